@@ -1,0 +1,39 @@
+"""d2lpar: the helper package of an interactive course on parallel deep learning.
+
+Names are loaded when they are first used: importing the package starts no device and brings in
+neither matplotlib nor the virtual GPUs.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+_HOME = {
+    "devices": "devices",
+    "fashion_mnist": "data",
+    "DataError": "data",
+    "Timer": "timing",
+    "Benchmark": "timing",
+    "measure": "timing",
+    "clock_name": "timing",
+    "record": "simulation",
+    "shape_only": "simulation",
+    "simulate": "simulation",
+    "host_work": "simulation",
+}
+_MODULES = ("checks", "collectives", "machines", "plots")
+
+__version__ = "0.1.0"
+__all__ = ["__version__", *_HOME, *_MODULES]
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
+    if name in _HOME:
+        return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,80 @@
+"""Which devices a lesson runs on: real GPUs if the machine has enough, virtual ones otherwise."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from . import machines
+
+VIRTUAL, REAL = "virtual", "real"
+
+
+def devices(
+    n: int = 1,
+    *,
+    machine: str | machines.Machine | None = None,
+    kind: str | None = None,
+    verbose: bool = True,
+) -> list[torch.device]:
+    """The first `n` accelerators: real ones if there are `n`, virtual ones otherwise.
+
+    `kind` ("real" or "virtual") insists on one of the two; the environment variable
+    D2LPAR_DEVICES does so for calls that leave it out. `machine` is what virtual devices simulate
+    (a name of the catalogue or a `Machine`; D2LPAR_MACHINE, then the textbook's two V100): it is
+    extended by accelerators like its first if `n` asks for more than it has. Asking again for
+    the same machine goes on with its clock and its memory; another machine starts anew.
+
+    Prints what it found unless `verbose` is False. Raises ValueError for a wrong number, kind or
+    machine, RuntimeError if real devices are demanded and missing.
+    """
+    if not isinstance(n, int) or n < 1:
+        raise ValueError(f"devices(n) takes a whole number from 1 on, not {n!r}")
+    kind = kind or os.environ.get("D2LPAR_DEVICES") or None
+    if kind not in (None, VIRTUAL, REAL):
+        raise ValueError(f"devices are {VIRTUAL!r} or {REAL!r}, not {kind!r}")
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if kind == REAL and found < n:
+        raise RuntimeError(
+            f"{n} real GPUs were asked for and this machine has {found}; "
+            f"ask for kind={VIRTUAL!r}, or for none in particular"
+        )
+    if found >= n and kind != VIRTUAL:
+        chosen = [torch.device("cuda", i) for i in range(n)]
+        text = f"{n} real: {', '.join(torch.cuda.get_device_name(d) for d in chosen)}"
+    else:
+        chosen = _virtual(n, machines.machine(machine or os.environ.get("D2LPAR_MACHINE")), found)
+        text = _describe_virtual(n)
+    if verbose:
+        print(f"{', '.join(map(str, chosen))}  ·  {text}")
+    return chosen
+
+
+def backing_device(found: int) -> torch.device:
+    """Where virtual devices do their arithmetic: D2LPAR_BACKING, else a real GPU, else the CPU."""
+    return torch.device(os.environ.get("D2LPAR_BACKING") or ("cuda:0" if found else "cpu"))
+
+
+def _virtual(n: int, machine: machines.Machine, found: int) -> list[torch.device]:
+    from .vgpu import backend, runtime
+
+    running = runtime.running()
+    wanted = machine.with_accelerators(max(n, len(machine.accelerators)))
+    same = running is not None and running.machine == machine.with_accelerators(
+        len(running.machine.accelerators)
+    )
+    if not same or running.device_count < n:
+        backend.start(wanted, backing_device(found))
+    return [torch.device("vgpu", i) for i in range(n)]
+
+
+def _describe_virtual(n: int) -> str:
+    from .vgpu.runtime import runtime
+
+    rt = runtime()
+    where = "this CPU" if rt.backing.type == "cpu" else f"one real GPU ({rt.backing})"
+    return (
+        f"{n} virtual {rt.machine.accelerators[0].name}: arithmetic on {where}, "
+        f"time simulated on {rt.machine.name}"
+    )

@@ -1,0 +1,150 @@
+"""Reading the right clock: simulated for virtual GPUs, the wall's for everything else.
+
+Work on accelerators is queued, not done, when a call returns; so all of these synchronise before
+they read a clock, on both sides of what they time.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+
+SIMULATED, MEASURED = "simulated", "measured"
+
+Devices = torch.device | str | Iterable[torch.device | str] | None
+
+
+def synchronize(devices: Devices = None) -> None:
+    """Wait until `devices` (default: all accelerators in use) have done what was queued."""
+    for device in _listed(devices):
+        if device.type != "cpu":
+            torch.get_device_module(device).synchronize(device)
+
+
+def now_s(devices: Devices = None) -> float:
+    """Seconds on the clock that belongs to `devices`, after everything queued there is done.
+
+    None means the simulated clock if there are virtual GPUs, else the wall clock.
+    """
+    listed = _listed(devices)
+    synchronize(listed)
+    if any(device.type == "vgpu" for device in listed):
+        from .vgpu.runtime import runtime
+
+        return runtime().now_s()
+    return time.perf_counter()
+
+
+def clock_name(devices: Devices = None) -> str:
+    """"simulated on <machine>" or "measured", for the clock that `now_s(devices)` reads."""
+    if any(device.type == "vgpu" for device in _listed(devices)):
+        from .vgpu.runtime import runtime
+
+        return f"{SIMULATED} on {runtime().machine.name}"
+    return MEASURED
+
+
+def _listed(devices: Devices) -> list[torch.device]:
+    if devices is None:
+        return _in_use()
+    if isinstance(devices, (str, torch.device)):
+        return [torch.device(devices)]
+    return [torch.device(device) for device in devices]
+
+
+def _in_use() -> list[torch.device]:
+    """The virtual GPUs if there are any, else the real ones that CUDA has been started on."""
+    from .vgpu.runtime import running
+
+    virtual = running()
+    if virtual is not None:
+        return [torch.device("vgpu", i) for i in range(virtual.device_count)]
+    if torch.cuda.is_initialized():
+        return [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
+    return []
+
+
+class Timer:
+    """A stopwatch that keeps its laps: `times_s`, in seconds of the clock of `devices`."""
+
+    def __init__(self, devices: Devices = None) -> None:
+        self.devices = devices
+        self.times_s: list[float] = []
+        self.start()
+
+    def start(self) -> None:
+        """Begin a lap."""
+        self._start_s = now_s(self.devices)
+
+    def stop(self) -> float:
+        """End the lap; returns its seconds."""
+        self.times_s.append(now_s(self.devices) - self._start_s)
+        return self.times_s[-1]
+
+    @property
+    def mean_s(self) -> float:
+        return statistics.fmean(self.times_s)
+
+    @property
+    def total_s(self) -> float:
+        return sum(self.times_s)
+
+
+class Benchmark:
+    """Time a block and print "name: 0.4600 s (simulated on …)"; the seconds stay in `seconds`."""
+
+    def __init__(self, name: str, devices: Devices = None) -> None:
+        self.name = name
+        self.devices = devices
+        self.seconds: float | None = None
+
+    def __enter__(self) -> Benchmark:
+        self._timer = Timer(self.devices)
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        if kind is None:
+            self.seconds = self._timer.stop()
+            print(f"{self.name}: {self.seconds:.4f} s ({clock_name(self.devices)})")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Repeated times of one thing: the median says how long, the spread (max - min) how sure."""
+
+    times_s: tuple[float, ...]
+    clock: str
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.times_s)
+
+    @property
+    def spread_s(self) -> float:
+        return max(self.times_s) - min(self.times_s)
+
+    def __str__(self) -> str:
+        return f"{self.median_s:.4g} s ± {self.spread_s / 2:.1g} ({self.clock})"
+
+
+def measure(
+    work: Callable[[], object], *, repeats: int = 5, warm_up: int = 1, devices: Devices = None
+) -> Measurement:
+    """Call `work()` `warm_up` times unseen and `repeats` times timed.
+
+    Raises ValueError for fewer than one repeat or a negative warm-up.
+    """
+    if repeats < 1 or warm_up < 0:
+        raise ValueError(f"at least one repeat and no negative warm-up, not {repeats=}, {warm_up=}")
+    for _ in range(warm_up):
+        work()
+    timer = Timer(devices)
+    for _ in range(repeats):
+        timer.start()
+        work()
+        timer.stop()
+    return Measurement(tuple(timer.times_s), clock_name(devices))

@@ -1,0 +1,1 @@
+"""Virtual GPUs: real `torch.device("vgpu:i")`s with their own memory and a simulated clock."""

@@ -1,0 +1,356 @@
+"""Registering virtual GPUs with torch: every private hook, and every function that is replaced.
+
+torch knows one out-of-tree kind of device, "PrivateUse1"; here it is renamed "vgpu". That cannot be
+undone, so it is done when the first virtual device is asked for, and never on real GPUs. Where
+torch's own functions ask CUDA or a C++ device guard, which a Python backend cannot supply, they are
+replaced by ones that ask `torch.vgpu` for virtual devices and otherwise do what they did.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+
+import torch
+import torch.autograd.graph
+import torch.nn.parallel.comm
+import torch.nn.parallel.data_parallel
+import torch.serialization
+from torch.nn.parameter import UninitializedTensorMixin, is_lazy
+
+from ..machines import Machine
+from . import attention, comm, device_module, runtime, streams
+from .dispatch import Dispatcher
+from .tensor import Layout, VirtualTensor, wrap
+
+NAME = "vgpu"
+OLDEST_TORCH = (2, 10)
+
+_library: list[torch.library.Library] = []  # kernels live as long as their library
+
+
+def start(machine: Machine, backing: torch.device) -> runtime.Runtime:
+    """Make `machine` this process's virtual machine, registering it with torch the first time.
+
+    Raises RuntimeError if this torch cannot have a device written in Python.
+    """
+    if not _library:
+        _register()
+    return runtime.start(machine, backing)
+
+
+def is_registered() -> bool:
+    return bool(_library)
+
+
+def _register() -> None:
+    setup = _setup_function()
+    module = sys.modules[device_module.__name__]
+    setup(rename=NAME, backend_module=module)
+    dispatcher = VirtualTensor.dispatcher = Dispatcher()
+    _library.extend(_kernels(dispatcher))
+    _replace_autograd()
+    _replace_parallel()
+    _replace_accelerator()
+    _replace_modules()
+    _replace_pinning()
+    _replace_load()
+
+
+def _setup_function() -> Callable[..., None]:
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    try:
+        from torch.utils.backend_registration import (
+            _setup_privateuseone_for_python_backend as setup,
+        )
+    except ImportError as error:
+        raise RuntimeError(
+            f"virtual GPUs need torch {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]} or newer, and this is "
+            f"torch {torch.__version__}"
+            + ("" if version < OLDEST_TORCH else ", which no longer lets Python define a device")
+        ) from error
+    return setup
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+
+def _kernels(dispatcher: Dispatcher) -> list[torch.library.Library]:
+    """The dispatcher for every operation without a tensor argument; by their names three that C++
+    calls by itself, and attention, whose kernel torch chooses before it asks a device."""
+    everything = torch.library.Library("_", "IMPL")
+    everything.fallback(lambda op, *args, **kwargs: dispatcher(op, args, kwargs), "PrivateUse1")
+    everything.fallback(_refuse_compressed, "SparseCsrPrivateUse1")
+    named = torch.library.Library("aten", "IMPL")
+    named.impl("empty.memory_format", _empty, "PrivateUse1")
+    named.impl("empty_strided", _empty_strided, "PrivateUse1")
+    copy_from = functools.partial(_call, dispatcher, torch.ops.aten._copy_from.default)
+    named.impl("_copy_from", copy_from, "PrivateUse1")
+    sdpa = attention.scaled_dot_product_attention
+    named.impl("scaled_dot_product_attention", sdpa, "AutogradPrivateUse1")
+    return [everything, named]
+
+
+def _refuse_compressed(op: object, *args: object, **kwargs: object) -> object:
+    """torch builds compressed tensors itself when it copies one over, and then cannot use them."""
+    raise NotImplementedError(
+        f"{op} cannot use a compressed sparse tensor that was copied to a virtual GPU: copy it "
+        "dense and compress it there, with to_sparse_csr()"
+    )
+
+
+def _call(dispatcher: Dispatcher, op: object, *args: object, **kwargs: object) -> object:
+    return dispatcher(op, args, kwargs)
+
+
+def _empty(
+    size: list[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> VirtualTensor:
+    rt = runtime.runtime()
+    place = torch.device("meta") if rt.shape_only else rt.backing
+    options = {} if memory_format is None else {"memory_format": memory_format}
+    return wrap(
+        torch.empty(size, dtype=dtype, layout=layout, device=place, **options),
+        streams.device_number(device),
+    )
+
+
+def _empty_strided(
+    size: list[int],
+    stride: list[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> VirtualTensor:
+    rt = runtime.runtime()
+    dtype = dtype or torch.get_default_dtype()
+    if rt.shape_only:
+        return wrap(None, streams.device_number(device), layout=Layout(size, stride, 0, dtype))
+    values = torch.empty_strided(size, stride, dtype=dtype, device=rt.backing)
+    return wrap(values, streams.device_number(device))
+
+
+# --- autograd -------------------------------------------------------------------------------------
+
+
+def _replace_autograd() -> None:
+    """Run backward passes on the thread that asks for them: the engine's own threads are counted
+    by a C++ device guard, which says that there is one virtual device."""
+    engine = torch.autograd.graph._engine_run_backward
+
+    @functools.wraps(engine)
+    def on_this_thread(*args: object, **kwargs: object) -> object:
+        with torch.autograd.set_multithreading_enabled(False):
+            return engine(*args, **kwargs)
+
+    torch.autograd.graph._engine_run_backward = on_this_thread
+    torch.autograd._engine_run_backward = on_this_thread
+
+
+# --- nn.DataParallel ------------------------------------------------------------------------------
+
+
+def _replace_parallel() -> None:
+    """The primitives that exist in C++ for CUDA, and the question which devices are meant: asked
+    for CUDA and MPS first, torch would overlook the virtual ones on a machine that has either."""
+    parallel = torch.nn.parallel.comm
+    for name in ("broadcast", "broadcast_coalesced", "scatter", "gather"):
+        setattr(parallel, name, _for_virtual(getattr(comm, name), getattr(parallel, name)))
+    for module in (torch._utils, torch.nn.parallel.data_parallel):
+        module._get_available_device_type = lambda: NAME
+
+
+def _for_virtual(ours: Callable, theirs: Callable) -> Callable:
+    @functools.wraps(theirs)
+    def choose(tensors: object, *args: object, **kwargs: object) -> object:
+        first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
+        real = first is not None and first.device.type not in (NAME, "cpu")
+        return (theirs if real or kwargs.get("out") is not None else ours)(
+            tensors, *args, **kwargs
+        )
+
+    return choose
+
+
+# --- torch.accelerator, torch.Stream, torch.Event -------------------------------------------------
+
+
+def _replace_accelerator() -> None:
+    accelerator, module = torch.accelerator, device_module
+    replacements = {
+        "current_accelerator": lambda check_available=False: torch.device(NAME),
+        "current_device_index": module.current_device,
+        "current_device_idx": module.current_device,
+        "current_stream": module.current_stream,
+        "device_count": module.device_count,
+        "device_index": module.device,
+        "empty_cache": module.empty_cache,
+        "get_memory_info": module.mem_get_info,
+        "is_available": module.is_available,
+        "max_memory_allocated": module.max_memory_allocated,
+        "memory_allocated": module.memory_allocated,
+        "reset_peak_memory_stats": module.reset_peak_memory_stats,
+        "set_device_idx": module.set_device,
+        "set_device_index": module.set_device,
+        "set_stream": module.set_stream,
+        "synchronize": module.synchronize,
+    }
+    for name in [n for n in accelerator.__all__ if hasattr(accelerator, n)]:
+        setattr(accelerator, name, replacements.get(name) or _refused(f"torch.accelerator.{name}"))
+    torch.Stream = _make_chooser("Stream", torch.Stream, streams.Stream)
+    torch.Event = _make_chooser("Event", torch.Event, streams.Event)
+
+
+def _refused(name: str) -> Callable[..., object]:
+    def refuse(*args: object, **kwargs: object) -> object:
+        raise NotImplementedError(f"{name} is not available on virtual GPUs")
+
+    return refuse
+
+
+def _make_chooser(name: str, theirs: type, ours: type) -> type:
+    """A class that makes virtual streams (events), yet counts torch's own as its instances."""
+
+    class Chooser(type):
+        def __call__(cls, device: object = None, **kwargs: object) -> object:
+            known = device is None or isinstance(device, int)
+            if known or torch.device(device).type == NAME:
+                return ours(device, **kwargs) if ours is streams.Stream else ours(**kwargs)
+            return theirs(device, **kwargs)
+
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, (theirs, ours))
+
+    return Chooser(name, (), {"__doc__": theirs.__doc__, "__module__": "torch"})
+
+
+# --- nn.Module ------------------------------------------------------------------------------------
+
+
+def _replace_modules() -> None:
+    """Let `Module.to` keep the identity of parameters, and lazy ones remember where they go."""
+    torch_apply = torch.nn.Module._apply
+    torch_materialize = UninitializedTensorMixin.materialize
+
+    @functools.wraps(torch_apply)
+    def apply(self, fn, recurse=True):  # noqa: ANN001, ANN202 (torch's signature)
+        if recurse:
+            for module in self.children():
+                module._apply(fn)
+        return _apply_here(self, fn, torch_apply)
+
+    @functools.wraps(torch_materialize)
+    def materialize(self, shape, device=None, dtype=None):  # noqa: ANN001, ANN202
+        device = torch.device(device or self.__dict__.get("_virtual_device") or self.data.device)
+        if device.type != NAME:
+            return torch_materialize(self, shape, device, dtype)
+        values = torch.empty(shape, device=device, dtype=dtype or self.data.dtype)
+        _become(self, values, parameter=self.cls_to_become is torch.nn.Parameter)
+
+    torch.nn.Module._apply = apply
+    UninitializedTensorMixin.materialize = materialize
+
+
+def _apply_here(module: torch.nn.Module, fn: Callable, torch_apply: Callable) -> torch.nn.Module:
+    """`Module._apply` for a module's own tensors, the virtual ones our way, the rest torch's."""
+    moved: dict[int, torch.Tensor] = {}
+    for tensor in [*module._parameters.values(), *module._buffers.values()]:
+        if tensor is None:
+            continue
+        with torch.no_grad():
+            moved[id(tensor)] = _remember_device(tensor, fn) if is_lazy(tensor) else fn(tensor)
+    for name, param in module._parameters.items():
+        if param is None or not _is_virtual(param, moved[id(param)]):
+            continue
+        module._parameters[name] = _move_parameter(param, moved[id(param)], fn)
+        moved[id(module._parameters[name])] = module._parameters[name]
+    return torch_apply(module, lambda t: moved[id(t)] if id(t) in moved else fn(t), recurse=False)
+
+
+def _is_virtual(*tensors: torch.Tensor) -> bool:
+    return any(isinstance(tensor, VirtualTensor) for tensor in tensors)
+
+
+def _remember_device(lazy: torch.Tensor, fn: Callable) -> torch.Tensor:
+    """Where a parameter without a shape shall be made; the parameter itself, if that is virtual."""
+    probe = fn(torch.empty(0, dtype=lazy.dtype))
+    if not _is_virtual(probe):
+        lazy.__dict__.pop("_virtual_device", None)
+        return fn(lazy)
+    lazy._virtual_device = probe.device
+    return lazy
+
+
+def _move_parameter(
+    param: torch.nn.Parameter, moved: torch.Tensor, fn: Callable
+) -> torch.nn.Parameter:
+    grad, param.grad = param.grad, None
+    result = _become(param, moved, parameter=True)
+    if grad is not None:
+        with torch.no_grad():
+            result.grad = fn(grad)
+    return result
+
+
+def _become(tensor: torch.Tensor, values: torch.Tensor, *, parameter: bool) -> torch.Tensor:
+    """Give `values` the identity of `tensor`, so that optimizers that know it go on to; a new
+    object where torch cannot (a graph still holds the old one)."""
+    if values is tensor:
+        return tensor
+    if parameter:
+        values = torch.nn.Parameter(values, tensor.requires_grad)
+    try:
+        torch.utils.swap_tensors(tensor, values)
+    except RuntimeError:
+        return values
+    return tensor
+
+
+# --- page-locked memory and checkpoints -----------------------------------------------------------
+
+
+def _replace_pinning() -> None:
+    torch_pin, torch_is_pinned = torch.Tensor.pin_memory, torch.Tensor.is_pinned
+
+    @functools.wraps(torch_pin)
+    def pin_memory(self, device=None):  # noqa: ANN001, ANN202
+        return runtime.runtime().pinned.pin(self)
+
+    @functools.wraps(torch_is_pinned)
+    def is_pinned(self, device=None):  # noqa: ANN001, ANN202
+        return self.device.type == "cpu" and self in runtime.runtime().pinned
+
+    torch.Tensor.pin_memory, torch.Tensor.is_pinned = pin_memory, is_pinned
+
+
+def _replace_load() -> None:
+    """Let `torch.load(…, map_location="vgpu:1")` put tensors there: the storages are the host's."""
+    torch_load = torch.load
+
+    @functools.wraps(torch_load)
+    def load(f, map_location=None, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202
+        if not isinstance(map_location, (str, torch.device)):
+            return torch_load(f, map_location, *args, **kwargs)
+        device = torch.device(map_location)
+        if device.type != NAME:
+            return torch_load(f, map_location, *args, **kwargs)
+        loaded = torch_load(f, "cpu", *args, **kwargs)
+        return torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: _moved(t, device), loaded)
+
+    torch.load = load
+
+
+def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    moved = tensor.detach().to(device)
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(moved, tensor.requires_grad)
+    return moved.requires_grad_(tensor.requires_grad)

@@ -1,0 +1,80 @@
+"""The primitives under `nn.DataParallel` that torch has for CUDA only: broadcast, scatter, gather.
+
+They move tensors with ordinary copies, so the clock sees what a real machine would be asked to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch._utils import (
+    _flatten_dense_tensors,
+    _reorder_tensors_as,
+    _take_tensors,
+    _unflatten_dense_tensors,
+)
+
+BUFFER_BYTES = 10 * 2**20  # as in torch.nn.parallel.comm
+
+
+def broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    """A tensor on each device; the one it is on already gets the tensor itself."""
+    return tuple(tensor.to(_device(d), non_blocking=True) for d in devices)
+
+
+def broadcast_coalesced(
+    tensors: Sequence[torch.Tensor],
+    devices: Sequence[int],
+    buffer_size: int = BUFFER_BYTES,
+) -> list[list[torch.Tensor]]:
+    """Tensors on each device, sent in flat buffers of about `buffer_size` bytes.
+
+    The lists are in the order of `devices`; the tensors' own device gets the tensors themselves.
+    """
+    return [_copies(list(tensors), _device(d), buffer_size) for d in devices]
+
+
+def _copies(
+    tensors: list[torch.Tensor], device: torch.device, buffer_size: int
+) -> list[torch.Tensor]:
+    if not tensors or tensors[0].device == device:
+        return tensors
+    received: list[torch.Tensor] = []
+    for chunk in _take_tensors(tensors, buffer_size):
+        flat = _flatten_dense_tensors(chunk).to(device, non_blocking=True)
+        received += _unflatten_dense_tensors(flat, chunk)
+    return list(_reorder_tensors_as(received, tensors))
+
+
+def scatter(
+    tensor: torch.Tensor,
+    devices: Sequence[int],
+    chunk_sizes: Sequence[int] | None = None,
+    dim: int = 0,
+    streams: Sequence[torch.Stream | None] | None = None,
+) -> tuple[torch.Tensor, ...]:
+    """Chunks of a tensor along `dim`, one on each device, copied on `streams` where given."""
+    chunks = tensor.chunk(len(devices), dim) if chunk_sizes is None else tensor.split(
+        list(chunk_sizes), dim
+    )
+    outputs = []
+    for i, chunk in enumerate(chunks):
+        stream = streams[i] if streams is not None else None
+        with torch.get_device_module("vgpu").stream(stream):
+            outputs.append(chunk.contiguous().to(_device(devices[i]), non_blocking=True))
+    return tuple(outputs)
+
+
+def gather(
+    tensors: Sequence[torch.Tensor], dim: int = 0, destination: int | None = None
+) -> torch.Tensor:
+    """The tensors, concatenated along `dim` on a device; -1 is the host."""
+    device = torch.device("cpu") if destination == -1 else _device(destination)
+    return torch.cat([t.to(device, non_blocking=True) for t in tensors], dim)
+
+
+def _device(index: int | None) -> torch.device:
+    if index is None:
+        index = torch.get_device_module("vgpu").current_device()
+    return torch.device("vgpu", index)

@@ -1,0 +1,65 @@
+"""What torch's own description of an operation says about how to treat it; read once an operation."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from . import _torch
+
+aten = torch.ops.aten
+
+# They return views but do not say so in their schema.
+_SILENT_VIEWS = {"aten::_unsafe_view", "aten::unsafe_split", "aten::unsafe_split_with_sizes"}
+
+# They accept tensors of the host beside tensors of a device, as on CUDA: indices, and the sizes
+# that the host needs in any case.
+_TAKES_HOST_TENSORS = {
+    "aten::index",
+    "aten::index_put",
+    "aten::index_put_",
+    "aten::_index_put_impl_",
+    "aten::_unsafe_index",
+    "aten::tensor_split",
+}
+
+
+# They only reserve memory.
+_ALLOCATES = {"aten::empty", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided"}
+
+
+class Plan(NamedTuple):
+    """How an operation is carried out on a virtual device."""
+
+    name: str
+    is_view: bool
+    launches: bool  # a kernel: views and allocations take but the host's time
+    mutates: bool
+    decomposes: bool
+    draws_random: bool
+    waits: bool
+    takes_host_tensors: bool
+
+
+@cache
+def plan_of(func: torch._ops.OpOverload) -> Plan:
+    schema, tags = func._schema, func.tags
+    aliases = [r.alias_info for r in schema.returns]
+    writes = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
+    aliasing = bool(aliases) and all(a is not None and not a.is_write for a in aliases)
+    is_view = schema.name in _SILENT_VIEWS or (aliasing and not writes)
+    return Plan(
+        name=schema.name.removeprefix("aten::"),
+        is_view=is_view,
+        launches=not is_view and schema.name not in _ALLOCATES,
+        mutates=writes,
+        decomposes=_torch.decomposes(func) and func._overloadpacket not in flop_registry,
+        draws_random=torch.Tag.nondeterministic_seeded in tags,
+        waits=torch.Tag.data_dependent_output in tags
+        or torch.Tag.dynamic_output_shape in tags
+        and schema.name not in _TAKES_HOST_TENSORS,
+        takes_host_tensors=schema.name in _TAKES_HOST_TENSORS,
+    )

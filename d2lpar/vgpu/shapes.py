@@ -1,0 +1,64 @@
+"""What an operation would return, from shapes alone: worked out on `meta`, once a signature."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from .cost import Cost, cost_of
+from .tensor import Layout, VirtualTensor, layout_of
+
+
+class Argument(NamedTuple):
+    """Stands for the operation's own argument: its `number`-th virtual tensor, written in place."""
+
+    number: int
+
+
+class Inferred(NamedTuple):
+    """Outputs as `Layout`s and `Argument`s, new layouts of arguments by number, and the cost."""
+
+    outputs: object
+    reshaped: dict[int, Layout]
+    cost: Cost
+
+
+def infer(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Inferred:
+    """Run `func` on meta tensors. RuntimeError if its result depends on values."""
+    metas: list[torch.Tensor] = []
+    before: list[Layout] = []
+
+    def to_meta(value: object) -> object:
+        if isinstance(value, VirtualTensor):
+            before.append(layout_of(value))
+            metas.append(before[-1].empty())
+            return metas[-1]
+        if isinstance(value, torch.Tensor):
+            return value.to("meta") if value.dim() else value
+        if isinstance(value, (list, tuple)):
+            return [to_meta(v) for v in value]
+        return torch.device("meta") if isinstance(value, torch.device) else value
+
+    args, kwargs = to_meta(args), {key: to_meta(value) for key, value in kwargs.items()}
+    try:
+        result = func(*args, **kwargs)
+    except (NotImplementedError, RuntimeError) as error:
+        raise RuntimeError(
+            f"{func} cannot be simulated from shapes alone ({error}). Run it with real arithmetic, "
+            "outside shape_only()."
+        ) from error
+    numbers = {id(meta): i for i, meta in enumerate(metas)}
+    outputs = _describe(result, numbers)
+    after = [layout_of(meta) for meta in metas]
+    reshaped = {i: new for i, (old, new) in enumerate(zip(before, after)) if old != new}
+    return Inferred(outputs, reshaped, cost_of(func, args, kwargs, result))
+
+
+def _describe(value: object, numbers: dict[int, int]) -> object:
+    if isinstance(value, torch.Tensor):
+        number = numbers.get(id(value))
+        return layout_of(value) if number is None else Argument(number)
+    if isinstance(value, (list, tuple)):
+        return [_describe(v, numbers) for v in value]
+    return value

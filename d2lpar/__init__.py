@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib
 
+from .devices import devices  # at once, or the module of the same name would take its place
+
 _HOME = {
-    "devices": "devices",
     "fashion_mnist": "data",
     "DataError": "data",
     "Timer": "timing",
@@ -21,10 +22,10 @@ _HOME = {
     "simulate": "simulation",
     "host_work": "simulation",
 }
-_MODULES = ("checks", "collectives", "machines", "plots")
+_MODULES = ("checks", "collectives", "garments", "machines", "plots", "timing")
 
 __version__ = "0.1.0"
-__all__ = ["__version__", *_HOME, *_MODULES]
+__all__ = ["__version__", "devices", *_HOME, *_MODULES]
 
 
 def __getattr__(name: str) -> object:

@@ -5,7 +5,8 @@ All of them work in place, on any devices: `data[i]` is the tensor of device i, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -45,18 +46,44 @@ def all_reduce_ring(data: Tensors) -> None:
     """
     n = len(data)
     pieces = [tensor.view(-1).tensor_split(n) for tensor in data]
-    for step in range(n - 1):
-        moving = [(rank - step) % n for rank in range(n)]
-        sent = [
-            pieces[rank][i].to(data[(rank + 1) % n].device, non_blocking=True)
-            for rank, i in enumerate(moving)
-        ]
-        for rank, i in enumerate(moving):
-            pieces[(rank + 1) % n][i].add_(sent[rank])
-    for step in range(n - 1):
+    ports = [_Ports(tensor.device) for tensor in data]
+    for step in range(2 * (n - 1)):
+        adding = step < n - 1
         for rank in range(n):
-            i = (rank + 1 - step) % n
-            pieces[(rank + 1) % n][i].copy_(pieces[rank][i], non_blocking=True)
+            i, after = (rank - step) % n, (rank + 1) % n
+            with ports[rank].sending_to(ports[after]):
+                if adding:
+                    pieces[after][i].add_(pieces[rank][i].to(data[after].device, non_blocking=True))
+                else:
+                    pieces[after][i].copy_(pieces[rank][i], non_blocking=True)
+        for port in ports:  # what came in this step goes out in the next
+            port.outgoing.wait_stream(port.incoming)
+    for port in ports:
+        port.close()
+
+
+class _Ports:
+    """Two streams of a device, so that it sends and receives at once.
+
+    A copy waits for the current streams of *both* devices. On one stream each, the copies of a ring
+    would therefore run one after the other all the way round.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._module = torch.get_device_module(device)
+        self._main = self._module.current_stream(device)
+        self.outgoing, self.incoming = (self._module.Stream(device) for _ in range(2))
+        for stream in (self.outgoing, self.incoming):
+            stream.wait_stream(self._main)
+
+    @contextmanager
+    def sending_to(self, other: _Ports) -> Iterator[None]:
+        with other._module.stream(other.incoming), self._module.stream(self.outgoing):
+            yield
+
+    def close(self) -> None:
+        for stream in (self.outgoing, self.incoming):
+            self._main.wait_stream(stream)
 
 
 class KeyValueStore:

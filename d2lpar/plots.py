@@ -37,8 +37,8 @@ TEXT_SLIDER_FIGURE = "Interactive figure"
 TEXT_TIME = "time ({unit})"
 TEXT_STREAM = "stream {number}"
 TEXT_KINDS = {
-    "compute": "compute", "copy": "copy", "host": "host", "collective": "collective",
-    "wait": "wait",
+    "compute": "compute", "copy": "copy", "dispatch": "dispatch", "host": "host",
+    "collective": "collective", "wait": "wait",
 }  # fmt: skip
 ERROR_CURVE = "no curve is named {name!r}: the curves of this plot are {known}"
 ERROR_FINITE = "x must be a finite number, not {x!r}"
@@ -62,12 +62,13 @@ CURVE_STYLES = (
 KIND_STYLES = {
     "compute": (BLUE, ""),
     "copy": (ORANGE, "//"),
-    "host": (PALE, ""),
+    "dispatch": (PALE, ""),
+    "host": (PURPLE, "\\\\"),
     "collective": (GREEN, "xx"),
     "wait": (SKY, ".."),
 }
 DARK_KINDS = (BLUE, GREEN)
-OTHER_KIND_STYLES = ((PURPLE, "\\\\"), (VERMILION, "--"), (YELLOW, "++"))
+OTHER_KIND_STYLES = ((VERMILION, "--"), (YELLOW, "++"))
 
 BAR_HEIGHT = 0.72  # of a row
 MANY_BARS = 500  # of one kind: no edges and hatches any more, which would hide them

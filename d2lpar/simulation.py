@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+import torch
+
 from . import machines
 from .timeline import Timeline
-from .vgpu import runtime
+from .vgpu import backend, runtime
 
 
 def record() -> AbstractContextManager[Timeline]:
@@ -47,13 +49,16 @@ def host_work(seconds: float, name: str) -> None:
 @contextmanager
 def simulate(
     machine: str | machines.Machine, n: int | None = None, *, with_values: bool = False
-) -> Iterator[machines.Machine]:
-    """Run a block on another machine with `n` devices, on a clock of its own, shapes only.
+) -> Iterator[list[torch.device]]:
+    """`with simulate("8x-a100-nvswitch", 4) as gpus:` runs the block on another machine.
 
-    The clock and memories outside do not move, so interactive figures may use it at any time.
-    `with_values=True` computes values too. Raises ValueError for an unknown machine.
+    It has `n` devices (default: all of the machine) and a clock and memories of its own: those
+    outside do not move, so that interactive figures may use it at any time. Only shapes are
+    computed, unless `with_values=True`. Raises ValueError for an unknown machine.
     """
     chosen = machines.machine(machine)
-    with runtime.instead(chosen if n is None else chosen.with_accelerators(n)) as rt:
+    chosen = chosen if n is None else chosen.with_accelerators(n)
+    backend.register()
+    with runtime.instead(chosen) as rt:
         rt.shape_only = not with_values
-        yield rt.machine
+        yield [torch.device("vgpu", i) for i in range(rt.device_count)]

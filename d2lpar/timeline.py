@@ -11,7 +11,8 @@ class Span:
     """One piece of work on one resource.
 
     `device` is "host" or a device's name ("vgpu:0"), `stream` a stream's number (or a host lane's
-    name), `kind` one of "compute", "copy", "host" and "wait"; times are seconds on the timeline's
+    name), `kind` one of "compute", "copy", "dispatch" (the host queues
+    an operation), "host" (it does something else) and "wait" (for a device); times are seconds on the timeline's
     clock; `bytes` were moved and `flops` computed.
     """
 

@@ -25,13 +25,16 @@ def synchronize(devices: Devices = None) -> None:
             torch.get_device_module(device).synchronize(device)
 
 
-def now_s(devices: Devices = None) -> float:
+def now_s(devices: Devices = None, *, wait: bool = True) -> float:
     """Seconds on the clock that belongs to `devices`, after everything queued there is done.
+
+    `wait=False` reads the clock as it stands, with work still under way: seldom what one wants.
 
     None means the simulated clock if there are virtual GPUs, else the wall clock.
     """
     listed = _listed(devices)
-    synchronize(listed)
+    if wait:
+        synchronize(listed)
     if any(device.type == "vgpu" for device in listed):
         from .vgpu.runtime import runtime
 

@@ -35,8 +35,7 @@ def start(machine: Machine, backing: torch.device) -> runtime.Runtime:
 
     Raises RuntimeError if this torch cannot have a device written in Python.
     """
-    if not _library:
-        _register()
+    register()
     return runtime.start(machine, backing)
 
 
@@ -44,7 +43,10 @@ def is_registered() -> bool:
     return bool(_library)
 
 
-def _register() -> None:
+def register() -> None:
+    """Make "vgpu" a device of torch, once a process."""
+    if _library:
+        return
     setup = _setup_function()
     module = sys.modules[device_module.__name__]
     setup(rename=NAME, backend_module=module)
@@ -165,8 +167,13 @@ def _replace_parallel() -> None:
     parallel = torch.nn.parallel.comm
     for name in ("broadcast", "broadcast_coalesced", "scatter", "gather"):
         setattr(parallel, name, _for_virtual(getattr(comm, name), getattr(parallel, name)))
+    torch_type = torch._utils._get_available_device_type
+
+    def available_type() -> str | None:
+        return NAME if runtime.running() else torch_type()
+
     for module in (torch._utils, torch.nn.parallel.data_parallel):
-        module._get_available_device_type = lambda: NAME
+        module._get_available_device_type = available_type
 
 
 def _for_virtual(ours: Callable, theirs: Callable) -> Callable:

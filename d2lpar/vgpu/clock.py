@@ -87,8 +87,12 @@ class Clock:
         lane.now_s += seconds
         self._record(Span("host", lane.name, "host", name, start_s, lane.now_s))
 
-    def dispatch(self, lane: Lane, seconds: float) -> None:
+    def dispatch(self, lane: Lane, seconds: float, name: str) -> None:
+        """Let a host lane queue an operation."""
+        start_s = lane.now_s
         lane.now_s += seconds
+        if self.timelines:
+            self._record(Span("host", lane.name, "dispatch", name, start_s, lane.now_s))
 
     def wait_until(self, lane: Lane, when_s: float, name: str) -> None:
         """Block a host lane until `when_s`; a wait that is over already takes no time."""
@@ -114,7 +118,7 @@ class Clock:
         flops: int,
     ) -> float:
         """Queue a kernel of `seconds` on `stream`; returns when it ends."""
-        lane.now_s += self.machine.host.dispatch_s
+        self.dispatch(lane, self.machine.host.dispatch_s, name)
         engine = self._engines[stream[0]]
         start_s = engine.earliest(max(lane.now_s, self._stream_s[stream]), seconds)
         end_s = start_s + seconds
@@ -141,7 +145,7 @@ class Clock:
         It runs on the source's stream (the target's, from the host), after the work that both
         streams have queued; the target's stream then waits for it, as in PyTorch's Copy.cu.
         """
-        lane.now_s += self.machine.host.dispatch_s
+        self.dispatch(lane, self.machine.host.dispatch_s, name)
         streams = [s for s in (source, target) if s is not None]
         ready_s = max(lane.now_s, *(self._stream_s[s] for s in streams))
         for ports, link in self._route(source and source[0], target and target[0]):

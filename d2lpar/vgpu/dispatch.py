@@ -177,7 +177,7 @@ def _account(rt: Runtime, call: _Call, cost: Cost | None) -> None:
     """Put an operation on the clock; without a kernel (no cost) it takes but the host's time."""
     index = call.index
     if cost is None:
-        rt.lanes.submit(index, rt.clock.dispatch, rt.machine.host.view_s)
+        rt.lanes.submit(index, rt.clock.dispatch, rt.machine.host.view_s, call.plan.name)
         return
     stream = (index, rt.current_stream(index))
     seconds = cost.seconds(rt.machine.accelerators[index])

@@ -144,11 +144,14 @@ def start(machine: Machine, backing: torch.device) -> Runtime:
 @contextmanager
 def instead(machine: Machine) -> Iterator[Runtime]:
     """Another virtual machine, with a clock and memories of its own, for one block and thread."""
-    token = _simulated.set(Runtime(machine, runtime().backing))
+    outer = running()
+    rt = Runtime(machine, outer.backing if outer else torch.device("cpu"))
+    token = _simulated.set(rt)
     try:
-        yield runtime()
+        yield rt
     finally:
         _simulated.reset(token)
+
 
 
 def running() -> Runtime | None:

@@ -1,0 +1,96 @@
+# Needs python3 (3.11 or newer) and make, on Linux or macOS; on Windows see environment.yml.
+# All paths are relative: make splits an absolute one at its spaces.
+
+python := .venv/bin/python
+workers := 2
+notebooks := notebooks/[0-9]*.ipynb
+
+unit-tests = $(python) -m pytest -n $(workers)
+notebook-tests = $(python) -m pytest -n $(workers) --dist loadfile --nbval --nbval-current-env $(notebooks)
+
+# Shell: `attempt NAME COMMAND…` goes on after a failure, and `verdict` tells of it at the end.
+attempts = passed=; failed=; \
+	attempt() { \
+		name=$$1; shift; printf '\n=== %s\n' "$$name"; \
+		if "$$@"; then passed="$$passed, $$name"; else failed="$$failed, $$name"; fi; \
+	}
+verdict = printf '\n'; \
+	if [ -n "$$failed" ]; then echo "FAILED: $${failed\#, }"; exit 1; fi; \
+	echo "PASSED: $${passed\#, }"
+
+.DEFAULT_GOAL := help
+.PHONY: help setup lab test test-all test-browser test-compat opinfo notebooks lint format bench lock clean
+
+help:  ## This list
+	@echo "make VERB, where VERB is"
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1	\2/p' Makefile | expand -t 16
+	@echo "TORCH=cpu installs the small build of torch; PYTHON=... says which python3 to use."
+
+setup:
+	@$(or $(PYTHON),python3) setup_env.py
+
+lab: setup  ## Open the course in JupyterLab; LESSON=03 opens that lesson
+	@for notebook in notebooks/$(or $(LESSON),00)_*.ipynb notebooks/0$(LESSON)_*.ipynb; do \
+		[ ! -e "$$notebook" ] || break; \
+	done; \
+	if [ ! -e "$$notebook" ]; then \
+		echo "No lesson $(LESSON) among:" $(notebooks); exit 1; \
+	fi; \
+	[ "$$(id -u)" != 0 ] || set -- "$$@" --allow-root; \
+	[ -n "$$DISPLAY$$WAYLAND_DISPLAY" ] || [ "$$(uname)" = Darwin ] || set -- "$$@" --no-browser; \
+	exec $(python) -m jupyter lab --log-level=ERROR --ServerApp.root_dir=. \
+		--LabApp.default_url="/lab/tree/$$notebook" "$$@"
+
+test: setup  ## Unit tests, then every notebook against its stored outputs
+	@$(attempts); \
+	attempt "unit tests" $(unit-tests); \
+	attempt "notebooks" $(notebook-tests); \
+	$(verdict)
+
+test-all: setup  ## The same with all that takes long: browser, PyTorch's operators, other torches
+	@$(attempts); \
+	attempt "unit tests" $(unit-tests) -m ""; \
+	attempt "notebooks" $(notebook-tests); \
+	attempt "operators" $(MAKE) --no-print-directory opinfo; \
+	attempt "other torches" $(MAKE) --no-print-directory test-compat; \
+	$(verdict)
+
+test-browser: setup  ## Lesson 03 from top to bottom in headless Chromium
+	@$(python) -m pytest -m "" tests/test_browser.py
+
+test-compat: test-torch-2.10 test-torch-2.13  ## Unit tests with older builds of torch, on Python 3.11
+
+test-torch-%: build/torch-%/ready
+	build/torch-$*/bin/python -m pytest -n $(workers)
+
+# pip, not uv: where an administrator offers a CPU-only wheel, it is pip that was told.
+build/torch-%/ready: pyproject.toml | setup
+	$(python) -m uv venv --quiet --clear --seed --python 3.11 build/torch-$*
+	build/torch-$*/bin/python -m pip install --quiet "torch==$*.*" --editable ".[test]"
+	@touch $@
+
+opinfo: setup  ## PyTorch's operator database against the virtual GPU: rate, and what fails
+	@$(python) tests/opinfo.py
+
+notebooks: setup  ## Record all notebooks anew, and list what changed
+	@$(python) notebooks/build.py
+
+lint: setup  ## Check style and format of package, tests and notebooks
+	@$(python) -m ruff check
+	@$(python) -m ruff format --check
+
+format: setup  ## Correct what lint can correct
+	@$(python) -m ruff check --fix-only
+	@$(python) -m ruff format
+
+bench: setup  ## Measure this machine; prints tables with ratios
+	@for benchmark in benchmarks/bench_*.py; do $(python) "$$benchmark" || exit 1; done
+
+lock: setup  ## Upgrade requirements.lock to the newest releases
+	@UV_CUSTOM_COMPILE_COMMAND="make lock" $(python) -m uv pip compile --quiet --upgrade --universal \
+		--python-version 3.11 --no-emit-index-url --override requirements-overrides.txt \
+		--output-file requirements.lock requirements.in
+
+clean:  ## Remove all that make made: .venv, build, caches
+	rm -rf .venv .venv.lock build .pytest_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,123 @@
+"""Downloading Fashion-MNIST: into this user's cache, from one of several mirrors, whole or not at all."""
+
+import functools
+import hashlib
+import logging
+import sys
+import threading
+import time
+from pathlib import Path
+
+# Names and MD5 sums as in torchvision.datasets.FashionMNIST; each split has images, then labels.
+FILES = {
+    "train": {
+        "train-images-idx3-ubyte": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "train-labels-idx1-ubyte": "25c81989df183df01b3e8a0aad5dffbe",
+    },
+    "test": {
+        "t10k-images-idx3-ubyte": "bef4ecab320f06d8554ea6380940ec79",
+        "t10k-labels-idx1-ubyte": "bb300cfdad3c16e7a12a480ee83cd310",
+    },
+}
+MIRRORS = (  # the authors' repository, Keras's copy, the authors' first address
+    "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+    "https://storage.googleapis.com/tensorflow/tf-keras-datasets/",
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+)
+CONNECT_S, READ_S = 3, 10  # how long a mirror may take to answer, and to send the next bytes
+
+log = logging.getLogger(__name__)
+
+
+def cache_folder() -> Path:
+    import platformdirs
+
+    return platformdirs.user_cache_path("d2lpar", appauthor=False) / "fashion-mnist"
+
+
+def _gzipped() -> dict[str, str]:
+    """The four files as the mirrors have them, with their MD5 sums."""
+    return {f"{name}.gz": md5 for files in FILES.values() for name, md5 in files.items()}
+
+
+def is_complete(cache: Path) -> bool:
+    """Whether the cache holds the four files, unharmed."""
+    return all(_has_md5(cache / name, md5) for name, md5 in _gzipped().items())
+
+
+def _has_md5(file: Path, md5: str) -> bool:
+    try:
+        with file.open("rb") as opened:
+            return hashlib.file_digest(opened, "md5").hexdigest() == md5
+    except OSError:
+        return False
+
+
+@functools.cache  # so that a process waits once for a network that does not answer
+def fill(cache: Path, mirrors: tuple[str, ...]) -> str:
+    """Fill the cache. Returns what went wrong, or an empty text."""
+    from filelock import FileLock
+
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with FileLock(cache / ".lock"):  # a second process waits, then finds the files
+            answering = _answering(mirrors)
+            for name, md5 in _gzipped().items():
+                _fetch(name, md5, cache, answering)
+    except OSError as error:  # no network, no permission, no space: the stand-in serves
+        return str(error)
+    return ""
+
+
+def _fetch(name: str, md5: str, cache: Path, mirrors: list[str]) -> None:
+    """Get one file from the first mirror that has it whole, unless it is there already.
+
+    pooch writes to a temporary file beside the target and renames it once its checksum is right,
+    so that no half a file ever bears the name.
+    """
+    import pooch
+
+    pooch.get_logger().setLevel(logging.WARNING)
+    problems = []
+    for mirror in mirrors:
+        get = pooch.HTTPDownloader(
+            progressbar=sys.stderr.isatty() or "ipykernel" in sys.modules,
+            chunk_size=1 << 16,
+            timeout=(CONNECT_S, READ_S),
+            headers={"Accept-Encoding": "identity"},  # the sums are those of the gzipped files
+        )
+        try:
+            pooch.retrieve(mirror + name, f"md5:{md5}", fname=name, path=cache, downloader=get)
+            return
+        except (OSError, ValueError) as error:  # ValueError is a wrong checksum
+            problems.append(f"{mirror}: {error}")
+    raise ConnectionError("; ".join(problems))
+
+
+def _answering(mirrors: tuple[str, ...]) -> list[str]:
+    """The mirrors that answer at all within CONNECT_S, in the order of preference.
+
+    Asked all at once and from threads: looking up a name has no timeout of its own, and behind a
+    firewall that swallows packets each of them would take its time.
+    """
+    import requests
+
+    answers = set()
+
+    def ask(mirror: str) -> None:
+        try:
+            requests.head(mirror, timeout=CONNECT_S)
+            answers.add(mirror)
+        except requests.RequestException as error:
+            log.info("%s does not answer: %s", mirror, error)
+
+    threads = [threading.Thread(target=ask, args=(mirror,), daemon=True) for mirror in mirrors]
+    deadline = time.monotonic() + CONNECT_S
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0, deadline - time.monotonic()))
+    answering = [mirror for mirror in mirrors if mirror in answers]
+    if not answering:
+        raise ConnectionError(f"none of {len(mirrors)} mirrors answers within {CONNECT_S} s")
+    return answering

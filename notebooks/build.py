@@ -1,0 +1,312 @@
+"""Records the notebooks: runs them in order, stores their outputs, links them to each other.
+
+    python notebooks/build.py [--check] [notebook ...]
+
+Every notebook runs on a kernel of its own in the world that pyproject.toml fixes, and is written
+only when all its cells passed. What changed against the stored outputs is listed, so recording
+anew after an upgrade is this one command and a look at its list.
+"""
+
+import argparse
+import difflib
+import os
+import sys
+import time
+import tomllib
+from copy import deepcopy
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from nbformat.reader import NotJSONError
+
+HERE = Path(__file__).resolve().parent
+PROJECT = HERE.parent / "pyproject.toml"
+
+MAX_BYTES = 400_000
+CELL_TIMEOUT_S = 600
+SHOWN_CHARACTERS = 70
+
+METADATA = {
+    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+    "language_info": {"name": "python", "pygments_lexer": "ipython3"},
+}
+# What editors and runs leave in a cell's metadata, and no reader needs.
+VOLATILE_METADATA = ("execution", "ExecuteTime", "collapsed", "scrolled", "trusted")
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+UNCOMPARED_KINDS = ("image/", WIDGET_VIEW)
+UNCOMPARED_TAG = "nbval-ignore-output"
+
+PREVIOUS, CONTENTS, NEXT = "← {title}", "Contents", "{title} →"
+NOT_ONLY_LINKS = (
+    "{name}: cell {number} is tagged `navigation`, so its text is replaced by links; "
+    "move the other lines into a cell of their own"
+)
+
+
+class BuildError(Exception):
+    """A notebook that cannot be recorded as it is; the text names the cell and the remedy."""
+
+
+# Links
+
+
+def title(path):
+    """The text of a notebook's first heading, or its file name where there is none."""
+    for cell in read(path).cells:
+        for line in cell.source.splitlines():
+            if cell.cell_type == "markdown" and line.startswith("# "):
+                return line.removeprefix("# ").strip()
+    return path.stem
+
+
+def navigation(path, lessons):
+    """Markdown links to the notebooks before, first and after `path` in the list `lessons`."""
+    here = lessons.index(path)
+    links = []
+    if here > 1:
+        links.append((PREVIOUS.format(title=title(lessons[here - 1])), lessons[here - 1]))
+    if here > 0:
+        links.append((CONTENTS, lessons[0]))
+    if here + 1 < len(lessons):
+        links.append((NEXT.format(title=title(lessons[here + 1])), lessons[here + 1]))
+    return " | ".join(f"[{text}]({target.name})" for text, target in links)
+
+
+def link(notebook, line, *, name):
+    """Writes `line` into the cells tagged `navigation`, which hold nothing else."""
+    for number, cell in enumerate(notebook.cells, 1):
+        if "navigation" not in tags(cell):
+            continue
+        if cell.source.count("\n"):
+            raise BuildError(NOT_ONLY_LINKS.format(name=name, number=number))
+        cell.source = line
+
+
+def relink(lessons):
+    """Brings the links of all `lessons` up to date, without running them."""
+    for path in lessons:
+        notebook = read(path)
+        before = deepcopy(notebook)
+        link(notebook, navigation(path, lessons), name=path.name)
+        if notebook != before:
+            write(path, serialise(notebook))
+
+
+# Running
+
+
+def recorded_world():
+    """The environment variables under which notebooks are recorded and compared."""
+    return tomllib.loads(PROJECT.read_text(encoding="utf-8"))["tool"]["d2lpar"]["recorded-world"]
+
+
+def execute(notebook, *, folder):
+    """Runs all cells on a new kernel, in place; the first that fails raises `BuildError`."""
+    client = NotebookClient(
+        notebook,
+        timeout=CELL_TIMEOUT_S,
+        kernel_name=METADATA["kernelspec"]["name"],
+        resources={"metadata": {"path": str(folder)}},
+        extra_arguments=["--log-level=ERROR"],  # or every kernel warns of its local sockets
+        record_timing=False,
+        store_widget_state=False,
+        coalesce_streams=True,
+    )
+    try:
+        client.execute(env=os.environ | recorded_world())
+    except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
+        raise BuildError(f"In [{client.code_cells_executed}] failed\n{error}") from None
+
+
+def check_sources(notebook):
+    """Refuses a final semicolon, which hides a value here but not from nbval."""
+    for number, cell in enumerate(code_cells(notebook), 1):
+        if cell.source.rstrip().endswith(";"):
+            raise BuildError(f"In [{number}] ends in `;`, which nbval ignores; write `_ = …`")
+
+
+def check_outputs(notebook):
+    """Refuses outputs that a reader should not meet: warnings, and errors that did not come."""
+    for number, cell in enumerate(code_cells(notebook), 1):
+        kinds = {output.output_type for output in cell.outputs}
+        stderr = [output.text for output in cell.outputs if output.get("name") == "stderr"]
+        if stderr:
+            raise BuildError(f"In [{number}] writes to stderr; mend the cause:\n{stderr[0]}")
+        if "raises-exception" in tags(cell) and "error" not in kinds:
+            raise BuildError(f"In [{number}] is tagged `raises-exception` and raises nothing")
+
+
+# Normal form
+
+
+def normalise(notebook):
+    """Removes, in place, what differs from run to run or from editor to editor."""
+    notebook.metadata = nbformat.from_dict(METADATA)
+    for cell in notebook.cells:
+        for key in VOLATILE_METADATA:
+            cell.metadata.pop(key, None)
+        if cell.cell_type == "code" and not cell.source.strip():
+            cell.update(execution_count=None, outputs=[])
+    for number, cell in enumerate(code_cells(notebook), 1):
+        cell.execution_count = number
+        for output in cell.outputs:
+            normalise_output(output, number)
+    return notebook
+
+
+def normalise_output(output, number):
+    if output.output_type == "execute_result":
+        output.execution_count = number
+    if output.output_type == "error":  # the full traceback holds paths of this machine
+        output.traceback = [f"{output.ename}: {output.evalue}"]
+    if "data" in output:  # without its state a widget is nothing; its text stays
+        output.data.pop(WIDGET_VIEW, None)
+
+
+# What changed
+
+
+def text_of(cell):
+    """All that a cell printed or returned as text; what nbval compares."""
+    parts = []
+    for output in cell.outputs:
+        data = output.get("data", {})
+        parts += [output.get("text", ""), output.get("evalue", "")]
+        parts += [str(data[kind]) for kind in sorted(data) if not kind.startswith(UNCOMPARED_KINDS)]
+    return "\n".join(part.rstrip("\n") for part in parts if part)
+
+
+def changes(old, new):
+    """`(number, lines)` for every code cell whose compared text differs; `lines` say old -> new."""
+    before = {cell.get("id", number): cell for number, cell in enumerate(code_cells(old))}
+    found = []
+    for number, cell in enumerate(code_cells(new)):
+        if UNCOMPARED_TAG in tags(cell):
+            continue
+        earlier = before.get(cell.get("id", number))
+        was, now = text_of(earlier) if earlier else "", text_of(cell)
+        if was != now:
+            found.append((number + 1, difference(was, now)))
+    return found
+
+
+def difference(was, now):
+    """The lines that differ, as 'old -> new', each cut to a readable length."""
+    was, now = was.splitlines(), now.splitlines()
+    lines = []
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, was, now, autojunk=False).get_opcodes():
+        if kind == "equal":
+            continue
+        for index in range(max(b - a, d - c)):
+            old = was[a + index] if a + index < b else "(nothing)"
+            new = now[c + index] if c + index < d else "(nothing)"
+            lines.append(f"{shorten(old)} -> {shorten(new)}")
+    return lines
+
+
+def shorten(line):
+    return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 1] + "…"
+
+
+# Files
+
+
+def lessons_in(folder):
+    """All notebooks of the course, in order: their names begin with a number."""
+    return sorted(folder.glob("[0-9]*.ipynb"))
+
+
+def read(path):
+    return nbformat.read(path, as_version=4)
+
+
+def write(path, text):
+    """Replaces a file at once: a reader sees the old or the new one, never a part."""
+    unfinished = path.with_name(path.name + ".tmp")
+    try:
+        unfinished.write_text(text, encoding="utf-8", newline="\n")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def serialise(notebook):
+    """The text of a notebook file; raises `BuildError` above the size that a code host shows."""
+    text = nbformat.writes(notebook) + "\n"
+    size_bytes = len(text.encode())
+    if size_bytes > MAX_BYTES:
+        raise BuildError(
+            f"{size_bytes / 1e3:.0f} kB is more than {MAX_BYTES / 1e3:.0f} kB; "
+            "store fewer or smaller figures"
+        )
+    return text
+
+
+def code_cells(notebook):
+    """The cells that a run numbers: code, and not empty."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+
+
+def tags(cell):
+    return cell.metadata.get("tags", [])
+
+
+# The command
+
+
+def build(path, *, check=False):
+    """Runs and records one notebook; returns whether an output that is compared changed."""
+    start_s = time.monotonic()
+    old = read(path)
+    notebook = deepcopy(old)
+    check_sources(notebook)
+    execute(notebook, folder=path.parent)
+    check_outputs(notebook)
+    text = serialise(normalise(notebook))
+    if not check:
+        write(path, text)
+    changed = changes(old, notebook)
+    report(path, changed, seconds=time.monotonic() - start_s, size_bytes=len(text.encode()))
+    return bool(changed)
+
+
+def attempt(path, *, check):
+    """Builds one notebook and says what came of it; returns whether all is well."""
+    try:
+        changed = build(path, check=check)
+    except (BuildError, OSError, NotJSONError) as error:
+        print(f"{path.name}: not recorded: {error}", file=sys.stderr)
+        return False
+    return not (check and changed)
+
+
+def report(path, changed, *, seconds, size_bytes):
+    what = f"{len(changed)} changed" if changed else "no change"
+    print(f"{path.name}: {what}  ({seconds:.0f} s, {size_bytes / 1e3:.0f} kB)", flush=True)
+    for number, lines in changed:
+        for line in lines:
+            print(f"    In [{number}]  {line}")
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("notebooks", nargs="*", type=Path, help="default: all of the course")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail if a compared output changed"
+    )
+    options = parser.parse_args(arguments)
+
+    chosen = [path.resolve() for path in options.notebooks] or lessons_in(HERE)
+    try:
+        for folder in {path.parent for path in chosen} if not options.check else ():
+            relink(lessons_in(folder))
+    except (BuildError, NotJSONError) as error:
+        parser.exit(1, f"{error}\n")
+    passed = [attempt(path, check=options.check) for path in chosen]
+    return int(not all(passed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,672 @@
+"""Pictures: drawn while a cell runs, left behind once, equal for nbval, readable for everybody."""
+
+import ast
+import copy
+import io
+import itertools
+import math
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections import namedtuple
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given
+from hypothesis import strategies as st
+from jupyter_client.manager import start_new_kernel
+from matplotlib import pyplot
+from matplotlib.colors import to_hex
+from nbclient import NotebookClient
+from nbconvert import HTMLExporter
+from nbformat.v4 import new_code_cell, new_notebook
+from PIL import Image
+
+from d2lpar import plots
+from d2lpar.plots import Curve, LivePlot, gantt, images, slider_figure
+
+ROOT = Path(__file__).parents[1]
+TIMEOUT_S = 120
+
+
+class Recorder:
+    """Stands for an output of a cell and keeps what it was given to show."""
+
+    def __init__(self):
+        self.opened, self.updates, self.picture = 0, [], None
+
+    def open(self, picture, png):
+        self.opened += 1
+        self.update(picture, png)
+
+    def update(self, picture, png):
+        self.picture = picture
+        self.updates.append(png)
+
+
+@pytest.fixture
+def place(monkeypatch):
+    """As in a notebook, but the pictures end here."""
+    recorder = Recorder()
+    monkeypatch.setattr(plots, "_in_notebook", lambda: True)
+    monkeypatch.setattr(plots, "_Place", lambda: recorder)
+    return recorder
+
+
+def pixels(png: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
+
+
+def words(figure) -> set[str]:
+    """Every text that is drawn on a figure."""
+    is_text = lambda artist: hasattr(artist, "get_text") and artist.get_visible()  # noqa: E731
+    return {artist.get_text() for artist in figure.findobj(is_text)}
+
+
+# In a real kernel
+
+LIVE_CELL = """
+from d2lpar.plots import LivePlot
+with LivePlot(curves=("loss", "accuracy"), xlabel="epoch", note="synthetic", max_fps={fps}) as plot:
+    for i in {points}:
+        plot.add(i, {{"loss": 1 / (1 + i), "accuracy": 1 - 1 / (1 + i)}})
+        {then}
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def kernels_find_the_package():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        yield
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    manager, client = start_new_kernel(kernel_name="python3")
+    yield manager, client
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+
+
+def pictures(messages) -> list:
+    return [m for m in messages if m["msg_type"] in ("display_data", "update_display_data")]
+
+
+def test_pictures_arrive_while_the_cell_runs(kernel, tmp_path):
+    """The cell goes on until the client, having seen five pictures, tells it to stop."""
+    _, client = kernel
+    stop = tmp_path / "stop"
+    messages = []
+
+    def hook(message):
+        messages.append(message)
+        if len(pictures(messages)) == 5:
+            stop.touch()
+
+    code = "import itertools, pathlib, time\n" + LIVE_CELL.format(
+        fps=50,
+        points="itertools.count()",
+        then=f"time.sleep(0.001)\n        if pathlib.Path({str(stop)!r}).exists(): break",
+    )
+    reply = client.execute_interactive(code, output_hook=hook, timeout=TIMEOUT_S)
+    assert reply["content"]["status"] == "ok"
+    shown = pictures(messages)
+    assert [m["msg_type"] for m in shown] == ["display_data"] + ["update_display_data"] * (
+        len(shown) - 1
+    )
+    assert len({m["content"]["transient"]["display_id"] for m in shown}) == 1
+    dates = [m["header"]["date"] for m in shown]
+    assert dates == sorted(set(dates))
+    assert len({m["content"]["data"]["text/plain"] for m in shown}) == 1
+
+
+def test_an_interrupted_cell_leaves_its_last_state(kernel):
+    manager, client = kernel
+    messages = []
+
+    def hook(message):
+        messages.append(message)
+        if len(pictures(messages)) == 3:
+            manager.interrupt_kernel()
+
+    code = "import itertools, time\n" + LIVE_CELL.format(
+        fps=50, points="itertools.count()", then="time.sleep(0.001)"
+    )
+    reply = client.execute_interactive(code, output_hook=hook, timeout=TIMEOUT_S)
+    assert reply["content"]["ename"] == "KeyboardInterrupt"
+    first, *_, last = shown = pictures(messages)
+    assert [m["msg_type"] for m in shown].count("display_data") == 1
+    assert "no points" in first["content"]["metadata"]["image/png"]["alt"]
+    assert "loss" in last["content"]["metadata"]["image/png"]["alt"]
+    assert messages.index(last) < [m["msg_type"] for m in messages].index("error")
+
+
+def executed(*cells: str, allow_errors: bool = False):
+    notebook = new_notebook(cells=[new_code_cell(cell) for cell in cells])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
+    client = NotebookClient(
+        notebook, timeout=TIMEOUT_S, allow_errors=allow_errors, store_widget_state=False
+    )
+    return client.execute()
+
+
+def test_each_cell_leaves_one_picture_and_no_open_figure():
+    notebook = executed(
+        LIVE_CELL.format(fps="float('inf')", points="range(8)", then="pass"),
+        LIVE_CELL.format(fps=4, points="range(3)", then="assert i < 2, 'as planned'"),
+        "%matplotlib inline\nfrom matplotlib import pyplot\nfrom d2lpar.plots import images\n"
+        "images([[[0.5]]], [3])",
+        "pyplot.get_fignums()",
+        allow_errors=True,
+    )
+    live, failed, static, numbers = (cell.outputs for cell in notebook.cells)
+    assert [output.output_type for output in live] == ["display_data"]
+    assert [output.output_type for output in failed] == ["display_data", "error"]
+    assert failed[1].evalue == "as planned"
+    assert "epoch 2" in failed[0].metadata["image/png"]["alt"]
+    assert [output.output_type for output in static] == ["display_data"]
+    assert numbers[0].data["text/plain"] == "[]"
+    for output in (*live, failed[0], *static):
+        assert set(output.data) == {"image/png", "text/plain"}
+        assert " at 0x" not in output.data["text/plain"]
+        assert {"alt", "width", "height"} == set(output.metadata["image/png"])
+
+
+SLIDER_CELL = """
+from d2lpar.plots import slider_figure
+def halves(ax, *, start=8):
+    "Halves."
+    ax.plot([start / 2**n for n in range(4)])
+slider_figure(halves, start=(1, 16), note="model")
+"""
+GANTT_CELL = """
+from d2lpar.plots import gantt
+from types import SimpleNamespace as Record
+span = Record(device="vgpu:0", stream=0, kind="compute", name="conv", start_s=0.0, end_s=1.0)
+gantt(Record(spans=[span], clock="measured"))
+"""
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    live = "import time\n" + LIVE_CELL.format(
+        fps=1000, points="range(5)", then="plot.status(str(time.time()))"
+    )
+    return executed(live, SLIDER_CELL, GANTT_CELL)
+
+
+def test_strict_nbval_accepts_the_pictures_and_their_stored_fallbacks(recorded, tmp_path):
+    live, slider, chart = recorded.cells
+    controls, picture = slider.outputs
+    assert set(controls.data) == {plots.WIDGET_VIEW, "text/plain"}
+    assert set(picture.data) == {"image/png", "text/plain"}
+    without_widgets, tampered = copy.deepcopy(slider), copy.deepcopy(live)
+    del without_widgets.outputs[0].data[plots.WIDGET_VIEW]
+    tampered.outputs[0].data["text/plain"] += "!"
+    without_widgets.id, tampered.id = "without-widgets", "tampered"
+    cells = [live, slider, chart, without_widgets, tampered]
+    notebook = new_notebook(cells=cells, metadata=recorded.metadata)
+    nbformat.write(notebook, tmp_path / "lesson.ipynb")
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", "-p", "no:cacheprovider",
+         "-q", "-rf", "--color=no", f"--rootdir={tmp_path}", str(tmp_path)],
+        capture_output=True, text=True, timeout=TIMEOUT_S, cwd=tmp_path,
+    )  # fmt: skip
+    assert "1 failed, 4 passed" in run.stdout, run.stdout
+    assert "FAILED lesson.ipynb::Cell 4" in run.stdout
+
+
+def test_a_page_without_a_kernel_shows_the_default_figure(recorded):
+    html, _ = HTMLExporter().from_notebook_node(recorded)
+    assert "Run this cell to move the sliders: start 8" in html
+    assert len(re.findall(r'<img[^>]*src="data:image/png;base64,', html)) == 3
+    assert "widgets" not in recorded.metadata
+
+
+# Live plots
+
+
+def test_updates_are_throttled_by_the_clock(place):
+    now_s = 0.0
+    with LivePlot(curves=["loss"], max_fps=4, clock=lambda: now_s) as plot:
+        counts = []
+        for now_s in (0.0, 0.1, 0.24, 0.25, 0.3, 0.6, 0.7):
+            plot.add(now_s, {"loss": 1.0})
+            counts.append(len(place.updates))
+        plot.draw()
+        assert len(place.updates) == counts[-1] + 1
+    assert counts == [2, 2, 2, 3, 3, 4, 4]
+    assert place.opened == 1
+    assert len(place.updates) == 6  # the last is left behind
+
+
+def test_a_point_costs_the_same_however_many_came_before(place):
+    names = ("a", "b", "c")
+    artists, drawn = {}, {}
+    with LivePlot(curves=names, xlim=(0, 5000), ylim=(-1, 1), clock=lambda: 0.0) as plot:
+        figure = place.picture
+        for i in range(1, 5001):
+            plot.add(i, {name: math.sin(i + k) for k, name in enumerate(names)})
+            if i in (5, 500, 1200, 5000):
+                plot.draw()
+                artists[i] = len(figure.findobj())
+                drawn[i] = figure.axes[0].lines[0].get_xdata()
+    assert len(set(artists.values())) == 1
+    assert [len(xs) for xs in drawn.values()][:2] == [5, 500]
+    assert max(len(xs) for xs in drawn.values()) <= 1003
+    assert (drawn[5000][0], drawn[5000][-1]) == (1, 5000)
+    assert pyplot.get_fignums() == []
+
+
+def test_limits_left_out_follow_the_data_with_few_redrawn_backgrounds(place, monkeypatch):
+    redrawn = []
+    draw = plots.FigureCanvasAgg.draw
+    monkeypatch.setattr(plots.FigureCanvasAgg, "draw", lambda self: redrawn.append(draw(self)))
+    with LivePlot(curves=["loss"], ylim=(0, 1), max_fps=math.inf) as plot:
+        for i in range(1, 301):
+            plot.add(i, {"loss": 7.0})
+            low, high = place.picture.axes[0].get_xlim()
+            assert low <= 1 <= i <= high
+        assert place.picture.axes[0].get_ylim() == (0, 1)
+    assert len(redrawn) <= 3 * math.log2(300)
+    assert place.picture.axes[0].get_xlim() == pytest.approx((1 - 0.05 * 299, 300 + 0.05 * 299))
+
+
+def test_pictures_have_one_size_white_ground_and_say_where_their_data_come_from(place):
+    note = "synthetic images · simulated clock"
+    curves = ("loss", "accuracy")
+    with LivePlot(curves=curves, note=note, size_px=(500, 300), max_fps=math.inf) as plot:
+        plot.title = "LeNet"
+        for i in range(4):
+            plot.add(i, {"loss": i, "accuracy": -i})
+        plot.status("epoch 3")
+    *live, last = map(pixels, place.updates)
+    assert {image.shape for image in live} == {(300, 500, 3)}
+    assert last.shape == (600, 1000, 3)
+    assert all((image[[0, 0, -1, -1], [0, -1, 0, -1]] >= 254).all() for image in (*live, last))
+    assert {note, "LeNet", "epoch 3", *curves} <= words(place.picture)
+    assert all(word in place.picture.alt for word in (note, "LeNet", "epoch 3", "accuracy -3"))
+    assert place.picture.summary == f"Curves of loss, accuracy over x · {note}"
+
+
+def test_the_curves_are_drawn_in_their_colours(place):
+    with LivePlot(curves=["loss"], xlim=(0, 1), ylim=(0, 1), max_fps=math.inf) as plot:
+        before = pixels(place.updates[-1])
+        plot.add(0, {"loss": 0.5})
+        plot.add(1, {"loss": 0.5})
+        after = pixels(place.updates[-1])
+    rows, columns = np.nonzero(np.abs(after.astype(int) - before).sum(-1) > 60)
+    assert columns.max() - columns.min() > 550  # from end to end
+    assert rows.max() - rows.min() < 20  # and level: nothing else changed
+    blue = np.array([0x00, 0x72, 0xB2])
+    assert np.abs(after[rows, columns].astype(int) - blue).sum(-1).min() < 30
+
+
+def test_an_update_leaves_no_trace_of_the_one_before(place):
+    with LivePlot(curves=["loss"], max_fps=math.inf) as plot:
+        for text in ("short", "a longer status", "short"):
+            plot.status(text)
+    _, short, longer, again, _ = place.updates
+    assert short == again != longer
+
+
+def test_curves_differ_without_colour_too():
+    marks = [(style, marker) for _, style, marker in plots.CURVE_STYLES]
+    assert len(set(marks)) == len(marks)
+    assert len({marker for _, marker in marks}) == len(marks)
+    hatches = [hatch for _, hatch in plots.KIND_STYLES.values()]
+    assert hatches.count("") == 2  # compute and host, dark and pale
+    assert len(set(hatches)) == len(hatches) - 1
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"curves": "loss"}, "'loss'"),
+        ({"curves": ()}, r"\(\)"),
+        ({"curves": ("a", "a")}, "'a', 'a'"),
+        ({"curves": ["a"], "max_fps": 0}, "max_fps must be positive, not 0"),
+        ({"curves": ["a"], "xlim": (0, math.nan)}, "xlim"),
+        ({"curves": ["a"], "ylim": (1, 1)}, r"ylim must be .* not \(1, 1\)"),
+    ],
+)
+def test_wrong_options_are_named(options, told):
+    with pytest.raises(ValueError, match=told):
+        LivePlot(**options)
+
+
+def test_wrong_points_are_named_and_leave_the_curves_alone(place):
+    plot = LivePlot(curves=("loss", "accuracy"))
+    with pytest.raises(RuntimeError, match="with LivePlot"):
+        plot.status("too early")
+    with plot:
+        with pytest.raises(ValueError, match=r"'los'.* loss, accuracy"):
+            plot.add(0, {"loss": 1, "los": 1})
+        for x in (math.nan, math.inf):
+            with pytest.raises(ValueError, match=f"finite number, not {x}"):
+                plot.add(x, {"loss": 1})
+        assert plot.curves["loss"].points() == []
+        plot.add(torch.tensor(2), {"loss": torch.tensor(0.5)})
+        assert plot.curves["loss"].points() == [(2.0, 0.5)]
+    with pytest.raises(RuntimeError, match="with LivePlot"):
+        plot.draw()
+
+
+# Curves of any length
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=400))
+@example([2.0, 0.0, 5.0, *[1.0] * 13, 0.0, 5.0, 2.0])  # ends that are no extremes, thinned out
+def test_a_thinned_out_curve_keeps_its_ends_its_extremes_and_its_order(values):
+    curve = Curve(capacity=16)
+    for i, y in enumerate(values):
+        curve.add(i, y)
+    xs, ys = zip(*curve.points(), strict=True)
+    assert len(xs) <= 16 + 4
+    assert list(xs) == sorted(set(xs))
+    assert all(values[x] == y for x, y in zip(xs, ys, strict=True))
+    assert (xs[0], xs[-1]) == (0, len(values) - 1)
+    assert (min(ys), max(ys)) == (min(values), max(values)) == curve.y_range
+    if len(values) < 16:
+        assert list(ys) == values
+
+
+def test_the_points_that_are_kept_lie_evenly():
+    curve = Curve(capacity=1000)
+    for i in range(100_000):
+        curve.add(i, math.sin(i))
+    gaps = np.diff([x for x, _ in curve.points()])
+    assert 300 < len(gaps) <= 1003
+    assert gaps.max() <= 2 * 100_000 / 300
+
+
+def test_what_is_not_finite_leaves_a_gap():
+    curve = Curve()
+    for x, y in enumerate((1.0, math.nan, -math.inf, 2.0)):
+        curve.add(x, y)
+    np.testing.assert_equal(curve.points(), [(0, 1), (1, math.nan), (2, math.nan), (3, 2)])
+    assert curve.y_range == (1, 2)
+    assert curve.x_range == (0, 3)
+
+
+def test_a_curve_that_diverges_for_good_can_still_be_drawn(place):
+    with LivePlot(curves=["loss"], max_fps=math.inf) as plot:
+        for x in range(3000):
+            plot.curves["loss"].add(x, math.nan)
+        plot.draw()
+        assert len(plot.curves["loss"].points()) <= 1003
+    assert "loss nan" in place.picture.alt
+
+
+# Without a notebook
+
+
+def test_progress_is_a_line_an_update_where_there_is_no_notebook(capsys):
+    now_s = 0.0
+    with LivePlot(curves=("a", "b"), xlabel="epoch", title="T", note="N", clock=lambda: now_s) as p:
+        for now_s in (0.0, 0.1, 0.5):
+            p.add(now_s, {"a": 2.34567})
+        p.status("done")
+        p.draw()
+    assert capsys.readouterr().out.splitlines() == [
+        "T · N", "epoch 0 · a 2.35", "epoch 0.5 · a 2.35", "epoch 0.5 · a 2.35 · done",
+    ]  # fmt: skip
+
+
+def test_progress_ends_with_the_last_state_when_the_script_fails(capsys):
+    def script():
+        with LivePlot(curves=["a"], clock=lambda: 0.0) as plot:
+            plot.add(0, {"a": 1})
+            plot.add(1, {"a": 2})
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        script()
+    assert capsys.readouterr().out.splitlines() == ["x 0 · a 1", "x 1 · a 2"]
+
+
+def test_progress_is_a_bar_on_a_terminal(monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdout", terminal)
+    with LivePlot(curves=["a"], xlabel="epoch", xlim=(0, 4), max_fps=math.inf) as plot:
+        for epoch in (1, 2, 4):
+            plot.add(epoch, {"a": epoch / 10})
+    frames = terminal.getvalue().split("\r")
+    fills = [frame.count("#") for frame in frames if "epoch" in frame]
+    assert fills == sorted(fills)
+    assert fills[-1] == 20
+    assert "epoch 4 · a 0.4" in frames[-1]
+
+
+# Gantt chart
+
+Span = namedtuple("Span", "device stream kind name start_s end_s")
+Record = namedtuple("Record", "spans clock")
+
+STEP = [
+    Span("link:0-1", "", "copy", "gradient", 3e-3, 4e-3),
+    Span("vgpu:10", 0, "compute", "forward", 1e-3, 2e-3),
+    Span("vgpu:2", 1, "copy", "shard", 0.5e-3, 1e-3),
+    Span("vgpu:2", 0, "compute", "forward", 1e-3, 3e-3),
+    Span("host", "main", "host", "load", 0.0, 0.5e-3),
+    Span("host", "main", "wait", "a name too long for its bar", 3.9e-3, 4e-3),
+]
+CLOCK = "simulated on two V100"
+
+
+def bars(ax) -> dict[str, list[tuple]]:
+    """The bars (left, right, middle) of each kind."""
+    return {
+        group.get_label(): [
+            (*path.vertices[:, 0][[0, 1]], path.vertices[:4, 1].mean())
+            for path in group.get_paths()
+        ]
+        for group in ax.collections
+    }
+
+
+def test_rows_are_host_devices_links_from_top_to_bottom():
+    ax = gantt(Record(STEP, CLOCK)).axes[0]
+    assert [label.get_text() for label in ax.get_yticklabels()] == [
+        "host · main", "vgpu:2 · stream 0", "vgpu:2 · stream 1", "vgpu:10 · stream 0", "link:0-1",
+    ]  # fmt: skip
+    bottom, top = ax.get_ylim()
+    assert bottom > top
+
+
+def test_bars_lie_where_the_spans_are():
+    figure = gantt(Record(STEP, CLOCK), title="One step")
+    ax = figure.axes[0]
+    assert ax.get_xlabel() == "time (ms)"
+    assert ax.get_xlim() == pytest.approx((0, 4))
+    drawn = bars(ax)
+    assert list(drawn) == ["compute", "copy", "host", "wait"]
+    assert sum(map(len, drawn.values())) == len(STEP)
+    np.testing.assert_allclose(sorted(drawn["compute"]), [(1, 2, 3), (1, 3, 1)])
+    np.testing.assert_allclose(sorted(drawn["copy"]), [(0.5, 1, 2), (3, 4, 4)])
+    assert {CLOCK, "One step", "forward", "load"} <= words(figure)
+    assert "a name too long for its bar" not in words(figure)
+    assert figure.summary.endswith(CLOCK)
+    assert "6 spans in 4 ms" in figure.alt
+
+
+def test_a_kind_has_its_colour_and_hatch_in_every_chart():
+    odd = Span("vgpu:2", 0, "barrier", "b", 0.0, 1e-3)
+    colours = {}
+    for spans in (STEP, STEP[:2], [*STEP, odd], [odd, *STEP]):
+        for group in gantt(Record(spans, CLOCK)).axes[0].collections:
+            style = to_hex(group.get_facecolor()[0]), group.get_hatch()
+            assert colours.setdefault(group.get_label(), style) == style
+    assert len(set(colours.values())) == len(colours) == 5
+    assert colours["compute"] == (plots.BLUE.lower(), "")
+
+
+def test_a_window_cuts_and_times_count_from_its_start():
+    ax = gantt(Record(STEP, CLOCK), window_s=(1.5e-3, 2.5e-3)).axes[0]
+    assert ax.get_xlim() == pytest.approx((0, 1))
+    np.testing.assert_allclose(sorted(bars(ax)["compute"]), [(0, 0.5, 1), (0, 1, 0)])
+
+
+@pytest.mark.parametrize(
+    ("length_s", "unit", "shown"),
+    [(90, "s", 90), (2, "s", 2), (0.5, "ms", 500), (3e-5, "µs", 30), (4e-7, "ns", 400)],
+)
+def test_the_unit_fits_the_length(length_s, unit, shown):
+    span = STEP[1]._replace(start_s=7.0, end_s=7.0 + length_s)
+    ax = gantt(Record([span], CLOCK)).axes[0]
+    assert ax.get_xlabel() == f"time ({unit})"
+    assert ax.get_xlim()[1] == pytest.approx(shown, rel=1e-6)
+
+
+def test_thousands_of_spans_are_a_few_artists():
+    kinds = itertools.cycle(("compute", "copy"))
+    many = [Span("vgpu:0", 0, next(kinds), "op", i * 1e-6, (i + 1) * 1e-6) for i in range(5000)]
+    figure = gantt(Record(many, CLOCK))
+    assert len(figure.axes[0].collections) == 2
+    assert len(figure.findobj()) < 200
+    edges = {to_hex(group.get_edgecolor()[0]) for group in figure.axes[0].collections}
+    assert "#ffffff" not in edges  # wider than such bars
+    painted = (pixels(figure.png(scale=1)) < 200).any(-1)
+    assert painted.any(0).mean() > 0.7  # no bar is lost for being thin
+
+
+def test_it_draws_on_given_axes_and_has_a_note_of_its_own():
+    figure, ax = pyplot.subplots(layout="constrained")
+    try:
+        assert gantt(Record(STEP, CLOCK), ax=ax) is figure
+        assert ax.get_xlabel() == f"time (ms) · {CLOCK}"
+        assert sum(map(len, bars(ax).values())) == len(STEP)
+    finally:
+        pyplot.close(figure)
+    assert "measured" in words(gantt(Record(STEP, CLOCK), note="measured"))
+
+
+def test_one_instant_can_be_drawn_but_nothing_cannot():
+    assert gantt(Record([STEP[1]._replace(end_s=STEP[1].start_s)], CLOCK)).axes[0].get_xlim()[1] > 0
+    for window_s, spans in ((None, []), ((5, 6), STEP)):
+        with pytest.raises(ValueError, match="no span"):
+            gantt(Record(spans, CLOCK), window_s=window_s)
+
+
+# Images
+
+
+@pytest.mark.parametrize("shape", [(5, 1, 28, 28), (5, 28, 28)])
+def test_images_stand_under_their_names(shape):
+    X = torch.rand(shape)
+    picture = images(
+        X, torch.tensor([1, 0, 1, 1, 0]), names=("coat", "bag"), note="synthetic", columns=3
+    )
+    titles = [ax.get_title() for ax in picture.axes]
+    assert titles == ["bag", "coat", "bag", "bag", "coat", ""]
+    shown = [ax.images[0].get_array() for ax in picture.axes[:5]]
+    np.testing.assert_array_equal(shown, X.reshape(5, 28, 28))
+    assert all(ax.images[0].get_clim() == (0, 1) for ax in picture.axes[:5])
+    assert "synthetic" in words(picture)
+    assert picture.summary == "5 labelled images · synthetic"
+    assert pixels(picture.png()).std() > 30  # grey values, not a blank sheet
+
+
+def test_wrong_images_and_labels_are_named():
+    X = np.zeros((2, 28, 28))
+    with pytest.raises(ValueError, match=r"\[2, 3, 28, 28\]"):
+        images(np.zeros((2, 3, 28, 28)), [0, 1])
+    with pytest.raises(ValueError, match="2 images need as many labels, not 3"):
+        images(X, [0, 1, 2])
+    with pytest.raises(ValueError, match="label 7 has no name: names holds 2"):
+        images(X, [0, 7], names=("coat", "bag"))
+
+
+# Figures with sliders
+
+
+def halves(ax, batch=8, link="PCIe"):
+    """Halves of a batch."""
+    if batch == 13:
+        raise ArithmeticError("an unlucky batch")
+    ax.plot([batch / 2**n for n in range(4)])
+    ax.set(title=link, ylim=(0, 16))
+
+
+def test_a_slider_draws_the_figure_again(place):
+    figure = slider_figure(halves, batch=(1, 16), link=["NVLink", "PCIe"], note="model")
+    assert figure.values == {"batch": 8, "link": "PCIe"}
+    figure._ipython_display_()
+    default = place.updates[-1]
+    figure.controls["batch"].value = 16
+    moved = place.updates[-1]
+    assert (pixels(default) != pixels(moved)).any()
+    assert "batch 16, link PCIe" in place.picture.alt
+    figure.controls["link"].value = "NVLink"
+    assert "NVLink" in words(place.picture)
+    assert "model" in words(place.picture)
+    assert place.picture.summary == "Halves of a batch. · model"
+    figure.controls["batch"].value, figure.controls["link"].value = 8, "PCIe"
+    assert place.updates[-1] == default
+    assert place.opened == 1
+    drawn = len(place.updates)
+    figure.refresh()  # as a call does that had to wait for another
+    assert len(place.updates) == drawn
+
+
+def test_an_error_while_sliding_is_shown_and_passes(place):
+    figure = slider_figure(halves, batch=(1, 16))
+    figure._ipython_display_()
+    figure.controls["batch"].value = 13
+    assert "ArithmeticError: an unlucky batch" in words(place.picture)
+    figure.controls["batch"].value = 8
+    assert "ArithmeticError: an unlucky batch" not in words(place.picture)
+    with pytest.raises(ArithmeticError):
+        slider_figure(lambda ax, batch: halves(ax, batch=batch), batch=[13])
+
+
+def test_sliders_may_be_moved_from_other_threads(place):
+    figure = slider_figure(halves, batch=(1, 12), link=["NVLink", "PCIe"])
+    figure._ipython_display_()
+
+    def slide(control, values):
+        for value in values:
+            control.value = value
+
+    movers = [
+        threading.Thread(target=slide, args=(figure.controls["batch"], range(1, 12))),
+        threading.Thread(target=slide, args=(figure.controls["link"], ("NVLink", "PCIe") * 4)),
+    ]
+    for mover in movers:
+        mover.start()
+    for mover in movers:
+        mover.join()
+    last = place.updates[-1]
+    assert figure.values == {"batch": 11, "link": "PCIe"}
+    fresh = slider_figure(
+        lambda ax, batch=11, link="PCIe": halves(ax, batch, link), batch=[11], link=["PCIe"]
+    )
+    assert last == figure.png == fresh.png
+
+
+def test_a_control_that_cannot_be_made_is_named():
+    with pytest.raises(ValueError, match="batch=<object"):
+        slider_figure(halves, batch=object())
+
+
+def test_no_other_module_imports_matplotlib_or_ipywidgets():
+    def imported(path):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                yield node.module or ""
+
+    drawing = {
+        path.name
+        for path in (ROOT / "d2lpar").rglob("*.py")
+        if {name.split(".")[0] for name in imported(path)} & {"matplotlib", "ipywidgets"}
+    }
+    assert drawing == {"plots.py"}

@@ -1,0 +1,290 @@
+"""The scripts around the course: setting up, recording notebooks, comparing them."""
+
+import ast
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+setup_env = load(ROOT / "setup_env.py")
+build = load(ROOT / "notebooks" / "build.py")
+
+
+@pytest.fixture
+def clone(tmp_path, monkeypatch):
+    """A folder with what set-up reads, as the working directory, and nothing set up."""
+    folder = tmp_path / "a clone"
+    folder.mkdir()
+    for name in ("requirements.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, folder)
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("PYTHON", raising=False)
+    return folder
+
+
+# The files
+
+
+def test_the_lock_pins_all_that_the_course_asks_for():
+    asked = re.findall(r"^[a-z0-9-]+", (ROOT / "requirements.in").read_text(), re.MULTILINE)
+    pinned = re.findall(r"^([a-z0-9-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    assert "torch" in asked
+    assert set(asked) <= set(pinned)
+
+
+@pytest.mark.parametrize("name", ["requirements.lock", "environment.yml", "Makefile", ".ci/run"])
+def test_no_file_names_a_registry_or_a_path_of_one_machine(name):
+    assert not re.search(r"https?:|file:|/home/|/root/|/tmp/", (ROOT / name).read_text())
+
+
+def test_set_up_is_readable_to_the_pythons_that_it_refuses():
+    ast.parse((ROOT / "setup_env.py").read_text(), feature_version=(3, 6))
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
+def test_help_lists_every_documented_verb():
+    verbs = re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    shown = subprocess.run(["make", "help"], cwd=ROOT, check=True, capture_output=True, text=True)
+    listed = re.findall(r"^  ([a-z-]+) ", shown.stdout, re.MULTILINE)
+    assert {"lab", "test", "notebooks", "lint", "bench"} <= set(verbs)
+    assert listed == verbs
+
+
+# Setting up
+
+
+@pytest.mark.parametrize("version", [(3, 10, 13), (3, 15, 0)])
+def test_another_python_is_refused_by_name(version, monkeypatch):
+    monkeypatch.setattr(sys, "version_info", version)
+    monkeypatch.setenv("PYTHON", "chosen")  # so no other is looked for
+    with pytest.raises(SystemExit, match=re.escape(".".join(map(str, version)))):
+        setup_env.require_python()
+
+
+def test_a_suitable_python_on_the_path_takes_over(tmp_path, monkeypatch):
+    """The first of python3.14 to python3.11 that runs; one that only exists is passed over."""
+    for name, body in {"python3.13": "exit 127", "python3.12": "echo 3.12"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    started = []
+    monkeypatch.setattr(sys, "version_info", (3, 9, 0))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("PYTHON", raising=False)
+    monkeypatch.setattr(os, "execv", lambda path, arguments: started.append((path, arguments)))
+    with pytest.raises(SystemExit):  # the real execv would not have returned
+        setup_env.require_python()
+    assert started[0] == (str(tmp_path / "python3.12"), [str(tmp_path / "python3.12"), *sys.argv])
+
+
+def test_a_missing_ensurepip_names_the_package(clone, monkeypatch):
+    monkeypatch.setattr(setup_env.importlib.util, "find_spec", {}.get)
+    with pytest.raises(SystemExit, match="python3-venv"):
+        setup_env.build("default")
+    assert not (clone / ".venv").exists()
+
+
+def test_the_stamp_tells_ours_finished_and_unfinished_from_somebody_elses(clone):
+    assert setup_env.read_stamp() is None
+    (clone / ".venv").mkdir()
+    setup_env.write_stamp(None)
+    assert setup_env.read_stamp() == {}
+    setup_env.write_stamp({"python": "3.12"})
+    assert setup_env.read_stamp() == {"python": "3.12"}
+
+
+def test_only_an_environment_that_cannot_be_completed_is_thrown_away(clone):
+    wanted = setup_env.wanted_stamp(None, "")
+    assert not setup_env.is_spoiled(None, wanted)  # somebody else's
+    assert not setup_env.is_spoiled({**wanted, "root": "where the clone was"}, wanted)
+    assert not setup_env.is_spoiled({**wanted, "inputs": "an earlier lock"}, wanted)
+    assert setup_env.is_spoiled({}, wanted)  # interrupted
+    assert setup_env.is_spoiled({**wanted, "python": "3.9"}, wanted)
+    assert setup_env.is_spoiled({**wanted, "torch": "cpu"}, wanted)
+
+
+def test_the_choice_of_torch_outlives_the_call_that_made_it(clone):
+    chosen = setup_env.wanted_stamp(None, "cpu")
+    assert chosen["torch"] == "cpu"
+    assert setup_env.wanted_stamp(chosen, "") == chosen
+
+
+def test_a_changed_lock_or_place_is_noticed(clone, tmp_path, monkeypatch):
+    before = setup_env.wanted_stamp(None, "")
+    (clone / "requirements.lock").write_text("torch==3.0\n")
+    assert setup_env.wanted_stamp(before, "") != before
+    moved = clone.rename(tmp_path / "moved")
+    monkeypatch.chdir(moved)
+    assert setup_env.wanted_stamp(before, "")["root"] != before["root"]
+
+
+def test_the_small_torch_comes_without_cuda(clone):
+    def names(torch):
+        return set(re.findall(r"^([\w-]+)==", setup_env.requirements(torch), re.MULTILINE))
+
+    left_out = names("default") - names("cpu")
+    assert {"nvidia-cublas", "triton", "cuda-toolkit"} <= left_out
+    assert {"torch", "torchvision", "numpy", "jupyterlab"} <= names("cpu")
+    assert all(name.startswith(("nvidia-", "cuda-", "triton")) for name in left_out)
+
+
+def test_a_torch_that_was_there_is_kept(clone, monkeypatch):
+    monkeypatch.setattr(setup_env, "has_torch", lambda: True)
+    assert setup_env.torch_choice(None, "cpu") == "kept"
+    assert setup_env.torch_choice({"torch": "kept"}, "cpu") == "kept"
+    assert setup_env.torch_choice({"torch": "default"}, "cpu") == "cpu"  # ours, so replaced
+    assert not re.search(r"^torch", setup_env.requirements("kept"), re.MULTILINE)
+
+
+def test_the_second_of_two_calls_waits_for_the_first(clone, capsys):
+    pytest.importorskip("fcntl", reason="make is not for Windows")
+    entered = threading.Event()
+
+    def second():
+        with setup_env.one_at_a_time():
+            entered.set()
+
+    with setup_env.one_at_a_time():
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert not entered.wait(0.2)
+    assert entered.wait(30)
+    thread.join()
+    assert "waiting" in capsys.readouterr().out
+
+
+# Recording notebooks
+
+
+def save(path, *cells):
+    nbformat.write(new_notebook(cells=list(cells)), path)
+    return path
+
+
+def tagged(cell, *tags):
+    cell.metadata.tags = list(tags)
+    return cell
+
+
+def test_recording_stores_outputs_of_the_fixed_world_and_says_what_changed(tmp_path, capsys):
+    path = save(
+        tmp_path / "01_a.ipynb",
+        new_code_cell("import os, ipywidgets\nos.environ['D2LPAR_DATA']"),
+        new_code_cell("  "),
+        new_code_cell("ipywidgets.IntSlider(value=3)"),
+        tagged(new_code_cell("raise ValueError('expected')"), "raises-exception"),
+    )
+    assert build.main([str(path)]) == 0
+    assert "(nothing) -> 'synthetic'" in capsys.readouterr().out
+
+    notebook = build.read(path)
+    world, empty, widget, error = notebook.cells
+    assert world.outputs[0].data["text/plain"] == "'synthetic'"
+    assert [cell.execution_count for cell in notebook.cells] == [1, None, 2, 3]
+    assert widget.outputs[0].data == {"text/plain": "IntSlider(value=3)"}
+    assert error.outputs[0].traceback == ["ValueError: expected"]
+    assert notebook.metadata == build.METADATA
+    assert empty.outputs == []
+
+    recorded = path.read_bytes()
+    assert build.main(["--check", str(path)]) == 0
+    assert build.main([str(path)]) == 0
+    assert "no change" in capsys.readouterr().out
+    assert path.read_bytes() == recorded
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        (new_code_cell("1 / 0"), r"In \[2\] failed[\s\S]*ZeroDivisionError"),
+        (new_code_cell("import warnings\nwarnings.warn('old')"), "In .2. writes to stderr"),
+        (tagged(new_code_cell("2"), "raises-exception"), "In .2. is tagged `raises-exception`"),
+        (new_code_cell("3;"), "In .2. ends in `;`"),
+        (new_code_cell("print('0123456789\\n' * 50_000)"), "kB is more than 400 kB"),
+    ],
+)
+def test_a_notebook_that_fails_stays_as_it_was(cell, reason, tmp_path, capsys):
+    path = save(tmp_path / "01_a.ipynb", new_code_cell("1"), cell)
+    before = path.read_bytes()
+    assert build.main([str(path)]) == 1
+    assert re.search(reason, capsys.readouterr().err)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["01_a.ipynb"]
+
+
+def test_links_follow_the_files_on_disk(tmp_path):
+    names = ["00_start", "01_hardware", "03_multi"]
+    for name in names:
+        heading = new_markdown_cell(f"# About {name[3:]}\n\nText.")
+        save(tmp_path / f"{name}.ipynb", heading, tagged(new_markdown_cell("old"), "navigation"))
+    paths = build.lessons_in(tmp_path)
+    build.relink(paths)
+    assert [build.read(path).cells[1].source for path in paths] == [
+        "[About hardware →](01_hardware.ipynb)",
+        "[Contents](00_start.ipynb) | [About multi →](03_multi.ipynb)",
+        "[← About hardware](01_hardware.ipynb) | [Contents](00_start.ipynb)",
+    ]
+
+
+def test_links_replace_no_text(tmp_path):
+    cell = tagged(new_markdown_cell("# Heading\n\nText."), "navigation")
+    path = save(tmp_path / "00_start.ipynb", cell)
+    with pytest.raises(build.BuildError, match=r"00_start\.ipynb: cell 1"):
+        build.relink([path])
+
+
+def test_changes_are_compared_cell_by_cell():
+    def notebook(*texts):
+        cells = [new_code_cell("run()", id=name) for name in "abc"]
+        for cell, text in zip(cells, texts, strict=True):
+            cell.outputs = [new_output("stream", text=text)]
+        return new_notebook(cells=[*cells[:2], tagged(cells[2], "nbval-ignore-output")])
+
+    old = notebook("1\n2.8 s\n3\n", "same", "measured 1")
+    new = notebook("1\n2.9 s\n3\n4\n", "same", "measured 2")
+    assert build.changes(old, new) == [(1, ["2.8 s -> 2.9 s", "(nothing) -> 4"])]
+
+
+def test_normal_form_drops_what_editors_leave():
+    cell = new_code_cell("1", metadata={"execution": {}, "scrolled": True, "tags": ["kept"]})
+    notebook = new_notebook(cells=[cell], metadata={"widgets": {"state": {}}})
+    build.normalise(notebook)
+    assert notebook.cells[0].metadata == {"tags": ["kept"]}
+    assert notebook.metadata == build.METADATA
+
+
+# Comparing notebooks
+
+
+def test_nbval_compares_in_the_recorded_world_and_refuses_what_was_never_run(tmp_path):
+    pytest.importorskip("nbval")
+    for name in ("conftest.py", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    ask = "import os\nos.environ['D2LPAR_DATA']"
+    for name, answer in {"same": "'synthetic'", "other": "'downloaded'"}.items():
+        result = new_output("execute_result", {"text/plain": answer}, execution_count=1)
+        save(tmp_path / f"{name}.ipynb", new_code_cell(ask, execution_count=1, outputs=[result]))
+    save(tmp_path / "never.ipynb", new_code_cell(ask))
+
+    command = [sys.executable, "-m", "pytest", "--nbval", "--nbval-current-env", "-p", "no:xdist"]
+    run = subprocess.run([*command, "."], cwd=tmp_path, capture_output=True, text=True)
+    assert re.search("FAILED other.ipynb", run.stdout)
+    assert re.search("ERROR never.ipynb.*no recorded run", run.stdout)
+    assert "1 failed, 1 passed, 1 error" in run.stdout

@@ -151,7 +151,9 @@ def shares(answer: Callable[[int, list[float]], list[int]]) -> str:
         if len(got) != len(speeds) or not all(isinstance(n, int) and n >= 0 for n in got):
             raise _Wrong(f"{call}: expected {len(speeds)} whole numbers, got {got}")
         if sum(got) != batch_size:
-            raise _Wrong(f"{call}: {got} are {sum(got)} images; every image must go somewhere, once")
+            raise _Wrong(
+                f"{call}: {got} are {sum(got)} images; every image must go somewhere, once"
+            )
         ideal = batch_size / sum(speeds)
         last = max(n / speed for n, speed in zip(got, speeds, strict=True))
         if last > 1.05 * ideal:

@@ -266,7 +266,9 @@ def report(verdicts: dict[int, dict[str, str]]) -> bool:
         failed = {n: why for n, why in judged.items() if why != OK}
         rate = 1 - len(failed) / len(judged)
         met &= rate >= goal
-        print(f"{what}: {len(judged) - len(failed)} of {len(judged)} operators, {rate:.2%} (goal {goal:.1%})")
+        print(
+            f"{what}: {len(judged) - len(failed)} of {len(judged)} operators, {rate:.2%} (goal {goal:.1%})"
+        )
         for number, why in failed.items():
             print(f"  {ops[number].full_name}: {why}")
     for reason in (RANDOM, NO_CPU):

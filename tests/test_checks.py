@@ -49,7 +49,8 @@ def test_an_error_in_the_answer_is_told(name):
 
     verdict = getattr(checks, name)(broken)
     assert verdict.status == checks.WRONG
-    assert "KeyError" in verdict.text and "typo" in verdict.text
+    assert "KeyError" in verdict.text
+    assert "typo" in verdict.text
 
 
 def halves(batch_size, speeds):
@@ -197,7 +198,8 @@ def test_same_everywhere(virtual):
     equal[1][0] = 3
     verdict = checks.same_everywhere(equal)
     assert verdict.status == checks.WRONG
-    assert "vgpu:1" in verdict.text and "2" in verdict.text
+    assert "vgpu:1" in verdict.text
+    assert "2" in verdict.text
 
 
 def test_same_step_tells_how_much_too_long_the_step_was():

@@ -8,8 +8,11 @@ replaced by ones that ask `torch.vgpu` for virtual devices and otherwise do what
 
 from __future__ import annotations
 
+import contextvars
 import functools
+import inspect
 import sys
+from collections import deque
 from collections.abc import Callable
 
 import torch
@@ -17,11 +20,17 @@ import torch.autograd.graph
 import torch.nn.parallel.comm
 import torch.nn.parallel.data_parallel
 import torch.serialization
-from torch.nn.parameter import UninitializedTensorMixin, is_lazy
+from torch.nn.parameter import (
+    UninitializedBuffer,
+    UninitializedParameter,
+    UninitializedTensorMixin,
+    is_lazy,
+)
 
 from ..machines import Machine
-from . import attention, comm, device_module, runtime, streams
+from . import _torch, attention, autocast, comm, device_module, recurrent, runtime, saving, streams
 from .dispatch import Dispatcher
+from .lanes import Notes
 from .tensor import Layout, VirtualTensor, wrap
 
 NAME = "vgpu"
@@ -51,13 +60,14 @@ def register() -> None:
     module = sys.modules[device_module.__name__]
     setup(rename=NAME, backend_module=module)
     dispatcher = VirtualTensor.dispatcher = Dispatcher()
-    _library.extend(_kernels(dispatcher))
+    _library.extend([*_kernels(dispatcher), *autocast.kernels()])
     _replace_autograd()
     _replace_parallel()
     _replace_accelerator()
     _replace_modules()
     _replace_pinning()
-    _replace_load()
+    _replace_compile()
+    saving.install()
 
 
 def _setup_function() -> Callable[..., None]:
@@ -80,7 +90,7 @@ def _setup_function() -> Callable[..., None]:
 
 def _kernels(dispatcher: Dispatcher) -> list[torch.library.Library]:
     """The dispatcher for every operation without a tensor argument; by their names three that C++
-    calls by itself, and attention, whose kernel torch chooses before it asks a device."""
+    calls by itself, and attention and recurrent cells, whose kernel torch chooses by the device."""
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(lambda op, *args, **kwargs: dispatcher(op, args, kwargs), "PrivateUse1")
     everything.fallback(_refuse_compressed, "SparseCsrPrivateUse1")
@@ -89,8 +99,12 @@ def _kernels(dispatcher: Dispatcher) -> list[torch.library.Library]:
     named.impl("empty_strided", _empty_strided, "PrivateUse1")
     copy_from = functools.partial(_call, dispatcher, torch.ops.aten._copy_from.default)
     named.impl("_copy_from", copy_from, "PrivateUse1")
-    sdpa = attention.scaled_dot_product_attention
-    named.impl("scaled_dot_product_attention", sdpa, "AutogradPrivateUse1")
+    for name, kernel in (
+        ("scaled_dot_product_attention", attention.scaled_dot_product_attention),
+        ("_thnn_fused_lstm_cell", recurrent.lstm_cell),
+        ("_thnn_fused_gru_cell", recurrent.gru_cell),
+    ):
+        named.impl(name, kernel, "AutogradPrivateUse1")
     return [everything, named]
 
 
@@ -174,6 +188,37 @@ def _replace_parallel() -> None:
 
     for module in (torch._utils, torch.nn.parallel.data_parallel):
         module._get_available_device_type = available_type
+    torch_apply = torch.nn.parallel.data_parallel.parallel_apply
+
+    @functools.wraps(torch_apply)
+    def parallel_apply(modules, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202
+        if runtime.running() is None:
+            return torch_apply(modules, *args, **kwargs)
+        notes = [deque() for _ in modules]
+        try:
+            return torch_apply([*map(_replica, modules, notes)], *args, **kwargs)
+        finally:
+            for noted in notes:
+                runtime.runtime().lanes.replay(noted)
+
+    torch.nn.parallel.data_parallel.parallel_apply = parallel_apply
+    torch.nn.parallel.parallel_apply = parallel_apply
+
+
+def _replica(module: Callable, notes: Notes) -> Callable[..., object]:
+    """`module`, to be called in a thread of its own as if in this one: on the same virtual machine
+    and, of which torch thinks for CUDA only, under the same autocast."""
+    context = contextvars.copy_context()
+    enabled, dtype = torch.is_autocast_enabled(NAME), torch.get_autocast_dtype(NAME)
+
+    def call(*args: object, **kwargs: object) -> object:
+        with (
+            runtime.runtime().lanes.replica(notes),
+            torch.autocast(NAME, dtype=dtype, enabled=enabled),
+        ):
+            return module(*args, **kwargs)
+
+    return functools.partial(context.run, call)
 
 
 def _for_virtual(ours: Callable, theirs: Callable) -> Callable:
@@ -246,7 +291,6 @@ def _make_chooser(name: str, theirs: type, ours: type) -> type:
 def _replace_modules() -> None:
     """Let `Module.to` keep the identity of parameters, and lazy ones remember where they go."""
     torch_apply = torch.nn.Module._apply
-    torch_materialize = UninitializedTensorMixin.materialize
 
     @functools.wraps(torch_apply)
     def apply(self, fn, recurse=True):  # noqa: ANN001, ANN202 (torch's signature)
@@ -255,16 +299,51 @@ def _replace_modules() -> None:
                 module._apply(fn)
         return _apply_here(self, fn, torch_apply)
 
+    torch.nn.Module._apply = apply
+    _replace_materialize()
+    for kind in (UninitializedParameter, UninitializedBuffer):
+        _replace_lazy(kind)
+
+
+def _replace_materialize() -> None:
+    torch_materialize = UninitializedTensorMixin.materialize
+
     @functools.wraps(torch_materialize)
     def materialize(self, shape, device=None, dtype=None):  # noqa: ANN001, ANN202
-        device = torch.device(device or self.__dict__.get("_virtual_device") or self.data.device)
+        device = torch.device(device or _home(self))
         if device.type != NAME:
             return torch_materialize(self, shape, device, dtype)
         values = torch.empty(shape, device=device, dtype=dtype or self.data.dtype)
-        _become(self, values, parameter=self.cls_to_become is torch.nn.Parameter)
+        return _become(self, values, parameter=self.cls_to_become is torch.nn.Parameter)
 
-    torch.nn.Module._apply = apply
     UninitializedTensorMixin.materialize = materialize
+
+
+def _replace_lazy(kind: type) -> None:
+    """A tensor without a shape cannot be on a virtual device: it stays on the CPU and knows its."""
+    torch_new, torch_deepcopy = kind.__new__, kind.__deepcopy__
+
+    def new(*args, **kwargs):  # noqa: ANN002, ANN003, ANN202
+        call = inspect.signature(torch_new).bind(*args, **kwargs)
+        device = torch.device(call.arguments.get("device") or torch.get_default_device())
+        if device.type != NAME:
+            return torch_new(*args, **kwargs)
+        call.arguments["device"] = "cpu"
+        lazy = torch_new(*call.args, **call.kwargs)
+        lazy._virtual_device = device
+        return lazy
+
+    def deepcopy(self, memo):  # noqa: ANN001, ANN202
+        twin = torch_deepcopy(self, memo)
+        twin.__dict__.update(self.__dict__)
+        return twin
+
+    kind.__new__, kind.__deepcopy__ = new, deepcopy
+
+
+def _home(lazy: torch.Tensor) -> torch.device:
+    """Where a parameter or buffer without a shape shall be made."""
+    return lazy.__dict__.get("_virtual_device") or lazy.data.device
 
 
 def _apply_here(module: torch.nn.Module, fn: Callable, torch_apply: Callable) -> torch.nn.Module:
@@ -288,13 +367,13 @@ def _is_virtual(*tensors: torch.Tensor) -> bool:
 
 
 def _remember_device(lazy: torch.Tensor, fn: Callable) -> torch.Tensor:
-    """Where a parameter without a shape shall be made; the parameter itself, if that is virtual."""
-    probe = fn(torch.empty(0, dtype=lazy.dtype))
+    """`fn` of a parameter without a shape: it changes its type and where it shall be made."""
+    probe = fn(torch.empty(0, dtype=lazy.dtype, device=_home(lazy)))
     if not _is_virtual(probe):
         lazy.__dict__.pop("_virtual_device", None)
         return fn(lazy)
     lazy._virtual_device = probe.device
-    return lazy
+    return lazy.to(probe.dtype)
 
 
 def _move_parameter(
@@ -309,20 +388,19 @@ def _move_parameter(
 
 
 def _become(tensor: torch.Tensor, values: torch.Tensor, *, parameter: bool) -> torch.Tensor:
-    """Give `values` the identity of `tensor`, so that optimizers that know it go on to; a new
-    object where torch cannot (a graph still holds the old one)."""
+    """Give `tensor` the values (and with them the device) of another, as `tensor.data = …` does on
+    CUDA: optimizers, hooks and other modules that know it go on to."""
     if values is tensor:
         return tensor
     if parameter:
         values = torch.nn.Parameter(values, tensor.requires_grad)
-    try:
-        torch.utils.swap_tensors(tensor, values)
-    except RuntimeError:
-        return values
+    values._backward_hooks = tensor._backward_hooks
+    values._post_accumulate_grad_hooks = tensor._post_accumulate_grad_hooks
+    _torch.exchange(tensor, values)
     return tensor
 
 
-# --- page-locked memory and checkpoints -----------------------------------------------------------
+# --- page-locked memory, torch.compile ------------------------------------------------------------
 
 
 def _replace_pinning() -> None:
@@ -339,25 +417,17 @@ def _replace_pinning() -> None:
     torch.Tensor.pin_memory, torch.Tensor.is_pinned = pin_memory, is_pinned
 
 
-def _replace_load() -> None:
-    """Let `torch.load(…, map_location="vgpu:1")` put tensors there: the storages are the host's."""
-    torch_load = torch.load
+def _replace_compile() -> None:
+    """Let what `torch.compile` makes run on virtual devices, operation by operation: traced, our own
+    code would be what is compiled."""
+    torch_compile = torch.compile
 
-    @functools.wraps(torch_load)
-    def load(f, map_location=None, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202
-        if not isinstance(map_location, (str, torch.device)):
-            return torch_load(f, map_location, *args, **kwargs)
-        device = torch.device(map_location)
-        if device.type != NAME:
-            return torch_load(f, map_location, *args, **kwargs)
-        loaded = torch_load(f, "cpu", *args, **kwargs)
-        return torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: _moved(t, device), loaded)
+    @functools.wraps(torch_compile)
+    def compile(*args, **kwargs):  # noqa: ANN002, ANN003, ANN202
+        from torch import _dynamo
 
-    torch.load = load
+        if isinstance(VirtualTensor.dispatcher, Dispatcher):
+            VirtualTensor.dispatcher = staticmethod(_dynamo.disable(VirtualTensor.dispatcher))
+        return torch_compile(*args, **kwargs)
 
-
-def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    moved = tensor.detach().to(device)
-    if isinstance(tensor, torch.nn.Parameter):
-        return torch.nn.Parameter(moved, tensor.requires_grad)
-    return moved.requires_grad_(tensor.requires_grad)
+    torch.compile = compile

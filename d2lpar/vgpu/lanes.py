@@ -1,107 +1,151 @@
 """Host lanes: whose time it takes to queue an operation, whatever threads really do.
 
-The main thread's work is put on the clock at once. The work of other threads (the replicas of
-`nn.DataParallel`) is noted and put on the clock when the main thread goes on, thread after thread
-in the order of their devices: they share one lane, as Python threads share the interpreter lock, and
-the times do not depend on how the operating system interleaved them. The backward pass of one call
-has a lane a device, as autograd has a thread a device.
+The work of the thread that owns the virtual machine (the main one) is put on the clock at once.
+Replicas of `nn.DataParallel` are threads too: what they do is noted, and put on the clock in the
+order of their ranks when all have ended. They share one lane, as Python threads share the interpreter
+lock, and the times do not depend on how the operating system interleaved them. The work of any other
+thread is noted until the owner goes on, thread after thread in the order of their devices. The
+backward pass of one call has a lane a device, as autograd has a thread a device.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from . import _torch
 from .clock import Clock, Lane
 
 HOST = -1  # stands for "no device" where a device's number is expected
+NO_TASK = -1  # stands for "no backward pass", as in torch
+
+Notes = deque[tuple[int, int, Callable[..., object], tuple]]
 
 
-class _Queue:
-    """The work that one thread other than the main one has noted."""
+class _Thread(threading.local):
+    """What a thread has noted, as a replica or for the owner, and its backward passes, inner last."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.notes: deque[tuple[int, int, Callable[..., object], tuple]] = deque()
-
-    @property
-    def order(self) -> tuple[int, int]:
-        devices = [device for _, device, _, _ in self.notes if device != HOST]
-        return (min(devices, default=HOST), self.number)
+    def __init__(self) -> None:
+        self.replica: Notes | None = None
+        self.notes: Notes = deque()
+        self.tasks: list[int] = []
 
 
 class HostLanes:
     """Puts what threads do on a clock, in an order that is always the same."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, owner: int) -> None:
         self.clock = clock
+        self._owner = owner
         self._backward: dict[int, dict[int, Lane]] = {}
-        self._main = threading.main_thread().ident
-        self._local = threading.local()
-        self._queues: list[_Queue] = []
-        self._lock = threading.Lock()
+        self._outer_task: dict[int, int] = {}
+        self._thread = _Thread()
+        self._waiting: list[Notes] = []
+        self._lock = threading.RLock()
 
     def submit(self, device: int, action: Callable[..., object], *args: object) -> None:
         """Run `action(lane, *args)` on the lane that queues work for `device` in this thread."""
         task = _torch.graph_task_id()
-        if task != -1:
-            self._watch_backward(task)
-        if threading.get_ident() == self._main:
-            if self._queues:
-                self.flush()
-            action(self._lane(task, device), *args)
-        else:
-            self._queue().notes.append((task, device, action, args))
+        thread = self._thread
+        if task != NO_TASK or thread.tasks:
+            self._follow_backward(task, thread.tasks)
+        self._put(task, device, action, args)
 
     def flush(self) -> None:
-        """Put everything that other threads have noted so far on the clock."""
+        """Put everything that threads other than replicas have noted so far on the clock."""
         with self._lock:
-            queues, self._queues = self._queues, []
-        for queue in sorted(queues, key=lambda q: q.order):
-            while queue.notes:
-                task, device, action, args = queue.notes.popleft()
-                action(self._lane(task, device), *args)
+            waiting, self._waiting = self._waiting, []
+            for notes in sorted(waiting, key=_first_device):
+                while notes:
+                    self._run(*notes.popleft())
 
     def now_s(self) -> float:
-        """The time of the host, all noted work included."""
+        """The time of the host, all noted work included.
+
+        Raises RuntimeError in a replica, whose work has no times before all replicas have ended.
+        """
+        if self._thread.replica is not None:
+            raise RuntimeError(
+                "the simulated clock cannot be read inside a replica of nn.DataParallel: its times "
+                "are known when all replicas are done; read the clock then, or record() a timeline"
+            )
         self.flush()
         return self._lane(_torch.graph_task_id(), HOST).now_s
 
+    @contextmanager
+    def replica(self, notes: Notes) -> Iterator[None]:
+        """Note the block's work in `notes`, for whoever started it to `replay`."""
+        outer, self._thread.replica = self._thread.replica, notes
+        try:
+            yield
+        finally:
+            self._thread.replica = outer
+
+    def replay(self, notes: Notes) -> None:
+        """Put a replica's work on the clock (in a replica of replicas: note it as its own)."""
+        while notes:
+            self._put(*notes.popleft())
+
+    def _put(self, task: int, device: int, action: Callable[..., object], args: tuple) -> None:
+        thread = self._thread
+        if thread.replica is not None:
+            thread.replica.append((task, device, action, args))
+        elif threading.get_ident() == self._owner:
+            with self._lock:
+                if self._waiting:
+                    self.flush()
+                self._run(task, device, action, args)
+        else:
+            with self._lock:
+                thread.notes.append((task, device, action, args))
+                if not any(notes is thread.notes for notes in self._waiting):
+                    self._waiting.append(thread.notes)
+
+    def _run(self, task: int, device: int, action: Callable[..., object], args: tuple) -> None:
+        action(self._lane(task, device), *args)
+
+    # --- backward passes --------------------------------------------------------------------
+
     def _lane(self, task: int, device: int) -> Lane:
-        if task == -1:
+        if task == NO_TASK:
             return self.clock.host
         lanes = self._backward.setdefault(task, {})
         if device not in lanes:
-            lanes[device] = Lane(f"backward {device}", self.clock.host.now_s)
+            name = "thread for the host" if device == HOST else f"thread for vgpu:{device}"
+            caller = self._lane(self._outer_task.get(task, NO_TASK), device)
+            lanes[device] = Lane(name, caller.now_s)
         return lanes[device]
 
-    def _watch_backward(self, task: int) -> None:
-        watched = self._local.__dict__.setdefault("tasks", set())
-        if task not in watched:
-            watched.add(task)
-            _torch.at_end_of_backward(lambda: self._leave_backward(task))
+    def _follow_backward(self, task: int, tasks: list[int]) -> None:
+        """Notice that a pass begins, perhaps within another, or that passes ended by an error."""
+        if task in tasks:
+            while tasks[-1] != task:
+                self._leave_backward(tasks, tasks[-1])
+            return
+        if task == NO_TASK:
+            while tasks:
+                self._leave_backward(tasks, tasks[-1])
+            return
+        self._outer_task[task] = tasks[-1] if tasks else NO_TASK
+        tasks.append(task)
+        _torch.at_end_of_backward(lambda: self._leave_backward(tasks, task))
 
-    def _leave_backward(self, task: int) -> None:
-        """Let the caller go on when the lanes of its backward pass have queued their last."""
-        self._local.tasks.discard(task)
-        if threading.get_ident() == self._main:
-            self._join(None, task)
-        else:
-            self._queue().notes.append((-1, HOST, self._join, (task,)))
+    def _leave_backward(self, tasks: list[int], task: int) -> None:
+        if task in tasks:
+            tasks.remove(task)
+            self._put(NO_TASK, HOST, self._join, (task,))
 
     def _join(self, _: object, task: int) -> None:
-        lanes = self._backward.pop(task, {}).values()
-        self.clock.host.now_s = max([self.clock.host.now_s, *(lane.now_s for lane in lanes)])
+        """Let the caller of a backward pass go on when its lanes have queued their last."""
+        lanes = self._backward.pop(task, {})
+        outer = self._outer_task.pop(task, NO_TASK)
+        end_s = max((lane.now_s for lane in lanes.values()), default=0.0)
+        for device in lanes if outer != NO_TASK else [HOST]:
+            caller = self._lane(outer, device)
+            caller.now_s = max(caller.now_s, end_s)
 
-    def _queue(self) -> _Queue:
-        queue = self._local.__dict__.get("queue")
-        with self._lock:
-            if queue is None:
-                number = self._local.queue_number = getattr(self, "_threads", 0)
-                self._threads = number + 1
-                queue = self._local.queue = _Queue(number)
-            if queue not in self._queues:
-                self._queues.append(queue)
-        return queue
+
+def _first_device(notes: Notes) -> int:
+    return min((device for _, device, _, _ in notes if device != HOST), default=HOST)

@@ -1,0 +1,130 @@
+"""Draws the pictures of this folder: `python imgs/draw.py`."""
+
+from pathlib import Path
+
+import torch
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from torch import nn
+
+import d2lpar as par
+from d2lpar.plots import BLUE, FONT_PT, INK, ORANGE, Picture
+
+HERE = Path(__file__).parent
+DEVICES = ((BLUE, "white", "GPU 0"), (ORANGE, INK, "GPU 1"))
+LAYERS, LEFT, WIDTH, HEIGHT, GAP = 4, 0.9, 2.2, 0.62, 0.28
+
+
+def three_ways_to_split() -> Picture:
+    """The same four layers, shared out over two devices in three ways."""
+    picture = Picture(summary="Three ways to split a network over two devices", size_px=(960, 440))
+    axes = picture.subplots(1, 3)
+    titles = ("across layers", "inside layers", "across data")
+    for ax, title, draw in zip(axes, titles, (_by_layers, _by_channels, _by_data), strict=True):
+        draw(ax)
+        ax.set(xlim=(0, 4), ylim=(-1.7, 3.6))
+        ax.set_title(title, size=FONT_PT + 3, color=INK)
+        ax.axis("off")
+    for x, (colour, _, name) in zip((0.41, 0.51), DEVICES, strict=True):
+        picture.text(x, 0.03, f"■ {name}", color=colour, size=FONT_PT, weight="bold")
+    return picture
+
+
+def _by_layers(ax) -> None:
+    for layer in range(LAYERS):
+        _box(ax, layer, LEFT, WIDTH, DEVICES[layer // 2], f"layer {layer + 1}")
+        _arrow(ax, (2, _top(layer - 1)), (2, _bottom(layer)))
+    _input(ax, 2, "batch")
+    _note(ax, "activations at one cut")
+
+
+def _by_channels(ax) -> None:
+    half = WIDTH / 2 - 0.08
+    for layer in range(LAYERS):
+        for side, device in enumerate(DEVICES):
+            _box(ax, layer, LEFT + side * (half + 0.16), half, device, f"½ {layer + 1}")
+        centres = (LEFT + half / 2, LEFT + WIDTH - half / 2)
+        for start in centres:
+            for end in centres:
+                _arrow(ax, (start, _top(layer - 1)), (end, _bottom(layer)))
+    _input(ax, 2, "batch")
+    _note(ax, "activations of every layer")
+
+
+def _by_data(ax) -> None:
+    for side, device in enumerate(DEVICES):
+        left = 0.25 + 1.85 * side
+        for layer in range(LAYERS):
+            _box(ax, layer, left, 1.65, device, f"layer {layer + 1}")
+            _arrow(ax, (left + 0.82, _top(layer - 1)), (left + 0.82, _bottom(layer)))
+        _input(ax, left + 0.82, "½ batch")
+    for layer in range(LAYERS):
+        _arrow(ax, (1.9, _middle(layer)), (2.1, _middle(layer)), "<->")
+    _note(ax, "gradients of all parameters")
+
+
+def _bottom(layer: int) -> float:
+    return layer * (HEIGHT + GAP)
+
+
+def _top(layer: int) -> float:
+    return _bottom(layer) + HEIGHT
+
+
+def _middle(layer: int) -> float:
+    return _bottom(layer) + HEIGHT / 2
+
+
+def _box(ax, layer: int, left: float, width: float, device: tuple, text: str) -> None:
+    colour, ink, _ = device
+    style = "round,pad=0,rounding_size=0.1"
+    ax.add_patch(
+        FancyBboxPatch((left, _bottom(layer)), width, HEIGHT, boxstyle=style, color=colour)
+    )
+    ax.text(left + width / 2, _middle(layer), text, ha="center", va="center", color=ink, size=12)
+
+
+def _arrow(ax, start: tuple[float, float], end: tuple[float, float], style: str = "->") -> None:
+    start = (start[0], max(start[1], -0.3))
+    ax.add_patch(
+        FancyArrowPatch(
+            start, end, arrowstyle=style, mutation_scale=10, color=INK, shrinkA=0, shrinkB=0
+        )
+    )
+
+
+def _input(ax, x: float, text: str) -> None:
+    ax.text(x, -0.62, text, ha="center", size=FONT_PT - 2, color=INK)
+
+
+def _note(ax, text: str) -> None:
+    ax.text(2, -1.1, f"sends {text}", ha="center", size=FONT_PT - 1, color=INK)
+
+
+def step_on_two_gpus() -> Picture:
+    """One training step under nn.DataParallel, as the simulated clock saw it."""
+    with par.simulate("2x-v100-textbook") as gpus:
+        net = nn.DataParallel(_network().to(gpus[0]), device_ids=[0, 1])
+        X = torch.zeros(128, 1, 28, 28)
+        net(X).sum().backward()
+        par.timing.synchronize(gpus)
+        with par.record() as timeline:
+            net(X).sum().backward()
+            par.timing.synchronize(gpus)
+    title = "A training step on two virtual GPUs"
+    return par.plots.gantt(timeline, title=title, width_px=960)
+
+
+def _network() -> nn.Module:
+    layers = []
+    for channels in (1, 64, 64, 64):
+        layers += [nn.Conv2d(channels, 64, 3, padding=1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AvgPool2d(4), nn.Flatten(), nn.Linear(64 * 49, 10))
+
+
+def main() -> None:
+    for draw in (three_ways_to_split, step_on_two_gpus):
+        (HERE / f"{draw.__name__}.png").write_bytes(draw().png())
+
+
+if __name__ == "__main__":
+    main()

@@ -21,19 +21,19 @@ MARKS = {RIGHT: "✓", WRONG: "✗", NOT_YET: "○"}
 TEXT_NOT_YET = "write the function, then run this cell again"
 TEXT_ALIASED = (
     "replica {a} and replica {b} are one tensor in memory: each adds its gradient to the same "
-    "place, so the sum comes out {n} times. Copy: tensor.to(device, copy=True)."
+    "place, and a sum over replicas then adds it to itself. Copy: tensor.to(device, copy=True)."
 )
 TEXT_SEPARATE = "{n} replicas, each with memory of its own"
 TEXT_DIFFERENT = (
     "tensor {i} on {device} differs from the first by up to {gap:.2g}. Was the result written into "
-    "the tensors, data[i][:] = …, or only bound to new names, data[i] = …?"
+    "the tensors, data[i][:] = …, or only bound to a name, data[i] = …?"
 )
 TEXT_SAME = "{n} tensors, all equal"
 TEXT_UPDATE = (
-    "after the step the parameters differ from one device's by up to {gap:.2g}: the step was {ratio} "
-    "times as long. Divide the sum of gradients by the whole batch, not by a shard."
+    "replica {i} is off by up to {gap:.2g}: its step is {ratio:.2g} times as long. "
+    "Longer: is the summed gradient divided by the whole batch? Shorter: did every replica get it?"
 )
-TEXT_UPDATE_SAME = "the step of one device, to {tolerance:.0e}"
+TEXT_UPDATE_SAME = "{n} replicas, each with the step of one device, to {tolerance:.0e}"
 TEXT_IMPOSSIBLE = (
     "{rate:.3g} FLOP/s on a device that can do {peak:.3g}: the clock was read before the work was "
     "done. Synchronise first."
@@ -55,7 +55,7 @@ class Verdict:
         return f"{MARKS[self.status]} {self.status}: {self.text}"
 
 
-class _Wrong(Exception):
+class _Wrong(Exception):  # noqa: N818 (it is a verdict, not an error)
     """Raised inside a check with the text of a verdict."""
 
 
@@ -93,7 +93,7 @@ def separate_memory(replicas: Sequence[Sequence[torch.Tensor]]) -> Verdict:
         tensor.copy_(before[a])
         changed[a] = False
         if any(changed):
-            text = TEXT_ALIASED.format(a=a, b=changed.index(True), n=len(replicas))
+            text = TEXT_ALIASED.format(a=a, b=changed.index(True))
             return Verdict(WRONG, text)
     return Verdict(RIGHT, TEXT_SEPARATE.format(n=len(replicas)))
 
@@ -109,17 +109,18 @@ def same_everywhere(data: Sequence[torch.Tensor], *, tolerance: float = 0.0) -> 
 
 def same_step(
     before: Sequence[torch.Tensor],
-    after: Sequence[torch.Tensor],
+    replicas: Sequence[Sequence[torch.Tensor]],
     reference: Sequence[torch.Tensor],
     *,
     tolerance: float = 1e-6,
 ) -> Verdict:
-    """Whether a step from `before` to `after` is the one that leads to `reference`."""
-    gap = max(_gap(a, r) for a, r in zip(after, reference, strict=True))
-    if gap <= tolerance:
-        return Verdict(RIGHT, TEXT_UPDATE_SAME.format(tolerance=tolerance))
-    ratio = _length(before, after) / max(_length(before, reference), 1e-30)
-    return Verdict(WRONG, TEXT_UPDATE.format(gap=gap, ratio=f"{ratio:.2g}"))
+    """Whether all replicas took the step that leads from `before` to `reference`."""
+    for i, replica in enumerate(replicas):
+        gap = max(_gap(a, r) for a, r in zip(replica, reference, strict=True))
+        if gap > tolerance:
+            ratio = _length(before, replica) / max(_length(before, reference), 1e-30)
+            return Verdict(WRONG, TEXT_UPDATE.format(i=i, gap=gap, ratio=ratio))
+    return Verdict(RIGHT, TEXT_UPDATE_SAME.format(n=len(replicas), tolerance=tolerance))
 
 
 def possible_rate(flops: float, seconds: float, accelerator: machines.Accelerator) -> Verdict:
@@ -228,7 +229,7 @@ def accumulate(answer: Callable[..., None]) -> str:
                 )
             if peak_bytes > whole_bytes / 2:
                 raise _Wrong(
-                    f"the gradient is right, but {pieces} pieces needed {peak_bytes:,} bytes beside "
+                    f"the gradient is right, but {pieces} pieces took {peak_bytes:,} bytes beside "
                     f"data and parameters; the whole batch {whole_bytes:,}: expected half of it at "
                     "most. Call backward() on each piece, so that its activations are freed"
                 )

@@ -1,4 +1,4 @@
-"""Downloading Fashion-MNIST: into this user's cache, from one of several mirrors, whole or not at all."""
+"""Downloading Fashion-MNIST into a cache: from one of several mirrors, whole or not at all."""
 
 import functools
 import hashlib

@@ -70,12 +70,18 @@ class Machine:
     notes: str = field(default="", compare=False)
 
     def with_accelerators(self, count: int) -> Machine:
-        """The same machine with `count` accelerators like its first one."""
+        """The same machine with its first `count` accelerators, and more like the first as needed."""
         if count < 1:
             raise ValueError(f"a machine needs at least one accelerator, not {count}")
         if count == len(self.accelerators):
             return self
-        return replace(self, accelerators=(self.accelerators[0],) * count)
+        more = (self.accelerators[0],) * (count - len(self.accelerators))
+        return replace(self, accelerators=(self.accelerators + more)[:count])
+
+    def is_like(self, other: Machine) -> bool:
+        """Whether the two differ in the number of their accelerators at most."""
+        count = max(len(self.accelerators), len(other.accelerators))
+        return self.with_accelerators(count) == other.with_accelerators(count)
 
     def with_peer(self, peer: Link | None) -> Machine:
         """The same machine with another link between its accelerators."""
@@ -105,6 +111,7 @@ A100 = Accelerator(
 PCIE3_X16 = Link("PCIe 3.0 x16", 5 * MICRO, 15.75 * GIGA, "PCI Express base specification 3.0")
 PCIE4_X16 = Link("PCIe 4.0 x16", 5 * MICRO, 31.5 * GIGA, "PCI Express base specification 4.0")
 NVLINK2_PAIR = Link("NVLink 2, one link", 5 * MICRO, 25 * GIGA, "NVIDIA V100 white paper (2017)")
+NVSWITCH_V100 = Link("NVLink 2 on NVSwitch", 5 * MICRO, 150 * GIGA, "NVIDIA V100 white paper (2017)")
 NVSWITCH_A100 = Link("NVLink 3 on NVSwitch", 5 * MICRO, 300 * GIGA, "NVIDIA A100 white paper (2020)")
 
 XEON = Host("Xeon server")
@@ -122,6 +129,7 @@ CATALOGUE = {
             notes="the SXM2 card is assumed because the cloud the textbook is built on has no other",
         ),
         Machine("8x-v100-pcie", (V100,) * 8, XEON, PCIE3_X16, PCIE3_X16, source="assumed"),
+        Machine("16x-v100-nvswitch", (V100,) * 16, XEON, PCIE3_X16, NVSWITCH_V100, source="DGX-2"),
         Machine("8x-a100-nvswitch", (A100,) * 8, XEON, PCIE4_X16, NVSWITCH_A100, source="DGX A100"),
     )
 }

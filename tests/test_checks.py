@@ -202,10 +202,14 @@ def test_same_everywhere(virtual):
     assert "2" in verdict.text
 
 
-def test_same_step_tells_how_much_too_long_the_step_was():
+def test_same_step_looks_at_every_replica_and_tells_how_long_the_step_was():
     before, reference = [torch.zeros(3)], [torch.full((3,), -0.5)]
-    assert checks.same_step(before, [torch.full((3,), -0.5)], reference)
-    assert "2 times" in checks.same_step(before, [torch.full((3,), -1.0)], reference).text
+    good, far, none = ([torch.full((3,), value)] for value in (-0.5, -1.0, 0.0))
+    assert checks.same_step(before, [good, good], reference)
+    verdict = checks.same_step(before, [good, far], reference)
+    assert "replica 1" in verdict.text
+    assert "2 times" in verdict.text
+    assert "0 times" in checks.same_step(before, [good, none], reference).text
 
 
 def test_faster_than_the_hardware_is_impossible():

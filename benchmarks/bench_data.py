@@ -7,8 +7,6 @@ or in four (their default). Times are medians of passes after a first one that i
 
 import argparse
 import contextlib
-import os
-import platform
 import statistics
 import struct
 import tempfile
@@ -18,9 +16,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
+from machine import this_machine
 
 from d2lpar import garments
-from d2lpar.data import FILES, fashion_mnist
+from d2lpar.data import fashion_mnist
+from d2lpar.download import FILES
 
 BATCH = 256
 TARGET = 50  # times as fast
@@ -82,8 +82,7 @@ def main() -> None:
         write_files(folder / "data", options.images)
         ours, _ = fashion_mnist(BATCH, root=folder / "data")
         ours_s = pass_s(ours, options.images, passes=9)
-        machine = f"{platform.machine()}, {os.cpu_count()} cores, PyTorch {torch.__version__}"
-        print(f"a pass over {options.images:,} images, batch {BATCH}, on {machine}")
+        print(f"a pass over {options.images:,} images, batch {BATCH}, on {this_machine()}")
         print(f"{'d2lpar.fashion_mnist':<52}{ours_s:>9.3f} s")
         ratios = []
         for label, loader in textbook_loaders(folder).items():

@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import graphlib
 import io
 import itertools
 import math
@@ -10,6 +11,7 @@ import re
 import subprocess
 import sys
 import threading
+import types
 from collections import namedtuple
 from pathlib import Path
 
@@ -27,10 +29,24 @@ from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_notebook
 from PIL import Image
 
+import d2lpar as par
 from d2lpar import plots
-from d2lpar.plots import Curve, LivePlot, gantt, images, slider_figure
+from d2lpar.plots import (
+    LivePlot,
+    gantt,
+    images,
+    live,
+    picture,
+    screens,
+    slider_figure,
+    sliders,
+    style,
+    texts,
+)
+from d2lpar.plots.curve import Curve
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "d2lpar"
 TIMEOUT_S = 120
 
 
@@ -53,8 +69,9 @@ class Recorder:
 def place(monkeypatch):
     """As in a notebook, but the pictures end here."""
     recorder = Recorder()
-    monkeypatch.setattr(plots, "_in_notebook", lambda: True)
-    monkeypatch.setattr(plots, "_Place", lambda: recorder)
+    monkeypatch.setattr(live, "in_notebook", lambda: True)
+    for module in (screens, sliders):
+        monkeypatch.setattr(module, "Place", lambda: recorder)
     return recorder
 
 
@@ -71,6 +88,8 @@ def words(figure) -> set[str]:
 # In a real kernel
 
 LIVE_CELL = """
+import d2lpar as par
+from d2lpar import plots
 from d2lpar.plots import LivePlot
 with LivePlot(curves=("loss", "accuracy"), xlabel="epoch", note="synthetic", max_fps={fps}) as plot:
     for i in {points}:
@@ -204,10 +223,10 @@ def recorded():
 def test_strict_nbval_accepts_the_pictures_and_their_stored_fallbacks(recorded, tmp_path):
     live, slider, chart = recorded.cells
     controls, picture = slider.outputs
-    assert set(controls.data) == {plots.WIDGET_VIEW, "text/plain"}
+    assert set(controls.data) == {sliders.WIDGET_VIEW, "text/plain"}
     assert set(picture.data) == {"image/png", "text/plain"}
     without_widgets, tampered = copy.deepcopy(slider), copy.deepcopy(live)
-    del without_widgets.outputs[0].data[plots.WIDGET_VIEW]
+    del without_widgets.outputs[0].data[sliders.WIDGET_VIEW]
     tampered.outputs[0].data["text/plain"] += "!"
     without_widgets.id, tampered.id = "without-widgets", "tampered"
     cells = [live, slider, chart, without_widgets, tampered]
@@ -266,8 +285,9 @@ def test_a_point_costs_the_same_however_many_came_before(place):
 
 def test_limits_left_out_follow_the_data_with_few_redrawn_backgrounds(place, monkeypatch):
     redrawn = []
-    draw = plots.FigureCanvasAgg.draw
-    monkeypatch.setattr(plots.FigureCanvasAgg, "draw", lambda self: redrawn.append(draw(self)))
+    canvas = picture.FigureCanvasAgg
+    draw = canvas.draw
+    monkeypatch.setattr(canvas, "draw", lambda self: redrawn.append(draw(self)))
     with LivePlot(curves=["loss"], ylim=(0, 1), max_fps=math.inf) as plot:
         for i in range(1, 301):
             plot.add(i, {"loss": 7.0})
@@ -317,11 +337,11 @@ def test_an_update_leaves_no_trace_of_the_one_before(place):
 
 
 def test_curves_differ_without_colour_too():
-    marks = [(style, marker) for _, style, marker in plots.CURVE_STYLES]
+    marks = [(style, marker) for _, style, marker in style.CURVE_STYLES]
     assert len(set(marks)) == len(marks)
     assert len({marker for _, marker in marks}) == len(marks)
-    hatches = [hatch for _, hatch in plots.KIND_STYLES.values()]
-    assert hatches.count("") == 2  # compute and host, dark and pale
+    hatches = [hatch for _, hatch in style.KIND_STYLES.values()]
+    assert hatches.count("") == 2  # compute and dispatch, dark and pale
     assert len(set(hatches)) == len(hatches) - 1
 
 
@@ -351,9 +371,9 @@ def test_wrong_points_are_named_and_leave_the_curves_alone(place):
         for x in (math.nan, math.inf):
             with pytest.raises(ValueError, match=f"finite number, not {x}"):
                 plot.add(x, {"loss": 1})
-        assert plot.curves["loss"].points() == []
+        assert plot.chart.curves["loss"].points() == []
         plot.add(torch.tensor(2), {"loss": torch.tensor(0.5)})
-        assert plot.curves["loss"].points() == [(2.0, 0.5)]
+        assert plot.chart.curves["loss"].points() == [(2.0, 0.5)]
     with pytest.raises(RuntimeError, match="with LivePlot"):
         plot.draw()
 
@@ -398,9 +418,9 @@ def test_what_is_not_finite_leaves_a_gap():
 def test_a_curve_that_diverges_for_good_can_still_be_drawn(place):
     with LivePlot(curves=["loss"], max_fps=math.inf) as plot:
         for x in range(3000):
-            plot.curves["loss"].add(x, math.nan)
+            plot.chart.curves["loss"].add(x, math.nan)
         plot.draw()
-        assert len(plot.curves["loss"].points()) <= 1003
+        assert len(plot.chart.curves["loss"].points()) <= 1003
     assert "loss nan" in place.picture.alt
 
 
@@ -481,6 +501,32 @@ def test_rows_are_host_devices_links_from_top_to_bottom():
     assert bottom > top
 
 
+def test_the_host_is_on_top_its_main_thread_first():
+    threads = [("host", f"thread for vgpu:{i}") for i in (10, 2)]
+    rows = [("vgpu:0", 0), *threads, ("host", "thread for the host"), ("host", "main")]
+    spans = [Span(*row, "host", "a", 0.0, 1.0) for row in rows]
+    labels = gantt(Record(spans, CLOCK)).axes[0].get_yticklabels()
+    assert [label.get_text() for label in labels] == [
+        "host · main", "host · thread for the host", "host · thread for vgpu:2",
+        "host · thread for vgpu:10", "vgpu:0 · stream 0",
+    ]  # fmt: skip
+
+
+def test_a_simulated_step_is_drawn_with_the_kinds_and_rows_it_has():
+    with par.simulate("2x-v100-textbook") as gpus, par.record() as timeline:
+        weights = [torch.ones(2000, 2000, device=gpu, requires_grad=True) for gpu in gpus]
+        torch.stack([(w @ w).sum().to(gpus[0]) for w in weights]).sum().backward()
+        par.host_work(1e-5, "next batch")
+        par.timing.synchronize(gpus)
+    ax = gantt(timeline).axes[0]
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert labels[0] == "host · main"
+    assert {"vgpu:0 · stream 0", "vgpu:1 · stream 0"} <= set(labels)
+    assert sorted(labels, key=lambda label: not label.startswith("host")) == labels
+    assert set(bars(ax)) >= {"compute", "copy", "dispatch", "host", "wait"}
+    assert set(bars(ax)) <= set(style.KIND_STYLES) == set(texts.KINDS)
+
+
 def test_bars_lie_where_the_spans_are():
     figure = gantt(Record(STEP, CLOCK), title="One step")
     ax = figure.axes[0]
@@ -502,10 +548,10 @@ def test_a_kind_has_its_colour_and_hatch_in_every_chart():
     colours = {}
     for spans in (STEP, STEP[:2], [*STEP, odd], [odd, *STEP]):
         for group in gantt(Record(spans, CLOCK)).axes[0].collections:
-            style = to_hex(group.get_facecolor()[0]), group.get_hatch()
-            assert colours.setdefault(group.get_label(), style) == style
+            look = to_hex(group.get_facecolor()[0]), group.get_hatch()
+            assert colours.setdefault(group.get_label(), look) == look
     assert len(set(colours.values())) == len(colours) == 5
-    assert colours["compute"] == (plots.BLUE.lower(), "")
+    assert colours["compute"] == (style.BLUE.lower(), "")
 
 
 def test_a_window_cuts_and_times_count_from_its_start():
@@ -651,22 +697,60 @@ def test_sliders_may_be_moved_from_other_threads(place):
     assert last == figure.png == fresh.png
 
 
+@pytest.mark.parametrize(
+    ("spec", "kind", "start"),
+    [
+        ((1, 16), "IntSlider", 8),
+        ([2, 8, 32], "SelectionSlider", 8),
+        ([1.5, 3], "SelectionSlider", 1.5),  # draw's own default is not among them
+        ([32, 8], "Dropdown", 8),
+        (["8", "16"], "Dropdown", "8"),
+        ([False, True], "Dropdown", False),
+    ],
+)
+def test_numbers_in_order_slide_and_other_lists_are_chosen_from(place, spec, kind, start):
+    figure = slider_figure(lambda ax, batch=8: None, batch=spec)
+    assert type(figure.controls["batch"]).__name__ == kind
+    assert figure.values == {"batch": start}
+
+
 def test_a_control_that_cannot_be_made_is_named():
     with pytest.raises(ValueError, match="batch=<object"):
         slider_figure(halves, batch=object())
 
 
-def test_no_other_module_imports_matplotlib_or_ipywidgets():
-    def imported(path):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Import):
-                yield from (alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
-                yield node.module or ""
+# The package
 
+
+def imported(path: Path) -> set[str]:
+    """The modules that a file imports anywhere, those of its own package with their dot."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            home = "." * node.level + (node.module or "")
+            names |= {home} if node.module else {f".{alias.name}" for alias in node.names}
+    return names
+
+
+def test_no_other_module_imports_matplotlib_or_ipywidgets():
     drawing = {
-        path.name
-        for path in (ROOT / "d2lpar").rglob("*.py")
+        path.relative_to(PACKAGE).parts[0]
+        for path in PACKAGE.rglob("*.py")
         if {name.split(".")[0] for name in imported(path)} & {"matplotlib", "ipywidgets"}
     }
-    assert drawing == {"plots.py"}
+    assert drawing == {"plots"}
+
+
+def test_its_modules_import_downwards_only():
+    below = {path.stem: imported(path) for path in (PACKAGE / "plots").glob("*.py")}
+    order = graphlib.TopologicalSorter(
+        {name: {other for other in below if f".{other}" in uses} for name, uses in below.items()}
+    )
+    assert list(order.static_order())[-1] == "__init__"  # a cycle raises CycleError
+
+
+def test_the_modules_do_not_hide_behind_the_functions():
+    for name in plots.__all__:
+        assert not isinstance(getattr(plots, name), types.ModuleType)

@@ -1,0 +1,13 @@
+"""Pictures of a lesson: live curves, Gantt charts, image grids and figures with sliders."""
+
+from .gantt_chart import gantt
+from .image_grid import images
+from .live import LivePlot
+from .picture import Picture
+from .sliders import SliderFigure, slider_figure
+from .style import BLUE, FONT_PT, GREEN, INK, ORANGE, PALE, VERMILION
+
+__all__ = [
+    "BLUE", "FONT_PT", "GREEN", "INK", "ORANGE", "PALE", "VERMILION",
+    "LivePlot", "Picture", "SliderFigure", "gantt", "images", "slider_figure",
+]  # fmt: skip

@@ -1,0 +1,116 @@
+"""Curves that grow while a cell runs."""
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from . import texts
+from .chart import Chart, Limits
+from .curve import Curve
+from .picture import SIZE_PX, in_notebook
+from .screens import LiveFigure, TextProgress
+
+
+class LivePlot:
+    """Curves that grow while a cell runs, and stay behind as one static picture when it ends.
+
+        with LivePlot(curves=("loss", "accuracy"), xlabel="epoch", note="simulated clock") as plot:
+            plot.add(0.5, {"loss": 2.3})
+            plot.status("epoch 1 · 2.8 s an epoch")
+
+    `note` says where data and times come from and is always on the picture. `title` and the
+    status stand over the axes. Limits that are given are kept; those left out follow the data.
+    At most `max_fps` pictures a second are drawn, in place, at a cost that does not depend on
+    the number of points; `clock` (seconds) measures that, and `draw()` draws at once.
+    Outside a notebook the same calls print progress: a line a picture, on a terminal a bar.
+    """
+
+    def __init__(
+        self,
+        *,
+        curves: Sequence[str],
+        xlabel: str = "",
+        ylabel: str = "",
+        xlim: Limits = None,
+        ylim: Limits = None,
+        title: str = "",
+        note: str = "",
+        max_fps: float = 4,
+        size_px: tuple[int, int] = SIZE_PX,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        if isinstance(curves, str) or not curves or len(set(curves)) < len(curves):
+            raise ValueError(texts.ERROR_CURVES.format(curves=curves))
+        if not max_fps > 0:
+            raise ValueError(texts.ERROR_FPS.format(fps=max_fps))
+        self.chart = Chart(
+            {name: Curve() for name in curves},
+            xlabel=xlabel,
+            ylabel=ylabel,
+            xlim=_checked_limits("xlim", xlim),
+            ylim=_checked_limits("ylim", ylim),
+            title=title,
+            note=note,
+            size_px=size_px,
+        )
+        self._pause_s, self._clock, self._due_s = 1 / max_fps, clock, -math.inf
+        self._screen = None
+
+    def __enter__(self) -> "LivePlot":
+        self._screen = (LiveFigure if in_notebook() else TextProgress)(self.chart)
+        return self
+
+    def __exit__(self, *exception) -> None:
+        screen, self._screen = self._screen, None
+        screen.finish()
+
+    def add(self, x: float, values: Mapping[str, float]) -> None:
+        """Append the point (x, y) to each named curve; a y that is not finite leaves a gap."""
+        x, given = float(x), x
+        if not math.isfinite(x):
+            raise ValueError(texts.ERROR_FINITE.format(x=given))
+        curves = self.chart.curves
+        for name in values:
+            if name not in curves:
+                raise ValueError(texts.ERROR_CURVE.format(name=name, known=", ".join(curves)))
+        for name, y in values.items():
+            curves[name].add(x, float(y))
+        self._draw_if_due()
+
+    def status(self, text: str) -> None:
+        """Show `text` at the right over the axes, in place of the last one."""
+        self.chart.status = text
+        self._draw_if_due()
+
+    @property
+    def title(self) -> str:
+        return self.chart.title
+
+    @title.setter
+    def title(self, text: str) -> None:
+        self.chart.title = text
+        self._draw_if_due()
+
+    def draw(self) -> None:
+        """Draw now, whatever max_fps says."""
+        self._open_screen().draw()
+        self._due_s = self._clock() + self._pause_s
+
+    def _draw_if_due(self) -> None:
+        self._open_screen()
+        if self._clock() >= self._due_s:
+            self.draw()
+
+    def _open_screen(self):
+        if self._screen is None:
+            raise RuntimeError(texts.ERROR_CLOSED)
+        return self._screen
+
+
+def _checked_limits(axis: str, limits: Limits) -> Limits:
+    if limits is None:
+        return None
+    low, high = limits
+    if not (math.isfinite(low) and math.isfinite(high) and low != high):
+        raise ValueError(texts.ERROR_LIMITS.format(axis=axis, limits=limits))
+    return low, high

@@ -1,0 +1,98 @@
+"""Figures that a notebook shows as one PNG of fixed size, and the outputs that hold them.
+
+Figures are made without pyplot, so that none stays open and the inline backend never shows one
+twice. Each has a `text/plain` that is the same in every run: the form that a strict nbval
+compares well.
+"""
+
+import base64
+import io
+import sys
+import threading
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from PIL import Image
+
+from . import texts
+from .style import INK, SMALL_PT
+
+DPI = 100
+SIZE_PX = (700, 400)
+FINAL_SCALE = 2  # a picture that stays has this many pixels per pixel shown, for dense screens
+
+# Callbacks of widgets run in a thread of their own, beside the cell that draws.
+drawing = threading.RLock()
+
+
+def in_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    return getattr(ipython and ipython.get_ipython(), "kernel", None) is not None
+
+
+def encoded(rgba, *, method: Image.Quantize) -> bytes:
+    """PNG of pixels [H, W, 4]; 256 colours are plenty for a plot, and a third of the bytes."""
+    image = Image.fromarray(np.asarray(rgba)).convert("RGB")
+    image = image.quantize(256, method, dither=Image.Dither.NONE)
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", compress_level=3)
+    return buffer.getvalue()
+
+
+class Picture(Figure):
+    """A matplotlib figure that a notebook shows as one PNG of `size_px` (width, height).
+
+    `summary` is its `text/plain`: keep out of it what changes from run to run, because nbval
+    compares it. `alt` (default: the summary) describes what is to be seen; it travels in the
+    output's metadata, which nbval does not compare. `note` is printed small under the axes.
+    """
+
+    def __init__(self, *, summary: str, alt: str = "", note: str = "", size_px=SIZE_PX):
+        width, height = size_px
+        super().__init__((width / DPI, height / DPI), DPI, facecolor="white", layout="constrained")
+        self.get_layout_engine().set(w_pad=0.1, h_pad=0.08)
+        FigureCanvasAgg(self)
+        self.summary = texts.joined(summary, note)
+        self.alt = alt
+        if note:
+            self.supxlabel(note, x=0.99, ha="right", size=SMALL_PT, color=INK)
+
+    def png(self, *, scale: int = FINAL_SCALE) -> bytes:
+        """The picture as PNG, `scale` times `size_px` large."""
+        with drawing:
+            self.dpi = DPI * scale
+            try:
+                self.canvas.draw()
+                return encoded(self.canvas.buffer_rgba(), method=Image.Quantize.MAXCOVERAGE)
+            finally:
+                self.dpi = DPI
+
+    def bundle(self, png: bytes) -> tuple[dict, dict]:
+        """(data, metadata) of the display message that shows `png` in this picture's place."""
+        width, height = (round(inches * DPI) for inches in self.get_size_inches())
+        data = {"image/png": base64.b64encode(png).decode(), "text/plain": self.summary}
+        shown = {"width": width, "height": height, "alt": self.alt or self.summary}
+        return data, {"image/png": shown}
+
+    # Not `_repr_mimebundle_`: once pyplot is imported its formatter for figures wins over that.
+    def _ipython_display_(self):
+        Place().open(self, self.png())
+
+
+class Place:
+    """An output of a cell whose picture can be replaced in place."""
+
+    def __init__(self):
+        from IPython.display import DisplayHandle
+
+        self._handle = DisplayHandle()
+
+    def open(self, picture: Picture, png: bytes) -> None:
+        """Add an output to the running cell; all that were opened here follow the updates."""
+        data, metadata = picture.bundle(png)
+        self._handle.display(data, metadata=metadata, raw=True)
+
+    def update(self, picture: Picture, png: bytes) -> None:
+        data, metadata = picture.bundle(png)
+        self._handle.update(data, metadata=metadata, raw=True)

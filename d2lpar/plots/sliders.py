@@ -1,0 +1,134 @@
+"""Figures with sliders that draw them again."""
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+
+from . import texts
+from .picture import SIZE_PX, Picture, Place, drawing
+from .style import FONT_PT, VERMILION, dress
+
+CONTROL_WIDTH = "480px"
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+class SliderFigure:
+    """A picture drawn by `draw(ax, **values)` over controls that draw it again when moved.
+
+    The picture is an output of its own, updated in place, and the controls are a second one, so
+    the picture stays when the kernel is gone; in place of the controls a line then tells how to
+    get them. Nothing of the widgets' state needs to be stored.
+    """
+
+    def __init__(self, draw, controls: Mapping, *, note: str, summary: str, size_px):
+        self.controls = {name: _control(draw, name, spec) for name, spec in controls.items()}
+        _align(self.controls.values())
+        self._draw, self._note, self._summary, self._size_px = draw, note, summary, size_px
+        self._place = Place()
+        self._box = None
+        self.picture = self._drawn(self.values)
+        self.png = self.picture.png()
+        self._shown = self._first = self.values
+        for control in self.controls.values():
+            control.observe(lambda _: self.refresh(), names="value")
+
+    @property
+    def values(self) -> dict:
+        """What the controls say now."""
+        return {name: control.value for name, control in self.controls.items()}
+
+    def refresh(self) -> None:
+        """Draw again if the controls have moved since, and show that wherever this is shown."""
+        with drawing:
+            values = self.values
+            if values == self._shown:
+                return  # a call that waited here behind another may find its work done
+            try:
+                self.picture = self._drawn(values)
+                self.png = self.picture.png()
+            except Exception as error:  # a callback's errors are not shown anywhere else
+                self.picture = self._failed(error)
+                self.png = self.picture.png()
+            self._shown = values
+            if self._box is not None:
+                self._place.update(self.picture, self.png)
+
+    def _blank(self) -> Picture:
+        return Picture(summary=self._summary, note=self._note, size_px=self._size_px)
+
+    def _drawn(self, values: dict) -> Picture:
+        picture = self._blank()
+        picture.alt = texts.joined(picture.summary, _spoken(values))
+        self._draw(dress(picture.add_subplot()), **values)
+        return picture
+
+    def _failed(self, error: Exception) -> Picture:
+        picture = self._blank()
+        text = f"{type(error).__name__}: {error}"
+        picture.text(0.5, 0.5, text, ha="center", color=VERMILION, size=FONT_PT, wrap=True)
+        return picture
+
+    def _ipython_display_(self):
+        import ipywidgets
+        from IPython.display import display
+
+        if self._box is None:
+            self._box = ipywidgets.VBox(list(self.controls.values()))
+        view = self._box._repr_mimebundle_()[WIDGET_VIEW]
+        fallback = texts.SLIDERS.format(values=_spoken(self._first))
+        display({WIDGET_VIEW: view, "text/plain": fallback}, raw=True)
+        self._place.open(self.picture, self.png)
+
+
+def slider_figure(
+    draw: Callable, *, note: str = "", summary: str = "", size_px=SIZE_PX, **controls
+) -> SliderFigure:
+    """An interactive figure: `draw(ax, **values)` with a control for each of its parameters.
+
+        slider_figure(draw, batch=(16, 1024, 16), link=["PCIe", "NVLink"], note="model")
+
+    A control is an ipywidgets widget or what `interact` takes for one: (low, high, step) is a
+    slider, a list a choice, a bool a check box; a list of numbers in order is a slider, too. Each
+    starts at the default that `draw` gives its parameter. `draw` runs again at each change, in
+    another thread: it must not touch the cell's clock. `summary` is the picture's text (default:
+    the first line of draw's docstring).
+    """
+    first_line = (draw.__doc__ or texts.SLIDER_FIGURE).strip().splitlines()[0]
+    return SliderFigure(draw, controls, note=note, summary=summary or first_line, size_px=size_px)
+
+
+def _spoken(values: dict) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
+
+
+def _control(draw, name: str, spec):
+    """The ipywidgets control of one parameter, starting at the parameter's default."""
+    import ipywidgets
+
+    parameter = inspect.signature(draw).parameters.get(name)
+    default = inspect.Parameter.empty if parameter is None else parameter.default
+    if _is_scale(spec):
+        start = default if default in spec else spec[0]
+        spec = ipywidgets.SelectionSlider(options=spec, value=start)
+    control = ipywidgets.interactive.widget_from_abbrev(spec, default)
+    if control is None:
+        raise ValueError(texts.ERROR_CONTROL.format(name=name, spec=spec))
+    control.description = control.description or name.replace("_", " ")
+    return control
+
+
+def _align(controls: Collection) -> None:
+    """Room for the longest description beside every control, and long tracks to slide on."""
+    longest = max((len(control.description) for control in controls), default=0)
+    for control in controls:
+        control.style.description_width = f"{longest + 1}ch"
+        control.layout.width = CONTROL_WIDTH
+
+
+def _is_scale(spec) -> bool:
+    """Whether it is a list of numbers in order: one slides along it, and need not pick."""
+    return (
+        isinstance(spec, list)
+        and len(spec) > 0
+        and all(type(value) in (int, float) for value in spec)
+        and spec == sorted(spec)
+    )

@@ -1,0 +1,49 @@
+"""Palette, type sizes, and axes dressed in them.
+
+Colours are Okabe and Ito's (https://jfly.uni-koeln.de/color), always together with a second mark
+(line style, marker, hatch), on white, so that a dark theme reads too.
+"""
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
+PURPLE, SKY, YELLOW, BLACK = "#CC79A7", "#56B4E9", "#F0E442", "#000000"
+INK, GREY, PALE = "#222222", "#B0B0B0", "#D9D9D9"
+CURVE_STYLES = (  # colour, line, marker
+    (BLUE, "-", "o"), (VERMILION, "--", "s"), (GREEN, "-.", "^"), (PURPLE, ":", "D"),
+    (ORANGE, "-", "v"), (SKY, "--", "P"), (BLACK, "-.", "X"), (YELLOW, ":", "*"),
+)  # fmt: skip
+KIND_STYLES = {  # of a span: colour, hatch
+    "compute": (BLUE, ""),
+    "copy": (ORANGE, "//"),
+    "dispatch": (GREY, ""),
+    "host": (PURPLE, "\\\\"),
+    "collective": (GREEN, "xx"),
+    "wait": (SKY, ".."),
+}
+DARK_KINDS = (BLUE, GREEN)
+OTHER_KIND_STYLES = ((VERMILION, "--"), (YELLOW, "++"))
+
+FONT_PT, SMALL_PT = 13, 10.5
+
+
+def dress(ax: Axes) -> Axes:
+    """Large type and dark ink on white, set on the axes: rcParams are global to all threads."""
+    ax.set_facecolor("white")
+    ax.tick_params(labelsize=FONT_PT, colors=INK)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(INK)
+    for text in (ax.xaxis.label, ax.yaxis.label, ax.title):
+        text.set(fontsize=FONT_PT, color=INK)
+    ax.set_axisbelow(True)
+    colors, styles, markers = zip(*CURVE_STYLES, strict=True)
+    ax.set_prop_cycle(color=colors, linestyle=styles, marker=markers)
+    return ax
+
+
+def legend_above(figure: Figure, *, columns: int, **entries) -> None:
+    figure.legend(
+        loc="outside upper left", ncols=columns, frameon=False, fontsize=FONT_PT, labelcolor=INK,
+        handlelength=2.4, columnspacing=1.4, borderpad=0, **entries,
+    )  # fmt: skip

@@ -1,0 +1,31 @@
+"""Everything a reader sees, in one place for translators."""
+
+LIVE = "Curves of {curves} over {xlabel}"
+NO_POINTS = "no points yet"
+GANTT = "Gantt chart of {rows}"
+GANTT_ALT = "{summary} · {spans} spans in {length}"
+IMAGES = "{count} labelled images"
+SLIDERS = "Run this cell to move the sliders: {values}"
+SLIDER_FIGURE = "Interactive figure"
+TIME = "time ({unit})"
+STREAM = "stream {number}"
+KINDS = {
+    "compute": "compute", "copy": "copy", "dispatch": "dispatch", "host": "host",
+    "collective": "collective", "wait": "wait",
+}  # fmt: skip
+ERROR_CURVE = "no curve is named {name!r}: the curves of this plot are {known}"
+ERROR_FINITE = "x must be a finite number, not {x!r}"
+ERROR_CURVES = "curves must be one or more different names, not {curves!r}"
+ERROR_FPS = "max_fps must be positive, not {fps!r}"
+ERROR_LIMITS = "{axis} must be two different finite numbers or None, not {limits!r}"
+ERROR_CLOSED = "this plot is not open: use it inside `with LivePlot(...) as plot:`"
+ERROR_NO_SPANS = "there is no span to draw: run something on the timeline first, or widen window_s"
+ERROR_IMAGES = "images need the shape [N, 1, H, W] or [N, H, W] with N >= 1, not {shape}"
+ERROR_LABELS = "{images} images need as many labels, not {labels}"
+ERROR_NAMES = "label {label} has no name: names holds {count}"
+ERROR_CONTROL = "no control can be made for {name}={spec!r}: see ipywidgets.interact's table"
+
+
+def joined(*parts: str) -> str:
+    """The parts that are not empty, as one line."""
+    return " · ".join(filter(None, parts))

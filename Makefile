@@ -38,6 +38,7 @@ lab: setup  ## Open the course in JupyterLab; LESSON=03 opens that lesson
 	fi; \
 	[ "$$(id -u)" != 0 ] || set -- "$$@" --allow-root; \
 	[ -n "$$DISPLAY$$WAYLAND_DISPLAY" ] || [ "$$(uname)" = Darwin ] || set -- "$$@" --no-browser; \
+	export JUPYTER_CONFIG_PATH="$$PWD/.jupyter:$$JUPYTER_CONFIG_PATH"; \
 	exec $(python) -m jupyter lab --log-level=ERROR --ServerApp.root_dir=. \
 		--LabApp.default_url="/lab/tree/$$notebook" "$$@"
 

@@ -113,8 +113,9 @@ class KeyValueStore:
     @torch.no_grad()
     def pull(self, key: object, targets: Tensors) -> None:
         """Write the value into every tensor of `targets`."""
+        value = self._value(key)
         for target in targets:
-            target.copy_(self._value(key), non_blocking=True)
+            target.copy_(value, non_blocking=True)
 
     def _value(self, key: object) -> torch.Tensor:
         if key not in self._values:

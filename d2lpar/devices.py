@@ -24,12 +24,14 @@ def devices(
     D2LPAR_DEVICES does so for calls that leave it out. `machine` is what virtual devices simulate
     (a name of the catalogue or a `Machine`; D2LPAR_MACHINE, then the textbook's two V100): it is
     extended by accelerators like its first if `n` asks for more than it has. Asking again for
-    the same machine goes on with its clock and its memory; another machine starts anew.
+    the same machine, also for more of it, goes on with its clock, memories and tensors. Another
+    machine starts with its clock at zero; what tensors hold by then is in its memories too. In a
+    `simulate` block the devices are those of the block.
 
     Prints what it found unless `verbose` is False. Raises ValueError for a wrong number, kind or
     machine, RuntimeError if real devices are demanded and missing.
     """
-    if not isinstance(n, int) or n < 1:
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         raise ValueError(f"devices(n) takes a whole number from 1 on, not {n!r}")
     kind = kind or os.environ.get("D2LPAR_DEVICES") or None
     if kind not in (None, VIRTUAL, REAL):
@@ -44,7 +46,7 @@ def devices(
         chosen = [torch.device("cuda", i) for i in range(n)]
         text = f"{n} real: {', '.join(torch.cuda.get_device_name(d) for d in chosen)}"
     else:
-        chosen = _virtual(n, machines.machine(machine or os.environ.get("D2LPAR_MACHINE")), found)
+        chosen = _virtual(n, machine, found)
         text = _describe_virtual(n)
     if verbose:
         print(f"{', '.join(map(str, chosen))}  ·  {text}")
@@ -56,17 +58,28 @@ def backing_device(found: int) -> torch.device:
     return torch.device(os.environ.get("D2LPAR_BACKING") or ("cuda:0" if found else "cpu"))
 
 
-def _virtual(n: int, machine: machines.Machine, found: int) -> list[torch.device]:
+def _virtual(n: int, which: str | machines.Machine | None, found: int) -> list[torch.device]:
     from .vgpu import backend, runtime
 
-    running = runtime.running()
-    wanted = machine.with_accelerators(max(n, len(machine.accelerators)))
-    same = running is not None and running.machine == machine.with_accelerators(
-        len(running.machine.accelerators)
-    )
-    if not same or running.device_count < n:
-        backend.start(wanted, backing_device(found))
+    if runtime.is_simulated():
+        _check_simulated(n, which, runtime.runtime().machine)
+    else:
+        machine = machines.machine(which or os.environ.get("D2LPAR_MACHINE") or None)
+        backend.start(machine, n, backing_device(found))
     return [torch.device("vgpu", i) for i in range(n)]
+
+
+def _check_simulated(
+    n: int, which: str | machines.Machine | None, simulated: machines.Machine
+) -> None:
+    """ValueError if a `simulate` block is asked for devices that it does not have."""
+    wanted = simulated if which is None else machines.machine(which)
+    count = len(simulated.accelerators)
+    if n > count or not wanted.is_like(simulated):
+        raise ValueError(
+            f"this block simulates {count} devices of {simulated.name}, and was asked for {n} of "
+            f"{wanted.name}: ask simulate() for them"
+        )
 
 
 def _describe_virtual(n: int) -> str:

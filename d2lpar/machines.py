@@ -26,7 +26,7 @@ class Accelerator:
     source: str = ""
 
     def rate(self, dtype: str) -> float:
-        """Peak FLOP/s for a data type ("float32"); types that the source is silent on run as fp32."""
+        """Peak FLOP/s for a data type ("float32"); others than its source has run as fp32."""
         return self.flops_per_s.get(dtype, self.flops_per_s["float32"])
 
 
@@ -70,7 +70,7 @@ class Machine:
     notes: str = field(default="", compare=False)
 
     def with_accelerators(self, count: int) -> Machine:
-        """The same machine with its first `count` accelerators, and more like the first as needed."""
+        """The same machine with `count` accelerators: its own, then more like its first."""
         if count < 1:
             raise ValueError(f"a machine needs at least one accelerator, not {count}")
         if count == len(self.accelerators):
@@ -111,8 +111,12 @@ A100 = Accelerator(
 PCIE3_X16 = Link("PCIe 3.0 x16", 5 * MICRO, 15.75 * GIGA, "PCI Express base specification 3.0")
 PCIE4_X16 = Link("PCIe 4.0 x16", 5 * MICRO, 31.5 * GIGA, "PCI Express base specification 4.0")
 NVLINK2_PAIR = Link("NVLink 2, one link", 5 * MICRO, 25 * GIGA, "NVIDIA V100 white paper (2017)")
-NVSWITCH_V100 = Link("NVLink 2 on NVSwitch", 5 * MICRO, 150 * GIGA, "NVIDIA V100 white paper (2017)")
-NVSWITCH_A100 = Link("NVLink 3 on NVSwitch", 5 * MICRO, 300 * GIGA, "NVIDIA A100 white paper (2020)")
+NVSWITCH_V100 = Link(
+    "NVLink 2 on NVSwitch", 5 * MICRO, 150 * GIGA, "NVIDIA V100 white paper (2017)"
+)
+NVSWITCH_A100 = Link(
+    "NVLink 3 on NVSwitch", 5 * MICRO, 300 * GIGA, "NVIDIA A100 white paper (2020)"
+)
 
 XEON = Host("Xeon server")
 
@@ -126,7 +130,7 @@ CATALOGUE = {
             PCIE3_X16,
             NVLINK2_PAIR,
             source="d2l.ai does not name its box; 13.9 TFLOP/s in fp32 is 89 % of this card's peak",
-            notes="the SXM2 card is assumed because the cloud the textbook is built on has no other",
+            notes="SXM2 is assumed: the cloud that the textbook is built on has no other",
         ),
         Machine("8x-v100-pcie", (V100,) * 8, XEON, PCIE3_X16, PCIE3_X16, source="assumed"),
         Machine("16x-v100-nvswitch", (V100,) * 16, XEON, PCIE3_X16, NVSWITCH_V100, source="DGX-2"),

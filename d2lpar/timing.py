@@ -43,7 +43,7 @@ def now_s(devices: Devices = None, *, wait: bool = True) -> float:
 
 
 def clock_name(devices: Devices = None) -> str:
-    """"simulated on <machine>" or "measured", for the clock that `now_s(devices)` reads."""
+    """How the clock that `now_s(devices)` reads is called: "simulated on …" or "measured"."""
     if any(device.type == "vgpu" for device in _listed(devices)):
         from .vgpu.runtime import runtime
 

@@ -79,6 +79,7 @@ def environment(home: Path) -> dict[str, str]:
         **os.environ,
         **project["tool"]["d2lpar"]["recorded-world"],
         **{name: str(home / name.lower()) for name in folders},
+        "JUPYTER_CONFIG_PATH": str(ROOT / ".jupyter"),  # as `make lab` has it
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
 

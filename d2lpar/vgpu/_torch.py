@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable
 
 import torch
@@ -25,3 +27,66 @@ def decomposes(func: torch._ops.OpOverload) -> bool:
     key = "CompositeImplicitAutograd"
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
 
+
+# --- errors in a backward pass --------------------------------------------------------------------
+
+_PRIVATE_USE_1 = torch._C._autograd.DeviceType.PrivateUse1
+_notice = functools.partial(id, None)  # cheap; and Python checks its result for a pending exception
+
+
+def make_device_guard() -> object:
+    """What tells the engine the type of the device.
+
+    It is asked even while the engine unwinds because a hook has raised. A Python function that
+    returns with an exception pending fails, and the process would end; so the exception is put
+    aside, and `raising_late` raises it when the engine is out.
+    """
+
+    class DeviceGuard(torch._C._acc.DeviceGuard):
+        def type_(self) -> object:
+            try:
+                _notice()
+            except SystemError as error:
+                _late.error = error.__cause__
+            return _PRIVATE_USE_1
+
+    return DeviceGuard()
+
+
+_late = threading.local()
+
+
+def raising_late(engine: Callable[..., object]) -> Callable[..., object]:
+    """Call the autograd engine; raise what was put aside by the device guard."""
+
+    @functools.wraps(engine)
+    def run(*args: object, **kwargs: object) -> object:
+        try:
+            return engine(*args, **kwargs)
+        except SystemError:
+            error = _late.__dict__.pop("error", None)
+            if error is None:
+                raise
+            raise error from error.__cause__
+
+    return run
+
+
+# --- the identity of a parameter ------------------------------------------------------------------
+
+
+def exchange(a: torch.Tensor, b: torch.Tensor) -> None:
+    """Make each of two leaves the other, as `torch.utils.swap_tensors` does, also where a graph
+    holds `a`: that graph can no longer give it gradients, and says so if it is asked to."""
+    if a.requires_grad and a._use_count() > 1:
+        torch.autograd.graph.get_gradient_edge(a).node.register_prehook(_refuse_old_graph)
+    a.__class__, b.__class__ = b.__class__, a.__class__
+    a.__dict__, b.__dict__ = b.__dict__, a.__dict__
+    torch._C._swap_tensor_impl(a, b)
+
+
+def _refuse_old_graph(_: object) -> None:
+    raise RuntimeError(
+        "this graph was made before its parameters moved to another device (or type), and cannot "
+        "give them gradients: call backward() first, or run the forward pass again"
+    )

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention by one fused kernel, which torch chooses for devices it knows only."""
+"""Scaled dot-product attention by one fused kernel, which torch has for its own devices only."""
 
 from __future__ import annotations
 

@@ -12,6 +12,8 @@ import contextvars
 import functools
 import inspect
 import sys
+import threading
+import types
 from collections import deque
 from collections.abc import Callable
 
@@ -29,9 +31,9 @@ from torch.nn.parameter import (
 
 from ..machines import Machine
 from . import _torch, attention, autocast, comm, device_module, recurrent, runtime, saving, streams
-from .dispatch import Dispatcher
+from .dispatch import Dispatcher, compressed_copy
 from .lanes import Notes
-from .tensor import Layout, VirtualTensor, wrap
+from .tensor import Layout, VirtualTensor, attributes, wrap
 
 NAME = "vgpu"
 OLDEST_TORCH = (2, 10)
@@ -39,17 +41,18 @@ OLDEST_TORCH = (2, 10)
 _library: list[torch.library.Library] = []  # kernels live as long as their library
 
 
-def start(machine: Machine, backing: torch.device) -> runtime.Runtime:
-    """Make `machine` this process's virtual machine, registering it with torch the first time.
+def start(machine: Machine, count: int, backing: torch.device) -> None:
+    """Make `machine`, with `count` accelerators or more, this process's virtual machine.
 
-    Raises RuntimeError if this torch cannot have a device written in Python.
+    Registers it with torch the first time. Raises RuntimeError if this torch cannot have a device
+    written in Python.
     """
     register()
-    return runtime.start(machine, backing)
-
-
-def is_registered() -> bool:
-    return bool(_library)
+    running = runtime.running()
+    if running is None or not running.machine.is_like(machine):
+        runtime.start(machine.with_accelerators(max(count, len(machine.accelerators))), backing)
+    elif running.device_count < count:
+        running.grow(running.machine.with_accelerators(count))
 
 
 def register() -> None:
@@ -58,7 +61,7 @@ def register() -> None:
         return
     setup = _setup_function()
     module = sys.modules[device_module.__name__]
-    setup(rename=NAME, backend_module=module)
+    setup(rename=NAME, backend_module=module, device_guard=_torch.make_device_guard())
     dispatcher = VirtualTensor.dispatcher = Dispatcher()
     _library.extend([*_kernels(dispatcher), *autocast.kernels()])
     _replace_autograd()
@@ -109,11 +112,7 @@ def _kernels(dispatcher: Dispatcher) -> list[torch.library.Library]:
 
 
 def _refuse_compressed(op: object, *args: object, **kwargs: object) -> object:
-    """torch builds compressed tensors itself when it copies one over, and then cannot use them."""
-    raise NotImplementedError(
-        f"{op} cannot use a compressed sparse tensor that was copied to a virtual GPU: copy it "
-        "dense and compress it there, with to_sparse_csr()"
-    )
+    raise compressed_copy(op)
 
 
 def _call(dispatcher: Dispatcher, op: object, *args: object, **kwargs: object) -> object:
@@ -161,7 +160,7 @@ def _empty_strided(
 def _replace_autograd() -> None:
     """Run backward passes on the thread that asks for them: the engine's own threads are counted
     by a C++ device guard, which says that there is one virtual device."""
-    engine = torch.autograd.graph._engine_run_backward
+    engine = _torch.raising_late(torch.autograd.graph._engine_run_backward)
 
     @functools.wraps(engine)
     def on_this_thread(*args: object, **kwargs: object) -> object:
@@ -179,19 +178,21 @@ def _replace_parallel() -> None:
     """The primitives that exist in C++ for CUDA, and the question which devices are meant: asked
     for CUDA and MPS first, torch would overlook the virtual ones on a machine that has either."""
     parallel = torch.nn.parallel.comm
-    for name in ("broadcast", "broadcast_coalesced", "scatter", "gather"):
+    for name in ("broadcast", "broadcast_coalesced", "scatter", "gather", "reduce_add"):
         setattr(parallel, name, _for_virtual(getattr(comm, name), getattr(parallel, name)))
     torch_type = torch._utils._get_available_device_type
 
     def available_type() -> str | None:
         return NAME if runtime.running() else torch_type()
 
-    for module in (torch._utils, torch.nn.parallel.data_parallel):
+    # The package holds functions of the same names as these two modules.
+    data_parallel = sys.modules["torch.nn.parallel.data_parallel"]
+    for module in (torch._utils, data_parallel):
         module._get_available_device_type = available_type
-    torch_apply = torch.nn.parallel.data_parallel.parallel_apply
+    torch_apply = data_parallel.parallel_apply
 
     @functools.wraps(torch_apply)
-    def parallel_apply(modules, *args, **kwargs):  # noqa: ANN001, ANN002, ANN003, ANN202
+    def parallel_apply(modules, *args, **kwargs):
         if runtime.running() is None:
             return torch_apply(modules, *args, **kwargs)
         notes = [deque() for _ in modules]
@@ -201,14 +202,41 @@ def _replace_parallel() -> None:
             for noted in notes:
                 runtime.runtime().lanes.replay(noted)
 
-    torch.nn.parallel.data_parallel.parallel_apply = parallel_apply
+    data_parallel.parallel_apply = parallel_apply
     torch.nn.parallel.parallel_apply = parallel_apply
+    functions = sys.modules["torch.nn.parallel._functions"]
+    functions._get_stream = _make_get_stream(functions._get_stream)
+    threads = types.SimpleNamespace(Thread=_SameMachineThread, Lock=threading.Lock)
+    sys.modules["torch.nn.parallel.parallel_apply"].threading = threads
+
+
+def _make_get_stream(torch_get_stream: Callable) -> Callable:
+    """The stream that copies to replicas use: torch keeps those of the first call's machine."""
+
+    @functools.wraps(torch_get_stream)
+    def get_stream(device: torch.device) -> torch.Stream | None:
+        if device.type != NAME:
+            return torch_get_stream(device)
+        index = streams.device_number(device)
+        return streams.Stream.existing(index, runtime.runtime().background_stream(index))
+
+    return get_stream
+
+
+class _SameMachineThread(threading.Thread):
+    """A replica's thread: it works on the virtual machine of the code that started it."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)
+        self._context = contextvars.copy_context()
+
+    def run(self) -> None:
+        self._context.run(super().run)
 
 
 def _replica(module: Callable, notes: Notes) -> Callable[..., object]:
-    """`module`, to be called in a thread of its own as if in this one: on the same virtual machine
-    and, of which torch thinks for CUDA only, under the same autocast."""
-    context = contextvars.copy_context()
+    """`module`, noting its work instead of putting it on the clock, and under the autocast that is
+    on here (torch hands on CUDA's only)."""
     enabled, dtype = torch.is_autocast_enabled(NAME), torch.get_autocast_dtype(NAME)
 
     def call(*args: object, **kwargs: object) -> object:
@@ -218,7 +246,7 @@ def _replica(module: Callable, notes: Notes) -> Callable[..., object]:
         ):
             return module(*args, **kwargs)
 
-    return functools.partial(context.run, call)
+    return call
 
 
 def _for_virtual(ours: Callable, theirs: Callable) -> Callable:
@@ -226,9 +254,7 @@ def _for_virtual(ours: Callable, theirs: Callable) -> Callable:
     def choose(tensors: object, *args: object, **kwargs: object) -> object:
         first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
         real = first is not None and first.device.type not in (NAME, "cpu")
-        return (theirs if real or kwargs.get("out") is not None else ours)(
-            tensors, *args, **kwargs
-        )
+        return (theirs if real or kwargs.get("out") is not None else ours)(tensors, *args, **kwargs)
 
     return choose
 
@@ -293,7 +319,7 @@ def _replace_modules() -> None:
     torch_apply = torch.nn.Module._apply
 
     @functools.wraps(torch_apply)
-    def apply(self, fn, recurse=True):  # noqa: ANN001, ANN202 (torch's signature)
+    def apply(self, fn, recurse=True):
         if recurse:
             for module in self.children():
                 module._apply(fn)
@@ -309,7 +335,7 @@ def _replace_materialize() -> None:
     torch_materialize = UninitializedTensorMixin.materialize
 
     @functools.wraps(torch_materialize)
-    def materialize(self, shape, device=None, dtype=None):  # noqa: ANN001, ANN202
+    def materialize(self, shape, device=None, dtype=None):
         device = torch.device(device or _home(self))
         if device.type != NAME:
             return torch_materialize(self, shape, device, dtype)
@@ -323,7 +349,7 @@ def _replace_lazy(kind: type) -> None:
     """A tensor without a shape cannot be on a virtual device: it stays on the CPU and knows its."""
     torch_new, torch_deepcopy = kind.__new__, kind.__deepcopy__
 
-    def new(*args, **kwargs):  # noqa: ANN002, ANN003, ANN202
+    def new(*args, **kwargs):
         call = inspect.signature(torch_new).bind(*args, **kwargs)
         device = torch.device(call.arguments.get("device") or torch.get_default_device())
         if device.type != NAME:
@@ -333,7 +359,7 @@ def _replace_lazy(kind: type) -> None:
         lazy._virtual_device = device
         return lazy
 
-    def deepcopy(self, memo):  # noqa: ANN001, ANN202
+    def deepcopy(self, memo):
         twin = torch_deepcopy(self, memo)
         twin.__dict__.update(self.__dict__)
         return twin
@@ -394,6 +420,7 @@ def _become(tensor: torch.Tensor, values: torch.Tensor, *, parameter: bool) -> t
         return tensor
     if parameter:
         values = torch.nn.Parameter(values, tensor.requires_grad)
+    values.__dict__.update(attributes(tensor))
     values._backward_hooks = tensor._backward_hooks
     values._post_accumulate_grad_hooks = tensor._post_accumulate_grad_hooks
     _torch.exchange(tensor, values)
@@ -407,23 +434,23 @@ def _replace_pinning() -> None:
     torch_pin, torch_is_pinned = torch.Tensor.pin_memory, torch.Tensor.is_pinned
 
     @functools.wraps(torch_pin)
-    def pin_memory(self, device=None):  # noqa: ANN001, ANN202
+    def pin_memory(self, device=None):
         return runtime.runtime().pinned.pin(self)
 
     @functools.wraps(torch_is_pinned)
-    def is_pinned(self, device=None):  # noqa: ANN001, ANN202
+    def is_pinned(self, device=None):
         return self.device.type == "cpu" and self in runtime.runtime().pinned
 
     torch.Tensor.pin_memory, torch.Tensor.is_pinned = pin_memory, is_pinned
 
 
 def _replace_compile() -> None:
-    """Let what `torch.compile` makes run on virtual devices, operation by operation: traced, our own
-    code would be what is compiled."""
+    """Let what `torch.compile` makes run on virtual devices, operation by operation: if it were
+    traced, it is our own code that would be compiled."""
     torch_compile = torch.compile
 
     @functools.wraps(torch_compile)
-    def compile(*args, **kwargs):  # noqa: ANN002, ANN003, ANN202
+    def compile(*args, **kwargs):
         from torch import _dynamo
 
         if isinstance(VirtualTensor.dispatcher, Dispatcher):

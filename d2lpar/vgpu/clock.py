@@ -79,6 +79,12 @@ class Clock:
         self._engines = [Resource() for _ in machine.accelerators]
         self._links: dict[tuple[str, int], Resource] = defaultdict(Resource)
 
+    def grow(self, machine: Machine) -> None:
+        """Go on with a machine that has more accelerators."""
+        new = len(machine.accelerators) - len(self._engines)
+        self._engines += [Resource() for _ in range(new)]
+        self.machine = machine
+
     # --- what the host does -----------------------------------------------------------------
 
     def host_work(self, lane: Lane, seconds: float, name: str) -> None:
@@ -126,9 +132,7 @@ class Clock:
         self._stream_s[stream] = end_s
         if self.timelines:
             self._record(
-                Span(
-                    f"vgpu:{stream[0]}", stream[1], "compute", name, start_s, end_s, nbytes, flops
-                )
+                Span(f"vgpu:{stream[0]}", stream[1], "compute", name, start_s, end_s, nbytes, flops)
             )
         return end_s
 

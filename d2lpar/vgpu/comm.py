@@ -1,4 +1,4 @@
-"""The primitives under `nn.DataParallel` that torch has for CUDA only: broadcast, scatter, gather.
+"""What `nn.DataParallel` needs and torch has for CUDA only: broadcast, scatter, gather, sum.
 
 They move tensors with ordinary copies, so the clock sees what a real machine would be asked to do.
 """
@@ -55,8 +55,10 @@ def scatter(
     streams: Sequence[torch.Stream | None] | None = None,
 ) -> tuple[torch.Tensor, ...]:
     """Chunks of a tensor along `dim`, one on each device, copied on `streams` where given."""
-    chunks = tensor.chunk(len(devices), dim) if chunk_sizes is None else tensor.split(
-        list(chunk_sizes), dim
+    chunks = (
+        tensor.chunk(len(devices), dim)
+        if chunk_sizes is None
+        else tensor.split(list(chunk_sizes), dim)
     )
     outputs = []
     for i, chunk in enumerate(chunks):
@@ -72,6 +74,22 @@ def gather(
     """The tensors, concatenated along `dim` on a device; -1 is the host."""
     device = torch.device("cpu") if destination == -1 else _device(destination)
     return torch.cat([t.to(device, non_blocking=True) for t in tensors], dim)
+
+
+def reduce_add(inputs: Sequence[torch.Tensor], destination: int | None = None) -> torch.Tensor:
+    """The sum of tensors of different devices, on `destination`; one of them must be there."""
+    device = _device(destination)
+    there = [tensor for tensor in inputs if tensor.device == device]
+    if not there:
+        found = ", ".join(str(tensor.device) for tensor in inputs)
+        raise RuntimeError(f"reduce_add expects one of its inputs on {device}, not only {found}")
+    others = [tensor for tensor in inputs if tensor is not there[0]]
+    if not others:
+        return there[0]
+    total = there[0] + others[0].to(device, non_blocking=True)
+    for other in others[1:]:
+        total.add_(other.to(device, non_blocking=True))
+    return total
 
 
 def _device(index: int | None) -> torch.device:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from .cost import Cost
 from .runtime import Runtime, runtime
 from .tensor import VirtualTensor, backing, layout_of, wrap
 
@@ -16,7 +17,8 @@ def to_copy(tensor: torch.Tensor, **kwargs: object) -> torch.Tensor:
     options = {k: v for k, v in kwargs.items() if k not in ("device", "pin_memory", "non_blocking")}
     options.pop("layout", None)
     if target is None:
-        return _to_host(tensor, options, bool(kwargs.get("non_blocking")))
+        host = _to_host(tensor, options, bool(kwargs.get("non_blocking")))
+        return host.to(device)
     rt = runtime()
     if rt.shape_only:
         values = _shapes(tensor).to(**options, copy=True) if options else _shapes(tensor).clone()
@@ -86,19 +88,35 @@ def _clock_copy(
 ) -> None:
     """Account for a copy; the host waits unless it is asynchronous and its memory page-locked."""
     moved = [t.numel() * t.element_size() for t in (on_device, other)]
-    streams = [None if i is None else (i, rt.current_stream(i)) for i in (source, target)]
     if source == target:
-        accelerator = rt.machine.accelerators[source]
-        seconds = accelerator.kernel_latency_s + sum(moved) / accelerator.memory_bytes_per_s
-        args = (streams[0], "copy", seconds, sum(moved), 0)
-        rt.lanes.submit(source, rt.clock.kernel, *args)
+        account_within(rt, source, sum(moved))
         return
+    asynchronous = source is not None and target is not None
+    if not asynchronous and non_blocking:
+        asynchronous = _host_side(on_device, other) in rt.pinned
+    account(rt, source, target, moved[0], wait=not asynchronous)
+
+
+def account(
+    rt: Runtime, source: int | None, target: int | None, nbytes: int, *, wait: bool | None = None
+) -> None:
+    """Put a copy of `nbytes` between two devices (None: the host) on the clock.
+
+    The host waits for copies from and to its own memory, unless `wait` says otherwise.
+    """
+    streams = [None if i is None else (i, rt.current_stream(i)) for i in (source, target)]
     device = source if target is None else target
     name = f"copy {_place(source)} to {_place(target)}"
-    rt.lanes.submit(device, rt.clock.copy, *streams, moved[0], name)
-    on_host = other if source is None or target is None else None
-    if on_host is not None and not (non_blocking and _host_side(on_device, other) in rt.pinned):
+    rt.lanes.submit(device, rt.clock.copy, *streams, nbytes, name)
+    if wait or (wait is None and None in (source, target)):
         rt.synchronize_stream(device, rt.current_stream(device), f"wait for {name}")
+
+
+def account_within(rt: Runtime, index: int, nbytes: int) -> None:
+    """Put a kernel on the clock that reads and writes `nbytes` in all."""
+    seconds = Cost(0, nbytes, "float32").seconds(rt.machine.accelerators[index])
+    stream = (index, rt.current_stream(index))
+    rt.lanes.submit(index, rt.clock.kernel, stream, "copy", seconds, nbytes, 0)
 
 
 def _host_side(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

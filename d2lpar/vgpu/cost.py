@@ -1,8 +1,8 @@
 """What an operation costs a device: FLOP, bytes, and by the roofline model, seconds.
 
 Williams, Waterman and Patterson, "Roofline" (2009): an operation lasts as long as the slower of its
-arithmetic and its memory traffic. FLOP are counted by `torch.utils.flop_counter`; bytes are those of
-the tensors read and written, each once.
+arithmetic and its memory traffic. FLOP are counted by `torch.utils.flop_counter`; bytes are those
+of the tensors read and written, each once.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 
+from . import autocast
 from .memory import OutOfMemoryError
 from .runtime import running, runtime
 from .streams import (
@@ -81,8 +82,12 @@ def set_device(device: object) -> None:
 
 
 @contextmanager
-def device(device: object):  # noqa: ANN201 (a context manager; named and used as torch.cuda.device)
-    """Make `device` the current one in the block."""
+def device(device: object):
+    """Make `device` the current one in the block.
+
+    `tensor.to("vgpu")` and `torch.tensor(…, device="vgpu")` ask no Python which one that is: they
+    mean vgpu:0 everywhere. Name the number there.
+    """
     outer = runtime().current_device
     set_device(device)
     try:
@@ -111,7 +116,7 @@ def stream(stream: torch.Stream | None) -> object:
 
 
 @contextmanager
-def _no_stream():  # noqa: ANN202
+def _no_stream():
     yield
 
 
@@ -172,10 +177,12 @@ def _is_in_bad_fork() -> bool:
     return False
 
 
+_initialized = True  # torch.utils.checkpoint keeps random states only of modules that say so
+
+
 def _lazy_init() -> None:
     """Nothing: the virtual machine is running before its first tensor."""
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """None: torch.autocast("vgpu") warns by name that it is switched off."""
-    return []
+    return list(autocast.DTYPES)

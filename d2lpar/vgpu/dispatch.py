@@ -10,9 +10,10 @@ from contextlib import nullcontext
 
 import torch
 
-from . import copies
+from . import copies, saving
 from .cost import Cost, cost_of
 from .plans import Plan, aten, plan_of
+from .recurrent import gru_cell, lstm_cell
 from .runtime import Runtime, runtime
 from .shapes import Argument, Inferred, infer
 from .tensor import Layout, VirtualTensor, adopt, backing, wrap
@@ -31,6 +32,11 @@ class Dispatcher:
             aten._local_scalar_dense.default: _item,
             aten.record_stream.default: lambda rt, args, kwargs: None,
             aten._pin_memory.default: lambda rt, args, kwargs: rt.pinned.pin(args[0]),
+            aten.set_.source_Storage_storage_offset: saving.set_storage,
+            aten._has_compatible_shallow_copy_type.default: _are_alike,
+            aten._thnn_fused_lstm_cell.default: lambda rt, args, kwargs: lstm_cell(*args, **kwargs),
+            aten._thnn_fused_gru_cell.default: lambda rt, args, kwargs: gru_cell(*args, **kwargs),
+            aten._pack_padded_sequence.default: self._pack,
         }
         self._costs: dict[tuple, Cost] = {}
         self._inferred: dict[tuple, Inferred] = {}
@@ -40,6 +46,9 @@ class Dispatcher:
         special = self._special.get(func)
         if special is not None:
             return special(rt, args, kwargs)
+        return self._run(rt, func, args, kwargs)
+
+    def _run(self, rt: Runtime, func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> object:
         plan = plan_of(func)
         if plan.decomposes:
             return func.decompose(*args, **kwargs)
@@ -51,6 +60,11 @@ class Dispatcher:
         else:
             result = self._compute(rt, func, call)
         return call.wrap(result)
+
+    def _pack(self, rt: Runtime, args: tuple, kwargs: dict) -> tuple[torch.Tensor, torch.Tensor]:
+        """Packed sequences keep their batch sizes on the host."""
+        data, sizes = self._run(rt, aten._pack_padded_sequence.default, args, kwargs)
+        return data, backing(sizes).cpu()
 
     def _compute(self, rt: Runtime, func: torch._ops.OpOverload, call: _Call) -> object:
         """Really compute; the cost is worked out once a signature."""
@@ -73,7 +87,7 @@ class Dispatcher:
 
     def _infer(self, rt: Runtime, func: torch._ops.OpOverload, call: _Call) -> object:
         """Compute shapes only, once a signature."""
-        key = (func, *call.key)
+        key = (func, torch.get_default_dtype(), *call.key)
         known = self._inferred.get(key)
         if known is None:
             known = infer(func, call.args, call.kwargs)
@@ -91,7 +105,7 @@ class _Call:
     virtual ones in order, `key` what shapes and cost depend on, `index` the device, or None.
     """
 
-    __slots__ = ("_host_tensor", "_shape_only", "args", "index", "key", "kwargs", "plan", "tensors")
+    __slots__ = ("_meets_host", "_shape_only", "args", "index", "key", "kwargs", "plan", "tensors")
 
     def __init__(self, rt: Runtime, plan: Plan, args: tuple, kwargs: dict) -> None:
         self.plan = plan
@@ -99,10 +113,15 @@ class _Call:
         self.tensors: list[VirtualTensor] = []
         self.key: list[object] = []
         self._shape_only = rt.shape_only
-        self._host_tensor: torch.Tensor | None = None
+        self._meets_host = False
         self.args = [self._unwrap(a) for a in args]
         self.kwargs = {name: self._unwrap(value) for name, value in kwargs.items()}
-        self._check_host_tensor()
+        self.key += kwargs
+        if self.index is not None:
+            if self.index >= len(rt.memories):
+                rt.check_index(self.index)
+            if self._meets_host:
+                self._check_host_tensors((*args, *kwargs.values()))
         if kwargs.get("device") is not None:
             self._redirect(rt, kwargs["device"])
 
@@ -110,14 +129,14 @@ class _Call:
         if isinstance(value, VirtualTensor):
             return self._unwrap_virtual(value)
         if isinstance(value, torch.Tensor):
-            if value.dim():
-                self._host_tensor = value
+            self._meets_host = True
             self.key += (value.shape, value.dtype)
             return value
         if isinstance(value, (list, tuple)):
             self.key.append(len(value))
             return [self._unwrap(v) for v in value]
-        self.key.append(float if isinstance(value, float) else value)
+        kind = value.__class__  # equal values of two types, such as 1 and True, are two things
+        self.key.append(kind if kind is float else (bool, value) if kind is bool else value)
         return value
 
     def _unwrap_virtual(self, value: VirtualTensor) -> torch.Tensor:
@@ -128,15 +147,21 @@ class _Call:
         self.tensors.append(value)
         if self._shape_only:
             self.key += (value.shape, value.stride(), value.dtype)
+            if self.plan.is_view:
+                self.key.append(value.storage_offset())
             return value
         self.key += (value.shape, value.dtype)
         return backing(value)
 
-    def _check_host_tensor(self) -> None:
-        """Scalars of the host may join in, as on CUDA; larger tensors may not."""
-        host = self._host_tensor
-        if host is not None and self.index is not None and not self.plan.takes_host_tensors:
-            raise _mixed_devices(f"vgpu:{self.index}", host.device)
+    def _check_host_tensors(self, args: tuple) -> None:
+        """Scalars of the host may join in, as on CUDA, and indices; other tensors may not."""
+        free = self.plan.host_argument
+        for number, arg in enumerate(args):
+            host = None if number == free else _host_tensor(arg)
+            if host is not None and host.device.type == "vgpu":
+                raise compressed_copy(self.plan.name)
+            if host is not None:
+                raise _mixed_devices(f"vgpu:{self.index}", host.device)
 
     def _redirect(self, rt: Runtime, device: torch.device) -> None:
         """Make what is created on a virtual device where the arithmetic is."""
@@ -148,17 +173,26 @@ class _Call:
         self.kwargs["device"] = rt.backing
 
     def refresh(self) -> None:
-        """Follow an operation that changed the shape of an argument in place."""
+        """Follow an operation that changed the shape (or the sparsity) of an argument in place."""
         for tensor in self.tensors:
             values = backing(tensor)
-            if tensor.shape != values.shape or tensor.stride() != values.stride():
-                adopt(tensor, wrap(values, tensor._index))
+            strided = values.layout is torch.strided
+            if strided and tensor.shape == values.shape and tensor.stride() == values.stride():
+                continue
+            kept = tensor._allocation
+            fits = strided and values.untyped_storage().nbytes() <= kept.nbytes
+            adopt(tensor, wrap(values, tensor._index, allocation=kept if fits else None))
 
     def wrap(self, value: object) -> object:
         """What the caller gets: outputs as virtual tensors, arguments as the objects they are."""
         mine = {id(t._backing): t for t in self.tensors} if self.plan.mutates else {}
-        shared = self.tensors[0]._allocation if self.plan.is_view and self.tensors else None
-        return self._wrap(value, mine, shared)
+        if not (self.plan.is_view and self.tensors):
+            return self._wrap(value, mine, None)
+        base = self.tensors[0]
+        if torch.is_inference_mode_enabled() and not base.is_inference():
+            with torch.inference_mode(False):  # a view of a normal tensor is a normal tensor
+                return self._wrap(value, mine, base._allocation)
+        return self._wrap(value, mine, base._allocation)
 
     def _wrap(self, value: object, mine: dict, shared: object) -> object:
         if isinstance(value, torch.Tensor):
@@ -183,8 +217,16 @@ def _account(rt: Runtime, call: _Call, cost: Cost | None) -> None:
     seconds = cost.seconds(rt.machine.accelerators[index])
     args = (stream, call.plan.name, seconds, cost.bytes, cost.flops)
     rt.lanes.submit(index, rt.clock.kernel, *args)
-    if call.plan.waits:
+    if call.plan.waits or (call.plan.host_argument == 1 and _has_mask(*call.args[1:3])):
         rt.synchronize_stream(index, stream[1], call.plan.name)
+
+
+def _has_mask(indices: object, values: object = None) -> bool:
+    """Whether the number of elements depends on a boolean mask; one value for all is no matter."""
+    if not isinstance(indices, list) or (isinstance(values, torch.Tensor) and values.numel() == 1):
+        return False
+    masks = (torch.bool, torch.uint8)
+    return any(isinstance(index, torch.Tensor) and index.dtype in masks for index in indices)
 
 
 def _item(rt: Runtime, args: tuple, kwargs: dict) -> object:
@@ -205,6 +247,27 @@ def _copy_from(rt: Runtime, args: tuple, kwargs: dict) -> torch.Tensor:
     return copies.copy_(target, source, *rest, **kwargs)
 
 
+def compressed_copy(operation: object) -> NotImplementedError:
+    """torch builds compressed tensors itself when it copies one over, and then cannot use them."""
+    return NotImplementedError(
+        f"{operation} cannot use a compressed sparse tensor that was copied to a virtual GPU: copy "
+        "it dense and compress it there, with to_sparse_csr()"
+    )
+
+
+def _are_alike(rt: Runtime, args: tuple, kwargs: dict) -> bool:
+    return all(isinstance(tensor, VirtualTensor) for tensor in args)
+
+
+def _host_tensor(value: object) -> torch.Tensor | None:
+    """A tensor of the host, no scalar, in an argument."""
+    if isinstance(value, torch.Tensor):
+        return value if value.dim() and not isinstance(value, VirtualTensor) else None
+    if isinstance(value, (list, tuple)):
+        return next((t for t in map(_host_tensor, value) if t is not None), None)
+    return None
+
+
 def _mixed_devices(first: object, second: object) -> RuntimeError:
     return RuntimeError(
         "Expected all tensors to be on the same device, but found at least two devices, "
@@ -217,4 +280,3 @@ def _remember(cache: dict, key: tuple, value: object) -> None:
     if len(cache) >= CACHED_SIGNATURES:
         cache.clear()
     cache[key] = value
-

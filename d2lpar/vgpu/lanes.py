@@ -2,10 +2,10 @@
 
 The work of the thread that owns the virtual machine (the main one) is put on the clock at once.
 Replicas of `nn.DataParallel` are threads too: what they do is noted, and put on the clock in the
-order of their ranks when all have ended. They share one lane, as Python threads share the interpreter
-lock, and the times do not depend on how the operating system interleaved them. The work of any other
-thread is noted until the owner goes on, thread after thread in the order of their devices. The
-backward pass of one call has a lane a device, as autograd has a thread a device.
+order of their ranks when all have ended. They share one lane, as Python threads share the
+interpreter lock, and the times do not depend on how the operating system interleaved them. The work
+of any other thread is noted until the owner goes on, thread after thread in the order of their
+devices. The backward pass of one call has a lane a device, as autograd has a thread a device.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Notes = deque[tuple[int, int, Callable[..., object], tuple]]
 
 
 class _Thread(threading.local):
-    """What a thread has noted, as a replica or for the owner, and its backward passes, inner last."""
+    """What a thread has noted, as a replica or for the owner; its backward passes, inner last."""
 
     def __init__(self) -> None:
         self.replica: Notes | None = None

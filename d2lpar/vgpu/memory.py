@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 GRANULE_BYTES = 512  # CUDA's caching allocator hands out multiples of this
 
 
@@ -17,19 +19,22 @@ class DeviceMemory:
         self.capacity_bytes = capacity_bytes
         self.allocated_bytes = 0
         self.peak_bytes = 0
+        # Replicas are threads; and a collection of garbage may free tensors inside `allocate`.
+        self.lock = threading.RLock()
 
     def allocate(self, nbytes: int) -> Allocation:
         """Room for a storage of `nbytes`, given back when the allocation is dropped."""
         size = -(-nbytes // GRANULE_BYTES) * GRANULE_BYTES
-        free = self.capacity_bytes - self.allocated_bytes
-        if size > free:
-            raise OutOfMemoryError(
-                f"{self.name} is out of memory. Tried to allocate {_readable(size)}; "
-                f"{_readable(free)} of {_readable(self.capacity_bytes)} are free. Use a smaller "
-                "batch or model, or split the model over more devices."
-            )
-        self.allocated_bytes += size
-        self.peak_bytes = max(self.peak_bytes, self.allocated_bytes)
+        with self.lock:
+            free = self.capacity_bytes - self.allocated_bytes
+            if size > free:
+                raise OutOfMemoryError(
+                    f"{self.name} is out of memory. Tried to allocate {_readable(size)}; "
+                    f"{_readable(max(free, 0))} of {_readable(self.capacity_bytes)} are free. Use "
+                    "a smaller batch or model, or split the model over more devices."
+                )
+            self.allocated_bytes += size
+            self.peak_bytes = max(self.peak_bytes, self.allocated_bytes)
         return Allocation(self, size)
 
     def reset_peak(self) -> None:
@@ -46,7 +51,8 @@ class Allocation:
         self.nbytes = nbytes
 
     def __del__(self) -> None:
-        self.memory.allocated_bytes -= self.nbytes
+        with self.memory.lock:
+            self.memory.allocated_bytes -= self.nbytes
 
 
 def _readable(nbytes: int) -> str:

@@ -1,4 +1,4 @@
-"""Which host tensors are page-locked for virtual devices: a mark on the storage, not a real lock."""
+"""Which host tensors are page-locked for virtual devices: a mark on the storage, no real lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch's own description of an operation says about how to treat it; read once an operation."""
+"""What torch's own description of an operation says about how to treat it; read once for each."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ aten = torch.ops.aten
 # They return views but do not say so in their schema.
 _SILENT_VIEWS = {"aten::_unsafe_view", "aten::unsafe_split", "aten::unsafe_split_with_sizes"}
 
-# They accept tensors of the host beside tensors of a device, as on CUDA: indices, and the sizes
-# that the host needs in any case.
-_TAKES_HOST_TENSORS = {
-    "aten::index",
-    "aten::index_put",
-    "aten::index_put_",
-    "aten::_index_put_impl_",
-    "aten::_unsafe_index",
-    "aten::tensor_split",
+# Which of their arguments may be tensors of the host although others are on a device, as on CUDA:
+# indices, and the sizes and lengths that the host needs in any case.
+_HOST_ARGUMENT = {
+    "aten::index": 1,
+    "aten::index_put": 1,
+    "aten::index_put_": 1,
+    "aten::_index_put_impl_": 1,
+    "aten::_unsafe_index": 1,
+    "aten::_unsafe_index_put": 1,
+    "aten::tensor_split": 1,
+    "aten::_pack_padded_sequence": 1,
+    "aten::_pack_padded_sequence_backward": 2,
 }
-
 
 # They only reserve memory.
 _ALLOCATES = {"aten::empty", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided"}
@@ -41,7 +43,7 @@ class Plan(NamedTuple):
     decomposes: bool
     draws_random: bool
     waits: bool
-    takes_host_tensors: bool
+    host_argument: int | None
 
 
 @cache
@@ -59,7 +61,6 @@ def plan_of(func: torch._ops.OpOverload) -> Plan:
         decomposes=_torch.decomposes(func) and func._overloadpacket not in flop_registry,
         draws_random=torch.Tag.nondeterministic_seeded in tags,
         waits=torch.Tag.data_dependent_output in tags
-        or torch.Tag.dynamic_output_shape in tags
-        and schema.name not in _TAKES_HOST_TENSORS,
-        takes_host_tensors=schema.name in _TAKES_HOST_TENSORS,
+        or (torch.Tag.dynamic_output_shape in tags and schema.name not in _HOST_ARGUMENT),
+        host_argument=_HOST_ARGUMENT.get(schema.name),
     )

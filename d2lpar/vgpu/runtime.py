@@ -18,13 +18,18 @@ from .pinned import PinnedMemory
 
 
 class Runtime:
-    """Everything that virtual devices share. `backing` is the device that does the arithmetic."""
+    """Everything that virtual devices share. `backing` is the device that does the arithmetic.
 
-    def __init__(self, machine: Machine, backing: torch.device) -> None:
+    `owner` is the thread whose work goes on the clock at once (default: the main one).
+    """
+
+    def __init__(
+        self, machine: Machine, backing: torch.device, *, owner: int | None = None
+    ) -> None:
         self.machine = machine
         self.backing = backing
         self.clock = Clock(machine)
-        self.lanes = HostLanes(self.clock)
+        self.lanes = HostLanes(self.clock, owner or threading.main_thread().ident)
         self.memories = [
             DeviceMemory(f"vgpu:{i}", accelerator.memory_bytes)
             for i, accelerator in enumerate(machine.accelerators)
@@ -32,10 +37,19 @@ class Runtime:
         self.pinned = PinnedMemory()
         self.shape_only = False
         self._streams_made = [0] * len(machine.accelerators)
+        self._background_streams: dict[int, int] = {}
         self._thread = threading.local()
         self._random_state: dict[int, torch.Tensor] = {}
         self._random_lock = threading.Lock()
         self._seed = torch.initial_seed()
+
+    def grow(self, machine: Machine) -> None:
+        """Go on with more accelerators; clock, memories and tensors stay."""
+        for i in range(self.device_count, len(machine.accelerators)):
+            self.memories.append(DeviceMemory(f"vgpu:{i}", machine.accelerators[i].memory_bytes))
+            self._streams_made.append(0)
+        self.machine = machine
+        self.clock.grow(machine)
 
     @property
     def device_count(self) -> int:
@@ -70,6 +84,12 @@ class Runtime:
     def new_stream(self, device: int) -> int:
         self._streams_made[self.check_index(device)] += 1
         return self._streams_made[device]
+
+    def background_stream(self, device: int) -> int:
+        """The number of the one stream of `device` on which data for replicas is copied."""
+        if device not in self._background_streams:
+            self._background_streams[device] = self.new_stream(device)
+        return self._background_streams[device]
 
     # --- time -------------------------------------------------------------------------------
 
@@ -135,9 +155,18 @@ _simulated: ContextVar[Runtime | None] = ContextVar("simulated", default=None)
 
 
 def start(machine: Machine, backing: torch.device) -> Runtime:
-    """Make `machine` the virtual machine of this process, with its clock at zero."""
+    """Make `machine` the virtual machine of this process, with its clock at zero.
+
+    What tensors of the machine before it hold stays held.
+    """
     global _process
-    _process = Runtime(machine, backing)
+    before, _process = _process, Runtime(machine, backing)
+    if before is not None:
+        _process.pinned = before.pinned
+        for i, memory in enumerate(before.memories[: _process.device_count]):
+            memory.capacity_bytes = machine.accelerators[i].memory_bytes
+            memory.reset_peak()
+            _process.memories[i] = memory
     return _process
 
 
@@ -145,13 +174,18 @@ def start(machine: Machine, backing: torch.device) -> Runtime:
 def instead(machine: Machine) -> Iterator[Runtime]:
     """Another virtual machine, with a clock and memories of its own, for one block and thread."""
     outer = running()
-    rt = Runtime(machine, outer.backing if outer else torch.device("cpu"))
+    backing = outer.backing if outer else torch.device("cpu")
+    rt = Runtime(machine, backing, owner=threading.get_ident())
     token = _simulated.set(rt)
     try:
         yield rt
     finally:
         _simulated.reset(token)
 
+
+def is_simulated() -> bool:
+    """Whether the machine in use here is that of a `simulate` block."""
+    return _simulated.get() is not None
 
 
 def running() -> Runtime | None:

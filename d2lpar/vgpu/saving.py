@@ -1,7 +1,7 @@
 """Deep copies and checkpoints: tensors that share memory still do so afterwards.
 
-A checkpoint holds tensors of the CPU, so that plain `torch.load` reads it where there are no virtual
-GPUs; `map_location="vgpu:1"` brings them to one.
+A checkpoint holds tensors of the CPU, so that plain `torch.load` reads it where there are no
+virtual GPUs; `map_location="vgpu:1"` brings them to one.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import torch
 from . import copies
 from .memory import Allocation
 from .runtime import Runtime, runtime
-from .tensor import VirtualTensor, adopt, backing, wrap
+from .tensor import VirtualTensor, adopt, attributes, is_parameter, layout_of, wrap
 
-_OWN = {"_backing", "_allocation", "_index"}
 _BEFORE_CPU = 5  # torch asks for storages in this order; its own CPU has 10
 
 # The host's copies of the storages that the `torch.save` under way has met.
@@ -56,13 +55,103 @@ def deep_copy(tensor: VirtualTensor, memo: dict) -> VirtualTensor:
             "protocol at the moment"
         )
     values = copy.deepcopy(tensor._backing, memo)
-    twin = memo[id(tensor)] = wrap(
-        values, tensor._index, layout=_layout(tensor), allocation=_deep_copied(tensor, memo)
-    )
+    layout = layout_of(tensor) if values is None else None
+    allocation = _deep_copied(tensor, memo)
+    twin = memo[id(tensor)] = wrap(values, tensor._index, layout=layout, allocation=allocation)
     twin.requires_grad_(tensor.requires_grad)
-    for name, value in tensor.__dict__.items():
-        if name not in _OWN:
-            twin.__dict__[name] = copy.deepcopy(value, memo)
+    if is_parameter(tensor):
+        twin._is_param = True
+    for name, value in attributes(tensor).items():
+        twin.__dict__[name] = copy.deepcopy(value, memo)
     if tensor.grad is not None:
         twin.grad = copy.deepcopy(tensor.grad, memo)
     return twin
+
+
+def shallow_copy(tensor: VirtualTensor) -> VirtualTensor:
+    """`copy.copy`: another tensor over the same memory."""
+    twin = tensor.detach().requires_grad_(tensor.requires_grad)
+    if is_parameter(tensor):
+        twin._is_param = True
+    twin.__dict__.update(attributes(tensor))
+    return twin
+
+
+def _deep_copied(tensor: VirtualTensor, memo: dict) -> Allocation:
+    mine = tensor._allocation
+    if id(mine) not in memo:
+        memo[id(mine)] = runtime().memories[tensor._index].allocate(mine.nbytes)
+        copies.account_within(runtime(), tensor._index, 2 * mine.nbytes)
+    return memo[id(mine)]
+
+
+# --- saving and loading ---------------------------------------------------------------------------
+
+
+def reduce(tensor: VirtualTensor, protocol: int) -> tuple:
+    """Pickle as a CPU tensor (or Parameter) with the same values and attributes."""
+    values = _on_host(tensor).requires_grad_(tensor.requires_grad)
+    if is_parameter(tensor):
+        values = torch.nn.Parameter(values.detach(), tensor.requires_grad)
+    values.__dict__.update(attributes(tensor))
+    return values.__reduce_ex__(protocol)
+
+
+def _on_host(tensor: VirtualTensor) -> torch.Tensor:
+    """The values in host memory; in one `torch.save`, tensors that share memory share it there."""
+    storages, values = _saved.get(), tensor._backing
+    if storages is None or values is None or not _is_plain(values):
+        return tensor.detach().cpu()
+    storage = values.untyped_storage()
+    if storage._cdata not in storages:
+        storages[storage._cdata] = storage.cpu()
+        copies.account(runtime(), tensor._index, None, storage.nbytes())
+    host = storages[storage._cdata]
+    place = (host, values.storage_offset(), values.shape, values.stride())
+    return torch.empty(0, dtype=values.dtype).set_(*place)
+
+
+def _is_plain(values: torch.Tensor) -> bool:
+    return values.layout is torch.strided and not (
+        values.is_meta or values.is_neg() or values.is_conj()
+    )
+
+
+class _LoadedStorage(torch.UntypedStorage):
+    """What `torch.load` builds virtual tensors on: says where they belong, and holds the values."""
+
+    place: torch.device
+    values: torch.UntypedStorage
+    allocation: Allocation
+
+    @property
+    def device(self) -> torch.device:
+        return self.place
+
+
+def _restore(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
+    """torch's question where a storage goes that was saved from, or is mapped to, `location`."""
+    if not location.startswith("vgpu"):
+        return None
+    rt, device = runtime(), torch.device(location)
+    index = rt.current_device if device.index is None else rt.check_index(device.index)
+    loaded = storage[:]  # another view of the same bytes, as torch wants one with an address
+    loaded.__class__ = _LoadedStorage
+    loaded.place = torch.device("vgpu", index)
+    loaded.values = storage if rt.backing.type == "cpu" else storage.to(device=rt.backing)
+    loaded.allocation = rt.memories[index].allocate(storage.nbytes())
+    copies.account(rt, None, index, storage.nbytes())
+    return loaded
+
+
+def set_storage(rt: Runtime, args: tuple, kwargs: dict) -> VirtualTensor:
+    """`tensor.set_(storage, …)`, for storages that `torch.load` has brought here."""
+    tensor, storage, *place = args
+    if not isinstance(storage, _LoadedStorage):
+        raise NotImplementedError(
+            f"cannot set the storage of a tensor on {tensor.device}: use copy_(), or set_(tensor)"
+        )
+    values = torch.empty(0, dtype=tensor.dtype, device=storage.values.device)
+    values.set_(storage.values, *place)
+    adopt(tensor, wrap(values, tensor._index, allocation=storage.allocation))
+    return tensor

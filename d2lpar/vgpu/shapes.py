@@ -51,7 +51,9 @@ def infer(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Inferred:
     numbers = {id(meta): i for i, meta in enumerate(metas)}
     outputs = _describe(result, numbers)
     after = [layout_of(meta) for meta in metas]
-    reshaped = {i: new for i, (old, new) in enumerate(zip(before, after)) if old != new}
+    reshaped = {
+        i: new for i, (old, new) in enumerate(zip(before, after, strict=True)) if old != new
+    }
     return Inferred(outputs, reshaped, cost_of(func, args, kwargs, result))
 
 

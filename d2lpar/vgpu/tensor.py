@@ -1,4 +1,4 @@
-"""The tensor of a virtual device: a wrapper that carries the device, around one that has the values.
+"""The tensor of a virtual device: a wrapper that has the device, around one that has the values.
 
 The wrapper is what torch sees: shape, strides, data type, autograd graph and `device="vgpu:i"`. The
 backing tensor lives where the arithmetic is done. Under `shape_only` there is none until needed.
@@ -6,7 +6,6 @@ backing tensor lives where the arithmetic is done. Under `shape_only` there is n
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -15,6 +14,8 @@ import torch
 from . import _torch
 from .memory import Allocation
 from .runtime import runtime
+
+_OURS_AND_TORCHS = {"_backing", "_allocation", "_index", "_virtual_device", "_is_param"}
 
 
 class Layout(NamedTuple):
@@ -26,14 +27,18 @@ class Layout(NamedTuple):
     dtype: torch.dtype
 
     def empty(self) -> torch.Tensor:
-        span = self.offset + 1 + sum((n - 1) * s for n, s in zip(self.shape, self.stride))
+        span = (
+            self.offset + 1 + sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
+        )
         flat = torch.empty(max(span, 0), dtype=self.dtype, device="meta")
         return flat.as_strided(self.shape, self.stride, self.offset)
 
 
 def layout_of(tensor: torch.Tensor) -> Layout:
     if tensor.layout is not torch.strided:  # a shape is all that sparse formats have in common
-        return Layout(tensor.shape, torch.empty(tensor.shape, device="meta").stride(), 0, tensor.dtype)
+        return Layout(
+            tensor.shape, torch.empty(tensor.shape, device="meta").stride(), 0, tensor.dtype
+        )
     return Layout(tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
 
 
@@ -52,7 +57,7 @@ class VirtualTensor(torch.Tensor):
     __torch_function__ = _torch.no_torch_function
 
     @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # noqa: ANN001 (torch's)
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         return VirtualTensor.dispatcher(func, args, kwargs or {})
 
     # torch's own setter would move the shape and leave the values behind.
@@ -73,8 +78,45 @@ class VirtualTensor(torch.Tensor):
     def layout(self) -> torch.layout:
         return torch.strided if self._backing is None else self._backing.layout
 
+    @property
+    def is_sparse(self) -> bool:
+        return self.layout is torch.sparse_coo
+
+    def to_dense(
+        self, dtype: torch.dtype | None = None, *, masked_grad: bool | None = None
+    ) -> torch.Tensor:
+        if self.layout is torch.strided:
+            return self if dtype is None else self.to(dtype)
+        return torch.ops.aten._to_dense(self, dtype, masked_grad)
+
+    def coalesce(self) -> torch.Tensor:
+        return self if backing(self).is_coalesced() else torch.ops.aten._coalesce(self)
+
+    def data_ptr(self) -> int:
+        """The address of the values, which tells apart what shares memory and what does not."""
+        if self._backing is not None and not self._backing.is_meta:
+            return self._backing.data_ptr()
+        return id(self._allocation) + self.storage_offset() * self.element_size()
+
+    def untyped_storage(self) -> torch.UntypedStorage:
+        return backing(self).untyped_storage()
+
     def tolist(self) -> object:
         return self.detach().cpu().tolist()
+
+    def numpy(self, *, force: bool = False) -> object:
+        if not force:
+            raise TypeError(
+                f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to "
+                "copy the tensor to host memory first."
+            )
+        return self.detach().cpu().numpy(force=True)
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> object:
+        return self.numpy()
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         marks = [f"device='{self.device}'"]
@@ -83,36 +125,7 @@ class VirtualTensor(torch.Tensor):
         elif self.requires_grad:
             marks.append("requires_grad=True")
         text = f"{repr(self.detach().cpu())[:-1]}, {', '.join(marks)})"
-        return f"Parameter containing:\n{text}" if getattr(self, "_is_param", False) else text
-
-    def __deepcopy__(self, memo: dict) -> torch.Tensor:
-        if id(self) in memo:
-            return memo[id(self)]
-        if not self.is_leaf:
-            raise RuntimeError(
-                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
-                "protocol at the moment"
-            )
-        with torch.no_grad():
-            twin = self.detach().clone(memory_format=torch.preserve_format)
-        twin.requires_grad_(self.requires_grad)
-        memo[id(self)] = twin
-        mine = {"_backing", "_allocation", "_index"}
-        for name, value in self.__dict__.items():
-            if name not in mine:
-                twin.__dict__[name] = copy.deepcopy(value, memo)
-        if self.grad is not None:
-            twin.grad = copy.deepcopy(self.grad, memo)
-        return twin
-
-    def __reduce_ex__(self, protocol: int) -> tuple:
-        """Save as a CPU tensor (or Parameter), which loads where there are no virtual GPUs."""
-        values = self.detach().cpu()
-        if getattr(self, "_is_param", False):
-            values = torch.nn.Parameter(values, self.requires_grad)
-        elif self.is_leaf:
-            values.requires_grad_(self.requires_grad)
-        return values.__reduce_ex__(protocol)
+        return f"Parameter containing:\n{text}" if is_parameter(self) else text
 
 
 def wrap(
@@ -136,11 +149,28 @@ def wrap(
         _mirror_bits(wrapper, values)
     if allocation is None:
         memory = runtime().memories[index]
-        allocation = memory.allocate(wrapper.numel() * dtype.itemsize)
+        allocation = memory.allocate(_size_bytes(wrapper, values))
     wrapper._backing = values
     wrapper._allocation = allocation
     wrapper._index = index
     return wrapper
+
+
+def _size_bytes(wrapper: VirtualTensor, values: torch.Tensor | None) -> int:
+    if values is None or values.layout is torch.strided:
+        return wrapper.numel() * wrapper.element_size()
+    return sum(part.numel() * part.element_size() for part in _parts(values))
+
+
+def _parts(sparse: torch.Tensor) -> list[torch.Tensor]:
+    """The dense tensors that make up a sparse one."""
+    if sparse.layout is torch.sparse_coo:
+        return [sparse._indices(), sparse._values()]
+    if sparse.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [sparse.crow_indices(), sparse.col_indices(), sparse.values()]
+    if sparse.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [sparse.ccol_indices(), sparse.row_indices(), sparse.values()]
+    return [sparse]  # a layout of another library, such as mkldnn's
 
 
 def _mirror_bits(wrapper: VirtualTensor, values: torch.Tensor) -> None:
@@ -149,6 +179,16 @@ def _mirror_bits(wrapper: VirtualTensor, values: torch.Tensor) -> None:
         _torch.set_neg(wrapper, True)
     if values.is_complex() and values.is_conj():
         _torch.set_conj(wrapper, True)
+
+
+def is_parameter(tensor: torch.Tensor) -> bool:
+    """Whether torch has made a parameter of it, which virtual tensors become by a mark."""
+    return getattr(tensor, "_is_param", False)
+
+
+def attributes(tensor: torch.Tensor) -> dict[str, object]:
+    """What a program has attached to a tensor."""
+    return {name: value for name, value in tensor.__dict__.items() if name not in _OURS_AND_TORCHS}
 
 
 def backing(tensor: VirtualTensor) -> torch.Tensor:

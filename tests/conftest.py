@@ -1,0 +1,28 @@
+"""Virtual devices for tests: those of this process, or a machine for one test, clock at zero."""
+
+import os
+
+import pytest
+
+os.environ.setdefault("D2LPAR_BACKING", "cpu")
+
+
+@pytest.fixture
+def gpus():
+    """Four virtual devices of this process; their clock and memories go on from test to test."""
+    import torch
+
+    import d2lpar as par
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    return par.devices(4, kind="virtual", machine="2x-v100-textbook", verbose=False)
+
+
+@pytest.fixture
+def fresh_gpus(gpus):
+    """Four virtual devices of a machine of their own, which has done nothing yet."""
+    import d2lpar as par
+
+    with par.simulate("2x-v100-textbook", 4, with_values=True) as devices:
+        yield devices

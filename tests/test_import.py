@@ -1,0 +1,69 @@
+"""Importing the package starts nothing and brings in nothing heavy."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import d2lpar
+
+
+def run(code):
+    root = str(Path(__file__).parents[1])
+    found = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r})\n{code}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    return found.stdout.strip()
+
+
+def test_importing_brings_in_nothing_heavy_and_registers_nothing():
+    heavy = "matplotlib d2l torchvision IPython ipywidgets torch._dynamo torch.distributed.fsdp"
+    assert (
+        run(f"""
+import torch
+before = set(sys.modules)
+import d2lpar
+print([name for name in {heavy!r}.split() if name in sys.modules and name not in before],
+      torch._C._get_privateuse1_backend_name(), torch.cuda.is_initialized())
+""")
+        == "[] privateuseone False"
+    )
+
+
+def test_virtual_devices_need_no_plots_either():
+    assert (
+        run("""
+import d2lpar as par
+par.devices(2, kind="virtual", verbose=False)
+heavy = ("matplotlib", "d2l", "torchvision", "torch._dynamo")
+print([name for name in heavy if name in sys.modules])
+""")
+        == "[]"
+    )
+
+
+def test_every_name_is_there():
+    assert (
+        run("""
+import d2lpar
+print([name for name in d2lpar.__all__ if name != "plots" and not hasattr(d2lpar, name)])
+""")
+        == "[]"
+    )
+    assert set(d2lpar.__all__) <= set(dir(d2lpar))
+
+
+def test_a_torch_that_is_too_old_is_named():
+    assert "virtual GPUs need torch 2.10 or newer, and this is torch 2.9.1" in run("""
+import torch, torch.utils.backend_registration as registration
+del registration._setup_privateuseone_for_python_backend
+torch.__version__ = "2.9.1"
+import d2lpar as par
+try:
+    par.devices(2, kind="virtual")
+except RuntimeError as error:
+    print(error)
+""")

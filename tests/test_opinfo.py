@@ -1,0 +1,51 @@
+"""A part of PyTorch's operator database; `make opinfo` runs all of it."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import opinfo
+import pytest
+import torch
+
+SCRIPT = Path(__file__).with_name("opinfo.py")
+
+
+def test_one_operator_in_twelve_gives_the_results_of_the_cpu():
+    run = subprocess.run(
+        [sys.executable, str(SCRIPT), "--fast", "--jobs", "1"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    counts = re.findall(r"(\w+): (\d+) of (\d+) operators", run.stdout)
+    assert [name for name, *_ in counts] == ["forward", "gradient"], run.stdout
+    for _, passed, judged in counts:
+        assert passed == judged, run.stdout
+        assert int(judged) >= 40
+
+
+def test_an_operator_that_fails_counts_as_failed(capsys):
+    number = next(i for i, op in enumerate(opinfo.operators()) if op.name == "abs")
+    verdicts = {number: {"forward": "wrong", "gradient": opinfo.OK}}
+    assert not opinfo.report(verdicts)
+    assert "abs: wrong" in capsys.readouterr().out
+    assert opinfo.report({number: {"forward": opinfo.OK, "gradient": opinfo.OK}})
+
+
+def test_the_judge_sees_differences(gpus):
+    a = torch.ones(2, device=gpus[0])
+    opinfo._check_equal(torch.ones(2), a)
+    for wrong in (
+        torch.ones(2),  # not on the device
+        torch.ones(2, device=gpus[1]),
+        torch.ones(3, device=gpus[0]),
+        torch.ones(2, device=gpus[0], dtype=torch.float64),
+        torch.tensor([1.0, 1.1], device=gpus[0]),
+        a.to_sparse(),
+        (a, a),
+    ):
+        with pytest.raises(AssertionError):
+            opinfo._check_equal(torch.ones(2), wrong)

@@ -1,0 +1,104 @@
+"""`torch.autocast("vgpu")` casts as torch's documentation says of CUDA."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+HALF = torch.bfloat16
+
+
+@pytest.fixture
+def x(gpus):
+    return torch.linspace(0.1, 1, 4, device=gpus[0]).reshape(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("work", "dtype"),
+    [
+        (lambda x: x @ x, HALF),
+        (lambda x: F.linear(x, x), HALF),
+        (lambda x: torch.addmm(x, x, x), HALF),
+        (lambda x: torch.bmm(x[None], x[None]), HALF),
+        (lambda x: F.conv2d(x[None, None], x[None, None]), HALF),
+        (lambda x: F.conv1d(x, x[:, :, None]), HALF),
+        (lambda x: F.scaled_dot_product_attention(*[x[None, None]] * 3), HALF),
+        (lambda x: x.to(HALF).softmax(1), torch.float32),
+        (lambda x: x.to(HALF).sum(), torch.float32),
+        (lambda x: x.to(HALF).exp(), torch.float32),
+        (lambda x: x.to(HALF) ** 2, torch.float32),
+        (lambda x: F.layer_norm(x.to(HALF), (2,)), torch.float32),
+        (
+            lambda x: F.cross_entropy(x.to(HALF), torch.tensor([0, 1], device=x.device)),
+            torch.float32,
+        ),
+        (lambda x: F.mse_loss(x.to(HALF), x), torch.float32),
+        (lambda x: torch.cat([x.to(HALF), x]), torch.float32),
+        (lambda x: torch.cat([x.to(HALF), x.to(HALF)]), HALF),
+        (lambda x: x.to(HALF).relu(), HALF),
+        (lambda x: x.relu(), torch.float32),
+        (lambda x: x.double() @ x.double(), torch.float64),
+        (lambda x: x.long() + 1, torch.int64),
+    ],
+)
+def test_types(x, work, dtype):
+    plain = work(x) if dtype is HALF else None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with torch.autocast("vgpu", dtype=HALF):
+            out = work(x)
+    assert (out.dtype, out.device) == (dtype, x.device)
+    if plain is not None:
+        assert_close(out.float().cpu(), plain.float().cpu(), rtol=0.02, atol=0.02)
+
+
+def test_a_training_step_has_gradients_of_the_parameters_type(gpus):
+    results = []
+    for device in ("cpu", gpus[1]):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).to(device)
+        X, y = torch.ones(6, 4, device=device), torch.zeros(6, dtype=torch.long, device=device)
+        with torch.autocast(torch.device(device).type, dtype=HALF):
+            out = net(X)
+            loss = F.cross_entropy(out, y)
+        loss.backward()
+        assert (out.dtype, loss.dtype) == (HALF, torch.float32)
+        results.append([loss.detach().cpu(), *(p.grad.cpu() for p in net.parameters())])
+    assert {t.dtype for t in results[1]} == {torch.float32}
+    assert_close(results[1], results[0], rtol=0.02, atol=0.01)
+
+
+def test_float16_with_a_scaler(gpus):
+    net = nn.Linear(4, 2).to(gpus[0])
+    before = net.weight.detach().cpu().clone()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("vgpu")
+    with torch.autocast("vgpu", dtype=torch.float16):
+        out = net(torch.ones(3, 4, device=gpus[0]))
+        loss = out.square().mean()
+    assert out.dtype == torch.float16
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert (net.weight.detach().cpu() - before).abs().max() > 0
+
+
+def test_regions_within_regions(x):
+    with torch.autocast("vgpu", dtype=HALF):
+        with torch.autocast("vgpu", enabled=False):
+            assert (x @ x).dtype == torch.float32
+        assert (x @ x).dtype == HALF
+    assert (x @ x).dtype == torch.float32
+
+
+def test_what_is_unsafe_is_refused(x):
+    with torch.autocast("vgpu"), pytest.raises(RuntimeError, match="unsafe to autocast"):
+        F.binary_cross_entropy(x, x)
+
+
+def test_autocast_of_the_host_is_another_thing(x):
+    with torch.autocast("vgpu", dtype=HALF):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32

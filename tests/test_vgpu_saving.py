@@ -1,0 +1,162 @@
+"""Checkpoints and copies: the same values, the same sharing, and readable without d2lpar."""
+
+import copy
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+
+@pytest.fixture
+def tied(gpus):
+    a, b = nn.Linear(3, 3), nn.Linear(3, 3)
+    b.weight = a.weight
+    return nn.Sequential(a, b, nn.BatchNorm1d(3)).to(gpus[1])
+
+
+def train_one_step(net, optimizer, device):
+    net(torch.randn(4, 3, device=device)).square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def test_a_checkpoint_loads_on_the_cpu(tied, tmp_path):
+    torch.save(tied.state_dict(), tmp_path / "net.pt")
+    loaded = torch.load(tmp_path / "net.pt")
+    for name, value in tied.state_dict().items():
+        assert type(loaded[name]) is torch.Tensor
+        assert_close(loaded[name], value.cpu(), rtol=0, atol=0)
+    loaded["0.weight"].zero_()
+    assert loaded["1.weight"].abs().sum() == 0  # still the same memory
+
+
+def test_a_checkpoint_loads_where_d2lpar_is_not_installed(tied, tmp_path):
+    optimizer = torch.optim.Adam(tied.parameters())
+    train_one_step(tied, optimizer, "vgpu:1")
+    path = tmp_path / "all.pt"
+    torch.save(
+        {"net": tied.state_dict(), "optimizer": optimizer.state_dict(), "p": tied[0].weight}, path
+    )
+    code = f"""
+import sys, torch
+state = torch.load({str(path)!r})  # weights_only=True
+assert type(state["p"]) is torch.nn.Parameter and state["p"].requires_grad
+assert state["optimizer"]["state"][0]["exp_avg"].device.type == "cpu"
+try:
+    import d2lpar
+except ModuleNotFoundError:
+    print(state["net"]["0.weight"].sum().item())
+"""
+    run = subprocess.run(
+        [sys.executable, "-I", "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    if run.returncode == 0 and not run.stdout:
+        pytest.skip("d2lpar is installed for this Python")
+    assert run.returncode == 0, run.stderr
+    assert float(run.stdout) == tied[0].weight.detach().cpu().sum().item()
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "vgpu:2",
+        lambda storage, location: torch.serialization.default_restore_location(storage, "vgpu:2"),
+        {"cpu": "vgpu:2"},
+        None,
+    ],
+)
+def test_map_location_brings_a_checkpoint_to_a_device(gpus, tied, tmp_path, where):
+    where = where or gpus[2]
+    torch.save(tied.state_dict(), tmp_path / "net.pt")
+    before = torch.vgpu.memory_allocated(2)
+    loaded = torch.load(tmp_path / "net.pt", map_location=where)
+    assert {v.device for v in loaded.values()} == {gpus[2]}
+    held = torch.vgpu.memory_allocated(2) - before
+    assert held == (len(loaded) - 1) * 512  # the tied weights once
+    loaded["0.weight"].fill_(3)
+    assert loaded["1.weight"].tolist() == [[3] * 3] * 3
+    net = copy.deepcopy(tied).to(gpus[2])
+    net.load_state_dict(loaded)
+    assert_close(net[0].bias.detach().cpu(), tied[0].bias.detach().cpu())
+    del loaded, net
+    assert torch.vgpu.memory_allocated(2) == before
+
+
+def test_whole_modules_and_attributes(gpus, tied, tmp_path):
+    tied[0].weight.remark = "kept"
+    torch.save(tied, tmp_path / "net.pt")
+    for where, device in ((None, "cpu"), ("vgpu:3", "vgpu:3")):
+        net = torch.load(tmp_path / "net.pt", map_location=where, weights_only=False)
+        assert {str(p.device) for p in net.parameters()} == {device}
+        assert all(isinstance(p, nn.Parameter) and p.requires_grad for p in net.parameters())
+        assert net[0].weight is net[1].weight
+        assert net[0].weight.remark == "kept"
+        net(torch.ones(2, 3, device=device)).sum().backward()
+
+
+def test_views_share_memory_after_loading(gpus, tmp_path):
+    x = torch.arange(6.0, device=gpus[0])
+    torch.save([x, x[1:3], x.view(2, 3).t()], tmp_path / "views.pt")
+    for where in (None, gpus[1]):
+        whole, part, turned = torch.load(tmp_path / "views.pt", map_location=where)
+        whole[1] = 9
+        assert (part[0], turned[1, 0], turned.stride()) == (9, 9, (1, 3))
+    assert x[1] == 1
+
+
+def test_an_optimizer_goes_on_from_a_checkpoint(gpus, tied, tmp_path):
+    optimizer = torch.optim.Adam(tied.parameters())
+    train_one_step(tied, optimizer, gpus[1])
+    torch.save(optimizer.state_dict(), tmp_path / "adam.pt")
+    second = torch.optim.Adam(tied.parameters())
+    second.load_state_dict(torch.load(tmp_path / "adam.pt"))
+    moments = [o.state[tied[0].weight]["exp_avg"] for o in (optimizer, second)]
+    assert moments[1].device == gpus[1]
+    assert_close(moments[1].cpu(), moments[0].cpu())
+
+
+def test_loading_where_no_such_device_is(gpus, tied, tmp_path):
+    torch.save(tied.state_dict(), tmp_path / "net.pt")
+    with pytest.raises(RuntimeError, match="there is no vgpu:77"):
+        torch.load(tmp_path / "net.pt", map_location="vgpu:77")
+
+
+def test_pickles_are_of_the_host(gpus):
+    x = torch.arange(3.0, device=gpus[1], requires_grad=True)
+    twin = pickle.loads(pickle.dumps(x))
+    assert (type(twin), twin.device.type, twin.requires_grad) == (torch.Tensor, "cpu", True)
+    twin.detach()[0] = 5
+    assert x.tolist() == [0, 1, 2]
+
+
+def test_deep_copies(gpus, tied):
+    tied(torch.randn(4, 3, device=gpus[1])).square().sum().backward()
+    twin = copy.deepcopy(tied)
+    assert twin[0].weight is twin[1].weight
+    assert all(isinstance(p, nn.Parameter) for p in twin.parameters())
+    assert twin[2].running_mean.device == gpus[1]
+    assert_close(twin[0].weight.grad.cpu(), tied[0].weight.grad.cpu())
+    with torch.no_grad():
+        twin[0].weight.zero_()
+        twin[2].weight.grad.zero_()
+    assert tied[0].weight.abs().sum() > 0
+    assert tied[2].weight.grad.abs().sum() > 0
+
+
+def test_deep_copies_keep_what_shares_memory(gpus):
+    x = torch.zeros(4, device=gpus[0])
+    whole, part, again = copy.deepcopy([x, x[:2], x])
+    whole[0] = 1
+    assert part[0] == 1
+    assert again is whole
+    assert x[0] == 0
+    with pytest.raises(RuntimeError, match="graph leaves"):
+        copy.deepcopy(x.requires_grad_() * 2)

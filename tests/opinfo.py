@@ -264,11 +264,10 @@ def report(verdicts: dict[int, dict[str, str]]) -> bool:
     for what, goal in (("forward", FORWARD_GOAL), ("gradient", GRADIENT_GOAL)):
         judged = {n: v[what] for n, v in sorted(verdicts.items()) if v[what] not in NOT_JUDGED}
         failed = {n: why for n, why in judged.items() if why != OK}
-        rate = 1 - len(failed) / len(judged)
+        passed = len(judged) - len(failed)
+        rate = passed / len(judged)
         met &= rate >= goal
-        print(
-            f"{what}: {len(judged) - len(failed)} of {len(judged)} operators, {rate:.2%} (goal {goal:.1%})"
-        )
+        print(f"{what}: {passed} of {len(judged)} operators, {rate:.2%} (goal {goal:.1%})")
         for number, why in failed.items():
             print(f"  {ops[number].full_name}: {why}")
     for reason in (RANDOM, NO_CPU):

@@ -1,17 +1,21 @@
 """What a virtual GPU costs on this machine: a LeNet step against plain CPU, an operation of shapes.
 
-Both run the same step (batch 256, forward, backward, SGD by hand) in one process, in turns, so that
-whatever else the machine does meets both; medians are compared.
+Both run the step of lesson 03 (batch 256, forward, backward, SGD by hand) in one process, in turns,
+so that whatever else the machine does meets both; medians are compared.
 """
 
 import argparse
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from machine import this_machine
+from torch import nn
 from torch.nn import functional as F
 
 import d2lpar as par
@@ -19,31 +23,24 @@ import d2lpar as par
 BATCH = 256
 STEP_GOAL = 1.15  # times the CPU's step
 OPERATION_GOAL_US = 40
-SHAPES = [(20, 1, 3, 3), (20,), (50, 20, 5, 5), (50,), (128, 800), (128,), (10, 128), (10,)]
 
 
-def lenet(X: torch.Tensor, params: list[torch.Tensor]) -> torch.Tensor:
-    W1, b1, W2, b2, W3, b3, W4, b4 = params
-    h = F.avg_pool2d(F.relu(F.conv2d(X, W1, b1)), 2)
-    h = F.avg_pool2d(F.relu(F.conv2d(h, W2, b2)), 2).flatten(1)
-    return F.linear(F.relu(F.linear(h, W3, b3)), W4, b4)
+def lesson_03() -> SimpleNamespace:
+    """The functions that the lesson's cells define."""
+    sys.path.append(str(Path(__file__).parents[1] / "notebooks"))
+    from cells import functions
+
+    loss = nn.CrossEntropyLoss(reduction="none")
+    return functions("03", torch=torch, F=F, par=par, loss=loss)
 
 
-def make_step(device: torch.device | str) -> Callable[[], None]:
-    """One training step on fixed data, to be called again and again."""
+def make_step(lesson: SimpleNamespace, device: torch.device | str) -> Callable[[], None]:
+    """One training step of lesson 03 on fixed data, to be called again and again."""
     torch.manual_seed(0)
-    params = [(torch.randn(s) * 0.1).to(device).requires_grad_() for s in SHAPES]
+    replica = lesson.get_params(lesson.init_params(scale=0.1), device)
     X = torch.rand(BATCH, 1, 28, 28).to(device)
     y = torch.randint(10, (BATCH,)).to(device)
-
-    def step() -> None:
-        F.cross_entropy(lenet(X, params), y, reduction="none").sum().backward()
-        with torch.no_grad():
-            for p in params:
-                p -= 0.1 / BATCH * p.grad
-                p.grad.zero_()
-
-    return step
+    return lambda: lesson.train_batch(X, y, [replica], [device], 0.1)
 
 
 def seconds(step: Callable[[], None]) -> float:
@@ -58,10 +55,10 @@ def compare(steps: list[Callable[[], None]], rounds: int) -> list[float]:
     return [statistics.median(column) for column in zip(*times[3:], strict=True)]
 
 
-def operation_us(device: torch.device, rounds: int) -> float:
+def operation_us(lesson: SimpleNamespace, device: torch.device, rounds: int) -> float:
     """Microseconds that it takes to simulate an operation when only shapes are computed."""
     with par.shape_only():
-        step = make_step(device)
+        step = make_step(lesson, device)
         step()
         with par.record() as timeline:
             step()
@@ -77,8 +74,10 @@ def main() -> None:
     os.environ["D2LPAR_BACKING"] = "cpu"
     torch.set_num_threads(1)
     device, *_ = par.devices(2, kind="virtual", verbose=False)
-    cpu_s, virtual_s = compare([make_step("cpu"), make_step(device)], options.rounds)
-    ratio, each_us = virtual_s / cpu_s, operation_us(device, options.rounds)
+    lesson = lesson_03()
+    steps = [make_step(lesson, place) for place in ("cpu", device)]
+    cpu_s, virtual_s = compare(steps, options.rounds)
+    ratio, each_us = virtual_s / cpu_s, operation_us(lesson, device, options.rounds)
     print(f"virtual GPUs on {this_machine()}")
     print(f"{'LeNet step, batch 256, plain CPU':<40}{cpu_s * 1e3:>8.2f} ms")
     print(f"{'LeNet step, batch 256, one vgpu':<40}{virtual_s * 1e3:>8.2f} ms")

@@ -1,32 +1,22 @@
 """k devices equal one: the training step as lesson 03 defines it, and as the package helps to."""
 
-import ast
-from pathlib import Path
 from types import SimpleNamespace
 
-import nbformat
 import pytest
 import torch
+from cells import functions
 from torch import nn
 from torch.nn import functional as F
 
 import d2lpar as par
 
-LESSON = Path(__file__).parents[1] / "notebooks" / "03_multi_gpu_from_scratch.ipynb"
 STEPS, LR = 4, 0.2
 
 
 @pytest.fixture(scope="module")
 def lesson() -> SimpleNamespace:
-    """The functions of lesson 03, taken from its cells: there is no other copy of them."""
-    namespace = {"torch": torch, "F": F, "par": par}
-    for cell in nbformat.read(LESSON, as_version=4).cells:
-        if cell.cell_type == "code":
-            tree = ast.parse(cell.source)
-            tree.body = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-            exec(compile(tree, LESSON.name, "exec"), namespace)
-    namespace["loss"] = nn.CrossEntropyLoss(reduction="none")
-    return SimpleNamespace(**namespace)
+    loss = nn.CrossEntropyLoss(reduction="none")
+    return functions("03", torch=torch, F=F, par=par, loss=loss)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import torch
 
 import d2lpar as par
 from d2lpar import machines
-from d2lpar.timing import now_s
 
 ROOT = str(Path(__file__).parents[1])
 

@@ -64,6 +64,7 @@ test-compat: test-torch-2.10 test-torch-2.13  ## Unit tests with older builds of
 test-torch-%: build/torch-%/ready
 	build/torch-$*/bin/python -m pytest -n $(workers)
 
+.PRECIOUS: build/torch-%/ready
 # pip, not uv: where an administrator offers a CPU-only wheel, it is pip that was told.
 build/torch-%/ready: pyproject.toml | setup
 	$(python) -m uv venv --quiet --clear --seed --python 3.11 build/torch-$*

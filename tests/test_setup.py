@@ -52,7 +52,7 @@ def test_the_lock_pins_all_that_the_course_asks_for():
 
 @pytest.mark.parametrize("name", ["requirements.lock", "environment.yml", "Makefile", ".ci/run"])
 def test_no_file_names_a_registry_or_a_path_of_one_machine(name):
-    assert not re.search(r"https?:|file:|/home/|/root/|/tmp/", (ROOT / name).read_text())
+    assert not re.search(r"https?:|file:|/(home|root|tmp)/", (ROOT / name).read_text())
 
 
 def test_set_up_is_readable_to_the_pythons_that_it_refuses():

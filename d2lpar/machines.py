@@ -50,7 +50,7 @@ class Host:
     name: str
     dispatch_s: float = 7 * MICRO
     view_s: float = 2 * MICRO
-    source: str = "typical eager PyTorch on a server processor; `d2lpar` measures it on yours"
+    source: str = "assumed, not measured: the order of magnitude of eager PyTorch on a server"
 
 
 @dataclass(frozen=True)

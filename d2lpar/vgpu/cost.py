@@ -15,9 +15,9 @@ from torch.utils.flop_counter import flop_registry
 
 from ..machines import Accelerator
 
-# What programs reach of the catalogue's peaks. These are all the fitted constants there are.
-MATMUL_EFFICIENCY = 0.89  # 13.9 of 15.7 TFLOP/s in the textbook's products of 4000 x 4000
-MEMORY_EFFICIENCY = 0.8  # of peak bandwidth, for streaming kernels
+# What programs reach of the catalogue's peaks, the same on every machine.
+MATMUL_EFFICIENCY = 0.89  # fitted: 13.9 of 15.7 TFLOP/s in the textbook's products of 4000 x 4000
+MEMORY_EFFICIENCY = 0.8  # of peak bandwidth, for streaming kernels: assumed, not fitted
 
 
 class Cost(NamedTuple):

@@ -17,6 +17,7 @@ _HOME = {
     "Benchmark": "timing",
     "measure": "timing",
     "clock_name": "timing",
+    "trace_graph": "graphs",
     "record": "simulation",
     "shape_only": "simulation",
     "simulate": "simulation",

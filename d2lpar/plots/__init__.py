@@ -1,6 +1,7 @@
 """Pictures of a lesson: live curves, Gantt charts, image grids and figures with sliders."""
 
 from .gantt_chart import gantt
+from .graph_chart import graph
 from .image_grid import images
 from .live import LivePlot
 from .picture import Picture
@@ -9,5 +10,5 @@ from .style import BLUE, FONT_PT, GREEN, INK, ORANGE, PALE, VERMILION
 
 __all__ = [
     "BLUE", "FONT_PT", "GREEN", "INK", "ORANGE", "PALE", "VERMILION",
-    "LivePlot", "Picture", "SliderFigure", "gantt", "images", "slider_figure",
+    "LivePlot", "Picture", "SliderFigure", "gantt", "graph", "images", "slider_figure",
 ]  # fmt: skip

@@ -2,6 +2,11 @@
 
 LIVE = "Curves of {curves} over {xlabel}"
 NO_POINTS = "no points yet"
+GRAPH = "Dependency graph of {operations} operations on {places}"
+NODES = {
+    "input": "input", "copy": "copy", "host": "on the host", "device": "on a device",
+}  # fmt: skip
+LONGEST_CHAIN = "longest chain"
 GANTT = "Gantt chart of {rows}"
 GANTT_ALT = "{summary} · {spans} spans in {length}"
 IMAGES = "{count} labelled images"
@@ -20,6 +25,7 @@ ERROR_FPS = "max_fps must be positive, not {fps!r}"
 ERROR_LIMITS = "{axis} must be two different finite numbers or None, not {limits!r}"
 ERROR_CLOSED = "this plot is not open: use it inside `with LivePlot(...) as plot:`"
 ERROR_NO_SPANS = "there is no span to draw: run something on the timeline first, or widen window_s"
+ERROR_NO_NODES = "there is no operation to draw: trace some first"
 ERROR_IMAGES = "images need the shape [N, 1, H, W] or [N, H, W] with N >= 1, not {shape}"
 ERROR_LABELS = "{images} images need as many labels, not {labels}"
 ERROR_NAMES = "label {label} has no name: names holds {count}"

@@ -1,0 +1,184 @@
+"""The dependency graph of a program, traced while it runs: which operation needs whose result.
+
+Data flows through memory: an operation depends on whoever last wrote what it reads. Views and mere
+reservations of memory are no operations of their own here; what they show has been written by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import networkx
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+HOST = "host"
+
+
+@dataclass(frozen=True)
+class Node:
+    """An operation, or a tensor from before the trace (`is_input`), and where it is.
+
+    `place` is "host", a device ("vgpu:0"), or for a copy between two of them the one it ends on.
+    """
+
+    number: int
+    name: str
+    place: str
+    is_input: bool = False
+    is_copy: bool = False
+
+
+@dataclass
+class Graph:
+    """Nodes in the order in which they ran; `edges` are pairs (earlier, later) of their numbers."""
+
+    nodes: list[Node] = field(default_factory=list)
+    edges: set[tuple[int, int]] = field(default_factory=set)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    @property
+    def operations(self) -> list[Node]:
+        """The nodes that are no inputs."""
+        return [node for node in self.nodes if not node.is_input]
+
+    @property
+    def places(self) -> list[str]:
+        return sorted({node.place for node in self.nodes}, key=lambda p: (p != HOST, p))
+
+    def digraph(self) -> networkx.DiGraph:
+        """The same as a networkx graph of node numbers, for its algorithms."""
+        graph = networkx.DiGraph()
+        graph.add_nodes_from(range(len(self.nodes)))
+        graph.add_edges_from(self.edges)
+        return graph
+
+    def generations(self) -> list[list[Node]]:
+        """Nodes that could run at the same time, if there were places enough; inputs first."""
+        found = networkx.topological_generations(self.digraph())
+        return [[self.nodes[number] for number in sorted(level)] for level in found]
+
+    def longest_chain(self) -> list[Node]:
+        """Operations each of which needs the one before: no machine does them at once."""
+        chain = networkx.dag_longest_path(self.digraph())
+        return [self.nodes[n] for n in chain if not self.nodes[n].is_input]
+
+    def depends(self, later: Node, earlier: Node) -> bool:
+        """Whether `later` needs the result of `earlier`, perhaps by way of others."""
+        return networkx.has_path(self.digraph(), earlier.number, later.number)
+
+
+@contextmanager
+def trace_graph(**inputs: torch.Tensor) -> Iterator[Graph]:
+    """`with trace_graph(X=X, W=W) as graph:` notes every operation of the block, backward too.
+
+    The keywords name tensors from before the block; others appear by their shapes when they are
+    first read. Works on every device. Only this thread is traced.
+    """
+    tracer = _Tracer()
+    for name, tensor in inputs.items():
+        tracer.add_input(tensor, name)
+    with tracer:
+        yield tracer.graph
+
+
+class _Tracer(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.graph = Graph()
+        self._writers: dict[int, int] = {}  # storage -> the node that wrote it last
+        self._readers: dict[int, set[int]] = {}  # storage -> the nodes that read that
+        self._kept: list[object] = []  # or a new storage might get the number of an old one
+
+    def add_input(self, tensor: torch.Tensor, name: str) -> int:
+        node = self._add(name, _place(tensor), is_input=True)
+        self._writers[self._storage(tensor)] = node.number
+        return node.number
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        outputs = func(*args, **kwargs)
+        if not _is_silent(func):
+            self._note(func, [*args, *kwargs.values()], outputs)
+        return outputs
+
+    def _note(self, func: torch._ops.OpOverload, arguments: list, outputs: object) -> None:
+        reads = list(_tensors(arguments))
+        results = list(_tensors([outputs]))
+        written = _written(func, arguments)
+        needed = {self._writer(t) for t in reads if not (_only_overwrites(func) and t is reads[0])}
+        place = _place((written or results or reads or [torch.empty(0)])[0])
+        crosses = any(_place(t) != place for t in reads)
+        node = self._add(_name(func, crosses), place, is_copy=crosses)
+        for tensor in written:
+            needed |= self._readers.get(self._storage(tensor), set())
+        self.graph.edges |= {(other, node.number) for other in needed if other != node.number}
+        for tensor in reads:
+            self._readers.setdefault(self._storage(tensor), set()).add(node.number)
+        for tensor in (*written, *results):
+            key = self._storage(tensor)
+            self._writers[key] = node.number
+            self._readers[key] = set()
+
+    def _writer(self, tensor: torch.Tensor) -> int:
+        known = self._writers.get(self._storage(tensor))
+        shape = " × ".join(map(str, tensor.shape)) or "scalar"
+        return self.add_input(tensor, shape) if known is None else known
+
+    def _add(self, name: str, place: str, **kind: bool) -> Node:
+        node = Node(len(self.graph), name, place, **kind)
+        self.graph.nodes.append(node)
+        return node
+
+    def _storage(self, tensor: torch.Tensor) -> int:
+        """What is the same for a tensor and its views: its share of a device, or its storage."""
+        share = getattr(tensor, "_allocation", None)
+        if share is None:
+            share = tensor.untyped_storage()
+            self._kept.append(share)
+            return share._cdata
+        self._kept.append(share)
+        return id(share)
+
+
+def _is_silent(func: torch._ops.OpOverload) -> bool:
+    schema = func._schema
+    aliases = [r.alias_info for r in schema.returns]
+    is_view = bool(aliases) and all(a is not None and not a.is_write for a in aliases)
+    silent = ("empty", "detach", "_unsafe_view", "is_same_size", "_has_compatible")
+    return is_view or schema.name.removeprefix("aten::").startswith(silent)
+
+
+def _name(func: torch._ops.OpOverload, crosses: bool) -> str:
+    return "copy" if crosses else func._schema.name.split("::")[1].strip("_")
+
+
+def _only_overwrites(func: torch._ops.OpOverload) -> bool:
+    """Whether the first argument is written without having been read."""
+    return func._schema.name in ("aten::copy_", "aten::zero_", "aten::fill_")
+
+
+def _written(func: torch._ops.OpOverload, arguments: list) -> list[torch.Tensor]:
+    """The arguments that the operation changes in place."""
+    changed = [
+        value
+        for argument, value in zip(func._schema.arguments, arguments, strict=False)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    return list(_tensors(changed))
+
+
+def _place(tensor: torch.Tensor) -> str:
+    return HOST if tensor.device.type == "cpu" else str(tensor.device)
+
+
+def _tensors(values: object) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)

@@ -1,0 +1,128 @@
+"""Traced dependency graphs, against graphs written down by hand."""
+
+import networkx
+import pytest
+import torch
+
+import d2lpar as par
+from d2lpar import plots
+
+
+@pytest.fixture(autouse=True)
+def devices():
+    return par.devices(2, kind="virtual", verbose=False)
+
+
+def named_edges(graph):
+    """Edges as pairs of names; operations of one name are numbered in the order they ran."""
+    seen, names = {}, []
+    for node in graph.nodes:
+        seen[node.name] = seen.get(node.name, 0) + 1
+        names.append(f"{node.name} {seen[node.name]}")
+    return {(names[a], names[b]) for a, b in graph.edges}
+
+
+@pytest.mark.parametrize("device", ["cpu", "vgpu:0"])
+def test_two_initialisations_do_not_depend_on_each_other(device):
+    with par.trace_graph() as graph:
+        a = torch.ones(2, device=device)
+        b = torch.ones(2, device=device)
+        a + b
+    assert named_edges(graph) == {("ones 1", "add 1"), ("ones 2", "add 1")}
+    assert [len(level) for level in graph.generations()] == [2, 1]
+    first, second, total = graph.nodes
+    assert graph.depends(total, first)
+    assert not graph.depends(second, first)
+
+
+@pytest.mark.parametrize("device", ["cpu", "vgpu:1"])
+def test_writing_in_place_comes_after_those_who_read(device):
+    w = torch.ones(3, device=device)
+    with par.trace_graph(w=w) as graph:
+        double = w * 2  # reads w
+        w -= 1  # must wait for that
+        w + double
+    assert named_edges(graph) == {
+        ("w 1", "mul 1"),
+        ("w 1", "sub 1"),
+        ("mul 1", "sub 1"),
+        ("mul 1", "add 1"),
+        ("sub 1", "add 1"),
+    }
+
+
+def test_views_are_no_operations_and_pass_dependencies_on():
+    x = torch.ones(4, 4, device="vgpu:0")
+    with par.trace_graph(x=x) as graph:
+        row = x.t()[1]
+        row.zero_()
+        x.sum()
+    assert [node.name for node in graph.operations] == ["zero", "sum"]
+    assert ("zero 1", "sum 1") in named_edges(graph)
+
+
+def test_what_is_only_overwritten_is_not_read():
+    with par.trace_graph() as graph:
+        target = torch.zeros(2)
+        target.copy_(torch.ones(2))
+    assert named_edges(graph) == {("ones 1", "copy 1")}
+
+
+def test_copies_end_where_their_result_is():
+    x = torch.ones(2)
+    with par.trace_graph(x=x) as graph:
+        x.to("vgpu:1").to("vgpu:0").cpu()
+    assert [(n.name, n.place, n.is_copy) for n in graph.operations] == [
+        ("copy", "vgpu:1", True),
+        ("copy", "vgpu:0", True),
+        ("copy", "host", True),
+    ]
+    assert len(graph.longest_chain()) == 3
+
+
+def test_backward_is_traced_and_devices_are_independent(devices):
+    w = torch.ones(3, 3)
+    with par.trace_graph(w=w) as graph:
+        for device in devices:
+            replica = w.to(device).requires_grad_()
+            (replica @ replica).sum().backward()
+    work = [[n for n in graph.operations if n.place == str(d)] for d in devices]
+    assert [n.name for n in work[0]] == [n.name for n in work[1]]
+    assert sum(n.name == "mm" for n in work[0]) == 3  # one forward, two backward
+    assert not any(graph.depends(b, a) for a in work[0] for b in work[1])
+
+
+def test_the_trace_is_a_graph_without_cycles():
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    net.to("vgpu:0")
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    with par.trace_graph() as graph:
+        for _ in range(2):
+            optimizer.zero_grad()
+            net(torch.ones(2, 4, device="vgpu:0")).sum().backward()
+            optimizer.step()
+    assert networkx.is_directed_acyclic_graph(graph.digraph())
+    assert all(a < b for a, b in graph.edges)
+
+
+def test_unnamed_inputs_appear_by_their_shape():
+    x = torch.ones(5, 7)
+    with par.trace_graph() as graph:
+        x.exp()
+    assert [(n.name, n.is_input) for n in graph.nodes] == [("5 × 7", True), ("exp", False)]
+
+
+def test_a_picture_names_operations_and_places():
+    with par.trace_graph() as graph:
+        torch.ones(2).to("vgpu:0").neg()
+    picture = plots.graph(graph, note="traced")
+    assert picture.summary == "Dependency graph of 3 operations on host, vgpu:0 · traced"
+    words = {text.get_text() for text in picture.axes[0].texts}
+    assert {"ones", "copy", "neg"} <= words
+
+
+def test_an_empty_graph_cannot_be_drawn():
+    with par.trace_graph() as graph:
+        pass
+    with pytest.raises(ValueError, match="no operation to draw"):
+        plots.graph(graph)

@@ -14,7 +14,7 @@ VIRTUAL, REAL = "virtual", "real"
 def devices(
     n: int = 1,
     *,
-    machine: str | machines.Machine | None = None,
+    machine: machines.Named = None,
     kind: str | None = None,
     verbose: bool = True,
 ) -> list[torch.device]:
@@ -22,8 +22,8 @@ def devices(
 
     `kind` ("real" or "virtual") insists on one of the two; the environment variable
     D2LPAR_DEVICES does so for calls that leave it out. `machine` is what virtual devices simulate
-    (a name of the catalogue or a `Machine`; D2LPAR_MACHINE, then the textbook's two V100): it is
-    extended by accelerators like its first if `n` asks for more than it has. Asking again for
+    (a name, a file or a `Machine`, see `machines.machine`; D2LPAR_MACHINE, then the textbook's two
+    V100): it is extended by accelerators like its first if `n` asks for more. Asking again for
     the same machine, also for more of it, goes on with its clock, memories and tensors. Another
     machine starts with its clock at zero; what tensors hold by then is in its memories too. In a
     `simulate` block the devices are those of the block.
@@ -58,7 +58,7 @@ def backing_device(found: int) -> torch.device:
     return torch.device(os.environ.get("D2LPAR_BACKING") or ("cuda:0" if found else "cpu"))
 
 
-def _virtual(n: int, which: str | machines.Machine | None, found: int) -> list[torch.device]:
+def _virtual(n: int, which: machines.Named, found: int) -> list[torch.device]:
     from .vgpu import backend, runtime
 
     if runtime.is_simulated():
@@ -69,9 +69,7 @@ def _virtual(n: int, which: str | machines.Machine | None, found: int) -> list[t
     return [torch.device("vgpu", i) for i in range(n)]
 
 
-def _check_simulated(
-    n: int, which: str | machines.Machine | None, simulated: machines.Machine
-) -> None:
+def _check_simulated(n: int, which: machines.Named, simulated: machines.Machine) -> None:
     """ValueError if a `simulate` block is asked for devices that it does not have."""
     wanted = simulated if which is None else machines.machine(which)
     count = len(simulated.accelerators)

@@ -1,154 +1,129 @@
-"""The machines that can be simulated: their parts, in units that the names say.
-
-Every figure of the catalogue is the one that its source prints; what a program reaches of it is
-the business of the efficiencies in `d2lpar.vgpu.cost`.
-"""
+"""Which machine is meant: one of the catalogue or part of it, a cluster, a file, this machine."""
 
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, field, replace
+import math
+import os
+import re
+from dataclasses import replace
 
-TERA = 1e12
-GIGA = 1e9
-MICRO = 1e-6
+from . import calibration, machine_files
+from .calibration import Calibration
+from .catalogue import A100, ACCELERATORS, CATALOGUE, DEFAULT, H100, NETWORKS, V100
+from .hardware import Accelerator, Host, Link, Machine
 
+__all__ = [
+    "A100",
+    "ACCELERATORS",
+    "CATALOGUE",
+    "DEFAULT",
+    "H100",
+    "NETWORKS",
+    "V100",
+    "Accelerator",
+    "Host",
+    "Link",
+    "Machine",
+    "Named",
+    "load",
+    "machine",
+    "save",
+    "this_machine",
+]
 
-@dataclass(frozen=True)
-class Accelerator:
-    """One GPU: peak arithmetic by data type, and its own memory."""
+Named = str | os.PathLike | Machine | Calibration | None
+THIS_MACHINE = calibration.NAME
+MOST_ACCELERATORS = 2**16
+EXAMPLE_CLUSTER = "64x8x-p100-dgx1-25gbe"
 
-    name: str
-    flops_per_s: dict[str, float]
-    memory_bytes_per_s: float
-    memory_bytes: int
-    kernel_latency_s: float = 3 * MICRO
-    source: str = ""
+# 64x8x-p100-dgx1-4xib-edr: nodes, a machine, and each node's ports to a network.
+_CLUSTER = re.compile(
+    rf"(?P<nodes>\d+)x(?P<node>\d+x-.+)-(?:(?P<ports>\d+)x)?(?P<network>{'|'.join(NETWORKS)})"
+)
+_IN_NODES = re.compile(r"\d+x\d+x-")
+_COUNTED = re.compile(r"(?P<count>\d+)x-(?P<kind>.+)")
 
-    def rate(self, dtype: str) -> float:
-        """Peak FLOP/s for a data type ("float32"); others than its source has run as fp32."""
-        return self.flops_per_s.get(dtype, self.flops_per_s["float32"])
-
-
-@dataclass(frozen=True)
-class Link:
-    """One direction of a connection: a copy takes `latency_s + bytes / bytes_per_s`."""
-
-    name: str
-    latency_s: float
-    bytes_per_s: float
-    source: str = ""
-
-    def seconds(self, nbytes: int) -> float:
-        return self.latency_s + nbytes / self.bytes_per_s
-
-
-@dataclass(frozen=True)
-class Host:
-    """What the processor needs to queue work: `dispatch_s` for a kernel, `view_s` for a view."""
-
-    name: str
-    dispatch_s: float = 7 * MICRO
-    view_s: float = 2 * MICRO
-    source: str = "assumed, not measured: the order of magnitude of eager PyTorch on a server"
+load, save = machine_files.load, machine_files.save
 
 
-@dataclass(frozen=True)
-class Machine:
-    """Accelerators on a host. `peer` joins any two of them directly; None sends through the host.
+def machine(which: Named = None) -> Machine:
+    """The machine that is meant by a name, a file or an object; None means the textbook's.
 
-    Every accelerator has a link of its own to the host (`host_link`) and, with `peer`, a port of
-    its own; both are full duplex.
+    Names are those of `CATALOGUE` ("8x-a100-nvswitch"); the same with fewer accelerators
+    ("1x-a100-nvswitch"); clusters of one network port a node or several ("64x8x-p100-dgx1-25gbe",
+    "64x8x-p100-dgx1-4xib-edr", the networks being those of `NETWORKS`); and "this machine" once it
+    was calibrated. A name with a folder in it or with the ending .json is a file's, as `save` or
+    `Calibration.save` wrote it.
+
+    Raises ValueError for an unknown name, with the names that are close, and for a file that is
+    missing or wrong, with what is wrong.
     """
-
-    name: str
-    accelerators: tuple[Accelerator, ...]
-    host: Host
-    host_link: Link
-    peer: Link | None = None
-    source: str = ""
-    notes: str = field(default="", compare=False)
-
-    def with_accelerators(self, count: int) -> Machine:
-        """The same machine with `count` accelerators: its own, then more like its first."""
-        if count < 1:
-            raise ValueError(f"a machine needs at least one accelerator, not {count}")
-        if count == len(self.accelerators):
-            return self
-        more = (self.accelerators[0],) * (count - len(self.accelerators))
-        return replace(self, accelerators=(self.accelerators + more)[:count])
-
-    def is_like(self, other: Machine) -> bool:
-        """Whether the two differ in the number of their accelerators at most."""
-        count = max(len(self.accelerators), len(other.accelerators))
-        return self.with_accelerators(count) == other.with_accelerators(count)
-
-    def with_peer(self, peer: Link | None) -> Machine:
-        """The same machine with another link between its accelerators."""
-        return replace(self, peer=peer)
-
-
-V100 = Accelerator(
-    "V100-SXM2-16GB",
-    {"float32": 15.7 * TERA, "float16": 125 * TERA, "float64": 7.8 * TERA},
-    memory_bytes_per_s=900 * GIGA,
-    memory_bytes=16 * 10**9,
-    source="NVIDIA Tesla V100 datasheet (2018)",
-)
-A100 = Accelerator(
-    "A100-SXM4-40GB",
-    {
-        "float32": 19.5 * TERA,
-        "float16": 312 * TERA,
-        "bfloat16": 312 * TERA,
-        "float64": 9.7 * TERA,
-    },
-    memory_bytes_per_s=1555 * GIGA,
-    memory_bytes=40 * 10**9,
-    source="NVIDIA A100 Tensor Core GPU datasheet (2021)",
-)
-
-PCIE3_X16 = Link("PCIe 3.0 x16", 5 * MICRO, 15.75 * GIGA, "PCI Express base specification 3.0")
-PCIE4_X16 = Link("PCIe 4.0 x16", 5 * MICRO, 31.5 * GIGA, "PCI Express base specification 4.0")
-NVLINK2_PAIR = Link("NVLink 2, one link", 5 * MICRO, 25 * GIGA, "NVIDIA V100 white paper (2017)")
-NVSWITCH_V100 = Link(
-    "NVLink 2 on NVSwitch", 5 * MICRO, 150 * GIGA, "NVIDIA V100 white paper (2017)"
-)
-NVSWITCH_A100 = Link(
-    "NVLink 3 on NVSwitch", 5 * MICRO, 300 * GIGA, "NVIDIA A100 white paper (2020)"
-)
-
-XEON = Host("Xeon server")
-
-CATALOGUE = {
-    machine.name: machine
-    for machine in (
-        Machine(
-            "2x-v100-textbook",
-            (V100,) * 2,
-            XEON,
-            PCIE3_X16,
-            NVLINK2_PAIR,
-            source="d2l.ai does not name its box; 13.9 TFLOP/s in fp32 is 89 % of this card's peak",
-            notes="SXM2 is assumed: the cloud that the textbook is built on has no other",
-        ),
-        Machine("8x-v100-pcie", (V100,) * 8, XEON, PCIE3_X16, PCIE3_X16, source="assumed"),
-        Machine("16x-v100-nvswitch", (V100,) * 16, XEON, PCIE3_X16, NVSWITCH_V100, source="DGX-2"),
-        Machine("8x-a100-nvswitch", (A100,) * 8, XEON, PCIE4_X16, NVSWITCH_A100, source="DGX A100"),
-    )
-}
-DEFAULT = "2x-v100-textbook"
-
-
-def machine(which: str | Machine | None = None) -> Machine:
-    """A machine by its catalogue name, or as it is; None means the textbook's.
-
-    Raises ValueError for an unknown name, with the names that are close.
-    """
+    if which is None:
+        return CATALOGUE[DEFAULT]
     if isinstance(which, Machine):
         return which
-    name = DEFAULT if which is None else which
-    if name not in CATALOGUE:
-        close = difflib.get_close_matches(name, CATALOGUE, n=3, cutoff=0.3) or list(CATALOGUE)
-        raise ValueError(f"no machine is called {name!r}; there is {', '.join(map(repr, close))}")
-    return CATALOGUE[name]
+    if isinstance(which, Calibration):
+        return which.machine()
+    if isinstance(which, os.PathLike) or (isinstance(which, str) and _is_path(which)):
+        return load(which)
+    if not isinstance(which, str):
+        raise ValueError(f"a machine is a name, a file or a Machine, not {which!r}")
+    if which == THIS_MACHINE:
+        return this_machine()
+    return _cluster(which) or _single(which)
+
+
+def this_machine() -> Machine:
+    """The machine that this is, as it was calibrated. Raises ValueError if it was not."""
+    return Calibration.load().machine()
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith(".json") or "/" in name or os.sep in name
+
+
+def _single(name: str) -> Machine:
+    """A machine of the catalogue, or one with fewer accelerators."""
+    if name in CATALOGUE:
+        return CATALOGUE[name]
+    match = _COUNTED.fullmatch(name)
+    for whole in CATALOGUE.values() if match else ():
+        if whole.name.partition("x-")[2] == match["kind"]:
+            most, count = len(whole.accelerators), int(match["count"])
+            if not 1 <= count <= most:
+                raise ValueError(f"{whole.name} has 1 to {most} accelerators, not {count}")
+            return replace(whole.with_accelerators(count), name=name)
+    raise ValueError(f"no machine is called {name!r}; there is {', '.join(_close(name))}")
+
+
+def _close(name: str) -> list[str]:
+    """The names that somebody who wrote `name` may have meant; all of them if none is close."""
+    names = [*CATALOGUE, THIS_MACHINE]
+    bare = name.lower().replace("-", "")
+    close = [known for known in names if bare and bare in known.replace("-", "")]
+    close = close or difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
+    return [repr(known) for known in close or names]
+
+
+def _cluster(name: str) -> Machine | None:
+    """A cluster if `name` is that of one."""
+    if not _IN_NODES.match(name):
+        return None
+    match = _CLUSTER.fullmatch(name)
+    if match is None:
+        raise ValueError(
+            f"no cluster is called {name!r}: it takes nodes, a machine and a network, as in "
+            f"{EXAMPLE_CLUSTER!r}; networks are {', '.join(NETWORKS)}"
+        )
+    node = _single(match["node"])
+    nodes, ports, size = int(match["nodes"]), int(match["ports"] or 1), len(node.accelerators)
+    if not 1 <= nodes * size <= MOST_ACCELERATORS:
+        raise ValueError(
+            f"{name} must have 1 to {MOST_ACCELERATORS} accelerators, not {nodes * size}"
+        )
+    if not 1 <= ports <= size:
+        raise ValueError(f"a node of {name} has 1 to {size} network ports, not {ports}")
+    return node.cluster(
+        nodes, NETWORKS[match["network"]], network_shared_by=math.ceil(size / ports), name=name
+    )

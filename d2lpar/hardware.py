@@ -1,0 +1,241 @@
+"""The parts of a machine: accelerators, links, hosts, in units that the names say.
+
+Rates are those of a source, usually peaks; what a program reaches of them is the business of
+`d2lpar.vgpu`. Where they were measured, they are what a program reaches, and say so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+TERA = 1e12
+GIGA = 1e9
+MICRO = 1e-6
+
+
+def _check(whose: str, *, problem: str, valid: Callable[[Any], bool], **values: object) -> None:
+    """Raise ValueError for a value that is given and not valid; None stands for unknown."""
+    for name, value in values.items():
+        if value is not None and not valid(value):
+            raise ValueError(f"{name} of {whose} must be {problem}, not {value!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+_positive = partial(
+    _check,
+    problem="a number above zero",
+    valid=lambda value: _is_number(value) and 0 < value < math.inf,
+)
+_not_negative = partial(
+    _check,
+    problem="a number from zero on",
+    valid=lambda value: _is_number(value) and 0 <= value < math.inf,
+)
+_whole = partial(
+    _check,
+    problem="a whole number from 1 on",
+    valid=lambda value: type(value) is int and value >= 1,
+)
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One GPU: peak dense arithmetic by data type, and its own memory.
+
+    "float16" and "bfloat16" are the rates of tensor cores where the card has them, "tfloat32" is
+    that of fp32 matrices which may be rounded to TF32. `measured` says that the rates are what
+    programs reached and no peaks.
+    """
+
+    name: str
+    flops_per_s: dict[str, float]
+    memory_bytes_per_s: float
+    memory_bytes: int
+    kernel_latency_s: float = 3 * MICRO
+    source: str = ""
+    multiprocessors: int | None = None
+    measured: bool = False
+
+    def __post_init__(self) -> None:
+        if "float32" not in self.flops_per_s:
+            raise ValueError(f"flops_per_s of {self.name} must hold a rate for 'float32'")
+        for dtype, rate in self.flops_per_s.items():
+            _positive(f"{self.name} in {dtype}", flops_per_s=rate)
+        _positive(self.name, memory_bytes_per_s=self.memory_bytes_per_s)
+        _whole(self.name, memory_bytes=self.memory_bytes, multiprocessors=self.multiprocessors)
+        _not_negative(self.name, kernel_latency_s=self.kernel_latency_s)
+
+    def rate(self, dtype: str) -> float:
+        """FLOP/s for a data type ("float32"); others than its source has run as fp32."""
+        return self.flops_per_s.get(dtype, self.flops_per_s["float32"])
+
+    def ridge_point(self, dtype: str = "float32") -> float:
+        """FLOP a byte from which on arithmetic, not memory, limits (Williams et al. 2009)."""
+        return self.rate(dtype) / self.memory_bytes_per_s
+
+    def attainable(self, intensity: float, dtype: str = "float32") -> float:
+        """FLOP/s under the roofline for `intensity` FLOP a byte (Williams et al. 2009)."""
+        return min(self.rate(dtype), intensity * self.memory_bytes_per_s)
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction of a connection: a copy takes `latency_s + bytes / payload_bytes_per_s`.
+
+    `bytes_per_s` is the rate of the wire; the data of a copy are a share of what goes over it, the
+    rest are headers and acknowledgements. `measured` says that the rate is what copies reached.
+    """
+
+    name: str
+    latency_s: float
+    bytes_per_s: float
+    source: str = ""
+    measured: bool = False
+    payload_share: float = 1.0
+
+    def __post_init__(self) -> None:
+        _not_negative(self.name, latency_s=self.latency_s)
+        _positive(self.name, bytes_per_s=self.bytes_per_s, payload_share=self.payload_share)
+
+    @property
+    def payload_bytes_per_s(self) -> float:
+        """Bytes of data a second that a long copy reaches."""
+        return self.bytes_per_s * self.payload_share
+
+    def seconds(self, nbytes: int) -> float:
+        return self.latency_s + nbytes / self.payload_bytes_per_s
+
+
+@dataclass(frozen=True)
+class Host:
+    """The processor: what it needs to queue work, and where they are known, its own rates.
+
+    `dispatch_s` is for a kernel, `view_s` for a view. `flops_per_s` is in fp32 on all cores.
+    """
+
+    name: str
+    dispatch_s: float = 7 * MICRO
+    view_s: float = 2 * MICRO
+    source: str = "assumed, not measured: the order of magnitude of eager PyTorch on a server"
+    cores: int | None = None
+    flops_per_s: float | None = None
+    memory_bytes_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        _not_negative(self.name, dispatch_s=self.dispatch_s, view_s=self.view_s)
+        _whole(self.name, cores=self.cores)
+        _positive(
+            self.name, flops_per_s=self.flops_per_s, memory_bytes_per_s=self.memory_bytes_per_s
+        )
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Accelerators on one host, or on as many as there are nodes.
+
+    `peer` joins any two accelerators of a node directly, each with a port of its own; None sends
+    through the host. `host_link` is the way to the host, which `uplink_shared_by` neighbours
+    share, as behind a PCIe switch. `network` is one port to the other nodes, which
+    `network_shared_by` neighbours share (None: all of a node). `node_size` accelerators make a
+    node (None: all are in one). Links are full duplex.
+    """
+
+    name: str
+    accelerators: tuple[Accelerator, ...]
+    host: Host
+    host_link: Link
+    peer: Link | None = None
+    source: str = ""
+    notes: str = field(default="", compare=False)
+    uplink_shared_by: int = 1
+    network: Link | None = None
+    node_size: int | None = None
+    network_shared_by: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.accelerators:
+            raise ValueError(f"{self.name} must have at least one accelerator")
+        _whole(
+            self.name,
+            uplink_shared_by=self.uplink_shared_by,
+            node_size=self.node_size,
+            network_shared_by=self.network_shared_by,
+        )
+        if self.nodes > 1 and self.network is None:
+            raise ValueError(f"{self.name} has {self.nodes} nodes and no network between them")
+
+    @property
+    def nodes(self) -> int:
+        """How many hosts there are."""
+        return math.ceil(len(self.accelerators) / self._per_node)
+
+    def node_of(self, accelerator: int) -> int:
+        """The number of the node that an accelerator is in."""
+        return accelerator // self._per_node
+
+    def uplink_of(self, accelerator: int) -> int:
+        """The number of the way to the host that an accelerator uses, counted over all nodes."""
+        return self._shared_port(accelerator, self.uplink_shared_by)
+
+    def network_port_of(self, accelerator: int) -> int:
+        """The number of the network port that an accelerator uses, counted over all nodes."""
+        return self._shared_port(accelerator, self.network_shared_by or self._per_node)
+
+    @property
+    def _per_node(self) -> int:
+        return self.node_size or len(self.accelerators)
+
+    def _shared_port(self, accelerator: int, shared_by: int) -> int:
+        ports = math.ceil(self._per_node / shared_by)
+        node, place = divmod(accelerator, self._per_node)
+        return node * ports + place // shared_by
+
+    def with_accelerators(self, count: int) -> Machine:
+        """The same machine with `count` accelerators: its own, then more like its first."""
+        if count < 1:
+            raise ValueError(f"a machine needs at least one accelerator, not {count}")
+        if count == len(self.accelerators):
+            return self
+        more = (self.accelerators[0],) * (count - len(self.accelerators))
+        return replace(self, accelerators=(self.accelerators + more)[:count])
+
+    def is_like(self, other: Machine) -> bool:
+        """Whether the two differ in the number of their accelerators at most."""
+        count = max(len(self.accelerators), len(other.accelerators))
+        return self.with_accelerators(count) == other.with_accelerators(count)
+
+    def with_peer(self, peer: Link | None) -> Machine:
+        """The same machine with another link between its accelerators."""
+        return replace(self, peer=peer)
+
+    def cluster(
+        self,
+        nodes: int,
+        network: Link,
+        *,
+        network_shared_by: int | None = None,
+        name: str | None = None,
+    ) -> Machine:
+        """As many of this machine as `nodes` says, joined by `network`.
+
+        `network` is one port, which `network_shared_by` accelerators share (None: all of a node).
+        Raises ValueError for less than one node and for a machine that is a cluster already.
+        """
+        _whole(self.name, nodes=nodes)
+        if self.nodes > 1:
+            raise ValueError(f"{self.name} is a cluster already, of {self.nodes} nodes")
+        return replace(
+            self,
+            name=name or f"{nodes}x{self.name}-{network.name}",
+            accelerators=self.accelerators * nodes,
+            node_size=len(self.accelerators),
+            network=network,
+            network_shared_by=network_shared_by,
+        )

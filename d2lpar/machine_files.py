@@ -1,0 +1,38 @@
+"""Machines as JSON files, so that a machine of one's own can be written down, kept and shared."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from . import plain
+from .calibration import KIND as CALIBRATION
+from .calibration import Calibration
+from .hardware import Machine
+
+KIND, VERSION = "d2lpar machine", 1
+
+
+def save(machine: Machine, path: str | os.PathLike) -> Path:
+    """Write a machine to a JSON file that `load` reads; returns its path."""
+    file = Path(path).expanduser()
+    plain.write(file, KIND, VERSION, machine)
+    return file
+
+
+def load(path: str | os.PathLike) -> Machine:
+    """The machine in a JSON file, whether `save` wrote it or `Calibration.save`.
+
+    Raises ValueError with the file's name and what is wrong: no such file, no JSON, of another
+    kind or schema version, a missing or unknown field, a wrong type or value.
+    """
+    file = Path(path).expanduser()
+    found = plain.read(file)
+    kind = found.get("kind")
+    if kind == CALIBRATION:
+        return Calibration.load(file).machine()
+    if kind != KIND:
+        raise ValueError(
+            f"{file}: the field 'kind' must be {KIND!r} or {CALIBRATION!r}, not {kind!r}"
+        )
+    return plain.build(Machine, found, file, VERSION)

@@ -1,0 +1,334 @@
+"""Machines: their parts, the catalogue, the names of parts and clusters of it, and files."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from d2lpar import machines
+from d2lpar.hardware import Accelerator, Host, Link, Machine
+from d2lpar.vgpu.constants import MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
+from d2lpar.vgpu.cost import Cost, Kernel
+
+GPU = Accelerator("toy", {"float32": 100.0, "float16": 800.0}, 10.0, 1000, kernel_latency_s=0.0)
+BUS, WIRE = Link("bus", 1.0, 10.0), Link("wire", 2.0, 5.0)
+BOX = Machine("8x-toy", (GPU,) * 8, Host("toy"), BUS, uplink_shared_by=2)
+
+# --- Parts ----------------------------------------------------------------------------------------
+
+
+def test_roofline():
+    assert GPU.ridge_point() == 10  # 100 FLOP/s over 10 B/s
+    assert GPU.ridge_point("float16") == 80
+    assert GPU.attainable(4) == 40
+    assert GPU.attainable(10) == GPU.attainable(1e9) == 100
+    assert GPU.attainable(40, "float16") == 400
+    assert GPU.rate("bfloat16") == GPU.rate("tfloat32") == 100  # what it cannot do otherwise
+
+
+def test_measured_rates_are_not_reduced_again():
+    compute, memory = Cost(Kernel(1000, 1)), Cost(Kernel(1, 1000))
+    assert compute.seconds(GPU) == pytest.approx(10 / MATMUL_EFFICIENCY)
+    assert memory.seconds(GPU) == pytest.approx(100 / MEMORY_EFFICIENCY)
+    here = replace(GPU, measured=True)
+    assert (compute.seconds(here), memory.seconds(here)) == (10, 100)
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "value"),
+    [
+        (GPU, "flops_per_s", {"float32": 0.0}),
+        (GPU, "flops_per_s", {"float32": 1.0, "float16": float("nan")}),
+        (GPU, "memory_bytes_per_s", -1.0),
+        (GPU, "memory_bytes", 1.5),
+        (GPU, "memory_bytes", 0),
+        (GPU, "kernel_latency_s", -1e-9),
+        (GPU, "kernel_latency_s", float("inf")),
+        (GPU, "multiprocessors", 0),
+        (BUS, "latency_s", -1.0),
+        (BUS, "bytes_per_s", 0),
+        (BUS, "bytes_per_s", "fast"),
+        (Host("toy"), "dispatch_s", -1.0),
+        (Host("toy"), "view_s", float("nan")),
+        (Host("toy"), "cores", True),
+        (Host("toy"), "flops_per_s", 0.0),
+        (Host("toy"), "memory_bytes_per_s", -2.0),
+        (BOX, "uplink_shared_by", 0),
+        (BOX, "node_size", 2.5),
+        (BOX, "network_shared_by", -1),
+    ],
+)
+def test_wrong_values_are_named(part, field, value):
+    wrong = list(value.values())[-1] if isinstance(value, dict) else value
+    message = rf"{field} of .*{re.escape(part.name)}.* must be .*, not {re.escape(repr(wrong))}"
+    with pytest.raises(ValueError, match=message):
+        replace(part, **{field: value})
+
+
+def test_a_machine_has_accelerators_with_a_rate_and_a_network_between_nodes():
+    with pytest.raises(ValueError, match="at least one accelerator"):
+        replace(BOX, accelerators=())
+    with pytest.raises(ValueError, match="a rate for 'float32'"):
+        replace(GPU, flops_per_s={"float64": 1.0})
+    with pytest.raises(ValueError, match="has 4 nodes and no network"):
+        replace(BOX, node_size=2)
+
+
+def test_who_shares_what():
+    assert (BOX.nodes, BOX.node_of(7)) == (1, 0)
+    assert [BOX.uplink_of(i) for i in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert {BOX.network_port_of(i) for i in range(8)} == {0}
+    three = BOX.with_accelerators(3).cluster(2, WIRE, network_shared_by=2)
+    assert (three.name, len(three.accelerators), three.nodes) == ("2x8x-toy-wire", 6, 2)
+    assert [three.node_of(i) for i in range(6)] == [0, 0, 0, 1, 1, 1]
+    # Three with two a port: a node has two ports, and none is shared between nodes.
+    assert [three.uplink_of(i) for i in range(6)] == [0, 0, 1, 2, 2, 3]
+    assert [three.network_port_of(i) for i in range(6)] == [0, 0, 1, 2, 2, 3]
+    with pytest.raises(ValueError, match="a cluster already, of 2 nodes"):
+        three.cluster(2, WIRE)
+    with pytest.raises(ValueError, match="nodes of 8x-toy must be a whole number"):
+        BOX.cluster(0, WIRE)
+
+
+# --- The catalogue --------------------------------------------------------------------------------
+
+SOURCED = r"https?://|www\.|\.(com|de|cz)/"
+
+
+@pytest.mark.parametrize("accelerator", machines.ACCELERATORS.values(), ids=lambda a: a.name)
+def test_accelerators_have_sources(accelerator):
+    assert re.search(SOURCED, accelerator.source)
+    assert "assumed" in accelerator.source  # no datasheet gives the latency of a kernel
+    assert not accelerator.measured
+    # What any GPU is: some FLOP a byte, and tensor cores no slower than the other units.
+    assert 5 < accelerator.ridge_point() < 100
+    assert (
+        accelerator.rate("float16")
+        >= accelerator.rate("tfloat32")
+        >= 0.99 * accelerator.rate("float32")
+    )
+
+
+@pytest.mark.parametrize("machine", machines.CATALOGUE.values(), ids=lambda m: m.name)
+def test_machines_say_what_they_are(machine):
+    assert int(machine.name.split("x-")[0]) == len(machine.accelerators)
+    assert machines.machine(machine.name) is machine
+    for accelerator in machine.accelerators:
+        assert machines.ACCELERATORS[accelerator.name] == accelerator
+    assert machine.source
+    links = [link for link in (machine.host_link, machine.peer) if link]
+    assert all(re.search(SOURCED, link.source) for link in links)
+    assert "assumed" in machine.host.source
+
+
+def test_links_agree_with_the_arithmetic_of_their_standards():
+    # PCI Express 3.0: 8 GT/s on 16 lanes, 128 of 130 bits are data; the next ones double it.
+    pcie = [machines.machine(n).host_link for n in ("1x-k80", "1x-a100-nvswitch", "1x-h100-pcie")]
+    for link, doubled in zip(pcie, (1, 2, 4), strict=True):
+        assert link.bytes_per_s == pytest.approx(doubled * 8e9 * 16 * 128 / 130 / 8, rel=1e-3)
+    for name, link in machines.NETWORKS.items():
+        digits = re.match(r"\d+", name)
+        if digits:
+            assert link.bytes_per_s * 8 == int(digits[0]) * 1e9
+
+
+def test_fewer_accelerators_and_clusters_by_name():
+    one = machines.machine("1x-p100-dgx1")
+    assert (one.name, len(one.accelerators)) == ("1x-p100-dgx1", 1)
+    assert one.is_like(replace(machines.machine("8x-p100-dgx1"), name=one.name))
+    plain = machines.machine("128x4x-p100-pcie-25gbe")
+    assert (plain.nodes, plain.node_size, len(plain.accelerators)) == (128, 4, 512)
+    assert plain.network.bytes_per_s == 25e9 / 8
+    assert plain.network_port_of(3) == 0
+    assert plain.network_port_of(4) == 1
+    four = machines.machine("64x8x-p100-dgx1-4xib-edr")
+    assert [four.network_port_of(i) for i in range(9)] == [0, 0, 1, 1, 2, 2, 3, 3, 4]
+    assert four.name == "64x8x-p100-dgx1-4xib-edr"
+    assert machines.machine("2x8x-a100-80gb-nvswitch-100gbe").accelerators[0].memory_bytes == 80e9
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("8xa100", "no machine is called '8xa100'; there is '8x-a100-nvswitch'"),
+        ("8x-a100-nvswich", "there is '8x-a100-nvswitch'"),
+        ("this-machine", "there is 'this machine'"),
+        ("zzz", "there is '2x-v100-textbook', .*, 'this machine'$"),
+        ("", "no machine is called ''"),
+        ("9x-a100-nvswitch", "8x-a100-nvswitch has 1 to 8 accelerators, not 9"),
+        ("0x-k80", "16x-k80 has 1 to 16 accelerators, not 0"),
+        ("2x8x-a100-nvswitch", "no cluster is called .* networks are 10gbe, 25gbe"),
+        ("2x8x-a100-nvswitch-26gbe", "no cluster is called"),
+        ("2x8x-b100-dgx-25gbe", "no machine is called '8x-b100-dgx'"),
+        ("0x8x-p100-dgx1-25gbe", "must have 1 to 65536 accelerators, not 0"),
+        ("99999x8x-p100-dgx1-25gbe", "must have 1 to 65536 accelerators, not 799992"),
+        ("2x8x-p100-dgx1-9x25gbe", "has 1 to 8 network ports, not 9"),
+        ("2x8x-p100-dgx1-0x25gbe", "has 1 to 8 network ports, not 0"),
+        (3, "a machine is a name, a file or a Machine, not 3"),
+    ],
+)
+def test_wrong_names(name, message):
+    with pytest.raises(ValueError, match=message):
+        machines.machine(name)
+
+
+# --- Files ----------------------------------------------------------------------------------------
+
+positive = st.floats(1e-12, 1e18)
+not_negative = st.just(0.0) | positive
+whole = st.integers(1, 10**15)
+accelerators = st.builds(
+    Accelerator,
+    st.text(),
+    st.dictionaries(st.sampled_from(["float16", "bfloat16", "tfloat32", "float64"]), positive).map(
+        lambda rates: {"float32": 1e12, **rates}
+    ),
+    positive,
+    whole,
+    not_negative,
+    st.text(),
+    st.none() | whole,
+    st.booleans(),
+)
+links = st.builds(Link, st.text(), not_negative, positive, st.text(), st.booleans())
+hosts = st.builds(
+    Host,
+    st.text(),
+    not_negative,
+    not_negative,
+    st.text(),
+    st.none() | whole,
+    st.none() | positive,
+    st.none() | positive,
+)
+boxes = st.builds(
+    Machine,
+    st.text(),
+    st.lists(accelerators, min_size=1, max_size=3).map(tuple),
+    hosts,
+    links,
+    st.none() | links,
+    st.text(),
+    st.text(),
+    st.integers(1, 9),
+    links,
+    st.none() | st.integers(1, 9),
+    st.none() | st.integers(1, 9),
+)
+
+
+@given(box=boxes)
+def test_files_give_back_what_was_saved(box, tmp_path_factory):
+    file = machines.save(box, tmp_path_factory.mktemp("machine") / "mine.json")
+    found = machines.load(file)
+    assert found == box
+    assert found.notes == box.notes  # which does not count for equality
+    assert machines.machine(file) == machines.machine(str(file)) == box
+    assert [path.name for path in file.parent.iterdir()] == ["mine.json"]  # nothing is left beside
+
+
+@pytest.fixture
+def file(tmp_path):
+    return machines.save(BOX.cluster(2, WIRE), tmp_path / "folder" / "mine.json")
+
+
+def change(file: Path, *path, to=None, drop=False):
+    """Change one place in a JSON file."""
+    whole = json.loads(file.read_text())
+    place = whole
+    for step in path[:-1]:
+        place = place[step]
+    if drop:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = to
+    file.write_text(json.dumps(whole))
+
+
+@pytest.mark.parametrize(
+    ("path", "to", "message"),
+    [
+        (("version",), 99, "schema version 99 is unknown, this d2lpar reads 1"),
+        (("version",), True, "schema version true is unknown"),
+        (("kind",), "toaster", "'kind' must be 'd2lpar machine' or .*, not 'toaster'"),
+        (("colour",), "red", "there is no field 'colour'$"),
+        (("host", "dispatch_sec"), 1, "no field 'dispatch_sec' in host; is 'dispatch_s' meant"),
+        (("name",), 7, "name must be a text, not 7"),
+        (("accelerators",), {}, "accelerators must be a list, not {}"),
+        (("accelerators",), [], "must have at least one accelerator"),
+        (("accelerators", 3), 5, r"accelerators\[3\] must be an object, not 5"),
+        (
+            ("accelerators", 1, "memory_bytes"),
+            "16 GB",
+            r'accelerators\[1\].memory_bytes must be a whole number, not "16 GB"',
+        ),
+        (("accelerators", 1, "memory_bytes"), 1e9, "must be a whole number, not 10"),
+        (("accelerators", 0, "measured"), 1, "measured must be true or false, not 1"),
+        (
+            ("accelerators", 0, "flops_per_s", "float16"),
+            None,
+            r"accelerators\[0\].flops_per_s\['float16'\] must be a number, not null",
+        ),
+        (("accelerators", 0, "flops_per_s"), 3, "flops_per_s must be an object, not 3"),
+        (("host_link", "bytes_per_s"), -1.0, "bytes_per_s of bus must be a number above zero"),
+        (("host_link", "bytes_per_s"), False, "host_link.bytes_per_s must be a number, not false"),
+        (("host_link", "bytes_per_s"), 10**400, "too large"),
+        (("host_link",), None, "host_link must be an object, not null"),
+        (("network",), None, "has 2 nodes and no network"),
+        (("uplink_shared_by",), 0, "uplink_shared_by of .* must be a whole number from 1 on"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_named(file, path, to, message):
+    change(file, *path, to=to)
+    with pytest.raises(ValueError, match=message) as raised:
+        machines.machine(file)
+    assert str(raised.value).startswith(f"{file}: ")
+
+
+def test_a_missing_field_is_named(file):
+    change(file, "accelerators", 2, "memory_bytes", drop=True)
+    message = r"mine.json: the field 'memory_bytes' is missing in accelerators\[2\]"
+    with pytest.raises(ValueError, match=message):
+        machines.machine(str(file))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "this is not JSON"),
+        (b"{'name': 1}", "this is not JSON"),
+        (b"\xff\xfe\x00", "not JSON, for it is no UTF-8 text"),
+        (b"[1, 2]", r"must hold one JSON object, not \[1, 2\]"),
+        (b"{}", "the field 'kind' must be"),
+        (b'{"kind": "d2lpar machine", "version": NaN}', "NaN is no number in JSON"),
+        (b'{"kind": "d2lpar machine"}', "schema version null is unknown"),
+    ],
+)
+def test_what_is_no_machine_is_named(tmp_path, content, message):
+    file = tmp_path / "x.json"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=message) as raised:
+        machines.load(file)
+    assert str(raised.value).startswith(f"{file}: ")
+
+
+def test_missing_files_and_folders_are_named(tmp_path):
+    with pytest.raises(ValueError, match=r"no\.json: there is no such file"):
+        machines.machine(tmp_path / "no.json")
+    with pytest.raises(ValueError, match=r"no\.json: there is no such file"):
+        machines.machine("no.json")
+    with pytest.raises(ValueError, match="this is a folder"):
+        machines.machine(tmp_path)
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
+    file = machines.save(BOX, tmp_path / "mine.json")
+    monkeypatch.setattr(json, "dump", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        machines.save(replace(BOX, name="other"), file)
+    assert machines.load(file) == BOX
+    assert list(tmp_path.iterdir()) == [file]

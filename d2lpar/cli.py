@@ -1,0 +1,92 @@
+"""The command `d2lpar COMMAND`: doctor, calibrate, machines, and those of other modules."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+Command = Callable[[list[str]], int | None]  # takes what follows its name; None counts as 0
+
+USER_ERROR = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. Returns its exit status: 2, and a line on stderr, for a user's mistake."""
+    parser = argparse.ArgumentParser(
+        "d2lpar",
+        description="Parallel deep learning on as many GPUs as you like.",
+        epilog="commands:\n" + "\n".join(f"  {n:<10} {what}" for n, (what, _) in COMMANDS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
+    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="its own arguments")
+    options = parser.parse_args(arguments)
+    run = COMMANDS[options.command][1]
+    if isinstance(run, str):
+        run = importlib.import_module(run).main
+    try:
+        status = run(options.rest)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of a pipe had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, OSError) as error:
+        print(f"d2lpar: {error}", file=sys.stderr)
+        return USER_ERROR
+    return status or 0
+
+
+def _parser(command: str) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(f"d2lpar {command}", description=COMMANDS[command][0])
+
+
+def _doctor(arguments: list[str]) -> None:
+    _parser("doctor").parse_args(arguments)
+    from .diagnosis import doctor
+
+    print(doctor())
+
+
+def _calibrate(arguments: list[str]) -> None:
+    from . import calibration
+
+    parser = _parser("calibrate")
+    parser.add_argument(
+        "--seconds", type=float, default=calibration.BUDGET_S, help="how long to measure"
+    )
+    parser.add_argument("--device", help="cpu or cuda:0; default: the CPU and the first GPU")
+    parser.add_argument("--output", metavar="FILE", help="default: where 'this machine' is found")
+    options = parser.parse_args(arguments)
+    found = calibration.calibrate(budget_s=options.seconds, device=options.device)
+    print(found)
+    print(f"\nsaved as {found.save(options.output)}")
+
+
+def _machines(arguments: list[str]) -> None:
+    from . import machines, report
+
+    parser = _parser("machines")
+    parser.add_argument("name", nargs="?", help="a machine or a file: show it with its sources")
+    name = parser.parse_args(arguments).name
+    if name is not None:
+        print("\n".join(report.machine_lines(machines.machine(name))))
+        return
+    print("\n".join(report.catalogue_lines(machines.CATALOGUE.values())))
+    print(f"\nFewer accelerators: 1x-k80. Clusters: {machines.EXAMPLE_CLUSTER}; networks are")
+    print(f"{', '.join(machines.NETWORKS)}.")
+
+
+# What a command does, and its function or a module whose `main(arguments)` it is.
+COMMANDS: dict[str, tuple[str, Command | str]] = {
+    "doctor": ("what this machine has, and which lessons it will measure or simulate", _doctor),
+    "calibrate": ("measure this machine, print a report and save it", _calibrate),
+    "machines": ("the machines that can be simulated; with a name, its figures", _machines),
+    "validate": ("compare simulated times with published ones", "d2lpar.validation"),
+}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

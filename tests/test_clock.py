@@ -1,5 +1,6 @@
 """The simulated clock: small timelines worked out by hand, and its calendar against brute force."""
 
+import gc
 import itertools
 import subprocess
 import sys
@@ -19,8 +20,10 @@ from d2lpar import machines
 from d2lpar.machines import Accelerator, Host, Link, Machine
 from d2lpar.timeline import Span, Timeline
 from d2lpar.timing import now_s
-from d2lpar.vgpu.clock import Clock, Resource
+from d2lpar.vgpu.calendar import Resource, earliest
+from d2lpar.vgpu.clock import LAUNCH_QUEUE, Clock, Lane
 from d2lpar.vgpu.cost import MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
+from d2lpar.vgpu.schedule import Work
 
 # Queuing takes 1 s, a view nothing; a copy to or from the host 2 s and 1 s a byte, between two
 # devices 1 s and 1 s for two bytes.
@@ -42,12 +45,34 @@ def new_clock(machine=MACHINE):
 
 
 def spans(clock, *kinds):
+    """All that was queued, in the order in which it happened."""
+    clock.settle()
     kinds = kinds or ("compute", "copy", "host", "wait")
-    return [(s.device, s.kind, s.start_s, s.end_s) for s in clock.timelines[0] if s.kind in kinds]
+    found = sorted(clock.timelines[0], key=lambda s: (s.start_s, s.correlation))
+    return [(s.device, s.kind, s.start_s, s.end_s) for s in found if s.kind in kinds]
 
 
-def kernel(clock, device, seconds, stream=0):
-    return clock.kernel(clock.host, (device, stream), "kernel", seconds, 0, 0)
+def drawn(clock):
+    """What each stream did, a letter a second, and when its host waited (w) or queued (.)."""
+    clock.settle()
+    rows = {}
+    for span in clock.timelines[0]:
+        if span.kind != "dispatch":
+            row = rows.setdefault(f"{span.device}/{span.stream}", [])
+            start, end = int(span.start_s), int(span.end_s)
+            row.extend("." * (end - len(row)))
+            assert set(row[start:end]) <= {"."}, "a stream did two things at once"
+            letter = "w" if span.kind == "wait" else span.name[0]
+            row[start:end] = letter * (end - start)
+    return {name: "".join(row) for name, row in sorted(rows.items())}
+
+
+def kernel(clock, device, seconds, stream=0, name="kernel", lane=None):
+    return clock.kernel(lane or clock.host, (device, stream), name, seconds, 0, 0)
+
+
+def copy(clock, source, target, nbytes, name="copy", lane=None):
+    return clock.copy(lane or clock.host, source, target, nbytes, name)
 
 
 # --- by hand --------------------------------------------------------------------------------------
@@ -70,83 +95,293 @@ def test_a_device_that_is_quicker_than_its_host_idles():
 
 def test_devices_overlap():
     clock = new_clock()
-    kernel(clock, 0, 5)
-    kernel(clock, 1, 5)
-    assert spans(clock) == [("vgpu:0", "compute", 1, 6), ("vgpu:1", "compute", 2, 7)]
+    kernel(clock, 0, 5, name="a")
+    kernel(clock, 1, 5, name="b")
     clock.wait_for_device(clock.host, 0, "wait")
     assert clock.host.now_s == 6
     clock.wait_for_device(clock.host, 1, "wait")
     assert clock.host.now_s == 7
+    assert drawn(clock) == {
+        "host/main": "..wwwww",
+        "vgpu:0/0": ".aaaaa",
+        "vgpu:1/0": "..bbbbb",
+    }
     assert spans(clock, "wait") == [("host", "wait", 2, 6), ("host", "wait", 6, 7)]
 
 
-def test_streams_of_one_device_share_its_engine():
+def test_streams_of_one_device_take_turns_at_its_engine():
     clock = new_clock()
-    kernel(clock, 0, 5, stream=0)
-    kernel(clock, 0, 5, stream=1)
-    assert spans(clock) == [("vgpu:0", "compute", 1, 6), ("vgpu:0", "compute", 6, 11)]
+    for name in "abc":
+        kernel(clock, 0, 2, stream=0, name=name)  # queued at 1, 2, 3
+    for name in "xy":
+        kernel(clock, 0, 2, stream=1, name=name)  # queued at 4, 5
+    # At 5, c has been ready since b ended (5), x since it was queued (4); at 7, y only since x.
+    assert drawn(clock) == {
+        "vgpu:0/0": ".aabb..cc",
+        "vgpu:0/1": ".....xx..yy",
+    }
+
+
+def test_the_host_knows_only_what_has_happened():
+    clock = new_clock()
+    a, b = kernel(clock, 0, 2, name="a"), kernel(clock, 0, 2, name="b")
+    assert not clock.is_done(clock.host, a)  # it runs from 1 to 3, and it is 2
+    clock.host_work(clock.host, 1, "h")
+    assert clock.is_done(clock.host, a)
+    assert not clock.is_done(clock.host, b)
+    assert not clock.is_idle(clock.host, (0, 0))
+    assert clock.is_idle(clock.host, (0, 1))
+    assert (clock.end_s(b), clock.host.now_s) == (5, 3)  # known early, and not waited for
+    clock.wait_for(clock.host, b, "wait")
+    assert clock.is_idle(clock.host, (0, 0))
+    assert drawn(clock) == {"host/main": "..hww", "vgpu:0/0": ".aabb"}
+
+
+def test_what_is_queued_later_can_still_begin_before_what_was_asked_about():
+    for look_ahead, expected in (
+        (False, {"vgpu:0/0": ".aaaa..bbbb", "vgpu:0/1": ".....uu"}),
+        (True, {"vgpu:0/0": ".aaaabbbb", "vgpu:0/1": ".........uu"}),
+    ):
+        clock = new_clock()
+        clock.set_priority((0, 1), -1)
+        kernel(clock, 0, 4, name="a")
+        b = kernel(clock, 0, 4, name="b")
+        assert not clock.is_done(clock.host, b)
+        if look_ahead:
+            clock.settle()  # as the end of a recording does: what was queued in it is not changed
+        kernel(clock, 0, 2, stream=1, name="urgent")
+        assert drawn(clock) == expected
+
+
+def test_reading_the_clock_settles_nothing_that_begins_now():
+    clock = new_clock(replace(MACHINE, host=replace(MACHINE.host, dispatch_s=0.0)))
+    clock.set_priority((0, 1), -1)
+    a = kernel(clock, 0, 2, name="a")
+    assert not clock.is_done(clock.host, a)
+    kernel(clock, 0, 2, stream=1, name="urgent")  # queued at the same moment
+    assert drawn(clock) == {"vgpu:0/0": "..aa", "vgpu:0/1": "uu"}
+
+
+def test_priority_decides_among_the_ready_and_interrupts_nothing():
+    clock = new_clock()
+    clock.set_priority((0, 1), -1)
+    clock.set_priority((0, 2), 1)
+    kernel(clock, 0, 6, stream=0, name="a")  # queued at 1
+    kernel(clock, 0, 2, stream=2, name="l")  # at 2, low
+    kernel(clock, 0, 2, stream=0, name="b")  # at 3
+    kernel(clock, 0, 2, stream=1, name="h")  # at 4, high
+    kernel(clock, 0, 2, stream=1, name="i")  # at 5, high
+    assert drawn(clock) == {
+        "vgpu:0/0": ".aaaaaa....bb",
+        "vgpu:0/1": ".......hhii",
+        "vgpu:0/2": ".............ll",
+    }
+
+
+def test_priority_does_not_matter_to_copies():
+    clock = new_clock()
+    clock.set_priority((0, 1), -1)
+    copy(clock, None, (0, 2), 3, "a")
+    copy(clock, None, (0, 0), 1, "b")
+    copy(clock, None, (0, 1), 1, "c")
+    assert drawn(clock) == {
+        "vgpu:0/0": "......bbb",
+        "vgpu:0/1": ".........ccc",
+        "vgpu:0/2": ".aaaaa",
+    }
 
 
 def test_a_copy_waits_for_both_streams_and_both_wait_for_it():
     clock = new_clock()
-    kernel(clock, 0, 5)  # 1 to 6
-    kernel(clock, 1, 10)  # 2 to 12
-    end_s = clock.copy(clock.host, (0, 0), (1, 0), 4, "copy")
-    assert end_s == 12 + 1 + 4 / 2
-    kernel(clock, 0, 1)
-    kernel(clock, 1, 1)
-    assert spans(clock)[2:] == [
-        ("vgpu:0", "copy", 12, 15),
-        ("vgpu:0", "compute", 15, 16),
-        ("vgpu:1", "compute", 15, 16),
-    ]
+    kernel(clock, 0, 5, name="a")
+    kernel(clock, 1, 10, name="b")
+    done = copy(clock, (0, 0), (1, 0), 4)
+    assert clock.end_s(done) == 12 + 1 + 4 / 2
+    kernel(clock, 0, 1, name="d")
+    kernel(clock, 1, 1, name="e")
+    assert drawn(clock) == {
+        "vgpu:0/0": ".aaaaa......cccd",
+        "vgpu:1/0": "..bbbbbbbbbb...e",
+    }
     assert clock.host.now_s == 5  # the host has waited for nothing
 
 
 def test_copies_over_one_link_queue_and_other_links_are_free():
     clock = new_clock()
-    copies = [((0, 0), (1, 0)), ((0, 1), (2, 0)), ((2, 1), (1, 1))]
-    for source, target in copies:
-        clock.copy(clock.host, source, target, 2, "copy")
+    copy(clock, (0, 0), (1, 0), 2, "a")
+    copy(clock, (0, 1), (2, 0), 2, "b")
+    copy(clock, (2, 1), (1, 1), 2, "c")
     # 0 sends twice, one after the other; then the way into 1 is free for 2.
-    assert [(start, end) for *_, start, end in spans(clock)] == [(1, 3), (3, 5), (3, 5)]
+    assert drawn(clock) == {"vgpu:0/0": ".aa", "vgpu:0/1": "...bb", "vgpu:2/1": "...cc"}
+
+
+def test_a_link_serves_who_comes_first_not_who_was_queued_first():
+    clock = new_clock()
+    kernel(clock, 0, 10, name="k")
+    copy(clock, (0, 0), None, 1, "p")  # queued at 2, ready at 11
+    copy(clock, (0, 1), None, 10, "q")  # queued and ready at 3
+    assert drawn(clock) == {
+        "vgpu:0/0": ".kkkkkkkkkk....ppp",
+        "vgpu:0/1": "...qqqqqqqqqqqq",
+    }
 
 
 def test_links_are_full_duplex():
     clock = new_clock()
-    clock.copy(clock.host, None, (0, 0), 10, "down")
-    clock.copy(clock.host, (0, 1), None, 10, "up")
-    clock.copy(clock.host, None, (0, 2), 10, "down again")
-    times = [(start, end) for *_, start, end in spans(clock)]
-    assert times == [(1, 13), (2, 14), (13, 25)]
+    copy(clock, None, (0, 0), 4, "down")
+    copy(clock, (0, 1), None, 4, "up")
+    copy(clock, None, (0, 2), 4, "again")
+    assert drawn(clock) == {
+        "vgpu:0/0": ".dddddd",
+        "vgpu:0/1": "..uuuuuu",
+        "vgpu:0/2": ".......aaaaaa",
+    }
 
 
 def test_without_peer_to_peer_copies_go_through_the_host():
     clock = new_clock(NO_PEER)
-    clock.copy(clock.host, (0, 0), (1, 0), 4, "copy")
-    assert spans(clock) == [("vgpu:0", "copy", 1, 7), ("vgpu:0", "copy", 7, 13)]
-    clock.copy(clock.host, None, (1, 1), 1, "other")  # the way down to 1 is busy from 7 on
-    assert spans(clock)[-1] == ("vgpu:1", "copy", 2, 5)
+    copy(clock, (0, 0), (1, 0), 4, "a")  # up until 7, and only then down
+    copy(clock, None, (1, 1), 1, "b")  # the way down to 1 is free
+    copy(clock, (0, 1), None, 1, "c")  # the way up from 0 is free from 7 on
+    copy(clock, None, (1, 2), 3, "d")  # is there before a, which must wait for it at 7
+    assert drawn(clock) == {
+        "vgpu:0/0": ".aaaaaa...aaaaaa",
+        "vgpu:0/1": ".......ccc",
+        "vgpu:1/1": "..bbb",
+        "vgpu:1/2": ".....ddddd",
+    }
+
+
+def test_both_transfers_of_a_copy_tell_where_they_go_and_who_queued_them():
+    clock = new_clock(NO_PEER)
+    kernel(clock, 0, 1)
+    copy(clock, (0, 0), (1, 0), 4)
+    clock.settle()
+    found = [(s.kind, s.device, s.target, s.correlation) for s in clock.timelines[0]]
+    assert found == [
+        ("dispatch", "host", "", 1),
+        ("dispatch", "host", "", 2),
+        ("compute", "vgpu:0", "", 1),
+        ("copy", "vgpu:0", "host", 2),
+        ("copy", "vgpu:0", "vgpu:1", 2),
+    ]
 
 
 def test_peers_on_the_hosts_bus_share_its_links():
     bus = MACHINE.host_link
     for peer, start_s in ((bus, 7), (MACHINE.peer, 2)):
         clock = new_clock(MACHINE.with_peer(peer))
-        clock.copy(clock.host, (0, 0), (1, 0), 4, "between devices")
-        clock.copy(clock.host, (0, 1), None, 4, "to the host")
+        copy(clock, (0, 0), (1, 0), 4, "between devices")
+        copy(clock, (0, 1), None, 4, "to the host")
         assert spans(clock)[1][2] == start_s
+
+
+def test_neighbours_behind_a_switch_share_the_way_to_the_host():
+    clock = new_clock(replace(MACHINE, uplink_shared_by=2))  # 0 and 1 do; 2 is alone
+    for device, name in enumerate("abc"):
+        copy(clock, None, (device, 0), 2, name)
+    copy(clock, (0, 1), None, 2, "up")
+    assert drawn(clock) == {
+        "vgpu:0/0": ".aaaa",
+        "vgpu:0/1": "....uuuu",
+        "vgpu:1/0": ".....bbbb",
+        "vgpu:2/0": "...cccc",
+    }
+
+
+def test_peers_behind_one_switch_do_not_take_the_way_to_the_host():
+    bus = MACHINE.host_link
+    clock = new_clock(replace(MACHINE.with_peer(bus), uplink_shared_by=2))
+    copy(clock, (0, 0), (1, 0), 1, "a")  # stays behind the switch
+    copy(clock, None, (0, 1), 2, "b")  # comes down to it
+    copy(clock, (0, 2), (2, 2), 1, "c")  # waits for the port of 0
+    copy(clock, (1, 3), None, 1, "d")  # waits for the way up, which c has taken
+    assert drawn(clock) == {
+        "vgpu:0/0": ".aaa",
+        "vgpu:0/1": "..bbbb",
+        "vgpu:0/2": "....ccc",
+        "vgpu:1/3": ".......ddd",
+    }
+
+
+def four_in_two_nodes(**options):
+    machine = replace(MACHINE.with_accelerators(4), network=Link("network", 2.0, 2.0), node_size=2)
+    return replace(machine, **options)
+
+
+def test_copies_between_nodes_share_a_network_port_and_leave_the_others_free():
+    clock = new_clock(four_in_two_nodes())
+    copy(clock, (0, 0), (2, 0), 4, "a")  # from node 0 to node 1
+    copy(clock, (1, 0), (3, 0), 4, "b")  # the same way
+    copy(clock, (2, 1), (0, 1), 4, "c")  # the other way
+    copy(clock, (0, 2), (1, 2), 4, "d")  # within node 0
+    copy(clock, (0, 3), None, 4, "e")  # to the host of node 0
+    assert drawn(clock) == {
+        "vgpu:0/0": ".aaaa",
+        "vgpu:0/2": "....ddd",
+        "vgpu:0/3": ".....eeeeee",
+        "vgpu:1/0": ".....bbbb",
+        "vgpu:2/1": "...cccc",
+    }
+
+
+def test_accelerators_with_network_ports_of_their_own_do_not_share():
+    clock = new_clock(four_in_two_nodes(network_shared_by=1))
+    copy(clock, (0, 0), (2, 0), 4, "a")
+    copy(clock, (1, 0), (3, 0), 4, "b")
+    copy(clock, (1, 1), (2, 1), 4, "c")
+    assert drawn(clock) == {
+        "vgpu:0/0": ".aaaa",
+        "vgpu:1/0": "..bbbb",
+        "vgpu:1/1": "......cccc",
+    }
 
 
 def test_events_order_streams():
     clock = new_clock()
-    kernel(clock, 0, 5, stream=0)
-    happened_s = clock.record_event(clock.host, (0, 0))
-    assert happened_s == 6
-    clock.stream_waits((1, 0), happened_s)
-    kernel(clock, 1, 1)
-    assert spans(clock)[-1] == ("vgpu:1", "compute", 6, 7)
-    assert clock.record_event(clock.host, (2, 0)) == clock.host.now_s
+    kernel(clock, 0, 5, name="a")
+    happened = clock.record_event(clock.host, (0, 0))
+    kernel(clock, 0, 3, name="b")  # after the event: nobody waits for it
+    clock.stream_waits(clock.host, (1, 0), happened)
+    clock.stream_waits(clock.host, (0, 1), happened)
+    kernel(clock, 1, 2, name="x")
+    kernel(clock, 1, 2, stream=1, name="y")
+    again = clock.record_event(clock.host, (1, 0))
+    clock.stream_waits(clock.host, (2, 0), again)
+    kernel(clock, 2, 1, name="z")
+    kernel(clock, 0, 1, stream=1, name="c")
+    assert clock.end_s(happened) == 6
+    assert drawn(clock) == {
+        "vgpu:0/0": ".aaaaabbb",
+        "vgpu:0/1": ".........c",
+        "vgpu:1/0": "......xx",
+        "vgpu:1/1": "....yy",
+        "vgpu:2/0": "........z",
+    }
+
+
+def test_an_event_on_an_idle_stream_happens_when_it_is_recorded():
+    clock = new_clock()
+    kernel(clock, 0, 1)
+    clock.host_work(clock.host, 4, "load")
+    assert clock.end_s(clock.record_event(clock.host, (2, 0))) == 5
+    assert clock.end_s(clock.record_event(clock.host, (0, 0))) == 5
+
+
+def test_a_chain_over_streams_and_devices_with_the_host_in_it():
+    clock = new_clock()
+    copy(clock, None, (0, 0), 2, "i")  # 1 to 5
+    kernel(clock, 0, 3, name="a")  # to 8
+    copy(clock, (0, 0), (1, 0), 2, "p")  # to 10
+    kernel(clock, 1, 2, name="b")  # to 12
+    copy(clock, (1, 0), None, 1, "o")  # to 15
+    clock.wait_for_streams(clock.host, [(1, 0)], "wait")
+    kernel(clock, 0, 1, name="c")  # queued from 15 to 16
+    assert drawn(clock) == {
+        "host/main": ".....wwwwwwwwww",
+        "vgpu:0/0": ".iiiiaaapp......c",
+        "vgpu:1/0": "..........bbooo",
+    }
 
 
 def test_host_work_delays_what_is_queued_after_it():
@@ -155,8 +390,8 @@ def test_host_work_delays_what_is_queued_after_it():
     clock.host_work(clock.host, 10, "load")
     kernel(clock, 0, 1)
     assert spans(clock) == [
-        ("vgpu:0", "compute", 1, 2),
         ("host", "host", 1, 11),
+        ("vgpu:0", "compute", 1, 2),
         ("vgpu:0", "compute", 12, 13),
     ]
 
@@ -164,11 +399,90 @@ def test_host_work_delays_what_is_queued_after_it():
 def test_every_kernel_and_copy_was_dispatched_before_it_began():
     clock = new_clock()
     kernel(clock, 0, 5)
-    clock.copy(clock.host, (0, 0), None, 1, "copy")
+    copy(clock, (0, 0), None, 1)
     dispatched = [end for *_, end in spans(clock, "dispatch")]
     begun = [start for *_, start, _ in spans(clock, "compute", "copy")]
     assert dispatched == [1, 2]
     assert all(d <= b for d, b in zip(dispatched, begun, strict=True))
+
+
+def test_the_host_waits_where_the_launch_queue_of_a_stream_is_full(monkeypatch):
+    monkeypatch.setattr("d2lpar.vgpu.clock.LAUNCH_QUEUE", 2)
+    clock = new_clock()
+    for name in "abcd":
+        kernel(clock, 0, 5, name=name)
+    kernel(clock, 0, 1, stream=1, name="x")  # another stream has a queue of its own
+    assert drawn(clock) == {
+        "host/main": "..wwww.wwww",  # until a is done, until b is done
+        "vgpu:0/0": ".aaaaabbbbbccccc.ddddd",
+        "vgpu:0/1": "................x",
+    }
+    assert {s.name for s in clock.timelines[0] if s.kind == "wait"} == {"launch queue is full"}
+
+
+def test_a_host_that_never_waits_holds_little_work():
+    def held():
+        gc.collect()
+        return sum(type(thing) is Work for thing in gc.get_objects())
+
+    before = held()
+    for seconds in (0.25, 5):  # the host is the slower one, or the device
+        clock = Clock(MACHINE)
+        for _ in range(5 * LAUNCH_QUEUE):
+            kernel(clock, 0, seconds)
+            clock.record_event(clock.host, (0, 0))
+        assert held() - before <= LAUNCH_QUEUE + 1
+
+
+# --- several host lanes ---------------------------------------------------------------------------
+
+
+def test_lanes_queue_at_the_same_time():
+    clock = new_clock()
+    lanes = [Lane(f"thread {i}", now_s=2.0) for i in range(2)]
+    for device, lane in enumerate(lanes):
+        for name in "ab":
+            kernel(clock, device, 3, name=name, lane=lane)
+    assert drawn(clock) == {"vgpu:0/0": "...aaabbb", "vgpu:1/0": "...aaabbb"}
+
+
+def test_what_one_lane_queued_earlier_goes_first_though_it_was_submitted_later():
+    clock = new_clock()
+    slow, quick = Lane("slow", now_s=5.0), Lane("quick")
+    copy(clock, None, (0, 0), 2, "late", lane=slow)  # queued at 6
+    copy(clock, None, (0, 1), 4, "early", lane=quick)  # at 1
+    assert drawn(clock) == {"vgpu:0/0": ".......llll", "vgpu:0/1": ".eeeeee"}
+
+
+def test_of_what_becomes_ready_together_that_which_was_queued_first_begins():
+    clock = new_clock()
+    kernel(clock, 1, 4, name="k")
+    both_wait_for = clock.record_event(clock.host, (1, 0))
+    slow, quick = Lane("slow", now_s=2.0), Lane("quick", now_s=1.0)
+    for number, lane in enumerate((slow, quick)):
+        clock.stream_waits(lane, (0, number), both_wait_for)
+        kernel(clock, 0, 2, stream=number, name=lane.name, lane=lane)
+    assert drawn(clock) == {"vgpu:0/0": ".......ss", "vgpu:0/1": ".....qq", "vgpu:1/0": ".kkkk"}
+
+
+def test_work_for_a_time_that_is_settled_takes_the_gaps():
+    clock = new_clock()
+    behind = Lane("behind")
+    kernel(clock, 0, 2, name="a")
+    clock.host_work(clock.host, 7, "host work")
+    kernel(clock, 0, 2, name="b")
+    clock.wait_for_device(clock.host, 0, "wait")
+    for number, name in enumerate("xyz", start=1):  # queued at 1, 2, 3: free are 3 to 9
+        kernel(clock, 0, 4, stream=number, name=name, lane=behind)
+    kernel(clock, 0, 2, stream=4, name="v", lane=behind)
+    assert drawn(clock) == {
+        "host/main": ".hhhhhhh.ww",
+        "vgpu:0/0": ".aa......bb",
+        "vgpu:0/1": "...xxxx",
+        "vgpu:0/2": "...........yyyy",
+        "vgpu:0/3": "...............zzzz",
+        "vgpu:0/4": ".......vv",
+    }
 
 
 # --- the calendar of a resource -------------------------------------------------------------------
@@ -194,14 +508,33 @@ def test_the_earliest_gap_is_the_one_that_brute_force_finds(requests):
         taken |= set(range(found, found + duration))
 
 
+@settings(deadline=None)
+@given(st.lists(st.tuples(times, st.integers(1, 6), st.sets(st.integers(0, 2), min_size=1))))
+def test_what_needs_several_resources_finds_them_free_at_once(requests):
+    resources, taken = [Resource() for _ in range(3)], set()
+    for ready, duration, needed in requests:
+        found = earliest(tuple(resources[i] for i in needed), ready, duration)
+        wanted = next(
+            span
+            for start in itertools.count(ready)
+            if taken.isdisjoint(
+                span := {(i, t) for i in needed for t in range(start, start + duration)}
+            )
+        )
+        assert found == min(t for _, t in wanted)
+        for i in needed:
+            resources[i].occupy(found, found + duration)
+        taken |= wanted
+
+
 def test_a_long_calendar_stays_short_and_never_double_books(monkeypatch):
-    monkeypatch.setattr("d2lpar.vgpu.clock.KEPT_INTERVALS", 8)
+    monkeypatch.setattr("d2lpar.vgpu.calendar.KEPT_INTERVALS", 8)
     resource, booked = Resource(), []
     for i in range(100):
         start = resource.earliest(i * 10, 2)
         resource.occupy(start, start + 2)
         booked.append(start)
-    assert len(resource._starts) <= 8
+        assert len(resource._starts) <= 8
     assert booked == [i * 10 for i in range(100)]
     assert resource.earliest(0, 5) > 800  # the oldest gaps are forgotten, not given away
     assert resource.earliest(980, 5) == 982
@@ -357,6 +690,36 @@ def test_streams_overlap_copies_with_kernels(gpus):
         with par.record() as timeline:
             a + 1
         assert timeline.on(devices[0], "compute").start_s >= copy.end_s
+
+
+def test_urgent_streams_go_first_and_events_say_when(gpus):
+    with par.simulate(MACHINE, with_values=True) as devices:
+        a = torch.ones(10, device=devices[0])
+        urgent = torch.vgpu.Stream(devices[0], priority=-1)
+        torch.vgpu.synchronize(0)
+        with par.record() as timeline:
+            for _ in range(3):
+                a + a  # each lasts longer than it takes to queue them all
+            event = torch.vgpu.Event()
+            with torch.vgpu.stream(urgent):
+                a * a
+                event.record()
+            assert not event.query()
+        kernels = sorted(timeline.on(devices[0], "compute"), key=lambda span: span.start_s)
+        assert [span.name for span in kernels] == ["add", "mul", "add", "add"]
+        event.synchronize()
+        assert event.query()
+        assert now_s(wait=False) == kernels[1].end_s
+        assert not torch.vgpu.current_stream(0).query()
+
+
+def test_an_event_belongs_to_the_machine_that_it_was_recorded_on(toy):
+    event = torch.vgpu.Event()
+    event.record()
+    with par.simulate(MACHINE):
+        for use in (event.synchronize, event.query, event.wait):
+            with pytest.raises(RuntimeError, match="another virtual machine"):
+                use()
 
 
 # --- shapes only ----------------------------------------------------------------------------------

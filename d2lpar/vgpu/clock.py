@@ -1,57 +1,30 @@
 """The simulated clock: a deterministic discrete-event model of hosts, streams, engines and links.
 
-Nothing here knows torch. An operation starts when its host lane has dispatched it, the earlier work
-of its stream is done, and the engine or links that it needs are free; kernels of different streams
-of one device share its compute engine one after the other (real GPUs may overlap small ones).
+Nothing here knows torch. An operation begins when its host lane has dispatched it, the earlier work
+of its stream and the events that the stream waits for are done, and the engine or ports that it
+needs are free. Which of several operations begins, and when that is worked out, is told in
+`schedule`; how copies travel, in `routes`. Kernels of different streams of one device share its
+compute engine one after the other, and so do copies their links (real ones may share at once).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from functools import partial
 
 from ..machines import Link, Machine
-from ..timeline import Span, Timeline
+from ..spans import MemorySample, Span
+from ..timeline import Timeline
+from .calendar import Resource
+from .routes import Port, hops
+from .schedule import Schedule, Work
 
-KEPT_INTERVALS = 4096
+# Work that a stream holds before its host must wait: about 1,000 launches were measured on a GPU,
+# for each stream on its own (stackoverflow.com/questions/53970187).
+LAUNCH_QUEUE = 1024
 
-
-class Resource:
-    """Something that does one thing at a time, and the gaps that are left in its calendar."""
-
-    __slots__ = ("_ends", "_starts")
-
-    def __init__(self) -> None:
-        self._starts: list[float] = []
-        self._ends: list[float] = []
-
-    def earliest(self, ready_s: float, duration_s: float) -> float:
-        """The first moment from `ready_s` on at which `duration_s` seconds are free."""
-        if not self._ends or ready_s >= self._ends[-1]:
-            return ready_s
-        start_s = ready_s
-        for i in range(bisect_right(self._ends, ready_s), len(self._ends)):
-            if start_s + duration_s <= self._starts[i]:
-                return start_s
-            start_s = max(start_s, self._ends[i])
-        return start_s
-
-    def occupy(self, start_s: float, end_s: float) -> None:
-        if end_s <= start_s:
-            return
-        if self._ends and start_s == self._ends[-1]:
-            self._ends[-1] = end_s
-            return
-        at = bisect_right(self._starts, start_s)
-        self._starts.insert(at, start_s)
-        self._ends.insert(at, end_s)
-        if len(self._starts) > KEPT_INTERVALS:
-            self._forget_oldest_gap()
-
-    def _forget_oldest_gap(self) -> None:
-        """Close the oldest gap, so that memory and time stay bounded in long runs."""
-        del self._starts[1], self._ends[0]
+StreamKey = tuple[int, int]  # a device's number and a stream's
 
 
 class Lane:
@@ -64,26 +37,48 @@ class Lane:
         self.now_s = now_s
 
 
+class _Stream:
+    """A queue of a device: its last work, and as much of it as the launch queue holds."""
+
+    __slots__ = ("last", "priority", "queue")
+
+    def __init__(self) -> None:
+        self.last: Work | None = None
+        self.priority = 0
+        self.queue: deque[Work] = deque(maxlen=LAUNCH_QUEUE)
+
+
 class Clock:
     """The simulated time of one process on one machine.
 
     Devices are numbered as in `machine.accelerators`; a stream is a pair (device, number), the
-    default stream has number 0. All times are seconds since the clock was made.
+    default stream has number 0. All times are seconds since the clock was made. What is queued is
+    returned as `Work`, whose times are known when `end_s` or something else asks for them.
     """
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.host = Lane("main")
         self.timelines: list[Timeline] = []
-        self._stream_s: dict[tuple[int, int], float] = defaultdict(float)
-        self._engines = [Resource() for _ in machine.accelerators]
-        self._links: dict[tuple[str, int], Resource] = defaultdict(Resource)
+        self._schedule = Schedule(self._record_work)
+        self._engines: list[tuple[Resource]] = []
+        self._streams: list[dict[int, _Stream]] = []
+        self._ports: dict[Port, Resource] = defaultdict(Resource)
+        self._hops: dict[tuple[int | None, int | None], list[tuple]] = {}
+        self._operations = 0
+        self.grow(machine)
 
     def grow(self, machine: Machine) -> None:
         """Go on with a machine that has more accelerators."""
-        new = len(machine.accelerators) - len(self._engines)
-        self._engines += [Resource() for _ in range(new)]
+        for _ in range(len(machine.accelerators) - len(self._engines)):
+            self._engines.append((Resource(),))
+            self._streams.append(defaultdict(_Stream))
         self.machine = machine
+        self._hops.clear()
+
+    def set_priority(self, stream: StreamKey, priority: int) -> None:
+        """Prefer the kernels of streams with a lower number, as CUDA does; the default is 0."""
+        self._stream(stream).priority = priority
 
     # --- what the host does -----------------------------------------------------------------
 
@@ -93,12 +88,15 @@ class Clock:
         lane.now_s += seconds
         self._record(Span("host", lane.name, "host", name, start_s, lane.now_s))
 
-    def dispatch(self, lane: Lane, seconds: float, name: str) -> None:
-        """Let a host lane queue an operation."""
+    def dispatch(self, lane: Lane, seconds: float, name: str, correlation: int = 0) -> None:
+        """Let a host lane queue an operation; `correlation` is the number of what it queues."""
         start_s = lane.now_s
-        lane.now_s += seconds
+        lane.now_s = end_s = start_s + seconds
         if self.timelines:
-            self._record(Span("host", lane.name, "dispatch", name, start_s, lane.now_s))
+            span = Span(
+                "host", lane.name, "dispatch", name, start_s, end_s, correlation=correlation
+            )
+            self._record(span)
 
     def wait_until(self, lane: Lane, when_s: float, name: str) -> None:
         """Block a host lane until `when_s`; a wait that is over already takes no time."""
@@ -106,108 +104,148 @@ class Clock:
             self._record(Span("host", lane.name, "wait", name, lane.now_s, when_s))
             lane.now_s = when_s
 
-    def wait_for_streams(self, lane: Lane, streams: Iterable[tuple[int, int]], name: str) -> None:
-        self.wait_until(lane, max((self._stream_s[s] for s in streams), default=0.0), name)
+    def wait_for(self, lane: Lane, work: Work | None, name: str) -> None:
+        """Block a host lane until `work` is done (None: nothing)."""
+        if work is not None:
+            self.wait_until(lane, self.end_s(work), name)
+
+    def wait_for_streams(self, lane: Lane, streams: Iterable[StreamKey], name: str) -> None:
+        last = [self._stream(s).last for s in streams]
+        self.wait_until(lane, max((self.end_s(w) for w in last if w), default=0.0), name)
 
     def wait_for_device(self, lane: Lane, device: int, name: str) -> None:
-        self.wait_for_streams(lane, [s for s in self._stream_s if s[0] == device], name)
+        self.wait_for_streams(lane, [(device, number) for number in self._streams[device]], name)
 
     # --- what the devices do ----------------------------------------------------------------
 
     def kernel(
-        self,
-        lane: Lane,
-        stream: tuple[int, int],
-        name: str,
-        seconds: float,
-        nbytes: int,
-        flops: int,
-    ) -> float:
-        """Queue a kernel of `seconds` on `stream`; returns when it ends."""
-        self.dispatch(lane, self.machine.host.dispatch_s, name)
-        engine = self._engines[stream[0]]
-        start_s = engine.earliest(max(lane.now_s, self._stream_s[stream]), seconds)
-        end_s = start_s + seconds
-        engine.occupy(start_s, end_s)
-        self._stream_s[stream] = end_s
+        self, lane: Lane, stream: StreamKey, name: str, seconds: float, nbytes: int, flops: int
+    ) -> Work:
+        """Queue a kernel of `seconds` on `stream`."""
+        queue = self._stream(stream)
+        self._launch(lane, queue, name)
+        work = Work(lane.now_s, self._engines[stream[0]], seconds, queue.priority)
         if self.timelines:
-            self._record(
-                Span(f"vgpu:{stream[0]}", stream[1], "compute", name, start_s, end_s, nbytes, flops)
-            )
-        return end_s
+            work.note = self._note(stream, "compute", name, nbytes, flops=flops)
+        return self._submit(work, queue)
 
     def copy(
         self,
         lane: Lane,
-        source: tuple[int, int] | None,
-        target: tuple[int, int] | None,
+        source: StreamKey | None,
+        target: StreamKey | None,
         nbytes: int,
         name: str,
-    ) -> float:
-        """Queue a copy between two streams' devices, None being the host; returns when it ends.
+    ) -> Work:
+        """Queue a copy between two streams' devices, None being the host.
 
         It runs on the source's stream (the target's, from the host), after the work that both
-        streams have queued; the target's stream then waits for it, as in PyTorch's Copy.cu.
+        streams have queued; the target's stream then waits for it, as in PyTorch's Copy.cu. Where
+        it takes two transfers, the second begins when the first has ended; returned is the last.
+        Priorities do not matter to copies, as the CUDA runtime API says of its own
+        (cudaStreamCreateWithPriority).
         """
-        self.dispatch(lane, self.machine.host.dispatch_s, name)
-        streams = [s for s in (source, target) if s is not None]
-        ready_s = max(lane.now_s, *(self._stream_s[s] for s in streams))
-        for ports, link in self._route(source and source[0], target and target[0]):
-            ready_s = self._transfer(streams[0], ports, link, ready_s, nbytes, name)
-        for stream in streams:
-            self._stream_s[stream] = ready_s
-        return ready_s
+        streams = [stream for stream in (source, target) if stream is not None]
+        queues = [self._stream(stream) for stream in streams]
+        self._launch(lane, queues[0], name)
+        for ports, link, where in self._way(source and source[0], target and target[0]):
+            work = Work(lane.now_s, ports, link.seconds(nbytes))
+            if self.timelines:
+                work.note = self._note(streams[0], "copy", name, nbytes, target=_name(where))
+            self._submit(work, *queues)
+        return work
 
-    def record_event(self, lane: Lane, stream: tuple[int, int]) -> float:
-        """The moment at which an event recorded now on `stream` will have happened."""
-        return max(lane.now_s, self._stream_s[stream])
+    def record_event(self, lane: Lane, stream: StreamKey) -> Work:
+        """A mark that happens when what is queued on `stream` is done; at once, if it is idle."""
+        queue = self._stream(stream)
+        self._await_room(lane, queue)
+        return self._submit(Work(lane.now_s), queue)
 
-    def stream_waits(self, stream: tuple[int, int], when_s: float) -> None:
-        self._stream_s[stream] = max(self._stream_s[stream], when_s)
+    def stream_waits(self, lane: Lane, stream: StreamKey, event: Work) -> None:
+        """Let what is queued on `stream` from now on begin when `event` has happened."""
+        queue = self._stream(stream)
+        self._await_room(lane, queue)
+        self._submit(Work(lane.now_s), queue, after=event)
 
-    def stream_end_s(self, stream: tuple[int, int]) -> float:
-        """When everything that is queued on `stream` so far will be done."""
-        return self._stream_s[stream]
+    # --- when it happens --------------------------------------------------------------------
 
-    # --- how copies travel ------------------------------------------------------------------
+    def end_s(self, work: Work) -> float:
+        """When `work` is done, also if that is in the future."""
+        self._schedule.begin(work)
+        return work.end_s
 
-    def _route(
+    def is_done(self, lane: Lane, work: Work) -> bool:
+        """Whether `work` is done by now, as `lane` sees it."""
+        self._schedule.begin_until(lane.now_s)
+        return work.end_s is not None and work.end_s <= lane.now_s
+
+    def is_idle(self, lane: Lane, stream: StreamKey) -> bool:
+        """Whether all that was queued on `stream` is done by now, as `lane` sees it."""
+        last = self._stream(stream).last
+        return last is None or self.is_done(lane, last)
+
+    def settle(self) -> None:
+        """Work out all that is queued, also what lies in the future, and record it."""
+        self._schedule.begin_all()
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _stream(self, stream: StreamKey) -> _Stream:
+        return self._streams[stream[0]][stream[1]]
+
+    def _launch(self, lane: Lane, queue: _Stream, name: str) -> None:
+        self._await_room(lane, queue)
+        self._operations += 1
+        self.dispatch(lane, self.machine.host.dispatch_s, name, self._operations)
+
+    def _await_room(self, lane: Lane, stream: _Stream) -> None:
+        if len(stream.queue) == stream.queue.maxlen:
+            self.wait_for(lane, stream.queue[0], "launch queue is full")
+
+    def _submit(self, work: Work, *queues: _Stream, after: Work | None = None) -> Work:
+        """Put work at the end of streams; it runs on the first, and takes up room there."""
+        self._schedule.submit(work, *[queue.last for queue in queues], after)
+        for queue in queues:
+            queue.last = work
+        queues[0].queue.append(work)
+        return work
+
+    def _way(
         self, source: int | None, target: int | None
-    ) -> list[tuple[Sequence[tuple[str, int]], Link]]:
-        """The hops of a copy: for each, the one-way ports that it occupies and the link."""
-        machine = self.machine
-        if source is None:
-            return [([("host down", target)], machine.host_link)]
-        if target is None:
-            return [([("host up", source)], machine.host_link)]
-        if machine.peer is None:
-            return self._route(source, None) + self._route(None, target)
-        # Peers on the host's own bus share its ports with the copies to and from the host.
-        kind = "host" if machine.peer == machine.host_link else "peer"
-        return [([(f"{kind} up", source), (f"{kind} down", target)], machine.peer)]
+    ) -> list[tuple[tuple[Resource, ...], Link, int | None]]:
+        """For each transfer of a copy: the ports, the link and where it goes."""
+        way = self._hops.get((source, target))
+        if way is None:
+            way = self._hops[source, target] = [
+                (tuple(self._ports[port] for port in hop.ports), hop.link, hop.target)
+                for hop in hops(self.machine, source, target)
+            ]
+        return way
 
-    def _transfer(
-        self,
-        stream: tuple[int, int],
-        ports: Sequence[tuple[str, int]],
-        link: Link,
-        ready_s: float,
-        nbytes: int,
-        name: str,
-    ) -> float:
-        seconds = link.seconds(nbytes)
-        resources = [self._links[port] for port in ports]
-        start_s, settled = ready_s, False
-        while not settled:
-            earliest_s = max(r.earliest(start_s, seconds) for r in resources)
-            start_s, settled = earliest_s, earliest_s == start_s
-        for resource in resources:
-            resource.occupy(start_s, start_s + seconds)
-        self._record(
-            Span(f"vgpu:{stream[0]}", stream[1], "copy", name, start_s, start_s + seconds, nbytes)
-        )
-        return start_s + seconds
+    # --- recording --------------------------------------------------------------------------
 
-    def _record(self, span: Span) -> None:
+    def note_memory(self, lane: Lane, device: int, nbytes: int) -> None:
+        """Record what the tensors of a device occupy now, in the host's time, as they allocate."""
+        sample = MemorySample(_name(device), lane.now_s, nbytes)
         for timeline in self.timelines:
-            timeline.spans.append(span)
+            timeline.add_memory(sample)
+
+    def _note(self, stream: StreamKey, kind: str, name: str, nbytes: int, **more: object) -> tuple:
+        """What it takes to record work when its times are known, on what records now."""
+        device, number = stream
+        span = partial(Span, _name(device), number, kind, name)
+        more.update(bytes=nbytes, correlation=self._operations)
+        return tuple(self.timelines), span, more
+
+    def _record_work(self, work: Work) -> None:
+        timelines, span, more = work.note
+        work.note = None
+        self._record(span(work.start_s, work.end_s, **more), timelines)
+
+    def _record(self, span: Span, timelines: Iterable[Timeline] | None = None) -> None:
+        for timeline in self.timelines if timelines is None else timelines:
+            timeline.add(span)
+
+
+def _name(device: int | None) -> str:
+    return "host" if device is None else f"vgpu:{device}"

@@ -14,6 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from . import _torch
 from .clock import Clock, Lane
@@ -21,6 +22,7 @@ from .clock import Clock, Lane
 HOST = -1  # stands for "no device" where a device's number is expected
 NO_TASK = -1  # stands for "no backward pass", as in torch
 
+Answer = TypeVar("Answer")
 Notes = deque[tuple[int, int, Callable[..., object], tuple]]
 
 
@@ -61,8 +63,14 @@ class HostLanes:
                 while notes:
                     self._run(*notes.popleft())
 
-    def now_s(self) -> float:
-        """The time of the host, all noted work included.
+    def settle(self) -> None:
+        """Work out when all that was queued so far begins and ends, also in the future."""
+        with self._lock:
+            self.flush()
+            self.clock.settle()
+
+    def ask(self, question: Callable[..., Answer], *args: object) -> Answer:
+        """The answer `question(lane, *args)` of the clock, all noted work included.
 
         Raises RuntimeError in a replica, whose work has no times before all replicas have ended.
         """
@@ -71,8 +79,13 @@ class HostLanes:
                 "the simulated clock cannot be read inside a replica of nn.DataParallel: its times "
                 "are known when all replicas are done; read the clock then, or record() a timeline"
             )
-        self.flush()
-        return self._lane(_torch.graph_task_id(), HOST).now_s
+        with self._lock:
+            self.flush()
+            return question(self._lane(_torch.graph_task_id(), HOST), *args)
+
+    def now_s(self) -> float:
+        """The time of the host. Raises RuntimeError in a replica, as `ask` does."""
+        return self.ask(lambda lane: lane.now_s)
 
     @contextmanager
     def replica(self, notes: Notes) -> Iterator[None]:

@@ -1,0 +1,146 @@
+"""When queued work begins: a discrete-event simulation that looks ahead only as far as asked.
+
+Work is submitted with the time at which the host had queued it, the earlier work that it follows,
+and the resources that it occupies; it is pending until somebody needs a time. Then, again and
+again, the pending work that can begin first begins. Where several can begin at the same moment, the
+higher priority (lower number) wins, then what was ready first, then what was queued first, then
+what was submitted first. So waiting work is served in turn, and what has begun is not interrupted.
+
+**How far it is safe to look.** Work that begins before the earliest time at which anything more
+can be queued is beyond dispute, so `begin_until` with that time never changes what comes out. A
+host that waits for some work queues nothing before its end, so `begin` for that work is as safe:
+it settles what begins earlier, and nothing else. With one host lane, times therefore do not depend
+on when they are asked for. They do where the future is settled while more may be queued before it:
+when a recording ends (`begin_all`), and when one of several host lanes waits or asks while another
+is behind. Work submitted late, for a time that is settled already, takes the gaps that are left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from heapq import heappop, heappush, heapreplace
+
+from .calendar import Resource, earliest
+
+
+class Work:
+    """A kernel, a transfer, or a mark without resources, which takes no time.
+
+    `start_s` and `end_s` are None while it is pending. `note` is what its owner wants to remember.
+    """
+
+    __slots__ = (
+        "_blockers",
+        "_followers",
+        "end_s",
+        "note",
+        "number",
+        "priority",
+        "queued_s",
+        "ready_s",
+        "resources",
+        "seconds",
+        "start_s",
+    )
+
+    def __init__(
+        self,
+        queued_s: float,
+        resources: tuple[Resource, ...] = (),
+        seconds: float = 0.0,
+        priority: int = 0,
+        note: object = None,
+    ) -> None:
+        self.queued_s = self.ready_s = queued_s
+        self.resources = resources
+        self.seconds = seconds
+        self.priority = priority
+        self.note = note
+        self.number = 0
+        self.start_s: float | None = None
+        self.end_s: float | None = None
+        self._blockers = 0
+        self._followers: list[Work] = []
+
+
+class Schedule:
+    """Pending work, and its beginning; `begun(work)` is called for all with a note that begins."""
+
+    def __init__(self, begun: Callable[[Work], None]) -> None:
+        self._begun = begun
+        self._submitted = 0
+        # Work that waits for nothing but resources, by the earliest start that it may have.
+        self._ready: list[tuple[float, int, float, float, int, Work]] = []
+
+    def submit(self, work: Work, *earlier: Work | None) -> None:
+        """Let `work` begin when all of `earlier` have ended (None: nothing)."""
+        self._submitted = work.number = self._submitted + 1
+        for before in earlier:
+            if before is None:
+                continue
+            if before.end_s is None:
+                work._blockers += 1
+                before._followers.append(work)
+            elif before.end_s > work.ready_s:
+                work.ready_s = before.end_s
+        if not work._blockers:
+            self._release(work)
+
+    def begin(self, work: Work) -> None:
+        """Settle when `work` begins and ends, and what begins before it."""
+        while work.end_s is None and self._begin_first(math.inf):
+            pass
+
+    def begin_until(self, when_s: float) -> None:
+        """Settle all work that begins before `when_s`."""
+        while self._begin_first(when_s):
+            pass
+
+    def begin_all(self) -> None:
+        """Settle all work that has been submitted."""
+        self.begin_until(math.inf)
+
+    def _begin_first(self, limit_s: float) -> bool:
+        """Settle the work that can begin first, if that is before `limit_s`."""
+        ready = self._ready
+        while ready and ready[0][0] < limit_s:
+            known_s, priority, ready_s, queued_s, number, work = ready[0]
+            start_s = earliest(work.resources, known_s, work.seconds)
+            if start_s > known_s:  # others have begun since
+                heapreplace(ready, (start_s, priority, ready_s, queued_s, number, work))
+                continue
+            heappop(ready)
+            for resource in work.resources:
+                resource.occupy(start_s, start_s + work.seconds)
+            self._settle(work, start_s)
+            return True
+        return False
+
+    def _release(self, work: Work) -> None:
+        """Let work compete for its resources; a mark needs none."""
+        if work.resources:
+            entry = (work.ready_s, work.priority, work.ready_s, work.queued_s, work.number, work)
+            heappush(self._ready, entry)
+        else:
+            self._settle(work, work.ready_s)
+
+    def _settle(self, work: Work, start_s: float) -> None:
+        work.start_s = start_s
+        settled = [work]  # a mark may settle the next: a loop, as there may be many
+        while settled:
+            work = settled.pop()
+            work.end_s = end_s = work.start_s + work.seconds
+            if work.note is not None:
+                self._begun(work)
+            followers, work._followers = work._followers, []
+            for follower in followers:
+                follower._blockers -= 1
+                follower.ready_s = max(follower.ready_s, end_s)
+                if follower._blockers:
+                    continue
+                if follower.resources:
+                    self._release(follower)
+                else:
+                    follower.start_s = follower.ready_s
+                    settled.append(follower)

@@ -1,23 +1,39 @@
-"""What one may ask of the simulated clock: a record of events, shapes without values, a machine."""
+"""What one may ask of a clock: a record of events; of the simulated one, shapes and a machine."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
-from . import machines
+from . import machines, timing
 from .timeline import Timeline
 from .vgpu import backend, runtime
 
 
-def record() -> AbstractContextManager[Timeline]:
-    """`with record() as timeline:` notes everything that virtual devices and their host do.
+def record(
+    devices: timing.Devices = None,
+    *,
+    keep: int | None = None,
+    to: str | os.PathLike | None = None,
+) -> AbstractContextManager[Timeline]:
+    """`with record() as timeline:` notes everything that devices and their host do in the block.
 
-    Raises RuntimeError where there are no virtual devices.
+    On virtual devices the timeline grows as the block runs, in simulated time. On real ones, or
+    the CPU alone, torch.profiler measures, and the timeline is filled when the block ends. Which
+    of the two `devices` says (default: virtual ones if there are any).
+
+    For long runs: `keep` is the number of spans to keep, the last ones; `to` a file to which all
+    are written as they come, for https://ui.perfetto.dev, keeping none unless `keep` is given.
+    Raises ValueError for a negative `keep`, OSError if the file cannot be written.
     """
-    return runtime.runtime().recording()
+    if timing.clock_name(devices) != timing.MEASURED:
+        return runtime.runtime().recording(keep=keep, to=to)
+    from . import profiling
+
+    return profiling.record(devices, keep=keep, to=to)
 
 
 @contextmanager
@@ -48,7 +64,7 @@ def host_work(seconds: float, name: str) -> None:
 
 @contextmanager
 def simulate(
-    machine: str | machines.Machine, n: int | None = None, *, with_values: bool = False
+    machine: machines.Named, n: int | None = None, *, with_values: bool = False
 ) -> Iterator[list[torch.device]]:
     """`with simulate("8x-a100-nvswitch", 4) as gpus:` runs the block on another machine.
 

@@ -2,49 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from statistics import fmean
 
+from . import critical_path, totals, trace
+from .intervals import common_s, length_s, union
+from .spans import MemorySample, Span
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One piece of work on one resource.
+__all__ = ["MemorySample", "Span", "Timeline"]
 
-    `device` is "host" or a device's name ("vgpu:0"), `stream` a stream's number (or a host lane's
-    name), `kind` one of "compute", "copy", "dispatch" (the host queues an operation), "host" (it
-    does something else) and "wait" (for a device); times are seconds on the timeline's clock;
-    `bytes` were moved and `flops` computed.
-    """
-
-    device: str
-    stream: int | str
-    kind: str
-    name: str
-    start_s: float
-    end_s: float
-    bytes: int = 0
-    flops: int = 0
-
-    @property
-    def duration_s(self) -> float:
-        return self.end_s - self.start_s
+COMMUNICATION = ("copy", "collective")
+MEASURED = "measured"
+STARTING_S = 10e-6  # what lies between a real kernel's launch or predecessor and its start
 
 
 @dataclass
 class Timeline:
-    """Spans in the order in which they were queued, and the clock that timed them.
+    """Spans in the order in which their times became known, and the clock that timed them.
 
-    `clock` says where the times come from: "simulated on <machine>" or "measured".
+    `clock` says where the times come from: "simulated on <machine>" or "measured". `memory` says
+    what tensors occupied on each device. `dropped` sums up the spans that a long recording did not
+    keep: `summary` counts them, everything else sees the spans that are there.
     """
 
     clock: str
     spans: list[Span] = field(default_factory=list)
+    memory: list[MemorySample] = field(default_factory=list)
+    dropped: totals.Totals = field(default_factory=totals.Totals, repr=False)
+    listeners: list[Callable[[Span], None]] = field(default_factory=list, repr=False, compare=False)
+
+    def add(self, span: Span) -> None:
+        """Note a span, and tell the listeners."""
+        self.spans.append(span)
+        for listener in self.listeners:
+            listener(span)
+
+    def add_memory(self, sample: MemorySample) -> None:
+        self.memory.append(sample)
 
     def __iter__(self) -> Iterator[Span]:
         return iter(self.spans)
 
     def __len__(self) -> int:
         return len(self.spans)
+
+    # --- parts ------------------------------------------------------------------------------
 
     def where(self, keep: Callable[[Span], bool]) -> Timeline:
         """The timeline of those spans for which `keep(span)` is true."""
@@ -55,10 +60,22 @@ class Timeline:
         name = str(device)
         return self.where(lambda s: s.device == name and (not kinds or s.kind in kinds))
 
+    def communication(self, device: object) -> Timeline:
+        """The copies and collectives of one device, those that others send it included."""
+        name = str(device)
+        return self.where(lambda s: s.kind in COMMUNICATION and name in (s.device, s.target))
+
     @property
     def devices(self) -> list[str]:
         """The names of the devices with spans, the host first."""
         return sorted({span.device for span in self.spans}, key=lambda name: (name != "host", name))
+
+    @property
+    def accelerators(self) -> list[str]:
+        """The names of the devices with spans, without the host."""
+        return [name for name in self.devices if name != "host"]
+
+    # --- times ------------------------------------------------------------------------------
 
     @property
     def start_s(self) -> float:
@@ -70,28 +87,119 @@ class Timeline:
 
     @property
     def duration_s(self) -> float:
-        """Seconds from the first start to the last end."""
+        """Seconds from the first start to the last end, the makespan."""
         return self.end_s - self.start_s
 
     @property
     def busy_s(self) -> float:
         """Seconds in which at least one of the spans was under way."""
-        return sum(end - start for start, end in _union(self.spans))
+        return length_s(union(self.spans))
 
     def busy_fraction(self, device: object, *kinds: str) -> float:
         """Share of the whole timeline in which `device` worked, 0 to 1."""
-        return self.on(device, *kinds).busy_s / self.duration_s if self.duration_s else 0.0
+        return self._share(self.on(device, *kinds).busy_s)
 
+    def overlap_s(self, other: Timeline) -> float:
+        """Seconds in which spans of both timelines were under way."""
+        return common_s(union(self.spans), union(other.spans))
 
-def _union(spans: Iterable[Span]) -> Iterator[tuple[float, float]]:
-    """The disjoint intervals that the spans cover together, in order."""
-    current: tuple[float, float] | None = None
-    for start, end in sorted((span.start_s, span.end_s) for span in spans):
-        if current is None or start > current[1]:
-            if current is not None:
-                yield current
-            current = (start, end)
-        else:
-            current = (current[0], max(current[1], end))
-    if current is not None:
-        yield current
+    def overlap_fraction(self, other: Timeline) -> float:
+        """Share of this timeline's busy time in which `other` was busy, too; 0 to 1.
+
+        `copies.overlap_fraction(compute)` is the share of the copies that computing hides.
+        """
+        return self.overlap_s(other) / self.busy_s if self.busy_s else 0.0
+
+    def exposed_communication_s(self, device: object) -> float:
+        """Seconds in which `device` sent or received and did not compute."""
+        sent = self.communication(device)
+        return sent.busy_s - sent.overlap_s(self.on(device, "compute"))
+
+    def exposed_communication_fraction(self, device: object = None) -> float:
+        """`exposed_communication_s` as a share of the makespan (None: mean of the accelerators)."""
+        return self._mean(device, lambda name: self._share(self.exposed_communication_s(name)))
+
+    def idle_s(self, device: object) -> float:
+        """Seconds of the makespan in which `device` neither worked nor sent nor received.
+
+        A host that waits is not idle: `on("host", "wait").busy_s` says for how long it waited.
+        """
+        own = self.on(device).spans + self.communication(device).spans
+        return self.duration_s - length_s(union(own))
+
+    def bubble_fraction(self, device: object = None) -> float:
+        """Share of the makespan in which `device` idled (None: mean of the accelerators), 0 to 1.
+
+        For M micro-batches in K equal stages whose backward follows all forwards it is
+        (K - 1) / (M + K - 1): Huang et al., "GPipe" (2019), section 2.3.
+        """
+        return self._mean(device, lambda name: self._share(self.idle_s(name)))
+
+    def _share(self, seconds: float) -> float:
+        return seconds / self.duration_s if self.duration_s else 0.0
+
+    def _mean(self, device: object, share: Callable[[object], float]) -> float:
+        if device is not None:
+            return share(device)
+        return fmean(map(share, self.accelerators)) if self.accelerators else 0.0
+
+    # --- explanations -----------------------------------------------------------------------
+
+    def critical_path(self, *, slack_s: float | None = None) -> Timeline:
+        """The chain of spans that explains when the last one ended, in the order of time.
+
+        Before a span comes what it had to wait for: see `critical_path.critical_path`. On measured
+        timelines, which do not know all reasons, its stream and its dispatch come first unless
+        they ended more than `slack_s` (10 µs; simulated: 0) before it started.
+        """
+        if slack_s is None:
+            slack_s = STARTING_S if self.clock == MEASURED else 0.0
+        return Timeline(self.clock, critical_path.critical_path(self.spans, slack_s=slack_s))
+
+    def summary(self, by: str = "kind") -> list[totals.Total]:
+        """Count, seconds, share, bytes and FLOP of all spans by "kind", "name" or "device".
+
+        Spans that were recorded and not kept count, too. The longest come first; seconds of spans
+        side by side add up. Raises ValueError for another `by`.
+        """
+        return (totals.Totals(self.spans) + self.dropped).by(by)
+
+    def table(self, by: str = "kind") -> str:
+        """`summary` as text to print."""
+        return totals.table(self.summary(by))
+
+    # --- files ------------------------------------------------------------------------------
+
+    def to_chrome_trace(self) -> dict:
+        """The timeline as Chrome's Trace Event Format, ready for `json.dump`: see `trace`."""
+        return trace.to_dict(self.clock, self.spans, self.memory)
+
+    def save_trace(self, path: str | os.PathLike) -> None:
+        """Write a file that https://ui.perfetto.dev opens; one whose name ends in .gz is packed."""
+        trace.save(path, self.clock, self.spans, self.memory)
+
+    @classmethod
+    def from_chrome_trace(cls, source: str | os.PathLike | dict) -> Timeline:
+        """The timeline in a trace file (or its content) that `save_trace` or torch.profiler wrote.
+
+        Times are whole nanoseconds there. Raises ValueError if it is no such trace.
+        """
+        return cls(*trace.read(source))
+
+    @classmethod
+    def from_profiler(cls, profiler: object) -> Timeline:
+        """What a `torch.profiler.profile` that has ended saw, from time 0 on: see `kineto`.
+
+        Raises ValueError if its trace was exported before, which works once only: read that file
+        with `from_chrome_trace`.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "trace.json")
+            try:
+                profiler.export_chrome_trace(path)
+            except RuntimeError as error:
+                raise ValueError(
+                    "a profiler exports its trace once only, and this one has: read the file that "
+                    "it wrote with Timeline.from_chrome_trace(path)"
+                ) from error
+            return cls.from_chrome_trace(path)

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from jupyter_client.manager import start_new_kernel
 from matplotlib import pyplot
 from matplotlib.colors import to_hex
+from matplotlib.text import Annotation
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_notebook
@@ -32,10 +33,12 @@ from PIL import Image
 import d2lpar as par
 from d2lpar import plots
 from d2lpar.plots import (
+    LiveGantt,
     LivePlot,
     gantt,
     images,
     live,
+    live_gantt,
     picture,
     screens,
     slider_figure,
@@ -44,6 +47,9 @@ from d2lpar.plots import (
     texts,
 )
 from d2lpar.plots.curve import Curve
+from d2lpar.recording import recording
+from d2lpar.timeline import MemorySample, Timeline
+from d2lpar.timeline import Span as TimelineSpan
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "d2lpar"
@@ -599,6 +605,198 @@ def test_one_instant_can_be_drawn_but_nothing_cannot():
     for window_s, spans in ((None, []), ((5, 6), STEP)):
         with pytest.raises(ValueError, match="no span"):
             gantt(Record(spans, CLOCK), window_s=window_s)
+
+
+RUN = Timeline(
+    CLOCK,
+    [
+        TimelineSpan("host", "main", "dispatch", "mm", 0, 1e-3, correlation=1),
+        TimelineSpan("host", "main", "dispatch", "copy", 1e-3, 2e-3, correlation=2),
+        TimelineSpan("vgpu:0", 0, "compute", "mm", 1e-3, 5e-3, correlation=1),
+        TimelineSpan("vgpu:0", 0, "copy", "copy", 5e-3, 7e-3, correlation=2, target="vgpu:1"),
+        TimelineSpan("vgpu:1", 0, "compute", "add", 7e-3, 8e-3),
+        TimelineSpan("vgpu:1", 0, "copy", "back", 8e-3, 9e-3, target="host"),
+        TimelineSpan("host", "main", "wait", "item", 2e-3, 9e-3),
+    ],
+    [
+        MemorySample("vgpu:0", 1e-3, 4_000_000),
+        MemorySample("vgpu:1", 2e-3, 1_000_000),
+        MemorySample("vgpu:0", 6e-3, 0),
+    ],
+)
+
+
+def arrows(ax) -> list[tuple]:
+    """(time, row of the start, row of the end) of each arrow."""
+    found = [t for t in ax.texts if isinstance(t, Annotation)]
+    return [(t.xy[0], round(t.xyann[1]), round(t.xy[1])) for t in found]
+
+
+def test_arrows_show_where_copies_go():
+    ax = gantt(RUN).axes[0]  # rows: host, vgpu:0, vgpu:1
+    assert arrows(ax) == [(7, 1, 2)]
+    assert arrows(gantt(RUN, window_s=(0, 6e-3)).axes[0]) == []
+    many = Timeline(CLOCK, [*RUN.spans, *[RUN.spans[3]] * 40])
+    assert arrows(gantt(many).axes[0]) == []
+    assert arrows(gantt(Record(STEP, CLOCK)).axes[0]) == []  # which do not say
+
+
+def test_the_critical_path_runs_along_its_spans():
+    figure = gantt(RUN, critical_path=True)
+    [line] = figure.axes[0].lines
+    assert to_hex(line.get_color()) == style.VERMILION.lower()
+    xs, ys = line.get_data()
+    np.testing.assert_allclose(xs, [0, 1, 1, 5, 5, 7, 7, 8, 8, 9], atol=1e-9)
+    np.testing.assert_allclose(np.array(ys) - ys[0], [0, 0, 1, 1, 1, 1, 2, 2, 2, 2])
+    assert "critical path" in words(figure)
+    assert not gantt(RUN).axes[0].lines
+    part = gantt(RUN, critical_path=True, window_s=(2e-3, 6e-3)).axes[0].lines[0]
+    np.testing.assert_allclose(part.get_xdata(), [0, 3, 3, 4], atol=1e-9)
+
+
+def test_memory_is_a_step_curve_a_device():
+    figure = gantt(RUN, memory=True, critical_path=True)
+    bars_ax, memory_ax = figure.axes
+    first, second = memory_ax.lines
+    assert (first.get_label(), second.get_label()) == ("memory · vgpu:0", "memory · vgpu:1")
+    assert memory_ax.get_ylabel() == "MB"
+    assert first.get_drawstyle() == "steps-post"
+    np.testing.assert_allclose(first.get_data(), [(0, 1, 6, 9), (0, 4, 0, 0)])
+    np.testing.assert_allclose(second.get_data(), [(0, 2, 9), (0, 1, 1)])
+    looks = {(line.get_color(), line.get_linestyle()) for line in (first, second, *bars_ax.lines)}
+    assert len(looks) == 3
+    assert memory_ax.get_xlim() == bars_ax.get_xlim()
+    assert memory_ax.get_xlabel() == "time (ms)"
+    later = gantt(RUN, memory=True, window_s=(3e-3, 7e-3)).axes[1].lines
+    np.testing.assert_allclose(later[0].get_data(), [(0, 3, 4), (4, 0, 0)])
+    assert gantt(Timeline(CLOCK, RUN.spans), memory=True).axes[1].lines[:] == []
+    with pytest.raises(ValueError, match="memory has axes of its own"):
+        gantt(RUN, memory=True, ax=bars_ax)
+
+
+def test_names_stand_in_bars_that_are_wide_enough():
+    name = "m" * 12  # as wide as letters get
+    for length, is_named in ((5, False), (40, True)):
+        spans = [STEP[1]._replace(name=name, start_s=0, end_s=length), STEP[1]._replace(
+            name="x", start_s=length, end_s=100)]  # fmt: skip
+        figure = gantt(Record(spans, CLOCK))
+        assert (name in words(figure)) == is_named
+        figure.draw_without_rendering()
+        for text in figure.axes[0].texts:
+            left, right = figure.axes[0].transData.transform([(0, 0), (length, 0)])[:, 0]
+            if text.get_text() == name:
+                box = text.get_window_extent()
+                assert left <= box.x0 < box.x1 <= right
+
+
+def test_the_legend_takes_the_lines_that_it_needs():
+    kinds = [*style.KIND_STYLES, "barrier"]
+    spans = [Span("vgpu:0", 0, kind, "x", i, i + 1) for i, kind in enumerate(kinds)]
+    for width_px in (480, 760, 1200):
+        figure = gantt(Record(spans, CLOCK), width_px=width_px)
+        figure.draw_without_rendering()
+        assert figure.legends[0].get_window_extent().x1 <= width_px
+
+
+def test_thin_bars_keep_their_colour():
+    spans = [Span("vgpu:0", 0, "compute", "x", i, i + 0.02) for i in range(100)]
+    spans.append(Span("vgpu:0", 0, "compute", "x", 100, 150))
+    [group] = gantt(Record(spans, CLOCK)).axes[0].collections
+    colours = [to_hex(color) for color in group.get_edgecolor()]
+    assert colours == [style.BLUE.lower()] * 100 + ["#ffffff"]
+
+
+# Live Gantt chart
+
+
+@pytest.fixture
+def gantt_place(monkeypatch):
+    recorder = Recorder()
+    monkeypatch.setattr(live_gantt, "in_notebook", lambda: True)
+    monkeypatch.setattr(live_gantt, "Place", lambda: recorder)
+    return recorder
+
+
+def test_a_live_gantt_grows_in_place_and_leaves_the_whole_chart(gantt_place):
+    now_s = 0.0
+    chart = LiveGantt(
+        recording(CLOCK), title="Run", clock=lambda: now_s, critical_path=True, memory=True
+    )
+    shown = []
+    with chart as timeline:
+        for span in RUN.spans:
+            now_s += 1
+            timeline.add(span)
+            shown.append(pixels(gantt_place.updates[-1]))
+        timeline.memory += RUN.memory
+    assert gantt_place.opened == 1
+    assert len(gantt_place.updates) == len(RUN.spans) + 1
+    assert {image.shape for image in shown} == {(400, 760, 3)}
+    assert all((a != b).any() for a, b in itertools.pairwise(shown))
+    whole = gantt(
+        RUN, title="Run", width_px=760, height_px=400, critical_path=True, memory=True
+    ).png()
+    assert gantt_place.updates[-1] == whole
+    assert gantt_place.picture.summary == f"{texts.LIVE_GANTT} · {CLOCK}"
+    assert timeline.listeners == []
+
+
+def test_a_live_gantt_draws_no_more_often_than_asked(gantt_place):
+    now_s = 0.0
+    with LiveGantt(recording(CLOCK), max_fps=2, clock=lambda: now_s) as timeline:
+        for i in range(100):
+            now_s = i / 10
+            timeline.add(Span("vgpu:0", 0, "compute", "k", i, i + 1))
+    assert len(gantt_place.updates) == 20 + 1
+    with pytest.raises(ValueError, match="max_fps must be positive, not 0"):
+        LiveGantt(recording(CLOCK), max_fps=0)
+
+
+def test_a_live_gantt_of_a_simulated_run_is_its_gantt(gantt_place, gpus):
+    with LiveGantt(par.record(), max_fps=1e9) as timeline:
+        x = torch.ones(50, 50, device=gpus[0])
+        for _ in range(3):
+            (x @ x).sum().item()
+    assert len(gantt_place.updates) == len(timeline) + 1
+    assert gantt_place.updates[-1] == gantt(timeline, height_px=400).png()
+
+
+def test_a_live_gantt_shows_what_there_is_after_an_error_and_without_spans(gantt_place):
+    with pytest.raises(ZeroDivisionError), LiveGantt(recording(CLOCK)) as timeline:
+        timeline.add(RUN.spans[0]) or 1 / 0
+    assert len(gantt_place.updates) == 2
+    with LiveGantt(recording(CLOCK, keep=0)) as timeline:
+        timeline.add(RUN.spans[0])
+        timeline.add(RUN.spans[2])
+    assert len(gantt_place.updates) == 2 + 2  # the second is drawn at the end
+    with LiveGantt(recording(CLOCK)):
+        pass
+    assert len(gantt_place.updates) == 4
+
+
+def test_the_bars_of_a_live_gantt_stay_few_and_lie_where_the_spans_are():
+    bars = live_gantt._Bars()
+    for i in range(50_000):
+        bars.add(Span("vgpu:0", i % 2, "compute", "k", i * 1e-3, (i + 0.5) * 1e-3))
+        if i % 1000 == 0:
+            bars.add(Span("host", "main", "wait", "k", i * 1e-3, (i + 100) * 1e-3))
+    assert sum(map(len, bars.boxes.values())) < 4 * 2 * live_gantt.TOLD_APART
+    waits = [(round(start, 6), round(end, 6)) for start, end, _ in bars.boxes["wait"]]
+    assert waits == [(i, pytest.approx(i + 0.1)) for i in range(50)]
+    covered = sum(end - start for start, end, row in bars.boxes["compute"] if row[1] == 0)
+    assert 12.5 <= covered <= 50
+    backwards = live_gantt._Bars()
+    for i in reversed(range(50_000)):
+        backwards.add(Span("vgpu:0", 0, "compute", "k", i, i + 0.1))
+    assert len(backwards.boxes["compute"]) < 8 * live_gantt.TOLD_APART
+
+
+def test_outside_a_notebook_a_live_gantt_is_one_line(capsys):
+    with LiveGantt(recording(CLOCK)) as timeline:
+        timeline.spans += RUN.spans
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("Gantt chart of host · main, vgpu:0 · stream 0")
+    assert line.endswith("7 spans in 9 ms")
 
 
 # Images

@@ -4,11 +4,12 @@ from .gantt_chart import gantt
 from .graph_chart import graph
 from .image_grid import images
 from .live import LivePlot
-from .picture import Picture
+from .live_gantt import LiveGantt
+from .picture import Picture, axes
 from .sliders import SliderFigure, slider_figure
 from .style import BLUE, FONT_PT, GREEN, INK, ORANGE, PALE, VERMILION
 
 __all__ = [
     "BLUE", "FONT_PT", "GREEN", "INK", "ORANGE", "PALE", "VERMILION",
-    "LivePlot", "Picture", "SliderFigure", "gantt", "graph", "images", "slider_figure",
+    "LiveGantt", "LivePlot", "Picture", "SliderFigure", "axes", "gantt", "graph", "images", "slider_figure",
 ]  # fmt: skip

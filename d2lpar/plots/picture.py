@@ -11,12 +11,13 @@ import sys
 import threading
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
 from . import texts
-from .style import INK, SMALL_PT
+from .style import INK, SMALL_PT, dress
 
 DPI = 100
 SIZE_PX = (700, 400)
@@ -78,6 +79,11 @@ class Picture(Figure):
     # Not `_repr_mimebundle_`: once pyplot is imported its formatter for figures wins over that.
     def _ipython_display_(self):
         Place().open(self, self.png())
+
+
+def axes(*, summary: str, alt: str = "", note: str = "", size_px=SIZE_PX) -> Axes:
+    """Axes in the course's dress, to draw on; their `figure` is a `Picture`, the thing to show."""
+    return dress(Picture(summary=summary, alt=alt, note=note, size_px=size_px).add_subplot())
 
 
 class Place:

@@ -8,6 +8,9 @@ NODES = {
 }  # fmt: skip
 LONGEST_CHAIN = "longest chain"
 GANTT = "Gantt chart of {rows}"
+LIVE_GANTT = "Gantt chart of a run, drawn while it is recorded"
+CRITICAL_PATH = "critical path"
+MEMORY = "memory"
 GANTT_ALT = "{summary} · {spans} spans in {length}"
 IMAGES = "{count} labelled images"
 SLIDERS = "Run this cell to move the sliders: {values}"
@@ -26,6 +29,7 @@ ERROR_LIMITS = "{axis} must be two different finite numbers or None, not {limits
 ERROR_CLOSED = "this plot is not open: use it inside `with LivePlot(...) as plot:`"
 ERROR_NO_SPANS = "there is no span to draw: run something on the timeline first, or widen window_s"
 ERROR_NO_NODES = "there is no operation to draw: trace some first"
+ERROR_MEMORY_AXES = "memory has axes of its own: leave out either memory=True or ax"
 ERROR_IMAGES = "images need the shape [N, 1, H, W] or [N, H, W] with N >= 1, not {shape}"
 ERROR_LABELS = "{images} images need as many labels, not {labels}"
 ERROR_NAMES = "label {label} has no name: names holds {count}"

@@ -1,0 +1,46 @@
+"""Timelines of real devices: what torch.profiler measures, as spans.
+
+Only runs on a CPU were tried; traces of real GPUs were not.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from .recording import recording
+from .timeline import MEASURED, Timeline
+from .timing import Devices, synchronize
+
+SILENT = ("KINETO_LOG_LEVEL", "99")  # it tells on stderr of each start, and of GPUs not found
+
+
+@contextmanager
+def record(
+    devices: Devices = None, *, keep: int | None = None, to: str | os.PathLike | None = None
+) -> Iterator[Timeline]:
+    """Measure the block; the timeline is empty in it and filled when it ends.
+
+    torch.profiler watches the host, and CUDA devices where there are some; its own work makes
+    small operations slower. `devices` are waited for before the block begins. The profiler holds
+    all events until then, also those that `keep` drops afterwards.
+    """
+    os.environ.setdefault(*SILENT)
+    on_gpu = torch.cuda.is_available()
+    activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * on_gpu]
+    synchronize(devices)
+    with recording(MEASURED, keep=keep, to=to) as timeline:
+        profiler = profile(activities=activities, profile_memory=on_gpu)
+        try:
+            with profiler:
+                yield timeline
+        finally:
+            seen = Timeline.from_profiler(profiler)
+            for span in seen.spans:
+                timeline.add(span)
+            for sample in seen.memory:
+                timeline.add_memory(sample)

@@ -1,0 +1,66 @@
+"""Recording runs of any length: timelines that forget, or write to a file, what they are given."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .spans import MemorySample, Span
+from .timeline import Timeline
+from .trace import TraceWriter
+
+
+class LongTimeline(Timeline):
+    """A timeline with the last `keep` spans (and samples of memory); the others are summed up.
+
+    With `to`, a path, all of them are written to a trace file as they come; `keep` is then 0
+    unless it is given. The file is complete, and `spans` a list, when the timeline is closed.
+    """
+
+    def __init__(
+        self, clock: str, *, keep: int | None = None, to: str | os.PathLike | None = None
+    ) -> None:
+        super().__init__(clock)
+        keep = 0 if keep is None else keep
+        if keep < 0:
+            raise ValueError(f"keep={keep}: the number of spans to keep is 0 or more")
+        self.spans: deque[Span] = deque(maxlen=keep)
+        self.memory: deque[MemorySample] = deque(maxlen=keep)
+        self._writer = None if to is None else TraceWriter(to, clock)
+
+    def add(self, span: Span) -> None:
+        if self._writer is not None:
+            self._writer.add(span)
+        if len(self.spans) == self.spans.maxlen:
+            self.dropped.add(self.spans[0] if self.spans else span)
+        super().add(span)
+
+    def add_memory(self, sample: MemorySample) -> None:
+        if self._writer is not None:
+            self._writer.add_memory(sample)
+        super().add_memory(sample)
+
+    def close(self) -> None:
+        self.spans, self.memory = list(self.spans), list(self.memory)
+        if self._writer is not None:
+            self._writer.close()
+
+
+@contextmanager
+def recording(
+    clock: str, *, keep: int | None = None, to: str | os.PathLike | None = None
+) -> Iterator[Timeline]:
+    """A timeline to fill in the block: a `LongTimeline` if `keep` or `to` is given.
+
+    Raises ValueError for a negative `keep`, OSError if the file cannot be written.
+    """
+    if keep is None and to is None:
+        yield Timeline(clock)
+        return
+    timeline = LongTimeline(clock, keep=keep, to=to)
+    try:
+        yield timeline
+    finally:
+        timeline.close()

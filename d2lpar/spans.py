@@ -1,0 +1,43 @@
+"""What a timeline is made of: spans of work, and samples of memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One piece of work on one resource.
+
+    `device` is "host" or a device's name ("vgpu:0"), `stream` a stream's number (or a host lane's
+    name), `kind` one of "compute", "copy", "collective", "dispatch" (the host queues an
+    operation), "host" (it does something else) and "wait" (for a device); times are seconds on the
+    timeline's clock; `bytes` were moved and `flops` computed.
+
+    `correlation`, if not 0, joins a dispatch on the host with the kernels and copies that it
+    queued, which have the same number. `target` is where a copy goes, "host" or a device's name.
+    """
+
+    device: str
+    stream: int | str
+    kind: str
+    name: str
+    start_s: float
+    end_s: float
+    bytes: int = 0
+    flops: int = 0
+    correlation: int = 0
+    target: str = ""
+
+    @property
+    def duration_s(self) -> float:
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySample:
+    """What the tensors on `device` occupy from `time_s` on, until its next sample."""
+
+    device: str
+    time_s: float
+    bytes: int

@@ -1,0 +1,288 @@
+"""Trace files: what the published format asks for, what Perfetto binds arrows to, and back again.
+
+The checks follow "Trace Event Format" (Google): fields of each phase, metadata, flow events bound
+to the slice around them; and what Perfetto's documentation adds: slices of a thread nest.
+"""
+
+import gzip
+import itertools
+import json
+from collections import defaultdict
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import d2lpar as par
+from d2lpar.timeline import MemorySample, Span, Timeline
+from d2lpar.trace import WAITING_COPIES
+
+FIELDS = {  # of each phase: what it must have, beside ph, name, pid and tid, and what it may
+    "M": ({"args"}, set()),
+    "X": ({"cat", "ts", "dur", "args"}, set()),
+    "C": ({"ts", "args"}, set()),
+    "s": ({"cat", "ts", "id"}, set()),
+    "f": ({"cat", "ts", "id", "bp"}, set()),
+}
+METADATA = {  # name: what its args must hold
+    "process_name": ("name", str), "process_sort_index": ("sort_index", int),
+    "thread_name": ("name", str), "thread_sort_index": ("sort_index", int),
+}  # fmt: skip
+
+
+def check(trace: dict) -> dict[str, list[dict]]:
+    """Assert that the trace keeps to the format; returns its events by phase."""
+    trace = json.loads(json.dumps(trace, allow_nan=False))
+    assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"}
+    assert trace["displayTimeUnit"] in ("ms", "ns")
+    phases = defaultdict(list)
+    for event in trace["traceEvents"]:
+        check_event(event)
+        phases[event["ph"]].append(event)
+    check_names(trace["traceEvents"])
+    check_arrows(trace["traceEvents"])
+    return phases
+
+
+def check_event(event: dict) -> None:
+    needed, allowed = FIELDS[event["ph"]]
+    fields = set(event) - {"ph", "name", "pid", "tid"}
+    assert needed <= fields <= needed | allowed, event
+    assert type(event["pid"]) is type(event["tid"]) is int
+    assert isinstance(event["name"], str)
+    assert isinstance(event.get("ts", 0.0), (int, float))
+    assert isinstance(event.get("args", {}), dict)
+    if event["ph"] == "X":
+        assert event["dur"] >= 0
+    if event["ph"] == "C":
+        assert event["args"]
+        assert all(isinstance(value, (int, float)) for value in event["args"].values())
+    if event["ph"] == "M":
+        key, kind = METADATA[event["name"]]
+        assert type(event["args"][key]) is kind
+    if event["ph"] == "f":
+        assert event["bp"] == "e"
+
+
+def check_names(events: list[dict]) -> None:
+    """Processes and threads are introduced once, before their events; thread numbers are unique."""
+    introduced = set()
+    for event in events:
+        if event["ph"] == "M":
+            key = event["name"], event["pid"], event["tid"]
+            assert key not in introduced
+            introduced.add(key)
+            continue
+        assert ("process_name", event["pid"], 0) in introduced
+        assert ("process_sort_index", event["pid"], 0) in introduced
+        if event["ph"] != "C":
+            assert ("thread_name", event["pid"], event["tid"]) in introduced
+            assert ("thread_sort_index", event["pid"], event["tid"]) in introduced
+    threads = [tid for name, _, tid in introduced if name == "thread_name"]
+    assert len(threads) == len(set(threads))
+
+
+def check_arrows(events: list[dict]) -> None:
+    """Each arrow begins once, ends at least once, each time in a slice that came before it."""
+    slices, starts, ends = defaultdict(list), {}, set()
+    for event in events:
+        if event["ph"] == "X":
+            slices[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+        elif event["ph"] in "sf":
+            around = slices[event["pid"], event["tid"]]
+            assert any(start <= event["ts"] <= end for start, end in around), event
+            key = event["cat"], event["name"], event["id"]
+            if event["ph"] == "s":
+                assert key not in starts
+                starts[key] = event["ts"]
+            else:
+                ends.add(key)
+    assert ends == set(starts)
+
+
+def check_nesting(slices: list[dict]) -> None:
+    """Slices of one thread, in whole nanoseconds, lie beside or inside each other."""
+    threads = defaultdict(list)
+    for event in slices:
+        start, length = round(event["ts"] * 1e3), round(event["dur"] * 1e3)
+        threads[event["tid"]].append((start, -(start + length)))
+    for thread in threads.values():
+        open_until = []
+        for start, minus_end in sorted(thread):
+            while open_until and open_until[-1] <= start:
+                open_until.pop()
+            assert not open_until or -minus_end <= open_until[-1]
+            open_until.append(-minus_end)
+
+
+def names(events: list[dict], what: str) -> dict:
+    key = "pid" if what == "process_name" else "tid"
+    return {e[key]: e["args"]["name"] for e in events if e["name"] == what}
+
+
+# Simulated runs
+
+
+def a_run(machine: par.machines.Machine) -> Timeline:
+    """Two steps of model parallelism with a side stream, on two devices."""
+    with par.simulate(machine, 2) as gpus, par.record() as timeline:
+        layers = [torch.empty(500, 500, device=gpu, requires_grad=True) for gpu in gpus]
+        for _ in range(2):
+            x = torch.empty(64, 500).to(gpus[0])
+            with torch.get_device_module(gpus[0]).Stream(gpus[0]):
+                torch.empty(9, 9, device=gpus[0]) + 1
+            ((x @ layers[0]).to(gpus[1]) @ layers[1]).sum().backward()
+        par.timing.synchronize(gpus)
+    return timeline
+
+
+TEXTBOOK = par.machines.machine("2x-v100-textbook")
+
+
+@pytest.fixture(
+    scope="module", params=[TEXTBOOK, replace(TEXTBOOK, peer=None)], ids=["peers", "through host"]
+)
+def run(request):
+    par.devices(2, kind="virtual", verbose=False)
+    return a_run(request.param)
+
+
+def test_a_run_keeps_to_the_format(run):
+    phases = check(run.to_chrome_trace())
+    check_nesting(phases["X"])
+    assert len(phases["X"]) == len(run)
+    assert len(phases["C"]) == len(run.memory) > 0
+    processes = names(phases["M"], "process_name")
+    assert list(processes.values()) == ["host", "vgpu:0", "vgpu:1"]
+    assert {"main", "stream 0", "stream 1"} <= set(names(phases["M"], "thread_name").values())
+    order = {e["pid"]: e["args"]["sort_index"] for e in phases["M"] if "process_s" in e["name"]}
+    assert sorted(order, key=order.get) == sorted(processes)
+    assert run.to_chrome_trace()["otherData"]["clock"] == run.clock
+
+
+def test_every_kernel_and_copy_has_an_arrow_from_its_dispatch(run):
+    phases = check(run.to_chrome_trace())
+    slices = {(e["tid"], e["ts"]): e for e in phases["X"]}
+    ends = [e for e in phases["f"] if e["name"] == "launch"]
+    begins = {e["id"]: e for e in phases["s"] if e["name"] == "launch"}
+    assert len(ends) == sum(span.device != "host" for span in run)
+    for end in ends:
+        queued, begin = slices[end["tid"], end["ts"]], begins[end["id"]]
+        dispatch = slices[begin["tid"], begin["ts"]]
+        assert dispatch["cat"] == "dispatch"
+        assert dispatch["name"] == queued["name"]
+        assert dispatch["ts"] + dispatch["dur"] <= queued["ts"] + 1e-6
+
+
+def test_copies_between_devices_have_arrows_to_where_they_go(run):
+    phases = check(run.to_chrome_trace())
+    processes = names(phases["M"], "process_name")
+    slices = {(e["tid"], e["ts"]): e for e in phases["X"]}
+    ends = {e["id"]: e for e in phases["f"] if e["name"] == "copied"}
+    ways = []
+    for begin in [e for e in phases["s"] if e["name"] == "copied"]:
+        sent, then = slices[begin["tid"], begin["ts"]], ends[begin["id"]]
+        assert sent["cat"] == "copy"
+        assert sent["args"]["target"] == processes[then["pid"]]
+        assert sent["ts"] + sent["dur"] <= then["ts"] + 1e-6
+        ways.append((processes[begin["pid"]], processes[then["pid"]]))
+    assert sorted(ways) == [("vgpu:0", "vgpu:1")] * 2 + [("vgpu:1", "vgpu:0")] * 2
+
+
+def test_arguments_say_how_much_and_how_fast(run):
+    slices = check(run.to_chrome_trace())["X"]
+    product = next(e for e in slices if e["name"] == "mm" and e["cat"] == "compute")
+    assert product["args"]["flops"] == 2 * 64 * 500 * 500
+    rate = product["args"]["flops"] / product["dur"] / 1e6
+    assert product["args"]["TFLOP/s"] == pytest.approx(rate, rel=1e-2)
+    sent = next(e for e in slices if e["cat"] == "copy" and e["args"]["target"] == "vgpu:1")
+    assert sent["args"]["bytes"] == 64 * 500 * 4
+    assert sent["args"]["GB/s"] == pytest.approx(64 * 2 / sent["dur"], rel=1e-2)
+
+
+@pytest.mark.parametrize("name", ["run.json", "run.json.gz"])
+def test_a_file_is_what_the_dictionary_is_and_reads_back(run, tmp_path, name):
+    path = tmp_path / name
+    run.save_trace(path)
+    content = (gzip.decompress(path.read_bytes()) if ".gz" in name else path.read_bytes()).decode()
+    assert json.loads(content) == run.to_chrome_trace()
+    again = Timeline.from_chrome_trace(path)
+    assert again.clock == run.clock
+    for mine, theirs in zip(run.spans, again.spans, strict=True):
+        assert theirs.start_s == pytest.approx(mine.start_s, abs=1e-9)
+        assert theirs.end_s == pytest.approx(mine.end_s, abs=1e-9)
+        assert replace(theirs, start_s=mine.start_s, end_s=mine.end_s) == mine
+    assert [(m.device, m.bytes) for m in again.memory] == [(m.device, m.bytes) for m in run.memory]
+    assert Timeline.from_chrome_trace(again.to_chrome_trace()) == again
+
+
+def test_what_is_back_to_back_stays_so(run):
+    again = Timeline.from_chrome_trace(run.to_chrome_trace())
+    chains = [t.critical_path().spans for t in (run, again)]
+    assert [(s.device, s.name) for s in chains[0]] == [(s.device, s.name) for s in chains[1]]
+    assert all(a.end_s == b.start_s for a, b in itertools.pairwise(chains[1]))
+
+
+def test_a_streamed_file_keeps_to_the_format(gpus, tmp_path):
+    path = tmp_path / "run.json"
+    with par.record(to=path):
+        x = torch.ones(100, 100, device=gpus[0])
+        (x @ x).to(gpus[1]).sum().item()
+    phases = check(json.loads(path.read_text()))
+    check_nesting(phases["X"])
+    assert {e["name"] for e in phases["s"]} == {"launch", "copied"}
+
+
+# Any timeline
+
+times = st.integers(0, 40).map(lambda n: n / 4)
+names_of_streams = st.one_of(st.integers(0, 3), st.sampled_from(["main", "stream 1", '"; é\n']))
+spans = st.builds(
+    lambda device, stream, kind, name, start, length, numbers, target: Span(
+        device, stream, kind, name, start, start + length, *numbers, target
+    ),
+    st.sampled_from(["host", "gpu:0", "gpu:10", "link"]),
+    names_of_streams,
+    st.sampled_from(["compute", "copy", "dispatch", "wait", "odd"]),
+    st.text(max_size=5),
+    times,
+    times,
+    st.tuples(st.integers(0, 10**12), st.integers(0, 10**15), st.integers(0, 4)),
+    st.sampled_from(["", "host", "gpu:0", "gpu:10"]),
+)
+samples = st.builds(
+    MemorySample, st.sampled_from(["gpu:0", "gpu:3"]), times, st.integers(0, 10**12)
+)
+timelines = st.builds(
+    Timeline, st.sampled_from(["toy", "measured"]), st.lists(spans), st.lists(samples)
+)
+
+
+@given(timelines)
+def test_any_timeline_can_be_written_and_read(timeline):
+    unique = {s.correlation: s for s in timeline if s.device == "host"}
+    timeline.spans = [s for s in timeline if s.device != "host" or unique[s.correlation] is s]
+    trace = timeline.to_chrome_trace()
+    check(trace)
+    assert Timeline.from_chrome_trace(json.loads(json.dumps(trace))) == timeline
+
+
+def test_arrows_that_nobody_meets_do_not_pile_up():
+    sent = [
+        Span("gpu:0", 0, "copy", "copy", i, i + 1, target="gpu:1")
+        for i in range(WAITING_COPIES * 3)
+    ]
+    last = Span("gpu:1", 0, "compute", "k", len(sent), len(sent) + 1)
+    phases = check(Timeline("toy", [*sent, last]).to_chrome_trace())
+    assert len(phases["s"]) == len(phases["f"]) == WAITING_COPIES
+
+
+def test_what_is_no_trace_of_ours_is_named(tmp_path):
+    path = tmp_path / "other.json"
+    path.write_text("[]")
+    with pytest.raises(ValueError, match=r"other\.json' is no trace"):
+        Timeline.from_chrome_trace(path)
+    with pytest.raises(ValueError, match="was written neither by"):
+        Timeline.from_chrome_trace({"traceEvents": []})

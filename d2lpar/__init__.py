@@ -11,6 +11,9 @@ import importlib
 from .devices import devices  # at once, or the module of the same name would take its place
 
 _HOME = {
+    "calibrate": "calibration",
+    "Calibration": "calibration",
+    "doctor": "diagnosis",
     "fashion_mnist": "data",
     "DataError": "data",
     "Timer": "timing",
@@ -18,10 +21,15 @@ _HOME = {
     "measure": "timing",
     "clock_name": "timing",
     "trace_graph": "graphs",
+    "Timeline": "timeline",
     "record": "simulation",
     "shape_only": "simulation",
     "simulate": "simulation",
+    "emulate_cuda": "emulation",
     "host_work": "simulation",
+    "hazards": "vgpu.hazards",
+    "HazardWarning": "vgpu.hazards",
+    "syncs": "vgpu.syncs",
 }
 _MODULES = ("checks", "collectives", "garments", "machines", "plots", "timing")
 
@@ -35,6 +43,13 @@ def __getattr__(name: str) -> object:
     if name in _HOME:
         return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def load_ipython_extension(shell: object) -> None:
+    """`%load_ext d2lpar` makes the cell magic `%%emulate_cuda 2` known."""
+    from .emulation import magic
+
+    magic.load(shell)
 
 
 def __dir__() -> list[str]:

@@ -107,8 +107,9 @@ class KeyValueStore:
     def push(self, key: object, gradients: Tensors, lr: float) -> None:
         """Take one step of SGD: value -= lr * sum of gradients."""
         value = self._value(key)
+        ordered = value.device.type != "cpu"  # streams wait for copies by themselves, hosts do not
         for gradient in gradients:
-            value.sub_(gradient.to(self.device, non_blocking=True), alpha=lr)
+            value.sub_(gradient.to(self.device, non_blocking=ordered), alpha=lr)
 
     @torch.no_grad()
     def pull(self, key: object, targets: Tensors) -> None:

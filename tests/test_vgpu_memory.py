@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import inspect
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ import d2lpar as par
 from d2lpar import machines
 
 GRANULE = 512
+BLOCK = 2 * 2**20
 
 
 def held(device=0):
@@ -47,7 +49,7 @@ def test_tensors_count_where_they_are_and_while_they_live(fresh_gpus):
     torch.vgpu.reset_peak_memory_stats(1)
     assert torch.vgpu.max_memory_allocated(1) == 0
     free, total = torch.vgpu.mem_get_info(2)
-    assert total - free == GRANULE
+    assert total - free == BLOCK  # the allocator has reserved it
     assert torch.accelerator.memory_allocated(2) == GRANULE
     del c
 
@@ -172,3 +174,178 @@ def test_it_is_raised_for_copies_and_replicas_too(small):
         nn.DataParallel(net)(torch.ones(4, 150))
     del keep
     assert nn.DataParallel(net)(torch.ones(4, 150)).shape == (4, 150)
+
+
+# --- what a full device holds ---------------------------------------------------------------------
+
+
+def refusal(nbytes, device):
+    with pytest.raises(torch.vgpu.OutOfMemoryError) as error:
+        torch.empty(nbytes, dtype=torch.uint8, device=device)
+    return str(error.value)
+
+
+def test_it_is_an_error_that_cuda_programs_catch(small):
+    assert issubclass(torch.vgpu.OutOfMemoryError, torch.OutOfMemoryError)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        torch.empty(10**6, device=small[0])
+
+
+def test_a_full_device_tells_what_holds_the_most(small):
+    device = small[0]
+    assert "holds" not in refusal(10**6, device)
+    activations = [torch.zeros(8, 32, 16, device=device) for _ in range(3)]
+    line = inspect.currentframe().f_lineno - 1
+    scalar = torch.ones((), device=device, dtype=torch.int64)
+    message = refusal(10**6, device)
+    lines = message.splitlines()
+    made = f"made at test_vgpu_memory.py:{line}"
+    assert lines[1] == f"  49.15 kB in 3 tensors of 8 × 32 × 16 float32, {made}"
+    assert lines[2].startswith("  512 bytes in 1 tensor of one value int64, made at test_vgpu_memo")
+    assert len(lines) == 4
+    del activations, scalar
+    assert "holds" not in refusal(10**6, device)
+
+
+def test_parameters_gradients_and_other_tensors_are_told_apart(small):
+    net = nn.Linear(60, 40, bias=False).to(small[0])
+    x = torch.ones(10, 60, device=small[0])
+    loss = net(x).tanh().square().sum()
+    loss.backward()
+    message = refusal(10**6, small[0])
+    assert "9.73 kB in 1 parameter of 40 × 60 float32" in message
+    assert "9.73 kB in 1 gradient of 40 × 60 float32" in message
+    assert "2.56 kB in 1 tensor of 10 × 60 float32" in message
+
+
+def test_what_autograd_keeps_is_found(small):
+    x = torch.ones(1000, device=small[0], requires_grad=True)
+    y = x.sin().sin().sin().sum()  # the derivative needs what each sine was taken of
+    assert "12.29 kB in 3 tensors of 1000 float32" in refusal(10**6, small[0])
+    del y
+
+
+def test_many_kinds_are_cut_short(small):
+    kept = [torch.ones(n, device=small[0]) for n in range(1, 1001, 100)]
+    lines = refusal(10**6, small[0]).splitlines()
+    assert len(lines) == 1 + 5 + 1 + 1
+    assert lines[1].startswith("  4.10 kB in 1 tensor of 901 float32")
+    assert lines[6].endswith("in 5 others")
+    del kept
+
+
+# --- the caching allocator ------------------------------------------------------------------------
+
+
+def test_what_was_freed_stays_reserved_until_the_cache_is_emptied(fresh_gpus):
+    a = torch.empty(3 * BLOCK, dtype=torch.uint8, device="vgpu:0")
+    b = torch.empty(1000, dtype=torch.uint8, device="vgpu:0")
+    assert torch.vgpu.memory_reserved() == 4 * BLOCK
+    assert torch.vgpu.mem_get_info()[0] == 16 * 10**9 - 4 * BLOCK
+    del a
+    assert (held(), torch.vgpu.memory_reserved()) == (1024, 4 * BLOCK)
+    torch.vgpu.empty_cache()
+    assert torch.vgpu.memory_reserved() == torch.accelerator.memory_reserved() == BLOCK
+    assert torch.vgpu.max_memory_reserved() == 4 * BLOCK
+    torch.vgpu.reset_peak_memory_stats()
+    assert torch.vgpu.max_memory_reserved() == BLOCK
+    del b
+
+
+def test_reserved_memory_is_free_for_tensors(small):
+    a = torch.zeros(90_000, dtype=torch.uint8, device=small[0])
+    del a
+    assert torch.vgpu.memory_reserved() == 100_000
+    assert torch.zeros(90_000, dtype=torch.uint8, device=small[0]).sum() == 0
+
+
+def test_statistics_count_what_was_given_out(fresh_gpus):
+    a = torch.empty(1000, device="vgpu:0")
+    b = torch.empty(5, device="vgpu:0")
+    del b
+    with contextlib.suppress(torch.OutOfMemoryError):
+        torch.empty(10**11, dtype=torch.uint8, device="vgpu:0")
+    stats = torch.vgpu.memory_stats()
+    kilo = rounded(4000)
+    assert stats == {
+        "active_bytes.all.current": kilo,
+        "allocated_bytes.all.allocated": kilo + GRANULE,
+        "allocated_bytes.all.current": kilo,
+        "allocated_bytes.all.freed": GRANULE,
+        "allocated_bytes.all.peak": kilo + GRANULE,
+        "allocation.all.allocated": 2,
+        "allocation.all.current": 1,
+        "allocation.all.freed": 1,
+        "allocation.all.peak": 2,
+        "num_alloc_retries": 0,
+        "num_ooms": 1,
+        "reserved_bytes.all.allocated": BLOCK,
+        "reserved_bytes.all.current": BLOCK,
+        "reserved_bytes.all.freed": 0,
+        "reserved_bytes.all.peak": BLOCK,
+    }
+    assert torch.accelerator.memory_stats() == stats
+    summary = torch.vgpu.memory_summary()
+    assert "4.10 kB" in summary
+    assert "out of memory" in summary
+    torch.vgpu.reset_accumulated_memory_stats()
+    stats = torch.vgpu.memory_stats()
+    assert stats["allocation.all.allocated"] == stats["num_ooms"] == 0
+    assert stats["allocated_bytes.all.current"] == kilo
+    del a
+
+
+def test_a_fraction_of_the_memory(small):
+    torch.vgpu.set_per_process_memory_fraction(0.5, small[0])
+    torch.zeros(48_000, dtype=torch.uint8, device=small[0])
+    with pytest.raises(torch.OutOfMemoryError, match=r"of 50\.00 kB are free"):
+        torch.zeros(52_000, dtype=torch.uint8, device=small[0])
+    with pytest.raises(ValueError, match="from 0 to 1"):
+        torch.vgpu.set_per_process_memory_fraction(50)
+
+
+# --- memory in use on other streams ---------------------------------------------------------------
+
+
+def test_recorded_memory_is_free_when_the_other_stream_is_done(small):
+    """A device that is full waits for it; nothing waits as long as there is room."""
+    device, side = small[0], torch.vgpu.Stream(small[0])
+
+    def use_and_free(nbytes):
+        x = torch.zeros(nbytes, dtype=torch.uint8, device=device)
+        side.wait_stream(torch.vgpu.current_stream(device))
+        with torch.vgpu.stream(side):
+            x.sum()
+        x.record_stream(side)
+
+    use_and_free(60_000)
+    assert held() == 0
+    assert torch.vgpu.memory_stats()["active_bytes.all.current"] == rounded(60_000)
+    with par.syncs() as waits:
+        fits = torch.empty(30_000, dtype=torch.uint8, device=device)
+    assert not waits
+    with par.syncs() as waits:
+        too = torch.empty(60_000, dtype=torch.uint8, device=device)
+    assert [wait.call for wait in waits] == ["wait for freed memory"]
+    assert waits.seconds > 0
+    stats = torch.vgpu.memory_stats()
+    assert stats["num_alloc_retries"] == 1
+    assert stats["active_bytes.all.current"] == held() == rounded(30_000) + rounded(60_000)
+    del fits, too
+    use_and_free(60_000)
+    torch.vgpu.synchronize()
+    with par.syncs() as waits:  # done by now
+        kept = [torch.empty(60_000, dtype=torch.uint8, device=device) for _ in range(1)]
+    assert waits.seconds == 0
+    del kept
+
+
+def test_memory_does_not_grow_with_tensors_that_cross_streams(fresh_gpus):
+    side = torch.vgpu.Stream("vgpu:0")
+    for _ in range(50):
+        x = torch.ones(1000, device="vgpu:0")
+        side.wait_stream(torch.vgpu.current_stream())
+        with torch.vgpu.stream(side):
+            x.sum().item()
+        x.record_stream(side)
+    assert torch.vgpu.memory_stats()["active_bytes.all.current"] <= 3 * rounded(4000)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 import torch
+import torch.utils._device
 
 make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 graph_task_id: Callable[[], int] = torch._C._current_graph_task_id
@@ -15,11 +16,24 @@ get_data = torch.Tensor.data.__get__
 set_conj: Callable[[torch.Tensor, bool], None] = torch._C._set_conj
 set_neg: Callable[[torch.Tensor, bool], None] = torch._C._set_neg
 no_torch_function = torch._C._disabled_torch_function_impl
+as_plain_tensors = torch._C.DisableTorchFunctionSubclass  # a context manager
 
 
 def at_end_of_backward(callback: Callable[[], None]) -> None:
     """Call `callback` when the backward pass that this thread runs has finished."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+
+_ADDS_UP = 2**64 - 1  # the number that autograd gives to nodes that add up gradients in leaves
+next_node_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+
+
+def node_number() -> int | None:
+    """The number of the node whose backward operation this thread runs; None where that says
+    nothing of its forward operation."""
+    node = torch._C._current_autograd_node()
+    number = _ADDS_UP if node is None else node._sequence_nr()
+    return None if number == _ADDS_UP else number
 
 
 def decomposes(func: torch._ops.OpOverload) -> bool:
@@ -90,3 +104,29 @@ def _refuse_old_graph(_: object) -> None:
         "this graph was made before its parameters moved to another device (or type), and cannot "
         "give them gradients: call backward() first, or run the forward pass again"
     )
+
+
+# --- devices that torch is told without being asked -----------------------------------------------
+
+DeviceContext = torch.utils._device.DeviceContext
+
+
+def factories() -> list[tuple[object, str]]:
+    """Where the functions are found that make tensors on a device: their modules and names."""
+    homes = {"fft": torch.fft, "nested": torch.nested}
+    found = []
+    for name in sorted(f.__name__ for f in torch.utils._device._device_constructors()):
+        package, _, rest = name.partition("_")
+        at_home = hasattr(homes.get(package), rest)  # torch.fft.fftfreq is called "fft_fftfreq"
+        found.append((homes[package], rest) if at_home else (torch, name))
+    return found
+
+
+def default_device_context() -> DeviceContext | None:
+    """What `torch.set_default_device` has set in this thread."""
+    return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+
+
+def script_builtins() -> dict[int, str]:
+    """What scripts may call, by the identity of the function: the operations that it stands for."""
+    return torch.jit._builtins._get_builtin_table()

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch.utils import _pytree as pytree
 
+from .tensor import VirtualTensor
+
 KEY = "AutocastPrivateUse1"
 DTYPES = (torch.float16, torch.bfloat16)
 
@@ -69,9 +71,8 @@ def _casting(op: torch._ops.OpOverload, policy: Callable) -> Callable[..., objec
 
 def _is_eligible(value: object) -> bool:
     return (
-        isinstance(value, torch.Tensor)
+        isinstance(value, VirtualTensor)
         and value.is_floating_point()
-        and value.device.type == "vgpu"
         and value.dtype != torch.float64
     )
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextvars
 import functools
 import inspect
+import math
 import sys
 import threading
 import types
@@ -22,6 +23,7 @@ import torch.autograd.graph
 import torch.nn.parallel.comm
 import torch.nn.parallel.data_parallel
 import torch.serialization
+import torch.utils.data.dataloader
 from torch.nn.parameter import (
     UninitializedBuffer,
     UninitializedParameter,
@@ -30,9 +32,22 @@ from torch.nn.parameter import (
 )
 
 from ..machines import Machine
-from . import _torch, attention, autocast, comm, device_module, recurrent, runtime, saving, streams
+from . import (
+    _torch,
+    attention,
+    autocast,
+    comm,
+    device_module,
+    pinned,
+    places,
+    recurrent,
+    runtime,
+    saving,
+    streams,
+)
 from .dispatch import Dispatcher, compressed_copy
 from .lanes import Notes
+from .memory import Allocation
 from .tensor import Layout, VirtualTensor, attributes, wrap
 
 NAME = "vgpu"
@@ -69,6 +84,7 @@ def register() -> None:
     _replace_accelerator()
     _replace_modules()
     _replace_pinning()
+    _replace_generator()
     _replace_compile()
     saving.install()
 
@@ -129,12 +145,12 @@ def _empty(
     memory_format: torch.memory_format | None = None,
 ) -> VirtualTensor:
     rt = runtime.runtime()
+    index = streams.device_number(device)
+    allocation = _allocate(rt, index, size, dtype) if layout in (None, torch.strided) else None
     place = torch.device("meta") if rt.shape_only else rt.backing
     options = {} if memory_format is None else {"memory_format": memory_format}
-    return wrap(
-        torch.empty(size, dtype=dtype, layout=layout, device=place, **options),
-        streams.device_number(device),
-    )
+    values = torch.empty(size, dtype=dtype, layout=layout, device=place, **options)
+    return wrap(values, index, allocation=allocation)
 
 
 def _empty_strided(
@@ -148,10 +164,22 @@ def _empty_strided(
 ) -> VirtualTensor:
     rt = runtime.runtime()
     dtype = dtype or torch.get_default_dtype()
+    index = streams.device_number(device)
+    allocation = _allocate(rt, index, size, dtype)
     if rt.shape_only:
-        return wrap(None, streams.device_number(device), layout=Layout(size, stride, 0, dtype))
+        return wrap(None, index, layout=Layout(size, stride, 0, dtype), allocation=allocation)
     values = torch.empty_strided(size, stride, dtype=dtype, device=rt.backing)
-    return wrap(values, streams.device_number(device))
+    return wrap(values, index, allocation=allocation)
+
+
+def _allocate(
+    rt: runtime.Runtime, index: int, size: list[int], dtype: torch.dtype | None
+) -> Allocation:
+    """Room on the virtual device, asked for before the memory that does the arithmetic is."""
+    nbytes = math.prod(size) * (dtype or torch.get_default_dtype()).itemsize
+    allocation = rt.memories[index].allocate(nbytes, rt.current_stream(index))
+    allocation.made = places.mark()
+    return allocation
 
 
 # --- autograd -------------------------------------------------------------------------------------
@@ -253,7 +281,7 @@ def _for_virtual(ours: Callable, theirs: Callable) -> Callable:
     @functools.wraps(theirs)
     def choose(tensors: object, *args: object, **kwargs: object) -> object:
         first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
-        real = first is not None and first.device.type not in (NAME, "cpu")
+        real = first is not None and not _is_virtual(first) and first.device.type != "cpu"
         return (theirs if real or kwargs.get("out") is not None else ours)(tensors, *args, **kwargs)
 
     return choose
@@ -272,18 +300,26 @@ def _replace_accelerator() -> None:
         "device_count": module.device_count,
         "device_index": module.device,
         "empty_cache": module.empty_cache,
+        "empty_host_cache": lambda: runtime.runtime().pinned.empty_cache(),
+        "get_device_capability": module.supported_dtypes,
         "get_memory_info": module.mem_get_info,
         "is_available": module.is_available,
         "max_memory_allocated": module.max_memory_allocated,
+        "max_memory_reserved": module.max_memory_reserved,
         "memory_allocated": module.memory_allocated,
+        "memory_reserved": module.memory_reserved,
+        "memory_stats": module.memory_stats,
+        "reset_accumulated_memory_stats": module.reset_accumulated_memory_stats,
         "reset_peak_memory_stats": module.reset_peak_memory_stats,
         "set_device_idx": module.set_device,
         "set_device_index": module.set_device,
         "set_stream": module.set_stream,
         "synchronize": module.synchronize,
     }
-    for name in [n for n in accelerator.__all__ if hasattr(accelerator, n)]:
-        setattr(accelerator, name, replacements.get(name) or _refused(f"torch.accelerator.{name}"))
+    for place in (accelerator, getattr(accelerator, "memory", accelerator)):
+        for name in [n for n in place.__all__ if hasattr(place, n)]:
+            ours = replacements.get(name) or _refused(f"torch.accelerator.{name}")
+            setattr(place, name, ours)
     torch.Stream = _make_chooser("Stream", torch.Stream, streams.Stream)
     torch.Event = _make_chooser("Event", torch.Event, streams.Event)
 
@@ -398,7 +434,7 @@ def _remember_device(lazy: torch.Tensor, fn: Callable) -> torch.Tensor:
     if not _is_virtual(probe):
         lazy.__dict__.pop("_virtual_device", None)
         return fn(lazy)
-    lazy._virtual_device = probe.device
+    lazy._virtual_device = torch.device(NAME, probe._index)
     return lazy.to(probe.dtype)
 
 
@@ -431,6 +467,9 @@ def _become(tensor: torch.Tensor, values: torch.Tensor, *, parameter: bool) -> t
 
 
 def _replace_pinning() -> None:
+    _replace_factories()
+    loader = sys.modules["torch.utils.data.dataloader"]
+    loader.threading = types.SimpleNamespace(Thread=_PinningThread, Event=threading.Event)
     torch_pin, torch_is_pinned = torch.Tensor.pin_memory, torch.Tensor.is_pinned
 
     @functools.wraps(torch_pin)
@@ -442,6 +481,83 @@ def _replace_pinning() -> None:
         return self.device.type == "cpu" and self in runtime.runtime().pinned
 
     torch.Tensor.pin_memory, torch.Tensor.is_pinned = pin_memory, is_pinned
+
+
+class _PinningThread(_SameMachineThread):
+    """A data loader's thread that pins batches."""
+
+    def run(self) -> None:
+        with pinned.unpaid():
+            super().run()
+
+
+# Functions that make tensors and can make them in page-locked memory: torch asks a C++ allocator of
+# the device for that, which a Python backend cannot supply.
+_FACTORIES = (
+    *("arange", "empty", "empty_like", "empty_permuted", "empty_strided", "eye", "full"),
+    *("full_like", "linspace", "logspace", "ones", "ones_like", "rand", "rand_like", "randint"),
+    *("randint_like", "randn", "randn_like", "randperm", "tensor", "zeros", "zeros_like"),
+)
+_METHODS = ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros")
+
+
+def _replace_factories() -> None:
+    # What torch knows by the functions themselves: those that obey `with torch.device(…)`, and
+    # those that scripts may call.
+    torch.utils._device._device_constructors()
+    for name in _FACTORIES:
+        function = _pinning(getattr(torch, name))
+        function.__module__, function.__qualname__ = "torch", name
+        setattr(torch, name, function)
+        torch.jit._builtins._register_builtin(function, f"aten::{name}")
+    for name in _METHODS:
+        setattr(torch.Tensor, name, _pinning(getattr(torch.Tensor, name)))
+
+
+def _pinning(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    @functools.wraps(factory)
+    def make(*args: object, **kwargs: object) -> torch.Tensor:
+        if not kwargs.pop("pin_memory", False):
+            return factory(*args, **kwargs)
+        tensor = factory(*args, **kwargs)
+        if tensor.device.type != "cpu":
+            raise RuntimeError(f"only dense CPU tensors can be pinned, not one on {tensor.device}")
+        return runtime.runtime().pinned.lock(tensor)
+
+    return make
+
+
+# --- random number generators ---------------------------------------------------------------------
+
+
+def _replace_generator() -> None:
+    """Let `torch.Generator` be made for virtual devices: one of the CPU, as their arithmetic is."""
+    theirs = torch.Generator
+
+    class Kind(type(theirs)):
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, theirs)
+
+    class Generator(theirs, metaclass=Kind):
+        __doc__ = theirs.__doc__
+
+        def __new__(cls, device: object = "cpu") -> torch.Generator:
+            place = torch.device(device)
+            if place.type != NAME:
+                return theirs(place)
+            generator = super().__new__(cls, runtime.runtime().backing)
+            generator._place = torch.device(NAME, streams.device_number(place))
+            return generator
+
+        def __init__(self, device: object = "cpu") -> None:
+            super().__init__()
+
+        @property
+        def device(self) -> torch.device:
+            return self._place
+
+    Generator.__module__ = "torch"
+    torch.Generator = Generator
 
 
 def _replace_compile() -> None:

@@ -15,6 +15,8 @@ from torch._utils import (
     _unflatten_dense_tensors,
 )
 
+from .copies import device_index
+
 BUFFER_BYTES = 10 * 2**20  # as in torch.nn.parallel.comm
 
 
@@ -38,7 +40,7 @@ def broadcast_coalesced(
 def _copies(
     tensors: list[torch.Tensor], device: torch.device, buffer_size: int
 ) -> list[torch.Tensor]:
-    if not tensors or tensors[0].device == device:
+    if not tensors or _is_on(tensors[0], device):
         return tensors
     received: list[torch.Tensor] = []
     for chunk in _take_tensors(tensors, buffer_size):
@@ -72,14 +74,15 @@ def gather(
     tensors: Sequence[torch.Tensor], dim: int = 0, destination: int | None = None
 ) -> torch.Tensor:
     """The tensors, concatenated along `dim` on a device; -1 is the host."""
-    device = torch.device("cpu") if destination == -1 else _device(destination)
-    return torch.cat([t.to(device, non_blocking=True) for t in tensors], dim)
+    if destination == -1:  # the host has to wait before it can go on
+        return torch.cat([t.to("cpu") for t in tensors], dim)
+    return torch.cat([t.to(_device(destination), non_blocking=True) for t in tensors], dim)
 
 
 def reduce_add(inputs: Sequence[torch.Tensor], destination: int | None = None) -> torch.Tensor:
     """The sum of tensors of different devices, on `destination`; one of them must be there."""
     device = _device(destination)
-    there = [tensor for tensor in inputs if tensor.device == device]
+    there = [tensor for tensor in inputs if _is_on(tensor, device)]
     if not there:
         found = ", ".join(str(tensor.device) for tensor in inputs)
         raise RuntimeError(f"reduce_add expects one of its inputs on {device}, not only {found}")
@@ -96,3 +99,7 @@ def _device(index: int | None) -> torch.device:
     if index is None:
         index = torch.get_device_module("vgpu").current_device()
     return torch.device("vgpu", index)
+
+
+def _is_on(tensor: torch.Tensor, device: torch.device) -> bool:
+    return device_index(tensor) == device.index

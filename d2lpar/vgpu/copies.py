@@ -1,10 +1,21 @@
-"""Copies between the host and virtual devices: the values really move, the time is modelled."""
+"""Copies between the host and virtual devices: the values really move, the time is modelled.
+
+Copy engines reach page-locked memory only. To and from pageable memory the driver copies through a
+buffer of its own, and the host, which does that, waits; so it does for copies that block.
+"""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 
-from .cost import Cost
+from . import _torch, syncs
+from .clock import Lane
+from .constants import PAGE_LOCK_BYTES_PER_S, PAGEABLE_BYTES_PER_S
+from .cost import traffic
+from .order import Access
+from .pinned import block_of
 from .runtime import Runtime, runtime
 from .tensor import VirtualTensor, backing, layout_of, wrap
 
@@ -16,8 +27,9 @@ def to_copy(tensor: torch.Tensor, **kwargs: object) -> torch.Tensor:
     target = _target_index(device, source)
     options = {k: v for k, v in kwargs.items() if k not in ("device", "pin_memory", "non_blocking")}
     options.pop("layout", None)
+    non_blocking = bool(kwargs.get("non_blocking"))
     if target is None:
-        host = _to_host(tensor, options, bool(kwargs.get("non_blocking")))
+        host = _to_host(tensor, options, non_blocking)
         return host.to(device)
     rt = runtime()
     if rt.shape_only:
@@ -25,7 +37,7 @@ def to_copy(tensor: torch.Tensor, **kwargs: object) -> torch.Tensor:
     else:
         values = torch.ops.aten._to_copy(_values(tensor), **options, device=rt.backing)
     result = wrap(values, rt.check_index(target))
-    _clock_copy(rt, source, target, result, tensor, bool(kwargs.get("non_blocking")))
+    _account_copy(rt, tensor, result, _size(result), non_blocking)
     return result
 
 
@@ -33,8 +45,9 @@ def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
     """`target.copy_(source)`, either of them on the host or on any virtual device."""
     rt = runtime()
     if not rt.shape_only:
-        _values(target).copy_(_values(source))
-    _clock_copy(rt, device_index(source), device_index(target), target, source, non_blocking)
+        with _torch.as_plain_tensors():
+            _values(target).copy_(_values(source))
+    _account_copy(rt, source, target, _size(target), non_blocking)
     return target
 
 
@@ -59,8 +72,8 @@ def _to_host(tensor: VirtualTensor, options: dict, non_blocking: bool) -> torch.
     else:
         result = torch.ops.aten._to_copy(values, **options, device=torch.device("cpu"))
     if non_blocking:
-        rt.pinned.mark(result)
-    _clock_copy(rt, tensor._index, None, tensor, result, non_blocking)
+        rt.pinned.lock(result, _size(tensor))
+    _account_copy(rt, tensor, result, _size(tensor), non_blocking, fresh=not non_blocking)
     return result
 
 
@@ -78,23 +91,105 @@ def _shapes(tensor: torch.Tensor) -> torch.Tensor:
     return layout_of(tensor).empty()
 
 
-def _clock_copy(
+def _size(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+# --- accounting -----------------------------------------------------------------------------------
+
+
+def _account_copy(
     rt: Runtime,
-    source: int | None,
-    target: int | None,
-    on_device: torch.Tensor,
-    other: torch.Tensor,
+    source: torch.Tensor,
+    target: torch.Tensor,
+    nbytes: int,
     non_blocking: bool,
+    *,
+    fresh: bool = False,
 ) -> None:
-    """Account for a copy; the host waits unless it is asynchronous and its memory page-locked."""
-    moved = [t.numel() * t.element_size() for t in (on_device, other)]
-    if source == target:
-        account_within(rt, source, sum(moved))
-        return
-    asynchronous = source is not None and target is not None
-    if not asynchronous and non_blocking:
-        asynchronous = _host_side(on_device, other) in rt.pinned
-    account(rt, source, target, moved[0], wait=not asynchronous)
+    """Put a copy on the clock; the host side of one from a device may be `fresh` memory."""
+    start, end = device_index(source), device_index(target)
+    if start is not None and start >= rt.device_count:
+        return  # it is left from a machine with more devices, and no clock knows its own
+    if start is None:
+        _account_from_host(rt, source, target, nbytes, non_blocking)
+    elif end is None:
+        _account_to_host(rt, source, target, nbytes, non_blocking, fresh=fresh)
+    elif start == end:
+        stream = (start, rt.current_stream(start))
+        rt.hazards.work(stream, [source], [target])
+        account_within(rt, start, _size(source) + _size(target))
+    else:
+        _account_between(rt, source, target, nbytes)
+
+
+def _account_between(
+    rt: Runtime, source: VirtualTensor, target: VirtualTensor, nbytes: int
+) -> None:
+    """As in PyTorch, the copy is the source's stream's, and each stream waits for the other."""
+    start, end = ((t._index, rt.current_stream(t._index)) for t in (source, target))
+    rt.order.acquire(start, rt.order.release(end))
+    rt.hazards.work(start, [source], [target])
+    rt.order.acquire(end, rt.order.release(start))
+    account(rt, source._index, target._index, nbytes)
+
+
+def _account_from_host(
+    rt: Runtime, source: torch.Tensor, target: VirtualTensor, nbytes: int, non_blocking: bool
+) -> None:
+    index = target._index
+    access = rt.hazards.work((index, rt.current_stream(index)), (), [target])
+    rt.host_copies.check(source, access, writes=False)
+    pageable = block_of(source) is None
+    wait = pageable or not non_blocking
+    with syncs.called(_name(None, index)) if wait else nullcontext():
+        if pageable:
+            # The driver's buffer is small: what it holds must be on its way before it takes more.
+            rt.synchronize_stream(index, access[0][1], "wait to copy from pageable memory")
+            _through_buffer(rt, index, nbytes)
+        account(rt, None, index, nbytes, wait=wait)
+    if not wait:
+        _note_host_copy(rt, source, access, writes=False)
+
+
+def _account_to_host(
+    rt: Runtime,
+    source: VirtualTensor,
+    target: torch.Tensor,
+    nbytes: int,
+    non_blocking: bool,
+    *,
+    fresh: bool,
+) -> None:
+    index = source._index
+    access = rt.hazards.work((index, rt.current_stream(index)), [source])
+    rt.host_copies.check(target, access, writes=True)
+    pageable = block_of(target) is None
+    wait = pageable or not non_blocking
+    with syncs.called(_name(index, None)) if wait else nullcontext():
+        account(rt, index, None, nbytes, wait=wait)
+    if pageable:
+        _through_buffer(rt, index, nbytes, fresh=fresh)
+    if not wait:
+        _note_host_copy(rt, target, access, writes=True)
+
+
+def _through_buffer(rt: Runtime, index: int, nbytes: int, *, fresh: bool = False) -> None:
+    """The host copies between pageable memory, perhaps fresh, and the driver's buffer."""
+    seconds = nbytes / PAGEABLE_BYTES_PER_S + (nbytes / PAGE_LOCK_BYTES_PER_S if fresh else 0.0)
+    rt.lanes.submit(index, rt.clock.host_work, seconds, "copy through pinned buffer")
+
+
+def _note_host_copy(rt: Runtime, host: torch.Tensor, access: Access, *, writes: bool) -> None:
+    """Watch host memory that a copy goes on using, and keep its block from being reused."""
+    rt.host_copies.note(host, access, writes=writes)
+    block, stream = block_of(host), access[0]
+
+    def use(lane: Lane) -> None:
+        block.uses[stream] = rt.clock.record_event(lane, stream)
+
+    if rt.pinned.owns(block):
+        rt.lanes.submit(stream[0], use)
 
 
 def account(
@@ -106,21 +201,24 @@ def account(
     """
     streams = [None if i is None else (i, rt.current_stream(i)) for i in (source, target)]
     device = source if target is None else target
-    name = f"copy {_place(source)} to {_place(target)}"
+    name = _name(source, target)
     rt.lanes.submit(device, rt.clock.copy, *streams, nbytes, name)
+    for index in (source, target):
+        if index is not None:
+            rt.note_memory(index)
     if wait or (wait is None and None in (source, target)):
         rt.synchronize_stream(device, rt.current_stream(device), f"wait for {name}")
 
 
 def account_within(rt: Runtime, index: int, nbytes: int) -> None:
     """Put a kernel on the clock that reads and writes `nbytes` in all."""
-    seconds = Cost(0, nbytes, "float32").seconds(rt.machine.accelerators[index])
+    seconds = traffic(nbytes).seconds(rt.machine.accelerators[index])
     stream = (index, rt.current_stream(index))
     rt.lanes.submit(index, rt.clock.kernel, stream, "copy", seconds, nbytes, 0)
 
 
-def _host_side(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return b if isinstance(a, VirtualTensor) else a
+def _name(source: int | None, target: int | None) -> str:
+    return f"copy {_place(source)} to {_place(target)}"
 
 
 def _place(index: int | None) -> str:

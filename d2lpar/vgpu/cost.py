@@ -1,36 +1,80 @@
 """What an operation costs a device: FLOP, bytes, and by the roofline model, seconds.
 
-Williams, Waterman and Patterson, "Roofline" (2009): an operation lasts as long as the slower of its
-arithmetic and its memory traffic. FLOP are counted by `torch.utils.flop_counter`; bytes are those
-of the tensors read and written, each once.
+Williams, Waterman and Patterson, "Roofline" (2009): a kernel lasts as long as the slower of its
+arithmetic and its memory traffic. FLOP are those of `torch.utils.flop_counter`; bytes are those of
+the tensors read and written, each once, but for kernels that must read them twice. Matrix products
+are computed in tiles (`tiles`), convolutions as the products that they amount to, or by Winograd's
+algorithm if that is faster (`winograd`). Tensor cores want images with their channels last: cuDNN
+transposes others before and after a convolution (NVIDIA, "Tensor Core AI performance milestones",
+2018).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple
 
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from ..machines import Accelerator
+from ..hardware import Accelerator
+from .constants import CONVOLUTION_EFFICIENCY, MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
+from .tiles import Product, utilisation
+from .winograd import Winograd, winograd
 
-# What programs reach of the catalogue's peaks, the same on every machine.
-MATMUL_EFFICIENCY = 0.89  # fitted: 13.9 of 15.7 TFLOP/s in the textbook's products of 4000 x 4000
-MEMORY_EFFICIENCY = 0.8  # of peak bandwidth, for streaming kernels: assumed, not fitted
+aten = torch.ops.aten
+_CONVOLUTIONS = {aten.convolution, aten._convolution}
+_ONLY_WRITE = {aten.zero_.default, aten.fill_.Scalar, aten.uniform_.default, aten.normal_.default}
 
 
-class Cost(NamedTuple):
-    """Work of one operation: `flops` in arithmetic of `dtype` ("float32"), `bytes` moved."""
+class Kernel(NamedTuple):
+    """One kernel of an operation: FLOP, bytes, the matrix product that it is.
+
+    Convolutions have bytes to be transposed, and perhaps another algorithm.
+    """
 
     flops: int
     bytes: int
-    dtype: str
+    product: Product | None = None
+    transposed_bytes: int = 0
+    winograd: Winograd | None = None
+
+
+class Cost:
+    """Work of one operation: `kernels` one after the other, in arithmetic of `dtype` ("float32").
+
+    `convolves` says whose setting decides if fp32 may be rounded to TF32.
+    """
+
+    __slots__ = ("_known", "bytes", "convolves", "dtype", "flops", "kernels")
+
+    def __init__(self, *kernels: Kernel, dtype: str = "float32", convolves: bool = False) -> None:
+        self.kernels = kernels
+        self.dtype = dtype
+        self.convolves = convolves
+        self.flops = sum(kernel.flops for kernel in kernels)
+        self.bytes = sum(kernel.bytes for kernel in kernels)
+        self._known: tuple[Accelerator, str, float] | None = None
 
     def seconds(self, accelerator: Accelerator) -> float:
-        compute_s = self.flops / (accelerator.rate(self.dtype) * MATMUL_EFFICIENCY)
-        memory_s = self.bytes / (accelerator.memory_bytes_per_s * MEMORY_EFFICIENCY)
-        return accelerator.kernel_latency_s + max(compute_s, memory_s)
+        """How long it takes; worked out once for an accelerator and a setting of TF32."""
+        dtype = self.dtype
+        if self.flops and dtype == "float32" and may_round_to_tf32(convolves=self.convolves):
+            dtype = "tfloat32"
+        known = self._known
+        if known is None or known[0] is not accelerator or known[1] != dtype:
+            rates = _Rates(accelerator, dtype, convolves=self.convolves)
+            total_s = sum(rates.seconds(kernel) for kernel in self.kernels)
+            self._known = known = (accelerator, dtype, total_s)
+        return known[2]
+
+
+def may_round_to_tf32(*, convolves: bool) -> bool:
+    """What torch is set to: by default convolutions of fp32 may use TF32, matrix products not."""
+    if convolves:
+        return torch.backends.cudnn.conv.fp32_precision == "tf32"
+    return torch.get_float32_matmul_precision() != "highest"
 
 
 def cost_of(
@@ -40,12 +84,162 @@ def cost_of(
     outputs: object,
 ) -> Cost:
     """The cost of `outputs = func(*args, **kwargs)`, from shapes and data types alone."""
-    formula = flop_registry.get(func._overloadpacket)
+    packet = func._overloadpacket
+    formula = flop_registry.get(packet)
     flops = int(formula(*args, **kwargs, out_val=outputs)) if formula else 0
     tensors = [*_tensors(args), *_tensors(kwargs.values()), *_tensors([outputs])]
-    nbytes = sum(t.numel() * t.element_size() for t in tensors)
     floating = next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
-    return Cost(flops, nbytes, str(floating).removeprefix("torch."))
+    dtype = str(floating).removeprefix("torch.")
+    if packet is aten.convolution_backward:
+        return Cost(*_convolution_backward(args, outputs), dtype=dtype, convolves=True)
+    if packet in _CONVOLUTIONS:
+        return Cost(_convolution(args, outputs, flops), dtype=dtype, convolves=True)
+    nbytes = _moved(func, args, kwargs, outputs) + _read_again(packet, args)
+    return Cost(Kernel(flops, nbytes, _product(packet, args)), dtype=dtype)
+
+
+def traffic(nbytes: int) -> Cost:
+    """The cost of a kernel that reads and writes `nbytes` in all."""
+    return Cost(Kernel(0, nbytes))
+
+
+class _Rates:
+    """What an accelerator reaches: of peaks a share; measured rates are reached already."""
+
+    def __init__(self, accelerator: Accelerator, dtype: str, *, convolves: bool) -> None:
+        arithmetic, memory = (
+            (1.0, 1.0)
+            if accelerator.measured
+            else (
+                CONVOLUTION_EFFICIENCY if convolves else MATMUL_EFFICIENCY,
+                MEMORY_EFFICIENCY,
+            )
+        )
+        self.latency_s = accelerator.kernel_latency_s
+        self.multiprocessors = accelerator.multiprocessors
+        self.flops_per_s = accelerator.rate(dtype) * arithmetic
+        self.plain_flops_per_s = accelerator.rate("float32") * arithmetic
+        self.bytes_per_s = accelerator.memory_bytes_per_s * memory
+        self.has_tensor_cores = accelerator.rate(dtype) > accelerator.rate("float32")
+        self.is_float32 = dtype in ("float32", "tfloat32")
+
+    def seconds(self, kernel: Kernel) -> float:
+        compute_s = kernel.flops / self.flops_per_s / self._used(kernel.product)
+        if kernel.winograd is not None and self.is_float32:
+            compute_s = min(compute_s, self._winograd_s(kernel.winograd))
+        transposed_bytes = kernel.transposed_bytes if self.has_tensor_cores else 0
+        memory_s = kernel.bytes / self.bytes_per_s
+        return self.latency_s + max(compute_s, memory_s) + transposed_bytes / self.bytes_per_s
+
+    def _winograd_s(self, work: Winograd) -> float:
+        multiplying_s = work.flops / self.plain_flops_per_s / self._used(work.product)
+        return multiplying_s + 2 * work.additions / self.plain_flops_per_s
+
+    def _used(self, product: Product | None) -> float:
+        if product is None or self.multiprocessors is None:
+            return 1.0
+        return utilisation(product, self.multiprocessors)
+
+
+# --- matrix products, and convolutions as such ----------------------------------------------------
+
+
+def _product(packet: torch._ops.OpOverloadPacket, args: Sequence[object]) -> Product | None:
+    first = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1}.get(packet)
+    if first is None:
+        return None
+    a, b = args[first], args[first + 1]
+    return Product(a.shape[-2], b.shape[-1], a.shape[-1], prod(a.shape[:-2]))
+
+
+def _convolution(args: Sequence[object], outputs: object, flops: int) -> Kernel:
+    """Every pixel that comes out is a row, every channel that comes out a column."""
+    x, weight = args[:2]
+    y = outputs
+    pixels, depth = y.numel() // y.shape[1], prod(weight.shape[1:])
+    other = winograd(y, weight, *args[3:9])
+    return _of_images(x, [x, weight, y], [x, y], (y.shape[1], pixels, depth), args[8], flops, other)
+
+
+def _convolution_backward(args: Sequence[object], outputs: Sequence[object]) -> list[Kernel]:
+    """The gradient of the images, that of the weights, that of the biases."""
+    dy, x, weight = args[:3]
+    groups, (wants_x, wants_weight, wants_bias) = args[9], args[10]
+    pixels, depth = dy.numel() // dy.shape[1], prod(weight.shape[1:])
+    flops = 2 * pixels * depth * dy.shape[1]
+    other = winograd(dy, weight, *args[4:10])
+    kernels = []
+    if wants_x:
+        shape = (x.shape[1], pixels, flops // (2 * pixels * x.shape[1]))
+        moved = [dy, weight, x]
+        kernels.append(
+            _of_images(x, moved, [dy, x], shape, groups, flops, other and other.of_images())
+        )
+    if wants_weight:
+        shape = (dy.shape[1], depth, pixels)
+        moved = [x, dy, weight]
+        kernels.append(
+            _of_images(x, moved, [x, dy], shape, groups, flops, other and other.of_weights())
+        )
+    if wants_bias:
+        kernels.append(Kernel(0, _size(dy)))
+    return kernels
+
+
+def _of_images(
+    x: torch.Tensor,
+    moved: list[torch.Tensor],
+    images: list[torch.Tensor],
+    shape: tuple[int, int, int],
+    groups: int,
+    flops: int,
+    other: Winograd | None,
+) -> Kernel:
+    """Grouped convolutions have kernels of their own, of which it is known but what they move."""
+    product = Product(*shape, 1) if groups == 1 else None
+    transposed = 0 if _has_channels_last(x) else 2 * sum(map(_size, images))
+    return Kernel(flops, sum(map(_size, moved)), product, transposed, other)
+
+
+def _has_channels_last(x: torch.Tensor) -> bool:
+    return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+
+
+# --- bytes ----------------------------------------------------------------------------------------
+
+
+def _moved(
+    func: torch._ops.OpOverload,
+    args: Sequence[object],
+    kwargs: dict[str, object],
+    outputs: object,
+) -> int:
+    """Bytes read of the arguments, and written to those that change and to what is new."""
+    schema = func._schema
+    only_written = func in _ONLY_WRITE
+    total = 0
+    for number, argument in enumerate(schema.arguments):
+        value = args[number] if number < len(args) else kwargs.get(argument.name)
+        size = sum(map(_size, _tensors([value])))
+        written = argument.alias_info is not None and argument.alias_info.is_write
+        read = not written or not (argument.is_out or only_written)
+        total += size * (written + read)
+    if all(result.alias_info is None for result in schema.returns):
+        total += sum(map(_size, _tensors([outputs])))
+    return total
+
+
+def _read_again(packet: torch._ops.OpOverloadPacket, args: Sequence[object]) -> int:
+    """Batch norm needs means over the whole batch before it can begin to use what it read."""
+    if packet is aten.native_batch_norm and args[5]:
+        return _size(args[0])
+    if packet is aten.native_batch_norm_backward:
+        return _size(args[0]) + _size(args[1])
+    return 0
+
+
+def _size(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def _tensors(values: object) -> list[torch.Tensor]:

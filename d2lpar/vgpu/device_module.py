@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 
 from . import autocast
-from .memory import OutOfMemoryError
+from .memory import DeviceMemory, OutOfMemoryError
 from .runtime import running, runtime
 from .streams import (
     Event,
@@ -18,11 +19,14 @@ from .streams import (
     device_number,
     set_stream,
 )
+from .units import readable
 
 __all__ = [
     "Event",
     "OutOfMemoryError",
     "Stream",
+    "StreamContext",
+    "can_device_access_peer",
     "current_device",
     "current_stream",
     "default_stream",
@@ -32,16 +36,28 @@ __all__ = [
     "get_device_name",
     "get_device_properties",
     "get_rng_state",
+    "get_rng_state_all",
+    "initial_seed",
     "is_available",
     "is_initialized",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
+    "max_memory_reserved",
     "mem_get_info",
     "memory_allocated",
+    "memory_reserved",
+    "memory_stats",
+    "memory_summary",
+    "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
     "reset_peak_memory_stats",
+    "seed",
+    "seed_all",
     "set_device",
+    "set_per_process_memory_fraction",
     "set_rng_state",
+    "set_rng_state_all",
     "set_stream",
     "stream",
     "synchronize",
@@ -49,10 +65,14 @@ __all__ = [
 
 
 class DeviceProperties(NamedTuple):
-    """`total_memory` in bytes; the peak rates are those of the simulated accelerator."""
+    """`total_memory` in bytes; the rates are those of the simulated accelerator.
+
+    `multi_processor_count` is None where the catalogue does not know it.
+    """
 
     name: str
     total_memory: int
+    multi_processor_count: int | None
     flops_per_s: dict[str, float]
     memory_bytes_per_s: float
 
@@ -98,11 +118,27 @@ def device(device: object):
 
 def get_device_properties(device: object = None) -> DeviceProperties:
     a = runtime().machine.accelerators[device_number(device)]
-    return DeviceProperties(a.name, a.memory_bytes, a.flops_per_s, a.memory_bytes_per_s)
+    return DeviceProperties(
+        a.name, a.memory_bytes, a.multiprocessors, a.flops_per_s, a.memory_bytes_per_s
+    )
 
 
 def get_device_name(device: object = None) -> str:
     return f"{get_device_properties(device).name} (virtual)"
+
+
+def can_device_access_peer(device: object, peer_device: object) -> bool:
+    """Whether copies between the two need not go through the host's memory."""
+    first, second = device_number(device), device_number(peer_device)
+    return first != second and runtime().machine.peer is not None
+
+
+def supported_dtypes(device: object = None) -> dict[str, set[torch.dtype]]:
+    """What `torch.accelerator.get_device_capability` tells."""
+    device_number(device)
+    floating = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+    whole = {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool}
+    return {"supported_dtypes": floating | whole | {torch.complex64, torch.complex128}}
 
 
 def synchronize(device: object = None) -> None:
@@ -110,41 +146,106 @@ def synchronize(device: object = None) -> None:
     runtime().synchronize(device_number(device))
 
 
-def stream(stream: torch.Stream | None) -> object:
+class StreamContext:
+    """A context manager that queues the block's work on a stream; None changes nothing."""
+
+    def __init__(self, stream: torch.Stream | None) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> None:
+        if self.stream is not None:
+            self.stream.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        if self.stream is not None:
+            self.stream.__exit__(*error)
+
+
+def stream(stream: torch.Stream | None) -> StreamContext:
     """A context manager that queues the block's work on `stream`; None changes nothing."""
-    return _no_stream() if stream is None else stream
-
-
-@contextmanager
-def _no_stream():
-    yield
+    return StreamContext(stream)
 
 
 # --- memory ---------------------------------------------------------------------------------------
 
 
+def _memory(device: object) -> DeviceMemory:
+    return runtime().memories[device_number(device)]
+
+
 def memory_allocated(device: object = None) -> int:
     """Bytes that tensors on `device` hold now."""
-    return runtime().memories[device_number(device)].allocated_bytes
+    return _memory(device).allocated_bytes
 
 
 def max_memory_allocated(device: object = None) -> int:
     """The most bytes held at once since the start or the last reset."""
-    return runtime().memories[device_number(device)].peak_bytes
+    return _memory(device).peak_bytes
+
+
+def memory_reserved(device: object = None) -> int:
+    """Bytes that the caching allocator keeps: the most that was allocated at once since the cache
+    was emptied, in blocks of 2 MB."""
+    return _memory(device).reserved_bytes
+
+
+def max_memory_reserved(device: object = None) -> int:
+    """The most bytes reserved since the start or the last reset."""
+    return _memory(device).peak_reserved_bytes
 
 
 def reset_peak_memory_stats(device: object = None) -> None:
-    runtime().memories[device_number(device)].reset_peak()
+    _memory(device).reset_peak()
+
+
+def reset_max_memory_allocated(device: object = None) -> None:
+    """The older name of `reset_peak_memory_stats`."""
+    reset_peak_memory_stats(device)
+
+
+def reset_accumulated_memory_stats(device: object = None) -> None:
+    """Start the statistics anew that only grow: allocated, freed, num_ooms, num_alloc_retries."""
+    _memory(device).reset_accumulated()
+
+
+def memory_stats(device: object = None) -> OrderedDict[str, int]:
+    """Statistics of the allocator, by the names of `torch.cuda.memory_stats`, for all pools."""
+    return OrderedDict(_memory(device).stats())
+
+
+def memory_summary(device: object = None, abbreviated: bool = False) -> str:
+    """A table of what is allocated and reserved, now and at the peak, and of what was given out."""
+    stats = memory_stats(device)
+    columns = ("current", "peak", "allocated", "freed")
+    lines = [f"{f'vgpu:{device_number(device)}':<20}" + "".join(f"{c:>14}" for c in columns)]
+    for key, title in (("allocated_bytes", "allocated"), ("reserved_bytes", "reserved")):
+        cells = [readable(stats[f"{key}.all.{column}"]) for column in columns]
+        lines.append(f"{title:<20}" + "".join(f"{cell:>14}" for cell in cells))
+    if not abbreviated:
+        cells = [stats[f"allocation.all.{column}"] for column in columns]
+        lines.append(f"{'allocations':<20}" + "".join(f"{cell:>14}" for cell in cells))
+        lines.append(f"{'out of memory':<20}{stats['num_ooms']:>14}")
+    return "\n".join(lines)
 
 
 def mem_get_info(device: object = None) -> tuple[int, int]:
-    """Free and total bytes of `device`."""
-    memory = runtime().memories[device_number(device)]
-    return memory.capacity_bytes - memory.allocated_bytes, memory.capacity_bytes
+    """Free and total bytes of `device`; what the allocator has reserved is not free."""
+    memory = _memory(device)
+    return memory.capacity_bytes - memory.reserved_bytes, memory.capacity_bytes
+
+
+def set_per_process_memory_fraction(fraction: float, device: object = None) -> None:
+    """Use that part of the device's memory at most. ValueError unless it is from 0 to 1."""
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"the fraction of a device's memory is from 0 to 1, not {fraction!r}")
+    memory = _memory(device)
+    memory.limit_bytes = int(fraction * memory.capacity_bytes)
 
 
 def empty_cache() -> None:
-    """Nothing: memory that Python has freed is free at once."""
+    """Give back what the allocators of all devices have reserved and no tensor holds."""
+    for memory in runtime().memories if running() else ():
+        memory.empty_cache()
 
 
 # --- random numbers -------------------------------------------------------------------------------
@@ -162,12 +263,36 @@ def manual_seed_all(seed: int) -> None:
         runtime().manual_seed(int(seed))
 
 
+def seed() -> None:
+    """Start the random numbers of the current device from a seed of the operating system's."""
+    manual_seed(torch.Generator().seed())
+
+
+def seed_all() -> None:
+    """Start the random numbers of all devices from one seed of the operating system's."""
+    manual_seed_all(torch.Generator().seed())
+
+
+def initial_seed() -> int:
+    """The seed of the current device's random numbers."""
+    return runtime().seed_of(runtime().current_device)
+
+
 def get_rng_state(device: object = None) -> torch.Tensor:
     return runtime().random_state(device_number(device)).clone()
 
 
 def set_rng_state(new_state: torch.Tensor, device: object = None) -> None:
     runtime().set_random_state(device_number(device), new_state)
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    return [get_rng_state(i) for i in range(device_count())]
+
+
+def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
+    for i, state in enumerate(new_states):
+        set_rng_state(state, i)
 
 
 # --- what torch itself asks a device module ------------------------------------------------------
@@ -186,3 +311,9 @@ def _lazy_init() -> None:
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
     return list(autocast.DTYPES)
+
+
+def __getattr__(name: str) -> object:
+    if not name.startswith("_") and hasattr(torch.cuda, name):
+        raise AttributeError(f"torch.cuda.{name} has no counterpart on virtual GPUs")
+    raise AttributeError(f"module 'torch.vgpu' has no attribute {name!r}")

@@ -12,6 +12,8 @@ import torch
 
 from . import copies, saving
 from .cost import Cost, cost_of
+from .memory import Allocation
+from .order import Access
 from .plans import Plan, aten, plan_of
 from .recurrent import gru_cell, lstm_cell
 from .runtime import Runtime, runtime
@@ -30,7 +32,7 @@ class Dispatcher:
             aten.copy_.default: lambda rt, args, kwargs: copies.copy_(*args, **kwargs),
             aten._copy_from.default: _copy_from,
             aten._local_scalar_dense.default: _item,
-            aten.record_stream.default: lambda rt, args, kwargs: None,
+            aten.record_stream.default: _record_stream,
             aten._pin_memory.default: lambda rt, args, kwargs: rt.pinned.pin(args[0]),
             aten.set_.source_Storage_storage_offset: saving.set_storage,
             aten._has_compatible_shallow_copy_type.default: _are_alike,
@@ -53,13 +55,17 @@ class Dispatcher:
         if plan.decomposes:
             return func.decompose(*args, **kwargs)
         call = _Call(rt, plan, args, kwargs)
+        if plan.mutates:
+            call.note_written(args, kwargs)
         if call.index is None:  # all of it happens on the host
             return func(*call.args, **call.kwargs)
         if rt.shape_only:
             result = self._infer(rt, func, call)
         else:
             result = self._compute(rt, func, call)
-        return call.wrap(result)
+        wrapped = call.wrap(result)
+        rt.note_memory(call.index)
+        return wrapped
 
     def _pack(self, rt: Runtime, args: tuple, kwargs: dict) -> tuple[torch.Tensor, torch.Tensor]:
         """Packed sequences keep their batch sizes on the host."""
@@ -105,13 +111,28 @@ class _Call:
     virtual ones in order, `key` what shapes and cost depend on, `index` the device, or None.
     """
 
-    __slots__ = ("_meets_host", "_shape_only", "args", "index", "key", "kwargs", "plan", "tensors")
+    __slots__ = (
+        "_access",
+        "_meets_host",
+        "_shape_only",
+        "args",
+        "index",
+        "key",
+        "kwargs",
+        "plan",
+        "stream",
+        "tensors",
+        "written",
+    )
 
     def __init__(self, rt: Runtime, plan: Plan, args: tuple, kwargs: dict) -> None:
         self.plan = plan
         self.index: int | None = None
         self.tensors: list[VirtualTensor] = []
+        self.written: list[VirtualTensor] = []
         self.key: list[object] = []
+        self.stream = 0
+        self._access: Access | None = None
         self._shape_only = rt.shape_only
         self._meets_host = False
         self.args = [self._unwrap(a) for a in args]
@@ -145,12 +166,11 @@ class _Call:
         elif self.index != value._index:
             raise _mixed_devices(f"vgpu:{self.index}", value.device)
         self.tensors.append(value)
+        self.key += (value.shape, value.stride(), value.dtype)
         if self._shape_only:
-            self.key += (value.shape, value.stride(), value.dtype)
             if self.plan.is_view:
                 self.key.append(value.storage_offset())
             return value
-        self.key += (value.shape, value.dtype)
         return backing(value)
 
     def _check_host_tensors(self, args: tuple) -> None:
@@ -171,6 +191,25 @@ class _Call:
         index = rt.current_device if device.index is None else device.index
         self.index = rt.check_index(index)
         self.kwargs["device"] = rt.backing
+
+    def note_written(self, args: tuple, kwargs: dict) -> None:
+        """Find the virtual tensors that the operation writes."""
+        for number, name in self.plan.written:
+            value = args[number] if number < len(args) else kwargs.get(name)
+            if isinstance(value, VirtualTensor):
+                self.written.append(value)
+            elif isinstance(value, (list, tuple)):
+                self.written += [v for v in value if isinstance(v, VirtualTensor)]
+
+    def queue(self, rt: Runtime, cost: Cost) -> None:
+        """Put the kernel on its stream."""
+        index = self.index
+        self.stream = rt.current_stream(index)
+        stream = (index, self.stream)
+        self._access = rt.hazards.work(stream, self.tensors, self.written)
+        seconds = cost.seconds(rt.machine.accelerators[index])
+        args = (stream, self.plan.name, seconds, cost.bytes, cost.flops)
+        rt.lanes.submit(index, rt.clock.kernel, *args)
 
     def refresh(self) -> None:
         """Follow an operation that changed the shape (or the sparsity) of an argument in place."""
@@ -197,14 +236,29 @@ class _Call:
     def _wrap(self, value: object, mine: dict, shared: object) -> object:
         if isinstance(value, torch.Tensor):
             known = mine.get(id(value))
-            return wrap(value, self.index, allocation=shared) if known is None else known
+            return self._wrap_one(value, None, shared) if known is None else known
         if isinstance(value, Layout):
-            return wrap(None, self.index, layout=value, allocation=shared)
+            return self._wrap_one(None, value, shared)
         if isinstance(value, Argument):
             return self.tensors[value.number]
         if isinstance(value, (list, tuple)):
             return [self._wrap(v, mine, shared) for v in value]
         return value
+
+    def _wrap_one(
+        self, values: torch.Tensor | None, layout: Layout | None, shared: Allocation | None
+    ) -> VirtualTensor:
+        access = self._access
+        stream = None if access is None else self.stream
+        tensor = wrap(values, self.index, layout=layout, allocation=shared, stream=stream)
+        if shared is not None:
+            if not shared.parts:
+                shared.parts = tensor.numel() < self.tensors[0].numel()
+        elif access is not None:
+            allocation = tensor._allocation
+            allocation.written = access
+            allocation.made = access[2]
+        return tensor
 
 
 def _account(rt: Runtime, call: _Call, cost: Cost | None) -> None:
@@ -213,12 +267,9 @@ def _account(rt: Runtime, call: _Call, cost: Cost | None) -> None:
     if cost is None:
         rt.lanes.submit(index, rt.clock.dispatch, rt.machine.host.view_s, call.plan.name)
         return
-    stream = (index, rt.current_stream(index))
-    seconds = cost.seconds(rt.machine.accelerators[index])
-    args = (stream, call.plan.name, seconds, cost.bytes, cost.flops)
-    rt.lanes.submit(index, rt.clock.kernel, *args)
+    call.queue(rt, cost)
     if call.plan.waits or (call.plan.host_argument == 1 and _has_mask(*call.args[1:3])):
-        rt.synchronize_stream(index, stream[1], call.plan.name)
+        rt.synchronize_stream(index, call.stream, call.plan.name)
 
 
 def _has_mask(indices: object, values: object = None) -> bool:
@@ -234,12 +285,21 @@ def _item(rt: Runtime, args: tuple, kwargs: dict) -> object:
     (tensor,) = args
     index = tensor._index
     stream = (index, rt.current_stream(index))
+    rt.hazards.work(stream, [tensor])
     rt.lanes.submit(index, rt.clock.copy, stream, None, tensor.element_size(), "item")
     rt.synchronize_stream(index, stream[1], "item")
     values = backing(tensor)
     if rt.shape_only or values.is_meta:
         return copies.unknown(values.shape, values.dtype).item()
     return values.item()
+
+
+def _record_stream(rt: Runtime, args: tuple, kwargs: dict) -> None:
+    """`tensor.record_stream(stream)`: its memory, once freed, waits for that stream's work."""
+    tensor, stream = args
+    allocation = tensor._allocation
+    if stream.device_index == tensor._index and stream.stream_id != allocation.stream:
+        allocation.recorded = (allocation.recorded or set()) | {stream.stream_id}
 
 
 def _copy_from(rt: Runtime, args: tuple, kwargs: dict) -> torch.Tensor:

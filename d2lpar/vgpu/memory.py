@@ -1,62 +1,212 @@
-"""What the tensors of each virtual device occupy, counted by storage."""
+"""What the tensors of each virtual device occupy, counted by storage.
+
+The caching allocator of PyTorch is modelled as far as programs can tell: memory that Python frees
+is allocated no longer, but stays reserved until `empty_cache`; it is given to later tensors of the
+stream that it was made for. Nothing is lost in fragments. So what is reserved is the most that was
+allocated since the cache was emptied, in blocks of 2 MB.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from . import holdings
+from .units import readable
+
+if TYPE_CHECKING:
+    from .hazards import History
+    from .order import Access, Mark
 
 GRANULE_BYTES = 512  # CUDA's caching allocator hands out multiples of this
+BLOCK_BYTES = 2 * 2**20  # and takes multiples of this from the device
 
 
-class OutOfMemoryError(RuntimeError):
-    """A virtual device cannot hold another tensor; says asked, free and capacity."""
+class OutOfMemoryError(torch.OutOfMemoryError):
+    """A virtual device cannot hold another tensor; says asked, free, capacity, and what is held."""
 
 
 class DeviceMemory:
-    """The memory of one device, in bytes."""
+    """The memory of one device, in bytes. `limit_bytes` of the capacity may be used."""
 
     def __init__(self, name: str, capacity_bytes: int) -> None:
         self.name = name
         self.capacity_bytes = capacity_bytes
+        self.limit_bytes = capacity_bytes
         self.allocated_bytes = 0
         self.peak_bytes = 0
+        self.allocations = 0
+        self.peak_allocations = 0
+        self.retained_bytes = 0  # freed, and in use on a stream that `record_stream` has named
+        # What a device's streams may still do with freed memory is the business of the runtime:
+        # `on_free` is told of allocations that end and were used on several streams, `on_allocate`
+        # of a new one's size and stream; `retry` waits until what is retained is free.
+        self.on_free: Callable[[Allocation], None] | None = None
+        self.on_allocate: Callable[[int, int], None] | None = None
+        self.retry: Callable[[], None] | None = None
         # Replicas are threads; and a collection of garbage may free tensors inside `allocate`.
         self.lock = threading.RLock()
+        self._most_bytes = 0  # allocated at once since the cache was emptied
+        self._peak_reserved_bytes = 0
+        self._reserved_total_bytes = 0
+        self._ever_bytes = self._ever = 0
+        self._events = {"num_alloc_retries": 0, "num_ooms": 0}
+        self._base: dict[str, int] = {}  # statistics when they were reset
 
-    def allocate(self, nbytes: int) -> Allocation:
-        """Room for a storage of `nbytes`, given back when the allocation is dropped."""
+    def allocate(self, nbytes: int, stream: int = 0) -> Allocation:
+        """Room for a storage of `nbytes`, given back when the allocation is dropped.
+
+        It belongs to the device's stream of that number. Raises OutOfMemoryError.
+        """
         size = -(-nbytes // GRANULE_BYTES) * GRANULE_BYTES
+        if self.on_allocate is not None:
+            self.on_allocate(size, stream)
         with self.lock:
-            free = self.capacity_bytes - self.allocated_bytes
-            if size > free:
-                raise OutOfMemoryError(
-                    f"{self.name} is out of memory. Tried to allocate {_readable(size)}; "
-                    f"{_readable(max(free, 0))} of {_readable(self.capacity_bytes)} are free. Use "
-                    "a smaller batch or model, or split the model over more devices."
-                )
-            self.allocated_bytes += size
-            self.peak_bytes = max(self.peak_bytes, self.allocated_bytes)
-        return Allocation(self, size)
+            allocated = self.allocated_bytes + size
+            if allocated + self.retained_bytes > self.limit_bytes:
+                self._make_room(size)
+                allocated = self.allocated_bytes + size
+            self.allocated_bytes = allocated
+            self.allocations += 1
+            self._ever += 1
+            self._ever_bytes += size
+            if allocated > self.peak_bytes:
+                self.peak_bytes = allocated
+            if allocated > self._most_bytes:
+                self._reserve(allocated)
+            if self.allocations > self.peak_allocations:
+                self.peak_allocations = self.allocations
+        return Allocation(self, size, stream)
+
+    def _make_room(self, size: int) -> None:
+        """Wait for what other streams still use, as the allocator does before it gives up."""
+        if self.retained_bytes and self.retry is not None:
+            self._events["num_alloc_retries"] += 1
+            self.retry()
+        free = self.free_bytes
+        if size > free:
+            self._events["num_ooms"] += 1
+            raise OutOfMemoryError(
+                f"{self.name} is out of memory. Tried to allocate {readable(size)}; "
+                f"{readable(max(free, 0))} of {readable(self.limit_bytes)} are free. "
+                f"{self._describe()}Use a smaller batch or model, or split the model over more "
+                "devices."
+            )
+
+    def _describe(self) -> str:
+        held = holdings.describe(self)
+        return f"What holds the most:\n{held}\n" if held else ""
+
+    def hand_over(self, capacity_bytes: int) -> None:
+        """Go on as the memory of another machine's device; what tensors hold stays held."""
+        self.capacity_bytes = self.limit_bytes = capacity_bytes
+        self.on_free = self.on_allocate = self.retry = None
+        self.retained_bytes = 0
+        self.reset_peak()
+
+    # --- what is reserved ---------------------------------------------------------------------
+
+    @property
+    def free_bytes(self) -> int:
+        return self.limit_bytes - self.allocated_bytes - self.retained_bytes
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What the caching allocator keeps for itself."""
+        return min(-(-self._most_bytes // BLOCK_BYTES) * BLOCK_BYTES, self.limit_bytes)
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        return max(self._peak_reserved_bytes, self.reserved_bytes)
+
+    def _reserve(self, nbytes: int) -> None:
+        before = self.reserved_bytes
+        self._most_bytes = nbytes
+        self._reserved_total_bytes += self.reserved_bytes - before
+
+    def empty_cache(self) -> None:
+        """Give back what is reserved and holds no tensor."""
+        with self.lock:
+            self._peak_reserved_bytes = self.peak_reserved_bytes
+            self._most_bytes = self.allocated_bytes + self.retained_bytes
+
+    # --- statistics ---------------------------------------------------------------------------
 
     def reset_peak(self) -> None:
         self.peak_bytes = self.allocated_bytes
+        self.peak_allocations = self.allocations
+        self._peak_reserved_bytes = self.reserved_bytes
+
+    def reset_accumulated(self) -> None:
+        self._base = self._accumulated()
+
+    def _accumulated(self) -> dict[str, int]:
+        """The numbers that only ever grow."""
+        reserved = self._reserved_total_bytes
+        return {
+            "allocation.all.allocated": self._ever,
+            "allocation.all.freed": self._ever - self.allocations,
+            "allocated_bytes.all.allocated": self._ever_bytes,
+            "allocated_bytes.all.freed": self._ever_bytes - self.allocated_bytes,
+            "reserved_bytes.all.allocated": reserved,
+            "reserved_bytes.all.freed": reserved - self.reserved_bytes,
+            **self._events,
+        }
+
+    def stats(self) -> dict[str, int]:
+        """Numbers of the allocator, named as those of `torch.cuda.memory_stats`."""
+        now = {
+            "allocation.all.current": self.allocations,
+            "allocation.all.peak": self.peak_allocations,
+            "allocated_bytes.all.current": self.allocated_bytes,
+            "allocated_bytes.all.peak": self.peak_bytes,
+            "active_bytes.all.current": self.allocated_bytes + self.retained_bytes,
+            "reserved_bytes.all.current": self.reserved_bytes,
+            "reserved_bytes.all.peak": self.peak_reserved_bytes,
+        }
+        grown = {k: n - self._base.get(k, 0) for k, n in self._accumulated().items()}
+        return dict(sorted({**now, **grown}.items()))
 
 
 class Allocation:
-    """One storage's share of a device's memory; a tensor and its views hold the same one."""
+    """One storage's share of a device's memory; a tensor and its views hold the same one.
 
-    __slots__ = ("memory", "nbytes")
+    `stream` is the number of the stream that it was made for, `made` the place in the code.
+    `written` and `reads` are the last write and read; `history` tells of several streams, once
+    there are; `parts` says that tensors use parts of it; `recorded` are the streams that
+    `record_stream` has named.
+    """
 
-    def __init__(self, memory: DeviceMemory, nbytes: int) -> None:
+    __slots__ = (
+        "history",
+        "made",
+        "memory",
+        "nbytes",
+        "parts",
+        "reads",
+        "recorded",
+        "stream",
+        "written",
+    )
+
+    def __init__(self, memory: DeviceMemory, nbytes: int, stream: int) -> None:
         self.memory = memory
         self.nbytes = nbytes
+        self.stream = stream
+        self.made: Mark | None = None
+        self.written: Access | None = None
+        self.reads: Access | None = None
+        self.history: History | None = None
+        self.parts = False
+        self.recorded: set[int] | None = None
 
     def __del__(self) -> None:
-        with self.memory.lock:
-            self.memory.allocated_bytes -= self.nbytes
-
-
-def _readable(nbytes: int) -> str:
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if nbytes >= size:
-            return f"{nbytes / size:.2f} {unit}"
-    return f"{nbytes} bytes"
+        memory = self.memory
+        with memory.lock:
+            memory.allocated_bytes -= self.nbytes
+            memory.allocations -= 1
+            if memory.on_free is not None and (self.history or self.recorded):
+                memory.on_free(self)

@@ -1,28 +1,99 @@
-"""Which host tensors are page-locked for virtual devices: a mark on the storage, no real lock."""
+"""Page-locked host memory of virtual devices: a mark on the storage, and what it costs the host.
+
+As in PyTorch, blocks come from a caching allocator: their sizes are powers of two; a block whose
+tensor is gone serves a later one for nothing, once the copies that used it are done. Fresh ones
+take the host the time to find and lock their pages. The host memory itself is locked by nobody.
+"""
 
 from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from .clock import Clock, Lane
+from .constants import PAGE_LOCK_BYTES_PER_S, PAGEABLE_BYTES_PER_S
+from .schedule import Work
+
+PAGE_BYTES = 4096
+
+
+class Block:
+    """Page-locked memory of one storage, and the last copy of each stream that used it."""
+
+    __slots__ = ("owner", "size", "storage", "uses")
+
+    def __init__(self, storage: torch.UntypedStorage, nbytes: int, owner: PinnedMemory) -> None:
+        self.size = block_bytes(nbytes)
+        self.owner = owner
+        self.storage = StorageWeakRef(storage)
+        self.uses: dict[tuple[int, int], Work] = {}
+
+
+_blocks: dict[int, Block] = {}  # of all virtual machines of the process, by storage
+_thread = threading.local()
+
+
+@contextmanager
+def unpaid() -> Iterator[None]:
+    """Page-lock in this thread without taking the host's time: a data loader's own thread does so
+    beside the program, whenever the operating system lets it."""
+    _thread.unpaid = True
+    try:
+        yield
+    finally:
+        _thread.unpaid = False
+
+
+def block_bytes(nbytes: int) -> int:
+    """The size of the block for so many bytes: the next power of two, a page at least."""
+    return max(PAGE_BYTES, 1 << (nbytes - 1).bit_length())
+
+
+def block_of(tensor: torch.Tensor) -> Block | None:
+    """The page-locked block that a CPU tensor is in; None if its memory is pageable."""
+    block = _blocks.get(tensor.untyped_storage()._cdata) if _blocks else None
+    return None if block is None or block.storage.expired() else block
+
 
 class PinnedMemory:
-    """The marked storages of one process; a mark ends with its storage."""
+    """The caching allocator of one virtual machine.
 
-    def __init__(self) -> None:
-        self._marked: dict[int, StorageWeakRef] = {}
+    `submit(action, *args)` runs `action(lane, *args)` on the host's lane, in due order.
+    """
 
-    def mark(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Treat the storage of a CPU tensor as page-locked."""
+    def __init__(self, clock: Clock, submit: Callable[..., None]) -> None:
+        self._clock = clock
+        self._submit = submit
+        self._used: defaultdict[int, list[Block]] = defaultdict(list)
+        self._free: defaultdict[int, list[Block]] = defaultdict(list)
+
+    def lock(self, tensor: torch.Tensor, nbytes: int | None = None) -> torch.Tensor:
+        """Treat the storage of a CPU tensor as page-locked; the host pays for a fresh block.
+
+        `nbytes` is the size of what it stands for, if that is not the storage's own.
+        """
         storage = tensor.untyped_storage()
-        for key in [key for key, ref in self._marked.items() if ref.expired()]:
-            del self._marked[key]
-        self._marked[storage._cdata] = StorageWeakRef(storage)
+        nbytes = storage.nbytes() if nbytes is None else nbytes
+        block = _blocks[storage._cdata] = Block(storage, nbytes, self)
+        self._collect(block.size)
+        self._used[block.size].append(block)
+        self._pay(self._take, block.size)
         return tensor
 
+    def owns(self, block: Block) -> bool:
+        return block.owner is self
+
+    def _pay(self, action: Callable[..., None], *args: object) -> None:
+        if not getattr(_thread, "unpaid", False):
+            self._submit(action, *args)
+
     def __contains__(self, tensor: torch.Tensor) -> bool:
-        ref = self._marked.get(tensor.untyped_storage()._cdata)
-        return ref is not None and not ref.expired()
+        return block_of(tensor) is not None
 
     def pin(self, tensor: torch.Tensor) -> torch.Tensor:
         """A page-locked copy of a CPU tensor; the tensor itself if it is page-locked already.
@@ -33,4 +104,34 @@ class PinnedMemory:
             raise RuntimeError(
                 f"cannot pin a tensor on {tensor.device}: only dense CPU tensors can be pinned"
             )
-        return tensor if tensor in self else self.mark(tensor.clone())
+        if tensor in self:
+            return tensor
+        copy = self.lock(tensor.clone())
+        seconds = tensor.numel() * tensor.element_size() / PAGEABLE_BYTES_PER_S
+        self._pay(self._clock.host_work, seconds, "copy to page-locked memory")
+        return copy
+
+    def empty_cache(self) -> None:
+        """Give the free blocks back to the system."""
+        for size in list(self._used):
+            self._collect(size)
+        self._free.clear()
+
+    def _collect(self, size: int) -> None:
+        """Find the blocks of this size whose tensors are gone."""
+        used = self._used[size]
+        gone = [block for block in used if block.storage.expired()]
+        if gone:
+            used[:] = [block for block in used if not block.storage.expired()]
+            self._free[size] += gone
+            for key in [key for key, block in _blocks.items() if block.storage.expired()]:
+                del _blocks[key]
+
+    def _take(self, lane: Lane, size: int) -> None:
+        """Reuse a free block that no copy uses any more, or lock a fresh one."""
+        free = self._free[size]
+        for i, block in enumerate(free):
+            if all(self._clock.is_done(lane, work) for work in block.uses.values()):
+                del free[i]
+                return
+        self._clock.host_work(lane, size / PAGE_LOCK_BYTES_PER_S, "page-lock memory")

@@ -40,6 +40,7 @@ class Plan(NamedTuple):
     is_view: bool
     launches: bool  # a kernel: views and allocations take but the host's time
     mutates: bool
+    written: tuple[tuple[int, str], ...]  # the arguments that it writes: number and name
     decomposes: bool
     draws_random: bool
     waits: bool
@@ -50,7 +51,12 @@ class Plan(NamedTuple):
 def plan_of(func: torch._ops.OpOverload) -> Plan:
     schema, tags = func._schema, func.tags
     aliases = [r.alias_info for r in schema.returns]
-    writes = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
+    written = tuple(
+        (number, a.name)
+        for number, a in enumerate(schema.arguments)
+        if a.alias_info is not None and a.alias_info.is_write
+    )
+    writes = bool(written)
     aliasing = bool(aliases) and all(a is not None and not a.is_write for a in aliases)
     is_view = schema.name in _SILENT_VIEWS or (aliasing and not writes)
     return Plan(
@@ -58,6 +64,7 @@ def plan_of(func: torch._ops.OpOverload) -> Plan:
         is_view=is_view,
         launches=not is_view and schema.name not in _ALLOCATES,
         mutates=writes,
+        written=written,
         decomposes=_torch.decomposes(func) and func._overloadpacket not in flop_registry,
         draws_random=torch.Tag.nondeterministic_seeded in tags,
         waits=torch.Tag.data_dependent_output in tags

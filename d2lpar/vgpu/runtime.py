@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 
 import torch
 
 from ..machines import Machine
+from ..recording import recording
 from ..timeline import Timeline
-from .clock import Clock
-from .lanes import HOST, HostLanes
-from .memory import DeviceMemory
+from . import _torch, syncs
+from .backward import BackwardStreams
+from .clock import Clock, Lane
+from .hazards import Hazards
+from .lanes import HOST, NO_TASK, HostLanes
+from .memory import Allocation, DeviceMemory
+from .order import Stream as StreamKey
 from .pinned import PinnedMemory
+from .retained import RetainedMemory
+from .unfinished import HostCopies
+
+POOLED_STREAMS = 32  # of a device and a priority; then they are handed out again, as by PyTorch
+HIGHEST_PRIORITY = -3
 
 
 class Runtime:
@@ -34,9 +46,14 @@ class Runtime:
             DeviceMemory(f"vgpu:{i}", accelerator.memory_bytes)
             for i, accelerator in enumerate(machine.accelerators)
         ]
-        self.pinned = PinnedMemory()
+        self.pinned = PinnedMemory(self.clock, partial(self.lanes.submit, HOST))
+        self.hazards = Hazards(lambda before, stream: self.backward.order_in_pass(before, stream))
+        self.order = self.hazards.order
+        self.backward = BackwardStreams(self.order, self.let_wait)
+        self.host_copies = HostCopies(self.order, self.hazards.report)
         self.shape_only = False
-        self._streams_made = [0] * len(machine.accelerators)
+        self._noted_bytes: dict[int, int] = {}
+        self._streams_made: dict[tuple[int, int], int] = {}
         self._background_streams: dict[int, int] = {}
         self._thread = threading.local()
         self._random_state: dict[int, torch.Tensor] = {}
@@ -47,7 +64,8 @@ class Runtime:
         """Go on with more accelerators; clock, memories and tensors stay."""
         for i in range(self.device_count, len(machine.accelerators)):
             self.memories.append(DeviceMemory(f"vgpu:{i}", machine.accelerators[i].memory_bytes))
-            self._streams_made.append(0)
+        if self.hazards.watching:
+            self._watch()
         self.machine = machine
         self.clock.grow(machine)
 
@@ -75,15 +93,56 @@ class Runtime:
         self._thread.device = self.check_index(index)
 
     def current_stream(self, device: int) -> int:
-        """The number of the stream on which this thread queues work for `device`."""
-        return self._thread.__dict__.get("streams", {}).get(device, 0)
+        """The number of the stream on which this thread queues work for `device`.
+
+        In a backward pass that is the stream of the forward operation.
+        """
+        if not self.hazards.watching:
+            return 0
+        streams = self._thread.__dict__.get("streams", {})
+        task = _torch.graph_task_id()
+        if task != NO_TASK:
+            return self.backward.stream(task, device, streams, self.device_count)
+        return streams.get(device, 0)
 
     def set_stream(self, device: int, stream: int) -> None:
-        self._thread.__dict__.setdefault("streams", {})[device] = stream
+        """Queue this thread's further work for `device` on its stream of that number."""
+        streams = self._thread.__dict__.setdefault("streams", {})
+        task = _torch.graph_task_id()
+        if task != NO_TASK and self.hazards.watching:
+            self.backward.choose(task, device, stream, streams, self.device_count)
+            return
+        streams[device] = stream
+        self.backward.switched(streams)
 
-    def new_stream(self, device: int) -> int:
-        self._streams_made[self.check_index(device)] += 1
-        return self._streams_made[device]
+    def new_stream(self, device: int, priority: int = 0) -> int:
+        """The number of a further stream; priorities beyond 0 and `HIGHEST_PRIORITY` are cut."""
+        level = -min(0, max(HIGHEST_PRIORITY, priority))
+        made = self._streams_made.get((self.check_index(device), level), 0)
+        self._streams_made[device, level] = made + 1
+        number = 1 + level * POOLED_STREAMS + made % POOLED_STREAMS
+        self.clock.set_priority((device, number), -level)
+        if not self.hazards.watching:
+            self._watch()
+        return number
+
+    def _watch(self) -> None:
+        """From the first further stream on, look at which stream uses and frees which memory."""
+        self.hazards.watching = True
+        for index, memory in enumerate(self.memories):
+            if memory.on_free is None:
+                retained = RetainedMemory(index, memory, self.clock, self.lanes.submit)
+                memory.on_free = partial(self._freed, index, retained)
+                memory.retry = retained.wait
+
+    def _freed(self, index: int, retained: RetainedMemory, allocation: Allocation) -> None:
+        retained.freed(allocation)
+        self.hazards.freed(index, allocation)
+        self.memories[index].on_allocate = partial(self._allocated, index, retained)
+
+    def _allocated(self, index: int, retained: RetainedMemory, nbytes: int, stream: int) -> None:
+        if not (retained.collect() | self.hazards.allocated(index, nbytes, stream)):
+            self.memories[index].on_allocate = None
 
     def background_stream(self, device: int) -> int:
         """The number of the one stream of `device` on which data for replicas is copied."""
@@ -99,10 +158,30 @@ class Runtime:
 
     def synchronize(self, device: int, name: str = "synchronize") -> None:
         """Make the host wait for all streams of `device`."""
-        self.lanes.submit(device, self.clock.wait_for_device, device, name)
+        wait = syncs.listened(device, name, self.clock.wait_for_device)
+        self.lanes.submit(device, wait, device, name)
+        for stream in self.order.streams_of(device):
+            self.order.host_acquires(self.order.release(stream))
+        self.host_copies.settle()
 
     def synchronize_stream(self, device: int, stream: int, name: str) -> None:
-        self.lanes.submit(device, self.clock.wait_for_streams, [(device, stream)], name)
+        wait = syncs.listened(device, name, self.clock.wait_for_streams)
+        self.lanes.submit(device, wait, [(device, stream)], name)
+        self.host_acquires(self.order.release((device, stream)))
+
+    def host_acquires(self, known: dict[StreamKey, int]) -> None:
+        """The host has found out that what is `known` is done."""
+        self.order.host_acquires(known)
+        self.host_copies.settle()
+
+    def let_wait(self, stream: StreamKey, other: StreamKey) -> None:
+        """Let later work of `stream` begin after what `other` has queued so far."""
+
+        def wait(lane: Lane) -> None:
+            self.clock.stream_waits(lane, stream, self.clock.record_event(lane, other))
+
+        self.lanes.submit(stream[0], wait)
+        self.order.acquire(stream, self.order.release(other))
 
     def host_work(self, seconds: float, name: str) -> None:
         if not seconds >= 0:
@@ -110,16 +189,29 @@ class Runtime:
         self.lanes.submit(HOST, self.clock.host_work, seconds, name)
 
     @contextmanager
-    def recording(self) -> Iterator[Timeline]:
-        """Note every span of the block on a timeline."""
-        timeline = Timeline(f"simulated on {self.machine.name}")
+    def recording(
+        self, *, keep: int | None = None, to: str | os.PathLike | None = None
+    ) -> Iterator[Timeline]:
+        """Note every span of the block on a timeline: see `simulation.record`."""
         self.lanes.flush()
-        self.clock.timelines.append(timeline)
-        try:
-            yield timeline
-        finally:
-            self.lanes.flush()
-            self.clock.timelines = [t for t in self.clock.timelines if t is not timeline]
+        with recording(f"simulated on {self.machine.name}", keep=keep, to=to) as timeline:
+            self.clock.timelines.append(timeline)
+            self._noted_bytes.clear()
+            try:
+                yield timeline
+            finally:
+                for device in range(self.device_count):
+                    self.note_memory(device)
+                self.lanes.settle()
+                self.clock.timelines = [t for t in self.clock.timelines if t is not timeline]
+
+    def note_memory(self, device: int) -> None:
+        """Put what the tensors of `device` occupy on the timelines, if that has changed."""
+        if self.clock.timelines:
+            held = self.memories[device].allocated_bytes
+            if held != self._noted_bytes.get(device, 0):
+                self._noted_bytes[device] = held
+                self.lanes.submit(device, self.clock.note_memory, device, held)
 
     # --- random numbers ---------------------------------------------------------------------
 
@@ -131,6 +223,12 @@ class Runtime:
             self._random_state.clear()
         else:
             self._random_state[device] = state
+
+    def seed_of(self, device: int) -> int:
+        """The seed that the random numbers of a device were started from."""
+        generator = torch.Generator()
+        generator.set_state(self.random_state(device))
+        return generator.initial_seed()
 
     def random_state(self, device: int) -> torch.Tensor:
         if device not in self._random_state:
@@ -162,12 +260,25 @@ def start(machine: Machine, backing: torch.device) -> Runtime:
     global _process
     before, _process = _process, Runtime(machine, backing)
     if before is not None:
-        _process.pinned = before.pinned
         for i, memory in enumerate(before.memories[: _process.device_count]):
-            memory.capacity_bytes = machine.accelerators[i].memory_bytes
-            memory.reset_peak()
+            memory.hand_over(machine.accelerators[i].memory_bytes)
             _process.memories[i] = memory
     return _process
+
+
+@contextmanager
+def returning() -> Iterator[None]:
+    """Let the machine that is this process's now, if there is one, be it again after the block."""
+    global _process
+    before = _process
+    capacities = [] if before is None else [m.capacity_bytes for m in before.memories]
+    try:
+        yield
+    finally:
+        if before is not None and before is not _process:
+            _process = before
+            for memory, capacity_bytes in zip(before.memories, capacities, strict=False):
+                memory.capacity_bytes = capacity_bytes
 
 
 @contextmanager

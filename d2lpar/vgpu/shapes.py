@@ -9,6 +9,8 @@ import torch
 from .cost import Cost, cost_of
 from .tensor import Layout, VirtualTensor, layout_of
 
+CONVOLUTIONS = {torch.ops.aten.convolution.default, torch.ops.aten._convolution.default}
+
 
 class Argument(NamedTuple):
     """Stands for the operation's own argument: its `number`-th virtual tensor, written in place."""
@@ -48,6 +50,8 @@ def infer(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Inferred:
             f"{func} cannot be simulated from shapes alone ({error}). Run it with real arithmetic, "
             "outside shape_only()."
         ) from error
+    if func in CONVOLUTIONS:
+        result = _in_format_of(args, result)
     numbers = {id(meta): i for i, meta in enumerate(metas)}
     outputs = _describe(result, numbers)
     after = [layout_of(meta) for meta in metas]
@@ -55,6 +59,16 @@ def infer(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Inferred:
         i: new for i, (old, new) in enumerate(zip(before, after, strict=True)) if old != new
     }
     return Inferred(outputs, reshaped, cost_of(func, args, kwargs, result))
+
+
+def _in_format_of(args: list, result: torch.Tensor) -> torch.Tensor:
+    """Devices keep channels last if images or weights have them so; on `meta` that is lost."""
+    last = torch.channels_last
+    if result.dim() == 4 and any(
+        t.is_contiguous(memory_format=last) and not t.is_contiguous() for t in args[:2]
+    ):
+        return result.contiguous(memory_format=last)
+    return result
 
 
 def _describe(value: object, numbers: dict[int, int]) -> object:

@@ -6,7 +6,11 @@ from types import TracebackType
 
 import torch
 
-from .runtime import runtime
+from . import syncs
+from .clock import Clock, Lane
+from .lanes import HOST
+from .runtime import HIGHEST_PRIORITY, POOLED_STREAMS, runtime
+from .schedule import Work
 
 _PRIVATE_USE_1 = 20  # c10::DeviceType::PrivateUse1
 
@@ -14,13 +18,13 @@ _PRIVATE_USE_1 = 20  # c10::DeviceType::PrivateUse1
 class Stream(torch.Stream):
     """A queue of work on one virtual device: `Stream(device=None, priority=0)`.
 
-    Usable as a context manager: the block queues its work here. Priorities are accepted and, as
-    kernels of one device run one after the other in the order queued, have no effect.
+    Usable as a context manager: the block queues its work here. Of the kernels that are ready when
+    a device becomes free, that of the stream with the lowest number in `priority` begins.
     """
 
     def __new__(cls, device: object = None, priority: int = 0) -> Stream:
         index = device_number(device)
-        return cls.existing(index, runtime().new_stream(index))
+        return cls.existing(index, runtime().new_stream(index, priority))
 
     @classmethod
     def existing(cls, index: int, number: int) -> Stream:
@@ -34,6 +38,15 @@ class Stream(torch.Stream):
     def __init__(self, device: object = None, priority: int = 0) -> None:
         super().__init__()
 
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """The lowest and the highest priority; lower numbers are preferred."""
+        return (0, HIGHEST_PRIORITY)
+
+    @property
+    def priority(self) -> int:
+        return -((self.stream_id - 1) // POOLED_STREAMS) if self.stream_id else 0
+
     @property
     def key(self) -> tuple[int, int]:
         return (self.device_index, self.stream_id)
@@ -45,7 +58,10 @@ class Stream(torch.Stream):
     def query(self) -> bool:
         """Whether all work queued here is done, at the host's present time."""
         rt = runtime()
-        return rt.now_s() >= rt.clock.stream_end_s(self.key)
+        idle = rt.lanes.ask(rt.clock.is_idle, self.key)
+        if idle:
+            rt.host_acquires(rt.order.release(self.key))
+        return idle
 
     def wait_stream(self, stream: torch.Stream) -> None:
         """Let later work here start after the work that `stream` has queued so far."""
@@ -58,7 +74,8 @@ class Stream(torch.Stream):
 
     def wait_event(self, event: Event) -> None:
         rt = runtime()
-        rt.lanes.submit(self.device_index, lambda lane: event.delay(self.key))
+        rt.lanes.submit(self.device_index, lambda lane: event.delay(lane, self.key))
+        rt.order.acquire(self.key, event.known)
 
     def __enter__(self) -> Stream:
         rt = runtime()
@@ -83,19 +100,28 @@ class Stream(torch.Stream):
 class Event:
     """A mark in a stream: `Event(enable_timing=False)`."""
 
-    def __init__(self, enable_timing: bool = False, **_: object) -> None:
+    def __init__(
+        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+    ) -> None:
+        if interprocess:
+            raise NotImplementedError("events of virtual GPUs cannot be shared between processes")
         self.enable_timing = enable_timing
-        self._when_s: float | None = None
+        self._work: Work | None = None
+        self._clock: Clock | None = None  # whose work it is
+        self.known: dict[tuple[int, int], int] = {}  # what is done when it happens, by stream
+        self.device: torch.device | None = None
 
     def record(self, stream: torch.Stream | None = None) -> None:
         """Happen when everything that `stream` (default: the current one) has queued is done."""
         stream = current_stream() if stream is None else stream
         rt = runtime()
 
-        def note(lane: object) -> None:
-            self._when_s = rt.clock.record_event(lane, stream.key)
+        def note(lane: Lane) -> None:
+            self._clock, self._work = rt.clock, rt.clock.record_event(lane, stream.key)
 
         rt.lanes.submit(stream.device_index, note)
+        self.known = rt.order.release(stream.key)
+        self.device = torch.device("vgpu", stream.device_index)
 
     def wait(self, stream: torch.Stream | None = None) -> None:
         """Let later work of `stream` (default: the current one) start after this event."""
@@ -104,23 +130,64 @@ class Event:
     def synchronize(self) -> None:
         """Make the host wait for this event; one that was never recorded is over."""
         rt = runtime()
-        rt.lanes.submit(-1, lambda lane: rt.clock.wait_until(lane, self._when_s or 0.0, "event"))
+        index = HOST if self.device is None else self.device.index
+        wait = syncs.listened(
+            index,
+            "synchronize event",
+            lambda lane: rt.clock.wait_for(lane, self._on(rt.clock), "event"),
+        )
+        rt.lanes.submit(HOST, wait)
+        rt.host_acquires(self.known)
 
     def query(self) -> bool:
-        return runtime().now_s() >= (self._when_s or 0.0)
+        """Whether this event has happened by now; one that was never recorded has."""
+        rt = runtime()
+        happened = rt.lanes.ask(self._has_happened, rt.clock)
+        if happened:
+            rt.host_acquires(self.known)
+        return happened
 
     def elapsed_time(self, end: Event) -> float:
-        """Milliseconds from this event to `end`; both need `enable_timing=True`."""
-        runtime().lanes.flush()
+        """Milliseconds from this event to `end`; both need `enable_timing=True`.
+
+        Raises RuntimeError if one of them has not been recorded, or not happened yet.
+        """
         if not (self.enable_timing and end.enable_timing):
             raise ValueError("both events need enable_timing=True to measure the time between them")
-        if self._when_s is None or end._when_s is None:
-            raise RuntimeError("both events must be recorded before the time between them is read")
-        return (end._when_s - self._when_s) * 1e3
+        rt = runtime()
+        begin_s, end_s = (rt.lanes.ask(event._happened_s, rt.clock) for event in (self, end))
+        return (end_s - begin_s) * 1e3
 
-    def delay(self, stream: tuple[int, int]) -> None:
-        if self._when_s is not None:
-            runtime().clock.stream_waits(stream, self._when_s)
+    def delay(self, lane: Lane, stream: tuple[int, int]) -> None:
+        """Let later work of `stream` start after this event, if it was recorded."""
+        clock = runtime().clock
+        work = self._on(clock)
+        if work is not None:
+            clock.stream_waits(lane, stream, work)
+
+    def _has_happened(self, lane: Lane, clock: Clock) -> bool:
+        work = self._on(clock)
+        return work is None or clock.is_done(lane, work)
+
+    def _happened_s(self, lane: Lane, clock: Clock) -> float:
+        work = self._on(clock)
+        if work is None:
+            raise RuntimeError("both events must be recorded before the time between them is read")
+        if not clock.is_done(lane, work):
+            raise RuntimeError(
+                "device not ready: an event has not happened yet when the time to it is read; call "
+                "its synchronize() first"
+            )
+        return work.end_s
+
+    def _on(self, clock: Clock) -> Work | None:
+        """The mark that was recorded last."""
+        if self._work is not None and self._clock is not clock:
+            raise RuntimeError(
+                "this event was recorded on another virtual machine, which has its own clock: "
+                "record it again"
+            )
+        return self._work
 
 
 def device_number(device: object) -> int:

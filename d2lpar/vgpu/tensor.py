@@ -14,6 +14,7 @@ import torch
 from . import _torch
 from .memory import Allocation
 from .runtime import runtime
+from .syncs import called
 
 _OURS_AND_TORCHS = {"_backing", "_allocation", "_index", "_virtual_device", "_is_param"}
 
@@ -102,7 +103,8 @@ class VirtualTensor(torch.Tensor):
         return backing(self).untyped_storage()
 
     def tolist(self) -> object:
-        return self.detach().cpu().tolist()
+        with called("tolist"):
+            return self.detach().cpu().tolist()
 
     def numpy(self, *, force: bool = False) -> object:
         if not force:
@@ -110,7 +112,8 @@ class VirtualTensor(torch.Tensor):
                 f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to "
                 "copy the tensor to host memory first."
             )
-        return self.detach().cpu().numpy(force=True)
+        with called("numpy"):
+            return self.detach().cpu().numpy(force=True)
 
     def __array__(self, dtype: object = None, copy: bool | None = None) -> object:
         return self.numpy()
@@ -124,7 +127,8 @@ class VirtualTensor(torch.Tensor):
             marks.append(f"grad_fn=<{type(self.grad_fn).__name__}>")
         elif self.requires_grad:
             marks.append("requires_grad=True")
-        text = f"{repr(self.detach().cpu())[:-1]}, {', '.join(marks)})"
+        with called("print"):
+            text = f"{repr(self.detach().cpu())[:-1]}, {', '.join(marks)})"
         return f"Parameter containing:\n{text}" if is_parameter(self) else text
 
 
@@ -134,8 +138,12 @@ def wrap(
     *,
     layout: Layout | None = None,
     allocation: Allocation | None = None,
+    stream: int | None = None,
 ) -> VirtualTensor:
-    """A tensor on `vgpu:index` with these values; None makes one that has but a layout."""
+    """A tensor on `vgpu:index` with these values; None makes one that has but a layout.
+
+    Memory that it needs is that of `stream`, by default the current one.
+    """
     shape, stride, offset, dtype = layout or layout_of(values)
     wrapper = _torch.make_wrapper_subclass(
         VirtualTensor,
@@ -148,8 +156,10 @@ def wrap(
     if values is not None:
         _mirror_bits(wrapper, values)
     if allocation is None:
-        memory = runtime().memories[index]
-        allocation = memory.allocate(_size_bytes(wrapper, values))
+        rt = runtime()
+        size = _size_bytes(wrapper, values)
+        stream = rt.current_stream(index) if stream is None else stream
+        allocation = rt.memories[index].allocate(size, stream)
     wrapper._backing = values
     wrapper._allocation = allocation
     wrapper._index = index

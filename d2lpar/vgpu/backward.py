@@ -1,0 +1,132 @@
+"""On which streams a backward pass runs, and what autograd orders by itself.
+
+As in PyTorch ("Stream semantics of backward passes"): an operation runs on the stream of its
+forward operation; all streams of the pass wait for the work of the caller's current streams, and
+these wait for the pass; and within it a stream waits for the others where a gradient goes over.
+Gradients are added up in leaves on the caller's stream. Forward operations are told apart by
+autograd's numbers, which grow within a thread; those of other threads count as the caller's.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable
+
+from . import _torch
+from .order import Access, Order, Stream, join
+
+KEPT_SWITCHES = 50_000
+KEPT_PASSES = 16
+
+
+class Pass:
+    """One backward pass: its caller's streams, those that it has used so far, and those that a hook
+    has chosen within it; what was `known` to be done when it began, and in which epochs."""
+
+    def __init__(self, order: Order, caller: dict[int, int], devices: int, *, within: bool) -> None:
+        self.caller = caller
+        self.within = within  # another pass, which has ordered what came before
+        self.used: set[Stream] = set()
+        self.chosen: dict[int, int] = {}
+        self.known: dict[Stream, int] = {}
+        for stream in [(d, caller.get(d, 0)) for d in range(devices)]:
+            join(self.known, order.release(stream))
+        for stream in list(order.epochs):
+            order.release(stream)
+        self.begun = dict(order.epochs)
+
+    def contains(self, access: Access) -> bool:
+        return self.within or access[1] >= self.begun.get(access[0], 1)
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.streams: list[dict[int, int]] = []
+        self.passes: dict[int, Pass] = {}
+
+
+class BackwardStreams:
+    """Remembers which streams were current when; `wait(stream, other)` lets one wait for another.
+
+    `wait` must move the clock and the order of streams alike.
+    """
+
+    def __init__(self, order: Order, wait: Callable[[Stream, Stream], None]) -> None:
+        self.order = order
+        self._wait = wait
+        self._thread = _Thread()
+
+    def switched(self, streams: dict[int, int]) -> None:
+        """Note that from now on these streams are current, by device."""
+        thread = self._thread
+        number = _torch.next_node_number()
+        if thread.numbers and thread.numbers[-1] == number:
+            thread.streams[-1] = dict(streams)
+            return
+        thread.numbers.append(number)
+        thread.streams.append(dict(streams))
+        if len(thread.numbers) > KEPT_SWITCHES:
+            del thread.numbers[: KEPT_SWITCHES // 2], thread.streams[: KEPT_SWITCHES // 2]
+
+    def stream(self, task: int, device: int, current: dict[int, int], devices: int) -> int:
+        """The stream of `device` on which the operation under way of pass `task` runs."""
+        this = self._pass(task, current, devices)
+        if device in this.chosen:
+            return this.chosen[device]
+        number = self._forward_stream(device, this)
+        stream, caller = (device, number), (device, this.caller.get(device, 0))
+        if stream not in this.used:
+            this.used.add(stream)
+            if stream != caller:
+                self._wait(stream, caller)
+                self.order.acquire(stream, this.known)
+        return number
+
+    def choose(
+        self, task: int, device: int, number: int, current: dict[int, int], devices: int
+    ) -> None:
+        """A hook switches streams within pass `task`: until it switches back to autograd's."""
+        this = self._pass(task, current, devices)
+        this.chosen.pop(device, None)
+        if number != self._forward_stream(device, this):
+            this.chosen[device] = number
+
+    def _pass(self, task: int, current: dict[int, int], devices: int) -> Pass:
+        passes = self._thread.passes
+        if task not in passes:
+            while len(passes) >= KEPT_PASSES:  # an error has ended them
+                del passes[next(iter(passes))]
+            passes[task] = Pass(self.order, dict(current), devices, within=bool(passes))
+            _torch.at_end_of_backward(lambda: self._finish(task))
+        return passes[task]
+
+    def _forward_stream(self, device: int, this: Pass) -> int:
+        thread = self._thread
+        number = _torch.node_number()
+        if number is None:
+            return this.caller.get(device, 0)
+        at = bisect_right(thread.numbers, number)
+        return thread.streams[at - 1].get(device, 0) if at else 0
+
+    def order_in_pass(self, before: Access, stream: Stream) -> bool:
+        """Let `stream` wait for an access, if it is one of the pass under way; autograd does not
+        do so for streams that a hook has chosen."""
+        task = _torch.graph_task_id()
+        this = self._thread.passes.get(task)
+        if this is None or not this.contains(before):
+            return False
+        if this.chosen.get(stream[0]) == stream[1]:
+            return False
+        self._wait(stream, before[0])
+        return True
+
+    def _finish(self, task: int) -> None:
+        this = self._thread.passes.pop(task, None)
+        if this is None:
+            return
+        for device, number in sorted(this.used):
+            caller = (device, this.caller.get(device, 0))
+            if (device, number) != caller:
+                self._wait(caller, (device, number))

@@ -1,0 +1,321 @@
+"""The hazard detector: work that nothing orders, found from the program and not from its timing.
+
+Streams run side by side; what one writes, another may use only after waiting for it. A program that
+forgets to is right or wrong by luck on a real GPU. Here every use of memory is compared with those
+before it by vector clocks (`order`), so a hazard is found also where the times happened to be good:
+
+* *read*: a tensor is used on a stream that has not waited for the stream that wrote it;
+* *write*: a tensor is overwritten while another stream may still read or write it;
+* *free*: memory is given to a new tensor while another stream may still use the old one, because
+  the old one was freed without `record_stream`;
+* *host read*, *host write*: the host uses a tensor that a non-blocking copy may still be writing
+  (or overwrites one that it may still be reading) (`unfinished`).
+
+Each is reported once for two places in the code: as a `HazardWarning`, or in the list of the
+`hazards()` block around it. Within a backward pass autograd orders streams itself (`backward`).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import warnings
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from .order import Access, Order, Stream
+from .places import UNKNOWN, Place, mark, place_of
+from .units import readable
+
+if TYPE_CHECKING:
+    from .memory import Allocation
+    from .tensor import VirtualTensor
+
+SMALL_BYTES = 2**20  # the caching allocator keeps blocks up to here in a pool of their own
+KEPT_FREED = 1000
+KEPT_USES = 64
+
+
+class HazardWarning(UserWarning):
+    """Two pieces of work touch the same memory, and nothing says which comes first."""
+
+
+@dataclass(frozen=True)
+class Hazard:
+    """`kind` is "read", "write", "free", "host read" or "host write"; `text` says what to do."""
+
+    kind: str
+    first: Place
+    second: Place
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+_collectors: list[list[Hazard]] = []
+_lock = threading.Lock()
+
+
+@contextmanager
+def hazards() -> Iterator[list[Hazard]]:
+    """`with hazards() as found:` lists the hazards of the block instead of warning of them.
+
+    Not seen are uses by the host through views, numpy arrays and storages that were taken before
+    a non-blocking copy, and what only the order of host threads decides. Tensors that lie
+    interleaved in memory, such as the columns of a matrix, count as overlapping.
+    """
+    found: list[Hazard] = []
+    with _lock:
+        _collectors.append(found)
+    try:
+        yield found
+    finally:
+        with _lock:
+            _collectors[:] = [other for other in _collectors if other is not found]
+
+
+Use = tuple[float, float, Access]  # first byte, byte after the last, and the access
+
+
+class History:
+    """The last uses of each part of one piece of memory."""
+
+    __slots__ = ("reads", "writes")
+
+    def __init__(self) -> None:
+        self.reads: list[Use] = []
+        self.writes: list[Use] = []
+
+    def note_read(self, use: Use) -> None:
+        stream = use[2][0]
+        self.reads = [u for u in self.reads if u[2][0] != stream or not _within(u, use)]
+        self.reads = [*self.reads[-KEPT_USES:], use]
+
+    def note_write(self, use: Use) -> None:
+        self.reads = [u for u in self.reads if not _within(u, use)]
+        self.writes = [u for u in self.writes if not _within(u, use)]
+        self.writes = [*self.writes[-KEPT_USES:], use]
+
+
+def _within(inner: Use, outer: Use) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+class Freed(NamedTuple):
+    """Memory that Python has freed while other streams than its own may still use it."""
+
+    nbytes: int
+    uses: list[Access]
+
+
+class Hazards:
+    """The detector of one virtual machine.
+
+    Until a machine has a second stream on some device, all that can go wrong is on the host: so
+    long accesses are noted and not compared. `settle` is called when the host has waited.
+    """
+
+    def __init__(self, order_in_pass: Callable[[Access, Stream], bool]) -> None:
+        self.order = Order()
+        self.watching = False
+        # Whether autograd orders an access of the backward pass under way before a stream.
+        self._order_in_pass = order_in_pass
+        self._reported: set[tuple[str, Place, Place]] = set()
+        self._freed: defaultdict[Stream, deque[Freed]] = defaultdict(
+            lambda: deque(maxlen=KEPT_FREED)
+        )
+
+    # --- work on streams ----------------------------------------------------------------------
+
+    def work(
+        self, stream: Stream, reads: Sequence[VirtualTensor], writes: Sequence[VirtualTensor] = ()
+    ) -> Access:
+        """Note (and check) work on `stream`, queued by the code that is running."""
+        access = (stream, self.order.epochs[stream], mark(), self.order)
+        if self.watching:
+            self._compare(access, reads, writes)
+            return access
+        for tensor in reads:
+            tensor._allocation.reads = access
+        for tensor in writes:
+            allocation = tensor._allocation
+            allocation.written = access
+            if allocation.made is None:
+                allocation.made = access[2]
+        return access
+
+    def _compare(
+        self, access: Access, reads: Sequence[VirtualTensor], writes: Sequence[VirtualTensor]
+    ) -> None:
+        for tensor in reads:
+            if any(tensor is written for written in writes):
+                continue
+            allocation = tensor._allocation
+            if _is_simple(allocation, access):
+                allocation.reads = access
+                continue
+            history = self._history(allocation)
+            use = (*extent(tensor), access)
+            self._check(history.writes, use, "read", "wrote it", tensor)
+            history.note_read(use)
+        for tensor in writes:
+            allocation = tensor._allocation
+            if allocation.made is None:
+                allocation.made = access[2]
+            if _is_simple(allocation, access):
+                allocation.written = access
+                continue
+            history = self._history(allocation)
+            use = (*extent(tensor), access)
+            self._check(history.writes, use, "write", "may still write it", tensor)
+            self._check(history.reads, use, "write", "may still read it", tensor)
+            history.note_write(use)
+
+    def _history(self, allocation: Allocation) -> History:
+        """What is known of the uses of some memory; those from before the second stream, too."""
+        history = allocation.history
+        if history is None:
+            history = allocation.history = History()
+            if allocation.written is not None:
+                history.writes.append((0, math.inf, allocation.written))
+            if allocation.reads is not None:
+                history.reads.append((0, math.inf, allocation.reads))
+        return history
+
+    def _check(self, uses: list[Use], use: Use, kind: str, was: str, tensor: VirtualTensor) -> None:
+        start, end, access = use
+        stream = access[0]
+        for low, high, before in uses:
+            if before[0] == stream or low >= end or start >= high:
+                continue
+            if not (self.order.is_before(before, stream) or self._order_in_pass(before, stream)):
+                self._report_unordered(before, access, kind, was, tensor)
+                return
+
+    def _report_unordered(
+        self, before: Access, access: Access, kind: str, was: str, tensor: VirtualTensor
+    ) -> None:
+        first, second = place_of(before[2]), place_of(access[2])
+        ours, theirs = stream_name(access[0]), stream_name(before[0])
+        done = "used" if kind == "read" else "overwritten"
+        text = (
+            f"{_described(tensor)} is {done} on {ours} at {second}, without waiting for {theirs}, "
+            f"which {was} at {first}. Call {_waiting(access[0])}.wait_stream({_waiting(before[0])})"
+            " in between, or record an event on the one and wait_event() for it on the other."
+        )
+        self.report(Hazard(kind, first, second, text))
+
+    # --- freed memory -------------------------------------------------------------------------
+
+    def freed(self, device: int, allocation: Allocation) -> None:
+        """Keep in mind what other streams may still do with freed memory. Runs at any time, also
+        within a collection of garbage, and so does as little as can be."""
+        history = allocation.history
+        if history is None:  # used on one stream only
+            return
+        home, recorded = (device, allocation.stream), allocation.recorded or ()
+        uses = [
+            access
+            for *_, access in (*history.writes, *history.reads)
+            if access[0] != home
+            and access[3] is self.order
+            and not (access[0][0] == device and access[0][1] in recorded)
+        ]
+        if uses:
+            self._freed[home].append(Freed(allocation.nbytes, uses))
+
+    def allocated(self, device: int, nbytes: int, stream: int) -> bool:
+        """Whether a new tensor may get memory that another stream still uses: reported if so.
+
+        Returns whether there is such memory, for any stream of the device.
+        """
+        home = (device, stream)
+        waiting = self._freed[home]
+        for _ in range(len(waiting)):
+            freed = waiting.popleft()
+            uses = [use for use in freed.uses if not self.order.is_before(use, home)]
+            if uses and _fits(nbytes, freed.nbytes):
+                self._report_reuse(home, freed, uses[-1])
+            elif uses:
+                waiting.append(Freed(freed.nbytes, uses))
+        return any(freed for home, freed in self._freed.items() if home[0] == device)
+
+    def _report_reuse(self, home: Stream, freed: Freed, use: Access) -> None:
+        if self._order_in_pass(use, home):
+            return
+        first, second = place_of(use[2]), place_of(mark())
+        other = stream_name(use[0])
+        text = (
+            f"memory of a tensor of {readable(freed.nbytes)} on vgpu:{home[0]} was freed while "
+            f"{other} may still use it (at {first}), and may now be given to the tensor that is "
+            f"made on {stream_name(home)} at {second}. Call tensor.record_stream("
+            f"{_waiting(use[0])}) before the last name of the tensor goes, or let "
+            f"{_waiting(home)}.wait_stream({_waiting(use[0])}) first."
+        )
+        self.report(Hazard("free", first, second, text))
+
+    # --- reports ------------------------------------------------------------------------------
+
+    def report(self, hazard: Hazard) -> None:
+        """Tell the user, once for each pair of places."""
+        key = (hazard.kind, hazard.first, hazard.second)
+        if _collectors:
+            with _lock:
+                for found in _collectors:
+                    if all(key != (h.kind, h.first, h.second) for h in found):
+                        found.append(hazard)
+        elif key not in self._reported:
+            self._reported.add(key)
+            place = hazard.second
+            line = (place.file, place.line) if place != UNKNOWN else ("d2lpar", 1)
+            warnings.warn_explicit(hazard.text, HazardWarning, *line)
+
+
+def stream_name(stream: Stream) -> str:
+    device, number = stream
+    return f"stream {number} of vgpu:{device}" if number else f"the default stream of vgpu:{device}"
+
+
+def _waiting(stream: Stream) -> str:
+    """How a remedy calls a stream."""
+    device, number = stream
+    return f"stream{number}" if number else f'torch.vgpu.default_stream("vgpu:{device}")'
+
+
+def _described(tensor: VirtualTensor) -> str:
+    size = " × ".join(map(str, tensor.shape)) or "one value"
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return f"a tensor of {size} {dtype} on vgpu:{tensor._index}"
+
+
+def _is_simple(allocation: Allocation, access: Access) -> bool:
+    """Whether one stream uses this memory, and only as a whole: then the last use says all."""
+    if allocation.history is not None or allocation.parts:
+        return False
+    written, reads, stream = allocation.written, allocation.reads, access[0]
+    if written is not None and written[0] != stream:
+        return False
+    return reads is None or reads[0] == stream
+
+
+def _fits(nbytes: int, freed_bytes: int) -> bool:
+    """Whether the caching allocator may put so much into a freed block."""
+    return nbytes <= freed_bytes and (nbytes <= SMALL_BYTES) == (freed_bytes <= SMALL_BYTES)
+
+
+def extent(tensor: VirtualTensor) -> tuple[int, int]:
+    """The first byte of its memory that a tensor uses, and the one after the last.
+
+    Tensors that lie interleaved in memory, such as columns, so count as overlapping.
+    """
+    size, start = tensor.element_size(), tensor.storage_offset()
+    if tensor.is_contiguous():
+        count = tensor.numel()
+    else:
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        count = 1 + sum((n - 1) * step for n, step in steps)
+    return start * size, (start + count) * size

@@ -1,0 +1,92 @@
+"""Which tensors hold the memory of a device: looked up when it is full, so that it costs nothing
+before. Found among the objects that Python's garbage collector knows."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING
+
+import torch
+
+from .places import UNKNOWN, Place, place_of
+from .units import readable
+
+if TYPE_CHECKING:
+    from .memory import Allocation, DeviceMemory
+
+SHOWN = 5
+
+Group = tuple[str, tuple[int, ...] | None, torch.dtype | None]
+
+
+def describe(memory: DeviceMemory) -> str:
+    """A line for each of the largest groups of tensors that are alike, "" if there are none."""
+    groups: dict[Group, list[Allocation]] = defaultdict(list)
+    owners = _owners(memory)
+    for allocation in _allocations(memory):
+        groups[_group(owners.get(id(allocation)))].append(allocation)
+    ranked = sorted(groups.items(), key=lambda item: -_total(item[1]))
+    lines = [_line(group, held) for group, held in ranked[:SHOWN]]
+    rest = [allocation for _, held in ranked[SHOWN:] for allocation in held]
+    if rest:
+        lines.append(f"  {readable(_total(rest))} in {len(rest)} others")
+    return "\n".join(lines)
+
+
+def _allocations(memory: DeviceMemory) -> list[Allocation]:
+    from .memory import Allocation
+
+    found = [thing for thing in gc.get_objects() if type(thing) is Allocation]
+    return [allocation for allocation in found if allocation.memory is memory]
+
+
+def _owners(memory: DeviceMemory) -> dict[int, tuple[str, torch.Tensor]]:
+    """The role and the largest tensor of each allocation, by its id."""
+    owners: dict[int, tuple[str, torch.Tensor]] = {}
+    gradients: set[int] = set()
+    for thing in gc.get_objects():
+        if not issubclass(type(thing), torch.Tensor):
+            continue
+        allocation = thing.__dict__.get("_allocation")
+        if allocation is None or allocation.memory is not memory:
+            continue
+        parameter = thing.__dict__.get("_is_param", False)
+        if parameter and thing.grad is not None and hasattr(thing.grad, "_allocation"):
+            gradients.add(id(thing.grad._allocation))
+        known = owners.get(id(allocation))
+        if known is None or parameter or (thing.numel() > known[1].numel() and known[0] != "param"):
+            owners[id(allocation)] = ("param" if parameter else "", thing)
+    for key in gradients & owners.keys():
+        owners[key] = ("grad", owners[key][1])
+    return owners
+
+
+def _group(owner: tuple[str, torch.Tensor] | None) -> Group:
+    if owner is None:
+        return "", None, None
+    role, tensor = owner
+    return role, tuple(tensor.shape), tensor.dtype
+
+
+def _total(held: list[Allocation]) -> int:
+    return sum(allocation.nbytes for allocation in held)
+
+
+def _line(group: Group, held: list[Allocation]) -> str:
+    role, shape, dtype = group
+    noun = {"param": "parameter", "grad": "gradient", "": "tensor"}[role]
+    what = f"{len(held)} {noun}{'s' if len(held) > 1 else ''}"
+    if dtype is not None:
+        size = " × ".join(map(str, shape)) if shape else "one value"
+        what += f" of {size} {str(dtype).removeprefix('torch.')}"
+    return f"  {readable(_total(held))} in {what}{_made(held)}"
+
+
+def _made(held: list[Allocation]) -> str:
+    """Where most of them were made."""
+    places: Counter[Place] = Counter(place_of(allocation.made) for allocation in held)
+    place, _ = places.most_common(1)[0]
+    if place == UNKNOWN:
+        return ""
+    return f", made at {place}" + (" and elsewhere" if len(places) > 1 else "")

@@ -1,0 +1,79 @@
+"""Where in the user's code something happened: the innermost line outside torch and libraries."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+
+_FOLDERS = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "platlib")]
+_FOLDERS.append(Path(__file__).parents[1])
+_LIBRARIES = tuple({f"{path}{os.sep}" for f in _FOLDERS for path in (f, f.resolve())})
+
+# What is kept of a place while the program runs: a code object and an instruction in it.
+Mark = tuple[CodeType, int]
+
+_is_users: dict[str, bool] = {}  # by file
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """A line of the user's code; prints as "train.py:12", in a notebook as "cell In[3], line 2"."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        cell = _cell(self.file)
+        return f"{cell}, line {self.line}" if cell else f"{Path(self.file).name}:{self.line}"
+
+    @property
+    def source(self) -> str:
+        """The line itself; empty if it cannot be found."""
+        return linecache.getline(self.file, self.line).strip()
+
+
+UNKNOWN = Place("unknown place", 0)
+
+
+def mark() -> Mark | None:
+    """The line of the user that is running; None if this thread runs none."""
+    frame: FrameType | None = sys._getframe(1)
+    known = _is_users
+    while frame is not None:
+        code = frame.f_code
+        users = known.get(code.co_filename)
+        if users is None:
+            users = known[code.co_filename] = _belongs_to_user(code.co_filename)
+        if users:
+            return code, frame.f_lasti
+        frame = frame.f_back
+    return None
+
+
+def place_of(marked: Mark | None) -> Place:
+    """The file and line of a mark."""
+    if marked is None:
+        return UNKNOWN
+    code, instruction = marked
+    line = code.co_firstlineno
+    for start, end, number in code.co_lines():
+        if start <= instruction < end and number is not None:
+            line = number
+    return Place(code.co_filename, line)
+
+
+def _belongs_to_user(file: str) -> bool:
+    return not file.startswith(("<frozen", "<torch_package", "<eval_with_key", *_LIBRARIES))
+
+
+def _cell(file: str) -> str | None:
+    """The notebook cell that IPython runs under this file name."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    name = getattr(getattr(shell, "compile", None), "format_code_name", lambda _: None)(file)
+    return " ".join(name).lower().replace("in[", "In[") if name else None

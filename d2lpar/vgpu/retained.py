@@ -1,0 +1,83 @@
+"""Memory that was freed while streams named by `record_stream` still use it.
+
+As in PyTorch's caching allocator: it counts as allocated no longer, but can be given to nobody
+before what these streams had queued is done; a device that is full waits for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from . import syncs
+from .clock import Clock, Lane
+from .schedule import Work
+
+if TYPE_CHECKING:
+    from .memory import Allocation, DeviceMemory
+
+
+class _Block:
+    __slots__ = ("events", "nbytes", "streams")
+
+    def __init__(self, nbytes: int, streams: set[int]) -> None:
+        self.nbytes = nbytes
+        self.streams = streams
+        self.events: list[Work] | None = None
+
+
+class RetainedMemory:
+    """That of one device. `submit(device, action, *args)` runs `action(lane, *args)` in order."""
+
+    def __init__(
+        self, index: int, memory: DeviceMemory, clock: Clock, submit: Callable[..., None]
+    ) -> None:
+        self._index = index
+        self._memory = memory
+        self._clock = clock
+        self._submit = submit
+        self._blocks: list[_Block] = []
+
+    def freed(self, allocation: Allocation) -> None:
+        """Keep freed memory back. Its events are recorded by the next `collect`: memory is freed
+        at any time, also while the clock is being moved."""
+        if allocation.recorded:
+            self._memory.retained_bytes += allocation.nbytes
+            self._blocks.append(_Block(allocation.nbytes, allocation.recorded))
+
+    def collect(self) -> bool:
+        """Give back what is used no more; whether anything is still retained."""
+        if self._blocks:
+            self._submit(self._index, self._collect)
+        return bool(self._blocks)
+
+    def wait(self) -> None:
+        """Let the host wait until all is used no more."""
+        wait = syncs.listened(self._index, "wait for freed memory", self._wait)
+        self._submit(self._index, wait, list(self._blocks))
+        self._drop(list(self._blocks))
+
+    def _collect(self, lane: Lane) -> None:
+        for block in self._blocks:
+            self._record(lane, block)
+        over = [b for b in self._blocks if all(self._clock.is_done(lane, e) for e in b.events)]
+        self._drop(over)
+
+    def _record(self, lane: Lane, block: _Block) -> None:
+        if block.events is None:
+            block.events = [
+                self._clock.record_event(lane, (self._index, number))
+                for number in sorted(block.streams)
+            ]
+
+    def _wait(self, lane: Lane, blocks: list[_Block]) -> None:
+        for block in blocks:
+            self._record(lane, block)
+            for event in block.events:
+                self._clock.wait_for(lane, event, "wait for freed memory")
+
+    def _drop(self, over: list[_Block]) -> None:
+        for block in over:
+            if block in self._blocks:
+                self._blocks.remove(block)
+                self._memory.retained_bytes -= block.nbytes

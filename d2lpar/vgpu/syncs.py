@@ -1,0 +1,135 @@
+"""The sync detector: which calls made the host wait for a device, and for how long."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .clock import Lane
+from .places import Mark, Place, mark, place_of
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A call (".item()", "nonzero") that waited `seconds` (simulated) for `device` ("vgpu:0").
+
+    Zero seconds: the device was done already. The host was stopped from queuing ahead all the same.
+    """
+
+    call: str
+    place: Place
+    seconds: float
+    device: str
+
+
+class Total(NamedTuple):
+    """All waits of one call at one place."""
+
+    place: Place
+    call: str
+    count: int
+    seconds: float
+
+
+class Waits(list[Wait]):
+    """Waits in their order; printed as a table of places, those that took longest first."""
+
+    @property
+    def seconds(self) -> float:
+        return sum(wait.seconds for wait in self)
+
+    def by_place(self) -> list[Total]:
+        """Count and seconds of each call at each place, those that took longest first."""
+        groups: dict[tuple[Place, str], list[float]] = defaultdict(list)
+        for wait in self:
+            groups[wait.place, wait.call].append(wait.seconds)
+        totals = [Total(*key, len(each), sum(each)) for key, each in groups.items()]
+        return sorted(totals, key=lambda total: (-total.seconds, total.place, total.call))
+
+    def __str__(self) -> str:
+        if not self:
+            return "the host waited for no device"
+        rows = [("waited", "times", "call", "place", "code")]
+        rows += [
+            (f"{t.seconds * 1e3:.3f} ms", str(t.count), t.call, str(t.place), t.place.source[:60])
+            for t in self.by_place()
+        ]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+
+    __repr__ = __str__
+
+
+_listeners: list[Waits] = []
+_thread = threading.local()
+
+
+@contextmanager
+def syncs() -> Iterator[Waits]:
+    """`with syncs() as waits:` lists the calls of the block that made the host wait for a device.
+
+    Printing `waits` shows them by place. It needs virtual devices: RuntimeError where there are
+    none.
+    """
+    from .runtime import running
+
+    rt = running()
+    if rt is None:
+        raise RuntimeError(
+            "syncs() works on virtual GPUs, and there are none: ask for them with "
+            'd2lpar.devices(n, kind="virtual"). On real ones, torch.cuda.set_sync_debug_mode(1) '
+            "warns of some of these calls"
+        )
+    rt.lanes.flush()
+    waits = Waits()
+    _listeners.append(waits)
+    try:
+        yield waits
+    finally:
+        rt.lanes.flush()
+        _listeners[:] = [other for other in _listeners if other is not waits]
+
+
+class _Call:
+    """A call of the user's that may wait several times, and where each listener has noted it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.noted: dict[int, int] = {}
+
+
+@contextmanager
+def called(name: str) -> Iterator[None]:
+    """Waits within the block are those of one call of the user's, `name`."""
+    outer = getattr(_thread, "call", None)
+    _thread.call = outer or _Call(name)
+    try:
+        yield
+    finally:
+        _thread.call = outer
+
+
+def listened(device: int, name: str, wait: Callable[..., None]) -> Callable[..., None]:
+    """`wait(lane, *args)`, telling all listeners how long it took; as it is if there are none."""
+    if not _listeners:
+        return wait
+    call, where = getattr(_thread, "call", None) or _Call(name), mark()
+
+    def timed(lane: Lane, *args: object) -> None:
+        before_s = lane.now_s
+        wait(lane, *args)
+        _tell(call, where, lane.now_s - before_s, device)
+
+    return timed
+
+
+def _tell(call: _Call, where: Mark | None, seconds: float, device: int) -> None:
+    for waits in _listeners:
+        at = call.noted.setdefault(id(waits), len(waits))
+        before_s = waits[at].seconds if at < len(waits) else 0.0
+        told = Wait(call.name, place_of(where), before_s + seconds, f"vgpu:{device}")
+        waits[at : at + 1] = [told]

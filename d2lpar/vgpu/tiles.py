@@ -1,0 +1,42 @@
+"""How well a matrix product fills a device: by tiles of its result, and by waves of them.
+
+A multiprocessor computes one tile of the result after the other; edges are computed as if the tile
+were full ("tile quantization"), and in the last wave some multiprocessors have nothing to do ("wave
+quantization": NVIDIA, Matrix Multiplication Background User's Guide). Where there are fewer tiles
+than multiprocessors, the sum over k is cut in slices as well ("split-K").
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import ceil
+from typing import NamedTuple
+
+TILES = ((128, 128), (64, 64))
+SHORTEST_SLICE = 128
+
+
+class Product(NamedTuple):
+    """`count` products of an m × k matrix with a k × n matrix."""
+
+    m: int
+    n: int
+    k: int
+    count: int
+
+
+@lru_cache(maxsize=4096)
+def utilisation(product: Product, multiprocessors: int) -> float:
+    """Useful share of what the multiprocessors could have computed in the time, 0 to 1."""
+    useful = product.m * product.n * product.k * product.count
+    if not useful:
+        return 1.0
+    return max(useful / _computed(product, *tile, multiprocessors) for tile in TILES)
+
+
+def _computed(product: Product, rows: int, columns: int, multiprocessors: int) -> int:
+    """Multiply-adds for which all multiprocessors have time until the last tile is done."""
+    tiles = ceil(product.m / rows) * ceil(product.n / columns) * product.count
+    slices = max(min(multiprocessors // tiles, product.k // SHORTEST_SLICE), 1)
+    waves = ceil(tiles * slices / multiprocessors)
+    return waves * multiprocessors * rows * columns * ceil(product.k / slices)

@@ -7,10 +7,11 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from torch import nn
 
 import d2lpar as par
-from d2lpar.plots import BLUE, FONT_PT, INK, ORANGE, Picture
+from d2lpar.plots import BLUE, FONT_PT, GREEN, INK, ORANGE, PALE, Picture
 
 HERE = Path(__file__).parent
 DEVICES = ((BLUE, "white", "GPU 0"), (ORANGE, INK, "GPU 1"))
+LANES_GB_PER_S = 15.75  # 16 lanes of PCIe 3.0, one way
 LAYERS, LEFT, WIDTH, HEIGHT, GAP = 4, 0.9, 2.2, 0.62, 0.28
 
 
@@ -121,8 +122,45 @@ def _network() -> nn.Module:
     return nn.Sequential(*layers, nn.AvgPool2d(4), nn.Flatten(), nn.Linear(64 * 49, 10))
 
 
+def four_gpu_server() -> Picture:
+    """A server with four GPUs, and how many bytes a second pass where."""
+    picture = Picture(summary="A server with four GPUs", size_px=(960, 430))
+    ax = picture.add_subplot()
+    ax.set(xlim=(0, 12), ylim=(0, 5.2))
+    ax.axis("off")
+    _part(ax, (0.3, 4.1), (2.6, 0.9), "network card\n10 Gbit/s", PALE, INK)
+    _part(ax, (4.2, 4.1), (3.6, 0.9), "processor and\nmain memory", GREEN, "white")
+    _part(ax, (9.1, 4.1), (2.6, 0.9), "disks", PALE, INK)
+    _part(ax, (3.0, 2.2), (6.0, 0.7), "PCIe switch", PALE, INK)
+    _way(ax, (2.9, 4.55), (4.2, 4.55), 1.5, f"{10 / 8} GB/s", (0, 0.22))
+    _way(ax, (7.8, 4.55), (9.1, 4.55), 1.5, "4 lanes", (0, 0.22))
+    _way(ax, (6.0, 4.1), (6.0, 2.9), 6, f"16 lanes for all: {LANES_GB_PER_S} GB/s", (1.9, 0))
+    for gpu in range(4):
+        x = 0.4 + 2.9 * gpu
+        _part(ax, (x, 0.2), (2.5, 0.9), f"GPU {gpu}", BLUE, "white")
+        _way(ax, (x + 1.25, 1.1), (3.75 + 1.5 * gpu, 2.2), 6, "", (0, 0))
+    ax.text(6.0, 1.55, f"16 lanes each: together {4 * LANES_GB_PER_S:.0f} GB/s", ha="center",
+            size=FONT_PT, color=INK, bbox={"fc": "white", "ec": "none"})  # fmt: skip
+    return picture
+
+
+def _part(ax, corner: tuple, size: tuple, text: str, colour: str, ink: str) -> None:
+    ax.add_patch(
+        FancyBboxPatch(corner, *size, boxstyle="round,pad=0,rounding_size=0.12", color=colour)
+    )
+    middle = [c + s / 2 for c, s in zip(corner, size, strict=True)]
+    ax.text(*middle, text, ha="center", va="center", color=ink, size=FONT_PT, linespacing=1.15)
+
+
+def _way(ax, start: tuple, end: tuple, width: float, text: str, shift: tuple) -> None:
+    """A link as wide as it is fast."""
+    ax.plot(*zip(start, end, strict=True), color=ORANGE, linewidth=width, zorder=0)
+    middle = [(s + e) / 2 + d for s, e, d in zip(start, end, shift, strict=True)]
+    ax.text(*middle, text, ha="center", va="center", size=FONT_PT, color=INK)
+
+
 def main() -> None:
-    for draw in (three_ways_to_split, step_on_two_gpus):
+    for draw in (three_ways_to_split, four_gpu_server, step_on_two_gpus):
         (HERE / f"{draw.__name__}.png").write_bytes(draw().png())
 
 

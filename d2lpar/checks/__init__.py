@@ -1,0 +1,31 @@
+"""Checks that a student can call: of exercises, and of the bugs that multi-GPU code is prone to.
+
+An exercise is checked by running the student's function on inputs that the notebook does not show.
+Every check returns a `Verdict`, whose text says what was expected, what came, and why it matters.
+"""
+
+from .bugs import possible_rate, same_everywhere, same_step, separate_memory
+from .lesson01 import batch_at_ridge, linear_intensity, mean_loss
+from .lesson02 import prefetch, shortest, timed
+from .lesson03 import accumulate, all_reduce_buckets, shares
+from .verdict import NOT_YET, RIGHT, WRONG, Verdict
+
+__all__ = [
+    "NOT_YET",
+    "RIGHT",
+    "WRONG",
+    "Verdict",
+    "accumulate",
+    "all_reduce_buckets",
+    "batch_at_ridge",
+    "linear_intensity",
+    "mean_loss",
+    "possible_rate",
+    "prefetch",
+    "same_everywhere",
+    "same_step",
+    "separate_memory",
+    "shares",
+    "shortest",
+    "timed",
+]

@@ -1,0 +1,92 @@
+"""The exercises of lesson 01."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+
+from .. import machines
+from ..hardware import Accelerator
+from ..simulation import simulate
+from ..vgpu.syncs import syncs
+from .verdict import Wrong, exercise
+
+BATCHES = (3, 40)
+
+
+@exercise
+def linear_intensity(answer: Callable[[int, int, int, int], float]) -> str:
+    """`linear_intensity(n, inputs, outputs, bytes_each)`: FLOP a byte of a linear layer."""
+    for n, inputs, outputs, bytes_each in ((1, 800, 128, 4), (256, 800, 128, 4), (64, 512, 10, 2)):
+        expected = _intensity(n, inputs, outputs, bytes_each)
+        got = answer(n, inputs, outputs, bytes_each)
+        if not isinstance(got, (int, float)) or not math.isclose(got, expected, rel_tol=1e-6):
+            raise Wrong(
+                f"linear_intensity({n}, {inputs}, {outputs}, {bytes_each}): expected "
+                f"{expected:.4g}, got {got!r}. Bytes: the input, the output, the weight and the "
+                "bias, each once"
+            )
+    return "FLOP and bytes of a linear layer"
+
+
+@exercise
+def batch_at_ridge(answer: Callable[[Accelerator, int, int], int | None]) -> str:
+    """`batch_at_ridge(accelerator, inputs, outputs)`: the least batch that arithmetic limits."""
+    for name in ("2x-v100-textbook", "8x-a100-nvswitch"):
+        accelerator = machines.machine(name).accelerators[0]
+        for inputs, outputs in ((1024, 1024), (800, 128), (4096, 10)):
+            expected = _batch_at_ridge(accelerator, inputs, outputs)
+            got = answer(accelerator, inputs, outputs)
+            if got != expected or isinstance(got, bool):
+                raise Wrong(
+                    f"{accelerator.name}, {inputs} inputs, {outputs} outputs: expected {expected}, "
+                    f"got {got!r}. The ridge is at {accelerator.ridge_point('float32'):.1f} FLOP a "
+                    "byte; with ever more rows the intensity goes to 2 · inputs · outputs / "
+                    "(4 · (inputs + outputs)), which may be less than that"
+                )
+    return "the batch from which on arithmetic limits, where there is one"
+
+
+@exercise
+def mean_loss(answer: Callable[[Callable, Sequence], float]) -> str:
+    """`mean_loss(step, batches)`: the mean of the losses, with one wait of the host."""
+    for count in BATCHES:
+        with simulate(machines.DEFAULT, 1, with_values=True) as (device,):
+            losses = [torch.tensor(float(i * i), device=device) for i in range(count)]
+            seen: list[tuple[int, int]] = []
+
+            def step(X: int, y: int, seen: list = seen, losses: list = losses) -> torch.Tensor:
+                seen.append((X, y))
+                return losses[X]
+
+            batches = [(i, -i) for i in range(count)]
+            with syncs() as waits:
+                got = answer(step, batches)
+        if seen != batches:
+            raise Wrong(f"expected step(X, y) once for each of {count} batches, in order")
+        expected = sum(i * i for i in range(count)) / count
+        if not isinstance(got, float) or not math.isclose(got, expected, rel_tol=1e-5):
+            raise Wrong(f"losses 0, 1, 4, … of {count} batches: expected {expected:g}, got {got!r}")
+        if len(waits) > 1:
+            raise Wrong(
+                f"the mean is right, but the host waited {len(waits)} times for {count} batches, "
+                f"first at {waits[0].place}. Add up on the device, and read the sum once"
+            )
+    return "the right mean, and the host waited once"
+
+
+def _intensity(n: int, inputs: int, outputs: int, bytes_each: int) -> float:
+    floats = n * inputs + n * outputs + inputs * outputs + outputs
+    return 2 * n * inputs * outputs / (bytes_each * floats)
+
+
+def _batch_at_ridge(accelerator: Accelerator, inputs: int, outputs: int) -> int | None:
+    """Solve intensity(n) >= ridge for n: the intensity grows with n towards a limit."""
+    ridge = accelerator.ridge_point("float32")
+    gain = 2 * inputs * outputs - 4 * ridge * (inputs + outputs)
+    if gain <= 0:
+        return None
+    n = math.ceil(4 * ridge * (inputs * outputs + outputs) / gain)
+    return next(k for k in (n - 1, n, n + 1) if _intensity(max(k, 1), inputs, outputs, 4) >= ridge)

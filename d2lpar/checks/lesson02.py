@@ -1,0 +1,145 @@
+"""The exercises of lesson 02."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+
+from .. import machines
+from ..vgpu.hazards import hazards
+from ..simulation import simulate
+from ..timing import now_s
+from .verdict import Wrong, exercise, largest_difference
+
+ROOM = 1.05  # a target time may be missed by this factor
+
+
+@exercise
+def timed(answer: Callable[[Callable[[], object], torch.device], float]) -> str:
+    """`timed(work, device)`: seconds that `work()` takes, and nothing else."""
+    with simulate(machines.DEFAULT, 1) as (device,):
+        x = torch.empty(2000, 2000, device=device)
+
+        def work() -> None:
+            for _ in range(20):
+                x.mm(x)
+
+        expected_s = _seconds(work, device)
+        for _ in range(50):
+            x.mm(x)  # queued earlier: not part of what is timed
+        got_s = answer(work, device)
+        if not isinstance(got_s, (int, float)):
+            raise Wrong(f"expected a number of seconds, got {got_s!r}")
+        if got_s < expected_s / ROOM:
+            raise Wrong(
+                f"expected {expected_s:.4f} s, got {got_s:.4f} s: the clock was stopped before the "
+                "work was done. Synchronise after it"
+            )
+        if got_s > expected_s * ROOM:
+            raise Wrong(
+                f"expected {expected_s:.4f} s, got {got_s:.4f} s: that includes work that was "
+                "queued earlier, or that was done twice. Synchronise before you start the clock"
+            )
+    return "the time of the work, without what was queued before it"
+
+
+@exercise
+def prefetch(answer: Callable[[Sequence[torch.Tensor], Callable, torch.device], list]) -> str:
+    """`prefetch(batches, work, device)`: [work(batch on the device)], copies under computing."""
+    _check_values(answer)
+    for size, products in ((4000, 1), (2000, 6), (3000, 2)):
+        _check_overlap(answer, size, products)
+    return "right values, no hazard, and within 5 % of the longer of computing and copying"
+
+
+def _check_overlap(answer: Callable, size: int, products: int) -> None:
+    """Whether computing and copying take little longer than the longer of the two."""
+
+    def work(X: torch.Tensor) -> torch.Tensor:
+        for _ in range(products):
+            X = X @ X
+        return X
+
+    with simulate(machines.DEFAULT, 1) as (device,):
+        batches = [torch.empty(size, size, pin_memory=True) for _ in range(24)]
+        there = torch.empty(size, size, device=device)
+        compute_s = _seconds(lambda: [work(there) for _ in batches], device)
+        copy_s = _seconds(lambda: [X.to(device, non_blocking=True) for X in batches], device)
+        took_s = _seconds(lambda: answer(batches, work, device), device)
+    # The first batch has nothing to travel under.
+    target_s = ROOM * max(compute_s, copy_s) + copy_s / len(batches)
+    if took_s > target_s:
+        raise Wrong(
+            f"{len(batches)} batches of {size} × {size}: computing takes {compute_s * 1e3:.1f} ms, "
+            f"copying {copy_s * 1e3:.1f} ms, yours {took_s * 1e3:.1f} ms; expected at most "
+            f"{target_s * 1e3:.1f} ms. Are the copies on a stream of their own, queued before the "
+            "work that they shall travel under, and does nothing make the host wait?"
+        )
+
+
+def _check_values(answer: Callable) -> None:
+    generator = torch.Generator().manual_seed(5)
+    with simulate(machines.DEFAULT, 1, with_values=True) as (device,):
+        host = [torch.rand(8, 8, generator=generator) for _ in range(5)]
+        expected = [X @ X + 1 for X in host]
+        with hazards() as found:
+            got = answer([X.pin_memory() for X in host], lambda X: X @ X + 1, device)
+        if not isinstance(got, list) or len(got) != len(host):
+            raise Wrong(f"expected a list of {len(host)} results, one a batch, got {_kind(got)}")
+        for i, (g, e) in enumerate(zip(got, expected, strict=True)):
+            if g.device != device:
+                raise Wrong(f"result {i}: expected it on {device}, got it on {g.device}")
+            if largest_difference(g, e) > 1e-5:
+                raise Wrong(f"result {i} is not work(batches[{i}]): expected them in order")
+        if found:
+            raise Wrong(f"the values happen to be right here, but: {found[0]}")
+
+
+def _kind(value: object) -> str:
+    return f"{len(value)} of them" if isinstance(value, list) else type(value).__name__
+
+
+@exercise
+def shortest(answer: Callable[[dict[str, float], dict[str, Iterable[str]]], float]) -> str:
+    """`shortest(seconds, needs)`: the least time of a graph, with places enough for everything."""
+    for seconds, needs in _graphs():
+        expected_s = _longest_path_s(seconds, needs)
+        got_s = answer(dict(seconds), {name: list(before) for name, before in needs.items()})
+        if not isinstance(got_s, (int, float)) or abs(got_s - expected_s) > 1e-6:
+            raise Wrong(
+                f"shortest({seconds}, {needs}): expected {expected_s:g}, got {got_s!r}: an "
+                "operation starts when the last one that it needs has ended"
+            )
+    return "the longest chain decides, whatever the number of devices"
+
+
+def _graphs() -> Iterable[tuple[dict[str, float], dict[str, list[str]]]]:
+    yield {"a": 2.0, "b": 3.0, "c": 1.0}, {"a": [], "b": [], "c": ["a", "b"]}
+    yield {"c": 1.0, "b": 1.5, "a": 1.0}, {"c": ["a"], "b": [], "a": []}  # not in order of need
+    source = random.Random(2)
+    for size in (6, 9):
+        names = [f"op{i}" for i in range(size)]
+        needs = {
+            name: sorted(source.sample(names[:i], min(i, source.randrange(3))))
+            for i, name in enumerate(names)
+        }
+        yield {name: float(source.randrange(1, 9)) for name in names}, needs
+
+
+def _longest_path_s(seconds: dict[str, float], needs: dict[str, list[str]]) -> float:
+    ends_s: dict[str, float] = {}
+
+    def end_s(name: str) -> float:
+        if name not in ends_s:
+            ends_s[name] = seconds[name] + max(map(end_s, needs[name]), default=0.0)
+        return ends_s[name]
+
+    return max(map(end_s, seconds))
+
+
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    start_s = now_s(device)
+    work()
+    return now_s(device) - start_s

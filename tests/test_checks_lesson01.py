@@ -1,0 +1,89 @@
+"""Wrong answers to the exercises of lesson 01, and what they are told."""
+
+import math
+
+import pytest
+import torch
+
+from d2lpar import checks
+
+
+def forgets_the_weights(n, inputs, outputs, bytes_each):
+    return 2 * n * inputs * outputs / (bytes_each * (n * inputs + n * outputs))
+
+
+def counts_a_product_as_one(n, inputs, outputs, bytes_each):
+    numbers = n * inputs + n * outputs + inputs * outputs + outputs
+    return n * inputs * outputs / (bytes_each * numbers)
+
+
+def always_four_bytes(n, inputs, outputs, bytes_each):
+    numbers = n * inputs + n * outputs + inputs * outputs + outputs
+    return 2 * n * inputs * outputs / (4 * numbers)
+
+
+def the_other_way_round(n, inputs, outputs, bytes_each):
+    numbers = n * inputs + n * outputs + inputs * outputs + outputs
+    return bytes_each * numbers / (2 * n * inputs * outputs)
+
+
+def weights_alone(accelerator, inputs, outputs):
+    """Plausible: n rows use each of the weights n times."""
+    return math.ceil(accelerator.ridge_point("float32") * 4 / 2)
+
+
+def never_none(accelerator, inputs, outputs):
+    n = 1
+    while n < 10**5 and 2 * n * inputs * outputs / (
+        4 * (n * inputs + n * outputs + inputs * outputs + outputs)
+    ) < accelerator.ridge_point("float32"):
+        n += 1
+    return n
+
+
+def one_too_many(accelerator, inputs, outputs):
+    found = never_none(accelerator, inputs, outputs)
+    return None if found == 10**5 else found + 1
+
+
+def reads_every_loss(step, batches):
+    return sum(step(X, y).item() for X, y in batches) / len(batches)
+
+
+def returns_the_sum(step, batches):
+    return sum(step(X, y).detach() for X, y in batches).item()
+
+
+def returns_a_tensor(step, batches):
+    return sum(step(X, y).detach() for X, y in batches) / len(batches)
+
+
+def only_the_last(step, batches):
+    return [step(X, y) for X, y in batches][-1].item()
+
+
+def calls_twice(step, batches):
+    return torch.stack([step(X, y) for _ in range(2) for X, y in batches]).mean().item()
+
+
+@pytest.mark.parametrize(
+    ("exercise", "answer", "reason"),
+    [
+        ("linear_intensity", forgets_the_weights, "expected"),
+        ("linear_intensity", counts_a_product_as_one, "expected"),
+        ("linear_intensity", always_four_bytes, "512, 10, 2"),
+        ("linear_intensity", the_other_way_round, "each once"),
+        ("batch_at_ridge", weights_alone, "ridge"),
+        ("batch_at_ridge", never_none, "expected None"),
+        ("batch_at_ridge", one_too_many, "expected"),
+        ("mean_loss", reads_every_loss, "waited 3 times"),
+        ("mean_loss", returns_the_sum, "expected"),
+        ("mean_loss", returns_a_tensor, "expected"),
+        ("mean_loss", only_the_last, "expected"),
+        ("mean_loss", calls_twice, "once for each"),
+    ],
+)
+def test_wrong_answers_are_told_what_is_wrong(exercise, answer, reason):
+    verdict = getattr(checks, exercise)(answer)
+    assert verdict.status == checks.WRONG
+    assert reason in verdict.text

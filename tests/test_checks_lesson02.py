@@ -1,0 +1,131 @@
+"""Wrong answers to the exercises of lesson 02, and what they are told."""
+
+import pytest
+import torch
+
+import d2lpar as par
+from d2lpar import checks
+
+
+def now_s(device):
+    return par.timing.now_s(device, wait=False)
+
+
+def vgpu(device):
+    return torch.get_device_module(device)
+
+
+def never_synchronises(work, device):
+    start_s = now_s(device)
+    work()
+    return now_s(device) - start_s
+
+
+def synchronises_after_only(work, device):
+    start_s = now_s(device)
+    work()
+    vgpu(device).synchronize(device)
+    return now_s(device) - start_s
+
+
+def synchronises_before_only(work, device):
+    vgpu(device).synchronize(device)
+    return never_synchronises(work, device)
+
+
+def times_the_warm_up_too(work, device):
+    vgpu(device).synchronize(device)
+    start_s = now_s(device)
+    work()
+    work()
+    vgpu(device).synchronize(device)
+    return now_s(device) - start_s
+
+
+def in_milliseconds(work, device):
+    vgpu(device).synchronize(device)
+    return 1e3 * synchronises_after_only(work, device)
+
+
+def one_after_the_other(batches, work, device):
+    return [work(X.to(device)) for X in batches]
+
+
+def non_blocking_on_one_stream(batches, work, device):
+    return [work(X.to(device, non_blocking=True)) for X in batches]
+
+
+def does_not_wait(batches, work, device):
+    side, results = vgpu(device).Stream(device), []
+    for batch in batches:
+        with vgpu(device).stream(side):
+            X = batch.to(device, non_blocking=True)
+        results.append(work(X))
+    return results
+
+
+def waits_for_everything(batches, work, device):
+    """Fetches all at once, and only then works: no overlap at all."""
+    fetched = [X.to(device, non_blocking=True) for X in batches]
+    vgpu(device).synchronize(device)
+    return [work(X) for X in fetched]
+
+
+def loses_the_last(batches, work, device):
+    return one_after_the_other(batches[:-1], work, device)
+
+
+def turns_them_round(batches, work, device):
+    return one_after_the_other(batches[::-1], work, device)
+
+
+def leaves_them_on_the_host(batches, work, device):
+    return [work(X) for X in batches]
+
+
+def sum_of_all(seconds, needs):
+    return sum(seconds.values())
+
+
+def longest_operation(seconds, needs):
+    return max(seconds.values())
+
+
+def direct_needs_only(seconds, needs):
+    """Plausible: right for graphs of two levels."""
+    return max(s + max((seconds[n] for n in needs[name]), default=0) for name, s in seconds.items())
+
+
+def in_order_of_names(seconds, needs):
+    ends_s = {}
+    for name in seconds:
+        ends_s[name] = seconds[name] + max((ends_s.get(n, 0) for n in needs[name]), default=0)
+    return max(ends_s.values())
+
+
+@pytest.mark.parametrize(
+    ("exercise", "answer", "reason"),
+    [
+        ("timed", never_synchronises, "before the work was done"),
+        ("timed", synchronises_before_only, "before the work was done"),
+        ("timed", synchronises_after_only, "queued earlier"),
+        ("timed", times_the_warm_up_too, "done twice"),
+        ("timed", in_milliseconds, "expected"),
+        ("timed", lambda *_: None, "number of seconds"),
+        ("prefetch", one_after_the_other, "at most"),
+        ("prefetch", non_blocking_on_one_stream, "at most"),
+        ("prefetch", waits_for_everything, "at most"),
+        ("prefetch", does_not_wait, "happen to be right"),
+        ("prefetch", loses_the_last, "list of 5"),
+        ("prefetch", turns_them_round, "in order"),
+        ("prefetch", leaves_them_on_the_host, "expected it on"),
+        ("shortest", sum_of_all, "expected"),
+        ("shortest", longest_operation, "expected"),
+        ("shortest", direct_needs_only, "expected"),
+        ("shortest", in_order_of_names, "expected"),
+    ],
+)
+def test_wrong_answers_are_told_what_is_wrong(exercise, answer, reason):
+    verdict = getattr(checks, exercise)(answer)
+    assert verdict.status == checks.WRONG
+    assert reason in verdict.text

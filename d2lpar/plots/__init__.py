@@ -11,5 +11,6 @@ from .style import BLUE, FONT_PT, GREEN, INK, ORANGE, PALE, VERMILION
 
 __all__ = [
     "BLUE", "FONT_PT", "GREEN", "INK", "ORANGE", "PALE", "VERMILION",
-    "LiveGantt", "LivePlot", "Picture", "SliderFigure", "axes", "gantt", "graph", "images", "slider_figure",
+    "LiveGantt", "LivePlot", "Picture", "SliderFigure",
+    "axes", "gantt", "graph", "images", "slider_figure",
 ]  # fmt: skip

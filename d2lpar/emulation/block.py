@@ -1,0 +1,125 @@
+"""The block in which code written for CUDA runs on virtual GPUs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from .. import machines, simulation
+from ..devices import devices
+from ..vgpu import _torch
+from ..vgpu.runtime import Runtime, returning, running, runtime
+from . import (
+    clock,
+    communication,
+    cuda_module,
+    cuda_parts,
+    own,
+    precision,
+    saving,
+    state,
+    tensors,
+    threads,
+)
+from .devices import cuda, translate
+from .mode import CudaMode
+from .patches import Patches
+from .user_code import all_namespaces, user_namespaces
+
+_PARTS = (tensors, precision, communication, cuda_module, cuda_parts, saving, own, clock)
+
+
+@contextmanager
+def emulate_cuda(
+    n: int = 1,
+    machine: str | machines.Machine | None = None,
+    *,
+    shape_only: bool = False,
+    verbose: bool = True,
+) -> Iterator[list[torch.device]]:
+    """`with emulate_cuda(2):` code written for CUDA runs on `n` virtual GPUs, unchanged.
+
+    Inside, `torch.cuda.is_available()` is true, tensors are on "cuda:1" however that is spelt, and
+    they, their errors and d2lpar's timelines say so. Real GPUs cannot be seen. What is not emulated
+    raises NotImplementedError by its name. Leaving the block restores everything; tensors that
+    leave it are on "vgpu:1", and checkpoints written in it are those that CUDA would have written.
+
+    `machine` is what is simulated: a name of the catalogue, or a `Machine` (default: the machine in
+    use, else that of `d2lpar.devices`). Its clock and tensors go on in later blocks. With
+    `shape_only` no values are computed, for large models: see `d2lpar.shape_only`.
+
+    Time: `time`, `timeit` and `%timeit` give the user's code simulated seconds since the virtual
+    machine's start, under any name that a module of the user's has for them (functions kept in
+    default arguments or attributes stay as they are); libraries read the real clock, and so does
+    `datetime`. As on CUDA, reading a clock does not wait for devices. Only what devices do,
+    queueing it, and `time.sleep` take simulated time: plain Python and work on CPU tensors take
+    none (say how long they take with `d2lpar.host_work`).
+
+    The block yields its devices. Raises RuntimeError inside another such block.
+    """
+    if state.device_count():
+        raise RuntimeError("CUDA is being emulated already: emulate_cuda blocks cannot be nested")
+    before = running()
+    with ExitStack() as stack:
+        stack.enter_context(returning())
+        wanted = before.machine if machine is None and before is not None else machine
+        devices(n, machine=wanted, kind="virtual", verbose=False)
+        rt = runtime()
+        if shape_only:
+            stack.enter_context(simulation.shape_only())
+        stack.enter_context(_place_kept(rt))
+        stack.enter_context(_patched(n))
+        if verbose:
+            print(_describe(rt, n))
+        try:
+            yield [cuda(i) for i in range(n)]
+        except Exception as error:
+            translate(error)
+            raise
+
+
+@contextmanager
+def _patched(n: int) -> Iterator[None]:
+    patches, mode = Patches(), CudaMode()
+    default_device = _torch.default_device_context()
+    try:
+        for part in _PARTS:
+            part.install(patches)
+        threads.install(patches, mode)
+        if "IPython" in sys.modules:
+            from . import magic
+
+            magic.install(patches)
+        patches.spread([*cuda_module.namespaces(), *own.namespaces(), *user_namespaces()])
+        state.set_device_count(n)
+        with mode:
+            yield
+    finally:
+        state.set_device_count(0)
+        patches.undo()
+        patches.gather(all_namespaces())
+        if _torch.default_device_context() is not default_device:
+            torch.set_default_device(None if default_device is None else default_device.device)
+
+
+@contextmanager
+def _place_kept(rt: Runtime) -> Iterator[None]:
+    """Start on device 0 and its default stream; leave the current device and streams as found."""
+    device = rt.current_device
+    numbers = [rt.current_stream(i) for i in range(rt.device_count)]
+    rt.current_device = 0
+    try:
+        yield
+    finally:
+        rt.current_device = device
+        for i, number in enumerate(numbers):
+            rt.set_stream(i, number)
+
+
+def _describe(rt: Runtime, n: int) -> str:
+    names = ", ".join(str(cuda(i)) for i in range(n))
+    name = rt.machine.accelerators[0].name
+    return f"{names}  ·  {n} emulated {name}: time simulated on {rt.machine.name}"

@@ -1,0 +1,51 @@
+"""What CUDA programs ask about a GPU beyond its memory, for the accelerators of the catalogue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# By a part of the accelerator's name: NVIDIA, "CUDA GPU Compute Capability".
+_CAPABILITY = {
+    "K80": (3, 7),
+    "GTX Titan X": (5, 2),
+    "P100": (6, 0),
+    "P40": (6, 1),
+    "Titan X (Pascal)": (6, 1),
+    "V100": (7, 0),
+    "A100": (8, 0),
+    "3090": (8, 6),
+    "4090": (8, 9),
+    "H100": (9, 0),
+    "H200": (9, 0),
+}
+
+
+@dataclass(frozen=True)
+class CudaDeviceProperties:
+    """`torch.cuda.get_device_properties`; `total_memory` in bytes.
+
+    The compute capability of an accelerator that is not known raises NotImplementedError when it
+    is asked for.
+    """
+
+    name: str
+    total_memory: int
+    multi_processor_count: int | None
+    warp_size: int = 32
+
+    @property
+    def major(self) -> int:
+        return self._capability()[0]
+
+    @property
+    def minor(self) -> int:
+        return self._capability()[1]
+
+    def _capability(self) -> tuple[int, int]:
+        for part, capability in _CAPABILITY.items():
+            if part in self.name:
+                return capability
+        raise NotImplementedError(
+            f"the compute capability of {self.name} is not known: emulate a machine with one of "
+            f"{', '.join(_CAPABILITY)}"
+        )

@@ -1,0 +1,128 @@
+"""Several devices: `torch.cuda.comm`, torch.nn.parallel, and what needs several processes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.cuda.comm
+import torch.multiprocessing
+import torch.nn.parallel
+
+from . import state
+from .devices import CUDA, inward, number
+from .patches import Patches
+from .refusals import refusal
+
+HOST = -1
+
+
+def install(patches: Patches) -> None:
+    _install_primitives(patches)
+    _install_queries(patches)
+    _refuse_processes(patches)
+
+
+# --- the primitives -------------------------------------------------------------------------------
+
+
+def _install_primitives(patches: Patches) -> None:
+    comm = torch.nn.parallel.comm
+    table = {
+        "broadcast": _to_devices(comm.broadcast),
+        "broadcast_coalesced": _to_devices(comm.broadcast_coalesced),
+        "scatter": _to_devices(comm.scatter),
+        "gather": _gather(comm.gather),
+        "reduce_add": _reduce(comm.reduce_add),
+        "reduce_add_coalesced": _reduce(comm.reduce_add_coalesced),
+    }
+    for module in (comm, torch.cuda.comm):
+        for name, ours in table.items():
+            patches.replace(module, name, ours)
+
+
+def _to_devices(theirs: Callable) -> Callable:
+    def send(
+        tensors: object, devices: Sequence[object] | None = None, *args: object, **kwargs: object
+    ) -> object:
+        _refuse_out(theirs, kwargs)
+        chosen = range(state.device_count()) if devices is None else map(number, devices)
+        return theirs(tensors, list(chosen), *args, **kwargs)
+
+    return send
+
+
+def _gather(theirs: Callable) -> Callable:
+    def gather(
+        tensors: object, dim: int = 0, destination: object = None, **kwargs: object
+    ) -> object:
+        _refuse_out(theirs, kwargs)
+        return theirs(tensors, dim, _destination(destination))
+
+    return gather
+
+
+def _reduce(theirs: Callable) -> Callable:
+    def reduce(inputs: object, destination: object = None, *args: object, **kwargs: object):
+        return theirs(inputs, number(destination), *args, **kwargs)
+
+    return reduce
+
+
+def _destination(device: object) -> int:
+    if device == HOST or (isinstance(device, (str, torch.device)) and str(device) == "cpu"):
+        return HOST
+    return number(device)
+
+
+def _refuse_out(theirs: Callable, kwargs: dict) -> None:
+    if kwargs.pop("out", None) is not None:
+        refusal(f"torch.cuda.comm.{theirs.__name__}(out=…)", "use what it returns")()
+
+
+# --- which devices are meant ----------------------------------------------------------------------
+
+
+def _install_queries(patches: Patches) -> None:
+    patches.replace(torch.accelerator, "current_accelerator", _current_accelerator)
+    for module in (torch._utils, sys.modules["torch.nn.parallel.data_parallel"]):
+        patches.replace(module, "_get_available_device_type", lambda: CUDA)
+    functions = sys.modules["torch.nn.parallel._functions"]
+    get_stream = functions._get_stream
+    patches.replace(functions, "_get_stream", lambda device: get_stream(inward(device)))
+    patches.replace(torch.backends.cuda, "is_built", lambda: True)
+    patches.replace(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
+
+
+def _current_accelerator(check_available: bool = False) -> torch.device:
+    return torch.device(CUDA)
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+def _refuse_processes(patches: Patches) -> None:
+    """All emulated devices are in one process."""
+    remedy = "one process holds all devices; use nn.DataParallel, or d2lpar.collectives by hand"
+    name = "torch.nn.parallel.DistributedDataParallel"
+    patches.replace(torch.nn.parallel.DistributedDataParallel, "__init__", refusal(name, remedy))
+    remedy = "the devices exist in this process only; use nn.DataParallel or a loop over devices"
+    refuse = refusal("torch.multiprocessing.spawn", remedy)
+    patches.replace(torch.multiprocessing, "spawn", refuse)
+    if torch.distributed.is_available():
+        start = _init_process_group(torch.distributed.init_process_group)
+        patches.replace(torch.distributed, "init_process_group", start)
+
+
+def _init_process_group(theirs: Callable) -> Callable:
+    refuse = refusal(
+        "torch.distributed with NCCL",
+        "one process holds all devices; use nn.DataParallel, or backend='gloo' on the CPU",
+    )
+
+    def init_process_group(backend=None, *args: object, **kwargs: object) -> object:
+        wanted = str(backend or "nccl").lower()
+        return (refuse if "nccl" in wanted else theirs)(backend, *args, **kwargs)
+
+    return init_process_group

@@ -1,0 +1,261 @@
+"""`torch.cuda` inside the block: a table of its functions and ours.
+
+What has the same name in `torch.vgpu` is taken from there. The rest of `torch.cuda` says by name
+that it is not emulated.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+
+import torch
+
+from ..vgpu import device_module, streams
+from . import state
+from .capability import CudaDeviceProperties
+from .devices import number, speaking_cuda, spoken
+from .patches import Patches, stand_in_class
+from .refusals import refusal
+from .tensor_types import TENSOR_TYPES, tensor_type
+
+# Functions of torch.vgpu that mean what they mean in torch.cuda: some take a device, others none.
+BY_DEVICE = (
+    *("current_stream", "default_stream", "get_device_name", "synchronize"),
+    *("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved"),
+    *("mem_get_info", "memory_stats", "memory_summary"),
+    *("reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_peak_memory_stats"),
+)
+SAME = (
+    *("current_device", "empty_cache", "stream"),
+    *("initial_seed", "manual_seed", "manual_seed_all", "seed", "seed_all"),
+)
+
+# Old names, and those of torch.vgpu that they now have.
+RENAMED = {
+    "max_memory_cached": "max_memory_reserved",
+    "memory_cached": "memory_reserved",
+    "reset_max_memory_cached": "reset_peak_memory_stats",
+}
+
+REMEDIES = {
+    "_sleep": "queue a matrix product, which takes its time",
+    "CUDAGraph": "run the operations as they are; the clock charges each its dispatch",
+    "ExternalStream": "use torch.cuda.Stream",
+    "graph": "run the operations as they are; the clock charges each its dispatch",
+    "make_graphed_callables": "call the functions as they are",
+    "memory_snapshot": "use torch.cuda.memory_stats, or d2lpar.record() for memory over time",
+    "set_sync_debug_mode": "d2lpar lists what makes the host wait",
+}
+REMEDY = "leave it out, or guard it with a condition"
+
+# They concern the build of torch, or are classes that other things are tested against.
+LEFT_ALONE = {"CudaError", "DeferredCudaCallError", "check_error", "cudaStatus"}
+
+
+def install(patches: Patches) -> None:
+    ours, classes = functions(), dict(_classes())
+    for name, function in ours.items():
+        if hasattr(torch.cuda, name):  # some are younger than the oldest torch
+            patches.replace(torch.cuda, name, _speaking(function))
+    for name, stand_in in classes.items():
+        patches.substitute(torch.cuda, name, stand_in)
+    _refuse_others(patches, {*ours, *classes, *LEFT_ALONE})
+
+
+def _refuse_others(patches: Patches, known: set[str]) -> None:
+    for name in ("_sleep", *torch.cuda.__all__):
+        theirs = getattr(torch.cuda, name)
+        if name in known or name.endswith("Storage") or not callable(theirs):
+            continue
+        refuse = refusal(f"torch.cuda.{name}", REMEDIES.get(name, REMEDY))
+        if isinstance(theirs, type):
+            patches.substitute(torch.cuda, name, stand_in_class(theirs, refuse))
+        else:
+            patches.replace(torch.cuda, name, refuse)
+
+
+def namespaces() -> Iterator[dict]:
+    """The modules that make up torch.cuda, which hold its functions, too."""
+    for name, module in list(sys.modules.items()):
+        if name == "torch.cuda" or name.startswith("torch.cuda."):
+            yield vars(module)
+
+
+def functions() -> dict[str, Callable]:
+    """Ours, by their names in torch.cuda."""
+    table = {name: _by_device(getattr(device_module, name)) for name in BY_DEVICE}
+    summary = table["memory_summary"]
+    table["memory_summary"] = lambda *args, **options: spoken(summary(*args, **options))
+    table |= {name: getattr(device_module, name) for name in SAME}
+    table |= {old: table[new] for old, new in RENAMED.items()}
+    return table | {function.__name__: function for function in _FUNCTIONS}
+
+
+def _speaking(function: Callable) -> Callable:
+    @functools.wraps(function)
+    def speak(*args: object, **kwargs: object) -> object:
+        with speaking_cuda():
+            return function(*args, **kwargs)
+
+    return speak
+
+
+def _by_device(function: Callable) -> Callable:
+    return lambda device=None, *args, **options: function(number(device), *args, **options)
+
+
+# --- devices --------------------------------------------------------------------------------------
+
+
+def is_available() -> bool:
+    return True
+
+
+def is_initialized() -> bool:
+    return True
+
+
+def init() -> None:
+    """Nothing: the virtual machine is running."""
+
+
+def device_count() -> int:
+    return state.device_count()
+
+
+def set_device(device: object) -> None:
+    if not _is_none(device):
+        device_module.set_device(number(device))
+
+
+def _is_none(device: object) -> bool:
+    return isinstance(device, int) and device < 0
+
+
+class Device:
+    """`with torch.cuda.device(1):` makes it the current device; None and -1 change nothing."""
+
+    def __init__(self, device: object) -> None:
+        self.idx = -1 if device is None or _is_none(device) else number(device)
+        self.prev_idx = -1
+
+    def __enter__(self) -> None:
+        self.prev_idx = device_module.current_device()
+        set_device(self.idx)
+
+    def __exit__(self, *_: object) -> bool:
+        set_device(self.prev_idx)
+        return False
+
+
+def _device_of(obj: torch.Tensor) -> Device:
+    return Device(obj.get_device() if obj.is_cuda else -1)
+
+
+def get_device_properties(device: object = None) -> CudaDeviceProperties:
+    index = number(device)
+    known = device_module.get_device_properties(index)
+    name = device_module.get_device_name(index)
+    return CudaDeviceProperties(name, known.total_memory, known.multi_processor_count)
+
+
+def get_device_capability(device: object = None) -> tuple[int, int]:
+    found = get_device_properties(device)
+    return found.major, found.minor
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    return including_emulation or get_device_capability() >= (8, 0)
+
+
+def is_tf32_supported() -> bool:
+    return get_device_capability() >= (8, 0)
+
+
+def can_device_access_peer(device: object, peer_device: object) -> bool:
+    return device_module.can_device_access_peer(number(device), number(peer_device))
+
+
+def get_arch_list() -> list[str]:
+    """The architecture of the emulated devices: what a build for them would have."""
+    major, minor = get_device_capability()
+    return [f"sm_{major}{minor}"]
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+def set_stream(stream: torch.Stream | None) -> None:
+    if stream is not None:
+        device_module.set_stream(stream)
+
+
+def is_current_stream_capturing() -> bool:
+    return False
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def ipc_collect() -> None:
+    """Nothing: no other process holds memory of these devices."""
+
+
+def set_per_process_memory_fraction(fraction: float, device: object = None) -> None:
+    device_module.set_per_process_memory_fraction(fraction, number(device))
+
+
+def memory_stats_as_nested_dict(device: object = None) -> dict:
+    nested: dict = {}
+    for key, value in device_module.memory_stats(number(device)).items():
+        *path, leaf = key.split(".")
+        functools.reduce(lambda level, part: level.setdefault(part, {}), path, nested)[leaf] = value
+    return nested
+
+
+# --- random numbers -------------------------------------------------------------------------------
+
+
+def get_rng_state(device: object = "cuda") -> torch.Tensor:
+    return device_module.get_rng_state(number(device))
+
+
+def set_rng_state(new_state: torch.Tensor, device: object = "cuda") -> None:
+    device_module.set_rng_state(new_state, number(device))
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    return [get_rng_state(i) for i in range(device_count())]
+
+
+def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
+    for i, new_state in enumerate(new_states):
+        set_rng_state(new_state, i)
+
+
+_FUNCTIONS = (
+    is_available, is_initialized, init, device_count, set_device,
+    get_device_properties, get_device_capability, is_bf16_supported, is_tf32_supported,
+    can_device_access_peer, get_arch_list,
+    set_stream, is_current_stream_capturing,
+    ipc_collect, memory_stats_as_nested_dict, set_per_process_memory_fraction,
+    get_rng_state, set_rng_state, get_rng_state_all, set_rng_state_all,
+)  # fmt: skip
+
+
+# --- classes --------------------------------------------------------------------------------------
+
+
+def _classes() -> Iterator[tuple[str, type]]:
+    for name, make, ours in (
+        ("Stream", streams.Stream, streams.Stream),
+        ("Event", streams.Event, streams.Event),
+        ("StreamContext", device_module.StreamContext, device_module.StreamContext),
+        ("device", Device, Device),
+        ("device_of", _device_of, Device),
+    ):
+        yield name, stand_in_class(getattr(torch.cuda, name), _speaking(make), ours)
+    for name, dtype in TENSOR_TYPES.items():
+        yield name, tensor_type(name, dtype)

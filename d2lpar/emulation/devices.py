@@ -1,0 +1,123 @@
+"""Where devices enter torch, "cuda" becomes the virtual device; where they come out, it is "cuda".
+
+A program sees "cuda:1" everywhere: as the device of its tensors and streams, in their text and in
+error messages. torch sees "vgpu:1".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import torch
+
+from ..vgpu.runtime import runtime
+from . import state
+
+CUDA, VIRTUAL = "cuda", "vgpu"
+
+_OURS = runtime.__module__.rpartition(".")[0] + "."  # the package of virtual devices
+
+_CUDA_NAME = re.compile(r"cuda(?::(\d+))?")
+_VIRTUAL_NAME = re.compile(rf"\b{VIRTUAL}\b")
+_made: dict[tuple[str, int], torch.device] = {}
+
+
+def cuda(index: int) -> torch.device:
+    return _device(CUDA, index)
+
+
+def inward(device: object) -> object:
+    """The virtual device that is meant by "cuda", "cuda:1", 1 or a torch.device.
+
+    Anything else, other kinds of device among it, is returned as it is. RuntimeError for a number
+    that no emulated device has.
+    """
+    if type(device) is str:
+        found = _CUDA_NAME.fullmatch(device)
+        return device if found is None else _virtual(None if found[1] is None else int(found[1]))
+    if isinstance(device, torch.device):
+        return _virtual(device.index) if device.type == CUDA else device
+    if isinstance(device, int) and not isinstance(device, bool):
+        return _virtual(device)
+    return device
+
+
+def translated(kwargs: dict, caller: FrameType) -> dict:
+    """Keyword arguments of a function of torch, whose `device` is translated by `inward`."""
+    device = kwargs.get("device")
+    if device is None or is_backing(device, caller):
+        return kwargs
+    return {**kwargs, "device": inward(device)}
+
+
+def is_backing(device: object, caller: FrameType) -> bool:
+    """Whether virtual tensors ask for memory on the real GPU that does their arithmetic."""
+    return (
+        isinstance(device, torch.device)
+        and device == runtime().backing
+        and caller.f_globals.get("__name__", "").startswith(_OURS)
+    )
+
+
+def outward(device: torch.device) -> torch.device:
+    """The CUDA device that a program sees for a virtual one; other devices as they are."""
+    return cuda(device.index or 0) if device.type == VIRTUAL else device
+
+
+def number(device: object = None) -> int:
+    """The number of an emulated device, given as None (the current one) or as in `inward`.
+
+    ValueError for a device of another kind, RuntimeError for a number that no device has.
+    """
+    found = _virtual(None) if device is None else inward(device)
+    found = torch.device(found) if isinstance(found, str) else found
+    if not isinstance(found, torch.device) or found.type != VIRTUAL:
+        raise ValueError(f"Expected a cuda device, but got: {device}")
+    return found.index or 0
+
+
+@contextmanager
+def speaking_cuda() -> Iterator[None]:
+    """Let the messages of errors raised in the block call devices "cuda:0"."""
+    try:
+        yield
+    except Exception as error:
+        translate(error)
+        raise
+
+
+def translate(error: BaseException) -> None:
+    """Let the message of an error call devices "cuda:0"."""
+    if not (error.args and isinstance(error.args[0], str) and VIRTUAL in error.args[0]):
+        return
+    text = spoken(error.args[0])
+    if isinstance(error, torch.OutOfMemoryError):
+        text = f"CUDA out of memory. {text}"
+    error.args = (text, *error.args[1:])
+
+
+def spoken(text: str) -> str:
+    """A text in which virtual devices are called "cuda:0"."""
+    return _VIRTUAL_NAME.sub(CUDA, text)
+
+
+def _virtual(index: int | None) -> torch.device:
+    if index is None:
+        index = runtime().current_device
+    count = state.device_count()
+    if not 0 <= index < count:
+        raise RuntimeError(
+            f"CUDA error: invalid device ordinal: there is no cuda:{index}; this block emulates "
+            f"{count} device(s), cuda:0 to cuda:{count - 1}. Ask for more with emulate_cuda(n)."
+        )
+    return _device(VIRTUAL, index)
+
+
+def _device(kind: str, index: int) -> torch.device:
+    made = _made.get((kind, index))
+    if made is None:
+        made = _made[kind, index] = torch.device(kind, index)
+    return made

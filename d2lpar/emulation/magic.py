@@ -1,0 +1,77 @@
+"""IPython: the cell magic `%%emulate_cuda 2` of `%load_ext d2lpar`, and `%timeit` inside it."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Callable
+
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.magic import Magics, cell_magic, magics_class
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from . import block, clock
+from .patches import Patches
+
+
+def load(shell: InteractiveShell) -> None:
+    shell.register_magics(EmulationMagics)
+
+
+def install(patches: Patches) -> None:
+    """Let `%timeit` repeat a statement as often as the simulated clock, which is exact, needs."""
+    if InteractiveShell.initialized():
+        for magics in InteractiveShell.instance().magics_manager.magics.values():
+            if "timeit" in magics:
+                patches.set_item(magics, "timeit", _few_loops(magics["timeit"]))
+
+
+def _few_loops(theirs: Callable) -> Callable:
+    @functools.wraps(theirs)
+    def timeit(line: str = "", *args: object, **kwargs: object) -> object:
+        counted = any(word.startswith("-n") for word in _options(line))
+        return theirs(line if counted else f"-n {clock.LOOPS} {line}", *args, **kwargs)
+
+    return timeit
+
+
+def _options(line: str) -> list[str]:
+    """The words before the statement, such as "-n", "10" and "-r3"."""
+    words = line.split()
+    for i, word in enumerate(words):
+        if not (word.startswith("-") or word.isdigit()):
+            return words[:i]
+    return words
+
+
+@magics_class
+class EmulationMagics(Magics):
+    """`%%emulate_cuda [n] [--machine NAME] [--shape-only] [--quiet]`."""
+
+    @magic_arguments()
+    @argument("n", type=int, nargs="?", default=1, help="how many GPUs the cell sees")
+    @argument("-m", "--machine", help="what is simulated: a name of the catalogue")
+    @argument("-s", "--shape-only", action="store_true", help="compute no values")
+    @argument("-q", "--quiet", action="store_true", help="do not print what is emulated")
+    @cell_magic
+    def emulate_cuda(self, line: str, cell: str) -> object:
+        """Run the cell, written for CUDA, on virtual GPUs: see `d2lpar.emulate_cuda`."""
+        asked = parse_argstring(self.emulate_cuda, line)
+        with block.emulate_cuda(
+            asked.n, asked.machine, shape_only=asked.shape_only, verbose=not asked.quiet
+        ):
+            return self._run(cell)
+
+    def _run(self, cell: str) -> object:
+        """Run a cell; the value of its last line, if that is an expression, is what it shows."""
+        shell = self.shell
+        source = shell.transform_cell(cell)
+        name = shell.compile.cache(source, shell.execution_count, raw_code=cell)
+        tree = shell.transform_ast(ast.parse(source, name))
+        *first, last = tree.body or [ast.Pass(lineno=1, col_offset=0)]
+        shows = isinstance(last, ast.Expr) and not cell.rstrip().endswith(";")
+        body = ast.Module(first if shows else tree.body, tree.type_ignores)
+        exec(shell.compile(body, name, "exec"), shell.user_ns)
+        if not shows:
+            return None
+        return eval(shell.compile(ast.Expression(last.value), name, "eval"), shell.user_ns)

@@ -1,0 +1,99 @@
+"""Replacing attributes for a while, and putting back exactly what was there.
+
+What takes the place of something that a program may keep (a function, a class) is a *stand-in*: a
+new object that is ours inside the block and does what it stands for outside it. So a name that was
+bound in the block by `from time import perf_counter` goes on to work.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterable
+
+from . import state
+
+
+def stand_in(theirs: Callable, ours: Callable) -> Callable:
+    """A function that is `ours` inside the block and `theirs` outside."""
+
+    @functools.wraps(theirs)
+    def choose(*args: object, **kwargs: object) -> object:
+        return (ours if state.device_count() else theirs)(*args, **kwargs)
+
+    return choose
+
+
+def stand_in_class(theirs: type, make: Callable[..., object], ours: type | None = None) -> type:
+    """A class that is `make(…)` when called inside the block; its instances are those of `theirs`
+    and `ours`, whose attributes it shows."""
+
+    class Chooser(type):
+        def __call__(cls, *args: object, **kwargs: object) -> object:
+            return (make if state.device_count() else theirs)(*args, **kwargs)
+
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, (theirs, ours or theirs))
+
+        def __getattr__(cls, name: str) -> object:
+            return getattr((ours or theirs) if state.device_count() else theirs, name)
+
+    names = {"__doc__": theirs.__doc__, "__module__": theirs.__module__}
+    return Chooser(theirs.__name__, (), names)
+
+
+class Patches:
+    """Attributes that are replaced, and how to put back what was there."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+        self._stand_ins: dict[int, tuple[object, object]] = {}
+        self._originals: dict[int, tuple[object, object]] = {}
+
+    def set(self, owner: object, name: str, value: object) -> None:
+        """Set an attribute of a module, a class or a function until `undo`."""
+        if name in vars(owner) or isinstance(owner, types.FunctionType):
+            before = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
+            self._undo.append(functools.partial(setattr, owner, name, before))
+        else:  # a class inherits it
+            self._undo.append(functools.partial(delattr, owner, name))
+        setattr(owner, name, value)
+
+    def set_item(self, mapping: dict, key: object, value: object) -> None:
+        """Set an entry of a dictionary until `undo`."""
+        if key in mapping:
+            self._undo.append(functools.partial(mapping.__setitem__, key, mapping[key]))
+        else:
+            self._undo.append(functools.partial(mapping.__delitem__, key))
+        mapping[key] = value
+
+    def replace(self, owner: object, name: str, ours: Callable) -> None:
+        """Let a stand-in, `ours` inside the block, take the place of a function."""
+        self.substitute(owner, name, stand_in(getattr(owner, name), ours))
+
+    def substitute(self, owner: object, name: str, value: object) -> None:
+        """Set an attribute, and note it as the stand-in of what was there, for `spread`."""
+        theirs = getattr(owner, name)
+        self.set(owner, name, value)
+        self._stand_ins.setdefault(id(theirs), (theirs, value))
+        self._originals[id(value)] = (value, theirs)
+
+    def spread(self, namespaces: Iterable[dict]) -> None:
+        """Put stand-ins where these namespaces hold the originals under any name."""
+        _exchange(namespaces, self._stand_ins)
+
+    def gather(self, namespaces: Iterable[dict]) -> None:
+        """Put originals where these namespaces hold stand-ins."""
+        _exchange(namespaces, self._originals)
+
+    def undo(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+
+def _exchange(namespaces: Iterable[dict], pairs: dict[int, tuple[object, object]]) -> None:
+    for namespace in namespaces:
+        for name, value in list(namespace.items()):
+            known = pairs.get(id(value))
+            if known is not None and known[0] is value:
+                namespace[name] = known[1]

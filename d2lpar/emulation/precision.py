@@ -1,0 +1,55 @@
+"""Automatic mixed precision, and compiling: `torch.autocast("cuda")` casts on virtual devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from .devices import CUDA, VIRTUAL
+from .patches import Patches
+
+# They take the type of a device first, or without it mean CUDA.
+BY_TYPE = (
+    "get_autocast_dtype",
+    "is_autocast_enabled",
+    "set_autocast_dtype",
+    "set_autocast_enabled",
+)
+
+
+def install(patches: Patches) -> None:
+    for name in BY_TYPE:
+        patches.replace(torch, name, _with_device_type(getattr(torch, name)))
+    patches.replace(torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype(CUDA))
+    patches.replace(torch, "set_autocast_gpu_dtype", lambda d: torch.set_autocast_dtype(CUDA, d))
+    autocast = torch.amp.autocast_mode.autocast
+    patches.replace(autocast, "__init__", _autocast(autocast.__init__))
+    patches.replace(torch, "compile", _compile)
+
+
+def _with_device_type(theirs: Callable) -> Callable:
+    def call(*args: object, **kwargs: object) -> object:
+        if "device_type" in kwargs:
+            args = (kwargs.pop("device_type"), *args)
+        if not (args and isinstance(args[0], str)):
+            args = (CUDA, *args)
+        return theirs(_kind(args[0]), *args[1:], **kwargs)
+
+    return call
+
+
+def _autocast(theirs: Callable) -> Callable:
+    def __init__(self, device_type, *args: object, **kwargs: object) -> None:  # noqa: N807
+        theirs(self, _kind(device_type), *args, **kwargs)
+
+    return __init__
+
+
+def _kind(device_type: object) -> object:
+    return VIRTUAL if device_type == CUDA else device_type
+
+
+def _compile(model: Callable | None = None, **options: object) -> Callable:
+    """`torch.compile` leaves everything as it is: operations run one by one."""
+    return model if model is not None else lambda model: model

@@ -1,0 +1,40 @@
+"""`torch.cuda.FloatTensor` and its like, which make tensors and test for them."""
+
+from __future__ import annotations
+
+import torch
+
+from ..vgpu.tensor import VirtualTensor
+from . import state
+from .devices import CUDA
+
+TENSOR_TYPES = {
+    "BFloat16Tensor": torch.bfloat16,
+    "BoolTensor": torch.bool,
+    "ByteTensor": torch.uint8,
+    "CharTensor": torch.int8,
+    "DoubleTensor": torch.float64,
+    "FloatTensor": torch.float32,
+    "HalfTensor": torch.float16,
+    "IntTensor": torch.int32,
+    "LongTensor": torch.int64,
+    "ShortTensor": torch.int16,
+}
+
+
+def tensor_type(name: str, dtype: torch.dtype) -> type:
+    """The class that stands for `torch.cuda.<name>` inside the block."""
+    theirs, on_cpu = getattr(torch.cuda, name), getattr(torch, name)
+
+    class TensorType(type):
+        def __call__(cls, *args: object) -> torch.Tensor:
+            return on_cpu(*args).to(CUDA) if state.device_count() else theirs(*args)
+
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, VirtualTensor) and instance.dtype == dtype
+
+        def __str__(cls) -> str:
+            return f"torch.cuda.{name}"
+
+    names = {"cuda_dtype": dtype, "dtype": dtype, "is_cuda": True, "__module__": "torch.cuda"}
+    return TensorType(name, (), names)

@@ -1,0 +1,206 @@
+"""Making and moving tensors on devices that are called "cuda:1"."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+
+import torch
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, UninitializedTensorMixin
+
+from ..vgpu import _torch, backend, streams
+from ..vgpu.tensor import VirtualTensor
+from .devices import CUDA, VIRTUAL, cuda, inward, is_backing, number, outward, translated
+from .patches import Patches, stand_in_class
+
+LIKE = ("empty", "full", "ones", "rand", "randint", "randn", "zeros")
+NEW = ("new", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros")
+
+
+def install(patches: Patches) -> None:
+    for owner, name, make in _table():
+        theirs = getattr(owner, name)
+        patches.replace(owner, name, make(theirs))
+        _let_scripts_call(patches, theirs, getattr(owner, name))
+    _show_cuda(patches)
+    for name in ("Event", "Generator", "Stream"):
+        theirs = getattr(torch, name)
+        patches.substitute(torch, name, stand_in_class(theirs, _on_device(theirs)))
+    _let_lazy_parameters_move(patches)
+    _let_data_move(patches)
+
+
+def _table() -> Iterator[tuple[object, str, Callable[[Callable], Callable]]]:
+    """Owner and name of each function, and what makes ours of it."""
+    yield from ((owner, name, _with_device) for owner, name in _torch.factories())
+    yield from ((torch, f"{name}_like", _with_device) for name in LIKE)
+    yield torch, "normal", _with_device
+    yield from ((torch.Tensor, name, _with_device) for name in NEW)
+    yield torch.Tensor, "to", _to
+    yield torch.Tensor, "cuda", _cuda
+    yield torch.Tensor, "type", _type
+    yield torch, "set_default_tensor_type", _set_default_tensor_type
+    yield _torch.DeviceContext, "__torch_function__", _default_device
+    yield UninitializedTensorMixin, "materialize", _materialize
+
+
+def _let_scripts_call(patches: Patches, theirs: Callable, ours: Callable) -> None:
+    """TorchScript knows the functions that it may call by their identity."""
+    builtins = _torch.script_builtins()
+    if id(theirs) in builtins:
+        patches.set_item(builtins, id(ours), builtins[id(theirs)])
+
+
+def _with_device(theirs: Callable) -> Callable:
+    def call(*args: object, **kwargs: object) -> object:
+        if "device" in kwargs:
+            kwargs = translated(kwargs, sys._getframe(2))
+        return theirs(*args, **kwargs)
+
+    return call
+
+
+def _to(theirs: Callable) -> Callable:
+    def to(self, *args: object, **kwargs: object) -> torch.Tensor:
+        caller = sys._getframe(2)
+        if args and not is_backing(args[0], caller):
+            args = (inward(args[0]), *args[1:])
+        return theirs(self, *args, **translated(kwargs, caller))
+
+    return to
+
+
+def _cuda(_: Callable) -> Callable:
+    def cuda(self, device=None, non_blocking=False, *, memory_format=torch.preserve_format):
+        target = inward(CUDA if device is None else device)
+        if not (isinstance(target, torch.device) and target.type == VIRTUAL):
+            raise RuntimeError(f"Invalid device, must be cuda device: {device}")
+        return self.to(target, non_blocking=non_blocking, memory_format=memory_format)
+
+    return cuda
+
+
+def _type(theirs: Callable) -> Callable:
+    def type(self, dtype=None, non_blocking=False, **kwargs: object) -> object:
+        if dtype is None:
+            return theirs(self).replace(f"torch.{VIRTUAL}.", f"torch.{CUDA}.")
+        found = cuda_dtype(dtype)
+        if found is None:
+            return theirs(self, dtype, non_blocking, **kwargs)
+        target = self.device if isinstance(self, VirtualTensor) else cuda(number())
+        return self.to(target, found, non_blocking=non_blocking)
+
+    return type
+
+
+def cuda_dtype(kind: object) -> torch.dtype | None:
+    """The dtype of "torch.cuda.FloatTensor", given as a text or the class; None for others."""
+    if not isinstance(kind, str):
+        return getattr(kind, "cuda_dtype", None)
+    package, _, name = kind.rpartition(".")
+    return getattr(torch.cuda, name).cuda_dtype if package == "torch.cuda" else None
+
+
+def _set_default_tensor_type(theirs: Callable) -> Callable:
+    def set_default_tensor_type(t: object) -> None:
+        found = cuda_dtype(t)
+        if found is None:
+            torch.set_default_device(None)
+            theirs(t)
+        else:
+            torch.set_default_dtype(found)
+            torch.set_default_device(CUDA)
+
+    return set_default_tensor_type
+
+
+def _default_device(theirs: Callable) -> Callable:
+    def __torch_function__(self, func, types, args=(), kwargs=None):  # noqa: N807, as torch calls it
+        shown, self.device = self.device, inward(self.device)
+        try:
+            return theirs(self, func, types, args, kwargs)
+        finally:
+            self.device = shown
+
+    return __torch_function__
+
+
+def _let_data_move(patches: Patches) -> None:
+    """`parameter.data = parameter.data.cuda()` moves a parameter, also from or to the CPU."""
+    for kind in (torch.Tensor, VirtualTensor):
+        patches.set(kind, "data", property(kind.data.__get__, _set_data))
+
+
+_set_among_virtual = VirtualTensor.data.fset
+
+
+def _set_data(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    virtual = [isinstance(each, VirtualTensor) for each in (tensor, values)]
+    if all(virtual):
+        _set_among_virtual(tensor, values)
+    elif any(virtual):
+        shared = values.detach().requires_grad_(tensor.requires_grad)
+        backend._become(tensor, shared, parameter=isinstance(tensor, torch.nn.Parameter))
+    else:
+        _torch.set_data(tensor, values)
+
+
+def _materialize(theirs: Callable) -> Callable:
+    def materialize(self, shape, device=None, dtype=None):
+        return theirs(self, shape, inward(device), dtype)
+
+    return materialize
+
+
+def _let_lazy_parameters_move(patches: Patches) -> None:
+    """Parameters without a shape allow some methods only, and know them by identity."""
+    allowed = [*UninitializedTensorMixin._allowed_methods, torch.Tensor.to, torch.Tensor.cuda]
+    patches.set(UninitializedTensorMixin, "_allowed_methods", allowed)
+    for kind in (UninitializedParameter, UninitializedBuffer):
+        patches.set(kind, "__new__", _lazy_new(kind.__new__))
+        patches.set(kind, "device", property(_lazy_device))
+
+
+def _lazy_new(theirs: Callable) -> Callable:
+    def new(cls, requires_grad=True, device=None, dtype=None):
+        options = {"requires_grad": requires_grad} if cls is UninitializedParameter else {}
+        device = inward(torch.get_default_device() if device is None else device)
+        return theirs(cls, **options, device=device, dtype=dtype)
+
+    return new
+
+
+def _lazy_device(lazy: torch.Tensor) -> torch.device:
+    home = lazy.__dict__.get("_virtual_device")
+    return torch.device("cpu") if home is None else outward(home)
+
+
+# --- streams, events, generators ------------------------------------------------------------------
+
+
+def _on_device(theirs: type) -> Callable:
+    """What makes a stream, an event or a generator: it takes a device first, or none."""
+
+    def make(*args: object, **kwargs: object) -> object:
+        if args:
+            return theirs(inward(args[0]), *args[1:], **kwargs)
+        return theirs(**translated(kwargs, sys._getframe(2)))
+
+    return make
+
+
+# --- what a program sees --------------------------------------------------------------------------
+
+
+def _show_cuda(patches: Patches) -> None:
+    """Virtual tensors and streams say that they are on "cuda:1"."""
+    patches.set(VirtualTensor, "device", property(lambda tensor: cuda(tensor._index)))
+    patches.set(VirtualTensor, "is_cuda", property(lambda tensor: True))
+    patches.set(streams.Stream, "device", property(lambda stream: cuda(stream.device_index)))
+    patches.set(streams.Stream, "cuda_stream", property(lambda stream: stream.stream_id))
+    patches.set(streams.Stream, "__repr__", _show_stream)
+    patches.set(torch.Generator, "device", property(lambda made: outward(made._place)))
+
+
+def _show_stream(stream: streams.Stream) -> str:
+    return f"<torch.cuda.Stream device={stream.device} cuda_stream={stream.cuda_stream:#x}>"

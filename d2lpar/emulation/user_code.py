@@ -1,0 +1,57 @@
+"""Which code is the user's: all but Python's own, installed packages and this one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from functools import cache
+from types import FrameType, ModuleType
+
+from ..vgpu.places import belongs_to_user
+
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+# Packages whose clocks time what their callers do: the textbook's `d2l.Timer` and `d2l.Benchmark`.
+_FOR_USERS = tuple(f"{folder}d2l{os.sep}" for folder in _PACKAGES)
+
+
+@cache
+def is_user_file(name: str) -> bool:
+    """Whether code compiled from a file of this name is the user's; cells and strings are."""
+    if any(package in name for package in _FOR_USERS):
+        return True
+    return belongs_to_user(name) and not any(package in name for package in _PACKAGES)
+
+
+def is_user_frame(frame: FrameType) -> bool:
+    return is_user_file(frame.f_code.co_filename)
+
+
+def user_namespaces() -> Iterator[dict]:
+    """The global names of the user's modules, and of the user's code that is being run."""
+    seen = set()
+    for namespace in _candidates():
+        if id(namespace) not in seen:
+            seen.add(id(namespace))
+            yield namespace
+
+
+def _candidates() -> Iterator[dict]:
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
+        if module is sys.modules["__main__"] or (isinstance(file, str) and is_user_file(file)):
+            yield vars(module)
+    frame = sys._getframe(1)
+    while frame is not None:
+        if is_user_frame(frame):
+            yield frame.f_globals
+        frame = frame.f_back
+
+
+def all_namespaces() -> Iterator[dict]:
+    """The global names of every module, and of the user's code that is being run."""
+    yield from user_namespaces()
+    for module in list(sys.modules.values()):
+        if isinstance(module, ModuleType):
+            yield vars(module)

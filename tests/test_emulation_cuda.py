@@ -1,0 +1,215 @@
+"""`torch.cuda`, torch.nn.parallel and automatic mixed precision inside `emulate_cuda`."""
+
+import pytest
+import torch
+from torch import nn
+from torch.cuda import comm
+
+import d2lpar as par
+
+
+@pytest.fixture(autouse=True)
+def cuda():
+    torch.set_num_threads(1)
+    with par.emulate_cuda(2, verbose=False) as devices:
+        yield devices
+
+
+def test_devices():
+    assert torch.cuda.is_available()
+    assert torch.cuda.is_initialized()
+    torch.cuda.init()
+    assert torch.cuda.device_count() == 2
+    assert torch.cuda.get_device_name(1) == "V100-SXM2-16GB (virtual)"
+    assert torch.cuda.get_device_capability("cuda:1") == (7, 0)
+    found = torch.cuda.get_device_properties(0)
+    assert (found.major, found.minor, found.multi_processor_count) == (7, 0, 80)
+    assert found.total_memory == 16 * 10**9
+    assert torch.cuda.can_device_access_peer(0, 1)
+    assert torch.cuda.is_bf16_supported()
+    assert not torch.cuda.is_bf16_supported(including_emulation=False)
+    assert torch.backends.cuda.is_built()
+    assert not torch.cuda.is_current_stream_capturing()
+    assert torch.get_device_module("cuda") is torch.cuda
+    assert torch.accelerator.current_accelerator() == torch.device("cuda")
+
+
+def test_what_is_not_known_of_an_accelerator_is_said_when_it_is_asked_for():
+    from d2lpar.emulation.capability import CudaDeviceProperties
+
+    found = CudaDeviceProperties("something else", 10**9, None)
+    assert found.total_memory == 10**9
+    with pytest.raises(NotImplementedError, match="something else is not known"):
+        _ = found.major
+
+
+@pytest.mark.parametrize("name", [n for n in par.machines.ACCELERATORS if "Core" not in n])
+def test_the_catalogue_s_gpus_have_a_compute_capability(name):
+    from d2lpar.emulation.capability import CudaDeviceProperties
+
+    found = CudaDeviceProperties(f"{name} (virtual)", 10**9, 80)
+    assert 3 <= found.major <= 9
+    assert found.minor in range(10)
+
+
+def test_memory():
+    torch.cuda.reset_peak_memory_stats(1)
+    before = torch.cuda.memory_allocated(1)
+    x = torch.empty(10**6, device="cuda:1")
+    assert torch.cuda.memory_allocated("cuda:1") - before == pytest.approx(4e6, rel=1e-3)
+    del x
+    assert torch.cuda.memory_allocated(1) == before
+    assert torch.cuda.max_memory_allocated(torch.device("cuda:1")) >= before + 4_000_000
+    assert torch.cuda.memory_reserved(1) >= before
+    free, total = torch.cuda.mem_get_info(1)
+    assert 0 < free <= total == 16 * 10**9
+    stats = torch.cuda.memory_stats(1)
+    nested = torch.cuda.memory_stats_as_nested_dict(1)
+    key = "allocated_bytes.all.current"
+    assert stats[key] == nested["allocated_bytes"]["all"]["current"] == before
+    assert "cuda:1" in torch.cuda.memory_summary(1, abbreviated=True)
+    torch.cuda.empty_cache()
+
+
+def test_random_numbers():
+    def draw(i=0):
+        return torch.rand(4, device=f"cuda:{i}")
+
+    torch.cuda.manual_seed(3)
+    first = draw()
+    state = torch.cuda.get_rng_state()
+    second = draw()
+    torch.cuda.set_rng_state(state)
+    assert torch.equal(draw(), second)
+    torch.cuda.manual_seed_all(3)
+    assert torch.equal(draw(), first)
+    states = torch.cuda.get_rng_state_all()
+    assert len(states) == 2
+    on_1 = draw(1)
+    torch.cuda.set_rng_state_all(states)
+    assert torch.equal(draw(1), on_1)
+    torch.manual_seed(3)
+    assert torch.equal(draw(), first)
+
+
+def test_streams_and_events():
+    side = torch.cuda.Stream(device="cuda:1", priority=-1)
+    assert isinstance(side, torch.cuda.Stream)
+    assert side.device == torch.device("cuda:1")
+    assert "torch.cuda.Stream device=cuda:1" in repr(side)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    assert isinstance(begin, torch.cuda.Event)
+    x = torch.rand(300, 300, device="cuda:1")
+    with torch.cuda.stream(side):
+        assert torch.cuda.current_device() == 1
+        assert torch.cuda.current_stream() == side
+        side.wait_stream(torch.cuda.default_stream(1))
+        begin.record()
+        for _ in range(100):
+            x @ x
+        end.record()
+    x.record_stream(side)
+    assert torch.cuda.current_stream("cuda:1") == torch.cuda.default_stream("cuda:1") != side
+    assert not end.query()
+    torch.cuda.current_stream(1).wait_event(end)
+    end.synchronize()
+    assert end.query()
+    assert side.query()
+    assert begin.elapsed_time(end) > 100 * 2 * 300**3 / 15.7e12 * 1e3
+    with torch.cuda.stream(None):
+        assert torch.cuda.current_device() == 0
+    assert isinstance(torch.Stream(device="cuda:1"), torch.cuda.Stream)
+    assert torch.Event(device="cuda") is not None
+
+
+def test_communication():
+    x = torch.arange(8.0).cuda()
+    for devices in ([0, 1], ["cuda:0", torch.device("cuda:1")], None):
+        copies = comm.broadcast(x, devices)
+        assert [str(copy.device) for copy in copies] == ["cuda:0", "cuda:1"]
+    assert copies[0] is x
+    parts = comm.scatter(x, [0, 1], chunk_sizes=[3, 5])
+    assert [len(part) for part in parts] == [3, 5]
+    assert torch.equal(comm.gather(parts, destination="cuda:0"), x)
+    assert comm.gather(parts, destination="cpu").device.type == "cpu"
+    assert torch.equal(comm.reduce_add(copies, destination=1).cpu(), 2 * x.cpu())
+    assert comm.broadcast_coalesced([x, x], [0, 1])[1][0].device == torch.device("cuda:1")
+    with pytest.raises(NotImplementedError, match=r"out=…\) is not emulated"):
+        comm.gather(parts, out=x)
+
+
+def test_the_parts_of_data_parallel():
+    net = nn.Linear(3, 2).cuda()
+    inputs = torch.rand(6, 3)
+    shards = nn.parallel.scatter(inputs, [0, 1])
+    assert [str(shard.device) for shard in shards] == ["cuda:0", "cuda:1"]
+    replicas = nn.parallel.replicate(net, ["cuda:0", "cuda:1"])
+    outputs = nn.parallel.gather(nn.parallel.parallel_apply(replicas, shards), "cuda:1")
+    assert outputs.device == torch.device("cuda:1")
+    expected = net.cpu()(inputs)
+    torch.testing.assert_close(outputs.cpu(), expected)
+    net.cuda()
+    at_once = nn.parallel.data_parallel(net, inputs.cuda(), device_ids=[0, 1])
+    torch.testing.assert_close(at_once.cpu(), expected)
+
+
+def test_data_parallel_may_begin_elsewhere():
+    net = nn.DataParallel(nn.Linear(3, 2).cuda(1), device_ids=["cuda:1", 0], output_device=0)
+    outputs = net(torch.rand(4, 3, device="cuda:1"))
+    assert outputs.device == torch.device("cuda:0")
+    outputs.sum().backward()
+    assert net.module.weight.grad.device == torch.device("cuda:1")
+
+
+def test_autocast_by_all_its_names():
+    net, x = nn.Linear(4, 4).cuda(), torch.rand(2, 4, device="cuda")
+    assert not torch.is_autocast_enabled()
+    with torch.autocast("cuda"):
+        assert torch.is_autocast_enabled()
+        assert torch.is_autocast_enabled("cuda")
+        assert net(x).dtype is torch.get_autocast_dtype("cuda") is torch.float16
+        with torch.amp.autocast("cuda", enabled=False):
+            assert net(x).dtype is torch.float32
+    with torch.autocast(device_type="cuda", dtype=torch.bfloat16):
+        assert net(x).dtype is torch.bfloat16
+    with pytest.warns(FutureWarning), torch.cuda.amp.autocast():
+        assert net(x).dtype is torch.float16
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert net(x).dtype is torch.float32
+
+
+def test_autocast_reaches_replicas():
+    net = nn.DataParallel(nn.Linear(4, 4).cuda())
+    with torch.autocast("cuda"):
+        assert net(torch.rand(4, 4)).dtype is torch.float16
+
+
+def test_functions_of_ones_own_choose_their_precision():
+    class Product(torch.autograd.Function):
+        @staticmethod
+        @torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)
+        def forward(ctx, a, b):
+            assert not torch.is_autocast_enabled("cuda")
+            ctx.save_for_backward(a, b)
+            return a @ b
+
+        @staticmethod
+        @torch.amp.custom_bwd(device_type="cuda")
+        def backward(ctx, gradient):
+            a, b = ctx.saved_tensors
+            return gradient @ b.t(), a.t() @ gradient
+
+    a, b = (torch.rand(3, 3, device="cuda", requires_grad=True) for _ in range(2))
+    with torch.autocast("cuda"):
+        out = Product.apply(a.half(), b)
+    assert out.dtype is torch.float32
+    out.sum().backward()
+    assert a.grad.is_cuda
+
+
+def test_ranges_are_accepted():
+    assert torch.cuda.nvtx.range_push("outer") == 0
+    with torch.cuda.nvtx.range("inner"):
+        torch.cuda.nvtx.mark("here")
+    assert torch.cuda.nvtx.range_pop() == 0
+    torch.cuda.nvtx.range_end(torch.cuda.nvtx.range_start("span"))

@@ -1,0 +1,158 @@
+"""Inside `emulate_cuda` the user's clocks are simulated, and everybody else's are real."""
+
+import logging
+import time
+import timeit
+from time import perf_counter as bound_before
+
+import pytest
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+
+import d2lpar as par
+
+PRODUCT_S = 2 * 500**3 / 15.7e12  # at the datasheet's peak of the V100
+
+
+@pytest.fixture
+def x():
+    torch.set_num_threads(1)
+    with par.emulate_cuda(1, verbose=False):
+        yield torch.rand(500, 500, device="cuda")
+
+
+CLOCKS = ("time", "perf_counter", "monotonic", "process_time", "thread_time")
+
+
+@pytest.mark.parametrize("name", CLOCKS)
+def test_every_clock_is_the_simulated_one(x, name):
+    clock, in_ns = getattr(time, name), getattr(time, f"{name}_ns")
+    begin_s, begin_ns = clock(), in_ns()
+    time.sleep(3600)
+    assert clock() - begin_s == pytest.approx(3600)
+    assert in_ns() - begin_ns == pytest.approx(3600e9)
+    assert isinstance(in_ns(), int)
+
+
+def test_reading_a_clock_does_not_wait_for_devices(x):
+    torch.cuda.synchronize()
+    begin = time.time()
+    for _ in range(100):
+        x @ x
+    queued = time.time() - begin
+    torch.cuda.synchronize()
+    done = time.time() - begin
+    assert 0 < queued < 100 * PRODUCT_S < done
+
+
+def test_plain_python_takes_no_simulated_time(x):
+    begin = time.perf_counter()
+    sum(range(100_000))
+    assert time.perf_counter() == begin
+    par.host_work(0.5, "thinking")
+    assert time.perf_counter() - begin == pytest.approx(0.5)
+
+
+def test_names_bound_before_and_inside(x):
+    from time import perf_counter as bound_inside
+
+    begin = bound_before(), bound_inside()
+    time.sleep(10)
+    assert bound_before() - begin[0] == bound_inside() - begin[1] == pytest.approx(10)
+
+
+def test_libraries_read_the_real_clock(x):
+    time.sleep(10**6)
+    record = logging.LogRecord("name", logging.INFO, "path", 1, "text", (), None)
+    assert record.created > 1.7e9  # seconds since 1970
+    assert 0 <= time.time() < 1.7e9
+
+
+def test_timeit(x):
+    names = {"x": x, "torch": torch}
+    seconds = timeit.timeit("x @ x; torch.cuda.synchronize()", globals=names, number=4)
+    assert 4 * PRODUCT_S < seconds < 40 * PRODUCT_S
+    times = timeit.repeat("f()", "f = x.relu", number=2, repeat=3, globals=names)
+    assert len(times) == 3
+    assert times[1] == pytest.approx(times[2], rel=1e-6)
+    begin = timeit.default_timer()
+    x @ x
+    assert 0 < timeit.default_timer() - begin < PRODUCT_S
+
+
+def test_repetitions_are_not_sought_for_ever(x):
+    called = []
+    number, seconds = timeit.Timer(lambda: called.append(x.relu())).autorange()
+    assert number == len(called) <= 100
+    assert seconds > 0
+    benchmark = pytest.importorskip("torch.utils.benchmark")
+    timed = benchmark.Timer("x @ x", globals={"x": x}).timeit(3)
+    assert timed.median > PRODUCT_S
+    with pytest.raises(RuntimeError, match="take no simulated time"):
+        benchmark.Timer("1 + 1").blocked_autorange()
+
+
+def test_replicas_may_not_read_a_clock_that_has_no_time_yet():
+    class Reader(torch.nn.Module):
+        def forward(self, x):
+            return x * time.time()
+
+    with (
+        par.emulate_cuda(2, verbose=False),
+        pytest.raises(RuntimeError, match="cannot be read inside a replica"),
+    ):
+        torch.nn.DataParallel(Reader())(torch.ones(2, 1))
+
+
+# --- IPython --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def shell():
+    shell = InteractiveShell.instance()
+    shell.run_cell("%load_ext d2lpar")
+    yield shell
+    InteractiveShell.clear_instance()
+
+
+def run(shell, cell):
+    found = shell.run_cell(cell)
+    found.raise_error()
+    return found.result
+
+
+def test_the_cell_magic(shell, capsys):
+    run(shell, "import torch, time; from time import perf_counter as before")
+    magic = "%%emulate_cuda 2 --machine 8x-a100-nvswitch\n"
+    cell = (
+        "y = torch.ones(3, device='cuda:1')\nbegin = before()\ny.sum()\nbefore() - begin, y.device"
+    )
+    seconds, device = run(shell, magic + cell)
+    assert 0 < seconds < 1e-4
+    assert str(device) == "cuda:1"
+    assert "A100" in capsys.readouterr().out
+    assert run(shell, "before is time.perf_counter") is True
+    assert str(run(shell, "y.device")) == "vgpu:1"
+    assert run(shell, "%%emulate_cuda --quiet\ny;") is None
+    with pytest.raises(ZeroDivisionError):
+        run(shell, "%%emulate_cuda -q\n1 / 0")
+    assert (
+        run(shell, "%%emulate_cuda -q --shape-only\ntorch.ones(2, device='cuda').sum().item()")
+        != 2.0
+    )
+
+
+def test_magics_that_time(shell, capsys):
+    cell = "%%emulate_cuda -q\nz = torch.rand(300, 300, device='cuda')\n"
+    found = run(shell, cell + "%timeit -o -r 2 z @ z")
+    assert found.loops == 10
+    assert 0 < found.best < 1e-4
+    assert run(shell, cell + "%timeit -o -n 3 -r 2 z @ z").loops == 3
+    capsys.readouterr()
+    run(shell, cell + "%time z @ z;")
+    assert "Wall time: 0 ns" not in capsys.readouterr().out
+    run(shell, cell + "%time time.sleep(7200)")
+    assert "Wall time: 2h" in capsys.readouterr().out
+    timeit_magic = shell.magics_manager.magics["line"]["timeit"]
+    assert "emulation" not in timeit_magic.__module__
+    assert not hasattr(timeit_magic, "__wrapped__")

@@ -19,7 +19,7 @@ verdict = printf '\n'; \
 	echo "PASSED: $${passed\#, }"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab test test-all test-browser test-compat opinfo notebooks lint format bench lock clean
+.PHONY: help setup lab test test-all test-browser test-compat opinfo validate notebooks lint format bench lock clean
 
 help:  ## This list
 	@echo "make VERB, where VERB is"
@@ -73,6 +73,9 @@ build/torch-%/ready: pyproject.toml | setup
 
 opinfo: setup  ## PyTorch's operator database against the virtual GPU: rate, and what fails
 	@$(python) tests/opinfo.py
+
+validate: setup  ## Predictions of the simulator beside published figures; ONLY=train for some
+	@$(python) -m d2lpar.validation $(if $(ONLY),--only "$(ONLY)")
 
 notebooks: setup  ## Record all notebooks anew, and list what changed
 	@$(python) notebooks/build.py

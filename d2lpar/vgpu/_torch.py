@@ -113,13 +113,13 @@ DeviceContext = torch.utils._device.DeviceContext
 
 def factories() -> list[tuple[object, str]]:
     """Where the functions are found that make tensors on a device: their modules and names."""
-    homes = {"fft": torch.fft, "nested": torch.nested}
-    found = []
-    for name in sorted(f.__name__ for f in torch.utils._device._device_constructors()):
-        package, _, rest = name.partition("_")
-        at_home = hasattr(homes.get(package), rest)  # torch.fft.fftfreq is called "fft_fftfreq"
-        found.append((homes[package], rest) if at_home else (torch, name))
-    return found
+    elsewhere = {
+        "fft_fftfreq": (torch.fft, "fftfreq"),
+        "fft_rfftfreq": (torch.fft, "rfftfreq"),
+        "nested_tensor": (torch.nested, "nested_tensor"),
+    }
+    names = sorted(f.__name__ for f in torch.utils._device._device_constructors())
+    return [elsewhere.get(name, (torch, name)) for name in names]
 
 
 def default_device_context() -> DeviceContext | None:

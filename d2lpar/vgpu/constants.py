@@ -7,8 +7,8 @@ take 0.4608 s, copying the results (3.2 GB) to the CPU takes 2.3504 s, both with
 1.7703 s.
 """
 
-# Share of the peak rate that matrix products reach while all multiprocessors are busy. Fitted on the
-# first row of the textbook's table: 13.9 of 15.7 TFLOP/s, of which tiles and waves take 2.3 %.
+# Share of the peak rate that matrix products reach while all multiprocessors are busy. Fitted on
+# the first row of the textbook's table: 13.9 of 15.7 TFLOP/s, of which waves of tiles take 2.3 %.
 MATMUL_EFFICIENCY = 0.9077
 
 # The same for convolutions, which gather what they multiply, or transform it first. Fitted on two

@@ -60,8 +60,8 @@ class Cost:
     def seconds(self, accelerator: Accelerator) -> float:
         """How long it takes; worked out once for an accelerator and a setting of TF32."""
         dtype = self.dtype
-        if self.flops and dtype == "float32" and may_round_to_tf32(convolves=self.convolves):
-            dtype = "tfloat32"
+        if dtype == "float32" and self.flops and "tfloat32" in accelerator.flops_per_s:
+            dtype = "tfloat32" if may_round_to_tf32(convolves=self.convolves) else dtype
         known = self._known
         if known is None or known[0] is not accelerator or known[1] != dtype:
             rates = _Rates(accelerator, dtype, convolves=self.convolves)
@@ -72,9 +72,8 @@ class Cost:
 
 def may_round_to_tf32(*, convolves: bool) -> bool:
     """What torch is set to: by default convolutions of fp32 may use TF32, matrix products not."""
-    if convolves:
-        return torch.backends.cudnn.conv.fp32_precision == "tf32"
-    return torch.get_float32_matmul_precision() != "highest"
+    backend = torch.backends.cudnn.conv if convolves else torch.backends.cuda.matmul
+    return backend.fp32_precision == "tf32"
 
 
 def cost_of(

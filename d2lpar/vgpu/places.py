@@ -48,7 +48,7 @@ def mark() -> Mark | None:
         code = frame.f_code
         users = known.get(code.co_filename)
         if users is None:
-            users = known[code.co_filename] = _belongs_to_user(code.co_filename)
+            users = known[code.co_filename] = belongs_to_user(code.co_filename)
         if users:
             return code, frame.f_lasti
         frame = frame.f_back
@@ -67,7 +67,8 @@ def place_of(marked: Mark | None) -> Place:
     return Place(code.co_filename, line)
 
 
-def _belongs_to_user(file: str) -> bool:
+def belongs_to_user(file: str) -> bool:
+    """Whether code of a file of this name is the user's, and not a library's."""
     return not file.startswith(("<frozen", "<torch_package", "<eval_with_key", *_LIBRARIES))
 
 

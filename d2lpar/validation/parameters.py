@@ -1,0 +1,91 @@
+"""What a row says about its workload, read as numbers and words; and what a run comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_MISSING = object()
+
+# They tell the reader more; nothing is simulated differently.
+_DESCRIBES = {"framework", "transpose", "link", "heads"}
+_RATES = {
+    "s": ("seconds", 1.0),
+    "GB/s": ("bytes", 1e9),
+    "TFLOP/s": ("flops", 1e12),
+    "images/s": ("samples", 1.0),
+    "sequences/s": ("samples", 1.0),
+}
+_PER_GPU = {"images/s/gpu": "images/s", "samples/s per GPU": "sequences/s"}
+_RATIOS = ("efficiency", "ratio", "speedup", "fraction")
+
+
+class Parameters:
+    """The parameters of a row, and which of them were used."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = dict(values)
+        self._used: set[str] = set()
+
+    def text(self, name: str, default: object = _MISSING) -> str:
+        self._used.add(name)
+        value = self._values.get(name, default)
+        if value is _MISSING:
+            raise ValueError(f"it needs the parameter {name}")
+        return value
+
+    def number(self, name: str, default: object = _MISSING) -> float:
+        text = self.text(name, default)
+        try:
+            return text if text is default else float(text)
+        except ValueError:
+            raise ValueError(f"the parameter {name} must be a number, not {text!r}") from None
+
+    def integer(self, name: str, default: object = _MISSING) -> int:
+        value = self.number(name, default)
+        if value is not default and value != int(value):
+            raise ValueError(f"the parameter {name} must be a whole number, not {value!r}")
+        return value if value is default else int(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        text = self.text(name, str(default).lower())
+        if text not in ("true", "false"):
+            raise ValueError(f"the parameter {name} must be true or false, not {text!r}")
+        return text == "true"
+
+    def choice(self, name: str, choices: Mapping[str, object], default: object = _MISSING):
+        """What the word stands for in `choices`."""
+        text = self.text(name, default)
+        if text not in choices:
+            raise ValueError(f"the parameter {name} must be {' or '.join(choices)}, not {text!r}")
+        return choices[text]
+
+    def unused(self) -> list[str]:
+        """Parameters that nobody has asked for: somebody's misprint, or a workload's gap."""
+        return sorted(set(self._values) - self._used - _DESCRIBES)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a simulated run comes to: seconds, and what was done in them on `gpus` GPUs in all.
+
+    `ratio` is given instead where two runs were compared.
+    """
+
+    seconds: float | None = None
+    samples: float | None = None
+    flops: float | None = None
+    bytes: float | None = None
+    gpus: int = 1
+    ratio: float | None = None
+
+    def in_unit(self, unit: str) -> float:
+        """The run in the unit of its row. Raises ValueError for one that it cannot be given in."""
+        per = self.gpus if unit in _PER_GPU else 1
+        name, scale = _RATES.get(_PER_GPU.get(unit, unit), (None, 1.0))
+        amount = self.ratio if unit in _RATIOS else getattr(self, name) if name else None
+        if amount is None:
+            raise ValueError(f"this workload has no result in {unit!r}")
+        if unit in _RATIOS or name == "seconds":
+            return amount
+        return amount / self.seconds / scale / per

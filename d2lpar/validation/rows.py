@@ -1,0 +1,94 @@
+"""Published figures: one row of a CSV file each, with where it comes from."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+PUBLISHED = Path(__file__).with_name("published.csv")
+REQUIRED = (
+    *("id", "workload", "parameters", "machine", "published"),
+    *("unit", "source", "url", "table", "note"),
+)
+OPTIONAL = ("fitted", "comment")
+
+
+class RowError(ValueError):
+    """A row that cannot be used; its text names line and field."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published figure: what was run (`workload`, `parameters`), on which machine, the result.
+
+    `table` says where in the source it stands. `fitted` names the constant of
+    `d2lpar.vgpu.constants` that was chosen so that this row comes out right, "" for a test.
+    `comment` says why a prediction is far off.
+    """
+
+    id: str
+    workload: str
+    parameters: dict[str, str]
+    machine: str
+    published: float
+    unit: str
+    source: str
+    url: str
+    table: str
+    note: str
+    fitted: str = ""
+    comment: str = ""
+
+
+def read_rows(path: str | os.PathLike = PUBLISHED) -> list[Row]:
+    """The rows of a CSV file with a header. Raises RowError for what is missing, empty or wrong."""
+    with open(path, encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        missing = [name for name in REQUIRED if name not in (reader.fieldnames or ())]
+        if missing:
+            raise RowError(f"{path}, line 1: the header lacks {', '.join(missing)}")
+        rows: dict[str, Row] = {}
+        for fields in reader:
+            row = _row(fields, f"{path}, line {reader.line_num}")
+            if row.id in rows:
+                raise RowError(f"{path}, line {reader.line_num}: id {row.id!r} occurs twice")
+            rows[row.id] = row
+    return list(rows.values())
+
+
+def _row(fields: dict[str, str | None], where: str) -> Row:
+    for name in REQUIRED:
+        value = fields[name]
+        if value is None or (not value.strip() and name not in ("note", "parameters")):
+            raise RowError(f"{where}: {name} is empty")
+    if None in fields:
+        raise RowError(f"{where}: there are more fields than the header names: {fields[None]}")
+    texts = {name: (fields.get(name) or "").strip() for name in (*REQUIRED, *OPTIONAL)}
+    parameters = _parameters(texts.pop("parameters"), where)
+    return Row(**{**texts, "published": _number(texts["published"], where)}, parameters=parameters)
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise RowError(f"{where}: published must be a number above zero, not {text!r}")
+    return value
+
+
+def _parameters(text: str, where: str) -> dict[str, str]:
+    """`batch=64; image=224` as a dictionary."""
+    found: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(";"))):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (name and equals and value):
+            raise RowError(f"{where}: parameters must read name=value; name=value, not {part!r}")
+        if name in found:
+            raise RowError(f"{where}: parameters give {name} twice")
+        found[name] = value
+    return found

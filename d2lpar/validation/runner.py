@@ -1,0 +1,55 @@
+"""Runs the rows: each workload by its name, on the machine that its row names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ..hardware import Machine
+from . import boxes
+from .parameters import Parameters, Run
+from .report import Prediction, Report
+from .rows import Row, RowError, read_rows
+from .workloads import collectives, copies, kernels, pipelines, scaling, training, transformers
+
+Workload = Callable[[Parameters, Machine], Run]
+WORKLOADS: dict[str, Workload] = {
+    "matmul": kernels.matmul,
+    "stream": kernels.stream,
+    "copy": copies.copy,
+    "send": copies.send,
+    "matmul_and_copy": copies.matmul_and_copy,
+    "train": training.train,
+    "infer": training.infer,
+    "model_parallel": pipelines.model_parallel,
+    "pipeline": pipelines.pipeline,
+    "pipeline_bubble": pipelines.pipeline_bubble,
+    "megatron": transformers.megatron,
+    "tensor_parallel": transformers.tensor_parallel,
+    "all_reduce": collectives.all_reduce,
+    "data_parallel": scaling.data_parallel,
+}
+
+
+def predict(row: Row) -> Prediction:
+    """Simulate what a row describes. Raises RowError if its machine, workload or parameters do not
+    allow that."""
+    parameters = Parameters(row.parameters)
+    try:
+        workload = WORKLOADS[row.workload]
+    except KeyError:
+        raise RowError(
+            f"row {row.id}: no workload is called {row.workload!r}; there is {', '.join(WORKLOADS)}"
+        ) from None
+    try:
+        machine = boxes.machine(row.machine, parameters.integer("ranks", None))
+        predicted = workload(parameters, machine).in_unit(row.unit)
+    except ValueError as error:
+        raise RowError(f"row {row.id} ({row.workload}): {error}") from error
+    if unused := parameters.unused():
+        raise RowError(f"row {row.id}: {row.workload} knows no parameter {', '.join(unused)}")
+    return Prediction(row, predicted)
+
+
+def validate(rows: Iterable[Row] | None = None) -> Report:
+    """Simulate all rows (None: those of the package)."""
+    return Report(tuple(map(predict, read_rows() if rows is None else rows)))

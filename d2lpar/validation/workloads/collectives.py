@@ -1,0 +1,18 @@
+"""All-reduce of a library, in nccl-tests' bus bandwidth."""
+
+from __future__ import annotations
+
+from ... import collective_cost as cost
+from ...hardware import Machine
+from ..parameters import Parameters, Run
+
+
+def all_reduce(p: Parameters, machine: Machine) -> Run:
+    """`bytes` on every one of `ranks`; by a fixed `algorithm` or the one that NCCL would take."""
+    nbytes, ranks = p.integer("bytes"), p.integer("ranks")
+    algorithm, protocol = p.text("algorithm", None), p.text("protocol", None)
+    fabric = cost.fabric_of(machine, ranks, network_adds=algorithm == cost.COLLNET)
+    if fabric.nodes != p.integer("nodes", 1):
+        raise ValueError(f"{ranks} ranks of {machine.name} are on {fabric.nodes} nodes")
+    seconds = cost.all_reduce_s(nbytes, fabric, algorithm=algorithm, protocol=protocol)
+    return Run(seconds, bytes=cost.bus_bandwidth(nbytes, ranks, seconds) * seconds)

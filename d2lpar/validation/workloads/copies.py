@@ -1,0 +1,78 @@
+"""Copies: between host and device, within a device, between devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from ...hardware import Machine
+from ..parameters import Parameters, Run
+from .measuring import DTYPES, gpus, mean_s, seconds
+
+
+def copy(p: Parameters, machine: Machine) -> Run:
+    """A copy of `bytes`: host_to_device, device_to_host, device_to_device or peer.
+
+    A single one is the mean of many, to memory that was used before. If `count` says that there are
+    several, they are results for each of which the host takes fresh memory.
+    """
+    nbytes, count = p.integer("bytes"), p.integer("count", 1)
+    direction = p.text("direction")
+    if direction == "peer":
+        return Run(_peer_s(p, machine, nbytes), bytes=nbytes)
+    with gpus(machine) as (gpu,):
+        there = torch.empty(nbytes // 4, device=gpu)
+        if direction == "device_to_device":
+            other = torch.empty_like(there)
+            return Run(mean_s(lambda: other.copy_(there)), bytes=2 * nbytes)
+        pinned = p.choice("memory", {"pinned": True, "pageable": False})
+        if count > 1:
+            fresh_s = seconds(lambda: [there.to("cpu") for _ in range(count)])
+            return Run(fresh_s, bytes=count * nbytes)
+        here = torch.empty(nbytes // 4, pin_memory=pinned)
+        ends = {"host_to_device": (there, here), "device_to_host": (here, there)}
+        target, source = p.choice("direction", ends)
+        return Run(mean_s(lambda: target.copy_(source, non_blocking=pinned)), bytes=nbytes)
+
+
+def send(p: Parameters, machine: Machine) -> Run:
+    """A copy between two GPUs, over so many NVLink `links`; with peer=false through the host."""
+    nbytes = p.integer("bytes")
+    if not p.flag("peer", True):
+        machine = machine.with_peer(None)
+    return Run(_peer_s(p, machine, nbytes), bytes=nbytes)
+
+
+def matmul_and_copy(p: Parameters, machine: Machine) -> Run:
+    """`count` products, then the copies of all results to the CPU, one host and one stream.
+
+    Only the product is warm: no page-locked memory is left from an earlier run.
+    """
+    m, n, k, count = (p.integer(name) for name in ("m", "n", "k", "count"))
+    dtype, blocking = p.choice("dtype", DTYPES), p.flag("blocking", True)
+    with gpus(machine) as (gpu,):
+        a = torch.empty(m, k, dtype=dtype, device=gpu)
+        b = torch.empty(k, n, dtype=dtype, device=gpu)
+
+        def program() -> None:
+            results = [torch.mm(a, b) for _ in range(count)]
+            [result.to("cpu", non_blocking=not blocking) for result in results]
+
+        return Run(seconds(program, warm_up=lambda: torch.mm(a, b)), flops=2 * m * n * k * count)
+
+
+def _peer_s(p: Parameters, machine: Machine, nbytes: int) -> float:
+    links = p.integer("links", 1)
+    if links > 1 and machine.peer is not None:
+        one = machine.peer.bytes_per_s / _links(machine)
+        machine = machine.with_peer(replace(machine.peer, bytes_per_s=one * links))
+    with gpus(machine, 2) as (source, target):
+        data = torch.empty(nbytes // 4, device=source)
+        received = torch.empty(nbytes // 4, device=target)
+        return mean_s(lambda: received.copy_(data))
+
+
+def _links(machine: Machine) -> int:
+    """How many NVLinks the catalogue's peer link stands for."""
+    return {"one": 1, "two": 2, "four": 4, "six": 6}.get(machine.peer.name.split()[-2], 1)

@@ -1,0 +1,41 @@
+"""The networks of published figures, with shapes only: nothing large is ever allocated."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from . import amoebanet, bert
+
+
+def network(name: str, device: torch.device) -> nn.Module:
+    """A network by torchvision's name, "bert_large", or an AmoebaNet; its parameters on `device`.
+
+    Raises ValueError for an unknown name, and ModuleNotFoundError without torchvision.
+    """
+    with torch.device("meta"):
+        net = _built(name)
+    return net.to_empty(device=device)
+
+
+def _built(name: str) -> nn.Module:
+    if name == "bert_large":
+        return bert.Bert(layers=24, hidden=1024, heads=16)
+    if name == "amoebanet_d_18_256":
+        return amoebanet.amoebanet_d(layers=18, filters=256)
+    models = torchvision_models()
+    if name not in models.list_models():
+        raise ValueError(f"torchvision has no network called {name!r}")
+    options = {"init_weights": False} if name in ("inception_v3", "googlenet") else {}
+    return models.get_model(name, weights=None, **options)
+
+
+def torchvision_models():
+    """torchvision's networks. Raises ModuleNotFoundError that says what to install."""
+    try:
+        from torchvision import models
+    except ImportError as error:
+        raise ModuleNotFoundError(
+            "published figures are mostly of torchvision's networks: pip install torchvision"
+        ) from error
+    return models

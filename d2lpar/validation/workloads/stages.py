@@ -1,0 +1,111 @@
+"""Stages of a pipeline as published programs cut their networks, and how long each takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from ...hardware import Machine
+from .measuring import gpus, synchronized_s
+from .networks import network
+
+State = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Seconds of forward and backward for one micro-batch, and bytes handed to the next stage."""
+
+    forward_s: float
+    backward_s: float
+    sent_bytes: int
+
+
+def flat_layers(model: str, device: torch.device) -> list[nn.Module]:
+    """A network as a sequence of layers of states, in the grain in which torchgpipe counts them.
+
+    A ResNet falls into single operations: its bottlenecks have 11 (He et al. 2016, figure 5).
+    """
+    net = network(model, device)
+    if isinstance(net, nn.Sequential):
+        return list(net)
+    layers: list[nn.Module] = [net.conv1, net.bn1, net.relu, net.maxpool]
+    for block in (b for layer in (net.layer1, net.layer2, net.layer3, net.layer4) for b in layer):
+        layers += [_Stash(), block.conv1, block.bn1, nn.ReLU(), block.conv2, block.bn2, nn.ReLU()]
+        layers += [block.conv3, block.bn3, _Add(block.downsample), nn.ReLU()]
+    return [*layers, net.avgpool, nn.Flatten(), net.fc]
+
+
+def stage_times(
+    model: str, machine: Machine, shape: Sequence[int], counts: Sequence[int]
+) -> list[StageTimes]:
+    """Simulate stages of so many layers each, one after the other, on one GPU of a machine.
+
+    `shape` is that of a micro-batch. Raises ValueError if the counts do not add up.
+    """
+    with gpus(machine) as (device,):
+        layers = flat_layers(model, device)
+        if sum(counts) != len(layers):
+            raise ValueError(f"{model} has {len(layers)} layers, not {'+'.join(map(str, counts))}")
+        state: State = (torch.empty(shape, device=device),)
+        found = []
+        for count in counts:
+            stage, layers = _Stage(layers[:count]), layers[count:]
+            times, state = _times(stage, state)
+            found.append(times)
+        return found
+
+
+def _times(stage: _Stage, state: State) -> tuple[StageTimes, State]:
+    inputs = tuple(tensor.detach().requires_grad_() for tensor in state)
+    start_s = synchronized_s()
+    outputs = stage(inputs)
+    forward_end_s = synchronized_s()
+    torch.autograd.backward(outputs, [torch.empty_like(tensor) for tensor in outputs])
+    backward_s = synchronized_s() - forward_end_s
+    sent_bytes = sum(tensor.numel() * tensor.element_size() for tensor in outputs)
+    times = StageTimes(forward_end_s - start_s, backward_s, sent_bytes)
+    return times, tuple(tensor.detach() for tensor in outputs)
+
+
+class _Stage(nn.Module):
+    """Layers that hand on a state: layers of cells take all of it, others its first tensor."""
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, state: State) -> State:
+        for layer in self.layers:
+            if getattr(layer, "takes_state", False):
+                made = layer(state if len(state) > 1 else state[0])
+                state = made if isinstance(made, tuple) else (made,)
+            else:
+                state = (layer(state[0]), *state[1:])
+        return state
+
+
+class _Stash(nn.Module):
+    """Keeps what comes in beside what goes on."""
+
+    takes_state = True
+
+    def forward(self, x: torch.Tensor) -> State:
+        return x, x
+
+
+class _Add(nn.Module):
+    """Adds what was kept, once it has the same shape."""
+
+    takes_state = True
+
+    def __init__(self, downsample: nn.Module | None) -> None:
+        super().__init__()
+        self.downsample = downsample
+
+    def forward(self, state: State) -> torch.Tensor:
+        x, kept = state
+        return x + (kept if self.downsample is None else self.downsample(kept))

@@ -1,0 +1,137 @@
+"""Steps of training and of inference on one GPU: real torch programs on the virtual one.
+
+They are eager programs. The published figures are also of frameworks that fuse batch norm with what
+follows it (MXNet with NHWC) or whole graphs (XLA): those are faster than what is simulated here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from ...hardware import Machine
+from ..parameters import Parameters, Run
+from .measuring import gpus, seconds, tf32
+from .networks import network
+
+Step = Callable[[], object]
+DTYPES = {
+    "float32": (torch.float32, nullcontext),
+    "float16": (torch.float16, nullcontext),
+    "tf32": (torch.float32, tf32),
+    "tfloat32": (torch.float32, tf32),
+    "float16-amp": (torch.float32, lambda: torch.autocast("vgpu", dtype=torch.float16)),
+}
+OPTIMIZERS = {
+    "sgd": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+    "adamw": torch.optim.AdamW,
+    "none": None,
+}
+
+
+def train(p: Parameters, machine: Machine) -> Run:
+    """A step of forward, loss, backward and an update, its batch on the device already.
+
+    The update is SGD's with momentum, or that of `optimizer`. BERT accumulates the gradients of
+    many batches and updates rarely, unless `optimizer` is given.
+    """
+    batch = p.integer("batch")
+    with ExitStack() as stack:
+        net, inputs, precision = on_gpu(p, machine, batch, stack)
+        default = "none" if isinstance(inputs, _Words) else "sgd"
+        update = p.choice("optimizer", OPTIMIZERS, default)
+        optimizer = update and update(list(net.parameters()))
+        return Run(
+            seconds(training_step(net, inputs.make, inputs.loss, optimizer, precision)),
+            samples=batch,
+        )
+
+
+def infer(p: Parameters, machine: Machine) -> Run:
+    """A forward pass without gradients, batch norm with its running statistics."""
+    batch = p.integer("batch")
+    with ExitStack() as stack:
+        net, inputs, precision = on_gpu(p, machine, batch, stack)
+        net.eval()
+        x = inputs.make()[0]
+
+        @torch.no_grad()
+        def step() -> None:
+            with precision():
+                net(x)
+
+        return Run(seconds(step), samples=batch)
+
+
+def training_step(
+    net: nn.Module,
+    make: Callable[[], tuple[torch.Tensor, torch.Tensor]],
+    loss: Callable[[object, torch.Tensor], torch.Tensor],
+    optimizer: torch.optim.Optimizer | None,
+    precision: Callable[[], AbstractContextManager] = nullcontext,
+) -> Step:
+    """One step as a function; without an optimizer gradients are added up."""
+    x, y = make()
+
+    def step() -> None:
+        with precision():
+            value = loss(net(x), y)
+        value.backward()
+        if optimizer is not None:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return step
+
+
+class _Images:
+    """Images and their classes. Inception's second output counts 0.4, as its authors have it."""
+
+    def __init__(self, batch: int, side: int, dtype: torch.dtype, nhwc: bool, device) -> None:
+        self._shape, self._dtype, self._device = (batch, 3, side, side), dtype, device
+        self._format = torch.channels_last if nhwc else torch.contiguous_format
+
+    def make(self) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.empty(self._shape, dtype=self._dtype, device=self._device)
+        y = torch.empty(self._shape[0], dtype=torch.long, device=self._device)
+        return x.contiguous(memory_format=self._format), y
+
+    @staticmethod
+    def loss(scores: object, y: torch.Tensor) -> torch.Tensor:
+        if isinstance(scores, tuple):
+            return F.cross_entropy(scores[0], y) + 0.4 * F.cross_entropy(scores[1], y)
+        return F.cross_entropy(scores, y)
+
+
+class _Words:
+    """Texts, every word of which is to be predicted."""
+
+    def __init__(self, batch: int, sequence: int, device: torch.device) -> None:
+        self._shape, self._device = (batch, sequence), device
+
+    def make(self) -> tuple[torch.Tensor, torch.Tensor]:
+        words = torch.empty(self._shape, dtype=torch.long, device=self._device)
+        return words, words
+
+    @staticmethod
+    def loss(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(scores.flatten(0, 1), y.flatten())
+
+
+def on_gpu(p: Parameters, machine: Machine, batch: int, stack: ExitStack):
+    """The network and its batch on one GPU, and the context in which it computes."""
+    dtype, precision = p.choice("dtype", DTYPES)
+    (device,) = stack.enter_context(gpus(machine))
+    name = p.text("model")
+    net = network(name, device).to(dtype)
+    if name.startswith("bert"):
+        return net, _Words(batch, p.integer("sequence"), device), precision
+    nhwc = p.choice("layout", {"nchw": False, "nhwc": True}, "nchw")
+    if nhwc:
+        net = net.to(memory_format=torch.channels_last)
+    return net, _Images(batch, p.integer("image"), dtype, nhwc, device), precision

@@ -1,0 +1,208 @@
+"""What operations cost: tiles, waves, bytes and algorithms, against what is counted by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import d2lpar as par
+from d2lpar.machines import ACCELERATORS
+from d2lpar.vgpu import backend
+from d2lpar.vgpu.constants import CONVOLUTION_EFFICIENCY, MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
+from d2lpar.vgpu.cost import Cost, Kernel, cost_of, may_round_to_tf32, traffic
+from d2lpar.vgpu.tiles import Product, utilisation
+from d2lpar.vgpu.winograd import winograd
+
+V100, A100 = ACCELERATORS["V100-SXM2-16GB"], ACCELERATORS["A100-SXM4-40GB"]
+aten = torch.ops.aten
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32, last: bool = False) -> torch.Tensor:
+    tensor = torch.empty(shape, dtype=dtype, device="meta")
+    return tensor.contiguous(memory_format=torch.channels_last) if last else tensor
+
+
+def convolved(x, weight, stride=1, padding=0, groups=1):
+    args = (x, weight, None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], groups)
+    return cost_of(aten.convolution.default, args, {}, aten.convolution(*args))
+
+
+# --- tiles ----------------------------------------------------------------------------------------
+
+
+def test_the_textbooks_products_take_50_waves_of_tiles():
+    # 63 x 63 tiles of 64 x 64 on 80 multiprocessors: 50 waves, the last with 49 of 80.
+    assert utilisation(Product(4000, 4000, 4000, 1), 80) == pytest.approx(
+        4000**2 / (50 * 80 * 64**2)
+    )
+
+
+def test_edges_are_computed_in_full():
+    # One column more than a tile: 2 tiles; the sum is cut in four slices of 1000 so that 8 of 8
+    # multiprocessors work.
+    assert utilisation(Product(64, 65, 4000, 1), 8) == pytest.approx(65 / 128)
+
+
+def test_thin_products_are_cut_along_the_sum_but_not_too_finely():
+    assert utilisation(Product(64, 64, 80 * 128, 1), 80) == 1.0
+    assert utilisation(Product(64, 64, 128, 1), 80) == pytest.approx(1 / 80)
+    assert utilisation(Product(64, 64, 128, 160), 80) == 1.0
+
+
+def test_nothing_to_compute_wastes_nothing():
+    assert utilisation(Product(0, 64, 64, 1), 80) == 1.0
+
+
+# --- seconds --------------------------------------------------------------------------------------
+
+
+def test_a_kernel_takes_the_longer_of_arithmetic_and_memory():
+    compute = Cost(Kernel(10**12, 10**6))
+    assert compute.seconds(V100) == pytest.approx(3e-6 + 1e12 / (15.7e12 * MATMUL_EFFICIENCY))
+    assert traffic(10**9).seconds(V100) == pytest.approx(3e-6 + 1e9 / (9e11 * MEMORY_EFFICIENCY))
+    two = Cost(Kernel(10**12, 0), Kernel(0, 10**9))
+    assert two.seconds(V100) == pytest.approx(compute.seconds(V100) + traffic(10**9).seconds(V100))
+    assert (two.flops, two.bytes) == (10**12, 10**9)
+
+
+def test_measured_rates_are_reached():
+    measured = replace(V100, measured=True)
+    assert Cost(Kernel(10**12, 0)).seconds(measured) == pytest.approx(3e-6 + 1 / 15.7)
+    assert traffic(10**9).seconds(measured) == pytest.approx(3e-6 + 1 / 900)
+
+
+def test_one_cost_on_two_accelerators():
+    cost = traffic(10**9)
+    on_v100 = cost.seconds(V100)
+    assert cost.seconds(A100) < on_v100
+    assert cost.seconds(V100) == on_v100
+
+
+def test_products_may_use_tf32_if_torch_is_told_so():
+    product = Cost(Kernel(10**12, 0))
+    exact_s = product.seconds(A100)
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        assert may_round_to_tf32(convolves=False)
+        assert product.seconds(A100) == pytest.approx(3e-6 + (exact_s - 3e-6) / 8)
+        assert product.seconds(V100) == Cost(Kernel(10**12, 0)).seconds(V100)  # it has none
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert product.seconds(A100) == exact_s
+
+
+def test_convolutions_use_tf32_as_they_do_in_torch():
+    assert may_round_to_tf32(convolves=True)
+    convolution = Cost(Kernel(10**12, 0), convolves=True)
+    expected_s = 3e-6 + 1e12 / (156e12 * CONVOLUTION_EFFICIENCY)
+    assert convolution.seconds(A100) == pytest.approx(expected_s)
+
+
+# --- bytes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("func", "args", "kwargs", "arrays"),
+    [
+        (aten.add.Tensor, (meta(100), meta(100)), {}, 3),
+        (aten.add_.Tensor, (meta(100), meta(100)), {}, 3),
+        (aten.add.out, (meta(100), meta(100)), {"out": meta(100)}, 3),
+        (aten.relu_.default, (meta(100),), {}, 2),
+        (aten.zero_.default, (meta(100),), {}, 1),
+        (aten._foreach_add_.List, ([meta(100), meta(100)], [meta(100), meta(100)]), {}, 6),
+    ],
+    ids=lambda value: str(value) if isinstance(value, torch._ops.OpOverload) else "",
+)
+def test_bytes_are_what_is_read_and_what_is_written(func, args, kwargs, arrays):
+    cost = cost_of(func, args, kwargs, func(*args, **kwargs))
+    assert cost.bytes == arrays * 400
+
+
+def test_batch_norm_reads_twice_while_it_learns():
+    x, channel = meta(8, 4, 5, 5), meta(4)
+    for training, passes in ((True, 3), (False, 2)):
+        args = (x, channel, channel, channel, channel, training, 0.1, 1e-5)
+        outputs = aten.native_batch_norm(*args)
+        cost = cost_of(aten.native_batch_norm.default, args, {}, outputs)
+        small = 4 * 4 * 4 + sum(t.numel() * 4 for t in outputs[1:])
+        assert cost.bytes == passes * x.numel() * 4 + small
+
+
+# --- convolutions ---------------------------------------------------------------------------------
+
+
+def test_a_convolution_is_a_product():
+    cost = convolved(meta(16, 64, 28, 28), meta(128, 64, 1, 1))
+    (kernel,) = cost.kernels
+    assert kernel.product == Product(128, 16 * 28 * 28, 64, 1)
+    assert kernel.flops == 2 * 16 * 28 * 28 * 64 * 128
+    assert kernel.bytes == 4 * (16 * 64 * 28**2 + 128 * 64 + 16 * 128 * 28**2)
+    assert kernel.winograd is None
+
+
+def test_its_backward_is_a_product_for_each_gradient():
+    dy, x, weight = meta(16, 128, 14, 14), meta(16, 64, 28, 28), meta(128, 64, 3, 3)
+    args = (dy, x, weight, [128], [2, 2], [1, 1], [1, 1], False, [0, 0], 1, [True, True, True])
+    cost = cost_of(aten.convolution_backward.default, args, {}, aten.convolution_backward(*args))
+    images, weights, biases = cost.kernels
+    assert images.product == Product(64, 16 * 14 * 14, 128 * 9, 1)
+    assert weights.product == Product(128, 64 * 9, 16 * 14 * 14, 1)
+    assert images.flops == weights.flops == 2 * 16 * 14 * 14 * 64 * 9 * 128
+    assert (biases.flops, biases.bytes) == (0, dy.numel() * 4)
+
+
+def test_grouped_convolutions_are_bound_by_memory():
+    cost = convolved(meta(16, 64, 28, 28), meta(64, 1, 3, 3), padding=1, groups=64)
+    (kernel,) = cost.kernels
+    assert (kernel.product, kernel.winograd) == (None, None)
+    assert cost.seconds(V100) == pytest.approx(traffic(kernel.bytes).seconds(V100))
+
+
+def test_winograd_multiplies_less_than_half_as_often():
+    y, weight = meta(16, 128, 28, 28), meta(128, 64, 3, 3)
+    plain = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    work = winograd(y, weight, *plain)
+    assert work.tiles == 16 * 14 * 14
+    direct = 2 * 16 * 28 * 28 * 128 * 64 * 9
+    assert direct / work.flops == pytest.approx(36 / 16)
+    assert work.additions == work.tiles * (32 * 64 + 24 * 128)
+    assert work.of_images().flops == work.of_weights().flops == work.flops
+    assert winograd(y, weight, [2, 2], *plain[1:]) is None
+    assert winograd(y, meta(128, 64, 5, 5), *plain) is None
+
+
+def test_winograd_is_for_fp32_without_tensor_cores():
+    images, weight = (64, 256, 28, 28), (256, 256, 3, 3)
+    single = convolved(meta(*images), meta(*weight), padding=1)
+    half = convolved(
+        meta(*images, dtype=torch.float16), meta(*weight, dtype=torch.float16), padding=1
+    )
+    direct_s = single.flops / (15.7e12 * CONVOLUTION_EFFICIENCY)
+    assert single.seconds(V100) < 0.6 * direct_s
+    assert half.seconds(V100) > half.flops / (125e12 * CONVOLUTION_EFFICIENCY)
+
+
+def test_tensor_cores_want_channels_last():
+    images, weight = (64, 256, 28, 28), (256, 256, 1, 1)
+    first, last = (
+        convolved(
+            meta(*images, dtype=torch.float16, last=is_last), meta(*weight, dtype=torch.float16)
+        )
+        for is_last in (False, True)
+    )
+    moved_s = 4 * 64 * 256 * 28**2 * 2 / (9e11 * MEMORY_EFFICIENCY)
+    assert first.seconds(V100) - last.seconds(V100) == pytest.approx(moved_s)
+
+
+@pytest.mark.parametrize("with_values", [False, True], ids=["shapes", "values"])
+@pytest.mark.parametrize("last", [False, True], ids=["nchw", "nhwc"])
+def test_channels_stay_where_they_are(with_values, last):
+    backend.register()
+    form = torch.channels_last if last else torch.contiguous_format
+    with par.simulate("1x-v100-nvswitch", with_values=with_values) as (gpu,):
+        x = torch.ones(2, 4, 6, 6, device=gpu).contiguous(memory_format=form)
+        convolution = torch.nn.Conv2d(4, 8, 1).to(gpu)
+        assert convolution(x).is_contiguous(memory_format=form)

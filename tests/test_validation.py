@@ -1,0 +1,154 @@
+"""Predictions beside published figures: the bounds that the simulator keeps."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from d2lpar.hardware import Accelerator, Host, Link, Machine
+from d2lpar.validation import main, predict, read_rows, report, validate
+from d2lpar.validation.parameters import Run
+from d2lpar.validation.report import Prediction, Report
+from d2lpar.validation.workloads import amoebanet, bert, pipelines, stages, transformers
+
+ROWS = {row.id: row for row in read_rows()}
+
+
+@pytest.fixture(scope="module")
+def published() -> Report:
+    pytest.importorskip("torchvision", reason="most published figures are of torchvision's nets")
+    return validate()
+
+
+def test_the_median_keeps_its_bound(published):
+    assert published.median_error <= report.MEDIAN_BOUND
+    assert published.holds
+
+
+def test_every_row_is_within_30_percent_or_says_why_not(published):
+    explained = {row.id for row in ROWS.values() if row.comment}
+    assert {p.row.id for p in published.misses} == explained
+
+
+def test_most_rows_are_tests_and_most_of_them_within_30_percent(published):
+    assert len(published.tests) >= 0.9 * len(published.predictions)
+    assert len(published.misses) <= 0.2 * len(published.tests)
+
+
+def test_what_was_fitted_fits(published):
+    for p in published.predictions:
+        if p.row.fitted:
+            assert abs(p.error) <= 0.07, p.row.id
+
+
+def test_the_textbooks_products():
+    assert f"{predict(ROWS['d2l-products-one-gpu']).predicted:.4f}" == "0.4600"
+
+
+def test_the_same_row_comes_out_the_same():
+    row = ROWS["torch-model-parallel-resnet50"]
+    assert predict(row).predicted == predict(row).predicted
+
+
+def test_precision_is_put_back():
+    before = torch.get_float32_matmul_precision()
+    predict(ROWS["hf-bert-large-seq512-3090ti-tf32"])
+    assert torch.get_float32_matmul_precision() == before
+
+
+# --- the report -----------------------------------------------------------------------------------
+
+
+def of(error: float, **change: str) -> Prediction:
+    row = dataclasses.replace(ROWS["torch-matmul-8000-v100-fp32"], published=1.0, **change)
+    return Prediction(row, 1 + error)
+
+
+def test_a_report_counts_tests_and_names_misses():
+    found = Report((of(0.02), of(-0.10), of(0.06), of(0.9, fitted="X")))
+    assert found.median_error == pytest.approx(0.06)
+    assert found.holds
+    assert "3 rows tested, 1 fitted" in found.text()
+    assert "fitted: X" in found.text()
+    missed = Report((of(0.02), of(-0.04), of(0.5, id="far")))
+    assert [p.row.id for p in missed.misses] == ["far"]
+    assert not missed.holds
+    assert "far is +50% off, and its row does not say why" in missed.text()
+    assert Report((of(0.02), of(-0.04), of(0.5, comment="because"))).holds
+    assert not Report((of(0.2), of(-0.2))).holds
+
+
+def test_units():
+    run = Run(2.0, samples=6, flops=4e12, bytes=8e9, gpus=3, ratio=0.5)
+    assert run.in_unit("s") == 2.0
+    assert run.in_unit("images/s") == 3.0
+    assert run.in_unit("images/s/gpu") == 1.0
+    assert run.in_unit("TFLOP/s") == 2.0
+    assert run.in_unit("GB/s") == 4.0
+    assert run.in_unit("speedup") == 0.5
+
+
+def test_the_command(capsys, tmp_path):
+    assert main(["--only", "d2l-products-one-gpu"]) == 0
+    assert "d2l-products-one-gpu" in capsys.readouterr().out
+    assert main(["--only", "nothing"]) == 2
+    assert "no row and no workload called 'nothing'" in capsys.readouterr().out
+    assert main(["--csv", str(tmp_path / "none.csv")]) == 2
+    assert "none.csv" in capsys.readouterr().out
+    rows = tmp_path / "rows.csv"
+    rows.write_text(
+        "id,workload,parameters,machine,published,unit,source,url,table,note\n"
+        "slow,matmul,m=4000; n=4000; k=4000; dtype=float32,1x-v100-nvswitch,9,s,a,https://b,c,\n"
+    )
+    assert main(["--csv", str(rows)]) == 1
+    assert "slow is -100% off" in capsys.readouterr().out
+
+
+# --- networks and schedules -----------------------------------------------------------------------
+
+
+def count(net: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in net.parameters())
+
+
+def test_networks_have_the_published_number_of_parameters():
+    with torch.device("meta"):
+        assert round(count(amoebanet.amoebanet_d(layers=18, filters=208)) / 1e6, 1) == 81.5
+        assert round(count(bert.Bert(layers=24, hidden=1024, heads=16)) / 1e6) == 335
+
+
+ONE = Machine(
+    "one",
+    (Accelerator("a", {"float32": 1.0}, 1.0, 1),),
+    Host("host"),
+    Link("bus", 0.0, 1.0),
+    Link("peer", 0.0, 1.0),
+)
+
+
+def test_gpipe_by_hand():
+    stage = stages.StageTimes(forward_s=1.0, backward_s=2.0, sent_bytes=0)
+    # One stage and two micro-batches: 2 forwards, 2 + 2 backwards, 1 forward again.
+    assert pipelines.gpipe_s([stage], 2, ONE) == 7.0
+    assert pipelines.gpipe_s([stage], 2, ONE, keeps_last=False) == 8.0
+    # Two stages: forwards end at 3; the last stage goes back from 3 to 5, and to 8 with a forward
+    # again; the first stage from 5 to 7, computes again and is ready when the gradient comes at 8.
+    assert pipelines.gpipe_s([stage] * 2, 2, ONE) == 10.0
+    # What is sent takes a second a byte: forwards end at 4 (1, sent at 2, 3, 4), the last stage is
+    # back at 6 and 9, and the first has the second gradient at 10.
+    slow = dataclasses.replace(stage, sent_bytes=1)
+    assert pipelines.gpipe_s([slow] * 2, 2, ONE) == 12.0
+
+
+def test_flops_of_a_transformer_are_those_of_its_authors():
+    # Narayanan et al. 2021: 1.7 billion parameters, 32 GPUs at 137 TFLOP/s.
+    row = ROWS["megatron-1.7b-t1-p1"]
+    from d2lpar.validation.parameters import Parameters
+
+    plan = transformers._plans(Parameters(row.parameters))[0]
+    expected = 96 * 512 * 2048 * 24 * 2304**2 * (1 + 2048 / (6 * 2304) + 51200 / (16 * 24 * 2304))
+    assert plan.flops == pytest.approx(expected)
+    assert plan.gpus == 32
+    assert round(plan.parameters_per_gpu / 1e9, 1) == 1.6

@@ -1,0 +1,136 @@
+"""The published figures: that they are what they are said to be, and what is wrong is named."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from d2lpar.validation import RowError, boxes, predict, read_rows
+from d2lpar.validation.rows import OPTIONAL, REQUIRED
+from d2lpar.validation.runner import WORKLOADS
+from d2lpar.vgpu import constants
+
+ROWS = read_rows()
+GOOD = {
+    "id": "a",
+    "workload": "matmul",
+    "parameters": "m=4; n=4; k=4; dtype=float32",
+    "machine": "1x-v100-nvswitch",
+    "published": "1.5",
+    "unit": "s",
+    "source": "somebody",
+    "url": "https://example.org",
+    "table": "1",
+    "note": "",
+}
+
+
+@pytest.fixture
+def csv(tmp_path):
+    """A function that writes rows, each a change of a good one, and reads them."""
+
+    def read(*changes: dict[str, str], header: tuple[str, ...] = REQUIRED):
+        lines = [",".join(header)]
+        for change in changes:
+            fields = GOOD | change
+            lines.append(",".join(f'"{fields[name]}"' for name in header))
+        path = tmp_path / "rows.csv"
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return read_rows(path)
+
+    return read
+
+
+def test_there_are_many_rows_from_many_sources_and_few_from_one_table():
+    assert len(ROWS) >= 40
+    assert len({row.source for row in ROWS}) >= 15
+    for table, count in Counter((row.source, row.table) for row in ROWS).items():
+        assert count <= 4, table
+
+
+def test_every_source_can_be_looked_up():
+    assert all(row.url.startswith(("https://", "http://")) for row in ROWS)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.id)
+def test_machine_and_workload_are_known(row):
+    assert row.workload in WORKLOADS
+    assert boxes.machine(row.machine).accelerators
+
+
+def test_at_most_six_constants_are_fitted_and_the_rows_name_them_all():
+    fitted = {row.fitted for row in ROWS if row.fitted}
+    assert fitted == {name for name in vars(constants) if name.isupper()}
+    assert len(fitted) <= 6
+
+
+def test_fitting_used_few_of_the_rows():
+    assert sum(bool(row.fitted) for row in ROWS) <= len(ROWS) / 10
+
+
+def test_aliases_are_of_machines_that_rows_name():
+    named = {row.machine for row in ROWS}
+    assert set(boxes.NAMES) | set(boxes.PAIRS) <= named
+    assert boxes.machine("8x-a100-nvlink-pairs", 2).peer.name.startswith("NVLink")
+    assert boxes.machine("8x-a100-nvlink-pairs", 3).peer.name.startswith("PCIe")
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def test_a_row_is_read_as_it_stands(csv):
+    (row,) = csv({"fitted": "X", "comment": "why"}, header=REQUIRED + OPTIONAL)
+    assert row.parameters == {"m": "4", "n": "4", "k": "4", "dtype": "float32"}
+    assert (row.published, row.unit, row.fitted, row.comment) == (1.5, "s", "X", "why")
+    assert csv({})[0].fitted == ""
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"published": "fast"}, "line 2: published must be a number above zero, not 'fast'"),
+        ({"published": "-1"}, "line 2: published must be a number above zero"),
+        ({"published": "inf"}, "line 2: published must be a number above zero"),
+        ({"machine": " "}, "line 2: machine is empty"),
+        ({"source": ""}, "line 2: source is empty"),
+        ({"parameters": "m=4; n"}, "line 2: parameters must read name=value.*not 'n'"),
+        ({"parameters": "m=4; m=5"}, "line 2: parameters give m twice"),
+    ],
+)
+def test_what_is_wrong_is_said_with_line_and_field(csv, change, says):
+    with pytest.raises(RowError, match=says):
+        csv(change)
+
+
+def test_columns_must_be_there(csv, tmp_path):
+    with pytest.raises(RowError, match="line 1: the header lacks unit, url"):
+        csv({}, header=tuple(name for name in REQUIRED if name not in ("unit", "url")))
+    path = tmp_path / "long.csv"
+    path.write_text(",".join(REQUIRED) + "\n" + ",".join(["1"] * 11) + "\n", encoding="utf-8")
+    with pytest.raises(RowError, match="line 2: there are more fields than the header names"):
+        read_rows(path)
+
+
+def test_an_id_occurs_once(csv):
+    with pytest.raises(RowError, match="line 3: id 'a' occurs twice"):
+        csv({}, {})
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"workload": "matmull"}, "row a: no workload is called 'matmull'; there is matmul"),
+        ({"machine": "9x-v100"}, "row a .matmul.: no machine is called '9x-v100'"),
+        ({"parameters": "m=4; n=4; dtype=float32"}, "row a .matmul.: it needs the parameter k"),
+        ({"parameters": "m=4.5; n=4; k=4; dtype=float32"}, "m must be a whole number, not 4.5"),
+        ({"parameters": "m=x; n=4; k=4; dtype=float32"}, "m must be a number, not 'x'"),
+        ({"parameters": "m=4; n=4; k=4; dtype=int3"}, "dtype must be float32 or .*, not 'int3'"),
+        ({"parameters": GOOD["parameters"] + "; kk=4"}, "matmul knows no parameter kk"),
+        ({"unit": "images/s"}, "this workload has no result in 'images/s'"),
+        ({"unit": "furlongs"}, "this workload has no result in 'furlongs'"),
+    ],
+)
+def test_what_cannot_be_simulated_is_said(csv, change, says):
+    with pytest.raises(RowError, match=says):
+        predict(csv(change)[0])

@@ -41,7 +41,10 @@ TOPO = (
     "payload as NCCL reckons with, https://github.com/NVIDIA/nccl/blob/"
     "069a3d4f95ca488dc63ba7ae659a2db77942a62e/src/graph/topo.h"
 )
-ASSUMED_LATENCY = "kernel latency assumed"
+KERNEL_LATENCY = (
+    "kernel latency: that of an empty kernel, about 3 µs, "
+    "https://forums.developer.nvidia.com/t/too-much-time-for-kernel-launch-latency/233645"
+)
 
 # --- Accelerators ---------------------------------------------------------------------------------
 
@@ -54,7 +57,7 @@ I7_6700K = Accelerator(
     kernel_latency_s=1 * MICRO,
     source="4 cores at 4.0 GHz (silentpcreview.com/Intel_Core_i7-6700K, 2015); two channels of "
     "DDR4-2133, up to 64 GB (notebookinfo.de, Intel Core i7-6700K, 2015); rates follow from these; "
-    + ASSUMED_LATENCY,
+    + KERNEL_LATENCY,
 )
 TITAN_X = Accelerator(
     "GeForce GTX Titan X",
@@ -63,7 +66,7 @@ TITAN_X = Accelerator(
     memory_bytes=12 * 10**9,
     source="7 and 0.2 TFLOPS: https://ocaholic.ch/modules/news/article.php?storyid=12063 (2015); "
     "the rest: https://hothardware.com/reviews/nvidia-geforce-gtx-titan-x-review-efficient-powerful"
-    " (2015); " + ASSUMED_LATENCY,
+    " (2015); " + KERNEL_LATENCY,
     multiprocessors=24,
 )
 TITAN_X_PASCAL = Accelerator(
@@ -72,7 +75,7 @@ TITAN_X_PASCAL = Accelerator(
     memory_bytes_per_s=480 * GIGA,
     memory_bytes=12 * 10**9,
     source="https://gamersnexus.net/news-pc/2523-nvidia-gp102-titan-x-specs-announced (2016), "
-    "which gives no fp64 and marks the 28 multiprocessors with '?'; " + ASSUMED_LATENCY,
+    "which gives no fp64 and marks the 28 multiprocessors with '?'; " + KERNEL_LATENCY,
     multiprocessors=28,
 )
 K80 = Accelerator(
@@ -83,7 +86,7 @@ K80 = Accelerator(
     source="half of the board's 8.74 and 2.91 TFLOPS at 875 MHz: AnandTech, NVIDIA Launches Tesla "
     "K80 (2014), http://www.foruma.anandtech.com/show/8729/nvidia-launches-tesla-k80-gk210-gpu; "
     "240 GB/s: https://cnews.cz/clanky/nvidia-uvadi-nove-gpu-generace-kepler-gk210-bezi-v-dualni-"
-    "karte-tesla-k80/ (2014); 13 SMX: Jouppi et al. 2017, arXiv 1704.04760; " + ASSUMED_LATENCY,
+    "karte-tesla-k80/ (2014); 13 SMX: Jouppi et al. 2017, arXiv 1704.04760; " + KERNEL_LATENCY,
     multiprocessors=13,
 )
 # The 21.2 and 18.7 TFLOPS of the P100 in fp16 also sum in fp16, which PyTorch's products do not.
@@ -92,7 +95,7 @@ P100 = Accelerator(
     {"float32": 10.6 * TERA, "float64": 5.3 * TERA},
     memory_bytes_per_s=720 * GIGA,
     memory_bytes=16 * 10**9,
-    source=f"{AMPERE}; {ASSUMED_LATENCY}",
+    source=f"{AMPERE}; {KERNEL_LATENCY}",
     multiprocessors=56,
 )
 P100_PCIE = Accelerator(
@@ -101,7 +104,7 @@ P100_PCIE = Accelerator(
     memory_bytes_per_s=720 * GIGA,
     memory_bytes=16 * 10**9,
     source="https://tech4gamers.com/nvidia-tesla-p100-will-be-available-in-two-variants-of-16gb-"
-    "12gb-hbm2/ (2016); multiprocessors as of the SXM2 card; " + ASSUMED_LATENCY,
+    "12gb-hbm2/ (2016); multiprocessors as of the SXM2 card; " + KERNEL_LATENCY,
     multiprocessors=56,
 )
 P40 = Accelerator(
@@ -110,7 +113,7 @@ P40 = Accelerator(
     memory_bytes_per_s=346 * GIGA,
     memory_bytes=24 * 10**9,
     source="rates and 30 multiprocessors: https://sysrqmts.com/gpus/nvidia/tesla/p40; memory: "
-    "https://omegaco.ae/shop/gpu-cards-edge-ai/nvidia-p40; " + ASSUMED_LATENCY,
+    "https://omegaco.ae/shop/gpu-cards-edge-ai/nvidia-p40; " + KERNEL_LATENCY,
     multiprocessors=30,
 )
 V100 = Accelerator(
@@ -118,7 +121,7 @@ V100 = Accelerator(
     {"float32": 15.7 * TERA, "float16": 125 * TERA, "float64": 7.8 * TERA},
     memory_bytes_per_s=900 * GIGA,
     memory_bytes=16 * 10**9,
-    source=f"{AMPERE}; {ASSUMED_LATENCY}",
+    source=f"{AMPERE}; {KERNEL_LATENCY}",
     multiprocessors=80,
 )
 V100_32GB = Accelerator(
@@ -126,7 +129,7 @@ V100_32GB = Accelerator(
     V100.flops_per_s,
     memory_bytes_per_s=V100.memory_bytes_per_s,
     memory_bytes=32 * 10**9,
-    source=f"as the SXM2 card: {AMPERE}; {ASSUMED_LATENCY}",
+    source=f"as the SXM2 card: {AMPERE}; {KERNEL_LATENCY}",
     multiprocessors=80,
 )
 V100_PCIE = Accelerator(
@@ -134,7 +137,7 @@ V100_PCIE = Accelerator(
     {"float32": 14 * TERA, "float16": 112 * TERA, "float64": 7 * TERA},
     memory_bytes_per_s=900 * GIGA,
     memory_bytes=16 * 10**9,
-    source=f"{VOLTA}; {ASSUMED_LATENCY}",
+    source=f"{VOLTA}; {KERNEL_LATENCY}",
     multiprocessors=80,
 )
 # GeForce cards of this age sum products of fp16 in fp32 at half of the rate that is advertised.
@@ -144,7 +147,7 @@ RTX_3090 = Accelerator(
     memory_bytes_per_s=936 * GIGA,
     memory_bytes=24 * 10**9,
     source="https://holynerdvana.blogspot.com/2022/10/nvidia-geforce-rtx-3090-specifications.html "
-    "(2022); " + ASSUMED_LATENCY,
+    "(2022); " + KERNEL_LATENCY,
     multiprocessors=82,
 )
 RTX_3090_TI = Accelerator(
@@ -154,7 +157,7 @@ RTX_3090_TI = Accelerator(
     memory_bytes=24 * 10**9,
     source="rates and memory: https://github.com/mli/transformers-benchmarks, micro_bench.ipynb; "
     "multiprocessors: https://www.tweaktown.com/news/84164/nvidia-geforce-rtx-3090-ti-full-specs-"
-    "price-performance-details/index.html; " + ASSUMED_LATENCY,
+    "price-performance-details/index.html; " + KERNEL_LATENCY,
     multiprocessors=84,
 )
 RTX_4090 = Accelerator(
@@ -170,7 +173,7 @@ RTX_4090 = Accelerator(
     memory_bytes=24 * 10**9,
     source="NVIDIA Ada GPU Architecture white paper 2.1, appendix A, table 2, https://images.nvidia"
     ".com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf; tf32, fp64 and 24 GB: "
-    "https://waredb.com/processor/nvidia-geforce-rtx-4090; " + ASSUMED_LATENCY,
+    "https://waredb.com/processor/nvidia-geforce-rtx-4090; " + KERNEL_LATENCY,
     multiprocessors=128,
 )
 _A100_RATES = {
@@ -182,14 +185,14 @@ _A100_RATES = {
 }
 _A100_CARDS = (
     "https://www.thundercompute.com/blog/nvidia-a100-specs-full-guide (2026); rates, the same on "
-    f"all cards: {AMPERE}; {ASSUMED_LATENCY}"
+    f"all cards: {AMPERE}; {KERNEL_LATENCY}"
 )
 A100 = Accelerator(
     "A100-SXM4-40GB",
     _A100_RATES,
     memory_bytes_per_s=1555 * GIGA,
     memory_bytes=40 * 10**9,
-    source=f"{AMPERE}; {ASSUMED_LATENCY}",
+    source=f"{AMPERE}; {KERNEL_LATENCY}",
     multiprocessors=108,
 )
 A100_80GB = Accelerator(
@@ -229,7 +232,7 @@ H100 = Accelerator(
     memory_bytes_per_s=3350 * GIGA,
     memory_bytes=80 * 10**9,
     source=f"{_H100_TABLE}; tf32, fp16 and bf16 without sparsity: "
-    f"https://glennklockwood.com/garden/processors/h100; {ASSUMED_LATENCY}",
+    f"https://glennklockwood.com/garden/processors/h100; {KERNEL_LATENCY}",
     multiprocessors=132,
 )
 H100_PCIE = Accelerator(
@@ -243,7 +246,7 @@ H100_PCIE = Accelerator(
     },
     memory_bytes_per_s=2000 * GIGA,
     memory_bytes=80 * 10**9,
-    source=f"{_H100_TABLE}; tf32, fp16 and bf16 without sparsity: {BEKMAN}; {ASSUMED_LATENCY}",
+    source=f"{_H100_TABLE}; tf32, fp16 and bf16 without sparsity: {BEKMAN}; {KERNEL_LATENCY}",
     multiprocessors=114,
 )
 H200 = Accelerator(
@@ -258,7 +261,7 @@ H200 = Accelerator(
     memory_bytes_per_s=4800 * GIGA,
     memory_bytes=141 * 10**9,
     source=f"{BEKMAN} ('the same as H100 but has 141GB … @4.8TBps'), so with the H100's fp64 and "
-    f"multiprocessors; {ASSUMED_LATENCY}",
+    f"multiprocessors; {KERNEL_LATENCY}",
     multiprocessors=132,
 )
 ACCELERATORS = {
@@ -344,7 +347,11 @@ NETWORKS = {
 
 # --- Hosts ----------------------------------------------------------------------------------------
 
-_DISPATCH = "dispatch assumed: the order of magnitude of eager PyTorch on a server"
+_DISPATCH = (
+    "dispatch assumed, among published ones: 4.3 to 10.4 µs an operation on a desktop "
+    "(https://github.com/mli/transformers-benchmarks), 5 to 20 µs a launch in profiles "
+    "(https://github.com/facebookresearch/HolisticTraceAnalysis)"
+)
 XEON = Host("Xeon server", source=_DISPATCH)
 XEON_E5_2698 = Host(
     "2 x Xeon E5-2698 v4", cores=2 * 20, source=f"DGX-1: dual Xeon, 20 cores each; {_DISPATCH}"

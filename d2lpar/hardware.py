@@ -123,7 +123,7 @@ class Host:
     name: str
     dispatch_s: float = 7 * MICRO
     view_s: float = 2 * MICRO
-    source: str = "assumed, not measured: the order of magnitude of eager PyTorch on a server"
+    source: str = "dispatch assumed: the order of magnitude of eager PyTorch"
     cores: int | None = None
     flops_per_s: float | None = None
     memory_bytes_per_s: float | None = None

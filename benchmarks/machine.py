@@ -3,7 +3,7 @@
 import platform
 from importlib.metadata import version
 
-from d2lpar import system
+from d2lpar.machines import system
 
 
 def this_machine() -> str:

@@ -11,8 +11,8 @@ import importlib
 from .devices import devices  # at once, or the module of the same name would take its place
 
 _HOME = {
-    "calibrate": "calibration",
-    "Calibration": "calibration",
+    "calibrate": "machines.calibration",
+    "Calibration": "machines.calibration",
     "doctor": "diagnosis",
     "fashion_mnist": "data",
     "DataError": "data",

@@ -51,7 +51,7 @@ def _doctor(arguments: list[str]) -> None:
 
 
 def _calibrate(arguments: list[str]) -> None:
-    from . import calibration
+    from .machines import calibration
 
     parser = _parser("calibrate")
     parser.add_argument(
@@ -66,7 +66,8 @@ def _calibrate(arguments: list[str]) -> None:
 
 
 def _machines(arguments: list[str]) -> None:
-    from . import machines, report
+    from . import machines
+    from .machines import named, report
 
     parser = _parser("machines")
     parser.add_argument("name", nargs="?", help="a machine or a file: show it with its sources")
@@ -75,7 +76,7 @@ def _machines(arguments: list[str]) -> None:
         print("\n".join(report.machine_lines(machines.machine(name))))
         return
     print("\n".join(report.catalogue_lines(machines.CATALOGUE.values())))
-    print(f"\nFewer accelerators: 1x-k80. Clusters: {machines.EXAMPLE_CLUSTER}; networks are")
+    print(f"\nFewer accelerators: 1x-k80. Clusters: {named.EXAMPLE_CLUSTER}; networks are")
     print(f"{', '.join(machines.NETWORKS)}.")
 
 

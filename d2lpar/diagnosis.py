@@ -12,7 +12,8 @@ from pathlib import Path
 
 import torch
 
-from . import calibration, download, machines, system
+from . import download, machines
+from .machines import calibration, system
 
 OLDEST_TORCH = (2, 10)  # the first that registers a device backend written in Python
 LEAST_DISK_BYTES = 10**9

@@ -7,9 +7,8 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .spans import MemorySample, Span
-from .timeline import Timeline
-from .trace import TraceWriter
+from .timeline import MemorySample, Span, Timeline
+from .timeline.trace import TraceWriter
 
 
 class LongTimeline(Timeline):

@@ -15,9 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import d2lpar as par
-from d2lpar import calibration, machines, probes, system
-from d2lpar.calibration import Calibration, Gpu
-from d2lpar.probes import Reading, Stopwatch
+from d2lpar import machines
+from d2lpar.machines import calibration, probes, system
+from d2lpar.machines.calibration import Calibration, Gpu
+from d2lpar.machines.probes import Reading, Stopwatch
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import d2lpar as par
-from d2lpar import catalogue, checks
+from d2lpar import checks
+from d2lpar.machines import catalogue
 
 SOLUTIONS = Path(__file__).parents[1] / "notebooks" / "solutions"
 EXERCISES = {

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from d2lpar import calibration, cli, machines, probes
+from d2lpar import cli, machines
+from d2lpar.machines import calibration, probes
 
 ROOT = Path(__file__).parents[1]
 

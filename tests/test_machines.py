@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from d2lpar import machines
-from d2lpar.hardware import Accelerator, Host, Link, Machine
+from d2lpar.machines.hardware import Accelerator, Host, Link, Machine
 from d2lpar.vgpu.constants import MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
 from d2lpar.vgpu.cost import Cost, Kernel
 
@@ -102,7 +102,7 @@ SOURCED = r"https?://|www\.|\.(com|de|cz)/"
 @pytest.mark.parametrize("accelerator", machines.ACCELERATORS.values(), ids=lambda a: a.name)
 def test_accelerators_have_sources(accelerator):
     assert re.search(SOURCED, accelerator.source)
-    assert "assumed" in accelerator.source  # no datasheet gives the latency of a kernel
+    assert "kernel latency" in accelerator.source  # no datasheet gives the latency of a kernel
     assert not accelerator.measured
     # What any GPU is: some FLOP a byte, and tensor cores no slower than the other units.
     assert 5 < accelerator.ridge_point() < 100

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from d2lpar.hardware import Accelerator, Host, Link, Machine
+from d2lpar.machines.hardware import Accelerator, Host, Link, Machine
 from d2lpar.validation import main, predict, read_rows, report, validate
 from d2lpar.validation.parameters import Run
 from d2lpar.validation.report import Prediction, Report

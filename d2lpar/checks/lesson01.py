@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from .. import machines
-from ..hardware import Accelerator
+from ..machines.hardware import Accelerator
 from ..simulation import simulate
 from ..vgpu.syncs import syncs
 from .verdict import Wrong, exercise

@@ -7,7 +7,7 @@ catalogue itself need no entry.
 from __future__ import annotations
 
 from .. import machines
-from ..hardware import Machine
+from ..machines.hardware import Machine
 
 # Eight GPUs a node; EFA v1 is 4 ports of 100 Gbit/s, EFA v2 together 3.2 Tbit/s (Bekman).
 NAMES = {

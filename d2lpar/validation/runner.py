@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ..hardware import Machine
+from ..machines.hardware import Machine
 from . import boxes
 from .parameters import Parameters, Run
 from .report import Prediction, Report

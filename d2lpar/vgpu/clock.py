@@ -14,8 +14,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from ..machines import Link, Machine
-from ..spans import MemorySample, Span
-from ..timeline import Timeline
+from ..timeline import MemorySample, Span, Timeline
 from .calendar import Resource
 from .routes import Port, hops
 from .schedule import Schedule, Work

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ... import collective_cost as cost
-from ...hardware import Machine
+from ...machines.hardware import Machine
 from ..parameters import Parameters, Run
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from ...hardware import Machine
+from ...machines.hardware import Machine
 from ..parameters import Parameters, Run
 from .measuring import DTYPES, gpus, mean_s, seconds
 

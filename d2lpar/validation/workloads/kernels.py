@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ...hardware import Machine
+from ...machines.hardware import Machine
 from ..parameters import Parameters, Run
 from .measuring import DTYPES, gpus, mean_s, seconds
 

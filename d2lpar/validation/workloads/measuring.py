@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from ... import simulation
-from ...hardware import Machine
+from ...machines.hardware import Machine
 from ...vgpu import runtime
 
 MEMORY_BYTES = 10**13

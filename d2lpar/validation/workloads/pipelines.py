@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ...hardware import Machine
+from ...machines.hardware import Machine
 from ..parameters import Parameters, Run
 from .measuring import gpus, seconds
 from .networks import network

@@ -10,7 +10,7 @@ import torch
 
 from ... import collective_cost as cost
 from ... import scaling
-from ...hardware import GIGA, Machine
+from ...machines.hardware import GIGA, Machine
 from ..parameters import Parameters, Run
 from .training import OPTIMIZERS, on_gpu, training_step
 

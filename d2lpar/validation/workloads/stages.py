@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ...hardware import Machine
+from ...machines.hardware import Machine
 from .measuring import gpus, synchronized_s
 from .networks import network
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from ...hardware import Machine
+from ...machines.hardware import Machine
 from ..parameters import Parameters, Run
 from .measuring import gpus, seconds, tf32
 from .networks import network

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ... import collective_cost as cost
-from ...hardware import Machine
+from ...machines.hardware import Machine
 from ...vgpu.cost import traffic
 from ..parameters import Parameters, Run
 from .measuring import gpus, seconds

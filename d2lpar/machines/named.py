@@ -8,29 +8,10 @@ import os
 import re
 from dataclasses import replace
 
-from . import calibration, machine_files
+from . import calibration, files
 from .calibration import Calibration
-from .catalogue import A100, ACCELERATORS, CATALOGUE, DEFAULT, H100, NETWORKS, V100
-from .hardware import Accelerator, Host, Link, Machine
-
-__all__ = [
-    "A100",
-    "ACCELERATORS",
-    "CATALOGUE",
-    "DEFAULT",
-    "H100",
-    "NETWORKS",
-    "V100",
-    "Accelerator",
-    "Host",
-    "Link",
-    "Machine",
-    "Named",
-    "load",
-    "machine",
-    "save",
-    "this_machine",
-]
+from .catalogue import CATALOGUE, DEFAULT, NETWORKS
+from .hardware import Machine
 
 Named = str | os.PathLike | Machine | Calibration | None
 THIS_MACHINE = calibration.NAME
@@ -44,7 +25,7 @@ _CLUSTER = re.compile(
 _IN_NODES = re.compile(r"\d+x\d+x-")
 _COUNTED = re.compile(r"(?P<count>\d+)x-(?P<kind>.+)")
 
-load, save = machine_files.load, machine_files.save
+load, save = files.load, files.save
 
 
 def machine(which: Named = None) -> Machine:

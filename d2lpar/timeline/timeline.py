@@ -12,8 +12,6 @@ from . import critical_path, totals, trace
 from .intervals import common_s, length_s, union
 from .spans import MemorySample, Span
 
-__all__ = ["MemorySample", "Span", "Timeline"]
-
 COMMUNICATION = ("copy", "collective")
 MEASURED = "measured"
 STARTING_S = 10e-6  # what lies between a real kernel's launch or predecessor and its start

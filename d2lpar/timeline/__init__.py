@@ -1,0 +1,6 @@
+"""Timelines: spans of work, what they add up to, and their traces in Chrome's format; no torch."""
+
+from .spans import MemorySample, Span
+from .timeline import MEASURED, Timeline
+
+__all__ = ["MEASURED", "MemorySample", "Span", "Timeline"]

@@ -58,6 +58,10 @@ def returns_a_tensor(step, batches):
     return sum(step(X, y).detach() for X, y in batches) / len(batches)
 
 
+def stacks_in_a_list(step, batches):
+    return torch.tensor([step(X, y) for X, y in batches]).mean().item()
+
+
 def only_the_last(step, batches):
     return [step(X, y) for X, y in batches][-1].item()
 
@@ -70,7 +74,7 @@ def calls_twice(step, batches):
     ("exercise", "answer", "reason"),
     [
         ("linear_intensity", forgets_the_weights, "expected"),
-        ("linear_intensity", counts_a_product_as_one, "expected"),
+        ("linear_intensity", counts_a_product_as_one, "2 FLOP"),
         ("linear_intensity", always_four_bytes, "512, 10, 2"),
         ("linear_intensity", the_other_way_round, "each once"),
         ("batch_at_ridge", weights_alone, "ridge"),
@@ -78,7 +82,8 @@ def calls_twice(step, batches):
         ("batch_at_ridge", one_too_many, "expected"),
         ("mean_loss", reads_every_loss, "waited 3 times"),
         ("mean_loss", returns_the_sum, "expected"),
-        ("mean_loss", returns_a_tensor, "expected"),
+        ("mean_loss", returns_a_tensor, ".item()"),
+        ("mean_loss", stacks_in_a_list, "waited 3 times"),
         ("mean_loss", only_the_last, "expected"),
         ("mean_loss", calls_twice, "once for each"),
     ],

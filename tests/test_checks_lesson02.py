@@ -42,6 +42,10 @@ def times_the_warm_up_too(work, device):
     return now_s(device) - start_s
 
 
+def measures_many_times(work, device):
+    return par.measure(work, devices=device).median_s
+
+
 def in_milliseconds(work, device):
     vgpu(device).synchronize(device)
     return 1e3 * synchronises_after_only(work, device)
@@ -103,18 +107,38 @@ def in_order_of_names(seconds, needs):
     return max(ends_s.values())
 
 
+def expects_needs_first(seconds, needs):
+    ends_s = {}
+    for name in seconds:
+        ends_s[name] = seconds[name] + max((ends_s[n] for n in needs[name]), default=0)
+    return max(ends_s.values())
+
+
+def fetches_everything_first(batches, work, device):
+    """Plausible: right and safe, but the first batch waits for the copy of the last."""
+    side = vgpu(device).Stream(device)
+    with vgpu(device).stream(side):
+        fetched = [X.to(device, non_blocking=True) for X in batches]
+    vgpu(device).current_stream(device).wait_stream(side)
+    for X in fetched:
+        X.record_stream(vgpu(device).current_stream(device))
+    return [work(X) for X in fetched]
+
+
 @pytest.mark.parametrize(
     ("exercise", "answer", "reason"),
     [
         ("timed", never_synchronises, "before the work was done"),
+        ("timed", measures_many_times, "one call of work(), got 6"),
         ("timed", synchronises_before_only, "before the work was done"),
         ("timed", synchronises_after_only, "queued earlier"),
-        ("timed", times_the_warm_up_too, "done twice"),
+        ("timed", times_the_warm_up_too, "one call of work(), got 2"),
         ("timed", in_milliseconds, "expected"),
         ("timed", lambda *_: None, "number of seconds"),
         ("prefetch", one_after_the_other, "at most"),
         ("prefetch", non_blocking_on_one_stream, "at most"),
         ("prefetch", waits_for_everything, "at most"),
+        ("prefetch", fetches_everything_first, "its own copy only"),
         ("prefetch", does_not_wait, "happen to be right"),
         ("prefetch", loses_the_last, "list of 5"),
         ("prefetch", turns_them_round, "in order"),
@@ -123,6 +147,7 @@ def in_order_of_names(seconds, needs):
         ("shortest", longest_operation, "expected"),
         ("shortest", direct_needs_only, "expected"),
         ("shortest", in_order_of_names, "expected"),
+        ("shortest", expects_needs_first, "any order"),
     ],
 )
 def test_wrong_answers_are_told_what_is_wrong(exercise, answer, reason):

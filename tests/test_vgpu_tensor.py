@@ -477,3 +477,16 @@ def test_what_torch_compile_makes_runs_on_virtual_devices(gpus):
     x = torch.arange(3.0)
     for _ in range(2):
         assert_close(on_host(compiled(x.to(gpus[0]))), x.sin() + 1)
+
+
+@pytest.mark.parametrize("name", ["tensor", "as_tensor"])
+def test_lists_of_numbers_on_a_device_become_tensors(gpus, name):
+    make = getattr(torch, name)
+    numbers = [torch.tensor(float(i), dtype=torch.float64, device=gpus[0]) for i in range(3)]
+    on_host = make(numbers)
+    assert on_host.device.type == "cpu"
+    assert on_host.dtype == torch.float64
+    assert on_host.tolist() == [0, 1, 2]
+    assert make([numbers, numbers], device=gpus[1]).tolist() == [[0, 1, 2]] * 2
+    with pytest.raises(TypeError):
+        make(["no number"])

@@ -22,11 +22,15 @@ def linear_intensity(answer: Callable[[int, int, int, int], float]) -> str:
     for n, inputs, outputs, bytes_each in ((1, 800, 128, 4), (256, 800, 128, 4), (64, 512, 10, 2)):
         expected = _intensity(n, inputs, outputs, bytes_each)
         got = answer(n, inputs, outputs, bytes_each)
-        if not isinstance(got, (int, float)) or not math.isclose(got, expected, rel_tol=1e-6):
+        call = f"linear_intensity({n}, {inputs}, {outputs}, {bytes_each})"
+        if not isinstance(got, (int, float)):
+            raise Wrong(f"{call}: expected the number {expected:.4g}, got {got!r}")
+        if math.isclose(2 * got, expected, rel_tol=1e-6):
+            raise Wrong(f"{call}: expected {expected:.4g}, got half: a multiply-and-add is 2 FLOP")
+        if not math.isclose(got, expected, rel_tol=1e-6):
             raise Wrong(
-                f"linear_intensity({n}, {inputs}, {outputs}, {bytes_each}): expected "
-                f"{expected:.4g}, got {got!r}. Bytes: the input, the output, the weight and the "
-                "bias, each once"
+                f"{call}: expected {expected:.4g}, got {got:.4g}. Bytes: the input, the output, "
+                "the weight and the bias, each once"
             )
     return "FLOP and bytes of a linear layer"
 
@@ -67,7 +71,9 @@ def mean_loss(answer: Callable[[Callable, Sequence], float]) -> str:
         if seen != batches:
             raise Wrong(f"expected step(X, y) once for each of {count} batches, in order")
         expected = sum(i * i for i in range(count)) / count
-        if not isinstance(got, float) or not math.isclose(got, expected, rel_tol=1e-5):
+        if not isinstance(got, float):
+            raise Wrong(f"expected a Python float, got {got!r}: call .item() once, at the end")
+        if not math.isclose(got, expected, rel_tol=1e-5):
             raise Wrong(f"losses 0, 1, 4, … of {count} batches: expected {expected:g}, got {got!r}")
         if len(waits) > 1:
             raise Wrong(

@@ -21,17 +21,23 @@ def timed(answer: Callable[[Callable[[], object], torch.device], float]) -> str:
     """`timed(work, device)`: seconds that `work()` takes, and nothing else."""
     with simulate(machines.DEFAULT, 1) as (device,):
         x = torch.empty(2000, 2000, device=device)
+        calls = 0
 
         def work() -> None:
+            nonlocal calls
+            calls += 1
             for _ in range(20):
                 x.mm(x)
 
         expected_s = _seconds(work, device)
         for _ in range(50):
             x.mm(x)  # queued earlier: not part of what is timed
+        calls = 0
         got_s = answer(work, device)
         if not isinstance(got_s, (int, float)):
             raise Wrong(f"expected a number of seconds, got {got_s!r}")
+        if calls != 1:
+            raise Wrong(f"expected one call of work(), got {calls}")
         if got_s < expected_s / ROOM:
             raise Wrong(
                 f"expected {expected_s:.4f} s, got {got_s:.4f} s: the clock was stopped before the "
@@ -40,7 +46,7 @@ def timed(answer: Callable[[Callable[[], object], torch.device], float]) -> str:
         if got_s > expected_s * ROOM:
             raise Wrong(
                 f"expected {expected_s:.4f} s, got {got_s:.4f} s: that includes work that was "
-                "queued earlier, or that was done twice. Synchronise before you start the clock"
+                "queued earlier. Synchronise before you start the clock"
             )
     return "the time of the work, without what was queued before it"
 
@@ -67,7 +73,8 @@ def _check_overlap(answer: Callable, size: int, products: int) -> None:
         there = torch.empty(size, size, device=device)
         compute_s = _seconds(lambda: [work(there) for _ in batches], device)
         copy_s = _seconds(lambda: [X.to(device, non_blocking=True) for X in batches], device)
-        took_s = _seconds(lambda: answer(batches, work, device), device)
+        with hazards():  # the values were checked for these
+            took_s = _seconds(lambda: answer(batches, work, device), device)
     # The first batch has nothing to travel under.
     target_s = ROOM * max(compute_s, copy_s) + copy_s / len(batches)
     if took_s > target_s:
@@ -75,7 +82,8 @@ def _check_overlap(answer: Callable, size: int, products: int) -> None:
             f"{len(batches)} batches of {size} × {size}: computing takes {compute_s * 1e3:.1f} ms, "
             f"copying {copy_s * 1e3:.1f} ms, yours {took_s * 1e3:.1f} ms; expected at most "
             f"{target_s * 1e3:.1f} ms. Are the copies on a stream of their own, queued before the "
-            "work that they shall travel under, and does nothing make the host wait?"
+            "work that they shall travel under? Does each batch wait for its own copy only, and "
+            "nothing make the host wait?"
         )
 
 
@@ -106,10 +114,17 @@ def shortest(answer: Callable[[dict[str, float], dict[str, Iterable[str]]], floa
     """`shortest(seconds, needs)`: the least time of a graph, with places enough for everything."""
     for seconds, needs in _graphs():
         expected_s = _longest_path_s(seconds, needs)
-        got_s = answer(dict(seconds), {name: list(before) for name, before in needs.items()})
+        call = f"shortest({seconds}, {needs})"
+        try:
+            got_s = answer(dict(seconds), {name: list(before) for name, before in needs.items()})
+        except KeyError as error:
+            raise Wrong(
+                f"{call} raised KeyError: {error}. Operations come in any order: one may be listed "
+                "before those that it needs"
+            ) from None
         if not isinstance(got_s, (int, float)) or abs(got_s - expected_s) > 1e-6:
             raise Wrong(
-                f"shortest({seconds}, {needs}): expected {expected_s:g}, got {got_s!r}: an "
+                f"{call}: expected {expected_s:g}, got {got_s!r}: an "
                 "operation starts when the last one that it needs has ended"
             )
     return "the longest chain decides, whatever the number of devices"

@@ -140,7 +140,7 @@ class Calibration:
 
     def __str__(self) -> str:
         head = [
-            f"{self.processor}, {self.cores} cores, {self.threads} threads, "
+            f"{self.processor}, {self.cores} hardware threads, {self.threads} used, "
             f"{self.memory_bytes / 1e9:.1f} GB; torch {self.torch_version}; "
             f"measured {self.when} in {self.seconds:.1f} s"
         ]

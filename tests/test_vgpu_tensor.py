@@ -488,5 +488,5 @@ def test_lists_of_numbers_on_a_device_become_tensors(gpus, name):
     assert on_host.dtype == torch.float64
     assert on_host.tolist() == [0, 1, 2]
     assert make([numbers, numbers], device=gpus[1]).tolist() == [[0, 1, 2]] * 2
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="str"):
         make(["no number"])

@@ -952,3 +952,18 @@ def test_its_modules_import_downwards_only():
 def test_the_modules_do_not_hide_behind_the_functions():
     for name in plots.__all__:
         assert not isinstance(getattr(plots, name), types.ModuleType)
+
+
+def test_stored_pictures_keep_their_main_colours_exactly():
+    generator = np.random.default_rng(0)
+    pixels = np.full((60, 80, 4), 255, np.uint8)
+    pixels[10:30, 10:30, :3] = (0, 114, 178)
+    pixels[40:50, :, :3] = generator.integers(0, 256, (10, 80, 3))  # far more colours than are kept
+    image = Image.open(io.BytesIO(picture.encoded_to_stay(pixels))).convert("RGB")
+    assert len(image.getcolors()) <= picture.STORED_COLORS
+    assert image.getpixel((0, 0)) == (255, 255, 255)
+    assert image.getpixel((15, 15)) == (0, 114, 178)
+    kept = np.array([color for _, color in image.getcolors()])
+    before, after = pixels[40, :, :3].astype(int), np.asarray(image)[40].astype(int)
+    distances = np.square(before[:, None] - kept).sum(axis=2)
+    assert (np.square(before - after).sum(axis=1) == distances.min(axis=1)).all()

@@ -9,12 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import networkx
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 HOST = "host"
+
+_COPIES = {"_to_copy", "copy_", "_copy_from"}
+# They write their first argument without reading it.
+_OVERWRITE = {
+    *("copy_", "zero_", "fill_", "normal_", "uniform_", "random_", "bernoulli_", "exponential_"),
+    *("cauchy_", "geometric_", "log_normal_"),
+}
+
+Given = list[tuple[Any, object]]  # arguments of a schema, and their values
 
 
 @dataclass(frozen=True)
@@ -48,7 +58,7 @@ class Graph:
 
     @property
     def places(self) -> list[str]:
-        return sorted({node.place for node in self.nodes}, key=lambda p: (p != HOST, p))
+        return sorted({node.place for node in self.nodes}, key=lambda p: (p != HOST, len(p), p))
 
     def digraph(self) -> networkx.DiGraph:
         """The same as a networkx graph of node numbers, for its algorithms."""
@@ -103,17 +113,18 @@ class _Tracer(TorchDispatchMode):
         kwargs = kwargs or {}
         outputs = func(*args, **kwargs)
         if not _is_silent(func):
-            self._note(func, [*args, *kwargs.values()], outputs)
+            self._note(func, _given(func, args, kwargs), outputs)
         return outputs
 
-    def _note(self, func: torch._ops.OpOverload, arguments: list, outputs: object) -> None:
-        reads = list(_tensors(arguments))
+    def _note(self, func: torch._ops.OpOverload, given: Given, outputs: object) -> None:
+        name = func._schema.name.removeprefix("aten::")
+        reads = list(_tensors([value for a, value in given if not _is_overwritten(a, name)]))
+        written = list(_tensors([value for a, value in given if _is_written(a)]))
         results = list(_tensors([outputs]))
-        written = _written(func, arguments)
-        needed = {self._writer(t) for t in reads if not (_only_overwrites(func) and t is reads[0])}
+        needed = {self._writer(t) for t in reads}
         place = _place((written or results or reads or [torch.empty(0)])[0])
-        crosses = any(_place(t) != place for t in reads)
-        node = self._add(_name(func, crosses), place, is_copy=crosses)
+        is_copy = name in _COPIES and any(_place(t) != place for t in reads)
+        node = self._add("copy" if is_copy else name.strip("_"), place, is_copy=is_copy)
         for tensor in written:
             needed |= self._readers.get(self._storage(tensor), set())
         self.graph.edges |= {(other, node.number) for other in needed if other != node.number}
@@ -153,23 +164,20 @@ def _is_silent(func: torch._ops.OpOverload) -> bool:
     return is_view or schema.name.removeprefix("aten::").startswith(silent)
 
 
-def _name(func: torch._ops.OpOverload, crosses: bool) -> str:
-    return "copy" if crosses else func._schema.name.split("::")[1].strip("_")
+def _given(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Given:
+    """The arguments of the operation's schema that were given, and their values."""
+    arguments = func._schema.arguments
+    named = [(a, kwargs[a.name]) for a in arguments if a.name in kwargs]
+    return [*zip(arguments, args, strict=False), *named]
 
 
-def _only_overwrites(func: torch._ops.OpOverload) -> bool:
-    """Whether the first argument is written without having been read."""
-    return func._schema.name in ("aten::copy_", "aten::zero_", "aten::fill_")
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
 
 
-def _written(func: torch._ops.OpOverload, arguments: list) -> list[torch.Tensor]:
-    """The arguments that the operation changes in place."""
-    changed = [
-        value
-        for argument, value in zip(func._schema.arguments, arguments, strict=False)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
-    return list(_tensors(changed))
+def _is_overwritten(argument: Any, name: str) -> bool:
+    """Whether an argument of the operation `name` is written without having been read."""
+    return _is_written(argument) and (argument.is_out or name in _OVERWRITE)
 
 
 def _place(tensor: torch.Tensor) -> str:

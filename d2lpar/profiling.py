@@ -6,6 +6,7 @@ Only runs on a CPU were tried; traces of real GPUs were not.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -35,12 +36,21 @@ def record(
     synchronize(devices)
     with recording(MEASURED, keep=keep, to=to) as timeline:
         profiler = profile(activities=activities, profile_memory=on_gpu)
+        _start(profiler)
         try:
-            with profiler:
-                yield timeline
+            yield timeline
         finally:
+            profiler.stop()
             seen = Timeline.from_profiler(profiler)
             for span in seen.spans:
                 timeline.add(span)
             for sample in seen.memory:
                 timeline.add_memory(sample)
+
+
+def _start(profiler: profile) -> None:
+    with warnings.catch_warnings():
+        # torch 2.10 says so even of the first cycle, and there is no other here. Accumulating
+        # events would silence it, but parses all of them: that takes longer than all the rest.
+        warnings.filterwarnings("ignore", "Warning: Profiler clears events")
+        profiler.start()

@@ -55,7 +55,8 @@ def shape_only() -> Iterator[None]:
 def host_work(seconds: float, name: str) -> None:
     """Let simulated time pass on the host for work that is no tensor operation (loading data).
 
-    On real devices such work takes its own time: nothing happens.
+    On real devices such work takes its own time: nothing happens. Raises ValueError for a negative
+    number of seconds on virtual ones.
     """
     rt = runtime.running()
     if rt is not None:

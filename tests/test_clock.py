@@ -549,6 +549,15 @@ def toy(gpus):
         yield devices
 
 
+def test_other_types_are_made_on_the_host(toy):
+    there, here = torch.ones(8, dtype=torch.float16, device=toy[0]), torch.zeros(8)
+    with par.record() as timeline:
+        here.copy_(there)
+        there.copy_(here)
+    assert [span.bytes for span in timeline if span.kind == "copy"] == [16, 16]
+    assert here.tolist() == [1.0] * 8
+
+
 def test_a_product_lasts_as_long_as_the_roofline_says(toy):
     a = torch.ones(4, 8, device=toy[0])
     b = torch.ones(8, 2, device=toy[0])

@@ -154,6 +154,28 @@ def test_its_backward_is_a_product_for_each_gradient():
     assert (biases.flops, biases.bytes) == (0, dy.numel() * 4)
 
 
+def test_a_transposed_convolution_applies_its_kernels_to_what_comes_in():
+    x, weight, y = meta(16, 64, 14, 14), meta(64, 32, 4, 4), meta(16, 32, 28, 28)
+    how = ([2, 2], [1, 1], [1, 1], True, [0, 0], 1)
+    args = (x, weight, None, *how)
+    (forward,) = cost_of(aten.convolution.default, args, {}, y).kernels
+    args = (y, x, weight, [32], *how, [True, True, False])
+    cost = cost_of(aten.convolution_backward.default, args, {}, aten.convolution_backward(*args))
+    images, weights = cost.kernels
+    pixels = 16 * 14 * 14
+    assert forward.product == Product(32, pixels, 64 * 16, 1)
+    assert images.product == Product(64, pixels, 32 * 16, 1)
+    assert weights.product == Product(64, 32 * 16, pixels, 1)
+    assert forward.flops == images.flops == weights.flops == 2 * pixels * 64 * 32 * 16
+
+
+def test_no_images_are_convolved_both_ways(gpus):
+    x = torch.empty(0, 3, 8, 8, device=gpus[0], requires_grad=True)
+    weight = torch.ones(4, 3, 3, 3, device=gpus[0], requires_grad=True)
+    torch.conv2d(x, weight).sum().backward()
+    assert not weight.grad.any()
+
+
 def test_grouped_convolutions_are_bound_by_memory():
     cost = convolved(meta(16, 64, 28, 28), meta(64, 1, 3, 3), padding=1, groups=64)
     (kernel,) = cost.kernels

@@ -68,6 +68,23 @@ def test_what_is_only_overwritten_is_not_read():
     assert named_edges(graph) == {("ones 1", "copy 1")}
 
 
+def test_results_and_random_numbers_overwrite():
+    a, b = torch.ones(2, 2), torch.ones(2, 2)
+    with par.trace_graph(a=a, b=b) as graph:
+        target = torch.empty(2, 2)
+        torch.add(a, b, alpha=2, out=target)
+        torch.empty(2).normal_()
+    assert named_edges(graph) == {("a 1", "add 1"), ("b 1", "add 1")}
+    assert [node.name for node in graph.nodes] == ["a", "b", "add", "normal"]
+
+
+def test_a_number_of_the_host_makes_no_copy_of_an_operation():
+    v = torch.ones(2, device="vgpu:0")
+    with par.trace_graph(v=v) as graph:
+        v * torch.tensor(2.0)
+    assert [(n.name, n.is_copy) for n in graph.operations if n.place != "host"] == [("mul", False)]
+
+
 def test_copies_end_where_their_result_is():
     x = torch.ones(2)
     with par.trace_graph(x=x) as graph:

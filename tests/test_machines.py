@@ -52,6 +52,7 @@ def test_measured_rates_are_not_reduced_again():
         (BUS, "latency_s", -1.0),
         (BUS, "bytes_per_s", 0),
         (BUS, "bytes_per_s", "fast"),
+        (BUS, "payload_share", 1.5),
         (Host("toy"), "dispatch_s", -1.0),
         (Host("toy"), "view_s", float("nan")),
         (Host("toy"), "cores", True),

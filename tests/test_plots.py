@@ -652,6 +652,10 @@ def test_the_critical_path_runs_along_its_spans():
     assert not gantt(RUN).axes[0].lines
     part = gantt(RUN, critical_path=True, window_s=(2e-3, 6e-3)).axes[0].lines[0]
     np.testing.assert_allclose(part.get_xdata(), [0, 3, 3, 4], atol=1e-9)
+    beside = Timeline(CLOCK, [TimelineSpan("vgpu:0", 0, "compute", "mm", 0, 2e-3)])
+    beside.add(TimelineSpan("vgpu:1", 0, "compute", "mm", 1e-3, 3e-3))
+    [line] = gantt(beside, critical_path=True, window_s=(0, 0.5e-3)).axes[0].lines
+    assert not len(line.get_xdata())
 
 
 def test_memory_is_a_step_curve_a_device():

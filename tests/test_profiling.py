@@ -215,6 +215,7 @@ def quiet(monkeypatch):
     monkeypatch.setenv("KINETO_LOG_LEVEL", "99")
 
 
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")  # torch 2.10, at each start
 def test_a_real_profile_becomes_host_work(tmp_path):
     layer, x = torch.nn.Linear(16, 4), torch.rand(8, 16)
     with profile(activities=[ProfilerActivity.CPU]) as profiler:

@@ -120,6 +120,12 @@ def test_a_wait_on_another_stream_and_for_an_event(fresh_gpus):
     assert waits[0].seconds > 0 == waits[1].seconds
 
 
+def test_an_event_that_was_never_recorded_waits_for_nothing(fresh_gpus):
+    with par.syncs() as waits:
+        vgpu().Event().synchronize()
+    assert not waits
+
+
 def test_waits_are_added_up_by_place(fresh_gpus):
     a = torch.ones(4, device=GPU)
     with par.syncs() as waits:

@@ -11,6 +11,7 @@ from torch import nn
 
 import d2lpar as par
 from d2lpar import machines
+from d2lpar.vgpu import runtime
 
 GRANULE = 512
 BLOCK = 2 * 2**20
@@ -269,6 +270,7 @@ def test_statistics_count_what_was_given_out(fresh_gpus):
     kilo = rounded(4000)
     assert stats == {
         "active_bytes.all.current": kilo,
+        "active_bytes.all.peak": kilo + GRANULE,
         "allocated_bytes.all.allocated": kilo + GRANULE,
         "allocated_bytes.all.current": kilo,
         "allocated_bytes.all.freed": GRANULE,
@@ -340,6 +342,24 @@ def test_recorded_memory_is_free_when_the_other_stream_is_done(small):
     del kept
 
 
+def test_what_another_stream_still_uses_is_reserved(fresh_gpus):
+    side = torch.vgpu.Stream("vgpu:0")
+    x = torch.empty(8 * BLOCK, dtype=torch.uint8, device="vgpu:0")
+    big = torch.ones(2000, 2000)
+    with torch.vgpu.stream(side):
+        big = big.to("vgpu:0")
+        big @ big
+        x.add_(1)
+    before = torch.vgpu.memory_reserved()
+    x.record_stream(side)
+    del x
+    y = torch.empty(16 * BLOCK, dtype=torch.uint8, device="vgpu:0")
+    stats = torch.vgpu.memory_stats()
+    assert stats["active_bytes.all.current"] == held() + 8 * BLOCK > before
+    assert torch.vgpu.memory_reserved() >= stats["active_bytes.all.current"]
+    del y
+
+
 def test_memory_does_not_grow_with_tensors_that_cross_streams(fresh_gpus):
     side = torch.vgpu.Stream("vgpu:0")
     for _ in range(50):
@@ -349,3 +369,29 @@ def test_memory_does_not_grow_with_tensors_that_cross_streams(fresh_gpus):
             x.sum().item()
         x.record_stream(side)
     assert torch.vgpu.memory_stats()["active_bytes.all.current"] <= 3 * rounded(4000)
+
+
+# --- machines one after the other -----------------------------------------------------------------
+
+
+def test_a_machine_that_returns_has_its_limit_and_its_hazards_again(gpus):
+    small, large = machines.machine("1x-titan-x"), runtime.runtime()
+    side = torch.vgpu.Stream("vgpu:0")
+    torch.vgpu.set_per_process_memory_fraction(0.5)
+    try:
+        with runtime.returning():
+            runtime.start(small, torch.device("cpu"))
+            assert torch.vgpu.mem_get_info()[1] == 12 * 10**9
+        assert runtime.runtime() is large
+        assert torch.vgpu.mem_get_info()[1] == 16 * 10**9
+        assert large.memories[0].limit_bytes == 8 * 10**9
+    finally:
+        torch.vgpu.set_per_process_memory_fraction(1.0)
+    with par.hazards() as found:
+        x = torch.ones(1000, device="vgpu:0")
+        side.wait_stream(torch.vgpu.current_stream())
+        with torch.vgpu.stream(side):
+            x.sum()
+        del x
+        torch.ones(1000, device="vgpu:0")
+    assert [hazard.kind for hazard in found] == ["free"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 
 import torch
@@ -10,6 +9,7 @@ import torch.cuda.comm
 import torch.multiprocessing
 import torch.nn.parallel
 
+from ..vgpu import _torch
 from . import state
 from .devices import CUDA, inward, number
 from .patches import Patches
@@ -86,11 +86,10 @@ def _refuse_out(theirs: Callable, kwargs: dict) -> None:
 
 def _install_queries(patches: Patches) -> None:
     patches.replace(torch.accelerator, "current_accelerator", _current_accelerator)
-    for module in (torch._utils, sys.modules["torch.nn.parallel.data_parallel"]):
-        patches.replace(module, "_get_available_device_type", lambda: CUDA)
-    functions = sys.modules["torch.nn.parallel._functions"]
-    get_stream = functions._get_stream
-    patches.replace(functions, "_get_stream", lambda device: get_stream(inward(device)))
+    for module, name in _torch.DEVICE_TYPE_QUERIES:
+        patches.replace(module, name, lambda: CUDA)
+    get_stream = getattr(*_torch.STREAM_OF_COPIES)
+    patches.replace(*_torch.STREAM_OF_COPIES, lambda device: get_stream(inward(device)))
     patches.replace(torch.backends.cuda, "is_built", lambda: True)
     patches.replace(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..vgpu import saving
+from ..vgpu import _torch, saving
 from .devices import CUDA, VIRTUAL, inward, number
 from .patches import Patches
 
@@ -34,9 +34,9 @@ def install(patches: Patches) -> None:
     for module in (torch, torch.serialization):
         patches.replace(module, "save", forgetting_save)
     entry = (_BEFORE_VIRTUAL, tag, _restore)
-    registry = sorted([*torch.serialization._package_registry, entry], key=lambda entry: entry[0])
-    patches.set(torch.serialization, "_package_registry", registry)
-    patches.replace(torch.storage._StorageBase, "cuda", _storage_to_cuda)
+    registry = [*getattr(*_torch.STORAGE_REGISTRY), entry]
+    patches.set(*_torch.STORAGE_REGISTRY, sorted(registry, key=lambda entry: entry[0]))
+    patches.replace(_torch.StorageBase, "cuda", _storage_to_cuda)
 
 
 def _restore(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:

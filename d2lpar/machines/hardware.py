@@ -33,6 +33,11 @@ _positive = partial(
     problem="a number above zero",
     valid=lambda value: _is_number(value) and 0 < value < math.inf,
 )
+_fraction = partial(
+    _check,
+    problem="a number above zero, 1 at most",
+    valid=lambda value: _is_number(value) and 0 < value <= 1,
+)
 _not_negative = partial(
     _check,
     problem="a number from zero on",
@@ -102,7 +107,8 @@ class Link:
 
     def __post_init__(self) -> None:
         _not_negative(self.name, latency_s=self.latency_s)
-        _positive(self.name, bytes_per_s=self.bytes_per_s, payload_share=self.payload_share)
+        _positive(self.name, bytes_per_s=self.bytes_per_s)
+        _fraction(self.name, payload_share=self.payload_share)
 
     @property
     def payload_bytes_per_s(self) -> float:

@@ -304,8 +304,10 @@ def _accelerator_copies(
         yield f"{name} from device", lambda here=here: here.copy_(there, non_blocking=True)
     other = torch.zeros_like(there)
     yield "within device", lambda: other.copy_(there)
-    if torch.get_device_module(device).device_count() > 1:
-        peer = torch.empty_like(there, device=torch.device(device.type, (device.index or 0) + 1))
+    module = torch.get_device_module(device)
+    if module.device_count() > 1:
+        index = ((device.index or 0) + 1) % module.device_count()
+        peer = torch.empty_like(there, device=torch.device(device.type, index))
         yield "to peer", lambda: peer.copy_(there, non_blocking=True)
 
 

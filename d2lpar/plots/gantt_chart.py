@@ -323,12 +323,13 @@ def _draw_arrows(ax: Axes, spans, rows, scale: TimeScale) -> None:
 
 def _draw_chain(ax: Axes, chain, rows, scale: TimeScale) -> Line2D:
     """A line along the lower edges of the spans, and from each to the next."""
-    points = []
+    xs, ys = [], []
     for span in chain:
         y = rows.index((span.device, span.stream)) + BAR_HEIGHT / 2
-        points += [(scale.x(span.start_s), y), (scale.x(span.end_s), y)]
+        xs += [scale.x(span.start_s), scale.x(span.end_s)]
+        ys += [y, y]
     style = {"color": CHAIN_COLOR, "linewidth": 2.6, "label": texts.CRITICAL_PATH}
-    line = Line2D(*zip(*points, strict=True), solid_joinstyle="round", zorder=3, **style)
+    line = Line2D(xs, ys, solid_joinstyle="round", zorder=3, **style)
     ax.add_line(line)
     return Line2D([], [], **style)
 

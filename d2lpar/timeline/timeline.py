@@ -14,7 +14,9 @@ from .spans import MemorySample, Span
 
 COMMUNICATION = ("copy", "collective")
 MEASURED = "measured"
-STARTING_S = 10e-6  # what lies between a real kernel's launch or predecessor and its start
+STARTING_S = (
+    10e-6  # assumed: the most between a real kernel's launch, or predecessor, and its start
+)
 
 
 @dataclass

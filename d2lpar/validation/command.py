@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
-from .rows import PUBLISHED, RowError, read_rows
+from .rows import PUBLISHED, Row, RowError, read_rows
 from .runner import validate
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def main(argv: list[str] | None = None) -> int:
+    """Print the table; 1 if a bound is broken, 2 if the rows cannot be used."""
+    parser = argparse.ArgumentParser(prog="d2lpar validate", description=__doc__)
     parser.add_argument("--only", metavar="NAME", help="rows of one workload, or one row by its id")
     parser.add_argument(
         "--csv", type=Path, default=PUBLISHED, metavar="FILE", help="rows of another file"
     )
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Print the table; 1 if a bound is broken, 2 if the rows cannot be used."""
+    options = parser.parse_args(argv)
     try:
-        rows = read_rows(arguments.csv)
-        name = arguments.only
-        chosen = [r for r in rows if name is None or name in (r.workload, r.id)]
-        if not chosen:
-            raise RowError(f"{arguments.csv} has no row and no workload called {name!r}")
-        report = validate(chosen)
-    except (RowError, OSError) as error:
-        print(f"d2lpar validate: {error}")
+        report = validate(_chosen(options.csv, options.only))
+    except (RowError, OSError, ModuleNotFoundError) as error:
+        print(f"d2lpar validate: {error}", file=sys.stderr)
         return 2
     print(report.text())
     return 0 if report.holds else 1
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The subcommand by itself: `python -m d2lpar.validation`."""
-    parser = argparse.ArgumentParser(prog="d2lpar validate", description=__doc__)
-    add_arguments(parser)
-    return run(parser.parse_args(argv))
+def _chosen(file: Path, name: str | None) -> list[Row]:
+    """The rows of a workload, or the row of an id; None stands for all."""
+    rows = [r for r in read_rows(file) if name is None or name in (r.workload, r.id)]
+    if not rows:
+        raise RowError(f"{file} has no row and no workload called {name!r}")
+    return rows

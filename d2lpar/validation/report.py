@@ -14,6 +14,8 @@ WORST_GOAL = 0.30
 
 @dataclass(frozen=True)
 class Prediction:
+    """A row, and what the simulator makes of it, in the row's unit."""
+
     row: Row
     predicted: float
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable
 
 import torch
+import torch.nn.parallel.data_parallel
 import torch.utils._device
 
 make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
@@ -40,6 +42,11 @@ def decomposes(func: torch._ops.OpOverload) -> bool:
     """Whether torch defines the operation by others (it arrives whole only without autograd)."""
     key = "CompositeImplicitAutograd"
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+
+
+def cudnn_version() -> int | None:
+    """The version of cuDNN in this build of torch, whatever devices there are."""
+    return torch._C._cudnn.getVersionInt() if torch._C._has_cudnn else None
 
 
 # --- errors in a backward pass --------------------------------------------------------------------
@@ -105,6 +112,19 @@ def _refuse_old_graph(_: object) -> None:
         "give them gradients: call backward() first, or run the forward pass again"
     )
 
+
+# --- what virtual devices replace, and emulated ones again: modules and names ---------------------
+
+# The package holds functions of the same names as these two modules.
+_parallel_functions = sys.modules["torch.nn.parallel._functions"]
+data_parallel = sys.modules["torch.nn.parallel.data_parallel"]
+
+DEVICE_TYPE_QUERIES = [
+    (module, "_get_available_device_type") for module in (torch._utils, data_parallel)
+]
+STREAM_OF_COPIES = (_parallel_functions, "_get_stream")
+STORAGE_REGISTRY = (torch.serialization, "_package_registry")
+StorageBase = torch.storage._StorageBase
 
 # --- devices that torch is told without being asked -----------------------------------------------
 

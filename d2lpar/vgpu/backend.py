@@ -21,7 +21,6 @@ from collections.abc import Callable
 import torch
 import torch.autograd.graph
 import torch.nn.parallel.comm
-import torch.nn.parallel.data_parallel
 import torch.serialization
 import torch.utils.data.dataloader
 from torch.nn.parameter import (
@@ -213,11 +212,9 @@ def _replace_parallel() -> None:
     def available_type() -> str | None:
         return NAME if runtime.running() else torch_type()
 
-    # The package holds functions of the same names as these two modules.
-    data_parallel = sys.modules["torch.nn.parallel.data_parallel"]
-    for module in (torch._utils, data_parallel):
-        module._get_available_device_type = available_type
-    torch_apply = data_parallel.parallel_apply
+    for module, name in _torch.DEVICE_TYPE_QUERIES:
+        setattr(module, name, available_type)
+    torch_apply = _torch.data_parallel.parallel_apply
 
     @functools.wraps(torch_apply)
     def parallel_apply(modules, *args, **kwargs):
@@ -230,10 +227,9 @@ def _replace_parallel() -> None:
             for noted in notes:
                 runtime.runtime().lanes.replay(noted)
 
-    data_parallel.parallel_apply = parallel_apply
+    _torch.data_parallel.parallel_apply = parallel_apply
     torch.nn.parallel.parallel_apply = parallel_apply
-    functions = sys.modules["torch.nn.parallel._functions"]
-    functions._get_stream = _make_get_stream(functions._get_stream)
+    setattr(*_torch.STREAM_OF_COPIES, _make_get_stream(getattr(*_torch.STREAM_OF_COPIES)))
     threads = types.SimpleNamespace(Thread=_SameMachineThread, Lock=threading.Lock)
     sys.modules["torch.nn.parallel.parallel_apply"].threading = threads
 

@@ -42,12 +42,16 @@ def to_copy(tensor: torch.Tensor, **kwargs: object) -> torch.Tensor:
 
 
 def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """`target.copy_(source)`, either of them on the host or on any virtual device."""
+    """`target.copy_(source)`, either of them on the host or on any virtual device.
+
+    As in PyTorch's Copy.cu, another type is made before the way to a device, and after that back.
+    """
     rt = runtime()
     if not rt.shape_only:
         with _torch.as_plain_tensors():
             _values(target).copy_(_values(source))
-    _account_copy(rt, source, target, _size(target), non_blocking)
+    sent = target if isinstance(target, VirtualTensor) else source
+    _account_copy(rt, source, target, target.numel() * sent.element_size(), non_blocking)
     return target
 
 

@@ -152,30 +152,31 @@ def _product(packet: torch._ops.OpOverloadPacket, args: Sequence[object]) -> Pro
 
 
 def _convolution(args: Sequence[object], outputs: object, flops: int) -> Kernel:
-    """Every pixel that comes out is a row, every channel that comes out a column."""
+    """Every pixel is a row, every channel that comes out a column."""
     x, weight = args[:2]
     y = outputs
-    pixels, depth = y.numel() // y.shape[1], prod(weight.shape[1:])
+    pixels, channels, depth = _kernel_places(x, y, weight, transposed=args[6])
     other = winograd(y, weight, *args[3:9])
-    return _of_images(x, [x, weight, y], [x, y], (y.shape[1], pixels, depth), args[8], flops, other)
+    shape = (y.shape[1], pixels, depth * channels // y.shape[1])
+    return _of_images(x, [x, weight, y], [x, y], shape, args[8], flops, other)
 
 
 def _convolution_backward(args: Sequence[object], outputs: Sequence[object]) -> list[Kernel]:
     """The gradient of the images, that of the weights, that of the biases."""
     dy, x, weight = args[:3]
     groups, (wants_x, wants_weight, wants_bias) = args[9], args[10]
-    pixels, depth = dy.numel() // dy.shape[1], prod(weight.shape[1:])
-    flops = 2 * pixels * depth * dy.shape[1]
+    pixels, channels, depth = _kernel_places(x, dy, weight, transposed=args[7])
+    flops = 2 * pixels * depth * channels
     other = winograd(dy, weight, *args[4:10])
     kernels = []
     if wants_x:
-        shape = (x.shape[1], pixels, flops // (2 * pixels * x.shape[1]))
+        shape = (x.shape[1], pixels, depth * channels // x.shape[1])
         moved = [dy, weight, x]
         kernels.append(
             _of_images(x, moved, [dy, x], shape, groups, flops, other and other.of_images())
         )
     if wants_weight:
-        shape = (dy.shape[1], depth, pixels)
+        shape = (channels, depth, pixels)
         moved = [x, dy, weight]
         kernels.append(
             _of_images(x, moved, [x, dy], shape, groups, flops, other and other.of_weights())
@@ -183,6 +184,17 @@ def _convolution_backward(args: Sequence[object], outputs: Sequence[object]) -> 
     if wants_bias:
         kernels.append(Kernel(0, _size(dy)))
     return kernels
+
+
+def _kernel_places(
+    x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, *, transposed: bool
+) -> tuple[int, int, int]:
+    """Where the kernels are applied: pixels, channels, and multiplications for each of these.
+
+    They are the pixels that come out, of a transposed convolution those that come in.
+    """
+    places = x if transposed else y
+    return places.numel() // places.shape[1], places.shape[1], prod(weight.shape[1:])
 
 
 def _of_images(

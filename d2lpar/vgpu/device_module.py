@@ -184,8 +184,8 @@ def max_memory_allocated(device: object = None) -> int:
 
 
 def memory_reserved(device: object = None) -> int:
-    """Bytes that the caching allocator keeps: the most that was allocated at once since the cache
-    was emptied, in blocks of 2 MB."""
+    """Bytes that the caching allocator keeps: the most that was in use at once since the cache was
+    emptied, in blocks of 2 MB."""
     return _memory(device).reserved_bytes
 
 

@@ -20,11 +20,11 @@ SHOWN = 5
 Group = tuple[str, tuple[int, ...] | None, torch.dtype | None]
 
 
-def describe(memory: DeviceMemory) -> str:
+def describe(memory: DeviceMemory, allocations: list[Allocation]) -> str:
     """A line for each of the largest groups of tensors that are alike, "" if there are none."""
     groups: dict[Group, list[Allocation]] = defaultdict(list)
     owners = _owners(memory)
-    for allocation in _allocations(memory):
+    for allocation in allocations:
         groups[_group(owners.get(id(allocation)))].append(allocation)
     ranked = sorted(groups.items(), key=lambda item: -_total(item[1]))
     lines = [_line(group, held) for group, held in ranked[:SHOWN]]
@@ -32,13 +32,6 @@ def describe(memory: DeviceMemory) -> str:
     if rest:
         lines.append(f"  {readable(_total(rest))} in {len(rest)} others")
     return "\n".join(lines)
-
-
-def _allocations(memory: DeviceMemory) -> list[Allocation]:
-    from .memory import Allocation
-
-    found = [thing for thing in gc.get_objects() if type(thing) is Allocation]
-    return [allocation for allocation in found if allocation.memory is memory]
 
 
 def _owners(memory: DeviceMemory) -> dict[int, tuple[str, torch.Tensor]]:

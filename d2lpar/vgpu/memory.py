@@ -3,11 +3,12 @@
 The caching allocator of PyTorch is modelled as far as programs can tell: memory that Python frees
 is allocated no longer, but stays reserved until `empty_cache`; it is given to later tensors of the
 stream that it was made for. Nothing is lost in fragments. So what is reserved is the most that was
-allocated since the cache was emptied, in blocks of 2 MB.
+in use at once since the cache was emptied, in blocks of 2 MB.
 """
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -37,7 +38,7 @@ class DeviceMemory:
         self.capacity_bytes = capacity_bytes
         self.limit_bytes = capacity_bytes
         self.allocated_bytes = 0
-        self.peak_bytes = 0
+        self.peak_bytes = self.peak_active_bytes = 0  # active: allocated or retained
         self.allocations = 0
         self.peak_allocations = 0
         self.retained_bytes = 0  # freed, and in use on a stream that `record_stream` has named
@@ -49,7 +50,7 @@ class DeviceMemory:
         self.retry: Callable[[], None] | None = None
         # Replicas are threads; and a collection of garbage may free tensors inside `allocate`.
         self.lock = threading.RLock()
-        self._most_bytes = 0  # allocated at once since the cache was emptied
+        self._most_bytes = 0  # allocated or retained at once since the cache was emptied
         self._peak_reserved_bytes = 0
         self._reserved_total_bytes = 0
         self._ever_bytes = self._ever = 0
@@ -75,8 +76,11 @@ class DeviceMemory:
             self._ever_bytes += size
             if allocated > self.peak_bytes:
                 self.peak_bytes = allocated
-            if allocated > self._most_bytes:
-                self._reserve(allocated)
+            active = allocated + self.retained_bytes
+            if active > self.peak_active_bytes:
+                self.peak_active_bytes = active
+            if active > self._most_bytes:
+                self._reserve(active)
             if self.allocations > self.peak_allocations:
                 self.peak_allocations = self.allocations
         return Allocation(self, size, stream)
@@ -97,7 +101,7 @@ class DeviceMemory:
             )
 
     def _describe(self) -> str:
-        held = holdings.describe(self)
+        held = holdings.describe(self, _allocations(self))
         return f"What holds the most:\n{held}\n" if held else ""
 
     def hand_over(self, capacity_bytes: int) -> None:
@@ -137,6 +141,7 @@ class DeviceMemory:
 
     def reset_peak(self) -> None:
         self.peak_bytes = self.allocated_bytes
+        self.peak_active_bytes = self.allocated_bytes + self.retained_bytes
         self.peak_allocations = self.allocations
         self._peak_reserved_bytes = self.reserved_bytes
 
@@ -164,6 +169,7 @@ class DeviceMemory:
             "allocated_bytes.all.current": self.allocated_bytes,
             "allocated_bytes.all.peak": self.peak_bytes,
             "active_bytes.all.current": self.allocated_bytes + self.retained_bytes,
+            "active_bytes.all.peak": self.peak_active_bytes,
             "reserved_bytes.all.current": self.reserved_bytes,
             "reserved_bytes.all.peak": self.peak_reserved_bytes,
         }
@@ -210,3 +216,9 @@ class Allocation:
             memory.allocations -= 1
             if memory.on_free is not None and (self.history or self.recorded):
                 memory.on_free(self)
+
+
+def _allocations(memory: DeviceMemory) -> list[Allocation]:
+    """Those that there are now, found by the garbage collector: nobody keeps a list of them."""
+    found = [thing for thing in gc.get_objects() if type(thing) is Allocation]
+    return [allocation for allocation in found if allocation.memory is memory]

@@ -65,7 +65,7 @@ class Runtime:
         for i in range(self.device_count, len(machine.accelerators)):
             self.memories.append(DeviceMemory(f"vgpu:{i}", machine.accelerators[i].memory_bytes))
         if self.hazards.watching:
-            self._watch()
+            self.watch()
         self.machine = machine
         self.clock.grow(machine)
 
@@ -123,10 +123,10 @@ class Runtime:
         number = 1 + level * POOLED_STREAMS + made % POOLED_STREAMS
         self.clock.set_priority((device, number), -level)
         if not self.hazards.watching:
-            self._watch()
+            self.watch()
         return number
 
-    def _watch(self) -> None:
+    def watch(self) -> None:
         """From the first further stream on, look at which stream uses and frees which memory."""
         self.hazards.watching = True
         for index, memory in enumerate(self.memories):
@@ -271,14 +271,17 @@ def returning() -> Iterator[None]:
     """Let the machine that is this process's now, if there is one, be it again after the block."""
     global _process
     before = _process
-    capacities = [] if before is None else [m.capacity_bytes for m in before.memories]
+    sizes = [] if before is None else [(m.capacity_bytes, m.limit_bytes) for m in before.memories]
     try:
         yield
     finally:
         if before is not None and before is not _process:
             _process = before
-            for memory, capacity_bytes in zip(before.memories, capacities, strict=False):
-                memory.capacity_bytes = capacity_bytes
+            for memory, (capacity_bytes, limit_bytes) in zip(before.memories, sizes, strict=False):
+                memory.hand_over(capacity_bytes)
+                memory.limit_bytes = limit_bytes
+            if before.hazards.watching:
+                before.watch()
 
 
 @contextmanager

@@ -130,12 +130,12 @@ class Event:
     def synchronize(self) -> None:
         """Make the host wait for this event; one that was never recorded is over."""
         rt = runtime()
-        index = HOST if self.device is None else self.device.index
-        wait = syncs.listened(
-            index,
-            "synchronize event",
-            lambda lane: rt.clock.wait_for(lane, self._on(rt.clock), "event"),
-        )
+
+        def wait(lane: Lane) -> None:
+            rt.clock.wait_for(lane, self._on(rt.clock), "event")
+
+        if self.device is not None:
+            wait = syncs.listened(self.device.index, "synchronize event", wait)
         rt.lanes.submit(HOST, wait)
         rt.host_acquires(self.known)
 

@@ -118,6 +118,12 @@ class VirtualTensor(torch.Tensor):
     def __array__(self, dtype: object = None, copy: bool | None = None) -> object:
         return self.numpy()
 
+    def __dlpack__(self, **options: object) -> object:
+        raise BufferError(
+            f"other libraries cannot use the memory of {self.device}, which is no real GPU: copy "
+            "the tensor to host memory first, with Tensor.cpu()"
+        )
+
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
 

@@ -2,8 +2,9 @@
 
 A multiprocessor computes one tile of the result after the other; edges are computed as if the tile
 were full ("tile quantization"), and in the last wave some multiprocessors have nothing to do ("wave
-quantization": NVIDIA, Matrix Multiplication Background User's Guide). Where there are fewer tiles
-than multiprocessors, the sum over k is cut in slices as well ("split-K").
+quantization": NVIDIA, Matrix Multiplication Background User's Guide,
+https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/). Where
+there are fewer tiles than multiprocessors, the sum over k is cut in slices as well ("split-K").
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
+# A large and a small one of that guide's "typical tile dimensions"; two stand for all, and no
+# published figure decided which.
 TILES = ((128, 128), (64, 64))
-SHORTEST_SLICE = 128
+SHORTEST_SLICE = 128  # of the sum over k: assumed
 
 
 class Product(NamedTuple):

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import _torch
+from .hazards import Hazard, stream_name
 from .order import Access, Order, Stream
 from .places import mark, place_of
-
-if TYPE_CHECKING:
-    from .hazards import Hazard
 
 KEPT_COPIES = 1000
 
@@ -180,8 +177,6 @@ class HostCopies:
 
 
 def _hazard(tensor: torch.Tensor, before: Access, was_written: bool, writes: bool) -> Hazard:
-    from .hazards import Hazard, stream_name
-
     first, second = place_of(before[2]), place_of(mark())
     size = " × ".join(map(str, tensor.shape)) or "one value"
     what = f"a CPU tensor of {size} {str(tensor.dtype).removeprefix('torch.')}"

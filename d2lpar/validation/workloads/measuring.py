@@ -60,14 +60,3 @@ def gpus(machine: Machine, count: int = 1) -> Iterator[list[torch.device]]:
     machine = replace(machine, accelerators=tuple(roomy), node_size=None, network=None)
     with simulation.simulate(machine) as devices:
         yield devices
-
-
-@contextmanager
-def tf32() -> Iterator[None]:
-    """Let matrix products of fp32 use TF32, as convolutions may by default."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
@@ -14,7 +13,6 @@ from ...machines.hardware import GIGA, Machine
 from ..parameters import Parameters, Run
 from .training import OPTIMIZERS, on_gpu, training_step
 
-Exchange = Callable[[float], float]
 HOST_BYTES_PER_S = 76.8 * GIGA  # a Xeon E5 v4: four channels of DDR4-2400
 
 

@@ -15,16 +15,18 @@ from torch import nn
 from torch.nn import functional as F
 
 from ...machines.hardware import Machine
+from ...machines.probes import matmul_precision
 from ..parameters import Parameters, Run
-from .measuring import gpus, seconds, tf32
+from .measuring import gpus, seconds
 from .networks import network
 
 Step = Callable[[], object]
+_tf32 = partial(matmul_precision, "high")  # as convolutions may by default
 DTYPES = {
     "float32": (torch.float32, nullcontext),
     "float16": (torch.float16, nullcontext),
-    "tf32": (torch.float32, tf32),
-    "tfloat32": (torch.float32, tf32),
+    "tf32": (torch.float32, _tf32),
+    "tfloat32": (torch.float32, _tf32),
     "float16-amp": (torch.float32, lambda: torch.autocast("vgpu", dtype=torch.float16)),
 }
 OPTIMIZERS = {

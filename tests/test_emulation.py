@@ -348,6 +348,10 @@ REFUSED = {
     "torch.cuda.nccl.all_reduce": lambda: torch.cuda.nccl.all_reduce([]),
     "torch.cuda.profiler.start": lambda: torch.cuda.profiler.start(),
     "torch.cuda._sleep": lambda: torch.cuda._sleep(1000),
+    "torch.cuda.memory._snapshot": lambda: torch.cuda.memory._snapshot(),
+    "torch.export.export": lambda: torch.export.export(
+        nn.Linear(2, 2).cuda(), (torch.ones(1, 2, device="cuda"),)
+    ),
     "torch.nn.parallel.DistributedDataParallel": lambda: nn.parallel.DistributedDataParallel(
         nn.Linear(1, 1)
     ),
@@ -573,6 +577,7 @@ def test_hazards_and_waits_name_cuda_devices(cuda):
         with torch.cuda.stream(side):
             y = x @ x
         y.sum().item()
+    side.synchronize()  # so that later tests may have the memory
     assert "cuda:1" in str(found[0])
     assert "torch.cuda." in str(found[0])
     assert "vgpu" not in str(found)

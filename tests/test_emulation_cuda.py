@@ -213,3 +213,30 @@ def test_ranges_are_accepted():
         torch.cuda.nvtx.mark("here")
     assert torch.cuda.nvtx.range_pop() == 0
     torch.cuda.nvtx.range_end(torch.cuda.nvtx.range_start("span"))
+
+
+def test_the_version_of_cudnn_is_that_of_the_build():
+    """Newer ones do not support the V100, and torch says so only when it meets one."""
+    version = torch.backends.cudnn.version()
+    assert version is None or version > 8000
+
+
+def test_the_profiler_leaves_emulated_devices_out():
+    from torch.profiler import ProfilerActivity, profile
+
+    x = torch.rand(8, 8, device="cuda")
+    for activities in ([ProfilerActivity.CPU, ProfilerActivity.CUDA], [ProfilerActivity.CUDA]):
+        with (
+            pytest.warns(UserWarning, match="not the simulated time"),
+            profile(activities=activities, acc_events=True) as profiler,
+        ):
+            x @ x
+        assert "aten::mm" in profiler.key_averages().table(sort_by="cuda_time_total")
+
+
+def test_memory_is_shared_with_no_other_library():
+    x = torch.rand(2, device="cuda:1")
+    with pytest.raises(BufferError, match="the memory of cuda:1"):
+        torch.from_dlpack(x)
+    with pytest.raises(NotImplementedError, match="to_dlpack is not emulated"):
+        torch.utils.dlpack.to_dlpack(x)

@@ -131,6 +131,8 @@ def test_the_cell_magic(shell, capsys):
     assert 0 < seconds < 1e-4
     assert str(device) == "cuda:1"
     assert "A100" in capsys.readouterr().out
+    run(shell, magic + "y")
+    assert "device='cuda:1'" in capsys.readouterr().out
     assert run(shell, "before is time.perf_counter") is True
     assert str(run(shell, "y.device")) == "vgpu:1"
     assert run(shell, "%%emulate_cuda --quiet\ny;") is None

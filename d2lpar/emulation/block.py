@@ -56,7 +56,8 @@ def emulate_cuda(
     default arguments or attributes stay as they are); libraries read the real clock, and so does
     `datetime`. As on CUDA, reading a clock does not wait for devices. Only what devices do,
     queueing it, and `time.sleep` take simulated time: plain Python and work on CPU tensors take
-    none (say how long they take with `d2lpar.host_work`).
+    none (say how long they take with `d2lpar.host_work`). Threads share the host's time: the work
+    of one follows that of another, so threads that wait for their devices gain nothing.
 
     The block yields its devices. Raises RuntimeError inside another such block.
     """

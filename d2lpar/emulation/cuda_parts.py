@@ -1,14 +1,22 @@
-"""What belongs to torch.cuda and has a module of its own: NCCL, the profiler, ranges of NVTX."""
+"""What meets CUDA in a module of its own: NCCL, cuDNN, profilers, ranges of NVTX, exports."""
 
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 
+import torch.autograd.profiler
+import torch.backends.cudnn
+import torch.cuda.memory
 import torch.cuda.nccl
 import torch.cuda.nvtx
 import torch.cuda.profiler
+import torch.export
+import torch.utils.dlpack
 
+from ..vgpu import _torch
+from .devices import CUDA
 from .patches import Patches
 from .refusals import refusal
 
@@ -23,6 +31,13 @@ REFUSED = (
         ("init", "profile", "start", "stop"),
         "use `with d2lpar.record() as timeline:`",
     ),
+    (
+        torch.cuda.memory,
+        ("_dump_snapshot", "_record_memory_history", "_snapshot"),
+        "use `with d2lpar.record() as timeline:`, which has memory over time",
+    ),
+    (torch.utils.dlpack, ("to_dlpack",), "copy the tensor to the CPU first, with .cpu()"),
+    (torch.export, ("export",), "export the model outside emulate_cuda, on the CPU"),
 )
 
 
@@ -32,9 +47,28 @@ def install(patches: Patches) -> None:
             if hasattr(module, name):
                 patches.replace(module, name, refusal(f"{module.__name__}.{name}", remedy))
     patches.replace(torch.cuda.nccl, "is_available", lambda tensors: False)
+    patches.replace(torch.backends.cudnn, "version", _torch.cudnn_version)
+    profile = torch.autograd.profiler.profile
+    patches.replace(profile, "__init__", _profile(profile.__init__))
     for name, function in Ranges().functions().items():
         if hasattr(torch.cuda.nvtx, name):
             patches.replace(torch.cuda.nvtx, name, function)
+
+
+def _profile(theirs: Callable) -> Callable:
+    """`torch.profiler` looks for events on real devices, and finds none: leave them out."""
+
+    def __init__(self, *args, use_cuda=False, use_device=None, **kwargs):  # noqa: N807
+        if use_cuda or use_device == CUDA:
+            warnings.warn(
+                "torch.profiler shows the processor's real time only, not the simulated time of "
+                "emulated devices: for that use `with d2lpar.record() as timeline:`",
+                stacklevel=3,
+            )
+            use_device, kwargs["use_cpu"] = None, True
+        theirs(self, *args, use_device=use_device, **kwargs)
+
+    return __init__
 
 
 class Ranges:

@@ -54,16 +54,16 @@ class EmulationMagics(Magics):
     @argument("-s", "--shape-only", action="store_true", help="compute no values")
     @argument("-q", "--quiet", action="store_true", help="do not print what is emulated")
     @cell_magic
-    def emulate_cuda(self, line: str, cell: str) -> object:
+    def emulate_cuda(self, line: str, cell: str) -> None:
         """Run the cell, written for CUDA, on virtual GPUs: see `d2lpar.emulate_cuda`."""
         asked = parse_argstring(self.emulate_cuda, line)
         with block.emulate_cuda(
             asked.n, asked.machine, shape_only=asked.shape_only, verbose=not asked.quiet
         ):
-            return self._run(cell)
+            self._run(cell)
 
-    def _run(self, cell: str) -> object:
-        """Run a cell; the value of its last line, if that is an expression, is what it shows."""
+    def _run(self, cell: str) -> None:
+        """Run a cell, and show the value of its last line, if that is an expression."""
         shell = self.shell
         source = shell.transform_cell(cell)
         name = shell.compile.cache(source, shell.execution_count, raw_code=cell)
@@ -72,6 +72,6 @@ class EmulationMagics(Magics):
         shows = isinstance(last, ast.Expr) and not cell.rstrip().endswith(";")
         body = ast.Module(first if shows else tree.body, tree.type_ignores)
         exec(shell.compile(body, name, "exec"), shell.user_ns)
-        if not shows:
-            return None
-        return eval(shell.compile(ast.Expression(last.value), name, "eval"), shell.user_ns)
+        if shows:  # here and not by IPython, so that a tensor's text says "cuda:1"
+            value = eval(shell.compile(ast.Expression(last.value), name, "eval"), shell.user_ns)
+            shell.displayhook(value)

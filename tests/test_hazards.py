@@ -656,12 +656,14 @@ def test_the_place_is_the_users_line_not_torchs(fresh_gpus):
     assert str(place) == f"test_hazards.py:{place.line}"
 
 
-def test_a_cell_of_a_notebook_is_named_by_its_number(monkeypatch):
+def test_a_cell_of_a_notebook_is_named_by_its_first_line(monkeypatch):
     shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
     monkeypatch.setattr("IPython.get_ipython", lambda: shell)
-    name = shell.compile.cache("x = 1\ny = 2\n", 7)
-    assert str(places.Place(name, 2)) == "cell In[7], line 2"
-    assert places.Place(name, 2).source == "y = 2"
+    name = shell.compile.cache("\nx = 1\ny = 2\n", 7)
+    assert str(places.Place(name, 3)) == 'cell "x = 1", line 3'
+    assert places.Place(name, 3).source == "y = 2"
+    name = shell.compile.cache(f"x = {'1 + ' * 20}1\n", 8)
+    assert str(places.Place(name, 1)) == 'cell "x = 1 + 1 + 1 + 1 + 1 + 1 +…", line 1'
 
 
 # --- other machines -------------------------------------------------------------------------------

@@ -14,6 +14,8 @@ _FOLDERS = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "pl
 _FOLDERS.append(Path(__file__).parents[1])
 _LIBRARIES = tuple({f"{path}{os.sep}" for f in _FOLDERS for path in (f, f.resolve())})
 
+SHOWN = 28  # characters of a cell's first line
+
 # What is kept of a place while the program runs: a code object and an instruction in it.
 Mark = tuple[CodeType, int]
 
@@ -22,7 +24,10 @@ _is_users: dict[str, bool] = {}  # by file
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """A line of the user's code; prints as "train.py:12", in a notebook as "cell In[3], line 2"."""
+    """A line of the user's code; prints as "train.py:12", in a notebook as 'cell "x = …", line 2'.
+
+    A cell is told by its first line: its number changes from run to run.
+    """
 
     file: str
     line: int
@@ -73,8 +78,11 @@ def belongs_to_user(file: str) -> bool:
 
 
 def _cell(file: str) -> str | None:
-    """The notebook cell that IPython runs under this file name."""
+    """The notebook cell that IPython runs under this file name, by its first line."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
-    name = getattr(getattr(shell, "compile", None), "format_code_name", lambda _: None)(file)
-    return " ".join(name).lower().replace("in[", "In[") if name else None
+    is_cell = getattr(getattr(shell, "compile", None), "format_code_name", lambda _: None)(file)
+    if not is_cell:
+        return None
+    first = next((line.strip() for line in linecache.getlines(file) if line.strip()), "")
+    return f'cell "{first if len(first) <= SHOWN else first[: SHOWN - 1] + "…"}"'

@@ -339,6 +339,11 @@ NETWORKS = {
     link.name: link
     for link in (
         *(_network(f"{rate}gbe", rate, _ETHERNET) for rate in (10, 25, 50, 100, 200, 400)),
+        _network(
+            "ib-fdr",
+            56,
+            "https://tech.preferred.jp/en/blog/mn-1-a-gpu-cluster-behind-15-min-imagenet",
+        ),
         _network("ib-edr", 100, BEKMAN_NETWORK),
         _network("ib-hdr", 200, BEKMAN_NETWORK),
         _network("ib-ndr", 400, BEKMAN_NETWORK),

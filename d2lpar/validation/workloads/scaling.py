@@ -2,116 +2,123 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
-import torch
-
-from ... import collective_cost as cost
 from ... import scaling
 from ...machines.hardware import GIGA, Machine
 from ..parameters import Parameters, Run
 from .training import OPTIMIZERS, on_gpu, training_step
 
 HOST_BYTES_PER_S = 76.8 * GIGA  # a Xeon E5 v4: four channels of DDR4-2400
+_HALVINGS = 60  # of an interval: as fine as a float
 
 
 def data_parallel(p: Parameters, machine: Machine) -> Run:
-    """Training on `gpus` GPUs with `batch` samples each.
+    """Training on `gpus` GPUs with `batch` samples each, `accumulate` times for each update.
 
-    `single_gpu_images_per_s` is what one was published to do; otherwise it is simulated. An
-    efficiency compares a GPU of many with one alone, or with one of `relative_to_gpus`.
+    How fast one GPU is may be known: `single_gpu_images_per_s` is what one was published to do, and
+    `relative_samples_per_s` what `relative_to_gpus` of them did, with `relative_accumulate`.
+    Otherwise it is simulated. An efficiency compares a GPU of many with one of `relative_to_gpus`.
     """
-    batch, gpus = p.integer("batch"), p.integer("gpus")
+    batch, gpus, accumulate = p.integer("batch"), p.integer("gpus"), p.integer("accumulate", 1)
+    _check_nodes(machine, gpus, p.integer("nodes", 1))
+    few, few_accumulate = p.integer("relative_to_gpus", 1), p.integer("relative_accumulate", 1)
+    exchange, bucket_bytes = _exchange(p, machine), _bucket_bytes(p)
+
+    def seconds(step: scaling.Step, count: int, times: int) -> float:
+        on_all = partial(_on_all, exchange, count)
+        return scaling.step_s(step.accumulated(times), on_all, bucket_bytes=bucket_bytes)
+
     step = _step_of_one(p, machine)
-    alone = p.number("single_gpu_images_per_s", None)
+    alone, together = (
+        p.number(f"{whose}_per_s", None) for whose in ("single_gpu_images", "relative_samples")
+    )
     if alone is not None:
         step = step.scaled_to(batch / alone)
-    exchange = p.choice("exchange", EXCHANGES, "all_reduce")
-    nodes, bucket_bytes = p.integer("nodes", 1), p.number("bucket_bytes", scaling.BUCKET_BYTES)
+    if together is not None:
+        known_s = few * batch * few_accumulate / together
+        step = _scaled_so_that(lambda one: seconds(one, few, few_accumulate), known_s, step)
+    step_s = seconds(step, gpus, accumulate)
+    ratio = seconds(step, few, few_accumulate) / few_accumulate / (step_s / accumulate)
+    return Run(step_s, samples=batch * gpus * accumulate, gpus=gpus, ratio=ratio)
 
-    def seconds(count: int) -> float:
-        if count == 1:
-            return step.end_s
-        on_all = partial(exchange, machine, count)
-        return scaling.step_s(step, on_all, bucket_bytes=bucket_bytes)
 
+def _check_nodes(machine: Machine, gpus: int, nodes: int) -> None:
     if (needed := machine.node_of(gpus - 1) + 1) != nodes:
         raise ValueError(f"{gpus} GPUs of {machine.name} are on {needed} nodes, not {nodes}")
-    step_s = seconds(gpus)
-    ratio = seconds(p.integer("relative_to_gpus", 1)) / step_s
-    return Run(step_s, samples=batch * gpus, gpus=gpus, ratio=ratio)
 
 
 def _step_of_one(p: Parameters, machine: Machine) -> scaling.Step:
-    """Simulate a step of one GPU, with an event behind every gradient."""
+    """Simulate a step of one GPU."""
     with ExitStack() as stack:
         net, inputs, precision = on_gpu(p, machine, p.integer("batch"), stack)
         optimizer = OPTIMIZERS["sgd"](list(net.parameters()))
-        module = torch.get_device_module("vgpu")
-        ready: dict[torch.Tensor, object] = {}
-        events = [module.Event(enable_timing=True) for _ in range(3)]
-
-        def note(parameter: torch.Tensor) -> None:
-            ready[parameter] = module.Event(enable_timing=True)
-            ready[parameter].record()
-
-        for parameter in net.parameters():
-            parameter.register_post_accumulate_grad_hook(note)
-        optimizer.register_step_pre_hook(lambda *_: events[1].record())
         step = training_step(net, inputs.make, inputs.loss, optimizer, precision)
-        step()
-        module.synchronize()
-        events[0].record()
-        step()
-        events[2].record()
-        module.synchronize()
-        gradients = tuple(
-            scaling.Gradient(g.numel() * g.element_size(), _since(events[0], event))
-            for g, event in ready.items()
-        )
-        return scaling.Step(_since(events[0], events[1]), _since(events[0], events[2]), gradients)
+        return scaling.timed_step(step, net, optimizer)
 
 
-def _since(start: object, event: object) -> float:
-    return start.elapsed_time(event) / 1000
+def _scaled_so_that(
+    seconds: Callable[[scaling.Step], float], known_s: float, step: scaling.Step
+) -> scaling.Step:
+    """The step, as long as it must be for `seconds(step)` to be what is known."""
+    low_s, high_s = 0.0, known_s
+    for _ in range(_HALVINGS):
+        middle_s = (low_s + high_s) / 2
+        if seconds(step.scaled_to(middle_s)) < known_s:
+            low_s = middle_s
+        else:
+            high_s = middle_s
+    return step.scaled_to(high_s)
 
 
 # --- exchanges ------------------------------------------------------------------------------------
 
 
-def _all_reduce(machine: Machine, gpus: int, nbytes: float) -> float:
-    return cost.all_reduce_s(nbytes, cost.fabric_of(machine, gpus))
+def _bucket_bytes(p: Parameters) -> float:
+    """Without overlap everything is exchanged at once, when backward has ended."""
+    bucket_bytes = p.number("bucket_bytes", scaling.BUCKET_BYTES)
+    return bucket_bytes if p.flag("overlap", True) else scaling.ONE_BUCKET
 
 
-def _server_on_host(machine: Machine, gpus: int, nbytes: float) -> float:
+def _exchange(p: Parameters, machine: Machine) -> scaling.Exchange:
+    exchange = p.choice("exchange", EXCHANGES, "all_reduce")(machine)
+    if p.choice("compress", {"none": False, "float16": True}, "none"):
+        rate = machine.accelerators[0].memory_bytes_per_s
+        return scaling.compressed(exchange, scaling.half_precision(rate))
+    return exchange
+
+
+def _on_all(exchange: scaling.Exchange, gpus: int, nbytes: float) -> float:
+    return exchange(nbytes, gpus)
+
+
+def _all_reduce(machine: Machine) -> scaling.Exchange:
+    return scaling.library(scaling.Network.of(machine))
+
+
+def _servers_on_gpus(machine: Machine) -> scaling.Exchange:
+    """Every GPU, or every node after adding up, keeps a share of the parameters."""
+    return scaling.key_value_store(scaling.Network.of(machine))
+
+
+def _server_on_host(machine: Machine) -> scaling.Exchange:
     """Every GPU sends its gradients to the host, which adds them, and gets parameters back."""
+    return partial(_host_s, machine)
+
+
+def _host_s(machine: Machine, nbytes: float, gpus: int) -> float:
+    if gpus == 1:
+        return 0.0
     way = machine.host_link.payload_bytes_per_s / machine.uplink_shared_by
     return 2 * nbytes / way + (gpus + 1) * nbytes / HOST_BYTES_PER_S
-
-
-def _servers_on_gpus(machine: Machine, gpus: int, nbytes: float) -> float:
-    """Every GPU keeps a share of the parameters: it sends the other gradients and its own share to
-    the others, as many bytes as in a ring."""
-    way = (machine.peer or machine.host_link).payload_bytes_per_s
-    return 2 * (gpus - 1) / gpus * nbytes / way
-
-
-def _servers_on_nodes(machine: Machine, gpus: int, nbytes: float) -> float:
-    """Summed within each node first; then every node keeps a share, and the network carries the
-    others' as above."""
-    nodes = machine.node_of(gpus - 1) + 1
-    within = _servers_on_gpus(machine, gpus // nodes, nbytes)
-    if nodes == 1:
-        return within
-    between = 2 * (nodes - 1) / nodes * nbytes / cost.node_network_bytes_per_s(machine)
-    return within + between
 
 
 EXCHANGES = {
     "all_reduce": _all_reduce,
     "parameter_server_cpu": _server_on_host,
     "parameter_server_gpu": _servers_on_gpus,
-    "parameter_server": _servers_on_nodes,
-    "kvstore": _servers_on_nodes,
+    "parameter_server": _servers_on_gpus,
+    "kvstore": _servers_on_gpus,
 }

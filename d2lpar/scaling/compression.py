@@ -1,0 +1,64 @@
+"""Smaller gradients: fewer bytes to exchange, for time spent on making them smaller.
+
+Compressing and unpacking count as part of the exchange: they delay it, not backward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from .exchange import Exchange
+
+
+@dataclass(frozen=True)
+class Compression:
+    """`bytes_factor` of the bytes are exchanged; each byte before costs `seconds_per_byte`."""
+
+    bytes_factor: float
+    seconds_per_byte: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (self.bytes_factor > 0 and self.seconds_per_byte >= 0):
+            raise ValueError(
+                "compression needs a factor above zero and a cost from zero on, not "
+                f"{self.bytes_factor} and {self.seconds_per_byte} s a byte"
+            )
+
+
+def half_precision(memory_bytes_per_s: float) -> Compression:
+    """fp32 gradients exchanged as fp16 or bf16, which a device rounds and widens again.
+
+    Rounding reads 4 bytes and writes 2, widening the reverse: three bytes of memory traffic for
+    each byte of fp32, at the memory's rate.
+    """
+    return Compression(0.5, 3 / memory_bytes_per_s)
+
+
+def top_k(
+    share: float, *, index_bytes: int = 4, value_bytes: int = 4, seconds_per_byte: float = 0.0
+) -> Compression:
+    """Only the largest `share` of the gradients, each with its index (Aji and Heafield 2017).
+
+    Devices choose different ones, which cannot be added up on the way: the exchange for these is
+    `all_gather`, and with enough devices it carries more than everything (Renggli et al., SparCML,
+    2019). Finding the largest costs `seconds_per_byte`. Raises ValueError for a share that is not
+    in (0, 1].
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"top-k keeps a share above 0, 1 at most, not {share!r}")
+    return Compression(share * (1 + index_bytes / value_bytes), seconds_per_byte)
+
+
+def compressed(exchange: Exchange, compression: Compression) -> Exchange:
+    """The same exchange, of compressed gradients."""
+    return partial(_compressed_s, exchange, compression)
+
+
+def _compressed_s(
+    exchange: Exchange, compression: Compression, nbytes: float, devices: int
+) -> float:
+    if devices == 1:
+        return 0.0
+    smaller_s = exchange(nbytes * compression.bytes_factor, devices)
+    return smaller_s + nbytes * compression.seconds_per_byte

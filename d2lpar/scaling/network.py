@@ -1,0 +1,103 @@
+"""What joins the devices, level by level: GPUs in a node, nodes in a rack, racks.
+
+Devices are numbered, not built: a network of 100,000 is as small as one of two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, inf, prod
+
+from .. import collective_cost as cost
+from ..machines.hardware import Link, Machine
+
+
+@dataclass(frozen=True)
+class Level:
+    """One level: up to `members` GPUs (or nodes, or racks) that are joined directly.
+
+    `bytes_per_s` is what one member sends to others while it receives as much, over all its ports;
+    a message takes `latency_s` besides.
+    """
+
+    name: str
+    members: float
+    latency_s: float
+    bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Network:
+    """Levels from the inside out, the last one without limit; made by `Network.of`.
+
+    `fabric` is the same as NCCL's model sees it, for two GPUs.
+    """
+
+    levels: tuple[Level, ...]
+    fabric: cost.Fabric
+    node_bytes_per_s: float = inf
+
+    @classmethod
+    def of(
+        cls,
+        machine: Machine,
+        network: Link | None = None,
+        *,
+        ports: int = 1,
+        nodes_per_rack: int | None = None,
+        oversubscription: float = 1.0,
+    ) -> Network:
+        """The network of a cluster, or of as many `machine`s as are needed, joined by `network`.
+
+        A node has `ports` of it. With `nodes_per_rack` there is a further level: what leaves a rack
+        has so many nodes' bandwidth, divided by `oversubscription`. Raises ValueError for ports or
+        nodes below 1, an oversubscription below 1, and a network given for a cluster.
+        """
+        if machine.nodes > 1 and network is not None:
+            raise ValueError(f"{machine.name} is a cluster already; leave its network as it is")
+        if ports < 1 or (nodes_per_rack or 1) < 1 or oversubscription < 1:
+            raise ValueError(
+                "ports, nodes_per_rack and oversubscription are 1 or more, not "
+                f"{ports}, {nodes_per_rack} and {oversubscription}"
+            )
+        if machine.nodes > 1:
+            network, node_rate = machine.network, cost.node_network_bytes_per_s(machine)
+        else:
+            node_rate = network.payload_bytes_per_s * ports if network else inf
+        levels = [_within(machine, limited=network is not None)]
+        if network is not None:
+            levels.append(Level("node", nodes_per_rack or inf, network.latency_s, node_rate))
+        if network is not None and nodes_per_rack:
+            uplink = node_rate * nodes_per_rack / oversubscription
+            levels.append(Level("rack", inf, network.latency_s, uplink))
+        two = replace(machine, node_size=None, network=None).with_accelerators(2)
+        return cls(tuple(levels), cost.fabric_of(two), node_rate)
+
+    def sizes(self, devices: int) -> list[int]:
+        """How many members each level has, inner ones first, for devices spread evenly.
+
+        17 devices on nodes of 8 are three nodes of 6: as if there were 18. Raises ValueError for
+        less than one device.
+        """
+        if devices < 1:
+            raise ValueError(f"training takes at least one device, not {devices!r}")
+        found, count = [], devices
+        for level in self.levels:
+            groups = max(ceil(count / level.members), 1)  # 0 of a level without limit
+            found.append(ceil(count / groups))
+            count = groups
+        return found
+
+    def fabric_of(self, devices: int) -> cost.Fabric:
+        """So many devices, two at least, as NCCL's model sees them."""
+        sizes = self.sizes(devices)
+        nodes = prod(sizes[1:])
+        rate = self.node_bytes_per_s if nodes > 1 else inf
+        return replace(self.fabric, ranks=sizes[0] * nodes, nodes=nodes, network_bytes_per_s=rate)
+
+
+def _within(machine: Machine, *, limited: bool) -> Level:
+    """GPUs of a node: joined directly, or through the host, whose link neighbours may share."""
+    link = machine.peer or machine.host_link
+    members = (machine.node_size or len(machine.accelerators)) if limited else inf
+    return Level("GPU", members, link.latency_s, link.payload_bytes_per_s)

@@ -1,0 +1,125 @@
+"""How fast n devices train: weak scaling, strong scaling, and what a device waits for.
+
+t1 is what a device computes for, t2 what the exchange of all its gradients takes. If both went on
+at the same time throughout, a step would take max(t1, t2): the rule of thumb. Buckets come close,
+but the last can only be sent when backward has ended; one after the other it is t1 + t2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .exchange import Exchange
+from .profile import Profile
+from .steps import BUCKET_BYTES, Step, chain_s
+
+
+@dataclass(frozen=True)
+class Speed:
+    """A step of `devices` devices with `batch` samples each.
+
+    `compute_s` is t1, `exchange_s` t2, `step_s` what a step takes, buckets and all. `efficiency` is
+    what a device does of what it would do alone.
+    """
+
+    devices: int
+    batch: float
+    step_s: float
+    compute_s: float
+    exchange_s: float
+    efficiency: float
+
+    @property
+    def samples(self) -> float:
+        """Samples in a step, over all devices."""
+        return self.batch * self.devices
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.samples / self.step_s
+
+    @property
+    def speedup(self) -> float:
+        """How many single devices it is worth."""
+        return self.efficiency * self.devices
+
+    @property
+    def exposed_s(self) -> float:
+        """What a device waits for the exchange, not computing."""
+        return self.step_s - self.compute_s
+
+    @property
+    def rule_s(self) -> float:
+        """The rule of thumb, max(t1, t2)."""
+        return max(self.compute_s, self.exchange_s)
+
+    @property
+    def serial_s(self) -> float:
+        """Computing, then exchanging: t1 + t2."""
+        return self.compute_s + self.exchange_s
+
+
+def weak(
+    profile: Profile,
+    exchange: Exchange,
+    *,
+    batch: float,
+    devices: Iterable[int],
+    accumulate: int = 1,
+    bucket_bytes: float = BUCKET_BYTES,
+) -> list[Speed]:
+    """Every device has `batch` samples, however many there are; one value for each of `devices`.
+
+    Gradients of `accumulate` steps are added up before an exchange: `Speed.batch` counts them all.
+    The efficiency is that against one device doing the same. Raises ValueError for a batch smaller
+    than any of the profile, and for less than one device.
+    """
+    step = profile.bucketed(bucket_bytes).at(batch).accumulated(accumulate)
+    return [_speed(step, exchange, n, batch * accumulate, step.end_s) for n in devices]
+
+
+def strong(
+    profile: Profile,
+    exchange: Exchange,
+    *,
+    samples: float,
+    devices: Iterable[int],
+    bucket_bytes: float = BUCKET_BYTES,
+) -> list[Speed]:
+    """All devices together have `samples` a step; one value for each of `devices`.
+
+    The efficiency is that against one device doing them all, in micro-steps if they are more than
+    the largest batch of the profile. Raises ValueError where a device would have less samples than
+    any batch of the profile.
+    """
+    bucketed = profile.bucketed(bucket_bytes)
+    alone_s = bucketed.at(samples).end_s
+    return [
+        _speed(bucketed.at(samples / n), exchange, n, samples / n, alone_s / n) for n in devices
+    ]
+
+
+def _speed(step: Step, exchange: Exchange, n: int, batch: float, ideal_s: float) -> Speed:
+    """A step whose gradients are in buckets already; `ideal_s` is what efficiency 1 would take."""
+    taken = [(bucket.ready_s, exchange(bucket.bytes, n)) for bucket in step.gradients]
+    takes_s = chain_s(step, taken)
+    whole_s = exchange(step.gradient_bytes, n)
+    return Speed(n, batch, takes_s, step.end_s, whole_s, ideal_s / takes_s)
+
+
+def counts(most: int, *, node: int = 1, ratio: float = 1.25) -> list[int]:
+    """Numbers of devices from 1 to `most` for a curve, each about `ratio` times the one before.
+
+    Above `node` only whole nodes. Raises ValueError for less than one, and a ratio of 1 or less.
+    """
+    if most < 1 or node < 1 or ratio <= 1:
+        raise ValueError(
+            f"a curve goes from 1 to at least 1 by a ratio above 1, not to {most} by {ratio}"
+        )
+    found, at = {1}, 1.0
+    while at < most:
+        at *= ratio
+        n = round(at) if at <= node else round(at / node) * node
+        found.add(min(max(n, 1), most))
+    return sorted(found | {most})

@@ -1,0 +1,75 @@
+"""Time to a target accuracy: steps to it times seconds a step, and the batch and devices for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .convergence import Convergence
+from .exchange import Exchange
+from .profile import Profile
+from .steps import BUCKET_BYTES, chain_s
+
+
+@dataclass(frozen=True)
+class Run:
+    """Training to the target on `devices` devices with `batch` samples each."""
+
+    devices: int
+    batch: float
+    steps: float
+    step_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.steps * self.step_s
+
+    @property
+    def device_seconds(self) -> float:
+        """What it costs: devices times seconds."""
+        return self.devices * self.seconds
+
+
+def runs(
+    convergence: Convergence,
+    profile: Profile,
+    exchange: Exchange,
+    *,
+    batches: Iterable[float],
+    devices: Iterable[int],
+    bucket_bytes: float = BUCKET_BYTES,
+) -> list[list[Run]]:
+    """Runs to the target: a list for each number of devices, with one run for each batch.
+
+    `batches` are those of one device. Raises ValueError for a batch smaller than any of the
+    profile.
+    """
+    bucketed = profile.bucketed(bucket_bytes)
+    steps = [(batch, bucketed.at(batch)) for batch in batches]
+    table = []
+    for n in devices:
+        # What buckets hold, and so what exchanging them takes, does not depend on the batch.
+        takes_s = [exchange(bucket.bytes, n) for bucket in bucketed.steps[0].gradients]
+        row = []
+        for batch, step in steps:
+            ready_s = (bucket.ready_s for bucket in step.gradients)
+            seconds = chain_s(step, zip(ready_s, takes_s, strict=True))
+            row.append(Run(n, batch, convergence.steps(n * batch), seconds))
+        table.append(row)
+    return table
+
+
+def fastest(table: Iterable[Iterable[Run]], *, within_device_s: float | None = None) -> Run:
+    """The run that is first at the target; with a budget, among those that cost no more.
+
+    Raises ValueError if there is none.
+    """
+    affordable = [
+        run
+        for row in table
+        for run in row
+        if within_device_s is None or run.device_seconds <= within_device_s
+    ]
+    if not affordable:
+        raise ValueError(f"no run to the target costs {within_device_s} device seconds or less")
+    return min(affordable, key=lambda run: run.seconds)

@@ -1,0 +1,148 @@
+"""Checkpoints: all that a training run needs to go on after a crash as if nothing had happened."""
+
+from __future__ import annotations
+
+import logging
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from .random_states import random_state, set_random_state
+
+FORMAT = 1
+log = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """The newest `keep` checkpoints of one run, as `step-00000120.pt` in a folder.
+
+    All ranks call `save` and `resume`, at the same steps. Rank 0 alone reads and writes, so the
+    machines need not share the folder. Without a process group there is one rank.
+    """
+
+    def __init__(self, folder: str | os.PathLike, *, keep: int = 2):
+        if keep < 1:
+            raise ValueError(f"keep is {keep}: at least 1 checkpoint must be kept.")
+        self.folder, self.keep = Path(folder), keep
+
+    def save(self, step: int, position: dict, **parts) -> None:
+        """Write a checkpoint, whole or not at all.
+
+        `position` says where the run is in its data, in numbers and texts of your choice; `parts`
+        are whatever has a `state_dict`, by name: `model=net, optimizer=sgd`.
+        """
+        randomness = _from_all(random_state())
+        if _rank() != 0:
+            return
+        states = {name: _unwrapped(part).state_dict() for name, part in parts.items()}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        state = {"step": step, "position": position, "parts": states, "random": randomness}
+        _write({"format": FORMAT, **state}, self.folder / f"step-{step:08}.pt")
+        older = [file for file in self.files() if _step(file) < step]
+        for file in older[: max(0, len(older) - self.keep + 1)]:
+            file.unlink()
+
+    def resume(self, **parts) -> tuple[int, dict] | None:
+        """Load the newest checkpoint into `parts`; returns its (step, position), or None.
+
+        Random numbers go on where they were if there are as many ranks as at the time of saving.
+        Raises ValueError as `latest` does, and for a part that is not in the checkpoint.
+        """
+        state = _from_rank_0(self.latest)
+        if state is None:
+            return None
+        for name, part in parts.items():
+            if name not in state["parts"]:
+                raise ValueError(f"{name!r} is not in the checkpoint: it has {[*state['parts']]}.")
+            _unwrapped(part).load_state_dict(state["parts"][name])
+        if len(state["random"]) == _world_size():
+            set_random_state(state["random"][_rank()])
+        elif _rank() == 0:
+            text = "Saved by %d ranks, resumed by %d: random numbers will be others."
+            log.warning(text, len(state["random"]), _world_size())
+        return state["step"], state["position"]
+
+    def latest(self) -> dict | None:
+        """The newest checkpoint that can be read, tensors on the CPU; None if there is no file.
+
+        Raises ValueError if no file can be read, or one was written by another version.
+        """
+        files = self.files()
+        for file in reversed(files):
+            state = _read(file)
+            if state is not None:
+                return state
+        if files:
+            raise ValueError(
+                f"None of the {len(files)} checkpoints in {self.folder} can be read: put back a "
+                "copy, or name another folder to start anew."
+            )
+        return None
+
+    def files(self) -> list[Path]:
+        """The checkpoints that there are, the newest last."""
+        return sorted(self.folder.glob("step-*.pt"), key=_step)
+
+
+def _write(state: dict, file: Path) -> None:
+    """Under another name first: what bears the right name is whole and on the disk."""
+    part = file.with_suffix(".part")
+    try:
+        with part.open("wb") as stream:
+            torch.save(state, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(part, file)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _read(file: Path) -> dict | None:
+    """The state in a file; None, and a warning, if it is damaged: cut short or changed."""
+    try:
+        with zipfile.ZipFile(file) as archive:  # torch.load would not notice a wrong bit
+            if wrong := archive.testzip():
+                raise ValueError(f"wrong checksum of {wrong}")
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:
+        log.warning("%s cannot be read: taking the one before it. (%s)", file, error)
+        return None
+    if state["format"] != FORMAT:
+        raise ValueError(f"{file} has format {state['format']}; this version reads {FORMAT}.")
+    return state
+
+
+def _step(file: Path) -> int:
+    return int(file.stem.removeprefix("step-"))
+
+
+def _unwrapped(part: object) -> object:
+    """The network itself, so that a checkpoint loads with DistributedDataParallel and without."""
+    return part.module if isinstance(part, DistributedDataParallel) else part
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _world_size() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def _from_all(mine: dict) -> list[dict]:
+    found = [mine] * _world_size()
+    if dist.is_initialized():
+        dist.all_gather_object(found, mine)
+    return found
+
+
+def _from_rank_0(load: Callable[[], dict | None]) -> dict | None:
+    found = [load() if _rank() == 0 else None]
+    if dist.is_initialized():
+        dist.broadcast_object_list(found, src=0)
+    return found[0]

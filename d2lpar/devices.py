@@ -7,8 +7,12 @@ import os
 import torch
 
 from . import machines
+from .visible import Variable
 
 VIRTUAL, REAL = "virtual", "real"
+
+# Which of a simulated machine's accelerators are virtual devices of this process.
+VISIBLE = Variable("D2LPAR_VISIBLE_DEVICES")
 
 
 def devices(
@@ -28,8 +32,13 @@ def devices(
     machine starts with its clock at zero; what tensors hold by then is in its memories too. In a
     `simulate` block the devices are those of the block.
 
+    D2LPAR_VISIBLE_DEVICES is to virtual devices what CUDA_VISIBLE_DEVICES is to real ones: "2,3"
+    leaves two of the machine, numbered from 0, with what links them; it is read when the first
+    virtual device is asked for. Nothing is extended then, and `simulate` blocks, which name their
+    own machine, do not heed it. The rules are those of `d2lpar.visible`.
+
     Prints what it found unless `verbose` is False. Raises ValueError for a wrong number, kind or
-    machine, RuntimeError if real devices are demanded and missing.
+    machine, RuntimeError if real devices are demanded and missing or virtual ones are hidden.
     """
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         raise ValueError(f"devices(n) takes a whole number from 1 on, not {n!r}")
@@ -65,8 +74,24 @@ def _virtual(n: int, which: machines.Named, found: int) -> list[torch.device]:
         _check_simulated(n, which, runtime.runtime().machine)
     else:
         machine = machines.machine(which or os.environ.get("D2LPAR_MACHINE") or None)
-        backend.start(machine, n, backing_device(found))
+        backend.start(_visible_part(machine, n), n, backing_device(found))
+        VISIBLE.start()
     return [torch.device("vgpu", i) for i in range(n)]
+
+
+def _visible_part(machine: machines.Machine, n: int) -> machines.Machine:
+    """What the variable shows of a machine; RuntimeError if that is less than `n` accelerators."""
+    if VISIBLE.text is None:
+        return machine
+    count = len(machine.accelerators)
+    numbers = VISIBLE.visible(count)
+    if n > len(numbers):
+        again = " and start Python anew" if VISIBLE.is_started else ""
+        raise RuntimeError(
+            f"{n} virtual GPUs were asked for, and {VISIBLE} shows {len(numbers)} of the {count} "
+            f"of {machine.name}: ask for fewer, or change or unset the variable{again}"
+        )
+    return machine.only(numbers)
 
 
 def _check_simulated(n: int, which: machines.Named, simulated: machines.Machine) -> None:
@@ -81,11 +106,12 @@ def _check_simulated(n: int, which: machines.Named, simulated: machines.Machine)
 
 
 def _describe_virtual(n: int) -> str:
-    from .vgpu.runtime import runtime
+    from .vgpu.runtime import is_simulated, runtime
 
     rt = runtime()
+    shown = "" if VISIBLE.text is None or is_simulated() else f" with {VISIBLE}"
     where = "this CPU" if rt.backing.type == "cpu" else f"one real GPU ({rt.backing})"
     return (
         f"{n} virtual {rt.machine.accelerators[0].name}: arithmetic on {where}, "
-        f"time simulated on {rt.machine.name}"
+        f"time simulated on {rt.machine.name}{shown}"
     )

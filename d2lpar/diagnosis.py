@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from . import download, machines
+from .devices import VISIBLE
 from .machines import calibration, system
 
 OLDEST_TORCH = (2, 10)  # the first that registers a device backend written in Python
@@ -108,6 +109,7 @@ def doctor() -> Diagnosis:
         _calibration(),
         _data(),
         _devices(),
+        *_visible(),
     )
     folder = notebooks_folder()
     present = [lesson for lesson in LESSONS if any(folder.glob(f"{lesson.number}_*.ipynb"))]
@@ -321,3 +323,12 @@ def _devices() -> Fact:
     return Fact(
         "simulated", f"virtual GPUs are those of {machine.name} unless a lesson names others"
     )
+
+
+def _visible() -> list[Fact]:
+    """What D2LPAR_VISIBLE_DEVICES shows, if it is set, and whether it was set too late."""
+    facts = [Fact("visible", f"{VISIBLE} for virtual GPUs")] if VISIBLE.text is not None else []
+    if VISIBLE.is_ignored:
+        text = f"{VISIBLE.name} was changed after the first virtual GPU, and is ignored"
+        facts.append(Fact("visible", text, "set it before, and start Python anew"))
+    return facts

@@ -20,6 +20,7 @@ from . import (
     own,
     precision,
     saving,
+    starting,
     state,
     tensors,
     threads,
@@ -47,6 +48,10 @@ def emulate_cuda(
     raises NotImplementedError by its name. Leaving the block restores everything; tensors that
     leave it are on "vgpu:1", and checkpoints written in it are those that CUDA would have written.
 
+    CUDA_VISIBLE_DEVICES is obeyed as it is when the program first uses CUDA, in each block anew:
+    of the `n` devices the program sees those that it lists (the rules are in `d2lpar.visible`),
+    on a clock that ends with the block. A value that it is given in the block is gone after it.
+
     `machine` is what is simulated: a name of the catalogue, or a `Machine` (default: the machine in
     use, else that of `d2lpar.devices`). Its clock and tensors go on in later blocks. With
     `shape_only` no values are computed, for large models: see `d2lpar.shape_only`.
@@ -72,11 +77,12 @@ def emulate_cuda(
         if shape_only:
             stack.enter_context(simulation.shape_only())
         stack.enter_context(_place_kept(rt))
+        stack.enter_context(starting.unstarted())
         stack.enter_context(_patched(n))
         if verbose:
-            print(_describe(rt, n))
+            print(_describe(rt))
         try:
-            yield [cuda(i) for i in range(n)]
+            yield [cuda(i) for i in range(starting.device_count())]
         except Exception as error:
             translate(error)
             raise
@@ -120,7 +126,9 @@ def _place_kept(rt: Runtime) -> Iterator[None]:
             rt.set_stream(i, number)
 
 
-def _describe(rt: Runtime, n: int) -> str:
-    names = ", ".join(str(cuda(i)) for i in range(n))
-    name = rt.machine.accelerators[0].name
-    return f"{names}  ·  {n} emulated {name}: time simulated on {rt.machine.name}"
+def _describe(rt: Runtime) -> str:
+    count = starting.device_count()
+    names = ", ".join(str(cuda(i)) for i in range(count)) or "no device"
+    name, why = rt.machine.accelerators[0].name, starting.restriction()
+    text = f"{names}  ·  {count} emulated {name}: time simulated on {rt.machine.name}"
+    return f"{text}; {why}" if why else text

@@ -10,7 +10,7 @@ import torch.multiprocessing
 import torch.nn.parallel
 
 from ..vgpu import _torch
-from . import state
+from . import starting
 from .devices import CUDA, inward, number
 from .patches import Patches
 from .refusals import refusal
@@ -47,7 +47,7 @@ def _to_devices(theirs: Callable) -> Callable:
         tensors: object, devices: Sequence[object] | None = None, *args: object, **kwargs: object
     ) -> object:
         _refuse_out(theirs, kwargs)
-        chosen = range(state.device_count()) if devices is None else map(number, devices)
+        chosen = range(starting.device_count()) if devices is None else map(number, devices)
         return theirs(tensors, list(chosen), *args, **kwargs)
 
     return send

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from ..vgpu import device_module, streams
-from . import state
+from . import starting
 from .capability import CudaDeviceProperties
 from .devices import number, speaking_cuda, spoken
 from .patches import Patches, stand_in_class
@@ -28,9 +28,15 @@ BY_DEVICE = (
     *("reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_peak_memory_stats"),
 )
 SAME = (
-    *("current_device", "empty_cache", "stream"),
+    *("empty_cache", "stream"),
     *("initial_seed", "manual_seed", "manual_seed_all", "seed", "seed_all"),
 )
+
+# Functions that do not start CUDA.
+QUIET = {
+    *("device_count", "empty_cache", "is_current_stream_capturing", "is_initialized"),
+    *("manual_seed", "manual_seed_all", "seed", "seed_all"),
+}
 
 # Old names, and those of torch.vgpu that they now have.
 RENAMED = {
@@ -58,7 +64,7 @@ def install(patches: Patches) -> None:
     ours, classes = functions(), dict(_classes())
     for name, function in ours.items():
         if hasattr(torch.cuda, name):  # some are younger than the oldest torch
-            patches.replace(torch.cuda, name, _speaking(function))
+            patches.replace(torch.cuda, name, _speaking(function, starts=name not in QUIET))
     for name, stand_in in classes.items():
         patches.substitute(torch.cuda, name, stand_in)
     _refuse_others(patches, {*ours, *classes, *LEFT_ALONE})
@@ -93,9 +99,11 @@ def functions() -> dict[str, Callable]:
     return table | {function.__name__: function for function in _FUNCTIONS}
 
 
-def _speaking(function: Callable) -> Callable:
+def _speaking(function: Callable, *, starts: bool = True) -> Callable:
     @functools.wraps(function)
     def speak(*args: object, **kwargs: object) -> object:
+        if starts:
+            starting.start()
         with speaking_cuda():
             return function(*args, **kwargs)
 
@@ -110,19 +118,23 @@ def _by_device(function: Callable) -> Callable:
 
 
 def is_available() -> bool:
-    return True
+    return device_count() > 0
 
 
 def is_initialized() -> bool:
-    return True
+    return starting.is_started()
 
 
 def init() -> None:
-    """Nothing: the virtual machine is running."""
+    number()
 
 
 def device_count() -> int:
-    return state.device_count()
+    return starting.device_count()
+
+
+def current_device() -> int:
+    return number()
 
 
 def set_device(device: object) -> None:
@@ -236,7 +248,7 @@ def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
 
 
 _FUNCTIONS = (
-    is_available, is_initialized, init, device_count, set_device,
+    is_available, is_initialized, init, device_count, current_device, set_device,
     get_device_properties, get_device_capability, is_bf16_supported, is_tf32_supported,
     can_device_access_peer, get_arch_list,
     set_stream, is_current_stream_capturing,

@@ -14,7 +14,7 @@ from types import FrameType
 import torch
 
 from ..vgpu.runtime import runtime
-from . import state
+from . import starting
 
 CUDA, VIRTUAL = "cuda", "vgpu"
 
@@ -105,13 +105,17 @@ def spoken(text: str) -> str:
 
 
 def _virtual(index: int | None) -> torch.device:
+    starting.start()
     if index is None:
         index = runtime().current_device
-    count = state.device_count()
+    count = starting.device_count()
+    if not count:
+        raise RuntimeError(f"No CUDA GPUs are available: {starting.restriction()}")
     if not 0 <= index < count:
+        why = starting.restriction() or "Ask for more with emulate_cuda(n)"
         raise RuntimeError(
-            f"CUDA error: invalid device ordinal: there is no cuda:{index}; this block emulates "
-            f"{count} device(s), cuda:0 to cuda:{count - 1}. Ask for more with emulate_cuda(n)."
+            f"CUDA error: invalid device ordinal: there is no cuda:{index}; there are "
+            f"{count} device(s), cuda:0 to cuda:{count - 1}. {why}."
         )
     return _device(VIRTUAL, index)
 

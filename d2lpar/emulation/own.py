@@ -10,9 +10,10 @@ from typing import TypeVar
 
 import torch
 
-from .. import timing
+from .. import simulation, timing
 from ..timeline import Timeline
 from ..vgpu import hazards, runtime, streams, syncs
+from . import starting
 from .devices import cuda, inward, number, spoken
 from .patches import Patches
 
@@ -25,6 +26,8 @@ def install(patches: Patches) -> None:
     patches.replace(streams, "device_number", _translating(streams.device_number))
     patches.replace(timing, "_listed", _listing(timing._listed))
     patches.replace(sys.modules[f"{PACKAGE}.devices"], "devices", _devices)
+    for module, name in ((simulation, "record"), (hazards, "hazards"), (syncs, "syncs")):
+        patches.replace(module, name, _starting(getattr(module, name)))
     patches.set(runtime.Runtime, "recording", _recording(runtime.Runtime.recording))
     patches.set(hazards.Hazards, "report", _reporting(hazards.Hazards.report))
     patches.set(syncs, "Wait", _waiting(syncs.Wait))
@@ -39,6 +42,16 @@ def namespaces() -> Iterator[dict]:
 
 def _translating(theirs: Callable) -> Callable:
     return lambda device: theirs(inward(device))
+
+
+def _starting(theirs: Callable) -> Callable:
+    """What watches the machine in use, which is chosen when CUDA starts."""
+
+    def watch(*args: object, **options: object) -> object:
+        starting.start()
+        return theirs(*args, **options)
+
+    return watch
 
 
 def _listing(theirs: Callable) -> Callable:

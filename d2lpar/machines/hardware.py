@@ -6,8 +6,9 @@ Rates are those of a source, usually peaks; what a program reaches of them is th
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -48,6 +49,11 @@ _whole = partial(
     problem="a whole number from 1 on",
     valid=lambda value: type(value) is int and value >= 1,
 )
+
+
+def _shortened(slots: tuple[int, ...]) -> tuple[int, ...] | None:
+    """None if these are the first places, in order."""
+    return None if slots == tuple(range(len(slots))) else slots
 
 
 @dataclass(frozen=True)
@@ -150,7 +156,8 @@ class Machine:
     through the host. `host_link` is the way to the host, which `uplink_shared_by` neighbours
     share, as behind a PCIe switch. `network` is one port to the other nodes, which
     `network_shared_by` neighbours share (None: all of a node). `node_size` accelerators make a
-    node (None: all are in one). Links are full duplex.
+    node (None: all are in one). Links are full duplex. `slots` are the places of the accelerators
+    in the machine that these are part of (None: the first ones): neighbours are so by their slots.
     """
 
     name: str
@@ -164,6 +171,7 @@ class Machine:
     network: Link | None = None
     node_size: int | None = None
     network_shared_by: int | None = None
+    slots: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.accelerators:
@@ -174,6 +182,11 @@ class Machine:
             node_size=self.node_size,
             network_shared_by=self.network_shared_by,
         )
+        if self.slots is not None and not self._has_own_slots():
+            raise ValueError(
+                f"slots of {self.name} must be {len(self.accelerators)} whole numbers from 0 on, "
+                f"one for each accelerator, not {[*self.slots]}"
+            )
         if self.nodes > 1 and self.network is None:
             raise ValueError(f"{self.name} has {self.nodes} nodes and no network between them")
 
@@ -184,7 +197,7 @@ class Machine:
 
     def node_of(self, accelerator: int) -> int:
         """The number of the node that an accelerator is in."""
-        return accelerator // self._per_node
+        return self._slot(accelerator) // self._per_node
 
     def uplink_of(self, accelerator: int) -> int:
         """The number of the way to the host that an accelerator uses, counted over all nodes."""
@@ -196,11 +209,18 @@ class Machine:
 
     @property
     def _per_node(self) -> int:
-        return self.node_size or len(self.accelerators)
+        return self.node_size or max(len(self.accelerators), 1 + max(self.slots or (0,)))
+
+    def _has_own_slots(self) -> bool:
+        count = len(self.accelerators)
+        return len(self.slots) == len(set(self.slots)) == count and min(self.slots) >= 0
+
+    def _slot(self, accelerator: int) -> int:
+        return accelerator if self.slots is None else self.slots[accelerator]
 
     def _shared_port(self, accelerator: int, shared_by: int) -> int:
         ports = math.ceil(self._per_node / shared_by)
-        node, place = divmod(accelerator, self._per_node)
+        node, place = divmod(self._slot(accelerator), self._per_node)
         return node * ports + place // shared_by
 
     def with_accelerators(self, count: int) -> Machine:
@@ -210,7 +230,31 @@ class Machine:
         if count == len(self.accelerators):
             return self
         more = (self.accelerators[0],) * (count - len(self.accelerators))
-        return replace(self, accelerators=(self.accelerators + more)[:count])
+        slots = None
+        if self.slots is not None:
+            free = itertools.count(1 + max(self.slots))
+            slots = _shortened((*self.slots, *itertools.islice(free, len(more)))[:count])
+        return replace(self, accelerators=(self.accelerators + more)[:count], slots=slots)
+
+    def only(self, numbers: Sequence[int]) -> Machine:
+        """The same machine with these of its accelerators alone, numbered anew in this order.
+
+        They keep their links, and share them with one another as before: see `slots`. Raises
+        ValueError for no number, one twice, one that no accelerator has, and for a cluster.
+        """
+        count = len(self.accelerators)
+        if self.nodes > 1:
+            raise ValueError(f"{self.name} is a cluster: choose accelerators of one of its nodes")
+        if not numbers or len(set(numbers)) < len(numbers) or not set(numbers) <= {*range(count)}:
+            raise ValueError(
+                f"{self.name} has accelerators 0 to {count - 1}; choose some of them, each once, "
+                f"not {[*numbers]}"
+            )
+        return replace(
+            self,
+            accelerators=tuple(self.accelerators[number] for number in numbers),
+            slots=_shortened(tuple(map(self._slot, numbers))),
+        )
 
     def is_like(self, other: Machine) -> bool:
         """Whether the two differ in the number of their accelerators at most."""
@@ -232,11 +276,13 @@ class Machine:
         """As many of this machine as `nodes` says, joined by `network`.
 
         `network` is one port, which `network_shared_by` accelerators share (None: all of a node).
-        Raises ValueError for less than one node and for a machine that is a cluster already.
+        Raises ValueError for less than one node and for a cluster or a part of a machine.
         """
         _whole(self.name, nodes=nodes)
         if self.nodes > 1:
             raise ValueError(f"{self.name} is a cluster already, of {self.nodes} nodes")
+        if self.slots is not None:
+            raise ValueError(f"this is a part of {self.name}: make a cluster of the whole")
         return replace(
             self,
             name=name or f"{nodes}x{self.name}-{network.name}",

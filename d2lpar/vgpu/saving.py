@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 from contextvars import ContextVar
+from multiprocessing.reduction import ForkingPickler
 
 import torch
 
@@ -28,6 +29,7 @@ def install() -> None:
     VirtualTensor.__deepcopy__ = deep_copy
     VirtualTensor.__copy__ = shallow_copy
     VirtualTensor.__reduce_ex__ = reduce
+    ForkingPickler.register(VirtualTensor, _refuse)
     torch.serialization.register_package(_BEFORE_CPU, lambda storage: None, _restore)
     torch_save = torch.save
 
@@ -86,6 +88,13 @@ def _deep_copied(tensor: VirtualTensor, memo: dict) -> Allocation:
 
 
 # --- saving and loading ---------------------------------------------------------------------------
+
+
+def _refuse(tensor: VirtualTensor) -> tuple:
+    raise ValueError(
+        f"a tensor on {tensor.device} cannot be sent to another process, for virtual GPUs are in "
+        "one only: send tensor.cpu()"
+    )
 
 
 def reduce(tensor: VirtualTensor, protocol: int) -> tuple:

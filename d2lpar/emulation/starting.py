@@ -1,0 +1,94 @@
+"""When CUDA starts in the block, and which devices it finds: those of CUDA_VISIBLE_DEVICES.
+
+As in torch, what uses a device starts CUDA, and so does `torch.cuda.is_available()`; asking for the
+number of devices or seeding them does not. From then on the variable changes nothing any more.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from .. import visible
+from ..vgpu import runtime
+from . import state
+
+NAME = "CUDA_VISIBLE_DEVICES"
+
+_variable = visible.Variable(NAME)
+_found: list[int] | None = None  # the devices that CUDA found when it started
+_lock = threading.Lock()
+
+
+@contextmanager
+def unstarted() -> Iterator[None]:
+    """CUDA starts anew in the block; a value that the variable gets there is gone after it."""
+    text = os.environ.get(NAME)
+    backing = runtime.runtime().backing
+    if backing.type == "cuda":
+        torch.cuda.init()  # the real GPU below must not heed what the block says
+    with runtime.returning():
+        _reset()
+        try:
+            yield
+        finally:
+            _reset()
+            os.environ.pop(NAME, None)
+            if text is not None:
+                os.environ[NAME] = text
+
+
+def _reset() -> None:
+    global _found
+    _variable.forget()
+    _found = None
+
+
+def is_started() -> bool:
+    return _found is not None
+
+
+def start() -> None:
+    """Let CUDA start, if it has not: the program's devices are those that are visible now."""
+    global _found
+    if _found is not None:
+        return
+    with _lock:
+        if _found is None and state.device_count():
+            _variable.start()
+            _found = _visible()
+            if _found not in ([], [*range(len(_found))]):
+                _go_on_with(_found)
+
+
+def device_count() -> int:
+    """How many devices the program sees; before CUDA starts, as the variable is now."""
+    return len(_visible() if _found is None else _found)
+
+
+def restriction() -> str:
+    """What the variable does, for messages; empty if it is not heeded."""
+    count = state.device_count()
+    if _variable.text is None or runtime.is_simulated():
+        return ""
+    return f"{_variable} shows {device_count()} of the {count} that this block emulates"
+
+
+def _visible() -> list[int]:
+    """The visible devices; all of a `simulate` block, which names its own machine."""
+    count = state.device_count()
+    return [*range(count)] if runtime.is_simulated() else _variable.visible(count)
+
+
+def _go_on_with(numbers: list[int]) -> None:
+    """Take that part of the machine for the rest of the block, at the same time of its clock."""
+    before = runtime.runtime()
+    rt = runtime.start(before.machine.only(numbers), before.backing)
+    rt.shape_only = before.shape_only
+    for index in range(rt.device_count):
+        rt.set_random_state(index, before.random_state(index))
+    rt.host_work(before.now_s(), "before CUDA started")

@@ -1,0 +1,211 @@
+"""Functions that no new process could import run there all the same, and share what they use."""
+
+import functools
+import subprocess
+import sys
+import threading
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+import torch.multiprocessing as mp
+from nbclient import NotebookClient
+
+import d2lpar as par
+
+ROOT = str(Path(__file__).parents[1])
+SPAWN = mp.get_context("spawn")
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def run_in(context, function, *args):
+    """Exit code of a process of its own."""
+    process = context.Process(target=par.portable(function), args=args)
+    process.start()
+    process.join(60)
+    return process.exitcode
+
+
+METHODS = [m for m in ("spawn", "forkserver", "fork") if m in mp.get_all_start_methods()]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+@pytest.mark.parametrize("method", METHODS)
+def test_arguments_and_what_the_function_uses_are_shared(method):
+    context = mp.get_context(method)
+    seen, step = torch.zeros(3).share_memory_(), 2.0  # with "fork" nothing else shares them
+    lock, results = context.Lock(), context.SimpleQueue()
+
+    def add(x, times):
+        nonlocal step
+        for _ in range(times):
+            with lock:
+                x += step
+                seen.add_(1)
+        results.put(x.sum().item())
+        step = 7.0
+
+    x = torch.zeros(5).share_memory_()
+    assert run_in(context, add, x, 3) == 0
+    assert x.tolist() == [6.0] * 5
+    assert seen.tolist() == [3.0] * 3
+    assert results.get() == 30.0
+    assert step == 2.0
+
+
+def test_it_is_called_like_its_function():
+    def scale(x, by=2):
+        """Some text."""
+        return x * by
+
+    ours = par.portable(scale)
+    assert (ours(3), ours(3, by=5), ours.__name__, ours.__doc__) == (6, 15, "scale", "Some text.")
+    with pytest.raises(ValueError, match="takes a function, not 3"):
+        par.portable(3)
+
+
+def sent(function):
+    """Sends a function as starting a process does; ValueError if it cannot be sent."""
+    return ForkingPickler.dumps(par.portable(function))
+
+
+def test_what_cannot_be_sent_is_named(gpus):
+    lock, file, tensor = threading.Lock(), open(__file__), torch.ones(2, device=gpus[1])  # noqa: SIM115
+
+    def uses_lock():
+        return lock
+
+    def uses_it_inside():
+        return [(lambda: uses_lock()) for _ in range(2)]
+
+    def by_default(rank, log=file):
+        return log
+
+    def by_keyword(*, where=tensor):
+        return where
+
+    def recursive(n):
+        return recursive(n - 1), file
+
+    with file:
+        for function, expected in (
+            (uses_lock, r"^uses_lock cannot be .* it uses lock \(cannot pickle '_thread.lock'"),
+            (uses_it_inside, r"it uses lock, used by uses_lock \("),
+            (by_default, r"it uses log \('.*test_portable.py' is an open file\): make it inside"),
+            (by_keyword, r"it uses where \(a tensor on vgpu:1 cannot .*send tensor.cpu\(\)"),
+            (recursive, r"it uses file \("),
+            (functools.partial(print, lock), r"it uses argument 0 \("),
+            (functools.partial(print, end=file), r"it uses end \("),
+        ):
+            with pytest.raises(ValueError, match=expected):
+                sent(function)
+
+
+def test_a_virtual_tensor_is_no_argument(gpus):
+    with pytest.raises(ValueError, match="a tensor on vgpu:0 cannot be sent to another process"):
+        run_in(SPAWN, lambda x: None, torch.ones(2, device=gpus[0]))
+
+
+def test_standard_output_may_be_used():
+    stream = sys.stdout
+    sent(lambda: print("text", file=stream))
+
+
+# --- from a notebook ------------------------------------------------------------------------------
+
+CELLS = [
+    """
+import torch, torch.multiprocessing as mp, matplotlib.pyplot as plt
+import d2lpar as par
+from torch import nn
+gpus = par.devices(2, kind="virtual", verbose=False)
+""",
+    """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 1, bias=False)
+
+def gradient(x):
+    return x - 4.0
+
+def add(rank, net, total, lock):
+    import sys
+    assert isinstance(net, Net) and not {"matplotlib", "IPython"} & {*sys.modules}
+    assert torch._C._get_privateuse1_backend_name() != "vgpu"
+    for _ in range(100):
+        with lock, torch.no_grad():
+            total[rank] += 1
+            net.layer.weight -= 0.5 * gradient(net.layer.weight)
+
+net, total = Net(), torch.zeros(2, dtype=torch.int64)
+""",
+    """
+mp.spawn(par.portable(add), args=(net, total, mp.get_context("spawn").Lock()), nprocs=2)
+print(total.tolist(), net.layer.weight.tolist())
+""",
+    """
+def fail(rank):
+    x = torch.ones(2)
+    return x[rank + 5]
+
+mp.spawn(par.portable(fail), nprocs=1)
+""",
+]
+
+
+def outputs(cells):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
+    NotebookClient(notebook, timeout=120, allow_errors=True, kernel_name="python3").execute()
+    return [cell.outputs for cell in notebook.cells]
+
+
+def test_from_a_notebook(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", ROOT)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # torch leaves a file where a process fails
+    ready, defined, spawned, failed = outputs(CELLS)
+    assert ready == defined == []
+    assert [out.text for out in spawned] == ["[100, 100] [[4.0, 4.0, 4.0]]\n"]
+    (error,) = (out for out in failed if out.output_type == "error")
+    assert error.ename == "ProcessRaisedException"
+    assert "IndexError: index 5 is out of bounds" in error.evalue
+    assert "return x[rank + 5]" in error.evalue  # a line of the cell
+
+
+# --- from a script --------------------------------------------------------------------------------
+
+SCRIPT = """
+import torch, torch.multiprocessing as mp
+import d2lpar as par
+
+class Net(torch.nn.Linear):
+    pass
+
+def train(rank, net, x):
+    assert isinstance(net, Net)
+    x += rank + 1
+
+if __name__ == "__main__":
+    x = torch.zeros(2)
+    mp.spawn(par.portable(train), args=(Net(1, 1), x), nprocs=1)
+    print(x.tolist())
+"""
+
+
+def test_from_a_script(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    found = subprocess.run(
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": ROOT, "PATH": "", "OMP_NUM_THREADS": "1"},
+    )
+    assert (found.stdout, found.stderr) == ("[1.0, 1.0]\n", "")

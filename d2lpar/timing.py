@@ -60,12 +60,13 @@ def _listed(devices: Devices) -> list[torch.device]:
 
 
 def _in_use() -> list[torch.device]:
-    """The virtual GPUs if there are any, else the real ones that CUDA has been started on."""
+    """The virtual GPUs if there are any (of a virtual rank, its own), else the real ones that CUDA
+    has been started on."""
     from .vgpu.runtime import running
 
     virtual = running()
     if virtual is not None:
-        return [torch.device("vgpu", i) for i in range(virtual.device_count)]
+        return [torch.device("vgpu", i) for i in virtual.own_devices]
     if torch.cuda.is_initialized():
         return [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
     return []

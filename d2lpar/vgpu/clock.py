@@ -10,7 +10,7 @@ compute engine one after the other, and so do copies their links (real ones may 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from ..machines import Link, Machine
@@ -53,12 +53,16 @@ class Clock:
     Devices are numbered as in `machine.accelerators`; a stream is a pair (device, number), the
     default stream has number 0. All times are seconds since the clock was made. What is queued is
     returned as `Work`, whose times are known when `end_s` or something else asks for them.
+
+    Where several hosts share the clock, `others(known)` lets them go on until `known()`: it is
+    called by one that must wait while others have yet to join a collective.
     """
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.host = Lane("main")
         self.timelines: list[Timeline] = []
+        self.others: Callable[[Callable[[], bool]], None] | None = None
         self._schedule = Schedule(self._record_work)
         self._engines: list[tuple[Resource]] = []
         self._streams: list[dict[int, _Stream]] = []
@@ -125,7 +129,7 @@ class Clock:
         self._launch(lane, queue, name)
         work = Work(lane.now_s, self._engines[stream[0]], seconds, queue.priority)
         if self.timelines:
-            work.note = self._note(stream, "compute", name, nbytes, flops=flops)
+            work.note = [self._note(stream, "compute", name, nbytes, flops=flops)]
         return self._submit(work, queue)
 
     def copy(
@@ -150,7 +154,7 @@ class Clock:
         for ports, link, where in self._way(source and source[0], target and target[0]):
             work = Work(lane.now_s, ports, link.seconds(nbytes))
             if self.timelines:
-                work.note = self._note(streams[0], "copy", name, nbytes, target=_name(where))
+                work.note = [self._note(streams[0], "copy", name, nbytes, target=_name(where))]
             self._submit(work, *queues)
         return work
 
@@ -166,15 +170,65 @@ class Clock:
         self._await_room(lane, queue)
         self._submit(Work(lane.now_s), queue, after=event)
 
+    # --- what several hosts do together -----------------------------------------------------
+
+    def announce(self, seconds: float, ports: Iterable[Port], hosts: int) -> Work:
+        """Work of `seconds` on all `ports` that begins when so many `hosts` have joined it."""
+        work = Work(0.0, tuple(self._ports[port] for port in ports), seconds, note=[])
+        self._schedule.announce(work, hosts)
+        return work
+
+    def join(
+        self,
+        lane: Lane,
+        stream: StreamKey,
+        work: Work,
+        name: str,
+        *,
+        kind: str = "collective",
+        nbytes: int = 0,
+        target: int | None = None,
+    ) -> None:
+        """Queue announced work on a stream of one of its hosts, of which it is a span there."""
+        queue = self._stream(stream)
+        self._launch(lane, queue, name)
+        if self.timelines:
+            more = {} if target is None else {"target": _name(target)}
+            work.note.append(self._note(stream, kind, name, nbytes, **more))
+        self._schedule.join(work, lane.now_s, queue.last)
+        queue.last = work
+        queue.queue.append(work)
+
+    def meet(self, lane: Lane, work: Work) -> None:
+        """Join announced work as a host that queues nothing on a device."""
+        self._schedule.join(work, lane.now_s)
+
     # --- when it happens --------------------------------------------------------------------
 
     def end_s(self, work: Work) -> float:
-        """When `work` is done, also if that is in the future."""
-        self._schedule.begin(work)
+        """When `work` is done, also if that is in the future.
+
+        Raises RuntimeError if it follows a collective that hosts have yet to join.
+        """
+        self._let_others_go_on(work, lambda: self._is_known(work))
+        if not self._is_known(work):
+            raise RuntimeError(
+                "the host waits for work behind a collective that can never begin: not all ranks "
+                "have joined it, or their streams wait for one another"
+            )
         return work.end_s
+
+    def _is_known(self, work: Work) -> bool:
+        self._schedule.begin(work)
+        return work.end_s is not None
+
+    def _let_others_go_on(self, work: Work, known: Callable[[], bool]) -> None:
+        if work.end_s is None and self._schedule.to_join and self.others is not None:
+            self.others(known)
 
     def is_done(self, lane: Lane, work: Work) -> bool:
         """Whether `work` is done by now, as `lane` sees it."""
+        self._let_others_go_on(work, lambda: True)
         self._schedule.begin_until(lane.now_s)
         return work.end_s is not None and work.end_s <= lane.now_s
 
@@ -237,9 +291,9 @@ class Clock:
         return tuple(self.timelines), span, more
 
     def _record_work(self, work: Work) -> None:
-        timelines, span, more = work.note
-        work.note = None
-        self._record(span(work.start_s, work.end_s, **more), timelines)
+        notes, work.note = work.note, None
+        for timelines, span, more in notes:
+            self._record(span(work.start_s, work.end_s, **more), timelines)
 
     def _record(self, span: Span, timelines: Iterable[Timeline] | None = None) -> None:
         for timeline in self.timelines if timelines is None else timelines:

@@ -6,6 +6,9 @@ order of their ranks when all have ended. They share one lane, as Python threads
 interpreter lock, and the times do not depend on how the operating system interleaved them. The work
 of any other thread is noted until the owner goes on, thread after thread in the order of their
 devices. The backward pass of one call has a lane a device, as autograd has a thread a device.
+
+A virtual rank is a thread that stands for a process: it has a lane of its own, and its work goes on
+the clock at once, as ranks take turns.
 """
 
 from __future__ import annotations
@@ -33,10 +36,14 @@ class _Thread(threading.local):
         self.replica: Notes | None = None
         self.notes: Notes = deque()
         self.tasks: list[int] = []
+        self.lane: Lane | None = None
 
 
 class HostLanes:
-    """Puts what threads do on a clock, in an order that is always the same."""
+    """Puts what threads do on a clock, in an order that is always the same.
+
+    `lock` is held by the thread that does so.
+    """
 
     def __init__(self, clock: Clock, owner: int) -> None:
         self.clock = clock
@@ -45,7 +52,7 @@ class HostLanes:
         self._outer_task: dict[int, int] = {}
         self._thread = _Thread()
         self._waiting: list[Notes] = []
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
 
     def submit(self, device: int, action: Callable[..., object], *args: object) -> None:
         """Run `action(lane, *args)` on the lane that queues work for `device` in this thread."""
@@ -57,7 +64,7 @@ class HostLanes:
 
     def flush(self) -> None:
         """Put everything that threads other than replicas have noted so far on the clock."""
-        with self._lock:
+        with self.lock:
             waiting, self._waiting = self._waiting, []
             for notes in sorted(waiting, key=_first_device):
                 while notes:
@@ -65,7 +72,7 @@ class HostLanes:
 
     def settle(self) -> None:
         """Work out when all that was queued so far begins and ends, also in the future."""
-        with self._lock:
+        with self.lock:
             self.flush()
             self.clock.settle()
 
@@ -79,7 +86,7 @@ class HostLanes:
                 "the simulated clock cannot be read inside a replica of nn.DataParallel: its times "
                 "are known when all replicas are done; read the clock then, or record() a timeline"
             )
-        with self._lock:
+        with self.lock:
             self.flush()
             return question(self._lane(_torch.graph_task_id(), HOST), *args)
 
@@ -96,6 +103,15 @@ class HostLanes:
         finally:
             self._thread.replica = outer
 
+    @contextmanager
+    def rank(self, lane: Lane) -> Iterator[None]:
+        """Put the block's work on a lane of its own, at once: one such thread runs at a time."""
+        self._thread.lane = lane
+        try:
+            yield
+        finally:
+            self._thread.lane = None
+
     def replay(self, notes: Notes) -> None:
         """Put a replica's work on the clock (in a replica of replicas: note it as its own)."""
         while notes:
@@ -105,13 +121,13 @@ class HostLanes:
         thread = self._thread
         if thread.replica is not None:
             thread.replica.append((task, device, action, args))
-        elif threading.get_ident() == self._owner:
-            with self._lock:
+        elif thread.lane is not None or threading.get_ident() == self._owner:
+            with self.lock:
                 if self._waiting:
                     self.flush()
                 self._run(task, device, action, args)
         else:
-            with self._lock:
+            with self.lock:
                 thread.notes.append((task, device, action, args))
                 if not any(notes is thread.notes for notes in self._waiting):
                     self._waiting.append(thread.notes)
@@ -123,10 +139,12 @@ class HostLanes:
 
     def _lane(self, task: int, device: int) -> Lane:
         if task == NO_TASK:
-            return self.clock.host
+            return self._thread.lane or self.clock.host
         lanes = self._backward.setdefault(task, {})
         if device not in lanes:
             name = "thread for the host" if device == HOST else f"thread for vgpu:{device}"
+            if self._thread.lane is not None:
+                name = f"{self._thread.lane.name}, {name}"
             caller = self._lane(self._outer_task.get(task, NO_TASK), device)
             lanes[device] = Lane(name, caller.now_s)
         return lanes[device]

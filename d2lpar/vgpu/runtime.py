@@ -54,7 +54,7 @@ class Runtime:
         self.shape_only = False
         self._noted_bytes: dict[int, int] = {}
         self._streams_made: dict[tuple[int, int], int] = {}
-        self._background_streams: dict[int, int] = {}
+        self._background_streams: dict[tuple[int, object], int] = {}
         self._thread = threading.local()
         self._random_state: dict[int, torch.Tensor] = {}
         self._random_lock = threading.Lock()
@@ -91,6 +91,15 @@ class Runtime:
     @current_device.setter
     def current_device(self, index: int) -> None:
         self._thread.device = self.check_index(index)
+
+    @property
+    def own_devices(self) -> list[int]:
+        """The devices that this thread's program works on: all, or that of a virtual rank."""
+        return getattr(self._thread, "own", None) or list(range(self.device_count))
+
+    @own_devices.setter
+    def own_devices(self, indices: list[int]) -> None:
+        self._thread.own = indices
 
     def current_stream(self, device: int) -> int:
         """The number of the stream on which this thread queues work for `device`.
@@ -144,11 +153,12 @@ class Runtime:
         if not (retained.collect() | self.hazards.allocated(index, nbytes, stream)):
             self.memories[index].on_allocate = None
 
-    def background_stream(self, device: int) -> int:
-        """The number of the one stream of `device` on which data for replicas is copied."""
-        if device not in self._background_streams:
-            self._background_streams[device] = self.new_stream(device)
-        return self._background_streams[device]
+    def background_stream(self, device: int, purpose: object = "replicas") -> int:
+        """The number of the one stream of `device` for a purpose: data for replicas, a collective's
+        group."""
+        if (device, purpose) not in self._background_streams:
+            self._background_streams[device, purpose] = self.new_stream(device)
+        return self._background_streams[device, purpose]
 
     # --- time -------------------------------------------------------------------------------
 
@@ -237,6 +247,14 @@ class Runtime:
 
     def set_random_state(self, device: int, state: torch.Tensor) -> None:
         self._random_state[self.check_index(device)] = state.clone()
+
+    def own_state(self) -> tuple[bool, int, dict[int, torch.Tensor]]:
+        """What each process has of its own, and virtual ranks exchange: see `take_state`."""
+        return self.shape_only, self._seed, self._random_state
+
+    def take_state(self, state: tuple[bool, int, dict[int, torch.Tensor]]) -> None:
+        """Go on with the `shape_only` and the random numbers of one of several virtual ranks."""
+        self.shape_only, self._seed, self._random_state = state
 
     @contextmanager
     def random_numbers(self, device: int) -> Iterator[None]:

@@ -13,6 +13,9 @@ it settles what begins earlier, and nothing else. With one host lane, times ther
 on when they are asked for. They do where the future is settled while more may be queued before it:
 when a recording ends (`begin_all`), and when one of several host lanes waits or asks while another
 is behind. Work submitted late, for a time that is settled already, takes the gaps that are left.
+
+**Work of several hosts.** A collective is announced by the first host that queues it, and cannot
+begin before all others have joined it. Until then nothing that follows it has a time.
 """
 
 from __future__ import annotations
@@ -65,9 +68,13 @@ class Work:
 
 
 class Schedule:
-    """Pending work, and its beginning; `begun(work)` is called for all with a note that begins."""
+    """Pending work, and its beginning; `begun(work)` is called for all with a note that begins.
+
+    `to_join` counts the hosts that have yet to join announced work.
+    """
 
     def __init__(self, begun: Callable[[Work], None]) -> None:
+        self.to_join = 0
         self._begun = begun
         self._submitted = 0
         # Work that waits for nothing but resources, by the earliest start that it may have.
@@ -76,14 +83,23 @@ class Schedule:
     def submit(self, work: Work, *earlier: Work | None) -> None:
         """Let `work` begin when all of `earlier` have ended (None: nothing)."""
         self._submitted = work.number = self._submitted + 1
-        for before in earlier:
-            if before is None:
-                continue
-            if before.end_s is None:
-                work._blockers += 1
-                before._followers.append(work)
-            elif before.end_s > work.ready_s:
-                work.ready_s = before.end_s
+        self._follow(work, earlier)
+        if not work._blockers:
+            self._release(work)
+
+    def announce(self, work: Work, hosts: int) -> None:
+        """Submit work that begins when each of `hosts` hosts has joined it."""
+        self._submitted = work.number = self._submitted + 1
+        work._blockers = hosts
+        self.to_join += hosts
+
+    def join(self, work: Work, queued_s: float, *earlier: Work | None) -> None:
+        """One more host has queued announced work, at `queued_s`, and behind `earlier`."""
+        work.queued_s = max(work.queued_s, queued_s)
+        work.ready_s = max(work.ready_s, queued_s)
+        self._follow(work, earlier)
+        self.to_join -= 1
+        work._blockers -= 1
         if not work._blockers:
             self._release(work)
 
@@ -116,6 +132,17 @@ class Schedule:
             self._settle(work, start_s)
             return True
         return False
+
+    @staticmethod
+    def _follow(work: Work, earlier: tuple[Work | None, ...]) -> None:
+        for before in earlier:
+            if before is None:
+                continue
+            if before.end_s is None:
+                work._blockers += 1
+                before._followers.append(work)
+            elif before.end_s > work.ready_s:
+                work.ready_s = before.end_s
 
     def _release(self, work: Work) -> None:
         """Let work compete for its resources; a mark needs none."""

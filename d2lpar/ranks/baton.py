@@ -1,0 +1,115 @@
+"""Taking turns: of several threads that stand for processes, the one that has the baton runs.
+
+A rank keeps the baton until it needs something of another one. Then it goes to the lowest rank that
+can go on; so every run takes the same way, whatever the operating system does with the threads.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+class Ended(BaseException):
+    """Unwinds the thread of a rank when another one has failed; nobody sees it."""
+
+
+@dataclass
+class _Wait:
+    """What a rank waits for; a `polite` one goes on only if no other can."""
+
+    ready: Callable[[], bool]
+    text: str
+    polite: bool = False
+
+
+class Baton:
+    """Lets `count` threads run one at a time; `lock` is what the running one may hold.
+
+    `leave(rank)` and `enter(rank)` are called when the baton goes from one rank to another.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        lock: threading.RLock,
+        leave: Callable[[int], None],
+        enter: Callable[[int], None],
+    ) -> None:
+        self.error: RuntimeError | None = None
+        self.ended = False
+        self.holder: int | None = None
+        self._count = count
+        self._lock = lock
+        self._leave, self._enter = leave, enter
+        self._calls = [threading.Condition(lock) for _ in range(count)]
+        self._waits = {rank: _Wait(lambda: True, "its first turn") for rank in range(count)}
+
+    def start(self) -> None:
+        """Give the baton to rank 0."""
+        with self._lock:
+            self._pass_on(self._count - 1)
+
+    def begin(self, rank: int) -> None:
+        """Wait for the first turn. Raises Ended if there will be none."""
+        with self._lock:
+            self._take(rank)
+
+    def wait(
+        self, rank: int, ready: Callable[[], bool], text: str, *, polite: bool = False
+    ) -> None:
+        """Let others run until `ready()`; `text` says what this rank waits for.
+
+        Raises Ended if another rank fails meanwhile, or nobody can go on.
+        """
+        with self._lock:
+            self._waits[rank] = _Wait(ready, text, polite)
+            self._pass_on(rank)
+            if self.holder == rank and not self.ended:
+                del self._waits[rank]
+                return
+            self._leave(rank)
+            self._take(rank)
+
+    def finish(self, rank: int) -> None:
+        """Give the baton away for good."""
+        with self._lock:
+            self._leave(rank)
+            if self._waits and not self.ended:
+                self._pass_on(rank)
+
+    def end(self) -> None:
+        """Let all ranks end: those that wait, at once."""
+        with self._lock:
+            self.ended = True
+            for call in self._calls:
+                call.notify_all()
+
+    def _take(self, rank: int) -> None:
+        while self.holder != rank and not self.ended:
+            self._calls[rank].wait()  # gives up the lock, however often this thread holds it
+        del self._waits[rank]
+        if self.ended:
+            raise Ended
+        self._enter(rank)
+
+    def _pass_on(self, rank: int) -> None:
+        """Choose who goes on: the lowest; of the polite, the next after `rank`."""
+        after = [(rank + i) % self._count for i in range(1, self._count + 1)]
+        for polite, order in ((False, range(self._count)), (True, after)):
+            for other in order:
+                wait = self._waits.get(other)
+                if wait is not None and wait.polite == polite and wait.ready():
+                    self.holder = other
+                    self._calls[other].notify()
+                    return
+        self.error = RuntimeError(self._deadlock())
+        self.end()
+
+    def _deadlock(self) -> str:
+        lines = ["no rank can go on: each waits for another, or for one that has returned"]
+        for rank in range(self._count):
+            wait = self._waits.get(rank)
+            lines.append(f"  rank {rank} " + (f"waits in {wait.text}" if wait else "has returned"))
+        return "\n".join(lines)

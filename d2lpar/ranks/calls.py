@@ -1,0 +1,124 @@
+"""What ranks exchange in a collective: what each gives to whom, what it takes, and the arithmetic.
+
+Every collective is one of two things. Values move: each rank takes what others give it. Or they
+are reduced: a rank takes the sum (mean, …) of what all give it, added up in the order of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.distributed import ReduceOp
+
+from ..vgpu.tensor import VirtualTensor, backing
+
+Pieces = Sequence[torch.Tensor | None]  # plain tensors with the values, flat
+_PAIRS = {
+    "SUM": torch.Tensor.add_,
+    "AVG": torch.Tensor.add_,
+    "PRODUCT": torch.Tensor.mul_,
+    "MAX": lambda total, other: total.copy_(torch.maximum(total, other)),
+    "MIN": lambda total, other: total.copy_(torch.minimum(total, other)),
+}
+
+
+@dataclass
+class Call:
+    """One rank's part in a collective: the tensors that it `reads` and `writes`.
+
+    `gives[i]` is for rank i of the group; `takes[i]` is filled by what rank i gives, or, if there
+    is an `op`, `takes[0]` by the reduced. `nbytes` is the size of the whole, `root` the group's
+    rank that it starts from or goes to. `same` is what else all ranks must agree on.
+    """
+
+    name: str
+    reads: Sequence[torch.Tensor] = ()
+    writes: Sequence[torch.Tensor] = ()
+    gives: Pieces = ()
+    takes: Pieces = ()
+    nbytes: int = 0
+    op: str | None = None
+    root: int | None = None
+    same: object = None
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All that it reads or writes, each once."""
+        return list({id(tensor): tensor for tensor in (*self.reads, *self.writes)}.values())
+
+    @property
+    def kind(self) -> tuple:
+        """What must be equal on all ranks."""
+        return (self.name, self.op, self.root, self.same, *{t.dtype for t in self.tensors})
+
+    def __str__(self) -> str:
+        parts = [f"{list(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in self.tensors[:2]]
+        parts += [] if self.op is None else [self.op]
+        parts += [] if self.root is None else [f"root {self.root}"]
+        return f"{self.name}({', '.join(parts)})"
+
+
+def values_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The values of a contiguous tensor, flat; on `meta` if there are none."""
+    values = backing(tensor) if isinstance(tensor, VirtualTensor) else tensor
+    return values.detach().view(-1)
+
+
+def op_name(op: object) -> str:
+    """The name of a ReduceOp. Raises NotImplementedError for one that virtual ranks do not have."""
+    for name in _PAIRS:
+        if op == getattr(ReduceOp, name):
+            return name
+    raise NotImplementedError(f"virtual ranks reduce by {', '.join(_PAIRS)}, not by {op}")
+
+
+@torch.no_grad()
+def carry_out(calls: Sequence[Call]) -> None:
+    """Compute what the calls of all ranks, in their order, take.
+
+    Raises ValueError if a rank gives more or fewer elements than the other takes. Tensors that have
+    a shape only stay as they are.
+    """
+    totals: dict[tuple[int, ...], torch.Tensor] = {}
+    moves = []
+    for rank, call in enumerate(calls):
+        if call.op is None:
+            moves += _moves(calls, rank)
+        elif call.takes:
+            given = [other.gives[rank] for other in calls]
+            key = tuple(map(id, given))
+            if key not in totals:
+                totals[key] = _reduced(call.op, given)
+            moves.append((call.takes[0], totals[key]))
+    for target, source in moves:
+        if not (target.is_meta or source.is_meta):
+            target.copy_(source)
+
+
+def _moves(calls: Sequence[Call], rank: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """What a rank takes, and what it is given for it."""
+    found = []
+    for giver, taken in enumerate(calls[rank].takes):
+        if taken is None:
+            continue
+        given = calls[giver].gives[rank]
+        if given.numel() != taken.numel():
+            raise ValueError(
+                f"{calls[rank]} of rank {rank} in the group expects {taken.numel()} elements of "
+                f"rank {giver}, whose {calls[giver]} gives it {given.numel()}"
+            )
+        found.append((taken, given))
+    return found
+
+
+def _reduced(op: str, given: Sequence[torch.Tensor]) -> torch.Tensor:
+    if any(values.is_meta for values in given):
+        return given[0].to("meta")
+    total = given[0].clone()
+    for other in given[1:]:
+        _PAIRS[op](total, other)
+    if op == "AVG":
+        total.div_(len(given), rounding_mode=None if total.is_floating_point() else "trunc")
+    return total

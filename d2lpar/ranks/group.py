@@ -1,0 +1,337 @@
+"""Process groups of virtual ranks, as c10d's are over NCCL: what `torch.distributed` calls.
+
+Each device has a communication stream for each group (for sends, for each way and tag). There a
+collective waits for what the caller's current stream has queued, and runs when it has come that far
+on all devices; `wait()` lets the current stream wait for it, and not the host. A barrier makes the
+host wait. Tensors of the host are exchanged in no time when all hosts have come, as over gloo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch
+
+from ..vgpu.clock import Lane
+from ..vgpu.lanes import HOST
+from . import _torch
+from .calls import Call, op_name, values_of
+from .rank import Rank
+from .team import Meeting, Team
+
+BARRIER_BYTES = 4  # c10d sums one float
+Tensors = Sequence[torch.Tensor]
+
+
+class Work(_torch.TorchWork):
+    """A collective under way on one rank."""
+
+    def __init__(
+        self,
+        rank: Rank,
+        team: Team,
+        meeting: Meeting,
+        call: Call,
+        stream: tuple[int, int] | None,
+    ) -> None:
+        super().__init__()
+        self._rank, self._team, self._meeting, self._call = rank, team, meeting, call
+        self._stream = stream
+        rt = rank.world.rt
+        self._known = {} if stream is None else rt.order.release(stream)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Let later work of the current stream come after it; the host goes on at once."""
+        self._rank.wait(lambda: self._meeting.is_complete, self._text())
+        rt, device = self._rank.world.rt, self._rank.device
+        if self._stream is None:
+            self._block()
+            return True
+        current = (device, rt.current_stream(device))
+        rt.lanes.submit(
+            device, lambda lane: rt.clock.stream_waits(lane, current, self._meeting.work)
+        )
+        rt.order.acquire(current, self._known)
+        if self._call.name == "barrier":
+            self._block()
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether it is done by now, as this rank's host sees it; to ask takes it a moment."""
+        rt = self._rank.world.rt
+        rt.host_work(rt.machine.host.view_s, "is_completed")
+        self._rank.wait(lambda: True, "is_completed", polite=True)
+        return self._meeting.is_complete and rt.lanes.ask(rt.clock.is_done, self._meeting.work)
+
+    def _block(self) -> None:
+        """Make the host wait."""
+        rt, work, name = self._rank.world.rt, self._meeting.work, f"wait for {self._call.name}"
+        rt.lanes.submit(HOST, rt.clock.wait_for, work, name)
+        rt.host_acquires(self._known)
+
+    def _text(self) -> str:
+        missing = ", ".join(str(self._team.ranks[m]) for m in self._meeting.missing)
+        return f"{self._call} of {self._team} for rank {missing}"
+
+
+class Group(_torch.ProcessGroup):
+    """The group `team` as `rank` has it. Sizes and data types are checked by torch's functions."""
+
+    def __init__(self, rank: Rank, team: Team) -> None:
+        self._member = team.ranks.index(rank.number)
+        super().__init__(self._member, len(team.ranks))
+        self._rank, self._team, self._count = rank, team, len(team.ranks)
+
+    def _get_backend(self, device: torch.device) -> Group:
+        return self
+
+    @property
+    def group_name(self) -> str:
+        """What functional collectives and device meshes find a group by, in C++."""
+        raise NotImplementedError(
+            "virtual ranks have neither functional collectives nor device meshes: use the "
+            "functions of torch.distributed, and new_group"
+        )
+
+    # --- collectives ------------------------------------------------------------------------
+
+    def allreduce(self, tensors: Tensors, opts: object) -> Work:
+        (tensor,) = tensors
+        return self._reduce("all_reduce", tensor, opts, root=None)
+
+    def reduce(self, tensors: Tensors, opts: object) -> Work:
+        (tensor,) = tensors
+        return self._reduce("reduce", tensor, opts, root=opts.rootRank)
+
+    def _reduce(self, name: str, tensor: torch.Tensor, opts: object, root: int | None) -> Work:
+        def call() -> Call:
+            values = values_of(tensor)
+            takes = [values] if root in (None, self._member) else []
+            return Call(
+                name, [tensor], [tensor] if takes else [], [values] * self._count, takes,
+                tensor.nbytes, op_name(opts.reduceOp), root, tensor.numel(),
+            )  # fmt: skip
+
+        return self._begin(name, [tensor], call)
+
+    def broadcast(self, tensors: Tensors, opts: object) -> Work:
+        (tensor,) = tensors
+        root = opts.rootRank
+
+        def call() -> Call:
+            values, size = values_of(tensor), tensor.numel()
+            if root == self._member:
+                gives, takes, reads, writes = [values] * self._count, [], [tensor], []
+            else:
+                gives, takes, reads, writes = [], self._only(root, values), [], [tensor]
+            return Call(
+                "broadcast", reads, writes, gives, takes, tensor.nbytes, root=root, same=size
+            )
+
+        return self._begin("broadcast", [tensor], call)
+
+    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: object) -> Work:
+        (targets,), (source,) = outputs, inputs
+        return self._gather_all(list(targets), source)
+
+    def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: object) -> Work:
+        return self._gather_all([output], source)
+
+    _allgather_base = all_gather_single  # its older name
+
+    def _gather_all(self, targets: Tensors, source: torch.Tensor) -> Work:
+        def call() -> Call:
+            takes = self._split("all_gather", targets, source.numel())
+            gives = [values_of(source)] * self._count
+            size = source.nbytes * self._count
+            return Call("all_gather", [source], targets, gives, takes, size, same=source.numel())
+
+        return self._begin("all_gather", [*targets, source], call)
+
+    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: object) -> Work:
+        (target,), (sources,) = outputs, inputs
+        return self._scatter_sum(target, list(sources), opts)
+
+    def reduce_scatter_single(
+        self, output: torch.Tensor, source: torch.Tensor, opts: object
+    ) -> Work:
+        return self._scatter_sum(output, [source], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def _scatter_sum(self, target: torch.Tensor, sources: Tensors, opts: object) -> Work:
+        def call() -> Call:
+            gives = self._split("reduce_scatter", sources, target.numel())
+            takes, size = [values_of(target)], target.nbytes * self._count
+            op = op_name(opts.reduceOp)
+            return Call(
+                "reduce_scatter", sources, [target], gives, takes, size, op, same=target.numel()
+            )
+
+        return self._begin("reduce_scatter", [target, *sources], call)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        source: torch.Tensor,
+        output_sizes: Sequence[int],
+        input_sizes: Sequence[int],
+        opts: object,
+    ) -> Work:
+        def call() -> Call:
+            gives, takes = self._rows(source, input_sizes), self._rows(output, output_sizes)
+            return Call("all_to_all", [source], [output], gives, takes, source.nbytes)
+
+        return self._begin("all_to_all", [output, source], call)
+
+    alltoall_base = all_to_all_single
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: object) -> Work:
+        def call() -> Call:
+            gives, takes = [values_of(t) for t in inputs], [values_of(t) for t in outputs]
+            return Call("all_to_all", inputs, outputs, gives, takes, _bytes(inputs))
+
+        return self._begin("all_to_all", [*outputs, *inputs], call)
+
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: object) -> Work:
+        (source,), root = inputs, opts.rootRank
+        targets = list(outputs[0]) if outputs else []
+
+        def call() -> Call:
+            gives = self._only(root, values_of(source))
+            takes = [values_of(target) for target in targets]
+            size = source.nbytes * self._count
+            return Call(
+                "gather", [source], targets, gives, takes, size, root=root, same=source.numel()
+            )
+
+        return self._begin("gather", [*targets, source], call)
+
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: object) -> Work:
+        (target,), root = outputs, opts.rootRank
+        sources = list(inputs[0]) if inputs else []
+
+        def call() -> Call:
+            gives = [values_of(source) for source in sources]
+            takes, size = self._only(root, values_of(target)), target.nbytes * self._count
+            return Call(
+                "scatter", sources, [target], gives, takes, size, root=root, same=target.numel()
+            )
+
+        return self._begin("scatter", [target, *sources], call)
+
+    def barrier(self, opts: object = None) -> Work:
+        return self._begin("barrier", [], lambda: Call("barrier", nbytes=BARRIER_BYTES))
+
+    # --- sends ------------------------------------------------------------------------------
+
+    def send(self, tensors: Tensors, target: int, tag: int) -> Work:
+        (tensor,) = tensors
+        return self._pass((self._member, target), tag, tensor)
+
+    def recv(self, tensors: Tensors, source: int, tag: int) -> Work:
+        (tensor,) = tensors
+        return self._pass((source, self._member), tag, tensor)
+
+    def _pass(self, way: tuple[int, int], tag: int, tensor: torch.Tensor) -> Work:
+        name = "send" if way[0] == self._member else "recv"
+        if way[0] == way[1]:
+            raise ValueError(f"rank {self._rank.number} cannot send to itself")
+        on_host = self._rank.check(name, [tensor])
+        both, values = [tensor], [values_of(tensor)]
+        call = Call(
+            name,
+            both if name == "send" else [],
+            both if name == "recv" else [],
+            values if name == "send" else [],
+            values if name == "recv" else [],
+            tensor.nbytes,
+            same=tensor.numel(),
+        )
+        meeting = self._team.pass_on(self._member, way, tag, call, on_host=on_host)
+        more = {"kind": "copy"}
+        if name == "send":
+            more["target"] = self._team.devices[way[1]]
+        return self._queue(meeting, call, (*way, tag), more, on_host=on_host)
+
+    # --- inside -----------------------------------------------------------------------------
+
+    def _begin(self, name: str, tensors: Tensors, make: object) -> Work:
+        on_host = self._rank.check(name, tensors)
+        call = make()
+        meeting = self._team.meet(self._member, call, on_host=on_host)
+        return self._queue(meeting, call, None, {}, on_host=on_host)
+
+    def _queue(
+        self,
+        meeting: Meeting,
+        call: Call,
+        way: tuple[int, int, int] | None,
+        more: dict,
+        *,
+        on_host: bool,
+    ) -> Work:
+        """Put a call on the clock: on its stream, behind the caller's current one."""
+        rt, device = self._rank.world.rt, self._rank.device
+        stream = None
+        if not on_host:
+            number = rt.background_stream(device, (tuple(self._team.devices), way))
+            stream = (device, number)
+            rt.let_wait(stream, (device, rt.current_stream(device)))
+            rt.hazards.work(stream, call.reads, call.writes)
+
+        def queue(lane: Lane) -> None:
+            meeting.queue(lane, rt.clock, stream, call.name, {"nbytes": call.nbytes, **more})
+
+        rt.lanes.submit(device, queue)
+        return Work(self._rank, self._team, meeting, call, stream)
+
+    def _only(self, member: int, values: torch.Tensor) -> list[torch.Tensor | None]:
+        return [values if i == member else None for i in range(self._count)]
+
+    def _split(self, name: str, tensors: Tensors, size: int) -> list[torch.Tensor]:
+        """A piece of `size` elements a rank: of one tensor, or a tensor each."""
+        if len(tensors) == 1 and tensors[0].numel() == size * self._count:
+            return list(values_of(tensors[0]).split(size)) if size else [values_of(tensors[0])]
+        if len(tensors) == self._count and all(tensor.numel() == size for tensor in tensors):
+            return [values_of(tensor) for tensor in tensors]
+        found = ", ".join(str(list(tensor.shape)) for tensor in tensors)
+        raise ValueError(
+            f"{name} on {self._count} ranks needs {self._count} times {size} elements on its other "
+            f"side, not {found}"
+        )
+
+    def _rows(self, tensor: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
+        """A piece of so many rows a rank; by default, the same for all."""
+        rows = tensor.shape[0] if tensor.dim() else 1
+        if not sizes and rows % self._count:
+            raise ValueError(
+                f"all_to_all_single on {self._count} ranks cannot split {rows} rows evenly: give "
+                "the sizes"
+            )
+        sizes = list(sizes) or [rows // self._count] * self._count
+        if len(sizes) != self._count or sum(sizes) != rows:
+            raise ValueError(
+                f"all_to_all_single on {self._count} ranks cannot split {rows} rows as {sizes}"
+            )
+        width = tensor.numel() // rows if rows else 0
+        return list(values_of(tensor).split([size * width for size in sizes]))
+
+
+def _bytes(tensors: Tensors) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def _refused(name: str) -> object:
+    def refuse(self: Group, *args: object, **kwargs: object) -> object:
+        raise NotImplementedError(f"{name} is not available on virtual ranks")
+
+    return refuse
+
+
+for _name in _torch.REFUSED:
+    setattr(Group, _name, _refused(_name))

@@ -1,0 +1,95 @@
+"""One virtual rank: its thread's identity, and what it shares with the others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ..vgpu.clock import Lane
+from ..vgpu.runtime import Runtime, runtime
+from ..vgpu.tensor import VirtualTensor
+from ._torch import Groups
+from .baton import Baton
+from .process import Process, variables_of
+from .team import Team
+
+here = threading.local()  # .rank: the Rank whose thread this is
+
+
+class World:
+    """What the ranks of one run share: the machine, their devices, the baton and their groups."""
+
+    def __init__(self, rt: Runtime, devices: Sequence[int]) -> None:
+        self.rt = rt
+        self.devices = list(devices)
+        self.ranks = [Rank(self, number) for number in range(len(devices))]
+        leave = [rank.process.save for rank in self.ranks]
+        enter = [rank.process.restore for rank in self.ranks]
+        self.baton = Baton(
+            len(devices), rt.lanes.lock, lambda rank: leave[rank](), lambda rank: enter[rank]()
+        )
+        self._teams = [Team(range(len(devices)), devices, rt.machine)]
+
+    def team(self, number: int, ranks: Sequence[int]) -> Team:
+        """The group that each rank makes as its `number`-th; 0 is that of all ranks.
+
+        Raises RuntimeError if another rank has made another group.
+        """
+        if number == len(self._teams):
+            self._teams.append(Team(ranks, [self.devices[r] for r in ranks], self.rt.machine))
+        team = self._teams[number]
+        if team.ranks != list(ranks):
+            raise RuntimeError(
+                f"group {number} is of ranks {list(ranks)} here and of {team.ranks} on another "
+                "rank: all ranks must call new_group in the same order with the same ranks"
+            )
+        return team
+
+    def give_up(self) -> None:
+        """Let the clock go on after an error, without those that will not come."""
+        for team in self._teams:
+            for meeting in team.open_meetings():
+                self.rt.lanes.ask(meeting.give_up, self.rt.clock)
+
+
+class Rank:
+    """A rank of a world: `number`, the number of its `device`, and its own time and state."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world, self.number = world, number
+        self.device = world.devices[number]
+        self.lane = Lane(f"rank {number}", world.rt.now_s())
+        variables = variables_of(number, len(world.devices), self.device)
+        self.process = Process(world.rt, variables)
+        self.groups = Groups()
+
+    def wait(self, ready: Callable[[], bool], text: str, *, polite: bool = False) -> None:
+        """Let other ranks run until `ready()`."""
+        self.world.baton.wait(self.number, ready, text, polite=polite)
+
+    def check(self, name: str, tensors: Sequence[torch.Tensor]) -> bool:
+        """Whether the tensors of a collective are on the host, and not on the rank's device.
+
+        Raises RuntimeError for another machine, another device, and non-contiguous tensors.
+        """
+        if runtime() is not self.world.rt:
+            raise RuntimeError(
+                f"{name} in a simulate() block of rank {self.number}: the ranks are on another "
+                "machine; call run_ranks() inside the block"
+            )
+        places = {t._index if isinstance(t, VirtualTensor) else None for t in tensors}
+        if places - {self.device, None} or len(places) > 1:
+            found = " and ".join(sorted({str(tensor.device) for tensor in tensors}))
+            raise RuntimeError(
+                f"rank {self.number} works on vgpu:{self.device}, but {name} got tensors on "
+                f"{found}: move them with .to('vgpu:{self.device}')"
+            )
+        for tensor in tensors:
+            if not tensor.is_contiguous():
+                raise RuntimeError(
+                    f"{name} on rank {self.number} needs contiguous tensors, not one with strides "
+                    f"{tensor.stride()}: call .contiguous()"
+                )
+        return None in places

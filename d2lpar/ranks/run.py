@@ -1,0 +1,272 @@
+"""Running a function on virtual ranks: threads, turns, and names of torch that know them."""
+
+from __future__ import annotations
+
+import contextvars
+import ctypes
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from types import FunctionType
+
+import torch
+
+from ..vgpu.runtime import runtime
+from ..vgpu.tensor import VirtualTensor
+from . import _torch, ddp
+from .baton import Ended
+from .group import Group
+from .process import Process
+from .rank import Rank, World, here
+
+_patched = threading.Lock()
+_runs = 0
+_undo = ExitStack()
+
+
+def run_ranks(
+    function: Callable[..., object], devices: Sequence[torch.device], *args: object
+) -> list[object]:
+    """Call `function(*args)` on a virtual rank for each device; returns the results by rank.
+
+    A rank stands for a process: its device is the current one, its host has a time of its own, and
+    it has its own random numbers (which start as the caller's) and torchrun's variables RANK,
+    LOCAL_RANK (the number of its device) and WORLD_SIZE. In it `torch.distributed` works as it does
+    over NCCL, and `DistributedDataParallel` as torch's; groups are there from the start, so that
+    `init_process_group` only sets what `get_backend` says. Ranks take turns, always the same way.
+
+    Times are those of `ranks.cost`; that NCCL's kernels slow computing down, the start of processes
+    and their Python, and memory for NCCL's buffers are left out. Objects and tensors of the host
+    are exchanged in no time. Modules and global variables are shared, unlike those of processes;
+    `no_grad` and `autocast` of the caller do not reach into ranks.
+
+    An error of one rank ends all and is raised here, with a note that names the rank. Raises
+    RuntimeError if no rank can go on, or if they call different collectives; ValueError for devices
+    that are not virtual, or not different.
+    """
+    rt = runtime()
+    world = World(rt, _numbers(devices))
+    outcome = _Outcome(world)
+    before = Process(rt)
+    rt.lanes.flush()
+    threads = [
+        threading.Thread(
+            target=contextvars.copy_context().run,
+            args=(outcome.run, rank, function, args),
+            name=f"rank {rank.number}",
+            daemon=True,
+        )
+        for rank in world.ranks
+    ]
+    with _names_of_torch(function):
+        rt.clock.others = _let_others_go_on
+        try:
+            for thread in threads:
+                thread.start()
+            world.baton.start()
+            for thread in threads:
+                thread.join()
+        except BaseException:  # an interrupt, or threads that the system refuses
+            outcome.interrupt(threads)
+            raise
+        finally:
+            rt.clock.others = None
+            before.restore()
+            world.give_up()
+            rt.lanes.ask(_catch_up, world)
+    return outcome.results()
+
+
+class _Outcome:
+    """What ranks return, and the first error."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._results: list[object] = [None] * len(world.ranks)
+        self._error: BaseException | None = None
+
+    def run(self, rank: Rank, function: Callable[..., object], args: tuple) -> None:
+        """The life of a rank's thread."""
+        baton, rt = self._world.baton, self._world.rt
+        here.rank = rank
+        try:
+            _make_world_group(rank)
+            baton.begin(rank.number)
+            rt.current_device, rt.own_devices = rank.device, [rank.device]
+            with rt.lanes.rank(rank.lane):
+                self._results[rank.number] = function(*args)
+        except Ended:
+            pass
+        except BaseException as error:
+            if not baton.ended:
+                error.add_note(
+                    f"raised by rank {rank.number} of {len(self._results)}, on vgpu:{rank.device}"
+                )
+                self._error = error
+                baton.end()
+        finally:
+            here.rank = None
+            baton.finish(rank.number)
+
+    def results(self) -> list[object]:
+        error = self._error or self._world.baton.error
+        if error is not None:
+            raise error
+        return self._results
+
+    def interrupt(self, threads: Sequence[threading.Thread]) -> None:
+        """End all ranks: those that wait for their turn, and the one that has it."""
+        baton = self._world.baton
+        baton.end()
+        if baton.holder is not None:
+            running = ctypes.c_ulong(threads[baton.holder].ident)
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(running, ctypes.py_object(Ended))
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+
+
+def _numbers(devices: Sequence[torch.device]) -> list[int]:
+    found = [torch.empty(0, device=device) for device in devices]  # also "cuda:1", if emulated
+    names = ", ".join(str(tensor.device) for tensor in found)
+    if not found or not all(isinstance(tensor, VirtualTensor) for tensor in found):
+        raise ValueError(
+            f"virtual ranks need virtual devices, not {names or 'none'}: ask for them with "
+            'd2lpar.devices(n, kind="virtual") or a simulate() block'
+        )
+    numbers = [tensor._index for tensor in found]
+    if len(set(numbers)) < len(numbers):
+        raise ValueError(
+            f"every rank has a device of its own, but got {', '.join(map(str, found))}"
+        )
+    if getattr(here, "rank", None) is not None:
+        raise RuntimeError(f"rank {here.rank.number} cannot run ranks of its own")
+    return numbers
+
+
+def _let_others_go_on(known: Callable[[], bool]) -> None:
+    """A host waits for something that may follow a collective to which others have yet to come."""
+    rank = getattr(here, "rank", None)
+    if rank is not None:
+        rank.wait(lambda: True, "", polite=True)
+        if not known():
+            rank.wait(known, "a wait of its host for work that follows a collective")
+
+
+def _catch_up(lane: object, world: World) -> None:
+    lane.now_s = max(lane.now_s, *(rank.lane.now_s for rank in world.ranks))
+
+
+# --- the names of torch ---------------------------------------------------------------------------
+
+
+def _make_world_group(rank: Rank, backend: str = "nccl") -> None:
+    ranks = list(range(len(rank.world.ranks)))
+    group = Group(rank, rank.world.team(0, ranks))
+    rank.groups.add(group, ranks, backend)
+    rank.groups.default_pg = group
+    rank.made = 0
+
+
+def init_process_group(backend: str | None = None, *args: object, **kwargs: object) -> None:
+    groups = here.rank.groups
+    if groups.default_pg is None:
+        _make_world_group(here.rank)
+    if backend is not None:
+        groups.pg_map[groups.default_pg] = (backend, None)
+
+
+def destroy_process_group(group: object = None) -> None:
+    groups = here.rank.groups
+    if group is None or group is groups.default_pg:
+        groups.default_pg = None
+
+
+def new_group(ranks: Sequence[int] | None = None, *args: object, **kwargs: object) -> object:
+    rank = here.rank
+    ranks = list(range(len(rank.world.ranks))) if ranks is None else sorted(ranks)
+    rank.made += 1
+    team = rank.world.team(rank.made, ranks)
+    if rank.number not in ranks:
+        return _torch.NOT_A_MEMBER
+    group = Group(rank, team)
+    rank.groups.add(group, ranks, rank.groups.pg_map[rank.groups.default_pg][0])
+    return group
+
+
+def _by_thread(theirs: Callable, ours: Callable) -> Callable:
+    @functools.wraps(theirs)
+    def choose(*args: object, **kwargs: object) -> object:
+        return (theirs if getattr(here, "rank", None) is None else ours)(*args, **kwargs)
+
+    return choose
+
+
+def _init_ddp(self: object, *args: object, **kwargs: object) -> None:
+    if type(self) is not _torch.TorchDDP:
+        raise NotImplementedError(
+            f"{type(self).__name__} is a kind of DistributedDataParallel, and virtual ranks have "
+            "torch's own only"
+        )
+    self.__class__ = ddp.DistributedDataParallel
+    self.__init__(*args, **kwargs)
+
+
+@contextmanager
+def _names_of_torch(function: Callable) -> Iterator[None]:
+    """Let torch's names know ranks: in its modules, and where `function` has imported them."""
+    global _runs
+    with _patched:
+        if not _runs:
+            _patch()
+        _runs += 1
+    try:
+        with _imported_names(function):
+            yield
+    finally:
+        with _patched:
+            _runs -= 1
+            if not _runs:
+                _undo.close()
+
+
+OURS = (init_process_group, destroy_process_group, new_group)
+
+
+def _patch() -> None:
+    for ours in OURS:
+        name = ours.__name__
+        choose = _by_thread(getattr(_torch.dist, name), ours)
+        for module in _torch.MODULES:
+            _set(module, name, choose)
+    _set(_torch.c10d, "_world", _torch.GroupsByThread(_torch.c10d._world, here))
+    init = _torch.TorchDDP.__init__
+    _set(_torch.TorchDDP, "__init__", _by_thread(init, _init_ddp))
+
+
+def _set(owner: object, name: str, value: object) -> None:
+    before = getattr(owner, name)
+    _undo.callback(setattr, owner, name, before)
+    setattr(owner, name, value)
+
+
+@contextmanager
+def _imported_names(function: Callable) -> Iterator[None]:
+    """Put what takes the place of torch's functions also where the function's module has them."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    ours = {_torch.dist.__dict__[f.__name__] for f in OURS}
+    theirs = {choose.__wrapped__: choose for choose in ours}
+    found = {
+        name: value
+        for name, value in names.items()
+        if type(value) is FunctionType and value in theirs
+    }
+    names.update({name: theirs[value] for name, value in found.items()})
+    try:
+        yield
+    finally:
+        names.update(found)

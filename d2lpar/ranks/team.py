@@ -1,0 +1,129 @@
+"""Where ranks meet: the n-th collective of a group is one, and sends are matched with receives."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ..machines import Machine
+from ..vgpu.clock import Clock, Lane
+from ..vgpu.routes import Port
+from ..vgpu.schedule import Work
+from . import cost
+from .calls import Call, carry_out
+
+
+@dataclass
+class Meeting:
+    """One collective, or one send with its receive: who is there already, and its work."""
+
+    members: Sequence[int]  # numbers in the group
+    seconds: float
+    ports: tuple[Port, ...]
+    calls: dict[int, Call] = field(default_factory=dict)
+    work: Work | None = None
+    joined: int = 0  # hosts whose call is on the clock
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.calls) == len(self.members)
+
+    @property
+    def missing(self) -> list[int]:
+        return [member for member in self.members if member not in self.calls]
+
+    def queue(
+        self, lane: Lane, clock: Clock, stream: tuple[int, int] | None, name: str, more: dict
+    ) -> None:
+        """Put a rank's call on the clock, on a stream of its device or (None) on its host alone."""
+        if self.work is None:
+            self.work = clock.announce(self.seconds, self.ports, len(self.members))
+        self.joined += 1
+        if stream is None:
+            clock.meet(lane, self.work)
+        else:
+            clock.join(lane, stream, self.work, name, **more)
+
+    def give_up(self, lane: Lane, clock: Clock) -> None:
+        """Let what follows on the clock go on without those that will not come."""
+        for _ in range(len(self.members) - self.joined if self.work else 0):
+            clock.meet(lane, self.work)
+        self.joined = len(self.members)
+
+
+class Team:
+    """The ranks of a group, by their numbers in it: `ranks` in the world, on `devices`."""
+
+    def __init__(self, ranks: Sequence[int], devices: Sequence[int], machine: Machine) -> None:
+        self.ranks, self.devices = list(ranks), list(devices)
+        self._machine = machine
+        self._fabric = cost.fabric_of(machine, devices) if len(devices) > 1 else None
+        self._ports = cost.ports_of(machine, devices)
+        self._begun = [0] * len(self.ranks)  # collectives, by rank
+        self._first = 0
+        self._meetings: deque[Meeting] = deque()
+        self._sends: defaultdict[tuple, deque[Meeting]] = defaultdict(deque)
+
+    def __str__(self) -> str:
+        return f"the group of ranks {', '.join(map(str, self.ranks))}"
+
+    def meet(self, member: int, call: Call, *, on_host: bool) -> Meeting:
+        """Take part in the group's next collective; what it computes is done when all are there.
+
+        Raises RuntimeError if this is another collective than that of the others.
+        """
+        number = self._begun[member]
+        self._begun[member] += 1
+        if number - self._first == len(self._meetings):
+            seconds, ports = (0.0, ()) if on_host else self._cost(call)
+            self._meetings.append(Meeting(range(len(self.ranks)), seconds, ports))
+        meeting = self._meetings[number - self._first]
+        for other, theirs in meeting.calls.items():
+            if theirs.kind != call.kind:
+                raise RuntimeError(
+                    f"collective {number + 1} of {self} is {call} on rank {self.ranks[member]}, "
+                    f"but {theirs} on rank {self.ranks[other]}: all must call the same, in order"
+                )
+        meeting.calls[member] = call
+        if meeting.is_complete:
+            carry_out([meeting.calls[i] for i in meeting.members])
+            self._meetings.popleft()
+            self._first += 1
+        return meeting
+
+    def pass_on(
+        self, member: int, way: tuple[int, int], tag: int, call: Call, *, on_host: bool
+    ) -> Meeting:
+        """Take part in the next send on a way (source, target) with this tag."""
+        source, target = way
+        meetings = self._sends[source, target, tag]
+        meeting = next((m for m in meetings if member not in m.calls), None)
+        if meeting is None:
+            ends = (self.devices[source], self.devices[target])
+            price = (0.0, ()) if on_host else cost.send(self._machine, *ends, call.nbytes)
+            meeting = Meeting(way, *price)
+            meetings.append(meeting)
+        meeting.calls[member] = call
+        if meeting.is_complete:
+            meetings.remove(meeting)
+            self._deliver(meeting, source, target)
+        return meeting
+
+    def _deliver(self, meeting: Meeting, source: int, target: int) -> None:
+        given, taken = meeting.calls[source], meeting.calls[target]
+        if given.kind[1:] != taken.kind[1:]:
+            raise RuntimeError(
+                f"rank {self.ranks[source]} sends {given} to rank {self.ranks[target]}, which "
+                f"expects {taken}: number of elements and data type must be the same"
+            )
+        carry_out([Call("send", gives=[None, *given.gives]), Call("recv", takes=taken.takes)])
+
+    def open_meetings(self) -> list[Meeting]:
+        """Those that not all have come to."""
+        return [*self._meetings, *(m for meetings in self._sends.values() for m in meetings)]
+
+    def _cost(self, call: Call) -> tuple[float, tuple[Port, ...]]:
+        if self._fabric is None:
+            return 0.0, ()
+        return cost.collective_s(call.name, call.nbytes, self._fabric), self._ports

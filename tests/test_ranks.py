@@ -1,0 +1,484 @@
+"""Virtual ranks: what `torch.distributed` computes on them, their turns, and their errors."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import destroy_process_group, init_process_group
+from torch.distributed.nn.functional import all_reduce as differentiable_all_reduce
+from torch.nn.parallel import DistributedDataParallel
+
+import d2lpar as par
+
+NAMES = ("init_process_group", "destroy_process_group", "new_group")
+
+
+def names_of_torch():
+    """What run_ranks replaces for a while."""
+    c10d = dist.distributed_c10d
+    found = [getattr(module, name) for module in (dist, c10d) for name in NAMES]
+    here = [globals()[name] for name in NAMES[:2]]
+    return [*found, *here, c10d._world, DistributedDataParallel.__init__]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    before, threads = names_of_torch(), threading.active_count()
+    yield
+    after = names_of_torch()
+    assert all(a is b for a, b in zip(before, after, strict=True))
+    assert threading.active_count() == threads
+    assert not dist.is_initialized()
+
+
+def mine(*values, dtype=torch.float32):
+    return torch.tensor(values, dtype=dtype).to(f"vgpu:{torch.vgpu.current_device()}")
+
+
+def run(function, *args, n=4, with_values=True):
+    with par.simulate("8x-v100-pcie", n, with_values=with_values) as gpus:
+        return par.run_ranks(function, gpus, *args)
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+def test_results_come_in_the_order_of_ranks_and_names_say_who_one_is():
+    def who(extra):
+        init_process_group("gloo", init_method="env://")  # a name that was imported before
+        assert dist.is_initialized()
+        found = dist.get_rank(), dist.get_world_size(), torch.vgpu.current_device(), extra
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+        backend, variables = dist.get_backend(), [int(os.environ[name]) for name in names]
+        destroy_process_group()
+        assert not dist.is_initialized()
+        return *found, backend, variables
+
+    assert run(who, "x", n=3) == [(r, 3, r, "x", "gloo", [r, r, 3]) for r in range(3)]
+    assert "LOCAL_RANK" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [("SUM", 10.0), ("AVG", 2.5), ("MAX", 4.0), ("MIN", 1.0), ("PRODUCT", 24.0)],
+)
+def test_all_reduce(op, expected):
+    def reduce():
+        t = mine(dist.get_rank() + 1.0, -0.0)
+        dist.all_reduce(t, op=getattr(dist.ReduceOp, op))
+        return t[0].item()
+
+    assert run(reduce) == [expected] * 4
+
+
+def test_other_reductions_are_refused_by_name():
+    def reduce():
+        dist.all_reduce(mine(1, dtype=torch.int64), op=dist.ReduceOp.BAND)
+
+    with pytest.raises(NotImplementedError, match=r"SUM, AVG.*not by"):
+        run(reduce)
+
+
+def test_broadcast_and_reduce():
+    def both():
+        r = dist.get_rank()
+        a, b = mine(r, r), mine(r, 1)
+        dist.broadcast(a, src=2)
+        dist.reduce(b, dst=1)
+        return a.tolist(), b.tolist()
+
+    found = run(both)
+    assert [a for a, _ in found] == [[2, 2]] * 4
+    assert [b for _, b in found] == [[0, 1], [6, 4], [2, 1], [3, 1]]
+
+
+def test_gathers():
+    def gather():
+        r = dist.get_rank()
+        parts = [mine(0, 0) for _ in range(4)]
+        dist.all_gather(parts, mine(r, -r))
+        whole = torch.empty(8, device=parts[0].device)
+        dist.all_gather_into_tensor(whole, mine(r, -r))
+        to_one = [mine(0) for _ in range(4)] if r == 3 else None
+        dist.gather(mine(r), to_one, dst=3)
+        return [p.tolist() for p in parts], whole.tolist(), to_one and [t.item() for t in to_one]
+
+    flat = [0, 0, 1, -1, 2, -2, 3, -3]
+    for r, (parts, whole, to_one) in enumerate(run(gather)):
+        assert [v for part in parts for v in part] == whole == flat
+        assert to_one == ([0, 1, 2, 3] if r == 3 else None)
+
+
+def test_scatters():
+    def scatter():
+        r = dist.get_rank()
+        total, part = mine(0), mine(0)
+        dist.reduce_scatter_tensor(total, mine(*[float(10 * i + r) for i in range(4)]))
+        other = mine(0)
+        dist.reduce_scatter(other, [mine(10 * i + r) for i in range(4)], op=dist.ReduceOp.MAX)
+        dist.scatter(part, [mine(i * i) for i in range(4)] if r == 1 else None, src=1)
+        return total.item(), other.item(), part.item()
+
+    assert run(scatter) == [(40 * i + 6, 10 * i + 3, i * i) for i in range(4)]
+
+
+def test_all_to_all():
+    def exchange():
+        r = dist.get_rank()
+        even = torch.empty(4, device=f"vgpu:{r}")
+        dist.all_to_all_single(even, mine(*[10 * r + i for i in range(4)]))
+        # Rank r has r rows for each other rank.
+        sent = torch.full((4 * r, 2), float(r), device=f"vgpu:{r}")
+        got = torch.empty(6, 2, device=f"vgpu:{r}")
+        dist.all_to_all_single(got, sent, [0, 1, 2, 3], [r] * 4)
+        return even.tolist(), got[:, 0].tolist()
+
+    found = run(exchange)
+    assert [even for even, _ in found] == [[10 * j + i for j in range(4)] for i in range(4)]
+    assert all(got == [1, 2, 2, 3, 3, 3] for _, got in found)
+
+
+def test_a_ring_of_sends_and_receives_sums_up():
+    def ring():
+        r, n = dist.get_rank(), dist.get_world_size()
+        total, passing = mine(r), mine(r)
+        for _ in range(n - 1):
+            received = torch.empty_like(passing)
+            work = dist.isend(passing, (r + 1) % n)
+            dist.recv(received, (r - 1) % n)
+            work.wait()
+            total, passing = total + received, received
+        ops = [
+            dist.P2POp(dist.isend, mine(r), (r + 1) % n),
+            dist.P2POp(dist.irecv, received, (r - 1) % n),
+        ]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        return total.item(), received.item()
+
+    assert run(ring) == [(6, (r - 1) % 4) for r in range(4)]
+    assert run(ring, n=2) == [(1, 1), (1, 0)]
+
+
+def test_sends_are_matched_by_tag_and_order():
+    def pass_on():
+        if dist.get_rank() == 0:
+            works = [dist.isend(mine(v), 1, tag=tag) for v, tag in ((1, 0), (2, 7), (3, 0))]
+            return [work.wait() for work in works]
+        got = [mine(0) for _ in range(3)]
+        for t, tag in zip(got, (7, 0, 0), strict=True):
+            dist.recv(t, 0, tag=tag)
+        return [t.item() for t in got]
+
+    assert run(pass_on, n=2)[1] == [2, 1, 3]
+
+
+def test_objects_travel_also_where_tensors_have_a_shape_only():
+    def objects():
+        r = dist.get_rank()
+        found, one = [None] * 4, [{"from": r}, None]
+        dist.all_gather_object(found, {"rank": r, "text": "x" * r})
+        dist.broadcast_object_list(one, src=1)
+        t = torch.empty(5, device=f"vgpu:{r}")
+        dist.all_reduce(t)
+        return found, one, t.shape
+
+    for with_values in (True, False):
+        for found, one, shape in run(objects, with_values=with_values):
+            assert [f["rank"] for f in found] == [0, 1, 2, 3]
+            assert (one, shape) == ([{"from": 1}, None], (5,))
+
+
+def test_groups_of_some_ranks():
+    def groups():
+        r = dist.get_rank()
+        made = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+        own = made[r % 2]
+        t = mine(r)
+        dist.all_reduce(t, group=own)
+        dist.broadcast(u := mine(r), src=3 - (1 - r % 2), group=own)
+        assert dist.get_process_group_ranks(own) == [r % 2, r % 2 + 2]
+        return t.item(), u.item(), dist.get_rank(own), dist.get_rank(made[1 - r % 2])
+
+    assert run(groups) == [(2, 2, 0, -1), (4, 3, 0, -1), (2, 2, 1, -1), (4, 3, 1, -1)]
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed.nn.functional:FutureWarning")
+def test_gradients_pass_through_collectives():
+    class Sum(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            x = x.clone()
+            dist.all_reduce(x)
+            return x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            gradient = gradient.clone()
+            dist.all_reduce(gradient)
+            return gradient
+
+    def gradients():
+        r = dist.get_rank()
+        found = []
+        for add_up in (Sum.apply, differentiable_all_reduce):
+            x = mine(r + 1.0).requires_grad_()
+            total = add_up(x * x)
+            ((r + 1) * total).sum().backward()
+            found.append((total.item(), x.grad.item()))
+        return found
+
+    # The sum of squares is 30; the gradient of sum_r (r + 1) total with respect to x is 10 * 2 x.
+    for r, found in enumerate(run(gradients)):
+        assert found == [(30.0, 20.0 * (r + 1))] * 2
+
+
+# --- processes of their own -----------------------------------------------------------------------
+
+
+def test_random_numbers_of_a_rank_are_its_own():
+    def draw():
+        r = dist.get_rank()
+        torch.manual_seed(r % 2)
+        random.seed(r % 2)
+        first = torch.rand(1).item(), random.random(), torch.rand(1, device=f"vgpu:{r}").item()
+        dist.barrier()
+        return first, torch.rand(1).item(), random.random()
+
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    a, b, c, d = run(draw)
+    assert (a, b) == (c, d)
+    assert a != b
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_shape_only_is_a_rank_s_own():
+    def half():
+        if dist.get_rank() == 0:
+            with par.shape_only():
+                dist.barrier()
+                return (mine(3) + 1).item()
+        t = mine(1) + 1
+        dist.barrier()
+        return t.item(), (mine(3) + 1).item()
+
+    nan, values = run(half, n=2)
+    assert nan != nan
+    assert values == (2, 4)
+
+
+def test_ranks_print_in_order(capsys):
+    def say():
+        for i in range(2):
+            print(f"{i}{dist.get_rank()}", end=" ")
+            dist.barrier()
+
+    run(say)
+    assert capsys.readouterr().out == "00 01 02 03 10 11 12 13 "
+
+
+def test_other_threads_see_no_ranks():
+    seen = []
+
+    def look():
+        thread = threading.Thread(target=lambda: seen.append(dist.is_initialized()))
+        thread.start()
+        thread.join()
+
+    run(look, n=2)
+    assert seen == [False, False]
+
+
+def test_partial_functions_and_methods(gpus):
+    class Trainer:
+        def go(self, a, b):
+            init_process_group("nccl")
+            return a, b, dist.get_rank()
+
+    assert par.run_ranks(partial(Trainer().go, 1), gpus[2:0:-1], 2) == [(1, 2, 0), (1, 2, 1)]
+
+
+def test_programs_for_cuda(gpus):
+    def train():
+        init_process_group("nccl")
+        r = int(os.environ["LOCAL_RANK"])
+        torch.cuda.set_device(r)
+        torch.manual_seed(0)
+        net = DistributedDataParallel(torch.nn.Linear(2, 1).cuda(), device_ids=[r])
+        net(torch.full((1, 2), r + 1.0).cuda()).sum().backward()
+        t = torch.ones(1, device=f"cuda:{r}")
+        dist.all_reduce(t)
+        return net.module.weight.grad.tolist(), t.item(), str(t.device)
+
+    with par.emulate_cuda(2):
+        found = par.run_ranks(train, [torch.device("cuda", i) for i in range(2)])
+    assert found == [([[1.5, 1.5]], 2.0, f"cuda:{i}") for i in range(2)]
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def test_an_error_of_one_rank_ends_all_and_is_named():
+    def fail():
+        if dist.get_rank() == 2:
+            raise KeyError("here")
+        dist.all_reduce(mine(1))
+        raise AssertionError("never reached")
+
+    with pytest.raises(KeyError, match="here") as caught:
+        run(fail)
+    assert caught.value.__notes__ == ["raised by rank 2 of 4, on vgpu:2"]
+    assert run(dist.get_rank) == [0, 1, 2, 3]
+
+
+def test_the_machine_goes_on_after_an_error(gpus):
+    def fail():
+        t = mine(1)
+        dist.all_reduce(t, async_op=True)
+        if dist.get_rank() == 1:
+            dist.all_reduce(t)
+            raise ValueError("on purpose")
+        dist.barrier()
+
+    with pytest.raises((ValueError, RuntimeError)):
+        par.run_ranks(fail, gpus)
+    for i in range(4):
+        torch.vgpu.synchronize(i)
+    assert par.run_ranks(dist.get_rank, gpus) == [0, 1, 2, 3]
+
+
+def test_everybody_waits():
+    def wait():
+        r = dist.get_rank()
+        t = mine(r)
+        dist.recv(t, (r + 1) % 2)
+
+    with pytest.raises(RuntimeError, match="no rank can go on") as caught:
+        run(wait, n=2)
+    text = str(caught.value)
+    assert "rank 0 waits in recv([1] float32) of the group of ranks 0, 1 for rank 1" in text
+    assert "rank 1 waits in recv" in text
+
+
+def test_a_rank_returns_while_others_wait_for_it():
+    def leave():
+        if dist.get_rank() != 1:
+            dist.all_reduce(mine(1, 2))
+
+    with pytest.raises(RuntimeError) as caught:
+        run(leave, n=3)
+    text = str(caught.value)
+    assert "rank 0 waits in all_reduce([2] float32, SUM)" in text
+    assert "for rank 1" in text
+    assert "rank 1 has returned" in text
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        (lambda t: dist.broadcast(t, 0), "broadcast([2] float32, root 0) on rank 1"),
+        (lambda t: dist.all_reduce(t[:1]), "all_reduce([1] float32, SUM) on rank 1"),
+        (lambda t: dist.all_reduce(t.double()), "all_reduce([2] float64, SUM) on rank 1"),
+        (lambda t: dist.all_reduce(t, dist.ReduceOp.MAX), "all_reduce([2] float32, MAX) on rank 1"),
+        (lambda t: dist.barrier(), "barrier() on rank 1"),
+    ],
+)
+def test_different_collectives_are_named(other, found):
+    def mismatch():
+        dist.barrier()
+        t = mine(1, 2)
+        (other if dist.get_rank() else dist.all_reduce)(t)
+
+    with pytest.raises(RuntimeError) as caught:
+        run(mismatch, n=2)
+    text = str(caught.value)
+    assert text.startswith("collective 2 of the group of ranks 0, 1 is " + found)
+    assert "all_reduce([2] float32, SUM) on rank 0" in text
+
+
+def test_different_roots_and_groups():
+    def roots():
+        dist.broadcast(mine(1), src=dist.get_rank())
+
+    with pytest.raises(RuntimeError, match=r"root 1\) on rank 1, but .*root 0\) on rank 0"):
+        run(roots, n=2)
+
+    def groups():
+        dist.new_group([0, 1 + dist.get_rank() % 2])
+
+    with pytest.raises(RuntimeError, match=r"\[0, 2\] here and of \[0, 1\] on another"):
+        run(groups, n=3)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "error"),
+    [
+        (lambda r: torch.ones(1, device="vgpu:0"), r"rank 1 works on vgpu:1.* tensors on vgpu:0"),
+        (lambda r: torch.ones(4, 4, device=f"vgpu:{r}").t()[1:], "contiguous"),
+    ],
+)
+def test_tensors_that_cannot_be_exchanged(tensor, error):
+    with pytest.raises(RuntimeError, match=error):
+        run(lambda: dist.all_reduce(tensor(dist.get_rank())), n=2)
+
+
+def test_sizes_that_do_not_fit():
+    def gather():
+        dist.all_gather_into_tensor(mine(0, 0, 0), mine(1))
+
+    with pytest.raises(ValueError, match=r"all_gather on 2 ranks needs 2 times 1 .*not \[3\]"):
+        run(gather, n=2)
+
+    def exchange():
+        r = dist.get_rank()
+        dist.all_to_all_single(mine(0, 0), mine(1, 2), [1, 1], [1, 1] if r else [2, 0])
+
+    with pytest.raises(ValueError, match=r"expects 1 elements of rank 0, whose .* gives it"):
+        run(exchange, n=2)
+
+
+def test_what_is_missing_is_refused_by_name():
+    with pytest.raises(NotImplementedError, match="recv_anysource is not available on virtual"):
+        run(lambda: dist.recv(mine(1)), n=2)
+    with pytest.raises(NotImplementedError, match="nor device meshes"):
+        run(lambda: dist.init_device_mesh("vgpu", (2,)), n=2)
+
+
+def test_devices_must_be_virtual_and_different(gpus):
+    with pytest.raises(ValueError, match="need virtual devices, not cpu"):
+        par.run_ranks(print, [torch.device("cpu")])
+    with pytest.raises(ValueError, match="a device of its own"):
+        par.run_ranks(print, [gpus[0], gpus[0]])
+    with pytest.raises(RuntimeError, match="rank 0 cannot run ranks of its own"):
+        par.run_ranks(lambda: par.run_ranks(print, gpus), gpus)
+
+
+def test_a_machine_of_a_rank_s_own_has_no_other_ranks(gpus):
+    def elsewhere():
+        with par.simulate("2x-v100-textbook"):
+            dist.barrier()
+
+    with pytest.raises(RuntimeError, match=r"barrier in a simulate\(\) block of rank 0"):
+        par.run_ranks(elsewhere, gpus)
+
+
+def test_an_interrupt_ends_all(gpus):
+    def forever():
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+            while True:
+                time.sleep(0.001)
+        dist.barrier()
+
+    with pytest.raises(KeyboardInterrupt):
+        par.run_ranks(forever, gpus)
+    assert par.run_ranks(dist.get_rank, gpus) == [0, 1, 2, 3]

@@ -1,0 +1,272 @@
+"""Simulated times of virtual ranks: collectives on a tiny machine, worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+from test_clock import MACHINE, drawn, kernel, new_clock
+
+import d2lpar as par
+from d2lpar import collective_cost, machines
+from d2lpar.machines import Link
+from d2lpar.ranks import cost
+from d2lpar.vgpu.runtime import runtime
+
+# Queuing takes 1 s; 4 bytes summed by two ranks, or sent from one to the other, 2 s and some µs.
+TOY = replace(MACHINE, peer=Link("peer", 0.0, 2.0))
+
+
+def work(seconds, name="compute"):
+    """Queue a kernel of so many seconds on this rank's current stream."""
+    rt, device = runtime(), torch.vgpu.current_device()
+    stream = (device, rt.current_stream(device))
+    rt.lanes.submit(device, rt.clock.kernel, stream, name, seconds, 0, 0)
+
+
+def floats(n=1):
+    return torch.empty(n, device=f"vgpu:{torch.vgpu.current_device()}")
+
+
+def rounded(timeline, *kinds):
+    """(device, stream, name, start, end) in whole seconds, without those on the host."""
+    spans = sorted(timeline, key=lambda s: (s.start_s, s.device, str(s.stream)))
+    return [
+        (s.device, s.stream, s.name, round(s.start_s, 3), round(s.end_s, 3))
+        for s in spans
+        if s.device != "host" and s.kind in (kinds or ("compute", "collective", "copy"))
+    ]
+
+
+def record(function, *args, n=2, machine=TOY):
+    with par.simulate(machine, n) as gpus, par.record() as timeline:
+        par.run_ranks(function, gpus, *args)
+    return timeline
+
+
+# --- the clock ------------------------------------------------------------------------------------
+
+
+def test_announced_work_begins_when_the_last_host_has_joined_it():
+    clock = new_clock()
+    others = [clock.host, par.vgpu.clock.Lane("b")]
+    both = clock.announce(3, [("peer out", 0)], 2)
+    kernel(clock, 0, 4, name="a")  # 1 to 5
+    clock.join(others[0], (0, 0), both, "sum")
+    kernel(clock, 0, 1, name="c")
+    clock.settle()
+    assert both.end_s is None
+    kernel(clock, 1, 6, name="b", lane=others[1])  # 1 to 7
+    clock.join(others[1], (1, 0), both, "sum")
+    assert clock.end_s(both) == 10
+    assert drawn(clock) == {"vgpu:0/0": ".aaaa..sssc", "vgpu:1/0": ".bbbbbbsss"}
+
+
+def test_a_host_cannot_wait_for_what_will_never_begin():
+    clock = new_clock()
+    both = clock.announce(1, [("peer out", 0)], 2)
+    clock.join(clock.host, (0, 0), both, "sum")
+    with pytest.raises(RuntimeError, match="a collective that can never begin"):
+        clock.wait_for_device(clock.host, 0, "wait")
+    clock.meet(clock.host, both)
+    clock.wait_for_device(clock.host, 0, "wait")
+    assert clock.host.now_s == 2
+
+
+# --- collectives ----------------------------------------------------------------------------------
+
+
+def test_a_collective_starts_at_the_later_rank_and_the_stream_waits():
+    def uneven():
+        r = dist.get_rank()
+        work(5 if r == 0 else 9)
+        dist.all_reduce(floats())
+        work(1)
+
+    # The host queues at 1, 2, 3 s; the kernels run from 1 s on.
+    assert rounded(record(uneven)) == [
+        ("vgpu:0", 0, "compute", 1, 6),
+        ("vgpu:1", 0, "compute", 1, 10),
+        ("vgpu:0", 1, "all_reduce", 10, 12),
+        ("vgpu:1", 1, "all_reduce", 10, 12),
+        ("vgpu:0", 0, "compute", 12, 13),
+        ("vgpu:1", 0, "compute", 12, 13),
+    ]
+
+
+def test_an_asynchronous_collective_overlaps_with_what_does_not_wait_for_it():
+    def overlap():
+        work(2)
+        handle = dist.all_reduce(floats(3), async_op=True)
+        work(5)
+        handle.wait()
+        work(1)
+
+    for device in ("vgpu:0", "vgpu:1"):
+        assert [s[1:] for s in rounded(record(overlap)) if s[0] == device] == [
+            (0, "compute", 1, 3),
+            (0, "compute", 3, 8),
+            (1, "all_reduce", 3, 9),
+            (0, "compute", 9, 10),
+        ]
+
+
+def test_collectives_of_a_group_run_in_their_order_and_the_host_does_not_wait():
+    hosts = []
+
+    def several():
+        works = [dist.all_reduce(floats(n), async_op=True) for n in (2, 1)]
+        for handle in works:
+            handle.wait()
+        hosts.append(runtime().now_s())
+        dist.barrier()
+        hosts.append(runtime().now_s())
+
+    found = [s for s in rounded(record(several), "collective") if s[0] == "vgpu:0"]
+    assert [s[2:] for s in found] == [("all_reduce", 1, 5), ("all_reduce", 5, 7), ("barrier", 7, 9)]
+    assert hosts == pytest.approx([2, 2, 9, 9], abs=1e-3)  # two launches; the barrier ends at 9
+
+
+def test_groups_that_share_ports_take_turns_and_others_do_not():
+    def groups(pairs):
+        r = dist.get_rank()
+        made = [dist.new_group(pair) for pair in pairs]
+        for pair, group in zip(pairs, made, strict=True):
+            if r in pair:
+                dist.all_reduce(floats(), group=group, async_op=True)
+
+    machine = TOY.with_accelerators(4)
+    apart = rounded(record(groups, ([0, 1], [2, 3]), n=4, machine=machine))
+    assert {s[3:] for s in apart} == {(1, 3)}
+    chained = rounded(record(groups, ([0, 1], [1, 2]), n=4, machine=machine))
+    assert [s[0::3] + s[4:] for s in chained] == [
+        ("vgpu:0", 1, 3), ("vgpu:1", 1, 3), ("vgpu:1", 3, 5), ("vgpu:2", 3, 5),
+    ]  # fmt: skip
+
+
+def test_sends_take_what_a_copy_takes_and_both_ways_at_once():
+    def swap():
+        r = dist.get_rank()
+        works = [dist.isend(floats(2), 1 - r), dist.irecv(floats(2), 1 - r)]
+        for handle in works:
+            handle.wait()
+
+    timeline = record(swap)
+    # Rank 0 queues its send at 1 s, and rank 1 the receive at 2 s; so do they the other way round.
+    assert sorted((s[0], *s[2:]) for s in rounded(timeline)) == [
+        (f"vgpu:{r}", name, 2, 6) for r in (0, 1) for name in ("recv", "send")
+    ]
+    sent = next(s for s in timeline if s.name == "send" and s.device == "vgpu:0")
+    assert (sent.target, sent.bytes) == ("vgpu:1", 8)
+
+
+def test_a_host_that_waits_for_its_device_waits_for_open_collectives():
+    times = []
+
+    def wait():
+        r = dist.get_rank()
+        work(3 + 4 * r)
+        dist.all_reduce(floats(), async_op=True)
+        torch.vgpu.synchronize()
+        times.append(runtime().now_s())
+
+    record(wait)
+    assert times == pytest.approx([10, 10], abs=1e-3)  # the later kernel ends at 8
+
+
+def test_a_stream_that_is_done_is_done_while_others_have_yet_to_come():
+    found = []
+
+    def ask():
+        if dist.get_rank() == 0:
+            work(1)
+            event = torch.vgpu.Event()
+            event.record()
+            handle = dist.all_reduce(floats(), async_op=True)
+            par.host_work(1, "think")
+            found.append((event.query(), handle.is_completed()))
+            par.host_work(10, "think")
+            found.append((event.query(), handle.is_completed()))
+        else:
+            par.host_work(5, "late")
+            dist.all_reduce(floats())
+
+    record(ask)
+    assert found == [(True, False), (True, True)]
+
+
+def test_hosts_have_times_of_their_own():
+    ends = []
+
+    def host():
+        r = dist.get_rank()
+        par.host_work(1 + 2.0 * r, "load")
+        ends.append(runtime().now_s())
+
+    with par.simulate(TOY, 2) as gpus, par.record() as timeline:
+        par.run_ranks(host, gpus)
+        assert runtime().now_s() == 3
+    assert ends == [1, 3]
+    assert {(s.stream, s.start_s, s.end_s) for s in timeline} == {
+        ("rank 0", 0, 1),
+        ("rank 1", 0, 3),
+    }
+
+
+def test_a_forgotten_wait_is_a_hazard(gpus):
+    def forget(wait):
+        t = torch.ones(4).to(f"vgpu:{dist.get_rank()}")
+        handle = dist.all_reduce(t, async_op=True)
+        if wait:
+            handle.wait()
+        t.add(1)
+        handle.wait()
+
+    with par.hazards() as found:
+        par.run_ranks(forget, gpus[:2], True)
+    assert not found
+    with par.hazards() as found:
+        par.run_ranks(forget, gpus[:2], False)
+    assert {hazard.kind for hazard in found} == {"read"}
+
+
+# --- costs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["8x-a100-nvswitch", "8x-v100-pcie", "8x-p100-dgx1"])
+def test_an_all_reduce_by_ring_is_a_reduce_scatter_and_an_all_gather(name):
+    fabric = collective_cost.fabric_of(machines.machine(name))
+    nbytes = 10**8
+    parts = [cost.collective_s(part, nbytes, fabric) for part in ("reduce_scatter", "all_gather")]
+    whole = collective_cost.all_reduce_s(nbytes, fabric, algorithm="ring")
+    assert sum(parts) == pytest.approx(whole)
+    # Broadcasting sends 8/7 of the bytes over each link.
+    broadcast = cost.collective_s("broadcast", nbytes, fabric)
+    assert broadcast == pytest.approx(parts[0] * 8 / 7, rel=0.03)
+    # Each GPU keeps an eighth and sends the rest, directly.
+    sent_s = 7 / 8 * nbytes / fabric.bus_bytes_per_s
+    assert cost.collective_s("all_to_all", nbytes, fabric) == pytest.approx(sent_s, rel=0.03)
+
+
+def test_fabrics_of_some_devices():
+    node = machines.machine("8x-a100-nvswitch")
+    network = Link("net", 1e-6, 25e9)
+    cluster = node.cluster(2, network, network_shared_by=2)
+    assert cost.fabric_of(cluster, range(16)) == collective_cost.fabric_of(cluster)
+    assert cost.fabric_of(cluster, [8, 9, 10, 11]) == collective_cost.fabric_of(node, 4)
+    two = cost.fabric_of(cluster, [0, 2, 8, 10])  # each with a network port of its own
+    assert (two.ranks, two.nodes, two.network_bytes_per_s) == (4, 2, 50e9)
+    assert cost.fabric_of(cluster, [0, 1, 8, 9]).network_bytes_per_s == 25e9
+    assert cost.fabric_of(cluster, [0, 1, 8]).ranks == 4  # as if both nodes had two
+
+
+def test_a_ring_occupies_the_ports_between_its_neighbours():
+    machine = TOY.cluster(2, Link("net", 1.0, 1.0))  # three a node
+    ring = cost.ports_of(machine, [0, 1, 3])
+    assert set(ring) == {
+        ("peer out", 0), ("peer in", 1), ("network out", 0), ("network in", 1),
+        ("network out", 1), ("network in", 0),
+    }  # fmt: skip
+    assert cost.ports_of(machine, [2]) == ()

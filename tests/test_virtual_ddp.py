@@ -1,0 +1,554 @@
+"""DistributedDataParallel on virtual ranks: equal to one device, and to torch's own on gloo."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import multiprocessing, nn
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
+from torch.testing import assert_close
+
+import d2lpar as par
+from d2lpar import collective_cost, machines, scaling
+from d2lpar.ranks import ddp, reducer
+
+BATCH, STEPS = 16, 3
+
+
+def lenet(*, batch_norm=False):
+    torch.manual_seed(0)
+    norm = [nn.BatchNorm2d(20)] if batch_norm else []
+    return nn.Sequential(
+        nn.Conv2d(1, 20, 3), *norm, nn.ReLU(), nn.AvgPool2d(2),
+        nn.Conv2d(20, 50, 5), nn.ReLU(), nn.AvgPool2d(2),
+        nn.Flatten(), nn.Linear(800, 128), nn.ReLU(), nn.Linear(128, 10),
+    ).double()  # fmt: skip
+
+
+def batches():
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(STEPS):
+        X = torch.randn(BATCH, 1, 28, 28, generator=generator, dtype=torch.float64)
+        yield X, torch.randint(0, 10, (BATCH,), generator=generator)
+
+
+def here():
+    """The device of a virtual rank; None on a real one."""
+    virtual = type(dist.group.WORLD).__module__.startswith("d2lpar")
+    return torch.device("vgpu", torch.vgpu.current_device()) if virtual else None
+
+
+def train(make_net, wrap=DDP, **options):
+    """Train a rank's share of each batch; the state, the last gradients, and the reducer."""
+    r, n = dist.get_rank(), dist.get_world_size()
+    device = here()
+    net = make_net() if r == 0 else make_net().apply(_spoil)
+    net = wrap(net.to(device) if device else net, device_ids=device and [device.index], **options)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+    for X, y in batches():
+        X, y = X.chunk(n)[r], y.chunk(n)[r]
+        optimizer.zero_grad()
+        F.cross_entropy(net(X), y.to(device) if device else y).backward()
+        optimizer.step()
+    state = {name: value.cpu().clone() for name, value in net.state_dict().items()}
+    gradients = [None if p.grad is None else p.grad.cpu().clone() for p in net.parameters()]
+    return state, gradients, net
+
+
+def _spoil(module):
+    """Other initial parameters: construction must make them those of rank 0."""
+    for tensor in (*module.parameters(False), *module.buffers(False)):
+        tensor.data.zero_()
+
+
+def one_device(make_net, shards):
+    """The same steps on one device: all at once, or shard by shard with gradients averaged."""
+    net = make_net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+    for X, y in batches():
+        optimizer.zero_grad()
+        before = copy.deepcopy(dict(net.named_buffers()))
+        for i, (part, labels) in enumerate(zip(X.chunk(shards), y.chunk(shards), strict=True)):
+            (F.cross_entropy(net(part), labels) / shards).backward()
+            if i == 0:
+                after = copy.deepcopy(dict(net.named_buffers()))
+            for name, buffer in net.named_buffers():  # each rank starts with those of rank 0
+                buffer.copy_(before[name])
+        for name, buffer in net.named_buffers():
+            buffer.copy_(after[name])
+        optimizer.step()
+    state = {f"module.{name}": value for name, value in net.state_dict().items()}
+    return state, [p.grad for p in net.parameters()]
+
+
+def run(function, *args, n=2, **options):
+    with par.simulate("8x-v100-pcie", n, with_values=True) as gpus:
+        return par.run_ranks(partial(function, **options), gpus, *args)
+
+
+# --- equal to one device --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("view", [False, True])
+def test_it_equals_one_device_on_the_full_batch(n, view):
+    expected = one_device(lenet, shards=1)
+    for state, gradients, _ in run(
+        train, lenet, n=n, gradient_as_bucket_view=view, bucket_cap_mb=0.1
+    ):
+        assert_close((state, gradients), expected)
+
+
+def test_with_batch_norm_it_equals_one_device_running_the_shards_one_by_one():
+    make = partial(lenet, batch_norm=True)
+    expected = one_device(make, shards=2)
+    found = run(train, make)
+    assert_close(found[0][:2], expected)
+    buffers = {name: found[0][0][name] for name, _ in found[0][2].named_buffers()}
+    assert len(buffers) == 3
+    # The last step moved each rank's own buffers; the next forward would make them rank 0's.
+    assert not torch.equal(found[1][0]["module.1.running_mean"], buffers["module.1.running_mean"])
+
+
+def test_it_is_a_module_of_torch_with_its_names(gpus):
+    def look():
+        device = here()
+        net = DDP(lenet().to(device), device_ids=[device])
+        assert isinstance(net, DDP)
+        assert isinstance(net, nn.Module)
+        assert type(net).__module__ == "d2lpar.ranks.ddp"
+        return list(net.state_dict()), net.module.state_dict().keys()
+
+    for names, inner in par.run_ranks(look, gpus[:2]):
+        assert names == [f"module.{name}" for name in inner]
+
+
+def test_gradients_are_accumulated_under_no_sync():
+    def accumulate():
+        r, device = dist.get_rank(), here()
+        net = DDP(nn.Linear(1, 1, bias=False).to(device))
+        x = torch.full((1, 1), r + 1.0).to(device)
+        with net.no_sync():
+            net(x).sum().backward()
+        local = net.module.weight.grad.item()
+        net(x).sum().backward()
+        return local, net.module.weight.grad.item()
+
+    assert run(accumulate) == [(1.0, 3.0), (2.0, 3.0)]
+
+
+class SyncedNorm(nn.BatchNorm2d):
+    """Batch norm over the batches of all ranks: of sums that all have added up."""
+
+    def forward(self, X):
+        count = torch.tensor([X.numel() / X.shape[1]], dtype=X.dtype).to(X.device)
+        sums = torch.cat([X.sum((0, 2, 3)), X.square().sum((0, 2, 3)), count])
+        total, squares, count = _SumOverRanks.apply(sums).split([X.shape[1], X.shape[1], 1])
+        mean = total / count
+        variance = squares / count - mean**2
+        shape = (1, -1, 1, 1)
+        X = (X - mean.view(shape)) / (variance + self.eps).sqrt().view(shape)
+        return X * self.weight.view(shape) + self.bias.view(shape)
+
+
+class _SumOverRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.clone()
+        dist.all_reduce(gradient)
+        return gradient
+
+
+def synced_lenet():
+    net = lenet(batch_norm=True)
+    net[1] = SyncedNorm(20).double()
+    return net
+
+
+def test_synchronised_batch_norm_by_hand_equals_one_device_on_the_full_batch():
+    state, gradients = one_device(partial(lenet, batch_norm=True), shards=1)
+    for found, their_gradients, net in run(train, synced_lenet):
+        names = dict(net.named_parameters())
+        assert_close({n: found[n] for n in names}, {n: state[n] for n in names})
+        assert_close(their_gradients, gradients)
+
+
+# --- equal to torch's own -------------------------------------------------------------------------
+
+
+class Wide(nn.Module):
+    """Its layers are used in another order than they are defined; one is used on no rank, one on
+    rank 1 only."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.last, self.middle = nn.Linear(300, 10), nn.Linear(300, 300)
+        self.first, self.spare, self.odd = nn.Linear(784, 300), nn.Linear(3, 3), nn.Linear(3, 300)
+        self.double()
+
+    def forward(self, X):
+        hidden = F.relu(self.first(X.flatten(1)))
+        if dist.get_rank() == 1:
+            hidden = hidden + self.odd(X.flatten(1)[:, :3])
+        return self.last(F.relu(self.middle(hidden)))
+
+
+def reordered():
+    """A perceptron whose layers are defined in another order than they are used."""
+    torch.manual_seed(0)
+    last, first, middle = nn.Linear(90, 10), nn.Linear(784, 200), nn.Linear(200, 90)
+    return nn.Sequential(nn.Flatten(), _Used(first, middle, last)).double()
+
+
+class _Used(nn.Module):
+    def __init__(self, first, middle, last):
+        super().__init__()
+        self.last, self.first, self.middle = last, first, middle
+
+    def forward(self, X):
+        return self.last(self.middle(self.first(X)))
+
+
+PROGRAMS = {
+    "lenet": (partial(lenet, batch_norm=True), {}),
+    "small buckets": (lenet, {"bucket_cap_mb": 0.2, "gradient_as_bucket_view": True}),
+    "reordered": (reordered, {"bucket_cap_mb": 0.1}),
+    "static": (lenet, {"static_graph": True}),
+    "unused": (Wide, {"find_unused_parameters": True, "bucket_cap_mb": 0.5}),
+}
+
+
+def spans_of_training():
+    with par.simulate("8x-v100-pcie", 3, with_values=True) as gpus, par.record() as timeline:
+        par.run_ranks(partial(train, lenet, bucket_cap_mb=0.1), gpus)
+    return [(s.device, s.stream, s.name, s.start_s, s.end_s) for s in timeline]
+
+
+def on_gloo(rank, folder):
+    torch.set_num_threads(1)
+    spans = spans_of_training() if rank == 0 else None
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    found = {}
+    for name, (make, options) in PROGRAMS.items():
+        for kind, wrap in (("torch's", DDP), ("ours", ddp.DistributedDataParallel)):
+            state, gradients, net = train(make, wrap, **options)
+            log = net._get_ddp_logging_data() if wrap is DDP else {}
+            sizes = {k: log.get(k) for k in ("bucket_sizes", "rebuilt_bucket_sizes")}
+            found[name, kind] = state, gradients, sizes
+    torch.save((found, spans), f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def on_real_ranks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gloo")
+    multiprocessing.spawn(on_gloo, (str(folder),), nprocs=2)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+def bucket_bytes(net):
+    return [bucket.flat.nbytes for bucket in net.reducer.buckets]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_it_equals_torch_on_real_ranks(on_real_ranks, program):
+    make, options = PROGRAMS[program]
+    virtual = run(train, make, **options)
+    for rank, (state, gradients, net) in enumerate(virtual):
+        found, _ = on_real_ranks[rank]
+        theirs, their_gradients, log = found[program, "torch's"]
+        assert_close(state, theirs)
+        assert_close(gradients, their_gradients)
+        sizes = log["rebuilt_bucket_sizes"] or log["bucket_sizes"]
+        assert bucket_bytes(net) == [int(size) for size in sizes.split(",")]
+        assert_close(found[program, "ours"][:2], (theirs, their_gradients))
+
+
+def test_two_runs_and_another_process_take_the_same_time(on_real_ranks):
+    spans = spans_of_training()
+    assert spans == spans_of_training() == on_real_ranks[0][1]
+    assert len(spans) > 1000
+
+
+def test_buckets_are_sorted_anew_after_the_first_step():
+    def buckets():
+        net = DDP(reordered().to(here()), bucket_cap_mb=0.1)
+        found = []
+        for X, _ in batches():
+            net(X.to(here())).sum().backward()
+            found.append([[net.names[p] for p in b.views] for b in net.reducer.buckets])
+        return found
+
+    first, second, third = run(buckets)[0]
+    defined = [
+        f"1.{layer}.{name}" for layer in ("last", "first", "middle") for name in ("weight", "bias")
+    ]
+    assert first == [defined]
+    # In backward order; 0.1 MiB are 13,107 numbers: 18,000 + 90 of the middle layer are more.
+    assert second == third
+    assert [{name.split(".")[1] for name in bucket} for bucket in second][-1] == {"first"}
+    assert [name for bucket in second for name in bucket][-1] == "1.first.weight"
+
+
+def test_buckets_are_filled_until_they_have_their_bytes():
+    one, two = (
+        [nn.Parameter(torch.empty(n, dtype=dtype)) for n in sizes]
+        for dtype, sizes in ((torch.float32, (1, 2, 3, 4, 5)), (torch.float64, (1, 1)))
+    )
+    found = reducer.assign([one[0], two[0], *one[1:], two[1]], [8, 16])
+    sizes = [[(p.numel(), p.itemsize) for p in bucket] for bucket in found]
+    assert sizes == [[(1, 8)], [(1, 4), (2, 4)], [(3, 4), (4, 4)], [(5, 4)], [(1, 8)]]
+
+
+# --- what happens when ----------------------------------------------------------------------------
+
+
+def second_step(**options):
+    """What a device does in the second step of four layers, each with a bucket of its own."""
+
+    def steps():
+        device = here()
+        layers = [nn.Linear(1000, 1000, bias=False) for _ in range(4)]
+        net = DDP(nn.Sequential(*layers).to(device), bucket_cap_mb=3, **options)
+        X = torch.empty(3000, 1000, device=device)
+        net(X).sum().backward()
+        dist.barrier()
+        begun.append(par.timing.now_s())
+        net(X).sum().backward()
+
+    begun = []
+    with par.simulate("8x-v100-pcie", 2) as gpus, par.record() as timeline:
+        par.run_ranks(steps, gpus)
+    spans = [s for s in timeline.on("vgpu:0") if s.start_s >= begun[0]]
+    return sorted(spans, key=lambda s: s.start_s)
+
+
+def named(spans, *names):
+    return [s for s in spans if s.name in names]
+
+
+@pytest.mark.parametrize("view", [True, False])
+def test_buckets_are_summed_in_order_while_backward_goes_on(view):
+    spans = second_step(gradient_as_bucket_view=view)
+    sums, products, filled = (named(spans, n) for n in ("all_reduce", "mm", "mul"))
+    assert [s.bytes for s in sums] == [4_000_000] * 4
+    assert len(filled) == 4
+    for i, s in enumerate(sums):
+        assert s.start_s == pytest.approx(filled[i].end_s)
+    # 4 MB travel while the layer before computes its two products; the last has nothing to hide it.
+    assert [s.end_s <= products[-1].end_s for s in sums] == [True, True, True, False]
+
+
+def test_gradients_outside_the_buckets_are_copied_back_as_they_are_summed():
+    assert not named(second_step(gradient_as_bucket_view=True), "copy")
+    spans = second_step()
+    sums, back = named(spans, "all_reduce"), named(spans, "copy")
+    assert len(back) == 4
+    assert all(copy.start_s >= s.end_s for copy, s in zip(back, sums, strict=True))
+    assert back[2].end_s < sums[3].end_s
+    assert back[3].start_s == sums[3].end_s
+
+
+def test_buffers_come_from_rank_0_before_each_forward_that_follows_a_step():
+    def count(**options):
+        def steps():
+            device = here()
+            net = DDP(nn.BatchNorm1d(4).to(device), **options)
+            X = torch.ones(3, 4, device=device)
+            for _ in range(2):
+                net(X).sum().backward()
+            net.eval()
+            with torch.no_grad():
+                net(X)
+                net(X)
+
+        with par.simulate("8x-v100-pcie", 2) as gpus, par.record() as timeline:
+            par.run_ranks(steps, gpus)
+        return sum(s.name == "broadcast" for s in timeline.on("vgpu:0", "collective"))
+
+    # Parameters and buffers are of two data types; then buffers thrice: as torch's does, also
+    # before the first forward of an evaluation.
+    assert (count(), count(broadcast_buffers=False)) == (2 + 2 * 3, 2)
+
+
+def resnet_steps(batch, cap, options):
+    device = here()
+    net = _resnet(device)
+    net = DDP(net, device_ids=[device.index], bucket_cap_mb=cap, **options)
+    seconds = []
+    step = _step(net, net.parameters(), batch, device)
+    for _ in range(2):
+        dist.barrier()
+        watch = par.Timer()
+        step()
+        seconds.append(watch.stop())
+    return seconds[-1]
+
+
+def _resnet(device):
+    from torchvision.models import resnet50
+
+    with device:
+        return resnet50()
+
+
+def _step(net, parameters, batch, device):
+    X = torch.empty(batch, 3, 224, 224, device=device)
+    y = torch.empty(batch, dtype=torch.long, device=device)
+    optimizer = torch.optim.SGD(parameters, 0.1, momentum=0.9)
+
+    def step(before_update=lambda: None):
+        F.cross_entropy(net(X), y).backward()
+        before_update()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def step_of_one(machine, batch):
+    """A step of one device, with an event behind every gradient."""
+    with par.simulate(machine, 1) as (device,):
+        net, event = _resnet(device), partial(torch.vgpu.Event, enable_timing=True)
+        step, ready = _step(net, net.parameters(), batch, device), {}
+        begin, update, end = event(), event(), event()
+        for p in net.parameters():
+            ready[p] = event()
+            p.register_post_accumulate_grad_hook(lambda p: ready[p].record())
+        step()
+        torch.vgpu.synchronize()
+        begin.record()
+        step(update.record)
+        end.record()
+        torch.vgpu.synchronize()
+        at_s = {name: begin.elapsed_time(e) / 1e3 for name, e in (("update", update), ("end", end))}
+        gradients = [
+            scaling.Gradient(p.nbytes, begin.elapsed_time(e) / 1e3) for p, e in ready.items()
+        ]
+        return scaling.Step(at_s["update"], at_s["end"], tuple(gradients))
+
+
+LEAN = {"gradient_as_bucket_view": True, "broadcast_buffers": False}
+
+
+@pytest.mark.parametrize(
+    ("machine", "n", "batch", "cap", "options"),
+    [
+        ("8x-p100-dgx1", 8, 32, 25, {}),
+        ("8x-p100-pcie", 8, 8, 25, LEAN),
+        ("4x-v100-nvlink-pairs", 4, 32, 50, LEAN),
+        ("8x-a100-nvswitch", 2, 64, 5, LEAN),
+    ],
+)
+def test_a_step_of_resnet_50_takes_what_the_model_of_scaling_says(machine, n, batch, cap, options):
+    """The model leaves out what DDP itself queues: kernels for gradients, and buffers."""
+    with par.simulate(machine, n) as gpus:
+        (found, *others) = par.run_ranks(resnet_steps, gpus, batch, cap, options)
+    fabric = collective_cost.fabric_of(machines.machine(machine), n)
+    all_reduce = partial(collective_cost.all_reduce_s, fabric=fabric)
+    step = step_of_one(machine, batch)
+    expected = scaling.step_s(step, all_reduce, bucket_bytes=cap * 2**20)
+    assert found == pytest.approx(expected, rel=0.05)
+    assert others == pytest.approx([found] * (n - 1), rel=1e-3)
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+def test_parameters_without_a_gradient_are_named():
+    def train_twice():
+        net = DDP(Wide().to(here()))
+        for X, _ in batches():
+            net(X.to(here())).sum().backward()
+
+    with pytest.raises(
+        RuntimeError, match=r"spare\.weight, spare\.bias, odd\.weight, odd\.bias on rank 0"
+    ):
+        run(train_twice)
+
+
+def test_an_error_in_one_backward_pass_ends_the_others():
+    def fail():
+        net = DDP(nn.Linear(2, 1).to(here()))
+        out = net(torch.ones(1, 2).to(here()))
+        if dist.get_rank() == 1:
+            out.register_hook(_raise)
+        out.sum().backward()
+
+    with pytest.raises(KeyError, match="in backward") as caught:
+        run(fail, n=3)
+    assert caught.value.__notes__ == ["raised by rank 1 of 3, on vgpu:1"]
+
+
+def _raise(gradient):
+    raise KeyError("in backward")
+
+
+def test_a_rank_without_a_backward_pass_is_waited_for_in_vain():
+    def skip():
+        net = DDP(nn.Linear(2, 1).to(here()))
+        out = net(torch.ones(1, 2).to(here()))
+        if dist.get_rank() == 0:
+            out.sum().backward()
+
+    with pytest.raises(RuntimeError, match="rank 1 has returned"):
+        run(skip)
+
+
+def test_a_forward_without_backward_is_no_error():
+    def evaluate():
+        net = DDP(nn.Linear(2, 1).to(here()))
+        for _ in range(2):
+            out = net(torch.ones(1, 2).to(here()))
+        out.sum().backward()
+        net(torch.ones(1, 2).to(here())).sum().backward()
+
+    run(evaluate)
+
+
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (
+            lambda r, d: DDP(nn.Linear(2, 1 + r).to(d)),
+            r"weight has the shape \[1, 2\] on rank 0 and",
+        ),
+        (lambda r, d: DDP(nn.ReLU()), "none of whose parameters is trained"),
+        (lambda r, d: DDP(nn.LazyLinear(2)), "without a shape"),
+    ],
+)
+def test_networks_that_do_not_fit(make, error):
+    with pytest.raises(RuntimeError, match=error):
+        run(lambda: make(dist.get_rank(), here()))
+
+
+def test_arguments_that_do_not_fit():
+    def wrong_device():
+        DDP(nn.Linear(2, 1).to(here()), device_ids=[1 - dist.get_rank()])
+
+    with pytest.raises(ValueError, match=r"device_ids is \[1\], but the parameters are on vgpu:0"):
+        run(wrong_device)
+    with pytest.raises(NotImplementedError, match="has no mixed_precision"):
+        run(lambda: DDP(nn.Linear(2, 1).to(here()), mixed_precision=object()))
+    with pytest.raises(NotImplementedError, match="communication hooks"):
+        run(lambda: DDP(nn.Linear(2, 1).to(here())).register_comm_hook(None, None))
+    with pytest.raises(NotImplementedError, match="SyncBatchNorm for CUDA only"):
+        run(lambda: DDP(nn.SyncBatchNorm(2).to(here())))
+
+    class Mine(DDP):
+        pass
+
+    with pytest.raises(NotImplementedError, match="Mine is a kind of DistributedDataParallel"):
+        run(lambda: Mine(nn.Linear(2, 1).to(here())))

@@ -9,11 +9,13 @@ from __future__ import annotations
 import importlib
 
 from .devices import devices  # at once, or the module of the same name would take its place
+from .portable import portable  # the same
 
 _HOME = {
     "calibrate": "machines.calibration",
     "Calibration": "machines.calibration",
     "doctor": "diagnosis",
+    "Checkpoints": "checkpoint",
     "fashion_mnist": "data",
     "DataError": "data",
     "Timer": "timing",
@@ -22,7 +24,9 @@ _HOME = {
     "clock_name": "timing",
     "trace_graph": "graphs",
     "Timeline": "timeline",
+    "run_ranks": "ranks",
     "record": "simulation",
+    "report": "cluster.reports",
     "shape_only": "simulation",
     "simulate": "simulation",
     "emulate_cuda": "emulation",
@@ -31,10 +35,22 @@ _HOME = {
     "HazardWarning": "vgpu.hazards",
     "syncs": "vgpu.syncs",
 }
-_MODULES = ("checks", "collectives", "garments", "machines", "plots", "timing")
+_MODULES = (
+    "checks",
+    "cluster",
+    "collectives",
+    "garments",
+    "launch",
+    "machines",
+    "models",
+    "plots",
+    "recorded",
+    "scaling",
+    "timing",
+)
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "devices", *_HOME, *_MODULES]
+__all__ = ["__version__", "devices", "portable", *_HOME, *_MODULES]
 
 
 def __getattr__(name: str) -> object:

@@ -15,6 +15,8 @@ EXERCISES = {
     "lesson01": ("linear_intensity", "batch_at_ridge", "mean_loss"),
     "lesson02": ("timed", "prefetch", "shortest"),
     "lesson03": ("shares", "all_reduce_buckets", "accumulate"),
+    "lesson04": ("shards_seen", "bucket_plan", "whole_batch"),
+    "lesson05": ("busiest_bytes", "ring_plan", "stale_sgd", "best_batch"),
 }
 ALL = [(lesson, name) for lesson, names in EXERCISES.items() for name in names]
 

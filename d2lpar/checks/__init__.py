@@ -8,6 +8,8 @@ from .bugs import possible_rate, same_everywhere, same_step, separate_memory
 from .lesson01 import batch_at_ridge, linear_intensity, mean_loss
 from .lesson02 import prefetch, shortest, timed
 from .lesson03 import accumulate, all_reduce_buckets, shares
+from .lesson04 import bucket_plan, shards_seen, whole_batch
+from .lesson05 import best_batch, busiest_bytes, ring_plan, stale_sgd
 from .verdict import NOT_YET, RIGHT, WRONG, Verdict
 
 __all__ = [
@@ -18,14 +20,21 @@ __all__ = [
     "accumulate",
     "all_reduce_buckets",
     "batch_at_ridge",
+    "best_batch",
+    "bucket_plan",
+    "busiest_bytes",
     "linear_intensity",
     "mean_loss",
     "possible_rate",
     "prefetch",
+    "ring_plan",
     "same_everywhere",
     "same_step",
     "separate_memory",
+    "shards_seen",
     "shares",
     "shortest",
+    "stale_sgd",
     "timed",
+    "whole_batch",
 ]

@@ -1,0 +1,231 @@
+"""The exercises of lesson 05."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+from .. import machines, scaling
+from .verdict import Wrong, exercise
+
+TOLERANCE = 1e-6  # relative
+
+WHY_BUSIEST = {
+    "store": (
+        "the store's card sends the parameters once to every GPU of every machine; the gradients "
+        "that it receives travel in the other direction of its link"
+    ),
+    "store, aggregated": (
+        "the store's card sends the parameters once to each machine, which passes them on inside: "
+        "the network carries as much for 8 GPUs a machine as for one"
+    ),
+    "ring": (
+        "the ring goes through all n = machines * gpus GPUs and leaves each machine on one link, "
+        "over which each of 2 (n - 1) steps sends nbytes / n; inside one machine it needs no "
+        "network"
+    ),
+}
+
+
+@exercise
+def busiest_bytes(answer: Callable[[str, int, int, float], float]) -> str:
+    """`busiest_bytes(method, machines, gpus, nbytes)`: what the busiest network card sends a step.
+
+    Data-parallel training with `gpus` GPUs in each of `machines` machines, and `nbytes` of
+    gradients, as many as of parameters. Methods: "store", a key-value store on one machine more,
+    to which each GPU pushes gradients and from which it pulls parameters; "store, aggregated", the
+    same with the gradients added up in each machine first and the parameters pulled once a machine;
+    "ring", an all-reduce in one ring through all GPUs, neighbours in one machine where possible.
+    """
+    for method in WHY_BUSIEST:
+        for count, gpus, nbytes in ((4, 1, 1e6), (3, 8, 4e8), (16, 4, 1e8), (1, 4, 5e7)):
+            expected = _busiest_bytes(method, count, gpus, nbytes)
+            got = answer(method, count, gpus, nbytes)
+            call = f"busiest_bytes({method!r}, {count}, {gpus}, {nbytes:g})"
+            if not isinstance(got, int | float):
+                raise Wrong(f"{call}: expected a number of bytes, got {got!r}")
+            if not math.isclose(got, expected, rel_tol=TOLERANCE):
+                raise Wrong(
+                    f"{call}: expected {expected:g} bytes, got {got:g}: {WHY_BUSIEST[method]}"
+                )
+    return "a store's card sends more with every machine, a ring's less than twice the gradients"
+
+
+def _busiest_bytes(method: str, count: int, gpus: int, nbytes: float) -> float:
+    """As `scaling` has it; how fast the network is does not matter to its bytes."""
+    node = machines.machine("8x-v100-dgx1").with_accelerators(gpus)
+    network = scaling.Network.of(node, machines.NETWORKS["25gbe"])
+    if method == "ring":
+        return scaling.ring_bytes(nbytes, network, count * gpus).get("node", 0.0)
+    sent = scaling.store_bytes(
+        nbytes, network, count * gpus, servers=1, aggregate=method == "store, aggregated"
+    )
+    return sent["server"]
+
+
+@exercise
+def ring_plan(answer: Callable[[int, int, int], tuple[int, int]]) -> str:
+    """`ring_plan(rank, step, n)`: the pieces to send to rank + 1 and to receive from rank - 1.
+
+    In steps 0 to n - 2 what is received is added, in steps n - 1 to 2 (n - 1) - 1 it replaces.
+    """
+    for n in range(2, 7):
+        # The ranks whose summands are in each piece that a rank holds: right for these, right for
+        # all numbers.
+        held = [[{rank} for _ in range(n)] for rank in range(n)]
+        for step in range(2 * (n - 1)):
+            _play(held, step, [_pieces(answer, rank, step, n) for rank in range(n)])
+        _check_complete(held)
+    return "every rank has every sum after 2 (n - 1) steps, for n = 2 to 6"
+
+
+def _pieces(answer: Callable, rank: int, step: int, n: int) -> tuple[int, int]:
+    got = answer(rank, step, n)
+    if not (
+        isinstance(got, tuple | list)
+        and len(got) == 2
+        and all(isinstance(piece, int) and 0 <= piece < n for piece in got)
+    ):
+        raise Wrong(
+            f"ring_plan({rank}, {step}, {n}): expected the numbers of two pieces, (send, receive), "
+            f"each from 0 to {n - 1}, got {got!r}"
+        )
+    return got[0], got[1]
+
+
+def _play(held: list[list[set[int]]], step: int, plan: list[tuple[int, int]]) -> None:
+    """One step of all ranks at once: everyone sends what it had before."""
+    n = len(held)
+    sent = [held[rank][send] for rank, (send, _) in enumerate(plan)]
+    for rank, (_, piece) in enumerate(plan):
+        left = (rank - 1) % n
+        where = f"n = {n}, step {step}: rank {rank}"
+        if piece != plan[left][0]:
+            raise Wrong(
+                f"{where} expects piece {piece}, but rank {left} sends piece {plan[left][0]}: "
+                "numbers would be added to the wrong ones, without any error"
+            )
+        if step < n - 1:
+            twice = held[rank][piece] & sent[left]
+            if twice:
+                raise Wrong(
+                    f"{where} adds to piece {piece} what is in it already, from rank "
+                    f"{min(twice)}: a gradient that counts twice. Send on what came last"
+                )
+            held[rank][piece] = held[rank][piece] | sent[left]
+        else:
+            if len(sent[left]) < n:
+                raise Wrong(
+                    f"{where} replaces its piece {piece} by one with {len(sent[left])} of {n} "
+                    "summands: half-finished sums must not be spread. After the first n - 1 steps "
+                    "every rank holds one finished piece: which?"
+                )
+            held[rank][piece] = sent[left]
+
+
+def _check_complete(held: list[list[set[int]]]) -> None:
+    n = len(held)
+    for rank, pieces in enumerate(held):
+        for piece, summands in enumerate(pieces):
+            if len(summands) < n:
+                raise Wrong(
+                    f"n = {n}: after step {2 * (n - 1) - 1}, the last, piece {piece} on rank "
+                    f"{rank} has the summands of {sorted(summands)} only: expected those of all "
+                    f"{n} ranks, or the ranks' parameters drift apart"
+                )
+
+
+@exercise
+def stale_sgd(answer: Callable[..., list[float]]) -> str:
+    """`stale_sgd(gradient, w, lr, delay, steps)`: the weight after each step of SGD, whose
+    gradients are those at the weight of `delay` steps before (at first, at the start weight)."""
+    for name, gradient, w, lr, steps in (
+        ("w", lambda w: w, 1.0, 0.3, 12),
+        ("2 * w - 3", lambda w: 2 * w - 3, -1.0, 0.1, 9),
+        ("w ** 3 - w", lambda w: w**3 - w, 0.2, 0.4, 10),
+    ):
+        for delay in (0, 1, 3, 20):
+            got = answer(gradient, w, lr, delay, steps)
+            call = f"stale_sgd(lambda w: {name}, {w}, {lr}, {delay}, {steps})"
+            if not isinstance(got, list) or len(got) != steps:
+                raise Wrong(
+                    f"{call}: expected a list of {steps} weights, one after each step, got {got}"
+                )
+            expected = _stale(gradient, w, lr, delay, steps)
+            for step, (g, e) in enumerate(zip(got, expected, strict=True)):
+                if not math.isclose(g, e, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
+                    raise Wrong(
+                        f"{call}: expected {e:.6f} at [{step}], got {g:.6f}: "
+                        f"{_why_stale(delay, step)}"
+                    )
+    return "an old gradient, but the newest weight: what asynchronous SGD does"
+
+
+def _stale(
+    gradient: Callable[[float], float], w: float, lr: float, delay: int, steps: int
+) -> list[float]:
+    weights = [w]
+    for step in range(steps):
+        weights.append(weights[-1] - lr * gradient(weights[max(step - delay, 0)]))
+    return weights[1:]
+
+
+def _why_stale(delay: int, step: int) -> str:
+    if delay == 0:
+        return "without delay it is plain SGD"
+    if step < delay:
+        return (
+            "until a worker has weights that are new, all gradients are those at the start; they "
+            "are applied nevertheless"
+        )
+    at = "the start weight" if step == delay else f"[{step - delay - 1}]"
+    return (
+        f"the gradient is that at {at}, and it is applied to the newest weight: the others' "
+        "updates must not be undone"
+    )
+
+
+@exercise
+def best_batch(
+    answer: Callable[[list[int], Callable[[int], float], float, Callable[[int], float]], int],
+) -> str:
+    """`best_batch(batches, t1_s, t2_s, steps)`: the batch of a device that is first at the target.
+
+    A step with batch b takes max(t1_s(b), t2_s); the target takes steps(b) of them.
+    """
+    for target in _targets():
+        _check_target(answer, *target)
+    return "the least time to the target: steps times seconds a step"
+
+
+def _check_target(
+    answer: Callable, batches: list[int], t1_s: Callable, t2_s: float, steps: Callable
+) -> None:
+    def step_s(b: int) -> float:
+        return max(t1_s(b), t2_s)
+
+    best = min(batches, key=lambda b: steps(b) * step_s(b))
+    got = answer(list(batches), t1_s, t2_s, steps)
+    if got not in batches:
+        raise Wrong(f"expected one of the batches {batches}, got {got!r}")
+    if got != best:
+        of_best, of_got = (
+            f"{b} takes {steps(b):,.0f} steps of {step_s(b) * 1e3:.1f} ms, "
+            f"{steps(b) * step_s(b):,.1f} s"
+            for b in (best, got)
+        )
+        raise Wrong(
+            f"best_batch({batches}, t1_s, {t2_s}, steps): expected {best}, got {got}. {of_best}; "
+            f"{of_got}. Neither the shortest step nor the fewest steps win, but their product"
+        )
+
+
+def _targets() -> Iterable[tuple[list[int], Callable, float, Callable]]:
+    """Devices that compute faster and slower than they send; steps by the critical batch."""
+    powers = [8, 16, 32, 64, 128, 256, 512, 1024]
+    yield powers, lambda b: 0.001 + 1.8e-4 * b, 0.020, lambda b: 1000 * (1 + 64 / b)
+    yield powers, lambda b: 0.020 + 1e-4 * b, 0.025, lambda b: 500 * (1 + 900 / b)
+    yield powers[::-1], lambda b: 0.002 + 1e-3 * b, 0.100, lambda b: 2000 * (1 + 20 / b)
+    yield powers, lambda b: 1e-5 * b, 0.200, lambda b: 300 * (1 + 500 / b)  # t1 < t2 for all
+    measured_s = {20: 0.031, 32: 0.018, 50: 0.052, 64: 0.034, 100: 0.090, 128: 0.066}
+    yield list(measured_s), measured_s.__getitem__, 0.010, lambda b: 400 * (1 + 150 / b)

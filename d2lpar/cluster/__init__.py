@@ -1,0 +1,93 @@
+"""Ranks for a notebook: `d2lpar.cluster(2)` starts them, `ranks.run` and `%%px` use them.
+
+    ranks = par.cluster(2)
+    ranks.run(lambda: dist.all_reduce(torch.ones(1)))
+
+They are ipyparallel's engines with torch.distributed set up. The module is callable, so that
+`d2lpar.cluster` means the same whether a part of it was imported before or not.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import types
+from typing import TYPE_CHECKING
+
+from . import texts
+
+if TYPE_CHECKING:
+    from .ranks import Ranks
+
+START_S, QUEUE_S = 60, 600  # how long ranks may take to come up: here, and on a cluster
+
+_started: Ranks | None = None  # one cluster a process: what `%%px` and a second call mean
+
+
+def cluster(
+    n: int | None = None,
+    *,
+    profile: str | os.PathLike | None = None,
+    timeout_s: float | None = None,
+) -> Ranks:
+    """Start `n` ranks on this machine, or wherever a profile says; see `Ranks` for what they do.
+
+    Each is a process with torch.distributed initialised: over nccl if every rank has a GPU, else
+    over gloo, with the processor's cores shared out (an OMP_NUM_THREADS that is set is kept).
+    They find `torch`, `dist`, `par`, `rank`, `world_size`, `local_rank` and `device`. There is
+    one cluster a notebook: asked again for the same, it is given back, restarted if it has ended;
+    asked for another, it is stopped first. The ranks and all their files end with this process,
+    however that ends.
+
+    `profile` names a folder with an ipcluster_config.py of ipyparallel (a path, a name in
+    profiles/, or one of IPython's profiles): see notebooks/profiles for SSH, Slurm and MPI. There
+    `n` may be left to c.Cluster.n. Ranks must come up within `timeout_s` seconds (60; with a
+    profile 600). Raises ValueError for a wrong `n` or profile, RuntimeError with the end of a log
+    if they do not come up, or naming what is missing.
+    """
+    global _started
+    if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
+        raise ValueError(texts.ERROR_N.format(n=n))
+    if n is None and profile is None:
+        raise ValueError(texts.ERROR_NO_N)
+    if os.name != "posix":
+        raise RuntimeError(texts.ERROR_SYSTEM.format(system=platform.system()))
+    from .profiles import find
+
+    folder = None if profile is None else find(profile)
+    try:
+        from .ranks import Ranks
+    except ModuleNotFoundError as error:
+        if error.name not in ("ipyparallel", "cloudpickle", "zmq"):
+            raise
+        raise RuntimeError(texts.ERROR_MISSING.format(name=error.name)) from None
+    timeout_s = timeout_s or (START_S if folder is None else QUEUE_S)
+    if _started is not None:
+        if _started.is_like(n, folder):
+            return _started if _started.is_running else _started.restart()
+        _started.stop()
+    _register_magic()
+    _started = Ranks(n, profile=folder, timeout_s=timeout_s)
+    return _started
+
+
+def _register_magic() -> None:
+    """Make `%%px` known where there is an IPython, before ipyparallel brings its own."""
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    if shell is not None:
+        from .magic import RankMagics
+
+        shell.register_magics(RankMagics(shell, lambda: _started))
+
+
+class _CallableModule(types.ModuleType):
+    def __call__(self, *args: object, **kwargs: object) -> Ranks:
+        return cluster(*args, **kwargs)
+
+
+_CallableModule.__call__.__doc__ = cluster.__doc__
+_CallableModule.__call__.__wrapped__ = cluster
+sys.modules[__name__].__class__ = _CallableModule

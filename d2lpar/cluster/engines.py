@@ -1,0 +1,343 @@
+"""The controller and the engines of a cluster: ipyparallel's, started quietly, ended by their ids.
+
+The only place that knows ipyparallel. Its coroutines run in an event loop of their own, in a
+thread, so that the same code serves notebooks, scripts and tests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+
+import ipyparallel
+import psutil
+from ipyparallel.cluster import launcher as launchers
+from traitlets.config import Config
+
+from . import child, on_rank, processes, profiles, texts
+from .folder import Folder
+
+ROOT = Path(__file__).resolve().parents[2]
+LOG_LINES = 15
+HEARTBEAT_MS = 200
+_POLL_S = 0.02
+_CANCEL_S = 5
+_LAUNCHER_S = 1
+
+
+class StartError(RuntimeError):
+    """Ranks that did not come up."""
+
+
+class Engines:
+    """`n` engines and what connects them to this process; a rank is its place in `order`."""
+
+    def __init__(
+        self,
+        n: int | None,
+        *,
+        profile: Path | None,
+        environment: dict[str, str],
+        timeout_s: float,
+    ):
+        self.folder = Folder()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._client = None
+        self._idents: list[bytes] = []
+        self._ids: list[int] = []
+        self._launchers: list = []
+        self._local: dict[int, psutil.Process] = {}  # rank -> its process, where it runs here
+        self._cluster = self._configured(n, profile, environment, timeout_s)
+        self.n = self._cluster.n
+        if self.n is None:
+            self.end()
+            raise ValueError(texts.ERROR_NO_N)
+        try:
+            self._start(timeout_s)
+        except BaseException:
+            self.end()
+            raise
+
+    # ---- starting
+
+    def _configured(self, n, profile, environment, timeout_s) -> ipyparallel.Cluster:
+        theirs = profiles.load(profile) if profile else Config()
+        if profile:
+            profiles.copy_others(profile, self.folder.path)
+        config = Config()
+        config.Cluster.delay = 0
+        config.LocalEngineSetLauncher.delay = 0
+        config.BatchSystemLauncher.batch_file_name = str(self.folder.path / "batch_job")
+        config.EngineLauncher.engine_cmd = [_python(theirs), "-P", "-m", child.__name__, "engine"]
+        config.EngineLauncher.engine_args = [f"--IPEngine.timeout={timeout_s}"]
+        if profile is None:
+            config.Cluster.controller_ip = config.Cluster.controller_location = "127.0.0.1"
+            # Engines of this machine are watched by their processes, and read the connection file
+            # when it is there: they import torch while the controller starts.
+            config.Cluster.send_engines_connection_env = False
+            config.EngineLauncher.engine_args += [
+                "--IPEngine.enable_nanny=False",
+                f"--IPEngine.wait_for_url_file={timeout_s}",
+            ]
+        config.merge(theirs)
+        for section in {"BaseLauncher", *(name for name in theirs if name.endswith("Launcher"))}:
+            set_there = theirs[section].get("environment", {}) if section in theirs else {}
+            config[section].environment = {**environment, **set_there}
+        config.LocalControllerLauncher.controller_cmd = [
+            *(sys.executable, "-P", child.__file__, "controller"),
+            "--usethreads",  # one process instead of six
+            # An engine counts as there after its first heartbeat: do not wait seconds for it.
+            f"--HeartMonitor.period={HEARTBEAT_MS}",
+            f"--HeartMonitor.max_heartmonitor_misses={30_000 // HEARTBEAT_MS}",
+        ]
+        return ipyparallel.Cluster(
+            **({} if n is None else {"n": n}),
+            config=config,
+            profile_dir=str(self.folder.path),
+            cluster_id="",
+            load_profile=False,
+            shutdown_atexit=False,  # it would print
+            log=_silent_logger(),
+        )
+
+    def _start(self, timeout_s: float) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        self._run(self._cluster.start_controller())
+        self._keep_launchers()
+        if self._cluster.send_engines_connection_env:
+            info = self._run(self._connection_info(deadline_s))
+            self._run(self._start_engines())
+        else:
+            self._run(self._start_engines())
+            info = self._run(self._connection_info(deadline_s))
+        self._client = ipyparallel.Client(
+            info["client"], profile_dir=str(self.folder.path), timeout=timeout_s
+        )
+        while len(self._client.ids) < self.n:
+            ended = next((one for one in self._launchers if one.state == "after"), None)
+            if ended is not None or time.monotonic() > deadline_s:
+                raise StartError(self._why_not(ended, timeout_s))
+            time.sleep(_POLL_S)
+        self._order()
+
+    async def _start_engines(self) -> None:
+        try:
+            await self._cluster.start_engines()
+        finally:
+            self._keep_launchers()
+
+    def _keep_launchers(self) -> None:
+        """Note who launched what, as ipyparallel forgets an engine that has ended.
+
+        There is one for each process, or for a batch job or mpiexec one for all.
+        """
+        found = [self._cluster.controller]
+        for engine_set in list(self._cluster.engines.values()):
+            found += list(getattr(engine_set, "launchers", {}).values()) or [engine_set]
+        self._launchers += [one for one in found if one not in [None, *self._launchers]]
+
+    async def _connection_info(self, deadline_s: float) -> dict:
+        found = asyncio.ensure_future(
+            self._cluster.controller.get_connection_info(max(1, deadline_s - time.monotonic()))
+        )
+        while not found.done():
+            await asyncio.sleep(_POLL_S)
+        try:
+            return found.result()
+        except (RuntimeError, TimeoutError) as error:
+            raise StartError(self._why_not(self._cluster.controller, None) or str(error)) from None
+
+    def _why_not(self, ended, timeout_s: float | None) -> str:
+        came = len(self._client.ids) if self._client is not None else 0
+        if ended is not None and ended.state == "after":
+            how = processes.describe_exit((ended.stop_data or {}).get("exit_code"))
+            within = texts.BEFORE_ENDING.format(how=how)
+        else:
+            within = texts.WITHIN.format(seconds=timeout_s or 0)
+        return texts.ERROR_START.format(came=came, n=self.n, within=within, log=self._log(ended))
+
+    def _log(self, first) -> str:
+        """The last lines that a process wrote, one that ended before one that did not."""
+        for one in ([first] if first is not None else []) + self._launchers:
+            with contextlib.suppress(Exception):
+                tail = one.get_output().splitlines()[-LOG_LINES:]
+                if tail:
+                    return texts.LOG.format(name=one.identifier, tail="\n".join(tail))
+        return texts.NO_LOG
+
+    def _order(self) -> None:
+        """Number the ranks: the hosts as their first engine came, on each the engines in turn."""
+        by_id = {}
+        for number in sorted(self._client.ids)[: self.n]:
+            by_id[number] = self._client[number].apply_sync(on_rank.place)
+        hosts = list(dict.fromkeys(place.host for place in by_id.values()))
+        self._ids = sorted(by_id, key=lambda number: (hosts.index(by_id[number].host), number))
+        self.places = [by_id[number] for number in self._ids]
+        self._idents = [self._client._engines[number].encode() for number in self._ids]
+        here = socket.gethostname()
+        for rank, place in enumerate(self.places):
+            if place.host == here:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    self._local[rank] = psutil.Process(place.pid)
+
+    def _run(self, coroutine: Coroutine) -> object:
+        """The result of a coroutine of the cluster's loop; an interrupt cancels it."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    # ---- working
+
+    def send(
+        self,
+        rank: int,
+        request: tuple,
+        *,
+        on_message: Callable[[dict], None],
+        on_reply: Callable[[object], None],
+        on_idle: Callable[[], None],
+    ) -> None:
+        """Let a rank `perform` a request; the callables are called in ipyparallel's thread.
+
+        `on_message` gets each message of Jupyter's protocol that the rank sends meanwhile,
+        `on_reply` a `Reply` or the exception that came instead of one; `on_idle` is called when
+        there will be no more messages.
+        """
+
+        def prepare(future) -> None:
+            future.iopub_callbacks.append(on_message)
+            future.add_done_callback(lambda done: on_reply(done.result()))
+            future.output.add_done_callback(lambda _: on_idle())
+
+        self._client.send_apply_request(
+            self._client._mux_socket,
+            on_rank.perform,
+            args=request,
+            ident=self._idents[rank],
+            metadata={"label": None},
+            message_future_hook=prepare,
+        )
+
+    def flush(self) -> None:
+        """Let ipyparallel look for replies: to be called when requests have been sent.
+
+        It sends past its event loop. A reply that comes in between two requests is then not
+        announced, nor any that follows it (zmq's file descriptor is edge-triggered).
+        """
+        self._client._io_loop.add_callback(self._client._mux_stream.flush)
+
+    def ended(self) -> dict[int, str]:
+        """The ranks whose process is gone, and how it ended where that is known."""
+        heard_of = set(self._client.ids)
+        gone = {}
+        for rank, number in enumerate(self._ids):
+            process = self._local.get(rank)
+            if process is None:
+                is_gone = number not in heard_of  # its nanny, or its heart, told the controller
+            else:
+                is_gone = not processes.is_running(process)
+            if is_gone:
+                gone[rank] = processes.describe_exit(self._exit_code(rank))
+        return gone
+
+    def _exit_code(self, rank: int) -> int | None:
+        """The exit code of a rank that this process has launched itself."""
+        for one in self._launchers:
+            if rank in self._local and getattr(one, "pid", None) == self._local[rank].pid:
+                _wait_until(lambda one=one: one.state == "after", _LAUNCHER_S)
+                return (one.stop_data or {}).get("exit_code")
+        return None
+
+    def controller_ended(self) -> str | None:
+        """How the controller ended, if it did."""
+        controller = self._cluster.controller
+        if controller is not None and controller.state == "after":
+            return processes.describe_exit((controller.stop_data or {}).get("exit_code"))
+        return None
+
+    def interrupt(self, ranks: Sequence[int]) -> None:
+        """Raise KeyboardInterrupt on ranks, as far as they run Python."""
+        remote = [self._ids[rank] for rank in ranks if rank not in self._local]
+        for rank in ranks:
+            with contextlib.suppress(psutil.Error):
+                if rank in self._local:
+                    self._local[rank].send_signal(signal.SIGINT)
+        if remote:
+            self._client.send_signal(signal.SIGINT, targets=remote, block=False)
+
+    # ---- ending
+
+    def end(self) -> None:
+        """End all processes at once, and remove all files. Safe to call again."""
+        if self._loop.is_closed():
+            return
+        self._keep_launchers()  # also of a start that was interrupted
+        self._cancel_jobs()
+        here = [one for one in self._launchers if getattr(one, "process", None)]
+        processes.end([*(one.process for one in here), *self._local.values()])
+        # Until the launchers' threads have seen it, too.
+        _wait_until(lambda: all(one.state != "running" for one in here), _LAUNCHER_S)
+        if self._client is not None:
+            self._client.close(linger=0)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self.folder.remove()
+
+    def _cancel_jobs(self) -> None:
+        """Take back what a batch system still has, without waiting long for it.
+
+        Engines on other hosts end by themselves when the controller does.
+        """
+        for one in self._launchers:
+            if isinstance(one, launchers.BatchSystemLauncher) and one.state == "running":
+                with contextlib.suppress(Exception):
+                    self._run(asyncio.wait_for(asyncio.to_thread(one.stop), _CANCEL_S))
+
+
+def _wait_until(holds: Callable[[], bool], seconds: float) -> None:
+    deadline_s = time.monotonic() + seconds
+    while not holds() and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
+
+
+def _python(theirs: Config) -> str:
+    """The Python that runs engines: this one, unless the profile names another for other hosts."""
+    for section in ("SSHEngineSetLauncher", "SSHEngineLauncher", "SSHLauncher"):
+        if section in theirs and "remote_python" in theirs[section]:
+            return theirs[section].remote_python
+    return sys.executable
+
+
+def _silent_logger() -> logging.Logger:
+    """A logger of its own: a notebook stores what is printed."""
+    logger = logging.Logger(__name__, level=logging.CRITICAL + 1)
+    logger.addHandler(logging.NullHandler())
+    return logger
+
+
+def environment(threads: int | None) -> dict[str, str]:
+    """What engines and controller find in their environment, above that of this process."""
+    path = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    found = {
+        child.HOST: socket.gethostname(),
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+    }
+    if threads is not None:
+        found["OMP_NUM_THREADS"] = str(threads)
+    return found

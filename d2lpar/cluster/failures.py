@@ -1,0 +1,98 @@
+"""Who is to blame when a call fails: the first culprit, never the victims."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from . import texts
+from .on_rank import Failure, Part
+
+_CELL = re.compile(r"ipykernel_\d+|<ipython-input")
+
+
+class RankError(RuntimeError):
+    """A rank raised or died. `rank` is the first that did, `traceback` the text of its traceback.
+
+    `name` is the type of the exception that it raised, None if it died.
+    """
+
+    def __init__(self, message: str, rank: int, name: str | None, traceback: str, after: str):
+        super().__init__(message)
+        self.rank, self.name, self.traceback = rank, name, traceback
+        for note in (traceback, after):
+            if note:
+                self.add_note(note)
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: what went wrong on the rank; how the call got there says little."""
+        return [*self.__notes__[:-1], f"{type(self).__name__}: {self}", self.__notes__[-1]]
+
+
+class RanksEndedError(RuntimeError):
+    """Ranks that are used after they ended; the message says why they did."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """A rank whose process is gone. `time_s` is when the notebook noticed."""
+
+    how: str
+    time_s: float
+
+
+Trouble = Failure | Death
+
+
+def culprit(troubles: dict[int, Trouble]) -> int:
+    """The rank that went wrong first; one that only lost the connection to others comes last.
+
+    Of several with the same exception it is the lowest, so that every run names the same.
+    """
+    first = min(troubles, key=lambda rank: (_is_victim(troubles[rank]), troubles[rank].time_s))
+    return next(rank for rank in sorted(troubles) if _is_same(troubles[rank], troubles[first]))
+
+
+def _is_same(one: Trouble, other: Trouble) -> bool:
+    if isinstance(one, Failure) and isinstance(other, Failure):
+        return (one.name, one.message) == (other.name, other.message)
+    return one is other
+
+
+def _is_victim(trouble: Trouble) -> bool:
+    return isinstance(trouble, Failure) and trouble.lost_connection
+
+
+def summary(rank: int, trouble: Trouble) -> str:
+    """One sentence: who, and what."""
+    if isinstance(trouble, Death):
+        return texts.DIED.format(rank=rank, how=trouble.how)
+    text = texts.RAISED if trouble.message else texts.RAISED_BARE
+    return text.format(rank=rank, name=trouble.name, message=trouble.message)
+
+
+def error(rank: int, trouble: Trouble, *, after: str) -> RankError:
+    died = isinstance(trouble, Death)
+    return RankError(
+        summary(rank, trouble),
+        rank,
+        None if died else trouble.name,
+        "" if died else render(rank, trouble.parts),
+        after,
+    )
+
+
+def render(rank: int, parts: Iterable[Part]) -> str:
+    """The traceback of a rank; the lines of a cell that it ran are known here."""
+    lines = []
+    for part in parts:
+        for file, number, function, text in part.frames:
+            text = text or linecache.getline(file, number).strip()
+            where = texts.NOTEBOOK_CELL if _CELL.search(file) else f'"{file}"'
+            inside = "" if function.startswith("<") else f", in {function}"
+            lines.append(f"[rank {rank}] {where}, line {number}{inside}")
+            lines += [f"[rank {rank}]     {text}"] if text else []
+        lines += [f"[rank {rank}] {line}" for line in part.summary.splitlines()]
+    return "\n".join(lines)

@@ -1,0 +1,71 @@
+"""Ending processes by their id, with all that they started."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Iterable
+
+import psutil
+
+from . import texts
+
+_OWN_PACE_S = 1  # for what cleans up when its parent is gone
+
+
+def is_running(process: psutil.Process) -> bool:
+    """Whether it runs; one that ended, and that nobody has asked for its exit code, does not."""
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def end(processes: Iterable[psutil.Process]) -> None:
+    """End the processes and their descendants at once; those that clean up get a second to."""
+    family = {one.pid: one for process in processes for one in _family(process)}
+    trackers = [one for one in family.values() if _cleans_up(one)]
+    for one in family.values():
+        if one not in trackers:
+            _kill(one)
+    _wait(list(family.values()), _OWN_PACE_S)
+    for one in trackers:
+        _kill(one)
+    _wait(list(family.values()), _OWN_PACE_S)
+
+
+def _family(process: psutil.Process) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        return [process, *process.children(recursive=True)]
+    return [process]
+
+
+def _cleans_up(process: psutil.Process) -> bool:
+    """Whether it is multiprocessing's tracker, which removes what a killed process shared."""
+    with contextlib.suppress(psutil.Error):
+        return any("resource_tracker" in word for word in process.cmdline())
+    return False
+
+
+def _kill(process: psutil.Process) -> None:
+    with contextlib.suppress(psutil.Error):
+        process.kill()
+
+
+def _wait(processes: list[psutil.Process], seconds: float) -> None:
+    """Wait until they are gone, without taking the exit code of a child from its launcher."""
+    deadline_s = time.monotonic() + seconds
+    while any(map(is_running, processes)) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+
+
+def describe_exit(code: int | None) -> str:
+    """How a process ended, from its exit code (negative: by that signal), if that is known."""
+    if code is None:
+        return texts.UNKNOWN_EXIT
+    if code >= 0:
+        return texts.EXIT_CODE.format(code=int(code))
+    name = "unknown"
+    with contextlib.suppress(ValueError):
+        name = signal.Signals(-code).name
+    return texts.SIGNAL.format(number=-int(code), name=name)

@@ -1,0 +1,30 @@
+"""Values that a rank sends to the notebook while it works."""
+
+from __future__ import annotations
+
+from . import on_rank, texts
+
+KEY = "d2lpar report"
+
+
+def report(**values: object) -> None:
+    """Send `values`, such as `loss=0.3, epoch=2`, from this rank to the notebook.
+
+    There they are given to the `on_report(rank, values)` of `ranks.run` or `%%px --live`, in
+    order, while the ranks go on working; without one they go nowhere. Tensors and arrays of one
+    value arrive as numbers. Raises RuntimeError where this process is no rank.
+    """
+    if on_rank.this.number is None:
+        raise RuntimeError(texts.ERROR_REPORT)
+    if on_rank.this.reporting:
+        from ipyparallel.engine.datapub import publish_data
+
+        publish_data({KEY: {name: _plain(value) for name, value in values.items()}})
+
+
+def _plain(value: object) -> object:
+    """A number in place of a tensor or array of one value, which need not be sent as such."""
+    if getattr(value, "size", None) is not None and hasattr(value, "item"):
+        count = value.numel() if hasattr(value, "numel") else value.size
+        return value.item() if count == 1 else value
+    return value

@@ -1,0 +1,81 @@
+"""Functions, arguments and variables on their way from the notebook to the ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator, Mapping
+
+import cloudpickle
+
+from . import texts
+from .on_rank import OWN_NAMES
+
+
+def packed_call(function: object, args: tuple, kwargs: Mapping[str, object]) -> bytes:
+    """A function and its arguments, pickled: what it refers to in the notebook goes with it.
+
+    Raises ValueError for what is no function, TypeError naming what cannot be sent: open files,
+    locks, generators, sockets, running threads, and whatever holds one of those.
+    """
+    if not callable(function):
+        raise ValueError(texts.ERROR_FUNCTION.format(what=function))
+    what = getattr(function, "__qualname__", repr(function))
+    with _ranks_own_names_hidden(function):
+        try:
+            return cloudpickle.dumps((function, args, dict(kwargs)))
+        except Exception as error:
+            parts = {
+                **{f"argument {i + 1}": value for i, value in enumerate(args)},
+                **{f"`{name}`": value for name, value in kwargs.items()},
+                **_referred_to(function),
+            }
+            raise TypeError(_cannot_send(what, error, parts)) from None
+
+
+def packed_variables(values: Mapping[str, object]) -> bytes:
+    """Variables, pickled; raises TypeError naming the ones that cannot be sent."""
+    try:
+        return cloudpickle.dumps((dict(values),))
+    except Exception as error:
+        parts = {f"`{name}`": value for name, value in values.items()}
+        raise TypeError(_cannot_send("a variable", error, parts)) from None
+
+
+def packed(*values: object) -> bytes:
+    return cloudpickle.dumps(values)
+
+
+@contextlib.contextmanager
+def _ranks_own_names_hidden(function: object) -> Iterator[None]:
+    """Keep the notebook's own `device` or `rank` back: on a rank they mean something else."""
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    if names.get("__name__") != "__main__":
+        names = {}
+    hidden = {name: names.pop(name) for name in OWN_NAMES if name in names}
+    try:
+        yield
+    finally:
+        names.update(hidden)
+
+
+def _referred_to(function: object) -> dict[str, object]:
+    try:
+        found = inspect.getclosurevars(inspect.unwrap(function))
+    except TypeError:
+        return {}
+    return {f"`{name}`": value for name, value in {**found.globals, **found.nonlocals}.items()}
+
+
+def _cannot_send(what: str, error: Exception, parts: Mapping[str, object]) -> str:
+    guilty = [name for name, value in parts.items() if not _can_send(value)]
+    because = texts.BECAUSE.format(names=", ".join(guilty)) if guilty else ""
+    return texts.ERROR_SEND.format(what=what, reason=error, because=because)
+
+
+def _can_send(value: object) -> bool:
+    try:
+        cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True

@@ -1,0 +1,53 @@
+"""What ranks, and what goes wrong with them, are told in: kept together for translations."""
+
+LINE = "{n} {ranks} · {backend} · {threads} {thread_word} each · measured"
+LINE_ENDED = "{n} {ranks}, ended: {why}"
+PREFIX = "[rank {rank}] "
+
+ERROR_N = "cluster(n) takes a whole number of ranks from 1 on, not {n!r}"
+ERROR_NO_N = "cluster() needs a number of ranks: cluster(2), or a profile that sets c.Cluster.n"
+ERROR_PROFILE = (
+    "there is no cluster profile {profile!r}: looked for ipcluster_config.py in {places}; "
+    "copy one of notebooks/profiles and give its folder"
+)
+ERROR_MISSING = (
+    "ranks in a notebook need {name}, which is not installed: "
+    'install it with `pip install "d2lpar[lessons]"`'
+)
+ERROR_SYSTEM = (
+    "ranks in a notebook need Linux or macOS, and this is {system}; scripts have torchrun"
+)
+ERROR_START = "{came} of {n} ranks came up {within}{log}"
+WITHIN = "within {seconds:.0f} s"
+BEFORE_ENDING = "before one of their processes ended ({how})"
+LOG = "; the end of the log of {name}:\n{tail}"
+NO_LOG = "; none of them left a log (a batch system may keep it: see its queue)"
+
+ENDED = "the ranks have ended: {why}. `ranks.restart()` starts them again"
+NOT_STARTED = "there are no ranks yet: `ranks = par.cluster(2)` starts them"
+STOPPED = "they were stopped"
+INTERRUPTED = "the cell was interrupted while they were blocked"
+INTERRUPT = "the ranks were blocked and have been ended: `ranks.restart()` starts them again"
+ABANDONED = "the cell stopped while they were blocked"
+CONTROLLER = "the process that connects them to the notebook ended ({how})"
+
+RAISED = "rank {rank} raised {name}: {message}"
+RAISED_BARE = "rank {rank} raised {name}"
+DIED = "rank {rank} died: {how}"
+EXIT_CODE = "exit code {code}"
+SIGNAL = "signal {number} ({name})"
+UNKNOWN_EXIT = "its process is gone"
+FREE = "All ranks are free again: the next cell can use them."
+SURVIVORS = "The other ranks were ended with it: `ranks.restart()` starts them again."
+ALONE = "`ranks.restart()` starts it again."
+NOTEBOOK_CELL = "cell of the notebook"
+
+ERROR_SEND = "{what} cannot be sent to the ranks: {reason}{because}"
+ERROR_RESULT = "the result, of type {kind}, cannot be sent to the notebook: {reason}"
+BECAUSE = "; it is {names} that cannot"
+ERROR_FUNCTION = "run(function) takes a function, not {what!r}; give its arguments after it"
+ERROR_NAME = "ranks[name] takes the name of a variable, not {name!r}"
+ERROR_RANK = "--rank takes ranks from 0 to {last}, such as 0 or 0,1, not {text!r}"
+ERROR_LIVE = "--live takes the name of a callable(rank, values), and {name!r} is {what}"
+ERROR_REPORT = "report() sends values from a rank to the notebook, and this is no rank"
+ERROR_BUSY = "the ranks are working for another cell or thread: wait until that is done"

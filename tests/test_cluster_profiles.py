@@ -1,0 +1,242 @@
+"""Cluster profiles: what mpiexec, sbatch and ssh are told, by stand-ins that start ranks here."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import psutil
+import pytest
+
+import d2lpar as par
+from d2lpar.cluster import profiles
+from d2lpar.cluster.failures import RankError
+from d2lpar.cluster.processes import is_running
+
+pytestmark = [
+    pytest.mark.skipif(os.name != "posix", reason="needs Linux or macOS"),
+    pytest.mark.skipif(find_spec("ipyparallel") is None, reason="needs ipyparallel"),
+]
+
+PROFILES = Path(__file__).parents[1] / "notebooks" / "profiles"
+
+MPIEXEC = r"""#!/bin/sh
+printf '%s\n' "$*" >> "$RECORD"
+while [ "$1" != -n ]; do shift; done
+n=$2; shift 2
+while [ "${1#/}" = "$1" ]; do shift; done  # up to the program
+here=$(( (n + 1) / 2 ))
+for i in $(seq "$n"); do
+    if [ -z "$TWO_HOSTS" ] || [ "$i" -le "$here" ]; then "$@" &
+    else unshare --uts sh -c 'hostname gpu02 && exec "$@"' sh "$@" &
+    fi
+done
+wait
+"""
+SBATCH = """#!/bin/sh
+cp "$1" "$RECORD"
+setsid sh "$1" > /dev/null 2>&1 &
+echo "Submitted batch job 42"
+"""
+SRUN = """#!/bin/sh
+n=$(sed -n 's/^#SBATCH --ntasks=//p' "$RECORD")
+for i in $(seq "$n"); do "$@" & done
+wait
+"""
+SSH = """#!/bin/sh
+echo "ssh $@" >> "$RECORD"
+while [ "${1#-}" != "$1" ]; do shift 2; done
+shift
+exec sh -c "$*"
+"""
+SCP = """#!/bin/sh
+echo "scp $@" >> "$RECORD"
+while [ "${1#-}" != "$1" ]; do shift 2; done
+mkdir -p "$(dirname "${2#*:}")"
+[ "$1" -ef "${2#*:}" ] || exec cp "${1#*:}" "${2#*:}"
+"""
+
+
+@pytest.fixture
+def stand_in(monkeypatch, tmp_path):
+    """Puts commands on the PATH; what they were told is in the file that is returned."""
+    record = tmp_path / "told"
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("RECORD", str(record))
+
+    def put(**scripts):
+        for name, script in scripts.items():
+            path = tmp_path / "bin" / name
+            path.write_text(script)
+            path.chmod(0o755)
+        return record
+
+    return put
+
+
+@pytest.fixture
+def adapted(tmp_path):
+    """A copy of a profile with lines added, as somebody would adapt it."""
+
+    def adapt(name, *lines):
+        folder = tmp_path / "adapted" / name
+        shutil.copytree(PROFILES / name, folder)
+        with (folder / profiles.CONFIG).open("a") as file:
+            file.write("\n".join(["", *lines, ""]))
+        return folder
+
+    return adapt
+
+
+def can_make_hosts():
+    if shutil.which("unshare") is None:
+        return False
+    command = ["unshare", "--uts", "hostname", "gpu02"]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+def ranks_hosts():
+    import socket
+
+    import torch
+    import torch.distributed as dist
+
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    return socket.gethostname(), int(x[0]), os.environ.get("IPP_PROFILE_DIR")
+
+
+def work_on():
+    import torch
+    import torch.distributed as dist
+
+    for _ in range(10**7):
+        dist.all_reduce(torch.ones(2))
+
+
+def kill_soon(process):
+    threading.Timer(0.3, process.kill).start()
+
+
+@pytest.mark.parametrize("name", ["mpi", "slurm", "ssh"])
+def test_profiles_load_and_are_found_by_name(name, monkeypatch):
+    monkeypatch.chdir(PROFILES.parent)
+    assert profiles.find(name) == PROFILES / name == profiles.find(PROFILES / name)
+    config = profiles.load(PROFILES / name)
+    assert config.Cluster.engine_launcher_class == name
+    assert config.Cluster.n >= 8
+
+
+def test_a_missing_profile_is_named(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"no cluster profile 'nope': looked for .*profile_nope"):
+        par.cluster(2, profile="nope")
+
+
+@pytest.mark.skipif(not can_make_hosts(), reason="this user may not make hosts")
+def test_mpiexec_starts_ranks_on_two_hosts(stand_in, adapted, monkeypatch, tmp_path):
+    record = stand_in(mpiexec=MPIEXEC)
+    monkeypatch.setenv("TWO_HOSTS", "1")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")  # the two hosts share this one's network
+    profile = adapted("mpi", 'c.Cluster.controller_ip = "127.0.0.1"', "c.Cluster.n = 2")
+    with par.cluster(profile=profile, timeout_s=60) as ranks:
+        told = record.read_text().split()
+        assert told[:6] == ["-n", "2", "--hostfile", "hosts.txt", "--map-by", "node"]
+        assert told[6:11] == [sys.executable, "-P", "-m", "d2lpar.cluster.child", "engine"]
+        (here, a, own), (there, b, remote) = ranks.run(ranks_hosts)
+        # Which host is rank 0's depends on who came first; a host knows its ranks by local_rank.
+        assert {here, there} == {"gpu02", os.uname().nodename}
+        assert (a, b) == (2, 2)
+        ranks.run_cell("assert local_rank == 0 and world_size == 2")
+        processes = [psutil.Process(place.pid) for place in ranks._engines.places]
+        far = [here, there].index("gpu02")
+        assert not Path((own, remote)[far]).exists()
+        assert Path((own, remote)[1 - far]) == ranks._engines.folder.path
+        kill_soon(processes[far])
+        with pytest.raises(RankError, match=f"rank {far} died"):
+            ranks.run(work_on)
+    deadline_s = time.monotonic() + 10
+    while any(map(is_running, processes)) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    assert not any(map(is_running, processes))
+
+
+@pytest.mark.skipif(not can_make_hosts(), reason="this user may not make hosts")
+@pytest.mark.slow
+def test_ranks_on_another_host_end_with_the_controller(stand_in, adapted, monkeypatch):
+    stand_in(mpiexec=MPIEXEC)
+    monkeypatch.setenv("TWO_HOSTS", "1")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    profile = adapted("mpi", 'c.Cluster.controller_ip = "127.0.0.1"', "c.Cluster.n = 2")
+    ranks = par.cluster(profile=profile, timeout_s=60)
+    far = [place.host for place in ranks._engines.places].index("gpu02")
+    process = psutil.Process(ranks._engines.places[far].pid)
+    monkeypatch.setattr(
+        "d2lpar.cluster.processes.end", lambda processes: end_all_but(process, processes)
+    )
+    ranks.stop()
+    deadline_s = time.monotonic() + 15
+    while is_running(process) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    assert not is_running(process)
+
+
+def end_all_but(spared, processes):
+    for process in processes:
+        for one in [process, *process.children(recursive=True)]:
+            if one != spared and one not in spared.children(recursive=True):
+                one.kill()
+
+
+def test_a_slurm_job_that_only_queues_is_taken_back(stand_in, monkeypatch, tmp_path):
+    record = stand_in(
+        sbatch='#!/bin/sh\ncp "$1" "$RECORD"\necho "Submitted batch job 42"\n',
+        scancel='#!/bin/sh\necho "$@" > "$RECORD.cancelled"\n',
+    )
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RuntimeError, match="0 of 16 ranks came up within 3 s"):
+        par.cluster(16, profile=PROFILES / "slurm", timeout_s=3)
+    script = record.read_text().splitlines()
+    assert script[0] == "#!/bin/sh"
+    assert "#SBATCH --ntasks=16" in script
+    assert "#SBATCH --gpus-per-node=8" in script
+    program = shlex.split(script[-1])
+    assert program[:5] == ["srun", sys.executable, "-P", "-m", "d2lpar.cluster.child"]
+    assert Path(f"{record}.cancelled").read_text() == "42\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "told", "told.cancelled"]
+
+
+@pytest.mark.slow
+def test_a_slurm_job_runs(stand_in):
+    record = stand_in(
+        sbatch=SBATCH, srun=SRUN, scancel='#!/bin/sh\necho "$@" > "$RECORD.cancelled"\n'
+    )
+    with par.cluster(2, profile=PROFILES / "slurm", timeout_s=60) as ranks:
+        assert [one[1] for one in ranks.run(ranks_hosts)] == [2, 2]
+        processes = [psutil.Process(place.pid) for place in ranks._engines.places]
+    assert Path(f"{record}.cancelled").read_text() == "42\n"
+    assert not any(map(is_running, processes))
+
+
+@pytest.mark.slow
+def test_ssh_starts_ranks(stand_in, adapted):
+    record = stand_in(ssh=SSH, scp=SCP)
+    profile = adapted(
+        "ssh",
+        'c.SSHEngineSetLauncher.engines = {"gpu01": 1, "me@gpu02:2222": 1}',
+        f"c.SSHLauncher.remote_python = {sys.executable!r}",
+        'c.Cluster.controller_ip = "127.0.0.1"',
+    )
+    with par.cluster(2, profile=profile, timeout_s=90) as ranks:
+        assert [one[1] for one in ranks.run(ranks_hosts)] == [2, 2]
+        processes = [psutil.Process(place.pid) for place in ranks._engines.places]
+    told = record.read_text()
+    assert "ssh -o BatchMode=yes gpu01 " in told
+    assert "-p 2222 me@gpu02 " in told
+    assert not any(map(is_running, processes))

@@ -6,8 +6,10 @@ versions and the day. A script adds rows as soon as it has them, and goes on whe
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import datetime
+import io
 import os
 import platform
 from collections.abc import Iterable, Sequence
@@ -34,13 +36,18 @@ class Table:
 
 
 def read(file: str | os.PathLike) -> Table:
-    """The table in a file. Raises ValueError if a row has more or fewer fields than the heading."""
-    lines = Path(file).read_text(encoding="utf-8").splitlines()
+    """The table in a file. Raises ValueError naming a row that was cut off or does not fit."""
+    text = Path(file).read_text(encoding="utf-8")
+    lines = text.splitlines()
     heading = tuple(line[1:].strip() for line in lines if line.startswith("#"))
-    names, *rows = csv.reader(line for line in lines if not line.startswith("#"))
+    found = [line for line in lines if not line.startswith("#")]
+    if not found:
+        raise ValueError(f"{file}: found no names of columns; delete it to begin it anew")
+    if not text.endswith("\n"):
+        raise ValueError(f"{file}: the last row was cut off; delete what is left: {lines[-1]}")
+    names, *rows = csv.reader(found)
     for row in rows:
-        if len(row) != len(names):
-            raise ValueError(f"{file}: expected {len(names)} fields {names}, found {row}")
+        _check(row, names, file)
     return Table(heading, tuple(dict(zip(names, map(_number, row), strict=True)) for row in rows))
 
 
@@ -61,20 +68,37 @@ class Recorder:
         told: Sequence[str],
     ) -> None:
         self._file, self._columns, self._key = Path(file), tuple(columns), tuple(key)
-        if not self._file.exists():
-            heading = [f"# {line}" for line in (*told, *_circumstances())]
-            self._file.write_text("\n".join([*heading, ",".join(columns)]) + "\n", encoding="utf-8")
-        self._done = {tuple(row[name] for name in self._key) for row in read(self._file).rows}
+        heading = [f"# {line}" for line in (*told, *_circumstances())]
+        with contextlib.suppress(FileExistsError), self._file.open("x", encoding="utf-8") as new:
+            new.write("\n".join([*heading, ",".join(columns)]) + "\n")
+        rows = read(self._file).rows
+        if rows and tuple(rows[0]) != self._columns:
+            raise ValueError(f"{file} has the columns {[*rows[0]]}, not {[*columns]}: take another")
+        self._done = {tuple(row[name] for name in self._key) for row in rows}
 
     def has(self, *values: float | str) -> bool:
         """Whether there is a row with these values in the columns of the key."""
         return tuple(values) in self._done
 
     def add(self, rows: Iterable[Sequence[object]]) -> None:
-        """Add what belongs together at once, so that no half of it is ever kept."""
-        text = "".join(",".join(map(str, row)) + "\n" for row in rows)
+        """Add what belongs together at once, so that no half of it is ever kept.
+
+        Raises ValueError for a row that has not a value for each column.
+        """
+        fields = [[str(value) for value in row] for row in rows]
+        text = io.StringIO()
+        for row in fields:
+            _check(row, self._columns, self._file)
+            csv.writer(text, lineterminator="\n").writerow(row)
         with self._file.open("a", encoding="utf-8") as file:
-            file.write(text)
+            file.write(text.getvalue())
+        places = [self._columns.index(name) for name in self._key]
+        self._done |= {tuple(_number(row[i]) for i in places) for row in fields}
+
+
+def _check(row: Sequence[str], names: Sequence[str], file: str | os.PathLike) -> None:
+    if len(row) != len(names):
+        raise ValueError(f"{file}: expected {len(names)} fields {[*names]}, found {[*row]}")
 
 
 def _circumstances() -> list[str]:

@@ -34,6 +34,7 @@ class DistributedDataParallel(_torch.TorchDDP):
         check_reduction: bool = False,
         gradient_as_bucket_view: bool = False,
         static_graph: bool = False,
+        forward_sync_buffers: bool | None = None,
         **others: object,
     ) -> None:
         nn.Module.__init__(self)
@@ -43,12 +44,15 @@ class DistributedDataParallel(_torch.TorchDDP):
         self.dim, self.output_device = dim, output_device
         self.names = {p: name for name, p in module.named_parameters() if p.requires_grad}
         self.device = _device_of(module, list(self.names), device_ids)
-        self.broadcast_buffers = broadcast_buffers is not False
+        by_its_old_name = broadcast_buffers is not False
+        named = forward_sync_buffers is not None  # torch 2.15's name, for forward passes only
+        self.broadcast_buffers = forward_sync_buffers if named else by_its_old_name
         self.find_unused_parameters = find_unused_parameters or static_graph
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         if init_sync:
             self._check_shapes()
-            self._broadcast([*module.parameters(), *module.buffers()])
+            buffers = module.buffers() if named or by_its_old_name else ()
+            self._broadcast([*module.parameters(), *buffers])
         first = _torch.FIRST_BUCKET_BYTES if bucket_cap_mb is None else bucket_cap_mb * MB
         self.reducer = Reducer(
             list(self.names),

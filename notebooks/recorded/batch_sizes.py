@@ -4,7 +4,7 @@
 
 writes batch_sizes.csv (batch_sizes_real.csv) beside this file: a row a batch size, learning rate
 and seed, with the steps after which the accuracy on 1,000 test images was first seen at the target
-(one looks every five per cent of the steps so far); nan if it was not within the images allowed,
+(one looks every five per cent of the steps so far); nan if it was not within the steps allowed,
 or not within the best steps so far of the same batch and seed. Rows that a table holds already are
 kept. On a slow core that takes about half an hour.
 """
@@ -24,7 +24,7 @@ BATCHES = (4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 RATES = (0.2, 0.1, 0.4, 0.05, 0.8, 0.025)  # the likely ones first: they bound the others
 SEEDS = range(2)
 TARGET, TEST_IMAGES = 0.80, 1000
-MOST_IMAGES = 2_000_000
+MOST_IMAGES, MOST_STEPS = 2_000_000, 10_000
 COLUMNS = ("batch", "lr", "seed", "steps")
 
 
@@ -76,7 +76,7 @@ def main():
             for lr in RATES:
                 if table.has(batch, lr, seed):
                     continue
-                most = min(best, MOST_IMAGES // batch)
+                most = min(best, MOST_IMAGES // batch, MOST_STEPS)
                 steps = steps_to_target(batch, lr, seed, options.data, most)
                 best = best if isnan(steps) else min(best, steps)
                 table.add([(batch, lr, seed, steps)])

@@ -34,7 +34,8 @@ class Checkpoints:
         """Write a checkpoint, whole or not at all.
 
         `position` says where the run is in its data, in numbers and texts of your choice; `parts`
-        are whatever has a `state_dict`, by name: `model=net, optimizer=sgd`.
+        are whatever has a `state_dict`, by name: `model=net, optimizer=sgd`. Raises ValueError for
+        what `resume` would not load, such as NumPy's numbers.
         """
         randomness = _from_all(random_state())
         if _rank() != 0:
@@ -97,6 +98,11 @@ def _write(state: dict, file: Path) -> None:
             torch.save(state, stream)
             stream.flush()
             os.fsync(stream.fileno())
+        if unsafe := torch.serialization.get_unsafe_globals_in_checkpoint(part):
+            raise ValueError(
+                f"The position or a part holds {', '.join(unsafe)}, which would not be loaded "
+                "again: make plain numbers, texts, lists, dicts or tensors of it."
+            )
         os.replace(part, file)
     finally:
         part.unlink(missing_ok=True)

@@ -117,8 +117,14 @@ def process_group(backend: str | None = None, *, timeout_s: float | None = None)
 
     Raises:
         ValueError: as `place` does; or MASTER_ADDR is unknown or MASTER_PORT taken.
+        RuntimeError: there is a process group already, as on ranks of `d2lpar.cluster`.
 
     """
+    if dist.is_initialized():
+        raise RuntimeError(
+            f"This process is rank {dist.get_rank()} of a process group of {dist.get_world_size()} "
+            "already: leave the process_group() block out, or destroy that group before it."
+        )
     me = place()
     backend = backend or ("nccl" if me.device.type == "cuda" else "gloo")
     if me.device.type == "cuda":

@@ -234,3 +234,13 @@ def test_another_number_of_ranks_is_told(tmp_path, caplog, monkeypatch):
     assert Checkpoints(tmp_path).resume() == (2, {"epoch": 0, "seen": 16})
     assert "Saved by 2 ranks, resumed by 1" in caplog.text
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("value", [np.int64(3), np.float64(0.5)])
+def test_what_could_not_be_loaded_again_is_not_saved(tmp_path, value):
+    checkpoints, net = Checkpoints(tmp_path), nn.Linear(1, 1)
+    checkpoints.save(1, {"epoch": 1}, model=net)
+    with pytest.raises(ValueError, match=r"holds .*numpy.* plain numbers"):
+        checkpoints.save(2, {"epoch": value}, model=net)
+    assert os.listdir(tmp_path) == ["step-00000001.pt"]
+    assert checkpoints.resume(model=net) == (1, {"epoch": 1})

@@ -86,6 +86,11 @@ def spreads_one_piece_only(rank, step, n):
     return (rank + 1) % n, rank
 
 
+def as_in_the_lesson(rank, step, n):
+    """Plausible: all sums are right, but rank r finishes piece r + 1."""
+    return (rank - step) % n, (rank - step - 1) % n
+
+
 def without_modulo(rank, step, n):
     return rank - step, rank - step - 1
 
@@ -174,6 +179,7 @@ def seconds_instead(batches, t1_s, t2_s, steps):
         ("ring_plan", keeps_to_its_own_piece, "n = 3, step 1: rank 0 adds to piece 2"),
         ("ring_plan", begins_the_spreading_anew, "n = 2, step 1: rank 0 replaces its piece 1"),
         ("ring_plan", spreads_one_piece_only, "n = 3: after step 3, the last"),
+        ("ring_plan", as_in_the_lesson, "rank 0 has finished piece 1, expected piece 0"),
         ("ring_plan", without_modulo, "each from 0 to 1"),
         ("ring_plan", lambda *_: None, "two pieces"),
         ("stale_sgd", plain_sgd, "at the start weight"),
@@ -195,15 +201,6 @@ def test_wrong_answers_are_told_what_is_wrong(exercise, answer, reason):
     verdict = getattr(checks, exercise)(answer)
     assert verdict.status == checks.WRONG
     assert reason in verdict.text
-
-
-@pytest.mark.parametrize("shift", [1, 2, 5])
-def test_a_ring_that_begins_elsewhere_is_right_too(shift):
-    def shifted(rank, step, n):
-        send, receive = solution("lesson05", "ring_plan")(rank, step, n)
-        return (send + shift) % n, (receive + shift) % n
-
-    assert checks.ring_plan(shifted)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8])

@@ -1,5 +1,6 @@
 """Ranks in a notebook: functions, cells, reports, and what is said of mistakes."""
 
+import functools
 import math
 import os
 import subprocess
@@ -83,6 +84,22 @@ def look(): return rank * factor, world_size, local_rank, str(device), of_the_ra
     assert look.__globals__["device"].startswith("the notebook's own")
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def look(x): return rank, str(device), x\nlook = functools.partial(look, 5)",
+        "@torch.no_grad()\ndef look(x=5): return rank, str(device), x",
+        "class Look:\n    def __call__(self): return rank, str(device), 5\nlook = Look()",
+        "class Look:\n    def go(self): return rank, str(device), 5\nlook = Look().go",
+    ],
+)
+def test_so_do_wrapped_ones_and_objects(ranks, code):
+    names = {"__name__": "__main__", "functools": functools, "torch": torch}
+    names["device"] = threading.Lock()  # cannot be sent, and is not
+    exec(code, names)
+    assert ranks.run(names["look"]) == [(r, "cpu", 5) for r in range(N)]
+
+
 def test_a_rank_has_the_notebooks_place_and_does_real_work(ranks, monkeypatch):
     monkeypatch.setenv("D2LPAR_DEVICES", "virtual")
 
@@ -133,6 +150,14 @@ def test_a_cell_on_one_rank(ranks, capsys):
     assert capsys.readouterr().out == "[rank 1] 1\n"
     with pytest.raises(failures.RankError, match=r"^rank 0 raised NameError: name 'only'"):
         ranks["only"]
+
+
+def test_a_cell_on_some_ranks_in_whatever_order(ranks, capsys):
+    ranks.run_cell("print(rank)", ranks=[1, 0, 1])
+    assert capsys.readouterr().out == "[rank 0] 0\n[rank 1] 1\n"
+    for wrong in ([2], [-1], []):
+        with pytest.raises(ValueError, match=r"from 0 to 1, at least one, not \["):
+            ranks.run_cell("1", ranks=wrong)
 
 
 def test_reports_arrive_in_this_thread_while_the_ranks_work(ranks):
@@ -201,6 +226,35 @@ def test_the_same_mistake_on_every_rank_keeps_the_ranks(ranks):
     assert torch.equal(ranks.run(sum_of_ranks, 0)[0], torch.full((3,), 1.0))
 
 
+def test_a_rank_starts_no_ranks_and_keeps_its_process_group(ranks):
+    def start():
+        par.cluster(2)
+
+    def meet():
+        with par.launch.process_group():
+            pass
+
+    with pytest.raises(failures.RankError, match="rank 0 cannot start ranks of its own"):
+        ranks.run(start)
+    with pytest.raises(failures.RankError, match=r"is rank 0 of a process group of 2 already"):
+        ranks.run(meet)
+    assert torch.equal(ranks.run(sum_of_ranks, 0)[0], torch.full((3,), 1.0))
+
+
+def test_the_controller_forgets_what_it_has_passed_on(ranks):
+    def used_bytes():
+        return sum(one.memory_info().rss for one in controllers)
+
+    controllers = [one for one in psutil.Process().children() if "controller" in one.cmdline()]
+    data = torch.ones(2_000_000)
+    ranks.run(lambda x: None, data)
+    before = used_bytes()
+    for _ in range(15):
+        ranks.run(lambda x: None, data)
+    assert before > 0
+    assert used_bytes() - before < 7 * N * data.nbytes
+
+
 def test_a_syntax_error_in_a_cell_is_told(ranks):
     with pytest.raises(failures.RankError, match=r"rank 0 raised SyntaxError"):
         ranks.run_cell("x = = 1")
@@ -214,6 +268,9 @@ def test_what_cannot_be_sent_is_named(ranks):
 
     with pytest.raises(TypeError, match=r"locked.* cannot be sent .*`lock` that cannot"):
         ranks.run(locked)
+    (gpu,) = par.devices(1, kind="virtual", verbose=False)
+    with pytest.raises(TypeError, match=r"vgpu:0 is a virtual GPU of .*`gpu` that cannot"):
+        ranks.run(lambda: gpu)
     with pytest.raises(TypeError, match="argument 2 that cannot"):
         ranks.run(print, 1, (i for i in "ab"))
     with pytest.raises(TypeError, match=r"a variable cannot be sent .*`b` that cannot"):

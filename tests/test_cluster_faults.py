@@ -222,6 +222,19 @@ def test_stopping_leaves_nothing_and_may_be_repeated(ranks):
         ranks.run(print)
 
 
+def test_an_interrupt_while_ranks_end_does_not_keep_them(ranks, monkeypatch):
+    processes, folder = family(ranks)
+
+    def interrupted(family):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("d2lpar.cluster.processes.end", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        ranks.stop()
+    check_gone(processes, folder)
+
+
 @pytest.mark.slow
 def test_a_rank_that_dies_between_cells_is_noticed_by_the_next(ranks):
     processes, folder = family(ranks)
@@ -317,4 +330,4 @@ def test_ranks_that_do_not_come_up_show_their_log(monkeypatch, tmp_path):
     )
     with pytest.raises(RuntimeError, match=r"(?s)0 of 2 ranks .*exit code 4.*no such module"):
         par.cluster(2, profile=tmp_path)
-    assert not psutil.Process().children()
+    assert not [one for one in psutil.Process().children() if environ(one)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import random
 import signal
@@ -356,6 +358,33 @@ def test_the_machine_goes_on_after_an_error(gpus):
     assert par.run_ranks(dist.get_rank, gpus) == [0, 1, 2, 3]
 
 
+def test_what_was_under_way_when_a_rank_failed_is_no_hazard_afterwards(gpus):
+    def fail():
+        dist.all_reduce(torch.ones(1000, device=f"vgpu:{dist.get_rank()}"), async_op=True)
+        dist.barrier()
+        raise ValueError("on purpose")
+
+    with contextlib.suppress(ValueError):  # and with the error go the frames that hold the tensor
+        par.run_ranks(fail, gpus)
+    gc.collect()
+    with par.hazards() as found:
+        par.run_ranks(lambda: torch.ones(1000, device=f"vgpu:{dist.get_rank()}"), gpus)
+    assert found == []
+
+
+def test_asking_whether_a_collective_is_done_is_waiting_for_it(gpus):
+    def ask():
+        t = torch.ones(1000, device=f"vgpu:{dist.get_rank()}")
+        work = dist.all_reduce(t, async_op=True)
+        while not work.is_completed():
+            pass
+        return t.add_(1)[0].item()
+
+    with par.hazards() as found:
+        assert par.run_ranks(ask, gpus[:2]) == [3, 3]
+    assert found == []
+
+
 def test_everybody_waits():
     def wait():
         r = dist.get_rank()
@@ -403,6 +432,17 @@ def test_different_collectives_are_named(other, found):
     text = str(caught.value)
     assert text.startswith("collective 2 of the group of ranks 0, 1 is " + found)
     assert "all_reduce([2] float32, SUM) on rank 0" in text
+
+
+def test_one_rank_gives_a_tensor_of_the_host_and_another_one_of_its_device():
+    def mixed():
+        dist.all_reduce(mine(1) if dist.get_rank() else torch.ones(1))
+
+    with pytest.raises(RuntimeError) as caught:
+        run(mixed, n=2)
+    assert "is all_reduce([1] float32, SUM) on rank 1, but all_reduce([1] float32 of the host" in (
+        str(caught.value)
+    )
 
 
 def test_different_roots_and_groups():

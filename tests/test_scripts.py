@@ -15,6 +15,8 @@ import pytest
 import slurm_programs
 import torch
 
+from d2lpar import models
+
 PROJECT = Path(__file__).parents[1]
 SCRIPTS = PROJECT / "notebooks" / "scripts"
 MARK = "D2LPAR_TEST_RUN"
@@ -197,7 +199,7 @@ def test_two_ranks_take_the_steps_of_one_process_with_the_whole_batch(
     assert len(losses[0]) == STEPS // EVERY
     assert furthest(two_ranks[0], parameters(folder / "one")) < 1e-5
     torch.manual_seed(0)
-    start = train.lenet().state_dict()
+    start = models.lenet().state_dict()
     assert furthest(start, parameters(folder / "one")) > 1e-2
 
 

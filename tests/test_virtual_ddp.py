@@ -142,6 +142,19 @@ def test_gradients_are_accumulated_under_no_sync():
     assert run(accumulate) == [(1.0, 3.0), (2.0, 3.0)]
 
 
+def test_a_copy_averages_by_itself():
+    def copied():
+        r, device = dist.get_rank(), here()
+        net = DDP(nn.Linear(1, 1, bias=False).to(device))
+        other = copy.deepcopy(net)
+        for _ in range(2):  # the second step has other buckets
+            other.zero_grad()
+            other(torch.full((1, 1), r + 1.0, device=device)).sum().backward()
+        return other.module.weight.grad.item(), net.module.weight.grad, list(other.state_dict())
+
+    assert run(copied) == [(1.5, None, ["module.weight"])] * 2
+
+
 class SyncedNorm(nn.BatchNorm2d):
     """Batch norm over the batches of all ranks: of sums that all have added up."""
 

@@ -67,16 +67,22 @@ def _busiest_bytes(method: str, count: int, gpus: int, nbytes: float) -> float:
 def ring_plan(answer: Callable[[int, int, int], tuple[int, int]]) -> str:
     """`ring_plan(rank, step, n)`: the pieces to send to rank + 1 and to receive from rank - 1.
 
-    In steps 0 to n - 2 what is received is added, in steps n - 1 to 2 (n - 1) - 1 it replaces.
+    In steps 0 to n - 2 what is received is added, in steps n - 1 to 2 (n - 1) - 1 it replaces. In
+    between rank r has finished piece r.
     """
+    finished = {}
     for n in range(2, 7):
         # The ranks whose summands are in each piece that a rank holds: right for these, right for
         # all numbers.
         held = [[{rank} for _ in range(n)] for rank in range(n)]
         for step in range(2 * (n - 1)):
             _play(held, step, [_pieces(answer, rank, step, n) for rank in range(n)])
+            if step == n - 2:
+                finished[n] = [{p for p in range(n) if len(own[p]) == n} for own in held]
         _check_complete(held)
-    return "every rank has every sum after 2 (n - 1) steps, for n = 2 to 6"
+    for pieces in finished.values():
+        _check_own(pieces)
+    return "a reduce-scatter, and every rank has every sum after 2 (n - 1) steps, for n = 2 to 6"
 
 
 def _pieces(answer: Callable, rank: int, step: int, n: int) -> tuple[int, int]:
@@ -133,6 +139,17 @@ def _check_complete(held: list[list[set[int]]]) -> None:
                     f"{rank} has the summands of {sorted(summands)} only: expected those of all "
                     f"{n} ranks, or the ranks' parameters drift apart"
                 )
+
+
+def _check_own(finished: list[set[int]]) -> None:
+    n = len(finished)
+    for rank, pieces in enumerate(finished):
+        if rank not in pieces:
+            raise Wrong(
+                f"n = {n}: all sums are right in the end, but after step {n - 2} rank {rank} has "
+                f"finished piece {min(pieces)}, expected piece {rank}: who shards the optimiser's "
+                "state by rank needs its own there. Begin with another piece"
+            )
 
 
 @exercise

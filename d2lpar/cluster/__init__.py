@@ -9,13 +9,14 @@ They are ipyparallel's engines with torch.distributed set up. The module is call
 
 from __future__ import annotations
 
+import importlib
 import os
 import platform
 import sys
 import types
 from typing import TYPE_CHECKING
 
-from . import texts
+from . import on_rank, texts
 
 if TYPE_CHECKING:
     from .ranks import Ranks
@@ -53,6 +54,8 @@ def cluster(
         raise ValueError(texts.ERROR_NO_N)
     if os.name != "posix":
         raise RuntimeError(texts.ERROR_SYSTEM.format(system=platform.system()))
+    if on_rank.this.number is not None:
+        raise RuntimeError(texts.ERROR_IN_RANK.format(rank=on_rank.this.number))
     from .profiles import find
 
     folder = None if profile is None else find(profile)
@@ -86,6 +89,9 @@ def _register_magic() -> None:
 class _CallableModule(types.ModuleType):
     def __call__(self, *args: object, **kwargs: object) -> Ranks:
         return cluster(*args, **kwargs)
+
+    def __reduce__(self) -> tuple:  # pickled by its name, as any module
+        return importlib.import_module, (self.__name__,)
 
 
 _CallableModule.__call__.__doc__ = cluster.__doc__

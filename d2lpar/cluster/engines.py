@@ -97,6 +97,7 @@ class Engines:
         config.LocalControllerLauncher.controller_cmd = [
             *(sys.executable, "-P", child.__file__, "controller"),
             "--usethreads",  # one process instead of six
+            "--nodb",  # nobody asks for a result again: by default it keeps all, up to a gigabyte
             # An engine counts as there after its first heartbeat: do not wait seconds for it.
             f"--HeartMonitor.period={HEARTBEAT_MS}",
             f"--HeartMonitor.max_heartmonitor_misses={30_000 // HEARTBEAT_MS}",

@@ -13,9 +13,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from .child import LOCK, PIDS
+
 PREFIX = "d2lpar-cluster-"
-LOCK = "notebook.lock"
-PIDS = "pids"
 _YOUNG_S = 60
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import pickle
 import shutil
@@ -248,19 +250,25 @@ def _give_names(function: object) -> None:
     Those that every rank has (`rank`, `device`, …) mean the rank's own, others the notebook's
     first: its globals were sent with it.
     """
-    while not hasattr(function, "__globals__"):
-        inner = getattr(function, "func", None) or getattr(function, "__func__", None)
-        if inner is None:
-            return
-        function = inner
-    home = sys.modules.get(function.__module__)
-    if home is not None and function.__globals__ is vars(home):
+    names = globals_of(function)
+    home = sys.modules.get(names.get("__name__"))
+    if home is not None and names is vars(home):
         return
     for name, value in _shell().user_ns.items():
         if not name.startswith("_"):
-            function.__globals__.setdefault(name, value)
-    if function.__module__ == "__main__":
-        function.__globals__.update(this.names)
+            names.setdefault(name, value)
+    if names.get("__name__") == "__main__":
+        names.update(this.names)
+
+
+def globals_of(function: object) -> dict[str, object]:
+    """The global variables of a function, also of one that is wrapped, partial, or an object's."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    if not hasattr(function, "__globals__"):
+        function = type(function).__call__
+    return getattr(function, "__globals__", {})
 
 
 def _packed(value: object) -> bytes:

@@ -34,7 +34,6 @@ class Ranks:
         self._pid = os.getpid()
         self.on_report: OnReport | None = None
         self.restart()
-        atexit.register(self.stop)
 
     # ---- starting and stopping
 
@@ -56,6 +55,8 @@ class Ranks:
         except BaseException:
             self._end(texts.STOPPED)
             raise
+        atexit.unregister(self.stop)
+        atexit.register(self.stop)
         return self
 
     def stop(self) -> None:
@@ -83,7 +84,11 @@ class Ranks:
         engines, self._engines = self._engines, None
         if engines is not None:
             self._why_ended = why
-            engines.end()
+            try:
+                engines.end()
+            except KeyboardInterrupt:  # nothing may survive a student's impatience
+                engines.end()
+                raise
 
     def _join(self) -> None:
         """Let the ranks find one another."""
@@ -135,7 +140,7 @@ class Ranks:
         work, for each `d2lpar.report(**values)`.
 
         Raises TypeError naming what cannot be sent; RankError with the traceback of the rank
-        that failed first. If others are then blocked, all ranks have ended.
+        that failed first. If others are then not done within a second, all ranks have ended.
         """
         payload = sending.packed_call(function, args, kwargs)
         return self._unpacked(self._perform_packed("call", payload, None, on_report))
@@ -147,8 +152,14 @@ class Ranks:
         ranks: Sequence[int] | None = None,
         on_report: OnReport | None = None,
     ) -> None:
-        """Run the text of a cell on all or some ranks: what `%%px` does."""
-        self._perform_packed("cell", sending.packed(source), ranks, on_report)
+        """Run the text of a cell on all or some ranks: what `%%px` does.
+
+        Raises ValueError for a rank that there is not.
+        """
+        if ranks is not None and not (ranks and all(rank in range(self.n) for rank in ranks)):
+            raise ValueError(texts.ERROR_RANKS.format(last=self.n - 1, ranks=ranks))
+        asked = None if ranks is None else sorted(set(ranks))
+        self._perform_packed("cell", sending.packed(source), asked, on_report)
 
     def push(self, variables: Mapping[str, object]) -> None:
         """Set variables on every rank."""

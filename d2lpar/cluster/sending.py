@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import io
 from collections.abc import Iterator, Mapping
 
 import cloudpickle
+import torch
 
 from . import texts
-from .on_rank import OWN_NAMES
+from .on_rank import OWN_NAMES, globals_of
 
 
 def packed_call(function: object, args: tuple, kwargs: Mapping[str, object]) -> bytes:
     """A function and its arguments, pickled: what it refers to in the notebook goes with it.
 
     Raises ValueError for what is no function, TypeError naming what cannot be sent: open files,
-    locks, generators, sockets, running threads, and whatever holds one of those.
+    locks, generators, sockets, running threads, virtual GPUs, and whatever holds one of those.
     """
     if not callable(function):
         raise ValueError(texts.ERROR_FUNCTION.format(what=function))
     what = getattr(function, "__qualname__", repr(function))
     with _ranks_own_names_hidden(function):
         try:
-            return cloudpickle.dumps((function, args, dict(kwargs)))
+            return packed(function, args, dict(kwargs))
         except Exception as error:
             parts = {
                 **{f"argument {i + 1}": value for i, value in enumerate(args)},
@@ -36,20 +38,29 @@ def packed_call(function: object, args: tuple, kwargs: Mapping[str, object]) -> 
 def packed_variables(values: Mapping[str, object]) -> bytes:
     """Variables, pickled; raises TypeError naming the ones that cannot be sent."""
     try:
-        return cloudpickle.dumps((dict(values),))
+        return packed(dict(values))
     except Exception as error:
         parts = {f"`{name}`": value for name, value in values.items()}
         raise TypeError(_cannot_send("a variable", error, parts)) from None
 
 
 def packed(*values: object) -> bytes:
-    return cloudpickle.dumps(values)
+    buffer = io.BytesIO()
+    _Pickler(buffer).dump(values)
+    return buffer.getvalue()
+
+
+class _Pickler(cloudpickle.Pickler):
+    def reducer_override(self, obj: object) -> object:
+        if isinstance(obj, torch.device) and obj.type == "vgpu":
+            raise TypeError(texts.VIRTUAL.format(device=obj))
+        return super().reducer_override(obj)
 
 
 @contextlib.contextmanager
 def _ranks_own_names_hidden(function: object) -> Iterator[None]:
     """Keep the notebook's own `device` or `rank` back: on a rank they mean something else."""
-    names = getattr(inspect.unwrap(function), "__globals__", {})
+    names = globals_of(function)
     if names.get("__name__") != "__main__":
         names = {}
     hidden = {name: names.pop(name) for name in OWN_NAMES if name in names}
@@ -75,7 +86,7 @@ def _cannot_send(what: str, error: Exception, parts: Mapping[str, object]) -> st
 
 def _can_send(value: object) -> bool:
     try:
-        cloudpickle.dumps(value)
+        packed(value)
     except Exception:
         return False
     return True

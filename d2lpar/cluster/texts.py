@@ -14,6 +14,7 @@ ERROR_MISSING = (
     "ranks in a notebook need {name}, which is not installed: "
     'install it with `pip install "d2lpar[lessons]"`'
 )
+ERROR_IN_RANK = "rank {rank} cannot start ranks of its own: call cluster() in the notebook"
 ERROR_SYSTEM = (
     "ranks in a notebook need Linux or macOS, and this is {system}; scripts have torchrun"
 )
@@ -43,11 +44,13 @@ ALONE = "`ranks.restart()` starts it again."
 NOTEBOOK_CELL = "cell of the notebook"
 
 ERROR_SEND = "{what} cannot be sent to the ranks: {reason}{because}"
+VIRTUAL = "{device} is a virtual GPU of this notebook; ranks compute for real, on their `device`"
 ERROR_RESULT = "the result, of type {kind}, cannot be sent to the notebook: {reason}"
 BECAUSE = "; it is {names} that cannot"
 ERROR_FUNCTION = "run(function) takes a function, not {what!r}; give its arguments after it"
 ERROR_NAME = "ranks[name] takes the name of a variable, not {name!r}"
 ERROR_RANK = "--rank takes ranks from 0 to {last}, such as 0 or 0,1, not {text!r}"
+ERROR_RANKS = "ranks are numbers from 0 to {last}, at least one, not {ranks!r}"
 ERROR_LIVE = "--live takes the name of a callable(rank, values), and {name!r} is {what}"
 ERROR_REPORT = "report() sends values from a rank to the notebook, and this is no rank"
 ERROR_BUSY = "the ranks are working for another cell or thread: wait until that is done"

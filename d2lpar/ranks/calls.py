@@ -51,13 +51,19 @@ class Call:
     @property
     def kind(self) -> tuple:
         """What must be equal on all ranks."""
-        return (self.name, self.op, self.root, self.same, *{t.dtype for t in self.tensors})
+        kinds = {(t.dtype, isinstance(t, VirtualTensor)) for t in self.tensors}
+        return (self.name, self.op, self.root, self.same, *kinds)
 
     def __str__(self) -> str:
-        parts = [f"{list(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in self.tensors[:2]]
+        parts = [_described(tensor) for tensor in self.tensors[:2]]
         parts += [] if self.op is None else [self.op]
         parts += [] if self.root is None else [f"root {self.root}"]
         return f"{self.name}({', '.join(parts)})"
+
+
+def _described(tensor: torch.Tensor) -> str:
+    place = "" if isinstance(tensor, VirtualTensor) else " of the host"
+    return f"{list(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}{place}"
 
 
 def values_of(tensor: torch.Tensor) -> torch.Tensor:

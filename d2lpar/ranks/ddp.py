@@ -54,13 +54,21 @@ class DistributedDataParallel(_torch.TorchDDP):
             buffers = module.buffers() if named or by_its_old_name else ()
             self._broadcast([*module.parameters(), *buffers])
         first = _torch.FIRST_BUCKET_BYTES if bucket_cap_mb is None else bucket_cap_mb * MB
-        self.reducer = Reducer(
-            list(self.names),
-            process_group,
-            [first, (bucket_cap_mb or BUCKET_CAP_MB) * MB],
-            as_views=gradient_as_bucket_view,
-            rebuilds=static_graph or not find_unused_parameters,
-        )
+        self._reducing = {
+            "limits_bytes": [first, (bucket_cap_mb or BUCKET_CAP_MB) * MB],
+            "as_views": gradient_as_bucket_view,
+            "rebuilds": static_graph or not find_unused_parameters,
+        }
+        self.reducer = Reducer(list(self.names), process_group, **self._reducing)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {k: v for k, v in self.__dict__.items() if k not in ("process_group", "reducer")}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """A copy averages by itself, over all ranks, as torch's does."""
+        nn.Module.__setstate__(self, state)
+        self.process_group = None
+        self.reducer = Reducer(list(self.names), None, **self._reducing)
 
     def forward(self, *inputs: object, **kwargs: object) -> object:
         averaged = torch.is_grad_enabled() and self.require_backward_grad_sync

@@ -65,7 +65,10 @@ class Work(_torch.TorchWork):
         rt = self._rank.world.rt
         rt.host_work(rt.machine.host.view_s, "is_completed")
         self._rank.wait(lambda: True, "is_completed", polite=True)
-        return self._meeting.is_complete and rt.lanes.ask(rt.clock.is_done, self._meeting.work)
+        if not (self._meeting.is_complete and rt.lanes.ask(rt.clock.is_done, self._meeting.work)):
+            return False
+        rt.host_acquires(self._known)
+        return True
 
     def _block(self) -> None:
         """Make the host wait."""

@@ -52,6 +52,10 @@ class World:
         for team in self._teams:
             for meeting in team.open_meetings():
                 self.rt.lanes.ask(meeting.give_up, self.rt.clock)
+        if self.baton.ended:  # what was under way is over, as with a process: no hazard any more
+            for device in self.devices:
+                for stream in self.rt.order.streams_of(device):
+                    self.rt.host_acquires(self.rt.order.release(stream))
 
 
 class Rank:

@@ -12,8 +12,8 @@ def busiest_bytes(method: str, machines: int, gpus: int, nbytes: float) -> float
 
 
 def ring_plan(rank: int, step: int, n: int) -> tuple[int, int]:
-    """Begin with the piece of one's own number; then always send on what came last."""
-    return (rank - step) % n, (rank - step - 1) % n
+    """Begin with the piece that one's left neighbour shall finish; then send on what came last."""
+    return (rank - step - 1) % n, (rank - step - 2) % n
 
 
 def stale_sgd(gradient, w: float, lr: float, delay: int, steps: int) -> list[float]:

@@ -27,7 +27,7 @@ COLUMNS = (*KEY, "epoch", "loss", "accuracy")
 COMPARED = [(1, 256, 0.1, 0), (2, 512, 0.2, 0), (2, 256, 0.1, 0), (2, 512, 0.2, 1)]
 # With few images batches are smaller, so that an epoch has steps enough.
 REAL = [(devices, batch // 8, lr, warmup) for devices, batch, lr, warmup in COMPARED]
-GRID = [(1, batch, lr, 0) for batch in (64, 256, 1024) for lr in (0.05, 0.2, 0.8)]
+GRID = [(1, batch, lr, 0) for batch in (64, 256, 1024) for lr in (0.0125, 0.05, 0.2, 0.8)]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Plan:
 
 PLANS = {
     "compared": Plan(COMPARED, seeds=3, epochs=10),
-    "real": Plan(REAL, seeds=5, epochs=30),
+    "real": Plan(REAL, seeds=2, epochs=30),
     "grid": Plan(GRID, seeds=1, epochs=5, images=12_000),
 }
 

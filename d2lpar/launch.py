@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import gc
 import logging
 import os
 import socket
@@ -135,6 +136,7 @@ def process_group(backend: str | None = None, *, timeout_s: float | None = None)
         _meet(me, backend, timeout_s)
         yield me
     finally:
+        gc.collect()  # a network in DDP holds the group in a cycle, and gloo's threads with it
         if dist.is_initialized():
             dist.destroy_process_group()
         torch.set_num_threads(threads)

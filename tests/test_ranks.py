@@ -522,3 +522,12 @@ def test_an_interrupt_ends_all(gpus):
     with pytest.raises(KeyboardInterrupt):
         par.run_ranks(forever, gpus)
     assert par.run_ranks(dist.get_rank, gpus) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("options", [{"world_size": 4, "rank": 0}, {"rank": 5}])
+def test_init_process_group_is_held_against_the_ranks_that_there_are(options):
+    def train():
+        dist.init_process_group("nccl", **options)
+
+    with par.simulate("8x-v100-pcie", 2) as gpus, pytest.raises(ValueError, match="has started 2"):
+        par.run_ranks(train, gpus)

@@ -171,6 +171,14 @@ def _make_world_group(rank: Rank, backend: str = "nccl") -> None:
 
 
 def init_process_group(backend: str | None = None, *args: object, **kwargs: object) -> None:
+    ours = {"world_size": len(here.rank.world.ranks), "rank": here.rank.number}
+    for name, value in ours.items():
+        if kwargs.get(name, -1) not in (-1, value):
+            raise ValueError(
+                f"init_process_group was given {name}={kwargs[name]}, but run_ranks has started "
+                f"{ours['world_size']} ranks, of which this is number {ours['rank']}: give "
+                "run_ranks as many devices as there shall be ranks"
+            )
     groups = here.rank.groups
     if groups.default_pg is None:
         _make_world_group(here.rank)

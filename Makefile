@@ -89,7 +89,9 @@ format: setup  ## Correct what lint can correct
 	@$(python) -m ruff format
 
 bench: setup  ## Measure this machine; prints tables with ratios
-	@for benchmark in benchmarks/bench_*.py; do $(python) "$$benchmark" || exit 1; done
+	@missed=0; \
+	for benchmark in benchmarks/bench_*.py; do $(python) "$$benchmark" || missed=1; done; \
+	exit $$missed
 
 lock: setup  ## Upgrade requirements.lock to the newest releases
 	@UV_CUSTOM_COMPILE_COMMAND="make lock" $(python) -m uv pip compile --quiet --upgrade --universal \

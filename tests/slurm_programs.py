@@ -7,6 +7,13 @@ import os
 import sys
 from pathlib import Path
 
+# To sh this is a command, to Python a text: the path of Python may have spaces, which #! cannot.
+START = """#!/bin/sh
+''':'
+exec "{python}" "$0" "$@"
+'''
+"""
+
 SCONTROL = '''
 """`scontrol show hostnames LIST`: one name a line."""
 import sys
@@ -99,7 +106,7 @@ def install(folder: Path, *names: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name in names or PROGRAMS:
         program = folder / name
-        program.write_text(f"#!{sys.executable}{PROGRAMS[name]}")
+        program.write_text(START.format(python=sys.executable) + PROGRAMS[name])
         program.chmod(0o755)
     return folder
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 import d2lpar as par
 from d2lpar import machines, scaling
-from d2lpar.scaling import Gradient, Network, Profile, Step, strong, weak
+from d2lpar.scaling import Gradient, Network, Overhead, Profile, Step, strong, weak
 
 
 def step_of(batch: float) -> Step:
@@ -70,7 +70,10 @@ def test_buckets_are_those_of_the_largest_batch():
     assert profile.steps[0].gradients == (Gradient(60, 2.0), Gradient(40, 1.0))
     # As one bucket it is ready when both are.
     one = Profile.of({1: late_first, 2: step_of(2)}).bucketed(scaling.ONE_BUCKET)
-    assert [step.gradients for step in one.steps] == [(Gradient(100, 2.0),), (Gradient(100, 3.0),)]
+    assert [step.gradients for step in one.steps] == [
+        (Gradient(100, 2.0, 2),),
+        (Gradient(100, 3.0, 2),),
+    ]
 
 
 def test_accumulating_repeats_all_but_the_update():
@@ -103,6 +106,24 @@ def test_accumulating_hides_the_exchange():
     assert ten.step_s == pytest.approx(9 * 4 + 12.5)  # the same ten seconds of exchange, once
     assert ten.efficiency == pytest.approx(40.5 / 48.5)
     assert one.efficiency == pytest.approx(4.5 / 12.5)
+
+
+def test_an_overhead_makes_many_devices_and_one_slower():
+    # Filling takes 1 s each: buckets are ready at 3 and 6 s, and summed from 3 to 9 and to 13 s.
+    host = Overhead(kernel_s=1.0, dispatch_s=0.25, buffers=(6,))
+    one, four = weak(PROFILE, linear, batch=3, devices=[1, 4], bucket_bytes=50, overhead=host)
+    assert host.before_s == 2.0
+    assert four.step_s == pytest.approx(2 + 13 + 0.5)
+    assert (one.step_s, four.compute_s, one.exposed_s) == (8.5, 8.5, 0.0)
+    assert four.efficiency == pytest.approx(4.5 / 15.5)
+    assert one.efficiency == pytest.approx(4.5 / 8.5)
+    (shared,) = strong(PROFILE, linear, samples=12, devices=[4], bucket_bytes=50, overhead=host)
+    assert shared.step_s == four.step_s
+    # Nine steps before take 4 s each, without any of it.
+    (ten,) = weak(
+        PROFILE, linear, batch=3, devices=[4], bucket_bytes=50, accumulate=10, overhead=host
+    )
+    assert ten.step_s == pytest.approx(36 + 15.5)
 
 
 def test_strong_scaling_ends_because_small_shards_do_not_fill_a_device():
@@ -166,6 +187,7 @@ def test_without_latency_overlapped_is_between_the_rule_and_serial(step, bucket_
 
 @settings(deadline=None)
 @given(step=STEPS, devices=st.integers(1, 100_000), accumulate=st.integers(1, 9))
+@example(Step(43.13537359675451, 555.7845384013355, (Gradient(1, 43.13537359675451),)), 1, 6)
 def test_without_an_exchange_weak_scaling_is_perfect(step, devices, accumulate):
     (found,) = weak(Profile.of({1: step}), free, batch=1, devices=[devices], accumulate=accumulate)
     assert found.efficiency == 1.0
@@ -210,6 +232,15 @@ def test_a_simulated_step_is_as_long_as_the_program():
     assert 0 < max(ready) <= found.backward_end_s < found.end_s
     assert found.end_s == pytest.approx(again.end_s)
     assert found.end_s == pytest.approx(simulated_s, rel=0.05)
+    assert 0 < found.backward_queued_s < found.queued_s <= found.end_s
+
+
+def test_how_far_the_host_is_ahead_is_seen():
+    with par.simulate("1x-v100-textbook") as (gpu,):
+        small, large = (scaling.timed_step(*program(gpu, b)) for b in (8, 2**20))
+    # A small batch takes the time of queueing it; a large one's kernels take longer.
+    assert small.backward_queued_s > 0.9 * small.backward_end_s
+    assert large.backward_queued_s < 0.2 * large.backward_end_s
 
 
 def test_small_batches_do_not_fill_a_simulated_gpu():

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from d2lpar.scaling import Convergence, Gradient, Profile, Step, fastest, fit_convergence, runs
+from d2lpar.scaling import (
+    Convergence,
+    Gradient,
+    Overhead,
+    Profile,
+    Step,
+    fastest,
+    fit_convergence,
+    runs,
+)
 
 CURVE = Convergence(1000, 512)
 BATCHES = (32, 64, 128, 512, 2048, 8192)
@@ -83,6 +92,9 @@ def test_a_run_by_hand():
     assert run.steps == pytest.approx(1000 * (1 + 512 / 128))
     assert run.seconds == pytest.approx(19 * 5000)
     assert run.device_seconds == pytest.approx(8 * 19 * 5000)
+    kernel = Overhead(kernel_s=0.5)
+    ((slower,),) = runs(CURVE, PROFILE, slow, batches=[16], devices=[8], overhead=kernel)
+    assert slower.step_s == pytest.approx(19.5)
 
 
 def test_the_optimum_is_inside_and_costs_more_than_one_device():

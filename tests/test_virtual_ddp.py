@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from functools import partial
 
 import pytest
@@ -16,6 +17,7 @@ from torch.testing import assert_close
 import d2lpar as par
 from d2lpar import collective_cost, machines, scaling
 from d2lpar.ranks import ddp, reducer
+from d2lpar.scaling import NO_OVERHEAD
 
 BATCH, STEPS = 16, 3
 
@@ -398,85 +400,87 @@ def test_buffers_come_from_rank_0_before_each_forward_that_follows_a_step():
     assert count(broadcast_buffers=False, forward_sync_buffers=True) == 2 + 2 * 3
 
 
-def resnet_steps(batch, cap, options):
-    device = here()
-    net = _resnet(device)
-    net = DDP(net, device_ids=[device.index], bucket_cap_mb=cap, **options)
-    seconds = []
-    step = _step(net, net.parameters(), batch, device)
-    for _ in range(2):
-        dist.barrier()
-        watch = par.Timer()
-        step()
-        seconds.append(watch.stop())
-    return seconds[-1]
+# --- the model of scaling ------------------------------------------------------------------------
+
+LEAN = {"gradient_as_bucket_view": True, "broadcast_buffers": False}
+STEPS_OF_NETS = {  # machine, GPUs, net, batch of a GPU, bucket_cap_mb, options
+    "resnet50-p100-pcie": ("8x-p100-pcie", 8, "resnet50", 8, 25, {}),
+    "resnet50-p100-dgx1": ("8x-p100-dgx1", 8, "resnet50", 32, 25, {}),
+    "resnet50-v100-pairs": ("4x-v100-nvlink-pairs", 4, "resnet50", 32, 50, {}),
+    "resnet50-a100": ("8x-a100-nvswitch", 2, "resnet50", 64, 5, {}),
+    "resnet50-h100": ("8x-h100-nvswitch", 2, "resnet50", 16, None, {}),
+    "resnet50-h100-host": ("8x-h100-nvswitch", 2, "resnet50", 4, 25, {}),
+    "resnet50-h100-lean": ("8x-h100-nvswitch", 2, "resnet50", 4, 25, LEAN),
+    "resnet18-h100-pcie": ("8x-h100-pcie", 2, "resnet18", 16, 25, {}),
+    "vgg11-v100-pcie": ("8x-v100-pcie", 4, "vgg11", 16, None, {}),
+}
 
 
-def _resnet(device):
-    from torchvision.models import resnet50
+def net_and_step(name, batch, device, wrap=lambda net: net):
+    """A torchvision net without values, its optimizer and a function that trains it a step."""
+    from torchvision import models
 
-    with device:
-        return resnet50()
-
-
-def _step(net, parameters, batch, device):
+    with torch.device("meta"):
+        net = getattr(models, name)()
+    net = wrap(net.to_empty(device=device))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
     X = torch.empty(batch, 3, 224, 224, device=device)
     y = torch.empty(batch, dtype=torch.long, device=device)
-    optimizer = torch.optim.SGD(parameters, 0.1, momentum=0.9)
 
-    def step(before_update=lambda: None):
+    def step():
         F.cross_entropy(net(X), y).backward()
-        before_update()
         optimizer.step()
         optimizer.zero_grad()
 
-    return step
+    return net, optimizer, step
 
 
-def step_of_one(machine, batch):
-    """A step of one device, with an event behind every gradient."""
-    with par.simulate(machine, 1) as (device,):
-        net, event = _resnet(device), partial(torch.vgpu.Event, enable_timing=True)
-        step, ready = _step(net, net.parameters(), batch, device), {}
-        begin, update, end = event(), event(), event()
-        for p in net.parameters():
-            ready[p] = event()
-            p.register_post_accumulate_grad_hook(lambda p: ready[p].record())
-        step()
-        torch.vgpu.synchronize()
-        begin.record()
-        step(update.record)
-        end.record()
-        torch.vgpu.synchronize()
-        at_s = {name: begin.elapsed_time(e) / 1e3 for name, e in (("update", update), ("end", end))}
-        gradients = [
-            scaling.Gradient(p.nbytes, begin.elapsed_time(e) / 1e3) for p, e in ready.items()
-        ]
-        return scaling.Step(at_s["update"], at_s["end"], tuple(gradients))
+def seconds_of_a_step(name, batch, options):
+    """Of this rank, once buckets are sorted anew: that takes a moment of the second step."""
+    wrap = partial(DDP, init_sync=False, **options)
+    net, _, step = net_and_step(name, batch, here(), wrap)
+    step()
+    net.reducer.rebuild_buckets()
+    dist.barrier()
+    watch = par.Timer()
+    step()
+    return watch.stop()
 
 
-LEAN = {"gradient_as_bucket_view": True, "broadcast_buffers": False}
-
-
-@pytest.mark.parametrize(
-    ("machine", "n", "batch", "cap", "options"),
-    [
-        ("8x-p100-dgx1", 8, 32, 25, {}),
-        ("8x-p100-pcie", 8, 8, 25, LEAN),
-        ("4x-v100-nvlink-pairs", 4, 32, 50, LEAN),
-        ("8x-a100-nvswitch", 2, 64, 5, LEAN),
-    ],
-)
-def test_a_step_of_resnet_50_takes_what_the_model_of_scaling_says(machine, n, batch, cap, options):
-    """The model leaves out what DDP itself queues: kernels for gradients, and buffers."""
+@functools.cache
+def simulated_s(row):
+    """A step of all ranks."""
+    machine, n, name, batch, cap, options = STEPS_OF_NETS[row]
     with par.simulate(machine, n) as gpus:
-        (found, *others) = par.run_ranks(resnet_steps, gpus, batch, cap, options)
-    fabric = collective_cost.fabric_of(machines.machine(machine), n)
-    all_reduce = partial(collective_cost.all_reduce_s, fabric=fabric)
-    step = step_of_one(machine, batch)
-    expected = scaling.step_s(step, all_reduce, bucket_bytes=cap * 2**20)
-    assert found == pytest.approx(expected, rel=0.05)
-    assert others == pytest.approx([found] * (n - 1), rel=1e-3)
+        options = {"bucket_cap_mb": cap, **options}
+        return par.run_ranks(seconds_of_a_step, gpus, name, batch, options)
+
+
+def modelled_s(row, *, with_overhead):
+    """The same by `scaling`, from a step of one device."""
+    name_of_machine, n, name, batch, cap, options = STEPS_OF_NETS[row]
+    machine = machines.machine(name_of_machine)
+    with par.simulate(machine, 1) as (device,):
+        net, optimizer, step = net_and_step(name, batch, device)
+        alone = scaling.timed_step(step, net, optimizer)
+    return scaling.step_s(
+        alone,
+        partial(collective_cost.all_reduce_s, fabric=collective_cost.fabric_of(machine, n)),
+        bucket_bytes=scaling.BUCKET_BYTES if cap is None else cap * 2**20,
+        overhead=scaling.Overhead.of(machine, net, **options) if with_overhead else NO_OVERHEAD,
+    )
+
+
+@pytest.mark.parametrize("row", STEPS_OF_NETS)
+def test_a_step_takes_what_the_model_of_scaling_says(row):
+    found, *others = simulated_s(row)
+    assert found == pytest.approx(modelled_s(row, with_overhead=True), rel=0.05)
+    assert others == pytest.approx([found] * len(others), rel=1e-3)
+
+
+@pytest.mark.parametrize("row", ["resnet50-p100-pcie", "resnet50-h100", "resnet50-h100-lean"])
+def test_without_what_ddp_queues_the_model_is_short(row):
+    assert modelled_s(row, with_overhead=False) < 0.95 * simulated_s(row)[0]
 
 
 # --- errors ---------------------------------------------------------------------------------------

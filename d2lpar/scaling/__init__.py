@@ -24,6 +24,7 @@ from .exchange import (
     store_bytes,
 )
 from .network import Level, Network
+from .overhead import NO_OVERHEAD, Overhead
 from .profile import Profile
 from .speed import Speed, counts, strong, weak
 from .steps import BUCKET_BYTES, ONE_BUCKET, Gradient, Step, buckets, step_s
@@ -33,6 +34,7 @@ from .timed import timed_step
 __all__ = [
     "BUCKET_BYTES",
     "METHODS",
+    "NO_OVERHEAD",
     "ONE_BUCKET",
     "Compression",
     "Convergence",
@@ -40,6 +42,7 @@ __all__ = [
     "Gradient",
     "Level",
     "Network",
+    "Overhead",
     "Profile",
     "Run",
     "Speed",

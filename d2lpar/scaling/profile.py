@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
-from .steps import BUCKET_BYTES, Gradient, Step, bucket_of, gathered_in
+from .steps import BUCKET_BYTES, Step, gathered_in
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Profile:
         DistributedDataParallel they are fixed, and ready when all of their gradients are.
         """
         gathered = gathered_in(self.steps[-1].gradients, bucket_bytes)
-        return Profile(self.batches, tuple(_with_buckets(step, gathered) for step in self.steps))
+        return Profile(self.batches, tuple(step.with_buckets(gathered) for step in self.steps))
 
     def at(self, batch: float) -> Step:
         """The step of a batch, interpolated linearly between the two nearest sizes.
@@ -79,11 +79,6 @@ class Profile:
         return self.steps[0].gradient_bytes
 
 
-def _with_buckets(step: Step, gathered: list[list[int]]) -> Step:
-    found = (bucket_of([step.gradients[i] for i in members]) for members in gathered)
-    return Step(step.backward_end_s, step.end_s, tuple(found))
-
-
 def _mixed(a: Step, b: Step, share: float) -> Step:
     """What lies between two steps of one network, `share` of the way from a to b."""
     kept = 1 - share
@@ -91,7 +86,9 @@ def _mixed(a: Step, b: Step, share: float) -> Step:
         kept * a.backward_end_s + share * b.backward_end_s,
         kept * a.end_s + share * b.end_s,
         tuple(
-            Gradient(x.bytes, kept * x.ready_s + share * y.ready_s)
+            replace(x, ready_s=kept * x.ready_s + share * y.ready_s)
             for x, y in zip(a.gradients, b.gradients, strict=True)
         ),
+        kept * a.backward_queued_s + share * b.backward_queued_s,
+        kept * a.queued_s + share * b.queued_s,
     )

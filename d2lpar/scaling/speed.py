@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .exchange import Exchange
+from .overhead import NO_OVERHEAD, Overhead
 from .profile import Profile
 from .steps import BUCKET_BYTES, Step, chain_s
 
@@ -19,8 +20,8 @@ from .steps import BUCKET_BYTES, Step, chain_s
 class Speed:
     """A step of `devices` devices with `batch` samples each.
 
-    `compute_s` is t1, `exchange_s` t2, `step_s` what a step takes, buckets and all. `efficiency` is
-    what a device does of what it would do alone.
+    `compute_s` is t1, the overhead included, `exchange_s` t2, `step_s` what a step takes, buckets
+    and all. `efficiency` is what a device does of what it would do alone, without overhead.
     """
 
     devices: int
@@ -68,15 +69,17 @@ def weak(
     devices: Iterable[int],
     accumulate: int = 1,
     bucket_bytes: float = BUCKET_BYTES,
+    overhead: Overhead = NO_OVERHEAD,
 ) -> list[Speed]:
     """Every device has `batch` samples, however many there are; one value for each of `devices`.
 
     Gradients of `accumulate` steps are added up before an exchange: `Speed.batch` counts them all.
-    The efficiency is that against one device doing the same. Raises ValueError for a batch smaller
-    than any of the profile, and for less than one device.
+    The efficiency is that against one device doing the same, which has no overhead. Raises
+    ValueError for a batch smaller than any of the profile, and for less than one device.
     """
     step = profile.bucketed(bucket_bytes).at(batch).accumulated(accumulate)
-    return [_speed(step, exchange, n, batch * accumulate, step.end_s) for n in devices]
+    alone_s, samples = step.end_s, batch * accumulate
+    return [_speed(step, exchange, overhead, n, samples, alone_s) for n in devices]
 
 
 def strong(
@@ -86,26 +89,31 @@ def strong(
     samples: float,
     devices: Iterable[int],
     bucket_bytes: float = BUCKET_BYTES,
+    overhead: Overhead = NO_OVERHEAD,
 ) -> list[Speed]:
     """All devices together have `samples` a step; one value for each of `devices`.
 
-    The efficiency is that against one device doing them all, in micro-steps if they are more than
-    the largest batch of the profile. Raises ValueError where a device would have less samples than
-    any batch of the profile.
+    The efficiency is that against one device doing them all without overhead, in micro-steps if
+    they are more than the largest batch of the profile. Raises ValueError where a device would have
+    less samples than any batch of the profile.
     """
     bucketed = profile.bucketed(bucket_bytes)
     alone_s = bucketed.at(samples).end_s
     return [
-        _speed(bucketed.at(samples / n), exchange, n, samples / n, alone_s / n) for n in devices
+        _speed(bucketed.at(samples / n), exchange, overhead, n, samples / n, alone_s / n)
+        for n in devices
     ]
 
 
-def _speed(step: Step, exchange: Exchange, n: int, batch: float, ideal_s: float) -> Speed:
+def _speed(
+    step: Step, exchange: Exchange, overhead: Overhead, n: int, batch: float, ideal_s: float
+) -> Speed:
     """A step whose gradients are in buckets already; `ideal_s` is what efficiency 1 would take."""
-    taken = [(bucket.ready_s, exchange(bucket.bytes, n)) for bucket in step.gradients]
-    takes_s = chain_s(step, taken)
+    exchanges_s = [exchange(bucket.bytes, n) for bucket in step.gradients]
+    takes_s = chain_s(step, exchanges_s, overhead)
+    compute_s = chain_s(step, [0.0] * len(exchanges_s), overhead)
     whole_s = exchange(step.gradient_bytes, n)
-    return Speed(n, batch, takes_s, step.end_s, whole_s, ideal_s / takes_s)
+    return Speed(n, batch, takes_s, compute_s, whole_s, ideal_s / takes_s)
 
 
 def counts(most: int, *, node: int = 1, ratio: float = 1.25) -> list[int]:

@@ -4,14 +4,17 @@ What one device does alone is measured or simulated once: how long its step take
 gradient is ready. An exchange of so many bytes takes what a cost model says. As in
 DistributedDataParallel (Li et al. 2020) gradients are gathered into buckets in the order in which
 they come, and one bucket is exchanged after the other: a step takes as long as the longest chain
-of computing and exchanging. That exchanging slows the computing down is left out.
+of computing and exchanging. What it queues besides is an `Overhead`, by default none. That
+exchanging slows the computing down is left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
+
+from .overhead import NO_OVERHEAD, Overhead
 
 BUCKET_BYTES = 25 * 2**20  # the default of DistributedDataParallel
 ONE_BUCKET = inf  # everything is exchanged at once when backward has ended: no overlap
@@ -19,27 +22,37 @@ ONE_BUCKET = inf  # everything is exchanged at once when backward has ended: no 
 
 @dataclass(frozen=True)
 class Gradient:
-    """A gradient, or a bucket of them: its bytes, and when in the step it is ready."""
+    """A gradient, or a bucket of `tensors` of them: its bytes, and when in the step it is ready."""
 
     bytes: int
     ready_s: float
+    tensors: int = 1
 
 
 @dataclass(frozen=True)
 class Step:
-    """A step of one device: when backward ends, when the step does, and its gradients."""
+    """A step of one device: when backward ends, when the step does, and its gradients.
+
+    It begins on an idle device. The host has queued backward at `backward_queued_s`, and everything
+    at `queued_s`: as late as it happens if the device waits for the host, 0 if that takes no time.
+    """
 
     backward_end_s: float
     end_s: float
     gradients: tuple[Gradient, ...]
+    backward_queued_s: float = 0.0
+    queued_s: float = 0.0
 
     def scaled_to(self, seconds: float) -> Step:
         """The same step on a device that needs `seconds` for it."""
         factor = seconds / self.end_s
-        return Step(
-            self.backward_end_s * factor,
-            seconds,
-            tuple(Gradient(g.bytes, g.ready_s * factor) for g in self.gradients),
+        return replace(
+            self,
+            backward_end_s=self.backward_end_s * factor,
+            end_s=seconds,
+            gradients=tuple(replace(g, ready_s=g.ready_s * factor) for g in self.gradients),
+            backward_queued_s=self.backward_queued_s * factor,
+            queued_s=self.queued_s * factor,
         )
 
     def accumulated(self, times: int) -> Step:
@@ -51,11 +64,20 @@ class Step:
         if times < 1:
             raise ValueError(f"a step has at least one micro-step, not {times!r}")
         before_s = (times - 1) * self.backward_end_s
-        return Step(
-            before_s + self.backward_end_s,
-            before_s + self.end_s,
-            tuple(Gradient(g.bytes, before_s + g.ready_s) for g in self.gradients),
+        queued_before_s = (times - 1) * self.backward_queued_s
+        return replace(
+            self,
+            backward_end_s=before_s + self.backward_end_s,
+            end_s=before_s + self.end_s,
+            gradients=tuple(replace(g, ready_s=before_s + g.ready_s) for g in self.gradients),
+            backward_queued_s=queued_before_s + self.backward_queued_s,
+            queued_s=queued_before_s + self.queued_s,
         )
+
+    def with_buckets(self, gathered: Iterable[Sequence[int]]) -> Step:
+        """The same step with one gradient for each bucket, whose members are given by place."""
+        found = (bucket_of([self.gradients[i] for i in members]) for members in gathered)
+        return replace(self, gradients=tuple(found))
 
     @property
     def gradient_bytes(self) -> int:
@@ -87,27 +109,50 @@ def gathered_in(gradients: Sequence[Gradient], bucket_bytes: float) -> list[list
 
 def bucket_of(members: Sequence[Gradient]) -> Gradient:
     """Gradients as one, ready when the last of them is."""
-    return Gradient(sum(g.bytes for g in members), max(g.ready_s for g in members))
+    return Gradient(
+        sum(g.bytes for g in members),
+        max(g.ready_s for g in members),
+        sum(g.tensors for g in members),
+    )
 
 
 def step_s(
-    step: Step, exchange_s: Callable[[int], float], *, bucket_bytes: float = BUCKET_BYTES
+    step: Step,
+    exchange_s: Callable[[int], float],
+    *,
+    bucket_bytes: float = BUCKET_BYTES,
+    overhead: Overhead = NO_OVERHEAD,
 ) -> float:
     """Seconds of a step whose gradients are exchanged, `exchange_s(bytes)` for each bucket.
 
     The update follows when backward has ended and the last bucket is there.
     """
-    gathered = buckets(step.gradients, bucket_bytes)
-    return chain_s(step, [(b.ready_s, exchange_s(b.bytes)) for b in gathered])
+    bucketed = step.with_buckets(gathered_in(step.gradients, bucket_bytes))
+    return chain_s(bucketed, [exchange_s(b.bytes) for b in bucketed.gradients], overhead)
 
 
-def chain_s(step: Step, exchanges: Iterable[tuple[float, float]]) -> float:
-    """Seconds of a step with exchanges one after the other: when each may begin, how long it takes.
+def chain_s(step: Step, exchanges_s: Sequence[float], overhead: Overhead = NO_OVERHEAD) -> float:
+    """Seconds of a step whose buckets are exchanged one after the other, each in so many seconds.
 
-    The exchanges come in the order in which they may begin.
+    The buckets come in the order in which they are ready. Kernels of the overhead delay the device;
+    queueing them delays the host, for which the device waits once it has lost its lead. Averages
+    are copied back when backward has ended, while later buckets are exchanged. What the host gains
+    on the update while the device waits for an exchange is left out.
     """
-    exchanged_s = 0.0
-    for ready_s, takes_s in exchanges:
-        exchanged_s = max(exchanged_s, ready_s) + takes_s
-    update_s = step.end_s - step.backward_end_s
-    return max(step.backward_end_s, exchanged_s) + update_s
+    lead_s = step.backward_end_s - step.backward_queued_s
+    filling_s = queueing_s = delay_s = exchanged_s = 0.0
+    averaged_s = []
+    for bucket, seconds in zip(step.gradients, exchanges_s, strict=True):
+        filling_s += overhead.kernels_s(bucket.tensors, bucket.bytes)
+        queueing_s += overhead.dispatch_s * bucket.tensors
+        delay_s = max(filling_s, queueing_s - lead_s)
+        exchanged_s = max(exchanged_s, bucket.ready_s + delay_s) + seconds
+        averaged_s.append(exchanged_s)
+    end_s = step.backward_end_s + delay_s
+    copied_back = zip(step.gradients, averaged_s, strict=True) if overhead.copies_back else ()
+    for bucket, at_s in copied_back:
+        queueing_s += overhead.dispatch_s * bucket.tensors
+        end_s = max(end_s, at_s) + overhead.kernels_s(bucket.tensors, bucket.bytes)
+        end_s = max(end_s, step.backward_queued_s + queueing_s)
+    late_s = max(end_s, exchanged_s) - step.backward_end_s  # that much later is the update
+    return overhead.before_s + max(step.end_s + late_s, step.queued_s + queueing_s)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .convergence import Convergence
 from .exchange import Exchange
+from .overhead import NO_OVERHEAD, Overhead
 from .profile import Profile
 from .steps import BUCKET_BYTES, chain_s
 
@@ -38,6 +39,7 @@ def runs(
     batches: Iterable[float],
     devices: Iterable[int],
     bucket_bytes: float = BUCKET_BYTES,
+    overhead: Overhead = NO_OVERHEAD,
 ) -> list[list[Run]]:
     """Runs to the target: a list for each number of devices, with one run for each batch.
 
@@ -52,8 +54,7 @@ def runs(
         takes_s = [exchange(bucket.bytes, n) for bucket in bucketed.steps[0].gradients]
         row = []
         for batch, step in steps:
-            ready_s = (bucket.ready_s for bucket in step.gradients)
-            seconds = chain_s(step, zip(ready_s, takes_s, strict=True))
+            seconds = chain_s(step, takes_s, overhead)
             row.append(Run(n, batch, convergence.steps(n * batch), seconds))
         table.append(row)
     return table

@@ -5,13 +5,13 @@ On virtual GPUs the times are simulated, on real ones and on a CPU they are meas
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from statistics import median
 
 import torch
 from torch import nn
 
+from ..timing import now_s
 from .steps import Gradient, Step
 
 
@@ -30,19 +30,23 @@ def timed_step(
     """
     parameters = [p for p in net.parameters() if p.requires_grad]
     marks = _Marks(parameters[0].device)
-    hooks = [p.register_post_accumulate_grad_hook(marks.ready) for p in parameters]
-    hooks.append(optimizer.register_step_pre_hook(lambda *_: marks.ready("backward")))
+    hooks = [p.register_post_accumulate_grad_hook(marks.set) for p in parameters]
+    hooks.append(optimizer.register_step_pre_hook(lambda *_: marks.set("backward")))
     try:
         step()
         runs = [marks.of_one(step) for _ in range(repeats)]
     finally:
         for hook in hooks:
             hook.remove()
-    times_s = {key: median(run[key] for run in runs) for key in runs[0]}
-    if "backward" not in times_s:
+    if "backward" not in runs[0]:
         raise ValueError("the step never called optimizer.step(), with which backward ends")
-    gradients = (Gradient(_bytes(p), times_s[p]) for p in parameters if p in times_s)
-    return Step(times_s["backward"], times_s["end"], tuple(gradients))
+    done_s, queued_s = (
+        {key: median(run[key][which] for run in runs) for key in runs[0]} for which in (0, 1)
+    )
+    gradients = (Gradient(_bytes(p), done_s[p]) for p in parameters if p in done_s)
+    # Clocks of a real GPU and its host differ a little: nothing is done before it is queued.
+    queued = (min(queued_s[key], done_s[key]) for key in ("backward", "end"))
+    return Step(done_s["backward"], done_s["end"], tuple(gradients), *queued)
 
 
 def _bytes(parameter: torch.Tensor) -> int:
@@ -50,30 +54,36 @@ def _bytes(parameter: torch.Tensor) -> int:
 
 
 class _Marks:
-    """When things happened on a device, in seconds since a run of the step began."""
+    """When a device does things, and the host queues them, in seconds since a run began."""
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._module = None if device.type == "cpu" else torch.get_device_module(device)
-        self._marks: dict[object, object] = {}
+        self._marks: dict[object, tuple[object, float]] = {}
 
-    def ready(self, what: object) -> None:
+    def set(self, what: object) -> None:
         self._marks[what] = self._now()
 
-    def of_one(self, step: Callable[[], object]) -> dict[object, float]:
+    def of_one(self, step: Callable[[], object]) -> dict[object, tuple[float, float]]:
+        """The times of each mark that a step sets, and of its end."""
         self._wait()
         self._marks.clear()
-        start = self._now()
+        start, start_s = self._now()
         step()
-        self.ready("end")
+        self.set("end")
         self._wait()
-        return {what: self._between_s(start, mark) for what, mark in self._marks.items()}
+        return {
+            what: (self._between_s(start, mark), at_s - start_s)
+            for what, (mark, at_s) in self._marks.items()
+        }
 
-    def _now(self) -> object:
+    def _now(self) -> tuple[object, float]:
+        host_s = now_s(self._device, wait=False)
         if self._module is None:
-            return time.perf_counter()
+            return host_s, host_s
         event = self._module.Event(enable_timing=True)
         event.record()
-        return event
+        return event, host_s
 
     def _wait(self) -> None:
         if self._module is not None:

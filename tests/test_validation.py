@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from d2lpar.machines.hardware import Accelerator, Host, Link, Machine
-from d2lpar.validation import main, predict, read_rows, report, validate
-from d2lpar.validation.parameters import Run
+from d2lpar.pipeline.costs import StageCost
+from d2lpar.validation import boxes, main, predict, read_rows, report, validate
+from d2lpar.validation.parameters import Parameters, Run
 from d2lpar.validation.report import Prediction, Report
-from d2lpar.validation.workloads import amoebanet, bert, pipelines, stages, transformers
+from d2lpar.validation.workloads import amoebanet, bert, pipelines, transformers
 
 ROWS = {row.id: row for row in read_rows()}
 
@@ -121,9 +122,9 @@ def test_networks_have_the_published_number_of_parameters():
         assert round(count(bert.Bert(layers=24, hidden=1024, heads=16)) / 1e6) == 335
 
 
-ONE = Machine(
-    "one",
-    (Accelerator("a", {"float32": 1.0}, 1.0, 1),),
+TWO = Machine(
+    "two",
+    (Accelerator("a", {"float32": 1.0}, 1.0, 1),) * 2,
     Host("host"),
     Link("bus", 0.0, 1.0),
     Link("peer", 0.0, 1.0),
@@ -131,26 +132,60 @@ ONE = Machine(
 
 
 def test_gpipe_by_hand():
-    stage = stages.StageTimes(forward_s=1.0, backward_s=2.0, sent_bytes=0)
+    stage = StageCost(forward_s=1.0, backward_s=2.0, sent_bytes=0)
     # One stage and two micro-batches: 2 forwards, 2 + 2 backwards, 1 forward again.
-    assert pipelines.gpipe_s([stage], 2, ONE) == 7.0
-    assert pipelines.gpipe_s([stage], 2, ONE, keeps_last=False) == 8.0
+    assert pipelines.gpipe_s([stage], 2, TWO) == 7.0
+    assert pipelines.gpipe_s([stage], 2, TWO, keeps_last=False) == 8.0
     # Two stages: forwards end at 3; the last stage goes back from 3 to 5, and to 8 with a forward
     # again; the first stage from 5 to 7, computes again and is ready when the gradient comes at 8.
-    assert pipelines.gpipe_s([stage] * 2, 2, ONE) == 10.0
+    assert pipelines.gpipe_s([stage] * 2, 2, TWO) == 10.0
     # What is sent takes a second a byte: forwards end at 4 (1, sent at 2, 3, 4), the last stage is
     # back at 6 and 9, and the first has the second gradient at 10.
     slow = dataclasses.replace(stage, sent_bytes=1)
-    assert pipelines.gpipe_s([slow] * 2, 2, ONE) == 12.0
+    assert pipelines.gpipe_s([slow] * 2, 2, TWO) == 12.0
 
 
 def test_flops_of_a_transformer_are_those_of_its_authors():
     # Narayanan et al. 2021: 1.7 billion parameters, 32 GPUs at 137 TFLOP/s.
-    row = ROWS["megatron-1.7b-t1-p1"]
-    from d2lpar.validation.parameters import Parameters
-
-    plan = transformers._plans(Parameters(row.parameters))[0]
+    model, layouts = transformers.model_and_layouts(
+        Parameters(ROWS["megatron-1.7b-t1-p1"].parameters)
+    )
     expected = 96 * 512 * 2048 * 24 * 2304**2 * (1 + 2048 / (6 * 2304) + 51200 / (16 * 24 * 2304))
-    assert plan.flops == pytest.approx(expected)
-    assert plan.gpus == 32
-    assert round(plan.parameters_per_gpu / 1e9, 1) == 1.6
+    assert model.flops(layouts[0].samples, recompute=True) == pytest.approx(expected)
+    assert [layout.micro_batch for layout in layouts] == [1, 2, 4, 8, 16]
+    assert {layout.mesh.size for layout in layouts} == {32}
+    assert round(model.parameters / 1e9, 1) == 1.7
+
+
+def test_a_row_may_say_how_replicas_share_and_attention_is_computed():
+    text = {
+        "layers": "2",
+        "hidden": "512",
+        "heads": "8",
+        "sequence": "256",
+        "dropout": "0",
+        "tensor": "1",
+        "pipeline": "1",
+        "data": "8",
+        "micro_batch": "2",
+        "micro_batches": "3",
+        "zero": "3",
+        "overlap": "true",
+        "gradient_bytes": "2",
+        "attention": "fused",
+    }
+    machine = boxes.machine("8x-a100-sxm4-80gb")
+    runs = {}
+    for counts in ("computed", "model"):
+        p = Parameters({**text, "recompute": "true", "counts": counts})
+        runs[counts] = transformers.megatron(p, machine)
+        assert p.unused() == []
+    model, (layout,) = transformers.model_and_layouts(Parameters(text))
+    assert (layout.zero, layout.attention, layout.overlap, layout.gradient_bytes) == (
+        *(3, "fused", True),
+        2,
+    )
+    assert model.dropout == 0
+    assert runs["computed"].seconds == runs["model"].seconds
+    assert runs["model"].flops == pytest.approx(model.flops(48) / 8)
+    assert runs["computed"].flops == pytest.approx(model.flops(48, recompute=True) / 8)

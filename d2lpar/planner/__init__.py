@@ -1,0 +1,40 @@
+"""Which mix of data, pipeline and tensor parallelism trains a transformer fastest on a machine.
+
+    found = planner.plans("gpt-3-13b", "8x-h200-nvswitch", batch=256)
+    print(planner.explain(found))
+    planner.best(found).parts       # seconds of the step, part by part
+
+Times are predicted: layers are simulated, exchanges and stages added up. Only transformers.
+"""
+
+from __future__ import annotations
+
+from .candidates import gpus_that_do
+from .choice import USABLE, best, explain, plans
+from .layout import Layout
+from .memory import Memory, memory, state_bytes
+from .mesh import AXES, Mesh, Wiring
+from .plan import Plan
+from .steps import Step, step
+from .transformer import MODELS, Transformer, model
+
+__all__ = [
+    "AXES",
+    "MODELS",
+    "USABLE",
+    "Layout",
+    "Memory",
+    "Mesh",
+    "Plan",
+    "Step",
+    "Transformer",
+    "Wiring",
+    "best",
+    "explain",
+    "gpus_that_do",
+    "memory",
+    "model",
+    "plans",
+    "state_bytes",
+    "step",
+]

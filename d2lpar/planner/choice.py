@@ -1,0 +1,188 @@
+"""All mixes of data, pipeline and tensor parallelism for a model and a machine, the best first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from .. import machines
+from ..machines.hardware import Machine
+from . import texts, words
+from .candidates import layouts, meshes
+from .layout import RECOMPUTE, ZERO, Layout
+from .memory import Memory, memory
+from .mesh import Wiring
+from .plan import Plan
+from .steps import step_on
+from .transformer import Transformer
+from .transformer import model as named
+
+MICRO_BATCHES = (1, 2, 4, 8, 16)
+CHUNKS = (1, 2, 4)
+# Assumed: the rest is for CUDA, NCCL's buffers and what is lost in fragments.
+USABLE = 0.9
+
+
+def plans(
+    model: str | Transformer,
+    machine: machines.Named,
+    *,
+    batch: int,
+    gpus: int | None = None,
+    zero: int | None = 0,
+    recompute: str | None = None,
+    micro_batch: int | None = None,
+    chunks: int | None = None,
+    sequence_parallel: bool = False,
+    overlap: bool = True,
+    attention: str = "scores",
+    gradient_bytes: int = 2,
+    usable: float = USABLE,
+) -> list[Plan]:
+    """One plan for each mix that divides everything evenly: those that fit first, by step time.
+
+    `batch` is the samples of a step over all of `gpus` GPUs (default: all of the machine). Of the
+    settings of a mix the fastest that fit are taken; those given are left as they are: `zero`
+    (None: stages 0 to 3 are tried), `recompute` (None: as little as fits), `micro_batch` (None: 1
+    to 16), `chunks` (None: 1F1B, and interleaved with 2 and 4). `usable` is the share of a GPU's
+    memory that may be planned with. For the others see `Layout`.
+
+    Raises ValueError for a model, machine or number that is not there, and if nothing divides.
+    """
+    search = _Search.of(
+        model,
+        machine,
+        batch=batch,
+        gpus=gpus,
+        zeros=ZERO if zero is None else (zero,),
+        recompute=RECOMPUTE if recompute is None else (recompute,),
+        micro_batches=MICRO_BATCHES if micro_batch is None else (micro_batch,),
+        chunks=CHUNKS if chunks is None else (chunks,),
+        usable=usable,
+        settings={
+            "sequence_parallel": sequence_parallel,
+            "overlap": overlap,
+            "attention": attention,
+            "gradient_bytes": gradient_bytes,
+        },
+    )
+    found = [search.best_of(layouts) for layouts in search.mixes()]
+    if not found:
+        raise ValueError(search.nothing_divides())
+    return sorted(found, key=lambda plan: (not plan.fits, plan.step_s))
+
+
+def best(found: Sequence[Plan]) -> Plan:
+    """The first of `plans(…)`. Raises ValueError if it does not fit, with what would."""
+    first = found[0]
+    if not first.fits:
+        raise ValueError(words.none_fits(found))
+    return first
+
+
+def explain(found: Sequence[Plan]) -> str:
+    """Why the first of `plans(…)` is the first, a line a reason, each with its number.
+
+    Raises ValueError if it does not fit.
+    """
+    return words.reasons(best(found), found)
+
+
+@dataclass(frozen=True)
+class _Search:
+    """What is looked for, on what."""
+
+    model: Transformer
+    machine: str
+    wiring: Wiring
+    capacity_bytes: float
+    batch: int
+    gpus: int
+    options: dict[str, object]
+
+    @classmethod
+    def of(
+        cls,
+        model: str | Transformer,
+        machine: machines.Named,
+        *,
+        batch: int,
+        gpus: int | None,
+        usable: float,
+        **options: object,
+    ) -> _Search:
+        chosen, whole = named(model), machines.machine(machine)
+        count = len(whole.accelerators)
+        gpus = count if gpus is None else gpus
+        _check(whole, gpus, batch, usable)
+        return cls(
+            chosen,
+            whole.name,
+            Wiring.of(whole),
+            usable * whole.accelerators[0].memory_bytes,
+            batch,
+            gpus,
+            options,
+        )
+
+    def mixes(self) -> Iterator[list[Layout]]:
+        """The settings that each mesh allows, where it allows any."""
+        for mesh in meshes(self.model, self.gpus, self.wiring.node_size):
+            if found := list(layouts(self.model, mesh, self.batch, **self.options)):
+                yield found
+
+    def best_of(self, found: Iterable[Layout]) -> Plan:
+        """The fastest that fits; if none does, that which needs the least memory.
+
+        Of layouts that differ in what is computed again only the first that fits is timed: the
+        others are slower.
+        """
+        needs = [(layout, memory(self.model, layout)) for layout in found]
+        fitting: dict[object, tuple[Layout, Memory]] = {}
+        for layout, need in needs:
+            if need.total_bytes <= self.capacity_bytes:
+                same = (layout.micro_batch, layout.chunks, layout.zero)
+                fitting.setdefault(same, (layout, need))
+        smallest = min(needs, key=lambda pair: pair[1].total_bytes)
+        timed = [self._plan(*pair) for pair in fitting.values() or (smallest,)]
+        return min(timed, key=lambda plan: plan.step_s)
+
+    def _plan(self, layout: Layout, need: Memory) -> Plan:
+        return Plan(
+            self.model,
+            self.machine,
+            self.wiring.node_size,
+            layout,
+            step_on(self.model, layout, self.wiring),
+            need,
+            self.capacity_bytes,
+        )
+
+    def nothing_divides(self) -> str:
+        return texts.ERROR_NO_MIX.format(
+            model=self.model.name,
+            gpus=self.gpus,
+            batch=self.batch,
+            heads=self.model.heads,
+            layers=self.model.layers,
+            fewer=2 ** ((self.gpus - 1).bit_length() - 1),
+        )
+
+
+def _check(machine: Machine, gpus: int, batch: int, usable: float) -> None:
+    count = len(machine.accelerators)
+    if type(gpus) is not int or gpus < 1:
+        raise ValueError(texts.ERROR_FEW.format(gpus=gpus))
+    if gpus > count:
+        raise ValueError(
+            texts.ERROR_GPUS.format(
+                machine=machine.name,
+                count=count,
+                gpus=gpus,
+                example="64x8x-h100-nvswitch-8xib-ndr",
+            )
+        )
+    if type(batch) is not int or batch < 1:
+        raise ValueError(texts.ERROR_BATCH.format(batch=batch))
+    if not 0 < usable <= 1:
+        raise ValueError(texts.ERROR_USABLE.format(usable=usable))

@@ -1,0 +1,175 @@
+"""A plan in words, and why it is the first: each reason with the number that it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..timeline.totals import readable as seconds_text
+from ..vgpu.units import readable as bytes_text
+from . import texts
+from .candidates import MOST_GPUS, gpus_that_do, would_fit
+from .layout import ZERO
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+
+def reasons(first: Plan, found: Sequence[Plan]) -> str:
+    """What the first of all plans comes to, and what the others would: a line each."""
+    lines = [
+        _headline(first),
+        *_axis(first, found, "tensor", _tensor(first)),
+        *_axis(first, found, "pipeline", _pipeline(first)),
+        _data(first),
+        _runner_up(found),
+    ]
+    return "\n".join(lines)
+
+
+def one_line(plan: Plan) -> str:
+    """The mix, its settings, its time and memory."""
+    return texts.PLAN.format(
+        mesh=plan.mesh,
+        how=_how(plan),
+        step=seconds_text(plan.step_s),
+        tflops=plan.flops_per_s / 1e12,
+        memory=bytes_text(plan.memory_bytes),
+        verdict="" if plan.fits else texts.DOES_NOT_FIT,
+    )
+
+
+def none_fits(found: Sequence[Plan]) -> str:
+    """What the mix that needs least is short of, and what would do."""
+    least = min(found, key=lambda plan: plan.memory_bytes)
+    gpus = gpus_that_do(least)
+    text = texts.REMEDY_NONE if gpus is None else texts.REMEDY_GPUS
+    sharing = [zero for zero in ZERO if zero > least.layout.zero and would_fit(least, zero=zero)]
+    return texts.ERROR_NONE_FITS.format(
+        model=least.model.name,
+        gpus=_gpus(least),
+        machine=least.machine,
+        mesh=least.mesh,
+        how=_how(least),
+        remedy=text.format(
+            gpus=gpus,
+            most=f"{MOST_GPUS:,}",
+            zero=texts.REMEDY_ZERO.format(stage=sharing[0]) if sharing else "",
+        ),
+        **_need(least),
+    )
+
+
+def _headline(plan: Plan) -> str:
+    return texts.FIRST.format(
+        model=plan.model.name,
+        parameters=f"{plan.model.parameters / 1e9:.1f} B",
+        gpus=_gpus(plan),
+        machine=plan.machine,
+        mesh=plan.mesh,
+        how=_how(plan),
+        samples=plan.layout.samples,
+        step=seconds_text(plan.step_s),
+        samples_per_s=plan.samples_per_s,
+        tflops=plan.flops_per_s / 1e12,
+        memory=bytes_text(plan.memory_bytes),
+        capacity=bytes_text(plan.capacity_bytes),
+    )
+
+
+def _how(plan: Plan) -> str:
+    """Settings of a plan, those that matter to it."""
+    layout = plan.layout
+    said = [texts.MICRO_BATCHES.format(count=layout.micro_batches, size=layout.micro_batch)]
+    if layout.mesh.pipeline > 1:
+        said.append(texts.SCHEDULES[layout.schedule].format(chunks=layout.chunks))
+    said.append(texts.RECOMPUTE[layout.recompute])
+    if layout.zero:
+        said.append(texts.ZERO.format(stage=layout.zero))
+    return ", ".join(said)
+
+
+def _gpus(plan: Plan) -> str:
+    count = plan.mesh.size
+    return texts.ONE_GPU if count == 1 else texts.GPUS.format(count=count)
+
+
+def _tensor(plan: Plan) -> str:
+    tensor = plan.mesh.tensor
+    if tensor == 1:
+        return texts.TENSOR_ONE
+    text = texts.TENSOR_WITHIN if tensor <= plan.node_size else texts.TENSOR_BEYOND
+    return text.format(tensor=tensor, node=plan.node_size, share=_share(plan, "tensor"))
+
+
+def _pipeline(plan: Plan) -> str:
+    pipeline = plan.mesh.pipeline
+    if pipeline == 1:
+        return texts.PIPELINE_ONE
+    return texts.PIPELINE.format(
+        pipeline=pipeline,
+        layers=plan.model.layers // pipeline,
+        share=_share(plan, "bubble"),
+        sending=_share(plan, "sending"),
+    )
+
+
+def _data(plan: Plan) -> str:
+    if plan.mesh.data == 1:
+        return texts.DATA_ONE
+    share = _share(plan, "gradients") + _share(plan, "parameters")
+    return texts.DATA.format(data=plan.mesh.data, share=share)
+
+
+def _axis(first: Plan, found: Sequence[Plan], axis: str, said: str) -> list[str]:
+    """What is said of an axis; and what less of it would do, or more where it is 1."""
+    size = getattr(first.mesh, axis)
+    others = [plan for plan in found if (getattr(plan.mesh, axis) < size) == (size > 1)]
+    values = {getattr(plan.mesh, axis) for plan in others} - {size}
+    if not values:
+        return [said]
+    near = max(values) if size > 1 else min(values)
+    there = [plan for plan in others if getattr(plan.mesh, axis) == near]
+    return [said, _compared(first, there, axis, near)]
+
+
+def _compared(first: Plan, others: list[Plan], axis: str, value: int) -> str:
+    if not others[0].fits:
+        least = min(others, key=lambda plan: plan.memory_bytes)
+        return texts.NO_ROOM.format(axis=axis, value=value, mesh=least.mesh, **_need(least))
+    return texts.SLOWER.format(
+        axis=axis, value=value, mesh=others[0].mesh, **_gap(first, others[0])
+    )
+
+
+def _runner_up(found: Sequence[Plan]) -> str:
+    if len(found) == 1 or not found[1].fits:
+        return texts.NO_RUNNER_UP
+    return texts.RUNNER_UP.format(mesh=found[1].mesh, **_gap(found[0], found[1]))
+
+
+def _gap(first: Plan, other: Plan) -> dict[str, str]:
+    """How much longer the other takes, and the part that it loses most in."""
+    lost = {name: other.parts[name] - first.parts[name] for name in first.parts}
+    part = max(lost, key=lost.get)
+    why = texts.WHY.format(seconds=seconds_text(lost[part]), part=texts.PARTS[part])
+    return {
+        "percent": f"{other.step_s / first.step_s - 1:.1%}",
+        "why": why if lost[part] > 0 else "",
+    }
+
+
+def _need(plan: Plan) -> dict[str, str]:
+    """What a plan needs of what there is, and what for."""
+    parts = plan.memory.parts
+    most = max(parts, key=parts.get)
+    return {
+        "memory": bytes_text(plan.memory_bytes),
+        "capacity": bytes_text(plan.capacity_bytes),
+        "most_bytes": bytes_text(parts[most]),
+        "most": texts.MEMORY_PARTS[most],
+    }
+
+
+def _share(plan: Plan, part: str) -> float:
+    return plan.parts[part] / plan.step_s

@@ -1,6 +1,7 @@
 """What every test run needs before its first import of torch, and what makes nbval strict."""
 
 import os
+import tempfile
 import tomllib
 
 import pytest
@@ -13,6 +14,10 @@ def pytest_configure(config):
     if config.getoption("nbval", default=False) or config.getoption("nbval_lax", default=False):
         project = tomllib.loads((config.rootpath / "pyproject.toml").read_text(encoding="utf-8"))
         os.environ.update(project["tool"]["d2lpar"]["recorded-world"])
+        # nbval kills its kernels, which then leave their temporary files.
+        folder = tempfile.TemporaryDirectory(prefix="d2lpar-nbval-", ignore_cleanup_errors=True)
+        os.environ["TMPDIR"] = folder.name
+        config.add_cleanup(folder.cleanup)
     elif "PYTEST_XDIST_WORKER" in os.environ:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -21,6 +21,8 @@ TORCHRUN, SLURM, ALONE = "torchrun", "Slurm", "nobody"
 
 log = logging.getLogger(__name__)
 
+VIRTUAL = "D2LPAR_RANK_DEVICE"  # the device of a virtual rank, set by d2lpar.run_ranks
+
 # A Slurm job meets at port 15000 + its number modulo 10000: the same for all its tasks, another
 # for its neighbours, and below the ports that systems hand out and that torchrun takes (29400).
 FIRST_PORT, PORTS = 15_000, 10_000
@@ -69,8 +71,11 @@ class Place:
     def device(self) -> torch.device:
         """A GPU of its own if each rank of this machine can have one, else the CPU.
 
-        D2LPAR_DEVICES=virtual leaves real GPUs alone, here as everywhere.
+        D2LPAR_DEVICES=virtual leaves real GPUs alone, here as everywhere. A virtual rank
+        (`d2lpar.run_ranks`) has its virtual GPU.
         """
+        if VIRTUAL in os.environ:
+            return torch.device(os.environ[VIRTUAL])
         virtual = os.environ.get("D2LPAR_DEVICES") == "virtual"
         found = 0 if virtual or not torch.cuda.is_available() else torch.cuda.device_count()
         if found >= self.local_world_size:
@@ -147,6 +152,8 @@ def process_group(backend: str | None = None, *, timeout_s: float | None = None)
 
 def _from_torchrun(env: Mapping[str, str]) -> Place:
     world_size = _count(env, "WORLD_SIZE", TORCHRUN, least=1)
+    # LOCAL_RANK of a virtual rank is the number of its device, which may be any.
+    limit = None if VIRTUAL in env else ("WORLD_SIZE", world_size)
     rank = _count(env, "RANK", TORCHRUN, below=("WORLD_SIZE", world_size))
     local_world_size = world_size
     if "LOCAL_WORLD_SIZE" in env:
@@ -154,7 +161,7 @@ def _from_torchrun(env: Mapping[str, str]) -> Place:
     return Place(
         rank=rank,
         world_size=world_size,
-        local_rank=_count(env, "LOCAL_RANK", TORCHRUN, below=("WORLD_SIZE", world_size)),
+        local_rank=_count(env, "LOCAL_RANK", TORCHRUN, below=limit),
         local_world_size=local_world_size,
         master_address=_text(env, "MASTER_ADDR", TORCHRUN),
         master_port=_port(env, TORCHRUN),

@@ -6,18 +6,21 @@ notebook cannot be found there. `portable` sends it by value, with what it uses 
 
 from __future__ import annotations
 
-import dis
 import functools
 import io
 import linecache
 import pickle
 import sys
 from collections import ChainMap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from types import CellType, CodeType, FunctionType
+from types import FunctionType
 from typing import ClassVar
+
+import torch
+
+from . import by_value, kernel_end
 
 Source = dict[str, list[str]]  # the lines of cells, by the names that Python gives them
 
@@ -41,11 +44,13 @@ def portable(function: Callable) -> Callable:
     belongs under `if __name__ == "__main__":`, with `portable` or without.
 
     Raises ValueError, with the variable's name, when a process is started and something that the
-    function uses cannot be sent: an open file, a lock of `threading`, a tensor on a virtual GPU.
+    function uses cannot be sent: an open file, a lock of `threading`, a virtual GPU or a tensor on
+    one. A virtual GPU among the arguments raises TypeError.
     """
     if not callable(function):
         raise ValueError(f"portable(function) takes a function, not {function!r}")
     _know_classes()
+    kernel_end.prepare()
     return Portable(function)
 
 
@@ -72,15 +77,13 @@ class Portable:
 def _sent(thing: object) -> tuple[bytes, Source]:
     """A pickle of `thing`, in which nothing is found by name that a new process does not have, and
     the cells that it comes from, for tracebacks."""
-    import cloudpickle
-
     files: set[str] = set()
     # These go before cloudpickle's own, which sends a copy of an open file.
     reducers = {io.TextIOWrapper: _refuse_file, **ForkingPickler._extra_reducers}
     own = {kind: how for kind, how in reducers.items() if how is not _by_value}
 
-    class Pickler(cloudpickle.Pickler):
-        dispatch_table: ClassVar = ChainMap(own, cloudpickle.Pickler.dispatch_table)
+    class Pickler(by_value.Pickler):
+        dispatch_table: ClassVar = ChainMap(own, by_value.Pickler.dispatch_table)
 
         def reducer_override(self, obj: object) -> object:
             if isinstance(obj, FunctionType):
@@ -107,7 +110,9 @@ def _refuse_file(file: io.TextIOWrapper) -> tuple:
 
 
 def _know_classes() -> None:
-    """Let arguments be objects of classes that the notebook has defined so far."""
+    """Let arguments be objects of classes that the notebook has defined so far, but no devices
+    that are virtual."""
+    ForkingPickler.register(torch.device, by_value.reduced_device)
     for value in list(vars(sys.modules["__main__"]).values()):
         if isinstance(value, type) and value.__module__ == "__main__":
             ForkingPickler.register(value, _by_value)
@@ -121,27 +126,11 @@ def _by_value(thing: object) -> tuple:
 
 
 def _explained(function: Callable, error: Exception) -> str:
-    path = list(_culprit(function, set()))
-    text = f"{_name(function)} cannot be sent to another process"
+    text = f"{by_value.name_of(function)} cannot be sent to another process"
+    path = by_value.culprit(function, _can_be_sent)
     if path:
-        inner = "".join(f", used by {name}" for name in reversed(path[:-1]))
-        text += f", for it uses {path[-1]}{inner}"
+        text += f", for it uses {', used by '.join(path)}"
     return f"{text} ({error}): make it inside the function, or leave it out"
-
-
-def _name(function: Callable) -> str:
-    return getattr(function, "__name__", None) or repr(function)
-
-
-def _culprit(thing: object, seen: set[int]) -> Iterator[str]:
-    """The name of what cannot be sent, after those of the functions that lead to it."""
-    seen.add(id(thing))
-    for name, value in _used(thing):
-        if id(value) in seen or _can_be_sent(value):
-            continue
-        yield name
-        yield from _culprit(value, seen)
-        return
 
 
 def _can_be_sent(value: object) -> bool:
@@ -150,33 +139,3 @@ def _can_be_sent(value: object) -> bool:
     except Exception:  # of whatever kind a `__reduce__` raises
         return False
     return True
-
-
-def _used(thing: object) -> Iterator[tuple[str, object]]:
-    """What a function uses from outside, by name: defaults, enclosing and global variables."""
-    if isinstance(thing, functools.partial):
-        yield from thing.keywords.items()
-        yield from ((f"argument {i}", value) for i, value in enumerate(thing.args))
-        yield _name(thing.func), thing.func
-    if not isinstance(thing, FunctionType):
-        return
-    code = thing.__code__
-    arguments = code.co_varnames[: code.co_argcount]
-    defaults = thing.__defaults__ or ()
-    yield from zip(arguments[len(arguments) - len(defaults) :], defaults, strict=True)
-    yield from (thing.__kwdefaults__ or {}).items()
-    for name, cell in zip(code.co_freevars, thing.__closure__ or (), strict=True):
-        if cell != CellType():  # nothing was assigned to it yet
-            yield name, cell.cell_contents
-    for name in _global_names(code):
-        if name in thing.__globals__:
-            yield name, thing.__globals__[name]
-
-
-def _global_names(code: CodeType) -> Iterator[str]:
-    for instruction in dis.get_instructions(code):
-        if instruction.opname == "LOAD_GLOBAL":
-            yield instruction.argval
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _global_names(constant)

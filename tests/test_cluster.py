@@ -241,6 +241,16 @@ def test_a_rank_starts_no_ranks_and_keeps_its_process_group(ranks):
     assert torch.equal(ranks.run(sum_of_ranks, 0)[0], torch.full((3,), 1.0))
 
 
+def test_of_two_clusters_there_is_one(ranks):
+    """Restarting one that gave way to another is asking for it again."""
+    other = par.cluster(1)
+    assert repr(ranks) == f"{N} ranks, ended: they were stopped"
+    assert other.run(torch.distributed.get_world_size) == [1]
+    assert ranks.restart().run(sum_of_ranks, 0)[0].tolist() == [1.0] * 3
+    assert repr(other) == "1 rank, ended: they were stopped"
+    assert par.cluster(N) is ranks
+
+
 def test_the_controller_forgets_what_it_has_passed_on(ranks):
     def used_bytes():
         return sum(one.memory_info().rss for one in controllers)
@@ -281,6 +291,30 @@ def test_what_cannot_be_sent_is_named(ranks):
         ranks.run(3)
     with pytest.raises(ValueError, match="name of a variable, not 0"):
         ranks[0]
+
+
+def test_workers_of_a_dataloader_send_tensors_however_long_tmpdir_is(tmp_path):
+    folder = tmp_path / ("x" * 90)
+    folder.mkdir()
+    code = """
+import d2lpar as par
+
+def load():
+    from torch.utils.data import DataLoader
+    return [batch.tolist() for batch in DataLoader(range(5), batch_size=3, num_workers=1)]
+
+with par.cluster(1) as ranks:
+    print(ranks.run(load))
+"""
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert found.stdout == "[[[0, 1, 2], [3, 4]]]\n", found.stderr
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("n", [0, -1, 1.5, "2", True, None])
@@ -326,6 +360,18 @@ def test_the_culprit_is_never_a_victim():
     assert failures.culprit({1: raised, 2: died}) == 1
     assert failures.culprit({0: lost, 3: lost}) == 0
     assert failures.culprit({2: failure("ValueError", "bad batch", 1.5), 1: raised}) == 1
+
+
+def test_ranks_that_say_their_own_number_raise_the_same():
+    def culprit(text, other=None):
+        first, second = failure("ValueError", text.format(12), 1.0), other or text.format(3)
+        return failures.culprit({12: first, 3: failure("ValueError", second, 2.0)})
+
+    assert (
+        culprit("rank {} cannot start ranks") == culprit("on Rank: {}!") == culprit("rank{}") == 3
+    )
+    assert culprit("rank {} fails", "rank 12 fails") == 12
+    assert culprit("{} images are too few") == culprit("rank 1{}") == culprit("ranks {}") == 12
 
 
 def test_errors_after_a_lost_connection_are_those_of_a_victim():

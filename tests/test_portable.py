@@ -1,6 +1,7 @@
 """Functions that no new process could import run there all the same, and share what they use."""
 
 import functools
+import pickle
 import subprocess
 import sys
 import threading
@@ -90,6 +91,9 @@ def test_what_cannot_be_sent_is_named(gpus):
     def by_keyword(*, where=tensor):
         return where
 
+    def on_gpu():
+        return torch.ones(2, device=gpus[1])
+
     def recursive(n):
         return recursive(n - 1), file
 
@@ -99,6 +103,7 @@ def test_what_cannot_be_sent_is_named(gpus):
             (uses_it_inside, r"it uses lock, used by uses_lock \("),
             (by_default, r"it uses log \('.*test_portable.py' is an open file\): make it inside"),
             (by_keyword, r"it uses where \(a tensor on vgpu:1 cannot .*send tensor.cpu\(\)"),
+            (on_gpu, r"it uses gpus \(vgpu:0 is a virtual GPU of this process, and others"),
             (recursive, r"it uses file \("),
             (functools.partial(print, lock), r"it uses argument 0 \("),
             (functools.partial(print, end=file), r"it uses end \("),
@@ -110,6 +115,10 @@ def test_what_cannot_be_sent_is_named(gpus):
 def test_a_virtual_tensor_is_no_argument(gpus):
     with pytest.raises(ValueError, match="a tensor on vgpu:0 cannot be sent to another process"):
         run_in(SPAWN, lambda x: None, torch.ones(2, device=gpus[0]))
+    with pytest.raises(TypeError, match="vgpu:2 is a virtual GPU of this process"):
+        run_in(SPAWN, lambda device: None, gpus[2])
+    cpu = torch.device("cpu")
+    assert pickle.loads(ForkingPickler.dumps(cpu)) == cpu
 
 
 def test_standard_output_may_be_used():
@@ -176,6 +185,32 @@ def test_from_a_notebook(monkeypatch, tmp_path):
     assert error.ename == "ProcessRaisedException"
     assert "IndexError: index 5 is out of bounds" in error.evalue
     assert "return x[rank + 5]" in error.evalue  # a line of the cell
+
+
+QUEUES = """
+for method in METHODS:
+    context = mp.get_context(method)
+    queue, other = context.Queue(), context.Queue()
+    queue.put(torch.ones(2))
+    process = context.Process(target=par.portable(double), args=(queue, other), daemon=True)
+    process.start()
+    print(other.get())
+    queue.put(torch.ones(2))  # for nobody
+"""
+
+
+def test_a_kernel_ends_by_itself_and_leaves_no_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", ROOT)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    double = "def double(queue, other):\n    other.put((2 * queue.get()).tolist())"
+    last = (
+        f"import atexit, pathlib\n_ = atexit.register(pathlib.Path({str(tmp_path)!r}, 'end').touch)"
+    )
+    cells = [CELLS[0], double, QUEUES.replace("METHODS", repr(METHODS)), last]
+    *_, printed, nothing = outputs(cells)
+    assert "".join(out.text for out in printed) == "[2.0, 2.0]\n" * len(METHODS)
+    assert nothing == []
+    assert [path.name for path in tmp_path.iterdir()] == ["end"]
 
 
 # --- from a script --------------------------------------------------------------------------------

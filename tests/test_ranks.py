@@ -19,6 +19,7 @@ from torch.distributed.nn.functional import all_reduce as differentiable_all_red
 from torch.nn.parallel import DistributedDataParallel
 
 import d2lpar as par
+from d2lpar import launch
 
 NAMES = ("init_process_group", "destroy_process_group", "new_group")
 
@@ -491,6 +492,29 @@ def test_what_is_missing_is_refused_by_name():
         run(lambda: dist.recv(mine(1)), n=2)
     with pytest.raises(NotImplementedError, match="nor device meshes"):
         run(lambda: dist.init_device_mesh("vgpu", (2,)), n=2)
+
+
+def test_old_fsdp_is_refused_by_name_and_only_on_virtual_ranks():
+    def wrap():
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        FullyShardedDataParallel(torch.nn.Linear(1, 1).to(mine(1).device))
+
+    with pytest.raises(NotImplementedError, match="virtual ranks have no FullyShardedDataParallel"):
+        run(wrap, n=2)
+    assert not torch.nn.modules.module._global_module_registration_hooks
+
+
+def test_launch_knows_virtual_ranks(gpus):
+    def who():
+        me = par.launch.place()
+        with pytest.raises(RuntimeError, match=f"This process is rank {me.rank} of a process gr"):
+            par.launch.process_group().__enter__()
+        return me.rank, me.world_size, me.local_world_size, str(me.device)
+
+    expected = [(0, 2, 2, "vgpu:3"), (1, 2, 2, "vgpu:1")]
+    assert par.run_ranks(who, [gpus[3], gpus[1]]) == expected
+    assert launch.VIRTUAL not in os.environ
 
 
 def test_devices_must_be_virtual_and_different(gpus):

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 START_S, QUEUE_S = 60, 600  # how long ranks may take to come up: here, and on a cluster
 
-_started: Ranks | None = None  # one cluster a process: what `%%px` and a second call mean
-
 
 def cluster(
     n: int | None = None,
@@ -38,8 +36,8 @@ def cluster(
     over gloo, with the processor's cores shared out (an OMP_NUM_THREADS that is set is kept).
     They find `torch`, `dist`, `par`, `rank`, `world_size`, `local_rank` and `device`. There is
     one cluster a notebook: asked again for the same, it is given back, restarted if it has ended;
-    asked for another, it is stopped first. The ranks and all their files end with this process,
-    however that ends.
+    asked for another, it is stopped first. While they start, a terminal or notebook shows how far
+    they are. The ranks and all their files end with this process, however that ends.
 
     `profile` names a folder with an ipcluster_config.py of ipyparallel (a path, a name in
     profiles/, or one of IPython's profiles): see notebooks/profiles for SSH, Slurm and MPI. There
@@ -47,7 +45,6 @@ def cluster(
     profile 600). Raises ValueError for a wrong `n` or profile, RuntimeError with the end of a log
     if they do not come up, or naming what is missing.
     """
-    global _started
     if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
         raise ValueError(texts.ERROR_N.format(n=n))
     if n is None and profile is None:
@@ -60,19 +57,17 @@ def cluster(
 
     folder = None if profile is None else find(profile)
     try:
-        from .ranks import Ranks
+        from .ranks import Ranks, current
     except ModuleNotFoundError as error:
         if error.name not in ("ipyparallel", "cloudpickle", "zmq"):
             raise
         raise RuntimeError(texts.ERROR_MISSING.format(name=error.name)) from None
     timeout_s = timeout_s or (START_S if folder is None else QUEUE_S)
-    if _started is not None:
-        if _started.is_like(n, folder):
-            return _started if _started.is_running else _started.restart()
-        _started.stop()
+    ranks = current()
+    if ranks is not None and ranks.is_like(n, folder):
+        return ranks if ranks.is_running else ranks.restart()
     _register_magic()
-    _started = Ranks(n, profile=folder, timeout_s=timeout_s)
-    return _started
+    return Ranks(n, profile=folder, timeout_s=timeout_s)
 
 
 def _register_magic() -> None:
@@ -83,7 +78,7 @@ def _register_magic() -> None:
     if shell is not None:
         from .magic import RankMagics
 
-        shell.register_magics(RankMagics(shell, lambda: _started))
+        shell.register_magics(RankMagics(shell))
 
 
 class _CallableModule(types.ModuleType):

@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -25,13 +26,17 @@ from traitlets.config import Config
 
 from . import child, on_rank, processes, profiles, texts
 from .folder import Folder
+from .progress import Progress
 
 ROOT = Path(__file__).resolve().parents[2]
 LOG_LINES = 15
 HEARTBEAT_MS = 200
 _POLL_S = 0.02
 _CANCEL_S = 5
-_LAUNCHER_S = 1
+_LAUNCHER_S = 3  # on a machine that is very busy
+# A socket has at most 103 bytes of path on macOS (Linux: 107), of which multiprocessing's own, in
+# which DataLoader's workers send tensors, take 32: in a longer TMPDIR a rank would wait for ever.
+_SOCKET_FOLDER, _SHORT_TMP = 103 - 32, "/tmp"
 
 
 class StartError(RuntimeError):
@@ -48,6 +53,7 @@ class Engines:
         profile: Path | None,
         environment: dict[str, str],
         timeout_s: float,
+        progress: Progress,
     ):
         self.folder = Folder()
         self._loop = asyncio.new_event_loop()
@@ -64,7 +70,7 @@ class Engines:
             self.end()
             raise ValueError(texts.ERROR_NO_N)
         try:
-            self._start(timeout_s)
+            self._start(timeout_s, progress)
         except BaseException:
             self.end()
             raise
@@ -112,8 +118,9 @@ class Engines:
             log=_silent_logger(),
         )
 
-    def _start(self, timeout_s: float) -> None:
+    def _start(self, timeout_s: float, progress: Progress) -> None:
         deadline_s = time.monotonic() + timeout_s
+        progress.controller(self.n)
         self._run(self._cluster.start_controller())
         self._keep_launchers()
         if self._cluster.send_engines_connection_env:
@@ -122,6 +129,7 @@ class Engines:
         else:
             self._run(self._start_engines())
             info = self._run(self._connection_info(deadline_s))
+        progress.engines(0, self.n)
         self._client = ipyparallel.Client(
             info["client"], profile_dir=str(self.folder.path), timeout=timeout_s
         )
@@ -129,7 +137,9 @@ class Engines:
             ended = next((one for one in self._launchers if one.state == "after"), None)
             if ended is not None or time.monotonic() > deadline_s:
                 raise StartError(self._why_not(ended, timeout_s))
+            progress.engines(len(self._client.ids), self.n)
             time.sleep(_POLL_S)
+        progress.group(self.n)
         self._order()
 
     async def _start_engines(self) -> None:
@@ -339,6 +349,8 @@ def environment(threads: int | None) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
     }
+    if len(os.fsencode(tempfile.gettempdir())) > _SOCKET_FOLDER:
+        found["TMPDIR"] = _SHORT_TMP
     if threads is not None:
         found["OMP_NUM_THREADS"] = str(threads)
     return found

@@ -49,16 +49,19 @@ Trouble = Failure | Death
 def culprit(troubles: dict[int, Trouble]) -> int:
     """The rank that went wrong first; one that only lost the connection to others comes last.
 
-    Of several with the same exception it is the lowest, so that every run names the same.
+    Of several with the same exception it is the lowest, so that every run names the same. It is
+    also the same where each says its own number: "rank 0 has no data", "rank 1 has no data".
     """
     first = min(troubles, key=lambda rank: (_is_victim(troubles[rank]), troubles[rank].time_s))
-    return next(rank for rank in sorted(troubles) if _is_same(troubles[rank], troubles[first]))
+    what = _kind(first, troubles[first])
+    return next(rank for rank in sorted(troubles) if _kind(rank, troubles[rank]) == what)
 
 
-def _is_same(one: Trouble, other: Trouble) -> bool:
-    if isinstance(one, Failure) and isinstance(other, Failure):
-        return (one.name, one.message) == (other.name, other.message)
-    return one is other
+def _kind(rank: int, trouble: Trouble) -> object:
+    """Equal for the same exception of several ranks; every death is one of its own."""
+    if isinstance(trouble, Death):
+        return rank
+    return trouble.name, re.sub(rf"(?i)(\brank\W*){rank}\b", r"\1", trouble.message)
 
 
 def _is_victim(trouble: Trouble) -> bool:

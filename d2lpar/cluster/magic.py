@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
 from . import texts
 from .failures import RanksEndedError
-from .ranks import Ranks
+from .ranks import current
 
 
 @magics_class
 class RankMagics(Magics):
     """`%%px [--rank 0[,1…]] [--live NAME]`, and `%px STATEMENT` for all ranks."""
-
-    def __init__(self, shell: InteractiveShell, find_ranks: Callable[[], Ranks | None]):
-        super().__init__(shell)
-        self._find_ranks = find_ranks
 
     @no_var_expand
     @magic_arguments()
@@ -28,7 +23,7 @@ class RankMagics(Magics):
     @line_cell_magic
     def px(self, line: str, cell: str | None = None) -> None:
         """Run the cell on every rank of `par.cluster(n)`; what they print appears by rank."""
-        ranks = self._find_ranks()
+        ranks = current()
         if ranks is None:
             raise RanksEndedError(texts.NOT_STARTED)
         if cell is None:

@@ -132,7 +132,7 @@ def _join(memberships: list[Membership]) -> int:
     if os.path.isdir(membership.working_dir):
         os.chdir(membership.working_dir)
     sys.path += [path for path in membership.search_path if path not in sys.path]
-    torch.set_num_threads(_threads(membership))
+    torch.set_num_threads(threads_each(membership.threads, membership.ranks_on_host))
     device = torch.device("cpu")
     if membership.on_gpu:
         device = torch.device("cuda", membership.local_rank)
@@ -172,10 +172,11 @@ def _loopback() -> str:
     return "lo"
 
 
-def _threads(membership: Membership) -> int:
+def threads_each(asked: int | None, ranks: int) -> int:
+    """Threads for each of the ranks of this machine, which share its cores unless one is asked."""
     from d2lpar.machines import system
 
-    return membership.threads or max(1, system.cores() // membership.ranks_on_host)
+    return asked or max(1, system.cores() // ranks)
 
 
 def _store(membership: Membership) -> object:

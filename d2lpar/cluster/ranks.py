@@ -14,9 +14,17 @@ from pathlib import Path
 from . import failures, output, sending, texts
 from .calls import Call, OnReport, ended_by
 from .engines import Engines, environment
-from .on_rank import Membership, Place
+from .on_rank import Membership, Place, threads_each
+from .progress import Progress
 
 _STORE = "rendezvous"
+
+_current: Ranks | None = None  # one cluster a process: what `%%px` and a second call mean
+
+
+def current() -> Ranks | None:
+    """The ranks that this process has started last, whether they run or have ended."""
+    return _current
 
 
 class Ranks:
@@ -40,21 +48,28 @@ class Ranks:
     def restart(self) -> Ranks:
         """End the ranks, if they still run, and start as many anew: all their variables are lost.
 
+        A cluster that was started in their place is stopped: there is one in a process.
         Raises RuntimeError with the end of a log if they do not come up in time.
         """
+        global _current
         self._end(texts.STOPPED)
-        self._engines = Engines(
-            self._asked,
-            profile=self._profile,
-            environment=environment(_threads_each(self._asked, self._profile)),
-            timeout_s=self._timeout_s,
-        )
-        self.n = self._engines.n
-        try:
-            self._join()
-        except BaseException:
-            self._end(texts.STOPPED)
-            raise
+        if _current not in (None, self):
+            _current.stop()
+        with Progress() as progress:
+            self._engines = Engines(
+                self._asked,
+                profile=self._profile,
+                environment=environment(_threads_here(self._asked, self._profile)),
+                timeout_s=self._timeout_s,
+                progress=progress,
+            )
+            self.n = self._engines.n
+            try:
+                self._join()
+            except BaseException:
+                self._end(texts.STOPPED)
+                raise
+        _current = self
         atexit.unregister(self.stop)
         atexit.register(self.stop)
         return self
@@ -265,10 +280,7 @@ def _asked_threads() -> int | None:
     return int(asked) if asked.isdigit() and int(asked) > 0 else None
 
 
-def _threads_each(n: int | None, profile: Path | None) -> int | None:
+def _threads_here(n: int | None, profile: Path | None) -> int | None:
     """Threads of each rank on this machine; other hosts count their own cores when they join."""
-    from ..machines import system
-
-    if n is None or profile is not None:
-        return _asked_threads()
-    return _asked_threads() or max(1, system.cores() // n)
+    asked = _asked_threads()
+    return asked if n is None or profile is not None else threads_each(asked, n)

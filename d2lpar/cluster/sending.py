@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-import cloudpickle
-import torch
-
+from .. import by_value
 from . import texts
 from .on_rank import OWN_NAMES, globals_of
 
@@ -27,12 +25,15 @@ def packed_call(function: object, args: tuple, kwargs: Mapping[str, object]) -> 
         try:
             return packed(function, args, dict(kwargs))
         except Exception as error:
-            parts = {
-                **{f"argument {i + 1}": value for i, value in enumerate(args)},
-                **{f"`{name}`": value for name, value in kwargs.items()},
-                **_referred_to(function),
-            }
-            raise TypeError(_cannot_send(what, error, parts)) from None
+            guilty = _culprits(
+                [
+                    *((f"argument {i}", value) for i, value in enumerate(args, 1)),
+                    *((f"`{name}`", value) for name, value in kwargs.items()),
+                ]
+            )
+            path = by_value.culprit(inspect.unwrap(function), _can_send)
+            guilty += [", used by ".join(f"`{name}`" for name in path)] if path else []
+            raise TypeError(_cannot_send(what, error, guilty)) from None
 
 
 def packed_variables(values: Mapping[str, object]) -> bytes:
@@ -40,21 +41,14 @@ def packed_variables(values: Mapping[str, object]) -> bytes:
     try:
         return packed(dict(values))
     except Exception as error:
-        parts = {f"`{name}`": value for name, value in values.items()}
-        raise TypeError(_cannot_send("a variable", error, parts)) from None
+        guilty = _culprits((f"`{name}`", value) for name, value in values.items())
+        raise TypeError(_cannot_send("a variable", error, guilty)) from None
 
 
 def packed(*values: object) -> bytes:
     buffer = io.BytesIO()
-    _Pickler(buffer).dump(values)
+    by_value.Pickler(buffer).dump(values)
     return buffer.getvalue()
-
-
-class _Pickler(cloudpickle.Pickler):
-    def reducer_override(self, obj: object) -> object:
-        if isinstance(obj, torch.device) and obj.type == "vgpu":
-            raise TypeError(texts.VIRTUAL.format(device=obj))
-        return super().reducer_override(obj)
 
 
 @contextlib.contextmanager
@@ -70,18 +64,13 @@ def _ranks_own_names_hidden(function: object) -> Iterator[None]:
         names.update(hidden)
 
 
-def _referred_to(function: object) -> dict[str, object]:
-    try:
-        found = inspect.getclosurevars(inspect.unwrap(function))
-    except TypeError:
-        return {}
-    return {f"`{name}`": value for name, value in {**found.globals, **found.nonlocals}.items()}
-
-
-def _cannot_send(what: str, error: Exception, parts: Mapping[str, object]) -> str:
-    guilty = [name for name, value in parts.items() if not _can_send(value)]
+def _cannot_send(what: str, error: Exception, guilty: Sequence[str]) -> str:
     because = texts.BECAUSE.format(names=", ".join(guilty)) if guilty else ""
     return texts.ERROR_SEND.format(what=what, reason=error, because=because)
+
+
+def _culprits(values: Iterable[tuple[str, object]]) -> list[str]:
+    return [name for name, value in values if not _can_send(value)]
 
 
 def _can_send(value: object) -> bool:

@@ -4,6 +4,11 @@ LINE = "{n} {ranks} · {backend} · {threads} {thread_word} each · measured"
 LINE_ENDED = "{n} {ranks}, ended: {why}"
 PREFIX = "[rank {rank}] "
 
+STARTING = "starting {n} {ranks}: {stage}"
+STAGE_CONTROLLER = "controller"
+STAGE_ENGINES = "{came} of {n} processes are there"
+STAGE_GROUP = "process group"
+
 ERROR_N = "cluster(n) takes a whole number of ranks from 1 on, not {n!r}"
 ERROR_NO_N = "cluster() needs a number of ranks: cluster(2), or a profile that sets c.Cluster.n"
 ERROR_PROFILE = (
@@ -44,7 +49,6 @@ ALONE = "`ranks.restart()` starts it again."
 NOTEBOOK_CELL = "cell of the notebook"
 
 ERROR_SEND = "{what} cannot be sent to the ranks: {reason}{because}"
-VIRTUAL = "{device} is a virtual GPU of this notebook; ranks compute for real, on their `device`"
 ERROR_RESULT = "the result, of type {kind}, cannot be sent to the notebook: {reason}"
 BECAUSE = "; it is {names} that cannot"
 ERROR_FUNCTION = "run(function) takes a function, not {what!r}; give its arguments after it"

@@ -12,6 +12,7 @@ import sys
 
 import torch
 
+from .. import launch
 from ..vgpu.runtime import Runtime
 
 
@@ -46,10 +47,14 @@ class Process:
                 os.environ[name] = value
 
 
-VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+VARIABLES = (
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    launch.VIRTUAL,
+)
+MASTER = ("localhost", 29500)  # as torchrun has it; nobody meets there
 
 
 def variables_of(rank: int, world_size: int, device: int) -> dict[str, str]:
     """torchrun's variables; LOCAL_RANK is the number of the device, as it is on one machine."""
-    values = (rank, device, world_size, world_size)
+    values = (rank, device, world_size, world_size, *MASTER, f"vgpu:{device}")
     return dict(zip(VARIABLES, map(str, values), strict=True))

@@ -6,12 +6,14 @@ import contextvars
 import ctypes
 import functools
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import FunctionType
 
 import torch
+from torch.nn.modules.module import register_module_module_registration_hook
 
 from ..vgpu.runtime import runtime
 from ..vgpu.tensor import VirtualTensor
@@ -33,9 +35,10 @@ def run_ranks(
 
     A rank stands for a process: its device is the current one, its host has a time of its own, and
     it has its own random numbers (which start as the caller's) and torchrun's variables RANK,
-    LOCAL_RANK (the number of its device) and WORLD_SIZE. In it `torch.distributed` works as it does
-    over NCCL, and `DistributedDataParallel` as torch's; groups are there from the start, so that
-    `init_process_group` only sets what `get_backend` says. Ranks take turns, always the same way.
+    LOCAL_RANK (the number of its device), WORLD_SIZE, …, which `d2lpar.launch.place` reads. In it
+    `torch.distributed` works as it does over NCCL, and `DistributedDataParallel` as torch's; groups
+    are there from the start, so that `init_process_group` only sets what `get_backend` says. Ranks
+    take turns, always the same way.
 
     Times are those of `ranks.cost`; that NCCL's kernels slow computing down, the start of processes
     and their Python, and memory for NCCL's buffers are left out. Objects and tensors of the host
@@ -222,6 +225,17 @@ def _init_ddp(self: object, *args: object, **kwargs: object) -> None:
     self.__init__(*args, **kwargs)
 
 
+def _refuse_old_fsdp(module: torch.nn.Module, name: str, part: object) -> None:
+    """Called when a module gets a part: the first thing that FSDP does in its `__init__`."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    in_rank = getattr(here, "rank", None) is not None
+    if in_rank and fsdp and isinstance(module, fsdp.FullyShardedDataParallel):
+        raise NotImplementedError(
+            "virtual ranks have no FullyShardedDataParallel: use DistributedDataParallel there, "
+            "and sharded parameters on ranks of d2lpar.cluster"
+        )
+
+
 @contextmanager
 def _names_of_torch(function: Callable) -> Iterator[None]:
     """Let torch's names know ranks: in its modules, and where `function` has imported them."""
@@ -252,6 +266,7 @@ def _patch() -> None:
     _set(_torch.c10d, "_world", _torch.GroupsByThread(_torch.c10d._world, here))
     init = _torch.TorchDDP.__init__
     _set(_torch.TorchDDP, "__init__", _by_thread(init, _init_ddp))
+    _undo.callback(register_module_module_registration_hook(_refuse_old_fsdp).remove)
 
 
 def _set(owner: object, name: str, value: object) -> None:

@@ -43,6 +43,8 @@ _MODULES = (
     "launch",
     "machines",
     "models",
+    "pipeline",
+    "planner",
     "plots",
     "recorded",
     "scaling",

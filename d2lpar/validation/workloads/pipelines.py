@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from ...machines.hardware import Machine
+from ...pipeline.costs import StageCost
+from ...pipeline.operations import orders
+from ...pipeline.schedules import SCHEDULES, gpipe, interleaved_1f1b
+from ...pipeline.simulation import Simulation
 from ..parameters import Parameters, Run
 from .measuring import gpus, seconds
 from .networks import network
-from .stages import StageTimes, stage_times
+from .stages import costs_of
 from .transformers import backward_parts
 
 TWO_STAGES = (7, 17)  # how torchgpipe cuts an AmoebaNet of 24 layers for its baseline
@@ -42,23 +47,20 @@ def pipeline(p: Parameters, machine: Machine) -> Run:
 
 
 def pipeline_bubble(p: Parameters, machine: Machine) -> Run:
-    """The share of a step in which a stage idles, by the formulas of Qi et al. (2024).
+    """The share of a step in which ranks idle, as Qi et al. (2024) computed it.
 
     Forward, input gradients and weight gradients of a stage take what they take in a transformer
     layer; sending takes no time.
     """
-    stages, micro_batches = p.integer("stages"), p.integer("micro_batches")
+    ranks, micro_batches, chunks = p.integer("stages"), p.integer("micro_batches"), 1
+    schedule = p.choice("schedule", SCHEDULES)
+    if schedule is interleaved_1f1b:
+        chunks = p.integer("chunks")
+        schedule = partial(interleaved_1f1b, chunks=chunks)
     forward_s, inputs_s, weights_s = backward_parts(machine)
-    stage_s = forward_s + inputs_s + weights_s
-    idle_s = p.choice(
-        "schedule",
-        {
-            "1f1b": stage_s,
-            "interleaved": stage_s / p.integer("chunks", 1),
-            "zero_bubble_h1": stage_s - 2 * weights_s,
-        },
-    ) * (stages - 1)
-    return Run(ratio=idle_s / (idle_s + micro_batches * stage_s))
+    stage = StageCost(forward_s, inputs_s + weights_s, inputs_s, weights_s)
+    found = Simulation.of(orders(schedule(ranks, micro_batches)), [stage] * ranks * chunks)
+    return Run(ratio=found.bubble)
 
 
 # --- PyTorch's tutorial: Single-Machine Model Parallel Best Practices -----------------------------
@@ -131,14 +133,14 @@ def _gpipe(p: Parameters, machine: Machine) -> Run:
     if len(counts) != p.integer("devices"):
         raise ValueError(f"{len(counts)} stages need as many devices")
     shape = (-(-batch // micro_batches), 3, image, image)
-    throughput = batch / gpipe_s(stage_times(model, machine, shape, counts), micro_batches, machine)
+    throughput = batch / gpipe_s(costs_of(model, machine, shape, counts), micro_batches, machine)
     alone_batch = p.integer("baseline_batch")
     alone_shape = (alone_batch, 3, image, image)
     if p.choice("baseline", {"single": False, "pipeline-2-stages-1-micro-batch": True}):
-        alone = stage_times(model, machine, alone_shape, TWO_STAGES)
+        alone = costs_of(model, machine, alone_shape, TWO_STAGES)
         alone_s = gpipe_s(alone, 1, machine, keeps_last=False)
     else:
-        alone_s = gpipe_s(stage_times(model, machine, alone_shape, [sum(counts)]), 1, machine)
+        alone_s = gpipe_s(costs_of(model, machine, alone_shape, [sum(counts)]), 1, machine)
     return Run(ratio=throughput / (alone_batch / alone_s))
 
 
@@ -150,7 +152,7 @@ def _counts(p: Parameters) -> list[int]:
 
 
 def gpipe_s(
-    stages: Sequence[StageTimes],
+    costs: Sequence[StageCost],
     micro_batches: int,
     machine: Machine,
     *,
@@ -159,21 +161,12 @@ def gpipe_s(
     """Seconds of a step: all forwards, then all backwards in the opposite order.
 
     Forwards are computed again for the backwards, but for the last micro-batch if its activations
-    are kept; a stage may do so while it waits for the gradient. What it sends takes the link's
-    time, beside the computing.
+    are kept; a stage may do so while it waits for the gradient.
     """
-    link = machine.peer or machine.host_link
-    last, order = len(stages) - 1, range(micro_batches)
-    free = [0.0] * len(stages)
-    for _ in order:
-        there = 0.0
-        for k, stage in enumerate(stages):
-            free[k] = max(free[k], there) + stage.forward_s
-            there = free[k] + link.seconds(stage.sent_bytes)
-    for i in order:
-        there = free[last]
-        for k in range(last, -1, -1):
-            again_s = stages[k].forward_s if i or not keeps_last else 0.0
-            free[k] = max(free[k] + again_s, there) + stages[k].backward_s
-            there = free[k] + (link.seconds(stages[k - 1].sent_bytes) if k else 0.0)
-    return max(free)
+    kept = micro_batches - 1 if keeps_last else None
+    return Simulation.of(
+        orders(gpipe(len(costs), micro_batches, last_first=True)),
+        costs,
+        machine,
+        recompute=lambda backward: backward.micro_batch != kept,
+    ).step_s

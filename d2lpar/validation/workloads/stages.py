@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 import torch
 from torch import nn
 
 from ...machines.hardware import Machine
-from .measuring import gpus, synchronized_s
+from ...pipeline.costs import StageCost
+from ...pipeline.stage_timing import stage_costs
+from .measuring import gpus
 from .networks import network
 
 State = tuple[torch.Tensor, ...]
-
-
-@dataclass(frozen=True)
-class StageTimes:
-    """Seconds of forward and backward for one micro-batch, and bytes handed to the next stage."""
-
-    forward_s: float
-    backward_s: float
-    sent_bytes: int
 
 
 def flat_layers(model: str, device: torch.device) -> list[nn.Module]:
@@ -39,9 +32,9 @@ def flat_layers(model: str, device: torch.device) -> list[nn.Module]:
     return [*layers, net.avgpool, nn.Flatten(), net.fc]
 
 
-def stage_times(
+def costs_of(
     model: str, machine: Machine, shape: Sequence[int], counts: Sequence[int]
-) -> list[StageTimes]:
+) -> list[StageCost]:
     """Simulate stages of so many layers each, one after the other, on one GPU of a machine.
 
     `shape` is that of a micro-batch. Raises ValueError if the counts do not add up.
@@ -50,25 +43,10 @@ def stage_times(
         layers = flat_layers(model, device)
         if sum(counts) != len(layers):
             raise ValueError(f"{model} has {len(layers)} layers, not {'+'.join(map(str, counts))}")
-        state: State = (torch.empty(shape, device=device),)
-        found = []
-        for count in counts:
-            stage, layers = _Stage(layers[:count]), layers[count:]
-            times, state = _times(stage, state)
-            found.append(times)
-        return found
-
-
-def _times(stage: _Stage, state: State) -> tuple[StageTimes, State]:
-    inputs = tuple(tensor.detach().requires_grad_() for tensor in state)
-    start_s = synchronized_s()
-    outputs = stage(inputs)
-    forward_end_s = synchronized_s()
-    torch.autograd.backward(outputs, [torch.empty_like(tensor) for tensor in outputs])
-    backward_s = synchronized_s() - forward_end_s
-    sent_bytes = sum(tensor.numel() * tensor.element_size() for tensor in outputs)
-    times = StageTimes(forward_end_s - start_s, backward_s, sent_bytes)
-    return times, tuple(tensor.detach() for tensor in outputs)
+        cuts = pairwise(accumulate(counts, initial=0))
+        stages = [_Stage(layers[first:end]) for first, end in cuts]
+        x = torch.empty(shape, device=device, requires_grad=True)
+        return stage_costs(stages, x, accumulate=False)
 
 
 class _Stage(nn.Module):
@@ -78,7 +56,7 @@ class _Stage(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(layers)
 
-    def forward(self, state: State) -> State:
+    def forward(self, *state: torch.Tensor) -> State:
         for layer in self.layers:
             if getattr(layer, "takes_state", False):
                 made = layer(state if len(state) > 1 else state[0])

@@ -1,0 +1,42 @@
+"""What a stage of a pipeline costs: seconds, and bytes that are sent and held."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """What one micro-batch costs in one stage.
+
+    `forward_s` and `backward_s` are seconds of passes F and B. A backward pass in two parts takes
+    `inputs_s` (I) and `weights_s` (W); None: half of `backward_s` each, as the two gradients of a
+    matrix product do. `sent_bytes` is the size of what the stage hands to the next one, and so of
+    the gradient that comes back. `activation_bytes` is what a forward pass leaves in memory until
+    its backward pass, `parameter_bytes` what lies there all the time.
+
+    Raises ValueError for a negative number.
+    """
+
+    forward_s: float
+    backward_s: float
+    inputs_s: float | None = None
+    weights_s: float | None = None
+    sent_bytes: int = 0
+    activation_bytes: int = 0
+    parameter_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not value >= 0:
+                raise ValueError(f"{name} of a stage must be a number from zero on, not {value!r}")
+
+    def seconds(self, kind: str) -> float:
+        """How long a pass of a kind ("F", "B", "I", "W") takes."""
+        half_s = self.backward_s / 2
+        return {
+            "F": self.forward_s,
+            "B": self.backward_s,
+            "I": half_s if self.inputs_s is None else self.inputs_s,
+            "W": half_s if self.weights_s is None else self.weights_s,
+        }[kind]

@@ -8,6 +8,8 @@ from torch import nn
 
 import d2lpar as par
 from d2lpar.plots import BLUE, FONT_PT, GREEN, INK, ORANGE, PALE, Picture
+from d2lpar.plots.gantt_chart import explain
+from d2lpar.plots.style import dress
 
 HERE = Path(__file__).parent
 DEVICES = ((BLUE, "white", "GPU 0"), (ORANGE, INK, "GPU 1"))
@@ -122,6 +124,30 @@ def _network() -> nn.Module:
     return nn.Sequential(*layers, nn.AvgPool2d(4), nn.Flatten(), nn.Linear(64 * 49, 10))
 
 
+def schedules() -> Picture:
+    """Three schedules of a pipeline of four stages, on one scale of time."""
+    stage = par.pipeline.StageCost(forward_s=0.01, backward_s=0.02)
+    picture = Picture(summary="Three schedules of a pipeline", note="simulated", size_px=(960, 620))
+    names = {"gpipe": "GPipe", "1f1b": "1F1B", "zero_bubble_h1": "zero bubble (H1)"}
+    runs = {
+        name: par.pipeline.simulate(
+            par.pipeline.orders(par.pipeline.SCHEDULES[key](4, 8)), [stage] * 4
+        )
+        for key, name in names.items()
+    }
+    window_s = (0, max(run.end_s for run in runs.values()))
+    for ax, (name, run) in zip(picture.subplots(3, 1), runs.items(), strict=True):
+        par.plots.schedule(run, ax=dress(ax), title=name, window_s=window_s)
+        ax.set(xlim=(0, 1e3 * window_s[1]), xlabel="")
+    keys = {}
+    for legend in list(picture.legends):  # each chart brings one
+        keys |= {handle.get_label(): handle for handle in legend.legend_handles}
+        legend.remove()
+    explain(picture, list(keys.values()))
+    ax.set_xlabel("time (ms)")
+    return picture
+
+
 def four_gpu_server() -> Picture:
     """A server with four GPUs, and how many bytes a second pass where."""
     picture = Picture(summary="A server with four GPUs", size_px=(960, 430))
@@ -160,7 +186,7 @@ def _way(ax, start: tuple, end: tuple, width: float, text: str, shift: tuple) ->
 
 
 def main() -> None:
-    for draw in (three_ways_to_split, four_gpu_server, step_on_two_gpus):
+    for draw in (three_ways_to_split, four_gpu_server, step_on_two_gpus, schedules):
         (HERE / f"{draw.__name__}.png").write_bytes(draw().png())
 
 

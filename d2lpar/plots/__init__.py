@@ -6,11 +6,12 @@ from .image_grid import images
 from .live import LivePlot
 from .live_gantt import LiveGantt
 from .picture import Picture, axes
+from .schedule_chart import schedule
 from .sliders import SliderFigure, slider_figure
 from .style import BLUE, FONT_PT, GREEN, INK, ORANGE, PALE, VERMILION
 
 __all__ = [
     "BLUE", "FONT_PT", "GREEN", "INK", "ORANGE", "PALE", "VERMILION",
     "LiveGantt", "LivePlot", "Picture", "SliderFigure",
-    "axes", "gantt", "graph", "images", "slider_figure",
+    "axes", "gantt", "graph", "images", "schedule", "slider_figure",
 ]  # fmt: skip

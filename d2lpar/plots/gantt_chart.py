@@ -23,6 +23,7 @@ from .style import (
     KIND_STYLES,
     OTHER_KIND_STYLES,
     PALE,
+    PASS_STYLES,
     SMALL_PT,
     VERMILION,
     dress,
@@ -37,6 +38,8 @@ FINEST = 4000  # parts of the width that can be told apart
 MANY_ARROWS = 40
 KEY_PX = 150  # for an entry of the legend
 CHAIN_COLOR = VERMILION
+STYLES = {**KIND_STYLES, **PASS_STYLES}
+NAMES = {**texts.KINDS, **texts.PASSES}
 ARROW = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 0}
 
 
@@ -210,7 +213,7 @@ def _bars(spans, rows, scale: TimeScale) -> dict[str, list[tuple]]:
 
 
 def kinds_in_order(kinds: set[str]) -> list[str]:
-    return [kind for kind in (*KIND_STYLES, *sorted(kinds - set(KIND_STYLES))) if kind in kinds]
+    return [kind for kind in (*STYLES, *sorted(kinds - set(STYLES))) if kind in kinds]
 
 
 def merged(boxes: list[tuple], gap: float) -> list[tuple]:
@@ -244,13 +247,13 @@ def bar_style(kind: str, *, many: bool) -> dict:
     color, hatch = _kind_style(kind)
     edge, hatch = (color, "") if many else ("white", hatch)
     style = {"facecolor": color, "edgecolor": edge, "hatch": hatch, "linewidth": 0.5}
-    return {**style, "label": texts.KINDS.get(kind, kind)}
+    return {**style, "label": NAMES.get(kind, kind)}
 
 
 def _kind_style(kind: str) -> tuple[str, str]:
     """Colour and hatch of a kind; one that is new to this module has the same in every chart."""
-    if kind in KIND_STYLES:
-        return KIND_STYLES[kind]
+    if kind in STYLES:
+        return STYLES[kind]
     return OTHER_KIND_STYLES[sum(kind.encode()) % len(OTHER_KIND_STYLES)]
 
 
@@ -296,7 +299,7 @@ class _WidthsOfNames(dict):
 
     def __missing__(self, name: str) -> float:
         path = TextPath((0, 0), name, size=SMALL_PT, usetex=False)
-        self[name] = (path.get_extents().width + SMALL_PT / 2) * self._px_per_pt
+        self[name] = (path.get_extents().width + SMALL_PT / 5) * self._px_per_pt
         return self[name]
 
 

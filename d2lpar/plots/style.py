@@ -22,6 +22,13 @@ KIND_STYLES = {  # of a span: colour, hatch
     "collective": (GREEN, "xx"),
     "wait": (SKY, ".."),
 }
+PASS_STYLES = {  # of a micro-batch through a stage: colours from dark to light, so few hatches
+    "forward": (BLUE, ""),
+    "backward": (ORANGE, ""),
+    "inputs": (SKY, ""),
+    "weights": (YELLOW, ""),
+    "again": (PALE, "xx"),
+}
 DARK_KINDS = (BLUE, GREEN)
 OTHER_KIND_STYLES = ((VERMILION, "--"), (YELLOW, "++"))
 

@@ -21,6 +21,13 @@ KINDS = {
     "compute": "compute", "copy": "copy", "dispatch": "dispatch", "host": "host",
     "collective": "collective", "wait": "wait",
 }  # fmt: skip
+PASSES = {
+    "forward": "forward", "backward": "backward", "inputs": "input gradients",
+    "weights": "weight gradients", "again": "forward again",
+}  # fmt: skip
+ERROR_NO_PASSES = (
+    "there is no pass of a micro-batch to draw: the timeline needs spans with names like 2F0"
+)
 ERROR_CURVE = "no curve is named {name!r}: the curves of this plot are {known}"
 ERROR_FINITE = "x must be a finite number, not {x!r}"
 ERROR_CURVES = "curves must be one or more different names, not {curves!r}"

@@ -17,6 +17,8 @@ EXERCISES = {
     "lesson03": ("shares", "all_reduce_buckets", "accumulate"),
     "lesson04": ("shards_seen", "bucket_plan", "whole_batch"),
     "lesson05": ("busiest_bytes", "ring_plan", "stale_sgd", "best_batch"),
+    "lesson06": ("balance", "one_f_one_b", "fewest_micro_batches"),
+    "lesson07": ("by_input_channels", "zero_bytes", "groups_of"),
 }
 ALL = [(lesson, name) for lesson, names in EXERCISES.items() for name in names]
 

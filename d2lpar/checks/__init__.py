@@ -10,6 +10,8 @@ from .lesson02 import prefetch, shortest, timed
 from .lesson03 import accumulate, all_reduce_buckets, shares
 from .lesson04 import bucket_plan, shards_seen, whole_batch
 from .lesson05 import best_batch, busiest_bytes, ring_plan, stale_sgd
+from .lesson06 import balance, fewest_micro_batches, one_f_one_b
+from .lesson07 import by_input_channels, groups_of, zero_bytes
 from .verdict import NOT_YET, RIGHT, WRONG, Verdict
 
 __all__ = [
@@ -19,12 +21,17 @@ __all__ = [
     "Verdict",
     "accumulate",
     "all_reduce_buckets",
+    "balance",
     "batch_at_ridge",
     "best_batch",
     "bucket_plan",
     "busiest_bytes",
+    "by_input_channels",
+    "fewest_micro_batches",
+    "groups_of",
     "linear_intensity",
     "mean_loss",
+    "one_f_one_b",
     "possible_rate",
     "prefetch",
     "ring_plan",
@@ -37,4 +44,5 @@ __all__ = [
     "stale_sgd",
     "timed",
     "whole_batch",
+    "zero_bytes",
 ]

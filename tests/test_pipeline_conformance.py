@@ -53,6 +53,7 @@ def test_missing_passes():
     ]
     assert found("0B0", micro_batches=1) == ["rank 0: 0F0 is missing"]
     assert found("", micro_batches=1)[0] == "rank 0: 0F0 is missing"
+    assert texts([], 1, 1)[0] == "rank 0: 0F0 is missing"
 
 
 def test_passes_that_come_again():

@@ -17,11 +17,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import d2lpar as par
-from d2lpar.pipeline.conformance import ScheduleError
+from d2lpar.pipeline.conformance import require
 from d2lpar.pipeline.costs import StageCost
 from d2lpar.pipeline.executor import Pipeline
+from d2lpar.pipeline.findings import ScheduleError
 from d2lpar.pipeline.operations import orders
-from d2lpar.pipeline.schedules import SCHEDULES, gpipe, one_f_one_b, zero_bubble_h1
+from d2lpar.pipeline.schedules import SCHEDULES, gpipe, in_slots, one_f_one_b, zero_bubble_h1
 from d2lpar.pipeline.simulation import simulate
 from d2lpar.pipeline.two_parts import TwoParts
 
@@ -220,6 +221,44 @@ def test_a_stage_drops_what_one_device_would_drop(schedule):
     losses = pipeline.step(X, y, F.cross_entropy, micro_batches=4)
     close(losses.sum(), expected)
     close(gradients(nets[1]), gradients(nets[0]))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("frozen", [1, 2, 4])
+def test_the_first_stages_may_be_frozen(schedule, frozen):
+    """As in fine-tuning: then nothing has to come back to them."""
+    X, y = batch(5)
+    alone, net = perceptron(), perceptron()
+    where = (1, 3, 5)
+    for one in (alone, net):
+        for stage in cut(one, *where)[:frozen]:
+            stage.requires_grad_(False)
+    devices = ["cpu"] * ranks_for(schedule, 4)
+    pipeline = Pipeline(cut(net, *where), devices, SCHEDULES[schedule])
+    losses = pipeline.step(X, y, F.cross_entropy, micro_batches=4)
+    expected = F.cross_entropy(alone(X), y)
+    if frozen < 4:
+        expected.backward()
+    close(losses.sum(), expected.detach())
+    close([p.grad for p in net.parameters()], [p.grad for p in alone.parameters()])
+
+
+def sent_out_of_order(ranks, micro_batches):
+    """Rank 1 takes last what rank 0 sends first: with sends that block both would wait."""
+    there, back = gpipe(ranks, micro_batches), gpipe(ranks, micro_batches, last_first=True)
+    first, second = orders(there)[0], orders(back)[1]
+    forwards = second[:micro_batches][::-1]
+    return in_slots([first, forwards + second[micro_batches:]])
+
+
+def test_sends_do_not_block():
+    X, y = batch(5)
+    alone, net = perceptron(), perceptron()
+    with pytest.raises(ScheduleError, match="waits for ever with blocking sends"):
+        require(orders(sent_out_of_order(2, 3)), stages=2, micro_batches=3)
+    pipeline = Pipeline(cut(net, 3), ["cpu"] * 2, sent_out_of_order)
+    losses = pipeline.step(X, y, F.cross_entropy, micro_batches=3)
+    close((losses.sum(), gradients(net)), (one_by_one(alone, X, y, 3), gradients(alone)))
 
 
 class Branches(nn.Module):
@@ -524,6 +563,12 @@ def test_mistakes_are_named():
         Pipeline(cut(net, 3), ["cpu"] * 2, without_a_backward).step(
             X, y, F.cross_entropy, micro_batches=2
         )
+    with pytest.raises(ValueError, match="runs 0 stages on 2 devices, and the pipeline has 2"):
+        Pipeline(cut(net, 3), ["cpu"] * 2, lambda *_: ()).step(
+            X, y, F.cross_entropy, micro_batches=2
+        )
+    with pytest.raises(ValueError, match=r"must be one number, the mean .* of shape \[6\]"):
+        pipeline.step(X, y, partial(F.cross_entropy, reduction="none"), micro_batches=2)
     with pytest.raises(RuntimeError) as caught:
         pipeline.step(X[:, :4], y, F.cross_entropy, micro_batches=2)
     assert caught.value.__notes__ == ["This was 0F0: micro-batch 0 in stage 0, on cpu."]

@@ -347,6 +347,7 @@ def broken(change) -> list[list[Operation]]:
         (lambda o: o[0].insert(0, o[0][0]), "0F0 was done before"),
         (lambda o: o[0].append(o[0][0]), "0F0 was done before"),
         (lambda o: o[1].append(o[1][-1]), "1B2 was done before"),
+        (lambda o: [order.extend(order) for order in o], "0F0 was done before"),
         (lambda o: o[1].reverse(), "1B2 needs 1F2"),
         (lambda o: o[0].append(o[1].pop()), "1B2 belongs on rank 1"),
         (lambda o: o[1].append(Operation("X", 1, 0)), "1X0 is of no kind"),
@@ -445,7 +446,7 @@ def test_timing_leaves_the_stages_as_they_were():
 
 def test_adding_gradients_up_takes_time():
     with par.simulate("2x-v100-textbook") as (gpu, _):
-        stage, x = nn.Linear(4096, 4096).to(gpu), torch.empty(8, 4096, device=gpu)
+        stage, x = nn.Linear(4096, 4096, device=gpu), torch.empty(8, 4096, device=gpu)
         (with_others,) = stage_costs([stage], x)
         (alone,) = stage_costs([stage], x, accumulate=False)
     added_s = 3 * with_others.parameter_bytes / 900e9  # read twice and written, at 900 GB/s
@@ -473,12 +474,12 @@ def test_a_simulation_is_what_virtual_gpus_do(name):
     """The executor's step on the clock of virtual GPUs, and one that is put together of stages."""
     count, micro_batches, samples, width = 3, 4, 4096, 8192
 
-    def stages() -> list[nn.Module]:
-        layers = [nn.Linear(width, width) for _ in range(count)]
+    def stages(gpus: list[torch.device]) -> list[nn.Module]:
+        layers = [nn.Linear(width, width, device=gpu) for gpu in gpus]
         return [nn.Sequential(layer, nn.ReLU()) for layer in layers]
 
     with par.simulate("8x-p40", count) as gpus:
-        pipeline = Pipeline(stages(), gpus, SCHEDULES[name])
+        pipeline = Pipeline(stages(gpus), gpus, SCHEDULES[name])
         shape = (micro_batches * samples, width)
         x, y = torch.empty(shape, device=gpus[0]), torch.empty(shape, device=gpus[-1])
         for _ in range(2):  # the first step has no gradients to add to
@@ -486,8 +487,7 @@ def test_a_simulation_is_what_virtual_gpus_do(name):
             pipeline.step(x, y, nn.functional.mse_loss, micro_batches=micro_batches)
         step_s = par.timing.now_s(gpus) - start_s
     with par.simulate("8x-p40", 1) as (gpu,):
-        on_gpu = [stage.to(gpu) for stage in stages()]
-        costs = stage_costs(on_gpu, torch.empty(samples, width, device=gpu))
+        costs = stage_costs(stages([gpu] * count), torch.empty(samples, width, device=gpu))
     found = Simulation.of(orders(SCHEDULES[name](count, micro_batches)), costs, "8x-p40")
     assert found.step_s == pytest.approx(step_s, rel=0.02)
 

@@ -487,6 +487,14 @@ def test_settings_of_a_mix_are_the_fastest_that_fit():
         assert plan.step_s == fastest, plan
 
 
+def test_gradients_that_are_switched_off_change_nothing():
+    model = small(hidden=1920)
+    with torch.no_grad():  # nothing is known of this width yet
+        found = planner.plans(model, A100, batch=8)
+    layers.layer_times.cache_clear()
+    assert planner.plans(model, A100, batch=8) == found
+
+
 def test_memory_decides():
     """13 billion parameters on eight GPUs: with memory enough nothing is computed again."""
     by_memory = [
@@ -598,9 +606,13 @@ def test_no_number_of_gpus_helps_where_a_layer_is_too_large():
         ({"gpus": 0}, "gpus is a whole number from 1 on, not 0"),
         ({"batch": 0}, "batch is a whole number of samples from 1 on, not 0"),
         ({"usable": 1.5}, "usable is a share of the memory above 0, 1 at most, not 1.5"),
+        ({"micro_batch": 0}, "micro_batch is a whole number from 1 on, not 0"),
+        ({"chunks": 0}, "chunks is a whole number from 1 on, not 0"),
         ({"zero": 4}, "zero is one of 0, 1, 2, 3, not 4"),
         ({"attention": "linear"}, "attention is one of scores, fused, not 'linear'"),
         ({"gpus": 7, "batch": 10}, "no mix spreads megatron-1.7b over 7 GPUs with a batch of 10"),
+        ({"gpus": 7, "batch": 10}, "open, or try a batch that is a multiple of 7, or 4 GPUs$"),
+        ({"gpus": 1, "micro_batch": 3}, "over 1 GPU with .*; leave micro_batch and chunks open$"),
     ],
 )
 def test_what_cannot_be_planned_is_said(change, says):

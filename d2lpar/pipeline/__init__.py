@@ -12,9 +12,10 @@ Schedules, their checks and their simulation are plain Python without tensors.
 from __future__ import annotations
 
 from .bubbles import ideal_bubble
-from .conformance import Finding, ScheduleError, check, check_slots, in_flight, require
+from .conformance import check, check_slots, in_flight, require
 from .costs import StageCost
 from .executor import Pipeline
+from .findings import Finding, ScheduleError
 from .on_ranks import performed, recorded
 from .operations import BACKWARD, FORWARD, INPUTS, WEIGHTS, Operation, Orders, Slot, orders
 from .schedules import (

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
+from .findings import Finding, ScheduleError, everywhere
 from .operations import (
     BACKWARD,
     FORWARD,
@@ -21,31 +21,7 @@ from .operations import (
     waits,
 )
 from .operations import orders as orders_of
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Something wrong at `orders[rank][position]`, an operation; None: what should be there is not.
-
-    As text it is one sentence: "rank 2, position 0: 2F4 is of no micro-batch: they are 0 to 3".
-    """
-
-    rank: int
-    position: int | None
-    operation: Operation
-    problem: str
-
-    def __str__(self) -> str:
-        place = "" if self.position is None else f", position {self.position}"
-        return f"rank {self.rank}{place}: {self.operation} {self.problem}"
-
-
-class ScheduleError(ValueError):
-    """A schedule that cannot be run, or not as it was asked for; `findings` say why."""
-
-    def __init__(self, findings: Sequence[Finding]) -> None:
-        self.findings = tuple(findings)
-        super().__init__("\n".join(map(str, findings)))
+from .waiting import blocked, stuck
 
 
 def check(
@@ -73,13 +49,14 @@ def check(
 
     Orders are looked at for 3 once 1 and 2 are right, and for 4 once 3 is.
     """
-    owners = [s % len(orders) for s in range(stages)] if owners is None else owners
+    if owners is None:
+        owners = [s % max(1, len(orders)) for s in range(stages)]
     findings = [*_strange(orders, stages, micro_batches, owners), *_early(orders)]
     findings += _counted(orders, stages, micro_batches, owners)
     if not findings:
-        findings += _stuck(orders, owners)
+        findings += stuck(orders, owners)
     if not findings and receives_ahead is not None:
-        findings += _blocked(orders, owners, receives_ahead)
+        findings += blocked(orders, owners, receives_ahead)
     if most_in_flight is not None:
         findings += _crowded(orders, most_in_flight)
     return findings
@@ -117,17 +94,11 @@ def _held(op: Operation) -> int:
 # --- passes ---------------------------------------------------------------------------------------
 
 
-def _everywhere(orders: Orders) -> Iterator[tuple[int, int, Operation]]:
-    for rank, order in enumerate(orders):
-        for position, op in enumerate(order):
-            yield rank, position, op
-
-
 def _strange(
     orders: Orders, stages: int, micro_batches: int, owners: Sequence[int]
 ) -> Iterator[Finding]:
     """Operations that nobody asked for, and those on the wrong rank."""
-    for rank, position, op in _everywhere(orders):
+    for rank, position, op in everywhere(orders):
         if op.kind not in KINDS:
             problem = f"is of no kind: these are {', '.join(KINDS)}"
         elif not 0 <= op.stage < stages:
@@ -146,7 +117,7 @@ def _counted(
 ) -> Iterator[Finding]:
     """Operations that are missing, and those that come again."""
     first: dict[Operation, tuple[int, int]] = {}
-    for rank, position, op in _everywhere(orders):
+    for rank, position, op in everywhere(orders):
         if op in first:
             where = "rank {}, position {}".format(*first[op])
             yield Finding(rank, position, op, f"was done before: {where}")
@@ -201,131 +172,3 @@ def _crowded(orders: Orders, most: int | Sequence[int]) -> Iterator[Finding]:
                 "a backward pass must come first"
             )
             yield Finding(rank, position, order[position], problem)
-
-
-# --- waiting --------------------------------------------------------------------------------------
-
-
-def _stuck(orders: Orders, owners: Sequence[int]) -> list[Finding]:
-    """Where ranks wait for one another, though all that is sent arrives at once."""
-    last = len(owners) - 1
-    fed = {op for order in orders for op in order if not waits(op)}
-    at = [0] * len(orders)
-    moving = True
-    while moving:
-        moving = False
-        for rank, order in enumerate(orders):
-            while at[rank] < len(order) and key(order[at[rank]]) in fed:
-                fed.update(feeds(order[at[rank]], last))
-                at[rank] += 1
-                moving = True
-    heads = {r: order[at[r]] for r, order in enumerate(orders) if at[r] < len(order)}
-    return [
-        Finding(rank, at[rank], op, _why_stuck(orders, rank, op, at, last))
-        for rank, op in heads.items()
-    ]
-
-
-def _why_stuck(orders: Orders, rank: int, op: Operation, at: Sequence[int], last: int) -> str:
-    other, place, needed = next(
-        found for found in _everywhere(orders) if key(op) in feeds(found[2], last)
-    )
-    if other == rank:
-        return f"needs {needed}, which comes at position {place}"
-    return (
-        f"needs {needed} of rank {other}, which itself waits before that, "
-        f"at position {at[other]}, to do {orders[other][at[other]]}"
-    )
-
-
-@dataclass(frozen=True)
-class _End:
-    """One end of a transfer: a rank sends an operation's result to another, or receives it."""
-
-    sends: bool
-    result: Operation
-    other: int
-    position: int  # of the operation that made it, or that needs it
-
-    def __str__(self) -> str:
-        verb, way = ("sends", "to") if self.sends else ("receives", "from")
-        return f"{verb} {self.result} {way} rank {self.other}"
-
-    def way(self, rank: int) -> tuple[int, int, Operation]:
-        """The same for both ends; `rank` is that of this one."""
-        ranks = (rank, self.other) if self.sends else (self.other, rank)
-        return (*ranks, self.result)
-
-
-def _blocked(orders: Orders, owners: Sequence[int], ahead: int) -> list[Finding]:
-    """Where ranks wait for one another if sends and receives block."""
-    run = _Blocking(orders, owners, ahead)
-    run.go()
-    found = []
-    for rank, order in enumerate(orders):
-        if open_ends := run.open_ends(rank):
-            first, other = open_ends[0], open_ends[0].other
-            found.append(
-                Finding(
-                    rank,
-                    first.position,
-                    order[first.position],
-                    f"waits for ever with blocking sends: {_doing(rank, open_ends)}, while "
-                    f"{_doing(other, run.open_ends(other))}",
-                )
-            )
-    return found
-
-
-def _doing(rank: int, ends: list[_End]) -> str:
-    return f"rank {rank} {' and '.join(map(str, ends))}"
-
-
-class _Blocking:
-    """Ranks that send and receive between two operations, and go on when that is done."""
-
-    def __init__(self, orders: Orders, owners: Sequence[int], ahead: int) -> None:
-        self.ahead = ahead
-        self.at = [0] * len(orders)  # each rank's next operation
-        self.sent: set[tuple] = set()  # ways whose sender is there, and maybe the receiver
-        self.received: set[tuple] = set()
-        self.sends, self.receives = _ends(orders, owners)
-
-    def go(self) -> None:
-        """Let all ranks go on as long as one can."""
-        moving = True
-        while moving:
-            moving = False
-            for rank, receives in enumerate(self.receives):
-                while self.at[rank] <= len(receives) and not self.open_ends(rank):
-                    self.at[rank] += 1
-                    moving = True
-
-    def open_ends(self, rank: int) -> list[_End]:
-        """Begin what a rank sends and receives before its next operation; what is not done yet."""
-        at = self.at[rank]
-        if at > len(self.receives[rank]):
-            return []
-        out = self.sends[rank][at - 1] if at else []
-        self.sent.update(end.way(rank) for end in out)
-        open_ends = [end for end in out if end.way(rank) not in self.received]
-        if open_ends and not self.ahead:
-            return open_ends
-        coming = self.receives[rank][at : at + max(1, self.ahead)]
-        self.received.update(end.way(rank) for ends in coming for end in ends)
-        needed = coming[0] if coming else []
-        return open_ends + [end for end in needed if end.way(rank) not in self.sent]
-
-
-def _ends(orders: Orders, owners: Sequence[int]) -> tuple[list, list]:
-    """For each operation of each rank, where its result is sent; and where its needs come from."""
-    last = len(owners) - 1
-    made = {name: (rank, op) for rank, _, op in _everywhere(orders) for name in feeds(op, last)}
-    sends: list[list[list[_End]]] = [[] for _ in orders]
-    receives: list[list[list[_End]]] = [[] for _ in orders]
-    for rank, position, op in _everywhere(orders):
-        others = {owners[stage] for _, stage, _ in feeds(op, last)} - {rank}
-        sends[rank].append([_End(True, op, other, position) for other in others])
-        source, result = made[key(op)] if waits(op) else (rank, op)
-        receives[rank].append([_End(False, result, source, position)] if source != rank else [])
-    return sends, receives

@@ -209,11 +209,11 @@ def _owners(orders: Orders, stages: int) -> list[int]:
 
 
 def _is_placed(orders: Orders, owners: Sequence[int]) -> bool:
-    """Whether all of a stage is on one rank, and micro-batches are 0, 1, 2 and so on."""
+    """Whether all of a stage is on one rank, and micro-batches are 0, 1, 2 and so on, each once."""
     placed = all(
         op.stage >= 0 and owners[op.stage] == rank and op.kind in KINDS
         for rank, order in enumerate(orders)
         for op in order
     )
-    numbers = {op.micro_batch for order in orders for op in order if not waits(op)}
-    return placed and numbers == {*range(len(numbers))}
+    numbers = sorted(op.micro_batch for order in orders for op in order if not waits(op))
+    return placed and numbers == [*range(len(numbers))]

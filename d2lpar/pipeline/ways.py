@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..machines import Link, Machine, machine
+from ..machines import Link, Machine
 from ..vgpu.routes import Hop, hops
 
 Way = list[Hop]
 
 
-def ways(link: Machine | Link | str | None, owners: Sequence[int]) -> dict[tuple[int, int], Way]:
+def ways(link: Machine | Link | None, owners: Sequence[int]) -> dict[tuple[int, int], Way]:
     """The way from each stage to its neighbours, by (stage, stage); `owners[stage]` is a rank.
 
     Empty is the way within a rank, and any if `link` is None: then sending takes no time. A
-    `Link` joins all ranks, each with a port out and a port in. On a `Machine`, or that of a name,
-    ranks are accelerators, joined as `vgpu.routes` says.
+    `Link` joins all ranks, each with a port out and a port in. On a `Machine` ranks are
+    accelerators, joined as `vgpu.routes` says.
 
     Raises ValueError if the machine has fewer accelerators than there are ranks.
     """
-    if isinstance(link, str):
-        link = machine(link)
     ranks = 1 + max(owners)
     if isinstance(link, Machine) and len(link.accelerators) < ranks:
         raise ValueError(

@@ -11,7 +11,7 @@ from . import texts, words
 from .candidates import layouts, meshes
 from .layout import RECOMPUTE, ZERO, Layout
 from .memory import Memory, memory
-from .mesh import Wiring
+from .mesh import Mesh, Wiring
 from .plan import Plan
 from .steps import step_on
 from .transformer import Transformer
@@ -49,6 +49,11 @@ def plans(
 
     Raises ValueError for a model, machine or number that is not there, and if nothing divides.
     """
+    Layout(  # names a setting that is wrong wherever it is used
+        Mesh(),
+        1 if micro_batch is None else micro_batch,
+        chunks=1 if chunks is None else chunks,
+    )
     search = _Search.of(
         model,
         machine,
@@ -68,7 +73,7 @@ def plans(
     )
     found = [search.best_of(layouts) for layouts in search.mixes()]
     if not found:
-        raise ValueError(search.nothing_divides())
+        raise ValueError(words.none_divides(search.model, search.gpus, batch))
     return sorted(found, key=lambda plan: (not plan.fits, plan.step_s))
 
 
@@ -156,16 +161,6 @@ class _Search:
             step_on(self.model, layout, self.wiring),
             need,
             self.capacity_bytes,
-        )
-
-    def nothing_divides(self) -> str:
-        return texts.ERROR_NO_MIX.format(
-            model=self.model.name,
-            gpus=self.gpus,
-            batch=self.batch,
-            heads=self.model.heads,
-            layers=self.model.layers,
-            fewer=2 ** ((self.gpus - 1).bit_length() - 1),
         )
 
 

@@ -101,6 +101,7 @@ def _timed(gpu: Gpu, make: Callable[[], nn.Module], share: Share) -> LayerTimes:
         return _forward_backward(_on(device, make), _input(device, share))
 
 
+@torch.enable_grad()  # whatever the caller has switched off
 def _forward_backward(net: nn.Module, x: torch.Tensor) -> LayerTimes:
     forward_s = _seconds(lambda: net(x))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import gcd, inf
+from math import gcd, inf, prod
 
 import torch
 
@@ -49,10 +49,7 @@ class Mesh:
 
     def stride(self, axis: str) -> int:
         """How many ranks lie between neighbours along an axis."""
-        stride = 1
-        for size in self.sizes[self._at(axis) + 1 :]:
-            stride *= size
-        return stride
+        return prod(self.sizes[self._at(axis) + 1 :])
 
     def _at(self, axis: str) -> int:
         if axis not in AXES:
@@ -95,8 +92,8 @@ class Wiring:
 
         All groups do so at once: each has the share of its node's ports that it has of its GPUs.
         """
-        size = dict(zip(AXES, mesh.sizes, strict=True))[axis]
-        local = gcd(size, max(self.node_size // mesh.stride(axis), 1))
+        stride, size = mesh.stride(axis), getattr(mesh, axis)
+        local = gcd(size, max(self.node_size // stride, 1))
         nodes = size // local
         rate = self.node_bytes_per_s * local / self.node_size if nodes > 1 else inf
         return replace(self.pair, ranks=size, nodes=nodes, network_bytes_per_s=rate)

@@ -63,10 +63,11 @@ ERROR_FEW = "gpus is a whole number from 1 on, not {gpus!r}"
 ERROR_BATCH = "batch is a whole number of samples from 1 on, not {batch!r}"
 ERROR_USABLE = "usable is a share of the memory above 0, 1 at most, not {usable!r}"
 ERROR_NO_MIX = (
-    "no mix spreads {model} over {gpus} GPUs with a batch of {batch}: tensor must divide the "
-    "{heads} heads, pipeline the {layers} layers, data times micro-batch the batch; try a batch "
-    "that is a multiple of {gpus}, or {fewer} GPUs"
+    "no mix spreads {model} over {gpus} with a batch of {batch}: tensor must divide the "
+    "{heads} heads, pipeline times chunks the {layers} layers, data times micro-batch the "
+    "batch; leave micro_batch and chunks open{other}"
 )
+NO_MIX_OTHER = ", or try a batch that is a multiple of {count}, or {fewer}"
 ERROR_NONE_FITS = (
     "{model} does not fit {gpus} of {machine}: the least that a GPU would need is {memory} of "
     "{capacity} ({mesh}, {how}), {most_bytes} of it for {most}. {remedy}"

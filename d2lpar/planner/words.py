@@ -10,6 +10,7 @@ from ..vgpu.units import readable as bytes_text
 from . import texts
 from .candidates import MOST_GPUS, gpus_that_do, would_fit
 from .layout import ZERO
+from .transformer import Transformer
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -60,6 +61,20 @@ def none_fits(found: Sequence[Plan]) -> str:
     )
 
 
+def none_divides(model: Transformer, gpus: int, batch: int) -> str:
+    """Why there is no mix at all, and what to try."""
+    fewer = 2 ** max(0, (gpus - 1).bit_length() - 1)
+    other = texts.NO_MIX_OTHER.format(count=gpus, fewer=_counted(fewer))
+    return texts.ERROR_NO_MIX.format(
+        model=model.name,
+        gpus=_counted(gpus),
+        batch=batch,
+        heads=model.heads,
+        layers=model.layers,
+        other=other if gpus > 1 else "",
+    )
+
+
 def _headline(plan: Plan) -> str:
     return texts.FIRST.format(
         model=plan.model.name,
@@ -90,8 +105,11 @@ def _how(plan: Plan) -> str:
 
 
 def _gpus(plan: Plan) -> str:
-    count = plan.mesh.size
-    return texts.ONE_GPU if count == 1 else texts.GPUS.format(count=count)
+    return _counted(plan.mesh.size)
+
+
+def _counted(gpus: int) -> str:
+    return texts.ONE_GPU if gpus == 1 else texts.GPUS.format(count=gpus)
 
 
 def _tensor(plan: Plan) -> str:

@@ -14,11 +14,11 @@ from ...pipeline.costs import StageCost
 from ...pipeline.operations import orders
 from ...pipeline.schedules import SCHEDULES, gpipe, interleaved_1f1b
 from ...pipeline.simulation import Simulation
+from ...planner.layers import backward_parts
 from ..parameters import Parameters, Run
 from .measuring import gpus, seconds
 from .networks import network
 from .stages import costs_of
-from .transformers import backward_parts
 
 TWO_STAGES = (7, 17)  # how torchgpipe cuts an AmoebaNet of 24 layers for its baseline
 

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from ...machines.hardware import Machine
 from ...planner.choice import MICRO_BATCHES
-from ...planner.layers import backward_parts as backward_parts  # stages of pipelines use it
 from ...planner.layout import Layout
 from ...planner.mesh import Mesh
 from ...planner.steps import step

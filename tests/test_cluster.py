@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from importlib.util import find_spec
@@ -241,13 +242,39 @@ def test_a_rank_starts_no_ranks_and_keeps_its_process_group(ranks):
     assert torch.equal(ranks.run(sum_of_ranks, 0)[0], torch.full((3,), 1.0))
 
 
-def test_of_two_clusters_there_is_one(ranks):
-    """Restarting one that gave way to another is asking for it again."""
-    other = par.cluster(1)
+def cluster_in(folder, monkeypatch):
+    """A rank that was started where TMPDIR is this folder."""
+    with monkeypatch.context() as patch:
+        patch.setenv("TMPDIR", str(folder))
+        patch.setattr(tempfile, "tempdir", None)
+        return par.cluster(1)
+
+
+def load():
+    from torch.utils.data import DataLoader
+
+    return [batch.tolist() for batch in DataLoader(range(5), batch_size=3, num_workers=1)]
+
+
+def test_of_two_clusters_there_is_one(ranks, tmp_path, monkeypatch, capfd):
+    """Restarting one that gave way to another is asking for it again.
+
+    A terminal shows the start. Workers of a DataLoader send tensors however long TMPDIR is, and all
+    that is in it goes.
+    """
+    long_tmpdir = tmp_path / ("x" * 90)
+    long_tmpdir.mkdir()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    other = cluster_in(long_tmpdir, monkeypatch)
+    shown = capfd.readouterr().err
+    stages = ["1 rank: controller |", "0 of 1 processes are there |#", "process group |##"]
+    assert sorted(stages, key=shown.index) == stages
     assert repr(ranks) == f"{N} ranks, ended: they were stopped"
     assert other.run(torch.distributed.get_world_size) == [1]
+    assert other.run(load) == [[[0, 1, 2], [3, 4]]]
     assert ranks.restart().run(sum_of_ranks, 0)[0].tolist() == [1.0] * 3
     assert repr(other) == "1 rank, ended: they were stopped"
+    assert list(long_tmpdir.iterdir()) == []
     assert par.cluster(N) is ranks
 
 
@@ -291,30 +318,6 @@ def test_what_cannot_be_sent_is_named(ranks):
         ranks.run(3)
     with pytest.raises(ValueError, match="name of a variable, not 0"):
         ranks[0]
-
-
-def test_workers_of_a_dataloader_send_tensors_however_long_tmpdir_is(tmp_path):
-    folder = tmp_path / ("x" * 90)
-    folder.mkdir()
-    code = """
-import d2lpar as par
-
-def load():
-    from torch.utils.data import DataLoader
-    return [batch.tolist() for batch in DataLoader(range(5), batch_size=3, num_workers=1)]
-
-with par.cluster(1) as ranks:
-    print(ranks.run(load))
-"""
-    found = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "TMPDIR": str(folder), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert found.stdout == "[[[0, 1, 2], [3, 4]]]\n", found.stderr
-    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("n", [0, -1, 1.5, "2", True, None])

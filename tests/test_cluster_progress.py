@@ -1,6 +1,7 @@
 """The start of ranks is watched where somebody looks on, and nothing of that stays.
 
-That a notebook run by a program has no such output, test_cluster_notebook says.
+That clusters show it, test_cluster says; that a notebook run by a program has no such output,
+test_cluster_notebook.
 """
 
 import os
@@ -18,8 +19,15 @@ pytestmark = [
 ]
 
 ROOT = str(Path(__file__).parents[1])
-START = "import d2lpar as par\nwith par.cluster(2) as ranks:\n    print('inside')"
-STAGES = ["controller |  ", " 0 of 2 processes are there |#", " process group |###"]
+START = """
+from d2lpar.cluster.progress import Progress
+with Progress() as progress:
+    progress.controller(1)
+    progress.engines(0, 1)
+    progress.group(1)
+print('inside')
+"""
+STAGES = ["controller |  ", " 0 of 1 processes are there |#", " process group |###"]
 
 
 @pytest.fixture(autouse=True)

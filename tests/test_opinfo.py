@@ -12,7 +12,7 @@ import torch
 SCRIPT = Path(__file__).with_name("opinfo.py")
 
 
-def test_one_operator_in_twelve_gives_the_results_of_the_cpu():
+def test_one_operator_in_twenty_gives_the_results_of_the_cpu():
     run = subprocess.run(
         [sys.executable, str(SCRIPT), "--fast", "--jobs", "1"],
         capture_output=True,
@@ -24,7 +24,7 @@ def test_one_operator_in_twelve_gives_the_results_of_the_cpu():
     assert [name for name, *_ in counts] == ["forward", "gradient"], run.stdout
     for _, passed, judged in counts:
         assert passed == judged, run.stdout
-        assert int(judged) >= 40
+        assert int(judged) >= 24
 
 
 def test_an_operator_that_fails_counts_as_failed(capsys):

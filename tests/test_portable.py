@@ -144,6 +144,9 @@ class Net(nn.Module):
 def gradient(x):
     return x - 4.0
 
+def fail(x, rank):
+    return x[rank + 5]
+
 def add(rank, net, total, lock):
     import sys
     assert isinstance(net, Net) and not {"matplotlib", "IPython"} & {*sys.modules}
@@ -152,41 +155,18 @@ def add(rank, net, total, lock):
         with lock, torch.no_grad():
             total[rank] += 1
             net.layer.weight -= 0.5 * gradient(net.layer.weight)
+    fail(total, rank)
 
-net, total = Net(), torch.zeros(2, dtype=torch.int64)
+net, total = Net(), torch.zeros(1, dtype=torch.int64)
 """,
     """
-mp.spawn(par.portable(add), args=(net, total, mp.get_context("spawn").Lock()), nprocs=2)
-print(total.tolist(), net.layer.weight.tolist())
+mp.spawn(par.portable(add), args=(net, total, mp.get_context("spawn").Lock()), nprocs=1)
 """,
-    """
-def fail(rank):
-    x = torch.ones(2)
-    return x[rank + 5]
-
-mp.spawn(par.portable(fail), nprocs=1)
-""",
+    "print(total.tolist(), net.layer.weight.tolist())",
 ]
 
 
-def outputs(cells):
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in cells])
-    NotebookClient(notebook, timeout=120, allow_errors=True, kernel_name="python3").execute()
-    return [cell.outputs for cell in notebook.cells]
-
-
-def test_from_a_notebook(monkeypatch, tmp_path):
-    monkeypatch.setenv("PYTHONPATH", ROOT)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # torch leaves a file where a process fails
-    ready, defined, spawned, failed = outputs(CELLS)
-    assert ready == defined == []
-    assert [out.text for out in spawned] == ["[100, 100] [[4.0, 4.0, 4.0]]\n"]
-    (error,) = (out for out in failed if out.output_type == "error")
-    assert error.ename == "ProcessRaisedException"
-    assert "IndexError: index 5 is out of bounds" in error.evalue
-    assert "return x[rank + 5]" in error.evalue  # a line of the cell
-
-
+QUICK_METHODS = [m for m in METHODS if m != "spawn"]  # with which the cells before start some
 QUEUES = """
 for method in METHODS:
     context = mp.get_context(method)
@@ -197,20 +177,45 @@ for method in METHODS:
     print(other.get())
     queue.put(torch.ones(2))  # for nobody
 """
+DOUBLE = "def double(queue, other):\n    other.put((2 * queue.get()).tolist())"
+AT_END = "import atexit, pathlib\n_ = atexit.register(pathlib.Path(FOLDER, 'end').touch)"
 
 
-def test_a_kernel_ends_by_itself_and_leaves_no_folder(monkeypatch, tmp_path):
-    monkeypatch.setenv("PYTHONPATH", ROOT)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    double = "def double(queue, other):\n    other.put((2 * queue.get()).tolist())"
-    last = (
-        f"import atexit, pathlib\n_ = atexit.register(pathlib.Path({str(tmp_path)!r}, 'end').touch)"
-    )
-    cells = [CELLS[0], double, QUEUES.replace("METHODS", repr(METHODS)), last]
-    *_, printed, nothing = outputs(cells)
-    assert "".join(out.text for out in printed) == "[2.0, 2.0]\n" * len(METHODS)
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """What the cells of a notebook have put out, and what its kernel has left in TMPDIR."""
+    folder = tmp_path_factory.mktemp("tmp")
+    codes = [
+        *CELLS,
+        DOUBLE,
+        QUEUES.replace("METHODS", repr(QUICK_METHODS)),
+        AT_END.replace("FOLDER", repr(str(folder))),
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(c) for c in codes])
+    client = NotebookClient(notebook, timeout=120, allow_errors=True, kernel_name="python3")
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("PYTHONPATH", ROOT), ("TMPDIR", folder), ("OMP_NUM_THREADS", 1)):
+            patch.setenv(name, str(value))
+        client.execute()
+    return [cell.outputs for cell in notebook.cells], [path.name for path in folder.iterdir()]
+
+
+def test_from_a_notebook(executed):
+    (ready, defined, failed, shared, *_), _ = executed
+    assert ready == defined == []
+    assert [out.text for out in shared] == ["[100] [[4.0, 4.0, 4.0]]\n"]
+    (error,) = (out for out in failed if out.output_type == "error")
+    assert error.ename == "ProcessRaisedException"
+    assert "IndexError: index 5 is out of bounds" in error.evalue
+    assert "return x[rank + 5]" in error.evalue  # a line of the cell before
+
+
+def test_a_kernel_ends_by_itself_and_leaves_no_folder(executed):
+    (*_, printed, nothing), left = executed
+    assert "".join(out.text for out in printed) == "[2.0, 2.0]\n" * len(QUICK_METHODS)
     assert nothing == []
-    assert [path.name for path in tmp_path.iterdir()] == ["end"]
+    # Where a process fails, torch leaves a file.
+    assert [name for name in left if not name.startswith("pytorch-errorfile-")] == ["end"]
 
 
 # --- from a script --------------------------------------------------------------------------------

@@ -237,13 +237,14 @@ def _nvidia_smi(what: str) -> list[str]:
 
 def _software() -> list[Fact]:
     release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    threads = torch.get_num_threads()
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
     old = release < OLDEST_TORCH
     facts = [
         Fact("Python", platform.python_version()),
         Fact(
             "torch",
-            f"{torch.__version__}, {build}, {torch.get_num_threads()} threads",
+            f"{torch.__version__}, {build}, {threads} thread{'s' * (threads != 1)}",
             f"virtual GPUs need torch {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]} or newer" if old else "",
         ),
     ]

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import torch
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 from torch import nn
 
 import d2lpar as par
@@ -124,6 +124,52 @@ def _network() -> nn.Module:
     return nn.Sequential(*layers, nn.AvgPool2d(4), nn.Flatten(), nn.Linear(64 * 49, 10))
 
 
+def columns_then_rows() -> Picture:
+    """Two layers split over two devices: by columns, then by rows, and one sum at the end."""
+    summary = "A layer split by columns, the next by rows, over two devices"
+    picture = Picture(summary=summary, size_px=(960, 285))
+    ax = picture.add_subplot()
+    ax.set(xlim=(0, 19.2), ylim=(-1.5, 4.2))
+    ax.axis("off")
+    _matrix(ax, (0.2, 1), (2, 2), [("X", None)], "every rank has X")
+    _sign(ax, 2.6, "×")
+    _matrix(ax, (3, 1), (3.2, 2), [("A₀", 0), ("A₁", 1)], "columns of A")
+    _sign(ax, 6.6, "=")
+    _matrix(ax, (7, 1), (3.2, 2), [("X A₀", 0), ("X A₁", 1)], "nothing is sent")
+    _sign(ax, 10.6, "×")
+    _matrix(ax, (11, 0.4), (2, 3.2), [("B₀", 0), ("B₁", 1)], "rows of B", across=False)
+    _sign(ax, 13.4, "=")
+    _matrix(ax, (13.8, 1), (2, 2), [("H₀ B₀", 0)], "")
+    _sign(ax, 16.2, "+")
+    _matrix(ax, (16.6, 1), (2, 2), [("H₁ B₁", 1)], "")
+    ax.text(16.2, 0.25, "one all-reduce", ha="center", va="center", size=FONT_PT, color=INK)
+    ax.text(8.6, 3.75, "H = GELU(X A)", ha="center", va="center", size=FONT_PT, color=INK)
+    for x, (colour, _, name) in zip((0.2, 2.6), DEVICES, strict=True):
+        ax.text(x, -1.2, f"■ {name}", color=colour, size=FONT_PT, weight="bold")
+    return picture
+
+
+def _matrix(
+    ax, corner: tuple, size: tuple, parts: list, below: str, *, across: bool = True
+) -> None:
+    """Parts side by side, or one over the other, each in its device's colour."""
+    width, height = (size[0] / len(parts), size[1]) if across else (size[0], size[1] / len(parts))
+    for i, (text, device) in enumerate(parts):
+        colour, ink, _ = (PALE, INK, "") if device is None else DEVICES[device]
+        down = len(parts) - 1 - i
+        left, bottom = corner[0] + i * width * across, corner[1] + down * height * (not across)
+        place = (left + 0.04, bottom + 0.04)
+        ax.add_patch(Rectangle(place, width - 0.08, height - 0.08, facecolor=colour))
+        middle = (left + width / 2, bottom + height / 2)
+        ax.text(*middle, text, ha="center", va="center", color=ink, size=FONT_PT)
+    middle = corner[0] + size[0] / 2
+    ax.text(middle, corner[1] - 0.4, below, ha="center", va="center", size=FONT_PT, color=INK)
+
+
+def _sign(ax, x: float, text: str) -> None:
+    ax.text(x, 2, text, ha="center", va="center", size=FONT_PT + 4, color=INK)
+
+
 def schedules() -> Picture:
     """Three schedules of a pipeline of four stages, on one scale of time."""
     stage = par.pipeline.StageCost(forward_s=0.01, backward_s=0.02)
@@ -186,7 +232,8 @@ def _way(ax, start: tuple, end: tuple, width: float, text: str, shift: tuple) ->
 
 
 def main() -> None:
-    for draw in (three_ways_to_split, four_gpu_server, step_on_two_gpus, schedules):
+    drawings = three_ways_to_split, four_gpu_server, step_on_two_gpus, schedules, columns_then_rows
+    for draw in drawings:
         (HERE / f"{draw.__name__}.png").write_bytes(draw().png())
 
 

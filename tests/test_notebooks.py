@@ -20,7 +20,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("[0-9]*.ipynb"))
-FRONT_PAGE = "00"
+FRONT_PAGE, LAST_PAGE = "00", "08"  # no lessons
 LESSONS = ("01", "02", "03", "04", "05", "06", "07")
 PROMISES = ROOT / "CONTRIBUTING.md"
 PROMISES_HEADING = "What each lesson must teach"
@@ -100,7 +100,7 @@ def is_recorded(notebook, folder):
     counts = [cell.execution_count for cell in cells]
     if counts != list(range(1, len(cells) + 1)):
         yield f"execution counts are {counts}"
-    if not any(cell.outputs for cell in cells):
+    if cells and not any(cell.outputs for cell in cells):
         yield "no cell has an output"
 
 
@@ -256,7 +256,11 @@ LESSON_RULES = (has_links_at_both_ends, answers_and_sums_up, has_exercises_with_
 
 
 def rules_for(path: Path) -> tuple:
-    return RULES if path.name.startswith(FRONT_PAGE) else RULES + LESSON_RULES
+    if path.name.startswith(FRONT_PAGE):
+        return RULES
+    if path.name.startswith(LAST_PAGE):
+        return (*RULES, has_links_at_both_ends)
+    return RULES + LESSON_RULES
 
 
 def name(argument) -> str:
@@ -272,7 +276,7 @@ def test_a_notebook_keeps_to_the_rules(rule, path):
 
 def test_there_are_notebooks():
     assert [path.name[:2] for path in NOTEBOOKS][:1] == [FRONT_PAGE]
-    assert {path.name[:2] for path in NOTEBOOKS} <= {FRONT_PAGE, *LESSONS}
+    assert {path.name[:2] for path in NOTEBOOKS} <= {FRONT_PAGE, *LESSONS, LAST_PAGE}
 
 
 # Each rule catches a notebook that breaks it, and that one only

@@ -12,6 +12,14 @@ import d2lpar as par
 PROGRAMS = Path(__file__).parent / "programs"
 
 
+@pytest.fixture(autouse=True)
+def precision_stays():
+    """Programs may set it for the whole process, as on CUDA."""
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
 def run(name, gpus=2, **options):
     """The names that a program leaves, run as a script on so many GPUs."""
     torch.manual_seed(0)

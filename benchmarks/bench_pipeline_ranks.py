@@ -6,9 +6,8 @@ and caches, the loss being part of the last one. A pass that needs a tensor of t
 longer by half of what it takes to send one of this size there and back: torch asks for it only when
 it needs it, and gloo sends nothing before, so that this time is never hidden.
 
-All of it is measured anew in each round. Most passes are left alone by other programs, so that
-their median tells what a pass costs; few steps are, as all their passes must be: it is the fastest
-that counts. The errors in single rounds, of medians, say how much others disturb.
+All of it is measured anew in each round, and medians are compared; the errors in single rounds say
+how much other programs disturb.
 """
 
 import argparse
@@ -193,7 +192,7 @@ def row(kind, micro_batches, rounds):
     ]
     costs = [typical([of_rank[rank][0] for of_rank in rounds]) for rank in range(N)]
     model_s = predict(costs, statistics.median(first[1] for first, _ in rounds))
-    step_s = min(map(min, steps_s))
+    step_s = statistics.median(s for taken_s in steps_s for s in taken_s)
     stage_s = statistics.mean(cost.forward_s + cost.backward_s for cost in costs)
     formula = (micro_batches + N - 1) * stage_s / step_s - 1
     error, spread = model_s / step_s - 1, f"{min(errors):+.0%} to {max(errors):+.0%}"

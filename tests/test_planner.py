@@ -619,3 +619,8 @@ def test_what_cannot_be_planned_is_said(change, says):
     asked = {"model": "megatron-1.7b", "machine": A100, "batch": 32} | change
     with pytest.raises(ValueError, match=says):
         planner.plans(asked.pop("model"), asked.pop("machine"), **asked)
+
+
+def test_the_reason_says_what_is_computed_again():
+    said = planner.explain(planner.plans("gpt-3-13b", "8x-a100-nvswitch", batch=256))
+    assert "s longer, with layers computed again" in said

@@ -40,7 +40,8 @@ NO_ROOM = (
     "With {axis} {value} instead, a GPU would need {memory} of {capacity} at least ({mesh}), "
     "{most_bytes} of it for {most}."
 )
-WHY = ": {part} would take {seconds} longer"
+WHY = ": {part} would take {seconds} longer{how}"
+HOW = ", with {recompute}"
 RUNNER_UP = "The runner-up, {mesh}, would be {percent} slower{why}."
 NO_RUNNER_UP = "No other mix fits."
 PARTS = {

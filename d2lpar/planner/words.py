@@ -170,7 +170,17 @@ def _gap(first: Plan, other: Plan) -> dict[str, str]:
     """How much longer the other takes, and the part that it loses most in."""
     lost = {name: other.parts[name] - first.parts[name] for name in first.parts}
     part = max(lost, key=lost.get)
-    why = texts.WHY.format(seconds=seconds_text(lost[part]), part=texts.PARTS[part])
+    again = other.layout.recompute
+    how = (
+        ""
+        if again == first.layout.recompute
+        else texts.HOW.format(recompute=texts.RECOMPUTE[again])
+    )
+    why = texts.WHY.format(
+        seconds=seconds_text(lost[part]),
+        part=texts.PARTS[part],
+        how=how if part == "compute" else "",
+    )
     return {
         "percent": f"{other.step_s / first.step_s - 1:.1%}",
         "why": why if lost[part] > 0 else "",

@@ -36,6 +36,7 @@ MANY_BARS = 500  # of one kind: no edges and hatches any more, which would hide 
 THIN_PX = 5
 FINEST = 4000  # parts of the width that can be told apart
 MANY_ARROWS = 40
+ARROW_PX = 8  # the width of an arrow's head
 KEY_PX = 150  # for an entry of the legend
 CHAIN_COLOR = VERMILION
 STYLES = {**KIND_STYLES, **PASS_STYLES}
@@ -59,12 +60,12 @@ def gantt(
 
     `timeline.spans` holds objects with `device`, `stream`, `kind`, `name`, `start_s` and `end_s`;
     the host is on top, then the devices in order, then what only carries copies (links). Arrows
-    show where copies go, if they have a `target` and are not too many. Time counts from the first
-    span shown; `window_s` (start, end) shows a part. `critical_path=True` marks the chain of spans
-    that explains the length, `memory=True` adds what tensors occupy. `note` defaults to
-    `timeline.clock`, which says whether the times are simulated or measured. Returns the figure:
-    a `Picture`, or that of `ax`. Raises ValueError if there is nothing to draw, or for the memory
-    of a chart on given axes.
+    show where copies go, if they have a `target`, are not too many, and do not cover each other.
+    Time counts from the first span shown; `window_s` (start, end) shows a part. `critical_path=True`
+    marks the chain of spans that explains the length, `memory=True` adds what tensors occupy.
+    `note` defaults to `timeline.clock`, which says whether the times are simulated or measured.
+    Returns the figure: a `Picture`, or that of `ax`. Raises ValueError if there is nothing to draw,
+    or for the memory of a chart on given axes.
     """
     if memory and ax is not None:
         raise ValueError(texts.ERROR_MEMORY_AXES)
@@ -319,9 +320,20 @@ def _draw_arrows(ax: Axes, spans, rows, scale: TimeScale) -> None:
         and span.target in first_row
         and span.end_s <= scale.end_s
     ]
-    for x, start, end in ways if len(ways) <= MANY_ARROWS else ():
+    for x, start, end in _apart(ax, ways) if len(ways) <= MANY_ARROWS else ():
         edge = math.copysign(BAR_HEIGHT / 2, end - start)
         ax.annotate("", (x, end - edge), (x, start + edge), arrowprops=ARROW, zorder=4)
+
+
+def _apart(ax: Axes, ways: list[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
+    """Without those that would cover the one before them, between the same rows."""
+    gap = ARROW_PX * np.diff(ax.get_xlim())[0] / (ax.figure.get_figwidth() * DPI)
+    kept, last = [], {}
+    for x, start, end in sorted(ways):
+        if x - last.get((start, end), -math.inf) >= gap:
+            kept.append((x, start, end))
+            last[start, end] = x
+    return kept
 
 
 def _draw_chain(ax: Axes, chain, rows, scale: TimeScale) -> Line2D:

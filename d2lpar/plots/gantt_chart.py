@@ -61,7 +61,7 @@ def gantt(
     `timeline.spans` holds objects with `device`, `stream`, `kind`, `name`, `start_s` and `end_s`;
     the host is on top, then the devices in order, then what only carries copies (links). Arrows
     show where copies go, if they have a `target`, are not too many, and do not cover each other.
-    Time counts from the first span shown; `window_s` (start, end) shows a part. `critical_path=True`
+    Time counts from the first span; `window_s` (start, end) shows a part. `critical_path=True`
     marks the chain of spans that explains the length, `memory=True` adds what tensors occupy.
     `note` defaults to `timeline.clock`, which says whether the times are simulated or measured.
     Returns the figure: a `Picture`, or that of `ax`. Raises ValueError if there is nothing to draw,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +17,16 @@ from torch.nn.parallel import DistributedDataParallel
 from .random_states import random_state, set_random_state
 
 FORMAT = 1
+FIELDS = {"step", "position", "parts", "random"}
+PART = "unfinished.part"  # one name for all steps: what a killed process left is overwritten
+FULL = {errno.ENOSPC, errno.EDQUOT}
 log = logging.getLogger(__name__)
 
 
 class Checkpoints:
     """The newest `keep` checkpoints of one run, as `step-00000120.pt` in a folder.
 
+    Files with other names may lie beside them, and are left alone.
     All ranks call `save` and `resume`, at the same steps. Rank 0 alone reads and writes, so the
     machines need not share the folder. Without a process group there is one rank.
     """
@@ -35,8 +41,10 @@ class Checkpoints:
 
         `position` says where the run is in its data, in numbers and texts of your choice; `parts`
         are whatever has a `state_dict`, by name: `model=net, optimizer=sgd`. Raises ValueError for
-        what `resume` would not load, such as NumPy's numbers.
+        what `resume` would not load, such as NumPy's numbers, and OSError if the disk is full.
         """
+        if not isinstance(step, int) or isinstance(step, bool) or step < 0:
+            raise ValueError(f"step is {step!r}: it must be a whole number from 0 on.")
         randomness = _from_all(random_state())
         if _rank() != 0:
             return
@@ -71,6 +79,7 @@ class Checkpoints:
     def latest(self) -> dict | None:
         """The newest checkpoint that can be read, tensors on the CPU; None if there is no file.
 
+        Files that are damaged, or that `save` did not write, are passed over with a warning.
         Raises ValueError if no file can be read, or one was written by another version.
         """
         files = self.files()
@@ -87,12 +96,13 @@ class Checkpoints:
 
     def files(self) -> list[Path]:
         """The checkpoints that there are, the newest last."""
-        return sorted(self.folder.glob("step-*.pt"), key=_step)
+        named = (file for file in self.folder.glob("step-*.pt") if _step(file) is not None)
+        return sorted((file for file in named if file.is_file()), key=_step)
 
 
 def _write(state: dict, file: Path) -> None:
     """Under another name first: what bears the right name is whole and on the disk."""
-    part = file.with_suffix(".part")
+    part = file.with_name(PART)
     try:
         with part.open("wb") as stream:
             torch.save(state, stream)
@@ -104,17 +114,31 @@ def _write(state: dict, file: Path) -> None:
                 "again: make plain numbers, texts, lists, dicts or tensors of it."
             )
         os.replace(part, file)
+    except (OSError, RuntimeError) as error:
+        if (cause := _os_error(error)) is None:
+            raise
+        reason = "disk full" if cause.errno in FULL else cause.strerror or cause
+        text = f"{reason}: this checkpoint was not written, those before it are unharmed"
+        raise OSError(cause.errno, text, str(file)) from cause
     finally:
         part.unlink(missing_ok=True)
 
 
+def _os_error(error: BaseException | None) -> OSError | None:
+    """What the system said: torch.save hides it behind a RuntimeError about positions."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error
+
+
 def _read(file: Path) -> dict | None:
-    """The state in a file; None, and a warning, if it is damaged: cut short or changed."""
+    """The state in a file; None, and a warning, if it is damaged or not from `save`."""
     try:
         with zipfile.ZipFile(file) as archive:  # torch.load would not notice a wrong bit
             if wrong := archive.testzip():
                 raise ValueError(f"wrong checksum of {wrong}")
         state = torch.load(file, map_location="cpu", weights_only=True)
+        _check_is_ours(state)
     except Exception as error:
         log.warning("%s cannot be read: taking the one before it. (%s)", file, error)
         return None
@@ -123,8 +147,19 @@ def _read(file: Path) -> dict | None:
     return state
 
 
-def _step(file: Path) -> int:
-    return int(file.stem.removeprefix("step-"))
+def _check_is_ours(state: object) -> None:
+    """Raise ValueError for what `save` did not write, in this version or another."""
+    number = state.get("format") if isinstance(state, dict) else None
+    if not isinstance(number, int):
+        raise ValueError(f"it holds a {type(state).__name__} that `save` did not write")
+    if number == FORMAT and (missing := FIELDS - state.keys()):
+        raise ValueError(f"it lacks {', '.join(sorted(missing))}: `save` did not write it")
+
+
+def _step(file: Path) -> int | None:
+    """The step that `save` named a file for; None for names that it does not give."""
+    found = re.fullmatch(r"step-([0-9]{8,})\.pt", file.name)
+    return int(found[1]) if found else None
 
 
 def _unwrapped(part: object) -> object:

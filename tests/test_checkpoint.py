@@ -1,9 +1,14 @@
 """Checkpoints: whole or not at all, and a resumed run is the run that was not interrupted."""
 
+import errno
 import logging
 import os
 import random
+import shutil
+import subprocess
+import sys
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from d2lpar import checkpoint, launch
 from d2lpar.checkpoint import Checkpoints
 
+PROJECT = Path(__file__).parents[1]
 N, BATCH = 44, 8  # the last batch of an epoch has four
 
 
@@ -147,6 +153,53 @@ def test_a_damaged_file_is_named_and_the_one_before_it_taken(tmp_path, caplog, d
     assert Run(tmp_path / "run").resume().step == 12  # the damaged one has been overwritten
 
 
+FOREIGN = {
+    "a list": ([1, 2], "it holds a list that `save` did not write"),
+    "a network's state": (nn.Linear(1, 1).state_dict(), "OrderedDict that `save` did not write"),
+    "another trainer's": ({"epoch": 3, "format": "pt"}, "it holds a dict that `save` did not"),
+    "half of ours": ({"format": 1, "step": 8, "position": {}}, "it lacks parts, random"),
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_a_foreign_file_is_named_and_the_one_before_it_taken(tmp_path, caplog, what):
+    Run(tmp_path).to(4, every=4)
+    foreign, wrong = FOREIGN[what]
+    torch.save(foreign, tmp_path / "step-00000008.pt")
+    assert Run(tmp_path).resume().step == 4
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert f"{tmp_path / 'step-00000008.pt'} cannot be read" in record.getMessage()
+    assert wrong in record.getMessage()
+
+
+def test_nothing_but_foreign_files_does_not_start_anew_in_silence(tmp_path):
+    torch.save([1, 2], tmp_path / "step-00000008.pt")
+    with pytest.raises(ValueError, match="None of the 1 checkpoints"):
+        Run(tmp_path).resume()
+
+
+STRANGE = ["step-final.pt", "step-3.pt", "step-000001.5.pt", "step-٠٠٠٠٠٠٠٩.pt", "best.pt"]
+
+
+def test_files_and_folders_of_other_names_are_left_alone(tmp_path, caplog):
+    for name in STRANGE:
+        (tmp_path / name).write_bytes(b"the user's")
+    (tmp_path / "step-00000001.pt").mkdir()
+    run = Run(tmp_path, keep=1).to(4, every=2)
+    assert [file.name for file in run.checkpoints.files()] == ["step-00000004.pt"]
+    assert Run(tmp_path).resume().step == 4
+    assert all((tmp_path / name).read_bytes() == b"the user's" for name in STRANGE)
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("step", [1.5, -1, True, "3", torch.tensor(3)])
+def test_a_step_that_is_no_step_is_refused_by_name(tmp_path, step):
+    with pytest.raises(ValueError, match=r"step is .*: it must be a whole number from 0 on"):
+        Checkpoints(tmp_path / "new").save(step, {})
+    assert not (tmp_path / "new").exists()
+
+
 def test_damaged_files_of_later_steps_push_nothing_out(tmp_path):
     run = Run(tmp_path).to(2, every=1)
     for step in (7, 8):
@@ -182,20 +235,123 @@ def test_a_crash_while_saving_leaves_what_there_was(tmp_path, monkeypatch, where
     run = Run(tmp_path).to(3, every=3)
 
     def full(*_):
-        raise OSError("No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(*{"write": (os, "fsync", full), "replace": (os, "replace", full)}[where])
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match=r"disk full.*step-00000006\.pt"):
         run.to(6, every=3)
     monkeypatch.undo()
     assert os.listdir(tmp_path) == ["step-00000003.pt"]
     assert Run(tmp_path).resume().step == 3
 
 
-def test_what_a_killed_process_leaves_is_not_taken_for_a_checkpoint(tmp_path):
+# Saves a small checkpoint, then some for which there is no room; says how that went.
+FILLS_THE_DISK = """
+import os, resource, signal, sys
+from torch import nn
+from d2lpar.checkpoint import Checkpoints
+
+folder, limit = sys.argv[1], int(sys.argv[2])
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+if limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+checkpoints = Checkpoints(folder)
+checkpoints.save(1, {}, model=nn.Linear(1, 1))
+for inputs in (10_000, 1_008):  # no room for a tensor; for all tensors, but no more
+    try:
+        checkpoints.save(2, {}, model=nn.Linear(inputs, 64))
+    except OSError as error:
+        print(f"errno={error.errno} {error}")
+    print(os.listdir(folder), checkpoints.resume()[0])
+"""
+SMALL_DISK = """
+set -eu
+mount -t tmpfs -o size=256k none "$1"
+"${@:2}"
+"""
+AS_ROOT = ["unshare", "--user", "--map-root-user", "--mount"]
+
+
+def fill_the_disk(folder: Path, limit: int = 0, before: tuple = ()) -> list[str]:
+    code = [sys.executable, "-c", FILLS_THE_DISK, str(folder), str(limit)]
+    done = subprocess.run(
+        [*before, *code], cwd=PROJECT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_full_disk_is_called_that_and_the_older_checkpoint_stays(tmp_path):
+    small = [*AS_ROOT, "bash", "-c", SMALL_DISK, "bash", str(tmp_path)]
+    if shutil.which("unshare") is None or subprocess.run([*small, "true"], check=False).returncode:
+        pytest.skip("this user may not mount a small disk")
+    said = fill_the_disk(tmp_path, before=small)
+    assert len(said) == 4
+    for error, left in zip(said[::2], said[1::2], strict=True):
+        assert error.startswith(f"errno={errno.ENOSPC} [Errno {errno.ENOSPC}] disk full: ")
+        assert f"those before it are unharmed: '{tmp_path / 'step-00000002.pt'}'" in error
+        assert left == "['step-00000001.pt'] 1"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="file-size limits are a POSIX thing")
+def test_a_file_that_may_not_grow_is_an_error_of_the_system(tmp_path):
+    error, left, *_ = fill_the_disk(tmp_path, limit=100_000)
+    assert error.startswith(f"errno={errno.EFBIG} [Errno {errno.EFBIG}] {os.strerror(errno.EFBIG)}")
+    assert left == "['step-00000001.pt'] 1"
+
+
+def test_what_a_killed_process_leaves_is_not_taken_and_goes_with_the_next_save(tmp_path):
     Run(tmp_path).to(3, every=3)
-    (tmp_path / "step-00000006.part").write_bytes(b"half")
-    assert Run(tmp_path).resume().step == 3
+    (tmp_path / checkpoint.PART).write_bytes(b"half")
+    run = Run(tmp_path).resume()
+    assert run.step == 3
+    run.to(5, every=5)
+    assert sorted(os.listdir(tmp_path)) == ["step-00000003.pt", "step-00000005.pt"]
+
+
+# Forks savers and kills each of them in the midst of it; each goes on where the last one was.
+KILLED = """
+import os, random, signal, sys, time
+import torch
+from torch import nn
+from d2lpar.checkpoint import Checkpoints
+
+torch.set_num_threads(1)
+net, chance, reached = nn.Linear(300, 300), random.Random(0), []
+for _ in range(30):
+    saver = os.fork()
+    if not saver:
+        checkpoints = Checkpoints(sys.argv[1])
+        step = (checkpoints.resume(model=net) or (0, {}))[0]
+        while True:
+            step += 1
+            checkpoints.save(step, {}, model=net)
+    while not Checkpoints(sys.argv[1]).files():
+        time.sleep(0.001)
+    time.sleep(chance.uniform(0, 0.02))
+    os.kill(saver, signal.SIGKILL)
+    os.waitpid(saver, 0)
+    reached.append(Checkpoints(sys.argv[1]).resume(model=net)[0])
+print(reached == sorted(reached), reached[-1], *os.listdir(sys.argv[1]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+def test_thirty_kills_during_a_save_lose_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path)],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")  # no warning of a damaged file
+    in_order, last, *left = done.stdout.split()
+    assert in_order == "True"
+    assert f"step-{int(last):08}.pt" in left
+    assert len(left) <= 4  # two to keep, one to come, one half written
 
 
 def test_it_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Fashion-MNIST as tensors: from a folder, the cache, a download or, offline, drawn."""
 
+import contextlib
 import functools
 import gzip
 import logging
@@ -8,6 +9,7 @@ import os
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -18,6 +20,7 @@ REAL, SYNTHETIC = "Fashion-MNIST", "synthetic"
 SPLITS = garments.SPLITS
 CLASSES = len(garments.CLASSES)
 SIDE = garments.SIDE
+PIECE_BYTES = 1 << 20
 
 COPY_AGAIN = "Copy the file again, or name no folder to have Fashion-MNIST downloaded."
 PUT_THERE = "Put the four Fashion-MNIST files there, or name another folder (D2LPAR_DATA or root)."
@@ -209,28 +212,47 @@ def _read_idx(file: Path, *item: int) -> np.ndarray:
     unsigned bytes, the number of dimensions, each of them in four bytes, the most significant
     first, and the data.
     """
-    raw = _gunzip(file) if file.suffix == ".gz" else file.read_bytes()
+    with _unpacked(file) as stream:
+        start = 4 * (2 + len(item))
+        n = _read_sizes(stream.read(start), file, item)
+        data = _read_at_most(stream, n * math.prod(item) + 1)  # one more shows that there is more
+    if len(data) != n * math.prod(item):
+        size, read = start + n * math.prod(item), start + len(data)
+        expected = f"{size:,} bytes (as its header says)"
+        raise DataError(file, expected=expected, found=f"{read:,}" + " or more" * (read > size))
+    return np.frombuffer(data, np.uint8).reshape(n, *item)
+
+
+def _read_sizes(header: bytes, file: Path, item: tuple[int, ...]) -> int:
+    """The number of items, from a header that must be right for `item`."""
     magic, start = bytes((0, 0, 8, 1 + len(item))), 4 * (2 + len(item))
-    if raw[:4] != magic:
-        found = f"0x{raw[:4].hex()}" if raw else "an empty file"
+    if header[:4] != magic:
+        found = f"0x{header[:4].hex()}" if header else "an empty file"
         raise DataError(file, expected=f"the IDX magic number 0x{magic.hex()}", found=found)
-    if len(raw) < start:
-        raise DataError(file, expected=f"a header of {start} bytes", found=f"{len(raw)} bytes")
-    n, *dims = (int.from_bytes(raw[at : at + 4]) for at in range(4, start, 4))
+    if len(header) < start:
+        found = f"{len(header)} bytes"
+        raise DataError(file, expected=f"a header of {start} bytes", found=found)
+    n, *dims = (int.from_bytes(header[at : at + 4]) for at in range(4, start, 4))
     if n == 0 or dims != list(item):
         expected = "at least one item" + (" of {} x {} pixels".format(*item) if item else "")
         raise DataError(file, expected=expected, found=" x ".join(map(str, (n, *dims))))
-    size = start + n * math.prod(item)
-    if len(raw) != size:
-        expected = f"{size:,} bytes (as its header says)"
-        raise DataError(file, expected=expected, found=f"{len(raw):,}")
-    return np.frombuffer(bytearray(raw), np.uint8, offset=start).reshape(n, *item)
+    return n
 
 
-def _gunzip(file: Path) -> bytes:
-    raw = file.read_bytes()
+def _read_at_most(stream: BinaryIO, nbytes: int) -> bytearray:
+    """The next `nbytes`, or what there is; in pieces, for a header may promise terabytes."""
+    data = bytearray()
+    while piece := stream.read(min(PIECE_BYTES, nbytes - len(data))):
+        data += piece
+    return data
+
+
+@contextlib.contextmanager
+def _unpacked(file: Path) -> Iterator[BinaryIO]:
+    """The file's bytes, unpacked while they are read if its name says that it is gzipped."""
     try:
-        return gzip.decompress(raw)
+        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
+            yield stream
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        found = f"{len(raw):,} bytes that do not unpack ({error})"
+        found = f"{file.stat().st_size:,} bytes that do not unpack ({error})"
         raise DataError(file, expected="a whole gzip file", found=found) from error

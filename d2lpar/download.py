@@ -1,11 +1,15 @@
 """Downloading Fashion-MNIST into a cache: from one of several mirrors, whole or not at all."""
 
+import contextlib
 import functools
 import hashlib
 import logging
+import os
+import shutil
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 # Names and MD5 sums as in torchvision.datasets.FashionMNIST; each split has images, then labels.
@@ -60,21 +64,30 @@ def fill(cache: Path, mirrors: tuple[str, ...]) -> str:
 
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with FileLock(cache / ".lock"):  # a second process waits, then finds the files
-            answering = _answering(mirrors)
+        with FileLock(cache / ".lock"), _unfinished(cache) as parts:
+            answering = _answering(mirrors)  # a second process waits, then finds the files
             for name, md5 in _gzipped().items():
-                _fetch(name, md5, cache, answering)
+                if not _has_md5(cache / name, md5):
+                    _fetch(name, md5, parts, answering)
+                    os.replace(parts / name, cache / name)
     except OSError as error:  # no network, no permission, no space: the stand-in serves
         return str(error)
     return ""
 
 
-def _fetch(name: str, md5: str, cache: Path, mirrors: list[str]) -> None:
-    """Get one file from the first mirror that has it whole, unless it is there already.
+@contextlib.contextmanager
+def _unfinished(cache: Path) -> Iterator[Path]:
+    """A folder for what is on its way; without what a killed process left there."""
+    parts = cache / "unfinished"
+    shutil.rmtree(parts, ignore_errors=True)
+    try:
+        yield parts
+    finally:
+        shutil.rmtree(parts, ignore_errors=True)
 
-    pooch writes to a temporary file beside the target and renames it once its checksum is right,
-    so that no half a file ever bears the name.
-    """
+
+def _fetch(name: str, md5: str, folder: Path, mirrors: list[str]) -> None:
+    """Get one file from the first mirror that has it whole."""
     import pooch
 
     pooch.get_logger().setLevel(logging.WARNING)
@@ -87,7 +100,7 @@ def _fetch(name: str, md5: str, cache: Path, mirrors: list[str]) -> None:
             headers={"Accept-Encoding": "identity"},  # the sums are those of the gzipped files
         )
         try:
-            pooch.retrieve(mirror + name, f"md5:{md5}", fname=name, path=cache, downloader=get)
+            pooch.retrieve(mirror + name, f"md5:{md5}", fname=name, path=folder, downloader=get)
             return
         except (OSError, ValueError) as error:  # ValueError is a wrong checksum
             problems.append(f"{mirror}: {error}")

@@ -11,6 +11,9 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
+import zlib
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -178,6 +181,44 @@ def test_a_damaged_gzip_file_is_an_error_that_names_it(folder, spoil):
     with pytest.raises(DataError, match="gzip") as error:
         fashion_mnist(4, root=folder)
     assert error.value.file == file
+
+
+ZEROS = 1 << 20
+
+
+def endless(start: bytes, pieces: int = 512) -> bytes:
+    """A gzip file that begins with `start`, goes on with `pieces` MiB of zeros, and never ends."""
+    pack = zlib.compressobj(wbits=31)
+    head = pack.compress(start) + pack.flush(zlib.Z_FULL_FLUSH)
+    return head + (pack.compress(bytes(ZEROS)) + pack.flush(zlib.Z_FULL_FLUSH)) * pieces
+
+
+@pytest.mark.parametrize("name", [IMAGES, LABELS])
+def test_no_more_is_unpacked_than_the_header_says(folder, arrays, name):
+    raw = idx(arrays[name])
+    file = folder / f"{name}.gz"
+    file.write_bytes(endless(raw))
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError) as error:
+            fashion_mnist(4, root=folder)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert error.value.file == file
+    assert f"{len(raw):,} bytes" in error.value.expected
+    assert error.value.found == f"{len(raw) + 1:,} or more"
+    assert most < 4 * ZEROS  # of 512
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_header_that_promises_terabytes_costs_none(folder, arrays, suffix):
+    raw = idx(arrays[IMAGES])
+    (folder / f"{IMAGES}.gz").unlink()
+    lies = raw[:4] + b"\xff" * 4 + raw[8:]
+    (folder / f"{IMAGES}{suffix}").write_bytes(gzip.compress(lies) if suffix else lies)
+    with pytest.raises(DataError, match=r"expected 3,367,254,359,296 bytes .*, found 18,048\."):
+        fashion_mnist(4, root=folder)
 
 
 def test_a_missing_file_is_an_error_and_never_a_stand_in(folder, monkeypatch):
@@ -412,9 +453,9 @@ def load() -> tuple[Batches, Batches]:
 
 
 def cached(tmp_path: Path) -> dict[str, bytes]:
-    """What lies in the cache besides the lock."""
-    cache = tmp_path / "cache"
-    return {file.name: file.read_bytes() for file in cache.iterdir() if file.name != ".lock"}
+    """What lies in the cache and below it, besides the lock."""
+    files = (file for file in (tmp_path / "cache").rglob("*") if file.is_file())
+    return {file.name: file.read_bytes() for file in files if file.name != ".lock"}
 
 
 def test_a_download_fills_the_cache_once(mirror, arrays, tmp_path, monkeypatch):
@@ -566,12 +607,16 @@ def child(mirror: Mirror, tmp_path: Path, behaviour: str, limit: int = 0) -> sub
     return python(CHILD, json.dumps(order))
 
 
+def until(happened: Callable[[], object], otherwise: str) -> None:
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.02)
+
+
 def await_request(mirror: Mirror) -> None:
     """Return when somebody has begun to download."""
-    deadline = time.monotonic() + 60
-    while not mirror.asked:
-        assert time.monotonic() < deadline, "the child never came to ask"
-        time.sleep(0.02)
+    until(lambda: mirror.asked, "the child never came to ask")
 
 
 def test_two_processes_at_once_share_one_download(mirror, tmp_path):
@@ -607,4 +652,18 @@ def test_a_process_killed_midway_leaves_nothing_that_is_used(mirror, tmp_path, m
     assert not set(cached(tmp_path)) & set(mirror.files)
     use(monkeypatch, mirror, "good")
     assert load()[0].source == "Fashion-MNIST"
-    assert {name: cached(tmp_path)[name] for name in mirror.files} == mirror.files
+    assert cached(tmp_path) == mirror.files  # and nothing of what was killed
+
+
+def test_what_killed_processes_leave_goes_even_without_a_network(mirror, tmp_path, monkeypatch):
+    for _ in range(2):
+        mirror.asked.clear()
+        process = child(mirror, tmp_path, "stuck")
+        await_request(mirror)
+        until(lambda: cached(tmp_path), "the child never began to write")
+        process.kill()
+        with process:
+            process.communicate()
+        assert len(cached(tmp_path)) == 1  # half a file, and not those of all processes so far
+    assert load()[0].source == "synthetic"
+    assert cached(tmp_path) == {}

@@ -8,6 +8,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from .printing import say
+
 Command = Callable[[list[str]], int | None]  # takes what follows its name; None counts as 0
 
 USER_ERROR = 2
@@ -47,7 +49,7 @@ def _doctor(arguments: list[str]) -> None:
     _parser("doctor").parse_args(arguments)
     from .diagnosis import doctor
 
-    print(doctor())
+    say(doctor())
 
 
 def _calibrate(arguments: list[str]) -> None:
@@ -61,8 +63,8 @@ def _calibrate(arguments: list[str]) -> None:
     parser.add_argument("--output", metavar="FILE", help="default: where 'this machine' is found")
     options = parser.parse_args(arguments)
     found = calibration.calibrate(budget_s=options.seconds, device=options.device)
-    print(found)
-    print(f"\nsaved as {found.save(options.output)}")
+    say(found)
+    say(f"\nsaved as {found.save(options.output)}")
 
 
 def _machines(arguments: list[str]) -> None:
@@ -73,11 +75,11 @@ def _machines(arguments: list[str]) -> None:
     parser.add_argument("name", nargs="?", help="a machine or a file: show it with its sources")
     name = parser.parse_args(arguments).name
     if name is not None:
-        print("\n".join(report.machine_lines(machines.machine(name))))
+        say("\n".join(report.machine_lines(machines.machine(name))))
         return
-    print("\n".join(report.catalogue_lines(machines.CATALOGUE.values())))
-    print(f"\nFewer accelerators: 1x-k80. Clusters: {named.EXAMPLE_CLUSTER}; networks are")
-    print(f"{', '.join(machines.NETWORKS)}.")
+    say("\n".join(report.catalogue_lines(machines.CATALOGUE.values())))
+    say(f"\nFewer accelerators: 1x-k80. Clusters: {named.EXAMPLE_CLUSTER}; networks are")
+    say(f"{', '.join(machines.NETWORKS)}.")
 
 
 # What a command does, and its function or a module whose `main(arguments)` it is.

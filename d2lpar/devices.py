@@ -7,6 +7,7 @@ import os
 import torch
 
 from . import machines
+from .printing import say
 from .visible import Variable
 
 VIRTUAL, REAL = "virtual", "real"
@@ -58,7 +59,7 @@ def devices(
         chosen = _virtual(n, machine, found)
         text = _describe_virtual(n)
     if verbose:
-        print(f"{', '.join(map(str, chosen))}  ·  {text}")
+        say(f"{', '.join(map(str, chosen))}  ·  {text}")
     return chosen
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
+from .printing import say
+
 SIMULATED, MEASURED = "simulated", "measured"
 
 Devices = torch.device | str | Iterable[torch.device | str] | None
@@ -113,7 +115,7 @@ class Benchmark:
     def __exit__(self, kind: type | None, *_: object) -> None:
         if kind is None:
             self.seconds = self._timer.stop()
-            print(f"{self.name}: {self.seconds:.4f} s ({clock_name(self.devices)})")
+            say(f"{self.name}: {self.seconds:.4f} s ({clock_name(self.devices)})")
 
 
 @dataclass(frozen=True)

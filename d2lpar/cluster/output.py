@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ..printing import printable
 from . import texts
 
 _OVERWRITTEN = re.compile(r"[^\n]*\r(?!\n)")  # of a progress bar only the last state stays
@@ -39,7 +40,7 @@ def show(outputs: Iterable[Output]) -> None:
     ):
         text = "".join(_headed(rank, "".join(pieces)) for rank, pieces in parts)
         if text:
-            stream.write(text)
+            stream.write(printable(text, stream))
             stream.flush()
 
 

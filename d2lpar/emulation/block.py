@@ -10,6 +10,7 @@ import torch
 
 from .. import machines, simulation
 from ..devices import devices
+from ..printing import say
 from ..vgpu import _torch
 from ..vgpu.runtime import Runtime, returning, running, runtime
 from . import (
@@ -80,7 +81,7 @@ def emulate_cuda(
         stack.enter_context(starting.unstarted())
         stack.enter_context(_patched(n))
         if verbose:
-            print(_describe(rt))
+            say(_describe(rt))
         try:
             yield [cuda(i) for i in range(starting.device_count())]
         except Exception as error:

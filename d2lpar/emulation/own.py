@@ -11,6 +11,7 @@ from typing import TypeVar
 import torch
 
 from .. import simulation, timing
+from ..printing import say
 from ..timeline import Timeline
 from ..vgpu import hazards, runtime, streams, syncs
 from . import starting
@@ -63,7 +64,7 @@ def _devices(n: int = 1, *, verbose: bool = True, **options: object) -> list[tor
     chosen = [cuda(i) for i in range(number(n - 1) + 1)]
     if verbose:
         machine = runtime.runtime().machine.name
-        print(f"{', '.join(map(str, chosen))}  ·  {n} emulated, time simulated on {machine}")
+        say(f"{', '.join(map(str, chosen))}  ·  {n} emulated, time simulated on {machine}")
     return chosen
 
 

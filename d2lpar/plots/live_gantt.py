@@ -10,6 +10,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 from PIL import Image
 
+from ..printing import say
 from . import texts
 from .gantt_chart import (
     MANY_BARS,
@@ -91,7 +92,7 @@ class LiveGantt:
         with drawing:
             picture = gantt(self._timeline, **{**options, **self._chart})
             if self._screen is None:
-                print(picture.alt, flush=True)
+                say(picture.alt, flush=True)
             else:
                 self._screen.finish(picture)
 

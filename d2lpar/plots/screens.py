@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.transforms import Bbox, TransformedBbox
 from PIL import Image
 
+from ..printing import printable, say
 from . import texts
 from .chart import Chart
 from .picture import Picture, Place, drawing, encoded
@@ -120,7 +121,7 @@ class TextProgress:
         self._bar = None
         header = texts.joined(chart.title, chart.note)
         if header:
-            print(header, flush=True)
+            say(header, flush=True)
         if sys.stdout.isatty():
             from tqdm import tqdm
 
@@ -135,10 +136,10 @@ class TextProgress:
             return
         self._shown = text
         if self._bar is None:
-            print(text, flush=True)
+            say(text, flush=True)
         else:
             self._bar.n = max(self._chart.last_x(), 0)
-            self._bar.set_description_str(text)
+            self._bar.set_description_str(printable(text, sys.stdout))
 
     def finish(self) -> None:
         self.draw()

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from ..printing import say
 from .rows import PUBLISHED, Row, RowError, read_rows
 from .runner import validate
 
@@ -23,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     except (RowError, OSError, ModuleNotFoundError) as error:
         print(f"d2lpar validate: {error}", file=sys.stderr)
         return 2
-    print(report.text())
+    say(report.text())
     return 0 if report.holds else 1
 
 

@@ -1,0 +1,23 @@
+"""Printing where the encoding lacks characters of ours, as that of the locale C does."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+PLAIN = str.maketrans({"µ": "u", "×": "x", "·": "-", "±": "+-", "…": "...", "✓": "+", "✗": "x"})
+
+
+def say(text: object, *, flush: bool = False) -> None:
+    """Print on stdout, whatever characters it has."""
+    print(printable(str(text), sys.stdout), flush=flush)
+
+
+def printable(text: str, stream: TextIO | None) -> str:
+    """The text as it is, or in characters that the stream can encode."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        text.encode(encoding, getattr(stream, "errors", None) or "strict")
+    except UnicodeEncodeError:
+        return text.translate(PLAIN).encode(encoding, "backslashreplace").decode(encoding)
+    return text

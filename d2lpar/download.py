@@ -64,8 +64,9 @@ def fill(cache: Path, mirrors: tuple[str, ...]) -> str:
 
     try:
         cache.mkdir(parents=True, exist_ok=True)
+        # A second process waits for the lock, then finds the files.
         with FileLock(cache / ".lock"), _unfinished(cache) as parts:
-            answering = _answering(mirrors)  # a second process waits, then finds the files
+            answering = _answering(mirrors)
             for name, md5 in _gzipped().items():
                 if not _has_md5(cache / name, md5):
                     _fetch(name, md5, parts, answering)

@@ -568,6 +568,7 @@ from d2lpar import data, download
 files, mirrors, cache, limit = json.loads(sys.argv[1])
 download.FILES, download.MIRRORS = files, tuple(mirrors)
 download.cache_folder = lambda: Path(cache)
+download.CONNECT_S = download.READ_S = 60  # on a busy machine another child imports for long
 if limit:
     import resource, signal
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -593,7 +593,7 @@ def python(code: str, *arguments: str) -> subprocess.Popen:
 
 def finish(process: subprocess.Popen) -> subprocess.CompletedProcess:
     with process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     return subprocess.CompletedProcess(process.args, 0, out, err)
 
@@ -609,7 +609,7 @@ def child(mirror: Mirror, tmp_path: Path, behaviour: str, limit: int = 0) -> sub
 
 
 def until(happened: Callable[[], object], otherwise: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not happened():
         assert time.monotonic() < deadline, otherwise
         time.sleep(0.02)

@@ -95,9 +95,12 @@ bench: setup  ## Measure this machine; prints tables with ratios
 
 lock: setup  ## Upgrade requirements.lock to the newest releases
 	@UV_CUSTOM_COMPILE_COMMAND="make lock" $(python) -m uv pip compile --quiet --upgrade --universal \
-		--python-version 3.11 --no-emit-index-url --override requirements-overrides.txt \
-		--output-file requirements.lock requirements.in
+		--python-version 3.11 --generate-hashes --no-emit-index-url \
+		--override requirements-overrides.txt --output-file requirements.lock requirements.in
 
 clean:  ## Remove all that make made: .venv, build, caches
-	rm -rf .venv .venv.lock build .pytest_cache .ruff_cache .hypothesis *.egg-info
+	@# First another name: half of a .venv could be taken for one of the user's own.
+	[ ! -d .venv ] || mv .venv .venv.old-d2lpar-$$$$
+	rm -rf .venv.old-d2lpar-* .venv.unfinished .venv.lock
+	rm -rf build .pytest_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,38 +1,58 @@
 """Makes `.venv` from `requirements.lock`, given nothing but python3; the Makefile calls it first.
 
 Fast when there is nothing to do, safe to interrupt and to call twice at once, and at home in a
-clone that was moved. Written for Python 3.6, so that an old one gets an answer and no SyntaxError.
+clone that was moved. It installs into `.venv` and nowhere else, and deletes only what it made.
+Written for Python 3.6, so that an old one gets an answer and no SyntaxError.
 """
 
 import contextlib
+import glob
 import hashlib
 import importlib.util
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 OLDEST, NEWEST = (3, 11), (3, 14)  # what requirements.lock was tried with
 LOCK = "requirements.lock"
 VENV = ".venv"
 PYTHON = os.path.join(VENV, "bin", "python")
-# Absent: somebody's own environment. Empty: ours, and not finished. Else: what it was made from.
+# What the environment was made from, and for whom; without it, .venv is the user's own.
 STAMP = os.path.join(VENV, "d2lpar.json")
+NEW_STAMP = STAMP + ".new"
+# Exists while .venv is being changed; outside, where nothing that happens to .venv removes it.
+UNFINISHED = VENV + ".unfinished"
+DISCARDED = VENV + ".old-d2lpar-"
 CUDA_WHEEL = re.compile(r"(nvidia-|cuda-|triton\b)")
 TORCH_WHEEL = re.compile(r"torch(vision)?\b")
+ASK_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
+ASK_VERSION_HERE = """
+import os, sys
+if sys.prefix != sys.base_prefix and os.path.samefile(sys.prefix, '.venv'):
+    print('%d.%d' % sys.version_info[:2])
+"""
+# With one of these even the pip of .venv installs into another place.
+REDIRECTIONS = {"PIP_PREFIX", "PIP_PYTHON", "PIP_ROOT", "PIP_TARGET", "PIP_USER"}
 
 WRONG_PYTHON = """\
 {python} is Python {version}; the course needs {oldest} to {newest}.
 Install one of these and call make again, with PYTHON=/path/to/python3 if it is not on PATH."""
 NO_ENSUREPIP = """\
-{python} cannot make virtual environments: its module ensurepip is missing.
+{python} cannot give an environment its pip: the module ensurepip is missing.
 On Debian and Ubuntu the package python3-venv has it: sudo apt install python3-venv"""
 ON_WINDOWS = "On Windows use conda instead of make: conda env create -f environment.yml"
 WRONG_TORCH = "TORCH={torch}: the choices are TORCH=cpu, or none for the default build"
-FAILED = "\nSetting up stopped at: {command}\nCall make again to start over."
+NOT_OURS = """\
+.venv bears no mark of make, so it is left as it is; but it cannot be used: {reason}.
+Delete it or move it away, and call make again."""
+NO_VENV = "its bin/python does not install into it (pyvenv.cfg may be missing)"
+FAILED = "\nSetting up stopped: {reason}\nCall make again to start over."
 
 
 def dotted(version):
@@ -60,29 +80,43 @@ def require_python():
 
 def version_of(python):
     """'3.12' for an interpreter that runs, None for one that does not."""
-    ask = [python, "-I", "-S", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+    return answer(python, "-I", "-S", "-c", ASK_VERSION)
+
+
+def version_here():
+    """The version of .venv's Python; None also where it would install into another place.
+
+    Without pyvenv.cfg it takes itself for the Python that it was made from, and that is the user's.
+    """
+    has_config = os.path.isfile(os.path.join(VENV, "pyvenv.cfg"))
+    return answer(PYTHON, "-c", ASK_VERSION_HERE) if has_config else None
+
+
+def answer(*command):
     try:
-        answer = subprocess.check_output(ask, stderr=subprocess.DEVNULL)
+        printed = subprocess.check_output(command, stderr=subprocess.DEVNULL)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return answer.decode().strip()
+    return printed.decode().strip() or None
 
 
 @contextlib.contextmanager
 def one_at_a_time():
+    """Waits for other calls, and for what a killed one started: `run` passes the lock on."""
     import fcntl  # not on Windows, where nobody gets this far
 
     with open(VENV + ".lock", "w") as lock:
+        os.set_inheritable(lock.fileno(), True)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            print("Another make is setting up; waiting for it.", flush=True)
+            print("Another make is setting up, or ending; waiting for it.", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def read_stamp():
-    """None for an environment that is not ours, {} for one that was not finished."""
+    """None for an environment that was never touched by us, {} for one that cannot be used."""
     try:
         with open(STAMP) as stamp:
             return json.loads(stamp.read() or "{}")
@@ -93,8 +127,14 @@ def read_stamp():
 
 
 def write_stamp(content):
-    with open(STAMP, "w") as stamp:
-        stamp.write(json.dumps(content) if content else "")
+    with open(NEW_STAMP, "w") as stamp:
+        json.dump(content, stamp)
+    os.replace(NEW_STAMP, STAMP)
+
+
+def is_vacant():
+    """Whether nothing is in .venv, but for a stamp that was not finished."""
+    return not os.path.isdir(VENV) or set(os.listdir(VENV)) <= {os.path.basename(NEW_STAMP)}
 
 
 def digest(*paths):
@@ -107,93 +147,158 @@ def digest(*paths):
 
 def wanted_stamp(done, torch):
     """What the environment should be; what nobody chose now stays as it was chosen before."""
-    python = None if os.environ.get("PYTHON") else version_of(PYTHON)
+    python = None if os.environ.get("PYTHON") else version_here()
     return {
         "root": os.getcwd(),
         "inputs": digest(LOCK, "pyproject.toml"),
         "python": python or dotted(sys.version_info[:2]),
         "torch": torch_choice(done, torch),
+        "users_own": not is_vacant() if done is None else done.get("users_own", False),
     }
 
 
 def torch_choice(done, asked):
     """'default', 'cpu', or 'kept' for TORCH=cpu in an environment that brought its own torch."""
     before = (done or {}).get("torch", "default")
-    if asked == "cpu" and (before == "kept" or (done is None and has_torch())):
+    if asked == "cpu" and (before == "kept" or (done is None and has("torch"))):
         return "kept"
     return asked or before
 
 
+def is_finished(done, wanted):
+    return done == wanted and not os.path.exists(UNFINISHED) and version_here() == wanted["python"]
+
+
 def is_spoiled(done, wanted):
-    """Whether our own environment must go: unfinished, or made for another Python or torch."""
-    return done is not None and any(done.get(key) != wanted[key] for key in ("python", "torch"))
+    """Whether an environment of ours must go: unfinished, broken, or made for another purpose."""
+    if done is None or wanted["users_own"]:
+        return False
+    differs = any(done.get(key) != wanted[key] for key in ("python", "torch"))
+    return differs or os.path.exists(UNFINISHED) or version_here() is None
+
+
+def require_usable(done, wanted):
+    """Ends with an explanation where an environment of the user's own cannot be completed."""
+    version = version_here()
+    if version is None:
+        reason = NO_VENV
+    elif version not in ["3.%d" % minor for minor in range(OLDEST[1], NEWEST[1] + 1)]:
+        reason = "its Python is %s; %s to %s will do" % (version, dotted(OLDEST), dotted(NEWEST))
+    elif version != wanted["python"]:
+        reason = "its Python is %s, not %s" % (version, wanted["python"])
+    elif done and done["torch"] != wanted["torch"]:
+        reason = "its torch is the %s build, not %s" % (done["torch"], wanted["torch"])
+    else:
+        return
+    sys.exit(NOT_OURS.format(reason=reason))
+
+
+def locked():
+    """The requirements of the lock, each with its hashes and comments."""
+    with open(LOCK) as lock:
+        return re.split(r"^(?=\w)", lock.read(), flags=re.MULTILINE)[1:]
 
 
 def requirements(torch):
-    """The lines of the lock to install."""
-    with open(LOCK) as lock:
-        lines = lock.readlines()
+    """What of the lock to install."""
+    wheels = locked()
     if torch != "default":
-        lines = [line for line in lines if not CUDA_WHEEL.match(line)]
-    if torch == "kept" and has_torch():
-        lines = [line for line in lines if not TORCH_WHEEL.match(line)]
-    return "".join(lines)
+        wheels = [wheel for wheel in wheels if not CUDA_WHEEL.match(wheel)]
+        # The small build is of the same version, but not of the same hash.
+        wheels = [unhashed(wheel) if TORCH_WHEEL.match(wheel) else wheel for wheel in wheels]
+    if torch == "kept" and has("torch"):
+        wheels = [wheel for wheel in wheels if not TORCH_WHEEL.match(wheel)]
+    return "".join(wheels)
 
 
-def has_torch():
-    ask = "import importlib.util, sys; sys.exit(not importlib.util.find_spec('torch'))"
-    return os.path.exists(PYTHON) and subprocess.call([PYTHON, "-c", ask]) == 0
+def unhashed(wheel):
+    return wheel.partition(" \\\n")[0] + "\n"
 
 
 def pin(name):
-    with open(LOCK) as lock:
-        return re.search(r"^%s==\S+" % name, lock.read(), re.MULTILINE).group()
+    return next(wheel for wheel in locked() if wheel.startswith(name + "=="))
+
+
+def has(module):
+    """Whether .venv's Python finds a module."""
+    ask = "import importlib.util, sys; sys.exit(not importlib.util.find_spec(%r))" % module
+    return os.path.exists(PYTHON) and subprocess.call([PYTHON, "-c", ask]) == 0
 
 
 def run(*command, **options):
-    options.setdefault("env", dict(os.environ, UV_PYTHON_DOWNLOADS="never"))
-    subprocess.run(command, check=True, universal_newlines=True, **options)
+    """Runs a command, which holds our lock, too: if we are killed, the next call waits for it."""
+    env = {name: value for name, value in os.environ.items() if name not in REDIRECTIONS}
+    env["UV_PYTHON_DOWNLOADS"] = "never"
+    options.update(check=True, universal_newlines=True, env=env, close_fds=False)
+    subprocess.run(command, **options)
 
 
-def uv(*arguments, **options):
-    run(PYTHON, "-m", "uv", *arguments, **options)
+def in_venv(module, *arguments, **options):
+    """Runs pip or the like, once it is proved that it installs into .venv."""
+    if version_here() is None:
+        sys.exit(FAILED.format(reason=".venv is broken, " + NO_VENV))
+    run(PYTHON, "-m", module, *arguments, **options)
 
 
-def build(torch):
+def discard():
+    """Takes .venv away in one step: half of one could pass for another's, or for the user's."""
+    if os.path.lexists(VENV):
+        os.rename(VENV, os.path.join(tempfile.mkdtemp(prefix=DISCARDED, dir="."), "venv"))
+
+
+def sweep():
+    """Deletes what was taken away; what an interruption leaves of it, a later call deletes."""
+    for folder in glob.glob(DISCARDED + "*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def build(torch, is_repair):
     """Makes the environment, or completes the one that is there."""
     is_new = not os.path.exists(PYTHON)
-    if is_new:
-        if not importlib.util.find_spec("ensurepip"):
-            sys.exit(NO_ENSUREPIP.format(python=sys.executable))
-        os.makedirs(VENV, exist_ok=True)
-        write_stamp(None)
-        run(sys.executable, "-m", "venv", VENV)
+    if is_new:  # with the Python behind the one that runs us, which may have been .venv's
+        run(getattr(sys, "_base_executable", sys.executable), "-m", "venv", VENV)
+    elif not has("pip"):
+        if not has("ensurepip"):
+            sys.exit(NO_ENSUREPIP.format(python=PYTHON))
+        in_venv("ensurepip")
+    hashed = ["--no-deps", "--require-hashes"]
     quiet = ["--quiet", "--disable-pip-version-check"]
-    run(PYTHON, "-m", "pip", "install", *quiet, pin("uv"))
+    in_venv("pip", "install", *quiet, *hashed, "--requirement", "/dev/stdin", input=pin("uv"))
     if is_new:  # the commands in .venv/bin survive a move of the clone, and spaces in its path
-        uv("venv", "--quiet", "--relocatable", "--allow-existing", "--python", PYTHON, VENV)
+        options = ["--quiet", "--relocatable", "--allow-existing"]
+        in_venv("uv", "venv", *options, "--python", PYTHON, VENV)
 
     install = ["pip", "install", "--python", PYTHON, "--no-deps"]
-    backend = ["--torch-backend", "cpu"] if torch != "default" else []  # untested
+    # uv checks each hash that it is given; where no torch is another's, it also misses none.
+    origin = ["--require-hashes"] if torch == "default" else ["--torch-backend", "cpu"]  # untested
     # On two slow cores compiling takes 16 s, and the first import of d2l then 6 s instead of 12.
-    options = ["--compile-bytecode", *backend, "--requirement", "-"]
-    uv(*install, *options, input=requirements(torch))
-    uv(*install, "--quiet", "--no-build-isolation", "--editable", ".")
+    options = ["--compile-bytecode", *origin, "--requirement", "-"]
+    repair = ["--reinstall"] if is_repair else []
+    in_venv("uv", *install, *options, *repair, input=requirements(torch))
+    in_venv("uv", *install, "--quiet", "--no-build-isolation", "--editable", ".")
 
 
 def set_up(torch):
     done = read_stamp()
     wanted = wanted_stamp(done, torch)
-    if done == wanted and version_of(PYTHON) == wanted["python"]:
+    if is_finished(done, wanted):
         return
     start_s = time.time()
+    is_replaced = is_spoiled(done, wanted)
+    is_repair = wanted["users_own"] and os.path.exists(UNFINISHED)
+    if wanted["users_own"]:
+        require_usable(done, wanted)
+    elif (is_replaced or is_vacant()) and not importlib.util.find_spec("ensurepip"):
+        sys.exit(NO_ENSUREPIP.format(python=sys.executable))
     print("Setting up .venv; the first time downloads up to 3 GB.", flush=True)
-    if is_spoiled(done, wanted):
-        shutil.rmtree(VENV)
-    elif done is not None:
-        write_stamp(None)
-    build(wanted["torch"])
+    open(UNFINISHED, "w").close()
+    if is_replaced:
+        discard()
+    os.makedirs(VENV, exist_ok=True)
     write_stamp(wanted)
+    sweep()
+    build(wanted["torch"], is_repair)
+    os.remove(UNFINISHED)
     print("Set up in %.0f s." % (time.time() - start_s), flush=True)
 
 
@@ -205,13 +310,18 @@ def main():
         sys.exit(WRONG_TORCH.format(torch=torch))
     require_python()
     os.chdir(os.path.dirname(os.path.abspath(__file__)))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with one_at_a_time():
-            set_up(torch)
+        done = read_stamp()
+        if not is_finished(done, wanted_stamp(done, torch)):  # else not a file is written
+            with one_at_a_time():
+                set_up(torch)
     except subprocess.CalledProcessError as error:
-        sys.exit(FAILED.format(command=" ".join(error.cmd)))
+        sys.exit(FAILED.format(reason=" ".join(error.cmd) + " failed"))
+    except OSError as error:
+        sys.exit(FAILED.format(reason=error))
     except KeyboardInterrupt:
-        sys.exit(FAILED.format(command="Ctrl-C"))
+        sys.exit(FAILED.format(reason="interrupted"))
 
 
 if __name__ == "__main__":

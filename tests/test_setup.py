@@ -50,6 +50,12 @@ def test_the_lock_pins_all_that_the_course_asks_for():
     assert set(asked) <= set(pinned)
 
 
+def test_every_requirement_of_the_lock_has_hashes():
+    blocks = re.split(r"^(?=\w)", (ROOT / "requirements.lock").read_text(), flags=re.MULTILINE)
+    assert len(blocks) > 100
+    assert [block for block in blocks[1:] if "--hash=sha256:" not in block] == []
+
+
 @pytest.mark.parametrize("name", ["requirements.lock", "environment.yml", "Makefile", ".ci/run"])
 def test_no_file_names_a_registry_or_a_path_of_one_machine(name):
     assert not re.search(r"https?:|file:|/(home|root|tmp)/", (ROOT / name).read_text())
@@ -97,27 +103,36 @@ def test_a_suitable_python_on_the_path_takes_over(tmp_path, monkeypatch):
 def test_a_missing_ensurepip_names_the_package(clone, monkeypatch):
     monkeypatch.setattr(setup_env.importlib.util, "find_spec", {}.get)
     with pytest.raises(SystemExit, match="python3-venv"):
-        setup_env.build("default")
+        setup_env.set_up("")
     assert not (clone / ".venv").exists()
 
 
-def test_the_stamp_tells_ours_finished_and_unfinished_from_somebody_elses(clone):
+def test_the_stamp_tells_an_environment_of_ours_from_the_users_own(clone):
     assert setup_env.read_stamp() is None
+    assert not setup_env.wanted_stamp(None, "")["users_own"]  # there is none
     (clone / ".venv").mkdir()
-    setup_env.write_stamp(None)
-    assert setup_env.read_stamp() == {}
+    (clone / ".venv" / "pyvenv.cfg").touch()
+    assert setup_env.wanted_stamp(None, "")["users_own"]
     setup_env.write_stamp({"python": "3.12"})
     assert setup_env.read_stamp() == {"python": "3.12"}
+    assert not setup_env.wanted_stamp({"python": "3.12"}, "")["users_own"]
+    (clone / ".venv" / "d2lpar.json").write_text("")
+    assert setup_env.read_stamp() == {}
 
 
-def test_only_an_environment_that_cannot_be_completed_is_thrown_away(clone):
+def test_only_an_environment_that_cannot_be_completed_is_thrown_away(clone, monkeypatch):
     wanted = setup_env.wanted_stamp(None, "")
-    assert not setup_env.is_spoiled(None, wanted)  # somebody else's
+    monkeypatch.setattr(setup_env, "version_here", lambda: wanted["python"])
+    own = {**wanted, "users_own": True}
+    assert not setup_env.is_spoiled(None, own)
+    assert not setup_env.is_spoiled({**own, "torch": "cpu"}, own)
     assert not setup_env.is_spoiled({**wanted, "root": "where the clone was"}, wanted)
     assert not setup_env.is_spoiled({**wanted, "inputs": "an earlier lock"}, wanted)
-    assert setup_env.is_spoiled({}, wanted)  # interrupted
+    assert setup_env.is_spoiled({}, wanted)  # of a set-up that kept its mark inside
     assert setup_env.is_spoiled({**wanted, "python": "3.9"}, wanted)
     assert setup_env.is_spoiled({**wanted, "torch": "cpu"}, wanted)
+    (clone / setup_env.UNFINISHED).touch()
+    assert setup_env.is_spoiled(wanted, wanted)
 
 
 def test_the_choice_of_torch_outlives_the_call_that_made_it(clone):
@@ -145,8 +160,19 @@ def test_the_small_torch_comes_without_cuda(clone):
     assert all(name.startswith(("nvidia-", "cuda-", "triton")) for name in left_out)
 
 
+def test_hashes_are_left_out_only_where_another_index_has_other_wheels(clone):
+    def unhashed(torch):
+        blocks = re.split(r"^(?=\w)", setup_env.requirements(torch), flags=re.MULTILINE)[1:]
+        return [block for block in blocks if "--hash" not in block]
+
+    torch, torchvision = unhashed("cpu")
+    assert re.fullmatch(r"torch==[\d.]+\n", torch)
+    assert re.fullmatch(r"torchvision==[\d.]+\n", torchvision)
+    assert unhashed("default") == []
+
+
 def test_a_torch_that_was_there_is_kept(clone, monkeypatch):
-    monkeypatch.setattr(setup_env, "has_torch", lambda: True)
+    monkeypatch.setattr(setup_env, "has", {"torch"}.__contains__)
     assert setup_env.torch_choice(None, "cpu") == "kept"
     assert setup_env.torch_choice({"torch": "kept"}, "cpu") == "kept"
     assert setup_env.torch_choice({"torch": "default"}, "cpu") == "cpu"  # ours, so replaced

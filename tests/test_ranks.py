@@ -606,7 +606,7 @@ def test_ranks_of_two_threads_are_refused_and_not_mixed(gpus):
     thread.start()
     assert begun.wait(20)
     try:
-        with pytest.raises(RuntimeError, match="another thread is in run_ranks, .*Lock around"):
+        with pytest.raises(RuntimeError, match=r"another thread is in run_ranks, .*Lock around"):
             par.run_ranks(dist.get_rank, gpus)
     finally:
         go_on.set()

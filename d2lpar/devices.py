@@ -43,9 +43,10 @@ def devices(
     """
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         raise ValueError(f"devices(n) takes a whole number from 1 on, not {n!r}")
+    named = "" if kind else f" (D2LPAR_DEVICES is {os.environ.get('D2LPAR_DEVICES')!r})"
     kind = kind or os.environ.get("D2LPAR_DEVICES") or None
     if kind not in (None, VIRTUAL, REAL):
-        raise ValueError(f"devices are {VIRTUAL!r} or {REAL!r}, not {kind!r}")
+        raise ValueError(f"devices are {VIRTUAL!r} or {REAL!r}, not {kind!r}{named}")
     found = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if kind == REAL and found < n:
         raise RuntimeError(
@@ -64,8 +65,18 @@ def devices(
 
 
 def backing_device(found: int) -> torch.device:
-    """Where virtual devices do their arithmetic: D2LPAR_BACKING, else a real GPU, else the CPU."""
-    return torch.device(os.environ.get("D2LPAR_BACKING") or ("cuda:0" if found else "cpu"))
+    """Where virtual devices do their arithmetic: D2LPAR_BACKING, else a real GPU, else the CPU.
+
+    Raises ValueError if the variable names neither.
+    """
+    text = os.environ.get("D2LPAR_BACKING") or ("cuda:0" if found else "cpu")
+    choices = ["cpu", *(f"cuda:{i}" for i in range(found))]
+    if text not in (*choices, *(["cuda"] if found else [])):
+        raise ValueError(
+            f"D2LPAR_BACKING={text!r} is no device that can do the arithmetic of virtual GPUs: "
+            f"set it to {' or '.join(choices)}, or unset it"
+        )
+    return torch.device(text)
 
 
 def _virtual(n: int, which: machines.Named, found: int) -> list[torch.device]:
@@ -74,10 +85,18 @@ def _virtual(n: int, which: machines.Named, found: int) -> list[torch.device]:
     if runtime.is_simulated():
         _check_simulated(n, which, runtime.runtime().machine)
     else:
-        machine = machines.machine(which or os.environ.get("D2LPAR_MACHINE") or None)
+        machine = _default_machine() if which is None else machines.machine(which)
         backend.start(_visible_part(machine, n), n, backing_device(found))
         VISIBLE.start()
     return [torch.device("vgpu", i) for i in range(n)]
+
+
+def _default_machine() -> machines.Machine:
+    name = os.environ.get("D2LPAR_MACHINE") or None
+    try:
+        return machines.machine(name)
+    except ValueError as error:
+        raise ValueError(f"D2LPAR_MACHINE is {name!r}, but {error}") from None
 
 
 def _visible_part(machine: machines.Machine, n: int) -> machines.Machine:

@@ -11,6 +11,7 @@ import torch
 
 import d2lpar as par
 from d2lpar import machines
+from d2lpar.devices import backing_device
 
 ROOT = str(Path(__file__).parents[1])
 
@@ -71,6 +72,56 @@ def test_variables_choose_kind_and_machine():
 def test_a_wrong_number(n):
     with pytest.raises(ValueError, match="whole number from 1 on"):
         par.devices(n)
+
+
+def test_more_than_torch_can_number():
+    lines = run(
+        """
+import torch, d2lpar as par
+assert torch.ones(1, device=par.devices(128, kind="virtual", verbose=False)[-1]).item() == 1
+for ask in (
+    lambda: par.devices(129, kind="virtual"),
+    lambda: par.simulate("2x-v100-textbook", 129).__enter__(),
+):
+    try:
+        ask()
+    except ValueError as error:
+        print(error)
+print(torch.vgpu.device_count())
+"""
+    )
+    assert lines[-1] == "128"
+    assert [line.split(",")[0] for line in lines[:-1]] == [
+        "torch numbers 128 devices of a kind"
+    ] * 2
+    assert all("2x-v100-textbook was asked for with 129" in line for line in lines[:-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("D2LPAR_BACKING", "tpu", "'tpu' is no device .* set it to cpu, or unset it"),
+        ("D2LPAR_BACKING", "meta", "'meta' is no device .* set it to cpu, or unset it"),
+        ("D2LPAR_MACHINE", "8xa100", r"is '8xa100', but no machine is called .* '8x-a100"),
+        ("D2LPAR_MACHINE", "no/where.json", "is 'no/where.json', but .* no such file"),
+        ("D2LPAR_DEVICES", "gpu", r"'virtual' or 'real', not 'gpu' \(D2LPAR_DEVICES is 'gpu'\)"),
+    ],
+)
+def test_a_variable_that_is_wrong_is_named(monkeypatch, name, value, message):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=message) as error:
+        par.devices(1, kind=None if name == "D2LPAR_DEVICES" else "virtual")
+    assert name in str(error.value)
+
+
+def test_real_gpus_to_compute_on_are_listed(monkeypatch):
+    monkeypatch.setenv("D2LPAR_BACKING", "cuda:2")
+    with pytest.raises(ValueError, match="set it to cpu or cuda:0 or cuda:1, or unset it"):
+        backing_device(2)
+    for name in ("cpu", "cuda", "cuda:1"):
+        monkeypatch.setenv("D2LPAR_BACKING", name)
+        assert backing_device(2) == torch.device(name)
 
 
 def test_wrong_kinds_machines_and_missing_gpus(monkeypatch):

@@ -557,6 +557,84 @@ def test_an_interrupt_ends_all(gpus):
     assert par.run_ranks(dist.get_rank, gpus) == [0, 1, 2, 3]
 
 
+@pytest.mark.usefixtures("interrupts")
+def test_an_interrupt_does_not_wait_for_a_rank_that_sleeps(gpus):
+    awake, after = threading.Event(), []
+
+    def asleep():
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+            with contextlib.suppress(BaseException):
+                awake.wait(20)  # as time.sleep(20), but for the end of this test
+            after.append("awake")
+            for _ in range(4000):
+                time.sleep(0.01)
+        dist.barrier()
+
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt) as interrupt:
+        par.run_ranks(asleep, gpus)
+    late = [thread for thread in threading.enumerate() if thread.name.startswith("rank")]
+    assert [thread.name for thread in late] == ["rank 1"]
+    assert not after
+    assert [note.split(" until")[0] for note in interrupt.value.__notes__] == ["rank 1 goes on"]
+    assert par.run_ranks(dist.get_rank, gpus) == [0, 1, 2, 3]
+    awake.set()
+    late[0].join(20)
+    assert not late[0].is_alive()  # although it has caught what ends ranks, and went on
+    assert par.run_ranks(dist.get_rank, gpus) == [0, 1, 2, 3]
+    wait_until(lambda: threading.active_count() == before)
+
+
+def wait_until(ready):
+    until_s = time.monotonic() + 20
+    while not ready():
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
+def test_ranks_of_two_threads_are_refused_and_not_mixed(gpus):
+    begun, go_on, results = threading.Event(), threading.Event(), []
+
+    def slow():
+        begun.set()
+        go_on.wait(20)
+        dist.barrier()
+        return dist.get_rank()
+
+    thread = threading.Thread(target=lambda: results.extend(par.run_ranks(slow, gpus)))
+    thread.start()
+    assert begun.wait(20)
+    try:
+        with pytest.raises(RuntimeError, match=r"another thread is in run_ranks, .*Lock around"):
+            par.run_ranks(dist.get_rank, gpus)
+    finally:
+        go_on.set()
+        thread.join(20)
+    assert results == [0, 1, 2, 3]
+    assert par.run_ranks(dist.get_rank, gpus) == [0, 1, 2, 3]
+
+
+def test_a_thread_of_a_rank_cannot_run_ranks_and_is_not_waited_for_in_vain(gpus):
+    errors = []
+
+    def attempt():
+        try:
+            par.run_ranks(dist.get_rank, gpus)
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    def rank():
+        thread = threading.Thread(target=attempt)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive()
+
+    par.run_ranks(rank, gpus)
+    assert len(errors) == 4
+    assert all("one set of ranks at a time" in error for error in errors)
+
+
 @pytest.mark.parametrize("options", [{"world_size": 4, "rank": 0}, {"rank": 5}])
 def test_init_process_group_is_held_against_the_ranks_that_there_are(options):
     def train():

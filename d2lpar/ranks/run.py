@@ -8,8 +8,9 @@ import functools
 import inspect
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import FunctionType
 
 import torch
@@ -23,8 +24,9 @@ from .group import Group
 from .process import Process
 from .rank import Rank, World, here
 
-_patched = threading.Lock()
-_runs = 0
+LAST_WORDS_S = 0.5  # what a rank has, after an interrupt, to come out of what it does
+
+_running = threading.Lock()
 _undo = ExitStack()
 
 
@@ -45,10 +47,37 @@ def run_ranks(
     are exchanged in no time. Modules and global variables are shared, unlike those of processes;
     `no_grad` and `autocast` of the caller do not reach into ranks.
 
-    An error of one rank ends all and is raised here, with a note that names the rank. Raises
-    RuntimeError if no rank can go on, or if they call different collectives; ValueError for devices
-    that are not virtual, or not different.
+    An error of one rank ends all and is raised here, with a note that names the rank. An interrupt
+    ends all, too; a rank in a call that Python cannot break off, such as `time.sleep`, ends when
+    that returns, and a note names it. Raises RuntimeError if no rank can go on, if they call
+    different collectives, or while another thread runs ranks; ValueError for devices that are not
+    virtual, or not different.
     """
+    with _alone():
+        return _run_alone(function, devices, args)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Ranks of two runs would exchange one process's state. Waiting for the other run could be for
+    ever: a rank may wait for the thread that asks."""
+    rank = getattr(here, "rank", None)
+    if rank is not None:
+        raise RuntimeError(f"rank {rank.number} cannot run ranks of its own")
+    if not _running.acquire(blocking=False):
+        raise RuntimeError(
+            "another thread is in run_ranks, and a process runs one set of ranks at a time: wait "
+            "for that thread, or hold a threading.Lock around both calls"
+        )
+    try:
+        yield
+    finally:
+        _running.release()
+
+
+def _run_alone(
+    function: Callable[..., object], devices: Sequence[torch.device], args: tuple
+) -> list[object]:
     rt = runtime()
     world = World(rt, _numbers(devices))
     outcome = _Outcome(world)
@@ -71,8 +100,12 @@ def run_ranks(
             world.baton.start()
             for thread in threads:
                 thread.join()
-        except BaseException:  # an interrupt, or threads that the system refuses
-            outcome.interrupt(threads)
+        except BaseException as error:  # an interrupt, or threads that the system refuses
+            for thread in outcome.interrupt(threads):
+                error.add_note(
+                    f"{thread.name} goes on until the call that it is in (time.sleep, a large "
+                    "product, …) returns, and ends then"
+                )
             raise
         finally:
             rt.clock.others = None
@@ -92,6 +125,10 @@ class _Outcome:
 
     def run(self, rank: Rank, function: Callable[..., object], args: tuple) -> None:
         """The life of a rank's thread."""
+        with suppress(Ended):  # it may come twice
+            self._live(rank, function, args)
+
+    def _live(self, rank: Rank, function: Callable[..., object], args: tuple) -> None:
         baton, rt = self._world.baton, self._world.rt
         here.rank = rank
         try:
@@ -119,16 +156,35 @@ class _Outcome:
             raise error
         return self._results
 
-    def interrupt(self, threads: Sequence[threading.Thread]) -> None:
-        """End all ranks: those that wait for their turn, and the one that has it."""
+    def interrupt(self, threads: Sequence[threading.Thread]) -> list[threading.Thread]:
+        """End all ranks: those that wait for their turn, and the one that has it. Returns those
+        that cannot end yet."""
         baton = self._world.baton
         baton.end()
         if baton.holder is not None:
-            running = ctypes.c_ulong(threads[baton.holder].ident)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(running, ctypes.py_object(Ended))
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join()
+            _raise_ended(threads[baton.holder])
+        until_s = time.monotonic() + LAST_WORDS_S
+        started = [thread for thread in threads if thread.ident is not None]
+        for thread in started:
+            thread.join(max(0.0, until_s - time.monotonic()))
+        late = [thread for thread in started if thread.is_alive()]
+        for thread in late:
+            threading.Thread(target=_end_later, args=(thread,), daemon=True).start()
+        return late
+
+
+def _raise_ended(thread: threading.Thread) -> None:
+    """Let a thread meet Ended as soon as it is back in Python."""
+    ident = ctypes.c_ulong(thread.ident)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Ended))
+
+
+def _end_later(thread: threading.Thread) -> None:
+    """See to it that a rank ends, also one that has caught the first Ended."""
+    thread.join(LAST_WORDS_S)
+    while thread.is_alive():
+        _raise_ended(thread)
+        thread.join(LAST_WORDS_S)
 
 
 def _numbers(devices: Sequence[torch.device]) -> list[int]:
@@ -144,8 +200,6 @@ def _numbers(devices: Sequence[torch.device]) -> list[int]:
         raise ValueError(
             f"every rank has a device of its own, but got {', '.join(map(str, found))}"
         )
-    if getattr(here, "rank", None) is not None:
-        raise RuntimeError(f"rank {here.rank.number} cannot run ranks of its own")
     return numbers
 
 
@@ -239,19 +293,12 @@ def _refuse_old_fsdp(module: torch.nn.Module, name: str, part: object) -> None:
 @contextmanager
 def _names_of_torch(function: Callable) -> Iterator[None]:
     """Let torch's names know ranks: in its modules, and where `function` has imported them."""
-    global _runs
-    with _patched:
-        if not _runs:
-            _patch()
-        _runs += 1
     try:
+        _patch()
         with _imported_names(function):
             yield
     finally:
-        with _patched:
-            _runs -= 1
-            if not _runs:
-                _undo.close()
+        _undo.close()
 
 
 OURS = (init_process_group, destroy_process_group, new_group)

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 import torch
+import torch.fx.experimental.proxy_tensor
 import torch.nn.parallel.data_parallel
 import torch.utils._device
 
@@ -17,6 +18,7 @@ set_data = torch.Tensor.data.__set__
 get_data = torch.Tensor.data.__get__
 set_conj: Callable[[torch.Tensor, bool], None] = torch._C._set_conj
 set_neg: Callable[[torch.Tensor, bool], None] = torch._C._set_neg
+ZERO_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.ZeroTensor)
 no_torch_function = torch._C._disabled_torch_function_impl
 as_plain_tensors = torch._C.DisableTorchFunctionSubclass  # a context manager
 
@@ -123,6 +125,7 @@ DEVICE_TYPE_QUERIES = [
     (module, "_get_available_device_type") for module in (torch._utils, data_parallel)
 ]
 STREAM_OF_COPIES = (_parallel_functions, "_get_stream")
+TRACED_TYPES = (torch.fx.experimental.proxy_tensor, "HANDLED_TYPES")
 STORAGE_REGISTRY = (torch.serialization, "_package_registry")
 StorageBase = torch.storage._StorageBase
 

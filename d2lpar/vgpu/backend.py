@@ -47,6 +47,7 @@ from . import (
 from .dispatch import Dispatcher, compressed_copy
 from .lanes import Notes
 from .memory import Allocation
+from .plans import strided_nested
 from .tensor import Layout, VirtualTensor, attributes, wrap
 
 NAME = "vgpu"
@@ -85,6 +86,7 @@ def register() -> None:
     _replace_pinning()
     _replace_generator()
     _replace_compile()
+    _replace_tracing()
     saving.install()
 
 
@@ -112,6 +114,7 @@ def _kernels(dispatcher: Dispatcher) -> list[torch.library.Library]:
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(lambda op, *args, **kwargs: dispatcher(op, args, kwargs), "PrivateUse1")
     everything.fallback(_refuse_compressed, "SparseCsrPrivateUse1")
+    everything.fallback(_refuse_nested, "NestedTensorPrivateUse1")
     named = torch.library.Library("aten", "IMPL")
     named.impl("empty.memory_format", _empty, "PrivateUse1")
     named.impl("empty_strided", _empty_strided, "PrivateUse1")
@@ -128,6 +131,10 @@ def _kernels(dispatcher: Dispatcher) -> list[torch.library.Library]:
 
 def _refuse_compressed(op: object, *args: object, **kwargs: object) -> object:
     raise compressed_copy(op)
+
+
+def _refuse_nested(op: object, *args: object, **kwargs: object) -> object:
+    raise strided_nested(op)
 
 
 def _call(dispatcher: Dispatcher, op: object, *args: object, **kwargs: object) -> object:
@@ -474,7 +481,8 @@ def _replace_pinning() -> None:
 
     @functools.wraps(torch_is_pinned)
     def is_pinned(self, device=None):
-        return self.device.type == "cpu" and self in runtime.runtime().pinned
+        rt = runtime.running()
+        return rt is not None and self.device.type == "cpu" and self in rt.pinned
 
     torch.Tensor.pin_memory, torch.Tensor.is_pinned = pin_memory, is_pinned
 
@@ -594,3 +602,9 @@ def _replace_compile() -> None:
         return torch_compile(*args, **kwargs)
 
     torch.compile = compile
+
+
+def _replace_tracing() -> None:
+    """Let `make_fx`, and so `torch.func.linearize`, note operations on virtual tensors: of types
+    that it does not know, it notes what their own code does with the values."""
+    setattr(*_torch.TRACED_TYPES, (*getattr(*_torch.TRACED_TYPES), VirtualTensor))

@@ -28,6 +28,8 @@ def to_copy(tensor: torch.Tensor, **kwargs: object) -> torch.Tensor:
     options = {k: v for k, v in kwargs.items() if k not in ("device", "pin_memory", "non_blocking")}
     options.pop("layout", None)
     non_blocking = bool(kwargs.get("non_blocking"))
+    if device is not None and device.type == "meta":
+        return torch.ops.aten._to_copy(_shapes(tensor), **options, device=device)
     if target is None:
         host = _to_host(tensor, options, non_blocking)
         return host.to(device)

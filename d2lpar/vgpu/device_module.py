@@ -10,7 +10,7 @@ import torch
 
 from . import autocast
 from .memory import DeviceMemory, OutOfMemoryError
-from .runtime import running, runtime
+from .runtime import has_forked, running, runtime
 from .streams import (
     Event,
     Stream,
@@ -298,8 +298,7 @@ def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
 # --- what torch itself asks a device module ------------------------------------------------------
 
 
-def _is_in_bad_fork() -> bool:
-    return False
+_is_in_bad_fork = has_forked
 
 
 _initialized = True  # torch.utils.checkpoint keeps random states only of modules that say so

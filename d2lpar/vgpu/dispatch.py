@@ -39,6 +39,8 @@ class Dispatcher:
             aten._thnn_fused_lstm_cell.default: lambda rt, args, kwargs: lstm_cell(*args, **kwargs),
             aten._thnn_fused_gru_cell.default: lambda rt, args, kwargs: gru_cell(*args, **kwargs),
             aten._pack_padded_sequence.default: self._pack,
+            # By "no", a transformer keeps its padding instead of making a nested tensor.
+            aten._nested_tensor_from_mask_left_aligned.default: lambda rt, args, kwargs: False,
         }
         self._costs: dict[tuple, Cost] = {}
         self._inferred: dict[tuple, Inferred] = {}
@@ -169,7 +171,7 @@ class _Call:
         self.key += (value.shape, value.stride(), value.dtype)
         if self._shape_only:
             if self.plan.is_view:
-                self.key.append(value.storage_offset())
+                self.key += (value.storage_offset(), value._is_zerotensor())
             return value
         return backing(value)
 

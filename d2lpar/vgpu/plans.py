@@ -29,8 +29,11 @@ _HOST_ARGUMENT = {
     "aten::_pack_padded_sequence_backward": 2,
 }
 
-# They only reserve memory.
-_ALLOCATES = {"aten::empty", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided"}
+# They only reserve memory, or not even that.
+_ALLOCATES = {
+    *("aten::empty", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided"),
+    "aten::_efficientzerotensor",
+}
 
 
 class Plan(NamedTuple):
@@ -50,6 +53,8 @@ class Plan(NamedTuple):
 @cache
 def plan_of(func: torch._ops.OpOverload) -> Plan:
     schema, tags = func._schema, func.tags
+    if schema.name.startswith("aten::_nested_"):
+        raise strided_nested(func)
     aliases = [r.alias_info for r in schema.returns]
     written = tuple(
         (number, a.name)
@@ -70,4 +75,13 @@ def plan_of(func: torch._ops.OpOverload) -> Plan:
         waits=torch.Tag.data_dependent_output in tags
         or (torch.Tag.dynamic_output_shape in tags and schema.name not in _HOST_ARGUMENT),
         host_argument=_HOST_ARGUMENT.get(schema.name),
+    )
+
+
+def strided_nested(operation: object) -> NotImplementedError:
+    """Tensors of several sizes in one have no shape, and wrappers must have one."""
+    return NotImplementedError(
+        f"{operation} makes or reads a nested tensor of layout torch.strided, and virtual GPUs "
+        "have none: make it with layout=torch.jagged, or pad its parts to one size with "
+        "torch.nn.utils.rnn.pad_sequence()"
     )

@@ -27,6 +27,7 @@ from .unfinished import HostCopies
 
 POOLED_STREAMS = 32  # of a device and a priority; then they are handed out again, as by PyTorch
 HIGHEST_PRIORITY = -3
+MOST_DEVICES = 128  # torch keeps the number of a device in 8 bits, with a sign
 
 
 class Runtime:
@@ -38,7 +39,7 @@ class Runtime:
     def __init__(
         self, machine: Machine, backing: torch.device, *, owner: int | None = None
     ) -> None:
-        self.machine = machine
+        self.machine = _numbered(machine)
         self.backing = backing
         self.clock = Clock(machine)
         self.lanes = HostLanes(self.clock, owner or threading.main_thread().ident)
@@ -62,6 +63,7 @@ class Runtime:
 
     def grow(self, machine: Machine) -> None:
         """Go on with more accelerators; clock, memories and tensors stay."""
+        _numbered(machine)
         for i in range(self.device_count, len(machine.accelerators)):
             self.memories.append(DeviceMemory(f"vgpu:{i}", machine.accelerators[i].memory_bytes))
         if self.hazards.watching:
@@ -266,8 +268,47 @@ class Runtime:
             self._random_state[device] = generator.get_state()
 
 
+def _numbered(machine: Machine) -> Machine:
+    """The machine; ValueError if torch cannot number its accelerators."""
+    count = len(machine.accelerators)
+    if count > MOST_DEVICES:
+        raise ValueError(
+            f"torch numbers {MOST_DEVICES} devices of a kind, vgpu:0 to vgpu:{MOST_DEVICES - 1}, "
+            f"and {machine.name} was asked for with {count}: ask for fewer, and for figures of "
+            "larger machines ask par.scaling or par.planner"
+        )
+    return machine
+
+
 _process: Runtime | None = None  # as global as torch's registration of the backend
 _simulated: ContextVar[Runtime | None] = ContextVar("simulated", default=None)
+
+
+_has_forked = False  # from a process that has virtual GPUs
+
+
+def _after_fork() -> None:
+    global _has_forked
+    _has_forked = _has_forked or running() is not None
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def has_forked() -> bool:
+    """Whether this process was forked from one that has virtual GPUs, and can use none."""
+    return _has_forked
+
+
+def _check_not_forked() -> None:
+    """RuntimeError in a forked process: locks, threads and clock of its parent are not there."""
+    if _has_forked:
+        raise RuntimeError(
+            "Cannot re-initialize virtual GPUs (vgpu) in forked subprocess. To use virtual GPUs "
+            "with multiprocessing, you must use the 'spawn' start method; a worker of a DataLoader "
+            "had better return CPU tensors, to be moved with .to(device) in the training loop"
+        )
 
 
 def start(machine: Machine, backing: torch.device) -> Runtime:
@@ -276,6 +317,7 @@ def start(machine: Machine, backing: torch.device) -> Runtime:
     What tensors of the machine before it hold stays held.
     """
     global _process
+    _check_not_forked()
     before, _process = _process, Runtime(machine, backing)
     if before is not None:
         for i, memory in enumerate(before.memories[: _process.device_count]):
@@ -305,6 +347,7 @@ def returning() -> Iterator[None]:
 @contextmanager
 def instead(machine: Machine) -> Iterator[Runtime]:
     """Another virtual machine, with a clock and memories of its own, for one block and thread."""
+    _check_not_forked()
     outer = running()
     backing = outer.backing if outer else torch.device("cpu")
     rt = Runtime(machine, backing, owner=threading.get_ident())
@@ -321,13 +364,14 @@ def is_simulated() -> bool:
 
 
 def running() -> Runtime | None:
-    """The virtual machine in use here, or None before the first virtual device."""
-    return _simulated.get() or _process
+    """The virtual machine in use here, or None before the first virtual device and after a fork."""
+    return None if _has_forked else _simulated.get() or _process
 
 
 def runtime() -> Runtime:
     """The virtual machine in use here; RuntimeError before the first virtual device."""
-    rt = _simulated.get() or _process
+    rt = running()
     if rt is None:
+        _check_not_forked()
         raise RuntimeError("there are no virtual GPUs yet: ask for them with d2lpar.devices(n)")
     return rt

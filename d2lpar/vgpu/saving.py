@@ -30,6 +30,7 @@ def install() -> None:
     VirtualTensor.__copy__ = shallow_copy
     VirtualTensor.__reduce_ex__ = reduce
     ForkingPickler.register(VirtualTensor, _refuse)
+    _replace_storages()
     torch.serialization.register_package(_BEFORE_CPU, lambda storage: None, _restore)
     torch_save = torch.save
 
@@ -95,6 +96,31 @@ def _refuse(tensor: VirtualTensor) -> tuple:
         f"a tensor on {tensor.device} cannot be sent to another process, for virtual GPUs are in "
         "one only: send tensor.cpu()"
     )
+
+
+def _replace_storages() -> None:
+    """Refuse what would crash: torch has no allocator in C++ for memory of virtual devices."""
+    torch_new, shared = torch.UntypedStorage.__new__, torch.UntypedStorage._new_shared.__func__
+
+    def new(cls, *args, device=None, **kwargs):
+        if device is not None and torch.device(device).type == "vgpu":
+            raise NotImplementedError(
+                f"there are no bare storages on {device}: make a tensor there, such as "
+                "torch.empty(n, dtype=torch.uint8, device=device)"
+            )
+        return torch_new(cls, *args, device=device, **kwargs)
+
+    def new_shared(cls, size, *, device="cpu"):
+        if torch.device(device).type == "vgpu":
+            runtime()  # which says what is wrong if this process was forked
+            raise NotImplementedError(
+                f"memory of {device} cannot be shared with another process, as a DataLoader's "
+                "workers do: let the dataset return CPU tensors, and move batches with .to(device)"
+            )
+        return shared(cls, size, device=device)
+
+    torch.UntypedStorage.__new__ = staticmethod(new)
+    torch.UntypedStorage._new_shared = classmethod(new_shared)
 
 
 def reduce(tensor: VirtualTensor, protocol: int) -> tuple:

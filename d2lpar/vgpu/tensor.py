@@ -20,18 +20,23 @@ _OURS_AND_TORCHS = {"_backing", "_allocation", "_index", "_virtual_device", "_is
 
 
 class Layout(NamedTuple):
-    """Shape and memory order of a tensor, all that is kept of it under `shape_only`."""
+    """Shape and memory order of a tensor, all that is kept of it under `shape_only`.
+
+    `is_zero` marks zeros without memory, which torch makes for gradients that there are not.
+    """
 
     shape: Sequence[int]
     stride: Sequence[int]
     offset: int
     dtype: torch.dtype
+    is_zero: bool = False
 
     def empty(self) -> torch.Tensor:
         span = (
             self.offset + 1 + sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
         )
-        flat = torch.empty(max(span, 0), dtype=self.dtype, device="meta")
+        make = torch._efficientzerotensor if self.is_zero else torch.empty
+        flat = make(max(span, 0), dtype=self.dtype, device="meta")
         return flat.as_strided(self.shape, self.stride, self.offset)
 
 
@@ -40,7 +45,13 @@ def layout_of(tensor: torch.Tensor) -> Layout:
         return Layout(
             tensor.shape, torch.empty(tensor.shape, device="meta").stride(), 0, tensor.dtype
         )
-    return Layout(tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
+    return Layout(
+        tensor.shape,
+        tensor.stride(),
+        tensor.storage_offset(),
+        tensor.dtype,
+        tensor._is_zerotensor(),
+    )
 
 
 class VirtualTensor(torch.Tensor):
@@ -59,6 +70,8 @@ class VirtualTensor(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if len(types) > 1:  # another library's kind of tensor, which has virtual ones within
+            return NotImplemented
         return VirtualTensor.dispatcher(func, args, kwargs or {})
 
     # torch's own setter would move the shape and leave the values behind.
@@ -150,7 +163,7 @@ def wrap(
 
     Memory that it needs is that of `stream`, by default the current one.
     """
-    shape, stride, offset, dtype = layout or layout_of(values)
+    shape, stride, offset, dtype, is_zero = layout or layout_of(values)
     wrapper = _torch.make_wrapper_subclass(
         VirtualTensor,
         shape,
@@ -158,6 +171,7 @@ def wrap(
         offset,
         dtype=dtype,
         device=torch.device("vgpu", index),
+        _extra_dispatch_keys=_torch.ZERO_KEY if is_zero else None,  # torch's own code asks for it
     )
     if values is not None:
         _mirror_bits(wrapper, values)
@@ -173,6 +187,8 @@ def wrap(
 
 
 def _size_bytes(wrapper: VirtualTensor, values: torch.Tensor | None) -> int:
+    if wrapper._is_zerotensor():
+        return 0
     if values is None or values.layout is torch.strided:
         return wrapper.numel() * wrapper.element_size()
     return sum(part.numel() * part.element_size() for part in _parts(values))

@@ -229,8 +229,14 @@ class Engines:
         there will be no more messages.
         """
 
+        def pass_on(message: dict) -> None:
+            kept = self._client.metadata[message["parent_header"]["msg_id"]]
+            # ipyparallel would append to it, again and again: minutes for many pieces of output.
+            kept["stdout"] = kept["stderr"] = ""
+            on_message(message)
+
         def prepare(future) -> None:
-            future.iopub_callbacks.append(on_message)
+            future.iopub_callbacks.append(pass_on)
             future.add_done_callback(lambda done: on_reply(done.result()))
             future.output.add_done_callback(lambda _: on_idle())
 

@@ -46,6 +46,10 @@ UNKNOWN_EXIT = "its process is gone"
 FREE = "All ranks are free again: the next cell can use them."
 SURVIVORS = "The other ranks were ended with it: `ranks.restart()` starts them again."
 ALONE = "`ranks.restart()` starts it again."
+MISSING = (
+    "{missing} of {sent} messages (reports, pieces of output) did not arrive: "
+    "the connection to the notebook broke, or nothing came for {seconds:.0f} s\n"
+)
 NOTEBOOK_CELL = "cell of the notebook"
 
 ERROR_SEND = "{what} cannot be sent to the ranks: {reason}{because}"

@@ -11,6 +11,8 @@ import tempfile
 import threading
 import time
 from importlib.util import find_spec
+from multiprocessing import resource_tracker
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import psutil
@@ -252,25 +254,30 @@ import os, sys, time
 import d2lpar as par, torch, torch.distributed as dist
 
 def block():
-    par.report(folder=None)
+    from multiprocessing.shared_memory import SharedMemory
+    shared = SharedMemory(create=True, size=100)
+    par.report(shared=shared.name)
     if dist.get_rank() == 0:
         dist.barrier()
     time.sleep(600)
 
 ranks = par.cluster(2)
-tell = lambda rank, values: rank or print(ranks._engines.folder.path, flush=True)
+tell = lambda rank, values: print(values.get("shared"), flush=True)
+print(ranks._engines.folder.path, flush=True)
 {use}
 """
+
+
+BLOCKED = "ranks.run(block, on_report=tell)"
 
 
 @pytest.mark.parametrize(
     ("use", "end"),
     [
-        pytest.param("ranks.run(block, on_report=tell)", signal.SIGKILL, id="killed"),
-        pytest.param(
-            "tell(0, None); time.sleep(600)", signal.SIGTERM, id="ended", marks=pytest.mark.slow
-        ),
-        pytest.param("tell(0, None); input()", None, id="exits", marks=pytest.mark.slow),
+        pytest.param(BLOCKED, signal.SIGKILL, id="killed"),
+        pytest.param(BLOCKED, signal.SIGTERM, id="ended", marks=pytest.mark.slow),
+        pytest.param(BLOCKED, signal.SIGHUP, id="hung-up", marks=pytest.mark.slow),
+        pytest.param("input()", None, id="exits", marks=pytest.mark.slow),
     ],
 )
 def test_nothing_outlives_its_notebook(use, end):
@@ -281,8 +288,10 @@ def test_nothing_outlives_its_notebook(use, end):
         text=True,
     ) as notebook:
         folder = Path(notebook.stdout.readline().strip())
+        shared = [notebook.stdout.readline().strip() for _ in range(N)] if use == BLOCKED else []
         processes = psutil.Process(notebook.pid).children(recursive=True)
         assert folder.is_dir()
+        assert all(map(is_shared, shared))
         assert len(processes) >= 3
         if end is None:
             notebook.stdin.write("\n")
@@ -291,6 +300,18 @@ def test_nothing_outlives_its_notebook(use, end):
             notebook.send_signal(end)
         notebook.wait()
         check_gone(processes, folder)
+        assert not any(map(is_shared, shared))
+
+
+def is_shared(name):
+    """Whether there is shared memory of that name."""
+    try:
+        memory = SharedMemory(name)
+    except FileNotFoundError:
+        return False
+    resource_tracker.unregister(memory._name, "shared_memory")  # it is not this process's
+    memory.close()
+    return True
 
 
 def test_what_all_processes_left_is_removed_later(monkeypatch, tmp_path):

@@ -88,7 +88,8 @@ def _wait_for_lock(folder: str) -> None:
         os._exit(1)
     for process in _others(folder):
         with contextlib.suppress(Exception):
-            process.kill()
+            if not cleans_up(process):
+                process.kill()
     _remove(folder)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -108,6 +109,18 @@ def _others(folder: str) -> list:
                     found[one.pid] = one
     found.pop(os.getpid(), None)
     return list(found.values())
+
+
+def cleans_up(process) -> bool:
+    """Whether it is multiprocessing's tracker, which removes what a killed process shared.
+
+    It ends by itself when all that share with it are gone.
+    """
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        return any("resource_tracker" in word for word in process.cmdline())
+    return False
 
 
 def _remove(folder: str) -> None:

@@ -57,11 +57,15 @@ def cluster(
 
     folder = None if profile is None else find(profile)
     try:
+        import zmq
+
         from .ranks import Ranks, current
     except ModuleNotFoundError as error:
         if error.name not in ("ipyparallel", "cloudpickle", "zmq"):
             raise
         raise RuntimeError(texts.ERROR_MISSING.format(name=error.name)) from None
+    if not zmq.has("curve"):
+        raise RuntimeError(texts.ERROR_CURVE)
     timeout_s = timeout_s or (START_S if folder is None else QUEUE_S)
     ranks = current()
     if ranks is not None and ranks.is_like(n, folder):

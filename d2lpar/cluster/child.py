@@ -137,8 +137,11 @@ def _wait_for_controller(*folders: str) -> None:
     from zmq.utils.monitor import recv_monitor_message
 
     host, port = controller()
+    info = json.loads(os.environ["IPP_CONNECTION_INFO"])
     with zmq.Context() as context, context.socket(zmq.DEALER) as line:
         line.linger = 0
+        line.curve_publickey, line.curve_secretkey = zmq.curve_keypair()
+        line.curve_serverkey = info["curve_serverkey"].encode()
         # So that a host that loses its power is noticed, too.
         line.setsockopt(zmq.TCP_KEEPALIVE, 1)
         line.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 10)

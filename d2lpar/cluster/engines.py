@@ -102,6 +102,7 @@ class Engines:
             config[section].environment = {**environment, **set_there}
         config.LocalControllerLauncher.controller_cmd = [
             *(sys.executable, "-P", child.__file__, "controller"),
+            "--IPController.enable_curve=True",  # nobody else reads what ranks print
             "--usethreads",  # one process instead of six
             "--nodb",  # nobody asks for a result again: by default it keeps all, up to a gigabyte
             # An engine counts as there after its first heartbeat: do not wait seconds for it.

@@ -19,6 +19,10 @@ ERROR_MISSING = (
     "ranks in a notebook need {name}, which is not installed: "
     'install it with `pip install "d2lpar[lessons]"`'
 )
+ERROR_CURVE = (
+    "this pyzmq was built without CURVE, which keeps what ranks send from other users of the "
+    "machine: install one that has it, with `pip install --force-reinstall pyzmq`"
+)
 ERROR_IN_RANK = "rank {rank} cannot start ranks of its own: call cluster() in the notebook"
 ERROR_SYSTEM = (
     "ranks in a notebook need Linux or macOS, and this is {system}; scripts have torchrun"

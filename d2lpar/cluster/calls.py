@@ -50,7 +50,7 @@ class Call:
         for rank in self._ranks:
             self._send(rank, on_report is not None)
         self._engines.flush()
-        limit_s = float("inf")
+        limit_s = self._engines.deadline_s
         while self._unfinished():
             self._take(on_report)
             self._look()
@@ -171,6 +171,11 @@ class Call:
                     missing=reply.sent - self._came[rank], sent=reply.sent, seconds=_LAST_WORDS_S
                 )
                 self.outputs[rank].warned.append(missing)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether ranks were cut off because of the time alone."""
+        return bool(self._cut) and not self.troubles
 
     def _is_usable(self) -> bool:
         if self.controller or self._cut or self._is_anyone_dead() or self._unanswered():

@@ -23,6 +23,14 @@ def is_running(process: psutil.Process) -> bool:
     return False
 
 
+def is_stopped(process: psutil.Process | None) -> bool:
+    """Whether a signal or a debugger has stopped it, so that it could go on."""
+    with contextlib.suppress(psutil.Error):
+        stopped = psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP
+        return process is not None and process.status() in stopped
+    return False
+
+
 def end(processes: Iterable[psutil.Process]) -> None:
     """End the processes and their descendants at once; those that clean up are let to."""
     family = {one.pid: one for process in processes for one in _family(process)}

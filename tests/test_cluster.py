@@ -313,6 +313,10 @@ def test_nobody_without_the_key_hears_what_ranks_print(ranks, capsys):
     assert not heard
 
 
+def guess():
+    return zmq.curve_keypair()[0]
+
+
 def outsider(context, port, key):
     subscriber = context.socket(zmq.SUB)
     subscriber.subscribe(b"")
@@ -323,8 +327,16 @@ def outsider(context, port, key):
     return subscriber
 
 
-def guess():
-    return zmq.curve_keypair()[0]
+@pytest.mark.parametrize("key", [None, "a guessed one"])
+def test_nobody_without_the_key_gives_orders(ranks, key):
+    """Not even with all else that the files of the cluster say."""
+    import ipyparallel
+
+    path = ranks._engines.folder.path / "security" / "ipcontroller-client.json"
+    stolen = {**json.loads(path.read_text()), "curve_serverkey": key and guess().decode()}
+    with pytest.raises(TimeoutError, match="connection request timed out"):
+        ipyparallel.Client(stolen, timeout=1)
+    assert ranks.run(torch.distributed.get_rank) == list(range(N))
 
 
 def test_ranks_that_could_not_be_encrypted_are_refused(monkeypatch):

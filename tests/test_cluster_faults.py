@@ -356,9 +356,9 @@ def test_ranks_that_do_not_come_up_show_their_log(monkeypatch, tmp_path):
 
 def test_a_start_that_is_too_slow_says_what_to_do():
     with pytest.raises(RuntimeError) as raised:
-        par.cluster(2, timeout_s=0.2)
+        par.cluster(N + 1, timeout_s=0.2)
     assert str(raised.value).startswith(
-        "0 of 2 ranks came up within 0.2 s. `timeout_s=0.4` gives them more time; fewer ranks need"
+        "0 of 3 ranks came up within 0.2 s. `timeout_s=0.4` gives them more time; fewer ranks need"
     )
     assert "cores; none of them logged an error" in str(raised.value)
     assert not [one for one in psutil.Process().children() if environ(one)]
@@ -376,12 +376,12 @@ def test_also_when_the_ranks_do_not_find_one_another(monkeypatch):
         engines.deadline_s = time.monotonic() + 0.5
 
     monkeypatch.setattr(Engines, "_order", stop_one)
-    with pytest.raises(RuntimeError, match="2 ranks came up, but did not find one another within"):
-        par.cluster(2)
+    with pytest.raises(RuntimeError, match="3 ranks came up, but did not find one another within"):
+        par.cluster(N + 1)
     assert not [one for one in psutil.Process().children() if environ(one)]
 
 
-@pytest.mark.parametrize("timeout_s", [0, -1, float("nan")])
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), "60"])
 def test_a_time_that_is_none_is_named(timeout_s):
     with pytest.raises(ValueError, match=f"timeout_s takes .* not {timeout_s!r}"):
         par.cluster(2, timeout_s=timeout_s)
@@ -437,7 +437,7 @@ def test_a_stopped_controller_ends_the_call(ranks, monkeypatch):
 @pytest.mark.slow
 def test_a_stopped_rank_is_given_up_and_the_error_says_why(monkeypatch):
     monkeypatch.setattr("d2lpar.cluster.engines.SILENT_S", 15)
-    with par.cluster(3) as ranks:  # its controller has the shorter patience
+    with par.cluster(N + 1) as ranks:  # its controller has the shorter patience
         processes, folder = family(ranks)
         pid = ranks._engines.places[1].pid
         with pytest.raises(RankError) as raised:

@@ -10,10 +10,12 @@ They are ipyparallel's engines with torch.distributed set up. The module is call
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import platform
 import sys
 import types
+from numbers import Real
 from typing import TYPE_CHECKING
 
 from . import on_rank, texts
@@ -51,7 +53,7 @@ def cluster(
         raise ValueError(texts.ERROR_N.format(n=n))
     if n is None and profile is None:
         raise ValueError(texts.ERROR_NO_N)
-    if timeout_s is not None and not timeout_s > 0:
+    if timeout_s is not None and not (isinstance(timeout_s, Real) and 0 < timeout_s < math.inf):
         raise ValueError(texts.ERROR_TIMEOUT.format(timeout_s=timeout_s))
     if os.name != "posix":
         raise RuntimeError(texts.ERROR_SYSTEM.format(system=platform.system()))

@@ -8,6 +8,7 @@ controller need not wait for torch.
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -30,6 +31,8 @@ def main() -> None:
     watch()
     if role == "controller":
         os.register_at_fork(after_in_child=watch)  # its heart monitor is a process of its own
+        # Beside encryption ipyparallel would leave out signatures, and warn that it does.
+        sys.argv.append(f"--Session.key={secrets.token_hex()}")
         from ipyparallel.controller.app import main as run
     else:
         # What mpiexec starts needs no mpi4py: torch.distributed connects the ranks.

@@ -184,12 +184,12 @@ class Engines:
     async def _connection_info(self) -> dict:
         try:
             return await self._cluster.controller.get_connection_info(self._timeout_s)
-        except RuntimeError as error:  # it ended
-            raise StartError(self._why_not(self._cluster.controller) or str(error)) from None
+        except RuntimeError:  # it ended
+            raise StartError(self._why_not(self._cluster.controller)) from None
 
     def _why_not(self, ended) -> str:
         came = len(self._client.ids) if self._client is not None else 0
-        if ended is not None and ended.state == "after":
+        if ended is not None:
             how = processes.describe_exit((ended.stop_data or {}).get("exit_code"))
             why = texts.BEFORE_ENDING.format(how=how)
         else:

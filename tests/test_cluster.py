@@ -1,6 +1,7 @@
 """Ranks in a notebook: functions, cells, reports, and what is said of mistakes."""
 
 import functools
+import json
 import math
 import os
 import subprocess
@@ -18,6 +19,8 @@ import torch
 import d2lpar as par
 from d2lpar.cluster import failures, on_rank
 from d2lpar.cluster.output import Output, show
+
+zmq = pytest.importorskip("zmq")
 
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="needs Linux or macOS"),
@@ -290,6 +293,56 @@ def test_the_controller_forgets_what_it_has_passed_on(ranks):
         ranks.run(lambda x: None, data)
     assert before > 0
     assert used_bytes() - before < 7 * N * data.nbytes
+
+
+def test_nobody_without_the_key_hears_what_ranks_print(ranks, capsys):
+    """Other users of the machine can reach its ports; they have not the key, which is in a file."""
+    (controller,) = [one for one in psutil.Process().children() if "controller" in one.cmdline()]
+    found = controller.net_connections()
+    ports = {one.laddr.port for one in found if one.status == psutil.CONN_LISTEN}
+    security = ranks._engines.folder.path / "security"
+    assert json.loads((security / "ipcontroller-client.json").read_text())["iopub"] in ports
+    with zmq.Context() as context:
+        outsiders = [outsider(context, port, key) for port in ports for key in (None, guess())]
+        for _ in range(5):
+            time.sleep(0.1)  # for a connection that should not be
+            ranks.run(lambda: print("for the notebook only"))
+        heard = [one for one in outsiders if one.poll(0)]
+        context.destroy(linger=0)
+    assert "[rank 1] for the notebook only" in capsys.readouterr().out
+    assert not heard
+
+
+def guess():
+    return zmq.curve_keypair()[0]
+
+
+def outsider(context, port, key):
+    subscriber = context.socket(zmq.SUB)
+    subscriber.subscribe(b"")
+    if key is not None:
+        subscriber.curve_publickey, subscriber.curve_secretkey = zmq.curve_keypair()
+        subscriber.curve_serverkey = key
+    subscriber.connect(f"tcp://127.0.0.1:{port}")
+    return subscriber
+
+
+@pytest.mark.parametrize("key", [None, "a guessed one"])
+def test_nobody_without_the_key_gives_orders(ranks, key):
+    """Not even with all else that the files of the cluster say."""
+    import ipyparallel
+
+    path = ranks._engines.folder.path / "security" / "ipcontroller-client.json"
+    stolen = {**json.loads(path.read_text()), "curve_serverkey": key and guess().decode()}
+    with pytest.raises(TimeoutError, match="connection request timed out"):
+        ipyparallel.Client(stolen, timeout=1)
+    assert ranks.run(torch.distributed.get_rank) == list(range(N))
+
+
+def test_ranks_that_could_not_be_encrypted_are_refused(monkeypatch):
+    monkeypatch.setattr(zmq, "has", lambda feature: feature != "curve")
+    with pytest.raises(RuntimeError, match=r"pyzmq .* without CURVE"):
+        par.cluster(N + 1)
 
 
 def test_a_syntax_error_in_a_cell_is_told(ranks):

@@ -11,6 +11,8 @@ import tempfile
 import threading
 import time
 from importlib.util import find_spec
+from multiprocessing import resource_tracker
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import psutil
@@ -252,25 +254,30 @@ import os, sys, time
 import d2lpar as par, torch, torch.distributed as dist
 
 def block():
-    par.report(folder=None)
+    from multiprocessing.shared_memory import SharedMemory
+    shared = SharedMemory(create=True, size=100)
+    par.report(shared=shared.name)
     if dist.get_rank() == 0:
         dist.barrier()
     time.sleep(600)
 
 ranks = par.cluster(2)
-tell = lambda rank, values: rank or print(ranks._engines.folder.path, flush=True)
+tell = lambda rank, values: print(values.get("shared"), flush=True)
+print(ranks._engines.folder.path, flush=True)
 {use}
 """
+
+
+BLOCKED = "ranks.run(block, on_report=tell)"
 
 
 @pytest.mark.parametrize(
     ("use", "end"),
     [
-        pytest.param("ranks.run(block, on_report=tell)", signal.SIGKILL, id="killed"),
-        pytest.param(
-            "tell(0, None); time.sleep(600)", signal.SIGTERM, id="ended", marks=pytest.mark.slow
-        ),
-        pytest.param("tell(0, None); input()", None, id="exits", marks=pytest.mark.slow),
+        pytest.param(BLOCKED, signal.SIGKILL, id="killed"),
+        pytest.param(BLOCKED, signal.SIGTERM, id="ended", marks=pytest.mark.slow),
+        pytest.param(BLOCKED, signal.SIGHUP, id="hung-up", marks=pytest.mark.slow),
+        pytest.param("input()", None, id="exits", marks=pytest.mark.slow),
     ],
 )
 def test_nothing_outlives_its_notebook(use, end):
@@ -281,8 +288,10 @@ def test_nothing_outlives_its_notebook(use, end):
         text=True,
     ) as notebook:
         folder = Path(notebook.stdout.readline().strip())
+        shared = [notebook.stdout.readline().strip() for _ in range(N)] if use == BLOCKED else []
         processes = psutil.Process(notebook.pid).children(recursive=True)
         assert folder.is_dir()
+        assert all(map(is_shared, shared))
         assert len(processes) >= 3
         if end is None:
             notebook.stdin.write("\n")
@@ -291,6 +300,18 @@ def test_nothing_outlives_its_notebook(use, end):
             notebook.send_signal(end)
         notebook.wait()
         check_gone(processes, folder)
+        assert not any(map(is_shared, shared))
+
+
+def is_shared(name):
+    """Whether there is shared memory of that name."""
+    try:
+        memory = SharedMemory(name)
+    except FileNotFoundError:
+        return False
+    resource_tracker.unregister(memory._name, "shared_memory")  # it is not this process's
+    memory.close()
+    return True
 
 
 def test_what_all_processes_left_is_removed_later(monkeypatch, tmp_path):
@@ -331,3 +352,96 @@ def test_ranks_that_do_not_come_up_show_their_log(monkeypatch, tmp_path):
     with pytest.raises(RuntimeError, match=r"(?s)0 of 2 ranks .*exit code 4.*no such module"):
         par.cluster(2, profile=tmp_path)
     assert not [one for one in psutil.Process().children() if environ(one)]
+
+
+def test_a_start_that_is_too_slow_says_what_to_do():
+    with pytest.raises(RuntimeError) as raised:
+        par.cluster(N + 1, timeout_s=0.2)
+    assert str(raised.value).startswith(
+        "0 of 3 ranks came up within 0.2 s. `timeout_s=0.4` gives them more time; fewer ranks need"
+    )
+    assert "cores; none of them logged an error" in str(raised.value)
+    assert not [one for one in psutil.Process().children() if environ(one)]
+
+
+def test_also_when_the_ranks_do_not_find_one_another(monkeypatch):
+    """They have half a second for it, in which the last of them is stopped."""
+    from d2lpar.cluster.engines import Engines
+
+    order = Engines._order
+
+    def stop_one(engines):
+        order(engines)
+        os.kill(engines.places[-1].pid, signal.SIGSTOP)
+        engines.deadline_s = time.monotonic() + 0.5
+
+    monkeypatch.setattr(Engines, "_order", stop_one)
+    with pytest.raises(RuntimeError, match="3 ranks came up, but did not find one another within"):
+        par.cluster(N + 1)
+    assert not [one for one in psutil.Process().children() if environ(one)]
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), "60"])
+def test_a_time_that_is_none_is_named(timeout_s):
+    with pytest.raises(ValueError, match=f"timeout_s takes .* not {timeout_s!r}"):
+        par.cluster(2, timeout_s=timeout_s)
+
+
+def test_more_ranks_have_more_time_to_start():
+    from d2lpar.cluster import START_S, _start_s
+    from d2lpar.machines import system
+
+    assert START_S < _start_s(1) < _start_s(2)
+    assert _start_s(8 * system.cores()) == START_S + 80
+
+
+def test_the_log_of_a_failed_start_has_only_what_matters():
+    from d2lpar.cluster.engines import _HARMLESS
+
+    log = """<frozen runpy>:128: RuntimeWarning: 'd2lpar.cluster.child' found in sys.modules
+2026-11-22 07:43:33.588 [IPController] Generating new CURVE credentials
+2026-11-22 07:43:33.635 [IPController] WARNING | Message signing is disabled.
+2026-11-22 07:43:39.556 [IPController] ERROR | Monitor message without topic: [b'', b'{"a": 1}']
+2026-11-22 07:43:40.000 [IPEngine] CRITICAL | Error completing registration: no room
+Traceback (most recent call last):
+2026-11-22 07:43:41.000 [IPEngine.1] ERROR | no room, either"""
+    kept = [line for line in log.splitlines() if not _HARMLESS.match(line)]
+    assert [line.rpartition("] ")[2] for line in kept] == [
+        "CRITICAL | Error completing registration: no room",
+        "Traceback (most recent call last):",
+        "ERROR | no room, either",
+    ]
+
+
+def stop_soon(pid):
+    """A callable for reports that stops a process at the first."""
+    stopped = []
+
+    def on_report(rank, values):
+        if not stopped:
+            os.kill(pid, signal.SIGSTOP)
+            stopped.append(pid)
+
+    return on_report
+
+
+def test_a_stopped_controller_ends_the_call(ranks, monkeypatch):
+    monkeypatch.setattr("d2lpar.cluster.engines.STOPPED_S", 1)
+    processes, folder = family(ranks)
+    pid = ranks._engines._cluster.controller.pid
+    with pytest.raises(RanksEndedError, match="stopped by a signal or a debugger for 1 s"):
+        ranks.run(train, 10**7, on_report=stop_soon(pid))
+    check_gone(processes, folder)
+
+
+@pytest.mark.slow
+def test_a_stopped_rank_is_given_up_and_the_error_says_why(monkeypatch):
+    monkeypatch.setattr("d2lpar.cluster.engines.SILENT_S", 15)
+    with par.cluster(N + 1) as ranks:  # its controller has the shorter patience
+        processes, folder = family(ranks)
+        pid = ranks._engines.places[1].pid
+        with pytest.raises(RankError) as raised:
+            ranks.run(train, 10**7, on_report=stop_soon(pid))
+        assert str(raised.value).startswith("rank 1 gave no heartbeat for 15 s: its process")
+        assert f"`kill -CONT {pid}` in time lets" in str(raised.value)
+        check_gone(processes, folder)

@@ -10,10 +10,12 @@ They are ipyparallel's engines with torch.distributed set up. The module is call
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import platform
 import sys
 import types
+from numbers import Real
 from typing import TYPE_CHECKING
 
 from . import on_rank, texts
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from .ranks import Ranks
 
 START_S, QUEUE_S = 60, 600  # how long ranks may take to come up: here, and on a cluster
+RANK_S = 10  # and for each that a core starts, on a machine that has other work
 
 
 def cluster(
@@ -41,14 +44,17 @@ def cluster(
 
     `profile` names a folder with an ipcluster_config.py of ipyparallel (a path, a name in
     profiles/, or one of IPython's profiles): see notebooks/profiles for SSH, Slurm and MPI. There
-    `n` may be left to c.Cluster.n. Ranks must come up within `timeout_s` seconds (60; with a
-    profile 600). Raises ValueError for a wrong `n` or profile, RuntimeError with the end of a log
-    if they do not come up, or naming what is missing.
+    `n` may be left to c.Cluster.n. Ranks must come up within `timeout_s` seconds (60, and 10 for
+    each rank that a core has to start; with a profile 600). Raises ValueError for a wrong `n`,
+    profile or time, RuntimeError with the end of a log if they do not come up, or naming what is
+    missing.
     """
     if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
         raise ValueError(texts.ERROR_N.format(n=n))
     if n is None and profile is None:
         raise ValueError(texts.ERROR_NO_N)
+    if timeout_s is not None and not (isinstance(timeout_s, Real) and 0 < timeout_s < math.inf):
+        raise ValueError(texts.ERROR_TIMEOUT.format(timeout_s=timeout_s))
     if os.name != "posix":
         raise RuntimeError(texts.ERROR_SYSTEM.format(system=platform.system()))
     if on_rank.this.number is not None:
@@ -57,17 +63,29 @@ def cluster(
 
     folder = None if profile is None else find(profile)
     try:
+        import zmq
+
         from .ranks import Ranks, current
     except ModuleNotFoundError as error:
         if error.name not in ("ipyparallel", "cloudpickle", "zmq"):
             raise
         raise RuntimeError(texts.ERROR_MISSING.format(name=error.name)) from None
-    timeout_s = timeout_s or (START_S if folder is None else QUEUE_S)
+    if not zmq.has("curve"):
+        raise RuntimeError(texts.ERROR_CURVE)
+    if timeout_s is None:
+        timeout_s = _start_s(n) if folder is None else QUEUE_S
     ranks = current()
     if ranks is not None and ranks.is_like(n, folder):
         return ranks if ranks.is_running else ranks.restart()
     _register_magic()
     return Ranks(n, profile=folder, timeout_s=timeout_s)
+
+
+def _start_s(n: int) -> float:
+    """How long `n` ranks may take to come up on this machine."""
+    from d2lpar.machines import system
+
+    return START_S + RANK_S * n / system.cores()
 
 
 def _register_magic() -> None:

@@ -10,7 +10,7 @@ from ipyparallel import serialize
 
 from . import failures, texts
 from .engines import Engines
-from .on_rank import Failure, Part, Reply
+from .on_rank import COUNTED, Failure, Part, Reply
 from .output import Output
 from .reports import KEY
 
@@ -20,8 +20,8 @@ _LOOK_S = 0.05  # how often the processes of the ranks are looked at
 _NOTICED_LATE_S = 0.25  # a death may be this old when it is seen, and its victims' errors younger
 _SURVIVORS_S = 1.0  # how long ranks may take to finish when one has raised
 _AGAIN_S = 0.3
-_DEAD_S = 0.3  # the same when one has died: for what they still have to say
-_LAST_WORDS_S = 2.0  # how long what was printed may come after the reply
+_DEAD_S = 0.3  # the same when one has died, and how long nothing may come of what it sent
+_LAST_WORDS_S = 10.0  # how long nothing may come of what was sent before a reply
 
 
 class Call:
@@ -31,9 +31,11 @@ class Call:
         self._engines, self._ranks = engines, list(ranks)
         self._action, self._payload = action, payload
         self._events: queue.SimpleQueue = queue.SimpleQueue()
-        self._done: dict[int, float] = {}  # rank -> since when there is a reply
-        self._silent: set[int] = set()  # ranks that have sent all that they printed
+        self._silent: set[int] = set()  # ranks of which all that they sent has come
+        self._cut: set[int] = set()  # ranks that are heard no more, as they do not answer
+        self._heard_s = time.monotonic()  # when one that is not silent was last heard
         self._looked_s = 0.0
+        self._came = dict.fromkeys(self._ranks, 0)  # messages
         self.outputs = {rank: Output(rank) for rank in self._ranks}
         self.replies: dict[int, Reply] = {}
         self.troubles: dict[int, failures.Trouble] = {}
@@ -42,43 +44,37 @@ class Call:
     def wait(self, on_report: OnReport | None) -> bool:
         """Let the ranks work until all are done, or one went wrong and others stay blocked.
 
-        Reports are given to `on_report` in this thread. Returns whether the ranks can be used
-        further; if not, they must be ended.
+        Reports are given to `on_report` in this thread, all of them, however long it takes.
+        Returns whether the ranks can be used further; if not, they must be ended.
         """
         for rank in self._ranks:
             self._send(rank, on_report is not None)
         self._engines.flush()
-        return self._wait(on_report, limit_s=None)
+        limit_s = self._engines.deadline_s
+        while self._unfinished():
+            self._take(on_report)
+            self._look()
+            if self.troubles:
+                patience_s = _DEAD_S if self._is_anyone_dead() else _SURVIVORS_S
+                limit_s = min(limit_s, time.monotonic() + patience_s)
+            if time.monotonic() > limit_s:
+                # Who has not answered before this in the queue is heard no more.
+                self._events.put((None, "limit", None))
+                limit_s = float("inf")
+        self._tell_what_is_missing()
+        return self._is_usable()
 
     def interrupt(self) -> bool:
         """Stop the ranks where they run Python. Returns whether they can be used further."""
-        usable = self._is_sound() if not self._unfinished() else False
-        limit_s = time.monotonic() + _SURVIVORS_S
+        limit_s, asked_s = time.monotonic() + _SURVIVORS_S, 0.0
         while self._unfinished() and time.monotonic() < limit_s:
-            # Again and again: a rank that has not begun yet does not hear it.
-            self._engines.interrupt(self._unfinished())
-            usable = self._wait(None, limit_s=time.monotonic() + _AGAIN_S)
-        return usable
-
-    def _wait(self, on_report: OnReport | None, limit_s: float | None) -> bool:
-        while self._unfinished() and not self.controller:
-            self._take(on_report)
+            if time.monotonic() - asked_s > _AGAIN_S:
+                # Again and again: a rank that has not begun yet does not hear it.
+                self._engines.interrupt(self._unanswered())
+                asked_s = time.monotonic()
+            self._take(None)
             self._look()
-            if self.troubles and limit_s is None:
-                limit_s = time.monotonic() + _SURVIVORS_S
-            if self._is_anyone_dead():
-                limit_s = min(limit_s, time.monotonic() + _DEAD_S)
-                return self._say_goodbye(on_report, limit_s)
-            if limit_s is not None and time.monotonic() > limit_s:
-                return False
-        return not self.controller and self._is_sound()
-
-    def _say_goodbye(self, on_report: OnReport | None, limit_s: float) -> bool:
-        """A rank is dead: hear what the others say until the limit, and use none of them again."""
-        while self._unfinished() and time.monotonic() < limit_s:
-            self._take(on_report)
-            self._look()
-        return False
+        return self._is_usable()
 
     # ---- what comes from the ranks
 
@@ -98,6 +94,13 @@ class Call:
             rank, kind, content = self._events.get(timeout=_LOOK_S)
         except queue.Empty:
             return
+        if kind == "limit":
+            self._cut.update(self._unanswered())
+        elif rank not in self._cut:
+            self._take_from(rank, kind, content, on_report)
+            self._heard_s = time.monotonic()
+
+    def _take_from(self, rank: int, kind: str, content, on_report: OnReport | None) -> None:
         if kind == "message":
             self._take_message(rank, content, on_report)
         elif kind == "idle":
@@ -109,17 +112,16 @@ class Call:
         kind = message["header"]["msg_type"]
         if kind == "data_message":
             values = serialize.deserialize_object(message["buffers"])[0].get(KEY)
+            self._came[rank] += values is not None
             if values is not None and on_report is not None:
                 on_report(rank, values)
         else:
+            self._came[rank] += kind in COUNTED
             self.outputs[rank].take(kind, message["content"])
 
     def _take_reply(self, rank: int, reply: object) -> None:
-        self._done[rank] = time.monotonic()
-        if (
-            getattr(reply, "ename", None) == "EngineError"
-        ):  # what the controller says of a rank on another host
-            self._bury(rank, texts.UNKNOWN_EXIT)
+        if getattr(reply, "ename", None) == "EngineError":
+            self._looked_s = 0.0  # the controller has given it up: look why
             return
         if not isinstance(reply, Reply):  # interrupted outside the call, or never begun
             reply = Reply(failure=_failure_of(reply))
@@ -132,28 +134,56 @@ class Call:
         if time.monotonic() - self._looked_s < _LOOK_S:
             return
         self._looked_s = time.monotonic()
-        self.controller = self._engines.controller_ended()
+        if self.controller is None:
+            self.controller = self._engines.controller_ended()
         for rank, how in self._engines.ended().items():
             self._bury(rank, how)
 
     def _bury(self, rank: int, how: str) -> None:
-        if not isinstance(self.troubles.get(rank), failures.Death):
+        if not self._is_dead(rank):
             self.troubles[rank] = failures.Death(how, time.time() - _NOTICED_LATE_S)
+            self._heard_s = time.monotonic()  # it may have spoken until now
 
     # ---- what follows from it
 
     def _unfinished(self) -> list[int]:
-        now_s = time.monotonic()
-        return [rank for rank in self._ranks if not self._is_finished(rank, now_s)]
+        quiet_s = time.monotonic() - self._heard_s
+        return [rank for rank in self._ranks if not self._is_finished(rank, quiet_s)]
 
-    def _is_finished(self, rank: int, now_s: float) -> bool:
-        if isinstance(self.troubles.get(rank), failures.Death):
+    def _is_finished(self, rank: int, quiet_s: float) -> bool:
+        """Whether a rank is done and all that it sent is here, or nothing more will come."""
+        if self.controller or self._is_dead(rank):
+            return quiet_s > _DEAD_S
+        if rank in self._cut:
             return True
-        replied_s = self._done.get(rank)
-        return replied_s is not None and (rank in self._silent or now_s - replied_s > _LAST_WORDS_S)
+        return rank in self.replies and (rank in self._silent or quiet_s > _LAST_WORDS_S)
+
+    def _unanswered(self) -> list[int]:
+        return [r for r in self._ranks if r not in self.replies and not self._is_dead(r)]
+
+    def _is_dead(self, rank: int) -> bool:
+        return isinstance(self.troubles.get(rank), failures.Death)
+
+    def _tell_what_is_missing(self) -> None:
+        for rank, reply in self.replies.items():
+            if rank not in self._cut and self._came[rank] < reply.sent:
+                missing = texts.MISSING.format(
+                    missing=reply.sent - self._came[rank], sent=reply.sent, seconds=_LAST_WORDS_S
+                )
+                self.outputs[rank].warned.append(missing)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether ranks were cut off because of the time alone."""
+        return bool(self._cut) and not self.troubles
+
+    def _is_usable(self) -> bool:
+        if self.controller or self._cut or self._is_anyone_dead() or self._unanswered():
+            return False
+        return self._is_sound()
 
     def _is_anyone_dead(self) -> bool:
-        return any(isinstance(one, failures.Death) for one in self.troubles.values())
+        return any(map(self._is_dead, self._ranks))
 
     def _is_sound(self) -> bool:
         """Whether no rank waits for, or has sent, what another one left out.

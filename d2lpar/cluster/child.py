@@ -8,6 +8,7 @@ controller need not wait for torch.
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -30,6 +31,8 @@ def main() -> None:
     watch()
     if role == "controller":
         os.register_at_fork(after_in_child=watch)  # its heart monitor is a process of its own
+        # Beside encryption ipyparallel would leave out signatures, and warn that it does.
+        sys.argv.append(f"--Session.key={secrets.token_hex()}")
         from ipyparallel.controller.app import main as run
     else:
         # What mpiexec starts needs no mpi4py: torch.distributed connects the ranks.
@@ -88,7 +91,8 @@ def _wait_for_lock(folder: str) -> None:
         os._exit(1)
     for process in _others(folder):
         with contextlib.suppress(Exception):
-            process.kill()
+            if not cleans_up(process):
+                process.kill()
     _remove(folder)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -110,6 +114,18 @@ def _others(folder: str) -> list:
     return list(found.values())
 
 
+def cleans_up(process) -> bool:
+    """Whether it is multiprocessing's tracker, which removes what a killed process shared.
+
+    It ends by itself when all that share with it are gone.
+    """
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        return any("resource_tracker" in word for word in process.cmdline())
+    return False
+
+
 def _remove(folder: str) -> None:
     """Remove the folder, again if a process that is just ending still wrote into it."""
     deadline_s = time.monotonic() + _GONE_S
@@ -124,8 +140,11 @@ def _wait_for_controller(*folders: str) -> None:
     from zmq.utils.monitor import recv_monitor_message
 
     host, port = controller()
+    info = json.loads(os.environ["IPP_CONNECTION_INFO"])
     with zmq.Context() as context, context.socket(zmq.DEALER) as line:
         line.linger = 0
+        line.curve_publickey, line.curve_secretkey = zmq.curve_keypair()
+        line.curve_serverkey = info["curve_serverkey"].encode()
         # So that a host that loses its power is noticed, too.
         line.setsockopt(zmq.TCP_KEEPALIVE, 1)
         line.setsockopt(zmq.TCP_KEEPALIVE_IDLE, 10)

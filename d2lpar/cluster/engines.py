@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -24,6 +25,7 @@ import psutil
 from ipyparallel.cluster import launcher as launchers
 from traitlets.config import Config
 
+from ..machines import system
 from . import child, on_rank, processes, profiles, texts
 from .folder import Folder
 from .progress import Progress
@@ -31,6 +33,12 @@ from .progress import Progress
 ROOT = Path(__file__).resolve().parents[2]
 LOG_LINES = 15
 HEARTBEAT_MS = 200
+SILENT_S = 30  # without a heartbeat for so long, the controller gives an engine up
+STOPPED_S = 10  # and the notebook a controller that was stopped
+# Lines of a log that say nothing of a failure: all but errors, and two that every start writes.
+_HARMLESS = re.compile(
+    r"\d{4}-\d\d-\d\d (?!.*\] (ERROR|CRITICAL) \|)|.*Monitor message without topic|<frozen runpy>"
+)
 _POLL_S = 0.02
 _CANCEL_S = 5
 _LAUNCHER_S = 3  # on a machine that is very busy
@@ -56,6 +64,8 @@ class Engines:
         progress: Progress,
     ):
         self.folder = Folder()
+        self._timeout_s, self.deadline_s = timeout_s, time.monotonic() + timeout_s
+        self._stopped_s: float | None = None  # since when the controller was seen stopped
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -70,7 +80,7 @@ class Engines:
             self.end()
             raise ValueError(texts.ERROR_NO_N)
         try:
-            self._start(timeout_s, progress)
+            self._start(progress)
         except BaseException:
             self.end()
             raise
@@ -102,11 +112,12 @@ class Engines:
             config[section].environment = {**environment, **set_there}
         config.LocalControllerLauncher.controller_cmd = [
             *(sys.executable, "-P", child.__file__, "controller"),
+            "--IPController.enable_curve=True",  # nobody else reads what ranks print
             "--usethreads",  # one process instead of six
             "--nodb",  # nobody asks for a result again: by default it keeps all, up to a gigabyte
             # An engine counts as there after its first heartbeat: do not wait seconds for it.
             f"--HeartMonitor.period={HEARTBEAT_MS}",
-            f"--HeartMonitor.max_heartmonitor_misses={30_000 // HEARTBEAT_MS}",
+            f"--HeartMonitor.max_heartmonitor_misses={SILENT_S * 1000 // HEARTBEAT_MS}",
         ]
         return ipyparallel.Cluster(
             **({} if n is None else {"n": n}),
@@ -118,29 +129,41 @@ class Engines:
             log=_silent_logger(),
         )
 
-    def _start(self, timeout_s: float, progress: Progress) -> None:
-        deadline_s = time.monotonic() + timeout_s
+    def _start(self, progress: Progress) -> None:
+        try:
+            self._start_processes(progress)
+            progress.group(self.n)
+            self._order()
+        except TimeoutError:
+            raise StartError(self._why_not(None)) from None
+
+    def _start_processes(self, progress: Progress) -> None:
         progress.controller(self.n)
-        self._run(self._cluster.start_controller())
+        self._run(self._cluster.start_controller(), self._left_s())
         self._keep_launchers()
         if self._cluster.send_engines_connection_env:
-            info = self._run(self._connection_info(deadline_s))
-            self._run(self._start_engines())
+            info = self._run(self._connection_info(), self._left_s())
+            self._run(self._start_engines(), self._left_s())
         else:
-            self._run(self._start_engines())
-            info = self._run(self._connection_info(deadline_s))
+            self._run(self._start_engines(), self._left_s())
+            info = self._run(self._connection_info(), self._left_s())
         progress.engines(0, self.n)
         self._client = ipyparallel.Client(
-            info["client"], profile_dir=str(self.folder.path), timeout=timeout_s
+            info["client"], profile_dir=str(self.folder.path), timeout=self._left_s()
         )
         while len(self._client.ids) < self.n:
             ended = next((one for one in self._launchers if one.state == "after"), None)
-            if ended is not None or time.monotonic() > deadline_s:
-                raise StartError(self._why_not(ended, timeout_s))
+            if ended is not None or not self._left_s():
+                raise StartError(self._why_not(ended))
             progress.engines(len(self._client.ids), self.n)
             time.sleep(_POLL_S)
-        progress.group(self.n)
-        self._order()
+
+    def _left_s(self) -> float:
+        return max(0, self.deadline_s - time.monotonic())
+
+    def started(self) -> None:
+        """The ranks have found one another: what they do from now on may take its time."""
+        self.deadline_s = float("inf")
 
     async def _start_engines(self) -> None:
         try:
@@ -158,40 +181,46 @@ class Engines:
             found += list(getattr(engine_set, "launchers", {}).values()) or [engine_set]
         self._launchers += [one for one in found if one not in [None, *self._launchers]]
 
-    async def _connection_info(self, deadline_s: float) -> dict:
-        found = asyncio.ensure_future(
-            self._cluster.controller.get_connection_info(max(1, deadline_s - time.monotonic()))
-        )
-        while not found.done():
-            await asyncio.sleep(_POLL_S)
+    async def _connection_info(self) -> dict:
         try:
-            return found.result()
-        except (RuntimeError, TimeoutError) as error:
-            raise StartError(self._why_not(self._cluster.controller, None) or str(error)) from None
+            return await self._cluster.controller.get_connection_info(self._timeout_s)
+        except RuntimeError:  # it ended
+            raise StartError(self._why_not(self._cluster.controller)) from None
 
-    def _why_not(self, ended, timeout_s: float | None) -> str:
+    def _why_not(self, ended) -> str:
         came = len(self._client.ids) if self._client is not None else 0
-        if ended is not None and ended.state == "after":
+        if ended is not None:
             how = processes.describe_exit((ended.stop_data or {}).get("exit_code"))
-            within = texts.BEFORE_ENDING.format(how=how)
+            why = texts.BEFORE_ENDING.format(how=how)
         else:
-            within = texts.WITHIN.format(seconds=timeout_s or 0)
-        return texts.ERROR_START.format(came=came, n=self.n, within=within, log=self._log(ended))
+            why = self._too_late()
+        return texts.ERROR_START.format(came=came, n=self.n, why=why, log=self._log(ended))
+
+    def _too_late(self) -> str:
+        return texts.TOO_LATE.format(
+            seconds=self._timeout_s, more=2 * self._timeout_s, cores=system.cores()
+        )
+
+    def apart(self) -> StartError:
+        """The error that the ranks came up, but did not find one another in time."""
+        return StartError(texts.ERROR_APART.format(n=self.n, why=self._too_late()))
 
     def _log(self, first) -> str:
-        """The last lines that a process wrote, one that ended before one that did not."""
+        """What a process wrote last that matters, one that ended before one that did not."""
         for one in ([first] if first is not None else []) + self._launchers:
             with contextlib.suppress(Exception):
-                tail = one.get_output().splitlines()[-LOG_LINES:]
+                lines = one.get_output().splitlines()
+                tail = [line for line in lines if not _HARMLESS.match(line)][-LOG_LINES:]
                 if tail:
                     return texts.LOG.format(name=one.identifier, tail="\n".join(tail))
         return texts.NO_LOG
 
     def _order(self) -> None:
         """Number the ranks: the hosts as their first engine came, on each the engines in turn."""
-        by_id = {}
-        for number in sorted(self._client.ids)[: self.n]:
-            by_id[number] = self._client[number].apply_sync(on_rank.place)
+        numbers = sorted(self._client.ids)[: self.n]
+        asked = {number: self._client[number].apply_async(on_rank.place) for number in numbers}
+        self.flush()
+        by_id = {number: reply.get(self._left_s()) for number, reply in asked.items()}
         hosts = list(dict.fromkeys(place.host for place in by_id.values()))
         self._ids = sorted(by_id, key=lambda number: (hosts.index(by_id[number].host), number))
         self.places = [by_id[number] for number in self._ids]
@@ -202,11 +231,11 @@ class Engines:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     self._local[rank] = psutil.Process(place.pid)
 
-    def _run(self, coroutine: Coroutine) -> object:
-        """The result of a coroutine of the cluster's loop; an interrupt cancels it."""
+    def _run(self, coroutine: Coroutine, timeout_s: float | None = None) -> object:
+        """The result of a coroutine of the cluster's loop; too late, or interrupted, it ends."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
-            return future.result()
+            return future.result(timeout_s)
         except BaseException:
             future.cancel()
             raise
@@ -229,8 +258,14 @@ class Engines:
         there will be no more messages.
         """
 
+        def pass_on(message: dict) -> None:
+            kept = self._client.metadata[message["parent_header"]["msg_id"]]
+            # ipyparallel would append to it, again and again: minutes for many pieces of output.
+            kept["stdout"] = kept["stderr"] = ""
+            on_message(message)
+
         def prepare(future) -> None:
-            future.iopub_callbacks.append(on_message)
+            future.iopub_callbacks.append(pass_on)
             future.add_done_callback(lambda done: on_reply(done.result()))
             future.output.add_done_callback(lambda _: on_idle())
 
@@ -252,17 +287,15 @@ class Engines:
         self._client._io_loop.add_callback(self._client._mux_stream.flush)
 
     def ended(self) -> dict[int, str]:
-        """The ranks whose process is gone, and how it ended where that is known."""
+        """The ranks that are gone, and what became of them as far as that is known."""
         heard_of = set(self._client.ids)
         gone = {}
         for rank, number in enumerate(self._ids):
             process = self._local.get(rank)
-            if process is None:
-                is_gone = number not in heard_of  # its nanny, or its heart, told the controller
-            else:
-                is_gone = not processes.is_running(process)
-            if is_gone:
-                gone[rank] = processes.describe_exit(self._exit_code(rank))
+            if process is not None and not processes.is_running(process):
+                gone[rank] = texts.DIED.format(how=processes.describe_exit(self._exit_code(rank)))
+            elif number not in heard_of:  # its nanny, or its heart, told the controller
+                gone[rank] = _given_up(process)
         return gone
 
     def _exit_code(self, rank: int) -> int | None:
@@ -274,10 +307,16 @@ class Engines:
         return None
 
     def controller_ended(self) -> str | None:
-        """How the controller ended, if it did."""
+        """How the controller ended, if it did; one that stays stopped counts as ended."""
         controller = self._cluster.controller
         if controller is not None and controller.state == "after":
             return processes.describe_exit((controller.stop_data or {}).get("exit_code"))
+        if not processes.is_stopped(getattr(controller, "process", None)):
+            self._stopped_s = None
+        elif self._stopped_s is None:
+            self._stopped_s = time.monotonic()
+        elif time.monotonic() - self._stopped_s > STOPPED_S:
+            return texts.STOPPED_TOO_LONG.format(seconds=STOPPED_S)
         return None
 
     def interrupt(self, ranks: Sequence[int]) -> None:
@@ -318,6 +357,12 @@ class Engines:
             if isinstance(one, launchers.BatchSystemLauncher) and one.state == "running":
                 with contextlib.suppress(Exception):
                     self._run(asyncio.wait_for(asyncio.to_thread(one.stop), _CANCEL_S))
+
+
+def _given_up(process: psutil.Process | None) -> str:
+    if process is None:
+        return texts.GONE_OR_SILENT.format(seconds=SILENT_S)
+    return texts.SILENT.format(seconds=SILENT_S, pid=process.pid)
 
 
 def _wait_until(holds: Callable[[], bool], seconds: float) -> None:

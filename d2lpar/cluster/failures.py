@@ -37,7 +37,7 @@ class RanksEndedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Death:
-    """A rank whose process is gone. `time_s` is when the notebook noticed."""
+    """A rank that is gone, and what became of it. `time_s` is when the notebook noticed."""
 
     how: str
     time_s: float
@@ -71,7 +71,7 @@ def _is_victim(trouble: Trouble) -> bool:
 def summary(rank: int, trouble: Trouble) -> str:
     """One sentence: who, and what."""
     if isinstance(trouble, Death):
-        return texts.DIED.format(rank=rank, how=trouble.how)
+        return texts.GONE.format(rank=rank, how=trouble.how)
     text = texts.RAISED if trouble.message else texts.RAISED_BARE
     return text.format(rank=rank, name=trouble.name, message=trouble.message)
 

@@ -11,12 +11,14 @@ import socket
 import sys
 import time
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import child, texts
 
 _HIDDEN_FRAMES = (os.path.dirname(__file__), os.sep + "IPython" + os.sep)
+
+COUNTED = ("stream", "display_data", "update_display_data")  # and reports: see Reply.sent
 
 OWN_NAMES = ("torch", "dist", "par", "rank", "world_size", "local_rank", "device")
 
@@ -75,11 +77,13 @@ class Reply:
     """The result of a call, pickled, or why there is none.
 
     `collectives` counts what this call gave to torch.distributed; None where that is not known.
+    `sent` counts its reports and pieces of output, which travel on their own.
     """
 
     value: bytes | None = None
     failure: Failure | None = None
     collectives: int | None = None
+    sent: int = 0
 
 
 @dataclass
@@ -90,6 +94,7 @@ class _Rank:
     store: Any = None
     names: dict[str, object] = field(default_factory=dict)
     reporting: bool = False
+    sent: list[str] = field(default_factory=list)  # a message's request; appending needs no lock
 
 
 this = _Rank()  # a process is one rank
@@ -156,10 +161,29 @@ def _join(memberships: list[Membership]) -> int:
         "device": device,
     }
     _shell().user_ns.update(this.names)
+    _count_output()
     if not child.is_on_notebooks_host():
         # Needed until here only: a rank that is killed there could not remove it later.
         shutil.rmtree(os.environ["IPP_PROFILE_DIR"], ignore_errors=True)
     return torch.get_num_threads()
+
+
+def _count_output() -> None:
+    """Let ipykernel say of each piece of output to which request it belongs."""
+    for stream in (sys.stdout, sys.stderr):
+        # Hooks are those of a thread: here of the one that sends.
+        stream.pub_thread.schedule(functools.partial(stream.register_hook, _note_sent))
+    _shell().display_pub.register_hook(_note_sent)
+
+
+def _note_sent(message: dict) -> dict:
+    this.sent.append(message["parent_header"].get("msg_id", ""))
+    return message
+
+
+def request() -> str:
+    """The request of the notebook that this rank works for."""
+    return _shell().data_pub.parent_header.get("msg_id", "")
 
 
 def _loopback() -> str:
@@ -194,6 +218,7 @@ def perform(rank: int, action: str, payload: bytes, reporting: bool) -> Reply:
     before = _collectives()
     this.number = rank
     this.reporting = reporting
+    this.sent = []
     try:
         # Unpickled here, so that what fails there is told of in the same way.
         value = _ACTIONS[action](*pickle.loads(payload))
@@ -204,7 +229,7 @@ def perform(rank: int, action: str, payload: bytes, reporting: bool) -> Reply:
         this.reporting = False
         sys.stdout.flush()
         sys.stderr.flush()
-    return reply
+    return replace(reply, sent=this.sent.count(request()))
 
 
 def _call(function, args: tuple, kwargs: dict) -> object:

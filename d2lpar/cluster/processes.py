@@ -10,8 +10,10 @@ from collections.abc import Iterable
 import psutil
 
 from . import texts
+from .child import cleans_up
 
-_OWN_PACE_S = 1  # for what cleans up when its parent is gone
+_GONE_S = 1  # how long a killed process may take to go
+_OWN_PACE_S = 5  # the same for what cleans up when its parent is gone, on a busy machine
 
 
 def is_running(process: psutil.Process) -> bool:
@@ -21,30 +23,31 @@ def is_running(process: psutil.Process) -> bool:
     return False
 
 
+def is_stopped(process: psutil.Process | None) -> bool:
+    """Whether a signal or a debugger has stopped it, so that it could go on."""
+    with contextlib.suppress(psutil.Error):
+        stopped = psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP
+        return process is not None and process.status() in stopped
+    return False
+
+
 def end(processes: Iterable[psutil.Process]) -> None:
-    """End the processes and their descendants at once; those that clean up get a second to."""
+    """End the processes and their descendants at once; those that clean up are let to."""
     family = {one.pid: one for process in processes for one in _family(process)}
-    trackers = [one for one in family.values() if _cleans_up(one)]
+    trackers = [one for one in family.values() if cleans_up(one)]
     for one in family.values():
         if one not in trackers:
             _kill(one)
     _wait(list(family.values()), _OWN_PACE_S)
     for one in trackers:
         _kill(one)
-    _wait(list(family.values()), _OWN_PACE_S)
+    _wait(list(family.values()), _GONE_S)
 
 
 def _family(process: psutil.Process) -> list[psutil.Process]:
     with contextlib.suppress(psutil.Error):
         return [process, *process.children(recursive=True)]
     return [process]
-
-
-def _cleans_up(process: psutil.Process) -> bool:
-    """Whether it is multiprocessing's tracker, which removes what a killed process shared."""
-    with contextlib.suppress(psutil.Error):
-        return any("resource_tracker" in word for word in process.cmdline())
-    return False
 
 
 def _kill(process: psutil.Process) -> None:

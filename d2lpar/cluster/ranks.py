@@ -66,6 +66,7 @@ class Ranks:
             self.n = self._engines.n
             try:
                 self._join()
+                self._engines.started()
             except BaseException:
                 self._end(texts.STOPPED)
                 raise
@@ -223,7 +224,7 @@ class Ranks:
         if self._engines is None:
             raise failures.RanksEndedError(texts.ENDED.format(why=self._why_ended))
         for rank, how in self._engines.ended().items():
-            self._end(texts.DIED.format(rank=rank, how=how))
+            self._end(texts.GONE.format(rank=rank, how=how))
             raise failures.RanksEndedError(texts.ENDED.format(why=self._why_ended))
 
     def _finish(self, call: Call, on_report: OnReport | None) -> list:
@@ -232,6 +233,8 @@ class Ranks:
         except BaseException as error:
             self._give_up(call, error)
             raise
+        if call.is_late:
+            raise self._engines.apart()
         if not usable:
             self._end(ended_by(call))
         output.show(call.outputs.values())

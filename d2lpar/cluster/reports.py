@@ -20,6 +20,7 @@ def report(**values: object) -> None:
         from ipyparallel.engine.datapub import publish_data
 
         publish_data({KEY: {name: _plain(value) for name, value in values.items()}})
+        on_rank.this.sent.append(on_rank.request())
 
 
 def _plain(value: object) -> object:

@@ -19,15 +19,24 @@ ERROR_MISSING = (
     "ranks in a notebook need {name}, which is not installed: "
     'install it with `pip install "d2lpar[lessons]"`'
 )
+ERROR_CURVE = (
+    "this pyzmq was built without CURVE, which keeps what ranks send from other users of the "
+    "machine: install one that has it, with `pip install --force-reinstall pyzmq`"
+)
 ERROR_IN_RANK = "rank {rank} cannot start ranks of its own: call cluster() in the notebook"
 ERROR_SYSTEM = (
     "ranks in a notebook need Linux or macOS, and this is {system}; scripts have torchrun"
 )
-ERROR_START = "{came} of {n} ranks came up {within}{log}"
-WITHIN = "within {seconds:.0f} s"
+ERROR_TIMEOUT = "timeout_s takes a number of seconds above 0, not {timeout_s!r}"
+ERROR_START = "{came} of {n} ranks came up {why}{log}"
+ERROR_APART = "the {n} ranks came up, but did not find one another {why}"
+TOO_LATE = (
+    "within {seconds:g} s. `timeout_s={more:g}` gives them more time; "
+    "fewer ranks need less of it, as this machine has {cores} cores"
+)
 BEFORE_ENDING = "before one of their processes ended ({how})"
 LOG = "; the end of the log of {name}:\n{tail}"
-NO_LOG = "; none of them left a log (a batch system may keep it: see its queue)"
+NO_LOG = "; none of them logged an error (if a batch system starts them, see its queue)"
 
 ENDED = "the ranks have ended: {why}. `ranks.restart()` starts them again"
 NOT_STARTED = "there are no ranks yet: `ranks = par.cluster(2)` starts them"
@@ -39,13 +48,24 @@ CONTROLLER = "the process that connects them to the notebook ended ({how})"
 
 RAISED = "rank {rank} raised {name}: {message}"
 RAISED_BARE = "rank {rank} raised {name}"
-DIED = "rank {rank} died: {how}"
+GONE = "rank {rank} {how}"
+DIED = "died: {how}"
+SILENT = (
+    "gave no heartbeat for {seconds} s: its process {pid} was stopped (SIGSTOP, a debugger) or "
+    "starved; `kill -CONT {pid}` in time lets a stopped one go on"
+)
+GONE_OR_SILENT = "died: its process is gone, or gave no heartbeat for {seconds} s"
+STOPPED_TOO_LONG = "stopped by a signal or a debugger for {seconds} s"
 EXIT_CODE = "exit code {code}"
 SIGNAL = "signal {number} ({name})"
 UNKNOWN_EXIT = "its process is gone"
 FREE = "All ranks are free again: the next cell can use them."
 SURVIVORS = "The other ranks were ended with it: `ranks.restart()` starts them again."
 ALONE = "`ranks.restart()` starts it again."
+MISSING = (
+    "{missing} of {sent} messages (reports, pieces of output) did not arrive: "
+    "the connection to the notebook broke, or nothing came for {seconds:.0f} s\n"
+)
 NOTEBOOK_CELL = "cell of the notebook"
 
 ERROR_SEND = "{what} cannot be sent to the ranks: {reason}{because}"

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 
 import psutil
@@ -20,7 +21,7 @@ RUN = "D2LPAR_TEST_RUN"  # to all that a test run starts: the run's folder for t
 SLOW_S = 1800
 START_S = 100  # of a kernel, on a busy machine
 PATIENCE = 2
-GONE_S = 2
+LOOK_S, GONE_S = 0.5, 2
 
 SETTINGS, STDERR = pytest.StashKey(), pytest.StashKey()
 
@@ -103,7 +104,9 @@ def start_clearing_up(config):
 def clear_up(run, folder):
     """When the process `run` has ended: ends what it left behind, and removes its folder."""
     with contextlib.suppress(psutil.Error):
-        psutil.Process(run).wait()
+        process = psutil.Process(run)
+        while process.status() != psutil.STATUS_ZOMBIE:  # nobody need have asked for its exit code
+            time.sleep(LOOK_S)
     # Asked first, they remove what they share; nobody is spared, nor who was started meanwhile.
     for end in (psutil.Process.terminate, psutil.Process.kill, psutil.Process.kill):
         left = [process for process in psutil.process_iter() if belongs(process, folder)]

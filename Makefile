@@ -3,20 +3,12 @@
 
 python := .venv/bin/python
 workers := 2
-notebooks := notebooks/[0-9]*.ipynb
+notebooks := $(sort $(wildcard notebooks/[0-9]*.ipynb))
 
+# With `exec` SIGTERM reaches it: make tells its child of it, and a shell tells nobody.
+attempt = exec $(python) tests/attempts.py
 unit-tests = $(python) -m pytest -n $(workers)
 notebook-tests = $(python) -m pytest -n $(workers) --dist loadfile --nbval --nbval-current-env $(notebooks)
-
-# Shell: `attempt NAME COMMAND…` goes on after a failure, and `verdict` tells of it at the end.
-attempts = passed=; failed=; \
-	attempt() { \
-		name=$$1; shift; printf '\n=== %s\n' "$$name"; \
-		if "$$@"; then passed="$$passed, $$name"; else failed="$$failed, $$name"; fi; \
-	}
-verdict = printf '\n'; \
-	if [ -n "$$failed" ]; then echo "FAILED: $${failed\#, }"; exit 1; fi; \
-	echo "PASSED: $${passed\#, }"
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lab test test-all test-browser test-compat opinfo validate notebooks lint format bench lock clean
@@ -43,18 +35,12 @@ lab: setup  ## Open the course in JupyterLab; LESSON=03 opens that lesson
 		--LabApp.default_url="/lab/tree/$$notebook" "$$@"
 
 test: setup  ## Unit tests, then every notebook against its stored outputs
-	@$(attempts); \
-	attempt "unit tests" $(unit-tests); \
-	attempt "notebooks" $(notebook-tests); \
-	$(verdict)
+	@$(attempt) "unit tests" "$(unit-tests)" notebooks "$(notebook-tests)"
 
 test-all: setup  ## The same with all that takes long: browser, PyTorch's operators, other torches
-	@$(attempts); \
-	attempt "unit tests" $(unit-tests) -m ""; \
-	attempt "notebooks" $(notebook-tests); \
-	attempt "operators" $(MAKE) --no-print-directory opinfo; \
-	attempt "other torches" $(MAKE) --no-print-directory test-compat; \
-	$(verdict)
+	@$(attempt) "unit tests" "$(unit-tests) -m ''" notebooks "$(notebook-tests)" \
+		operators "$(MAKE) --no-print-directory opinfo" \
+		"other torches" "$(MAKE) --no-print-directory test-compat"
 
 test-browser: setup  ## Lesson 03 from top to bottom in headless Chromium
 	@$(python) -m pytest -m "" tests/test_browser.py

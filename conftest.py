@@ -1,23 +1,43 @@
-"""What every test run needs before its first import of torch, and what makes nbval strict."""
+"""What every test run needs: the world of the notebooks, limits, and an end that leaves nothing.
 
+A test run starts this file as a program, too: what clears up after it, however it ends.
+"""
+
+import contextlib
+import faulthandler
 import os
+import shutil
+import subprocess
+import sys
 import tempfile
+import time
 import tomllib
 
+import psutil
 import pytest
 
 NOT_RECORDED = "no recorded run to compare with: `make notebooks` records one"
+RUN = "D2LPAR_TEST_RUN"  # to all that a test run starts: the run's folder for temporary files
+SLOW_S = 1800
+START_S = 100  # of a kernel, on a busy machine
+PATIENCE = 2
+LOOK_S, GONE_S = 0.5, 2
+
+SETTINGS, STDERR = pytest.StashKey(), pytest.StashKey()
 
 
 def pytest_configure(config):
     """Gives notebooks the world that they were recorded in, and parallel workers a core each."""
+    if not hasattr(config, "workerinput"):
+        start_clearing_up(config)
+    config.stash[STDERR] = os.dup(2)  # not captured yet
     if config.getoption("nbval", default=False) or config.getoption("nbval_lax", default=False):
-        project = tomllib.loads((config.rootpath / "pyproject.toml").read_text(encoding="utf-8"))
-        os.environ.update(project["tool"]["d2lpar"]["recorded-world"])
-        # nbval kills its kernels, which then leave their temporary files.
-        folder = tempfile.TemporaryDirectory(prefix="d2lpar-nbval-", ignore_cleanup_errors=True)
-        os.environ["TMPDIR"] = folder.name
-        config.add_cleanup(folder.cleanup)
+        text = (config.rootpath / "pyproject.toml").read_text(encoding="utf-8")
+        project = tomllib.loads(text)["tool"]["d2lpar"]
+        os.environ.update(project["recorded-world"])
+        config.option.nbval_cell_timeout = min(
+            config.option.nbval_cell_timeout, project["cell-limit-s"]
+        )
     elif "PYTEST_XDIST_WORKER" in os.environ:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -27,3 +47,82 @@ def pytest_runtest_setup(item):
     cell = getattr(item, "cell", None)
     if cell is not None and cell.source.strip() and cell.execution_count is None:
         pytest.fail(NOT_RECORDED)
+
+
+# Limits
+
+
+def pytest_collection_modifyitems(config, items):
+    """Gives slow tests more time, and cells enough for nbval's own limit to come first."""
+    for item in items:
+        if hasattr(item, "cell"):
+            item.add_marker(pytest.mark.timeout(config.option.nbval_cell_timeout + START_S))
+        elif item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_S))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer(item, settings):
+    """Ends the process, too, somewhat later: in C no test can be failed, for no handler runs."""
+    item.stash[SETTINGS] = settings
+    seconds = PATIENCE * settings.timeout
+    faulthandler.dump_traceback_later(seconds, exit=True, file=item.config.stash[STDERR])
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_cancel_timer():
+    faulthandler.cancel_dump_traceback_later()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item):
+    """Limits what clears up after a test, too: where the test failed, its limit was cancelled."""
+    if SETTINGS in item.stash:
+        item.ihook.pytest_timeout_set_timer(item=item, settings=item.stash[SETTINGS])
+    return (yield)
+
+
+# The end of a test run
+
+
+def start_clearing_up(config):
+    """Starts the process that will, and marks for it all that this run starts from now on."""
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = tempfile.gettempdir()  # pytest keeps tmp_path for a while
+    folder = tempfile.mkdtemp(prefix="d2lpar-")
+    config.clears_up = subprocess.Popen(
+        [sys.executable, __file__, str(os.getpid()), folder],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C is not for it
+    )
+    os.environ[RUN] = os.environ["TMPDIR"] = tempfile.tempdir = folder
+
+
+def clear_up(run, folder):
+    """When the process `run` has ended: ends what it left behind, and removes its folder."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(run)
+        while process.status() != psutil.STATUS_ZOMBIE:  # nobody need have asked for its exit code
+            time.sleep(LOOK_S)
+    # Asked first, they remove what they share; nobody is spared, nor who was started meanwhile.
+    for end in (psutil.Process.terminate, psutil.Process.kill, psutil.Process.kill):
+        left = [process for process in psutil.process_iter() if belongs(process, folder)]
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                end(process)
+        psutil.wait_procs(left, timeout=GONE_S)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def belongs(process, folder):
+    """Whether a run with this folder, or a run inside that run, has started the process."""
+    with contextlib.suppress(psutil.Error, OSError):
+        return process.environ().get(RUN, "").startswith(folder)
+    return False
+
+
+if __name__ == "__main__":
+    clear_up(int(sys.argv[1]), sys.argv[2])

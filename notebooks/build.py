@@ -25,7 +25,6 @@ HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent / "pyproject.toml"
 
 MAX_BYTES = 400_000
-CELL_TIMEOUT_S = 600
 SHOWN_CHARACTERS = 70
 
 METADATA = {
@@ -97,16 +96,16 @@ def relink(lessons):
 # Running
 
 
-def recorded_world():
-    """The environment variables under which notebooks are recorded and compared."""
-    return tomllib.loads(PROJECT.read_text(encoding="utf-8"))["tool"]["d2lpar"]["recorded-world"]
+def project():
+    """What pyproject.toml says of notebooks: the environment variables, and the limit of a cell."""
+    return tomllib.loads(PROJECT.read_text(encoding="utf-8"))["tool"]["d2lpar"]
 
 
 def execute(notebook, *, folder):
     """Runs all cells on a new kernel, in place; the first that fails raises `BuildError`."""
     client = NotebookClient(
         notebook,
-        timeout=CELL_TIMEOUT_S,
+        timeout=project()["cell-limit-s"],
         kernel_name=METADATA["kernelspec"]["name"],
         resources={"metadata": {"path": str(folder)}},
         extra_arguments=["--log-level=ERROR"],  # or every kernel warns of its local sockets
@@ -115,7 +114,7 @@ def execute(notebook, *, folder):
         coalesce_streams=True,
     )
     try:
-        client.execute(env=os.environ | recorded_world())
+        client.execute(env=os.environ | project()["recorded-world"])
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         raise BuildError(f"In [{client.code_cells_executed}] failed\n{error}") from None
 

@@ -1,6 +1,7 @@
 """Virtual devices for tests: those of this process, or a machine for one test, clock at zero."""
 
 import os
+import signal
 
 import pytest
 
@@ -26,3 +27,11 @@ def fresh_gpus(gpus):
 
     with par.simulate("2x-v100-textbook", 4, with_values=True) as devices:
         yield devices
+
+
+@pytest.fixture
+def interrupts():
+    """SIGINT interrupts, also where a shell that runs the tests in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -176,6 +176,7 @@ def test_a_rank_that_exits_is_named_with_its_code(ranks):
         ranks.run(leave)
 
 
+@pytest.mark.usefixtures("interrupts")
 def test_interrupting_blocked_ranks_ends_them(ranks):
     def block():
         par.report(blocked=True)

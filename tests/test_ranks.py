@@ -535,14 +535,6 @@ def test_a_machine_of_a_rank_s_own_has_no_other_ranks(gpus):
         par.run_ranks(elsewhere, gpus)
 
 
-@pytest.fixture
-def interrupts():
-    """SIGINT interrupts, also where a shell that runs the tests in the background ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_ends_all(gpus):
     def forever():

@@ -1,0 +1,216 @@
+"""Test runs in a stand-in of the project: they keep their limits, and leave nothing behind."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook
+
+ROOT = Path(__file__).resolve().parent.parent
+RUN = "D2LPAR_TEST_RUN"
+START_S, GONE_S = 600, 120  # on a very busy machine; on a quiet one 5 and 3
+
+pytestmark = [
+    pytest.mark.skipif(os.name != "posix", reason="make and its signals"),
+    pytest.mark.timeout(START_S + 2 * GONE_S),
+]
+
+
+@pytest.fixture
+def project(tmp_path):
+    """What a test run of the project consists of, with one test, set up already."""
+    shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=lambda _, names: set(names))
+    for name in ("conftest.py", "pyproject.toml", "Makefile", "tests/attempts.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "setup_env.py").touch()
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "tests" / "test_fine.py").write_text("def test_fine():\n    pass\n")
+    return tmp_path
+
+
+def with_notebook(project, *sources):
+    cells = [new_code_cell(source, execution_count=1) for source in sources]
+    nbformat.write(new_notebook(cells=cells), project / "notebooks" / "00_blocks.ipynb")
+
+
+def pytest_in(project, *options):
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options],
+        cwd=project, capture_output=True, text=True,
+    )  # fmt: skip
+
+
+# Limits
+
+
+def test_a_test_that_never_ends_fails_and_the_next_is_run(project):
+    (project / "tests" / "test_blocks.py").write_text(
+        "import time, pytest\n"
+        "@pytest.mark.timeout(5)\n"
+        "def test_sleeps():\n    time.sleep(600)\n"
+        "def test_next():\n    pass\n"
+    )
+    run = pytest_in(project, "-p", "no:xdist", "tests/test_blocks.py")
+    assert "Failed: Timeout (>5.0s)" in run.stdout
+    assert "1 failed, 1 passed" in run.stdout
+
+
+def test_a_test_that_blocks_in_c_ends_its_worker_and_the_next_is_run(project):
+    """Without a look at signals, so that no handler runs."""
+    (project / "tests" / "test_blocks.py").write_text(
+        "import itertools, pytest\n"
+        "@pytest.mark.timeout(2)\n"
+        "def test_holds_the_lock():\n    all(itertools.repeat(1))\n"
+        "def test_next():\n    pass\n"
+    )
+    run = pytest_in(project, "-n", "1", "tests/test_blocks.py")
+    assert "crashed while running 'tests/test_blocks.py::test_holds_the_lock'" in run.stdout
+    assert "1 failed, 1 passed" in run.stdout
+    assert re.search("Timeout .*!", run.stderr)
+    assert "in test_holds_the_lock" in run.stderr
+
+
+def test_what_clears_up_for_ever_after_a_failure_is_ended_too(project):
+    (project / "tests" / "test_blocks.py").write_text(
+        "import time, pytest\n"
+        "@pytest.fixture\n"
+        "def stubborn():\n    yield\n    time.sleep(600)\n"
+        "@pytest.mark.timeout(3)\n"
+        "def test_fails(stubborn):\n    assert 0\n"
+    )
+    run = pytest_in(project, "-n", "1", "tests/test_blocks.py")
+    assert re.search(r"Timeout \(>3.0s\)|crashed while running", run.stdout)
+
+
+@pytest.fixture
+def impatient(project):
+    """The same, with a limit of 2 s for a cell, and a cell that never ends."""
+    settings = project / "pyproject.toml"
+    text, changes = re.subn(r"cell-limit-s = \d+", "cell-limit-s = 2", settings.read_text())
+    assert changes == 1
+    settings.write_text(text)
+    with_notebook(project, "import time\ntime.sleep(600)")
+    return project
+
+
+def test_a_cell_that_never_ends_fails(impatient):
+    run = pytest_in(impatient, "-p", "no:xdist", "--nbval", "--nbval-current-env", "notebooks")
+    assert "Timeout of 2 seconds exceeded" in run.stdout
+    assert "1 failed" in run.stdout
+
+
+def test_a_cell_that_never_ends_is_not_recorded(impatient):
+    shutil.copy(ROOT / "notebooks" / "build.py", impatient / "notebooks")
+    run = subprocess.run(
+        [sys.executable, "notebooks/build.py"], cwd=impatient, capture_output=True, text=True
+    )
+    assert re.search("not recorded: .*timed out .*after 2 seconds", run.stderr, re.DOTALL)
+    assert run.returncode == 1
+
+
+# Nothing stays behind
+
+
+BLOCKS = """
+import os, pathlib, subprocess, tempfile, time
+tempfile.mkdtemp()
+subprocess.Popen(["sleep", "600"], start_new_session=True)
+pathlib.Path("begun.tmp").write_text(os.environ["{run}"])
+pathlib.Path("begun.tmp").rename("begun")
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def begun(project):
+    """Starts a command there; returns it, and its folder once a cell of a notebook blocks."""
+    with_notebook(project, BLOCKS.format(run=RUN))
+    begun = project / "notebooks" / "begun"
+    started = []
+
+    def start(*command):
+        process = subprocess.Popen(command, cwd=project, stdout=subprocess.DEVNULL)
+        started.append(process)
+        deadline_s = time.monotonic() + START_S
+        while not begun.exists() and time.monotonic() < deadline_s:
+            assert process.poll() is None
+            time.sleep(0.1)
+        return process, Path(begun.read_text())
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def started_in(folder):
+    """All processes of the run with this folder."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(RUN) == str(folder):
+                found.append(process)
+    return found
+
+
+def check_nothing_stays(process, folder):
+    left = started_in(folder)
+    deadline_s = time.monotonic() + GONE_S
+    while (left or folder.exists()) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+        left = started_in(folder)
+    assert process.wait(GONE_S) != 0
+    assert not left
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(signal.SIGTERM, id="ended"),
+        pytest.param(signal.SIGINT, id="interrupted", marks=pytest.mark.slow),
+        pytest.param(signal.SIGKILL, id="killed", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.usefixtures("interrupts")
+def test_pytest_leaves_nothing_behind(begun, how):
+    options = ("-p", "no:cacheprovider", "-n", "1", "--nbval", "--nbval-current-env", "notebooks")
+    process, folder = begun(sys.executable, "-m", "pytest", *options)
+    assert len(started_in(folder)) >= 3  # worker, kernel, and what that started
+    process.send_signal(how)
+    check_nothing_stays(process, folder)
+
+
+def test_make_leaves_nothing_behind(begun):
+    process, folder = begun("make", "test", "workers=1")
+    process.terminate()
+    check_nothing_stays(process, folder)
+
+
+def test_all_attempts_are_made_and_the_failed_ones_named(project):
+    attempts = [
+        sys.executable,
+        "tests/attempts.py",
+        "one",
+        "false",
+        "two",
+        "true",
+        "three",
+        "false",
+    ]
+    run = subprocess.run(attempts, cwd=project, capture_output=True, text=True)
+    assert run.stdout.splitlines()[-1] == "FAILED: one, three"
+    assert run.returncode == 1
+    run = subprocess.run(attempts[:2] + attempts[4:6], cwd=project, capture_output=True, text=True)
+    assert run.stdout.splitlines()[-1] == "PASSED: two"
+    assert run.returncode == 0

@@ -395,3 +395,51 @@ def test_a_machine_that_returns_has_its_limit_and_its_hazards_again(gpus):
         del x
         torch.ones(1000, device="vgpu:0")
     assert [hazard.kind for hazard in found] == ["free"]
+
+
+def test_tensors_that_were_set_hold_but_the_memory_that_they_share(fresh_gpus):
+    x, y = torch.zeros(2000, device="vgpu:0"), torch.ones(2000, device="vgpu:0")
+    x.set_(y)
+    assert torch.vgpu.memory_allocated(0) == 8192
+    del y
+    assert torch.vgpu.memory_allocated(0) == 8192
+    del x
+    assert torch.vgpu.memory_allocated(0) == 0
+
+
+def test_memory_that_grows_grows_for_all_views_of_it(fresh_gpus):
+    x = torch.zeros(100, device="vgpu:0")
+    part = x[:50]
+    x.resize_(1000)
+    assert torch.vgpu.memory_allocated(0) == 4096
+    del x
+    assert torch.vgpu.memory_allocated(0) == 4096
+    assert part.tolist() == [0] * 50
+    del part
+    assert torch.vgpu.memory_allocated(0) == 0
+
+
+def test_a_tensor_that_cannot_grow_stays_as_it_was(small):
+    x = torch.arange(3.0, device="vgpu:0")
+    held = torch.vgpu.memory_allocated(0)
+    with pytest.raises(torch.OutOfMemoryError):
+        x.resize_(10**6)
+    assert (x.shape, x.tolist(), x._version) == ((3,), [0, 1, 2], 0)
+    assert torch.vgpu.memory_allocated(0) == held
+
+
+def test_an_error_in_a_hook_frees_the_graph_at_once(fresh_gpus):
+    def fail(_):
+        raise KeyError("in a hook")
+
+    x = torch.ones(1000, device="vgpu:0", requires_grad=True)
+    y = x.exp()
+    y.register_hook(fail)
+    gc.disable()
+    try:
+        with pytest.raises(KeyError):
+            y.sum().backward()
+        del x, y
+        assert torch.vgpu.memory_allocated(0) == 0
+    finally:
+        gc.enable()

@@ -314,3 +314,10 @@ def test_lazy_modules_take_a_saved_state(gpus):
     net.load_state_dict(filled.state_dict())
     assert net[0].weight.device == gpus[2]
     assert_close(state(net), state(filled))
+
+
+def test_moved_parameters_keep_the_count_of_their_writes(gpus):
+    net = nn.Linear(2, 2)
+    before = [p._version for p in net.parameters()]
+    net.to(gpus[0])
+    assert [p._version for p in net.parameters()] == before == [1, 1]

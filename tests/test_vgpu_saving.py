@@ -158,3 +158,28 @@ def test_deep_copies_keep_what_shares_memory(gpus):
     assert x[0] == 0
     with pytest.raises(RuntimeError, match="graph leaves"):
         copy.deepcopy(x.requires_grad_() * 2)
+
+
+def test_copies_count_their_writes_as_on_the_cpu(gpus):
+    def counts(x):
+        shallow, deep = copy.copy(x), copy.deepcopy(x)
+        shallow.add_(1)
+        return x._version, shallow._version, deep._version, x.tolist()
+
+    assert counts(torch.ones(2, device=gpus[0])) == counts(torch.ones(2))
+    with torch.inference_mode():
+        x = torch.ones(2, device=gpus[0])
+    assert not copy.copy(x).is_inference()
+
+
+def test_pickled_views_keep_their_layout(gpus):
+    x = torch.arange(6.0, device=gpus[0]).view(2, 3).t()[1:]
+    twin = pickle.loads(pickle.dumps(x))
+    assert (twin.stride(), twin.storage_offset(), twin.tolist()) == ((1, 3), 1, x.tolist())
+
+
+def test_loaded_tensors_can_become_larger(gpus, tmp_path):
+    torch.save(torch.arange(3.0), tmp_path / "x.pt")
+    x = torch.load(tmp_path / "x.pt", map_location=gpus[1])
+    x.resize_(2000)
+    assert x[:3].tolist() == [0, 1, 2]

@@ -490,3 +490,79 @@ def test_lists_of_numbers_on_a_device_become_tensors(gpus, name):
     assert make([numbers, numbers], device=gpus[1]).tolist() == [[0, 1, 2]] * 2
     with pytest.raises(ValueError, match="str"):
         make(["no number"])
+
+
+# --- what autograd knows of writes and views ------------------------------------------------------
+
+
+def versions(program, *devices):
+    """What a program returns on each device, given a function that brings tensors there."""
+    return [
+        program(lambda values, device=device: values.to(device, copy=True)) for device in devices
+    ]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_writes_to_lists_of_tensors_are_counted(gpus, fused):
+    def program(place):
+        a, b = place(torch.ones(2)), place(torch.ones(2))
+        torch._foreach_mul_([a, a, b, b[:1], b.data], 2)
+        torch._foreach_zero_([a])
+        weight = place(torch.ones(2)).requires_grad_()
+        weight.grad = place(torch.ones(2))
+        options = {"fused": True} if fused else {"foreach": True}
+        torch.optim.Adam([weight], **options).step()
+        return a._version, b._version, weight._version, a.tolist(), b.tolist()
+
+    on_cpu, virtual = versions(program, "cpu", gpus[1])
+    assert virtual == on_cpu
+
+
+def test_changing_a_list_that_backward_needs_is_an_error(gpus):
+    x = torch.ones(3, device=gpus[0], requires_grad=True)
+    y = x.exp()
+    with torch.no_grad():
+        torch._foreach_mul_([y], 2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_views_in_inference_mode_are_what_they_are_on_the_cpu(gpus):
+    def program(place):
+        with torch.inference_mode():
+            inference = place(torch.ones(2, 3))
+        x = place(torch.ones(2, 3))
+        with torch.inference_mode():
+            views = [x.view_as(x), x.chunk(2)[0], x.narrow(0, 0, 1), x.reshape(-1), x[0]]
+            views[0].add_(1)
+        views += [inference[0], inference.chunk(2)[0], inference.t()]
+        return x._version, [(v._is_view(), v.is_inference()) for v in views], views[4].tolist()
+
+    on_cpu, virtual = versions(program, "cpu", gpus[1])
+    assert virtual == on_cpu
+
+
+def test_results_in_inference_mode_stay_normal_tensors(gpus):
+    x = torch.ones(2, 3, device=gpus[0])
+    out = torch.empty(0, device=gpus[0])
+    with torch.inference_mode():
+        torch.sum(x, 0, out=out)
+    assert not out.is_inference()
+    assert out.tolist() == [2, 2, 2]
+
+
+def test_a_failed_operation_in_inference_mode_raises_torchs_own_error(gpus):
+    x = torch.tensor(1.0, device=gpus[0])
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="at least 1D"):
+        x @ x
+
+
+def test_a_result_that_was_resized_before_the_error_has_its_new_shape(gpus):
+    def program(place):
+        out = place(torch.tensor(-3.0))
+        with pytest.raises(IndexError):
+            torch.index_select(place(torch.zeros(0)), 0, place(torch.zeros(1).long()), out=out)
+        return out.shape, out._version
+
+    on_cpu, virtual = versions(program, "cpu", gpus[0])
+    assert virtual == on_cpu

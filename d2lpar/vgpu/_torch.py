@@ -6,6 +6,7 @@ import functools
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 import torch.fx.experimental.proxy_tensor
@@ -46,9 +47,41 @@ def decomposes(func: torch._ops.OpOverload) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
 
 
+def counts(func: torch._ops.OpOverload) -> bool:
+    """Whether torch itself counts what the operation writes, and notes of what its result is a
+    view. Where it writes lists of tensors, the kernels have to."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "ADInplaceOrView")
+
+
+def decompose(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> object:
+    """Carry out an operation by those others, as torch does it for the CPU."""
+    with nullcontext() if counts(func) else counting():
+        return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+
+def counting() -> object:
+    """A context manager in which torch counts writes and notes views although an operation has
+    arrived here already."""
+    included = torch._C._dispatch_tls_local_include_set()
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    excluded = excluded.remove(torch._C.DispatchKey.ADInplaceOrView)
+    return torch._C._ForceDispatchKeyGuard(included, excluded)
+
+
+def version(tensor: torch.Tensor) -> int:
+    """How often the tensor was written; 0 if it is one for inference, where nobody counts."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 def cudnn_version() -> int | None:
     """The version of cuDNN in this build of torch, whatever devices there are."""
     return torch._C._cudnn.getVersionInt() if torch._C._has_cudnn else None
+
+
+def set_version(tensor: torch.Tensor, version: int) -> None:
+    """Say how often the tensor was written, by which autograd knows whether it still is what a
+    backward pass has saved."""
+    torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
 
 
 # --- errors in a backward pass --------------------------------------------------------------------
@@ -90,7 +123,10 @@ def raising_late(engine: Callable[..., object]) -> Callable[..., object]:
             error = _late.__dict__.pop("error", None)
             if error is None:
                 raise
-            raise error from error.__cause__
+            try:
+                raise error from error.__cause__
+            finally:
+                del error  # it knows this frame: a cycle that would keep all of the graph
 
     return run
 

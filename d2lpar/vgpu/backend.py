@@ -459,6 +459,8 @@ def _become(tensor: torch.Tensor, values: torch.Tensor, *, parameter: bool) -> t
         return tensor
     if parameter:
         values = torch.nn.Parameter(values, tensor.requires_grad)
+    if not (values.is_inference() or is_lazy(tensor)):
+        _torch.set_version(values, _torch.version(tensor))
     values.__dict__.update(attributes(tensor))
     values._backward_hooks = tensor._backward_hooks
     values._post_accumulate_grad_hooks = tensor._post_accumulate_grad_hooks

@@ -6,19 +6,20 @@ outputs are wrapped, and its cost is put on the clock. Under `shape_only` only s
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
 
-from . import copies, saving
+from . import _torch, copies, saving
 from .cost import Cost, cost_of
-from .memory import Allocation
+from .memory import Allocation, OutOfMemoryError
 from .order import Access
 from .plans import Plan, aten, plan_of
 from .recurrent import gru_cell, lstm_cell
 from .runtime import Runtime, runtime
 from .shapes import Argument, Inferred, infer
-from .tensor import Layout, VirtualTensor, adopt, backing, wrap
+from .tensor import Layout, VirtualTensor, adopt, backing, layout_of, wrap
 
 CACHED_SIGNATURES = 20_000
 
@@ -35,6 +36,7 @@ class Dispatcher:
             aten.record_stream.default: _record_stream,
             aten._pin_memory.default: lambda rt, args, kwargs: rt.pinned.pin(args[0]),
             aten.set_.source_Storage_storage_offset: saving.set_storage,
+            aten.set_.source_Tensor: _set,
             aten._has_compatible_shallow_copy_type.default: _are_alike,
             aten._thnn_fused_lstm_cell.default: lambda rt, args, kwargs: lstm_cell(*args, **kwargs),
             aten._thnn_fused_gru_cell.default: lambda rt, args, kwargs: gru_cell(*args, **kwargs),
@@ -55,7 +57,7 @@ class Dispatcher:
     def _run(self, rt: Runtime, func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> object:
         plan = plan_of(func)
         if plan.decomposes:
-            return func.decompose(*args, **kwargs)
+            return _torch.decompose(func, args, kwargs)
         call = _Call(rt, plan, args, kwargs)
         if plan.mutates:
             call.note_written(args, kwargs)
@@ -80,9 +82,7 @@ class Dispatcher:
             # Its CPU kernel keeps what backward needs only if its input wants a gradient.
             call.args[0] = call.args[0].detach().requires_grad_()
         with rt.random_numbers(call.index) if call.plan.draws_random else nullcontext():
-            result = func(*call.args, **call.kwargs)
-        if call.plan.mutates:
-            call.refresh()
+            result = call.run_in_place(func) if call.plan.mutates else call.run(func)
         cost = None
         if call.plan.launches:
             key = (func, *call.key)
@@ -213,16 +213,41 @@ class _Call:
         args = (stream, self.plan.name, seconds, cost.bytes, cost.flops)
         rt.lanes.submit(index, rt.clock.kernel, *args)
 
-    def refresh(self) -> None:
+    def run(self, func: torch._ops.OpOverload) -> object:
+        return func(*self.args, **self.kwargs)
+
+    def run_in_place(self, func: torch._ops.OpOverload) -> object:
+        """Run a kernel that writes; what it has changed by the time it fails is changed, too."""
+        try:
+            if not self.plan.counts_writes:
+                return self.run(func)
+            with self._counting_writes():
+                return self.run(func)
+        finally:
+            self._refresh()
+
+    @contextmanager
+    def _counting_writes(self) -> Iterator[None]:
+        """Tell autograd which tensors the kernel has written, which it does not know."""
+        before = [_torch.version(backing(tensor)) for tensor in self.written]
+        try:
+            with _torch.counting():
+                yield
+        finally:
+            for tensor, version in zip(self.written, before, strict=True):
+                if _torch.version(backing(tensor)) > version:
+                    torch.autograd.graph.increment_version(tensor)
+
+    def _refresh(self) -> None:
         """Follow an operation that changed the shape (or the sparsity) of an argument in place."""
         for tensor in self.tensors:
             values = backing(tensor)
             strided = values.layout is torch.strided
             if strided and tensor.shape == values.shape and tensor.stride() == values.stride():
                 continue
-            kept = tensor._allocation
-            fits = strided and values.untyped_storage().nbytes() <= kept.nbytes
-            adopt(tensor, wrap(values, tensor._index, allocation=kept if fits else None))
+            with torch.inference_mode(tensor.is_inference()):
+                kept = _grown(tensor, values) if strided else None
+                adopt(tensor, wrap(values, tensor._index, allocation=kept))
 
     def wrap(self, value: object) -> object:
         """What the caller gets: outputs as virtual tensors, arguments as the objects they are."""
@@ -230,10 +255,10 @@ class _Call:
         if not (self.plan.is_view and self.tensors):
             return self._wrap(value, mine, None)
         base = self.tensors[0]
-        if torch.is_inference_mode_enabled() and not base.is_inference():
-            with torch.inference_mode(False):  # a view of a normal tensor is a normal tensor
-                return self._wrap(value, mine, base._allocation)
-        return self._wrap(value, mine, base._allocation)
+        if torch.is_inference_mode_enabled() == base.is_inference():
+            return self._wrap(value, mine, base._allocation)
+        with torch.inference_mode(base.is_inference()):  # a view of a normal tensor is a normal one
+            return self._wrap(value, mine, base._allocation)
 
     def _wrap(self, value: object, mine: dict, shared: object) -> object:
         if isinstance(value, torch.Tensor):
@@ -261,6 +286,22 @@ class _Call:
             allocation.written = access
             allocation.made = access[2]
         return tensor
+
+
+def _grown(tensor: VirtualTensor, values: torch.Tensor) -> Allocation:
+    """The memory of a tensor, and of all views of it, as large as a kernel has made the storage.
+
+    If there is no room, the tensor keeps its layout, but not what the kernel has overwritten.
+    """
+    allocation, storage = tensor._allocation, values.untyped_storage()
+    if storage.nbytes() > allocation.nbytes:
+        try:
+            allocation.grow(storage.nbytes())
+        except OutOfMemoryError:
+            values.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+            storage.resize_(allocation.nbytes)
+            raise
+    return allocation
 
 
 def _account(rt: Runtime, call: _Call, cost: Cost | None) -> None:
@@ -307,6 +348,20 @@ def _record_stream(rt: Runtime, args: tuple, kwargs: dict) -> None:
 def _copy_from(rt: Runtime, args: tuple, kwargs: dict) -> torch.Tensor:
     source, target, *rest = args
     return copies.copy_(target, source, *rest, **kwargs)
+
+
+def _set(rt: Runtime, args: tuple, kwargs: dict) -> VirtualTensor:
+    """`tensor.set_(source)`: from now on it shares the memory of the source."""
+    tensor, source = args
+    for other in args:
+        if not isinstance(other, VirtualTensor) or other._index != tensor._index:
+            raise _mixed_devices(tensor.device, other.device)
+    values, layout = source._backing, layout_of(source)
+    if values is not None:
+        values = torch.empty(0, dtype=tensor.dtype, device=values.device).set_(values)
+    with torch.inference_mode(tensor.is_inference()):
+        adopt(tensor, wrap(values, source._index, layout=layout, allocation=source._allocation))
+    return tensor
 
 
 def compressed_copy(operation: object) -> NotImplementedError:

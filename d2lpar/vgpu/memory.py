@@ -209,6 +209,11 @@ class Allocation:
         self.parts = False
         self.recorded: set[int] | None = None
 
+    def grow(self, nbytes: int) -> None:
+        """Become as large as that, as if new memory took the place of this. OutOfMemoryError."""
+        new = self.memory.allocate(nbytes, self.stream)
+        self.nbytes, new.nbytes = new.nbytes, self.nbytes
+
     def __del__(self) -> None:
         memory = self.memory
         with memory.lock:

@@ -48,6 +48,7 @@ class Plan(NamedTuple):
     draws_random: bool
     waits: bool
     host_argument: int | None
+    counts_writes: bool  # by itself: for all others torch does before they get here
 
 
 @cache
@@ -75,6 +76,7 @@ def plan_of(func: torch._ops.OpOverload) -> Plan:
         waits=torch.Tag.data_dependent_output in tags
         or (torch.Tag.dynamic_output_shape in tags and schema.name not in _HOST_ARGUMENT),
         host_argument=_HOST_ARGUMENT.get(schema.name),
+        counts_writes=writes and not _torch.counts(func),
     )
 
 

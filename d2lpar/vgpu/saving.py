@@ -61,6 +61,7 @@ def deep_copy(tensor: VirtualTensor, memo: dict) -> VirtualTensor:
     layout = layout_of(tensor) if values is None else None
     allocation = _deep_copied(tensor, memo)
     twin = memo[id(tensor)] = wrap(values, tensor._index, layout=layout, allocation=allocation)
+    torch.autograd.graph.increment_version(twin)
     twin.requires_grad_(tensor.requires_grad)
     if is_parameter(tensor):
         twin._is_param = True
@@ -72,8 +73,12 @@ def deep_copy(tensor: VirtualTensor, memo: dict) -> VirtualTensor:
 
 
 def shallow_copy(tensor: VirtualTensor) -> VirtualTensor:
-    """`copy.copy`: another tensor over the same memory."""
-    twin = tensor.detach().requires_grad_(tensor.requires_grad)
+    """`copy.copy`: another tensor over the same memory, whose writes autograd counts apart."""
+    values = copy.copy(tensor._backing)
+    layout = layout_of(tensor) if values is None else None
+    twin = wrap(values, tensor._index, layout=layout, allocation=tensor._allocation)
+    torch.autograd.graph.increment_version(twin)
+    twin.requires_grad_(tensor.requires_grad)
     if is_parameter(tensor):
         twin._is_param = True
     twin.__dict__.update(attributes(tensor))
@@ -135,7 +140,8 @@ def reduce(tensor: VirtualTensor, protocol: int) -> tuple:
 def _on_host(tensor: VirtualTensor) -> torch.Tensor:
     """The values in host memory; in one `torch.save`, tensors that share memory share it there."""
     storages, values = _saved.get(), tensor._backing
-    if storages is None or values is None or not _is_plain(values):
+    storages = {} if storages is None else storages
+    if values is None or not _is_plain(values):
         return tensor.detach().cpu()
     storage = values.untyped_storage()
     if storage._cdata not in storages:
@@ -173,7 +179,8 @@ def _restore(storage: torch.UntypedStorage, location: str) -> torch.UntypedStora
     loaded = storage[:]  # another view of the same bytes, as torch wants one with an address
     loaded.__class__ = _LoadedStorage
     loaded.place = torch.device("vgpu", index)
-    loaded.values = storage if rt.backing.type == "cpu" else storage.to(device=rt.backing)
+    # A copy, for what torch.load has read cannot become larger.
+    loaded.values = torch.UntypedStorage(storage.nbytes(), device=rt.backing).copy_(storage)
     loaded.allocation = rt.memories[index].allocate(storage.nbytes())
     copies.account(rt, None, index, storage.nbytes())
     return loaded

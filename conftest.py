@@ -22,7 +22,7 @@ RUN = "D2LPAR_TEST_RUN"  # to all that a test run starts: the run's folder for t
 SLOW_S = 1800
 START_S = 100  # of a kernel, on a busy machine
 PATIENCE = 2
-LOOK_S, GONE_S = 0.5, 2
+LOOK_S, GONE_S = 0.5, 4
 
 SETTINGS, STDERR = pytest.StashKey(), pytest.StashKey()
 

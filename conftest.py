@@ -17,11 +17,12 @@ import psutil
 import pytest
 
 NOT_RECORDED = "no recorded run to compare with: `make notebooks` records one"
+NO_HOME = "the tests need a home folder to write to; {home} is none: set HOME=/some/folder"
 RUN = "D2LPAR_TEST_RUN"  # to all that a test run starts: the run's folder for temporary files
 SLOW_S = 1800
 START_S = 100  # of a kernel, on a busy machine
 PATIENCE = 2
-LOOK_S, GONE_S = 0.5, 2
+LOOK_S, GONE_S = 0.5, 4
 
 SETTINGS, STDERR = pytest.StashKey(), pytest.StashKey()
 
@@ -29,6 +30,7 @@ SETTINGS, STDERR = pytest.StashKey(), pytest.StashKey()
 def pytest_configure(config):
     """Gives notebooks the world that they were recorded in, and parallel workers a core each."""
     if not hasattr(config, "workerinput"):
+        require_home()
         start_clearing_up(config)
     config.stash[STDERR] = os.dup(2)  # not captured yet
     if config.getoption("nbval", default=False) or config.getoption("nbval_lax", default=False):
@@ -40,6 +42,13 @@ def pytest_configure(config):
         )
     elif "PYTEST_XDIST_WORKER" in os.environ:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def require_home():
+    """Or IPython and matplotlib warn wherever they are first needed, also in compared outputs."""
+    home = os.path.expanduser("~")
+    if not os.access(home, os.W_OK):
+        raise pytest.UsageError(NO_HOME.format(home=home))
 
 
 def pytest_runtest_setup(item):

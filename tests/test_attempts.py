@@ -26,8 +26,10 @@ pytestmark = [
 
 
 @pytest.fixture
-def project(tmp_path):
-    """What a test run of the project consists of, with one test, set up already."""
+def project(tmp_path, monkeypatch):
+    """What a test run of the project consists of, with one test and a home, set up already."""
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     shutil.copytree(ROOT / "tests", tmp_path / "tests", ignore=lambda _, names: set(names))
     for name in ("conftest.py", "pyproject.toml", "Makefile", "tests/attempts.py"):
         shutil.copy(ROOT / name, tmp_path / name)
@@ -116,6 +118,13 @@ def test_a_cell_that_never_ends_is_not_recorded(impatient):
     )
     assert re.search("not recorded: .*timed out .*after 2 seconds", run.stderr, re.DOTALL)
     assert run.returncode == 1
+
+
+def test_without_a_home_it_says_so(project, monkeypatch):
+    monkeypatch.setenv("HOME", str(project / "none"))
+    run = pytest_in(project, "-p", "no:xdist", "tests/test_fine.py")
+    assert f"{project / 'none'} is none: set HOME=" in run.stderr
+    assert run.returncode == pytest.ExitCode.USAGE_ERROR
 
 
 # Nothing stays behind

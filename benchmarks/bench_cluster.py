@@ -15,7 +15,7 @@ import torch
 from machine import this_machine
 
 import d2lpar as par
-from d2lpar.cluster.failures import RankError
+from d2lpar.processes.cluster.failures import RankError
 
 ROOT = Path(__file__).resolve().parents[1]
 N = 2

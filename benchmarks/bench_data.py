@@ -19,8 +19,8 @@ import torch
 from machine import this_machine
 
 from d2lpar import garments
-from d2lpar.data import fashion_mnist
-from d2lpar.download import FILES
+from d2lpar.lesson.data import fashion_mnist
+from d2lpar.lesson.download import FILES
 
 BATCH = 256
 TARGET = 50  # times as fast

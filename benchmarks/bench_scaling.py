@@ -12,7 +12,7 @@ from machine import this_machine
 
 import d2lpar as par
 from d2lpar import machines, scaling
-from d2lpar.scaling import exchange
+from d2lpar.parallelism.scaling import exchange
 
 MOST = 100_000
 BATCHES = (1, 8, 32, 128)

@@ -14,8 +14,8 @@ from contextlib import AbstractContextManager
 
 from machine import this_machine
 
-from d2lpar.recording import recording
 from d2lpar.timeline import Span, Timeline
+from d2lpar.timeline.streaming import recording
 
 KEPT = 10_000
 BOUNDED_BYTES = 10 * 2**20  # at the end of a run of any length, with KEPT spans

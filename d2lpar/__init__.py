@@ -8,56 +8,56 @@ from __future__ import annotations
 
 import importlib
 
-from .devices import devices  # at once, or the module of the same name would take its place
-from .portable import portable  # the same
-
+# Where each name lives. Names of modules are their own: `par.launch` is `processes/dist_env`.
 _HOME = {
+    "devices": "vgpu.api.device_choice",
+    "record": "vgpu.api.simulation",
+    "simulate": "vgpu.api.simulation",
+    "shape_only": "vgpu.api.simulation",
+    "host_work": "vgpu.api.simulation",
+    "Timer": "vgpu.api.timing",
+    "Benchmark": "vgpu.api.timing",
+    "measure": "vgpu.api.timing",
+    "clock_name": "vgpu.api.timing",
+    "hazards": "vgpu.races.stream_sanitizer",
+    "HazardWarning": "vgpu.races.stream_sanitizer",
+    "syncs": "vgpu.races.sync_debug",
+    "emulate_cuda": "vgpu.cuda",
+    "run_ranks": "vgpu.ranks",
+    "cluster": "processes.cluster",
+    "report": "processes.cluster.reports",
+    "portable": "processes.spawn",
+    "Checkpoints": "processes.checkpoint",
+    "fashion_mnist": "lesson.data",
+    "DataError": "lesson.data",
+    "trace_graph": "lesson.op_graph",
+    "Timeline": "timeline",
     "calibrate": "machines.calibration",
     "Calibration": "machines.calibration",
-    "doctor": "diagnosis",
-    "Checkpoints": "checkpoint",
-    "fashion_mnist": "data",
-    "DataError": "data",
-    "Timer": "timing",
-    "Benchmark": "timing",
-    "measure": "timing",
-    "clock_name": "timing",
-    "trace_graph": "graphs",
-    "Timeline": "timeline",
-    "run_ranks": "ranks",
-    "record": "simulation",
-    "report": "cluster.reports",
-    "shape_only": "simulation",
-    "simulate": "simulation",
-    "emulate_cuda": "emulation",
-    "host_work": "simulation",
-    "hazards": "vgpu.hazards",
-    "HazardWarning": "vgpu.hazards",
-    "syncs": "vgpu.syncs",
+    "doctor": "command.diagnosis",
 }
-_MODULES = (
-    "checks",
-    "cluster",
-    "collectives",
-    "garments",
-    "launch",
-    "machines",
-    "models",
-    "pipeline",
-    "planner",
-    "plots",
-    "recorded",
-    "scaling",
-    "timing",
-)
+_MODULES = {
+    "checks": "checks",
+    "collectives": "lesson.collectives",
+    "garments": "lesson.synthetic_fashion",
+    "launch": "processes.dist_env",
+    "machines": "machines",
+    "models": "lesson.models",
+    "pipeline": "parallelism.pipeline",
+    "planner": "parallelism.planner",
+    "plots": "plots",
+    "recorded": "lesson.results_table",
+    "scaling": "parallelism.scaling",
+    "timing": "vgpu.api.timing",
+}
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "devices", "portable", *_HOME, *_MODULES]
+__all__ = ["__version__", *_HOME, *_MODULES]
 
 
 def __getattr__(name: str) -> object:
     if name in _MODULES:
-        return importlib.import_module(f".{name}", __name__)
+        return importlib.import_module(f".{_MODULES[name]}", __name__)
     if name in _HOME:
         return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -65,7 +65,7 @@ def __getattr__(name: str) -> object:
 
 def load_ipython_extension(shell: object) -> None:
     """`%load_ext d2lpar` makes the cell magic `%%emulate_cuda 2` known."""
-    from .emulation import magic
+    from .vgpu.cuda import magic
 
     magic.load(shell)
 

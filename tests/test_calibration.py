@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import d2lpar as par
 from d2lpar import machines
-from d2lpar.machines import calibration, probes, system
+from d2lpar.machines import calibration, microbenchmarks, system
 from d2lpar.machines.calibration import Calibration, Gpu
-from d2lpar.machines.probes import Reading, Stopwatch
+from d2lpar.machines.microbenchmarks import Reading, Stopwatch
 
 CPU = torch.device("cpu")
 
@@ -26,8 +26,8 @@ CPU = torch.device("cpu")
 def small():
     """Working sets up to 8 MiB only, so that the tests stay quick."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probes, "WORKING_SETS", probes.WORKING_SETS[:12])
-        patch.setattr(probes, "COPY_BYTES", 2**22)
+        patch.setattr(microbenchmarks, "WORKING_SETS", microbenchmarks.WORKING_SETS[:12])
+        patch.setattr(microbenchmarks, "COPY_BYTES", 2**22)
         yield
 
 
@@ -59,7 +59,7 @@ def reading(probe, case, size=1, best=1.0, *, device="cpu", unit="B/s"):
 
 
 def test_everything_is_measured(measured):
-    assert {r.case for r in measured.of("matmul")} == set(probes.DTYPES)
+    assert {r.case for r in measured.of("matmul")} == set(microbenchmarks.DTYPES)
     assert {r.case for r in measured.of("memory")} == {"read", "strided read", "copy"}
     assert [r.case for r in measured.of("dispatch")] == ["operation", "view"]
     assert {r.case for r in measured.of("copy")} >= {"pageable", "pageable, latency"}
@@ -111,7 +111,7 @@ def test_the_settings_of_torch_stay(monkeypatch):
         assert torch.get_num_threads() == before[0]
         monkeypatch.setattr(torch, "mm", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            probes.thread_scaling(4, 0.1)
+            microbenchmarks.thread_scaling(4, 0.1)
         assert torch.get_num_threads() == before[0]
     finally:
         torch.set_default_dtype(torch.float32)
@@ -122,35 +122,37 @@ def test_the_settings_of_torch_stay(monkeypatch):
 def test_threads_double_up_to_the_cores(cores, counts, monkeypatch):
     used = []
     monkeypatch.setattr(torch, "mm", lambda *_, **__: used.append(torch.get_num_threads()))
-    found = probes.thread_scaling(cores, 0.01)
+    found = microbenchmarks.thread_scaling(cores, 0.01)
     assert [r.size for r in found] == counts
     assert list(dict.fromkeys(used)) == counts
 
 
 def test_large_products_are_left_out_where_time_is_short(monkeypatch):
-    monkeypatch.setattr(probes, "DTYPES", ("float32",))
-    few = probes.matmul(CPU, 1e-6)
+    monkeypatch.setattr(microbenchmarks, "DTYPES", ("float32",))
+    few = microbenchmarks.matmul(CPU, 1e-6)
     assert [r.size for r in few] == [64]
-    more = probes.matmul(CPU, 0.2)
-    assert [r.size for r in more] == list(probes.SIDES[: len(more)])
+    more = microbenchmarks.matmul(CPU, 0.2)
+    assert [r.size for r in more] == list(microbenchmarks.SIDES[: len(more)])
     assert len(more) > 1
 
 
 def test_a_stopwatch_repeats_and_divides(monkeypatch):
     calls = []
     times = Stopwatch(CPU).times_s(lambda: calls.append(1), 0.0)
-    assert len(times) == probes.LEAST_REPEATS
+    assert len(times) == microbenchmarks.LEAST_REPEATS
     assert len(calls) > 100  # a call is much shorter than LEAST_S, so many are timed at once
     times = Stopwatch(CPU).times_s(lambda: time.sleep(0.002), 0.05)
-    assert probes.LEAST_REPEATS <= len(times) <= 25
+    assert microbenchmarks.LEAST_REPEATS <= len(times) <= 25
     assert min(times) >= 0.002
 
 
 def test_median_quartiles_and_best():
-    found = probes.summary(CPU, "x", "y", 8, [1.0, 2.0, 4.0, 5.0, 10.0])
+    found = microbenchmarks.summary(CPU, "x", "y", 8, [1.0, 2.0, 4.0, 5.0, 10.0])
     assert (found.lower_quartile, found.median, found.upper_quartile, found.best) == (2, 4, 5, 1)
     assert found.spread == 3 / 8
-    rates = probes.summary(CPU, "x", "y", 8, [1.0, 2.0, 4.0, 5.0, 10.0], amount=20, unit="B/s")
+    rates = microbenchmarks.summary(
+        CPU, "x", "y", 8, [1.0, 2.0, 4.0, 5.0, 10.0], amount=20, unit="B/s"
+    )
     quartiles = (rates.lower_quartile, rates.median, rates.upper_quartile, rates.best)
     assert quartiles == (4, 5, 10, 20)
 
@@ -183,10 +185,10 @@ def test_a_device_is_measured_by_its_own_clock(gpus):
         machines.Link("peer", 5e-6, 1e11, measured=True),
     )
     with par.simulate(box) as (_, device):  # the last one has a peer, too
-        products = probes.matmul(device, 2.0)
-        memory = probes.memory(device, 0.1, limit_bytes=2**23)
-        copies = probes.copies(device, 0.1, limit_bytes=2**40)
-        dispatch = probes.dispatch(device, 0.1)
+        products = microbenchmarks.matmul(device, 2.0)
+        memory = microbenchmarks.memory(device, 0.1, limit_bytes=2**23)
+        copies = microbenchmarks.copies(device, 0.1, limit_bytes=2**40)
+        dispatch = microbenchmarks.dispatch(device, 0.1)
     for r in products:
         rate = toy.rate(r.case)
         longest_s = max(2 * r.size**3 / rate, 3 * r.size**2 * _size(r.case) / 1e12)

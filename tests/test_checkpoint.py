@@ -16,8 +16,9 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from d2lpar import checkpoint, launch
-from d2lpar.checkpoint import Checkpoints
+from d2lpar import launch
+from d2lpar.processes import checkpoint
+from d2lpar.processes.checkpoint import Checkpoints
 
 PROJECT = Path(__file__).parents[1]
 N, BATCH = 44, 8  # the last batch of an epoch has four
@@ -249,7 +250,7 @@ def test_a_crash_while_saving_leaves_what_there_was(tmp_path, monkeypatch, where
 FILLS_THE_DISK = """
 import os, resource, signal, sys
 from torch import nn
-from d2lpar.checkpoint import Checkpoints
+from d2lpar.processes.checkpoint import Checkpoints
 
 folder, limit = sys.argv[1], int(sys.argv[2])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -314,7 +315,7 @@ KILLED = """
 import os, random, signal, sys, time
 import torch
 from torch import nn
-from d2lpar.checkpoint import Checkpoints
+from d2lpar.processes.checkpoint import Checkpoints
 
 torch.set_num_threads(1)
 net, chance, reached = nn.Linear(300, 300), random.Random(0), []

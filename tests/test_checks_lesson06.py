@@ -9,8 +9,8 @@ from test_checks import solution
 
 from d2lpar import checks
 from d2lpar.checks import lesson06
-from d2lpar.pipeline.operations import orders
-from d2lpar.pipeline.schedules import one_f_one_b
+from d2lpar.parallelism.pipeline.operations import orders
+from d2lpar.parallelism.pipeline.schedules import one_f_one_b
 
 
 def as_many_each(seconds, stages):

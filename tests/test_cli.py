@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from d2lpar import cli, machines
-from d2lpar.machines import calibration, probes
+from d2lpar import machines
+from d2lpar.command import cli
+from d2lpar.machines import calibration, microbenchmarks
 
 ROOT = Path(__file__).parents[1]
 
@@ -107,8 +108,8 @@ def test_doctor(run):
 
 
 def test_calibrate_prints_and_saves(run, monkeypatch, tmp_path):
-    monkeypatch.setattr(probes, "WORKING_SETS", probes.WORKING_SETS[:6])
-    monkeypatch.setattr(probes, "COPY_BYTES", 2**20)
+    monkeypatch.setattr(microbenchmarks, "WORKING_SETS", microbenchmarks.WORKING_SETS[:6])
+    monkeypatch.setattr(microbenchmarks, "COPY_BYTES", 2**20)
     file = tmp_path / "here.json"
     found = run("calibrate", "--seconds", "0.2", "--device", "cpu", "--output", str(file))
     assert (found.status, found.err) == (0, "")
@@ -138,7 +139,7 @@ def test_commands_of_other_modules(run, monkeypatch, tmp_path):
 def test_as_a_program():
     def command(*arguments, **options):
         return subprocess.run(
-            [sys.executable, "-m", "d2lpar.cli", *arguments],
+            [sys.executable, "-m", "d2lpar.command.cli", *arguments],
             cwd=ROOT,
             text=True,
             stderr=subprocess.PIPE,
@@ -156,7 +157,7 @@ def test_as_a_program():
 
 def test_a_reader_that_has_had_enough():
     with subprocess.Popen(
-        [sys.executable, "-m", "d2lpar.cli", "machines"],
+        [sys.executable, "-m", "d2lpar.command.cli", "machines"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -19,11 +19,11 @@ import d2lpar as par
 from d2lpar import machines
 from d2lpar.machines import Accelerator, Host, Link, Machine
 from d2lpar.timeline import Span, Timeline
-from d2lpar.timing import now_s
-from d2lpar.vgpu.calendar import Resource, earliest
-from d2lpar.vgpu.clock import LAUNCH_QUEUE, Clock, Lane
-from d2lpar.vgpu.cost import MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
-from d2lpar.vgpu.schedule import Work
+from d2lpar.vgpu.api.timing import now_s
+from d2lpar.vgpu.sim.busy_intervals import Resource, earliest
+from d2lpar.vgpu.sim.clock import LAUNCH_QUEUE, Clock, Lane
+from d2lpar.vgpu.sim.event_queue import Work
+from d2lpar.vgpu.sim.kernel_cost import MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
 
 # Queuing takes 1 s, a view nothing; a copy to or from the host 2 s and 1 s a byte, between two
 # devices 1 s and 1 s for two bytes.
@@ -407,7 +407,7 @@ def test_every_kernel_and_copy_was_dispatched_before_it_began():
 
 
 def test_the_host_waits_where_the_launch_queue_of_a_stream_is_full(monkeypatch):
-    monkeypatch.setattr("d2lpar.vgpu.clock.LAUNCH_QUEUE", 2)
+    monkeypatch.setattr("d2lpar.vgpu.sim.clock.LAUNCH_QUEUE", 2)
     clock = new_clock()
     for name in "abcd":
         kernel(clock, 0, 5, name=name)
@@ -528,7 +528,7 @@ def test_what_needs_several_resources_finds_them_free_at_once(requests):
 
 
 def test_a_long_calendar_stays_short_and_never_double_books(monkeypatch):
-    monkeypatch.setattr("d2lpar.vgpu.calendar.KEPT_INTERVALS", 8)
+    monkeypatch.setattr("d2lpar.vgpu.sim.busy_intervals.KEPT_INTERVALS", 8)
     resource, booked = Resource(), []
     for i in range(100):
         start = resource.earliest(i * 10, 2)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from d2lpar.machines import Accelerator, Host, Link, Machine
 from d2lpar.timeline import Timeline
-from d2lpar.vgpu.clock import Clock, Lane
-from d2lpar.vgpu.routes import hops
+from d2lpar.vgpu.sim.clock import Clock, Lane
+from d2lpar.vgpu.sim.copy_routes import hops
 
 GPU = Accelerator("toy", {"float32": 1.0}, 1.0, 10**9, kernel_latency_s=0.0)
 BUS, PEER, NETWORK = Link("bus", 2.0, 1.0), Link("peer", 1.0, 1.0), Link("network", 3.0, 1.0)

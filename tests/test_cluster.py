@@ -17,8 +17,8 @@ import pytest
 import torch
 
 import d2lpar as par
-from d2lpar.cluster import failures, on_rank
-from d2lpar.cluster.output import Output, show
+from d2lpar.processes.cluster import failures, wire
+from d2lpar.processes.cluster.output import Output, show
 
 zmq = pytest.importorskip("zmq")
 
@@ -404,7 +404,7 @@ def test_the_module_is_callable_however_it_was_imported():
 
 
 def failure(name, message, time_s, *, lost=False):
-    return on_rank.Failure(name, message, (), time_s, lost, False)
+    return wire.Failure(name, message, (), time_s, lost, False)
 
 
 def test_the_culprit_is_never_a_victim():
@@ -438,7 +438,7 @@ def test_errors_after_a_lost_connection_are_those_of_a_victim():
             except RuntimeError as error:
                 raise KeyError(second) from (None if hide else error)
         except KeyError as error:
-            return on_rank.describe(error).lost_connection
+            return wire.describe(error).lost_connection
 
     gloo = "[gloo/transport/tcp/pair.cc:544] Connection closed by peer [127.0.0.1]:1234"
     assert told(gloo, "training failed", hide=False)
@@ -460,7 +460,7 @@ def test_output_is_whole_lines(capsys):
 
 
 def test_how_a_process_ended():
-    from d2lpar.cluster.processes import describe_exit
+    from d2lpar.processes.cluster.process_tree import describe_exit
 
     assert describe_exit(3) == "exit code 3"
     assert describe_exit(-9) == "signal 9 (SIGKILL)"
@@ -468,7 +468,7 @@ def test_how_a_process_ended():
 
 
 def test_ending_processes_takes_their_children_along():
-    from d2lpar.cluster import processes
+    from d2lpar.processes.cluster import process_tree
 
     inner = "import time; time.sleep(600)"
     outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
@@ -477,5 +477,5 @@ def test_ending_processes_takes_their_children_along():
         while not process.children():
             pass
         family = [process, *process.children()]
-        processes.end([process])
-        assert not any(map(processes.is_running, family))
+        process_tree.end([process])
+        assert not any(map(process_tree.is_running, family))

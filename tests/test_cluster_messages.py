@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import pytest
 
 import d2lpar as par
-from d2lpar.cluster.failures import RankError
+from d2lpar.processes.cluster.failures import RankError
 
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="needs Linux or macOS"),

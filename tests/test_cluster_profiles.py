@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 import d2lpar as par
-from d2lpar.cluster import profiles
-from d2lpar.cluster.failures import RankError
-from d2lpar.cluster.processes import is_running
+from d2lpar.processes.cluster import profiles
+from d2lpar.processes.cluster.failures import RankError
+from d2lpar.processes.cluster.process_tree import is_running
 
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="needs Linux or macOS"),
@@ -146,7 +146,7 @@ def test_mpiexec_starts_ranks_on_two_hosts(stand_in, adapted, monkeypatch, tmp_p
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")  # the two hosts share this one's network
     profile = adapted("mpi", 'c.Cluster.controller_ip = "127.0.0.1"', "c.Cluster.n = 2")
     with par.cluster(profile=profile, timeout_s=60) as ranks:
-        engine = f"{sys.executable} -P -m d2lpar.cluster.child engine "
+        engine = f"{sys.executable} -P -m d2lpar.processes.cluster.lifeline engine "
         assert record.read_text().startswith(f"-n 2 --hostfile hosts.txt --map-by node {engine}")
         (here, a, own), (there, b, remote) = ranks.run(ranks_hosts)
         # Which host is rank 0's depends on who came first; a host knows its ranks by local_rank.
@@ -177,7 +177,8 @@ def test_ranks_on_another_host_end_with_the_controller(stand_in, adapted, monkey
     far = [place.host for place in ranks._engines.places].index("gpu02")
     process = psutil.Process(ranks._engines.places[far].pid)
     monkeypatch.setattr(
-        "d2lpar.cluster.processes.end", lambda processes: end_all_but(process, processes)
+        "d2lpar.processes.cluster.process_tree.end",
+        lambda processes: end_all_but(process, processes),
     )
     ranks.stop()
     deadline_s = time.monotonic() + 15
@@ -206,7 +207,7 @@ def test_a_slurm_job_that_only_queues_is_taken_back(stand_in, monkeypatch, tmp_p
     assert "#SBATCH --ntasks=16" in script
     assert "#SBATCH --gpus-per-node=8" in script
     program = shlex.split(script[-1])
-    assert program[:5] == ["srun", sys.executable, "-P", "-m", "d2lpar.cluster.child"]
+    assert program[:5] == ["srun", sys.executable, "-P", "-m", "d2lpar.processes.cluster.lifeline"]
     assert Path(f"{record}.cancelled").read_text() == "42\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "told", "told.cancelled"]
 

@@ -20,7 +20,7 @@ pytestmark = [
 
 ROOT = str(Path(__file__).parents[1])
 START = """
-from d2lpar.cluster.progress import Progress
+from d2lpar.processes.cluster.progress import Progress
 with Progress() as progress:
     progress.controller(1)
     progress.engines(0, 1)
@@ -77,7 +77,7 @@ def test_a_terminal_has_a_bar_that_goes_away():
 
 
 def test_a_start_that_fails_takes_its_bar_away(capfd, monkeypatch):
-    from d2lpar.cluster.progress import Progress
+    from d2lpar.processes.cluster.progress import Progress
 
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from d2lpar import collective_cost as cost
 from d2lpar import machines
+from d2lpar.machines import collective_cost as cost
 
 MICRO, GIGA = 1e-6, 1e9
 NODE = cost.Fabric(8, 1, 120 * GIGA)  # eight V100 with six NVLinks

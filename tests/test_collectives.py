@@ -4,7 +4,12 @@ import pytest
 import torch
 
 import d2lpar as par
-from d2lpar.collectives import KeyValueStore, all_reduce_naive, all_reduce_ring, all_reduce_tree
+from d2lpar.lesson.collectives import (
+    KeyValueStore,
+    all_reduce_naive,
+    all_reduce_ring,
+    all_reduce_tree,
+)
 
 ALL_REDUCES = [all_reduce_naive, all_reduce_tree, all_reduce_ring]
 

@@ -9,11 +9,11 @@ import torch
 
 import d2lpar as par
 from d2lpar.machines import ACCELERATORS
-from d2lpar.vgpu import backend
-from d2lpar.vgpu.constants import CONVOLUTION_EFFICIENCY, MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
-from d2lpar.vgpu.cost import Cost, Kernel, cost_of, may_round_to_tf32, traffic
-from d2lpar.vgpu.tiles import Product, utilisation
-from d2lpar.vgpu.winograd import winograd
+from d2lpar.vgpu.sim.constants import CONVOLUTION_EFFICIENCY, MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
+from d2lpar.vgpu.sim.kernel_cost import Cost, Kernel, cost_of, may_round_to_tf32, traffic
+from d2lpar.vgpu.sim.tiles import Product, utilisation
+from d2lpar.vgpu.sim.winograd_convolution import winograd
+from d2lpar.vgpu.torch_backend import register
 
 V100, A100 = ACCELERATORS["V100-SXM2-16GB"], ACCELERATORS["A100-SXM4-40GB"]
 aten = torch.ops.aten
@@ -222,7 +222,7 @@ def test_tensor_cores_want_channels_last():
 @pytest.mark.parametrize("with_values", [False, True], ids=["shapes", "values"])
 @pytest.mark.parametrize("last", [False, True], ids=["nchw", "nhwc"])
 def test_channels_stay_where_they_are(with_values, last):
-    backend.register()
+    register.register()
     form = torch.channels_last if last else torch.contiguous_format
     with par.simulate("1x-v100-nvswitch", with_values=with_values) as (gpu,):
         x = torch.ones(2, 4, 6, 6, device=gpu).contiguous(memory_format=form)

@@ -21,8 +21,9 @@ import numpy as np
 import pytest
 import torch
 
-from d2lpar import data, download, garments
-from d2lpar.data import Batches, DataError, fashion_mnist
+from d2lpar import garments
+from d2lpar.lesson import data, download
+from d2lpar.lesson.data import Batches, DataError, fashion_mnist
 
 NAMES = {split: tuple(files) for split, files in download.FILES.items()}
 TRAIN, TEST = 23, 11
@@ -365,7 +366,7 @@ def test_all_of_the_stand_in_is_as_large_as_the_original():
 
 
 def test_import_brings_in_nothing_heavy():
-    code = "import sys, d2lpar.data; print(*sys.modules)"
+    code = "import sys, d2lpar.lesson.data; print(*sys.modules)"
     loaded = run_python(code).stdout.split()
     assert "torch" in loaded
     assert not {"matplotlib", "d2l", "torchvision", "pooch", "requests"} & set(loaded)
@@ -489,7 +490,7 @@ def test_a_failed_download_leaves_nothing_and_is_not_tried_again(
     mirror, tmp_path, monkeypatch, fault, caplog
 ):
     use(monkeypatch, mirror, fault)
-    with caplog.at_level("INFO", logger="d2lpar.data"):
+    with caplog.at_level("INFO", logger="d2lpar.lesson.data"):
         assert load()[0].source == "synthetic"
     assert mirror.url(fault) in caplog.text  # the reason is there for those who look
     assert cached(tmp_path) == {}

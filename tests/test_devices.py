@@ -11,7 +11,7 @@ import torch
 
 import d2lpar as par
 from d2lpar import machines
-from d2lpar.devices import backing_device
+from d2lpar.vgpu.api.device_choice import backing_device
 
 ROOT = str(Path(__file__).parents[1])
 
@@ -52,7 +52,7 @@ def test_real_gpus_are_used_and_virtual_ones_not_registered():
 
 def test_virtual_ones_where_there_are_too_few():
     code = FAKE.format(count=1) + "print(par.devices(3, verbose=False)[-1])\n"
-    code += "from d2lpar.vgpu.runtime import runtime; print(runtime().backing)"
+    code += "from d2lpar.vgpu.torch_backend.runtime import runtime; print(runtime().backing)"
     assert run(code, D2LPAR_BACKING="cpu") == ["vgpu:2", "cpu"]
     assert run(code) == ["vgpu:2", "cuda:0"]
 

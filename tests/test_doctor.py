@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import d2lpar as par
-from d2lpar import diagnosis, download
-from d2lpar.diagnosis import LESSONS
+from d2lpar.command import diagnosis
+from d2lpar.command.diagnosis import LESSONS
+from d2lpar.lesson import download
 from d2lpar.machines import calibration, system
 
 BY_NUMBER = {lesson.number: lesson for lesson in LESSONS}

@@ -16,8 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import d2lpar as par
-from d2lpar.vgpu import streams
-from d2lpar.vgpu.tensor import VirtualTensor
+from d2lpar.vgpu.torch_backend import streams
+from d2lpar.vgpu.torch_backend.tensor import VirtualTensor
 
 
 @pytest.fixture

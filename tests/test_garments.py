@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from d2lpar import garments
-from d2lpar.garments import BLOCK, CLASSES, draw
+from d2lpar.lesson.synthetic_fashion import BLOCK, CLASSES, draw
 
 # Of two blocks. It changes with the drawing, and then the notebooks must be recorded anew.
 CHECKSUM = 2374206090

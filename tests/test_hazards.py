@@ -12,9 +12,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import d2lpar as par
-from d2lpar.vgpu import places
-from d2lpar.vgpu.hazards import HazardWarning
-from d2lpar.vgpu.order import Order
+from d2lpar.vgpu.races import call_sites
+from d2lpar.vgpu.races.stream_sanitizer import HazardWarning
+from d2lpar.vgpu.races.vector_clock import Order
 
 GPU = "vgpu:0"
 
@@ -646,11 +646,11 @@ def test_the_place_is_the_users_line_not_torchs(fresh_gpus):
 
     class Net(nn.Module):
         def forward(self, x):
-            marks.append(places.mark())
+            marks.append(call_sites.mark())
             return x
 
     nn.Sequential(Net())(torch.ones(2))
-    place = places.place_of(marks[0])
+    place = call_sites.place_of(marks[0])
     assert place.file == __file__
     assert place.source == "marks.append(places.mark())"
     assert str(place) == f"test_hazards.py:{place.line}"
@@ -660,10 +660,10 @@ def test_a_cell_of_a_notebook_is_named_by_its_first_line(monkeypatch):
     shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
     monkeypatch.setattr("IPython.get_ipython", lambda: shell)
     name = shell.compile.cache("\nx = 1\ny = 2\n", 7)
-    assert str(places.Place(name, 3)) == 'cell "x = 1", line 3'
-    assert places.Place(name, 3).source == "y = 2"
+    assert str(call_sites.Place(name, 3)) == 'cell "x = 1", line 3'
+    assert call_sites.Place(name, 3).source == "y = 2"
     name = shell.compile.cache(f"x = {'1 + ' * 20}1\n", 8)
-    assert str(places.Place(name, 1)) == 'cell "x = 1 + 1 + 1 + 1 + 1 + 1 +…", line 1'
+    assert str(call_sites.Place(name, 1)) == 'cell "x = 1 + 1 + 1 + 1 + 1 + 1 +…", line 1'
 
 
 # --- other machines -------------------------------------------------------------------------------

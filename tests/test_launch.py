@@ -10,7 +10,7 @@ import torch.distributed as dist
 from slurm_programs import install
 
 from d2lpar import launch
-from d2lpar.launch import Place, place
+from d2lpar.processes.dist_env import Place, place
 
 TORCHRUN = {
     "RANK": "5",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from d2lpar.pipeline import (
+from d2lpar.parallelism.pipeline import (
     SCHEDULES,
     Operation,
     ScheduleError,

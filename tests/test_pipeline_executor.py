@@ -17,14 +17,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import d2lpar as par
-from d2lpar.pipeline.conformance import require
-from d2lpar.pipeline.costs import StageCost
-from d2lpar.pipeline.executor import Pipeline
-from d2lpar.pipeline.findings import ScheduleError
-from d2lpar.pipeline.operations import orders
-from d2lpar.pipeline.schedules import SCHEDULES, gpipe, in_slots, one_f_one_b, zero_bubble_h1
-from d2lpar.pipeline.simulation import simulate
-from d2lpar.pipeline.two_parts import TwoParts
+from d2lpar.parallelism.pipeline.conformance import require
+from d2lpar.parallelism.pipeline.costs import StageCost
+from d2lpar.parallelism.pipeline.executor import Pipeline
+from d2lpar.parallelism.pipeline.findings import ScheduleError
+from d2lpar.parallelism.pipeline.operations import orders
+from d2lpar.parallelism.pipeline.schedules import (
+    SCHEDULES,
+    gpipe,
+    in_slots,
+    one_f_one_b,
+    zero_bubble_h1,
+)
+from d2lpar.parallelism.pipeline.simulation import simulate
+from d2lpar.parallelism.pipeline.split_backward import TwoParts
 
 BATCH = 11
 close = partial(assert_close, rtol=1e-10, atol=1e-12)

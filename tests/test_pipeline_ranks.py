@@ -15,9 +15,9 @@ from torch import multiprocessing, nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
-from d2lpar.pipeline import on_ranks, schedules
-from d2lpar.pipeline.executor import Pipeline
-from d2lpar.pipeline.operations import Operation, orders
+from d2lpar.parallelism.pipeline import schedules, torch_pipelining
+from d2lpar.parallelism.pipeline.executor import Pipeline
+from d2lpar.parallelism.pipeline.operations import Operation, orders
 from d2lpar.timeline import Span, Timeline
 
 RANKS, BATCH, LAYERS = 4, 16, 8
@@ -70,7 +70,7 @@ def run(program, group, rank):
     step = partial(schedule.step, *([X] if rank == 0 else []), target=y, losses=losses)
     step()
     net.zero_grad()
-    with on_ranks.recorded(stages if several else stages[0]) as timeline:
+    with torch_pipelining.recorded(stages if several else stages[0]) as timeline:
         step()
         assert len(timeline) == 0
     assert not any("one_chunk" in name for stage in stages for name in vars(stage))
@@ -95,8 +95,10 @@ def on_gloo(rank, folder):
         if rank < ranks:
             found[program] = run(program, two if ranks == 2 else None, rank)
     # The same as if each rank had a machine of its own, whose clock began some time ago.
-    on_ranks.socket = SimpleNamespace(gethostname=lambda: f"host {rank}")
-    on_ranks.time = SimpleNamespace(perf_counter=lambda: time.perf_counter() + AHEAD_S * rank)
+    torch_pipelining.socket = SimpleNamespace(gethostname=lambda: f"host {rank}")
+    torch_pipelining.time = SimpleNamespace(
+        perf_counter=lambda: time.perf_counter() + AHEAD_S * rank
+    )
     found["several machines"] = run("Schedule1F1B", None, rank)
     torch.save(found, f"{folder}/{rank}.pt")
     dist.barrier()
@@ -115,7 +117,7 @@ def test_torch_does_our_operations_in_our_order(on_real_ranks, program):
     ranks, _, micro_batches, schedule = PROGRAMS[program]
     ours = orders(schedule(ranks, micro_batches))
     for rank in range(ranks):  # all of them have the whole timeline
-        assert on_ranks.performed(on_real_ranks[rank][program][2]) == ours
+        assert torch_pipelining.performed(on_real_ranks[rank][program][2]) == ours
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -175,7 +177,7 @@ def test_orders_are_read_from_any_timeline_of_operations():
     timeline = Timeline(
         "simulated", [Span(device, 0, "compute", name, at, at + 1) for device, name, at in spans]
     )
-    assert on_ranks.performed(timeline) == [
+    assert torch_pipelining.performed(timeline) == [
         [Operation("F", 2, 0), Operation("B", 2, 0)],
         [Operation("F", 11, 3)],
     ]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from d2lpar.pipeline import (
+from d2lpar.parallelism.pipeline import (
     SCHEDULES,
     Operation,
     check_slots,

@@ -14,7 +14,7 @@ from torch import nn
 
 import d2lpar as par
 from d2lpar.machines import NETWORKS, Accelerator, Host, Link, Machine, machine
-from d2lpar.pipeline import (
+from d2lpar.parallelism.pipeline import (
     BACKWARD,
     FORWARD,
     SCHEDULES,

@@ -12,12 +12,13 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from d2lpar import machines, pipeline, planner, simulation
+from d2lpar import machines, pipeline, planner
 from d2lpar.machines.hardware import Link
-from d2lpar.pipeline import operations, schedules
-from d2lpar.pipeline import simulation as pipelines
-from d2lpar.planner import Layout, Mesh, Transformer, Wiring, layers, steps
-from d2lpar.planner.memory import kept_bytes, micro_batches_in_flight
+from d2lpar.parallelism.pipeline import operations, schedules
+from d2lpar.parallelism.pipeline import simulation as pipelines
+from d2lpar.parallelism.planner import Layout, Mesh, Transformer, Wiring, layers, steps
+from d2lpar.parallelism.planner.memory_model import kept_bytes, micro_batches_in_flight
+from d2lpar.vgpu.api import simulation
 
 A100 = "8x-a100-80gb-nvswitch"
 SELENE = "{}x8x-a100-80gb-nvswitch-8xib-hdr"

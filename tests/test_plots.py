@@ -47,9 +47,9 @@ from d2lpar.plots import (
     texts,
 )
 from d2lpar.plots.curve import Curve
-from d2lpar.recording import recording
 from d2lpar.timeline import MemorySample, Timeline
 from d2lpar.timeline import Span as TimelineSpan
+from d2lpar.timeline.streaming import recording
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "d2lpar"

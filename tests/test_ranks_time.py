@@ -10,10 +10,10 @@ import torch.distributed as dist
 from test_clock import MACHINE, drawn, kernel, new_clock
 
 import d2lpar as par
-from d2lpar import collective_cost, machines
-from d2lpar.machines import Link
-from d2lpar.ranks import cost
-from d2lpar.vgpu.runtime import runtime
+from d2lpar import machines
+from d2lpar.machines import Link, collective_cost
+from d2lpar.vgpu.ranks import cost
+from d2lpar.vgpu.torch_backend.runtime import runtime
 
 # Queuing takes 1 s; 4 bytes summed by two ranks, or sent from one to the other, 2 s and some µs.
 TOY = replace(MACHINE, peer=Link("peer", 0.0, 2.0))

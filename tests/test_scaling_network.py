@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from d2lpar import collective_cost as cost
 from d2lpar import machines, scaling
-from d2lpar.scaling import Level, Network
+from d2lpar.machines import collective_cost as cost
+from d2lpar.parallelism.scaling import Level, Network
 
 GIGA = 1e9
 NODE = machines.machine("8x-v100-dgx1")

@@ -10,7 +10,7 @@ from torch import nn
 
 import d2lpar as par
 from d2lpar import machines, scaling
-from d2lpar.scaling import Gradient, Network, Overhead, Profile, Step, strong, weak
+from d2lpar.parallelism.scaling import Gradient, Network, Overhead, Profile, Step, strong, weak
 
 
 def step_of(batch: float) -> Step:

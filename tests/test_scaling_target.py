@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from d2lpar.scaling import (
+from d2lpar.parallelism.scaling import (
     Convergence,
     Gradient,
     Overhead,

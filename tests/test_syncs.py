@@ -9,8 +9,8 @@ from torch import nn
 
 import d2lpar as par
 from d2lpar import machines
-from d2lpar.vgpu.places import Place
-from d2lpar.vgpu.syncs import Total, Wait, Waits
+from d2lpar.vgpu.races.call_sites import Place
+from d2lpar.vgpu.races.sync_debug import Total, Wait, Waits
 
 GPU = "vgpu:0"
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import d2lpar as par
-from d2lpar.recording import LongTimeline, recording
 from d2lpar.timeline import MemorySample, Span, Timeline
+from d2lpar.timeline.streaming import LongTimeline, recording
 
 
 def compute(device, start, end, name="k", stream=0, **more):

@@ -5,7 +5,7 @@ import torch
 
 import d2lpar as par
 from d2lpar import timing
-from d2lpar.vgpu.constants import MATMUL_EFFICIENCY
+from d2lpar.vgpu.sim.constants import MATMUL_EFFICIENCY
 
 # 256 tiles of 64 x 64 on 80 multiprocessors: four waves, the last of 16.
 PRODUCT_S = 2 * (4 * 80 * 64 * 64) * 1000 / (15.7e12 * MATMUL_EFFICIENCY) + 3e-6

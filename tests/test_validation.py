@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from d2lpar.machines.hardware import Accelerator, Host, Link, Machine
-from d2lpar.pipeline.costs import StageCost
+from d2lpar.parallelism.pipeline.costs import StageCost
 from d2lpar.validation import boxes, main, predict, read_rows, report, validate
 from d2lpar.validation.parameters import Parameters, Run
 from d2lpar.validation.report import Prediction, Report

@@ -9,7 +9,7 @@ import pytest
 from d2lpar.validation import RowError, boxes, predict, read_rows
 from d2lpar.validation.rows import OPTIONAL, REQUIRED
 from d2lpar.validation.runner import WORKLOADS
-from d2lpar.vgpu import constants
+from d2lpar.vgpu.sim import constants
 
 ROWS = read_rows()
 GOOD = {

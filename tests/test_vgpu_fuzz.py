@@ -32,8 +32,8 @@ from hypothesis.stateful import (
 from torch.utils.checkpoint import checkpoint
 
 import d2lpar as par
-from d2lpar.vgpu import _torch
-from d2lpar.vgpu.runtime import runtime
+from d2lpar.vgpu.torch_backend import torch_private
+from d2lpar.vgpu.torch_backend.runtime import runtime
 
 HOST = -1  # the device of a tensor that both worlds have in the host's memory
 LARGEST = 5000  # elements of what a program works with
@@ -270,7 +270,7 @@ def equalize_versions(ours, theirs):
     """
     for mine, twin in zip(ours, theirs, strict=True):
         if isinstance(twin, torch.Tensor) and not twin.is_inference():
-            _torch.set_version(mine, twin._version)
+            torch_private.set_version(mine, twin._version)
 
 
 def with_gradients(tensors):

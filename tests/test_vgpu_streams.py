@@ -13,12 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import d2lpar as par
 from d2lpar import machines
 from d2lpar.machines import Accelerator, Host, Link
-from d2lpar.timing import now_s
-from d2lpar.vgpu.constants import (
-    MEMORY_EFFICIENCY,
-    PAGE_LOCK_BYTES_PER_S,
-    PAGEABLE_BYTES_PER_S,
-)
+from d2lpar.vgpu.api.timing import now_s
+from d2lpar.vgpu.sim.constants import MEMORY_EFFICIENCY, PAGE_LOCK_BYTES_PER_S, PAGEABLE_BYTES_PER_S
 
 GPU = "vgpu:0"
 MB = 10**6

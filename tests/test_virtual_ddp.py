@@ -16,9 +16,10 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
 from torch.testing import assert_close
 
 import d2lpar as par
-from d2lpar import collective_cost, machines, scaling
-from d2lpar.ranks import ddp, reducer
-from d2lpar.scaling import NO_OVERHEAD
+from d2lpar import machines, scaling
+from d2lpar.machines import collective_cost
+from d2lpar.parallelism.scaling import NO_OVERHEAD
+from d2lpar.vgpu.ranks import ddp, reducer
 
 BATCH, STEPS = 16, 3
 
@@ -124,7 +125,7 @@ def test_it_is_a_module_of_torch_with_its_names(gpus):
         net = DDP(lenet().to(device), device_ids=[device])
         assert isinstance(net, DDP)
         assert isinstance(net, nn.Module)
-        assert type(net).__module__ == "d2lpar.ranks.ddp"
+        assert type(net).__module__ == "d2lpar.vgpu.ranks.ddp"
         return list(net.state_dict()), net.module.state_dict().keys()
 
     for names, inner in par.run_ranks(look, gpus[:2]):

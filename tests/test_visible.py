@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import d2lpar as par
-from d2lpar import machines, visible
-from d2lpar.vgpu.routes import hops
+from d2lpar import machines
+from d2lpar.vgpu.api import visible_devices
+from d2lpar.vgpu.sim.copy_routes import hops
 
 ROOT = str(Path(__file__).parents[1])
 EIGHT = machines.machine("8x-p100-dgx1")  # two neighbours share a way to the host
@@ -61,7 +62,7 @@ def test_lists_are_read_as_torch_reads_them(text):
     if expected is None:
         assert {"+", "-"} & {entry.strip()[:1] for entry in text.split(",")}
     else:
-        assert visible.listed(text) == expected
+        assert visible_devices.listed(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_what_is_visible(monkeypatch, text, count, numbers):
     monkeypatch.delenv("SOME_VARIABLE", raising=False)
     if text is not None:
         monkeypatch.setenv("SOME_VARIABLE", text)
-    variable = visible.Variable("SOME_VARIABLE")
+    variable = visible_devices.Variable("SOME_VARIABLE")
     assert variable.visible(count) == numbers
     if text is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
@@ -95,7 +96,7 @@ def test_what_is_visible(monkeypatch, text, count, numbers):
 
 
 def test_a_variable_is_read_once(monkeypatch):
-    variable = visible.Variable("SOME_VARIABLE")
+    variable = visible_devices.Variable("SOME_VARIABLE")
     monkeypatch.setenv("SOME_VARIABLE", "1")
     assert variable.visible(4) == [1]
     monkeypatch.setenv("SOME_VARIABLE", "2,3")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from .. import machines
-from ..simulation import record, simulate
+from ..vgpu.api.simulation import record, simulate
 from .verdict import Wrong, exercise, largest_difference
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from .. import machines, scaling
+from .. import machines
+from ..parallelism import scaling
 from .verdict import Wrong, exercise
 
 TOLERANCE = 1e-6  # relative

@@ -9,9 +9,9 @@ from fractions import Fraction
 from functools import cache
 from itertools import accumulate, pairwise
 
-from ..pipeline.conformance import check, in_flight
-from ..pipeline.operations import BACKWARD, FORWARD, Operation, Orders
-from ..pipeline.schedules import gpipe, in_slots
+from ..parallelism.pipeline.conformance import check, in_flight
+from ..parallelism.pipeline.operations import BACKWARD, FORWARD, Operation, Orders
+from ..parallelism.pipeline.schedules import gpipe, in_slots
 from .verdict import Wrong, exercise
 
 

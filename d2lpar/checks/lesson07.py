@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..planner import AXES, Mesh, state_bytes
-from ..simulation import record, simulate
+from ..parallelism.planner import AXES, Mesh, state_bytes
 from ..timeline import Timeline
+from ..vgpu.api.simulation import record, simulate
 from .verdict import Wrong, exercise, largest_difference
 
 ROOM = 1.05  # a number of bytes may be missed by this factor

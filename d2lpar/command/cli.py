@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from .printing import say
+from ..timeline.printing import say
 
 Command = Callable[[list[str]], int | None]  # takes what follows its name; None counts as 0
 
@@ -53,7 +53,7 @@ def _doctor(arguments: list[str]) -> None:
 
 
 def _calibrate(arguments: list[str]) -> None:
-    from .machines import calibration
+    from ..machines import calibration
 
     parser = _parser("calibrate")
     parser.add_argument(
@@ -68,8 +68,8 @@ def _calibrate(arguments: list[str]) -> None:
 
 
 def _machines(arguments: list[str]) -> None:
-    from . import machines
-    from .machines import named, report
+    from .. import machines
+    from ..machines import lookup, report
 
     parser = _parser("machines")
     parser.add_argument("name", nargs="?", help="a machine or a file: show it with its sources")
@@ -78,7 +78,7 @@ def _machines(arguments: list[str]) -> None:
         say("\n".join(report.machine_lines(machines.machine(name))))
         return
     say("\n".join(report.catalogue_lines(machines.CATALOGUE.values())))
-    say(f"\nFewer accelerators: 1x-k80. Clusters: {named.EXAMPLE_CLUSTER}; networks are")
+    say(f"\nFewer accelerators: 1x-k80. Clusters: {lookup.EXAMPLE_CLUSTER}; networks are")
     say(f"{', '.join(machines.NETWORKS)}.")
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import torch
 
-from . import download, machines
-from .devices import VISIBLE
-from .machines import calibration, system
+from .. import machines
+from ..lesson import download
+from ..machines import calibration, system
+from ..vgpu.api.device_choice import VISIBLE
 
 OLDEST_TORCH = (2, 10)  # the first that registers a device backend written in Python
 LEAST_DISK_BYTES = 10**9
@@ -118,7 +119,7 @@ def doctor() -> Diagnosis:
 
 def notebooks_folder() -> Path:
     """Where the lessons are: beside the package in a clone, else where one works."""
-    beside = Path(__file__).parents[1] / "notebooks"
+    beside = Path(__file__).parents[2] / "notebooks"
     return beside if beside.is_dir() else Path.cwd()
 
 

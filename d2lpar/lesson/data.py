@@ -14,12 +14,12 @@ from typing import BinaryIO
 import numpy as np
 import torch
 
-from . import download, garments
+from . import download, synthetic_fashion
 
 REAL, SYNTHETIC = "Fashion-MNIST", "synthetic"
-SPLITS = garments.SPLITS
-CLASSES = len(garments.CLASSES)
-SIDE = garments.SIDE
+SPLITS = synthetic_fashion.SPLITS
+CLASSES = len(synthetic_fashion.CLASSES)
+SIDE = synthetic_fashion.SIDE
 PIECE_BYTES = 1 << 20
 
 COPY_AGAIN = "Copy the file again, or name no folder to have Fashion-MNIST downloaded."
@@ -173,7 +173,7 @@ def _source(root: str | os.PathLike | None, allow_download: bool) -> tuple[str, 
 
 def _draw(split: str, size: int | None) -> Pair:
     full = {"train": 60_000, "test": 10_000}[split]
-    return garments.draw(min(size or full, full), split=split)
+    return synthetic_fashion.draw(min(size or full, full), split=split)
 
 
 def _read(root: Path, split: str, size: int | None) -> Pair:

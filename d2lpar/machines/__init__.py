@@ -2,7 +2,7 @@
 
 from .catalogue import A100, ACCELERATORS, CATALOGUE, DEFAULT, H100, NETWORKS, V100
 from .hardware import Accelerator, Host, Link, Machine
-from .named import Named, load, machine, save, this_machine
+from .lookup import Named, load, machine, save, this_machine
 
 __all__ = [
     "A100",

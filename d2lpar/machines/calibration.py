@@ -12,9 +12,9 @@ from time import perf_counter
 
 import torch
 
-from . import plain, probes, report, system
+from . import json_dataclass, microbenchmarks, report, system
 from .hardware import Accelerator, Host, Link, Machine
-from .probes import Reading
+from .microbenchmarks import Reading
 
 KIND, VERSION = "d2lpar calibration", 1
 NAME = "this machine"
@@ -119,7 +119,7 @@ class Calibration:
     def save(self, path: str | os.PathLike | None = None) -> Path:
         """Write a JSON file, by default the one where "this machine" is looked up; its path."""
         file = Path(path).expanduser() if path is not None else default_path()
-        plain.write(file, KIND, VERSION, self)
+        json_dataclass.write(file, KIND, VERSION, self)
         return file
 
     @classmethod
@@ -128,12 +128,12 @@ class Calibration:
         file = Path(path).expanduser() if path is not None else default_path()
         if path is None and not file.exists():
             raise ValueError(f"{NONE_YET} ({file} does not exist)")
-        found = plain.read(file)
+        found = json_dataclass.read(file)
         if found.get("kind") != KIND:
             raise ValueError(
                 f"{file}: the field 'kind' must be {KIND!r}, not {found.get('kind')!r}"
             )
-        return plain.build(cls, found, file, VERSION)
+        return json_dataclass.build(cls, found, file, VERSION)
 
     def __repr__(self) -> str:
         return f"<Calibration of {self.processor}, {self.when}, {len(self.readings)} readings>"
@@ -247,7 +247,9 @@ def calibrate(
         cpu = torch.device("cpu")
         share = 1.0 if chosen == cpu else 0.5
         readings = _probe(cpu, budget_s * share)
-        readings += probes.thread_scaling(system.cores(), budget_s * share * SHARES["threads"])
+        readings += microbenchmarks.thread_scaling(
+            system.cores(), budget_s * share * SHARES["threads"]
+        )
         gpu = None
         if chosen != cpu:
             readings += _probe(chosen, budget_s * share)
@@ -269,10 +271,10 @@ def _probe(device: torch.device, budget_s: float) -> list[Reading]:
     """All that is measured on any device."""
     limit_bytes = system.memory_bytes() // 16
     return [
-        *probes.matmul(device, budget_s * SHARES["matmul"]),
-        *probes.memory(device, budget_s * SHARES["memory"], limit_bytes=limit_bytes),
-        *probes.dispatch(device, budget_s * SHARES["dispatch"]),
-        *probes.copies(device, budget_s * SHARES["copy"], limit_bytes=limit_bytes),
+        *microbenchmarks.matmul(device, budget_s * SHARES["matmul"]),
+        *microbenchmarks.memory(device, budget_s * SHARES["memory"], limit_bytes=limit_bytes),
+        *microbenchmarks.dispatch(device, budget_s * SHARES["dispatch"]),
+        *microbenchmarks.copies(device, budget_s * SHARES["copy"], limit_bytes=limit_bytes),
     ]
 
 

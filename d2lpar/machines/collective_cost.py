@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 
-from .machines.hardware import GIGA, MICRO, Machine
+from .hardware import GIGA, MICRO, Machine
 
 RING, TREE, NVLS, COLLNET = "ring", "tree", "nvls", "collnet"
 LL, LL128, SIMPLE = "LL", "LL128", "Simple"

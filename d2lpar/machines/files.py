@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from . import plain
+from . import json_dataclass
 from .calibration import KIND as CALIBRATION
 from .calibration import Calibration
 from .hardware import Machine
@@ -16,7 +16,7 @@ KIND, VERSION = "d2lpar machine", 1
 def save(machine: Machine, path: str | os.PathLike) -> Path:
     """Write a machine to a JSON file that `load` reads; returns its path."""
     file = Path(path).expanduser()
-    plain.write(file, KIND, VERSION, machine)
+    json_dataclass.write(file, KIND, VERSION, machine)
     return file
 
 
@@ -27,7 +27,7 @@ def load(path: str | os.PathLike) -> Machine:
     kind or schema version, a missing or unknown field, a wrong type or value.
     """
     file = Path(path).expanduser()
-    found = plain.read(file)
+    found = json_dataclass.read(file)
     kind = found.get("kind")
     if kind == CALIBRATION:
         return Calibration.load(file).machine()
@@ -35,4 +35,4 @@ def load(path: str | os.PathLike) -> Machine:
         raise ValueError(
             f"{file}: the field 'kind' must be {KIND!r} or {CALIBRATION!r}, not {kind!r}"
         )
-    return plain.build(Machine, found, file, VERSION)
+    return json_dataclass.build(Machine, found, file, VERSION)

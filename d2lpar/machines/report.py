@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from .hardware import Accelerator, Host, Link, Machine
-from .probes import Reading
+from .microbenchmarks import Reading
 
 TITLES = {
     "matmul": "Products of square matrices, GFLOP/s, by side",

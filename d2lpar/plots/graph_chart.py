@@ -8,18 +8,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
 
 from . import texts
 from .picture import Picture
-from .style import (
-    BLUE,
-    GREY,
-    INK,
-    ORANGE,
-    PALE,
-    PURPLE,
-    SMALL_PT,
-    VERMILION,
-    dress,
-    legend_above,
-)
+from .style import BLUE, GREY, INK, ORANGE, PALE, PURPLE, SMALL_PT, VERMILION, dress, legend_above
 
 BOX = (0.82, 0.62)  # width of a generation's column, height of a row
 COLUMN_PX, ROW_PX, MARGIN_PX = 66, 52, 110

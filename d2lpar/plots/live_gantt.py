@@ -10,7 +10,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 from PIL import Image
 
-from ..printing import say
+from ..timeline.printing import say
 from . import texts
 from .gantt_chart import (
     MANY_BARS,

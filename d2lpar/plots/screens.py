@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.transforms import Bbox, TransformedBbox
 from PIL import Image
 
-from ..printing import printable, say
+from ..timeline.printing import printable, say
 from . import texts
 from .chart import Chart
 from .picture import Picture, Place, drawing, encoded

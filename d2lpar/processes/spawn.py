@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import torch
 
-from . import by_value, kernel_end
+from . import kernel_shutdown, pickling
 
 Source = dict[str, list[str]]  # the lines of cells, by the names that Python gives them
 
@@ -50,7 +50,7 @@ def portable(function: Callable) -> Callable:
     if not callable(function):
         raise ValueError(f"portable(function) takes a function, not {function!r}")
     _know_classes()
-    kernel_end.prepare()
+    kernel_shutdown.prepare()
     return Portable(function)
 
 
@@ -82,8 +82,8 @@ def _sent(thing: object) -> tuple[bytes, Source]:
     reducers = {io.TextIOWrapper: _refuse_file, **ForkingPickler._extra_reducers}
     own = {kind: how for kind, how in reducers.items() if how is not _by_value}
 
-    class Pickler(by_value.Pickler):
-        dispatch_table: ClassVar = ChainMap(own, by_value.Pickler.dispatch_table)
+    class Pickler(pickling.Pickler):
+        dispatch_table: ClassVar = ChainMap(own, pickling.Pickler.dispatch_table)
 
         def reducer_override(self, obj: object) -> object:
             if isinstance(obj, FunctionType):
@@ -112,7 +112,7 @@ def _refuse_file(file: io.TextIOWrapper) -> tuple:
 def _know_classes() -> None:
     """Let arguments be objects of classes that the notebook has defined so far, but no devices
     that are virtual."""
-    ForkingPickler.register(torch.device, by_value.reduced_device)
+    ForkingPickler.register(torch.device, pickling.reduced_device)
     for value in list(vars(sys.modules["__main__"]).values()):
         if isinstance(value, type) and value.__module__ == "__main__":
             ForkingPickler.register(value, _by_value)
@@ -126,8 +126,8 @@ def _by_value(thing: object) -> tuple:
 
 
 def _explained(function: Callable, error: Exception) -> str:
-    text = f"{by_value.name_of(function)} cannot be sent to another process"
-    path = by_value.culprit(function, _can_be_sent)
+    text = f"{pickling.name_of(function)} cannot be sent to another process"
+    path = pickling.culprit(function, _can_be_sent)
     if path:
         text += f", for it uses {', used by '.join(path)}"
     return f"{text} ({error}): make it inside the function, or leave it out"

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .timeline import MemorySample, Span, Timeline
-from .timeline.trace import TraceWriter
+from . import MemorySample, Span, Timeline
+from .trace import TraceWriter
 
 
 class LongTimeline(Timeline):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from . import critical_path, totals, trace
+from . import critical_chain, totals, trace
 from .intervals import common_s, length_s, union
 from .spans import MemorySample, Span
 
@@ -154,7 +154,7 @@ class Timeline:
         """
         if slack_s is None:
             slack_s = STARTING_S if self.clock == MEASURED else 0.0
-        return Timeline(self.clock, critical_path.critical_path(self.spans, slack_s=slack_s))
+        return Timeline(self.clock, critical_chain.critical_path(self.spans, slack_s=slack_s))
 
     def summary(self, by: str = "kind") -> list[totals.Total]:
         """Count, seconds, share, bytes and FLOP of all spans by "kind", "name" or "device".

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..printing import say
+from ..timeline.printing import say
 from .rows import PUBLISHED, Row, RowError, read_rows
 from .runner import validate
 

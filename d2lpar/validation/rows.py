@@ -25,7 +25,7 @@ class Row:
     """A published figure: what was run (`workload`, `parameters`), on which machine, the result.
 
     `table` says where in the source it stands. `fitted` names the constant of
-    `d2lpar.vgpu.constants` that was chosen so that this row comes out right, "" for a test.
+    `d2lpar.vgpu.sim.constants` that was chosen so that this row comes out right, "" for a test.
     `comment` says why a prediction is far off.
     """
 

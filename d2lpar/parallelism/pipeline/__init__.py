@@ -16,18 +16,11 @@ from .conformance import check, check_slots, in_flight, require
 from .costs import StageCost
 from .executor import Pipeline
 from .findings import Finding, ScheduleError
-from .on_ranks import performed, recorded
 from .operations import BACKWARD, FORWARD, INPUTS, WEIGHTS, Operation, Orders, Slot, orders
-from .schedules import (
-    SCHEDULES,
-    gpipe,
-    in_slots,
-    interleaved_1f1b,
-    one_f_one_b,
-    zero_bubble_h1,
-)
+from .schedules import SCHEDULES, gpipe, in_slots, interleaved_1f1b, one_f_one_b, zero_bubble_h1
 from .simulation import Simulation, simulate
 from .stage_timing import stage_costs
+from .torch_pipelining import performed, recorded
 
 __all__ = [
     "BACKWARD",

@@ -10,8 +10,8 @@ from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from .operations import BACKWARD, FORWARD, INPUTS, WEIGHTS, Operation
+from .split_backward import TwoParts
 from .transfers import Channel, Transfer
-from .two_parts import TwoParts
 
 Tensors = tuple[torch.Tensor, ...]
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

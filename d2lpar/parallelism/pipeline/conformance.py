@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
+from .deadlock import blocked, stuck
 from .findings import Finding, ScheduleError, everywhere
 from .operations import (
     BACKWARD,
@@ -21,7 +22,6 @@ from .operations import (
     waits,
 )
 from .operations import orders as orders_of
-from .waiting import blocked, stuck
 
 
 def check(

@@ -6,22 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..machines import Link, Machine, machine
-from ..timeline import MemorySample, Span, Timeline
-from .clockwork import Clockwork
+from ...machines import Link, Machine, machine
+from ...timeline import MemorySample, Span, Timeline
 from .conformance import require
 from .costs import StageCost
-from .operations import (
-    BACKWARD,
-    FORWARD,
-    INPUTS,
-    KINDS,
-    WEIGHTS,
-    Operation,
-    Orders,
-    feeds,
-    waits,
-)
+from .operations import BACKWARD, FORWARD, INPUTS, KINDS, WEIGHTS, Operation, Orders, feeds, waits
+from .simulator import Clockwork
 from .ways import ways
 
 AGAIN = "R"  # a forward pass that is computed again, in names of spans

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from ..vgpu.routes import Port
+from ...vgpu.sim.copy_routes import Port
 from .costs import StageCost
 from .operations import FORWARD, KINDS, WEIGHTS, Key, Operation, Orders, feeds, key, waits
 from .ways import Way

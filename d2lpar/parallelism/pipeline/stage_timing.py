@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from .. import timing
+from ...vgpu.api import timing
 from .costs import StageCost
 
 Tensors = tuple[torch.Tensor, ...]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
-from ..timeline import MEASURED, Span, Timeline
+from ...timeline import MEASURED, Span, Timeline
 from .operations import BACKWARD, FORWARD, INPUTS, WEIGHTS, Operation, Orders
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..machines import Link, Machine
-from ..vgpu.routes import Hop, hops
+from ...machines import Link, Machine
+from ...vgpu.sim.copy_routes import Hop, hops
 
 Way = list[Hop]
 

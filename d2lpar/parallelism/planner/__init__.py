@@ -9,12 +9,12 @@ Times are predicted: layers are simulated, exchanges and stages added up. Only t
 
 from __future__ import annotations
 
-from .candidates import gpus_that_do
 from .choice import USABLE, best, explain, plans
 from .layout import Layout
-from .memory import Memory, memory, state_bytes
+from .memory_model import Memory, memory, state_bytes
 from .mesh import AXES, Mesh, Wiring
 from .plan import Plan
+from .search_space import gpus_that_do
 from .steps import Step, step
 from .transformer import MODELS, Transformer, model
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .. import machines
-from ..machines.hardware import Machine
-from . import texts, words
-from .candidates import layouts, meshes
+from ... import machines
+from ...machines.hardware import Machine
+from . import explanation, messages
 from .layout import RECOMPUTE, ZERO, Layout
-from .memory import Memory, memory
+from .memory_model import Memory, memory
 from .mesh import Mesh, Wiring
 from .plan import Plan
+from .search_space import layouts, meshes
 from .steps import step_on
 from .transformer import Transformer
 from .transformer import model as named
@@ -73,7 +73,7 @@ def plans(
     )
     found = [search.best_of(layouts) for layouts in search.mixes()]
     if not found:
-        raise ValueError(words.none_divides(search.model, search.gpus, batch))
+        raise ValueError(explanation.none_divides(search.model, search.gpus, batch))
     return sorted(found, key=lambda plan: (not plan.fits, plan.step_s))
 
 
@@ -81,7 +81,7 @@ def best(found: Sequence[Plan]) -> Plan:
     """The first of `plans(…)`. Raises ValueError if it does not fit, with what would."""
     first = found[0]
     if not first.fits:
-        raise ValueError(words.none_fits(found))
+        raise ValueError(explanation.none_fits(found))
     return first
 
 
@@ -90,7 +90,7 @@ def explain(found: Sequence[Plan]) -> str:
 
     Raises ValueError if it does not fit.
     """
-    return words.reasons(best(found), found)
+    return explanation.reasons(best(found), found)
 
 
 @dataclass(frozen=True)
@@ -167,10 +167,10 @@ class _Search:
 def _check(machine: Machine, gpus: int, batch: int, usable: float) -> None:
     count = len(machine.accelerators)
     if type(gpus) is not int or gpus < 1:
-        raise ValueError(texts.ERROR_FEW.format(gpus=gpus))
+        raise ValueError(messages.ERROR_FEW.format(gpus=gpus))
     if gpus > count:
         raise ValueError(
-            texts.ERROR_GPUS.format(
+            messages.ERROR_GPUS.format(
                 machine=machine.name,
                 count=count,
                 gpus=gpus,
@@ -178,6 +178,6 @@ def _check(machine: Machine, gpus: int, batch: int, usable: float) -> None:
             )
         )
     if type(batch) is not int or batch < 1:
-        raise ValueError(texts.ERROR_BATCH.format(batch=batch))
+        raise ValueError(messages.ERROR_BATCH.format(batch=batch))
     if not 0 < usable <= 1:
-        raise ValueError(texts.ERROR_USABLE.format(usable=usable))
+        raise ValueError(messages.ERROR_USABLE.format(usable=usable))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ..timeline.totals import readable as seconds_text
-from ..vgpu.units import readable as bytes_text
-from . import texts
-from .candidates import MOST_GPUS, gpus_that_do, would_fit
+from ...timeline.formatting import readable as bytes_text
+from ...timeline.totals import readable as seconds_text
+from . import messages
 from .layout import ZERO
+from .search_space import MOST_GPUS, gpus_that_do, would_fit
 from .transformer import Transformer
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ def reasons(first: Plan, found: Sequence[Plan]) -> str:
 
 def one_line(plan: Plan) -> str:
     """The mix, its settings, its time and memory."""
-    return texts.PLAN.format(
+    return messages.PLAN.format(
         mesh=plan.mesh,
         how=_how(plan),
         step=seconds_text(plan.step_s),
         tflops=plan.flops_per_s / 1e12,
         memory=bytes_text(plan.memory_bytes),
-        verdict="" if plan.fits else texts.DOES_NOT_FIT,
+        verdict="" if plan.fits else messages.DOES_NOT_FIT,
     )
 
 
@@ -44,9 +44,9 @@ def none_fits(found: Sequence[Plan]) -> str:
     """What the mix that needs least is short of, and what would do."""
     least = min(found, key=lambda plan: plan.memory_bytes)
     gpus = gpus_that_do(least)
-    text = texts.REMEDY_NONE if gpus is None else texts.REMEDY_GPUS
+    text = messages.REMEDY_NONE if gpus is None else messages.REMEDY_GPUS
     sharing = [zero for zero in ZERO if zero > least.layout.zero and would_fit(least, zero=zero)]
-    return texts.ERROR_NONE_FITS.format(
+    return messages.ERROR_NONE_FITS.format(
         model=least.model.name,
         gpus=_gpus(least),
         machine=least.machine,
@@ -55,7 +55,7 @@ def none_fits(found: Sequence[Plan]) -> str:
         remedy=text.format(
             gpus=gpus,
             most=f"{MOST_GPUS:,}",
-            zero=texts.REMEDY_ZERO.format(stage=sharing[0]) if sharing else "",
+            zero=messages.REMEDY_ZERO.format(stage=sharing[0]) if sharing else "",
         ),
         **_need(least),
     )
@@ -64,8 +64,8 @@ def none_fits(found: Sequence[Plan]) -> str:
 def none_divides(model: Transformer, gpus: int, batch: int) -> str:
     """Why there is no mix at all, and what to try."""
     fewer = 2 ** max(0, (gpus - 1).bit_length() - 1)
-    other = texts.NO_MIX_OTHER.format(count=gpus, fewer=_counted(fewer))
-    return texts.ERROR_NO_MIX.format(
+    other = messages.NO_MIX_OTHER.format(count=gpus, fewer=_counted(fewer))
+    return messages.ERROR_NO_MIX.format(
         model=model.name,
         gpus=_counted(gpus),
         batch=batch,
@@ -76,7 +76,7 @@ def none_divides(model: Transformer, gpus: int, batch: int) -> str:
 
 
 def _headline(plan: Plan) -> str:
-    return texts.FIRST.format(
+    return messages.FIRST.format(
         model=plan.model.name,
         parameters=f"{plan.model.parameters / 1e9:.1f} B",
         gpus=_gpus(plan),
@@ -95,12 +95,12 @@ def _headline(plan: Plan) -> str:
 def _how(plan: Plan) -> str:
     """Settings of a plan, those that matter to it."""
     layout = plan.layout
-    said = [texts.MICRO_BATCHES.format(count=layout.micro_batches, size=layout.micro_batch)]
+    said = [messages.MICRO_BATCHES.format(count=layout.micro_batches, size=layout.micro_batch)]
     if layout.mesh.pipeline > 1:
-        said.append(texts.SCHEDULES[layout.schedule].format(chunks=layout.chunks))
-    said.append(texts.RECOMPUTE[layout.recompute])
+        said.append(messages.SCHEDULES[layout.schedule].format(chunks=layout.chunks))
+    said.append(messages.RECOMPUTE[layout.recompute])
     if layout.zero:
-        said.append(texts.ZERO.format(stage=layout.zero))
+        said.append(messages.ZERO.format(stage=layout.zero))
     return ", ".join(said)
 
 
@@ -109,22 +109,22 @@ def _gpus(plan: Plan) -> str:
 
 
 def _counted(gpus: int) -> str:
-    return texts.ONE_GPU if gpus == 1 else texts.GPUS.format(count=gpus)
+    return messages.ONE_GPU if gpus == 1 else messages.GPUS.format(count=gpus)
 
 
 def _tensor(plan: Plan) -> str:
     tensor = plan.mesh.tensor
     if tensor == 1:
-        return texts.TENSOR_ONE
-    text = texts.TENSOR_WITHIN if tensor <= plan.node_size else texts.TENSOR_BEYOND
+        return messages.TENSOR_ONE
+    text = messages.TENSOR_WITHIN if tensor <= plan.node_size else messages.TENSOR_BEYOND
     return text.format(tensor=tensor, node=plan.node_size, share=_share(plan, "tensor"))
 
 
 def _pipeline(plan: Plan) -> str:
     pipeline = plan.mesh.pipeline
     if pipeline == 1:
-        return texts.PIPELINE_ONE
-    return texts.PIPELINE.format(
+        return messages.PIPELINE_ONE
+    return messages.PIPELINE.format(
         pipeline=pipeline,
         layers=plan.model.layers // pipeline,
         share=_share(plan, "bubble"),
@@ -134,9 +134,9 @@ def _pipeline(plan: Plan) -> str:
 
 def _data(plan: Plan) -> str:
     if plan.mesh.data == 1:
-        return texts.DATA_ONE
+        return messages.DATA_ONE
     share = _share(plan, "gradients") + _share(plan, "parameters")
-    return texts.DATA.format(data=plan.mesh.data, share=share)
+    return messages.DATA.format(data=plan.mesh.data, share=share)
 
 
 def _axis(first: Plan, found: Sequence[Plan], axis: str, said: str) -> list[str]:
@@ -154,16 +154,16 @@ def _axis(first: Plan, found: Sequence[Plan], axis: str, said: str) -> list[str]
 def _compared(first: Plan, others: list[Plan], axis: str, value: int) -> str:
     if not others[0].fits:
         least = min(others, key=lambda plan: plan.memory_bytes)
-        return texts.NO_ROOM.format(axis=axis, value=value, mesh=least.mesh, **_need(least))
-    return texts.SLOWER.format(
+        return messages.NO_ROOM.format(axis=axis, value=value, mesh=least.mesh, **_need(least))
+    return messages.SLOWER.format(
         axis=axis, value=value, mesh=others[0].mesh, **_gap(first, others[0])
     )
 
 
 def _runner_up(found: Sequence[Plan]) -> str:
     if len(found) == 1 or not found[1].fits:
-        return texts.NO_RUNNER_UP
-    return texts.RUNNER_UP.format(mesh=found[1].mesh, **_gap(found[0], found[1]))
+        return messages.NO_RUNNER_UP
+    return messages.RUNNER_UP.format(mesh=found[1].mesh, **_gap(found[0], found[1]))
 
 
 def _gap(first: Plan, other: Plan) -> dict[str, str]:
@@ -174,11 +174,11 @@ def _gap(first: Plan, other: Plan) -> dict[str, str]:
     how = (
         ""
         if again == first.layout.recompute
-        else texts.HOW.format(recompute=texts.RECOMPUTE[again])
+        else messages.HOW.format(recompute=messages.RECOMPUTE[again])
     )
-    why = texts.WHY.format(
+    why = messages.WHY.format(
         seconds=seconds_text(lost[part]),
-        part=texts.PARTS[part],
+        part=messages.PARTS[part],
         how=how if part == "compute" else "",
     )
     return {
@@ -195,7 +195,7 @@ def _need(plan: Plan) -> dict[str, str]:
         "memory": bytes_text(plan.memory_bytes),
         "capacity": bytes_text(plan.capacity_bytes),
         "most_bytes": bytes_text(parts[most]),
-        "most": texts.MEMORY_PARTS[most],
+        "most": messages.MEMORY_PARTS[most],
     }
 
 

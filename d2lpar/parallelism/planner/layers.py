@@ -14,8 +14,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from .. import simulation, timing
-from ..machines.hardware import Accelerator, Host, Link, Machine
+from ...machines.hardware import Accelerator, Host, Link, Machine
+from ...vgpu.api import simulation, timing
 
 _ROOM_BYTES = 10**13  # whether it fits is asked elsewhere
 

@@ -7,8 +7,8 @@ from math import gcd, inf, prod
 
 import torch
 
-from .. import collective_cost as cost
-from ..machines.hardware import Accelerator, Host, Link, Machine
+from ...machines import collective_cost as cost
+from ...machines.hardware import Accelerator, Host, Link, Machine
 
 AXES = ("data", "pipeline", "tensor")
 

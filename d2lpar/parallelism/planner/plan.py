@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import words
+from . import explanation
 from .layout import Layout
-from .memory import Memory
+from .memory_model import Memory
 from .mesh import Mesh
 from .steps import Step
 from .transformer import Transformer
@@ -59,4 +59,4 @@ class Plan:
         return self.model.flops(self.layout.samples) / self.step_s / self.mesh.size
 
     def __str__(self) -> str:
-        return words.one_line(self)
+        return explanation.one_line(self)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from .layout import Layout
-from .memory import memory
+from .memory_model import memory
 from .mesh import Mesh
 from .transformer import Transformer
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from .. import collective_cost as cost
-from ..machines.hardware import Machine
-from ..vgpu.cost import traffic
+from ...machines import collective_cost as cost
+from ...machines.hardware import Machine
+from ...vgpu.sim.kernel_cost import traffic
 from .layers import Gpu, LayerTimes, Share, core_s, head_times, layer_times
 from .layout import Layout
 from .mesh import Wiring

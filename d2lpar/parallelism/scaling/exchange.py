@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from math import prod
 
-from .. import collective_cost as cost
+from ...machines import collective_cost as cost
 from .network import Network
 
 Exchange = Callable[[float, int], float]
@@ -20,7 +20,7 @@ Exchange = Callable[[float, int], float]
 def library(network: Network) -> Exchange:
     """All-reduce as NCCL does it, by the algorithm and protocol that it would take.
 
-    See `d2lpar.collective_cost`. A level of racks is left out: NCCL's model knows none.
+    See `d2lpar.machines.collective_cost`. A level of racks is left out: NCCL's model knows none.
     """
     return partial(_library_s, network)
 

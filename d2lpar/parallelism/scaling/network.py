@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil, inf, prod
 
-from .. import collective_cost as cost
-from ..machines.hardware import Link, Machine
+from ...machines import collective_cost as cost
+from ...machines.hardware import Link, Machine
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ..machines.hardware import Machine
-from ..vgpu.constants import MEMORY_EFFICIENCY
+from ...machines.hardware import Machine
+from ...vgpu.sim.constants import MEMORY_EFFICIENCY
 
 _VIEWS = 3  # of a buffer: flat, its part of what is broadcast, and that in the buffer's shape
 _BROADCAST_KERNELS = 2  # for each data type: concatenating, and the broadcast

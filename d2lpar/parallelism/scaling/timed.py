@@ -11,7 +11,7 @@ from statistics import median
 import torch
 from torch import nn
 
-from ..timing import now_s
+from ...vgpu.api.timing import now_s
 from .steps import Gradient, Step
 
 

@@ -18,7 +18,7 @@ import types
 from numbers import Real
 from typing import TYPE_CHECKING
 
-from . import on_rank, texts
+from . import messages, wire
 
 if TYPE_CHECKING:
     from .ranks import Ranks
@@ -50,15 +50,15 @@ def cluster(
     missing.
     """
     if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
-        raise ValueError(texts.ERROR_N.format(n=n))
+        raise ValueError(messages.ERROR_N.format(n=n))
     if n is None and profile is None:
-        raise ValueError(texts.ERROR_NO_N)
+        raise ValueError(messages.ERROR_NO_N)
     if timeout_s is not None and not (isinstance(timeout_s, Real) and 0 < timeout_s < math.inf):
-        raise ValueError(texts.ERROR_TIMEOUT.format(timeout_s=timeout_s))
+        raise ValueError(messages.ERROR_TIMEOUT.format(timeout_s=timeout_s))
     if os.name != "posix":
-        raise RuntimeError(texts.ERROR_SYSTEM.format(system=platform.system()))
-    if on_rank.this.number is not None:
-        raise RuntimeError(texts.ERROR_IN_RANK.format(rank=on_rank.this.number))
+        raise RuntimeError(messages.ERROR_SYSTEM.format(system=platform.system()))
+    if wire.this.number is not None:
+        raise RuntimeError(messages.ERROR_IN_RANK.format(rank=wire.this.number))
     from .profiles import find
 
     folder = None if profile is None else find(profile)
@@ -69,9 +69,9 @@ def cluster(
     except ModuleNotFoundError as error:
         if error.name not in ("ipyparallel", "cloudpickle", "zmq"):
             raise
-        raise RuntimeError(texts.ERROR_MISSING.format(name=error.name)) from None
+        raise RuntimeError(messages.ERROR_MISSING.format(name=error.name)) from None
     if not zmq.has("curve"):
-        raise RuntimeError(texts.ERROR_CURVE)
+        raise RuntimeError(messages.ERROR_CURVE)
     if timeout_s is None:
         timeout_s = _start_s(n) if folder is None else QUEUE_S
     ranks = current()

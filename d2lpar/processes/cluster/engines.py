@@ -25,12 +25,12 @@ import psutil
 from ipyparallel.cluster import launcher as launchers
 from traitlets.config import Config
 
-from ..machines import system
-from . import child, on_rank, processes, profiles, texts
+from ...machines import system
+from . import lifeline, messages, process_tree, profiles, wire
 from .folder import Folder
 from .progress import Progress
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LOG_LINES = 15
 HEARTBEAT_MS = 200
 SILENT_S = 30  # without a heartbeat for so long, the controller gives an engine up
@@ -78,7 +78,7 @@ class Engines:
         self.n = self._cluster.n
         if self.n is None:
             self.end()
-            raise ValueError(texts.ERROR_NO_N)
+            raise ValueError(messages.ERROR_NO_N)
         try:
             self._start(progress)
         except BaseException:
@@ -95,7 +95,13 @@ class Engines:
         config.Cluster.delay = 0
         config.LocalEngineSetLauncher.delay = 0
         config.BatchSystemLauncher.batch_file_name = str(self.folder.path / "batch_job")
-        config.EngineLauncher.engine_cmd = [_python(theirs), "-P", "-m", child.__name__, "engine"]
+        config.EngineLauncher.engine_cmd = [
+            _python(theirs),
+            "-P",
+            "-m",
+            lifeline.__name__,
+            "engine",
+        ]
         config.EngineLauncher.engine_args = [f"--IPEngine.timeout={timeout_s}"]
         if profile is None:
             config.Cluster.controller_ip = config.Cluster.controller_location = "127.0.0.1"
@@ -111,7 +117,7 @@ class Engines:
             set_there = theirs[section].get("environment", {}) if section in theirs else {}
             config[section].environment = {**environment, **set_there}
         config.LocalControllerLauncher.controller_cmd = [
-            *(sys.executable, "-P", child.__file__, "controller"),
+            *(sys.executable, "-P", lifeline.__file__, "controller"),
             "--IPController.enable_curve=True",  # nobody else reads what ranks print
             "--usethreads",  # one process instead of six
             "--nodb",  # nobody asks for a result again: by default it keeps all, up to a gigabyte
@@ -190,20 +196,20 @@ class Engines:
     def _why_not(self, ended) -> str:
         came = len(self._client.ids) if self._client is not None else 0
         if ended is not None:
-            how = processes.describe_exit((ended.stop_data or {}).get("exit_code"))
-            why = texts.BEFORE_ENDING.format(how=how)
+            how = process_tree.describe_exit((ended.stop_data or {}).get("exit_code"))
+            why = messages.BEFORE_ENDING.format(how=how)
         else:
             why = self._too_late()
-        return texts.ERROR_START.format(came=came, n=self.n, why=why, log=self._log(ended))
+        return messages.ERROR_START.format(came=came, n=self.n, why=why, log=self._log(ended))
 
     def _too_late(self) -> str:
-        return texts.TOO_LATE.format(
+        return messages.TOO_LATE.format(
             seconds=self._timeout_s, more=2 * self._timeout_s, cores=system.cores()
         )
 
     def apart(self) -> StartError:
         """The error that the ranks came up, but did not find one another in time."""
-        return StartError(texts.ERROR_APART.format(n=self.n, why=self._too_late()))
+        return StartError(messages.ERROR_APART.format(n=self.n, why=self._too_late()))
 
     def _log(self, first) -> str:
         """What a process wrote last that matters, one that ended before one that did not."""
@@ -212,13 +218,13 @@ class Engines:
                 lines = one.get_output().splitlines()
                 tail = [line for line in lines if not _HARMLESS.match(line)][-LOG_LINES:]
                 if tail:
-                    return texts.LOG.format(name=one.identifier, tail="\n".join(tail))
-        return texts.NO_LOG
+                    return messages.LOG.format(name=one.identifier, tail="\n".join(tail))
+        return messages.NO_LOG
 
     def _order(self) -> None:
         """Number the ranks: the hosts as their first engine came, on each the engines in turn."""
         numbers = sorted(self._client.ids)[: self.n]
-        asked = {number: self._client[number].apply_async(on_rank.place) for number in numbers}
+        asked = {number: self._client[number].apply_async(wire.place) for number in numbers}
         self.flush()
         by_id = {number: reply.get(self._left_s()) for number, reply in asked.items()}
         hosts = list(dict.fromkeys(place.host for place in by_id.values()))
@@ -271,7 +277,7 @@ class Engines:
 
         self._client.send_apply_request(
             self._client._mux_socket,
-            on_rank.perform,
+            wire.perform,
             args=request,
             ident=self._idents[rank],
             metadata={"label": None},
@@ -292,8 +298,10 @@ class Engines:
         gone = {}
         for rank, number in enumerate(self._ids):
             process = self._local.get(rank)
-            if process is not None and not processes.is_running(process):
-                gone[rank] = texts.DIED.format(how=processes.describe_exit(self._exit_code(rank)))
+            if process is not None and not process_tree.is_running(process):
+                gone[rank] = messages.DIED.format(
+                    how=process_tree.describe_exit(self._exit_code(rank))
+                )
             elif number not in heard_of:  # its nanny, or its heart, told the controller
                 gone[rank] = _given_up(process)
         return gone
@@ -310,13 +318,13 @@ class Engines:
         """How the controller ended, if it did; one that stays stopped counts as ended."""
         controller = self._cluster.controller
         if controller is not None and controller.state == "after":
-            return processes.describe_exit((controller.stop_data or {}).get("exit_code"))
-        if not processes.is_stopped(getattr(controller, "process", None)):
+            return process_tree.describe_exit((controller.stop_data or {}).get("exit_code"))
+        if not process_tree.is_stopped(getattr(controller, "process", None)):
             self._stopped_s = None
         elif self._stopped_s is None:
             self._stopped_s = time.monotonic()
         elif time.monotonic() - self._stopped_s > STOPPED_S:
-            return texts.STOPPED_TOO_LONG.format(seconds=STOPPED_S)
+            return messages.STOPPED_TOO_LONG.format(seconds=STOPPED_S)
         return None
 
     def interrupt(self, ranks: Sequence[int]) -> None:
@@ -338,7 +346,7 @@ class Engines:
         self._keep_launchers()  # also of a start that was interrupted
         self._cancel_jobs()
         here = [one for one in self._launchers if getattr(one, "process", None)]
-        processes.end([*(one.process for one in here), *self._local.values()])
+        process_tree.end([*(one.process for one in here), *self._local.values()])
         # Until the launchers' threads have seen it, too.
         _wait_until(lambda: all(one.state != "running" for one in here), _LAUNCHER_S)
         if self._client is not None:
@@ -361,8 +369,8 @@ class Engines:
 
 def _given_up(process: psutil.Process | None) -> str:
     if process is None:
-        return texts.GONE_OR_SILENT.format(seconds=SILENT_S)
-    return texts.SILENT.format(seconds=SILENT_S, pid=process.pid)
+        return messages.GONE_OR_SILENT.format(seconds=SILENT_S)
+    return messages.SILENT.format(seconds=SILENT_S, pid=process.pid)
 
 
 def _wait_until(holds: Callable[[], bool], seconds: float) -> None:
@@ -390,7 +398,7 @@ def environment(threads: int | None) -> dict[str, str]:
     """What engines and controller find in their environment, above that of this process."""
     path = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     found = {
-        child.HOST: socket.gethostname(),
+        lifeline.HOST: socket.gethostname(),
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "PYDEVD_DISABLE_FILE_VALIDATION": "1",
     }

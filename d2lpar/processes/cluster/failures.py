@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from . import texts
-from .on_rank import Failure, Part
+from . import messages
+from .wire import Failure, Part
 
 _CELL = re.compile(r"ipykernel_\d+|<ipython-input")
 
@@ -71,8 +71,8 @@ def _is_victim(trouble: Trouble) -> bool:
 def summary(rank: int, trouble: Trouble) -> str:
     """One sentence: who, and what."""
     if isinstance(trouble, Death):
-        return texts.GONE.format(rank=rank, how=trouble.how)
-    text = texts.RAISED if trouble.message else texts.RAISED_BARE
+        return messages.GONE.format(rank=rank, how=trouble.how)
+    text = messages.RAISED if trouble.message else messages.RAISED_BARE
     return text.format(rank=rank, name=trouble.name, message=trouble.message)
 
 
@@ -93,7 +93,7 @@ def render(rank: int, parts: Iterable[Part]) -> str:
     for part in parts:
         for file, number, function, text in part.frames:
             text = text or linecache.getline(file, number).strip()
-            where = texts.NOTEBOOK_CELL if _CELL.search(file) else f'"{file}"'
+            where = messages.NOTEBOOK_CELL if _CELL.search(file) else f'"{file}"'
             inside = "" if function.startswith("<") else f", in {function}"
             lines.append(f"[rank {rank}] {where}, line {number}{inside}")
             lines += [f"[rank {rank}]     {text}"] if text else []

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from .child import LOCK, PIDS
+from .lifeline import LOCK, PIDS
 
 PREFIX = "d2lpar-cluster-"
 _YOUNG_S = 60

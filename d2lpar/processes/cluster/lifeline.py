@@ -1,8 +1,8 @@
 """What the controller and the engines of a cluster run first: they end when the notebook does.
 
-Run as `child.py controller …` by its path, or `-m d2lpar.cluster.child engine …`; what follows are
-the arguments of ipyparallel's own programs. It imports nothing of the package, so that the
-controller need not wait for torch.
+Run as `lifeline.py controller …` by its path, or `-m d2lpar.processes.cluster.lifeline engine …`;
+what follows are the arguments of ipyparallel's own programs. It imports nothing of the package, so
+that the controller need not wait for torch.
 """
 
 import contextlib

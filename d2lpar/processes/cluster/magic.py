@@ -7,7 +7,7 @@ from collections.abc import Callable
 from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
-from . import texts
+from . import messages
 from .failures import RanksEndedError
 from .ranks import current
 
@@ -25,7 +25,7 @@ class RankMagics(Magics):
         """Run the cell on every rank of `par.cluster(n)`; what they print appears by rank."""
         ranks = current()
         if ranks is None:
-            raise RanksEndedError(texts.NOT_STARTED)
+            raise RanksEndedError(messages.NOT_STARTED)
         if cell is None:
             ranks.run_cell(line)
             return
@@ -43,7 +43,7 @@ class RankMagics(Magics):
         if callable(found):
             return found
         what = "not defined" if name not in self.shell.user_ns else f"a {type(found).__name__}"
-        raise ValueError(texts.ERROR_LIVE.format(name=name, what=what))
+        raise ValueError(messages.ERROR_LIVE.format(name=name, what=what))
 
 
 def _numbers(text: str, n: int) -> list[int] | None:
@@ -53,4 +53,4 @@ def _numbers(text: str, n: int) -> list[int] | None:
     words = text.split(",")
     if all(word.isdigit() and int(word) < n for word in words):
         return sorted({int(word) for word in words})
-    raise ValueError(texts.ERROR_RANK.format(last=n - 1, text=text))
+    raise ValueError(messages.ERROR_RANK.format(last=n - 1, text=text))

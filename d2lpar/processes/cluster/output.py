@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..printing import printable
-from . import texts
+from ...timeline.printing import printable
+from . import messages
 
 _OVERWRITTEN = re.compile(r"[^\n]*\r(?!\n)")  # of a progress bar only the last state stays
 
@@ -45,6 +45,6 @@ def show(outputs: Iterable[Output]) -> None:
 
 
 def _headed(rank: int, text: str) -> str:
-    prefix = texts.PREFIX.format(rank=rank)
+    prefix = messages.PREFIX.format(rank=rank)
     lines = _OVERWRITTEN.sub("", text).splitlines()
     return "".join(f"{prefix}{line}".rstrip() + "\n" for line in lines)

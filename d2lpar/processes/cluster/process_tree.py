@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 import psutil
 
-from . import texts
-from .child import cleans_up
+from . import messages
+from .lifeline import cleans_up
 
 _GONE_S = 1  # how long a killed process may take to go
 _OWN_PACE_S = 5  # the same for what cleans up when its parent is gone, on a busy machine
@@ -65,10 +65,10 @@ def _wait(processes: list[psutil.Process], seconds: float) -> None:
 def describe_exit(code: int | None) -> str:
     """How a process ended, from its exit code (negative: by that signal), if that is known."""
     if code is None:
-        return texts.UNKNOWN_EXIT
+        return messages.UNKNOWN_EXIT
     if code >= 0:
-        return texts.EXIT_CODE.format(code=int(code))
+        return messages.EXIT_CODE.format(code=int(code))
     name = "unknown"
     with contextlib.suppress(ValueError):
         name = signal.Signals(-code).name
-    return texts.SIGNAL.format(number=-int(code), name=name)
+    return messages.SIGNAL.format(number=-int(code), name=name)

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import texts
+from . import messages
 
 if TYPE_CHECKING:
     from traitlets.config import Config
@@ -34,7 +34,7 @@ def find(profile: str | os.PathLike) -> Path:
         if (place / CONFIG).is_file():
             return place.resolve()
     raise ValueError(
-        texts.ERROR_PROFILE.format(profile=str(profile), places=", ".join(map(str, places)))
+        messages.ERROR_PROFILE.format(profile=str(profile), places=", ".join(map(str, places)))
     )
 
 

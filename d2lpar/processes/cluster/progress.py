@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Protocol
 
-from . import texts
+from . import messages
 
 STAGES = 2  # the controller and the process group; each engine is one more
 _BAR = "{desc} |{bar:20}| {elapsed}"
@@ -39,13 +39,13 @@ class Progress:
             self._screen.clear()
 
     def controller(self, n: int) -> None:
-        self._show(texts.STAGE_CONTROLLER, 0, n)
+        self._show(messages.STAGE_CONTROLLER, 0, n)
 
     def engines(self, came: int, n: int) -> None:
-        self._show(texts.STAGE_ENGINES.format(came=came, n=n), 1 + came, n)
+        self._show(messages.STAGE_ENGINES.format(came=came, n=n), 1 + came, n)
 
     def group(self, n: int) -> None:
-        self._show(texts.STAGE_GROUP, 1 + n, n)
+        self._show(messages.STAGE_GROUP, 1 + n, n)
 
     def _show(self, stage: str, done: int, n: int) -> None:
         """Show `done` of `n` + 2 steps; cheap to call again and again for the time to go on."""
@@ -54,7 +54,7 @@ class Progress:
         from tqdm import tqdm
 
         passed_s = int(time.monotonic() - self._began_s)
-        heading = texts.STARTING.format(n=n, ranks="rank" if n == 1 else "ranks", stage=stage)
+        heading = messages.STARTING.format(n=n, ranks="rank" if n == 1 else "ranks", stage=stage)
         line = tqdm.format_meter(
             done, n + STAGES, passed_s, ascii=" #", prefix=heading, bar_format=_BAR
         )

@@ -11,11 +11,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from . import failures, output, sending, texts
-from .calls import Call, OnReport, ended_by
+from . import failures, messages, output, sending
 from .engines import Engines, environment
-from .on_rank import Membership, Place, threads_each
 from .progress import Progress
+from .remote_call import Call, OnReport, ended_by
+from .wire import Membership, Place, threads_each
 
 _STORE = "rendezvous"
 
@@ -37,7 +37,7 @@ class Ranks:
     def __init__(self, n: int | None, *, profile: Path | None, timeout_s: float):
         self._asked, self._profile, self._timeout_s = n, profile, timeout_s
         self._engines: Engines | None = None
-        self._why_ended = texts.STOPPED
+        self._why_ended = messages.STOPPED
         self._busy = threading.Lock()
         self._pid = os.getpid()
         self.on_report: OnReport | None = None
@@ -52,7 +52,7 @@ class Ranks:
         Raises RuntimeError with the end of a log if they do not come up in time.
         """
         global _current
-        self._end(texts.STOPPED)
+        self._end(messages.STOPPED)
         if _current not in (None, self):
             _current.stop()
         with Progress() as progress:
@@ -68,7 +68,7 @@ class Ranks:
                 self._join()
                 self._engines.started()
             except BaseException:
-                self._end(texts.STOPPED)
+                self._end(messages.STOPPED)
                 raise
         _current = self
         atexit.unregister(self.stop)
@@ -78,7 +78,7 @@ class Ranks:
     def stop(self) -> None:
         """End all processes of the cluster and remove its files; stopping twice does no harm."""
         if os.getpid() == self._pid:  # a forked child must not stop its parent's ranks
-            self._end(texts.STOPPED)
+            self._end(messages.STOPPED)
             atexit.unregister(self.stop)
 
     def __enter__(self) -> Ranks:
@@ -173,7 +173,7 @@ class Ranks:
         Raises ValueError for a rank that there is not.
         """
         if ranks is not None and not (ranks and all(rank in range(self.n) for rank in ranks)):
-            raise ValueError(texts.ERROR_RANKS.format(last=self.n - 1, ranks=ranks))
+            raise ValueError(messages.ERROR_RANKS.format(last=self.n - 1, ranks=ranks))
         asked = None if ranks is None else sorted(set(ranks))
         self._perform_packed("cell", sending.packed(source), asked, on_report)
 
@@ -184,7 +184,7 @@ class Ranks:
     def __getitem__(self, name: str) -> list:
         """The values of a variable, by rank."""
         if not isinstance(name, str):
-            raise ValueError(texts.ERROR_NAME.format(name=name))
+            raise ValueError(messages.ERROR_NAME.format(name=name))
         return self._unpacked(self._perform("pull", (name,)))
 
     def __len__(self) -> int:
@@ -193,10 +193,10 @@ class Ranks:
     def __repr__(self) -> str:
         ranks = "rank" if self.n == 1 else "ranks"
         if self._engines is None:
-            return texts.LINE_ENDED.format(n=self.n, ranks=ranks, why=self._why_ended)
+            return messages.LINE_ENDED.format(n=self.n, ranks=ranks, why=self._why_ended)
         threads = "-".join(map(str, sorted({min(self.threads), max(self.threads)})))
         word = "thread" if threads == "1" else "threads"
-        return texts.LINE.format(
+        return messages.LINE.format(
             n=self.n, ranks=ranks, backend=self.backend, threads=threads, thread_word=word
         )
 
@@ -212,7 +212,7 @@ class Ranks:
     ) -> list:
         self._check_running()
         if not self._busy.acquire(blocking=False):
-            raise RuntimeError(texts.ERROR_BUSY)
+            raise RuntimeError(messages.ERROR_BUSY)
         try:
             call = Call(self._engines, range(self.n) if ranks is None else ranks, action, payload)
             return self._finish(call, on_report or self.on_report)
@@ -222,10 +222,10 @@ class Ranks:
     def _check_running(self) -> None:
         """RanksEndedError if they have ended, or one has since the last call."""
         if self._engines is None:
-            raise failures.RanksEndedError(texts.ENDED.format(why=self._why_ended))
+            raise failures.RanksEndedError(messages.ENDED.format(why=self._why_ended))
         for rank, how in self._engines.ended().items():
-            self._end(texts.GONE.format(rank=rank, how=how))
-            raise failures.RanksEndedError(texts.ENDED.format(why=self._why_ended))
+            self._end(messages.GONE.format(rank=rank, how=how))
+            raise failures.RanksEndedError(messages.ENDED.format(why=self._why_ended))
 
     def _finish(self, call: Call, on_report: OnReport | None) -> list:
         try:
@@ -242,13 +242,13 @@ class Ranks:
             rank = failures.culprit(call.troubles)
             raise failures.error(rank, call.troubles[rank], after=self._what_now(usable)) from None
         if call.controller:
-            raise failures.RanksEndedError(texts.ENDED.format(why=self._why_ended))
+            raise failures.RanksEndedError(messages.ENDED.format(why=self._why_ended))
         return [call.replies[rank].value for rank in sorted(call.replies)]
 
     def _what_now(self, usable: bool) -> str:
         if usable:
-            return texts.FREE
-        return texts.SURVIVORS if self.n > 1 else texts.ALONE
+            return messages.FREE
+        return messages.SURVIVORS if self.n > 1 else messages.ALONE
 
     def _give_up(self, call: Call, error: BaseException) -> None:
         """The cell was interrupted, or its on_report raised: stop the ranks, or end them."""
@@ -257,12 +257,12 @@ class Ranks:
         with contextlib.suppress(KeyboardInterrupt):  # asked twice: at once
             usable = call.interrupt()
         if not usable:
-            self._end(texts.INTERRUPTED if interrupted else texts.ABANDONED)
+            self._end(messages.INTERRUPTED if interrupted else messages.ABANDONED)
         output.show(call.outputs.values())
         if interrupted and not usable:
-            raise KeyboardInterrupt(texts.INTERRUPT) from None
+            raise KeyboardInterrupt(messages.INTERRUPT) from None
         if not usable:
-            error.add_note(texts.INTERRUPT)
+            error.add_note(messages.INTERRUPT)
 
     @staticmethod
     def _unpacked(values: list) -> list:

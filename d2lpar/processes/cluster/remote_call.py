@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 
 from ipyparallel import serialize
 
-from . import failures, texts
+from . import failures, messages
 from .engines import Engines
-from .on_rank import COUNTED, Failure, Part, Reply
 from .output import Output
 from .reports import KEY
+from .wire import COUNTED, Failure, Part, Reply
 
 OnReport = Callable[[int, dict], None]
 
@@ -167,7 +167,7 @@ class Call:
     def _tell_what_is_missing(self) -> None:
         for rank, reply in self.replies.items():
             if rank not in self._cut and self._came[rank] < reply.sent:
-                missing = texts.MISSING.format(
+                missing = messages.MISSING.format(
                     missing=reply.sent - self._came[rank], sent=reply.sent, seconds=_LAST_WORDS_S
                 )
                 self.outputs[rank].warned.append(missing)
@@ -217,4 +217,4 @@ def ended_by(call: Call) -> str:
     if call.troubles:
         rank = failures.culprit(call.troubles)
         return failures.summary(rank, call.troubles[rank])
-    return texts.CONTROLLER.format(how=call.controller)
+    return messages.CONTROLLER.format(how=call.controller)

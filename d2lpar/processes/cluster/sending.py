@@ -7,9 +7,9 @@ import inspect
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from .. import by_value
-from . import texts
-from .on_rank import OWN_NAMES, globals_of
+from .. import pickling
+from . import messages
+from .wire import OWN_NAMES, globals_of
 
 
 def packed_call(function: object, args: tuple, kwargs: Mapping[str, object]) -> bytes:
@@ -19,7 +19,7 @@ def packed_call(function: object, args: tuple, kwargs: Mapping[str, object]) -> 
     locks, generators, sockets, running threads, virtual GPUs, and whatever holds one of those.
     """
     if not callable(function):
-        raise ValueError(texts.ERROR_FUNCTION.format(what=function))
+        raise ValueError(messages.ERROR_FUNCTION.format(what=function))
     what = getattr(function, "__qualname__", repr(function))
     with _ranks_own_names_hidden(function):
         try:
@@ -31,7 +31,7 @@ def packed_call(function: object, args: tuple, kwargs: Mapping[str, object]) -> 
                     *((f"`{name}`", value) for name, value in kwargs.items()),
                 ]
             )
-            path = by_value.culprit(inspect.unwrap(function), _can_send)
+            path = pickling.culprit(inspect.unwrap(function), _can_send)
             guilty += [", used by ".join(f"`{name}`" for name in path)] if path else []
             raise TypeError(_cannot_send(what, error, guilty)) from None
 
@@ -47,7 +47,7 @@ def packed_variables(values: Mapping[str, object]) -> bytes:
 
 def packed(*values: object) -> bytes:
     buffer = io.BytesIO()
-    by_value.Pickler(buffer).dump(values)
+    pickling.Pickler(buffer).dump(values)
     return buffer.getvalue()
 
 
@@ -65,8 +65,8 @@ def _ranks_own_names_hidden(function: object) -> Iterator[None]:
 
 
 def _cannot_send(what: str, error: Exception, guilty: Sequence[str]) -> str:
-    because = texts.BECAUSE.format(names=", ".join(guilty)) if guilty else ""
-    return texts.ERROR_SEND.format(what=what, reason=error, because=because)
+    because = messages.BECAUSE.format(names=", ".join(guilty)) if guilty else ""
+    return messages.ERROR_SEND.format(what=what, reason=error, because=because)
 
 
 def _culprits(values: Iterable[tuple[str, object]]) -> list[str]:

@@ -14,7 +14,7 @@ import traceback
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from . import child, texts
+from . import lifeline, messages
 
 _HIDDEN_FRAMES = (os.path.dirname(__file__), os.sep + "IPython" + os.sep)
 
@@ -118,8 +118,8 @@ def _open_store(world_size: int) -> tuple[str, int]:
 
 def _address() -> str:
     """Where other hosts reach this one: on its way to the controller, which they all reach."""
-    host, port = child.controller()
-    if child.is_on_notebooks_host():
+    host, port = lifeline.controller()
+    if lifeline.is_on_notebooks_host():
         return host
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))  # sends nothing, but chooses the way
@@ -162,7 +162,7 @@ def _join(memberships: list[Membership]) -> int:
     }
     _shell().user_ns.update(this.names)
     _count_output()
-    if not child.is_on_notebooks_host():
+    if not lifeline.is_on_notebooks_host():
         # Needed until here only: a rank that is killed there could not remove it later.
         shutil.rmtree(os.environ["IPP_PROFILE_DIR"], ignore_errors=True)
     return torch.get_num_threads()
@@ -304,7 +304,7 @@ def _packed(value: object) -> bytes:
         return cloudpickle.dumps(value)
     except Exception as error:
         kind = type(value).__name__
-        text = texts.ERROR_RESULT.format(kind=kind, reason=error)
+        text = messages.ERROR_RESULT.format(kind=kind, reason=error)
         raise TypeError(text) from None
 
 

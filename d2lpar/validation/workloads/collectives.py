@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ... import collective_cost as cost
+from ...machines import collective_cost as cost
 from ...machines.hardware import Machine
 from ..parameters import Parameters, Run
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import torch
 
-from ... import simulation
 from ...machines.hardware import Machine
-from ...vgpu import runtime
+from ...vgpu.api import simulation
+from ...vgpu.torch_backend import runtime
 
 MEMORY_BYTES = 10**13
 REPEATS = 20

@@ -10,11 +10,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from ...machines.hardware import Machine
-from ...pipeline.costs import StageCost
-from ...pipeline.operations import orders
-from ...pipeline.schedules import SCHEDULES, gpipe, interleaved_1f1b
-from ...pipeline.simulation import Simulation
-from ...planner.layers import backward_parts
+from ...parallelism.pipeline.costs import StageCost
+from ...parallelism.pipeline.operations import orders
+from ...parallelism.pipeline.schedules import SCHEDULES, gpipe, interleaved_1f1b
+from ...parallelism.pipeline.simulation import Simulation
+from ...parallelism.planner.layers import backward_parts
 from ..parameters import Parameters, Run
 from .measuring import gpus, seconds
 from .networks import network

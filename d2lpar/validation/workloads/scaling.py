@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
-from ... import scaling
 from ...machines.hardware import GIGA, Machine
+from ...parallelism import scaling
 from ..parameters import Parameters, Run
 from .training import OPTIMIZERS, on_gpu, training_step
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from ...machines.hardware import Machine
-from ...pipeline.costs import StageCost
-from ...pipeline.stage_timing import stage_costs
+from ...parallelism.pipeline.costs import StageCost
+from ...parallelism.pipeline.stage_timing import stage_costs
 from .measuring import gpus
 from .networks import network
 

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ...machines.hardware import Machine
-from ...machines.probes import matmul_precision
+from ...machines.microbenchmarks import matmul_precision
 from ..parameters import Parameters, Run
 from .measuring import gpus, seconds
 from .networks import network

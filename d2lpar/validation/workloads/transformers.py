@@ -1,7 +1,7 @@
 """Transformers as Megatron trains them: tensor, pipeline and data parallelism together.
 
-The time of a step is the planner's (`d2lpar.planner.steps`); here rows are read. Attention keeps
-its scores, as in those years, unless a row says otherwise.
+The time of a step is the planner's (`d2lpar.parallelism.planner.steps`); here rows are read.
+Attention keeps its scores, as in those years, unless a row says otherwise.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...machines.hardware import Machine
-from ...planner.choice import MICRO_BATCHES
-from ...planner.layout import Layout
-from ...planner.mesh import Mesh
-from ...planner.steps import step
-from ...planner.transformer import Transformer
+from ...parallelism.planner.choice import MICRO_BATCHES
+from ...parallelism.planner.layout import Layout
+from ...parallelism.planner.mesh import Mesh
+from ...parallelism.planner.steps import step
+from ...parallelism.planner.transformer import Transformer
 from ..parameters import Parameters, Run
 
 

@@ -6,9 +6,9 @@ import os
 
 import torch
 
-from . import machines
-from .printing import say
-from .visible import Variable
+from ... import machines
+from ...timeline.printing import say
+from .visible_devices import Variable
 
 VIRTUAL, REAL = "virtual", "real"
 
@@ -36,7 +36,7 @@ def devices(
     D2LPAR_VISIBLE_DEVICES is to virtual devices what CUDA_VISIBLE_DEVICES is to real ones: "2,3"
     leaves two of the machine, numbered from 0, with what links them; it is read when the first
     virtual device is asked for. Nothing is extended then, and `simulate` blocks, which name their
-    own machine, do not heed it. The rules are those of `d2lpar.visible`.
+    own machine, do not heed it. The rules are those of `d2lpar.vgpu.api.visible_devices`.
 
     Prints what it found unless `verbose` is False. Raises ValueError for a wrong number, kind or
     machine, RuntimeError if real devices are demanded and missing or virtual ones are hidden.
@@ -80,13 +80,13 @@ def backing_device(found: int) -> torch.device:
 
 
 def _virtual(n: int, which: machines.Named, found: int) -> list[torch.device]:
-    from .vgpu import backend, runtime
+    from ..torch_backend import register, runtime
 
     if runtime.is_simulated():
         _check_simulated(n, which, runtime.runtime().machine)
     else:
         machine = _default_machine() if which is None else machines.machine(which)
-        backend.start(_visible_part(machine, n), n, backing_device(found))
+        register.start(_visible_part(machine, n), n, backing_device(found))
         VISIBLE.start()
     return [torch.device("vgpu", i) for i in range(n)]
 
@@ -126,7 +126,7 @@ def _check_simulated(n: int, which: machines.Named, simulated: machines.Machine)
 
 
 def _describe_virtual(n: int) -> str:
-    from .vgpu.runtime import is_simulated, runtime
+    from ..torch_backend.runtime import is_simulated, runtime
 
     rt = runtime()
     shown = "" if VISIBLE.text is None or is_simulated() else f" with {VISIBLE}"

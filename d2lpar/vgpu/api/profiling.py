@@ -13,8 +13,8 @@ from contextlib import contextmanager
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from .recording import recording
-from .timeline import MEASURED, Timeline
+from ...timeline import MEASURED, Timeline
+from ...timeline.streaming import recording
 from .timing import Devices, synchronize
 
 SILENT = ("KINETO_LOG_LEVEL", "99")  # it tells on stderr of each start, and of GPUs not found

@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
-from . import machines, timing
-from .timeline import Timeline
-from .vgpu import backend, runtime
+from ... import machines
+from ...timeline import Timeline
+from ..torch_backend import register, runtime
+from . import timing
 
 
 def record(
@@ -75,7 +76,7 @@ def simulate(
     """
     chosen = machines.machine(machine)
     chosen = chosen if n is None else chosen.with_accelerators(n)
-    backend.register()
+    register.register()
     with runtime.instead(chosen) as rt:
         rt.shape_only = not with_values
         yield [torch.device("vgpu", i) for i in range(rt.device_count)]

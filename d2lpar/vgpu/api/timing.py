@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .printing import say
+from ...timeline.printing import say
 
 SIMULATED, MEASURED = "simulated", "measured"
 
@@ -38,7 +38,7 @@ def now_s(devices: Devices = None, *, wait: bool = True) -> float:
     if wait:
         synchronize(listed)
     if any(device.type == "vgpu" for device in listed):
-        from .vgpu.runtime import runtime
+        from ..torch_backend.runtime import runtime
 
         return runtime().now_s()
     return time.perf_counter()
@@ -47,7 +47,7 @@ def now_s(devices: Devices = None, *, wait: bool = True) -> float:
 def clock_name(devices: Devices = None) -> str:
     """How the clock that `now_s(devices)` reads is called: "simulated on …" or "measured"."""
     if any(device.type == "vgpu" for device in _listed(devices)):
-        from .vgpu.runtime import runtime
+        from ..torch_backend.runtime import runtime
 
         return f"{SIMULATED} on {runtime().machine.name}"
     return MEASURED
@@ -64,7 +64,7 @@ def _listed(devices: Devices) -> list[torch.device]:
 def _in_use() -> list[torch.device]:
     """The virtual GPUs if there are any (of a virtual rank, its own), else the real ones that CUDA
     has been started on."""
-    from .vgpu.runtime import running
+    from ..torch_backend.runtime import running
 
     virtual = running()
     if virtual is not None:

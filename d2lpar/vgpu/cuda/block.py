@@ -8,30 +8,40 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
-from .. import machines, simulation
-from ..devices import devices
-from ..printing import say
-from ..vgpu import _torch
-from ..vgpu.runtime import Runtime, returning, running, runtime
+from ... import machines
+from ...timeline.printing import say
+from ..api import simulation
+from ..api.device_choice import devices
+from ..torch_backend import torch_private
+from ..torch_backend.runtime import Runtime, returning, running, runtime
 from . import (
-    clock,
     communication,
     cuda_module,
-    cuda_parts,
+    lazy_init,
     own,
     precision,
-    saving,
-    starting,
+    serialization,
     state,
+    submodules,
     tensors,
     threads,
+    user_clock,
 )
-from .devices import cuda, translate
+from .device_translation import cuda, translate
 from .mode import CudaMode
 from .patches import Patches
 from .user_code import all_namespaces, user_namespaces
 
-_PARTS = (tensors, precision, communication, cuda_module, cuda_parts, saving, own, clock)
+_PARTS = (
+    tensors,
+    precision,
+    communication,
+    cuda_module,
+    submodules,
+    serialization,
+    own,
+    user_clock,
+)
 
 
 @contextmanager
@@ -50,8 +60,8 @@ def emulate_cuda(
     leave it are on "vgpu:1", and checkpoints written in it are those that CUDA would have written.
 
     CUDA_VISIBLE_DEVICES is obeyed as it is when the program first uses CUDA, in each block anew:
-    of the `n` devices the program sees those that it lists (the rules are in `d2lpar.visible`),
-    on a clock that ends with the block. A value that it is given in the block is gone after it.
+    of the `n` devices the program sees those that it lists (`d2lpar.vgpu.api.visible_devices` has
+    the rules), on a clock that ends with the block. A value that it gets there is gone after it.
 
     `machine` is what is simulated: a name of the catalogue, or a `Machine` (default: the machine in
     use, else that of `d2lpar.devices`). Its clock and tensors go on in later blocks. With
@@ -78,12 +88,12 @@ def emulate_cuda(
         if shape_only:
             stack.enter_context(simulation.shape_only())
         stack.enter_context(_place_kept(rt))
-        stack.enter_context(starting.unstarted())
+        stack.enter_context(lazy_init.unstarted())
         stack.enter_context(_patched(n))
         if verbose:
             say(_describe(rt))
         try:
-            yield [cuda(i) for i in range(starting.device_count())]
+            yield [cuda(i) for i in range(lazy_init.device_count())]
         except Exception as error:
             translate(error)
             raise
@@ -92,7 +102,7 @@ def emulate_cuda(
 @contextmanager
 def _patched(n: int) -> Iterator[None]:
     patches, mode = Patches(), CudaMode()
-    default_device = _torch.default_device_context()
+    default_device = torch_private.default_device_context()
     try:
         for part in _PARTS:
             part.install(patches)
@@ -109,7 +119,7 @@ def _patched(n: int) -> Iterator[None]:
         state.set_device_count(0)
         patches.undo()
         patches.gather(all_namespaces())
-        if _torch.default_device_context() is not default_device:
+        if torch_private.default_device_context() is not default_device:
             torch.set_default_device(None if default_device is None else default_device.device)
 
 
@@ -128,8 +138,8 @@ def _place_kept(rt: Runtime) -> Iterator[None]:
 
 
 def _describe(rt: Runtime) -> str:
-    count = starting.device_count()
+    count = lazy_init.device_count()
     names = ", ".join(str(cuda(i)) for i in range(count)) or "no device"
-    name, why = rt.machine.accelerators[0].name, starting.restriction()
+    name, why = rt.machine.accelerators[0].name, lazy_init.restriction()
     text = f"{names}  ·  {count} emulated {name}: time simulated on {rt.machine.name}"
     return f"{text}; {why}" if why else text

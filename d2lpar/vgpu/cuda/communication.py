@@ -9,9 +9,9 @@ import torch.cuda.comm
 import torch.multiprocessing
 import torch.nn.parallel
 
-from ..vgpu import _torch
-from . import starting
-from .devices import CUDA, inward, number
+from ..torch_backend import torch_private
+from . import lazy_init
+from .device_translation import CUDA, inward, number
 from .patches import Patches
 from .refusals import refusal
 
@@ -47,7 +47,7 @@ def _to_devices(theirs: Callable) -> Callable:
         tensors: object, devices: Sequence[object] | None = None, *args: object, **kwargs: object
     ) -> object:
         _refuse_out(theirs, kwargs)
-        chosen = range(starting.device_count()) if devices is None else map(number, devices)
+        chosen = range(lazy_init.device_count()) if devices is None else map(number, devices)
         return theirs(tensors, list(chosen), *args, **kwargs)
 
     return send
@@ -86,10 +86,10 @@ def _refuse_out(theirs: Callable, kwargs: dict) -> None:
 
 def _install_queries(patches: Patches) -> None:
     patches.replace(torch.accelerator, "current_accelerator", _current_accelerator)
-    for module, name in _torch.DEVICE_TYPE_QUERIES:
+    for module, name in torch_private.DEVICE_TYPE_QUERIES:
         patches.replace(module, name, lambda: CUDA)
-    get_stream = getattr(*_torch.STREAM_OF_COPIES)
-    patches.replace(*_torch.STREAM_OF_COPIES, lambda device: get_stream(inward(device)))
+    get_stream = getattr(*torch_private.STREAM_OF_COPIES)
+    patches.replace(*torch_private.STREAM_OF_COPIES, lambda device: get_stream(inward(device)))
     patches.replace(torch.backends.cuda, "is_built", lambda: True)
     patches.replace(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from ..vgpu import device_module, streams
-from . import starting
+from ..torch_backend import device_module, streams
+from . import lazy_init
 from .capability import CudaDeviceProperties
-from .devices import number, speaking_cuda, spoken
+from .device_translation import number, speaking_cuda, spoken
 from .patches import Patches, stand_in_class
 from .refusals import refusal
 from .tensor_types import TENSOR_TYPES, tensor_type
@@ -103,7 +103,7 @@ def _speaking(function: Callable, *, starts: bool = True) -> Callable:
     @functools.wraps(function)
     def speak(*args: object, **kwargs: object) -> object:
         if starts:
-            starting.start()
+            lazy_init.start()
         with speaking_cuda():
             return function(*args, **kwargs)
 
@@ -122,7 +122,7 @@ def is_available() -> bool:
 
 
 def is_initialized() -> bool:
-    return starting.is_started()
+    return lazy_init.is_started()
 
 
 def init() -> None:
@@ -130,7 +130,7 @@ def init() -> None:
 
 
 def device_count() -> int:
-    return starting.device_count()
+    return lazy_init.device_count()
 
 
 def current_device() -> int:

@@ -13,8 +13,8 @@ from types import FrameType
 
 import torch
 
-from ..vgpu.runtime import runtime
-from . import starting
+from ..torch_backend.runtime import runtime
+from . import lazy_init
 
 CUDA, VIRTUAL = "cuda", "vgpu"
 
@@ -105,14 +105,14 @@ def spoken(text: str) -> str:
 
 
 def _virtual(index: int | None) -> torch.device:
-    starting.start()
+    lazy_init.start()
     if index is None:
         index = runtime().current_device
-    count = starting.device_count()
+    count = lazy_init.device_count()
     if not count:
-        raise RuntimeError(f"No CUDA GPUs are available: {starting.restriction()}")
+        raise RuntimeError(f"No CUDA GPUs are available: {lazy_init.restriction()}")
     if not 0 <= index < count:
-        why = starting.restriction() or "Ask for more with emulate_cuda(n)"
+        why = lazy_init.restriction() or "Ask for more with emulate_cuda(n)"
         raise RuntimeError(
             f"CUDA error: invalid device ordinal: there is no cuda:{index}; there are "
             f"{count} device(s), cuda:0 to cuda:{count - 1}. {why}."

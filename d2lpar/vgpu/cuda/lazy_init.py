@@ -13,13 +13,13 @@ from contextlib import contextmanager
 
 import torch
 
-from .. import visible
-from ..vgpu import runtime
+from ..api import visible_devices
+from ..torch_backend import runtime
 from . import state
 
 NAME = "CUDA_VISIBLE_DEVICES"
 
-_variable = visible.Variable(NAME)
+_variable = visible_devices.Variable(NAME)
 _found: list[int] | None = None  # the devices that CUDA found when it started
 _lock = threading.Lock()
 

@@ -10,7 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
-from . import block, clock
+from . import block, user_clock
 from .patches import Patches
 
 
@@ -30,7 +30,7 @@ def _few_loops(theirs: Callable) -> Callable:
     @functools.wraps(theirs)
     def timeit(line: str = "", *args: object, **kwargs: object) -> object:
         counted = any(word.startswith("-n") for word in _options(line))
-        return theirs(line if counted else f"-n {clock.LOOPS} {line}", *args, **kwargs)
+        return theirs(line if counted else f"-n {user_clock.LOOPS} {line}", *args, **kwargs)
 
     return timeit
 

@@ -12,7 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from . import state
-from .devices import outward, translate, translated
+from .device_translation import outward, translate, translated
 
 
 class CudaMode(TorchFunctionMode):

@@ -10,12 +10,13 @@ from typing import TypeVar
 
 import torch
 
-from .. import simulation, timing
-from ..printing import say
-from ..timeline import Timeline
-from ..vgpu import hazards, runtime, streams, syncs
-from . import starting
-from .devices import cuda, inward, number, spoken
+from ...timeline import Timeline
+from ...timeline.printing import say
+from ..api import simulation, timing
+from ..races import stream_sanitizer, sync_debug
+from ..torch_backend import runtime, streams
+from . import lazy_init
+from .device_translation import cuda, inward, number, spoken
 from .patches import Patches
 
 Entry = TypeVar("Entry")
@@ -26,12 +27,16 @@ PACKAGE = __package__.partition(".")[0]
 def install(patches: Patches) -> None:
     patches.replace(streams, "device_number", _translating(streams.device_number))
     patches.replace(timing, "_listed", _listing(timing._listed))
-    patches.replace(sys.modules[f"{PACKAGE}.devices"], "devices", _devices)
-    for module, name in ((simulation, "record"), (hazards, "hazards"), (syncs, "syncs")):
+    patches.replace(sys.modules[f"{PACKAGE}.vgpu.api.device_choice"], "devices", _devices)
+    for module, name in (
+        (simulation, "record"),
+        (stream_sanitizer, "hazards"),
+        (sync_debug, "syncs"),
+    ):
         patches.replace(module, name, _starting(getattr(module, name)))
     patches.set(runtime.Runtime, "recording", _recording(runtime.Runtime.recording))
-    patches.set(hazards.Hazards, "report", _reporting(hazards.Hazards.report))
-    patches.set(syncs, "Wait", _waiting(syncs.Wait))
+    patches.set(stream_sanitizer.Hazards, "report", _reporting(stream_sanitizer.Hazards.report))
+    patches.set(sync_debug, "Wait", _waiting(sync_debug.Wait))
 
 
 def namespaces() -> Iterator[dict]:
@@ -49,7 +54,7 @@ def _starting(theirs: Callable) -> Callable:
     """What watches the machine in use, which is chosen when CUDA starts."""
 
     def watch(*args: object, **options: object) -> object:
-        starting.start()
+        lazy_init.start()
         return theirs(*args, **options)
 
     return watch

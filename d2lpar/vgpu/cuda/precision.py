@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from .devices import CUDA, VIRTUAL
+from .device_translation import CUDA, VIRTUAL
 from .patches import Patches
 
 # They take the type of a device first, or without it mean CUDA.

@@ -15,8 +15,8 @@ import torch.cuda.profiler
 import torch.export
 import torch.utils.dlpack
 
-from ..vgpu import _torch
-from .devices import CUDA
+from ..torch_backend import torch_private
+from .device_translation import CUDA
 from .patches import Patches
 from .refusals import refusal
 
@@ -47,7 +47,7 @@ def install(patches: Patches) -> None:
             if hasattr(module, name):
                 patches.replace(module, name, refusal(f"{module.__name__}.{name}", remedy))
     patches.replace(torch.cuda.nccl, "is_available", lambda tensors: False)
-    patches.replace(torch.backends.cudnn, "version", _torch.cudnn_version)
+    patches.replace(torch.backends.cudnn, "version", torch_private.cudnn_version)
     profile = torch.autograd.profiler.profile
     patches.replace(profile, "__init__", _profile(profile.__init__))
     for name, function in Ranges().functions().items():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from ..vgpu.tensor import VirtualTensor
+from ..torch_backend.tensor import VirtualTensor
 from . import state
-from .devices import CUDA
+from .device_translation import CUDA
 
 TENSOR_TYPES = {
     "BFloat16Tensor": torch.bfloat16,

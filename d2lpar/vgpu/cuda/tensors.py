@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, UninitializedTensorMixin
 
-from ..vgpu import _torch, backend, streams
-from ..vgpu.tensor import VirtualTensor
-from .devices import CUDA, VIRTUAL, cuda, inward, is_backing, number, outward, translated
+from ..torch_backend import register, streams, torch_private
+from ..torch_backend.tensor import VirtualTensor
+from .device_translation import CUDA, VIRTUAL, cuda, inward, is_backing, number, outward, translated
 from .patches import Patches, stand_in_class
 
 LIKE = ("empty", "full", "ones", "rand", "randint", "randn", "zeros")
@@ -32,7 +32,7 @@ def install(patches: Patches) -> None:
 
 def _table() -> Iterator[tuple[object, str, Callable[[Callable], Callable]]]:
     """Owner and name of each function, and what makes ours of it."""
-    yield from ((owner, name, _with_device) for owner, name in _torch.factories())
+    yield from ((owner, name, _with_device) for owner, name in torch_private.factories())
     yield from ((torch, f"{name}_like", _with_device) for name in LIKE)
     yield torch, "normal", _with_device
     yield from ((torch.Tensor, name, _with_device) for name in NEW)
@@ -40,13 +40,13 @@ def _table() -> Iterator[tuple[object, str, Callable[[Callable], Callable]]]:
     yield torch.Tensor, "cuda", _cuda
     yield torch.Tensor, "type", _type
     yield torch, "set_default_tensor_type", _set_default_tensor_type
-    yield _torch.DeviceContext, "__torch_function__", _default_device
+    yield torch_private.DeviceContext, "__torch_function__", _default_device
     yield UninitializedTensorMixin, "materialize", _materialize
 
 
 def _let_scripts_call(patches: Patches, theirs: Callable, ours: Callable) -> None:
     """TorchScript knows the functions that it may call by their identity."""
-    builtins = _torch.script_builtins()
+    builtins = torch_private.script_builtins()
     if id(theirs) in builtins:
         patches.set_item(builtins, id(ours), builtins[id(theirs)])
 
@@ -140,9 +140,9 @@ def _set_data(tensor: torch.Tensor, values: torch.Tensor) -> None:
         _set_among_virtual(tensor, values)
     elif any(virtual):
         shared = values.detach().requires_grad_(tensor.requires_grad)
-        backend._become(tensor, shared, parameter=isinstance(tensor, torch.nn.Parameter))
+        register._become(tensor, shared, parameter=isinstance(tensor, torch.nn.Parameter))
     else:
-        _torch.set_data(tensor, values)
+        torch_private.set_data(tensor, values)
 
 
 def _materialize(theirs: Callable) -> Callable:

@@ -13,7 +13,7 @@ import timeit
 from collections.abc import Callable
 from types import FrameType
 
-from ..vgpu.runtime import runtime
+from ..torch_backend.runtime import runtime
 from . import state
 from .patches import Patches
 from .user_code import is_user_frame

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from types import FrameType, ModuleType
 
-from ..vgpu.places import belongs_to_user
+from ..races.call_sites import belongs_to_user
 
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from . import holdings
-from .units import readable
+from ...timeline.formatting import readable
+from . import oom_report
 
 if TYPE_CHECKING:
-    from .hazards import History
-    from .order import Access, Mark
+    from ..races.stream_sanitizer import History
+    from ..races.vector_clock import Access, Mark
 
 GRANULE_BYTES = 512  # CUDA's caching allocator hands out multiples of this
 BLOCK_BYTES = 2 * 2**20  # and takes multiples of this from the device
@@ -101,7 +101,7 @@ class DeviceMemory:
             )
 
     def _describe(self) -> str:
-        held = holdings.describe(self, _allocations(self))
+        held = oom_report.describe(self, _allocations(self))
         return f"What holds the most:\n{held}\n" if held else ""
 
     def hand_over(self, capacity_bytes: int) -> None:

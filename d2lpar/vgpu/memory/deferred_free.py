@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from . import syncs
-from .clock import Clock, Lane
-from .schedule import Work
+from ..races import sync_debug
+from ..sim.clock import Clock, Lane
+from ..sim.event_queue import Work
 
 if TYPE_CHECKING:
-    from .memory import Allocation, DeviceMemory
+    from .caching_allocator import Allocation, DeviceMemory
 
 
 class _Block:
@@ -53,7 +53,7 @@ class RetainedMemory:
 
     def wait(self) -> None:
         """Let the host wait until all is used no more."""
-        wait = syncs.listened(self._index, "wait for freed memory", self._wait)
+        wait = sync_debug.listened(self._index, "wait for freed memory", self._wait)
         self._submit(self._index, wait, list(self._blocks))
         self._drop(list(self._blocks))
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .places import UNKNOWN, Place, place_of
-from .units import readable
+from ...timeline.formatting import readable
+from ..races.call_sites import UNKNOWN, Place, place_of
 
 if TYPE_CHECKING:
-    from .memory import Allocation, DeviceMemory
+    from .caching_allocator import Allocation, DeviceMemory
 
 SHOWN = 5
 

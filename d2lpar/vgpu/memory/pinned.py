@@ -15,9 +15,9 @@ from contextlib import contextmanager
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from .clock import Clock, Lane
-from .constants import PAGE_LOCK_BYTES_PER_S, PAGEABLE_BYTES_PER_S
-from .schedule import Work
+from ..sim.clock import Clock, Lane
+from ..sim.constants import PAGE_LOCK_BYTES_PER_S, PAGEABLE_BYTES_PER_S
+from ..sim.event_queue import Work
 
 PAGE_BYTES = 4096
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 _FOLDERS = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "platlib")]
-_FOLDERS.append(Path(__file__).parents[1])
+_FOLDERS.append(Path(__file__).parents[2])
 _LIBRARIES = tuple({f"{path}{os.sep}" for f in _FOLDERS for path in (f, f.resolve())})
 
 SHOWN = 28  # characters of a cell's first line

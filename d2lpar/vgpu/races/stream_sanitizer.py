@@ -26,13 +26,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from .order import Access, Order, Stream
-from .places import UNKNOWN, Place, mark, place_of
-from .units import readable
+from ...timeline.formatting import readable
+from .call_sites import UNKNOWN, Place, mark, place_of
+from .vector_clock import Access, Order, Stream
 
 if TYPE_CHECKING:
-    from .memory import Allocation
-    from .tensor import VirtualTensor
+    from ..memory.caching_allocator import Allocation
+    from ..torch_backend.tensor import VirtualTensor
 
 SMALL_BYTES = 2**20  # the caching allocator keeps blocks up to here in a pool of their own
 KEPT_FREED = 1000

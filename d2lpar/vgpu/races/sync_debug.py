@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .clock import Lane
-from .places import Mark, Place, mark, place_of
+from ..sim.clock import Lane
+from .call_sites import Mark, Place, mark, place_of
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def syncs() -> Iterator[Waits]:
     Printing `waits` shows them by place. It needs virtual devices: RuntimeError where there are
     none.
     """
-    from .runtime import running
+    from ..torch_backend.runtime import running
 
     rt = running()
     if rt is None:

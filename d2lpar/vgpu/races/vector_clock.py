@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from .places import Mark
+from .call_sites import Mark
 
 Stream = tuple[int, int]  # device and number
 Known = dict[Stream, int]  # the last epoch of each stream that is certainly done

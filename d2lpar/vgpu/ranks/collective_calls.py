@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch.distributed import ReduceOp
 
-from ..vgpu.tensor import VirtualTensor, backing
+from ..torch_backend.tensor import VirtualTensor, backing
 
 Pieces = Sequence[torch.Tensor | None]  # plain tensors with the values, flat
 _PAIRS = {

@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .. import collective_cost as nccl
-from ..machines import Machine
-from ..vgpu.routes import Port, hops
+from ...machines import Machine
+from ...machines import collective_cost as nccl
+from ..sim.copy_routes import Port, hops
 
 
 def fabric_of(machine: Machine, devices: Sequence[int]) -> nccl.Fabric:

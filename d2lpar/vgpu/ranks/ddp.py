@@ -9,14 +9,14 @@ from torch import nn
 from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense_tensors
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from . import _torch
+from . import c10d_private
 from .reducer import Reducer
 
 MB = 2**20
 BUCKET_CAP_MB, BROADCAST_MB = 25, 250  # torch's
 
 
-class DistributedDataParallel(_torch.TorchDDP):
+class DistributedDataParallel(c10d_private.TorchDDP):
     """torch's, with its arguments. Communication hooks, `join()` and mixed precision of its own are
     refused; a static graph is one in which unused parameters are looked for."""
 
@@ -53,7 +53,7 @@ class DistributedDataParallel(_torch.TorchDDP):
             self._check_shapes()
             buffers = module.buffers() if named or by_its_old_name else ()
             self._broadcast([*module.parameters(), *buffers])
-        first = _torch.FIRST_BUCKET_BYTES if bucket_cap_mb is None else bucket_cap_mb * MB
+        first = c10d_private.FIRST_BUCKET_BYTES if bucket_cap_mb is None else bucket_cap_mb * MB
         self._reducing = {
             "limits_bytes": [first, (bucket_cap_mb or BUCKET_CAP_MB) * MB],
             "as_views": gradient_as_bucket_view,

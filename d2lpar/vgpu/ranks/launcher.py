@@ -16,13 +16,13 @@ from types import FunctionType
 import torch
 from torch.nn.modules.module import register_module_module_registration_hook
 
-from ..vgpu.runtime import runtime
-from ..vgpu.tensor import VirtualTensor
-from . import _torch, ddp
-from .baton import Ended
-from .group import Group
-from .process import Process
+from ..torch_backend.runtime import runtime
+from ..torch_backend.tensor import VirtualTensor
+from . import c10d_private, ddp
+from .process_group import Group
+from .process_state import Process
 from .rank import Rank, World, here
+from .rank_scheduler import Ended
 
 LAST_WORDS_S = 0.5  # what a rank has, after an interrupt, to come out of what it does
 
@@ -255,7 +255,7 @@ def new_group(ranks: Sequence[int] | None = None, *args: object, **kwargs: objec
     rank.made += 1
     team = rank.world.team(rank.made, ranks)
     if rank.number not in ranks:
-        return _torch.NOT_A_MEMBER
+        return c10d_private.NOT_A_MEMBER
     group = Group(rank, team)
     rank.groups.add(group, ranks, rank.groups.pg_map[rank.groups.default_pg][0])
     return group
@@ -270,7 +270,7 @@ def _by_thread(theirs: Callable, ours: Callable) -> Callable:
 
 
 def _init_ddp(self: object, *args: object, **kwargs: object) -> None:
-    if type(self) is not _torch.TorchDDP:
+    if type(self) is not c10d_private.TorchDDP:
         raise NotImplementedError(
             f"{type(self).__name__} is a kind of DistributedDataParallel, and virtual ranks have "
             "torch's own only"
@@ -307,12 +307,12 @@ OURS = (init_process_group, destroy_process_group, new_group)
 def _patch() -> None:
     for ours in OURS:
         name = ours.__name__
-        choose = _by_thread(getattr(_torch.dist, name), ours)
-        for module in _torch.MODULES:
+        choose = _by_thread(getattr(c10d_private.dist, name), ours)
+        for module in c10d_private.MODULES:
             _set(module, name, choose)
-    _set(_torch.c10d, "_world", _torch.GroupsByThread(_torch.c10d._world, here))
-    init = _torch.TorchDDP.__init__
-    _set(_torch.TorchDDP, "__init__", _by_thread(init, _init_ddp))
+    _set(c10d_private.c10d, "_world", c10d_private.GroupsByThread(c10d_private.c10d._world, here))
+    init = c10d_private.TorchDDP.__init__
+    _set(c10d_private.TorchDDP, "__init__", _by_thread(init, _init_ddp))
     _undo.callback(register_module_module_registration_hook(_refuse_old_fsdp).remove)
 
 
@@ -328,7 +328,7 @@ def _imported_names(function: Callable) -> Iterator[None]:
     while isinstance(function, functools.partial):
         function = function.func
     names = getattr(inspect.unwrap(function), "__globals__", {})
-    ours = {_torch.dist.__dict__[f.__name__] for f in OURS}
+    ours = {c10d_private.dist.__dict__[f.__name__] for f in OURS}
     theirs = {choose.__wrapped__: choose for choose in ours}
     found = {
         name: value

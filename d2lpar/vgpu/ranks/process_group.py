@@ -13,18 +13,18 @@ from datetime import timedelta
 
 import torch
 
-from ..vgpu.clock import Lane
-from ..vgpu.lanes import HOST
-from . import _torch
-from .calls import Call, op_name, values_of
+from ..sim.clock import Lane
+from ..torch_backend.host_threads import HOST
+from . import c10d_private
+from .collective_calls import Call, op_name, values_of
 from .rank import Rank
-from .team import Meeting, Team
+from .rendezvous import Meeting, Team
 
 BARRIER_BYTES = 4  # c10d sums one float
 Tensors = Sequence[torch.Tensor]
 
 
-class Work(_torch.TorchWork):
+class Work(c10d_private.TorchWork):
     """A collective under way on one rank."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Work(_torch.TorchWork):
         return f"{self._call} of {self._team} for rank {missing}"
 
 
-class Group(_torch.ProcessGroup):
+class Group(c10d_private.ProcessGroup):
     """The group `team` as `rank` has it. Sizes and data types are checked by torch's functions."""
 
     def __init__(self, rank: Rank, team: Team) -> None:
@@ -336,5 +336,5 @@ def _refused(name: str) -> object:
     return refuse
 
 
-for _name in _torch.REFUSED:
+for _name in c10d_private.REFUSED:
     setattr(Group, _name, _refused(_name))

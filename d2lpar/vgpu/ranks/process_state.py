@@ -12,8 +12,8 @@ import sys
 
 import torch
 
-from .. import launch
-from ..vgpu.runtime import Runtime
+from ...processes import dist_env
+from ..torch_backend.runtime import Runtime
 
 
 class Process:
@@ -49,7 +49,7 @@ class Process:
 
 VARIABLES = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
-    launch.VIRTUAL,
+    dist_env.VIRTUAL,
 )
 MASTER = ("localhost", 29500)  # as torchrun has it; nobody meets there
 

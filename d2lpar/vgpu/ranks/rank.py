@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ..vgpu.clock import Lane
-from ..vgpu.runtime import Runtime, runtime
-from ..vgpu.tensor import VirtualTensor
-from ._torch import Groups
-from .baton import Baton
-from .process import Process, variables_of
-from .team import Team
+from ..sim.clock import Lane
+from ..torch_backend.runtime import Runtime, runtime
+from ..torch_backend.tensor import VirtualTensor
+from .c10d_private import Groups
+from .process_state import Process, variables_of
+from .rank_scheduler import Baton
+from .rendezvous import Team
 
 here = threading.local()  # .rank: the Rank whose thread this is
 

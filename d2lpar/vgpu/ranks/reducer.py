@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..vgpu._torch import at_end_of_backward
+from ..torch_backend.torch_private import at_end_of_backward
 
 Parameters = list[nn.Parameter]
 

@@ -6,12 +6,12 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ..machines import Machine
-from ..vgpu.clock import Clock, Lane
-from ..vgpu.routes import Port
-from ..vgpu.schedule import Work
+from ...machines import Machine
+from ..sim.clock import Clock, Lane
+from ..sim.copy_routes import Port
+from ..sim.event_queue import Work
 from . import cost
-from .calls import Call, carry_out
+from .collective_calls import Call, carry_out
 
 
 @dataclass

@@ -13,11 +13,11 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from ..machines import Link, Machine
-from ..timeline import MemorySample, Span, Timeline
-from .calendar import Resource
-from .routes import Port, hops
-from .schedule import Schedule, Work
+from ...machines import Link, Machine
+from ...timeline import MemorySample, Span, Timeline
+from .busy_intervals import Resource
+from .copy_routes import Port, hops
+from .event_queue import Schedule, Work
 
 # Work that a stream holds before its host must wait: about 1,000 launches were measured on a GPU,
 # for each stream on its own (stackoverflow.com/questions/53970187).

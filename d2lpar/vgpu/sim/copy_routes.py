@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..machines import Link, Machine
+from ...machines import Link, Machine
 
 Port = tuple[str, int]
 

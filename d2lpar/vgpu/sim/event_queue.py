@@ -24,7 +24,7 @@ import math
 from collections.abc import Callable
 from heapq import heappop, heappush, heapreplace
 
-from .calendar import Resource, earliest
+from .busy_intervals import Resource, earliest
 
 
 class Work:

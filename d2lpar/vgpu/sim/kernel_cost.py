@@ -18,10 +18,10 @@ from typing import NamedTuple
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from ..machines.hardware import Accelerator
+from ...machines.hardware import Accelerator
 from .constants import CONVOLUTION_EFFICIENCY, MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
 from .tiles import Product, utilisation
-from .winograd import Winograd, winograd
+from .winograd_convolution import Winograd, winograd
 
 aten = torch.ops.aten
 _CONVOLUTIONS = {aten.convolution, aten._convolution}

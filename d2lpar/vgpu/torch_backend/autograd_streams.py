@@ -13,8 +13,8 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable
 
-from . import _torch
-from .order import Access, Order, Stream, join
+from ..races.vector_clock import Access, Order, Stream, join
+from . import torch_private
 
 KEPT_SWITCHES = 50_000
 KEPT_PASSES = 16
@@ -61,7 +61,7 @@ class BackwardStreams:
     def switched(self, streams: dict[int, int]) -> None:
         """Note that from now on these streams are current, by device."""
         thread = self._thread
-        number = _torch.next_node_number()
+        number = torch_private.next_node_number()
         if thread.numbers and thread.numbers[-1] == number:
             thread.streams[-1] = dict(streams)
             return
@@ -99,12 +99,12 @@ class BackwardStreams:
             while len(passes) >= KEPT_PASSES:  # an error has ended them
                 del passes[next(iter(passes))]
             passes[task] = Pass(self.order, dict(current), devices, within=bool(passes))
-            _torch.at_end_of_backward(lambda: self._finish(task))
+            torch_private.at_end_of_backward(lambda: self._finish(task))
         return passes[task]
 
     def _forward_stream(self, device: int, this: Pass) -> int:
         thread = self._thread
-        number = _torch.node_number()
+        number = torch_private.node_number()
         if number is None:
             return this.caller.get(device, 0)
         at = bisect_right(thread.numbers, number)
@@ -113,7 +113,7 @@ class BackwardStreams:
     def order_in_pass(self, before: Access, stream: Stream) -> bool:
         """Let `stream` wait for an access, if it is one of the pass under way; autograd does not
         do so for streams that a hook has chosen."""
-        task = _torch.graph_task_id()
+        task = torch_private.graph_task_id()
         this = self._thread.passes.get(task)
         if this is None or not this.contains(before):
             return False

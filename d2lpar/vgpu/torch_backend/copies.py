@@ -10,12 +10,13 @@ from contextlib import nullcontext
 
 import torch
 
-from . import _torch, syncs
-from .clock import Lane
-from .constants import PAGE_LOCK_BYTES_PER_S, PAGEABLE_BYTES_PER_S
-from .cost import traffic
-from .order import Access
-from .pinned import block_of
+from ..memory.pinned import block_of
+from ..races import sync_debug
+from ..races.vector_clock import Access
+from ..sim.clock import Lane
+from ..sim.constants import PAGE_LOCK_BYTES_PER_S, PAGEABLE_BYTES_PER_S
+from ..sim.kernel_cost import traffic
+from . import torch_private
 from .runtime import Runtime, runtime
 from .tensor import VirtualTensor, backing, layout_of, wrap
 
@@ -50,7 +51,7 @@ def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
     """
     rt = runtime()
     if not rt.shape_only:
-        with _torch.as_plain_tensors():
+        with torch_private.as_plain_tensors():
             _values(target).copy_(_values(source))
     sent = target if isinstance(target, VirtualTensor) else source
     _account_copy(rt, source, target, target.numel() * sent.element_size(), non_blocking)
@@ -148,7 +149,7 @@ def _account_from_host(
     rt.host_copies.check(source, access, writes=False)
     pageable = block_of(source) is None
     wait = pageable or not non_blocking
-    with syncs.called(_name(None, index)) if wait else nullcontext():
+    with sync_debug.called(_name(None, index)) if wait else nullcontext():
         if pageable:
             # The driver's buffer is small: what it holds must be on its way before it takes more.
             rt.synchronize_stream(index, access[0][1], "wait to copy from pageable memory")
@@ -172,7 +173,7 @@ def _account_to_host(
     rt.host_copies.check(target, access, writes=True)
     pageable = block_of(target) is None
     wait = pageable or not non_blocking
-    with syncs.called(_name(index, None)) if wait else nullcontext():
+    with sync_debug.called(_name(index, None)) if wait else nullcontext():
         account(rt, index, None, nbytes, wait=wait)
     if pageable:
         _through_buffer(rt, index, nbytes, fresh=fresh)

@@ -8,18 +8,11 @@ from typing import NamedTuple
 
 import torch
 
+from ...timeline.formatting import readable
+from ..memory.caching_allocator import DeviceMemory, OutOfMemoryError
 from . import autocast
-from .memory import DeviceMemory, OutOfMemoryError
 from .runtime import has_forked, running, runtime
-from .streams import (
-    Event,
-    Stream,
-    current_stream,
-    default_stream,
-    device_number,
-    set_stream,
-)
-from .units import readable
+from .streams import Event, Stream, current_stream, default_stream, device_number, set_stream
 
 __all__ = [
     "Event",

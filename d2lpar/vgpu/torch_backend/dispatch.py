@@ -11,14 +11,14 @@ from contextlib import contextmanager, nullcontext
 
 import torch
 
-from . import _torch, copies, saving
-from .cost import Cost, cost_of
-from .memory import Allocation, OutOfMemoryError
-from .order import Access
-from .plans import Plan, aten, plan_of
+from ..memory.caching_allocator import Allocation, OutOfMemoryError
+from ..races.vector_clock import Access
+from ..sim.kernel_cost import Cost, cost_of
+from . import copies, serialization, torch_private
+from .meta_inference import Argument, Inferred, infer
+from .op_schema import Plan, aten, plan_of
 from .recurrent import gru_cell, lstm_cell
 from .runtime import Runtime, runtime
-from .shapes import Argument, Inferred, infer
 from .tensor import Layout, VirtualTensor, adopt, backing, layout_of, wrap
 
 CACHED_SIGNATURES = 20_000
@@ -35,7 +35,7 @@ class Dispatcher:
             aten._local_scalar_dense.default: _item,
             aten.record_stream.default: _record_stream,
             aten._pin_memory.default: lambda rt, args, kwargs: rt.pinned.pin(args[0]),
-            aten.set_.source_Storage_storage_offset: saving.set_storage,
+            aten.set_.source_Storage_storage_offset: serialization.set_storage,
             aten.set_.source_Tensor: _set,
             aten._has_compatible_shallow_copy_type.default: _are_alike,
             aten._thnn_fused_lstm_cell.default: lambda rt, args, kwargs: lstm_cell(*args, **kwargs),
@@ -57,7 +57,7 @@ class Dispatcher:
     def _run(self, rt: Runtime, func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> object:
         plan = plan_of(func)
         if plan.decomposes:
-            return _torch.decompose(func, args, kwargs)
+            return torch_private.decompose(func, args, kwargs)
         call = _Call(rt, plan, args, kwargs)
         if plan.mutates:
             call.note_written(args, kwargs)
@@ -229,13 +229,13 @@ class _Call:
     @contextmanager
     def _counting_writes(self) -> Iterator[None]:
         """Tell autograd which tensors the kernel has written, which it does not know."""
-        before = [_torch.version(backing(tensor)) for tensor in self.written]
+        before = [torch_private.version(backing(tensor)) for tensor in self.written]
         try:
-            with _torch.counting():
+            with torch_private.counting():
                 yield
         finally:
             for tensor, version in zip(self.written, before, strict=True):
-                if _torch.version(backing(tensor)) > version:
+                if torch_private.version(backing(tensor)) > version:
                     torch.autograd.graph.increment_version(tensor)
 
     def _refresh(self) -> None:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from . import _torch
-from .hazards import Hazard, stream_name
-from .order import Access, Order, Stream
-from .places import mark, place_of
+from ..races.call_sites import mark, place_of
+from ..races.stream_sanitizer import Hazard, stream_name
+from ..races.vector_clock import Access, Order, Stream
+from . import torch_private
 
 KEPT_COPIES = 1000
 
@@ -55,7 +55,7 @@ class Unfinished(torch.Tensor):
         tensors = _unfinished((args, list(kwargs.values())))
         if name in _TAKES_APART:
             _used(tensors, False)
-        with _torch.as_plain_tensors():
+        with torch_private.as_plain_tensors():
             result = func(*args, **kwargs)
         if name not in _ABOUT and tensors:
             _look(name, tensors, args, kwargs, result)

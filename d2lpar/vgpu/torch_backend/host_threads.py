@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from . import _torch
-from .clock import Clock, Lane
+from ..sim.clock import Clock, Lane
+from . import torch_private
 
 HOST = -1  # stands for "no device" where a device's number is expected
 NO_TASK = -1  # stands for "no backward pass", as in torch
@@ -56,7 +56,7 @@ class HostLanes:
 
     def submit(self, device: int, action: Callable[..., object], *args: object) -> None:
         """Run `action(lane, *args)` on the lane that queues work for `device` in this thread."""
-        task = _torch.graph_task_id()
+        task = torch_private.graph_task_id()
         thread = self._thread
         if task != NO_TASK or thread.tasks:
             self._follow_backward(task, thread.tasks)
@@ -88,7 +88,7 @@ class HostLanes:
             )
         with self.lock:
             self.flush()
-            return question(self._lane(_torch.graph_task_id(), HOST), *args)
+            return question(self._lane(torch_private.graph_task_id(), HOST), *args)
 
     def now_s(self) -> float:
         """The time of the host. Raises RuntimeError in a replica, as `ask` does."""
@@ -161,7 +161,7 @@ class HostLanes:
             return
         self._outer_task[task] = tasks[-1] if tasks else NO_TASK
         tasks.append(task)
-        _torch.at_end_of_backward(lambda: self._leave_backward(tasks, task))
+        torch_private.at_end_of_backward(lambda: self._leave_backward(tasks, task))
 
     def _leave_backward(self, tasks: list[int], task: int) -> None:
         if task in tasks:

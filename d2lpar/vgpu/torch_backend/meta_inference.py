@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from .cost import Cost, cost_of
+from ..sim.kernel_cost import Cost, cost_of
 from .tensor import Layout, VirtualTensor, layout_of
 
 CONVOLUTIONS = {torch.ops.aten.convolution.default, torch.ops.aten._convolution.default}

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from . import _torch
+from . import torch_private
 
 aten = torch.ops.aten
 
@@ -71,12 +71,12 @@ def plan_of(func: torch._ops.OpOverload) -> Plan:
         launches=not is_view and schema.name not in _ALLOCATES,
         mutates=writes,
         written=written,
-        decomposes=_torch.decomposes(func) and func._overloadpacket not in flop_registry,
+        decomposes=torch_private.decomposes(func) and func._overloadpacket not in flop_registry,
         draws_random=torch.Tag.nondeterministic_seeded in tags,
         waits=torch.Tag.data_dependent_output in tags
         or (torch.Tag.dynamic_output_shape in tags and schema.name not in _HOST_ARGUMENT),
         host_argument=_HOST_ARGUMENT.get(schema.name),
-        counts_writes=writes and not _torch.counts(func),
+        counts_writes=writes and not torch_private.counts(func),
     )
 
 

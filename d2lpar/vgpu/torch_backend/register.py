@@ -30,24 +30,24 @@ from torch.nn.parameter import (
     is_lazy,
 )
 
-from ..machines import Machine
+from ...machines import Machine
+from ..memory import pinned
+from ..memory.caching_allocator import Allocation
+from ..races import call_sites
 from . import (
-    _torch,
     attention,
     autocast,
-    comm,
+    data_parallel_comm,
     device_module,
-    pinned,
-    places,
     recurrent,
     runtime,
-    saving,
+    serialization,
     streams,
+    torch_private,
 )
 from .dispatch import Dispatcher, compressed_copy
-from .lanes import Notes
-from .memory import Allocation
-from .plans import strided_nested
+from .host_threads import Notes
+from .op_schema import strided_nested
 from .tensor import Layout, VirtualTensor, attributes, wrap
 
 NAME = "vgpu"
@@ -76,7 +76,7 @@ def register() -> None:
         return
     setup = _setup_function()
     module = sys.modules[device_module.__name__]
-    setup(rename=NAME, backend_module=module, device_guard=_torch.make_device_guard())
+    setup(rename=NAME, backend_module=module, device_guard=torch_private.make_device_guard())
     dispatcher = VirtualTensor.dispatcher = Dispatcher()
     _library.extend([*_kernels(dispatcher), *autocast.kernels()])
     _replace_autograd()
@@ -87,7 +87,7 @@ def register() -> None:
     _replace_generator()
     _replace_compile()
     _replace_tracing()
-    saving.install()
+    serialization.install()
 
 
 def _setup_function() -> Callable[..., None]:
@@ -184,7 +184,7 @@ def _allocate(
     """Room on the virtual device, asked for before the memory that does the arithmetic is."""
     nbytes = math.prod(size) * (dtype or torch.get_default_dtype()).itemsize
     allocation = rt.memories[index].allocate(nbytes, rt.current_stream(index))
-    allocation.made = places.mark()
+    allocation.made = call_sites.mark()
     return allocation
 
 
@@ -194,7 +194,7 @@ def _allocate(
 def _replace_autograd() -> None:
     """Run backward passes on the thread that asks for them: the engine's own threads are counted
     by a C++ device guard, which says that there is one virtual device."""
-    engine = _torch.raising_late(torch.autograd.graph._engine_run_backward)
+    engine = torch_private.raising_late(torch.autograd.graph._engine_run_backward)
 
     @functools.wraps(engine)
     def on_this_thread(*args: object, **kwargs: object) -> object:
@@ -213,15 +213,17 @@ def _replace_parallel() -> None:
     for CUDA and MPS first, torch would overlook the virtual ones on a machine that has either."""
     parallel = torch.nn.parallel.comm
     for name in ("broadcast", "broadcast_coalesced", "scatter", "gather", "reduce_add"):
-        setattr(parallel, name, _for_virtual(getattr(comm, name), getattr(parallel, name)))
+        setattr(
+            parallel, name, _for_virtual(getattr(data_parallel_comm, name), getattr(parallel, name))
+        )
     torch_type = torch._utils._get_available_device_type
 
     def available_type() -> str | None:
         return NAME if runtime.running() else torch_type()
 
-    for module, name in _torch.DEVICE_TYPE_QUERIES:
+    for module, name in torch_private.DEVICE_TYPE_QUERIES:
         setattr(module, name, available_type)
-    torch_apply = _torch.data_parallel.parallel_apply
+    torch_apply = torch_private.data_parallel.parallel_apply
 
     @functools.wraps(torch_apply)
     def parallel_apply(modules, *args, **kwargs):
@@ -234,9 +236,11 @@ def _replace_parallel() -> None:
             for noted in notes:
                 runtime.runtime().lanes.replay(noted)
 
-    _torch.data_parallel.parallel_apply = parallel_apply
+    torch_private.data_parallel.parallel_apply = parallel_apply
     torch.nn.parallel.parallel_apply = parallel_apply
-    setattr(*_torch.STREAM_OF_COPIES, _make_get_stream(getattr(*_torch.STREAM_OF_COPIES)))
+    setattr(
+        *torch_private.STREAM_OF_COPIES, _make_get_stream(getattr(*torch_private.STREAM_OF_COPIES))
+    )
     threads = types.SimpleNamespace(Thread=_SameMachineThread, Lock=threading.Lock)
     sys.modules["torch.nn.parallel.parallel_apply"].threading = threads
 
@@ -460,11 +464,11 @@ def _become(tensor: torch.Tensor, values: torch.Tensor, *, parameter: bool) -> t
     if parameter:
         values = torch.nn.Parameter(values, tensor.requires_grad)
     if not (values.is_inference() or is_lazy(tensor)):
-        _torch.set_version(values, _torch.version(tensor))
+        torch_private.set_version(values, torch_private.version(tensor))
     values.__dict__.update(attributes(tensor))
     values._backward_hooks = tensor._backward_hooks
     values._post_accumulate_grad_hooks = tensor._post_accumulate_grad_hooks
-    _torch.exchange(tensor, values)
+    torch_private.exchange(tensor, values)
     return tensor
 
 
@@ -609,4 +613,4 @@ def _replace_compile() -> None:
 def _replace_tracing() -> None:
     """Let `make_fx`, and so `torch.func.linearize`, note operations on virtual tensors: of types
     that it does not know, it notes what their own code does with the values."""
-    setattr(*_torch.TRACED_TYPES, (*getattr(*_torch.TRACED_TYPES), VirtualTensor))
+    setattr(*torch_private.TRACED_TYPES, (*getattr(*torch_private.TRACED_TYPES), VirtualTensor))

@@ -11,19 +11,20 @@ from functools import partial
 
 import torch
 
-from ..machines import Machine
-from ..recording import recording
-from ..timeline import Timeline
-from . import _torch, syncs
-from .backward import BackwardStreams
-from .clock import Clock, Lane
-from .hazards import Hazards
-from .lanes import HOST, NO_TASK, HostLanes
-from .memory import Allocation, DeviceMemory
-from .order import Stream as StreamKey
-from .pinned import PinnedMemory
-from .retained import RetainedMemory
-from .unfinished import HostCopies
+from ...machines import Machine
+from ...timeline import Timeline
+from ...timeline.streaming import recording
+from ..memory.caching_allocator import Allocation, DeviceMemory
+from ..memory.deferred_free import RetainedMemory
+from ..memory.pinned import PinnedMemory
+from ..races import sync_debug
+from ..races.stream_sanitizer import Hazards
+from ..races.vector_clock import Stream as StreamKey
+from ..sim.clock import Clock, Lane
+from . import torch_private
+from .autograd_streams import BackwardStreams
+from .host_copy_races import HostCopies
+from .host_threads import HOST, NO_TASK, HostLanes
 
 POOLED_STREAMS = 32  # of a device and a priority; then they are handed out again, as by PyTorch
 HIGHEST_PRIORITY = -3
@@ -111,7 +112,7 @@ class Runtime:
         if not self.hazards.watching:
             return 0
         streams = self._thread.__dict__.get("streams", {})
-        task = _torch.graph_task_id()
+        task = torch_private.graph_task_id()
         if task != NO_TASK:
             return self.backward.stream(task, device, streams, self.device_count)
         return streams.get(device, 0)
@@ -119,7 +120,7 @@ class Runtime:
     def set_stream(self, device: int, stream: int) -> None:
         """Queue this thread's further work for `device` on its stream of that number."""
         streams = self._thread.__dict__.setdefault("streams", {})
-        task = _torch.graph_task_id()
+        task = torch_private.graph_task_id()
         if task != NO_TASK and self.hazards.watching:
             self.backward.choose(task, device, stream, streams, self.device_count)
             return
@@ -170,14 +171,14 @@ class Runtime:
 
     def synchronize(self, device: int, name: str = "synchronize") -> None:
         """Make the host wait for all streams of `device`."""
-        wait = syncs.listened(device, name, self.clock.wait_for_device)
+        wait = sync_debug.listened(device, name, self.clock.wait_for_device)
         self.lanes.submit(device, wait, device, name)
         for stream in self.order.streams_of(device):
             self.order.host_acquires(self.order.release(stream))
         self.host_copies.settle()
 
     def synchronize_stream(self, device: int, stream: int, name: str) -> None:
-        wait = syncs.listened(device, name, self.clock.wait_for_streams)
+        wait = sync_debug.listened(device, name, self.clock.wait_for_streams)
         self.lanes.submit(device, wait, [(device, stream)], name)
         self.host_acquires(self.order.release((device, stream)))
 

@@ -13,8 +13,8 @@ from multiprocessing.reduction import ForkingPickler
 
 import torch
 
+from ..memory.caching_allocator import Allocation
 from . import copies
-from .memory import Allocation
 from .runtime import Runtime, runtime
 from .tensor import VirtualTensor, adopt, attributes, is_parameter, layout_of, wrap
 

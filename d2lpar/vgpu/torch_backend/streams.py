@@ -6,11 +6,11 @@ from types import TracebackType
 
 import torch
 
-from . import syncs
-from .clock import Clock, Lane
-from .lanes import HOST
+from ..races import sync_debug
+from ..sim.clock import Clock, Lane
+from ..sim.event_queue import Work
+from .host_threads import HOST
 from .runtime import HIGHEST_PRIORITY, POOLED_STREAMS, runtime
-from .schedule import Work
 
 _PRIVATE_USE_1 = 20  # c10::DeviceType::PrivateUse1
 
@@ -135,7 +135,7 @@ class Event:
             rt.clock.wait_for(lane, self._on(rt.clock), "event")
 
         if self.device is not None:
-            wait = syncs.listened(self.device.index, "synchronize event", wait)
+            wait = sync_debug.listened(self.device.index, "synchronize event", wait)
         rt.lanes.submit(HOST, wait)
         rt.host_acquires(self.known)
 

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import torch
 
-from . import _torch
-from .memory import Allocation
+from ..memory.caching_allocator import Allocation
+from ..races.sync_debug import called
+from . import torch_private
 from .runtime import runtime
-from .syncs import called
 
 _OURS_AND_TORCHS = {"_backing", "_allocation", "_index", "_virtual_device", "_is_param"}
 
@@ -66,7 +66,7 @@ class VirtualTensor(torch.Tensor):
     _index: int
     dispatcher: Callable[..., object]  # set by `dispatch`, which stands above this module
 
-    __torch_function__ = _torch.no_torch_function
+    __torch_function__ = torch_private.no_torch_function
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
@@ -77,7 +77,7 @@ class VirtualTensor(torch.Tensor):
     # torch's own setter would move the shape and leave the values behind.
     @property
     def data(self) -> torch.Tensor:
-        return _torch.get_data(self)
+        return torch_private.get_data(self)
 
     @data.setter
     def data(self, other: torch.Tensor) -> None:
@@ -164,14 +164,16 @@ def wrap(
     Memory that it needs is that of `stream`, by default the current one.
     """
     shape, stride, offset, dtype, is_zero = layout or layout_of(values)
-    wrapper = _torch.make_wrapper_subclass(
+    wrapper = torch_private.make_wrapper_subclass(
         VirtualTensor,
         shape,
         stride,
         offset,
         dtype=dtype,
         device=torch.device("vgpu", index),
-        _extra_dispatch_keys=_torch.ZERO_KEY if is_zero else None,  # torch's own code asks for it
+        _extra_dispatch_keys=torch_private.ZERO_KEY
+        if is_zero
+        else None,  # torch's own code asks for it
     )
     if values is not None:
         _mirror_bits(wrapper, values)
@@ -208,9 +210,9 @@ def _parts(sparse: torch.Tensor) -> list[torch.Tensor]:
 def _mirror_bits(wrapper: VirtualTensor, values: torch.Tensor) -> None:
     """Tell torch which tensors are conjugated or negated lazily: its composite code asks."""
     if values.is_neg():
-        _torch.set_neg(wrapper, True)
+        torch_private.set_neg(wrapper, True)
     if values.is_complex() and values.is_conj():
-        _torch.set_conj(wrapper, True)
+        torch_private.set_conj(wrapper, True)
 
 
 def is_parameter(tensor: torch.Tensor) -> bool:
@@ -232,7 +234,7 @@ def backing(tensor: VirtualTensor) -> torch.Tensor:
 
 def adopt(tensor: VirtualTensor, other: VirtualTensor) -> None:
     """Make `tensor` share the values, the shape and the memory of `other`."""
-    _torch.set_data(tensor, other)
+    torch_private.set_data(tensor, other)
     tensor._backing = other._backing
     tensor._allocation = other._allocation
     tensor._index = other._index

@@ -1,0 +1,1 @@
+"""Models and schedules of parallel training: pipelines, scaling, and mixes of them."""

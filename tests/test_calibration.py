@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import d2lpar as par
 from d2lpar import machines
 from d2lpar.machines import calibration, microbenchmarks, system
-from d2lpar.machines.calibration import Calibration, Gpu
+from d2lpar.machines.calibration import CalibratedGpu, Calibration
 from d2lpar.machines.microbenchmarks import Reading, Stopwatch
 
 CPU = torch.device("cpu")
@@ -254,7 +254,7 @@ def test_gpus_that_reach_each_other():
         "2.15",
         9.0,
         (*cpu, *gpu),
-        Gpu("cuda:0", "Toy GPU", 10**9, 100, 4, peer_access=True),
+        CalibratedGpu("cuda:0", "Toy GPU", 10**9, 100, 4, peer_access=True),
     )
     here = found.machine()
     assert [a.name for a in here.accelerators] == ["Toy GPU"] * 4

@@ -21,8 +21,8 @@ from d2lpar.machines import Accelerator, Host, Link, Machine
 from d2lpar.timeline import Span, Timeline
 from d2lpar.vgpu.api.timing import now_s
 from d2lpar.vgpu.sim.busy_intervals import Resource, earliest
-from d2lpar.vgpu.sim.clock import LAUNCH_QUEUE, Clock, Lane
-from d2lpar.vgpu.sim.event_queue import Work
+from d2lpar.vgpu.sim.clock import LAUNCH_QUEUE, Clock, HostThread
+from d2lpar.vgpu.sim.event_queue import QueuedWork
 from d2lpar.vgpu.sim.kernel_cost import MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
 
 # Queuing takes 1 s, a view nothing; a copy to or from the host 2 s and 1 s a byte, between two
@@ -67,12 +67,12 @@ def drawn(clock):
     return {name: "".join(row) for name, row in sorted(rows.items())}
 
 
-def kernel(clock, device, seconds, stream=0, name="kernel", lane=None):
-    return clock.kernel(lane or clock.host, (device, stream), name, seconds, 0, 0)
+def kernel(clock, device, seconds, stream=0, name="kernel", host_thread=None):
+    return clock.kernel(host_thread or clock.host, (device, stream), name, seconds, 0, 0)
 
 
-def copy(clock, source, target, nbytes, name="copy", lane=None):
-    return clock.copy(lane or clock.host, source, target, nbytes, name)
+def copy(clock, source, target, nbytes, name="copy", host_thread=None):
+    return clock.copy(host_thread or clock.host, source, target, nbytes, name)
 
 
 # --- by hand --------------------------------------------------------------------------------------
@@ -423,7 +423,7 @@ def test_the_host_waits_where_the_launch_queue_of_a_stream_is_full(monkeypatch):
 def test_a_host_that_never_waits_holds_little_work():
     def held():
         gc.collect()
-        return sum(type(thing) is Work for thing in gc.get_objects())
+        return sum(type(thing) is QueuedWork for thing in gc.get_objects())
 
     before = held()
     for seconds in (0.25, 5):  # the host is the slower one, or the device
@@ -434,23 +434,23 @@ def test_a_host_that_never_waits_holds_little_work():
         assert held() - before <= LAUNCH_QUEUE + 1
 
 
-# --- several host lanes ---------------------------------------------------------------------------
+# --- several host threads ---------------------------------------------------------------------------
 
 
 def test_lanes_queue_at_the_same_time():
     clock = new_clock()
-    lanes = [Lane(f"thread {i}", now_s=2.0) for i in range(2)]
-    for device, lane in enumerate(lanes):
+    host_threads = [HostThread(f"thread {i}", now_s=2.0) for i in range(2)]
+    for device, host_thread in enumerate(host_threads):
         for name in "ab":
-            kernel(clock, device, 3, name=name, lane=lane)
+            kernel(clock, device, 3, name=name, host_thread=host_thread)
     assert drawn(clock) == {"vgpu:0/0": "...aaabbb", "vgpu:1/0": "...aaabbb"}
 
 
 def test_what_one_lane_queued_earlier_goes_first_though_it_was_submitted_later():
     clock = new_clock()
-    slow, quick = Lane("slow", now_s=5.0), Lane("quick")
-    copy(clock, None, (0, 0), 2, "late", lane=slow)  # queued at 6
-    copy(clock, None, (0, 1), 4, "early", lane=quick)  # at 1
+    slow, quick = HostThread("slow", now_s=5.0), HostThread("quick")
+    copy(clock, None, (0, 0), 2, "late", host_thread=slow)  # queued at 6
+    copy(clock, None, (0, 1), 4, "early", host_thread=quick)  # at 1
     assert drawn(clock) == {"vgpu:0/0": ".......llll", "vgpu:0/1": ".eeeeee"}
 
 
@@ -458,23 +458,23 @@ def test_of_what_becomes_ready_together_that_which_was_queued_first_begins():
     clock = new_clock()
     kernel(clock, 1, 4, name="k")
     both_wait_for = clock.record_event(clock.host, (1, 0))
-    slow, quick = Lane("slow", now_s=2.0), Lane("quick", now_s=1.0)
-    for number, lane in enumerate((slow, quick)):
-        clock.stream_waits(lane, (0, number), both_wait_for)
-        kernel(clock, 0, 2, stream=number, name=lane.name, lane=lane)
+    slow, quick = HostThread("slow", now_s=2.0), HostThread("quick", now_s=1.0)
+    for number, host_thread in enumerate((slow, quick)):
+        clock.stream_waits(host_thread, (0, number), both_wait_for)
+        kernel(clock, 0, 2, stream=number, name=host_thread.name, host_thread=host_thread)
     assert drawn(clock) == {"vgpu:0/0": ".......ss", "vgpu:0/1": ".....qq", "vgpu:1/0": ".kkkk"}
 
 
 def test_work_for_a_time_that_is_settled_takes_the_gaps():
     clock = new_clock()
-    behind = Lane("behind")
+    behind = HostThread("behind")
     kernel(clock, 0, 2, name="a")
     clock.host_work(clock.host, 7, "host work")
     kernel(clock, 0, 2, name="b")
     clock.wait_for_device(clock.host, 0, "wait")
     for number, name in enumerate("xyz", start=1):  # queued at 1, 2, 3: free are 3 to 9
-        kernel(clock, 0, 4, stream=number, name=name, lane=behind)
-    kernel(clock, 0, 2, stream=4, name="v", lane=behind)
+        kernel(clock, 0, 4, stream=number, name=name, host_thread=behind)
+    kernel(clock, 0, 2, stream=4, name="v", host_thread=behind)
     assert drawn(clock) == {
         "host/main": ".hhhhhhh.ww",
         "vgpu:0/0": ".aa......bb",
@@ -618,12 +618,12 @@ def test_a_backward_pass_has_a_lane_a_device(toy):
     torch.vgpu.synchronize(1)
     with par.record() as timeline:
         torch.autograd.backward(losses)
-    lanes = {}
+    host_threads = {}
     for span in timeline.on("host", "dispatch"):
-        lanes.setdefault(span.stream, []).append(span)
-    lanes.pop("main", None)
-    assert len(lanes) == 2
-    together = [[s.start_s for s in lane] for lane in lanes.values()]
+        host_threads.setdefault(span.stream, []).append(span)
+    host_threads.pop("main", None)
+    assert len(host_threads) == 2
+    together = [[s.start_s for s in host_thread] for host_thread in host_threads.values()]
     assert together[0][0] == together[1][0]
 
 

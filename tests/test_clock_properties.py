@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from d2lpar.machines import Accelerator, Host, Link, Machine
 from d2lpar.timeline import Timeline
-from d2lpar.vgpu.sim.clock import Clock, Lane
+from d2lpar.vgpu.sim.clock import Clock, HostThread
 from d2lpar.vgpu.sim.copy_routes import hops
 
 GPU = Accelerator("toy", {"float32": 1.0}, 1.0, 10**9, kernel_latency_s=0.0)
@@ -97,27 +97,27 @@ class Simulated:
                 self.clock.set_priority((device, number), priority)
         self.events, self.answers, self.work = {}, [], []
 
-    def run(self, program, lane=None):
+    def run(self, program, host_thread=None):
         for step in program:
-            self.step(step, lane or self.clock.host)
+            self.step(step, host_thread or self.clock.host)
         return self
 
-    def step(self, step, lane):
+    def step(self, step, host_thread):
         clock, (what, *args) = self.clock, step
         if what == "kernel":
-            self.work.append(clock.kernel(lane, args[0], "kernel", args[1], 0, 0))
+            self.work.append(clock.kernel(host_thread, args[0], "kernel", args[1], 0, 0))
         elif what == "copy":
-            self.work.append(clock.copy(lane, *args[0], args[1], "copy"))
+            self.work.append(clock.copy(host_thread, *args[0], args[1], "copy"))
         elif what == "record":
-            self.events[args[1]] = clock.record_event(lane, args[0])
+            self.events[args[1]] = clock.record_event(host_thread, args[0])
         elif what == "wait" and args[1] in self.events:
-            clock.stream_waits(lane, args[0], self.events[args[1]])
+            clock.stream_waits(host_thread, args[0], self.events[args[1]])
         elif what == "host":
-            clock.host_work(lane, args[0], "work")
+            clock.host_work(host_thread, args[0], "work")
         elif what == "synchronize":
-            clock.wait_for_streams(lane, [args[0]], "wait")
+            clock.wait_for_streams(host_thread, [args[0]], "wait")
         elif what == "read" and args[0] in self.events:
-            self.answers.append(clock.is_done(lane, self.events[args[0]]))
+            self.answers.append(clock.is_done(host_thread, self.events[args[0]]))
 
     def times(self):
         """When each kernel and transfer ran, by the number of the operation."""
@@ -266,9 +266,12 @@ def test_the_order_of_asking_does_not_matter(machine, program, chance):
 def test_the_order_in_which_two_lanes_submit_does_not_matter(machine, first, second, chance):
     def run(turns):
         simulated = Simulated(machine)
-        lanes = [Lane("one"), Lane("two", now_s=0.5)]  # so that they never queue at the same time
+        host_threads = [
+            HostThread("one"),
+            HostThread("two", now_s=0.5),
+        ]  # so that they never queue at the same time
         for turn in turns:
-            simulated.step(next(todo[turn]), lanes[turn])
+            simulated.step(next(todo[turn]), host_threads[turn])
         found = [(s.stream, s.device, s.start_s, s.end_s) for s in ran(simulated)]
         return sorted(found)
 
@@ -315,19 +318,19 @@ def ran(simulated):
     return [s for s in simulated.timeline if s.kind in ("compute", "copy")]
 
 
-lanes = st.integers(0, 2)
-scattered = st.lists(st.tuples(lanes, st.one_of(steps, st.just(("settle",)))), max_size=50)
+host_threads = st.integers(0, 2)
+scattered = st.lists(st.tuples(host_threads, st.one_of(steps, st.just(("settle",)))), max_size=50)
 
 
 def run_scattered(machine, program):
-    """A program of several lanes, whose future is sometimes settled before it is queued."""
+    """A program of several host threads, whose future is sometimes settled before it is queued."""
     simulated = Simulated(machine)
-    several = [simulated.clock.host, Lane("one"), Lane("two")]
-    for lane, step in program:
+    several = [simulated.clock.host, HostThread("one"), HostThread("two")]
+    for host_thread, step in program:
         if step == ("settle",):
             simulated.clock.settle()
         else:
-            simulated.step(step, several[lane])
+            simulated.step(step, several[host_thread])
     return simulated
 
 
@@ -375,17 +378,17 @@ def start_of(span):
 @given(machines, scattered)
 def test_nothing_begins_before_it_was_queued_or_before_what_its_stream_waits_for(machine, program):
     simulated = Simulated(machine)
-    several = [simulated.clock.host, Lane("one"), Lane("two")]
+    several = [simulated.clock.host, HostThread("one"), HostThread("two")]
     waits = {}  # by operation: the events and the work that its streams have waited for
     waiting, operations = {}, 0
-    for lane, step in program:
+    for host_thread, step in program:
         what, *args = step
         if what == "settle":
             simulated.clock.settle()
             continue
         if what == "wait" and args[1] in simulated.events:
             waiting.setdefault(args[0], []).append(simulated.events[args[1]])
-        simulated.step(step, several[lane])
+        simulated.step(step, several[host_thread])
         if what in ("kernel", "copy"):
             operations += 1
             on = [args[0]] if what == "kernel" else [s for s in args[0] if s is not None]

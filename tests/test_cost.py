@@ -222,7 +222,7 @@ def test_tensor_cores_want_channels_last():
 @pytest.mark.parametrize("with_values", [False, True], ids=["shapes", "values"])
 @pytest.mark.parametrize("last", [False, True], ids=["nchw", "nhwc"])
 def test_channels_stay_where_they_are(with_values, last):
-    register.register()
+    register.register_backend()
     form = torch.channels_last if last else torch.contiguous_format
     with par.simulate("1x-v100-nvswitch", with_values=with_values) as (gpu,):
         x = torch.ones(2, 4, 6, 6, device=gpu).contiguous(memory_format=form)

@@ -43,7 +43,7 @@ def facts():
 
 
 def how(number):
-    return diagnosis.plan(BY_NUMBER[number]).how
+    return diagnosis.lesson_plan(BY_NUMBER[number]).how
 
 
 def test_a_laptop():
@@ -83,20 +83,20 @@ def test_without_notebooks_it_says_where_to_look(monkeypatch, tmp_path):
 
 def test_lessons_without_gpus():
     assert (how("01"), how("03"), how("05")) == ("measured", "simulated", "measured and simulated")
-    assert "takes 2 GPUs and this machine has none" in diagnosis.plan(BY_NUMBER["03"]).why
-    assert "over gloo" in diagnosis.plan(BY_NUMBER["05"]).why
+    assert "takes 2 GPUs and this machine has none" in diagnosis.lesson_plan(BY_NUMBER["03"]).why
+    assert "over gloo" in diagnosis.lesson_plan(BY_NUMBER["05"]).why
 
 
 def test_lessons_with_one_gpu(gpus, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     assert how("03") == "simulated"
-    assert "takes 2 GPUs and this machine has 1" in diagnosis.plan(BY_NUMBER["03"]).why
+    assert "takes 2 GPUs and this machine has 1" in diagnosis.lesson_plan(BY_NUMBER["03"]).why
 
 
 def test_lessons_with_gpus(gpus, monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     assert (how("01"), how("03"), how("05")) == ("measured", "measured", "measured")
-    assert "over nccl" in diagnosis.plan(BY_NUMBER["05"]).why
+    assert "over nccl" in diagnosis.lesson_plan(BY_NUMBER["05"]).why
     monkeypatch.setenv("D2LPAR_DEVICES", "virtual")
     assert (how("01"), how("03"), how("05")) == ("measured", "simulated", "measured and simulated")
 
@@ -154,7 +154,7 @@ def test_missing_packages(monkeypatch):
     found = facts()["packages"]
     assert "missing: d2l" in found.text
     assert "pip install d2l`" in found.remedy
-    plan = diagnosis.plan(BY_NUMBER["04"])
+    plan = diagnosis.lesson_plan(BY_NUMBER["04"])
     assert (plan.how, plan.why) == ("cannot run", "for d2l is missing here")
     assert how("03") == "simulated"
 

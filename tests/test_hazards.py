@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import d2lpar as par
 from d2lpar.vgpu.races import call_sites
 from d2lpar.vgpu.races.stream_sanitizer import HazardWarning
-from d2lpar.vgpu.races.vector_clock import Order
+from d2lpar.vgpu.races.vector_clock import VectorClocks
 
 GPU = "vgpu:0"
 
@@ -39,7 +39,7 @@ def side(fresh_gpus):
 
 
 def test_order_passes_from_stream_to_stream_and_over_the_host():
-    order = Order()
+    order = VectorClocks()
     a, b, c = (0, 0), (0, 1), (1, 0)
     work = (a, order.epochs[a], None, order)
     assert order.is_before(work, a)
@@ -650,7 +650,7 @@ def test_the_place_is_the_users_line_not_torchs(fresh_gpus):
             return x
 
     nn.Sequential(Net())(torch.ones(2))
-    place = call_sites.place_of(marks[0])
+    place = call_sites.call_site_of(marks[0])
     assert place.file == __file__
     assert place.source == "marks.append(places.mark())"
     assert str(place) == f"test_hazards.py:{place.line}"
@@ -660,10 +660,10 @@ def test_a_cell_of_a_notebook_is_named_by_its_first_line(monkeypatch):
     shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
     monkeypatch.setattr("IPython.get_ipython", lambda: shell)
     name = shell.compile.cache("\nx = 1\ny = 2\n", 7)
-    assert str(call_sites.Place(name, 3)) == 'cell "x = 1", line 3'
-    assert call_sites.Place(name, 3).source == "y = 2"
+    assert str(call_sites.CallSite(name, 3)) == 'cell "x = 1", line 3'
+    assert call_sites.CallSite(name, 3).source == "y = 2"
     name = shell.compile.cache(f"x = {'1 + ' * 20}1\n", 8)
-    assert str(call_sites.Place(name, 1)) == 'cell "x = 1 + 1 + 1 + 1 + 1 + 1 +…", line 1'
+    assert str(call_sites.CallSite(name, 1)) == 'cell "x = 1 + 1 + 1 + 1 + 1 + 1 +…", line 1'
 
 
 # --- other machines -------------------------------------------------------------------------------

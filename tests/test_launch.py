@@ -10,7 +10,7 @@ import torch.distributed as dist
 from slurm_programs import install
 
 from d2lpar import launch
-from d2lpar.processes.dist_env import Place, place
+from d2lpar.processes.dist_env import RankInfo, place
 
 TORCHRUN = {
     "RANK": "5",
@@ -57,7 +57,7 @@ def no_job(monkeypatch):
 
 
 def test_torchrun_says_it_all():
-    assert place(TORCHRUN) == Place(5, 8, 1, 4, "gpu07", 29400, "torchrun")
+    assert place(TORCHRUN) == RankInfo(5, 8, 1, 4, "gpu07", 29400, "torchrun")
 
 
 def test_by_hand_all_ranks_are_on_one_machine():
@@ -65,11 +65,11 @@ def test_by_hand_all_ranks_are_on_one_machine():
 
 
 def test_no_variables_mean_one_process():
-    assert place({"MASTER_PORT": "29400"}) == Place(0, 1, 0, 1, "", 0, "nobody")
+    assert place({"MASTER_PORT": "29400"}) == RankInfo(0, 1, 0, 1, "", 0, "nobody")
 
 
 def test_slurm_says_it_all(scontrol):
-    assert place(SLURM) == Place(7, 8, 1, 2, "gpu02", 15_000 + 4567, "Slurm")
+    assert place(SLURM) == RankInfo(7, 8, 1, 2, "gpu02", 15_000 + 4567, "Slurm")
 
 
 def test_torchrun_under_slurm_goes_before_slurm():
@@ -116,7 +116,7 @@ def test_the_port_of_a_job_is_one_that_users_may_have(job):
 
 def test_one_slurm_task_needs_no_scontrol_and_no_srun():
     batch = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_LOCALID": "0"}
-    assert place(batch) == Place(started_by="Slurm")
+    assert place(batch) == RankInfo(started_by="Slurm")
 
 
 # --- What people get wrong -----------------------------------------------------------------------
@@ -190,7 +190,7 @@ def test_one_process_is_a_group_too_and_leaves_nothing(no_job):
     with launch.process_group() as me:
         value = torch.tensor([3.0])
         dist.all_reduce(value)
-        assert (me, value.item(), dist.get_backend()) == (Place(), 3.0, "gloo")
+        assert (me, value.item(), dist.get_backend()) == (RankInfo(), 3.0, "gloo")
     assert not dist.is_initialized()
     assert torch.get_num_threads() == threads
 
@@ -220,7 +220,7 @@ def test_ranks_share_the_cores(no_job, monkeypatch, variables, cores, threads):
 def test_slurm_says_how_many_threads(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
-    assert launch._threads(Place(world_size=4, local_world_size=4, started_by="Slurm"), 16) == 3
+    assert launch._threads(RankInfo(world_size=4, local_world_size=4, started_by="Slurm"), 16) == 3
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_a_gpu_for_each_rank_or_for_none(monkeypatch, gpus, rank, ranks, bound, 
         monkeypatch.setenv("SLURM_GPUS_PER_TASK", "1")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    me = Place(local_rank=rank, local_world_size=ranks, world_size=ranks, rank=rank)
+    me = RankInfo(local_rank=rank, local_world_size=ranks, world_size=ranks, rank=rank)
     assert me.device == torch.device(device)
     monkeypatch.setenv("D2LPAR_DEVICES", "virtual")
     assert me.device == torch.device("cpu")
@@ -282,5 +282,5 @@ def test_restarts_from_a_shared_store_are_warned_of(
 ):
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", shared)
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", restarts)
-    launch._warn_of_shared_store(Place(rank=rank, world_size=2))
+    launch._warn_of_shared_store(RankInfo(rank=rank, world_size=2))
     assert caplog.text.count("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1") == told

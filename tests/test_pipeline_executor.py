@@ -30,7 +30,7 @@ from d2lpar.parallelism.pipeline.schedules import (
     zero_bubble_h1,
 )
 from d2lpar.parallelism.pipeline.simulation import simulate
-from d2lpar.parallelism.pipeline.split_backward import TwoParts
+from d2lpar.parallelism.pipeline.split_backward import SplitBackward
 
 BATCH = 11
 close = partial(assert_close, rtol=1e-10, atol=1e-12)
@@ -409,7 +409,7 @@ def backward_of(name, split):
     with Counting() as counting:
         if split:
             roots = [torch.autograd.graph.get_gradient_edge(y) for y in outputs]
-            parts = TwoParts(roots, grads, [x])
+            parts = SplitBackward(roots, grads, [x])
             (x.grad,) = parts.inputs_part()
             assert all(p.grad is None for p in module.parameters())
             parts.weights_part()
@@ -437,7 +437,7 @@ def test_the_graph_is_freed_with_the_second_part():
     edge = torch.autograd.graph.get_gradient_edge(y)
     gradient = torch.ones_like(y)
     del y
-    parts = TwoParts([edge], [gradient], [x])
+    parts = SplitBackward([edge], [gradient], [x])
     del edge
     parts.inputs_part()
     parts.weights_part()

@@ -193,7 +193,7 @@ def built(model: Transformer, layout: Layout, device: torch.device, *parts) -> t
 
 def one_gpu():
     machine = machines.machine(A100)
-    return simulation.simulate(layers.Gpu.of(machine.accelerators[0], machine.host).machine)
+    return simulation.simulate(layers.GpuAndHost.of(machine.accelerators[0], machine.host).machine)
 
 
 @pytest.mark.parametrize("case", CASES)

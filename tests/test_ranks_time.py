@@ -13,7 +13,7 @@ import d2lpar as par
 from d2lpar import machines
 from d2lpar.machines import Link, collective_cost
 from d2lpar.vgpu.ranks import cost
-from d2lpar.vgpu.torch_backend.runtime import runtime
+from d2lpar.vgpu.torch_backend.runtime import current_runtime
 
 # Queuing takes 1 s; 4 bytes summed by two ranks, or sent from one to the other, 2 s and some µs.
 TOY = replace(MACHINE, peer=Link("peer", 0.0, 2.0))
@@ -21,9 +21,9 @@ TOY = replace(MACHINE, peer=Link("peer", 0.0, 2.0))
 
 def work(seconds, name="compute"):
     """Queue a kernel of so many seconds on this rank's current stream."""
-    rt, device = runtime(), torch.vgpu.current_device()
+    rt, device = current_runtime(), torch.vgpu.current_device()
     stream = (device, rt.current_stream(device))
-    rt.lanes.submit(device, rt.clock.kernel, stream, name, seconds, 0, 0)
+    rt.host_threads.submit(device, rt.clock.kernel, stream, name, seconds, 0, 0)
 
 
 def floats(n=1):
@@ -58,7 +58,7 @@ def test_announced_work_begins_when_the_last_host_has_joined_it():
     kernel(clock, 0, 1, name="c")
     clock.settle()
     assert both.end_s is None
-    kernel(clock, 1, 6, name="b", lane=others[1])  # 1 to 7
+    kernel(clock, 1, 6, name="b", host_thread=others[1])  # 1 to 7
     clock.join(others[1], (1, 0), both, "sum")
     assert clock.end_s(both) == 10
     assert drawn(clock) == {"vgpu:0/0": ".aaaa..sssc", "vgpu:1/0": ".bbbbbbsss"}
@@ -120,9 +120,9 @@ def test_collectives_of_a_group_run_in_their_order_and_the_host_does_not_wait():
         works = [dist.all_reduce(floats(n), async_op=True) for n in (2, 1)]
         for handle in works:
             handle.wait()
-        hosts.append(runtime().now_s())
+        hosts.append(current_runtime().now_s())
         dist.barrier()
-        hosts.append(runtime().now_s())
+        hosts.append(current_runtime().now_s())
 
     found = [s for s in rounded(record(several), "collective") if s[0] == "vgpu:0"]
     assert [s[2:] for s in found] == [("all_reduce", 1, 5), ("all_reduce", 5, 7), ("barrier", 7, 9)]
@@ -170,7 +170,7 @@ def test_a_host_that_waits_for_its_device_waits_for_open_collectives():
         work(3 + 4 * r)
         dist.all_reduce(floats(), async_op=True)
         torch.vgpu.synchronize()
-        times.append(runtime().now_s())
+        times.append(current_runtime().now_s())
 
     record(wait)
     assert times == pytest.approx([10, 10], abs=1e-3)  # the later kernel ends at 8
@@ -203,11 +203,11 @@ def test_hosts_have_times_of_their_own():
     def host():
         r = dist.get_rank()
         par.host_work(1 + 2.0 * r, "load")
-        ends.append(runtime().now_s())
+        ends.append(current_runtime().now_s())
 
     with par.simulate(TOY, 2) as gpus, par.record() as timeline:
         par.run_ranks(host, gpus)
-        assert runtime().now_s() == 3
+        assert current_runtime().now_s() == 3
     assert ends == [1, 3]
     assert {(s.stream, s.start_s, s.end_s) for s in timeline} == {
         ("rank 0", 0, 1),

@@ -8,10 +8,10 @@ import pytest
 from torch import nn
 
 from d2lpar import machines
-from d2lpar.parallelism.scaling import NO_OVERHEAD, Gradient, Overhead, Step, buckets, step_s
+from d2lpar.parallelism.scaling import NO_OVERHEAD, DeviceStep, Gradient, Overhead, buckets, step_s
 
 # Backward ends after 10 s, the update takes 1 s; gradients come at 4, 6, 8 and 10 s.
-STEP = Step(10.0, 11.0, tuple(Gradient(100, at) for at in (4.0, 6.0, 8.0, 10.0)))
+STEP = DeviceStep(10.0, 11.0, tuple(Gradient(100, at) for at in (4.0, 6.0, 8.0, 10.0)))
 
 
 def test_gradients_are_gathered_in_the_order_in_which_they_come():

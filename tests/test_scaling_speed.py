@@ -10,13 +10,21 @@ from torch import nn
 
 import d2lpar as par
 from d2lpar import machines, scaling
-from d2lpar.parallelism.scaling import Gradient, Network, Overhead, Profile, Step, strong, weak
+from d2lpar.parallelism.scaling import (
+    DeviceStep,
+    Gradient,
+    Network,
+    Overhead,
+    Profile,
+    strong,
+    weak,
+)
 
 
-def step_of(batch: float) -> Step:
+def step_of(batch: float) -> DeviceStep:
     """Two gradients; backward takes 1 s and 1 s a sample, the update 0.5 s."""
     backward_s = 1 + batch
-    return Step(
+    return DeviceStep(
         backward_s, backward_s + 0.5, (Gradient(60, backward_s / 2), Gradient(40, backward_s))
     )
 
@@ -59,13 +67,13 @@ def test_what_a_profile_cannot_know_is_said():
         Profile.of({})
     with pytest.raises(ValueError, match=r"not \[0, 1\]"):
         Profile.of({0: step_of(1), 1: step_of(1)})
-    other = Step(1.0, 1.0, (Gradient(40, 1.0), Gradient(60, 1.0)))
+    other = DeviceStep(1.0, 1.0, (Gradient(40, 1.0), Gradient(60, 1.0)))
     with pytest.raises(ValueError, match=r"batches \[1, 2\] have gradients of different bytes"):
         Profile.of({1: step_of(1), 2: other})
 
 
 def test_buckets_are_those_of_the_largest_batch():
-    late_first = Step(2.0, 2.0, (Gradient(60, 2.0), Gradient(40, 1.0)))
+    late_first = DeviceStep(2.0, 2.0, (Gradient(60, 2.0), Gradient(40, 1.0)))
     profile = Profile.of({1: late_first, 2: step_of(2)}).bucketed(50)
     assert profile.steps[0].gradients == (Gradient(60, 2.0), Gradient(40, 1.0))
     # As one bucket it is ready when both are.
@@ -153,7 +161,7 @@ def test_devices_of_a_curve():
 
 TIMES = st.floats(1e-6, 1e3)
 STEPS = st.builds(
-    lambda sizes, shares, end, update: Step(
+    lambda sizes, shares, end, update: DeviceStep(
         end, end + update, tuple(Gradient(n, end * s) for n, s in zip(sizes, shares, strict=False))
     ),
     st.lists(st.integers(1, 10**8), min_size=1, max_size=8),
@@ -187,7 +195,7 @@ def test_without_latency_overlapped_is_between_the_rule_and_serial(step, bucket_
 
 @settings(deadline=None)
 @given(step=STEPS, devices=st.integers(1, 100_000), accumulate=st.integers(1, 9))
-@example(Step(43.13537359675451, 555.7845384013355, (Gradient(1, 43.13537359675451),)), 1, 6)
+@example(DeviceStep(43.13537359675451, 555.7845384013355, (Gradient(1, 43.13537359675451),)), 1, 6)
 def test_without_an_exchange_weak_scaling_is_perfect(step, devices, accumulate):
     (found,) = weak(Profile.of({1: step}), free, batch=1, devices=[devices], accumulate=accumulate)
     assert found.efficiency == 1.0

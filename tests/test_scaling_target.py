@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from d2lpar.parallelism.scaling import (
     Convergence,
+    DeviceStep,
     Gradient,
     Overhead,
     Profile,
-    Step,
     fastest,
     fit_convergence,
     runs,
@@ -75,8 +75,8 @@ def test_points_that_show_nothing_are_refused(points, says):
 # --- batch and devices ----------------------------------------------------------------------------
 
 
-def step_of(batch: int) -> Step:
-    return Step(1.0 + batch, 1.0 + batch, (Gradient(10, 1.0 + batch),))
+def step_of(batch: int) -> DeviceStep:
+    return DeviceStep(1.0 + batch, 1.0 + batch, (Gradient(10, 1.0 + batch),))
 
 
 PROFILE = Profile.of({batch: step_of(batch) for batch in (1, 1024)})

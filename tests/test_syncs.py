@@ -9,8 +9,8 @@ from torch import nn
 
 import d2lpar as par
 from d2lpar import machines
-from d2lpar.vgpu.races.call_sites import Place
-from d2lpar.vgpu.races.sync_debug import Total, Wait, Waits
+from d2lpar.vgpu.races.call_sites import CallSite
+from d2lpar.vgpu.races.sync_debug import SyncTotal, Wait, Waits
 
 GPU = "vgpu:0"
 
@@ -142,7 +142,7 @@ def test_waits_are_added_up_by_place(fresh_gpus):
 
 
 def test_the_table():
-    places = [Place("train.py", 3), Place("train.py", 12)]
+    places = [CallSite("train.py", 3), CallSite("train.py", 12)]
     waits = Waits(
         [
             Wait("item", places[0], 0.001, "vgpu:0"),
@@ -151,8 +151,8 @@ def test_the_table():
         ]
     )
     assert waits.by_place() == [
-        Total(places[1], "item", 1, 0.5),
-        Total(places[0], "item", 2, 0.003),
+        SyncTotal(places[1], "item", 1, 0.5),
+        SyncTotal(places[0], "item", 2, 0.003),
     ]
     assert str(waits).splitlines() == [
         "waited      times  call  place        code",

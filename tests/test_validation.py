@@ -10,7 +10,7 @@ import torch
 from d2lpar.machines.hardware import Accelerator, Host, Link, Machine
 from d2lpar.parallelism.pipeline.costs import StageCost
 from d2lpar.validation import boxes, main, predict, read_rows, report, validate
-from d2lpar.validation.parameters import Parameters, Run
+from d2lpar.validation.parameters import Parameters, SimulatedRun
 from d2lpar.validation.report import Prediction, Report
 from d2lpar.validation.workloads import amoebanet, bert, pipelines, transformers
 
@@ -84,7 +84,7 @@ def test_a_report_counts_tests_and_names_misses():
 
 
 def test_units():
-    run = Run(2.0, samples=6, flops=4e12, bytes=8e9, gpus=3, ratio=0.5)
+    run = SimulatedRun(2.0, samples=6, flops=4e12, bytes=8e9, gpus=3, ratio=0.5)
     assert run.in_unit("s") == 2.0
     assert run.in_unit("images/s") == 3.0
     assert run.in_unit("images/s/gpu") == 1.0

@@ -33,7 +33,7 @@ from torch.utils.checkpoint import checkpoint
 
 import d2lpar as par
 from d2lpar.vgpu.torch_backend import torch_private
-from d2lpar.vgpu.torch_backend.runtime import runtime
+from d2lpar.vgpu.torch_backend.runtime import current_runtime
 
 HOST = -1  # the device of a tensor that both worlds have in the host's memory
 LARGEST = 5000  # elements of what a program works with
@@ -390,7 +390,7 @@ class Worlds(RuleBasedStateMachine):
     def full(self, fill):
         """Devices without room for anything more, if `fill`."""
         stack = ExitStack()
-        for memory in runtime().memories if fill else ():
+        for memory in current_runtime().memories if fill else ():
             stack.callback(setattr, memory, "limit_bytes", memory.limit_bytes)
             memory.limit_bytes = memory.allocated_bytes
         return stack

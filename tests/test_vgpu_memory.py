@@ -375,14 +375,14 @@ def test_memory_does_not_grow_with_tensors_that_cross_streams(fresh_gpus):
 
 
 def test_a_machine_that_returns_has_its_limit_and_its_hazards_again(gpus):
-    small, large = machines.machine("1x-titan-x"), runtime.runtime()
+    small, large = machines.machine("1x-titan-x"), runtime.current_runtime()
     side = torch.vgpu.Stream("vgpu:0")
     torch.vgpu.set_per_process_memory_fraction(0.5)
     try:
         with runtime.returning():
             runtime.start(small, torch.device("cpu"))
             assert torch.vgpu.mem_get_info()[1] == 12 * 10**9
-        assert runtime.runtime() is large
+        assert runtime.current_runtime() is large
         assert torch.vgpu.mem_get_info()[1] == 16 * 10**9
         assert large.memories[0].limit_bytes == 8 * 10**9
     finally:

@@ -59,7 +59,7 @@ PACKAGES = ("jupyterlab", "ipywidgets", "matplotlib", "nbval", "torchvision", "d
 
 
 @dataclass(frozen=True)
-class Plan:
+class LessonPlan:
     """How a lesson will run here: "measured", "simulated", both, or not; and why."""
 
     lesson: Lesson
@@ -72,7 +72,7 @@ class Diagnosis:
     """All that `doctor` found; prints as a report."""
 
     facts: tuple[Fact, ...]
-    plans: tuple[Plan, ...]
+    plans: tuple[LessonPlan, ...]
 
     @property
     def remedies(self) -> list[str]:
@@ -114,7 +114,7 @@ def doctor() -> Diagnosis:
     )
     folder = notebooks_folder()
     present = [lesson for lesson in LESSONS if any(folder.glob(f"{lesson.number}_*.ipynb"))]
-    return Diagnosis(facts, tuple(plan(lesson) for lesson in present))
+    return Diagnosis(facts, tuple(lesson_plan(lesson) for lesson in present))
 
 
 def notebooks_folder() -> Path:
@@ -123,19 +123,19 @@ def notebooks_folder() -> Path:
     return beside if beside.is_dir() else Path.cwd()
 
 
-def plan(lesson: Lesson) -> Plan:
+def lesson_plan(lesson: Lesson) -> LessonPlan:
     """How a lesson will run on this machine."""
     missing = [name for name in lesson.packages if _version(name) is None]
     if missing:
-        return Plan(lesson, "cannot run", f"for {' and '.join(missing)} is missing here")
+        return LessonPlan(lesson, "cannot run", f"for {' and '.join(missing)} is missing here")
     if not lesson.gpus:
-        return Plan(lesson, "measured", "for it is about this machine")
+        return LessonPlan(lesson, "measured", "for it is about this machine")
     how, why = _clock(lesson.gpus)
     if lesson.ranks and torch.distributed.is_available():
         ranks = f"its processes run here over {_backend(lesson.gpus)}"
         how = how if how == "measured" else "measured and simulated"
-        return Plan(lesson, how, f"for {ranks}; as to GPUs, {why}")
-    return Plan(lesson, how, f"for {why}")
+        return LessonPlan(lesson, how, f"for {ranks}; as to GPUs, {why}")
+    return LessonPlan(lesson, how, f"for {why}")
 
 
 def _clock(gpus: int) -> tuple[str, str]:

@@ -30,7 +30,7 @@ SHARES = {"matmul": 0.4, "memory": 0.3, "dispatch": 0.05, "copy": 0.1, "threads"
 
 
 @dataclass(frozen=True)
-class Gpu:
+class CalibratedGpu:
     """A real GPU that was calibrated: its properties, and how many there are like it."""
 
     device: str
@@ -57,7 +57,7 @@ class Calibration:
     torch_version: str
     seconds: float
     readings: tuple[Reading, ...]
-    gpu: Gpu | None = None
+    gpu: CalibratedGpu | None = None
 
     def __post_init__(self) -> None:
         for probe, case in (("matmul", "float32"), ("memory", "copy"), ("dispatch", "view")):
@@ -295,11 +295,11 @@ def _device(device: torch.device | str | None) -> torch.device:
     return torch.device(chosen.type, chosen.index or 0)
 
 
-def _describe(device: torch.device) -> Gpu:
+def _describe(device: torch.device) -> CalibratedGpu:
     module = torch.get_device_module(device)
     properties = module.get_device_properties(device)
     count = module.device_count()
-    return Gpu(
+    return CalibratedGpu(
         str(device),
         properties.name,
         properties.total_memory,

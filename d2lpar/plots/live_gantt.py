@@ -25,7 +25,7 @@ from .gantt_chart import (
     place_rows,
     rows_of,
 )
-from .picture import Picture, Place, drawing, encoded, in_notebook
+from .picture import Picture, PictureSlot, drawing, encoded, in_notebook
 from .style import FONT_PT, INK, PALE, dress
 
 SIZE_PX = (760, 400)
@@ -144,7 +144,7 @@ class _Screen:
         self._collections: dict[str, PolyCollection] = {}
         self._many: dict[str, bool] = {}
         self._rows: list[tuple] = []
-        self._place: Place | None = None
+        self._place: PictureSlot | None = None
 
     def add(self, span) -> None:
         self._bars.add(span)
@@ -167,7 +167,7 @@ class _Screen:
 
     def _show(self, picture: Picture, png: bytes) -> None:
         if self._place is None:
-            self._place = Place()
+            self._place = PictureSlot()
             self._place.open(picture, png)
         else:
             self._place.update(picture, png)

@@ -99,7 +99,7 @@ class Picture(Figure):
 
     # Not `_repr_mimebundle_`: once pyplot is imported its formatter for figures wins over that.
     def _ipython_display_(self):
-        Place().open(self, self.png())
+        PictureSlot().open(self, self.png())
 
 
 def axes(*, summary: str, alt: str = "", note: str = "", size_px=SIZE_PX) -> Axes:
@@ -107,7 +107,7 @@ def axes(*, summary: str, alt: str = "", note: str = "", size_px=SIZE_PX) -> Axe
     return dress(Picture(summary=summary, alt=alt, note=note, size_px=size_px).add_subplot())
 
 
-class Place:
+class PictureSlot:
     """An output of a cell whose picture can be replaced in place."""
 
     def __init__(self):

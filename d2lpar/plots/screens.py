@@ -10,7 +10,7 @@ from PIL import Image
 from ..timeline.printing import printable, say
 from . import texts
 from .chart import Chart
-from .picture import Picture, Place, drawing, encoded
+from .picture import Picture, PictureSlot, drawing, encoded
 from .style import CURVE_STYLES, FONT_PT, INK, PALE, dress, legend_above
 
 ROOM_FOR_MARKERS = Bbox.from_extents(-0.01, -0.025, 1.01, 1.025)  # in sizes of the axes
@@ -35,7 +35,7 @@ class LiveFigure:
         self.axes.set(xlim=chart.xlim or (0, 1), ylim=chart.ylim or (0, 1))
         self._view = {}
         self._background = None
-        self._place = Place()
+        self._place = PictureSlot()
         self._place.open(self.picture, self._drawn())
 
     def _line(self, name: str, i: int):

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 
 from . import texts
-from .picture import SIZE_PX, Picture, Place, drawing
+from .picture import SIZE_PX, Picture, PictureSlot, drawing
 from .style import FONT_PT, VERMILION, dress
 
 CONTROL_WIDTH = "480px"
@@ -23,7 +23,7 @@ class SliderFigure:
         self.controls = {name: _control(draw, name, spec) for name, spec in controls.items()}
         _align(self.controls.values())
         self._draw, self._note, self._summary, self._size_px = draw, note, summary, size_px
-        self._place = Place()
+        self._place = PictureSlot()
         self._box = None
         self.picture = self._drawn(self.values)
         self.png = self.picture.png()

@@ -45,7 +45,7 @@ REMEDY = {
 
 
 @dataclass(frozen=True)
-class Place:
+class RankInfo:
     """The place of one process in a job.
 
     Attributes:
@@ -85,7 +85,7 @@ class Place:
         return torch.device("cpu")
 
 
-def place(environ: Mapping[str, str] | None = None) -> Place:
+def place(environ: Mapping[str, str] | None = None) -> RankInfo:
     """The place that torchrun's variables give this process, or else Slurm's, or else no one's.
 
     torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT;
@@ -106,14 +106,16 @@ def place(environ: Mapping[str, str] | None = None) -> Place:
         return _from_torchrun(env)
     if "SLURM_PROCID" in env:
         return _from_slurm(env)
-    return Place()
+    return RankInfo()
 
 
 @contextlib.contextmanager
-def process_group(backend: str | None = None, *, timeout_s: float | None = None) -> Iterator[Place]:
+def process_group(
+    backend: str | None = None, *, timeout_s: float | None = None
+) -> Iterator[RankInfo]:
     """A block in which torch.distributed works, between all ranks that were started together.
 
-    Gives this process's `Place`, whose `device` is made the current one. Without OMP_NUM_THREADS
+    Gives this process's `RankInfo`, whose `device` is made the current one. Without OMP_NUM_THREADS
     the ranks of a machine share its cores (under Slurm each has SLURM_CPUS_PER_TASK). At the end,
     also after an error, the group is destroyed and the number of threads is what it was.
 
@@ -150,7 +152,7 @@ def process_group(backend: str | None = None, *, timeout_s: float | None = None)
 # --- What the variables say ----------------------------------------------------------------------
 
 
-def _from_torchrun(env: Mapping[str, str]) -> Place:
+def _from_torchrun(env: Mapping[str, str]) -> RankInfo:
     world_size = _count(env, "WORLD_SIZE", TORCHRUN, least=1)
     # LOCAL_RANK of a virtual rank is the number of its device, which may be any.
     limit = None if VIRTUAL in env else ("WORLD_SIZE", world_size)
@@ -158,7 +160,7 @@ def _from_torchrun(env: Mapping[str, str]) -> Place:
     local_world_size = world_size
     if "LOCAL_WORLD_SIZE" in env:
         local_world_size = _count(env, "LOCAL_WORLD_SIZE", TORCHRUN, least=1)
-    return Place(
+    return RankInfo(
         rank=rank,
         world_size=world_size,
         local_rank=_count(env, "LOCAL_RANK", TORCHRUN, below=limit),
@@ -169,7 +171,7 @@ def _from_torchrun(env: Mapping[str, str]) -> Place:
     )
 
 
-def _from_slurm(env: Mapping[str, str]) -> Place:
+def _from_slurm(env: Mapping[str, str]) -> RankInfo:
     world_size = _count(env, "SLURM_NTASKS", SLURM, least=1)
     rank = _count(env, "SLURM_PROCID", SLURM, below=("SLURM_NTASKS", world_size))
     if rank == 0 and world_size > 1 and "SLURM_STEP_ID" not in env:
@@ -179,8 +181,8 @@ def _from_slurm(env: Mapping[str, str]) -> Place:
             "tasks (SLURM_STEP_ID is not set). Start them all: `srun python …`."
         )
     if world_size == 1:
-        return Place(started_by=SLURM)
-    return Place(
+        return RankInfo(started_by=SLURM)
+    return RankInfo(
         rank=rank,
         world_size=world_size,
         local_rank=_count(env, "SLURM_LOCALID", SLURM, below=("SLURM_NTASKS", world_size)),
@@ -283,7 +285,7 @@ def _count(
 # --- Meeting the others --------------------------------------------------------------------------
 
 
-def _threads(me: Place, all_cores: int) -> int:
+def _threads(me: RankInfo, all_cores: int) -> int:
     """Threads for this rank, so that the ranks of a machine do not fight for its cores."""
     if "OMP_NUM_THREADS" in os.environ:
         return all_cores  # torch has obeyed it
@@ -292,7 +294,7 @@ def _threads(me: Place, all_cores: int) -> int:
     return max(1, all_cores // me.local_world_size)
 
 
-def _meet(me: Place, backend: str, timeout_s: float | None) -> None:
+def _meet(me: RankInfo, backend: str, timeout_s: float | None) -> None:
     timeout = None if timeout_s is None else timedelta(seconds=timeout_s)
     if not me.master_address:
         store = dist.HashStore()  # nobody to meet: no port is needed
@@ -312,7 +314,7 @@ def _meet(me: Place, backend: str, timeout_s: float | None) -> None:
         raise ValueError(_port_taken(me)) from error
 
 
-def _warn_of_shared_store(me: Place) -> None:
+def _warn_of_shared_store(me: RankInfo) -> None:
     """A restarted rank may find the address of a dead one there, and wait for it in vain.
 
     Source: pytorch issue 135712. Here it failed in every fifth restart, and in none of 14 without.
@@ -324,12 +326,12 @@ def _warn_of_shared_store(me: Place) -> None:
         )
 
 
-def _url(me: Place) -> str:
+def _url(me: RankInfo) -> str:
     address = f"[{me.master_address}]" if ":" in me.master_address else me.master_address
     return f"tcp://{address}:{me.master_port}"
 
 
-def _check_master(me: Place) -> None:
+def _check_master(me: RankInfo) -> None:
     """At once, where torch would try for minutes."""
     try:
         socket.getaddrinfo(me.master_address, me.master_port, type=socket.SOCK_STREAM)
@@ -341,7 +343,7 @@ def _check_master(me: Place) -> None:
         ) from error
 
 
-def _port_taken(me: Place) -> str:
+def _port_taken(me: RankInfo) -> str:
     return (
         f"MASTER_PORT is {me.master_port}, and {_holder(me.master_port)} has that port on "
         f"{socket.gethostname()}: end it if it is a forgotten run of yours (`ss -ltnp` lists "

@@ -66,7 +66,7 @@ class Parameters:
 
 
 @dataclass(frozen=True)
-class Run:
+class SimulatedRun:
     """What a simulated run comes to: seconds, and what was done in them on `gpus` GPUs in all.
 
     `ratio` is given instead where two runs were compared.

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 
 from ..machines.hardware import Machine
 from . import boxes
-from .parameters import Parameters, Run
+from .parameters import Parameters, SimulatedRun
 from .report import Prediction, Report
 from .rows import Row, RowError, read_rows
 from .workloads import collectives, copies, kernels, pipelines, scaling, training, transformers
 
-Workload = Callable[[Parameters, Machine], Run]
+Workload = Callable[[Parameters, Machine], SimulatedRun]
 WORKLOADS: dict[str, Workload] = {
     "matmul": kernels.matmul,
     "stream": kernels.stream,

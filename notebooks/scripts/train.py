@@ -93,7 +93,7 @@ def check_same_images(source: str, me) -> None:
         raise ValueError(f"The ranks have different images: {sources}. Set D2LPAR_DATA alike.")
 
 
-def train(args: argparse.Namespace, me: par.launch.Place) -> None:
+def train(args: argparse.Namespace, me: par.launch.RankInfo) -> None:
     def say(text: str) -> None:
         if me.rank == 0:
             print(text, flush=True)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from .operations import BACKWARD, FORWARD, INPUTS, WEIGHTS, Operation
-from .split_backward import TwoParts
+from .split_backward import SplitBackward
 from .transfers import Channel, Transfer
 
 Tensors = tuple[torch.Tensor, ...]
@@ -24,7 +24,7 @@ class Passed:
 
     leaves: Tensors  # that stand for the inputs
     edges: list[GradientEdge | None]  # of the outputs; None for one that needs no gradient
-    parts: TwoParts | None = None
+    parts: SplitBackward | None = None
 
 
 class BatchRun:
@@ -93,7 +93,7 @@ class BatchRun:
         wanted = [x for x in passed.leaves if x.requires_grad]
         found = iter(())
         if wanted:  # else the other part is the whole
-            passed.parts = TwoParts(*self._roots(stage, m, passed), wanted)
+            passed.parts = SplitBackward(*self._roots(stage, m, passed), wanted)
             found = iter(passed.parts.inputs_part())
             passed.edges = []  # they hold what only the first part needed
         gradients = [next(found) if x.requires_grad else None for x in passed.leaves]

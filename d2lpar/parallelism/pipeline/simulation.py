@@ -11,12 +11,12 @@ from ...timeline import MemorySample, Span, Timeline
 from .conformance import require
 from .costs import StageCost
 from .operations import BACKWARD, FORWARD, INPUTS, KINDS, WEIGHTS, Operation, Orders, feeds, waits
-from .simulator import Clockwork
+from .simulator import Simulator
 from .ways import ways
 
 AGAIN = "R"  # a forward pass that is computed again, in names of spans
 
-Pass = tuple[str, int, int, float, float]
+PassSpan = tuple[str, int, int, float, float]
 """Kind (`AGAIN` among them), stage, micro-batch, start and end in seconds."""
 
 
@@ -56,7 +56,7 @@ class Simulation:
     """A simulated step in figures; for many of them, as it makes no spans: see `simulate`."""
 
     clock: str
-    _run: Clockwork
+    _run: Simulator
 
     @classmethod
     def of(
@@ -76,7 +76,7 @@ class Simulation:
             chosen = recompute if callable(recompute) else lambda _: True
             backwards = [op for o in orders for op in o if op.kind in (BACKWARD, INPUTS)]
             again = {(op.stage, op.micro_batch) for op in backwards if chosen(op)}
-        run = Clockwork(orders, costs, owners, ways(link, owners), handover_s, again)
+        run = Simulator(orders, costs, owners, ways(link, owners), handover_s, again)
         if not (_is_placed(orders, owners) and run.run()):
             micro_batches = 1 + max(op.micro_batch for order in orders for op in order)
             require(orders, stages=len(costs), micro_batches=micro_batches, owners=owners)
@@ -110,7 +110,7 @@ class Simulation:
     def _ranks(self) -> range:
         return range(len(self._run.orders))
 
-    def _passes(self, rank: int) -> Iterator[Pass]:
+    def _passes(self, rank: int) -> Iterator[PassSpan]:
         """What a rank computes, in order."""
         run, free_s = self._run, 0.0
         times = zip(run.orders[rank], run.starts_s[rank], run.ends_s[rank], strict=True)

@@ -16,7 +16,7 @@ Hops = list[tuple[tuple[Port, ...], float]]
 
 
 @dataclass
-class Clockwork:
+class Simulator:
     """Ranks that do their operations one after the other, each as soon as what it needs is there.
 
     A result leaves when its operation ends, `handover_s` later if another rank waits for it, and

@@ -28,7 +28,7 @@ class Crossing:
 
 
 @dataclass
-class TwoParts:
+class SplitBackward:
     """The backward pass from `roots`, whose gradients are given, to `inputs` and to weights.
 
     No product is computed twice where each weight is used once. Where one is used several times in
@@ -89,12 +89,12 @@ class TwoParts:
                 )
 
 
-Graph = dict[Node, list[Node]]
+AutogradGraph = dict[Node, list[Node]]
 
 
-def _graph(roots: Sequence[GradientEdge]) -> Graph:
+def _graph(roots: Sequence[GradientEdge]) -> AutogradGraph:
     """What follows each operation on the way back, the roots' first."""
-    graph: Graph = {}
+    graph: AutogradGraph = {}
     waiting = [root.node for root in roots]
     while waiting:
         node = waiting.pop()
@@ -104,9 +104,9 @@ def _graph(roots: Sequence[GradientEdge]) -> Graph:
     return graph
 
 
-def _leading_to(ends: set[Node], graph: Graph) -> set[Node]:
+def _leading_to(ends: set[Node], graph: AutogradGraph) -> set[Node]:
     """The operations from which a way leads to one of `ends`, and these."""
-    before: Graph = {}
+    before: AutogradGraph = {}
     for node, following in graph.items():
         for after in following:
             before.setdefault(after, []).append(node)
@@ -119,7 +119,7 @@ def _leading_to(ends: set[Node], graph: Graph) -> set[Node]:
     return found
 
 
-def _leaves(nodes: list[Node], graph: Graph) -> dict[Node, torch.Tensor]:
+def _leaves(nodes: list[Node], graph: AutogradGraph) -> dict[Node, torch.Tensor]:
     """The leaves to which ways lead from `nodes`, by the node that adds up their gradients."""
     found, seen, waiting = {}, set(), list(nodes)
     while waiting:

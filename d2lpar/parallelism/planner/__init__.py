@@ -15,7 +15,7 @@ from .memory_model import Memory, memory, state_bytes
 from .mesh import AXES, Mesh, Wiring
 from .plan import Plan
 from .search_space import gpus_that_do
-from .steps import Step, step
+from .steps import StepTime, step
 from .transformer import MODELS, Transformer, model
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "Memory",
     "Mesh",
     "Plan",
-    "Step",
+    "StepTime",
     "Transformer",
     "Wiring",
     "best",

@@ -49,33 +49,33 @@ class LayerTimes:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuAndHost:
     """One GPU and its host, which two machines may have in common: equal if they are."""
 
     key: str
     machine: Machine = field(compare=False, repr=False)
 
     @classmethod
-    def of(cls, accelerator: Accelerator, host: Host) -> Gpu:
+    def of(cls, accelerator: Accelerator, host: Host) -> GpuAndHost:
         roomy = replace(accelerator, memory_bytes=_ROOM_BYTES)
         link = Link("not used", 0.0, 1.0)
         return cls(repr((accelerator, host)), Machine("one GPU", (roomy,), host, link))
 
 
 @lru_cache(maxsize=4096)  # a figure asks for the same layers again whenever a slider moves
-def layer_times(gpu: Gpu, share: Share) -> LayerTimes:
+def layer_times(gpu: GpuAndHost, share: Share) -> LayerTimes:
     """Of a layer, without its exchanges."""
     return _timed(gpu, lambda: Layer(share), share)
 
 
 @lru_cache(maxsize=4096)
-def head_times(gpu: Gpu, share: Share) -> LayerTimes:
+def head_times(gpu: GpuAndHost, share: Share) -> LayerTimes:
     """Of the scores of words and their loss."""
     return _timed(gpu, lambda: Head(share), share)
 
 
 @lru_cache(maxsize=4096)
-def core_s(gpu: Gpu, share: Share) -> float:
+def core_s(gpu: GpuAndHost, share: Share) -> float:
     """Seconds of the attention between its products, forward: what "selective" computes again."""
     with simulation.simulate(gpu.machine) as (device,), torch.no_grad():
         shape = (share.micro_batch, share.sequence, 3 * share.hidden // share.tensor)
@@ -87,7 +87,7 @@ def core_s(gpu: Gpu, share: Share) -> float:
 def backward_parts(machine: Machine, *, hidden: int = 4096) -> tuple[float, float, float]:
     """Seconds of a layer's forward, of its input gradients, and of its weight gradients."""
     share = Share(hidden, hidden // 128, sequence=1024, words=1, micro_batch=4)
-    gpu = Gpu.of(machine.accelerators[0], machine.host)
+    gpu = GpuAndHost.of(machine.accelerators[0], machine.host)
     with simulation.simulate(gpu.machine) as (device,):
         layer, x = _on(device, lambda: Layer(share)), _input(device, share)
         times = _forward_backward(layer, x)
@@ -96,7 +96,7 @@ def backward_parts(machine: Machine, *, hidden: int = 4096) -> tuple[float, floa
         return times.forward_s, inputs_s, times.backward_s - inputs_s
 
 
-def _timed(gpu: Gpu, make: Callable[[], nn.Module], share: Share) -> LayerTimes:
+def _timed(gpu: GpuAndHost, make: Callable[[], nn.Module], share: Share) -> LayerTimes:
     with simulation.simulate(gpu.machine) as (device,):
         return _forward_backward(_on(device, make), _input(device, share))
 

@@ -8,7 +8,7 @@ from . import explanation
 from .layout import Layout
 from .memory_model import Memory
 from .mesh import Mesh
-from .steps import Step
+from .steps import StepTime
 from .transformer import Transformer
 
 
@@ -23,7 +23,7 @@ class Plan:
     machine: str
     node_size: int
     layout: Layout
-    step: Step
+    step: StepTime
     memory: Memory
     capacity_bytes: float
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from ...machines import collective_cost as cost
 from ...machines.hardware import Machine
 from ...vgpu.sim.kernel_cost import traffic
-from .layers import Gpu, LayerTimes, Share, core_s, head_times, layer_times
+from .layers import GpuAndHost, LayerTimes, Share, core_s, head_times, layer_times
 from .layout import Layout
 from .mesh import Wiring
 from .transformer import Transformer
@@ -22,7 +22,7 @@ ADAM_BYTES = 30
 
 
 @dataclass(frozen=True)
-class Step:
+class StepTime:
     """Where the seconds of a step go, as the slowest GPU sees it.
 
     `tensor_s` are sums of activations within layers, `bubble_s` is filling and emptying the
@@ -48,7 +48,7 @@ class Step:
         return sum(self.parts.values())
 
 
-def step(model: Transformer, layout: Layout, machine: Machine) -> Step:
+def step(model: Transformer, layout: Layout, machine: Machine) -> StepTime:
     """The step of a model that is spread by `layout` over the first GPUs of a machine.
 
     Layers that the stages do not divide evenly count as if they did. Raises ValueError if the
@@ -62,14 +62,14 @@ def step(model: Transformer, layout: Layout, machine: Machine) -> Step:
     return step_on(model, layout, Wiring.of(machine))
 
 
-def step_on(model: Transformer, layout: Layout, wiring: Wiring) -> Step:
+def step_on(model: Transformer, layout: Layout, wiring: Wiring) -> StepTime:
     """The same, of a machine whose wiring is known."""
     pace = Pace.of(model, layout, wiring)
     mesh, count = layout.mesh, layout.micro_batches
     sending_s = 2 * pace.send_s
     stage_s = pace.stage_compute_s + pace.stage_tensor_s
     gradients_s, parameters_s = _between_replicas(model, layout, wiring, pace)
-    return Step(
+    return StepTime(
         compute_s=count * (pace.stage_compute_s + pace.head_s),
         tensor_s=count * pace.stage_tensor_s,
         bubble_s=(mesh.pipeline - 1) * (stage_s / layout.chunks + sending_s),
@@ -98,7 +98,7 @@ class Pace:
     def of(cls, model: Transformer, layout: Layout, wiring: Wiring) -> Pace:
         _check(model, layout)
         mesh = layout.mesh
-        gpu = Gpu.of(wiring.accelerator, wiring.host)
+        gpu = GpuAndHost.of(wiring.accelerator, wiring.host)
         share = share_of(model, layout)
         layer, head = layer_times(gpu, share), head_times(gpu, share)
         layers = model.layers / mesh.pipeline
@@ -149,7 +149,7 @@ def _check(model: Transformer, layout: Layout) -> None:
         )
 
 
-def _again_s(gpu: Gpu, share: Share, layout: Layout, layer: LayerTimes) -> float:
+def _again_s(gpu: GpuAndHost, share: Share, layout: Layout, layer: LayerTimes) -> float:
     if layout.recompute == "none":
         return 0.0
     return layer.forward_s if layout.recompute == "full" else core_s(gpu, share)

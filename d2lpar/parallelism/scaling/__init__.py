@@ -27,8 +27,8 @@ from .network import Level, Network
 from .overhead import NO_OVERHEAD, Overhead
 from .profile import Profile
 from .speed import Speed, counts, strong, weak
-from .steps import BUCKET_BYTES, ONE_BUCKET, Gradient, Step, buckets, step_s
-from .target import Run, fastest, runs
+from .steps import BUCKET_BYTES, ONE_BUCKET, DeviceStep, Gradient, buckets, step_s
+from .target import RunToTarget, fastest, runs
 from .timed import timed_step
 
 __all__ = [
@@ -38,15 +38,15 @@ __all__ = [
     "ONE_BUCKET",
     "Compression",
     "Convergence",
+    "DeviceStep",
     "Exchange",
     "Gradient",
     "Level",
     "Network",
     "Overhead",
     "Profile",
-    "Run",
+    "RunToTarget",
     "Speed",
-    "Step",
     "all_gather",
     "buckets",
     "compressed",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 
-from .steps import BUCKET_BYTES, Step, gathered_in
+from .steps import BUCKET_BYTES, DeviceStep, gathered_in
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,10 @@ class Profile:
     """Steps of one device by their batch, sizes rising; made by `Profile.of`."""
 
     batches: tuple[int, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[DeviceStep, ...]
 
     @classmethod
-    def of(cls, steps: Mapping[int, Step]) -> Profile:
+    def of(cls, steps: Mapping[int, DeviceStep]) -> Profile:
         """A profile of steps by batch: `Profile.of({1: step, 32: another})`.
 
         Raises ValueError for none, for a batch below one, and for steps of different networks:
@@ -48,7 +48,7 @@ class Profile:
         gathered = gathered_in(self.steps[-1].gradients, bucket_bytes)
         return Profile(self.batches, tuple(step.with_buckets(gathered) for step in self.steps))
 
-    def at(self, batch: float) -> Step:
+    def at(self, batch: float) -> DeviceStep:
         """The step of a batch, interpolated linearly between the two nearest sizes.
 
         A batch above the largest is done as equal micro-steps that are not, adding gradients up.
@@ -67,7 +67,7 @@ class Profile:
         """How many micro-steps a batch needs, none above the largest size."""
         return ceil(batch / self.batches[-1])
 
-    def _between(self, batch: float) -> Step:
+    def _between(self, batch: float) -> DeviceStep:
         above = bisect_left(self.batches, batch)
         if above == len(self.batches) or self.batches[above] == batch or above == 0:
             return self.steps[min(above, len(self.steps) - 1)]
@@ -79,10 +79,10 @@ class Profile:
         return self.steps[0].gradient_bytes
 
 
-def _mixed(a: Step, b: Step, share: float) -> Step:
+def _mixed(a: DeviceStep, b: DeviceStep, share: float) -> DeviceStep:
     """What lies between two steps of one network, `share` of the way from a to b."""
     kept = 1 - share
-    return Step(
+    return DeviceStep(
         kept * a.backward_end_s + share * b.backward_end_s,
         kept * a.end_s + share * b.end_s,
         tuple(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from .exchange import Exchange
 from .overhead import NO_OVERHEAD, Overhead
 from .profile import Profile
-from .steps import BUCKET_BYTES, Step, chain_s
+from .steps import BUCKET_BYTES, DeviceStep, chain_s
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def strong(
 
 
 def _speed(
-    step: Step, exchange: Exchange, overhead: Overhead, n: int, batch: float, ideal_s: float
+    step: DeviceStep, exchange: Exchange, overhead: Overhead, n: int, batch: float, ideal_s: float
 ) -> Speed:
     """A step whose gradients are in buckets already; `ideal_s` is what efficiency 1 would take."""
     exchanges_s = [exchange(bucket.bytes, n) for bucket in step.gradients]

@@ -30,7 +30,7 @@ class Gradient:
 
 
 @dataclass(frozen=True)
-class Step:
+class DeviceStep:
     """A step of one device: when backward ends, when the step does, and its gradients.
 
     It begins on an idle device. The host has queued backward at `backward_queued_s`, and everything
@@ -43,7 +43,7 @@ class Step:
     backward_queued_s: float = 0.0
     queued_s: float = 0.0
 
-    def scaled_to(self, seconds: float) -> Step:
+    def scaled_to(self, seconds: float) -> DeviceStep:
         """The same step on a device that needs `seconds` for it."""
         factor = seconds / self.end_s
         return replace(
@@ -55,7 +55,7 @@ class Step:
             queued_s=self.queued_s * factor,
         )
 
-    def accumulated(self, times: int) -> Step:
+    def accumulated(self, times: int) -> DeviceStep:
         """A step of `times` micro-steps like this one, whose gradients are added up.
 
         Only those of the last are exchanged, and there is one update: each micro-step before it
@@ -74,7 +74,7 @@ class Step:
             queued_s=queued_before_s + self.queued_s,
         )
 
-    def with_buckets(self, gathered: Iterable[Sequence[int]]) -> Step:
+    def with_buckets(self, gathered: Iterable[Sequence[int]]) -> DeviceStep:
         """The same step with one gradient for each bucket, whose members are given by place."""
         found = (bucket_of([self.gradients[i] for i in members]) for members in gathered)
         return replace(self, gradients=tuple(found))
@@ -117,7 +117,7 @@ def bucket_of(members: Sequence[Gradient]) -> Gradient:
 
 
 def step_s(
-    step: Step,
+    step: DeviceStep,
     exchange_s: Callable[[int], float],
     *,
     bucket_bytes: float = BUCKET_BYTES,
@@ -131,7 +131,9 @@ def step_s(
     return chain_s(bucketed, [exchange_s(b.bytes) for b in bucketed.gradients], overhead)
 
 
-def chain_s(step: Step, exchanges_s: Sequence[float], overhead: Overhead = NO_OVERHEAD) -> float:
+def chain_s(
+    step: DeviceStep, exchanges_s: Sequence[float], overhead: Overhead = NO_OVERHEAD
+) -> float:
     """Seconds of a step whose buckets are exchanged one after the other, each in so many seconds.
 
     The buckets come in the order in which they are ready. Kernels of the overhead delay the device;

@@ -13,7 +13,7 @@ from .steps import BUCKET_BYTES, chain_s
 
 
 @dataclass(frozen=True)
-class Run:
+class RunToTarget:
     """Training to the target on `devices` devices with `batch` samples each."""
 
     devices: int
@@ -40,7 +40,7 @@ def runs(
     devices: Iterable[int],
     bucket_bytes: float = BUCKET_BYTES,
     overhead: Overhead = NO_OVERHEAD,
-) -> list[list[Run]]:
+) -> list[list[RunToTarget]]:
     """Runs to the target: a list for each number of devices, with one run for each batch.
 
     `batches` are those of one device. Raises ValueError for a batch smaller than any of the
@@ -55,12 +55,14 @@ def runs(
         row = []
         for batch, step in steps:
             seconds = chain_s(step, takes_s, overhead)
-            row.append(Run(n, batch, convergence.steps(n * batch), seconds))
+            row.append(RunToTarget(n, batch, convergence.steps(n * batch), seconds))
         table.append(row)
     return table
 
 
-def fastest(table: Iterable[Iterable[Run]], *, within_device_s: float | None = None) -> Run:
+def fastest(
+    table: Iterable[Iterable[RunToTarget]], *, within_device_s: float | None = None
+) -> RunToTarget:
     """The run that is first at the target; with a budget, among those that cost no more.
 
     Raises ValueError if there is none.

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ...vgpu.api.timing import now_s
-from .steps import Gradient, Step
+from .steps import DeviceStep, Gradient
 
 
 def timed_step(
@@ -21,7 +21,7 @@ def timed_step(
     optimizer: torch.optim.Optimizer,
     *,
     repeats: int = 1,
-) -> Step:
+) -> DeviceStep:
     """Time `step()`: a forward pass, a backward pass and `optimizer.step()`, of a `net`.
 
     It runs once to warm up and then `repeats` times; each time is the median. Gradients are listed
@@ -46,7 +46,7 @@ def timed_step(
     gradients = (Gradient(_bytes(p), done_s[p]) for p in parameters if p in done_s)
     # Clocks of a real GPU and its host differ a little: nothing is done before it is queued.
     queued = (min(queued_s[key], done_s[key]) for key in ("backward", "end"))
-    return Step(done_s["backward"], done_s["end"], tuple(gradients), *queued)
+    return DeviceStep(done_s["backward"], done_s["end"], tuple(gradients), *queued)
 
 
 def _bytes(parameter: torch.Tensor) -> int:

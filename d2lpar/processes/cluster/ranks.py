@@ -14,8 +14,8 @@ from pathlib import Path
 from . import failures, messages, output, sending
 from .engines import Engines, environment
 from .progress import Progress
-from .remote_call import Call, OnReport, ended_by
-from .wire import Membership, Place, threads_each
+from .remote_call import OnReport, RemoteCall, ended_by
+from .wire import Membership, RankProcess, threads_each
 
 _STORE = "rendezvous"
 
@@ -214,7 +214,9 @@ class Ranks:
         if not self._busy.acquire(blocking=False):
             raise RuntimeError(messages.ERROR_BUSY)
         try:
-            call = Call(self._engines, range(self.n) if ranks is None else ranks, action, payload)
+            call = RemoteCall(
+                self._engines, range(self.n) if ranks is None else ranks, action, payload
+            )
             return self._finish(call, on_report or self.on_report)
         finally:
             self._busy.release()
@@ -227,7 +229,7 @@ class Ranks:
             self._end(messages.GONE.format(rank=rank, how=how))
             raise failures.RanksEndedError(messages.ENDED.format(why=self._why_ended))
 
-    def _finish(self, call: Call, on_report: OnReport | None) -> list:
+    def _finish(self, call: RemoteCall, on_report: OnReport | None) -> list:
         try:
             usable = call.wait(on_report)
         except BaseException as error:
@@ -250,7 +252,7 @@ class Ranks:
             return messages.FREE
         return messages.SURVIVORS if self.n > 1 else messages.ALONE
 
-    def _give_up(self, call: Call, error: BaseException) -> None:
+    def _give_up(self, call: RemoteCall, error: BaseException) -> None:
         """The cell was interrupted, or its on_report raised: stop the ranks, or end them."""
         interrupted = isinstance(error, KeyboardInterrupt)
         usable = False
@@ -269,7 +271,7 @@ class Ranks:
         return [pickle.loads(value) for value in values]
 
 
-def _have_gpus(places: Sequence[Place]) -> bool:
+def _have_gpus(places: Sequence[RankProcess]) -> bool:
     """Whether each rank can have a GPU, and the notebook did not ask for virtual ones."""
     hosts = [place.host for place in places]
     return os.environ.get("D2LPAR_DEVICES") != "virtual" and all(

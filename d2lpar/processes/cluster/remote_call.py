@@ -24,7 +24,7 @@ _DEAD_S = 0.3  # the same when one has died, and how long nothing may come of wh
 _LAST_WORDS_S = 10.0  # how long nothing may come of what was sent before a reply
 
 
-class Call:
+class RemoteCall:
     """A request to some of the ranks, and what came of it."""
 
     def __init__(self, engines: Engines, ranks: Sequence[int], action: str, payload: bytes):
@@ -212,7 +212,7 @@ def _failure_of(error: object) -> Failure:
     )
 
 
-def ended_by(call: Call) -> str:
+def ended_by(call: RemoteCall) -> str:
     """Why the ranks that a call used have ended, in one sentence."""
     if call.troubles:
         rank = failures.culprit(call.troubles)

@@ -24,7 +24,7 @@ OWN_NAMES = ("torch", "dist", "par", "rank", "world_size", "local_rank", "device
 
 
 @dataclass(frozen=True)
-class Place:
+class RankProcess:
     """Where a rank runs."""
 
     host: str
@@ -100,11 +100,11 @@ class _Rank:
 this = _Rank()  # a process is one rank
 
 
-def place() -> Place:
+def place() -> RankProcess:
     import torch
 
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return Place(socket.gethostname(), os.getpid(), gpus)
+    return RankProcess(socket.gethostname(), os.getpid(), gpus)
 
 
 def _open_store(world_size: int) -> tuple[str, int]:

@@ -12,7 +12,7 @@ WORDS = 30_522
 POSITIONS = 512
 
 
-class Layer(nn.Module):
+class EncoderLayer(nn.Module):
     """Attention and a two-layer perceptron, each added to its input and normalised after that."""
 
     def __init__(self, hidden: int, heads: int) -> None:
@@ -49,7 +49,7 @@ class Bert(nn.Module):
         super().__init__()
         self.words, self.places = nn.Embedding(WORDS, hidden), nn.Embedding(POSITIONS, hidden)
         self.norm = nn.LayerNorm(hidden)
-        self.layers = nn.Sequential(*(Layer(hidden, heads) for _ in range(layers)))
+        self.layers = nn.Sequential(*(EncoderLayer(hidden, heads) for _ in range(layers)))
         self.transform, self.last_norm = nn.Linear(hidden, hidden), nn.LayerNorm(hidden)
         self.bias = nn.Parameter(torch.empty(WORDS))
 

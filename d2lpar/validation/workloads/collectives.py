@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ...machines import collective_cost as cost
 from ...machines.hardware import Machine
-from ..parameters import Parameters, Run
+from ..parameters import Parameters, SimulatedRun
 
 
-def all_reduce(p: Parameters, machine: Machine) -> Run:
+def all_reduce(p: Parameters, machine: Machine) -> SimulatedRun:
     """`bytes` on every one of `ranks`; by a fixed `algorithm` or the one that NCCL would take."""
     nbytes, ranks = p.integer("bytes"), p.integer("ranks")
     algorithm, protocol = p.text("algorithm", None), p.text("protocol", None)
@@ -15,4 +15,4 @@ def all_reduce(p: Parameters, machine: Machine) -> Run:
     if fabric.nodes != p.integer("nodes", 1):
         raise ValueError(f"{ranks} ranks of {machine.name} are on {fabric.nodes} nodes")
     seconds = cost.all_reduce_s(nbytes, fabric, algorithm=algorithm, protocol=protocol)
-    return Run(seconds, bytes=cost.bus_bandwidth(nbytes, ranks, seconds) * seconds)
+    return SimulatedRun(seconds, bytes=cost.bus_bandwidth(nbytes, ranks, seconds) * seconds)

@@ -7,11 +7,11 @@ from dataclasses import replace
 import torch
 
 from ...machines.hardware import Machine
-from ..parameters import Parameters, Run
+from ..parameters import Parameters, SimulatedRun
 from .measuring import DTYPES, gpus, mean_s, seconds
 
 
-def copy(p: Parameters, machine: Machine) -> Run:
+def copy(p: Parameters, machine: Machine) -> SimulatedRun:
     """A copy of `bytes`: host_to_device, device_to_host, device_to_device or peer.
 
     A single one is the mean of many, to memory that was used before. If `count` says that there are
@@ -20,31 +20,31 @@ def copy(p: Parameters, machine: Machine) -> Run:
     nbytes, count = p.integer("bytes"), p.integer("count", 1)
     direction = p.text("direction")
     if direction == "peer":
-        return Run(_peer_s(p, machine, nbytes), bytes=nbytes)
+        return SimulatedRun(_peer_s(p, machine, nbytes), bytes=nbytes)
     with gpus(machine) as (gpu,):
         there = torch.empty(nbytes // 4, device=gpu)
         if direction == "device_to_device":
             other = torch.empty_like(there)
-            return Run(mean_s(lambda: other.copy_(there)), bytes=2 * nbytes)
+            return SimulatedRun(mean_s(lambda: other.copy_(there)), bytes=2 * nbytes)
         pinned = p.choice("memory", {"pinned": True, "pageable": False})
         if count > 1:
             fresh_s = seconds(lambda: [there.to("cpu") for _ in range(count)])
-            return Run(fresh_s, bytes=count * nbytes)
+            return SimulatedRun(fresh_s, bytes=count * nbytes)
         here = torch.empty(nbytes // 4, pin_memory=pinned)
         ends = {"host_to_device": (there, here), "device_to_host": (here, there)}
         target, source = p.choice("direction", ends)
-        return Run(mean_s(lambda: target.copy_(source, non_blocking=pinned)), bytes=nbytes)
+        return SimulatedRun(mean_s(lambda: target.copy_(source, non_blocking=pinned)), bytes=nbytes)
 
 
-def send(p: Parameters, machine: Machine) -> Run:
+def send(p: Parameters, machine: Machine) -> SimulatedRun:
     """A copy between two GPUs, over so many NVLink `links`; with peer=false through the host."""
     nbytes = p.integer("bytes")
     if not p.flag("peer", True):
         machine = machine.with_peer(None)
-    return Run(_peer_s(p, machine, nbytes), bytes=nbytes)
+    return SimulatedRun(_peer_s(p, machine, nbytes), bytes=nbytes)
 
 
-def matmul_and_copy(p: Parameters, machine: Machine) -> Run:
+def matmul_and_copy(p: Parameters, machine: Machine) -> SimulatedRun:
     """`count` products, then the copies of all results to the CPU, one host and one stream.
 
     Only the product is warm: no page-locked memory is left from an earlier run.
@@ -59,7 +59,9 @@ def matmul_and_copy(p: Parameters, machine: Machine) -> Run:
             results = [torch.mm(a, b) for _ in range(count)]
             [result.to("cpu", non_blocking=not blocking) for result in results]
 
-        return Run(seconds(program, warm_up=lambda: torch.mm(a, b)), flops=2 * m * n * k * count)
+        return SimulatedRun(
+            seconds(program, warm_up=lambda: torch.mm(a, b)), flops=2 * m * n * k * count
+        )
 
 
 def _peer_s(p: Parameters, machine: Machine, nbytes: int) -> float:

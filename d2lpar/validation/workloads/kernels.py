@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...machines.hardware import Machine
-from ..parameters import Parameters, Run
+from ..parameters import Parameters, SimulatedRun
 from .measuring import DTYPES, gpus, mean_s, seconds
 
 Arrays = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -27,7 +27,7 @@ def _triad(arrays: Arrays) -> None:
 STREAMS = {"copy": (_copy, 2), "scale": (_scale, 2), "triad": (_triad, 3)}
 
 
-def matmul(p: Parameters, machine: Machine) -> Run:
+def matmul(p: Parameters, machine: Machine) -> SimulatedRun:
     """`count` products (m × k) (k × n) on each of `devices` GPUs, queued by one host."""
     m, n, k = (p.integer(name) for name in "mnk")
     count, devices = p.integer("count", 1), p.integer("devices", 1)
@@ -44,10 +44,12 @@ def matmul(p: Parameters, machine: Machine) -> Run:
                     torch.mm(a, b)
 
         flops = 2 * m * n * k * count * devices
-        return Run((mean_s if count == 1 else seconds)(products), flops=flops, gpus=devices)
+        return SimulatedRun(
+            (mean_s if count == 1 else seconds)(products), flops=flops, gpus=devices
+        )
 
 
-def stream(p: Parameters, machine: Machine) -> Run:
+def stream(p: Parameters, machine: Machine) -> SimulatedRun:
     """One kernel over arrays of `bytes` each (or of so many `elements`)."""
     kernel, arrays = p.choice("kind", STREAMS)
     dtype = p.choice("dtype", DTYPES)
@@ -56,4 +58,4 @@ def stream(p: Parameters, machine: Machine) -> Run:
     with gpus(machine) as (gpu,):
         data = tuple(torch.empty(elements, dtype=dtype, device=gpu) for _ in range(3))
         moved = arrays * elements * dtype.itemsize
-        return Run(mean_s(lambda: kernel(data)), bytes=moved)
+        return SimulatedRun(mean_s(lambda: kernel(data)), bytes=moved)

@@ -43,7 +43,7 @@ def mean_s(program: Callable[[], object]) -> float:
 
 def synchronized_s() -> float:
     """The time when all that was queued is done."""
-    rt = runtime.runtime()
+    rt = runtime.current_runtime()
     for device in range(rt.device_count):
         rt.synchronize(device)
     return rt.now_s()

@@ -15,7 +15,7 @@ from ...parallelism.pipeline.operations import orders
 from ...parallelism.pipeline.schedules import SCHEDULES, gpipe, interleaved_1f1b
 from ...parallelism.pipeline.simulation import Simulation
 from ...parallelism.planner.layers import backward_parts
-from ..parameters import Parameters, Run
+from ..parameters import Parameters, SimulatedRun
 from .measuring import gpus, seconds
 from .networks import network
 from .stages import costs_of
@@ -23,14 +23,14 @@ from .stages import costs_of
 TWO_STAGES = (7, 17)  # how torchgpipe cuts an AmoebaNet of 24 layers for its baseline
 
 
-def model_parallel(p: Parameters, machine: Machine) -> Run:
+def model_parallel(p: Parameters, machine: Machine) -> SimulatedRun:
     """A step of a ResNet cut in two, against the step of one GPU: how many times as long."""
     batch, image, model = _cut(p)
     split = _step_s(machine, model, batch, image, parts=2)
-    return Run(ratio=split / _step_s(machine, model, batch, image, parts=1))
+    return SimulatedRun(ratio=split / _step_s(machine, model, batch, image, parts=1))
 
 
-def pipeline(p: Parameters, machine: Machine) -> Run:
+def pipeline(p: Parameters, machine: Machine) -> SimulatedRun:
     """How many times as many samples a second as the baseline does.
 
     With `micro_batch` it is PyTorch's tutorial program, against one GPU; with `micro_batches`
@@ -43,10 +43,12 @@ def pipeline(p: Parameters, machine: Machine) -> Run:
     batch, image, model = _cut(p)
     p.choice("baseline", {"single": 1})
     alone = _step_s(machine, model, batch, image, parts=1)
-    return Run(ratio=alone / _step_s(machine, model, batch, image, parts=2, micro_batch=size))
+    return SimulatedRun(
+        ratio=alone / _step_s(machine, model, batch, image, parts=2, micro_batch=size)
+    )
 
 
-def pipeline_bubble(p: Parameters, machine: Machine) -> Run:
+def pipeline_bubble(p: Parameters, machine: Machine) -> SimulatedRun:
     """The share of a step in which ranks idle, as Qi et al. (2024) computed it.
 
     Forward, input gradients and weight gradients of a stage take what they take in a transformer
@@ -60,7 +62,7 @@ def pipeline_bubble(p: Parameters, machine: Machine) -> Run:
     forward_s, inputs_s, weights_s = backward_parts(machine)
     stage = StageCost(forward_s, inputs_s + weights_s, inputs_s, weights_s)
     found = Simulation.of(orders(schedule(ranks, micro_batches)), [stage] * ranks * chunks)
-    return Run(ratio=found.bubble)
+    return SimulatedRun(ratio=found.bubble)
 
 
 # --- PyTorch's tutorial: Single-Machine Model Parallel Best Practices -----------------------------
@@ -124,7 +126,7 @@ def _forward(
 # --- torchgpipe -----------------------------------------------------------------------------------
 
 
-def _gpipe(p: Parameters, machine: Machine) -> Run:
+def _gpipe(p: Parameters, machine: Machine) -> SimulatedRun:
     p.choice("dtype", {"float32": torch.float32})
     p.choice("checkpoint", {"except_last": True}, "except_last")
     model, image = p.text("model"), p.integer("image")
@@ -141,7 +143,7 @@ def _gpipe(p: Parameters, machine: Machine) -> Run:
         alone_s = gpipe_s(alone, 1, machine, keeps_last=False)
     else:
         alone_s = gpipe_s(costs_of(model, machine, alone_shape, [sum(counts)]), 1, machine)
-    return Run(ratio=throughput / (alone_batch / alone_s))
+    return SimulatedRun(ratio=throughput / (alone_batch / alone_s))
 
 
 def _counts(p: Parameters) -> list[int]:

@@ -8,14 +8,14 @@ from functools import partial
 
 from ...machines.hardware import GIGA, Machine
 from ...parallelism import scaling
-from ..parameters import Parameters, Run
+from ..parameters import Parameters, SimulatedRun
 from .training import OPTIMIZERS, on_gpu, training_step
 
 HOST_BYTES_PER_S = 76.8 * GIGA  # a Xeon E5 v4: four channels of DDR4-2400
 _HALVINGS = 60  # of an interval: as fine as a float
 
 
-def data_parallel(p: Parameters, machine: Machine) -> Run:
+def data_parallel(p: Parameters, machine: Machine) -> SimulatedRun:
     """Training on `gpus` GPUs with `batch` samples each, `accumulate` times for each update.
 
     How fast one GPU is may be known: `single_gpu_images_per_s` is what one was published to do, and
@@ -27,7 +27,7 @@ def data_parallel(p: Parameters, machine: Machine) -> Run:
     few, few_accumulate = p.integer("relative_to_gpus", 1), p.integer("relative_accumulate", 1)
     exchange, bucket_bytes = _exchange(p, machine), _bucket_bytes(p)
 
-    def seconds(step: scaling.Step, count: int, times: int) -> float:
+    def seconds(step: scaling.DeviceStep, count: int, times: int) -> float:
         on_all = partial(_on_all, exchange, count)
         return scaling.step_s(step.accumulated(times), on_all, bucket_bytes=bucket_bytes)
 
@@ -42,7 +42,7 @@ def data_parallel(p: Parameters, machine: Machine) -> Run:
         step = _scaled_so_that(lambda one: seconds(one, few, few_accumulate), known_s, step)
     step_s = seconds(step, gpus, accumulate)
     ratio = seconds(step, few, few_accumulate) / few_accumulate / (step_s / accumulate)
-    return Run(step_s, samples=batch * gpus * accumulate, gpus=gpus, ratio=ratio)
+    return SimulatedRun(step_s, samples=batch * gpus * accumulate, gpus=gpus, ratio=ratio)
 
 
 def _check_nodes(machine: Machine, gpus: int, nodes: int) -> None:
@@ -50,7 +50,7 @@ def _check_nodes(machine: Machine, gpus: int, nodes: int) -> None:
         raise ValueError(f"{gpus} GPUs of {machine.name} are on {needed} nodes, not {nodes}")
 
 
-def _step_of_one(p: Parameters, machine: Machine) -> scaling.Step:
+def _step_of_one(p: Parameters, machine: Machine) -> scaling.DeviceStep:
     """Simulate a step of one GPU."""
     with ExitStack() as stack:
         net, inputs, precision = on_gpu(p, machine, p.integer("batch"), stack)
@@ -60,8 +60,8 @@ def _step_of_one(p: Parameters, machine: Machine) -> scaling.Step:
 
 
 def _scaled_so_that(
-    seconds: Callable[[scaling.Step], float], known_s: float, step: scaling.Step
-) -> scaling.Step:
+    seconds: Callable[[scaling.DeviceStep], float], known_s: float, step: scaling.DeviceStep
+) -> scaling.DeviceStep:
     """The step, as long as it must be for `seconds(step)` to be what is known."""
     low_s, high_s = 0.0, known_s
     for _ in range(_HALVINGS):

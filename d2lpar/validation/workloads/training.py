@@ -16,11 +16,11 @@ from torch.nn import functional as F
 
 from ...machines.hardware import Machine
 from ...machines.microbenchmarks import matmul_precision
-from ..parameters import Parameters, Run
+from ..parameters import Parameters, SimulatedRun
 from .measuring import gpus, seconds
 from .networks import network
 
-Step = Callable[[], object]
+TrainingStep = Callable[[], object]
 _tf32 = partial(matmul_precision, "high")  # as convolutions may by default
 DTYPES = {
     "float32": (torch.float32, nullcontext),
@@ -36,7 +36,7 @@ OPTIMIZERS = {
 }
 
 
-def train(p: Parameters, machine: Machine) -> Run:
+def train(p: Parameters, machine: Machine) -> SimulatedRun:
     """A step of forward, loss, backward and an update, its batch on the device already.
 
     The update is SGD's with momentum, or that of `optimizer`. BERT accumulates the gradients of
@@ -48,13 +48,13 @@ def train(p: Parameters, machine: Machine) -> Run:
         default = "none" if isinstance(inputs, _Words) else "sgd"
         update = p.choice("optimizer", OPTIMIZERS, default)
         optimizer = update and update(list(net.parameters()))
-        return Run(
+        return SimulatedRun(
             seconds(training_step(net, inputs.make, inputs.loss, optimizer, precision)),
             samples=batch,
         )
 
 
-def infer(p: Parameters, machine: Machine) -> Run:
+def infer(p: Parameters, machine: Machine) -> SimulatedRun:
     """A forward pass without gradients, batch norm with its running statistics."""
     batch = p.integer("batch")
     with ExitStack() as stack:
@@ -67,7 +67,7 @@ def infer(p: Parameters, machine: Machine) -> Run:
             with precision():
                 net(x)
 
-        return Run(seconds(step), samples=batch)
+        return SimulatedRun(seconds(step), samples=batch)
 
 
 def training_step(
@@ -76,7 +76,7 @@ def training_step(
     loss: Callable[[object, torch.Tensor], torch.Tensor],
     optimizer: torch.optim.Optimizer | None,
     precision: Callable[[], AbstractContextManager] = nullcontext,
-) -> Step:
+) -> TrainingStep:
     """One step as a function; without an optimizer gradients are added up."""
     x, y = make()
 

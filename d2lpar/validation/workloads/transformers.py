@@ -14,10 +14,10 @@ from ...parallelism.planner.layout import Layout
 from ...parallelism.planner.mesh import Mesh
 from ...parallelism.planner.steps import step
 from ...parallelism.planner.transformer import Transformer
-from ..parameters import Parameters, Run
+from ..parameters import Parameters, SimulatedRun
 
 
-def megatron(p: Parameters, machine: Machine) -> Run:
+def megatron(p: Parameters, machine: Machine) -> SimulatedRun:
     """A step of a transformer in half precision over tensor × pipeline × data GPUs.
 
     Where the micro-batch is not given it is the fastest of 1 to 16, as its authors chose it. FLOP
@@ -31,15 +31,17 @@ def megatron(p: Parameters, machine: Machine) -> Run:
     )
     recomputed = again and layout.recompute == "full"
     flops = model.flops(layout.samples, recompute=recomputed) / layout.mesh.size
-    return Run(duration_s, samples=layout.samples, flops=flops, gpus=layout.mesh.size)
+    return SimulatedRun(duration_s, samples=layout.samples, flops=flops, gpus=layout.mesh.size)
 
 
-def tensor_parallel(p: Parameters, machine: Machine) -> Run:
+def tensor_parallel(p: Parameters, machine: Machine) -> SimulatedRun:
     """How many times as fast as one GPU, the batch being the same."""
     p.choice("baseline", {"single": 1})
     model, (layout,) = model_and_layouts(p)
     alone = replace(layout, mesh=replace(layout.mesh, tensor=1))
-    return Run(ratio=step(model, alone, machine).step_s / step(model, layout, machine).step_s)
+    return SimulatedRun(
+        ratio=step(model, alone, machine).step_s / step(model, layout, machine).step_s
+    )
 
 
 def model_and_layouts(p: Parameters) -> tuple[Transformer, list[Layout]]:

@@ -83,7 +83,7 @@ def _virtual(n: int, which: machines.Named, found: int) -> list[torch.device]:
     from ..torch_backend import register, runtime
 
     if runtime.is_simulated():
-        _check_simulated(n, which, runtime.runtime().machine)
+        _check_simulated(n, which, runtime.current_runtime().machine)
     else:
         machine = _default_machine() if which is None else machines.machine(which)
         register.start(_visible_part(machine, n), n, backing_device(found))
@@ -126,9 +126,9 @@ def _check_simulated(n: int, which: machines.Named, simulated: machines.Machine)
 
 
 def _describe_virtual(n: int) -> str:
-    from ..torch_backend.runtime import is_simulated, runtime
+    from ..torch_backend.runtime import current_runtime, is_simulated
 
-    rt = runtime()
+    rt = current_runtime()
     shown = "" if VISIBLE.text is None or is_simulated() else f" with {VISIBLE}"
     where = "this CPU" if rt.backing.type == "cpu" else f"one real GPU ({rt.backing})"
     return (

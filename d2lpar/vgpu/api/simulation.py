@@ -31,7 +31,7 @@ def record(
     Raises ValueError for a negative `keep`, OSError if the file cannot be written.
     """
     if timing.clock_name(devices) != timing.MEASURED:
-        return runtime.runtime().recording(keep=keep, to=to)
+        return runtime.current_runtime().recording(keep=keep, to=to)
     from . import profiling
 
     return profiling.record(devices, keep=keep, to=to)
@@ -45,7 +45,7 @@ def shape_only() -> Iterator[None]:
     that the host asks for are NaN (0 in integer types). What depends on values, such as boolean
     masks, raises RuntimeError.
     """
-    rt = runtime.runtime()
+    rt = runtime.current_runtime()
     outer, rt.shape_only = rt.shape_only, True
     try:
         yield
@@ -76,7 +76,7 @@ def simulate(
     """
     chosen = machines.machine(machine)
     chosen = chosen if n is None else chosen.with_accelerators(n)
-    register.register()
+    register.register_backend()
     with runtime.instead(chosen) as rt:
         rt.shape_only = not with_values
         yield [torch.device("vgpu", i) for i in range(rt.device_count)]

@@ -38,18 +38,18 @@ def now_s(devices: Devices = None, *, wait: bool = True) -> float:
     if wait:
         synchronize(listed)
     if any(device.type == "vgpu" for device in listed):
-        from ..torch_backend.runtime import runtime
+        from ..torch_backend.runtime import current_runtime
 
-        return runtime().now_s()
+        return current_runtime().now_s()
     return time.perf_counter()
 
 
 def clock_name(devices: Devices = None) -> str:
     """How the clock that `now_s(devices)` reads is called: "simulated on …" or "measured"."""
     if any(device.type == "vgpu" for device in _listed(devices)):
-        from ..torch_backend.runtime import runtime
+        from ..torch_backend.runtime import current_runtime
 
-        return f"{SIMULATED} on {runtime().machine.name}"
+        return f"{SIMULATED} on {current_runtime().machine.name}"
     return MEASURED
 
 

@@ -13,7 +13,7 @@ from ...timeline.printing import say
 from ..api import simulation
 from ..api.device_choice import devices
 from ..torch_backend import torch_private
-from ..torch_backend.runtime import Runtime, returning, running, runtime
+from ..torch_backend.runtime import Runtime, current_runtime, returning, running
 from . import (
     communication,
     cuda_module,
@@ -84,7 +84,7 @@ def emulate_cuda(
         stack.enter_context(returning())
         wanted = before.machine if machine is None and before is not None else machine
         devices(n, machine=wanted, kind="virtual", verbose=False)
-        rt = runtime()
+        rt = current_runtime()
         if shape_only:
             stack.enter_context(simulation.shape_only())
         stack.enter_context(_place_kept(rt))

@@ -13,12 +13,12 @@ from types import FrameType
 
 import torch
 
-from ..torch_backend.runtime import runtime
+from ..torch_backend.runtime import current_runtime
 from . import lazy_init
 
 CUDA, VIRTUAL = "cuda", "vgpu"
 
-_OURS = runtime.__module__.rpartition(".")[0] + "."  # the package of virtual devices
+_OURS = current_runtime.__module__.rpartition(".")[0] + "."  # the package of virtual devices
 
 _CUDA_NAME = re.compile(r"cuda(?::(\d+))?")
 _VIRTUAL_NAME = re.compile(rf"\b{VIRTUAL}\b")
@@ -57,7 +57,7 @@ def is_backing(device: object, caller: FrameType) -> bool:
     """Whether virtual tensors ask for memory on the real GPU that does their arithmetic."""
     return (
         isinstance(device, torch.device)
-        and device == runtime().backing
+        and device == current_runtime().backing
         and caller.f_globals.get("__name__", "").startswith(_OURS)
     )
 
@@ -107,7 +107,7 @@ def spoken(text: str) -> str:
 def _virtual(index: int | None) -> torch.device:
     lazy_init.start()
     if index is None:
-        index = runtime().current_device
+        index = current_runtime().current_device
     count = lazy_init.device_count()
     if not count:
         raise RuntimeError(f"No CUDA GPUs are available: {lazy_init.restriction()}")

@@ -28,7 +28,7 @@ _lock = threading.Lock()
 def unstarted() -> Iterator[None]:
     """CUDA starts anew in the block; a value that the variable gets there is gone after it."""
     text = os.environ.get(NAME)
-    backing = runtime.runtime().backing
+    backing = runtime.current_runtime().backing
     if backing.type == "cuda":
         torch.cuda.init()  # the real GPU below must not heed what the block says
     with runtime.returning():
@@ -86,7 +86,7 @@ def _visible() -> list[int]:
 
 def _go_on_with(numbers: list[int]) -> None:
     """Take that part of the machine for the rest of the block, at the same time of its clock."""
-    before = runtime.runtime()
+    before = runtime.current_runtime()
     rt = runtime.start(before.machine.only(numbers), before.backing)
     rt.shape_only = before.shape_only
     for index in range(rt.device_count):

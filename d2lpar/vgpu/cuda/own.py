@@ -35,7 +35,11 @@ def install(patches: Patches) -> None:
     ):
         patches.replace(module, name, _starting(getattr(module, name)))
     patches.set(runtime.Runtime, "recording", _recording(runtime.Runtime.recording))
-    patches.set(stream_sanitizer.Hazards, "report", _reporting(stream_sanitizer.Hazards.report))
+    patches.set(
+        stream_sanitizer.StreamSanitizer,
+        "report",
+        _reporting(stream_sanitizer.StreamSanitizer.report),
+    )
     patches.set(sync_debug, "Wait", _waiting(sync_debug.Wait))
 
 
@@ -68,7 +72,7 @@ def _devices(n: int = 1, *, verbose: bool = True, **options: object) -> list[tor
     """`d2lpar.devices(n)`: the first `n` emulated devices."""
     chosen = [cuda(i) for i in range(number(n - 1) + 1)]
     if verbose:
-        machine = runtime.runtime().machine.name
+        machine = runtime.current_runtime().machine.name
         say(f"{', '.join(map(str, chosen))}  ·  {n} emulated, time simulated on {machine}")
     return chosen
 
@@ -85,7 +89,7 @@ def _recording(theirs: Callable) -> Callable:
             try:
                 yield timeline
             finally:
-                self.lanes.flush()
+                self.host_threads.flush()
 
     return recording
 

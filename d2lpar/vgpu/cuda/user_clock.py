@@ -13,7 +13,7 @@ import timeit
 from collections.abc import Callable
 from types import FrameType
 
-from ..torch_backend.runtime import runtime
+from ..torch_backend.runtime import current_runtime
 from . import state
 from .patches import Patches
 from .user_code import is_user_frame
@@ -30,7 +30,7 @@ def install(patches: Patches) -> None:
         _simulate(patches, name, _now_s)
         _simulate(patches, f"{name}_ns", _now_ns)
     _simulate(patches, "sleep", _sleep)
-    stopwatch = Stopwatch(timeit.default_timer)
+    stopwatch = SimulatedTimer(timeit.default_timer)
     for function in (timeit.Timer.__init__, timeit.timeit, timeit.repeat):
         defaults = tuple(
             stopwatch if value is timeit.default_timer else value for value in function.__defaults__
@@ -57,15 +57,15 @@ def _is_for_user(frame: FrameType) -> bool:
 
 
 def _now_s() -> float:
-    return runtime().now_s()
+    return current_runtime().now_s()
 
 
 def _now_ns() -> int:
-    return round(runtime().now_s() * 1e9)
+    return round(current_runtime().now_s() * 1e9)
 
 
 def _sleep(seconds: float) -> None:
-    runtime().host_work(seconds, "sleep")
+    current_runtime().host_work(seconds, "sleep")
 
 
 def _autorange(timer: timeit.Timer, callback: Callable | None = None) -> tuple[int, float]:
@@ -76,7 +76,7 @@ def _autorange(timer: timeit.Timer, callback: Callable | None = None) -> tuple[i
     return LOOPS, seconds
 
 
-class Stopwatch:
+class SimulatedTimer:
     """`timeit.default_timer`, which times what users hand it.
 
     A library that looks for a number of repetitions that takes long enough would look forever if

@@ -30,7 +30,7 @@ class OutOfMemoryError(torch.OutOfMemoryError):
     """A virtual device cannot hold another tensor; says asked, free, capacity, and what is held."""
 
 
-class DeviceMemory:
+class CachingAllocator:
     """The memory of one device, in bytes. `limit_bytes` of the capacity may be used."""
 
     def __init__(self, name: str, capacity_bytes: int) -> None:
@@ -198,7 +198,7 @@ class Allocation:
         "written",
     )
 
-    def __init__(self, memory: DeviceMemory, nbytes: int, stream: int) -> None:
+    def __init__(self, memory: CachingAllocator, nbytes: int, stream: int) -> None:
         self.memory = memory
         self.nbytes = nbytes
         self.stream = stream
@@ -223,7 +223,7 @@ class Allocation:
                 memory.on_free(self)
 
 
-def _allocations(memory: DeviceMemory) -> list[Allocation]:
+def _allocations(memory: CachingAllocator) -> list[Allocation]:
     """Those that there are now, found by the garbage collector: nobody keeps a list of them."""
     found = [thing for thing in gc.get_objects() if type(thing) is Allocation]
     return [allocation for allocation in found if allocation.memory is memory]

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..races import sync_debug
-from ..sim.clock import Clock, Lane
-from ..sim.event_queue import Work
+from ..sim.clock import Clock, HostThread
+from ..sim.event_queue import QueuedWork
 
 if TYPE_CHECKING:
-    from .caching_allocator import Allocation, DeviceMemory
+    from .caching_allocator import Allocation, CachingAllocator
 
 
 class _Block:
@@ -23,14 +23,14 @@ class _Block:
     def __init__(self, nbytes: int, streams: set[int]) -> None:
         self.nbytes = nbytes
         self.streams = streams
-        self.events: list[Work] | None = None
+        self.events: list[QueuedWork] | None = None
 
 
-class RetainedMemory:
-    """That of one device. `submit(device, action, *args)` runs `action(lane, *args)` in order."""
+class DeferredFrees:
+    """That of one device. `submit(device, action, *args)` runs `action(host_thread, *args)` in order."""
 
     def __init__(
-        self, index: int, memory: DeviceMemory, clock: Clock, submit: Callable[..., None]
+        self, index: int, memory: CachingAllocator, clock: Clock, submit: Callable[..., None]
     ) -> None:
         self._index = index
         self._memory = memory
@@ -57,24 +57,26 @@ class RetainedMemory:
         self._submit(self._index, wait, list(self._blocks))
         self._drop(list(self._blocks))
 
-    def _collect(self, lane: Lane) -> None:
+    def _collect(self, host_thread: HostThread) -> None:
         for block in self._blocks:
-            self._record(lane, block)
-        over = [b for b in self._blocks if all(self._clock.is_done(lane, e) for e in b.events)]
+            self._record(host_thread, block)
+        over = [
+            b for b in self._blocks if all(self._clock.is_done(host_thread, e) for e in b.events)
+        ]
         self._drop(over)
 
-    def _record(self, lane: Lane, block: _Block) -> None:
+    def _record(self, host_thread: HostThread, block: _Block) -> None:
         if block.events is None:
             block.events = [
-                self._clock.record_event(lane, (self._index, number))
+                self._clock.record_event(host_thread, (self._index, number))
                 for number in sorted(block.streams)
             ]
 
-    def _wait(self, lane: Lane, blocks: list[_Block]) -> None:
+    def _wait(self, host_thread: HostThread, blocks: list[_Block]) -> None:
         for block in blocks:
-            self._record(lane, block)
+            self._record(host_thread, block)
             for event in block.events:
-                self._clock.wait_for(lane, event, "wait for freed memory")
+                self._clock.wait_for(host_thread, event, "wait for freed memory")
 
     def _drop(self, over: list[_Block]) -> None:
         for block in over:

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 import torch
 
 from ...timeline.formatting import readable
-from ..races.call_sites import UNKNOWN, Place, place_of
+from ..races.call_sites import UNKNOWN, CallSite, call_site_of
 
 if TYPE_CHECKING:
-    from .caching_allocator import Allocation, DeviceMemory
+    from .caching_allocator import Allocation, CachingAllocator
 
 SHOWN = 5
 
-Group = tuple[str, tuple[int, ...] | None, torch.dtype | None]
+TensorGroup = tuple[str, tuple[int, ...] | None, torch.dtype | None]
 
 
-def describe(memory: DeviceMemory, allocations: list[Allocation]) -> str:
+def describe(memory: CachingAllocator, allocations: list[Allocation]) -> str:
     """A line for each of the largest groups of tensors that are alike, "" if there are none."""
-    groups: dict[Group, list[Allocation]] = defaultdict(list)
+    groups: dict[TensorGroup, list[Allocation]] = defaultdict(list)
     owners = _owners(memory)
     for allocation in allocations:
         groups[_group(owners.get(id(allocation)))].append(allocation)
@@ -34,7 +34,7 @@ def describe(memory: DeviceMemory, allocations: list[Allocation]) -> str:
     return "\n".join(lines)
 
 
-def _owners(memory: DeviceMemory) -> dict[int, tuple[str, torch.Tensor]]:
+def _owners(memory: CachingAllocator) -> dict[int, tuple[str, torch.Tensor]]:
     """The role and the largest tensor of each allocation, by its id."""
     owners: dict[int, tuple[str, torch.Tensor]] = {}
     gradients: set[int] = set()
@@ -55,7 +55,7 @@ def _owners(memory: DeviceMemory) -> dict[int, tuple[str, torch.Tensor]]:
     return owners
 
 
-def _group(owner: tuple[str, torch.Tensor] | None) -> Group:
+def _group(owner: tuple[str, torch.Tensor] | None) -> TensorGroup:
     if owner is None:
         return "", None, None
     role, tensor = owner
@@ -66,7 +66,7 @@ def _total(held: list[Allocation]) -> int:
     return sum(allocation.nbytes for allocation in held)
 
 
-def _line(group: Group, held: list[Allocation]) -> str:
+def _line(group: TensorGroup, held: list[Allocation]) -> str:
     role, shape, dtype = group
     noun = {"param": "parameter", "grad": "gradient", "": "tensor"}[role]
     what = f"{len(held)} {noun}{'s' if len(held) > 1 else ''}"
@@ -78,7 +78,7 @@ def _line(group: Group, held: list[Allocation]) -> str:
 
 def _made(held: list[Allocation]) -> str:
     """Where most of them were made."""
-    places: Counter[Place] = Counter(place_of(allocation.made) for allocation in held)
+    places: Counter[CallSite] = Counter(call_site_of(allocation.made) for allocation in held)
     place, _ = places.most_common(1)[0]
     if place == UNKNOWN:
         return ""

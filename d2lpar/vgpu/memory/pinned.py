@@ -15,9 +15,9 @@ from contextlib import contextmanager
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ..sim.clock import Clock, Lane
+from ..sim.clock import Clock, HostThread
 from ..sim.constants import PAGE_LOCK_BYTES_PER_S, PAGEABLE_BYTES_PER_S
-from ..sim.event_queue import Work
+from ..sim.event_queue import QueuedWork
 
 PAGE_BYTES = 4096
 
@@ -31,7 +31,7 @@ class Block:
         self.size = block_bytes(nbytes)
         self.owner = owner
         self.storage = StorageWeakRef(storage)
-        self.uses: dict[tuple[int, int], Work] = {}
+        self.uses: dict[tuple[int, int], QueuedWork] = {}
 
 
 _blocks: dict[int, Block] = {}  # of all virtual machines of the process, by storage
@@ -63,7 +63,7 @@ def block_of(tensor: torch.Tensor) -> Block | None:
 class PinnedMemory:
     """The caching allocator of one virtual machine.
 
-    `submit(action, *args)` runs `action(lane, *args)` on the host's lane, in due order.
+    `submit(action, *args)` runs `action(host_thread, *args)` on the host's host thread, in due order.
     """
 
     def __init__(self, clock: Clock, submit: Callable[..., None]) -> None:
@@ -127,11 +127,11 @@ class PinnedMemory:
             for key in [key for key, block in _blocks.items() if block.storage.expired()]:
                 del _blocks[key]
 
-    def _take(self, lane: Lane, size: int) -> None:
+    def _take(self, host_thread: HostThread, size: int) -> None:
         """Reuse a free block that no copy uses any more, or lock a fresh one."""
         free = self._free[size]
         for i, block in enumerate(free):
-            if all(self._clock.is_done(lane, work) for work in block.uses.values()):
+            if all(self._clock.is_done(host_thread, work) for work in block.uses.values()):
                 del free[i]
                 return
-        self._clock.host_work(lane, size / PAGE_LOCK_BYTES_PER_S, "page-lock memory")
+        self._clock.host_work(host_thread, size / PAGE_LOCK_BYTES_PER_S, "page-lock memory")

@@ -23,7 +23,7 @@ _is_users: dict[str, bool] = {}  # by file
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class CallSite:
     """A line of the user's code; prints as "train.py:12", in a notebook as 'cell "x = …", line 2'.
 
     A cell is told by its first line: its number changes from run to run.
@@ -42,7 +42,7 @@ class Place:
         return linecache.getline(self.file, self.line).strip()
 
 
-UNKNOWN = Place("unknown place", 0)
+UNKNOWN = CallSite("unknown place", 0)
 
 
 def mark() -> Mark | None:
@@ -60,7 +60,7 @@ def mark() -> Mark | None:
     return None
 
 
-def place_of(marked: Mark | None) -> Place:
+def call_site_of(marked: Mark | None) -> CallSite:
     """The file and line of a mark."""
     if marked is None:
         return UNKNOWN
@@ -69,7 +69,7 @@ def place_of(marked: Mark | None) -> Place:
     for start, end, number in code.co_lines():
         if start <= instruction < end and number is not None:
             line = number
-    return Place(code.co_filename, line)
+    return CallSite(code.co_filename, line)
 
 
 def belongs_to_user(file: str) -> bool:

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from ...timeline.formatting import readable
-from .call_sites import UNKNOWN, Place, mark, place_of
-from .vector_clock import Access, Order, Stream
+from .call_sites import UNKNOWN, CallSite, call_site_of, mark
+from .vector_clock import Access, StreamKey, VectorClocks
 
 if TYPE_CHECKING:
     from ..memory.caching_allocator import Allocation
@@ -48,8 +48,8 @@ class Hazard:
     """`kind` is "read", "write", "free", "host read" or "host write"; `text` says what to do."""
 
     kind: str
-    first: Place
-    second: Place
+    first: CallSite
+    second: CallSite
     text: str
 
     def __str__(self) -> str:
@@ -112,27 +112,30 @@ class Freed(NamedTuple):
     uses: list[Access]
 
 
-class Hazards:
+class StreamSanitizer:
     """The detector of one virtual machine.
 
     Until a machine has a second stream on some device, all that can go wrong is on the host: so
     long accesses are noted and not compared. `settle` is called when the host has waited.
     """
 
-    def __init__(self, order_in_pass: Callable[[Access, Stream], bool]) -> None:
-        self.order = Order()
+    def __init__(self, order_in_pass: Callable[[Access, StreamKey], bool]) -> None:
+        self.order = VectorClocks()
         self.watching = False
         # Whether autograd orders an access of the backward pass under way before a stream.
         self._order_in_pass = order_in_pass
-        self._reported: set[tuple[str, Place, Place]] = set()
-        self._freed: defaultdict[Stream, deque[Freed]] = defaultdict(
+        self._reported: set[tuple[str, CallSite, CallSite]] = set()
+        self._freed: defaultdict[StreamKey, deque[Freed]] = defaultdict(
             lambda: deque(maxlen=KEPT_FREED)
         )
 
     # --- work on streams ----------------------------------------------------------------------
 
     def work(
-        self, stream: Stream, reads: Sequence[VirtualTensor], writes: Sequence[VirtualTensor] = ()
+        self,
+        stream: StreamKey,
+        reads: Sequence[VirtualTensor],
+        writes: Sequence[VirtualTensor] = (),
     ) -> Access:
         """Note (and check) work on `stream`, queued by the code that is running."""
         access = (stream, self.order.epochs[stream], mark(), self.order)
@@ -199,7 +202,7 @@ class Hazards:
     def _report_unordered(
         self, before: Access, access: Access, kind: str, was: str, tensor: VirtualTensor
     ) -> None:
-        first, second = place_of(before[2]), place_of(access[2])
+        first, second = call_site_of(before[2]), call_site_of(access[2])
         ours, theirs = stream_name(access[0]), stream_name(before[0])
         done = "used" if kind == "read" else "overwritten"
         text = (
@@ -244,10 +247,10 @@ class Hazards:
                 waiting.append(Freed(freed.nbytes, uses))
         return any(freed for home, freed in self._freed.items() if home[0] == device)
 
-    def _report_reuse(self, home: Stream, freed: Freed, use: Access) -> None:
+    def _report_reuse(self, home: StreamKey, freed: Freed, use: Access) -> None:
         if self._order_in_pass(use, home):
             return
-        first, second = place_of(use[2]), place_of(mark())
+        first, second = call_site_of(use[2]), call_site_of(mark())
         other = stream_name(use[0])
         text = (
             f"memory of a tensor of {readable(freed.nbytes)} on vgpu:{home[0]} was freed while "
@@ -275,12 +278,12 @@ class Hazards:
             warnings.warn_explicit(hazard.text, HazardWarning, *line)
 
 
-def stream_name(stream: Stream) -> str:
+def stream_name(stream: StreamKey) -> str:
     device, number = stream
     return f"stream {number} of vgpu:{device}" if number else f"the default stream of vgpu:{device}"
 
 
-def _waiting(stream: Stream) -> str:
+def _waiting(stream: StreamKey) -> str:
     """How a remedy calls a stream."""
     device, number = stream
     return f"stream{number}" if number else f'torch.vgpu.default_stream("vgpu:{device}")'

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..sim.clock import Lane
-from .call_sites import Mark, Place, mark, place_of
+from ..sim.clock import HostThread
+from .call_sites import CallSite, Mark, call_site_of, mark
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,15 @@ class Wait:
     """
 
     call: str
-    place: Place
+    place: CallSite
     seconds: float
     device: str
 
 
-class Total(NamedTuple):
+class SyncTotal(NamedTuple):
     """All waits of one call at one place."""
 
-    place: Place
+    place: CallSite
     call: str
     count: int
     seconds: float
@@ -42,12 +42,12 @@ class Waits(list[Wait]):
     def seconds(self) -> float:
         return sum(wait.seconds for wait in self)
 
-    def by_place(self) -> list[Total]:
+    def by_place(self) -> list[SyncTotal]:
         """Count and seconds of each call at each place, those that took longest first."""
-        groups: dict[tuple[Place, str], list[float]] = defaultdict(list)
+        groups: dict[tuple[CallSite, str], list[float]] = defaultdict(list)
         for wait in self:
             groups[wait.place, wait.call].append(wait.seconds)
-        totals = [Total(*key, len(each), sum(each)) for key, each in groups.items()]
+        totals = [SyncTotal(*key, len(each), sum(each)) for key, each in groups.items()]
         return sorted(totals, key=lambda total: (-total.seconds, total.place, total.call))
 
     def __str__(self) -> str:
@@ -84,17 +84,17 @@ def syncs() -> Iterator[Waits]:
             'd2lpar.devices(n, kind="virtual"). On real ones, torch.cuda.set_sync_debug_mode(1) '
             "warns of some of these calls"
         )
-    rt.lanes.flush()
+    rt.host_threads.flush()
     waits = Waits()
     _listeners.append(waits)
     try:
         yield waits
     finally:
-        rt.lanes.flush()
+        rt.host_threads.flush()
         _listeners[:] = [other for other in _listeners if other is not waits]
 
 
-class _Call:
+class _SyncingCall:
     """A call of the user's that may wait several times, and where each listener has noted it."""
 
     def __init__(self, name: str) -> None:
@@ -106,7 +106,7 @@ class _Call:
 def called(name: str) -> Iterator[None]:
     """Waits within the block are those of one call of the user's, `name`."""
     outer = getattr(_thread, "call", None)
-    _thread.call = outer or _Call(name)
+    _thread.call = outer or _SyncingCall(name)
     try:
         yield
     finally:
@@ -114,22 +114,22 @@ def called(name: str) -> Iterator[None]:
 
 
 def listened(device: int, name: str, wait: Callable[..., None]) -> Callable[..., None]:
-    """`wait(lane, *args)`, telling all listeners how long it took; as it is if there are none."""
+    """`wait(host_thread, *args)`, telling all listeners how long it took; as it is if there are none."""
     if not _listeners:
         return wait
-    call, where = getattr(_thread, "call", None) or _Call(name), mark()
+    call, where = getattr(_thread, "call", None) or _SyncingCall(name), mark()
 
-    def timed(lane: Lane, *args: object) -> None:
-        before_s = lane.now_s
-        wait(lane, *args)
-        _tell(call, where, lane.now_s - before_s, device)
+    def timed(host_thread: HostThread, *args: object) -> None:
+        before_s = host_thread.now_s
+        wait(host_thread, *args)
+        _tell(call, where, host_thread.now_s - before_s, device)
 
     return timed
 
 
-def _tell(call: _Call, where: Mark | None, seconds: float, device: int) -> None:
+def _tell(call: _SyncingCall, where: Mark | None, seconds: float, device: int) -> None:
     for waits in _listeners:
         at = call.noted.setdefault(id(waits), len(waits))
         before_s = waits[at].seconds if at < len(waits) else 0.0
-        told = Wait(call.name, place_of(where), before_s + seconds, f"vgpu:{device}")
+        told = Wait(call.name, call_site_of(where), before_s + seconds, f"vgpu:{device}")
         waits[at : at + 1] = [told]

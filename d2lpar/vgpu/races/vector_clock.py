@@ -13,20 +13,22 @@ from collections.abc import Iterable
 
 from .call_sites import Mark
 
-Stream = tuple[int, int]  # device and number
-Known = dict[Stream, int]  # the last epoch of each stream that is certainly done
-Access = tuple[Stream, int, Mark | None, "Order"]  # who, when, where in the code, by which order
+StreamKey = tuple[int, int]  # device and number
+Known = dict[StreamKey, int]  # the last epoch of each stream that is certainly done
+Access = tuple[
+    StreamKey, int, Mark | None, "VectorClocks"
+]  # who, when, where in the code, by which order
 
 
-class Order:
+class VectorClocks:
     """The order of the streams of one virtual machine and of its host."""
 
     def __init__(self) -> None:
-        self.epochs: defaultdict[Stream, int] = defaultdict(lambda: 1)
-        self._known: defaultdict[Stream, Known] = defaultdict(dict)
+        self.epochs: defaultdict[StreamKey, int] = defaultdict(lambda: 1)
+        self._known: defaultdict[StreamKey, Known] = defaultdict(dict)
         self._host: Known = {}
 
-    def release(self, stream: Stream) -> Known:
+    def release(self, stream: StreamKey) -> Known:
         """What is done once everything that `stream` has queued so far is done."""
         known = {stream: self.epochs[stream]}
         join(known, self._known[stream])
@@ -34,7 +36,7 @@ class Order:
         self.epochs[stream] += 1
         return known
 
-    def acquire(self, stream: Stream, known: Known) -> None:
+    def acquire(self, stream: StreamKey, known: Known) -> None:
         """Let later work of `stream` come after what is `known`."""
         join(self._known[stream], known)
 
@@ -42,10 +44,10 @@ class Order:
         """The host has waited: all that it queues from now on comes after what is `known`."""
         join(self._host, known)
 
-    def streams_of(self, device: int) -> Iterable[Stream]:
+    def streams_of(self, device: int) -> Iterable[StreamKey]:
         return [stream for stream in list(self.epochs) if stream[0] == device]
 
-    def is_before(self, access: Access, stream: Stream) -> bool:
+    def is_before(self, access: Access, stream: StreamKey) -> bool:
         """Whether an access is done before what `stream` is given now."""
         by, epoch, _, order = access
         if by == stream or order is not self:  # another machine's work is over

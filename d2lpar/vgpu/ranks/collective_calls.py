@@ -25,7 +25,7 @@ _PAIRS = {
 
 
 @dataclass
-class Call:
+class CollectiveCall:
     """One rank's part in a collective: the tensors that it `reads` and `writes`.
 
     `gives[i]` is for rank i of the group; `takes[i]` is filled by what rank i gives, or, if there
@@ -81,7 +81,7 @@ def op_name(op: object) -> str:
 
 
 @torch.no_grad()
-def carry_out(calls: Sequence[Call]) -> None:
+def carry_out(calls: Sequence[CollectiveCall]) -> None:
     """Compute what the calls of all ranks, in their order, take.
 
     Raises ValueError if a rank gives more or fewer elements than the other takes. Tensors that have
@@ -103,7 +103,7 @@ def carry_out(calls: Sequence[Call]) -> None:
             target.copy_(source)
 
 
-def _moves(calls: Sequence[Call], rank: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _moves(calls: Sequence[CollectiveCall], rank: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """What a rank takes, and what it is given for it."""
     found = []
     for giver, taken in enumerate(calls[rank].takes):

@@ -16,11 +16,11 @@ from types import FunctionType
 import torch
 from torch.nn.modules.module import register_module_module_registration_hook
 
-from ..torch_backend.runtime import runtime
+from ..torch_backend.runtime import current_runtime
 from ..torch_backend.tensor import VirtualTensor
 from . import c10d_private, ddp
-from .process_group import Group
-from .process_state import Process
+from .process_group import VirtualProcessGroup
+from .process_state import ProcessState
 from .rank import Rank, World, here
 from .rank_scheduler import Ended
 
@@ -78,11 +78,11 @@ def _alone() -> Iterator[None]:
 def _run_alone(
     function: Callable[..., object], devices: Sequence[torch.device], args: tuple
 ) -> list[object]:
-    rt = runtime()
+    rt = current_runtime()
     world = World(rt, _numbers(devices))
     outcome = _Outcome(world)
-    before = Process(rt)
-    rt.lanes.flush()
+    before = ProcessState(rt)
+    rt.host_threads.flush()
     threads = [
         threading.Thread(
             target=contextvars.copy_context().run,
@@ -97,7 +97,7 @@ def _run_alone(
         try:
             for thread in threads:
                 thread.start()
-            world.baton.start()
+            world.scheduler.start()
             for thread in threads:
                 thread.join()
         except BaseException as error:  # an interrupt, or threads that the system refuses
@@ -111,7 +111,7 @@ def _run_alone(
             rt.clock.others = None
             before.restore()
             world.give_up()
-            rt.lanes.ask(_catch_up, world)
+            rt.host_threads.ask(_catch_up, world)
     return outcome.results()
 
 
@@ -129,29 +129,29 @@ class _Outcome:
             self._live(rank, function, args)
 
     def _live(self, rank: Rank, function: Callable[..., object], args: tuple) -> None:
-        baton, rt = self._world.baton, self._world.rt
+        scheduler, rt = self._world.scheduler, self._world.rt
         here.rank = rank
         try:
             _make_world_group(rank)
-            baton.begin(rank.number)
+            scheduler.begin(rank.number)
             rt.current_device, rt.own_devices = rank.device, [rank.device]
-            with rt.lanes.rank(rank.lane):
+            with rt.host_threads.rank(rank.host_thread):
                 self._results[rank.number] = function(*args)
         except Ended:
             pass
         except BaseException as error:
-            if not baton.ended:
+            if not scheduler.ended:
                 error.add_note(
                     f"raised by rank {rank.number} of {len(self._results)}, on vgpu:{rank.device}"
                 )
                 self._error = error
-                baton.end()
+                scheduler.end()
         finally:
             here.rank = None
-            baton.finish(rank.number)
+            scheduler.finish(rank.number)
 
     def results(self) -> list[object]:
-        error = self._error or self._world.baton.error
+        error = self._error or self._world.scheduler.error
         if error is not None:
             raise error
         return self._results
@@ -159,10 +159,10 @@ class _Outcome:
     def interrupt(self, threads: Sequence[threading.Thread]) -> list[threading.Thread]:
         """End all ranks: those that wait for their turn, and the one that has it. Returns those
         that cannot end yet."""
-        baton = self._world.baton
-        baton.end()
-        if baton.holder is not None:
-            _raise_ended(threads[baton.holder])
+        scheduler = self._world.scheduler
+        scheduler.end()
+        if scheduler.holder is not None:
+            _raise_ended(threads[scheduler.holder])
         until_s = time.monotonic() + LAST_WORDS_S
         started = [thread for thread in threads if thread.ident is not None]
         for thread in started:
@@ -212,8 +212,8 @@ def _let_others_go_on(known: Callable[[], bool]) -> None:
             rank.wait(known, "a wait of its host for work that follows a collective")
 
 
-def _catch_up(lane: object, world: World) -> None:
-    lane.now_s = max(lane.now_s, *(rank.lane.now_s for rank in world.ranks))
+def _catch_up(host_thread: object, world: World) -> None:
+    host_thread.now_s = max(host_thread.now_s, *(rank.host_thread.now_s for rank in world.ranks))
 
 
 # --- the names of torch ---------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def _catch_up(lane: object, world: World) -> None:
 
 def _make_world_group(rank: Rank, backend: str = "nccl") -> None:
     ranks = list(range(len(rank.world.ranks)))
-    group = Group(rank, rank.world.team(0, ranks))
+    group = VirtualProcessGroup(rank, rank.world.rendezvous(0, ranks))
     rank.groups.add(group, ranks, backend)
     rank.groups.default_pg = group
     rank.made = 0
@@ -253,10 +253,10 @@ def new_group(ranks: Sequence[int] | None = None, *args: object, **kwargs: objec
     rank = here.rank
     ranks = list(range(len(rank.world.ranks))) if ranks is None else sorted(ranks)
     rank.made += 1
-    team = rank.world.team(rank.made, ranks)
+    rendezvous = rank.world.rendezvous(rank.made, ranks)
     if rank.number not in ranks:
         return c10d_private.NOT_A_MEMBER
-    group = Group(rank, team)
+    group = VirtualProcessGroup(rank, rendezvous)
     rank.groups.add(group, ranks, rank.groups.pg_map[rank.groups.default_pg][0])
     return group
 

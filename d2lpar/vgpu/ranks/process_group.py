@@ -13,44 +13,45 @@ from datetime import timedelta
 
 import torch
 
-from ..sim.clock import Lane
+from ..sim.clock import HostThread
 from ..torch_backend.host_threads import HOST
 from . import c10d_private
-from .collective_calls import Call, op_name, values_of
+from .collective_calls import CollectiveCall, op_name, values_of
 from .rank import Rank
-from .rendezvous import Meeting, Team
+from .rendezvous import PendingCollective, Rendezvous
 
 BARRIER_BYTES = 4  # c10d sums one float
 Tensors = Sequence[torch.Tensor]
 
 
-class Work(c10d_private.TorchWork):
+class CollectiveWork(c10d_private.TorchWork):
     """A collective under way on one rank."""
 
     def __init__(
         self,
         rank: Rank,
-        team: Team,
-        meeting: Meeting,
-        call: Call,
+        rendezvous: Rendezvous,
+        pending: PendingCollective,
+        call: CollectiveCall,
         stream: tuple[int, int] | None,
     ) -> None:
         super().__init__()
-        self._rank, self._team, self._meeting, self._call = rank, team, meeting, call
+        self._rank, self._team, self._pending, self._call = rank, rendezvous, pending, call
         self._stream = stream
         rt = rank.world.rt
         self._known = {} if stream is None else rt.order.release(stream)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Let later work of the current stream come after it; the host goes on at once."""
-        self._rank.wait(lambda: self._meeting.is_complete, self._text())
+        self._rank.wait(lambda: self._pending.is_complete, self._text())
         rt, device = self._rank.world.rt, self._rank.device
         if self._stream is None:
             self._block()
             return True
         current = (device, rt.current_stream(device))
-        rt.lanes.submit(
-            device, lambda lane: rt.clock.stream_waits(lane, current, self._meeting.work)
+        rt.host_threads.submit(
+            device,
+            lambda host_thread: rt.clock.stream_waits(host_thread, current, self._pending.work),
         )
         rt.order.acquire(current, self._known)
         if self._call.name == "barrier":
@@ -65,31 +66,33 @@ class Work(c10d_private.TorchWork):
         rt = self._rank.world.rt
         rt.host_work(rt.machine.host.view_s, "is_completed")
         self._rank.wait(lambda: True, "is_completed", polite=True)
-        if not (self._meeting.is_complete and rt.lanes.ask(rt.clock.is_done, self._meeting.work)):
+        if not (
+            self._pending.is_complete and rt.host_threads.ask(rt.clock.is_done, self._pending.work)
+        ):
             return False
         rt.host_acquires(self._known)
         return True
 
     def _block(self) -> None:
         """Make the host wait."""
-        rt, work, name = self._rank.world.rt, self._meeting.work, f"wait for {self._call.name}"
-        rt.lanes.submit(HOST, rt.clock.wait_for, work, name)
+        rt, work, name = self._rank.world.rt, self._pending.work, f"wait for {self._call.name}"
+        rt.host_threads.submit(HOST, rt.clock.wait_for, work, name)
         rt.host_acquires(self._known)
 
     def _text(self) -> str:
-        missing = ", ".join(str(self._team.ranks[m]) for m in self._meeting.missing)
+        missing = ", ".join(str(self._team.ranks[m]) for m in self._pending.missing)
         return f"{self._call} of {self._team} for rank {missing}"
 
 
-class Group(c10d_private.ProcessGroup):
-    """The group `team` as `rank` has it. Sizes and data types are checked by torch's functions."""
+class VirtualProcessGroup(c10d_private.ProcessGroup):
+    """The group `rendezvous` as `rank` has it. Sizes and data types are checked by torch's functions."""
 
-    def __init__(self, rank: Rank, team: Team) -> None:
-        self._member = team.ranks.index(rank.number)
-        super().__init__(self._member, len(team.ranks))
-        self._rank, self._team, self._count = rank, team, len(team.ranks)
+    def __init__(self, rank: Rank, rendezvous: Rendezvous) -> None:
+        self._member = rendezvous.ranks.index(rank.number)
+        super().__init__(self._member, len(rendezvous.ranks))
+        self._rank, self._team, self._count = rank, rendezvous, len(rendezvous.ranks)
 
-    def _get_backend(self, device: torch.device) -> Group:
+    def _get_backend(self, device: torch.device) -> VirtualProcessGroup:
         return self
 
     @property
@@ -102,76 +105,86 @@ class Group(c10d_private.ProcessGroup):
 
     # --- collectives ------------------------------------------------------------------------
 
-    def allreduce(self, tensors: Tensors, opts: object) -> Work:
+    def allreduce(self, tensors: Tensors, opts: object) -> CollectiveWork:
         (tensor,) = tensors
         return self._reduce("all_reduce", tensor, opts, root=None)
 
-    def reduce(self, tensors: Tensors, opts: object) -> Work:
+    def reduce(self, tensors: Tensors, opts: object) -> CollectiveWork:
         (tensor,) = tensors
         return self._reduce("reduce", tensor, opts, root=opts.rootRank)
 
-    def _reduce(self, name: str, tensor: torch.Tensor, opts: object, root: int | None) -> Work:
-        def call() -> Call:
+    def _reduce(
+        self, name: str, tensor: torch.Tensor, opts: object, root: int | None
+    ) -> CollectiveWork:
+        def call() -> CollectiveCall:
             values = values_of(tensor)
             takes = [values] if root in (None, self._member) else []
-            return Call(
+            return CollectiveCall(
                 name, [tensor], [tensor] if takes else [], [values] * self._count, takes,
                 tensor.nbytes, op_name(opts.reduceOp), root, tensor.numel(),
             )  # fmt: skip
 
         return self._begin(name, [tensor], call)
 
-    def broadcast(self, tensors: Tensors, opts: object) -> Work:
+    def broadcast(self, tensors: Tensors, opts: object) -> CollectiveWork:
         (tensor,) = tensors
         root = opts.rootRank
 
-        def call() -> Call:
+        def call() -> CollectiveCall:
             values, size = values_of(tensor), tensor.numel()
             if root == self._member:
                 gives, takes, reads, writes = [values] * self._count, [], [tensor], []
             else:
                 gives, takes, reads, writes = [], self._only(root, values), [], [tensor]
-            return Call(
+            return CollectiveCall(
                 "broadcast", reads, writes, gives, takes, tensor.nbytes, root=root, same=size
             )
 
         return self._begin("broadcast", [tensor], call)
 
-    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: object) -> Work:
+    def allgather(
+        self, outputs: Sequence[Tensors], inputs: Tensors, opts: object
+    ) -> CollectiveWork:
         (targets,), (source,) = outputs, inputs
         return self._gather_all(list(targets), source)
 
-    def all_gather_single(self, output: torch.Tensor, source: torch.Tensor, opts: object) -> Work:
+    def all_gather_single(
+        self, output: torch.Tensor, source: torch.Tensor, opts: object
+    ) -> CollectiveWork:
         return self._gather_all([output], source)
 
     _allgather_base = all_gather_single  # its older name
 
-    def _gather_all(self, targets: Tensors, source: torch.Tensor) -> Work:
-        def call() -> Call:
+    def _gather_all(self, targets: Tensors, source: torch.Tensor) -> CollectiveWork:
+        def call() -> CollectiveCall:
             takes = self._split("all_gather", targets, source.numel())
             gives = [values_of(source)] * self._count
             size = source.nbytes * self._count
-            return Call("all_gather", [source], targets, gives, takes, size, same=source.numel())
+            return CollectiveCall(
+                "all_gather", [source], targets, gives, takes, size, same=source.numel()
+            )
 
         return self._begin("all_gather", [*targets, source], call)
 
-    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: object) -> Work:
+    def reduce_scatter(
+        self, outputs: Tensors, inputs: Sequence[Tensors], opts: object
+    ) -> CollectiveWork:
         (target,), (sources,) = outputs, inputs
         return self._scatter_sum(target, list(sources), opts)
 
     def reduce_scatter_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: object
-    ) -> Work:
+    ) -> CollectiveWork:
         return self._scatter_sum(output, [source], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
-    def _scatter_sum(self, target: torch.Tensor, sources: Tensors, opts: object) -> Work:
-        def call() -> Call:
+    def _scatter_sum(self, target: torch.Tensor, sources: Tensors, opts: object) -> CollectiveWork:
+        def call() -> CollectiveCall:
             gives = self._split("reduce_scatter", sources, target.numel())
             takes, size = [values_of(target)], target.nbytes * self._count
             op = op_name(opts.reduceOp)
-            return Call(
+            return CollectiveCall(
                 "reduce_scatter", sources, [target], gives, takes, size, op, same=target.numel()
             )
 
@@ -184,69 +197,69 @@ class Group(c10d_private.ProcessGroup):
         output_sizes: Sequence[int],
         input_sizes: Sequence[int],
         opts: object,
-    ) -> Work:
-        def call() -> Call:
+    ) -> CollectiveWork:
+        def call() -> CollectiveCall:
             gives, takes = self._rows(source, input_sizes), self._rows(output, output_sizes)
-            return Call("all_to_all", [source], [output], gives, takes, source.nbytes)
+            return CollectiveCall("all_to_all", [source], [output], gives, takes, source.nbytes)
 
         return self._begin("all_to_all", [output, source], call)
 
     alltoall_base = all_to_all_single
 
-    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: object) -> Work:
-        def call() -> Call:
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: object) -> CollectiveWork:
+        def call() -> CollectiveCall:
             gives, takes = [values_of(t) for t in inputs], [values_of(t) for t in outputs]
-            return Call("all_to_all", inputs, outputs, gives, takes, _bytes(inputs))
+            return CollectiveCall("all_to_all", inputs, outputs, gives, takes, _bytes(inputs))
 
         return self._begin("all_to_all", [*outputs, *inputs], call)
 
-    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: object) -> Work:
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: object) -> CollectiveWork:
         (source,), root = inputs, opts.rootRank
         targets = list(outputs[0]) if outputs else []
 
-        def call() -> Call:
+        def call() -> CollectiveCall:
             gives = self._only(root, values_of(source))
             takes = [values_of(target) for target in targets]
             size = source.nbytes * self._count
-            return Call(
+            return CollectiveCall(
                 "gather", [source], targets, gives, takes, size, root=root, same=source.numel()
             )
 
         return self._begin("gather", [*targets, source], call)
 
-    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: object) -> Work:
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: object) -> CollectiveWork:
         (target,), root = outputs, opts.rootRank
         sources = list(inputs[0]) if inputs else []
 
-        def call() -> Call:
+        def call() -> CollectiveCall:
             gives = [values_of(source) for source in sources]
             takes, size = self._only(root, values_of(target)), target.nbytes * self._count
-            return Call(
+            return CollectiveCall(
                 "scatter", sources, [target], gives, takes, size, root=root, same=target.numel()
             )
 
         return self._begin("scatter", [target, *sources], call)
 
-    def barrier(self, opts: object = None) -> Work:
-        return self._begin("barrier", [], lambda: Call("barrier", nbytes=BARRIER_BYTES))
+    def barrier(self, opts: object = None) -> CollectiveWork:
+        return self._begin("barrier", [], lambda: CollectiveCall("barrier", nbytes=BARRIER_BYTES))
 
     # --- sends ------------------------------------------------------------------------------
 
-    def send(self, tensors: Tensors, target: int, tag: int) -> Work:
+    def send(self, tensors: Tensors, target: int, tag: int) -> CollectiveWork:
         (tensor,) = tensors
         return self._pass((self._member, target), tag, tensor)
 
-    def recv(self, tensors: Tensors, source: int, tag: int) -> Work:
+    def recv(self, tensors: Tensors, source: int, tag: int) -> CollectiveWork:
         (tensor,) = tensors
         return self._pass((source, self._member), tag, tensor)
 
-    def _pass(self, way: tuple[int, int], tag: int, tensor: torch.Tensor) -> Work:
+    def _pass(self, way: tuple[int, int], tag: int, tensor: torch.Tensor) -> CollectiveWork:
         name = "send" if way[0] == self._member else "recv"
         if way[0] == way[1]:
             raise ValueError(f"rank {self._rank.number} cannot send to itself")
         on_host = self._rank.check(name, [tensor])
         both, values = [tensor], [values_of(tensor)]
-        call = Call(
+        call = CollectiveCall(
             name,
             both if name == "send" else [],
             both if name == "recv" else [],
@@ -255,29 +268,29 @@ class Group(c10d_private.ProcessGroup):
             tensor.nbytes,
             same=tensor.numel(),
         )
-        meeting = self._team.pass_on(self._member, way, tag, call, on_host=on_host)
+        pending = self._team.pass_on(self._member, way, tag, call, on_host=on_host)
         more = {"kind": "copy"}
         if name == "send":
             more["target"] = self._team.devices[way[1]]
-        return self._queue(meeting, call, (*way, tag), more, on_host=on_host)
+        return self._queue(pending, call, (*way, tag), more, on_host=on_host)
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _begin(self, name: str, tensors: Tensors, make: object) -> Work:
+    def _begin(self, name: str, tensors: Tensors, make: object) -> CollectiveWork:
         on_host = self._rank.check(name, tensors)
         call = make()
-        meeting = self._team.meet(self._member, call, on_host=on_host)
-        return self._queue(meeting, call, None, {}, on_host=on_host)
+        pending = self._team.meet(self._member, call, on_host=on_host)
+        return self._queue(pending, call, None, {}, on_host=on_host)
 
     def _queue(
         self,
-        meeting: Meeting,
-        call: Call,
+        pending: PendingCollective,
+        call: CollectiveCall,
         way: tuple[int, int, int] | None,
         more: dict,
         *,
         on_host: bool,
-    ) -> Work:
+    ) -> CollectiveWork:
         """Put a call on the clock: on its stream, behind the caller's current one."""
         rt, device = self._rank.world.rt, self._rank.device
         stream = None
@@ -285,13 +298,13 @@ class Group(c10d_private.ProcessGroup):
             number = rt.background_stream(device, (tuple(self._team.devices), way))
             stream = (device, number)
             rt.let_wait(stream, (device, rt.current_stream(device)))
-            rt.hazards.work(stream, call.reads, call.writes)
+            rt.sanitizer.work(stream, call.reads, call.writes)
 
-        def queue(lane: Lane) -> None:
-            meeting.queue(lane, rt.clock, stream, call.name, {"nbytes": call.nbytes, **more})
+        def queue(host_thread: HostThread) -> None:
+            pending.queue(host_thread, rt.clock, stream, call.name, {"nbytes": call.nbytes, **more})
 
-        rt.lanes.submit(device, queue)
-        return Work(self._rank, self._team, meeting, call, stream)
+        rt.host_threads.submit(device, queue)
+        return CollectiveWork(self._rank, self._team, pending, call, stream)
 
     def _only(self, member: int, values: torch.Tensor) -> list[torch.Tensor | None]:
         return [values if i == member else None for i in range(self._count)]
@@ -330,11 +343,11 @@ def _bytes(tensors: Tensors) -> int:
 
 
 def _refused(name: str) -> object:
-    def refuse(self: Group, *args: object, **kwargs: object) -> object:
+    def refuse(self: VirtualProcessGroup, *args: object, **kwargs: object) -> object:
         raise NotImplementedError(f"{name} is not available on virtual ranks")
 
     return refuse
 
 
 for _name in c10d_private.REFUSED:
-    setattr(Group, _name, _refused(_name))
+    setattr(VirtualProcessGroup, _name, _refused(_name))

@@ -1,4 +1,4 @@
-"""What every process has of its own, and virtual ranks exchange when the baton passes.
+"""What every process has of its own, and virtual ranks exchange when the scheduler passes.
 
 Random numbers of torch (of the CPU and of the virtual devices), of Python and of NumPy; the
 environment variables by which torchrun tells a process who it is; and `shape_only`.
@@ -16,7 +16,7 @@ from ...processes import dist_env
 from ..torch_backend.runtime import Runtime
 
 
-class Process:
+class ProcessState:
     """The state of a process: that of the running one when made, then exchanged with it."""
 
     def __init__(self, rt: Runtime, variables: dict[str, str] | None = None) -> None:

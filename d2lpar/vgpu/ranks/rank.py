@@ -7,19 +7,19 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ..sim.clock import Lane
-from ..torch_backend.runtime import Runtime, runtime
+from ..sim.clock import HostThread
+from ..torch_backend.runtime import Runtime, current_runtime
 from ..torch_backend.tensor import VirtualTensor
 from .c10d_private import Groups
-from .process_state import Process, variables_of
-from .rank_scheduler import Baton
-from .rendezvous import Team
+from .process_state import ProcessState, variables_of
+from .rank_scheduler import RankScheduler
+from .rendezvous import Rendezvous
 
 here = threading.local()  # .rank: the Rank whose thread this is
 
 
 class World:
-    """What the ranks of one run share: the machine, their devices, the baton and their groups."""
+    """What the ranks of one run share: the machine, their devices, the scheduler and their groups."""
 
     def __init__(self, rt: Runtime, devices: Sequence[int]) -> None:
         self.rt = rt
@@ -27,32 +27,39 @@ class World:
         self.ranks = [Rank(self, number) for number in range(len(devices))]
         leave = [rank.process.save for rank in self.ranks]
         enter = [rank.process.restore for rank in self.ranks]
-        self.baton = Baton(
-            len(devices), rt.lanes.lock, lambda rank: leave[rank](), lambda rank: enter[rank]()
+        self.scheduler = RankScheduler(
+            len(devices),
+            rt.host_threads.lock,
+            lambda rank: leave[rank](),
+            lambda rank: enter[rank](),
         )
-        self._teams = [Team(range(len(devices)), devices, rt.machine)]
+        self._rendezvous = [Rendezvous(range(len(devices)), devices, rt.machine)]
 
-    def team(self, number: int, ranks: Sequence[int]) -> Team:
+    def rendezvous(self, number: int, ranks: Sequence[int]) -> Rendezvous:
         """The group that each rank makes as its `number`-th; 0 is that of all ranks.
 
         Raises RuntimeError if another rank has made another group.
         """
-        if number == len(self._teams):
-            self._teams.append(Team(ranks, [self.devices[r] for r in ranks], self.rt.machine))
-        team = self._teams[number]
-        if team.ranks != list(ranks):
+        if number == len(self._rendezvous):
+            self._rendezvous.append(
+                Rendezvous(ranks, [self.devices[r] for r in ranks], self.rt.machine)
+            )
+        rendezvous = self._rendezvous[number]
+        if rendezvous.ranks != list(ranks):
             raise RuntimeError(
                 f"group {number} is of ranks {list(ranks)} here and of {team.ranks} on another "
                 "rank: all ranks must call new_group in the same order with the same ranks"
             )
-        return team
+        return rendezvous
 
     def give_up(self) -> None:
         """Let the clock go on after an error, without those that will not come."""
-        for team in self._teams:
-            for meeting in team.open_meetings():
-                self.rt.lanes.ask(meeting.give_up, self.rt.clock)
-        if self.baton.ended:  # what was under way is over, as with a process: no hazard any more
+        for rendezvous in self._rendezvous:
+            for pending in rendezvous.open_collectives():
+                self.rt.host_threads.ask(pending.give_up, self.rt.clock)
+        if (
+            self.scheduler.ended
+        ):  # what was under way is over, as with a process: no hazard any more
             for device in self.devices:
                 for stream in self.rt.order.streams_of(device):
                     self.rt.host_acquires(self.rt.order.release(stream))
@@ -64,21 +71,21 @@ class Rank:
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number = world, number
         self.device = world.devices[number]
-        self.lane = Lane(f"rank {number}", world.rt.now_s())
+        self.host_thread = HostThread(f"rank {number}", world.rt.now_s())
         variables = variables_of(number, len(world.devices), self.device)
-        self.process = Process(world.rt, variables)
+        self.process = ProcessState(world.rt, variables)
         self.groups = Groups()
 
     def wait(self, ready: Callable[[], bool], text: str, *, polite: bool = False) -> None:
         """Let other ranks run until `ready()`."""
-        self.world.baton.wait(self.number, ready, text, polite=polite)
+        self.world.scheduler.wait(self.number, ready, text, polite=polite)
 
     def check(self, name: str, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether the tensors of a collective are on the host, and not on the rank's device.
 
         Raises RuntimeError for another machine, another device, and non-contiguous tensors.
         """
-        if runtime() is not self.world.rt:
+        if current_runtime() is not self.world.rt:
             raise RuntimeError(
                 f"{name} in a simulate() block of rank {self.number}: the ranks are on another "
                 "machine; call run_ranks() inside the block"

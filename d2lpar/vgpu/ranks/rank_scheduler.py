@@ -1,6 +1,6 @@
-"""Taking turns: of several threads that stand for processes, the one that has the baton runs.
+"""Taking turns: of several threads that stand for processes, the one that has the scheduler runs.
 
-A rank keeps the baton until it needs something of another one. Then it goes to the lowest rank that
+A rank keeps the scheduler until it needs something of another one. Then it goes to the lowest rank that
 can go on; so every run takes the same way, whatever the operating system does with the threads.
 """
 
@@ -24,10 +24,10 @@ class _Wait:
     polite: bool = False
 
 
-class Baton:
+class RankScheduler:
     """Lets `count` threads run one at a time; `lock` is what the running one may hold.
 
-    `leave(rank)` and `enter(rank)` are called when the baton goes from one rank to another.
+    `leave(rank)` and `enter(rank)` are called when the scheduler goes from one rank to another.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Baton:
         self._waits = {rank: _Wait(lambda: True, "its first turn") for rank in range(count)}
 
     def start(self) -> None:
-        """Give the baton to rank 0."""
+        """Give the scheduler to rank 0."""
         with self._lock:
             self._pass_on(self._count - 1)
 
@@ -73,7 +73,7 @@ class Baton:
             self._take(rank)
 
     def finish(self, rank: int) -> None:
-        """Give the baton away for good."""
+        """Give the scheduler away for good."""
         with self._lock:
             self._leave(rank)
             if self._waits and not self.ended:

@@ -16,13 +16,13 @@ from torch import nn
 
 from ..torch_backend.torch_private import at_end_of_backward
 
-Parameters = list[nn.Parameter]
+ParameterList = list[nn.Parameter]
 
 
 class Bucket:
     """Parameters whose gradients are averaged as one flat tensor, of which each has a view."""
 
-    def __init__(self, parameters: Parameters) -> None:
+    def __init__(self, parameters: ParameterList) -> None:
         first, sizes = parameters[0], [p.numel() for p in parameters]
         self.flat = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
         parts = zip(parameters, self.flat.split(sizes), strict=True)
@@ -31,11 +31,11 @@ class Bucket:
         self.work: dist.Work | None = None
 
 
-def assign(parameters: Parameters, limits_bytes: list[float]) -> list[Parameters]:
+def assign(parameters: ParameterList, limits_bytes: list[float]) -> list[ParameterList]:
     """Fill buckets in the given order, each with one data type, until it has the bytes of its limit
     (of the first, the second, …; further ones have the last)."""
-    full: list[Parameters] = []
-    filling: dict[torch.dtype, Parameters] = {}
+    full: list[ParameterList] = []
+    filling: dict[torch.dtype, ParameterList] = {}
     limits = {p.dtype: iter(limits_bytes[:-1]) for p in parameters}
     limit = {dtype: next(more, limits_bytes[-1]) for dtype, more in limits.items()}
     for p in parameters:
@@ -56,7 +56,7 @@ class Reducer:
 
     def __init__(
         self,
-        parameters: Parameters,
+        parameters: ParameterList,
         group: dist.ProcessGroup | None,
         limits_bytes: list[float],
         *,
@@ -67,14 +67,14 @@ class Reducer:
         self.as_views, self.rebuilds = as_views, rebuilds
         self.expecting = False
         self.nowhere_used: set[nn.Parameter] = set()
-        self._arrived: Parameters = []
+        self._arrived: ParameterList = []
         # At first the order in which they are defined, the last first. Backward may take another,
         # so torch makes one bucket of all, and sorts them anew when it has seen one pass.
         self._make_buckets(assign(parameters, [float("inf")] if rebuilds else limits_bytes)[::-1])
         for p in parameters:
             p.register_post_accumulate_grad_hook(self._gradient_is_ready)
 
-    def _make_buckets(self, parts: list[Parameters]) -> None:
+    def _make_buckets(self, parts: list[ParameterList]) -> None:
         self.buckets = [Bucket(part) for part in parts]
         self._bucket_of = {p: bucket for bucket in self.buckets for p in bucket.views}
 
@@ -97,7 +97,7 @@ class Reducer:
         for bucket in self.buckets:
             bucket.missing = set(bucket.views)
 
-    def missing(self) -> Parameters:
+    def missing(self) -> ParameterList:
         """Parameters whose gradients did not come in a pass that has begun."""
         begun = self.expecting and any(len(b.missing) < len(b.views) for b in self.buckets)
         return [p for p in self.parameters if begun and p in self._bucket_of[p].missing]

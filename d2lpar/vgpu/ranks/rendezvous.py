@@ -7,22 +7,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...machines import Machine
-from ..sim.clock import Clock, Lane
+from ..sim.clock import Clock, HostThread
 from ..sim.copy_routes import Port
-from ..sim.event_queue import Work
+from ..sim.event_queue import QueuedWork
 from . import cost
-from .collective_calls import Call, carry_out
+from .collective_calls import CollectiveCall, carry_out
 
 
 @dataclass
-class Meeting:
+class PendingCollective:
     """One collective, or one send with its receive: who is there already, and its work."""
 
     members: Sequence[int]  # numbers in the group
     seconds: float
     ports: tuple[Port, ...]
-    calls: dict[int, Call] = field(default_factory=dict)
-    work: Work | None = None
+    calls: dict[int, CollectiveCall] = field(default_factory=dict)
+    work: QueuedWork | None = None
     joined: int = 0  # hosts whose call is on the clock
 
     @property
@@ -34,25 +34,30 @@ class Meeting:
         return [member for member in self.members if member not in self.calls]
 
     def queue(
-        self, lane: Lane, clock: Clock, stream: tuple[int, int] | None, name: str, more: dict
+        self,
+        host_thread: HostThread,
+        clock: Clock,
+        stream: tuple[int, int] | None,
+        name: str,
+        more: dict,
     ) -> None:
         """Put a rank's call on the clock, on a stream of its device or (None) on its host alone."""
         if self.work is None:
             self.work = clock.announce(self.seconds, self.ports, len(self.members))
         self.joined += 1
         if stream is None:
-            clock.meet(lane, self.work)
+            clock.meet(host_thread, self.work)
         else:
-            clock.join(lane, stream, self.work, name, **more)
+            clock.join(host_thread, stream, self.work, name, **more)
 
-    def give_up(self, lane: Lane, clock: Clock) -> None:
+    def give_up(self, host_thread: HostThread, clock: Clock) -> None:
         """Let what follows on the clock go on without those that will not come."""
         for _ in range(len(self.members) - self.joined if self.work else 0):
-            clock.meet(lane, self.work)
+            clock.meet(host_thread, self.work)
         self.joined = len(self.members)
 
 
-class Team:
+class Rendezvous:
     """The ranks of a group, by their numbers in it: `ranks` in the world, on `devices`."""
 
     def __init__(self, ranks: Sequence[int], devices: Sequence[int], machine: Machine) -> None:
@@ -62,13 +67,13 @@ class Team:
         self._ports = cost.ports_of(machine, devices)
         self._begun = [0] * len(self.ranks)  # collectives, by rank
         self._first = 0
-        self._meetings: deque[Meeting] = deque()
-        self._sends: defaultdict[tuple, deque[Meeting]] = defaultdict(deque)
+        self._meetings: deque[PendingCollective] = deque()
+        self._sends: defaultdict[tuple, deque[PendingCollective]] = defaultdict(deque)
 
     def __str__(self) -> str:
         return f"the group of ranks {', '.join(map(str, self.ranks))}"
 
-    def meet(self, member: int, call: Call, *, on_host: bool) -> Meeting:
+    def meet(self, member: int, call: CollectiveCall, *, on_host: bool) -> PendingCollective:
         """Take part in the group's next collective; what it computes is done when all are there.
 
         Raises RuntimeError if this is another collective than that of the others.
@@ -77,53 +82,58 @@ class Team:
         self._begun[member] += 1
         if number - self._first == len(self._meetings):
             seconds, ports = (0.0, ()) if on_host else self._cost(call)
-            self._meetings.append(Meeting(range(len(self.ranks)), seconds, ports))
-        meeting = self._meetings[number - self._first]
-        for other, theirs in meeting.calls.items():
+            self._meetings.append(PendingCollective(range(len(self.ranks)), seconds, ports))
+        pending = self._meetings[number - self._first]
+        for other, theirs in pending.calls.items():
             if theirs.kind != call.kind:
                 raise RuntimeError(
                     f"collective {number + 1} of {self} is {call} on rank {self.ranks[member]}, "
                     f"but {theirs} on rank {self.ranks[other]}: all must call the same, in order"
                 )
-        meeting.calls[member] = call
-        if meeting.is_complete:
-            carry_out([meeting.calls[i] for i in meeting.members])
+        pending.calls[member] = call
+        if pending.is_complete:
+            carry_out([pending.calls[i] for i in pending.members])
             self._meetings.popleft()
             self._first += 1
-        return meeting
+        return pending
 
     def pass_on(
-        self, member: int, way: tuple[int, int], tag: int, call: Call, *, on_host: bool
-    ) -> Meeting:
+        self, member: int, way: tuple[int, int], tag: int, call: CollectiveCall, *, on_host: bool
+    ) -> PendingCollective:
         """Take part in the next send on a way (source, target) with this tag."""
         source, target = way
-        meetings = self._sends[source, target, tag]
-        meeting = next((m for m in meetings if member not in m.calls), None)
-        if meeting is None:
+        pendings = self._sends[source, target, tag]
+        pending = next((m for m in pendings if member not in m.calls), None)
+        if pending is None:
             ends = (self.devices[source], self.devices[target])
             price = (0.0, ()) if on_host else cost.send(self._machine, *ends, call.nbytes)
-            meeting = Meeting(way, *price)
-            meetings.append(meeting)
-        meeting.calls[member] = call
-        if meeting.is_complete:
-            meetings.remove(meeting)
-            self._deliver(meeting, source, target)
-        return meeting
+            pending = PendingCollective(way, *price)
+            pendings.append(pending)
+        pending.calls[member] = call
+        if pending.is_complete:
+            pendings.remove(pending)
+            self._deliver(pending, source, target)
+        return pending
 
-    def _deliver(self, meeting: Meeting, source: int, target: int) -> None:
-        given, taken = meeting.calls[source], meeting.calls[target]
+    def _deliver(self, pending: PendingCollective, source: int, target: int) -> None:
+        given, taken = pending.calls[source], pending.calls[target]
         if given.kind[1:] != taken.kind[1:]:
             raise RuntimeError(
                 f"rank {self.ranks[source]} sends {given} to rank {self.ranks[target]}, which "
                 f"expects {taken}: number of elements and data type must be the same"
             )
-        carry_out([Call("send", gives=[None, *given.gives]), Call("recv", takes=taken.takes)])
+        carry_out(
+            [
+                CollectiveCall("send", gives=[None, *given.gives]),
+                CollectiveCall("recv", takes=taken.takes),
+            ]
+        )
 
-    def open_meetings(self) -> list[Meeting]:
+    def open_collectives(self) -> list[PendingCollective]:
         """Those that not all have come to."""
-        return [*self._meetings, *(m for meetings in self._sends.values() for m in meetings)]
+        return [*self._meetings, *(m for pendings in self._sends.values() for m in pendings)]
 
-    def _cost(self, call: Call) -> tuple[float, tuple[Port, ...]]:
+    def _cost(self, call: CollectiveCall) -> tuple[float, tuple[Port, ...]]:
         if self._fabric is None:
             return 0.0, ()
         return cost.collective_s(call.name, call.nbytes, self._fabric), self._ports

@@ -1,6 +1,6 @@
 """The simulated clock: a deterministic discrete-event model of hosts, streams, engines and links.
 
-Nothing here knows torch. An operation begins when its host lane has dispatched it, the earlier work
+Nothing here knows torch. An operation begins when its host thread has dispatched it, the earlier work
 of its stream and the events that the stream waits for are done, and the engine or ports that it
 needs are free. Which of several operations begins, and when that is worked out, is told in
 `schedule`; how copies travel, in `routes`. Kernels of different streams of one device share its
@@ -17,7 +17,7 @@ from ...machines import Link, Machine
 from ...timeline import MemorySample, Span, Timeline
 from .busy_intervals import Resource
 from .copy_routes import Port, hops
-from .event_queue import Schedule, Work
+from .event_queue import EventQueue, QueuedWork
 
 # Work that a stream holds before its host must wait: about 1,000 launches were measured on a GPU,
 # for each stream on its own (stackoverflow.com/questions/53970187).
@@ -26,7 +26,7 @@ LAUNCH_QUEUE = 1024
 StreamKey = tuple[int, int]  # a device's number and a stream's
 
 
-class Lane:
+class HostThread:
     """A host thread's own time, in seconds."""
 
     __slots__ = ("name", "now_s")
@@ -42,9 +42,9 @@ class _Stream:
     __slots__ = ("last", "priority", "queue")
 
     def __init__(self) -> None:
-        self.last: Work | None = None
+        self.last: QueuedWork | None = None
         self.priority = 0
-        self.queue: deque[Work] = deque(maxlen=LAUNCH_QUEUE)
+        self.queue: deque[QueuedWork] = deque(maxlen=LAUNCH_QUEUE)
 
 
 class Clock:
@@ -52,7 +52,7 @@ class Clock:
 
     Devices are numbered as in `machine.accelerators`; a stream is a pair (device, number), the
     default stream has number 0. All times are seconds since the clock was made. What is queued is
-    returned as `Work`, whose times are known when `end_s` or something else asks for them.
+    returned as `QueuedWork`, whose times are known when `end_s` or something else asks for them.
 
     Where several hosts share the clock, `others(known)` lets them go on until `known()`: it is
     called by one that must wait while others have yet to join a collective.
@@ -60,10 +60,10 @@ class Clock:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.host = Lane("main")
+        self.host = HostThread("main")
         self.timelines: list[Timeline] = []
         self.others: Callable[[Callable[[], bool]], None] | None = None
-        self._schedule = Schedule(self._record_work)
+        self._schedule = EventQueue(self._record_work)
         self._engines: list[tuple[Resource]] = []
         self._streams: list[dict[int, _Stream]] = []
         self._ports: dict[Port, Resource] = defaultdict(Resource)
@@ -85,61 +85,73 @@ class Clock:
 
     # --- what the host does -----------------------------------------------------------------
 
-    def host_work(self, lane: Lane, seconds: float, name: str) -> None:
-        """Keep a host lane busy with something that is no operation (loading data, Python)."""
-        start_s = lane.now_s
-        lane.now_s += seconds
-        self._record(Span("host", lane.name, "host", name, start_s, lane.now_s))
+    def host_work(self, host_thread: HostThread, seconds: float, name: str) -> None:
+        """Keep a host thread busy with something that is no operation (loading data, Python)."""
+        start_s = host_thread.now_s
+        host_thread.now_s += seconds
+        self._record(Span("host", host_thread.name, "host", name, start_s, host_thread.now_s))
 
-    def dispatch(self, lane: Lane, seconds: float, name: str, correlation: int = 0) -> None:
-        """Let a host lane queue an operation; `correlation` is the number of what it queues."""
-        start_s = lane.now_s
-        lane.now_s = end_s = start_s + seconds
+    def dispatch(
+        self, host_thread: HostThread, seconds: float, name: str, correlation: int = 0
+    ) -> None:
+        """Let a host thread queue an operation; `correlation` is the number of what it queues."""
+        start_s = host_thread.now_s
+        host_thread.now_s = end_s = start_s + seconds
         if self.timelines:
             span = Span(
-                "host", lane.name, "dispatch", name, start_s, end_s, correlation=correlation
+                "host", host_thread.name, "dispatch", name, start_s, end_s, correlation=correlation
             )
             self._record(span)
 
-    def wait_until(self, lane: Lane, when_s: float, name: str) -> None:
-        """Block a host lane until `when_s`; a wait that is over already takes no time."""
-        if when_s > lane.now_s:
-            self._record(Span("host", lane.name, "wait", name, lane.now_s, when_s))
-            lane.now_s = when_s
+    def wait_until(self, host_thread: HostThread, when_s: float, name: str) -> None:
+        """Block a host thread until `when_s`; a wait that is over already takes no time."""
+        if when_s > host_thread.now_s:
+            self._record(Span("host", host_thread.name, "wait", name, host_thread.now_s, when_s))
+            host_thread.now_s = when_s
 
-    def wait_for(self, lane: Lane, work: Work | None, name: str) -> None:
-        """Block a host lane until `work` is done (None: nothing)."""
+    def wait_for(self, host_thread: HostThread, work: QueuedWork | None, name: str) -> None:
+        """Block a host thread until `work` is done (None: nothing)."""
         if work is not None:
-            self.wait_until(lane, self.end_s(work), name)
+            self.wait_until(host_thread, self.end_s(work), name)
 
-    def wait_for_streams(self, lane: Lane, streams: Iterable[StreamKey], name: str) -> None:
+    def wait_for_streams(
+        self, host_thread: HostThread, streams: Iterable[StreamKey], name: str
+    ) -> None:
         last = [self._stream(s).last for s in streams]
-        self.wait_until(lane, max((self.end_s(w) for w in last if w), default=0.0), name)
+        self.wait_until(host_thread, max((self.end_s(w) for w in last if w), default=0.0), name)
 
-    def wait_for_device(self, lane: Lane, device: int, name: str) -> None:
-        self.wait_for_streams(lane, [(device, number) for number in self._streams[device]], name)
+    def wait_for_device(self, host_thread: HostThread, device: int, name: str) -> None:
+        self.wait_for_streams(
+            host_thread, [(device, number) for number in self._streams[device]], name
+        )
 
     # --- what the devices do ----------------------------------------------------------------
 
     def kernel(
-        self, lane: Lane, stream: StreamKey, name: str, seconds: float, nbytes: int, flops: int
-    ) -> Work:
+        self,
+        host_thread: HostThread,
+        stream: StreamKey,
+        name: str,
+        seconds: float,
+        nbytes: int,
+        flops: int,
+    ) -> QueuedWork:
         """Queue a kernel of `seconds` on `stream`."""
         queue = self._stream(stream)
-        self._launch(lane, queue, name)
-        work = Work(lane.now_s, self._engines[stream[0]], seconds, queue.priority)
+        self._launch(host_thread, queue, name)
+        work = QueuedWork(host_thread.now_s, self._engines[stream[0]], seconds, queue.priority)
         if self.timelines:
             work.note = [self._note(stream, "compute", name, nbytes, flops=flops)]
         return self._submit(work, queue)
 
     def copy(
         self,
-        lane: Lane,
+        host_thread: HostThread,
         source: StreamKey | None,
         target: StreamKey | None,
         nbytes: int,
         name: str,
-    ) -> Work:
+    ) -> QueuedWork:
         """Queue a copy between two streams' devices, None being the host.
 
         It runs on the source's stream (the target's, from the host), after the work that both
@@ -150,39 +162,39 @@ class Clock:
         """
         streams = [stream for stream in (source, target) if stream is not None]
         queues = [self._stream(stream) for stream in streams]
-        self._launch(lane, queues[0], name)
+        self._launch(host_thread, queues[0], name)
         for ports, link, where in self._way(source and source[0], target and target[0]):
-            work = Work(lane.now_s, ports, link.seconds(nbytes))
+            work = QueuedWork(host_thread.now_s, ports, link.seconds(nbytes))
             if self.timelines:
                 work.note = [self._note(streams[0], "copy", name, nbytes, target=_name(where))]
             self._submit(work, *queues)
         return work
 
-    def record_event(self, lane: Lane, stream: StreamKey) -> Work:
+    def record_event(self, host_thread: HostThread, stream: StreamKey) -> QueuedWork:
         """A mark that happens when what is queued on `stream` is done; at once, if it is idle."""
         queue = self._stream(stream)
-        self._await_room(lane, queue)
-        return self._submit(Work(lane.now_s), queue)
+        self._await_room(host_thread, queue)
+        return self._submit(QueuedWork(host_thread.now_s), queue)
 
-    def stream_waits(self, lane: Lane, stream: StreamKey, event: Work) -> None:
+    def stream_waits(self, host_thread: HostThread, stream: StreamKey, event: QueuedWork) -> None:
         """Let what is queued on `stream` from now on begin when `event` has happened."""
         queue = self._stream(stream)
-        self._await_room(lane, queue)
-        self._submit(Work(lane.now_s), queue, after=event)
+        self._await_room(host_thread, queue)
+        self._submit(QueuedWork(host_thread.now_s), queue, after=event)
 
     # --- what several hosts do together -----------------------------------------------------
 
-    def announce(self, seconds: float, ports: Iterable[Port], hosts: int) -> Work:
+    def announce(self, seconds: float, ports: Iterable[Port], hosts: int) -> QueuedWork:
         """Work of `seconds` on all `ports` that begins when so many `hosts` have joined it."""
-        work = Work(0.0, tuple(self._ports[port] for port in ports), seconds, note=[])
+        work = QueuedWork(0.0, tuple(self._ports[port] for port in ports), seconds, note=[])
         self._schedule.announce(work, hosts)
         return work
 
     def join(
         self,
-        lane: Lane,
+        host_thread: HostThread,
         stream: StreamKey,
-        work: Work,
+        work: QueuedWork,
         name: str,
         *,
         kind: str = "collective",
@@ -191,21 +203,21 @@ class Clock:
     ) -> None:
         """Queue announced work on a stream of one of its hosts, of which it is a span there."""
         queue = self._stream(stream)
-        self._launch(lane, queue, name)
+        self._launch(host_thread, queue, name)
         if self.timelines:
             more = {} if target is None else {"target": _name(target)}
             work.note.append(self._note(stream, kind, name, nbytes, **more))
-        self._schedule.join(work, lane.now_s, queue.last)
+        self._schedule.join(work, host_thread.now_s, queue.last)
         queue.last = work
         queue.queue.append(work)
 
-    def meet(self, lane: Lane, work: Work) -> None:
+    def meet(self, host_thread: HostThread, work: QueuedWork) -> None:
         """Join announced work as a host that queues nothing on a device."""
-        self._schedule.join(work, lane.now_s)
+        self._schedule.join(work, host_thread.now_s)
 
     # --- when it happens --------------------------------------------------------------------
 
-    def end_s(self, work: Work) -> float:
+    def end_s(self, work: QueuedWork) -> float:
         """When `work` is done, also if that is in the future.
 
         Raises RuntimeError if it follows a collective that hosts have yet to join.
@@ -218,24 +230,24 @@ class Clock:
             )
         return work.end_s
 
-    def _is_known(self, work: Work) -> bool:
+    def _is_known(self, work: QueuedWork) -> bool:
         self._schedule.begin(work)
         return work.end_s is not None
 
-    def _let_others_go_on(self, work: Work, known: Callable[[], bool]) -> None:
+    def _let_others_go_on(self, work: QueuedWork, known: Callable[[], bool]) -> None:
         if work.end_s is None and self._schedule.to_join and self.others is not None:
             self.others(known)
 
-    def is_done(self, lane: Lane, work: Work) -> bool:
-        """Whether `work` is done by now, as `lane` sees it."""
+    def is_done(self, host_thread: HostThread, work: QueuedWork) -> bool:
+        """Whether `work` is done by now, as `host_thread` sees it."""
         self._let_others_go_on(work, lambda: True)
-        self._schedule.begin_until(lane.now_s)
-        return work.end_s is not None and work.end_s <= lane.now_s
+        self._schedule.begin_until(host_thread.now_s)
+        return work.end_s is not None and work.end_s <= host_thread.now_s
 
-    def is_idle(self, lane: Lane, stream: StreamKey) -> bool:
-        """Whether all that was queued on `stream` is done by now, as `lane` sees it."""
+    def is_idle(self, host_thread: HostThread, stream: StreamKey) -> bool:
+        """Whether all that was queued on `stream` is done by now, as `host_thread` sees it."""
         last = self._stream(stream).last
-        return last is None or self.is_done(lane, last)
+        return last is None or self.is_done(host_thread, last)
 
     def settle(self) -> None:
         """Work out all that is queued, also what lies in the future, and record it."""
@@ -246,16 +258,18 @@ class Clock:
     def _stream(self, stream: StreamKey) -> _Stream:
         return self._streams[stream[0]][stream[1]]
 
-    def _launch(self, lane: Lane, queue: _Stream, name: str) -> None:
-        self._await_room(lane, queue)
+    def _launch(self, host_thread: HostThread, queue: _Stream, name: str) -> None:
+        self._await_room(host_thread, queue)
         self._operations += 1
-        self.dispatch(lane, self.machine.host.dispatch_s, name, self._operations)
+        self.dispatch(host_thread, self.machine.host.dispatch_s, name, self._operations)
 
-    def _await_room(self, lane: Lane, stream: _Stream) -> None:
+    def _await_room(self, host_thread: HostThread, stream: _Stream) -> None:
         if len(stream.queue) == stream.queue.maxlen:
-            self.wait_for(lane, stream.queue[0], "launch queue is full")
+            self.wait_for(host_thread, stream.queue[0], "launch queue is full")
 
-    def _submit(self, work: Work, *queues: _Stream, after: Work | None = None) -> Work:
+    def _submit(
+        self, work: QueuedWork, *queues: _Stream, after: QueuedWork | None = None
+    ) -> QueuedWork:
         """Put work at the end of streams; it runs on the first, and takes up room there."""
         self._schedule.submit(work, *[queue.last for queue in queues], after)
         for queue in queues:
@@ -277,9 +291,9 @@ class Clock:
 
     # --- recording --------------------------------------------------------------------------
 
-    def note_memory(self, lane: Lane, device: int, nbytes: int) -> None:
+    def note_memory(self, host_thread: HostThread, device: int, nbytes: int) -> None:
         """Record what the tensors of a device occupy now, in the host's time, as they allocate."""
-        sample = MemorySample(_name(device), lane.now_s, nbytes)
+        sample = MemorySample(_name(device), host_thread.now_s, nbytes)
         for timeline in self.timelines:
             timeline.add_memory(sample)
 
@@ -290,7 +304,7 @@ class Clock:
         more.update(bytes=nbytes, correlation=self._operations)
         return tuple(self.timelines), span, more
 
-    def _record_work(self, work: Work) -> None:
+    def _record_work(self, work: QueuedWork) -> None:
         notes, work.note = work.note, None
         for timelines, span, more in notes:
             self._record(span(work.start_s, work.end_s, **more), timelines)

@@ -9,9 +9,9 @@ what was submitted first. So waiting work is served in turn, and what has begun 
 **How far it is safe to look.** Work that begins before the earliest time at which anything more
 can be queued is beyond dispute, so `begin_until` with that time never changes what comes out. A
 host that waits for some work queues nothing before its end, so `begin` for that work is as safe:
-it settles what begins earlier, and nothing else. With one host lane, times therefore do not depend
+it settles what begins earlier, and nothing else. With one host thread, times therefore do not depend
 on when they are asked for. They do where the future is settled while more may be queued before it:
-when a recording ends (`begin_all`), and when one of several host lanes waits or asks while another
+when a recording ends (`begin_all`), and when one of several host threads waits or asks while another
 is behind. Work submitted late, for a time that is settled already, takes the gaps that are left.
 
 **Work of several hosts.** A collective is announced by the first host that queues it, and cannot
@@ -27,7 +27,7 @@ from heapq import heappop, heappush, heapreplace
 from .busy_intervals import Resource, earliest
 
 
-class Work:
+class QueuedWork:
     """A kernel, a transfer, or a mark without resources, which takes no time.
 
     `start_s` and `end_s` are None while it is pending. `note` is what its owner wants to remember.
@@ -64,36 +64,36 @@ class Work:
         self.start_s: float | None = None
         self.end_s: float | None = None
         self._blockers = 0
-        self._followers: list[Work] = []
+        self._followers: list[QueuedWork] = []
 
 
-class Schedule:
+class EventQueue:
     """Pending work, and its beginning; `begun(work)` is called for all with a note that begins.
 
     `to_join` counts the hosts that have yet to join announced work.
     """
 
-    def __init__(self, begun: Callable[[Work], None]) -> None:
+    def __init__(self, begun: Callable[[QueuedWork], None]) -> None:
         self.to_join = 0
         self._begun = begun
         self._submitted = 0
         # Work that waits for nothing but resources, by the earliest start that it may have.
-        self._ready: list[tuple[float, int, float, float, int, Work]] = []
+        self._ready: list[tuple[float, int, float, float, int, QueuedWork]] = []
 
-    def submit(self, work: Work, *earlier: Work | None) -> None:
+    def submit(self, work: QueuedWork, *earlier: QueuedWork | None) -> None:
         """Let `work` begin when all of `earlier` have ended (None: nothing)."""
         self._submitted = work.number = self._submitted + 1
         self._follow(work, earlier)
         if not work._blockers:
             self._release(work)
 
-    def announce(self, work: Work, hosts: int) -> None:
+    def announce(self, work: QueuedWork, hosts: int) -> None:
         """Submit work that begins when each of `hosts` hosts has joined it."""
         self._submitted = work.number = self._submitted + 1
         work._blockers = hosts
         self.to_join += hosts
 
-    def join(self, work: Work, queued_s: float, *earlier: Work | None) -> None:
+    def join(self, work: QueuedWork, queued_s: float, *earlier: QueuedWork | None) -> None:
         """One more host has queued announced work, at `queued_s`, and behind `earlier`."""
         work.queued_s = max(work.queued_s, queued_s)
         work.ready_s = max(work.ready_s, queued_s)
@@ -103,7 +103,7 @@ class Schedule:
         if not work._blockers:
             self._release(work)
 
-    def begin(self, work: Work) -> None:
+    def begin(self, work: QueuedWork) -> None:
         """Settle when `work` begins and ends, and what begins before it."""
         while work.end_s is None and self._begin_first(math.inf):
             pass
@@ -134,7 +134,7 @@ class Schedule:
         return False
 
     @staticmethod
-    def _follow(work: Work, earlier: tuple[Work | None, ...]) -> None:
+    def _follow(work: QueuedWork, earlier: tuple[QueuedWork | None, ...]) -> None:
         for before in earlier:
             if before is None:
                 continue
@@ -144,7 +144,7 @@ class Schedule:
             elif before.end_s > work.ready_s:
                 work.ready_s = before.end_s
 
-    def _release(self, work: Work) -> None:
+    def _release(self, work: QueuedWork) -> None:
         """Let work compete for its resources; a mark needs none."""
         if work.resources:
             entry = (work.ready_s, work.priority, work.ready_s, work.queued_s, work.number, work)
@@ -152,7 +152,7 @@ class Schedule:
         else:
             self._settle(work, work.ready_s)
 
-    def _settle(self, work: Work, start_s: float) -> None:
+    def _settle(self, work: QueuedWork, start_s: float) -> None:
         work.start_s = start_s
         settled = [work]  # a mark may settle the next: a loop, as there may be many
         while settled:

@@ -13,23 +13,25 @@ import threading
 from bisect import bisect_right
 from collections.abc import Callable
 
-from ..races.vector_clock import Access, Order, Stream, join
+from ..races.vector_clock import Access, StreamKey, VectorClocks, join
 from . import torch_private
 
 KEPT_SWITCHES = 50_000
 KEPT_PASSES = 16
 
 
-class Pass:
+class BackwardPass:
     """One backward pass: its caller's streams, those that it has used so far, and those that a hook
     has chosen within it; what was `known` to be done when it began, and in which epochs."""
 
-    def __init__(self, order: Order, caller: dict[int, int], devices: int, *, within: bool) -> None:
+    def __init__(
+        self, order: VectorClocks, caller: dict[int, int], devices: int, *, within: bool
+    ) -> None:
         self.caller = caller
         self.within = within  # another pass, which has ordered what came before
-        self.used: set[Stream] = set()
+        self.used: set[StreamKey] = set()
         self.chosen: dict[int, int] = {}
-        self.known: dict[Stream, int] = {}
+        self.known: dict[StreamKey, int] = {}
         for stream in [(d, caller.get(d, 0)) for d in range(devices)]:
             join(self.known, order.release(stream))
         for stream in list(order.epochs):
@@ -44,16 +46,16 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         self.numbers: list[int] = []
         self.streams: list[dict[int, int]] = []
-        self.passes: dict[int, Pass] = {}
+        self.passes: dict[int, BackwardPass] = {}
 
 
-class BackwardStreams:
+class AutogradStreams:
     """Remembers which streams were current when; `wait(stream, other)` lets one wait for another.
 
     `wait` must move the clock and the order of streams alike.
     """
 
-    def __init__(self, order: Order, wait: Callable[[Stream, Stream], None]) -> None:
+    def __init__(self, order: VectorClocks, wait: Callable[[StreamKey, StreamKey], None]) -> None:
         self.order = order
         self._wait = wait
         self._thread = _Thread()
@@ -93,16 +95,16 @@ class BackwardStreams:
         if number != self._forward_stream(device, this):
             this.chosen[device] = number
 
-    def _pass(self, task: int, current: dict[int, int], devices: int) -> Pass:
+    def _pass(self, task: int, current: dict[int, int], devices: int) -> BackwardPass:
         passes = self._thread.passes
         if task not in passes:
             while len(passes) >= KEPT_PASSES:  # an error has ended them
                 del passes[next(iter(passes))]
-            passes[task] = Pass(self.order, dict(current), devices, within=bool(passes))
+            passes[task] = BackwardPass(self.order, dict(current), devices, within=bool(passes))
             torch_private.at_end_of_backward(lambda: self._finish(task))
         return passes[task]
 
-    def _forward_stream(self, device: int, this: Pass) -> int:
+    def _forward_stream(self, device: int, this: BackwardPass) -> int:
         thread = self._thread
         number = torch_private.node_number()
         if number is None:
@@ -110,7 +112,7 @@ class BackwardStreams:
         at = bisect_right(thread.numbers, number)
         return thread.streams[at - 1].get(device, 0) if at else 0
 
-    def order_in_pass(self, before: Access, stream: Stream) -> bool:
+    def order_in_pass(self, before: Access, stream: StreamKey) -> bool:
         """Let `stream` wait for an access, if it is one of the pass under way; autograd does not
         do so for streams that a hook has chosen."""
         task = torch_private.graph_task_id()

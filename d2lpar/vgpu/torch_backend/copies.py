@@ -13,11 +13,11 @@ import torch
 from ..memory.pinned import block_of
 from ..races import sync_debug
 from ..races.vector_clock import Access
-from ..sim.clock import Lane
+from ..sim.clock import HostThread
 from ..sim.constants import PAGE_LOCK_BYTES_PER_S, PAGEABLE_BYTES_PER_S
 from ..sim.kernel_cost import traffic
 from . import torch_private
-from .runtime import Runtime, runtime
+from .runtime import Runtime, current_runtime
 from .tensor import VirtualTensor, backing, layout_of, wrap
 
 
@@ -34,7 +34,7 @@ def to_copy(tensor: torch.Tensor, **kwargs: object) -> torch.Tensor:
     if target is None:
         host = _to_host(tensor, options, non_blocking)
         return host.to(device)
-    rt = runtime()
+    rt = current_runtime()
     if rt.shape_only:
         values = _shapes(tensor).to(**options, copy=True) if options else _shapes(tensor).clone()
     else:
@@ -49,7 +49,7 @@ def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
 
     As in PyTorch's Copy.cu, another type is made before the way to a device, and after that back.
     """
-    rt = runtime()
+    rt = current_runtime()
     if not rt.shape_only:
         with torch_private.as_plain_tensors():
             _values(target).copy_(_values(source))
@@ -68,11 +68,11 @@ def _target_index(device: torch.device | None, source: int | None) -> int | None
         return source
     if device.type != "vgpu":
         return None
-    return runtime().current_device if device.index is None else device.index
+    return current_runtime().current_device if device.index is None else device.index
 
 
 def _to_host(tensor: VirtualTensor, options: dict, non_blocking: bool) -> torch.Tensor:
-    rt = runtime()
+    rt = current_runtime()
     values = backing(tensor)
     if values.is_meta or rt.shape_only:
         result = unknown(values.shape, options.get("dtype") or values.dtype)
@@ -124,7 +124,7 @@ def _account_copy(
         _account_to_host(rt, source, target, nbytes, non_blocking, fresh=fresh)
     elif start == end:
         stream = (start, rt.current_stream(start))
-        rt.hazards.work(stream, [source], [target])
+        rt.sanitizer.work(stream, [source], [target])
         account_within(rt, start, _size(source) + _size(target))
     else:
         _account_between(rt, source, target, nbytes)
@@ -136,7 +136,7 @@ def _account_between(
     """As in PyTorch, the copy is the source's stream's, and each stream waits for the other."""
     start, end = ((t._index, rt.current_stream(t._index)) for t in (source, target))
     rt.order.acquire(start, rt.order.release(end))
-    rt.hazards.work(start, [source], [target])
+    rt.sanitizer.work(start, [source], [target])
     rt.order.acquire(end, rt.order.release(start))
     account(rt, source._index, target._index, nbytes)
 
@@ -145,7 +145,7 @@ def _account_from_host(
     rt: Runtime, source: torch.Tensor, target: VirtualTensor, nbytes: int, non_blocking: bool
 ) -> None:
     index = target._index
-    access = rt.hazards.work((index, rt.current_stream(index)), (), [target])
+    access = rt.sanitizer.work((index, rt.current_stream(index)), (), [target])
     rt.host_copies.check(source, access, writes=False)
     pageable = block_of(source) is None
     wait = pageable or not non_blocking
@@ -169,7 +169,7 @@ def _account_to_host(
     fresh: bool,
 ) -> None:
     index = source._index
-    access = rt.hazards.work((index, rt.current_stream(index)), [source])
+    access = rt.sanitizer.work((index, rt.current_stream(index)), [source])
     rt.host_copies.check(target, access, writes=True)
     pageable = block_of(target) is None
     wait = pageable or not non_blocking
@@ -184,7 +184,7 @@ def _account_to_host(
 def _through_buffer(rt: Runtime, index: int, nbytes: int, *, fresh: bool = False) -> None:
     """The host copies between pageable memory, perhaps fresh, and the driver's buffer."""
     seconds = nbytes / PAGEABLE_BYTES_PER_S + (nbytes / PAGE_LOCK_BYTES_PER_S if fresh else 0.0)
-    rt.lanes.submit(index, rt.clock.host_work, seconds, "copy through pinned buffer")
+    rt.host_threads.submit(index, rt.clock.host_work, seconds, "copy through pinned buffer")
 
 
 def _note_host_copy(rt: Runtime, host: torch.Tensor, access: Access, *, writes: bool) -> None:
@@ -192,11 +192,11 @@ def _note_host_copy(rt: Runtime, host: torch.Tensor, access: Access, *, writes: 
     rt.host_copies.note(host, access, writes=writes)
     block, stream = block_of(host), access[0]
 
-    def use(lane: Lane) -> None:
-        block.uses[stream] = rt.clock.record_event(lane, stream)
+    def use(host_thread: HostThread) -> None:
+        block.uses[stream] = rt.clock.record_event(host_thread, stream)
 
     if rt.pinned.owns(block):
-        rt.lanes.submit(stream[0], use)
+        rt.host_threads.submit(stream[0], use)
 
 
 def account(
@@ -209,7 +209,7 @@ def account(
     streams = [None if i is None else (i, rt.current_stream(i)) for i in (source, target)]
     device = source if target is None else target
     name = _name(source, target)
-    rt.lanes.submit(device, rt.clock.copy, *streams, nbytes, name)
+    rt.host_threads.submit(device, rt.clock.copy, *streams, nbytes, name)
     for index in (source, target):
         if index is not None:
             rt.note_memory(index)
@@ -221,7 +221,7 @@ def account_within(rt: Runtime, index: int, nbytes: int) -> None:
     """Put a kernel on the clock that reads and writes `nbytes` in all."""
     seconds = traffic(nbytes).seconds(rt.machine.accelerators[index])
     stream = (index, rt.current_stream(index))
-    rt.lanes.submit(index, rt.clock.kernel, stream, "copy", seconds, nbytes, 0)
+    rt.host_threads.submit(index, rt.clock.kernel, stream, "copy", seconds, nbytes, 0)
 
 
 def _name(source: int | None, target: int | None) -> str:

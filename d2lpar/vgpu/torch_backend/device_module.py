@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 
 from ...timeline.formatting import readable
-from ..memory.caching_allocator import DeviceMemory, OutOfMemoryError
+from ..memory.caching_allocator import CachingAllocator, OutOfMemoryError
 from . import autocast
-from .runtime import has_forked, running, runtime
+from .runtime import current_runtime, has_forked, running
 from .streams import Event, Stream, current_stream, default_stream, device_number, set_stream
 
 __all__ = [
@@ -82,16 +82,16 @@ def is_initialized() -> bool:
 
 
 def device_count() -> int:
-    return runtime().device_count if running() else 0
+    return current_runtime().device_count if running() else 0
 
 
 def current_device() -> int:
-    return runtime().current_device if running() else 0
+    return current_runtime().current_device if running() else 0
 
 
 def set_device(device: object) -> None:
     """Make `device` the one that "vgpu" without a number means in this thread."""
-    runtime().current_device = device_number(device)
+    current_runtime().current_device = device_number(device)
 
 
 @contextmanager
@@ -101,16 +101,16 @@ def device(device: object):
     `tensor.to("vgpu")` and `torch.tensor(…, device="vgpu")` ask no Python which one that is: they
     mean vgpu:0 everywhere. Name the number there.
     """
-    outer = runtime().current_device
+    outer = current_runtime().current_device
     set_device(device)
     try:
         yield
     finally:
-        runtime().current_device = outer
+        current_runtime().current_device = outer
 
 
 def get_device_properties(device: object = None) -> DeviceProperties:
-    a = runtime().machine.accelerators[device_number(device)]
+    a = current_runtime().machine.accelerators[device_number(device)]
     return DeviceProperties(
         a.name, a.memory_bytes, a.multiprocessors, a.flops_per_s, a.memory_bytes_per_s
     )
@@ -123,7 +123,7 @@ def get_device_name(device: object = None) -> str:
 def can_device_access_peer(device: object, peer_device: object) -> bool:
     """Whether copies between the two need not go through the host's memory."""
     first, second = device_number(device), device_number(peer_device)
-    return first != second and runtime().machine.peer is not None
+    return first != second and current_runtime().machine.peer is not None
 
 
 def supported_dtypes(device: object = None) -> dict[str, set[torch.dtype]]:
@@ -136,7 +136,7 @@ def supported_dtypes(device: object = None) -> dict[str, set[torch.dtype]]:
 
 def synchronize(device: object = None) -> None:
     """Make the host wait for everything that `device` was given to do."""
-    runtime().synchronize(device_number(device))
+    current_runtime().synchronize(device_number(device))
 
 
 class StreamContext:
@@ -162,8 +162,8 @@ def stream(stream: torch.Stream | None) -> StreamContext:
 # --- memory ---------------------------------------------------------------------------------------
 
 
-def _memory(device: object) -> DeviceMemory:
-    return runtime().memories[device_number(device)]
+def _memory(device: object) -> CachingAllocator:
+    return current_runtime().memories[device_number(device)]
 
 
 def memory_allocated(device: object = None) -> int:
@@ -237,7 +237,7 @@ def set_per_process_memory_fraction(fraction: float, device: object = None) -> N
 
 def empty_cache() -> None:
     """Give back what the allocators of all devices have reserved and no tensor holds."""
-    for memory in runtime().memories if running() else ():
+    for memory in current_runtime().memories if running() else ():
         memory.empty_cache()
 
 
@@ -247,13 +247,13 @@ def empty_cache() -> None:
 def manual_seed(seed: int) -> None:
     """Restart the random numbers of the current device."""
     if running():
-        runtime().manual_seed(int(seed), runtime().current_device)
+        current_runtime().manual_seed(int(seed), current_runtime().current_device)
 
 
 def manual_seed_all(seed: int) -> None:
     """Restart the random numbers of all devices; `torch.manual_seed` calls this."""
     if running():
-        runtime().manual_seed(int(seed))
+        current_runtime().manual_seed(int(seed))
 
 
 def seed() -> None:
@@ -268,15 +268,15 @@ def seed_all() -> None:
 
 def initial_seed() -> int:
     """The seed of the current device's random numbers."""
-    return runtime().seed_of(runtime().current_device)
+    return current_runtime().seed_of(current_runtime().current_device)
 
 
 def get_rng_state(device: object = None) -> torch.Tensor:
-    return runtime().random_state(device_number(device)).clone()
+    return current_runtime().random_state(device_number(device)).clone()
 
 
 def set_rng_state(new_state: torch.Tensor, device: object = None) -> None:
-    runtime().set_random_state(device_number(device), new_state)
+    current_runtime().set_random_state(device_number(device), new_state)
 
 
 def get_rng_state_all() -> list[torch.Tensor]:

@@ -16,10 +16,10 @@ from ..races.vector_clock import Access
 from ..sim.kernel_cost import Cost, cost_of
 from . import copies, serialization, torch_private
 from .meta_inference import Argument, Inferred, infer
-from .op_schema import Plan, aten, plan_of
+from .op_schema import OpTraits, aten, plan_of
 from .recurrent import gru_cell, lstm_cell
-from .runtime import Runtime, runtime
-from .tensor import Layout, VirtualTensor, adopt, backing, layout_of, wrap
+from .runtime import Runtime, current_runtime
+from .tensor import TensorLayout, VirtualTensor, adopt, backing, layout_of, wrap
 
 CACHED_SIGNATURES = 20_000
 
@@ -48,7 +48,7 @@ class Dispatcher:
         self._inferred: dict[tuple, Inferred] = {}
 
     def __call__(self, func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> object:
-        rt = runtime()
+        rt = current_runtime()
         special = self._special.get(func)
         if special is not None:
             return special(rt, args, kwargs)
@@ -58,7 +58,7 @@ class Dispatcher:
         plan = plan_of(func)
         if plan.decomposes:
             return torch_private.decompose(func, args, kwargs)
-        call = _Call(rt, plan, args, kwargs)
+        call = _OpCall(rt, plan, args, kwargs)
         if plan.mutates:
             call.note_written(args, kwargs)
         if call.index is None:  # all of it happens on the host
@@ -76,7 +76,7 @@ class Dispatcher:
         data, sizes = self._run(rt, aten._pack_padded_sequence.default, args, kwargs)
         return data, backing(sizes).cpu()
 
-    def _compute(self, rt: Runtime, func: torch._ops.OpOverload, call: _Call) -> object:
+    def _compute(self, rt: Runtime, func: torch._ops.OpOverload, call: _OpCall) -> object:
         """Really compute; the cost is worked out once a signature."""
         if func is aten._sparse_mm_reduce_impl.default:
             # Its CPU kernel keeps what backward needs only if its input wants a gradient.
@@ -93,7 +93,7 @@ class Dispatcher:
         _account(rt, call, cost)
         return result
 
-    def _infer(self, rt: Runtime, func: torch._ops.OpOverload, call: _Call) -> object:
+    def _infer(self, rt: Runtime, func: torch._ops.OpOverload, call: _OpCall) -> object:
         """Compute shapes only, once a signature."""
         key = (func, torch.get_default_dtype(), *call.key)
         known = self._inferred.get(key)
@@ -106,7 +106,7 @@ class Dispatcher:
         return known.outputs
 
 
-class _Call:
+class _OpCall:
     """One operation's arguments, taken apart.
 
     `args` and `kwargs` hold backing tensors (under shape_only the virtual ones), `tensors` the
@@ -127,7 +127,7 @@ class _Call:
         "written",
     )
 
-    def __init__(self, rt: Runtime, plan: Plan, args: tuple, kwargs: dict) -> None:
+    def __init__(self, rt: Runtime, plan: OpTraits, args: tuple, kwargs: dict) -> None:
         self.plan = plan
         self.index: int | None = None
         self.tensors: list[VirtualTensor] = []
@@ -208,10 +208,10 @@ class _Call:
         index = self.index
         self.stream = rt.current_stream(index)
         stream = (index, self.stream)
-        self._access = rt.hazards.work(stream, self.tensors, self.written)
+        self._access = rt.sanitizer.work(stream, self.tensors, self.written)
         seconds = cost.seconds(rt.machine.accelerators[index])
         args = (stream, self.plan.name, seconds, cost.bytes, cost.flops)
-        rt.lanes.submit(index, rt.clock.kernel, *args)
+        rt.host_threads.submit(index, rt.clock.kernel, *args)
 
     def run(self, func: torch._ops.OpOverload) -> object:
         return func(*self.args, **self.kwargs)
@@ -264,7 +264,7 @@ class _Call:
         if isinstance(value, torch.Tensor):
             known = mine.get(id(value))
             return self._wrap_one(value, None, shared) if known is None else known
-        if isinstance(value, Layout):
+        if isinstance(value, TensorLayout):
             return self._wrap_one(None, value, shared)
         if isinstance(value, Argument):
             return self.tensors[value.number]
@@ -273,7 +273,7 @@ class _Call:
         return value
 
     def _wrap_one(
-        self, values: torch.Tensor | None, layout: Layout | None, shared: Allocation | None
+        self, values: torch.Tensor | None, layout: TensorLayout | None, shared: Allocation | None
     ) -> VirtualTensor:
         access = self._access
         stream = None if access is None else self.stream
@@ -304,11 +304,11 @@ def _grown(tensor: VirtualTensor, values: torch.Tensor) -> Allocation:
     return allocation
 
 
-def _account(rt: Runtime, call: _Call, cost: Cost | None) -> None:
+def _account(rt: Runtime, call: _OpCall, cost: Cost | None) -> None:
     """Put an operation on the clock; without a kernel (no cost) it takes but the host's time."""
     index = call.index
     if cost is None:
-        rt.lanes.submit(index, rt.clock.dispatch, rt.machine.host.view_s, call.plan.name)
+        rt.host_threads.submit(index, rt.clock.dispatch, rt.machine.host.view_s, call.plan.name)
         return
     call.queue(rt, cost)
     if call.plan.waits or (call.plan.host_argument == 1 and _has_mask(*call.args[1:3])):
@@ -328,8 +328,8 @@ def _item(rt: Runtime, args: tuple, kwargs: dict) -> object:
     (tensor,) = args
     index = tensor._index
     stream = (index, rt.current_stream(index))
-    rt.hazards.work(stream, [tensor])
-    rt.lanes.submit(index, rt.clock.copy, stream, None, tensor.element_size(), "item")
+    rt.sanitizer.work(stream, [tensor])
+    rt.host_threads.submit(index, rt.clock.copy, stream, None, tensor.element_size(), "item")
     rt.synchronize_stream(index, stream[1], "item")
     values = backing(tensor)
     if rt.shape_only or values.is_meta:

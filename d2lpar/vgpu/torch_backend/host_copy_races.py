@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from ..races.call_sites import mark, place_of
+from ..races.call_sites import call_site_of, mark
 from ..races.stream_sanitizer import Hazard, stream_name
-from ..races.vector_clock import Access, Order, Stream
+from ..races.vector_clock import Access, StreamKey, VectorClocks
 from . import torch_private
 
 KEPT_COPIES = 1000
@@ -42,7 +42,7 @@ _WRITES = {
 }
 
 
-class Unfinished(torch.Tensor):
+class InFlightTensor(torch.Tensor):
     """A CPU tensor that a copy between host and device still uses."""
 
     @classmethod
@@ -50,9 +50,9 @@ class Unfinished(torch.Tensor):
         kwargs = kwargs or {}
         name = func.__name__
         if name not in _ABOUT:
-            for tensor in _unfinished((args, list(kwargs.values()))):
+            for tensor in _in_flight((args, list(kwargs.values()))):
                 tensor._copies.owner.settle()
-        tensors = _unfinished((args, list(kwargs.values())))
+        tensors = _in_flight((args, list(kwargs.values())))
         if name in _TAKES_APART:
             _used(tensors, False)
         with torch_private.as_plain_tensors():
@@ -62,16 +62,18 @@ class Unfinished(torch.Tensor):
         return result
 
 
-def _look(name: str, tensors: list[Unfinished], args: tuple, kwargs: dict, result: object) -> None:
+def _look(
+    name: str, tensors: list[InFlightTensor], args: tuple, kwargs: dict, result: object
+) -> None:
     """Whether a call that is over has used the values of its unfinished arguments."""
     results = list(_tensors(result))
     if name in _COPIES and any(map(_is_virtual, (*_tensors(args), *results))):
         return
-    written = _unfinished([kwargs.get("out")])
+    written = _in_flight([kwargs.get("out")])
     if name in _WRITES or (name.endswith("_") and not name.endswith("__")):
-        written += _unfinished(args[:1])
+        written += _in_flight(args[:1])
     _used(written, True)
-    watched = {t._copies.key: t._copies for t in tensors if type(t) is Unfinished}
+    watched = {t._copies.key: t._copies for t in tensors if type(t) is InFlightTensor}
     shared = [None if _is_virtual(t) else watched.get(_key(t)) for t in results]
     if results and all(shared) and not written:
         for tensor, copies in zip(results, shared, strict=True):
@@ -80,13 +82,13 @@ def _look(name: str, tensors: list[Unfinished], args: tuple, kwargs: dict, resul
     _used([t for t in tensors if all(t is not other for other in written)], False)
 
 
-def _used(tensors: list[Unfinished], writes: bool) -> None:
+def _used(tensors: list[InFlightTensor], writes: bool) -> None:
     for tensor in tensors:
-        if type(tensor) is Unfinished:
+        if type(tensor) is InFlightTensor:
             tensor._copies.used(tensor, writes)
 
 
-class Copies:
+class InFlightCopies:
     """The copies from and to one host storage that the host has not waited for."""
 
     def __init__(self, owner: HostCopies, tensor: torch.Tensor) -> None:
@@ -94,13 +96,13 @@ class Copies:
         self.key = _key(tensor)
         self.storage = StorageWeakRef(tensor.untyped_storage())
         self.written: Access | None = None
-        self.reads: dict[Stream, Access] = {}
+        self.reads: dict[StreamKey, Access] = {}
         self._watched: list[weakref.ref[torch.Tensor]] = []
 
     def watch(self, tensor: torch.Tensor) -> None:
         """Look at all uses of a tensor on this storage (not if a program has given it a class)."""
         if type(tensor) is torch.Tensor:
-            tensor.__class__ = Unfinished
+            tensor.__class__ = InFlightTensor
             tensor._copies = self
             self._watched.append(weakref.ref(tensor))
 
@@ -108,12 +110,12 @@ class Copies:
         """Make the tensors plain again."""
         for ref in self._watched:
             tensor = ref()
-            if tensor is not None and type(tensor) is Unfinished:
+            if tensor is not None and type(tensor) is InFlightTensor:
                 tensor.__class__ = torch.Tensor
                 del tensor._copies
         self._watched.clear()
 
-    def settle(self, order: Order) -> bool:
+    def settle(self, order: VectorClocks) -> bool:
         """Forget copies that the host knows to be over; whether none is left."""
         if self.written is not None and order.is_done(self.written):
             self.written = None
@@ -133,10 +135,10 @@ class Copies:
 class HostCopies:
     """All copies of one virtual machine that its host has not waited for."""
 
-    def __init__(self, order: Order, report: Callable[[Hazard], None]) -> None:
+    def __init__(self, order: VectorClocks, report: Callable[[Hazard], None]) -> None:
         self._order = order
         self.report = report
-        self._copies: dict[int, Copies] = {}
+        self._copies: dict[int, InFlightCopies] = {}
 
     def note(self, tensor: torch.Tensor, access: Access, *, writes: bool) -> None:
         """A non-blocking copy writes (or reads) the tensor of the host."""
@@ -145,7 +147,7 @@ class HostCopies:
         key = _key(tensor)
         copies = self._copies.get(key)
         if copies is None or copies.storage.expired():
-            copies = self._copies[key] = Copies(self, tensor)
+            copies = self._copies[key] = InFlightCopies(self, tensor)
         if writes:
             copies.written = access
         else:
@@ -170,14 +172,14 @@ class HostCopies:
             if copies.storage.expired() or copies.settle(self._order):
                 self.forget(copies)
 
-    def forget(self, copies: Copies) -> None:
+    def forget(self, copies: InFlightCopies) -> None:
         copies.release()
         if self._copies.get(copies.key) is copies:
             del self._copies[copies.key]
 
 
 def _hazard(tensor: torch.Tensor, before: Access, was_written: bool, writes: bool) -> Hazard:
-    first, second = place_of(before[2]), place_of(mark())
+    first, second = call_site_of(before[2]), call_site_of(mark())
     size = " × ".join(map(str, tensor.shape)) or "one value"
     what = f"a CPU tensor of {size} {str(tensor.dtype).removeprefix('torch.')}"
     doing = "write" if was_written else "read"
@@ -206,5 +208,5 @@ def _tensors(value: object) -> Iterable[torch.Tensor]:
             yield from _tensors(item)
 
 
-def _unfinished(value: object) -> list[Unfinished]:
-    return [tensor for tensor in _tensors(value) if type(tensor) is Unfinished]
+def _in_flight(value: object) -> list[InFlightTensor]:
+    return [tensor for tensor in _tensors(value) if type(tensor) is InFlightTensor]

@@ -1,13 +1,13 @@
-"""Host lanes: whose time it takes to queue an operation, whatever threads really do.
+"""Host host threads: whose time it takes to queue an operation, whatever threads really do.
 
 The work of the thread that owns the virtual machine (the main one) is put on the clock at once.
 Replicas of `nn.DataParallel` are threads too: what they do is noted, and put on the clock in the
-order of their ranks when all have ended. They share one lane, as Python threads share the
+order of their ranks when all have ended. They share one host thread, as Python threads share the
 interpreter lock, and the times do not depend on how the operating system interleaved them. The work
 of any other thread is noted until the owner goes on, thread after thread in the order of their
-devices. The backward pass of one call has a lane a device, as autograd has a thread a device.
+devices. The backward pass of one call has a host thread a device, as autograd has a thread a device.
 
-A virtual rank is a thread that stands for a process: it has a lane of its own, and its work goes on
+A virtual rank is a thread that stands for a process: it has a host thread of its own, and its work goes on
 the clock at once, as ranks take turns.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from ..sim.clock import Clock, Lane
+from ..sim.clock import Clock, HostThread
 from . import torch_private
 
 HOST = -1  # stands for "no device" where a device's number is expected
@@ -36,10 +36,10 @@ class _Thread(threading.local):
         self.replica: Notes | None = None
         self.notes: Notes = deque()
         self.tasks: list[int] = []
-        self.lane: Lane | None = None
+        self.host_thread: HostThread | None = None
 
 
-class HostLanes:
+class HostThreads:
     """Puts what threads do on a clock, in an order that is always the same.
 
     `lock` is held by the thread that does so.
@@ -48,14 +48,14 @@ class HostLanes:
     def __init__(self, clock: Clock, owner: int) -> None:
         self.clock = clock
         self._owner = owner
-        self._backward: dict[int, dict[int, Lane]] = {}
+        self._backward: dict[int, dict[int, HostThread]] = {}
         self._outer_task: dict[int, int] = {}
         self._thread = _Thread()
         self._waiting: list[Notes] = []
         self.lock = threading.RLock()
 
     def submit(self, device: int, action: Callable[..., object], *args: object) -> None:
-        """Run `action(lane, *args)` on the lane that queues work for `device` in this thread."""
+        """Run `action(host_thread, *args)` on the host thread that queues work for `device` in this thread."""
         task = torch_private.graph_task_id()
         thread = self._thread
         if task != NO_TASK or thread.tasks:
@@ -77,7 +77,7 @@ class HostLanes:
             self.clock.settle()
 
     def ask(self, question: Callable[..., Answer], *args: object) -> Answer:
-        """The answer `question(lane, *args)` of the clock, all noted work included.
+        """The answer `question(host_thread, *args)` of the clock, all noted work included.
 
         Raises RuntimeError in a replica, whose work has no times before all replicas have ended.
         """
@@ -88,11 +88,11 @@ class HostLanes:
             )
         with self.lock:
             self.flush()
-            return question(self._lane(torch_private.graph_task_id(), HOST), *args)
+            return question(self._host_thread(torch_private.graph_task_id(), HOST), *args)
 
     def now_s(self) -> float:
         """The time of the host. Raises RuntimeError in a replica, as `ask` does."""
-        return self.ask(lambda lane: lane.now_s)
+        return self.ask(lambda host_thread: host_thread.now_s)
 
     @contextmanager
     def replica(self, notes: Notes) -> Iterator[None]:
@@ -104,13 +104,13 @@ class HostLanes:
             self._thread.replica = outer
 
     @contextmanager
-    def rank(self, lane: Lane) -> Iterator[None]:
-        """Put the block's work on a lane of its own, at once: one such thread runs at a time."""
-        self._thread.lane = lane
+    def rank(self, host_thread: HostThread) -> Iterator[None]:
+        """Put the block's work on a host thread of its own, at once: one such thread runs at a time."""
+        self._thread.host_thread = host_thread
         try:
             yield
         finally:
-            self._thread.lane = None
+            self._thread.host_thread = None
 
     def replay(self, notes: Notes) -> None:
         """Put a replica's work on the clock (in a replica of replicas: note it as its own)."""
@@ -121,7 +121,7 @@ class HostLanes:
         thread = self._thread
         if thread.replica is not None:
             thread.replica.append((task, device, action, args))
-        elif thread.lane is not None or threading.get_ident() == self._owner:
+        elif thread.host_thread is not None or threading.get_ident() == self._owner:
             with self.lock:
                 if self._waiting:
                     self.flush()
@@ -133,21 +133,21 @@ class HostLanes:
                     self._waiting.append(thread.notes)
 
     def _run(self, task: int, device: int, action: Callable[..., object], args: tuple) -> None:
-        action(self._lane(task, device), *args)
+        action(self._host_thread(task, device), *args)
 
     # --- backward passes --------------------------------------------------------------------
 
-    def _lane(self, task: int, device: int) -> Lane:
+    def _host_thread(self, task: int, device: int) -> HostThread:
         if task == NO_TASK:
-            return self._thread.lane or self.clock.host
-        lanes = self._backward.setdefault(task, {})
-        if device not in lanes:
+            return self._thread.host_thread or self.clock.host
+        host_threads = self._backward.setdefault(task, {})
+        if device not in host_threads:
             name = "thread for the host" if device == HOST else f"thread for vgpu:{device}"
-            if self._thread.lane is not None:
+            if self._thread.host_thread is not None:
                 name = f"{self._thread.lane.name}, {name}"
-            caller = self._lane(self._outer_task.get(task, NO_TASK), device)
-            lanes[device] = Lane(name, caller.now_s)
-        return lanes[device]
+            caller = self._host_thread(self._outer_task.get(task, NO_TASK), device)
+            host_threads[device] = HostThread(name, caller.now_s)
+        return host_threads[device]
 
     def _follow_backward(self, task: int, tasks: list[int]) -> None:
         """Notice that a pass begins, perhaps within another, or that passes ended by an error."""
@@ -169,12 +169,12 @@ class HostLanes:
             self._put(NO_TASK, HOST, self._join, (task,))
 
     def _join(self, _: object, task: int) -> None:
-        """Let the caller of a backward pass go on when its lanes have queued their last."""
-        lanes = self._backward.pop(task, {})
+        """Let the caller of a backward pass go on when its host threads have queued their last."""
+        host_threads = self._backward.pop(task, {})
         outer = self._outer_task.pop(task, NO_TASK)
-        end_s = max((lane.now_s for lane in lanes.values()), default=0.0)
-        for device in lanes if outer != NO_TASK else [HOST]:
-            caller = self._lane(outer, device)
+        end_s = max((host_thread.now_s for host_thread in host_threads.values()), default=0.0)
+        for device in host_threads if outer != NO_TASK else [HOST]:
+            caller = self._host_thread(outer, device)
             caller.now_s = max(caller.now_s, end_s)
 
 

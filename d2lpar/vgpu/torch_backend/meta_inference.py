@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from ..sim.kernel_cost import Cost, cost_of
-from .tensor import Layout, VirtualTensor, layout_of
+from .tensor import TensorLayout, VirtualTensor, layout_of
 
 CONVOLUTIONS = {torch.ops.aten.convolution.default, torch.ops.aten._convolution.default}
 
@@ -19,17 +19,17 @@ class Argument(NamedTuple):
 
 
 class Inferred(NamedTuple):
-    """Outputs as `Layout`s and `Argument`s, new layouts of arguments by number, and the cost."""
+    """Outputs as `TensorLayout`s and `Argument`s, new layouts of arguments by number, the cost."""
 
     outputs: object
-    reshaped: dict[int, Layout]
+    reshaped: dict[int, TensorLayout]
     cost: Cost
 
 
 def infer(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Inferred:
     """Run `func` on meta tensors. RuntimeError if its result depends on values."""
     metas: list[torch.Tensor] = []
-    before: list[Layout] = []
+    before: list[TensorLayout] = []
 
     def to_meta(value: object) -> object:
         if isinstance(value, VirtualTensor):

@@ -36,7 +36,7 @@ _ALLOCATES = {
 }
 
 
-class Plan(NamedTuple):
+class OpTraits(NamedTuple):
     """How an operation is carried out on a virtual device."""
 
     name: str
@@ -52,7 +52,7 @@ class Plan(NamedTuple):
 
 
 @cache
-def plan_of(func: torch._ops.OpOverload) -> Plan:
+def plan_of(func: torch._ops.OpOverload) -> OpTraits:
     schema, tags = func._schema, func.tags
     if schema.name.startswith("aten::_nested_"):
         raise strided_nested(func)
@@ -65,7 +65,7 @@ def plan_of(func: torch._ops.OpOverload) -> Plan:
     writes = bool(written)
     aliasing = bool(aliases) and all(a is not None and not a.is_write for a in aliases)
     is_view = schema.name in _SILENT_VIEWS or (aliasing and not writes)
-    return Plan(
+    return OpTraits(
         name=schema.name.removeprefix("aten::"),
         is_view=is_view,
         launches=not is_view and schema.name not in _ALLOCATES,

@@ -48,7 +48,7 @@ from . import (
 from .dispatch import Dispatcher, compressed_copy
 from .host_threads import Notes
 from .op_schema import strided_nested
-from .tensor import Layout, VirtualTensor, attributes, wrap
+from .tensor import TensorLayout, VirtualTensor, attributes, wrap
 
 NAME = "vgpu"
 OLDEST_TORCH = (2, 10)
@@ -62,7 +62,7 @@ def start(machine: Machine, count: int, backing: torch.device) -> None:
     Registers it with torch the first time. Raises RuntimeError if this torch cannot have a device
     written in Python.
     """
-    register()
+    register_backend()
     running = runtime.running()
     if running is None or not running.machine.is_like(machine):
         runtime.start(machine.with_accelerators(max(count, len(machine.accelerators))), backing)
@@ -70,7 +70,7 @@ def start(machine: Machine, count: int, backing: torch.device) -> None:
         running.grow(running.machine.with_accelerators(count))
 
 
-def register() -> None:
+def register_backend() -> None:
     """Make "vgpu" a device of torch, once a process."""
     if _library:
         return
@@ -150,7 +150,7 @@ def _empty(
     pin_memory: bool | None = None,
     memory_format: torch.memory_format | None = None,
 ) -> VirtualTensor:
-    rt = runtime.runtime()
+    rt = runtime.current_runtime()
     index = streams.device_number(device)
     allocation = _allocate(rt, index, size, dtype) if layout in (None, torch.strided) else None
     place = torch.device("meta") if rt.shape_only else rt.backing
@@ -168,12 +168,12 @@ def _empty_strided(
     device: torch.device | None = None,
     pin_memory: bool | None = None,
 ) -> VirtualTensor:
-    rt = runtime.runtime()
+    rt = runtime.current_runtime()
     dtype = dtype or torch.get_default_dtype()
     index = streams.device_number(device)
     allocation = _allocate(rt, index, size, dtype)
     if rt.shape_only:
-        return wrap(None, index, layout=Layout(size, stride, 0, dtype), allocation=allocation)
+        return wrap(None, index, layout=TensorLayout(size, stride, 0, dtype), allocation=allocation)
     values = torch.empty_strided(size, stride, dtype=dtype, device=rt.backing)
     return wrap(values, index, allocation=allocation)
 
@@ -234,7 +234,7 @@ def _replace_parallel() -> None:
             return torch_apply([*map(_replica, modules, notes)], *args, **kwargs)
         finally:
             for noted in notes:
-                runtime.runtime().lanes.replay(noted)
+                runtime.current_runtime().host_threads.replay(noted)
 
     torch_private.data_parallel.parallel_apply = parallel_apply
     torch.nn.parallel.parallel_apply = parallel_apply
@@ -253,7 +253,7 @@ def _make_get_stream(torch_get_stream: Callable) -> Callable:
         if device.type != NAME:
             return torch_get_stream(device)
         index = streams.device_number(device)
-        return streams.Stream.existing(index, runtime.runtime().background_stream(index))
+        return streams.Stream.existing(index, runtime.current_runtime().background_stream(index))
 
     return get_stream
 
@@ -276,7 +276,7 @@ def _replica(module: Callable, notes: Notes) -> Callable[..., object]:
 
     def call(*args: object, **kwargs: object) -> object:
         with (
-            runtime.runtime().lanes.replica(notes),
+            runtime.current_runtime().host_threads.replica(notes),
             torch.autocast(NAME, dtype=dtype, enabled=enabled),
         ):
             return module(*args, **kwargs)
@@ -307,7 +307,7 @@ def _replace_accelerator() -> None:
         "device_count": module.device_count,
         "device_index": module.device,
         "empty_cache": module.empty_cache,
-        "empty_host_cache": lambda: runtime.runtime().pinned.empty_cache(),
+        "empty_host_cache": lambda: runtime.current_runtime().pinned.empty_cache(),
         "get_device_capability": module.supported_dtypes,
         "get_memory_info": module.mem_get_info,
         "is_available": module.is_available,
@@ -483,7 +483,7 @@ def _replace_pinning() -> None:
 
     @functools.wraps(torch_pin)
     def pin_memory(self, device=None):
-        return runtime.runtime().pinned.pin(self)
+        return runtime.current_runtime().pinned.pin(self)
 
     @functools.wraps(torch_is_pinned)
     def is_pinned(self, device=None):
@@ -556,7 +556,7 @@ def _pinning(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
         tensor = factory(*args, **kwargs)
         if tensor.device.type != "cpu":
             raise RuntimeError(f"only dense CPU tensors can be pinned, not one on {tensor.device}")
-        return runtime.runtime().pinned.lock(tensor)
+        return runtime.current_runtime().pinned.lock(tensor)
 
     return make
 
@@ -579,7 +579,7 @@ def _replace_generator() -> None:
             place = torch.device(device)
             if place.type != NAME:
                 return theirs(place)
-            generator = super().__new__(cls, runtime.runtime().backing)
+            generator = super().__new__(cls, runtime.current_runtime().backing)
             generator._place = torch.device(NAME, streams.device_number(place))
             return generator
 

@@ -14,17 +14,17 @@ import torch
 from ...machines import Machine
 from ...timeline import Timeline
 from ...timeline.streaming import recording
-from ..memory.caching_allocator import Allocation, DeviceMemory
-from ..memory.deferred_free import RetainedMemory
+from ..memory.caching_allocator import Allocation, CachingAllocator
+from ..memory.deferred_free import DeferredFrees
 from ..memory.pinned import PinnedMemory
 from ..races import sync_debug
-from ..races.stream_sanitizer import Hazards
-from ..races.vector_clock import Stream as StreamKey
-from ..sim.clock import Clock, Lane
+from ..races.stream_sanitizer import StreamSanitizer
+from ..races.vector_clock import StreamKey as StreamKey
+from ..sim.clock import Clock, HostThread
 from . import torch_private
-from .autograd_streams import BackwardStreams
+from .autograd_streams import AutogradStreams
 from .host_copy_races import HostCopies
-from .host_threads import HOST, NO_TASK, HostLanes
+from .host_threads import HOST, NO_TASK, HostThreads
 
 POOLED_STREAMS = 32  # of a device and a priority; then they are handed out again, as by PyTorch
 HIGHEST_PRIORITY = -3
@@ -43,16 +43,18 @@ class Runtime:
         self.machine = _numbered(machine)
         self.backing = backing
         self.clock = Clock(machine)
-        self.lanes = HostLanes(self.clock, owner or threading.main_thread().ident)
+        self.host_threads = HostThreads(self.clock, owner or threading.main_thread().ident)
         self.memories = [
-            DeviceMemory(f"vgpu:{i}", accelerator.memory_bytes)
+            CachingAllocator(f"vgpu:{i}", accelerator.memory_bytes)
             for i, accelerator in enumerate(machine.accelerators)
         ]
-        self.pinned = PinnedMemory(self.clock, partial(self.lanes.submit, HOST))
-        self.hazards = Hazards(lambda before, stream: self.backward.order_in_pass(before, stream))
-        self.order = self.hazards.order
-        self.backward = BackwardStreams(self.order, self.let_wait)
-        self.host_copies = HostCopies(self.order, self.hazards.report)
+        self.pinned = PinnedMemory(self.clock, partial(self.host_threads.submit, HOST))
+        self.sanitizer = StreamSanitizer(
+            lambda before, stream: self.autograd_streams.order_in_pass(before, stream)
+        )
+        self.order = self.sanitizer.order
+        self.autograd_streams = AutogradStreams(self.order, self.let_wait)
+        self.host_copies = HostCopies(self.order, self.sanitizer.report)
         self.shape_only = False
         self._noted_bytes: dict[int, int] = {}
         self._streams_made: dict[tuple[int, int], int] = {}
@@ -66,8 +68,10 @@ class Runtime:
         """Go on with more accelerators; clock, memories and tensors stay."""
         _numbered(machine)
         for i in range(self.device_count, len(machine.accelerators)):
-            self.memories.append(DeviceMemory(f"vgpu:{i}", machine.accelerators[i].memory_bytes))
-        if self.hazards.watching:
+            self.memories.append(
+                CachingAllocator(f"vgpu:{i}", machine.accelerators[i].memory_bytes)
+            )
+        if self.sanitizer.watching:
             self.watch()
         self.machine = machine
         self.clock.grow(machine)
@@ -109,23 +113,23 @@ class Runtime:
 
         In a backward pass that is the stream of the forward operation.
         """
-        if not self.hazards.watching:
+        if not self.sanitizer.watching:
             return 0
         streams = self._thread.__dict__.get("streams", {})
         task = torch_private.graph_task_id()
         if task != NO_TASK:
-            return self.backward.stream(task, device, streams, self.device_count)
+            return self.autograd_streams.stream(task, device, streams, self.device_count)
         return streams.get(device, 0)
 
     def set_stream(self, device: int, stream: int) -> None:
         """Queue this thread's further work for `device` on its stream of that number."""
         streams = self._thread.__dict__.setdefault("streams", {})
         task = torch_private.graph_task_id()
-        if task != NO_TASK and self.hazards.watching:
-            self.backward.choose(task, device, stream, streams, self.device_count)
+        if task != NO_TASK and self.sanitizer.watching:
+            self.autograd_streams.choose(task, device, stream, streams, self.device_count)
             return
         streams[device] = stream
-        self.backward.switched(streams)
+        self.autograd_streams.switched(streams)
 
     def new_stream(self, device: int, priority: int = 0) -> int:
         """The number of a further stream; priorities beyond 0 and `HIGHEST_PRIORITY` are cut."""
@@ -134,26 +138,26 @@ class Runtime:
         self._streams_made[device, level] = made + 1
         number = 1 + level * POOLED_STREAMS + made % POOLED_STREAMS
         self.clock.set_priority((device, number), -level)
-        if not self.hazards.watching:
+        if not self.sanitizer.watching:
             self.watch()
         return number
 
     def watch(self) -> None:
         """From the first further stream on, look at which stream uses and frees which memory."""
-        self.hazards.watching = True
+        self.sanitizer.watching = True
         for index, memory in enumerate(self.memories):
             if memory.on_free is None:
-                retained = RetainedMemory(index, memory, self.clock, self.lanes.submit)
+                retained = DeferredFrees(index, memory, self.clock, self.host_threads.submit)
                 memory.on_free = partial(self._freed, index, retained)
                 memory.retry = retained.wait
 
-    def _freed(self, index: int, retained: RetainedMemory, allocation: Allocation) -> None:
+    def _freed(self, index: int, retained: DeferredFrees, allocation: Allocation) -> None:
         retained.freed(allocation)
-        self.hazards.freed(index, allocation)
+        self.sanitizer.freed(index, allocation)
         self.memories[index].on_allocate = partial(self._allocated, index, retained)
 
-    def _allocated(self, index: int, retained: RetainedMemory, nbytes: int, stream: int) -> None:
-        if not (retained.collect() | self.hazards.allocated(index, nbytes, stream)):
+    def _allocated(self, index: int, retained: DeferredFrees, nbytes: int, stream: int) -> None:
+        if not (retained.collect() | self.sanitizer.allocated(index, nbytes, stream)):
             self.memories[index].on_allocate = None
 
     def background_stream(self, device: int, purpose: object = "replicas") -> int:
@@ -167,19 +171,19 @@ class Runtime:
 
     def now_s(self) -> float:
         """Simulated seconds since the start, as the host sees them."""
-        return self.lanes.now_s()
+        return self.host_threads.now_s()
 
     def synchronize(self, device: int, name: str = "synchronize") -> None:
         """Make the host wait for all streams of `device`."""
         wait = sync_debug.listened(device, name, self.clock.wait_for_device)
-        self.lanes.submit(device, wait, device, name)
+        self.host_threads.submit(device, wait, device, name)
         for stream in self.order.streams_of(device):
             self.order.host_acquires(self.order.release(stream))
         self.host_copies.settle()
 
     def synchronize_stream(self, device: int, stream: int, name: str) -> None:
         wait = sync_debug.listened(device, name, self.clock.wait_for_streams)
-        self.lanes.submit(device, wait, [(device, stream)], name)
+        self.host_threads.submit(device, wait, [(device, stream)], name)
         self.host_acquires(self.order.release((device, stream)))
 
     def host_acquires(self, known: dict[StreamKey, int]) -> None:
@@ -190,23 +194,25 @@ class Runtime:
     def let_wait(self, stream: StreamKey, other: StreamKey) -> None:
         """Let later work of `stream` begin after what `other` has queued so far."""
 
-        def wait(lane: Lane) -> None:
-            self.clock.stream_waits(lane, stream, self.clock.record_event(lane, other))
+        def wait(host_thread: HostThread) -> None:
+            self.clock.stream_waits(
+                host_thread, stream, self.clock.record_event(host_thread, other)
+            )
 
-        self.lanes.submit(stream[0], wait)
+        self.host_threads.submit(stream[0], wait)
         self.order.acquire(stream, self.order.release(other))
 
     def host_work(self, seconds: float, name: str) -> None:
         if not seconds >= 0:
             raise ValueError(f"host work takes zero seconds or more, not {seconds!r}")
-        self.lanes.submit(HOST, self.clock.host_work, seconds, name)
+        self.host_threads.submit(HOST, self.clock.host_work, seconds, name)
 
     @contextmanager
     def recording(
         self, *, keep: int | None = None, to: str | os.PathLike | None = None
     ) -> Iterator[Timeline]:
         """Note every span of the block on a timeline: see `simulation.record`."""
-        self.lanes.flush()
+        self.host_threads.flush()
         with recording(f"simulated on {self.machine.name}", keep=keep, to=to) as timeline:
             self.clock.timelines.append(timeline)
             self._noted_bytes.clear()
@@ -215,7 +221,7 @@ class Runtime:
             finally:
                 for device in range(self.device_count):
                     self.note_memory(device)
-                self.lanes.settle()
+                self.host_threads.settle()
                 self.clock.timelines = [t for t in self.clock.timelines if t is not timeline]
 
     def note_memory(self, device: int) -> None:
@@ -224,7 +230,7 @@ class Runtime:
             held = self.memories[device].allocated_bytes
             if held != self._noted_bytes.get(device, 0):
                 self._noted_bytes[device] = held
-                self.lanes.submit(device, self.clock.note_memory, device, held)
+                self.host_threads.submit(device, self.clock.note_memory, device, held)
 
     # --- random numbers ---------------------------------------------------------------------
 
@@ -369,7 +375,7 @@ def running() -> Runtime | None:
     return None if _has_forked else _simulated.get() or _process
 
 
-def runtime() -> Runtime:
+def current_runtime() -> Runtime:
     """The virtual machine in use here; RuntimeError before the first virtual device."""
     rt = running()
     if rt is None:

@@ -15,7 +15,7 @@ import torch
 
 from ..memory.caching_allocator import Allocation
 from . import copies
-from .runtime import Runtime, runtime
+from .runtime import Runtime, current_runtime
 from .tensor import VirtualTensor, adopt, attributes, is_parameter, layout_of, wrap
 
 _BEFORE_CPU = 5  # torch asks for storages in this order; its own CPU has 10
@@ -88,8 +88,8 @@ def shallow_copy(tensor: VirtualTensor) -> VirtualTensor:
 def _deep_copied(tensor: VirtualTensor, memo: dict) -> Allocation:
     mine = tensor._allocation
     if id(mine) not in memo:
-        memo[id(mine)] = runtime().memories[tensor._index].allocate(mine.nbytes)
-        copies.account_within(runtime(), tensor._index, 2 * mine.nbytes)
+        memo[id(mine)] = current_runtime().memories[tensor._index].allocate(mine.nbytes)
+        copies.account_within(current_runtime(), tensor._index, 2 * mine.nbytes)
     return memo[id(mine)]
 
 
@@ -117,7 +117,7 @@ def _replace_storages() -> None:
 
     def new_shared(cls, size, *, device="cpu"):
         if torch.device(device).type == "vgpu":
-            runtime()  # which says what is wrong if this process was forked
+            current_runtime()  # which says what is wrong if this process was forked
             raise NotImplementedError(
                 f"memory of {device} cannot be shared with another process, as a DataLoader's "
                 "workers do: let the dataset return CPU tensors, and move batches with .to(device)"
@@ -146,7 +146,7 @@ def _on_host(tensor: VirtualTensor) -> torch.Tensor:
     storage = values.untyped_storage()
     if storage._cdata not in storages:
         storages[storage._cdata] = storage.cpu()
-        copies.account(runtime(), tensor._index, None, storage.nbytes())
+        copies.account(current_runtime(), tensor._index, None, storage.nbytes())
     host = storages[storage._cdata]
     place = (host, values.storage_offset(), values.shape, values.stride())
     return torch.empty(0, dtype=values.dtype).set_(*place)
@@ -174,7 +174,7 @@ def _restore(storage: torch.UntypedStorage, location: str) -> torch.UntypedStora
     """torch's question where a storage goes that was saved from, or is mapped to, `location`."""
     if not location.startswith("vgpu"):
         return None
-    rt, device = runtime(), torch.device(location)
+    rt, device = current_runtime(), torch.device(location)
     index = rt.current_device if device.index is None else rt.check_index(device.index)
     loaded = storage[:]  # another view of the same bytes, as torch wants one with an address
     loaded.__class__ = _LoadedStorage

@@ -7,10 +7,10 @@ from types import TracebackType
 import torch
 
 from ..races import sync_debug
-from ..sim.clock import Clock, Lane
-from ..sim.event_queue import Work
+from ..sim.clock import Clock, HostThread
+from ..sim.event_queue import QueuedWork
 from .host_threads import HOST
-from .runtime import HIGHEST_PRIORITY, POOLED_STREAMS, runtime
+from .runtime import HIGHEST_PRIORITY, POOLED_STREAMS, current_runtime
 
 _PRIVATE_USE_1 = 20  # c10::DeviceType::PrivateUse1
 
@@ -24,7 +24,7 @@ class Stream(torch.Stream):
 
     def __new__(cls, device: object = None, priority: int = 0) -> Stream:
         index = device_number(device)
-        return cls.existing(index, runtime().new_stream(index, priority))
+        return cls.existing(index, current_runtime().new_stream(index, priority))
 
     @classmethod
     def existing(cls, index: int, number: int) -> Stream:
@@ -53,12 +53,12 @@ class Stream(torch.Stream):
 
     def synchronize(self) -> None:
         """Make the host wait for all work queued here."""
-        runtime().synchronize_stream(*self.key, "synchronize stream")
+        current_runtime().synchronize_stream(*self.key, "synchronize stream")
 
     def query(self) -> bool:
         """Whether all work queued here is done, at the host's present time."""
-        rt = runtime()
-        idle = rt.lanes.ask(rt.clock.is_idle, self.key)
+        rt = current_runtime()
+        idle = rt.host_threads.ask(rt.clock.is_idle, self.key)
         if idle:
             rt.host_acquires(rt.order.release(self.key))
         return idle
@@ -73,12 +73,14 @@ class Stream(torch.Stream):
         return event
 
     def wait_event(self, event: Event) -> None:
-        rt = runtime()
-        rt.lanes.submit(self.device_index, lambda lane: event.delay(lane, self.key))
+        rt = current_runtime()
+        rt.host_threads.submit(
+            self.device_index, lambda host_thread: event.delay(host_thread, self.key)
+        )
         rt.order.acquire(self.key, event.known)
 
     def __enter__(self) -> Stream:
-        rt = runtime()
+        rt = current_runtime()
         index = self.device_index
         self._outer.append((rt.current_device, rt.current_stream(index)))
         rt.current_device = index
@@ -91,7 +93,7 @@ class Stream(torch.Stream):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        rt = runtime()
+        rt = current_runtime()
         device, number = self._outer.pop()
         rt.set_stream(self.device_index, number)
         rt.current_device = device
@@ -106,7 +108,7 @@ class Event:
         if interprocess:
             raise NotImplementedError("events of virtual GPUs cannot be shared between processes")
         self.enable_timing = enable_timing
-        self._work: Work | None = None
+        self._work: QueuedWork | None = None
         self._clock: Clock | None = None  # whose work it is
         self.known: dict[tuple[int, int], int] = {}  # what is done when it happens, by stream
         self.device: torch.device | None = None
@@ -114,12 +116,12 @@ class Event:
     def record(self, stream: torch.Stream | None = None) -> None:
         """Happen when everything that `stream` (default: the current one) has queued is done."""
         stream = current_stream() if stream is None else stream
-        rt = runtime()
+        rt = current_runtime()
 
-        def note(lane: Lane) -> None:
-            self._clock, self._work = rt.clock, rt.clock.record_event(lane, stream.key)
+        def note(host_thread: HostThread) -> None:
+            self._clock, self._work = rt.clock, rt.clock.record_event(host_thread, stream.key)
 
-        rt.lanes.submit(stream.device_index, note)
+        rt.host_threads.submit(stream.device_index, note)
         self.known = rt.order.release(stream.key)
         self.device = torch.device("vgpu", stream.device_index)
 
@@ -129,20 +131,20 @@ class Event:
 
     def synchronize(self) -> None:
         """Make the host wait for this event; one that was never recorded is over."""
-        rt = runtime()
+        rt = current_runtime()
 
-        def wait(lane: Lane) -> None:
-            rt.clock.wait_for(lane, self._on(rt.clock), "event")
+        def wait(host_thread: HostThread) -> None:
+            rt.clock.wait_for(host_thread, self._on(rt.clock), "event")
 
         if self.device is not None:
             wait = sync_debug.listened(self.device.index, "synchronize event", wait)
-        rt.lanes.submit(HOST, wait)
+        rt.host_threads.submit(HOST, wait)
         rt.host_acquires(self.known)
 
     def query(self) -> bool:
         """Whether this event has happened by now; one that was never recorded has."""
-        rt = runtime()
-        happened = rt.lanes.ask(self._has_happened, rt.clock)
+        rt = current_runtime()
+        happened = rt.host_threads.ask(self._has_happened, rt.clock)
         if happened:
             rt.host_acquires(self.known)
         return happened
@@ -154,33 +156,33 @@ class Event:
         """
         if not (self.enable_timing and end.enable_timing):
             raise ValueError("both events need enable_timing=True to measure the time between them")
-        rt = runtime()
-        begin_s, end_s = (rt.lanes.ask(event._happened_s, rt.clock) for event in (self, end))
+        rt = current_runtime()
+        begin_s, end_s = (rt.host_threads.ask(event._happened_s, rt.clock) for event in (self, end))
         return (end_s - begin_s) * 1e3
 
-    def delay(self, lane: Lane, stream: tuple[int, int]) -> None:
+    def delay(self, host_thread: HostThread, stream: tuple[int, int]) -> None:
         """Let later work of `stream` start after this event, if it was recorded."""
-        clock = runtime().clock
+        clock = current_runtime().clock
         work = self._on(clock)
         if work is not None:
-            clock.stream_waits(lane, stream, work)
+            clock.stream_waits(host_thread, stream, work)
 
-    def _has_happened(self, lane: Lane, clock: Clock) -> bool:
+    def _has_happened(self, host_thread: HostThread, clock: Clock) -> bool:
         work = self._on(clock)
-        return work is None or clock.is_done(lane, work)
+        return work is None or clock.is_done(host_thread, work)
 
-    def _happened_s(self, lane: Lane, clock: Clock) -> float:
+    def _happened_s(self, host_thread: HostThread, clock: Clock) -> float:
         work = self._on(clock)
         if work is None:
             raise RuntimeError("both events must be recorded before the time between them is read")
-        if not clock.is_done(lane, work):
+        if not clock.is_done(host_thread, work):
             raise RuntimeError(
                 "device not ready: an event has not happened yet when the time to it is read; call "
                 "its synchronize() first"
             )
         return work.end_s
 
-    def _on(self, clock: Clock) -> Work | None:
+    def _on(self, clock: Clock) -> QueuedWork | None:
         """The mark that was recorded last."""
         if self._work is not None and self._clock is not clock:
             raise RuntimeError(
@@ -192,7 +194,7 @@ class Event:
 
 def device_number(device: object) -> int:
     """The number of a device given as None (the current one), int, "vgpu:1" or torch.device."""
-    rt = runtime()
+    rt = current_runtime()
     if device is None:
         return rt.current_device
     if isinstance(device, int):
@@ -206,7 +208,7 @@ def device_number(device: object) -> int:
 def current_stream(device: object = None) -> Stream:
     """The stream on which this thread queues work for `device`."""
     index = device_number(device)
-    return Stream.existing(index, runtime().current_stream(index))
+    return Stream.existing(index, current_runtime().current_stream(index))
 
 
 def default_stream(device: object = None) -> Stream:
@@ -215,6 +217,6 @@ def default_stream(device: object = None) -> Stream:
 
 def set_stream(stream: torch.Stream) -> None:
     """Queue this thread's further work on `stream`, and make its device the current one."""
-    rt = runtime()
+    rt = current_runtime()
     rt.current_device = stream.device_index
     rt.set_stream(stream.device_index, stream.stream_id)

@@ -14,12 +14,12 @@ import torch
 from ..memory.caching_allocator import Allocation
 from ..races.sync_debug import called
 from . import torch_private
-from .runtime import runtime
+from .runtime import current_runtime
 
 _OURS_AND_TORCHS = {"_backing", "_allocation", "_index", "_virtual_device", "_is_param"}
 
 
-class Layout(NamedTuple):
+class TensorLayout(NamedTuple):
     """Shape and memory order of a tensor, all that is kept of it under `shape_only`.
 
     `is_zero` marks zeros without memory, which torch makes for gradients that there are not.
@@ -40,12 +40,12 @@ class Layout(NamedTuple):
         return flat.as_strided(self.shape, self.stride, self.offset)
 
 
-def layout_of(tensor: torch.Tensor) -> Layout:
+def layout_of(tensor: torch.Tensor) -> TensorLayout:
     if tensor.layout is not torch.strided:  # a shape is all that sparse formats have in common
-        return Layout(
+        return TensorLayout(
             tensor.shape, torch.empty(tensor.shape, device="meta").stride(), 0, tensor.dtype
         )
-    return Layout(
+    return TensorLayout(
         tensor.shape,
         tensor.stride(),
         tensor.storage_offset(),
@@ -155,7 +155,7 @@ def wrap(
     values: torch.Tensor | None,
     index: int,
     *,
-    layout: Layout | None = None,
+    layout: TensorLayout | None = None,
     allocation: Allocation | None = None,
     stream: int | None = None,
 ) -> VirtualTensor:
@@ -178,7 +178,7 @@ def wrap(
     if values is not None:
         _mirror_bits(wrapper, values)
     if allocation is None:
-        rt = runtime()
+        rt = current_runtime()
         size = _size_bytes(wrapper, values)
         stream = rt.current_stream(index) if stream is None else stream
         allocation = rt.memories[index].allocate(size, stream)

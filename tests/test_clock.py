@@ -434,7 +434,7 @@ def test_a_host_that_never_waits_holds_little_work():
         assert held() - before <= LAUNCH_QUEUE + 1
 
 
-# --- several host threads ---------------------------------------------------------------------------
+# --- several host threads -------------------------------------------------------------------------
 
 
 def test_lanes_queue_at_the_same_time():

@@ -395,11 +395,6 @@ except RuntimeError as error:
     assert 'pip install "d2lpar[lessons]"' in found.stdout
 
 
-def test_the_module_is_callable_however_it_was_imported():
-    assert callable(par.cluster)
-    assert par.cluster.__doc__ == sys.modules["d2lpar.cluster"].__doc__
-
-
 # ---- without ranks
 
 

@@ -52,7 +52,7 @@ def test_real_gpus_are_used_and_virtual_ones_not_registered():
 
 def test_virtual_ones_where_there_are_too_few():
     code = FAKE.format(count=1) + "print(par.devices(3, verbose=False)[-1])\n"
-    code += "from d2lpar.vgpu.torch_backend.runtime import runtime; print(runtime().backing)"
+    code += "from d2lpar.vgpu.torch_backend.runtime import running; print(running().backing)"
     assert run(code, D2LPAR_BACKING="cpu") == ["vgpu:2", "cpu"]
     assert run(code) == ["vgpu:2", "cuda:0"]
 
@@ -142,7 +142,7 @@ def test_asking_for_more_goes_on_with_clock_memory_and_tensors(capsys):
     lines = run(
         """
 import torch, d2lpar as par
-from d2lpar.timing import now_s
+from d2lpar.vgpu.api.timing import now_s
 a, b = par.devices(2, kind="virtual", verbose=False)
 x = torch.ones(1000, device=b, requires_grad=True)
 par.host_work(5, "load")
@@ -169,7 +169,7 @@ def test_another_machine_starts_its_clock_and_knows_what_is_held():
     lines = run(
         """
 import torch, d2lpar as par
-from d2lpar.timing import now_s
+from d2lpar.vgpu.api.timing import now_s
 devices = par.devices(8, kind="virtual", machine="8x-a100-nvswitch", verbose=False)
 first, last = torch.ones(1000, device=devices[0]), torch.ones(3, device=devices[7])
 assert now_s() > 0

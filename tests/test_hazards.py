@@ -652,7 +652,7 @@ def test_the_place_is_the_users_line_not_torchs(fresh_gpus):
     nn.Sequential(Net())(torch.ones(2))
     place = call_sites.call_site_of(marks[0])
     assert place.file == __file__
-    assert place.source == "marks.append(places.mark())"
+    assert place.source == "marks.append(call_sites.mark())"
     assert str(place) == f"test_hazards.py:{place.line}"
 
 

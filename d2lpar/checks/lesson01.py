@@ -9,8 +9,8 @@ import torch
 
 from .. import machines
 from ..machines.hardware import Accelerator
+from ..vgpu.api.detectors import syncs
 from ..vgpu.api.simulation import simulate
-from ..vgpu.races.sync_debug import syncs
 from .verdict import Wrong, exercise
 
 BATCHES = (3, 40)

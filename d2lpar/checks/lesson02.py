@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from .. import machines
+from ..vgpu.api.detectors import hazards
 from ..vgpu.api.simulation import simulate
 from ..vgpu.api.timing import now_s
-from ..vgpu.races.stream_sanitizer import hazards
 from .verdict import Wrong, exercise, largest_difference
 
 ROOM = 1.05  # a target time may be missed by this factor

@@ -17,11 +17,11 @@ import psutil
 import torch
 import torch.distributed as dist
 
+from ..vgpu.device_naming import RANK_DEVICE
+
 TORCHRUN, SLURM, ALONE = "torchrun", "Slurm", "nobody"
 
 log = logging.getLogger(__name__)
-
-VIRTUAL = "D2LPAR_RANK_DEVICE"  # the device of a virtual rank, set by d2lpar.run_ranks
 
 # A Slurm job meets at port 15000 + its number modulo 10000: the same for all its tasks, another
 # for its neighbours, and below the ports that systems hand out and that torchrun takes (29400).
@@ -74,8 +74,8 @@ class RankInfo:
         D2LPAR_DEVICES=virtual leaves real GPUs alone, here as everywhere. A virtual rank
         (`d2lpar.run_ranks`) has its virtual GPU.
         """
-        if VIRTUAL in os.environ:
-            return torch.device(os.environ[VIRTUAL])
+        if RANK_DEVICE in os.environ:
+            return torch.device(os.environ[RANK_DEVICE])
         virtual = os.environ.get("D2LPAR_DEVICES") == "virtual"
         found = 0 if virtual or not torch.cuda.is_available() else torch.cuda.device_count()
         if found >= self.local_world_size:
@@ -155,7 +155,7 @@ def process_group(
 def _from_torchrun(env: Mapping[str, str]) -> RankInfo:
     world_size = _count(env, "WORLD_SIZE", TORCHRUN, least=1)
     # LOCAL_RANK of a virtual rank is the number of its device, which may be any.
-    limit = None if VIRTUAL in env else ("WORLD_SIZE", world_size)
+    limit = None if RANK_DEVICE in env else ("WORLD_SIZE", world_size)
     rank = _count(env, "RANK", TORCHRUN, below=("WORLD_SIZE", world_size))
     local_world_size = world_size
     if "LOCAL_WORLD_SIZE" in env:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from ...machines import Link, Machine, machine
 from ...timeline import MemorySample, Span, Timeline
+from ...vgpu.sim.copy_routes import Hop, route
 from .conformance import require
 from .costs import StageCost
 from .operations import BACKWARD, FORWARD, INPUTS, KINDS, WEIGHTS, Operation, Orders, feeds, waits
 from .simulator import Simulator
-from .ways import ways
 
 AGAIN = "R"  # a forward pass that is computed again, in names of spans
 
@@ -76,7 +76,7 @@ class Simulation:
             chosen = recompute if callable(recompute) else lambda _: True
             backwards = [op for o in orders for op in o if op.kind in (BACKWARD, INPUTS)]
             again = {(op.stage, op.micro_batch) for op in backwards if chosen(op)}
-        run = Simulator(orders, costs, owners, ways(link, owners), handover_s, again)
+        run = Simulator(orders, costs, owners, _routes(link, owners), handover_s, again)
         if not (_is_placed(orders, owners) and run.run()):
             micro_batches = 1 + max(op.micro_batch for order in orders for op in order)
             require(orders, stages=len(costs), micro_batches=micro_batches, owners=owners)
@@ -151,7 +151,7 @@ class Simulation:
         for op in run.orders[rank]:
             for _, other, _ in feeds(op, last):
                 nbytes = run.costs[min(op.stage, other)].sent_bytes
-                for hop in run.ways.get((op.stage, other), ()):
+                for hop in run.routes.get((op.stage, other), ()):
                     start_s = next(starts_s)
                     yield Span(
                         f"vgpu:{rank}",
@@ -196,6 +196,22 @@ def _owners(orders: Orders, stages: int) -> list[int]:
         raise ValueError(f"the orders have {count} stages and there are costs of {stages}")
     ranks = range(len(orders))
     return [max(ranks, key=lambda rank: done[stage, rank]) for stage in range(stages)]
+
+
+def _routes(link: Machine | Link | None, owners: Sequence[int]) -> dict[tuple[int, int], list[Hop]]:
+    """How what a stage hands on travels to its neighbours, by (stage, stage).
+
+    Raises ValueError if the machine has fewer accelerators than there are ranks.
+    """
+    ranks = 1 + max(owners)
+    if isinstance(link, Machine) and len(link.accelerators) < ranks:
+        raise ValueError(
+            f"{link.name} has {len(link.accelerators)} accelerators, and the schedule {ranks} "
+            f"ranks: take {link.name}.with_accelerators({ranks}), or a cluster"
+        )
+    stages = range(len(owners))
+    pairs = [(s, other) for s in stages for other in (s - 1, s + 1) if other in stages]
+    return {(s, other): route(link, owners[s], owners[other]) for s, other in pairs}
 
 
 def _is_placed(orders: Orders, owners: Sequence[int]) -> bool:

@@ -6,10 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from ...vgpu.sim.copy_routes import Port
+from ...vgpu.sim.copy_routes import Hop, Port
 from .costs import StageCost
 from .operations import FORWARD, KINDS, WEIGHTS, Key, Operation, Orders, feeds, key, waits
-from .ways import Way
 
 Hops = list[tuple[tuple[Port, ...], float]]
 """The ports that each hop of a way occupies, and for how many seconds."""
@@ -31,7 +30,7 @@ class Simulator:
     orders: Orders
     costs: Sequence[StageCost]
     owners: Sequence[int]
-    ways: Mapping[tuple[int, int], Way]
+    routes: Mapping[tuple[int, int], list[Hop]]
     handover_s: float = 0.0
     again: Collection[tuple[int, int]] = ()
     starts_s: list[list[float]] = field(init=False)
@@ -42,7 +41,7 @@ class Simulator:
         self.starts_s, self.ends_s, self.sent_s = ([[] for _ in self.orders] for _ in range(3))
         self._last = len(self.costs) - 1
         self._seconds = {kind: [cost.seconds(kind) for cost in self.costs] for kind in KINDS}
-        self._hops = {pair: self._hops_between(*pair) for pair in self.ways}
+        self._hops = {pair: self._hops_between(*pair) for pair in self.routes}
         self._free_s = {p: 0.0 for hops in self._hops.values() for ports, _ in hops for p in ports}
         self._there_s: dict[Key, float] = {}  # when what an operation needs is there
         self._waiting: dict[Key, int] = {}  # which rank waits for that
@@ -105,4 +104,4 @@ class Simulator:
 
     def _hops_between(self, stage: int, other: int) -> Hops:
         nbytes = self.costs[min(stage, other)].sent_bytes
-        return [(hop.ports, hop.link.seconds(nbytes)) for hop in self.ways[stage, other]]
+        return [(hop.ports, hop.link.seconds(nbytes)) for hop in self.routes[stage, other]]

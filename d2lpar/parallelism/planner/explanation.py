@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ...timeline.formatting import readable as bytes_text
 from ...timeline.totals import readable as seconds_text
 from . import messages
 from .layout import ZERO
+from .plan import Plan
 from .search_space import MOST_GPUS, gpus_that_do, would_fit
 from .transformer import Transformer
-
-if TYPE_CHECKING:
-    from .plan import Plan
 
 
 def reasons(first: Plan, found: Sequence[Plan]) -> str:
@@ -28,18 +25,6 @@ def reasons(first: Plan, found: Sequence[Plan]) -> str:
     return "\n".join(lines)
 
 
-def one_line(plan: Plan) -> str:
-    """The mix, its settings, its time and memory."""
-    return messages.PLAN.format(
-        mesh=plan.mesh,
-        how=_how(plan),
-        step=seconds_text(plan.step_s),
-        tflops=plan.flops_per_s / 1e12,
-        memory=bytes_text(plan.memory_bytes),
-        verdict="" if plan.fits else messages.DOES_NOT_FIT,
-    )
-
-
 def none_fits(found: Sequence[Plan]) -> str:
     """What the mix that needs least is short of, and what would do."""
     least = min(found, key=lambda plan: plan.memory_bytes)
@@ -51,7 +36,7 @@ def none_fits(found: Sequence[Plan]) -> str:
         gpus=_gpus(least),
         machine=least.machine,
         mesh=least.mesh,
-        how=_how(least),
+        how=least.settings,
         remedy=text.format(
             gpus=gpus,
             most=f"{MOST_GPUS:,}",
@@ -82,7 +67,7 @@ def _headline(plan: Plan) -> str:
         gpus=_gpus(plan),
         machine=plan.machine,
         mesh=plan.mesh,
-        how=_how(plan),
+        how=plan.settings,
         samples=plan.layout.samples,
         step=seconds_text(plan.step_s),
         samples_per_s=plan.samples_per_s,
@@ -90,18 +75,6 @@ def _headline(plan: Plan) -> str:
         memory=bytes_text(plan.memory_bytes),
         capacity=bytes_text(plan.capacity_bytes),
     )
-
-
-def _how(plan: Plan) -> str:
-    """Settings of a plan, those that matter to it."""
-    layout = plan.layout
-    said = [messages.MICRO_BATCHES.format(count=layout.micro_batches, size=layout.micro_batch)]
-    if layout.mesh.pipeline > 1:
-        said.append(messages.SCHEDULES[layout.schedule].format(chunks=layout.chunks))
-    said.append(messages.RECOMPUTE[layout.recompute])
-    if layout.zero:
-        said.append(messages.ZERO.format(stage=layout.zero))
-    return ", ".join(said)
 
 
 def _gpus(plan: Plan) -> str:

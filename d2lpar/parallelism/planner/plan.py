@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import explanation
+from ...timeline.formatting import readable as bytes_text
+from ...timeline.totals import readable as seconds_text
+from . import messages
 from .layout import Layout
 from .memory_model import Memory
 from .mesh import Mesh
@@ -58,5 +60,24 @@ class Plan:
         """FLOP/s of one GPU, without what is computed again."""
         return self.model.flops(self.layout.samples) / self.step_s / self.mesh.size
 
+    @property
+    def settings(self) -> str:
+        """Those that matter to this mix, in words."""
+        layout = self.layout
+        said = [messages.MICRO_BATCHES.format(count=layout.micro_batches, size=layout.micro_batch)]
+        if layout.mesh.pipeline > 1:
+            said.append(messages.SCHEDULES[layout.schedule].format(chunks=layout.chunks))
+        said.append(messages.RECOMPUTE[layout.recompute])
+        if layout.zero:
+            said.append(messages.ZERO.format(stage=layout.zero))
+        return ", ".join(said)
+
     def __str__(self) -> str:
-        return explanation.one_line(self)
+        return messages.PLAN.format(
+            mesh=self.mesh,
+            how=self.settings,
+            step=seconds_text(self.step_s),
+            tflops=self.flops_per_s / 1e12,
+            memory=bytes_text(self.memory_bytes),
+            verdict="" if self.fits else messages.DOES_NOT_FIT,
+        )

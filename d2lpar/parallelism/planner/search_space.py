@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from .layout import Layout
 from .memory_model import memory
 from .mesh import Mesh
+from .plan import Plan
 from .transformer import Transformer
-
-if TYPE_CHECKING:
-    from .plan import Plan
 
 MOST_NODES = 2  # of a tensor group: more are slower still
 MOST_GPUS = 2**16

@@ -8,6 +8,7 @@ import torch
 
 from ... import machines
 from ...timeline.printing import say
+from ..device_naming import device, naming
 from .visible_devices import Variable
 
 VIRTUAL, REAL = "virtual", "real"
@@ -43,6 +44,18 @@ def devices(
     """
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         raise ValueError(f"devices(n) takes a whole number from 1 on, not {n!r}")
+    chosen = naming().choose(n)
+    if chosen is None:
+        chosen, text = _choose(n, machine, kind)
+    else:
+        text = _describe_emulated(n)
+    if verbose:
+        say(f"{', '.join(map(str, chosen))}  ·  {text}")
+    return chosen
+
+
+def _choose(n: int, machine: machines.Named, kind: str | None) -> tuple[list[torch.device], str]:
+    """Real or virtual devices, and what they are in words."""
     named = "" if kind else f" (D2LPAR_DEVICES is {os.environ.get('D2LPAR_DEVICES')!r})"
     kind = kind or os.environ.get("D2LPAR_DEVICES") or None
     if kind not in (None, VIRTUAL, REAL):
@@ -54,14 +67,9 @@ def devices(
             f"ask for kind={VIRTUAL!r}, or for none in particular"
         )
     if found >= n and kind != VIRTUAL:
-        chosen = [torch.device("cuda", i) for i in range(n)]
-        text = f"{n} real: {', '.join(torch.cuda.get_device_name(d) for d in chosen)}"
-    else:
-        chosen = _virtual(n, machine, found)
-        text = _describe_virtual(n)
-    if verbose:
-        say(f"{', '.join(map(str, chosen))}  ·  {text}")
-    return chosen
+        real = [torch.device("cuda", i) for i in range(n)]
+        return real, f"{n} real: {', '.join(torch.cuda.get_device_name(d) for d in real)}"
+    return _virtual(n, machine, found), _describe_virtual(n)
 
 
 def backing_device(found: int) -> torch.device:
@@ -88,7 +96,7 @@ def _virtual(n: int, which: machines.Named, found: int) -> list[torch.device]:
         machine = _default_machine() if which is None else machines.machine(which)
         register.start(_visible_part(machine, n), n, backing_device(found))
         VISIBLE.start()
-    return [torch.device("vgpu", i) for i in range(n)]
+    return [device(i) for i in range(n)]
 
 
 def _default_machine() -> machines.Machine:
@@ -123,6 +131,12 @@ def _check_simulated(n: int, which: machines.Named, simulated: machines.Machine)
             f"this block simulates {count} devices of {simulated.name}, and was asked for {n} of "
             f"{wanted.name}: ask simulate() for them"
         )
+
+
+def _describe_emulated(n: int) -> str:
+    from ..torch_backend.runtime import current_runtime
+
+    return f"{n} emulated, time simulated on {current_runtime().machine.name}"
 
 
 def _describe_virtual(n: int) -> str:

@@ -10,6 +10,7 @@ import torch
 
 from ... import machines
 from ...timeline import Timeline
+from ..device_naming import device, naming
 from ..torch_backend import register, runtime
 from . import timing
 
@@ -30,6 +31,7 @@ def record(
     are written as they come, for https://ui.perfetto.dev, keeping none unless `keep` is given.
     Raises ValueError for a negative `keep`, OSError if the file cannot be written.
     """
+    naming().start()
     if timing.clock_name(devices) != timing.MEASURED:
         return runtime.current_runtime().recording(keep=keep, to=to)
     from . import profiling
@@ -79,4 +81,4 @@ def simulate(
     register.register_backend()
     with runtime.instead(chosen) as rt:
         rt.shape_only = not with_values
-        yield [torch.device("vgpu", i) for i in range(rt.device_count)]
+        yield [device(i) for i in range(rt.device_count)]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from ...timeline.printing import say
+from ..device_naming import TYPE, device, naming
 
 SIMULATED, MEASURED = "simulated", "measured"
 
@@ -22,9 +23,9 @@ Devices = torch.device | str | Iterable[torch.device | str] | None
 
 def synchronize(devices: Devices = None) -> None:
     """Wait until `devices` (default: all accelerators in use) have done what was queued."""
-    for device in _listed(devices):
-        if device.type != "cpu":
-            torch.get_device_module(device).synchronize(device)
+    for each in _listed(devices):
+        if each.type != "cpu":
+            torch.get_device_module(each).synchronize(each)
 
 
 def now_s(devices: Devices = None, *, wait: bool = True) -> float:
@@ -37,7 +38,7 @@ def now_s(devices: Devices = None, *, wait: bool = True) -> float:
     listed = _listed(devices)
     if wait:
         synchronize(listed)
-    if any(device.type == "vgpu" for device in listed):
+    if any(each.type == TYPE for each in listed):
         from ..torch_backend.runtime import current_runtime
 
         return current_runtime().now_s()
@@ -46,7 +47,7 @@ def now_s(devices: Devices = None, *, wait: bool = True) -> float:
 
 def clock_name(devices: Devices = None) -> str:
     """How the clock that `now_s(devices)` reads is called: "simulated on …" or "measured"."""
-    if any(device.type == "vgpu" for device in _listed(devices)):
+    if any(each.type == TYPE for each in _listed(devices)):
         from ..torch_backend.runtime import current_runtime
 
         return f"{SIMULATED} on {current_runtime().machine.name}"
@@ -56,9 +57,8 @@ def clock_name(devices: Devices = None) -> str:
 def _listed(devices: Devices) -> list[torch.device]:
     if devices is None:
         return _in_use()
-    if isinstance(devices, (str, torch.device)):
-        return [torch.device(devices)]
-    return [torch.device(device) for device in devices]
+    each = [devices] if isinstance(devices, (str, torch.device)) else devices
+    return [torch.device(naming().parse(one)) for one in each]
 
 
 def _in_use() -> list[torch.device]:
@@ -68,7 +68,7 @@ def _in_use() -> list[torch.device]:
 
     virtual = running()
     if virtual is not None:
-        return [torch.device("vgpu", i) for i in virtual.own_devices]
+        return [device(i) for i in virtual.own_devices]
     if torch.cuda.is_initialized():
         return [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
     return []

@@ -12,22 +12,21 @@ from ... import machines
 from ...timeline.printing import say
 from ..api import simulation
 from ..api.device_choice import devices
+from ..device_naming import named_by
 from ..torch_backend import torch_private
 from ..torch_backend.runtime import Runtime, current_runtime, returning, running
 from . import (
     communication,
     cuda_module,
     lazy_init,
-    own,
     precision,
     serialization,
-    state,
     submodules,
     tensors,
     threads,
     user_clock,
 )
-from .device_translation import cuda, translate
+from .device_translation import CudaNaming, cuda, translate
 from .mode import CudaMode
 from .patches import Patches
 from .user_code import all_namespaces, user_namespaces
@@ -39,7 +38,6 @@ _PARTS = (
     cuda_module,
     submodules,
     serialization,
-    own,
     user_clock,
 )
 
@@ -77,7 +75,7 @@ def emulate_cuda(
 
     The block yields its devices. Raises RuntimeError inside another such block.
     """
-    if state.device_count():
+    if lazy_init.emulated_count():
         raise RuntimeError("CUDA is being emulated already: emulate_cuda blocks cannot be nested")
     before = running()
     with ExitStack() as stack:
@@ -108,15 +106,15 @@ def _patched(n: int) -> Iterator[None]:
             part.install(patches)
         threads.install(patches, mode)
         if "IPython" in sys.modules:
-            from . import magic
+            from . import timeit_magic
 
-            magic.install(patches)
-        patches.spread([*cuda_module.namespaces(), *own.namespaces(), *user_namespaces()])
-        state.set_device_count(n)
-        with mode:
+            timeit_magic.install(patches)
+        patches.spread([*cuda_module.namespaces(), *user_namespaces()])
+        lazy_init.set_emulated_count(n)
+        with named_by(CudaNaming()), mode:
             yield
     finally:
-        state.set_device_count(0)
+        lazy_init.set_emulated_count(0)
         patches.undo()
         patches.gather(all_namespaces())
         if torch_private.default_device_context() is not default_device:

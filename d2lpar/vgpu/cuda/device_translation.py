@@ -13,20 +13,23 @@ from types import FrameType
 
 import torch
 
+from ..device_naming import TYPE as VIRTUAL
+from ..device_naming import DeviceNaming
+from ..device_naming import device as _device
 from ..torch_backend.runtime import current_runtime
 from . import lazy_init
 
-CUDA, VIRTUAL = "cuda", "vgpu"
+CUDA = "cuda"
 
 _OURS = current_runtime.__module__.rpartition(".")[0] + "."  # the package of virtual devices
 
+_OUT_OF_MEMORY = "CUDA out of memory"  # how programs tell this error from others
 _CUDA_NAME = re.compile(r"cuda(?::(\d+))?")
 _VIRTUAL_NAME = re.compile(rf"\b{VIRTUAL}\b")
-_made: dict[tuple[str, int], torch.device] = {}
 
 
 def cuda(index: int) -> torch.device:
-    return _device(CUDA, index)
+    return _device(index, CUDA)
 
 
 def inward(device: object) -> object:
@@ -43,6 +46,24 @@ def inward(device: object) -> object:
     if isinstance(device, int) and not isinstance(device, bool):
         return _virtual(device)
     return device
+
+
+class CudaNaming(DeviceNaming):
+    """Devices are "cuda:0", "cuda:1", …: to d2lpar's own functions, and in its texts."""
+
+    type = CUDA
+
+    def parse(self, device: object) -> object:
+        return inward(device)
+
+    def saved_on(self, index: int) -> str:
+        return f"{CUDA}:{index}"
+
+    def choose(self, n: int) -> list[torch.device]:
+        return [cuda(i) for i in range(number(n - 1) + 1)]
+
+    def start(self) -> None:
+        lazy_init.start()
 
 
 def translated(kwargs: dict, caller: FrameType) -> dict:
@@ -91,11 +112,11 @@ def speaking_cuda() -> Iterator[None]:
 
 def translate(error: BaseException) -> None:
     """Let the message of an error call devices "cuda:0"."""
-    if not (error.args and isinstance(error.args[0], str) and VIRTUAL in error.args[0]):
+    if not (error.args and isinstance(error.args[0], str)):
         return
     text = spoken(error.args[0])
-    if isinstance(error, torch.OutOfMemoryError):
-        text = f"CUDA out of memory. {text}"
+    if isinstance(error, torch.OutOfMemoryError) and not text.startswith(_OUT_OF_MEMORY):
+        text = f"{_OUT_OF_MEMORY}. {text}"
     error.args = (text, *error.args[1:])
 
 
@@ -117,11 +138,4 @@ def _virtual(index: int | None) -> torch.device:
             f"CUDA error: invalid device ordinal: there is no cuda:{index}; there are "
             f"{count} device(s), cuda:0 to cuda:{count - 1}. {why}."
         )
-    return _device(VIRTUAL, index)
-
-
-def _device(kind: str, index: int) -> torch.device:
-    made = _made.get((kind, index))
-    if made is None:
-        made = _made[kind, index] = torch.device(kind, index)
-    return made
+    return _device(index)

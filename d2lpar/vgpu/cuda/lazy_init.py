@@ -15,13 +15,23 @@ import torch
 
 from ..api import visible_devices
 from ..torch_backend import runtime
-from . import state
 
 NAME = "CUDA_VISIBLE_DEVICES"
 
 _variable = visible_devices.Variable(NAME)
+_emulated = 0  # of the process, not of a thread, as whether CUDA is there
 _found: list[int] | None = None  # the devices that CUDA found when it started
 _lock = threading.Lock()
+
+
+def emulated_count() -> int:
+    """The number of emulated devices, visible or not; 0 outside an `emulate_cuda` block."""
+    return _emulated
+
+
+def set_emulated_count(count: int) -> None:
+    global _emulated
+    _emulated = count
 
 
 @contextmanager
@@ -58,7 +68,7 @@ def start() -> None:
     if _found is not None:
         return
     with _lock:
-        if _found is None and state.device_count():
+        if _found is None and _emulated:
             _variable.start()
             _found = _visible()
             if _found not in ([], [*range(len(_found))]):
@@ -72,16 +82,14 @@ def device_count() -> int:
 
 def restriction() -> str:
     """What the variable does, for messages; empty if it is not heeded."""
-    count = state.device_count()
     if _variable.text is None or runtime.is_simulated():
         return ""
-    return f"{_variable} shows {device_count()} of the {count} that this block emulates"
+    return f"{_variable} shows {device_count()} of the {_emulated} that this block emulates"
 
 
 def _visible() -> list[int]:
     """The visible devices; all of a `simulate` block, which names its own machine."""
-    count = state.device_count()
-    return [*range(count)] if runtime.is_simulated() else _variable.visible(count)
+    return [*range(_emulated)] if runtime.is_simulated() else _variable.visible(_emulated)
 
 
 def _go_on_with(numbers: list[int]) -> None:

@@ -1,47 +1,18 @@
-"""IPython: the cell magic `%%emulate_cuda 2` of `%load_ext d2lpar`, and `%timeit` inside it."""
+"""The cell magic `%%emulate_cuda 2` of `%load_ext d2lpar`."""
 
 from __future__ import annotations
 
 import ast
-import functools
-from collections.abc import Callable
 
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, magics_class
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
-from . import block, user_clock
-from .patches import Patches
+from . import block
 
 
 def load(shell: InteractiveShell) -> None:
     shell.register_magics(EmulationMagics)
-
-
-def install(patches: Patches) -> None:
-    """Let `%timeit` repeat a statement as often as the simulated clock, which is exact, needs."""
-    if InteractiveShell.initialized():
-        for magics in InteractiveShell.instance().magics_manager.magics.values():
-            if "timeit" in magics:
-                patches.set_item(magics, "timeit", _few_loops(magics["timeit"]))
-
-
-def _few_loops(theirs: Callable) -> Callable:
-    @functools.wraps(theirs)
-    def timeit(line: str = "", *args: object, **kwargs: object) -> object:
-        counted = any(word.startswith("-n") for word in _options(line))
-        return theirs(line if counted else f"-n {user_clock.LOOPS} {line}", *args, **kwargs)
-
-    return timeit
-
-
-def _options(line: str) -> list[str]:
-    """The words before the statement, such as "-n", "10" and "-r3"."""
-    words = line.split()
-    for i, word in enumerate(words):
-        if not (word.startswith("-") or word.isdigit()):
-            return words[:i]
-    return words
 
 
 @magics_class

@@ -11,7 +11,7 @@ import sys
 import torch
 from torch.overrides import TorchFunctionMode
 
-from . import state
+from . import lazy_init
 from .device_translation import outward, translate, translated
 
 
@@ -19,7 +19,7 @@ class CudaMode(TorchFunctionMode):
     """Translates devices on the way into torch, and the messages of errors on the way out."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if not state.device_count():  # in a thread that the block has left behind
+        if not lazy_init.emulated_count():  # in a thread that the block has left behind
             return func(*args, **(kwargs or {}))
         if func is torch.device:
             return _make_device(*args, **(kwargs or {}))

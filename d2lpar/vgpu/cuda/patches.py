@@ -11,7 +11,7 @@ import functools
 import types
 from collections.abc import Callable, Iterable
 
-from . import state
+from . import lazy_init
 
 
 def stand_in(theirs: Callable, ours: Callable) -> Callable:
@@ -19,7 +19,7 @@ def stand_in(theirs: Callable, ours: Callable) -> Callable:
 
     @functools.wraps(theirs)
     def choose(*args: object, **kwargs: object) -> object:
-        return (ours if state.device_count() else theirs)(*args, **kwargs)
+        return (ours if lazy_init.emulated_count() else theirs)(*args, **kwargs)
 
     return choose
 
@@ -30,13 +30,13 @@ def stand_in_class(theirs: type, make: Callable[..., object], ours: type | None 
 
     class Chooser(type):
         def __call__(cls, *args: object, **kwargs: object) -> object:
-            return (make if state.device_count() else theirs)(*args, **kwargs)
+            return (make if lazy_init.emulated_count() else theirs)(*args, **kwargs)
 
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, (theirs, ours or theirs))
 
         def __getattr__(cls, name: str) -> object:
-            return getattr((ours or theirs) if state.device_count() else theirs, name)
+            return getattr((ours or theirs) if lazy_init.emulated_count() else theirs, name)
 
     names = {"__doc__": theirs.__doc__, "__module__": theirs.__module__}
     return Chooser(theirs.__name__, (), names)

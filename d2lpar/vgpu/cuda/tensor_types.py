@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..torch_backend.tensor import VirtualTensor
-from . import state
+from . import lazy_init
 from .device_translation import CUDA
 
 TENSOR_TYPES = {
@@ -28,7 +28,7 @@ def tensor_type(name: str, dtype: torch.dtype) -> type:
 
     class TensorType(type):
         def __call__(cls, *args: object) -> torch.Tensor:
-            return on_cpu(*args).to(CUDA) if state.device_count() else theirs(*args)
+            return on_cpu(*args).to(CUDA) if lazy_init.emulated_count() else theirs(*args)
 
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, VirtualTensor) and instance.dtype == dtype

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, UninitializedTensorMixin
 
-from ..torch_backend import register, streams, torch_private
-from ..torch_backend.tensor import VirtualTensor
+from ..torch_backend import torch_private
+from ..torch_backend.tensor import VirtualTensor, share
 from .device_translation import CUDA, VIRTUAL, cuda, inward, is_backing, number, outward, translated
 from .patches import Patches, stand_in_class
 
@@ -22,7 +22,6 @@ def install(patches: Patches) -> None:
         theirs = getattr(owner, name)
         patches.replace(owner, name, make(theirs))
         _let_scripts_call(patches, theirs, getattr(owner, name))
-    _show_cuda(patches)
     for name in ("Event", "Generator", "Stream"):
         theirs = getattr(torch, name)
         patches.substitute(torch, name, stand_in_class(theirs, _on_device(theirs)))
@@ -126,21 +125,13 @@ def _default_device(theirs: Callable) -> Callable:
 
 
 def _let_data_move(patches: Patches) -> None:
-    """`parameter.data = parameter.data.cuda()` moves a parameter, also from or to the CPU."""
-    for kind in (torch.Tensor, VirtualTensor):
-        patches.set(kind, "data", property(kind.data.__get__, _set_data))
-
-
-_set_among_virtual = VirtualTensor.data.fset
+    """`parameter.data = parameter.data.cuda()` moves a parameter of the CPU, too."""
+    patches.set(torch.Tensor, "data", property(torch_private.get_data, _set_data))
 
 
 def _set_data(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    virtual = [isinstance(each, VirtualTensor) for each in (tensor, values)]
-    if all(virtual):
-        _set_among_virtual(tensor, values)
-    elif any(virtual):
-        shared = values.detach().requires_grad_(tensor.requires_grad)
-        register._become(tensor, shared, parameter=isinstance(tensor, torch.nn.Parameter))
+    if isinstance(values, VirtualTensor):
+        share(tensor, values)
     else:
         torch_private.set_data(tensor, values)
 
@@ -187,20 +178,3 @@ def _on_device(theirs: type) -> Callable:
         return theirs(**translated(kwargs, sys._getframe(2)))
 
     return make
-
-
-# --- what a program sees --------------------------------------------------------------------------
-
-
-def _show_cuda(patches: Patches) -> None:
-    """Virtual tensors and streams say that they are on "cuda:1"."""
-    patches.set(VirtualTensor, "device", property(lambda tensor: cuda(tensor._index)))
-    patches.set(VirtualTensor, "is_cuda", property(lambda tensor: True))
-    patches.set(streams.Stream, "device", property(lambda stream: cuda(stream.device_index)))
-    patches.set(streams.Stream, "cuda_stream", property(lambda stream: stream.stream_id))
-    patches.set(streams.Stream, "__repr__", _show_stream)
-    patches.set(torch.Generator, "device", property(lambda made: outward(made._place)))
-
-
-def _show_stream(stream: streams.Stream) -> str:
-    return f"<torch.cuda.Stream device={stream.device} cuda_stream={stream.cuda_stream:#x}>"

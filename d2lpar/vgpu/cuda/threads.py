@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import AbstractContextManager
 
-from . import state
+from . import lazy_init
 from .patches import Patches
 
 
@@ -16,7 +16,7 @@ def install(patches: Patches, mode: AbstractContextManager) -> None:
         work = self.run
 
         def run() -> None:
-            if not state.device_count():
+            if not lazy_init.emulated_count():
                 return work()
             with mode:
                 return work()

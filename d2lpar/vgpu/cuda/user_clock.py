@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 
 from ..torch_backend.runtime import current_runtime
-from . import state
+from . import lazy_init
 from .patches import Patches
 from .user_code import is_user_frame
 
@@ -90,7 +90,7 @@ class SimulatedTimer:
         self._last: tuple[int, float] | None = None
 
     def __call__(self) -> float:
-        if not state.device_count():
+        if not lazy_init.emulated_count():
             return self._theirs()
         now_s = _now_s()
         for frame in (sys._getframe(1), sys._getframe(2)):  # a library's timer may be between

@@ -11,16 +11,15 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 
 from ...timeline.formatting import readable
+from ..device_naming import text
+from ..races.call_sites import Mark
+from ..races.tracked import History
+from ..races.vector_clock import Access
 from . import oom_report
-
-if TYPE_CHECKING:
-    from ..races.stream_sanitizer import History
-    from ..races.vector_clock import Access, Mark
 
 GRANULE_BYTES = 512  # CUDA's caching allocator hands out multiples of this
 BLOCK_BYTES = 2 * 2**20  # and takes multiples of this from the device
@@ -31,10 +30,10 @@ class OutOfMemoryError(torch.OutOfMemoryError):
 
 
 class CachingAllocator:
-    """The memory of one device, in bytes. `limit_bytes` of the capacity may be used."""
+    """The memory of device number `device`, in bytes; `limit_bytes` of the capacity may be used."""
 
-    def __init__(self, name: str, capacity_bytes: int) -> None:
-        self.name = name
+    def __init__(self, device: int, capacity_bytes: int) -> None:
+        self.device = device
         self.capacity_bytes = capacity_bytes
         self.limit_bytes = capacity_bytes
         self.allocated_bytes = 0
@@ -94,7 +93,7 @@ class CachingAllocator:
         if size > free:
             self._events["num_ooms"] += 1
             raise OutOfMemoryError(
-                f"{self.name} is out of memory. Tried to allocate {readable(size)}; "
+                f"{text(self.device)} is out of memory. Tried to allocate {readable(size)}; "
                 f"{readable(max(free, 0))} of {readable(self.limit_bytes)} are free. "
                 f"{self._describe()}Use a smaller batch or model, or split the model over more "
                 "devices."

@@ -7,14 +7,11 @@ before what these streams had queued is done; a device that is full waits for th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from ..races import sync_debug
 from ..sim.clock import Clock, HostThread
 from ..sim.event_queue import QueuedWork
-
-if TYPE_CHECKING:
-    from .caching_allocator import Allocation, CachingAllocator
+from .caching_allocator import Allocation, CachingAllocator
 
 
 class _Block:
@@ -27,7 +24,8 @@ class _Block:
 
 
 class DeferredFrees:
-    """That of one device. `submit(device, action, *args)` runs `action(host_thread, *args)` in order."""
+    """Those of one device. `submit(device, action, *args)` runs `action(host_thread, *args)` in
+    order."""
 
     def __init__(
         self, index: int, memory: CachingAllocator, clock: Clock, submit: Callable[..., None]

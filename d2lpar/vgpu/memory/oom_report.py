@@ -5,24 +5,21 @@ from __future__ import annotations
 
 import gc
 from collections import Counter, defaultdict
-from typing import TYPE_CHECKING
 
 import torch
 
 from ...timeline.formatting import readable
 from ..races.call_sites import UNKNOWN, CallSite, call_site_of
-
-if TYPE_CHECKING:
-    from .caching_allocator import Allocation, CachingAllocator
+from ..races.tracked import TrackedMemory
 
 SHOWN = 5
 
 TensorGroup = tuple[str, tuple[int, ...] | None, torch.dtype | None]
 
 
-def describe(memory: CachingAllocator, allocations: list[Allocation]) -> str:
+def describe(memory: object, allocations: list[TrackedMemory]) -> str:
     """A line for each of the largest groups of tensors that are alike, "" if there are none."""
-    groups: dict[TensorGroup, list[Allocation]] = defaultdict(list)
+    groups: dict[TensorGroup, list[TrackedMemory]] = defaultdict(list)
     owners = _owners(memory)
     for allocation in allocations:
         groups[_group(owners.get(id(allocation)))].append(allocation)
@@ -34,7 +31,7 @@ def describe(memory: CachingAllocator, allocations: list[Allocation]) -> str:
     return "\n".join(lines)
 
 
-def _owners(memory: CachingAllocator) -> dict[int, tuple[str, torch.Tensor]]:
+def _owners(memory: object) -> dict[int, tuple[str, torch.Tensor]]:
     """The role and the largest tensor of each allocation, by its id."""
     owners: dict[int, tuple[str, torch.Tensor]] = {}
     gradients: set[int] = set()
@@ -62,11 +59,11 @@ def _group(owner: tuple[str, torch.Tensor] | None) -> TensorGroup:
     return role, tuple(tensor.shape), tensor.dtype
 
 
-def _total(held: list[Allocation]) -> int:
+def _total(held: list[TrackedMemory]) -> int:
     return sum(allocation.nbytes for allocation in held)
 
 
-def _line(group: TensorGroup, held: list[Allocation]) -> str:
+def _line(group: TensorGroup, held: list[TrackedMemory]) -> str:
     role, shape, dtype = group
     noun = {"param": "parameter", "grad": "gradient", "": "tensor"}[role]
     what = f"{len(held)} {noun}{'s' if len(held) > 1 else ''}"
@@ -76,7 +73,7 @@ def _line(group: TensorGroup, held: list[Allocation]) -> str:
     return f"  {readable(_total(held))} in {what}{_made(held)}"
 
 
-def _made(held: list[Allocation]) -> str:
+def _made(held: list[TrackedMemory]) -> str:
     """Where most of them were made."""
     places: Counter[CallSite] = Counter(call_site_of(allocation.made) for allocation in held)
     place, _ = places.most_common(1)[0]

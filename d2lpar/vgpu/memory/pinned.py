@@ -63,7 +63,7 @@ def block_of(tensor: torch.Tensor) -> Block | None:
 class PinnedMemory:
     """The caching allocator of one virtual machine.
 
-    `submit(action, *args)` runs `action(host_thread, *args)` on the host's host thread, in due order.
+    `submit(action, *args)` runs `action(host_thread, *args)` on the host's thread, in due order.
     """
 
     def __init__(self, clock: Clock, submit: Callable[..., None]) -> None:

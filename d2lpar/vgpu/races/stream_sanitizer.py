@@ -24,19 +24,16 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ...timeline.formatting import readable
+from .. import device_naming
 from .call_sites import UNKNOWN, CallSite, call_site_of, mark
+from .tracked import History, TrackedMemory, TrackedTensor, Use
 from .vector_clock import Access, StreamKey, VectorClocks
-
-if TYPE_CHECKING:
-    from ..memory.caching_allocator import Allocation
-    from ..torch_backend.tensor import VirtualTensor
 
 SMALL_BYTES = 2**20  # the caching allocator keeps blocks up to here in a pool of their own
 KEPT_FREED = 1000
-KEPT_USES = 64
 
 
 class HazardWarning(UserWarning):
@@ -61,13 +58,8 @@ _lock = threading.Lock()
 
 
 @contextmanager
-def hazards() -> Iterator[list[Hazard]]:
-    """`with hazards() as found:` lists the hazards of the block instead of warning of them.
-
-    Not seen are uses by the host through views, numpy arrays and storages that were taken before
-    a non-blocking copy, and what only the order of host threads decides. Tensors that lie
-    interleaved in memory, such as the columns of a matrix, count as overlapping.
-    """
+def collecting() -> Iterator[list[Hazard]]:
+    """Note the hazards of the block, each once, instead of warning of them."""
     found: list[Hazard] = []
     with _lock:
         _collectors.append(found)
@@ -76,33 +68,6 @@ def hazards() -> Iterator[list[Hazard]]:
     finally:
         with _lock:
             _collectors[:] = [other for other in _collectors if other is not found]
-
-
-Use = tuple[float, float, Access]  # first byte, byte after the last, and the access
-
-
-class History:
-    """The last uses of each part of one piece of memory."""
-
-    __slots__ = ("reads", "writes")
-
-    def __init__(self) -> None:
-        self.reads: list[Use] = []
-        self.writes: list[Use] = []
-
-    def note_read(self, use: Use) -> None:
-        stream = use[2][0]
-        self.reads = [u for u in self.reads if u[2][0] != stream or not _within(u, use)]
-        self.reads = [*self.reads[-KEPT_USES:], use]
-
-    def note_write(self, use: Use) -> None:
-        self.reads = [u for u in self.reads if not _within(u, use)]
-        self.writes = [u for u in self.writes if not _within(u, use)]
-        self.writes = [*self.writes[-KEPT_USES:], use]
-
-
-def _within(inner: Use, outer: Use) -> bool:
-    return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
 class Freed(NamedTuple):
@@ -134,8 +99,8 @@ class StreamSanitizer:
     def work(
         self,
         stream: StreamKey,
-        reads: Sequence[VirtualTensor],
-        writes: Sequence[VirtualTensor] = (),
+        reads: Sequence[TrackedTensor],
+        writes: Sequence[TrackedTensor] = (),
     ) -> Access:
         """Note (and check) work on `stream`, queued by the code that is running."""
         access = (stream, self.order.epochs[stream], mark(), self.order)
@@ -152,7 +117,7 @@ class StreamSanitizer:
         return access
 
     def _compare(
-        self, access: Access, reads: Sequence[VirtualTensor], writes: Sequence[VirtualTensor]
+        self, access: Access, reads: Sequence[TrackedTensor], writes: Sequence[TrackedTensor]
     ) -> None:
         for tensor in reads:
             if any(tensor is written for written in writes):
@@ -178,7 +143,7 @@ class StreamSanitizer:
             self._check(history.reads, use, "write", "may still read it", tensor)
             history.note_write(use)
 
-    def _history(self, allocation: Allocation) -> History:
+    def _history(self, allocation: TrackedMemory) -> History:
         """What is known of the uses of some memory; those from before the second stream, too."""
         history = allocation.history
         if history is None:
@@ -189,7 +154,7 @@ class StreamSanitizer:
                 history.reads.append((0, math.inf, allocation.reads))
         return history
 
-    def _check(self, uses: list[Use], use: Use, kind: str, was: str, tensor: VirtualTensor) -> None:
+    def _check(self, uses: list[Use], use: Use, kind: str, was: str, tensor: TrackedTensor) -> None:
         start, end, access = use
         stream = access[0]
         for low, high, before in uses:
@@ -200,7 +165,7 @@ class StreamSanitizer:
                 return
 
     def _report_unordered(
-        self, before: Access, access: Access, kind: str, was: str, tensor: VirtualTensor
+        self, before: Access, access: Access, kind: str, was: str, tensor: TrackedTensor
     ) -> None:
         first, second = call_site_of(before[2]), call_site_of(access[2])
         ours, theirs = stream_name(access[0]), stream_name(before[0])
@@ -214,7 +179,7 @@ class StreamSanitizer:
 
     # --- freed memory -------------------------------------------------------------------------
 
-    def freed(self, device: int, allocation: Allocation) -> None:
+    def freed(self, device: int, allocation: TrackedMemory) -> None:
         """Keep in mind what other streams may still do with freed memory. Runs at any time, also
         within a collection of garbage, and so does as little as can be."""
         history = allocation.history
@@ -253,9 +218,9 @@ class StreamSanitizer:
         first, second = call_site_of(use[2]), call_site_of(mark())
         other = stream_name(use[0])
         text = (
-            f"memory of a tensor of {readable(freed.nbytes)} on vgpu:{home[0]} was freed while "
-            f"{other} may still use it (at {first}), and may now be given to the tensor that is "
-            f"made on {stream_name(home)} at {second}. Call tensor.record_stream("
+            f"memory of a tensor of {readable(freed.nbytes)} on {device_naming.text(home[0])} was "
+            f"freed while {other} may still use it (at {first}), and may now be given to the "
+            f"tensor that is made on {stream_name(home)} at {second}. Call tensor.record_stream("
             f"{_waiting(use[0])}) before the last name of the tensor goes, or let "
             f"{_waiting(home)}.wait_stream({_waiting(use[0])}) first."
         )
@@ -280,22 +245,25 @@ class StreamSanitizer:
 
 def stream_name(stream: StreamKey) -> str:
     device, number = stream
-    return f"stream {number} of vgpu:{device}" if number else f"the default stream of vgpu:{device}"
+    name = device_naming.text(device)
+    return f"stream {number} of {name}" if number else f"the default stream of {name}"
 
 
 def _waiting(stream: StreamKey) -> str:
     """How a remedy calls a stream."""
     device, number = stream
-    return f"stream{number}" if number else f'torch.vgpu.default_stream("vgpu:{device}")'
+    if number:
+        return f"stream{number}"
+    return f'{device_naming.naming().module}.default_stream("{device_naming.text(device)}")'
 
 
-def _described(tensor: VirtualTensor) -> str:
+def _described(tensor: TrackedTensor) -> str:
     size = " × ".join(map(str, tensor.shape)) or "one value"
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return f"a tensor of {size} {dtype} on vgpu:{tensor._index}"
+    return f"a tensor of {size} {dtype} on {device_naming.text(tensor._index)}"
 
 
-def _is_simple(allocation: Allocation, access: Access) -> bool:
+def _is_simple(allocation: TrackedMemory, access: Access) -> bool:
     """Whether one stream uses this memory, and only as a whole: then the last use says all."""
     if allocation.history is not None or allocation.parts:
         return False
@@ -310,7 +278,7 @@ def _fits(nbytes: int, freed_bytes: int) -> bool:
     return nbytes <= freed_bytes and (nbytes <= SMALL_BYTES) == (freed_bytes <= SMALL_BYTES)
 
 
-def extent(tensor: VirtualTensor) -> tuple[int, int]:
+def extent(tensor: TrackedTensor) -> tuple[int, int]:
     """The first byte of its memory that a tensor uses, and the one after the last.
 
     Tensors that lie interleaved in memory, such as columns, so count as overlapping.

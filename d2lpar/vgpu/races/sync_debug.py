@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..device_naming import text
 from ..sim.clock import HostThread
 from .call_sites import CallSite, Mark, call_site_of, mark
 
@@ -69,28 +70,13 @@ _thread = threading.local()
 
 
 @contextmanager
-def syncs() -> Iterator[Waits]:
-    """`with syncs() as waits:` lists the calls of the block that made the host wait for a device.
-
-    Printing `waits` shows them by place. It needs virtual devices: RuntimeError where there are
-    none.
-    """
-    from ..torch_backend.runtime import running
-
-    rt = running()
-    if rt is None:
-        raise RuntimeError(
-            "syncs() works on virtual GPUs, and there are none: ask for them with "
-            'd2lpar.devices(n, kind="virtual"). On real ones, torch.cuda.set_sync_debug_mode(1) '
-            "warns of some of these calls"
-        )
-    rt.host_threads.flush()
+def listening() -> Iterator[Waits]:
+    """Note the waits of the block."""
     waits = Waits()
     _listeners.append(waits)
     try:
         yield waits
     finally:
-        rt.host_threads.flush()
         _listeners[:] = [other for other in _listeners if other is not waits]
 
 
@@ -114,7 +100,7 @@ def called(name: str) -> Iterator[None]:
 
 
 def listened(device: int, name: str, wait: Callable[..., None]) -> Callable[..., None]:
-    """`wait(host_thread, *args)`, telling all listeners how long it took; as it is if there are none."""
+    """`wait(host_thread, *args)`, telling all listeners how long it took."""
     if not _listeners:
         return wait
     call, where = getattr(_thread, "call", None) or _SyncingCall(name), mark()
@@ -131,5 +117,5 @@ def _tell(call: _SyncingCall, where: Mark | None, seconds: float, device: int) -
     for waits in _listeners:
         at = call.noted.setdefault(id(waits), len(waits))
         before_s = waits[at].seconds if at < len(waits) else 0.0
-        told = Wait(call.name, call_site_of(where), before_s + seconds, f"vgpu:{device}")
+        told = Wait(call.name, call_site_of(where), before_s + seconds, text(device))
         waits[at : at + 1] = [told]

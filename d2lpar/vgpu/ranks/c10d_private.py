@@ -14,6 +14,8 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch.nn.parallel import distributed as ddp_module
 
+from ..device_naming import TYPE
+
 NOT_A_MEMBER = dist.GroupMember.NON_GROUP_MEMBER
 ProcessGroup, TorchWork = dist.ProcessGroup, dist.Work
 TorchDDP = ddp_module.DistributedDataParallel
@@ -54,7 +56,7 @@ class Groups(SimpleNamespace):
         self.pg_map[group] = (backend, None)
         self.pg_names[group] = name
         self.pg_group_ranks[group] = {rank: i for i, rank in enumerate(ranks)}
-        self.pg_backend_config[group] = f"cpu:{backend},vgpu:{backend}"
+        self.pg_backend_config[group] = f"cpu:{backend},{TYPE}:{backend}"
         self.pg_to_tag[group] = f"ptd:{name}"
         self.tags_to_pg.setdefault(f"ptd:{name}", []).append(group)
 

@@ -16,6 +16,7 @@ from types import FunctionType
 import torch
 from torch.nn.modules.module import register_module_module_registration_hook
 
+from ..device_naming import text
 from ..torch_backend.runtime import current_runtime
 from ..torch_backend.tensor import VirtualTensor
 from . import c10d_private, ddp
@@ -142,7 +143,7 @@ class _Outcome:
         except BaseException as error:
             if not scheduler.ended:
                 error.add_note(
-                    f"raised by rank {rank.number} of {len(self._results)}, on vgpu:{rank.device}"
+                    f"raised by rank {rank.number} of {len(self._results)}, on {text(rank.device)}"
                 )
                 self._error = error
                 scheduler.end()

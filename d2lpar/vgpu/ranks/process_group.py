@@ -85,7 +85,7 @@ class CollectiveWork(c10d_private.TorchWork):
 
 
 class VirtualProcessGroup(c10d_private.ProcessGroup):
-    """The group `rendezvous` as `rank` has it. Sizes and data types are checked by torch's functions."""
+    """The group of a `rendezvous` as `rank` has it; torch checks sizes and data types."""
 
     def __init__(self, rank: Rank, rendezvous: Rendezvous) -> None:
         self._member = rendezvous.ranks.index(rank.number)

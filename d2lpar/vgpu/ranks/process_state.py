@@ -1,4 +1,4 @@
-"""What every process has of its own, and virtual ranks exchange when the scheduler passes.
+"""What every process has of its own, and virtual ranks exchange when the turn passes.
 
 Random numbers of torch (of the CPU and of the virtual devices), of Python and of NumPy; the
 environment variables by which torchrun tells a process who it is; and `shape_only`.
@@ -12,7 +12,7 @@ import sys
 
 import torch
 
-from ...processes import dist_env
+from ..device_naming import RANK_DEVICE, TYPE
 from ..torch_backend.runtime import Runtime
 
 
@@ -49,12 +49,12 @@ class ProcessState:
 
 VARIABLES = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
-    dist_env.VIRTUAL,
+    RANK_DEVICE,
 )
 MASTER = ("localhost", 29500)  # as torchrun has it; nobody meets there
 
 
 def variables_of(rank: int, world_size: int, device: int) -> dict[str, str]:
     """torchrun's variables; LOCAL_RANK is the number of the device, as it is on one machine."""
-    values = (rank, device, world_size, world_size, *MASTER, f"vgpu:{device}")
+    values = (rank, device, world_size, world_size, *MASTER, f"{TYPE}:{device}")
     return dict(zip(VARIABLES, map(str, values), strict=True))

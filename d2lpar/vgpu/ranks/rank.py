@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ..device_naming import text
 from ..sim.clock import HostThread
 from ..torch_backend.runtime import Runtime, current_runtime
 from ..torch_backend.tensor import VirtualTensor
@@ -19,7 +20,7 @@ here = threading.local()  # .rank: the Rank whose thread this is
 
 
 class World:
-    """What the ranks of one run share: the machine, their devices, the scheduler and their groups."""
+    """What the ranks of one run share: the machine, their devices, the scheduler, their groups."""
 
     def __init__(self, rt: Runtime, devices: Sequence[int]) -> None:
         self.rt = rt
@@ -47,8 +48,8 @@ class World:
         rendezvous = self._rendezvous[number]
         if rendezvous.ranks != list(ranks):
             raise RuntimeError(
-                f"group {number} is of ranks {list(ranks)} here and of {team.ranks} on another "
-                "rank: all ranks must call new_group in the same order with the same ranks"
+                f"group {number} is of ranks {list(ranks)} here and of {rendezvous.ranks} on "
+                "another rank: all ranks must call new_group in the same order with the same ranks"
             )
         return rendezvous
 
@@ -94,8 +95,8 @@ class Rank:
         if places - {self.device, None} or len(places) > 1:
             found = " and ".join(sorted({str(tensor.device) for tensor in tensors}))
             raise RuntimeError(
-                f"rank {self.number} works on vgpu:{self.device}, but {name} got tensors on "
-                f"{found}: move them with .to('vgpu:{self.device}')"
+                f"rank {self.number} works on {text(self.device)}, but {name} got tensors on "
+                f"{found}: move them with .to('{text(self.device)}')"
             )
         for tensor in tensors:
             if not tensor.is_contiguous():

@@ -1,7 +1,7 @@
-"""Taking turns: of several threads that stand for processes, the one that has the scheduler runs.
+"""Cooperative scheduling: of several threads that stand for processes, one runs at a time.
 
-A rank keeps the scheduler until it needs something of another one. Then it goes to the lowest rank that
-can go on; so every run takes the same way, whatever the operating system does with the threads.
+A rank runs until it needs something of another one. Then it is the turn of the lowest rank that can
+go on; so every run takes the same way, whatever the operating system does with the threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Wait:
 class RankScheduler:
     """Lets `count` threads run one at a time; `lock` is what the running one may hold.
 
-    `leave(rank)` and `enter(rank)` are called when the scheduler goes from one rank to another.
+    `leave(rank)` and `enter(rank)` are called when the turn goes from one rank to another.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class RankScheduler:
         self._waits = {rank: _Wait(lambda: True, "its first turn") for rank in range(count)}
 
     def start(self) -> None:
-        """Give the scheduler to rank 0."""
+        """Give the first turn to rank 0."""
         with self._lock:
             self._pass_on(self._count - 1)
 
@@ -73,7 +73,7 @@ class RankScheduler:
             self._take(rank)
 
     def finish(self, rank: int) -> None:
-        """Give the scheduler away for good."""
+        """Give the turn away for good."""
         with self._lock:
             self._leave(rank)
             if self._waits and not self.ended:

@@ -67,7 +67,7 @@ class Rendezvous:
         self._ports = cost.ports_of(machine, devices)
         self._begun = [0] * len(self.ranks)  # collectives, by rank
         self._first = 0
-        self._meetings: deque[PendingCollective] = deque()
+        self._collectives: deque[PendingCollective] = deque()
         self._sends: defaultdict[tuple, deque[PendingCollective]] = defaultdict(deque)
 
     def __str__(self) -> str:
@@ -80,10 +80,10 @@ class Rendezvous:
         """
         number = self._begun[member]
         self._begun[member] += 1
-        if number - self._first == len(self._meetings):
+        if number - self._first == len(self._collectives):
             seconds, ports = (0.0, ()) if on_host else self._cost(call)
-            self._meetings.append(PendingCollective(range(len(self.ranks)), seconds, ports))
-        pending = self._meetings[number - self._first]
+            self._collectives.append(PendingCollective(range(len(self.ranks)), seconds, ports))
+        pending = self._collectives[number - self._first]
         for other, theirs in pending.calls.items():
             if theirs.kind != call.kind:
                 raise RuntimeError(
@@ -93,7 +93,7 @@ class Rendezvous:
         pending.calls[member] = call
         if pending.is_complete:
             carry_out([pending.calls[i] for i in pending.members])
-            self._meetings.popleft()
+            self._collectives.popleft()
             self._first += 1
         return pending
 
@@ -131,7 +131,7 @@ class Rendezvous:
 
     def open_collectives(self) -> list[PendingCollective]:
         """Those that not all have come to."""
-        return [*self._meetings, *(m for pendings in self._sends.values() for m in pendings)]
+        return [*self._collectives, *(m for pendings in self._sends.values() for m in pendings)]
 
     def _cost(self, call: CollectiveCall) -> tuple[float, tuple[Port, ...]]:
         if self._fabric is None:

@@ -1,10 +1,10 @@
 """The simulated clock: a deterministic discrete-event model of hosts, streams, engines and links.
 
-Nothing here knows torch. An operation begins when its host thread has dispatched it, the earlier work
-of its stream and the events that the stream waits for are done, and the engine or ports that it
-needs are free. Which of several operations begins, and when that is worked out, is told in
-`schedule`; how copies travel, in `routes`. Kernels of different streams of one device share its
-compute engine one after the other, and so do copies their links (real ones may share at once).
+Nothing here knows torch. An operation begins when its host thread has dispatched it, the earlier
+work of its stream and the events that the stream waits for are done, and the engine or ports that
+it needs are free. Which of several operations begins, and when that is worked out, is told in
+`event_queue`; how copies travel, in `copy_routes`. Kernels of different streams of one device share
+its compute engine one after the other, and so do copies their links (real ones may share at once).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from functools import partial
 
 from ...machines import Link, Machine
 from ...timeline import MemorySample, Span, Timeline
+from ..device_naming import text
 from .busy_intervals import Resource
 from .copy_routes import Port, hops
 from .event_queue import EventQueue, QueuedWork
@@ -315,4 +316,4 @@ class Clock:
 
 
 def _name(device: int | None) -> str:
-    return "host" if device is None else f"vgpu:{device}"
+    return "host" if device is None else text(device)

@@ -24,6 +24,19 @@ class Hop(NamedTuple):
     target: int | None
 
 
+def route(link: Machine | Link | None, source: int, target: int) -> list[Hop]:
+    """The transfers of a copy between two ranks; none within a rank, or if sending takes no time.
+
+    A `Link` joins all ranks, each with a port out and a port in; on a `Machine` ranks are
+    accelerators. If `link` is None, sending takes no time.
+    """
+    if link is None or source == target:
+        return []
+    if isinstance(link, Link):
+        return [Hop((("out", source), ("in", target)), link, target)]
+    return hops(link, source, target)
+
+
 def hops(machine: Machine, source: int | None, target: int | None) -> list[Hop]:
     """The transfers, one after the other, of a copy between two accelerators (None: the host).
 

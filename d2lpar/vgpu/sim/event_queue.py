@@ -9,10 +9,11 @@ what was submitted first. So waiting work is served in turn, and what has begun 
 **How far it is safe to look.** Work that begins before the earliest time at which anything more
 can be queued is beyond dispute, so `begin_until` with that time never changes what comes out. A
 host that waits for some work queues nothing before its end, so `begin` for that work is as safe:
-it settles what begins earlier, and nothing else. With one host thread, times therefore do not depend
-on when they are asked for. They do where the future is settled while more may be queued before it:
-when a recording ends (`begin_all`), and when one of several host threads waits or asks while another
-is behind. Work submitted late, for a time that is settled already, takes the gaps that are left.
+it settles what begins earlier, and nothing else. With one host thread, times therefore do not
+depend on when they are asked for. They do where the future is settled while more may be queued
+before it: when a recording ends (`begin_all`), and when one of several host threads waits or asks
+while another is behind. Work submitted late, for a time that is settled already, takes the gaps
+that are left.
 
 **Work of several hosts.** A collective is announced by the first host that queues it, and cannot
 begin before all others have joined it. Until then nothing that follows it has a time.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch.utils import _pytree as pytree
 
+from ..device_naming import TYPE
 from .tensor import VirtualTensor
 
 KEY = "AutocastPrivateUse1"
@@ -63,7 +64,7 @@ def _casting(op: torch._ops.OpOverload, policy: Callable) -> Callable[..., objec
         dtype = policy(leaf.dtype for leaf in leaves if _is_eligible(leaf))
         leaves = [leaf.to(dtype) if _is_eligible(leaf) else leaf for leaf in leaves]
         args, kwargs = pytree.tree_unflatten(leaves, spec)
-        with torch.autocast("vgpu", enabled=False):
+        with torch.autocast(TYPE, enabled=False):
             return op(*args, **kwargs)
 
     return kernel
@@ -78,7 +79,7 @@ def _is_eligible(value: object) -> bool:
 
 
 def _lower(_: Iterable[torch.dtype]) -> torch.dtype:
-    return torch.get_autocast_dtype("vgpu")
+    return torch.get_autocast_dtype(TYPE)
 
 
 def _float32(_: Iterable[torch.dtype]) -> torch.dtype:

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 
 import torch
 
+from .. import device_naming
 from ..memory.pinned import block_of
 from ..races import sync_debug
 from ..races.vector_clock import Access
@@ -66,7 +67,7 @@ def device_index(tensor: torch.Tensor) -> int | None:
 def _target_index(device: torch.device | None, source: int | None) -> int | None:
     if device is None:
         return source
-    if device.type != "vgpu":
+    if device.type != device_naming.TYPE:
         return None
     return current_runtime().current_device if device.index is None else device.index
 
@@ -229,4 +230,4 @@ def _name(source: int | None, target: int | None) -> str:
 
 
 def _place(index: int | None) -> str:
-    return "host" if index is None else f"vgpu:{index}"
+    return "host" if index is None else device_naming.text(index)

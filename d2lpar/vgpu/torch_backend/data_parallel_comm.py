@@ -15,6 +15,7 @@ from torch._utils import (
     _unflatten_dense_tensors,
 )
 
+from ..device_naming import TYPE, device
 from .copies import device_index
 
 BUFFER_BYTES = 10 * 2**20  # as in torch.nn.parallel.comm
@@ -65,7 +66,7 @@ def scatter(
     outputs = []
     for i, chunk in enumerate(chunks):
         stream = streams[i] if streams is not None else None
-        with torch.get_device_module("vgpu").stream(stream):
+        with torch.get_device_module(TYPE).stream(stream):
             outputs.append(chunk.contiguous().to(_device(devices[i]), non_blocking=True))
     return tuple(outputs)
 
@@ -97,8 +98,8 @@ def reduce_add(inputs: Sequence[torch.Tensor], destination: int | None = None) -
 
 def _device(index: int | None) -> torch.device:
     if index is None:
-        index = torch.get_device_module("vgpu").current_device()
-    return torch.device("vgpu", index)
+        index = torch.get_device_module(TYPE).current_device()
+    return device(index)
 
 
 def _is_on(tensor: torch.Tensor, device: torch.device) -> bool:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from ...timeline.formatting import readable
+from ..device_naming import text
 from ..memory.caching_allocator import CachingAllocator, OutOfMemoryError
 from . import autocast
 from .runtime import current_runtime, has_forked, running
@@ -210,7 +211,7 @@ def memory_summary(device: object = None, abbreviated: bool = False) -> str:
     """A table of what is allocated and reserved, now and at the peak, and of what was given out."""
     stats = memory_stats(device)
     columns = ("current", "peak", "allocated", "freed")
-    lines = [f"{f'vgpu:{device_number(device)}':<20}" + "".join(f"{c:>14}" for c in columns)]
+    lines = [f"{text(device_number(device)):<20}" + "".join(f"{c:>14}" for c in columns)]
     for key, title in (("allocated_bytes", "allocated"), ("reserved_bytes", "reserved")):
         cells = [readable(stats[f"{key}.all.{column}"]) for column in columns]
         lines.append(f"{title:<20}" + "".join(f"{cell:>14}" for cell in cells))

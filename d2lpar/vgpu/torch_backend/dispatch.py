@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 
 import torch
 
+from .. import device_naming
 from ..memory.caching_allocator import Allocation, OutOfMemoryError
 from ..races.vector_clock import Access
 from ..sim.kernel_cost import Cost, cost_of
@@ -166,7 +167,7 @@ class _OpCall:
         if self.index is None:
             self.index = value._index
         elif self.index != value._index:
-            raise _mixed_devices(f"vgpu:{self.index}", value.device)
+            raise _mixed_devices(device_naming.text(self.index), value.device)
         self.tensors.append(value)
         self.key += (value.shape, value.stride(), value.dtype)
         if self._shape_only:
@@ -180,14 +181,14 @@ class _OpCall:
         free = self.plan.host_argument
         for number, arg in enumerate(args):
             host = None if number == free else _host_tensor(arg)
-            if host is not None and host.device.type == "vgpu":
+            if host is not None and host.device.type == device_naming.TYPE:
                 raise compressed_copy(self.plan.name)
             if host is not None:
-                raise _mixed_devices(f"vgpu:{self.index}", host.device)
+                raise _mixed_devices(device_naming.text(self.index), host.device)
 
     def _redirect(self, rt: Runtime, device: torch.device) -> None:
         """Make what is created on a virtual device where the arithmetic is."""
-        if device.type != "vgpu":
+        if device.type != device_naming.TYPE:
             self.index = None
             return
         index = rt.current_device if device.index is None else device.index

@@ -1,14 +1,14 @@
-"""Host host threads: whose time it takes to queue an operation, whatever threads really do.
+"""Host threads: whose time it takes to queue an operation, whatever threads really do.
 
 The work of the thread that owns the virtual machine (the main one) is put on the clock at once.
 Replicas of `nn.DataParallel` are threads too: what they do is noted, and put on the clock in the
 order of their ranks when all have ended. They share one host thread, as Python threads share the
 interpreter lock, and the times do not depend on how the operating system interleaved them. The work
 of any other thread is noted until the owner goes on, thread after thread in the order of their
-devices. The backward pass of one call has a host thread a device, as autograd has a thread a device.
+devices. The backward pass of one call has a host thread per device, as autograd has.
 
-A virtual rank is a thread that stands for a process: it has a host thread of its own, and its work goes on
-the clock at once, as ranks take turns.
+A virtual rank is a thread that stands for a process: it has a host thread of its own, and its work
+goes on the clock at once, as ranks take turns.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from ..device_naming import text
 from ..sim.clock import Clock, HostThread
 from . import torch_private
 
@@ -55,7 +56,7 @@ class HostThreads:
         self.lock = threading.RLock()
 
     def submit(self, device: int, action: Callable[..., object], *args: object) -> None:
-        """Run `action(host_thread, *args)` on the host thread that queues work for `device` in this thread."""
+        """Run `action(host_thread, *args)` on the one that queues for `device` in this thread."""
         task = torch_private.graph_task_id()
         thread = self._thread
         if task != NO_TASK or thread.tasks:
@@ -105,7 +106,7 @@ class HostThreads:
 
     @contextmanager
     def rank(self, host_thread: HostThread) -> Iterator[None]:
-        """Put the block's work on a host thread of its own, at once: one such thread runs at a time."""
+        """Put the block's work on a host thread of its own, at once: one of them runs at a time."""
         self._thread.host_thread = host_thread
         try:
             yield
@@ -142,9 +143,9 @@ class HostThreads:
             return self._thread.host_thread or self.clock.host
         host_threads = self._backward.setdefault(task, {})
         if device not in host_threads:
-            name = "thread for the host" if device == HOST else f"thread for vgpu:{device}"
+            name = "thread for the host" if device == HOST else f"thread for {text(device)}"
             if self._thread.host_thread is not None:
-                name = f"{self._thread.lane.name}, {name}"
+                name = f"{self._thread.host_thread.name}, {name}"
             caller = self._host_thread(self._outer_task.get(task, NO_TASK), device)
             host_threads[device] = HostThread(name, caller.now_s)
         return host_threads[device]

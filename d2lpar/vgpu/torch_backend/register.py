@@ -31,6 +31,7 @@ from torch.nn.parameter import (
 )
 
 from ...machines import Machine
+from ..device_naming import TYPE, device, naming
 from ..memory import pinned
 from ..memory.caching_allocator import Allocation
 from ..races import call_sites
@@ -48,9 +49,8 @@ from . import (
 from .dispatch import Dispatcher, compressed_copy
 from .host_threads import Notes
 from .op_schema import strided_nested
-from .tensor import TensorLayout, VirtualTensor, attributes, wrap
+from .tensor import TensorLayout, VirtualTensor, become, wrap
 
-NAME = "vgpu"
 OLDEST_TORCH = (2, 10)
 
 _library: list[torch.library.Library] = []  # kernels live as long as their library
@@ -76,7 +76,7 @@ def register_backend() -> None:
         return
     setup = _setup_function()
     module = sys.modules[device_module.__name__]
-    setup(rename=NAME, backend_module=module, device_guard=torch_private.make_device_guard())
+    setup(rename=TYPE, backend_module=module, device_guard=torch_private.make_device_guard())
     dispatcher = VirtualTensor.dispatcher = Dispatcher()
     _library.extend([*_kernels(dispatcher), *autocast.kernels()])
     _replace_autograd()
@@ -219,7 +219,7 @@ def _replace_parallel() -> None:
     torch_type = torch._utils._get_available_device_type
 
     def available_type() -> str | None:
-        return NAME if runtime.running() else torch_type()
+        return TYPE if runtime.running() else torch_type()
 
     for module, name in torch_private.DEVICE_TYPE_QUERIES:
         setattr(module, name, available_type)
@@ -250,7 +250,7 @@ def _make_get_stream(torch_get_stream: Callable) -> Callable:
 
     @functools.wraps(torch_get_stream)
     def get_stream(device: torch.device) -> torch.Stream | None:
-        if device.type != NAME:
+        if device.type != TYPE:
             return torch_get_stream(device)
         index = streams.device_number(device)
         return streams.Stream.existing(index, runtime.current_runtime().background_stream(index))
@@ -272,12 +272,12 @@ class _SameMachineThread(threading.Thread):
 def _replica(module: Callable, notes: Notes) -> Callable[..., object]:
     """`module`, noting its work instead of putting it on the clock, and under the autocast that is
     on here (torch hands on CUDA's only)."""
-    enabled, dtype = torch.is_autocast_enabled(NAME), torch.get_autocast_dtype(NAME)
+    enabled, dtype = torch.is_autocast_enabled(TYPE), torch.get_autocast_dtype(TYPE)
 
     def call(*args: object, **kwargs: object) -> object:
         with (
             runtime.current_runtime().host_threads.replica(notes),
-            torch.autocast(NAME, dtype=dtype, enabled=enabled),
+            torch.autocast(TYPE, dtype=dtype, enabled=enabled),
         ):
             return module(*args, **kwargs)
 
@@ -300,7 +300,7 @@ def _for_virtual(ours: Callable, theirs: Callable) -> Callable:
 def _replace_accelerator() -> None:
     accelerator, module = torch.accelerator, device_module
     replacements = {
-        "current_accelerator": lambda check_available=False: torch.device(NAME),
+        "current_accelerator": lambda check_available=False: torch.device(TYPE),
         "current_device_index": module.current_device,
         "current_device_idx": module.current_device,
         "current_stream": module.current_stream,
@@ -344,7 +344,7 @@ def _make_chooser(name: str, theirs: type, ours: type) -> type:
     class Chooser(type):
         def __call__(cls, device: object = None, **kwargs: object) -> object:
             known = device is None or isinstance(device, int)
-            if known or torch.device(device).type == NAME:
+            if known or torch.device(device).type == TYPE:
                 return ours(device, **kwargs) if ours is streams.Stream else ours(**kwargs)
             return theirs(device, **kwargs)
 
@@ -380,10 +380,10 @@ def _replace_materialize() -> None:
     @functools.wraps(torch_materialize)
     def materialize(self, shape, device=None, dtype=None):
         device = torch.device(device or _home(self))
-        if device.type != NAME:
+        if device.type != TYPE:
             return torch_materialize(self, shape, device, dtype)
         values = torch.empty(shape, device=device, dtype=dtype or self.data.dtype)
-        return _become(self, values, parameter=self.cls_to_become is torch.nn.Parameter)
+        return become(self, values, parameter=self.cls_to_become is torch.nn.Parameter)
 
     UninitializedTensorMixin.materialize = materialize
 
@@ -395,7 +395,7 @@ def _replace_lazy(kind: type) -> None:
     def new(*args, **kwargs):
         call = inspect.signature(torch_new).bind(*args, **kwargs)
         device = torch.device(call.arguments.get("device") or torch.get_default_device())
-        if device.type != NAME:
+        if device.type != TYPE:
             return torch_new(*args, **kwargs)
         call.arguments["device"] = "cpu"
         lazy = torch_new(*call.args, **call.kwargs)
@@ -441,7 +441,7 @@ def _remember_device(lazy: torch.Tensor, fn: Callable) -> torch.Tensor:
     if not _is_virtual(probe):
         lazy.__dict__.pop("_virtual_device", None)
         return fn(lazy)
-    lazy._virtual_device = torch.device(NAME, probe._index)
+    lazy._virtual_device = device(probe._index)
     return lazy.to(probe.dtype)
 
 
@@ -449,27 +449,11 @@ def _move_parameter(
     param: torch.nn.Parameter, moved: torch.Tensor, fn: Callable
 ) -> torch.nn.Parameter:
     grad, param.grad = param.grad, None
-    result = _become(param, moved, parameter=True)
+    result = become(param, moved, parameter=True)
     if grad is not None:
         with torch.no_grad():
             result.grad = fn(grad)
     return result
-
-
-def _become(tensor: torch.Tensor, values: torch.Tensor, *, parameter: bool) -> torch.Tensor:
-    """Give `tensor` the values (and with them the device) of another, as `tensor.data = …` does on
-    CUDA: optimizers, hooks and other modules that know it go on to."""
-    if values is tensor:
-        return tensor
-    if parameter:
-        values = torch.nn.Parameter(values, tensor.requires_grad)
-    if not (values.is_inference() or is_lazy(tensor)):
-        torch_private.set_version(values, torch_private.version(tensor))
-    values.__dict__.update(attributes(tensor))
-    values._backward_hooks = tensor._backward_hooks
-    values._post_accumulate_grad_hooks = tensor._post_accumulate_grad_hooks
-    torch_private.exchange(tensor, values)
-    return tensor
 
 
 # --- page-locked memory, torch.compile ------------------------------------------------------------
@@ -577,10 +561,10 @@ def _replace_generator() -> None:
 
         def __new__(cls, device: object = "cpu") -> torch.Generator:
             place = torch.device(device)
-            if place.type != NAME:
+            if place.type != TYPE:
                 return theirs(place)
             generator = super().__new__(cls, runtime.current_runtime().backing)
-            generator._place = torch.device(NAME, streams.device_number(place))
+            generator._index = streams.device_number(place)
             return generator
 
         def __init__(self, device: object = "cpu") -> None:
@@ -588,7 +572,7 @@ def _replace_generator() -> None:
 
         @property
         def device(self) -> torch.device:
-            return self._place
+            return naming().device(self._index)
 
     Generator.__module__ = "torch"
     torch.Generator = Generator

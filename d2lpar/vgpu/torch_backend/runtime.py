@@ -14,6 +14,7 @@ import torch
 from ...machines import Machine
 from ...timeline import Timeline
 from ...timeline.streaming import recording
+from ..device_naming import text
 from ..memory.caching_allocator import Allocation, CachingAllocator
 from ..memory.deferred_free import DeferredFrees
 from ..memory.pinned import PinnedMemory
@@ -45,7 +46,7 @@ class Runtime:
         self.clock = Clock(machine)
         self.host_threads = HostThreads(self.clock, owner or threading.main_thread().ident)
         self.memories = [
-            CachingAllocator(f"vgpu:{i}", accelerator.memory_bytes)
+            CachingAllocator(i, accelerator.memory_bytes)
             for i, accelerator in enumerate(machine.accelerators)
         ]
         self.pinned = PinnedMemory(self.clock, partial(self.host_threads.submit, HOST))
@@ -68,9 +69,7 @@ class Runtime:
         """Go on with more accelerators; clock, memories and tensors stay."""
         _numbered(machine)
         for i in range(self.device_count, len(machine.accelerators)):
-            self.memories.append(
-                CachingAllocator(f"vgpu:{i}", machine.accelerators[i].memory_bytes)
-            )
+            self.memories.append(CachingAllocator(i, machine.accelerators[i].memory_bytes))
         if self.sanitizer.watching:
             self.watch()
         self.machine = machine
@@ -83,8 +82,8 @@ class Runtime:
     def check_index(self, index: int) -> int:
         if not 0 <= index < self.device_count:
             raise RuntimeError(
-                f"invalid device ordinal: there is no vgpu:{index}; this machine has "
-                f"{self.device_count} virtual GPUs, vgpu:0 to vgpu:{self.device_count - 1}. "
+                f"invalid device ordinal: there is no {text(index)}; this machine has "
+                f"{self.device_count} virtual GPUs, {text(0)} to {text(self.device_count - 1)}. "
                 "Ask for more with d2lpar.devices(n)."
             )
         return index
@@ -347,7 +346,7 @@ def returning() -> Iterator[None]:
             for memory, (capacity_bytes, limit_bytes) in zip(before.memories, sizes, strict=False):
                 memory.hand_over(capacity_bytes)
                 memory.limit_bytes = limit_bytes
-            if before.hazards.watching:
+            if before.sanitizer.watching:
                 before.watch()
 
 

@@ -13,6 +13,7 @@ from multiprocessing.reduction import ForkingPickler
 
 import torch
 
+from ..device_naming import TYPE, naming
 from ..memory.caching_allocator import Allocation
 from . import copies
 from .runtime import Runtime, current_runtime
@@ -20,8 +21,23 @@ from .tensor import VirtualTensor, adopt, attributes, is_parameter, layout_of, w
 
 _BEFORE_CPU = 5  # torch asks for storages in this order; its own CPU has 10
 
-# The host's copies of the storages that the `torch.save` under way has met.
-_saved: ContextVar[dict[int, torch.UntypedStorage] | None] = ContextVar("saved", default=None)
+
+class _Save:
+    """What the `torch.save` under way has met, by the identity of storages.
+
+    `copies` are the host's copies of the storages with the values; of each storage that is written
+    `devices` has the number of the device that its tensor was on.
+    """
+
+    def __init__(self) -> None:
+        self.copies: dict[int, torch.UntypedStorage] = {}
+        self.devices: dict[int, int] = {}
+
+    def note(self, host: torch.Tensor, index: int) -> None:
+        self.devices[host.untyped_storage()._cdata] = index
+
+
+_under_way: ContextVar[_Save | None] = ContextVar("under way", default=None)
 
 
 def install() -> None:
@@ -31,16 +47,16 @@ def install() -> None:
     VirtualTensor.__reduce_ex__ = reduce
     ForkingPickler.register(VirtualTensor, _refuse)
     _replace_storages()
-    torch.serialization.register_package(_BEFORE_CPU, lambda storage: None, _restore)
+    torch.serialization.register_package(_BEFORE_CPU, _location, restore)
     torch_save = torch.save
 
     @functools.wraps(torch_save)
     def save(*args: object, **kwargs: object) -> None:
-        token = _saved.set({})
+        token = _under_way.set(_Save())
         try:
             torch_save(*args, **kwargs)
         finally:
-            _saved.reset(token)
+            _under_way.reset(token)
 
     torch.save = torch.serialization.save = save
 
@@ -108,7 +124,7 @@ def _replace_storages() -> None:
     torch_new, shared = torch.UntypedStorage.__new__, torch.UntypedStorage._new_shared.__func__
 
     def new(cls, *args, device=None, **kwargs):
-        if device is not None and torch.device(device).type == "vgpu":
+        if device is not None and torch.device(device).type == TYPE:
             raise NotImplementedError(
                 f"there are no bare storages on {device}: make a tensor there, such as "
                 "torch.empty(n, dtype=torch.uint8, device=device)"
@@ -116,7 +132,7 @@ def _replace_storages() -> None:
         return torch_new(cls, *args, device=device, **kwargs)
 
     def new_shared(cls, size, *, device="cpu"):
-        if torch.device(device).type == "vgpu":
+        if torch.device(device).type == TYPE:
             current_runtime()  # which says what is wrong if this process was forked
             raise NotImplementedError(
                 f"memory of {device} cannot be shared with another process, as a DataLoader's "
@@ -139,15 +155,19 @@ def reduce(tensor: VirtualTensor, protocol: int) -> tuple:
 
 def _on_host(tensor: VirtualTensor) -> torch.Tensor:
     """The values in host memory; in one `torch.save`, tensors that share memory share it there."""
-    storages, values = _saved.get(), tensor._backing
-    storages = {} if storages is None else storages
-    if values is None or not _is_plain(values):
-        return tensor.detach().cpu()
+    save, values = _under_way.get() or _Save(), tensor._backing
+    shared = values is not None and _is_plain(values)
+    host = _sharing(save, tensor, values) if shared else tensor.detach().cpu()
+    save.note(host, tensor._index)
+    return host
+
+
+def _sharing(save: _Save, tensor: VirtualTensor, values: torch.Tensor) -> torch.Tensor:
     storage = values.untyped_storage()
-    if storage._cdata not in storages:
-        storages[storage._cdata] = storage.cpu()
+    if storage._cdata not in save.copies:
+        save.copies[storage._cdata] = storage.cpu()
         copies.account(current_runtime(), tensor._index, None, storage.nbytes())
-    host = storages[storage._cdata]
+    host = save.copies[storage._cdata]
     place = (host, values.storage_offset(), values.shape, values.stride())
     return torch.empty(0, dtype=values.dtype).set_(*place)
 
@@ -170,15 +190,22 @@ class _LoadedStorage(torch.UntypedStorage):
         return self.place
 
 
-def _restore(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
+def _location(storage: torch.UntypedStorage) -> str | None:
+    """torch's question where a storage is that is being saved."""
+    save = _under_way.get()
+    index = None if save is None else save.devices.get(storage._cdata)
+    return None if index is None else naming().saved_on(index)
+
+
+def restore(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
     """torch's question where a storage goes that was saved from, or is mapped to, `location`."""
-    if not location.startswith("vgpu"):
+    if not location.startswith(TYPE):
         return None
     rt, device = current_runtime(), torch.device(location)
     index = rt.current_device if device.index is None else rt.check_index(device.index)
     loaded = storage[:]  # another view of the same bytes, as torch wants one with an address
     loaded.__class__ = _LoadedStorage
-    loaded.place = torch.device("vgpu", index)
+    loaded.place = naming().device(index)
     # A copy, for what torch.load has read cannot become larger.
     loaded.values = torch.UntypedStorage(storage.nbytes(), device=rt.backing).copy_(storage)
     loaded.allocation = rt.memories[index].allocate(storage.nbytes())

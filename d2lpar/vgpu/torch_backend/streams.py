@@ -6,6 +6,7 @@ from types import TracebackType
 
 import torch
 
+from ..device_naming import TYPE, naming, text
 from ..races import sync_debug
 from ..sim.clock import Clock, HostThread
 from ..sim.event_queue import QueuedWork
@@ -37,6 +38,20 @@ class Stream(torch.Stream):
 
     def __init__(self, device: object = None, priority: int = 0) -> None:
         super().__init__()
+
+    @property
+    def device(self) -> torch.device:
+        return naming().device(self.device_index)
+
+    @property
+    def cuda_stream(self) -> int:
+        """The number of the stream: what programs for CUDA hand to libraries."""
+        return self.stream_id
+
+    def __repr__(self) -> str:
+        names = naming()
+        number = f"{names.type}_stream={self.stream_id:#x}"
+        return f"<{names.module}.Stream device={self.device} {number}>"
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
@@ -123,7 +138,7 @@ class Event:
 
         rt.host_threads.submit(stream.device_index, note)
         self.known = rt.order.release(stream.key)
-        self.device = torch.device("vgpu", stream.device_index)
+        self.device = naming().device(stream.device_index)
 
     def wait(self, stream: torch.Stream | None = None) -> None:
         """Let later work of `stream` (default: the current one) start after this event."""
@@ -194,14 +209,15 @@ class Event:
 
 def device_number(device: object) -> int:
     """The number of a device given as None (the current one), int, "vgpu:1" or torch.device."""
+    device = naming().parse(device)
     rt = current_runtime()
     if device is None:
         return rt.current_device
     if isinstance(device, int):
         return rt.check_index(device)
     device = torch.device(device)
-    if device.type != "vgpu":
-        raise ValueError(f"expected a virtual GPU, such as vgpu:0, but got {device}")
+    if device.type != TYPE:
+        raise ValueError(f"expected a virtual GPU, such as {text(0)}, but got {device}")
     return rt.current_device if device.index is None else rt.check_index(device.index)
 
 

@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
+from torch.nn.parameter import is_lazy
 
+from .. import device_naming
 from ..memory.caching_allocator import Allocation
 from ..races.sync_debug import called
 from . import torch_private
@@ -74,6 +76,14 @@ class VirtualTensor(torch.Tensor):
             return NotImplemented
         return VirtualTensor.dispatcher(func, args, kwargs or {})
 
+    @property
+    def device(self) -> torch.device:
+        return device_naming.naming().device(self._index)
+
+    @property
+    def is_cuda(self) -> bool:
+        return device_naming.naming().type == "cuda"
+
     # torch's own setter would move the shape and leave the values behind.
     @property
     def data(self) -> torch.Tensor:
@@ -81,12 +91,10 @@ class VirtualTensor(torch.Tensor):
 
     @data.setter
     def data(self, other: torch.Tensor) -> None:
-        if not isinstance(other, VirtualTensor):
-            raise TypeError(
-                f"cannot set the data of a tensor on {self.device} to one on {other.device}: "
-                "virtual GPUs have memory of their own; use copy_() or .to(device)"
-            )
-        adopt(self, other)
+        if isinstance(other, VirtualTensor):
+            adopt(self, other)
+        else:
+            share(self, other)
 
     @property
     def layout(self) -> torch.layout:
@@ -170,10 +178,9 @@ def wrap(
         stride,
         offset,
         dtype=dtype,
-        device=torch.device("vgpu", index),
-        _extra_dispatch_keys=torch_private.ZERO_KEY
-        if is_zero
-        else None,  # torch's own code asks for it
+        device=device_naming.device(index),
+        # torch's own code asks for it
+        _extra_dispatch_keys=torch_private.ZERO_KEY if is_zero else None,
     )
     if values is not None:
         _mirror_bits(wrapper, values)
@@ -238,3 +245,25 @@ def adopt(tensor: VirtualTensor, other: VirtualTensor) -> None:
     tensor._backing = other._backing
     tensor._allocation = other._allocation
     tensor._index = other._index
+
+
+def become(tensor: torch.Tensor, values: torch.Tensor, *, parameter: bool) -> torch.Tensor:
+    """Give `tensor` the values (and with them the device) of another, as `tensor.data = …` does on
+    CUDA: optimizers, hooks and other modules that know it go on to."""
+    if values is tensor:
+        return tensor
+    if parameter:
+        values = torch.nn.Parameter(values, tensor.requires_grad)
+    if not (values.is_inference() or is_lazy(tensor)):
+        torch_private.set_version(values, torch_private.version(tensor))
+    values.__dict__.update(attributes(tensor))
+    values._backward_hooks = tensor._backward_hooks
+    values._post_accumulate_grad_hooks = tensor._post_accumulate_grad_hooks
+    torch_private.exchange(tensor, values)
+    return tensor
+
+
+def share(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    """Let `tensor` have the memory of a tensor elsewhere, as `tensor.data = other` does on CUDA."""
+    shared = other.detach().requires_grad_(tensor.requires_grad)
+    become(tensor, shared, parameter=isinstance(tensor, torch.nn.Parameter))

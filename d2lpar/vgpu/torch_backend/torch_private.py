@@ -1,4 +1,4 @@
-"""The private parts of torch that tensors and host threads need; `backend` holds those of registration."""
+"""The private parts of torch that the engine needs; `register` holds those of registration."""
 
 from __future__ import annotations
 

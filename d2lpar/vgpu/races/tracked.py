@@ -1,0 +1,70 @@
+"""What the detectors ask of a tensor and of its memory, which are made above them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from .call_sites import Mark
+from .vector_clock import Access
+
+Use = tuple[float, float, Access]  # first byte, byte after the last, and the access
+
+
+class History:
+    """The last uses of each part of one piece of memory."""
+
+    KEPT_USES = 64
+
+    __slots__ = ("reads", "writes")
+
+    def __init__(self) -> None:
+        self.reads: list[Use] = []
+        self.writes: list[Use] = []
+
+    def note_read(self, use: Use) -> None:
+        """Keep a read; it stands for earlier ones of its stream that lie within it."""
+        stream = use[2][0]
+        self.reads = [u for u in self.reads if u[2][0] != stream or not _within(u, use)]
+        self.reads = [*self.reads[-self.KEPT_USES :], use]
+
+    def note_write(self, use: Use) -> None:
+        """Keep a write; whatever lies within it is over."""
+        self.reads = [u for u in self.reads if not _within(u, use)]
+        self.writes = [u for u in self.writes if not _within(u, use)]
+        self.writes = [*self.writes[-self.KEPT_USES :], use]
+
+
+def _within(inner: Use, outer: Use) -> bool:
+    return outer[0] <= inner[0] and inner[1] <= outer[1]
+
+
+class TrackedMemory(Protocol):
+    """One storage's memory: its size, the number of its stream, and how it was used."""
+
+    nbytes: int
+    stream: int
+    made: Mark | None
+    written: Access | None
+    reads: Access | None
+    history: History | None
+    parts: bool
+    recorded: set[int] | None
+
+
+class TrackedTensor(Protocol):
+    """A tensor of device number `_index` on a piece of memory, `_allocation`."""
+
+    _allocation: TrackedMemory
+    _index: int
+    dtype: torch.dtype
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+    def numel(self) -> int: ...
+    def stride(self) -> Sequence[int]: ...
+    def storage_offset(self) -> int: ...
+    def element_size(self) -> int: ...
+    def is_contiguous(self) -> bool: ...

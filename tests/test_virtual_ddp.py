@@ -19,7 +19,7 @@ import d2lpar as par
 from d2lpar import machines, scaling
 from d2lpar.machines import collective_cost
 from d2lpar.parallelism.scaling import NO_OVERHEAD
-from d2lpar.vgpu.ranks import ddp, reducer
+from d2lpar.vgpu.ranks import ddp
 
 BATCH, STEPS = 16, 3
 
@@ -319,16 +319,6 @@ def test_buckets_are_sorted_anew_after_the_first_step():
     assert [name for bucket in second for name in bucket][-1] == "1.first.weight"
 
 
-def test_buckets_are_filled_until_they_have_their_bytes():
-    one, two = (
-        [nn.Parameter(torch.empty(n, dtype=dtype)) for n in sizes]
-        for dtype, sizes in ((torch.float32, (1, 2, 3, 4, 5)), (torch.float64, (1, 1)))
-    )
-    found = reducer.assign([one[0], two[0], *one[1:], two[1]], [8, 16])
-    sizes = [[(p.numel(), p.itemsize) for p in bucket] for bucket in found]
-    assert sizes == [[(1, 8)], [(1, 4), (2, 4)], [(3, 4), (4, 4)], [(5, 4)], [(1, 8)]]
-
-
 # --- what happens when ----------------------------------------------------------------------------
 
 
@@ -473,7 +463,7 @@ def modelled_s(row, *, with_overhead):
     return scaling.step_s(
         alone,
         partial(collective_cost.all_reduce_s, fabric=collective_cost.fabric_of(machine, n)),
-        bucket_bytes=scaling.BUCKET_BYTES if cap is None else cap * 2**20,
+        bucket_bytes=None if cap is None else cap * 2**20,
         overhead=scaling.Overhead.of(machine, net, **options) if with_overhead else NO_OVERHEAD,
     )
 

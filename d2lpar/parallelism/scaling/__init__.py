@@ -27,12 +27,11 @@ from .network import Level, Network
 from .overhead import NO_OVERHEAD, Overhead
 from .profile import Profile
 from .speed import Speed, counts, strong, weak
-from .steps import BUCKET_BYTES, ONE_BUCKET, DeviceStep, Gradient, buckets, step_s
+from .steps import ONE_BUCKET, DeviceStep, Gradient, buckets, step_s
 from .target import RunToTarget, fastest, runs
 from .timed import timed_step
 
 __all__ = [
-    "BUCKET_BYTES",
     "METHODS",
     "NO_OVERHEAD",
     "ONE_BUCKET",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 
-from .steps import BUCKET_BYTES, DeviceStep, gathered_in
+from .steps import DeviceStep, gathered_in
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Profile:
             )
         return cls(batches, ordered)
 
-    def bucketed(self, bucket_bytes: float = BUCKET_BYTES) -> Profile:
+    def bucketed(self, bucket_bytes: float | None = None) -> Profile:
         """The same profile with one gradient for each bucket.
 
         Buckets are those of the largest batch, whatever comes first in a small one: as in

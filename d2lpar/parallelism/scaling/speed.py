@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from .exchange import Exchange
 from .overhead import NO_OVERHEAD, Overhead
 from .profile import Profile
-from .steps import BUCKET_BYTES, DeviceStep, chain_s
+from .steps import DeviceStep, chain_s
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def weak(
     batch: float,
     devices: Iterable[int],
     accumulate: int = 1,
-    bucket_bytes: float = BUCKET_BYTES,
+    bucket_bytes: float | None = None,
     overhead: Overhead = NO_OVERHEAD,
 ) -> list[Speed]:
     """Every device has `batch` samples, however many there are; one value for each of `devices`.
@@ -88,7 +88,7 @@ def strong(
     *,
     samples: float,
     devices: Iterable[int],
-    bucket_bytes: float = BUCKET_BYTES,
+    bucket_bytes: float | None = None,
     overhead: Overhead = NO_OVERHEAD,
 ) -> list[Speed]:
     """All devices together have `samples` a step; one value for each of `devices`.

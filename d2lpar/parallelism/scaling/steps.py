@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from ...machines.gradient_buckets import DEFAULT_LIMITS, assign_buckets
 from .overhead import NO_OVERHEAD, Overhead
 
-BUCKET_BYTES = 25 * 2**20  # the default of DistributedDataParallel
 ONE_BUCKET = inf  # everything is exchanged at once when backward has ended: no overlap
 
 
@@ -84,27 +84,22 @@ class DeviceStep:
         return sum(gradient.bytes for gradient in self.gradients)
 
 
-def buckets(gradients: Iterable[Gradient], bucket_bytes: float = BUCKET_BYTES) -> list[Gradient]:
-    """Gradients gathered in the order in which they are ready, until a bucket has `bucket_bytes`.
-
-    Raises ValueError unless `bucket_bytes` is above zero.
-    """
+def buckets(gradients: Iterable[Gradient], bucket_bytes: float | None = None) -> list[Gradient]:
+    """Gradients gathered in the order in which they are ready; see `gathered_in`."""
     found = list(gradients)
     return [bucket_of([found[i] for i in members]) for members in gathered_in(found, bucket_bytes)]
 
 
-def gathered_in(gradients: Sequence[Gradient], bucket_bytes: float) -> list[list[int]]:
-    """Which gradients, by their place in the list, are in which bucket."""
-    if not bucket_bytes > 0:
-        raise ValueError(f"a bucket holds more than zero bytes, not {bucket_bytes!r}")
-    found, members, held = [], [], 0
-    for i in sorted(range(len(gradients)), key=lambda i: gradients[i].ready_s):
-        members.append(i)
-        held += gradients[i].bytes
-        if held >= bucket_bytes:
-            found.append(members)
-            members, held = [], 0
-    return found + [members] * bool(members)
+def gathered_in(gradients: Sequence[Gradient], bucket_bytes: float | None) -> list[list[int]]:
+    """Which gradients, by their place in the list, are in which bucket.
+
+    None stands for the limits of DistributedDataParallel, whose first bucket is small; a number of
+    bytes is the limit of all, as `bucket_cap_mb` is. Raises ValueError unless it is above zero.
+    """
+    limits = DEFAULT_LIMITS if bucket_bytes is None else (bucket_bytes,)
+    order = sorted(range(len(gradients)), key=lambda i: gradients[i].ready_s)
+    found = assign_buckets([gradients[i].bytes for i in order], limits)
+    return [[order[place] for place in members] for members in found]
 
 
 def bucket_of(members: Sequence[Gradient]) -> Gradient:
@@ -120,7 +115,7 @@ def step_s(
     step: DeviceStep,
     exchange_s: Callable[[int], float],
     *,
-    bucket_bytes: float = BUCKET_BYTES,
+    bucket_bytes: float | None = None,
     overhead: Overhead = NO_OVERHEAD,
 ) -> float:
     """Seconds of a step whose gradients are exchanged, `exchange_s(bytes)` for each bucket.

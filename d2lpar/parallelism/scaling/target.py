@@ -9,7 +9,7 @@ from .convergence import Convergence
 from .exchange import Exchange
 from .overhead import NO_OVERHEAD, Overhead
 from .profile import Profile
-from .steps import BUCKET_BYTES, chain_s
+from .steps import chain_s
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def runs(
     *,
     batches: Iterable[float],
     devices: Iterable[int],
-    bucket_bytes: float = BUCKET_BYTES,
+    bucket_bytes: float | None = None,
     overhead: Overhead = NO_OVERHEAD,
 ) -> list[list[RunToTarget]]:
     """Runs to the target: a list for each number of devices, with one run for each batch.

@@ -76,9 +76,9 @@ def _scaled_so_that(
 # --- exchanges ------------------------------------------------------------------------------------
 
 
-def _bucket_bytes(p: Parameters) -> float:
+def _bucket_bytes(p: Parameters) -> float | None:
     """Without overlap everything is exchanged at once, when backward has ended."""
-    bucket_bytes = p.number("bucket_bytes", scaling.BUCKET_BYTES)
+    bucket_bytes = p.number("bucket_bytes", 0) or None
     return bucket_bytes if p.flag("overlap", True) else scaling.ONE_BUCKET
 
 

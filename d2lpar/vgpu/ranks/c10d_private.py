@@ -20,7 +20,6 @@ NOT_A_MEMBER = dist.GroupMember.NON_GROUP_MEMBER
 ProcessGroup, TorchWork = dist.ProcessGroup, dist.Work
 TorchDDP = ddp_module.DistributedDataParallel
 MODULES = (dist, c10d)
-FIRST_BUCKET_BYTES = getattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES", 2**20)
 
 # Methods that torch's functions call on a group, and virtual ones do not have.
 REFUSED = (

@@ -9,11 +9,12 @@ from torch import nn
 from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense_tensors
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from ...machines.gradient_buckets import DEFAULT_LIMITS
 from . import c10d_private
 from .reducer import Reducer
 
 MB = 2**20
-BUCKET_CAP_MB, BROADCAST_MB = 25, 250  # torch's
+BROADCAST_MB = 250  # torch's
 
 
 class DistributedDataParallel(c10d_private.TorchDDP):
@@ -53,9 +54,9 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             self._check_shapes()
             buffers = module.buffers() if named or by_its_old_name else ()
             self._broadcast([*module.parameters(), *buffers])
-        first = c10d_private.FIRST_BUCKET_BYTES if bucket_cap_mb is None else bucket_cap_mb * MB
+        limits = DEFAULT_LIMITS if bucket_cap_mb is None else (bucket_cap_mb * MB,)
         self._reducing = {
-            "limits_bytes": [first, (bucket_cap_mb or BUCKET_CAP_MB) * MB],
+            "limits_bytes": limits,
             "as_views": gradient_as_bucket_view,
             "rebuilds": static_graph or not find_unused_parameters,
         }

@@ -8,12 +8,13 @@ as it does on virtual ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from ...machines.gradient_buckets import assign_buckets
 from ..torch_backend.torch_private import at_end_of_backward
 
 ParameterList = list[nn.Parameter]
@@ -31,20 +32,11 @@ class Bucket:
         self.work: dist.Work | None = None
 
 
-def assign(parameters: ParameterList, limits_bytes: list[float]) -> list[ParameterList]:
-    """Fill buckets in the given order, each with one data type, until it has the bytes of its limit
-    (of the first, the second, …; further ones have the last)."""
-    full: list[ParameterList] = []
-    filling: dict[torch.dtype, ParameterList] = {}
-    limits = {p.dtype: iter(limits_bytes[:-1]) for p in parameters}
-    limit = {dtype: next(more, limits_bytes[-1]) for dtype, more in limits.items()}
-    for p in parameters:
-        bucket = filling.setdefault(p.dtype, [])
-        bucket.append(p)
-        if sum(q.nbytes for q in bucket) >= limit[p.dtype]:
-            full.append(filling.pop(p.dtype))
-            limit[p.dtype] = next(limits[p.dtype], limits_bytes[-1])
-    return full + list(filling.values())
+def gathered(parameters: ParameterList, limits_bytes: Sequence[float]) -> list[ParameterList]:
+    """The parameters of each bucket, filled in the given order."""
+    sizes, kinds = [p.nbytes for p in parameters], [p.dtype for p in parameters]
+    found = assign_buckets(sizes, limits_bytes, kinds)
+    return [[parameters[i] for i in members] for members in found]
 
 
 class Reducer:
@@ -58,7 +50,7 @@ class Reducer:
         self,
         parameters: ParameterList,
         group: dist.ProcessGroup | None,
-        limits_bytes: list[float],
+        limits_bytes: Sequence[float],
         *,
         as_views: bool,
         rebuilds: bool,
@@ -70,7 +62,8 @@ class Reducer:
         self._arrived: ParameterList = []
         # At first the order in which they are defined, the last first. Backward may take another,
         # so torch makes one bucket of all, and sorts them anew when it has seen one pass.
-        self._make_buckets(assign(parameters, [float("inf")] if rebuilds else limits_bytes)[::-1])
+        limits_at_first = (float("inf"),) if rebuilds else limits_bytes
+        self._make_buckets(gathered(parameters, limits_at_first)[::-1])
         for p in parameters:
             p.register_post_accumulate_grad_hook(self._gradient_is_ready)
 
@@ -85,7 +78,7 @@ class Reducer:
         number = {p: i for i, p in enumerate(self.parameters)}
         order = [[number[p] for p in self._arrived]]
         dist.broadcast_object_list(order, group=self.group, group_src=0)
-        self._make_buckets(assign([self.parameters[i] for i in order[0]], self.limits_bytes))
+        self._make_buckets(gathered([self.parameters[i] for i in order[0]], self.limits_bytes))
         self.rebuilds = False
 
     # --- backward ---------------------------------------------------------------------------

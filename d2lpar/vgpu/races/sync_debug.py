@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from ..device_naming import text
 from ..sim.clock import HostThread
@@ -27,7 +26,8 @@ class Wait:
     device: str
 
 
-class SyncTotal(NamedTuple):
+@dataclass(frozen=True)
+class SyncTotal:
     """All waits of one call at one place."""
 
     place: CallSite
@@ -41,6 +41,7 @@ class Waits(list[Wait]):
 
     @property
     def seconds(self) -> float:
+        """Simulated seconds of all waits together."""
         return sum(wait.seconds for wait in self)
 
     def by_place(self) -> list[SyncTotal]:

@@ -18,13 +18,14 @@ from ...timeline import MemorySample, Span, Timeline
 from ..device_naming import text
 from .busy_intervals import Resource
 from .copy_routes import Port, hops
-from .event_queue import EventQueue, QueuedWork
+from .event_queue import EventQueue, Note, QueuedWork
 
 # Work that a stream holds before its host must wait: about 1,000 launches were measured on a GPU,
 # for each stream on its own (stackoverflow.com/questions/53970187).
 LAUNCH_QUEUE = 1024
 
 StreamKey = tuple[int, int]  # a device's number and a stream's
+_Transfer = tuple[tuple[Resource, ...], Link, int | None]  # its ports, its link, where it goes
 
 
 class HostThread:
@@ -68,7 +69,7 @@ class Clock:
         self._engines: list[tuple[Resource]] = []
         self._streams: list[dict[int, _Stream]] = []
         self._ports: dict[Port, Resource] = defaultdict(Resource)
-        self._hops: dict[tuple[int | None, int | None], list[tuple]] = {}
+        self._routes: dict[tuple[int | None, int | None], list[_Transfer]] = {}
         self._operations = 0
         self.grow(machine)
 
@@ -78,7 +79,7 @@ class Clock:
             self._engines.append((Resource(),))
             self._streams.append(defaultdict(_Stream))
         self.machine = machine
-        self._hops.clear()
+        self._routes.clear()
 
     def set_priority(self, stream: StreamKey, priority: int) -> None:
         """Prefer the kernels of streams with a lower number, as CUDA does; the default is 0."""
@@ -118,10 +119,12 @@ class Clock:
     def wait_for_streams(
         self, host_thread: HostThread, streams: Iterable[StreamKey], name: str
     ) -> None:
+        """Block a host thread until all that is queued on `streams` is done."""
         last = [self._stream(s).last for s in streams]
         self.wait_until(host_thread, max((self.end_s(w) for w in last if w), default=0.0), name)
 
     def wait_for_device(self, host_thread: HostThread, device: int, name: str) -> None:
+        """Block a host thread until all that is queued on a device is done."""
         self.wait_for_streams(
             host_thread, [(device, number) for number in self._streams[device]], name
         )
@@ -142,7 +145,7 @@ class Clock:
         self._launch(host_thread, queue, name)
         work = QueuedWork(host_thread.now_s, self._engines[stream[0]], seconds, queue.priority)
         if self.timelines:
-            work.note = [self._note(stream, "compute", name, nbytes, flops=flops)]
+            work.notes = (self._note(stream, "compute", name, nbytes, flops=flops),)
         return self._submit(work, queue)
 
     def copy(
@@ -164,10 +167,11 @@ class Clock:
         streams = [stream for stream in (source, target) if stream is not None]
         queues = [self._stream(stream) for stream in streams]
         self._launch(host_thread, queues[0], name)
-        for ports, link, where in self._way(source and source[0], target and target[0]):
+        for ports, link, where in self._route(source and source[0], target and target[0]):
             work = QueuedWork(host_thread.now_s, ports, link.seconds(nbytes))
             if self.timelines:
-                work.note = [self._note(streams[0], "copy", name, nbytes, target=_name(where))]
+                note = self._note(streams[0], "copy", name, nbytes, target=_name(where))
+                work.notes = (note,)
             self._submit(work, *queues)
         return work
 
@@ -187,7 +191,7 @@ class Clock:
 
     def announce(self, seconds: float, ports: Iterable[Port], hosts: int) -> QueuedWork:
         """Work of `seconds` on all `ports` that begins when so many `hosts` have joined it."""
-        work = QueuedWork(0.0, tuple(self._ports[port] for port in ports), seconds, note=[])
+        work = QueuedWork(0.0, tuple(self._ports[port] for port in ports), seconds)
         self._schedule.announce(work, hosts)
         return work
 
@@ -206,8 +210,8 @@ class Clock:
         queue = self._stream(stream)
         self._launch(host_thread, queue, name)
         if self.timelines:
-            more = {} if target is None else {"target": _name(target)}
-            work.note.append(self._note(stream, kind, name, nbytes, **more))
+            where = "" if target is None else _name(target)
+            work.notes += (self._note(stream, kind, name, nbytes, target=where),)
         self._schedule.join(work, host_thread.now_s, queue.last)
         queue.last = work
         queue.queue.append(work)
@@ -224,7 +228,8 @@ class Clock:
         Raises RuntimeError if it follows a collective that hosts have yet to join.
         """
         self._let_others_go_on(work, lambda: self._is_known(work))
-        if not self._is_known(work):
+        self._schedule.begin(work)
+        if work.end_s is None:
             raise RuntimeError(
                 "the host waits for work behind a collective that can never begin: not all ranks "
                 "have joined it, or their streams wait for one another"
@@ -278,17 +283,15 @@ class Clock:
         queues[0].queue.append(work)
         return work
 
-    def _way(
-        self, source: int | None, target: int | None
-    ) -> list[tuple[tuple[Resource, ...], Link, int | None]]:
-        """For each transfer of a copy: the ports, the link and where it goes."""
-        way = self._hops.get((source, target))
-        if way is None:
-            way = self._hops[source, target] = [
+    def _route(self, source: int | None, target: int | None) -> list[_Transfer]:
+        """The transfers of a copy between two devices (None: the host)."""
+        route = self._routes.get((source, target))
+        if route is None:
+            route = self._routes[source, target] = [
                 (tuple(self._ports[port] for port in hop.ports), hop.link, hop.target)
                 for hop in hops(self.machine, source, target)
             ]
-        return way
+        return route
 
     # --- recording --------------------------------------------------------------------------
 
@@ -298,17 +301,35 @@ class Clock:
         for timeline in self.timelines:
             timeline.add_memory(sample)
 
-    def _note(self, stream: StreamKey, kind: str, name: str, nbytes: int, **more: object) -> tuple:
+    def _note(
+        self,
+        stream: StreamKey,
+        kind: str,
+        name: str,
+        nbytes: int,
+        *,
+        flops: int = 0,
+        target: str = "",
+    ) -> Note:
         """What it takes to record work when its times are known, on what records now."""
         device, number = stream
-        span = partial(Span, _name(device), number, kind, name)
-        more.update(bytes=nbytes, correlation=self._operations)
-        return tuple(self.timelines), span, more
+        span = partial(
+            Span,
+            _name(device),
+            number,
+            kind,
+            name,
+            bytes=nbytes,
+            flops=flops,
+            correlation=self._operations,
+            target=target,
+        )
+        return tuple(self.timelines), span
 
-    def _record_work(self, work: QueuedWork) -> None:
-        notes, work.note = work.note, None
-        for timelines, span, more in notes:
-            self._record(span(work.start_s, work.end_s, **more), timelines)
+    def _record_work(self, work: QueuedWork, start_s: float, end_s: float) -> None:
+        notes, work.notes = work.notes, ()
+        for timelines, span in notes:
+            self._record(span(start_s, end_s), timelines)
 
     def _record(self, span: Span, timelines: Iterable[Timeline] | None = None) -> None:
         for timeline in self.timelines if timelines is None else timelines:

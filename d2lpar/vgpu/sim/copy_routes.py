@@ -45,10 +45,13 @@ def hops(machine: Machine, source: int | None, target: int | None) -> list[Hop]:
     through the host's memory: all of it up, and then all of it down.
     """
     if source is None:
+        if target is None:
+            return []
         return [Hop(_host_ports(machine, "down", target), machine.host_link, target)]
     if target is None:
         return [Hop(_host_ports(machine, "up", source), machine.host_link, None)]
     if machine.node_of(source) != machine.node_of(target):
+        assert machine.network is not None  # a machine of several nodes has one
         out, into = machine.network_port_of(source), machine.network_port_of(target)
         return [Hop((("network out", out), ("network in", into)), machine.network, target)]
     if machine.peer is None:

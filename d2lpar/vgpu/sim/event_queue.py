@@ -25,20 +25,25 @@ import math
 from collections.abc import Callable
 from heapq import heappop, heappush, heapreplace
 
+from ...timeline import Span, Timeline
 from .busy_intervals import Resource, earliest
+
+# The timelines that record some work, and its span but for the start and the end.
+Note = tuple[tuple[Timeline, ...], Callable[[float, float], Span]]
 
 
 class QueuedWork:
     """A kernel, a transfer, or a mark without resources, which takes no time.
 
-    `start_s` and `end_s` are None while it is pending. `note` is what its owner wants to remember.
+    `start_s` and `end_s` are None while it is pending. `notes` are the spans to record when they
+    are known. `blockers` counts what it still waits for, `followers` is what waits for it.
     """
 
     __slots__ = (
-        "_blockers",
-        "_followers",
+        "blockers",
         "end_s",
-        "note",
+        "followers",
+        "notes",
         "number",
         "priority",
         "queued_s",
@@ -54,27 +59,27 @@ class QueuedWork:
         resources: tuple[Resource, ...] = (),
         seconds: float = 0.0,
         priority: int = 0,
-        note: object = None,
     ) -> None:
         self.queued_s = self.ready_s = queued_s
         self.resources = resources
         self.seconds = seconds
         self.priority = priority
-        self.note = note
+        self.notes: tuple[Note, ...] = ()
         self.number = 0
         self.start_s: float | None = None
         self.end_s: float | None = None
-        self._blockers = 0
-        self._followers: list[QueuedWork] = []
+        self.blockers = 0
+        self.followers: list[QueuedWork] = []
 
 
 class EventQueue:
-    """Pending work, and its beginning; `begun(work)` is called for all with a note that begins.
+    """Pending work, and its beginning; `begun(work, start_s, end_s)` is called for all that has
+    notes.
 
     `to_join` counts the hosts that have yet to join announced work.
     """
 
-    def __init__(self, begun: Callable[[QueuedWork], None]) -> None:
+    def __init__(self, begun: Callable[[QueuedWork, float, float], None]) -> None:
         self.to_join = 0
         self._begun = begun
         self._submitted = 0
@@ -85,13 +90,13 @@ class EventQueue:
         """Let `work` begin when all of `earlier` have ended (None: nothing)."""
         self._submitted = work.number = self._submitted + 1
         self._follow(work, earlier)
-        if not work._blockers:
+        if not work.blockers:
             self._release(work)
 
     def announce(self, work: QueuedWork, hosts: int) -> None:
         """Submit work that begins when each of `hosts` hosts has joined it."""
         self._submitted = work.number = self._submitted + 1
-        work._blockers = hosts
+        work.blockers = hosts
         self.to_join += hosts
 
     def join(self, work: QueuedWork, queued_s: float, *earlier: QueuedWork | None) -> None:
@@ -100,8 +105,8 @@ class EventQueue:
         work.ready_s = max(work.ready_s, queued_s)
         self._follow(work, earlier)
         self.to_join -= 1
-        work._blockers -= 1
-        if not work._blockers:
+        work.blockers -= 1
+        if not work.blockers:
             self._release(work)
 
     def begin(self, work: QueuedWork) -> None:
@@ -140,8 +145,8 @@ class EventQueue:
             if before is None:
                 continue
             if before.end_s is None:
-                work._blockers += 1
-                before._followers.append(work)
+                work.blockers += 1
+                before.followers.append(work)
             elif before.end_s > work.ready_s:
                 work.ready_s = before.end_s
 
@@ -154,21 +159,20 @@ class EventQueue:
             self._settle(work, work.ready_s)
 
     def _settle(self, work: QueuedWork, start_s: float) -> None:
-        work.start_s = start_s
-        settled = [work]  # a mark may settle the next: a loop, as there may be many
+        settled = [(work, start_s)]  # a mark may settle the next: a loop, as there may be many
         while settled:
-            work = settled.pop()
-            work.end_s = end_s = work.start_s + work.seconds
-            if work.note is not None:
-                self._begun(work)
-            followers, work._followers = work._followers, []
+            work, start_s = settled.pop()
+            work.start_s = start_s
+            work.end_s = end_s = start_s + work.seconds
+            if work.notes:
+                self._begun(work, start_s, end_s)
+            followers, work.followers = work.followers, []
             for follower in followers:
-                follower._blockers -= 1
+                follower.blockers -= 1
                 follower.ready_s = max(follower.ready_s, end_s)
-                if follower._blockers:
+                if follower.blockers:
                     continue
                 if follower.resources:
                     self._release(follower)
                 else:
-                    follower.start_s = follower.ready_s
-                    settled.append(follower)
+                    settled.append((follower, follower.ready_s))

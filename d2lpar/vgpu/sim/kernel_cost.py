@@ -11,9 +11,9 @@ transposes others before and after a convolution (NVIDIA, "Tensor Core AI perfor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.flop_counter import flop_registry
@@ -24,8 +24,12 @@ from .tiles import Product, utilisation
 from .winograd_convolution import Winograd, winograd
 
 aten = torch.ops.aten
-_CONVOLUTIONS = {aten.convolution, aten._convolution}
+_CONVOLUTIONS = {getattr(aten, name) for name in ("convolution", "_convolution")}
 _ONLY_WRITE = {aten.zero_.default, aten.fill_.Scalar, aten.uniform_.default, aten.normal_.default}
+
+
+# What torch's dispatcher hands over: the operation's schema says of which types the arguments are.
+Arguments = Sequence[Any]
 
 
 class Kernel(NamedTuple):
@@ -72,26 +76,29 @@ class Cost:
 
 def may_round_to_tf32(*, convolves: bool) -> bool:
     """What torch is set to: by default convolutions of fp32 may use TF32, matrix products not."""
-    backend = torch.backends.cudnn.conv if convolves else torch.backends.cuda.matmul
-    return backend.fp32_precision == "tf32"
+    if convolves:
+        # The module gets this name only when it is imported.
+        return torch.backends.cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
+    return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
 def cost_of(
     func: torch._ops.OpOverload,
-    args: Sequence[object],
+    args: Arguments,
     kwargs: dict[str, object],
     outputs: object,
 ) -> Cost:
     """The cost of `outputs = func(*args, **kwargs)`, from shapes and data types alone."""
-    packet = func._overloadpacket
+    packet = func.overloadpacket
     formula = flop_registry.get(packet)
     flops = int(formula(*args, **kwargs, out_val=outputs)) if formula else 0
     tensors = [*_tensors(args), *_tensors(kwargs.values()), *_tensors([outputs])]
     floating = next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
     dtype = str(floating).removeprefix("torch.")
     if packet is aten.convolution_backward:
-        return Cost(*_convolution_backward(args, outputs), dtype=dtype, convolves=True)
+        return Cost(*_convolution_backward(args), dtype=dtype, convolves=True)
     if packet in _CONVOLUTIONS:
+        assert isinstance(outputs, torch.Tensor)
         return Cost(_convolution(args, outputs, flops), dtype=dtype, convolves=True)
     nbytes = _moved(func, args, kwargs, outputs) + _read_again(packet, args)
     return Cost(Kernel(flops, nbytes, _product(packet, args)), dtype=dtype)
@@ -143,7 +150,7 @@ class _Rates:
 # --- matrix products, and convolutions as such ----------------------------------------------------
 
 
-def _product(packet: torch._ops.OpOverloadPacket, args: Sequence[object]) -> Product | None:
+def _product(packet: torch._ops.OpOverloadPacket, args: Arguments) -> Product | None:
     first = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1}.get(packet)
     if first is None:
         return None
@@ -151,17 +158,16 @@ def _product(packet: torch._ops.OpOverloadPacket, args: Sequence[object]) -> Pro
     return Product(a.shape[-2], b.shape[-1], a.shape[-1], prod(a.shape[:-2]))
 
 
-def _convolution(args: Sequence[object], outputs: object, flops: int) -> Kernel:
+def _convolution(args: Arguments, y: torch.Tensor, flops: int) -> Kernel:
     """Every pixel is a row, every channel that comes out a column."""
     x, weight = args[:2]
-    y = outputs
     pixels, channels, depth = _kernel_places(x, y, weight, transposed=args[6])
     other = winograd(y, weight, *args[3:9])
     shape = (y.shape[1], pixels, depth * channels // y.shape[1])
     return _of_images(x, [x, weight, y], [x, y], shape, args[8], flops, other)
 
 
-def _convolution_backward(args: Sequence[object], outputs: Sequence[object]) -> list[Kernel]:
+def _convolution_backward(args: Arguments) -> list[Kernel]:
     """The gradient of the images, that of the weights, that of the biases."""
     dy, x, weight = args[:3]
     groups, (wants_x, wants_weight, wants_bias) = args[9], args[10]
@@ -221,7 +227,7 @@ def _has_channels_last(x: torch.Tensor) -> bool:
 
 def _moved(
     func: torch._ops.OpOverload,
-    args: Sequence[object],
+    args: Arguments,
     kwargs: dict[str, object],
     outputs: object,
 ) -> int:
@@ -240,7 +246,7 @@ def _moved(
     return total
 
 
-def _read_again(packet: torch._ops.OpOverloadPacket, args: Sequence[object]) -> int:
+def _read_again(packet: torch._ops.OpOverloadPacket, args: Arguments) -> int:
     """Batch norm needs means over the whole batch before it can begin to use what it read."""
     if packet is aten.native_batch_norm and args[5]:
         return _size(args[0])
@@ -253,8 +259,8 @@ def _size(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _tensors(values: object) -> list[torch.Tensor]:
-    found = []
+def _tensors(values: Iterable[object]) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
             found.append(value)

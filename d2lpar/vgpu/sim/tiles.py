@@ -20,18 +20,18 @@ SHORTEST_SLICE = 128  # of the sum over k: assumed
 
 
 class Product(NamedTuple):
-    """`count` products of an m × k matrix with a k × n matrix."""
+    """`batch` products of an m × k matrix with a k × n matrix."""
 
     m: int
     n: int
     k: int
-    count: int
+    batch: int
 
 
 @lru_cache(maxsize=4096)
 def utilisation(product: Product, multiprocessors: int) -> float:
     """Useful share of what the multiprocessors could have computed in the time, 0 to 1."""
-    useful = product.m * product.n * product.k * product.count
+    useful = product.m * product.n * product.k * product.batch
     if not useful:
         return 1.0
     return max(useful / _computed(product, *tile, multiprocessors) for tile in TILES)
@@ -39,7 +39,7 @@ def utilisation(product: Product, multiprocessors: int) -> float:
 
 def _computed(product: Product, rows: int, columns: int, multiprocessors: int) -> int:
     """Multiply-adds for which all multiprocessors have time until the last tile is done."""
-    tiles = ceil(product.m / rows) * ceil(product.n / columns) * product.count
+    tiles = ceil(product.m / rows) * ceil(product.n / columns) * product.batch
     slices = max(min(multiprocessors // tiles, product.k // SHORTEST_SLICE), 1)
     waves = ceil(tiles * slices / multiprocessors)
     return waves * multiprocessors * rows * columns * ceil(product.k / slices)

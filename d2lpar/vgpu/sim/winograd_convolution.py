@@ -25,10 +25,12 @@ class Winograd(NamedTuple):
 
     @property
     def flops(self) -> int:
+        """FLOP of the 16 products, a multiplication and an addition each."""
         return 2 * 16 * self.tiles * self.inputs * self.outputs
 
     @property
     def additions(self) -> int:
+        """Additions that transform the tiles, before and after the products."""
         return self.tiles * (32 * self.inputs + 24 * self.outputs)
 
     def of_images(self) -> Winograd:

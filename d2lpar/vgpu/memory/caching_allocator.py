@@ -114,6 +114,7 @@ class CachingAllocator:
 
     @property
     def free_bytes(self) -> int:
+        """What may still be allocated; below zero if a new limit is less than what is held."""
         return self.limit_bytes - self.allocated_bytes - self.retained_bytes
 
     @property
@@ -123,6 +124,7 @@ class CachingAllocator:
 
     @property
     def peak_reserved_bytes(self) -> int:
+        """The most that was reserved at once since `reset_peak`."""
         return max(self._peak_reserved_bytes, self.reserved_bytes)
 
     def _reserve(self, nbytes: int) -> None:
@@ -139,12 +141,14 @@ class CachingAllocator:
     # --- statistics ---------------------------------------------------------------------------
 
     def reset_peak(self) -> None:
+        """Count all peaks from what is held now."""
         self.peak_bytes = self.allocated_bytes
         self.peak_active_bytes = self.allocated_bytes + self.retained_bytes
         self.peak_allocations = self.allocations
         self._peak_reserved_bytes = self.reserved_bytes
 
     def reset_accumulated(self) -> None:
+        """Let `stats` count what only ever grows from now on."""
         self._base = self._accumulated()
 
     def _accumulated(self) -> dict[str, int]:

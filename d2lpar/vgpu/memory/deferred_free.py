@@ -56,24 +56,27 @@ class DeferredFrees:
         self._drop(list(self._blocks))
 
     def _collect(self, host_thread: HostThread) -> None:
-        for block in self._blocks:
-            self._record(host_thread, block)
-        over = [
-            b for b in self._blocks if all(self._clock.is_done(host_thread, e) for e in b.events)
-        ]
-        self._drop(over)
+        recorded = [(block, self._events(host_thread, block)) for block in self._blocks]
+        self._drop(
+            [
+                block
+                for block, events in recorded
+                if all(self._clock.is_done(host_thread, event) for event in events)
+            ]
+        )
 
-    def _record(self, host_thread: HostThread, block: _Block) -> None:
+    def _events(self, host_thread: HostThread, block: _Block) -> list[QueuedWork]:
+        """When its streams are done with a block, recorded the first time that it is asked for."""
         if block.events is None:
             block.events = [
                 self._clock.record_event(host_thread, (self._index, number))
                 for number in sorted(block.streams)
             ]
+        return block.events
 
     def _wait(self, host_thread: HostThread, blocks: list[_Block]) -> None:
         for block in blocks:
-            self._record(host_thread, block)
-            for event in block.events:
+            for event in self._events(host_thread, block):
                 self._clock.wait_for(host_thread, event, "wait for freed memory")
 
     def _drop(self, over: list[_Block]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 import torch
 
@@ -17,7 +18,7 @@ SHOWN = 5
 TensorGroup = tuple[str, tuple[int, ...] | None, torch.dtype | None]
 
 
-def describe(memory: object, allocations: list[TrackedMemory]) -> str:
+def describe(memory: object, allocations: Sequence[TrackedMemory]) -> str:
     """A line for each of the largest groups of tensors that are alike, "" if there are none."""
     groups: dict[TensorGroup, list[TrackedMemory]] = defaultdict(list)
     owners = _owners(memory)

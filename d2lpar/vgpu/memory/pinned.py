@@ -56,7 +56,7 @@ def block_bytes(nbytes: int) -> int:
 
 def block_of(tensor: torch.Tensor) -> Block | None:
     """The page-locked block that a CPU tensor is in; None if its memory is pageable."""
-    block = _blocks.get(tensor.untyped_storage()._cdata) if _blocks else None
+    block = _blocks.get(StorageWeakRef(tensor.untyped_storage()).cdata) if _blocks else None
     return None if block is None or block.storage.expired() else block
 
 
@@ -79,13 +79,15 @@ class PinnedMemory:
         """
         storage = tensor.untyped_storage()
         nbytes = storage.nbytes() if nbytes is None else nbytes
-        block = _blocks[storage._cdata] = Block(storage, nbytes, self)
+        block = Block(storage, nbytes, self)
+        _blocks[block.storage.cdata] = block
         self._collect(block.size)
         self._used[block.size].append(block)
         self._pay(self._take, block.size)
         return tensor
 
     def owns(self, block: Block) -> bool:
+        """Whether a block is one of this virtual machine's."""
         return block.owner is self
 
     def _pay(self, action: Callable[..., None], *args: object) -> None:

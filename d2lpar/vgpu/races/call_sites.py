@@ -8,6 +8,7 @@ import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
+from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 from types import CodeType, FrameType
 
 _FOLDERS = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "platlib")]
@@ -47,7 +48,7 @@ UNKNOWN = CallSite("unknown place", 0)
 
 def mark() -> Mark | None:
     """The line of the user that is running; None if this thread runs none."""
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = _getframe(1)
     known = _is_users
     while frame is not None:
         code = frame.f_code

@@ -244,6 +244,7 @@ class StreamSanitizer:
 
 
 def stream_name(stream: StreamKey) -> str:
+    """How a report calls a stream: "stream 1 of vgpu:0", "the default stream of vgpu:0"."""
     device, number = stream
     name = device_naming.text(device)
     return f"stream {number} of {name}" if number else f"the default stream of {name}"

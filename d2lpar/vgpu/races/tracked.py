@@ -62,9 +62,20 @@ class TrackedTensor(Protocol):
     dtype: torch.dtype
 
     @property
-    def shape(self) -> Sequence[int]: ...
-    def numel(self) -> int: ...
-    def stride(self) -> Sequence[int]: ...
-    def storage_offset(self) -> int: ...
-    def element_size(self) -> int: ...
-    def is_contiguous(self) -> bool: ...
+    def shape(self) -> Sequence[int]:
+        """Elements in each dimension."""
+
+    def numel(self) -> int:
+        """Elements in all."""
+
+    def stride(self) -> Sequence[int]:
+        """Elements of the storage from one to the next, in each dimension."""
+
+    def storage_offset(self) -> int:
+        """Elements of the storage before the first."""
+
+    def element_size(self) -> int:
+        """Bytes of an element."""
+
+    def is_contiguous(self) -> bool:
+        """Whether elements lie one after the other, the last dimension innermost."""

@@ -9,7 +9,6 @@ host count as one: it may miss a hazard between threads, and reports none that i
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 
 from .call_sites import Mark
 
@@ -44,7 +43,8 @@ class VectorClocks:
         """The host has waited: all that it queues from now on comes after what is `known`."""
         join(self._host, known)
 
-    def streams_of(self, device: int) -> Iterable[StreamKey]:
+    def streams_of(self, device: int) -> list[StreamKey]:
+        """The streams of a device that have been used."""
         return [stream for stream in list(self.epochs) if stream[0] == device]
 
     def is_before(self, access: Access, stream: StreamKey) -> bool:

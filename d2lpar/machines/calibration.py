@@ -9,12 +9,16 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 import torch
 
 from . import json_dataclass, microbenchmarks, report, system
 from .hardware import Accelerator, Host, Link, Machine
 from .microbenchmarks import Reading
+
+if TYPE_CHECKING:
+    from IPython.lib.pretty import RepresentationPrinter
 
 KIND, VERSION = "d2lpar calibration", 1
 NAME = "this machine"
@@ -92,7 +96,7 @@ class Calibration:
         the number of accelerators; default: one CPU, or the GPUs that there are. A CPU computes
         while its host waits: what an operation costs besides its work is in `kernel_latency_s`.
         """
-        made = self._gpu_machine() if self.gpu else self._cpu_machine()
+        made = self._gpu_machine(self.gpu) if self.gpu else self._cpu_machine()
         return made if n is None else made.with_accelerators(n)
 
     def accelerator(self, device: str | None = None) -> Accelerator:
@@ -116,14 +120,14 @@ class Calibration:
         """Where the figures come from, as a machine of the catalogue says it."""
         return f"measured on {self.when[:10]} with torch {self.torch_version}"
 
-    def save(self, path: str | os.PathLike | None = None) -> Path:
+    def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write a JSON file, by default the one where "this machine" is looked up; its path."""
         file = Path(path).expanduser() if path is not None else default_path()
         json_dataclass.write(file, KIND, VERSION, self)
         return file
 
     @classmethod
-    def load(cls, path: str | os.PathLike | None = None) -> Calibration:
+    def load(cls, path: str | os.PathLike[str] | None = None) -> Calibration:
         """Read what `save` wrote. Raises ValueError that names the file and what is wrong."""
         file = Path(path).expanduser() if path is not None else default_path()
         if path is None and not file.exists():
@@ -153,7 +157,7 @@ class Calibration:
             head.append(NOT_ALONE)
         return "\n".join([*head, *report.lines(self.readings)])
 
-    def _repr_pretty_(self, printer: object, cycle: bool) -> None:
+    def _repr_pretty_(self, printer: RepresentationPrinter, cycle: bool) -> None:
         printer.text(repr(self) if cycle else str(self))
 
     def _was_disturbed(self) -> bool:
@@ -175,15 +179,15 @@ class Calibration:
             source=self.source,
         )
 
-    def _gpu_machine(self) -> Machine:
-        device = self.gpu.device
+    def _gpu_machine(self, gpu: CalibratedGpu) -> Machine:
+        device = gpu.device
         links = [self._link("host link", f"pinned {way} device", device) for way in ("to", "from")]
         return Machine(
             NAME,
-            (self.accelerator(),) * self.gpu.count,
+            (self.accelerator(),) * gpu.count,
             self._host(device, dispatch_s=self._least_s("dispatch", "operation", device)),
             host_link=min(links, key=lambda link: link.bytes_per_s),
-            peer=self._link("peer link", "to peer", device) if self.gpu.peer_access else None,
+            peer=self._link("peer link", "to peer", device) if gpu.peer_access else None,
             source=self.source,
         )
 

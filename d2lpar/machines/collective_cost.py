@@ -111,7 +111,12 @@ def fabric_of(machine: Machine, ranks: int | None = None, *, network_adds: bool 
 
 
 def node_network_bytes_per_s(machine: Machine) -> float:
-    """Bytes a second that one node of a cluster can send, over all its ports, as NCCL reckons."""
+    """Bytes a second that one node of a cluster can send, over all its ports, as NCCL reckons.
+
+    Raises ValueError for a machine without a network.
+    """
+    if machine.network is None:
+        raise ValueError(f"{machine.name} has no network: name a cluster")
     ports = machine.network_port_of(len(machine.accelerators) - 1) + 1
     return machine.network.payload_bytes_per_s * ports / machine.nodes
 

@@ -13,14 +13,14 @@ from .hardware import Machine
 KIND, VERSION = "d2lpar machine", 1
 
 
-def save(machine: Machine, path: str | os.PathLike) -> Path:
+def save(machine: Machine, path: str | os.PathLike[str]) -> Path:
     """Write a machine to a JSON file that `load` reads; returns its path."""
     file = Path(path).expanduser()
     json_dataclass.write(file, KIND, VERSION, machine)
     return file
 
 
-def load(path: str | os.PathLike) -> Machine:
+def load(path: str | os.PathLike[str]) -> Machine:
     """The machine in a JSON file, whether `save` wrote it or `Calibration.save`.
 
     Raises ValueError with the file's name and what is wrong: no such file, no JSON, of another

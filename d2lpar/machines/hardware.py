@@ -51,6 +51,11 @@ _whole = partial(
 )
 
 
+def _are_slots(numbers: tuple[int, ...], count: int) -> bool:
+    """Whether these are `count` different places."""
+    return len(numbers) == len(set(numbers)) == count and min(numbers) >= 0
+
+
 def _shortened(slots: tuple[int, ...]) -> tuple[int, ...] | None:
     """None if these are the first places, in order."""
     return None if slots == tuple(range(len(slots))) else slots
@@ -122,6 +127,7 @@ class Link:
         return self.bytes_per_s * self.payload_share
 
     def seconds(self, nbytes: int) -> float:
+        """How long a copy of so many bytes takes."""
         return self.latency_s + nbytes / self.payload_bytes_per_s
 
 
@@ -182,7 +188,7 @@ class Machine:
             node_size=self.node_size,
             network_shared_by=self.network_shared_by,
         )
-        if self.slots is not None and not self._has_own_slots():
+        if self.slots is not None and not _are_slots(self.slots, len(self.accelerators)):
             raise ValueError(
                 f"slots of {self.name} must be {len(self.accelerators)} whole numbers from 0 on, "
                 f"one for each accelerator, not {[*self.slots]}"
@@ -210,10 +216,6 @@ class Machine:
     @property
     def _per_node(self) -> int:
         return self.node_size or max(len(self.accelerators), 1 + max(self.slots or (0,)))
-
-    def _has_own_slots(self) -> bool:
-        count = len(self.accelerators)
-        return len(self.slots) == len(set(self.slots)) == count and min(self.slots) >= 0
 
     def _slot(self, accelerator: int) -> int:
         return accelerator if self.slots is None else self.slots[accelerator]

@@ -10,10 +10,15 @@ import tempfile
 import types
 import typing
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    T = TypeVar("T", bound=DataclassInstance)
 
 
-def write(file: Path, kind: str, version: int, thing: object) -> None:
+def write(file: Path, kind: str, version: int, thing: DataclassInstance) -> None:
     """Write a dataclass to `file`, whole or not at all, under its kind and schema version."""
     plain = {"kind": kind, "version": version, **dataclasses.asdict(thing)}
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +54,7 @@ def read(file: Path) -> dict[str, Any]:
     return plain
 
 
-def build(cls: type, plain: dict[str, Any], file: Path, version: int) -> Any:
+def build(cls: type[T], plain: dict[str, Any], file: Path, version: int) -> T:
     """The dataclass `cls` that `write` made `plain` from, checked field by field.
 
     Raises ValueError that names the file and the place in it: another schema version, a missing
@@ -69,7 +74,7 @@ def build(cls: type, plain: dict[str, Any], file: Path, version: int) -> Any:
         raise ValueError(f"{file}: {error}") from None
 
 
-def _dataclass(cls: type, plain: object, where: str) -> Any:
+def _dataclass(cls: type[T], plain: object, where: str) -> T:
     if not isinstance(plain, dict):
         _wrong(where, "an object", plain)
     fields = {field.name: field for field in dataclasses.fields(cls)}
@@ -99,7 +104,7 @@ def _value(hint: Any, value: object, where: str) -> Any:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):  # X | None, the only one in use
         return None if value is None else _value(inner[0], value, where)
-    if dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return _dataclass(hint, value, where)
     if origin is tuple:
         if not isinstance(value, list):

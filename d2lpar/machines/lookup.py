@@ -13,7 +13,7 @@ from .calibration import Calibration
 from .catalogue import CATALOGUE, DEFAULT, NETWORKS
 from .hardware import Machine
 
-Named = str | os.PathLike | Machine | Calibration | None
+Named = str | os.PathLike[str] | Machine | Calibration | None
 THIS_MACHINE = calibration.NAME
 MOST_ACCELERATORS = 2**16
 EXAMPLE_CLUSTER = "64x8x-p100-dgx1-25gbe"
@@ -68,13 +68,13 @@ def _single(name: str) -> Machine:
     """A machine of the catalogue, or one with fewer accelerators."""
     if name in CATALOGUE:
         return CATALOGUE[name]
-    match = _COUNTED.fullmatch(name)
-    for whole in CATALOGUE.values() if match else ():
-        if whole.name.partition("x-")[2] == match["kind"]:
-            most, count = len(whole.accelerators), int(match["count"])
-            if not 1 <= count <= most:
-                raise ValueError(f"{whole.name} has 1 to {most} accelerators, not {count}")
-            return replace(whole.with_accelerators(count), name=name)
+    if match := _COUNTED.fullmatch(name):
+        for whole in CATALOGUE.values():
+            if whole.name.partition("x-")[2] == match["kind"]:
+                most, count = len(whole.accelerators), int(match["count"])
+                if not 1 <= count <= most:
+                    raise ValueError(f"{whole.name} has 1 to {most} accelerators, not {count}")
+                return replace(whole.with_accelerators(count), name=name)
     raise ValueError(f"no machine is called {name!r}; there is {', '.join(_close(name))}")
 
 

@@ -300,8 +300,8 @@ def _accelerator_copies(
     there = torch.ones(size, dtype=torch.uint8, device=device)
     pageable = torch.ones(size, dtype=torch.uint8, device="cpu")
     for name, here in (("pageable", pageable), ("pinned", pageable.pin_memory())):
-        yield f"{name} to device", lambda here=here: there.copy_(here, non_blocking=True)
-        yield f"{name} from device", lambda here=here: here.copy_(there, non_blocking=True)
+        yield f"{name} to device", partial(there.copy_, here, non_blocking=True)
+        yield f"{name} from device", partial(here.copy_, there, non_blocking=True)
     other = torch.zeros_like(there)
     yield "within device", lambda: other.copy_(there)
     module = torch.get_device_module(device)

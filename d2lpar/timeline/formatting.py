@@ -1,7 +1,7 @@
 """Numbers for people: bytes in decimal units."""
 
 
-def readable(nbytes: int) -> str:
+def readable(nbytes: float) -> str:
     """Such as "5.14 GB", "80.38 kB", "12 bytes"."""
     for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if nbytes >= size:

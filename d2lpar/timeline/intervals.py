@@ -21,6 +21,7 @@ def union(spans: Iterable[Span]) -> list[Interval]:
 
 
 def length_s(intervals: Iterable[Interval]) -> float:
+    """Seconds that disjoint intervals last together."""
     return sum(end - start for start, end in intervals)
 
 

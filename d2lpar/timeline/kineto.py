@@ -64,7 +64,8 @@ def _first_ns(thread: tuple[object, list[dict]]) -> int:
 
 def _outermost(thread: list[dict]) -> Iterator[tuple[dict, list[dict]]]:
     """The events of a thread that lie in no other, each with those that lie in it."""
-    outermost, inner = None, []
+    outermost: dict | None = None
+    inner: list[dict] = []
     for event in thread:
         if outermost is not None and _start_ns(event) < _end_ns(outermost):
             inner.append(event)

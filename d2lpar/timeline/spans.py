@@ -31,6 +31,7 @@ class Span:
 
     @property
     def duration_s(self) -> float:
+        """Seconds from start to end."""
         return self.end_s - self.start_s
 
 

@@ -19,29 +19,33 @@ class LongTimeline(Timeline):
     """
 
     def __init__(
-        self, clock: str, *, keep: int | None = None, to: str | os.PathLike | None = None
+        self, clock: str, *, keep: int | None = None, to: str | os.PathLike[str] | None = None
     ) -> None:
         super().__init__(clock)
         keep = 0 if keep is None else keep
         if keep < 0:
             raise ValueError(f"keep={keep}: the number of spans to keep is 0 or more")
-        self.spans: deque[Span] = deque(maxlen=keep)
-        self.memory: deque[MemorySample] = deque(maxlen=keep)
+        self._keep = keep
+        self.spans = deque(maxlen=keep)
+        self.memory = deque(maxlen=keep)
         self._writer = None if to is None else TraceWriter(to, clock)
 
     def add(self, span: Span) -> None:
+        """Note a span; the oldest is summed up if there are too many."""
         if self._writer is not None:
             self._writer.add(span)
-        if len(self.spans) == self.spans.maxlen:
+        if len(self.spans) == self._keep:
             self.dropped.add(self.spans[0] if self.spans else span)
         super().add(span)
 
     def add_memory(self, sample: MemorySample) -> None:
+        """Note a sample of memory; the oldest is forgotten if there are too many."""
         if self._writer is not None:
             self._writer.add_memory(sample)
         super().add_memory(sample)
 
     def close(self) -> None:
+        """Make lists of what was kept, and complete the file."""
         self.spans, self.memory = list(self.spans), list(self.memory)
         if self._writer is not None:
             self._writer.close()
@@ -49,7 +53,7 @@ class LongTimeline(Timeline):
 
 @contextmanager
 def recording(
-    clock: str, *, keep: int | None = None, to: str | os.PathLike | None = None
+    clock: str, *, keep: int | None = None, to: str | os.PathLike[str] | None = None
 ) -> Iterator[Timeline]:
     """A timeline to fill in the block: a `LongTimeline` if `keep` or `to` is given.
 

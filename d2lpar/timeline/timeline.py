@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableSequence
 from dataclasses import dataclass, field
 from statistics import fmean
+from typing import Protocol
 
 from . import critical_chain, totals, trace
 from .intervals import common_s, length_s, union
@@ -19,6 +20,13 @@ STARTING_S = (
 )
 
 
+class Profiler(Protocol):
+    """What is asked of a `torch.profiler.profile`."""
+
+    def export_chrome_trace(self, path: str) -> object:
+        """Write a trace file. Raises RuntimeError the second time."""
+
+
 @dataclass
 class Timeline:
     """Spans in the order in which their times became known, and the clock that timed them.
@@ -29,8 +37,8 @@ class Timeline:
     """
 
     clock: str
-    spans: list[Span] = field(default_factory=list)
-    memory: list[MemorySample] = field(default_factory=list)
+    spans: MutableSequence[Span] = field(default_factory=list)
+    memory: MutableSequence[MemorySample] = field(default_factory=list)
     dropped: totals.Totals = field(default_factory=totals.Totals, repr=False)
     listeners: list[Callable[[Span], None]] = field(default_factory=list, repr=False, compare=False)
 
@@ -41,6 +49,7 @@ class Timeline:
             listener(span)
 
     def add_memory(self, sample: MemorySample) -> None:
+        """Note what a device's tensors occupy from now on."""
         self.memory.append(sample)
 
     def __iter__(self) -> Iterator[Span]:
@@ -79,10 +88,12 @@ class Timeline:
 
     @property
     def start_s(self) -> float:
+        """When the first span starts, 0 if there is none."""
         return min((span.start_s for span in self.spans), default=0.0)
 
     @property
     def end_s(self) -> float:
+        """When the last span ends, 0 if there is none."""
         return max((span.end_s for span in self.spans), default=0.0)
 
     @property
@@ -124,7 +135,7 @@ class Timeline:
 
         A host that waits is not idle: `on("host", "wait").busy_s` says for how long it waited.
         """
-        own = self.on(device).spans + self.communication(device).spans
+        own = [*self.on(device), *self.communication(device)]
         return self.duration_s - length_s(union(own))
 
     def bubble_fraction(self, device: object = None) -> float:
@@ -174,12 +185,12 @@ class Timeline:
         """The timeline as Chrome's Trace Event Format, ready for `json.dump`: see `trace`."""
         return trace.to_dict(self.clock, self.spans, self.memory)
 
-    def save_trace(self, path: str | os.PathLike) -> None:
+    def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Write a file that https://ui.perfetto.dev opens; one whose name ends in .gz is packed."""
         trace.save(path, self.clock, self.spans, self.memory)
 
     @classmethod
-    def from_chrome_trace(cls, source: str | os.PathLike | dict) -> Timeline:
+    def from_chrome_trace(cls, source: str | os.PathLike[str] | dict) -> Timeline:
         """The timeline in a trace file (or its content) that `save_trace` or torch.profiler wrote.
 
         Times are whole nanoseconds there. Raises ValueError if it is no such trace.
@@ -187,7 +198,7 @@ class Timeline:
         return cls(*trace.read(source))
 
     @classmethod
-    def from_profiler(cls, profiler: object) -> Timeline:
+    def from_profiler(cls, profiler: Profiler) -> Timeline:
         """What a `torch.profiler.profile` that has ended saw, from time 0 on: see `kineto`.
 
         Raises ValueError if its trace was exported before, which works once only: read that file

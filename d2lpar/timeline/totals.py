@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -23,42 +24,54 @@ class Total:
 
     @property
     def mean_s(self) -> float:
+        """Seconds of one span, on average."""
         return self.total_s / self.count
+
+
+@dataclass(slots=True)
+class _Sums:
+    count: int = 0
+    total_s: float = 0.0
+    bytes: int = 0
+    flops: int = 0
+
+    def add(self, count: int, seconds: float, nbytes: int, flops: int) -> None:
+        self.count += count
+        self.total_s += seconds
+        self.bytes += nbytes
+        self.flops += flops
+
+    def merge(self, other: _Sums) -> None:
+        self.add(other.count, other.total_s, other.bytes, other.flops)
 
 
 class Totals:
     """Sums that grow with each span, in memory that grows with the different names only."""
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
-        self._sums: dict[tuple[str, str, str], list[float]] = {}
+        self._sums: defaultdict[tuple[str, str, str], _Sums] = defaultdict(_Sums)
         for span in spans:
             self.add(span)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Totals) and self._sums == other._sums
 
-    __hash__ = None
-
     @property
     def count(self) -> int:
-        return sum(sums[0] for sums in self._sums.values())
+        """How many spans were added."""
+        return sum(sums.count for sums in self._sums.values())
 
     def add(self, span: Span) -> None:
-        self._merge(
-            (span.device, span.kind, span.name), (1, span.duration_s, span.bytes, span.flops)
-        )
+        """Count one more span."""
+        sums = self._sums[span.device, span.kind, span.name]
+        sums.add(1, span.duration_s, span.bytes, span.flops)
 
     def __add__(self, other: Totals) -> Totals:
         both = Totals()
         for totals in (self, other):
             for key, sums in totals._sums.items():
-                both._merge(key, sums)
+                both._sums[key].merge(sums)
         return both
-
-    def _merge(self, key: tuple[str, str, str], more: Iterable[float]) -> None:
-        sums = self._sums.setdefault(key, [0, 0.0, 0, 0])
-        for i, value in enumerate(more):
-            sums[i] += value
 
     def by(self, group: str) -> list[Total]:
         """A `Total` a device, kind or name, the longest first.
@@ -67,15 +80,13 @@ class Totals:
         """
         if group not in GROUPS:
             raise ValueError(f"spans are summed by one of {', '.join(GROUPS)}, not {group!r}")
-        grouped: dict[str, list[float]] = {}
+        grouped: defaultdict[str, _Sums] = defaultdict(_Sums)
         for key, sums in self._sums.items():
-            into = grouped.setdefault(key[GROUPS.index(group)], [0, 0.0, 0, 0])
-            for i, value in enumerate(sums):
-                into[i] += value
-        all_s = sum(sums[1] for sums in grouped.values())
+            grouped[key[GROUPS.index(group)]].merge(sums)
+        all_s = sum(sums.total_s for sums in grouped.values())
         rows = [
-            Total(name, count, total_s, total_s / all_s if all_s else 0.0, nbytes, flops)
-            for name, (count, total_s, nbytes, flops) in grouped.items()
+            Total(name, s.count, s.total_s, s.total_s / all_s if all_s else 0.0, s.bytes, s.flops)
+            for name, s in grouped.items()
         ]
         return sorted(rows, key=lambda row: (-row.total_s, row.group))
 

@@ -14,10 +14,10 @@ import json
 import os
 import re
 from collections import deque
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from functools import lru_cache
 from types import TracebackType
-from typing import TextIO
+from typing import Literal, TextIO
 
 from . import kineto
 from .spans import MemorySample, Span
@@ -41,6 +41,7 @@ class Events:
         self._arrows = 0
 
     def of_span(self, span: Span) -> Iterator[str]:
+        """The event of a span, with what must come before it and its arrows."""
         place = self._places.get((span.device, span.stream))
         if place is None:
             yield from self._announce(span.device, span.stream)
@@ -57,6 +58,7 @@ class Events:
             yield from self._arrivals(span, place)
 
     def of_sample(self, sample: MemorySample) -> Iterator[str]:
+        """The event of a sample of memory, with what must come before it."""
         if sample.device not in self._processes:
             yield from self._announce(sample.device)
         pid, ts = self._processes[sample.device], _ns(sample.time_s) / 1e3
@@ -68,7 +70,7 @@ class Events:
     def _arrivals(self, span: Span, place: str) -> Iterator[str]:
         """Arrows from the copies to this device that were over when the span began."""
         if span.kind != "wait":
-            waiting = self._arriving.get(span.device, ())
+            waiting = self._arriving.get(span.device, deque())
             for copy in [copy for copy in waiting if copy.end_s <= span.start_s]:
                 waiting.remove(copy)
                 self._arrows += 1
@@ -77,7 +79,7 @@ class Events:
                 yield _arrow("f", COPIED, self._arrows, place, _ns(span.start_s))
         if span.target not in ("", span.device):
             # A copy that went to the host on its way to another device has not arrived there.
-            through_host = self._arriving.get("host", ())
+            through_host = self._arriving.get("host", deque())
             for first in [c for c in through_host if c.correlation == span.correlation != 0]:
                 through_host.remove(first)
             self._arriving.setdefault(span.target, deque(maxlen=WAITING_COPIES)).append(span)
@@ -104,7 +106,7 @@ class TraceWriter:
     """A trace file that grows span by span; it is complete once it is closed."""
 
     def __init__(
-        self, path: str | os.PathLike, clock: str, joined: Container[int] | None = None
+        self, path: str | os.PathLike[str], clock: str, joined: Container[int] | None = None
     ) -> None:
         self._events = Events(joined)
         self._file: TextIO = _open(path, "wt")
@@ -124,12 +126,15 @@ class TraceWriter:
         self.close()
 
     def add(self, span: Span) -> None:
+        """Write a span."""
         self._write(self._events.of_span(span))
 
     def add_memory(self, sample: MemorySample) -> None:
+        """Write a sample of memory."""
         self._write(self._events.of_sample(sample))
 
     def close(self) -> None:
+        """Write the end, without which the file is no JSON."""
         self._file.write("\n]}\n")
         self._file.close()
 
@@ -140,7 +145,10 @@ class TraceWriter:
 
 
 def save(
-    path: str | os.PathLike, clock: str, spans: list[Span], memory: list[MemorySample]
+    path: str | os.PathLike[str],
+    clock: str,
+    spans: Collection[Span],
+    memory: Iterable[MemorySample],
 ) -> None:
     """Write a trace file."""
     with TraceWriter(path, clock, _joined(spans)) as writer:
@@ -150,7 +158,7 @@ def save(
             writer.add_memory(sample)
 
 
-def to_dict(clock: str, spans: list[Span], memory: list[MemorySample]) -> dict:
+def to_dict(clock: str, spans: Collection[Span], memory: Iterable[MemorySample]) -> dict:
     """What `save` writes, as one dictionary."""
     make = Events(_joined(spans))
     events = [event for span in spans for event in make.of_span(span)]
@@ -158,7 +166,7 @@ def to_dict(clock: str, spans: list[Span], memory: list[MemorySample]) -> dict:
     return {**_head(clock), "traceEvents": json.loads(f"[{','.join(events)}]")}
 
 
-def read(source: str | os.PathLike | dict) -> tuple[str, list[Span], list[MemorySample]]:
+def read(source: str | os.PathLike[str] | dict) -> tuple[str, list[Span], list[MemorySample]]:
     """Clock, spans and samples of a trace file, or of its content.
 
     Raises ValueError if the trace is neither one of `save` nor one of torch.profiler.
@@ -257,11 +265,11 @@ def _ns(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def _open(path: str | os.PathLike, mode: str) -> TextIO:
+def _open(path: str | os.PathLike[str], mode: Literal["rt", "wt"]) -> TextIO:
     if os.fspath(path).endswith(".gz"):
         return gzip.open(path, mode, encoding="utf-8", compresslevel=5)
     return open(path, mode, encoding="utf-8")
 
 
-def _short(source: object) -> str:
+def _short(source: str | os.PathLike[str] | dict) -> str:
     return "this dictionary" if isinstance(source, dict) else repr(os.fspath(source))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,7 @@ from .split_backward import SplitBackward
 from .transfers import Channel, Transfer
 
 Tensors = tuple[torch.Tensor, ...]
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Loss = Callable[..., torch.Tensor]  # of the last stage's outputs and the targets
 Channels = Mapping[tuple[torch.device, torch.device], Channel]
 
 
@@ -30,7 +30,8 @@ class Passed:
 class BatchRun:
     """Performs operations on the micro-batches of one batch, in any order that they allow.
 
-    Stage s is on `places[s]`. With a `loss` there are `losses` at the end, else `outputs`.
+    Stage s is on `places[s]`. At the end there are `losses` by micro-batch, each times its share of
+    the batch; without a `loss` there are `outputs`.
     """
 
     def __init__(
@@ -46,12 +47,15 @@ class BatchRun:
         self._last = len(self._stages) - 1
         self._inputs, self._targets, self._loss = inputs, targets, loss
         self._samples = sum(map(len, inputs))
-        self.outputs: list[torch.Tensor | None] = [None] * len(inputs)  # without a loss
-        self.losses: list[torch.Tensor | None] = [None] * len(inputs)
-        self._sent: dict[tuple[str, int, int], list[Transfer | None]] = {}
+        self.outputs: dict[int, torch.Tensor] = {}
+        self.losses: dict[int, torch.Tensor] = {}
+        # By the stage and the micro-batch that they are for.
+        self._activations: dict[tuple[int, int], list[Transfer]] = {}
+        self._gradients: dict[tuple[int, int], list[Transfer | None]] = {}
         self._passed: dict[tuple[int, int], Passed] = {}
 
     def perform(self, operation: Operation) -> None:
+        """Do an operation whose needs are there; an exception gets a note that names it."""
         kind, stage, m = operation
         work = {
             FORWARD: self._forward,
@@ -73,7 +77,8 @@ class BatchRun:
         outputs = self._stages[stage](*inputs)
         outputs = outputs if isinstance(outputs, tuple) else (outputs,)
         if stage < self._last:
-            self._send(FORWARD, stage, stage + 1, m, outputs)
+            channel = self._channel(stage, stage + 1)
+            self._activations[stage + 1, m] = [channel.send(y) for y in outputs]
         elif self._loss is None:
             (self.outputs[m],) = outputs
         else:
@@ -91,7 +96,7 @@ class BatchRun:
     def _backward_inputs(self, stage: int, m: int) -> None:
         passed = self._passed[stage, m]
         wanted = [x for x in passed.leaves if x.requires_grad]
-        found = iter(())
+        found: Iterator[torch.Tensor | None] = iter(())
         if wanted:  # else the other part is the whole
             passed.parts = SplitBackward(*self._roots(stage, m, passed), wanted)
             found = iter(passed.parts.inputs_part())
@@ -114,34 +119,33 @@ class BatchRun:
     ) -> tuple[list[GradientEdge], list[torch.Tensor]]:
         """Where a backward pass begins, and with which gradients: the loss is a mean."""
         if stage == self._last:
-            gradients = [torch.full_like(self.losses[m], self._share(m))]
+            gradients: list[torch.Tensor | None] = [torch.full_like(self.losses[m], self._share(m))]
         else:
-            sent = self._sent.pop((BACKWARD, stage, m))
+            sent = self._gradients.pop((stage, m))
             gradients = [None if one is None else one.received() for one in sent]
         roots = [
             (edge, gradient)
             for edge, gradient in zip(passed.edges, gradients, strict=True)
-            if not (edge is None or gradient is None)
+            if edge is not None and gradient is not None
         ]
         return [edge for edge, _ in roots], [gradient for _, gradient in roots]
 
     # --- between stages -----------------------------------------------------------------------
 
-    def _send(
-        self, kind: str, stage: int, other: int, m: int, tensors: Iterable[torch.Tensor | None]
-    ) -> None:
-        channel = self._channels[self._places[stage], self._places[other]]
-        self._sent[kind, other, m] = [None if t is None else channel.send(t) for t in tensors]
+    def _channel(self, stage: int, other: int) -> Channel:
+        return self._channels[self._places[stage], self._places[other]]
 
     def _send_back(self, stage: int, m: int, gradients: Iterable[torch.Tensor | None]) -> None:
         if stage > 0:
-            self._send(BACKWARD, stage, stage - 1, m, gradients)
+            channel = self._channel(stage, stage - 1)
+            sent = [None if g is None else channel.send(g) for g in gradients]
+            self._gradients[stage - 1, m] = sent
 
     def _received(self, stage: int, m: int) -> tuple[Tensors, Tensors]:
         """What the stage before has sent, and leaves that get the gradients of it."""
         values = []
         leaves = []
-        for sent in self._sent.pop((FORWARD, stage, m)):
+        for sent in self._activations.pop((stage, m)):
             value = sent.received()
             leaves.append(value.detach().requires_grad_(sent.requires_grad))
             values.append(_Entrance.apply(leaves[-1], [value]) if sent.requires_grad else value)

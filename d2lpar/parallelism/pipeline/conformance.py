@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
+from typing import Required, TypedDict, Unpack
 
 from .deadlock import blocked, stuck
 from .findings import Finding, ScheduleError, everywhere
@@ -22,6 +23,16 @@ from .operations import (
     waits,
 )
 from .operations import orders as orders_of
+
+
+class Options(TypedDict, total=False):
+    """What `check` is asked, but for the orders."""
+
+    stages: Required[int]
+    micro_batches: Required[int]
+    owners: Sequence[int] | None
+    most_in_flight: int | Sequence[int] | None
+    receives_ahead: int | None
 
 
 def check(
@@ -62,13 +73,13 @@ def check(
     return findings
 
 
-def require(orders: Orders, **options: object) -> None:
+def require(orders: Orders, **options: Unpack[Options]) -> None:
     """Raise `ScheduleError` with everything that `check`, whose options these are, finds."""
     if findings := check(orders, **options):
         raise ScheduleError(findings)
 
 
-def check_slots(slots: Iterable[Slot], **options: object) -> list[Finding]:
+def check_slots(slots: Iterable[Slot], **options: Unpack[Options]) -> list[Finding]:
     """What is wrong with a table of time slots: with its orders, which `check` looks at first.
 
     If these are right, what an operation needs must be done in an earlier slot. Positions are slots
@@ -142,7 +153,7 @@ def _counted(
 def _early(orders: Orders) -> Iterator[Finding]:
     """What comes before the pass of the same stage that it needs, if that comes at all."""
     for rank, order in enumerate(orders):
-        places = {op: position for position, op in reversed([*enumerate(order)])}
+        places: dict[Key, int] = {op: position for position, op in reversed([*enumerate(order)])}
         for position, op in enumerate(order):
             needed = (INPUTS if op.kind == WEIGHTS else FORWARD, op.stage, op.micro_batch)
             if places.get(needed, -1) > position:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .findings import Finding, everywhere
-from .operations import Operation, Orders, feeds, key, waits
+from .operations import Key, Operation, Orders, feeds, key, waits
 
 
 def stuck(orders: Orders, owners: Sequence[int]) -> list[Finding]:
     """Where ranks wait for one another, though all that is sent arrives at once."""
     last = len(owners) - 1
-    fed = {op for order in orders for op in order if not waits(op)}
+    fed: set[Key] = {op for order in orders for op in order if not waits(op)}
     at = [0] * len(orders)
     moving = True
     while moving:
@@ -60,6 +60,9 @@ class _End:
         return (*ranks, self.result)
 
 
+_Ends = list[list[list[_End]]]  # of each rank, before or after each of its operations
+
+
 def blocked(orders: Orders, owners: Sequence[int], ahead: int) -> list[Finding]:
     """Where ranks wait for one another if sends and receives block."""
     run = _Blocking(orders, owners, ahead)
@@ -90,8 +93,9 @@ class _Blocking:
     def __init__(self, orders: Orders, owners: Sequence[int], ahead: int) -> None:
         self.ahead = ahead
         self.at = [0] * len(orders)  # each rank's next operation
-        self.sent: set[tuple] = set()  # ways whose sender is there, and maybe the receiver
-        self.received: set[tuple] = set()
+        # Ways whose sender is there, and maybe the receiver; and the reverse.
+        self.sent: set[tuple[int, int, Operation]] = set()
+        self.received: set[tuple[int, int, Operation]] = set()
         self.sends, self.receives = _ends(orders, owners)
 
     def go(self) -> None:
@@ -120,12 +124,12 @@ class _Blocking:
         return open_ends + [end for end in needed if end.way(rank) not in self.sent]
 
 
-def _ends(orders: Orders, owners: Sequence[int]) -> tuple[list, list]:
+def _ends(orders: Orders, owners: Sequence[int]) -> tuple[_Ends, _Ends]:
     """For each operation of each rank, where its result is sent; and where its needs come from."""
     last = len(owners) - 1
     made = {name: (rank, op) for rank, _, op in everywhere(orders) for name in feeds(op, last)}
-    sends: list[list[list[_End]]] = [[] for _ in orders]
-    receives: list[list[list[_End]]] = [[] for _ in orders]
+    sends: _Ends = [[] for _ in orders]
+    receives: _Ends = [[] for _ in orders]
     for rank, position, op in everywhere(orders):
         others = {owners[stage] for _, stage, _ in feeds(op, last)} - {rank}
         sends[rank].append([_End(True, op, other, position) for other in others])

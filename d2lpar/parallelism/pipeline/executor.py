@@ -77,7 +77,7 @@ class Pipeline:
         run = BatchRun(self.stages, self.places, self.channels, pieces, wanted, loss)
         for operation in self._operations(micro_batches):
             run.perform(operation)
-        return torch.stack(run.losses)
+        return torch.stack([run.losses[m] for m in range(micro_batches)])
 
     @torch.no_grad()
     def __call__(self, inputs: torch.Tensor, *, micro_batches: int = 1) -> torch.Tensor:
@@ -92,7 +92,7 @@ class Pipeline:
             for stage in reversed(stages):  # what is nearly through goes first
                 if 0 <= slot - stage < micro_batches:
                     run.perform(Operation(FORWARD, stage, slot - stage))
-        return torch.cat(run.outputs)
+        return torch.cat([run.outputs[m] for m in range(micro_batches)])
 
     def _operations(self, micro_batches: int) -> list[Operation]:
         """What the schedule says, in an order in which nothing is queued before what it needs."""

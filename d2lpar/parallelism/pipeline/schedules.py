@@ -16,6 +16,7 @@ from .operations import (
     FORWARD,
     INPUTS,
     WEIGHTS,
+    Key,
     Operation,
     Orders,
     Slot,
@@ -171,7 +172,7 @@ def in_slots(orders: Orders) -> Iterator[Slot]:
     Raises ValueError if the orders let nobody go on: `conformance.check` says why.
     """
     last = max((op.stage for order in orders for op in order), default=0)
-    fed = {op for order in orders for op in order if not waits(op)}
+    fed: set[Key] = {op for order in orders for op in order if not waits(op)}
     left = [iter(order) for order in orders]
     heads = [next(order, None) for order in left]
     while any(heads):
@@ -210,7 +211,8 @@ def _one_by_one(
 
 def _with_weights(order: list[Operation], *, lag: int) -> list[Operation]:
     """After each I the W of the micro-batch `lag` before; those that are left at the end."""
-    found, due = [], deque()
+    found: list[Operation] = []
+    due: deque[Operation] = deque()
     for op in order:
         found.append(op)
         if op.kind == INPUTS:

@@ -137,6 +137,7 @@ class Simulation:
                 yield (start_s if kind in (FORWARD, AGAIN) else end_s), held
 
     def spans(self) -> list[Span]:
+        """Passes, and copies, hop by hop: see `simulate`."""
         computing = [
             Span(f"vgpu:{rank}", 0, "compute", f"{stage}{kind}{m}", start_s, end_s)
             for rank in self._ranks
@@ -165,6 +166,7 @@ class Simulation:
                     )
 
     def samples(self) -> list[MemorySample]:
+        """What parameters and activations occupy on each rank."""
         return [
             MemorySample(f"vgpu:{rank}", time_s, nbytes)
             for rank in self._ranks

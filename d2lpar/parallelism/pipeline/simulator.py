@@ -38,7 +38,9 @@ class Simulator:
     sent_s: list[list[float]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.starts_s, self.ends_s, self.sent_s = ([[] for _ in self.orders] for _ in range(3))
+        self.starts_s = [[] for _ in self.orders]
+        self.ends_s = [[] for _ in self.orders]
+        self.sent_s = [[] for _ in self.orders]
         self._last = len(self.costs) - 1
         self._seconds = {kind: [cost.seconds(kind) for cost in self.costs] for kind in KINDS}
         self._hops = {pair: self._hops_between(*pair) for pair in self.routes}

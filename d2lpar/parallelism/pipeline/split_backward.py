@@ -24,6 +24,7 @@ class Crossing:
     gradients: tuple[torch.Tensor | None, ...] = ()
 
     def note(self, gradients: tuple[torch.Tensor | None, ...]) -> None:
+        """Remember the gradients of the operation's results."""
         self.gradients = gradients
 
 

@@ -91,7 +91,8 @@ def _held(stage: nn.Module, inputs: Tensors) -> tuple[int, Tensors]:
     device = inputs[0].device
     if device.type == "cpu":
         inputs = _leaves(inputs)
-        with _Saved() as saved:
+        saved = _Saved()
+        with saved:
             outputs = _tuple(stage(*inputs))
         own = {t.untyped_storage().data_ptr() for t in (*stage.parameters(), *stage.buffers())}
         for tensor in (*inputs, *outputs):
@@ -112,10 +113,6 @@ class _Saved(torch.autograd.graph.saved_tensors_hooks):
     def __init__(self) -> None:
         self.sizes: dict[int, int] = {}
         super().__init__(self.note, lambda tensor: tensor)
-
-    def __enter__(self) -> _Saved:
-        super().__enter__()
-        return self
 
     def note(self, tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from statistics import median
-from typing import TYPE_CHECKING
+from string import digits
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 BARRIERS = 9
 _NAME = re.compile(r"(\d+)([FBIW])(\d+)")
 
+T = TypeVar("T")
 Taken = tuple[str, float, float]  # an operation, its start and its end, by this rank's clock
 
 
@@ -45,7 +47,7 @@ def recorded(stage: PipelineStage | Iterable[PipelineStage]) -> Iterator[Timelin
     A GPU is waited for before and after each pass. Clocks of one machine are the same; those of
     several are compared after barriers, and may be off by the time that a message takes.
     """
-    stages = [stage] if hasattr(stage, "forward_one_chunk") else list(stage)
+    stages = list(stage) if isinstance(stage, Iterable) else [stage]
     group = stages[0].group
     timeline = Timeline(MEASURED)
     taken: list[Taken] = []
@@ -59,7 +61,7 @@ def recorded(stage: PipelineStage | Iterable[PipelineStage]) -> Iterator[Timelin
             for name in _METHODS:
                 delattr(one, name)
     own = [(name, start_s - offset_s, end_s - offset_s) for name, start_s, end_s in taken]
-    everything: list[list[Taken]] = _of_all(own, group)
+    everything = _of_all(own, group)
     first_s = min((start_s for of_rank in everything for _, start_s, _ in of_rank), default=0.0)
     for rank, of_rank in enumerate(everything):
         for name, start_s, end_s in of_rank:
@@ -73,20 +75,21 @@ def performed(timeline: Timeline) -> Orders:
     Its devices are taken in the order of their numbers. Spans that are not named as operations
     ("2F0") are left out.
     """
-    by_device: dict[str, list[Span]] = {}
+    by_device: dict[str, list[tuple[float, Operation]]] = {}
     for span in timeline:
-        if _NAME.fullmatch(span.name):
-            by_device.setdefault(span.device, []).append(span)
-    in_order = sorted(by_device, key=lambda name: int(re.search(r"\d+$", name)[0]))
+        if match := _NAME.fullmatch(span.name):
+            stage, kind, micro_batch = match.groups()
+            operation = Operation(kind, int(stage), int(micro_batch))
+            by_device.setdefault(span.device, []).append((span.start_s, operation))
     return [
-        [_operation(span.name) for span in sorted(by_device[name], key=lambda s: s.start_s)]
-        for name in in_order
+        [operation for _, operation in sorted(by_device[name], key=lambda timed: timed[0])]
+        for name in sorted(by_device, key=_number)
     ]
 
 
-def _operation(name: str) -> Operation:
-    stage, kind, micro_batch = _NAME.fullmatch(name).groups()
-    return Operation(kind, int(stage), int(micro_batch))
+def _number(device: str) -> int:
+    """The number that a device's name ends with."""
+    return int(device.removeprefix(device.rstrip(digits)))
 
 
 # --- watching a stage -----------------------------------------------------------------------------
@@ -138,8 +141,8 @@ def _offset_s(group: dist.ProcessGroup | None) -> float:
     return median(own - first for own, first in zip(after_s, first_s, strict=True))
 
 
-def _of_all(value: object, group: dist.ProcessGroup | None) -> list:
+def _of_all(value: T, group: dist.ProcessGroup | None) -> list[T]:
     """The values of all ranks."""
-    values = [None] * dist.get_world_size(group)
+    values = [value] * dist.get_world_size(group)
     dist.all_gather_object(values, value, group=group)
     return values

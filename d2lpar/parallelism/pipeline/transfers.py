@@ -16,7 +16,7 @@ class Transfer:
 
     tensor: torch.Tensor
     requires_grad: bool
-    arrived: object = None
+    arrived: torch.Event | None = None
 
     def received(self) -> torch.Tensor:
         """The tensor, for work that is queued on its device's current stream from now on."""
@@ -36,7 +36,7 @@ class Channel:
 
     def __init__(self, source: torch.device, target: torch.device) -> None:
         self._target = target
-        self._streams = ()
+        self._streams: tuple[torch.Stream, torch.Stream] | None = None
         if source != target and source.type == target.type != "cpu":
             module = torch.get_device_module(source)
             self._streams = (module.Stream(source), module.Stream(target))
@@ -44,7 +44,7 @@ class Channel:
     def send(self, tensor: torch.Tensor) -> Transfer:
         """Copy a tensor once its device's current stream has computed it."""
         values, requires_grad = tensor.detach(), tensor.requires_grad
-        if not self._streams:  # the same device, or one that is the host
+        if self._streams is None:  # the same device, or one that is the host
             return Transfer(values.to(self._target), requires_grad)
         sending, receiving = self._streams
         sending.wait_stream(_current_stream(values.device))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 from ... import machines
 from ...machines.hardware import Machine
@@ -12,7 +13,7 @@ from .layout import RECOMPUTE, ZERO, Layout
 from .memory_model import Memory, memory
 from .mesh import Mesh, Wiring
 from .plan import Plan
-from .search_space import layouts, meshes
+from .search_space import Choices, layouts, meshes
 from .steps import step_on
 from .transformer import Transformer
 from .transformer import model as named
@@ -103,7 +104,7 @@ class _Search:
     capacity_bytes: float
     batch: int
     gpus: int
-    options: dict[str, object]
+    choices: Choices
 
     @classmethod
     def of(
@@ -114,7 +115,7 @@ class _Search:
         batch: int,
         gpus: int | None,
         usable: float,
-        **options: object,
+        **choices: Unpack[Choices],
     ) -> _Search:
         chosen, whole = named(model), machines.machine(machine)
         count = len(whole.accelerators)
@@ -127,13 +128,13 @@ class _Search:
             usable * whole.accelerators[0].memory_bytes,
             batch,
             gpus,
-            options,
+            choices,
         )
 
     def mixes(self) -> Iterator[list[Layout]]:
         """The settings that each mesh allows, where it allows any."""
         for mesh in meshes(self.model, self.gpus, self.wiring.node_size):
-            if found := list(layouts(self.model, mesh, self.batch, **self.options)):
+            if found := list(layouts(self.model, mesh, self.batch, **self.choices)):
                 yield found
 
     def best_of(self, found: Iterable[Layout]) -> Plan:

@@ -142,7 +142,7 @@ def _runner_up(found: Sequence[Plan]) -> str:
 def _gap(first: Plan, other: Plan) -> dict[str, str]:
     """How much longer the other takes, and the part that it loses most in."""
     lost = {name: other.parts[name] - first.parts[name] for name in first.parts}
-    part = max(lost, key=lost.get)
+    part = max(lost, key=lost.__getitem__)
     again = other.layout.recompute
     how = (
         ""
@@ -163,7 +163,7 @@ def _gap(first: Plan, other: Plan) -> dict[str, str]:
 def _need(plan: Plan) -> dict[str, str]:
     """What a plan needs of what there is, and what for."""
     parts = plan.memory.parts
-    most = max(parts, key=parts.get)
+    most = max(parts, key=parts.__getitem__)
     return {
         "memory": bytes_text(plan.memory_bytes),
         "capacity": bytes_text(plan.capacity_bytes),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -18,6 +19,9 @@ from ...machines.hardware import Accelerator, Host, Link, Machine
 from ...vgpu.api import simulation, timing
 
 _ROOM_BYTES = 10**13  # whether it fits is asked elsewhere
+_FUSED = "_scaled_dot_product_flash_attention_for_cpu"
+
+Net = TypeVar("Net", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class GpuAndHost:
 
     @classmethod
     def of(cls, accelerator: Accelerator, host: Host) -> GpuAndHost:
+        """A machine of this one GPU, with more memory than any layer needs."""
         roomy = replace(accelerator, memory_bytes=_ROOM_BYTES)
         link = Link("not used", 0.0, 1.0)
         return cls(repr((accelerator, host)), Machine("one GPU", (roomy,), host, link))
@@ -123,7 +128,7 @@ def _input(device: torch.device, share: Share) -> torch.Tensor:
     return torch.empty(shape, device=device, dtype=torch.float16, requires_grad=True)
 
 
-def _on(device: torch.device, make: Callable[[], nn.Module]) -> nn.Module:
+def _on(device: torch.device, make: Callable[[], Net]) -> Net:
     with torch.device("meta"):
         net = make()
     return net.to_empty(device=device).half()
@@ -144,11 +149,13 @@ class Layer(nn.Module):
         self.down = nn.Linear(4 * hidden // ranks, hidden)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Attention and the perceptron: from [samples, tokens, hidden] to the same."""
         x = x + self._dropout(_scattered(self.attention(self.norm(x)), self.share))
         y = self.down(F.gelu(self.up(_gathered(self.last_norm(x), self.share))))
         return x + self._dropout(_scattered(y, self.share))
 
     def attention(self, x: torch.Tensor) -> torch.Tensor:
+        """That of this rank's heads, [samples, sequence, hidden]."""
         return self.out(self.core(self.qkv(_gathered(x, self.share))))
 
     def core(self, qkv: torch.Tensor) -> torch.Tensor:
@@ -169,7 +176,7 @@ class Layer(nn.Module):
 
     def _fused(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         # By name, as shapes alone would not choose it. Its dropout costs next to nothing.
-        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v)[0]
+        return getattr(torch.ops.aten, _FUSED)(q, k, v)[0]
 
     def _dropout(self, x: torch.Tensor) -> torch.Tensor:
         return F.dropout(x, self.share.dropout)
@@ -185,20 +192,25 @@ class Head(nn.Module):
         self.words = nn.Linear(share.hidden, share.words, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The mean loss over all tokens of `x`, [samples, tokens, hidden]."""
         scores = self.words(_gathered(self.norm(x), self.share)).flatten(0, 1)
         return F.cross_entropy(scores, torch.empty(len(scores), dtype=torch.long, device=x.device))
+
+
+class _Tokens(Protocol):
+    tokens: int
 
 
 class _Resized(torch.autograd.Function):
     """A tensor with another number of tokens, which an exchange that is not simulated brought."""
 
     @staticmethod
-    def forward(ctx, x: torch.Tensor, tokens: int) -> torch.Tensor:
+    def forward(ctx: _Tokens, x: torch.Tensor, tokens: int) -> torch.Tensor:
         ctx.tokens = x.shape[1]
         return x.new_empty(x.shape[0], tokens, x.shape[2])
 
     @staticmethod
-    def backward(ctx, dy: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: _Tokens, dy: torch.Tensor) -> tuple[torch.Tensor, None]:
         return dy.new_empty(dy.shape[0], ctx.tokens, dy.shape[2]), None
 
 

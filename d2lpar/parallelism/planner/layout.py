@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 from .mesh import Mesh
 
 RECOMPUTE = ("none", "selective", "full")
 ATTENTION = ("scores", "fused")
 ZERO = (0, 1, 2, 3)
+
+
+class Settings(TypedDict):
+    """What a search leaves as it is given: see `Layout`."""
+
+    sequence_parallel: bool
+    overlap: bool
+    attention: str
+    gradient_bytes: int
 
 
 @dataclass(frozen=True)
@@ -63,5 +73,16 @@ class Layout:
         return self.micro_batch * self.micro_batches * self.mesh.data
 
     @property
+    def settings(self) -> Settings:
+        """Those of the fields that a search does not change."""
+        return {
+            "sequence_parallel": self.sequence_parallel,
+            "overlap": self.overlap,
+            "attention": self.attention,
+            "gradient_bytes": self.gradient_bytes,
+        }
+
+    @property
     def schedule(self) -> str:
+        """Of the pipeline: "1F1B" or "interleaved"."""
         return "interleaved" if self.chunks > 1 else "1F1B"

@@ -38,6 +38,7 @@ class Memory:
 
     @property
     def total_bytes(self) -> float:
+        """All parts together."""
         return sum(self.parts.values())
 
 
@@ -68,11 +69,14 @@ def state_bytes(
 
     Stage 1 divides the optimizer's state among them, 2 gradients as well, 3 parameters as well.
     """
-    bytes_each = (HALF, gradient_bytes, OPTIMIZER_BYTES)
-    divided = (zero >= 3, zero >= 2, zero >= 1)
-    return tuple(
-        parameters * each / (data if shared else 1)
-        for each, shared in zip(bytes_each, divided, strict=True)
+
+    def held(bytes_each: int, *, shared: bool) -> float:
+        return parameters * bytes_each / (data if shared else 1)
+
+    return (
+        held(HALF, shared=zero >= 3),
+        held(gradient_bytes, shared=zero >= 2),
+        held(OPTIMIZER_BYTES, shared=zero >= 1),
     )
 
 

@@ -31,6 +31,7 @@ class Mesh:
 
     @property
     def sizes(self) -> tuple[int, int, int]:
+        """Those of the axes, in the order of `AXES`."""
         return self.data, self.pipeline, self.tensor
 
     @property
@@ -75,6 +76,7 @@ class Wiring:
 
     @classmethod
     def of(cls, machine: Machine) -> Wiring:
+        """That of a machine, whose accelerators are all like its first."""
         node = replace(machine, node_size=None, network=None, slots=None)
         several = machine.nodes > 1
         return cls(

@@ -31,14 +31,17 @@ class Plan:
 
     @property
     def mesh(self) -> Mesh:
+        """The mix itself."""
         return self.layout.mesh
 
     @property
     def fits(self) -> bool:
+        """Whether a GPU can hold it."""
         return self.memory_bytes <= self.capacity_bytes
 
     @property
     def step_s(self) -> float:
+        """Seconds of a step."""
         return self.step.step_s
 
     @property
@@ -53,6 +56,7 @@ class Plan:
 
     @property
     def samples_per_s(self) -> float:
+        """Samples a second, over all GPUs."""
         return self.layout.samples / self.step_s
 
     @property

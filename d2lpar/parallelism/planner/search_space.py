@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TypedDict
 
-from .layout import Layout
+from .layout import Layout, Settings
 from .memory_model import memory
 from .mesh import Mesh
 from .plan import Plan
@@ -12,7 +13,17 @@ from .transformer import Transformer
 
 MOST_NODES = 2  # of a tensor group: more are slower still
 MOST_GPUS = 2**16
-_SETTINGS = ("sequence_parallel", "overlap", "attention", "gradient_bytes")
+
+
+class Choices(TypedDict):
+    """What may be chosen for a mesh: each stage of ZeRO, recomputation, micro-batch and number of
+    chunks to try, and the settings that are fixed."""
+
+    zeros: Iterable[int]
+    recompute: Iterable[str]
+    micro_batches: Iterable[int]
+    chunks: Iterable[int]
+    settings: Settings
 
 
 def meshes(model: Transformer, gpus: int, node_size: int) -> Iterator[Mesh]:
@@ -40,7 +51,7 @@ def layouts(
     recompute: Iterable[str],
     micro_batches: Iterable[int],
     chunks: Iterable[int],
-    settings: dict[str, object],
+    settings: Settings,
 ) -> Iterator[Layout]:
     """All settings of a mesh, those that compute less again first.
 
@@ -88,7 +99,7 @@ def would_fit(plan: Plan, *, gpus: int | None = None, zero: int | None = None) -
             recompute=(layout.recompute,),
             micro_batches=(layout.micro_batch,),
             chunks=(1,),
-            settings={name: getattr(layout, name) for name in _SETTINGS},
+            settings=layout.settings,
         )
     )
     return any(memory(plan.model, one).total_bytes <= plan.capacity_bytes for one in found)

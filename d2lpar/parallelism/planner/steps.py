@@ -45,6 +45,7 @@ class StepTime:
 
     @property
     def step_s(self) -> float:
+        """All parts together."""
         return sum(self.parts.values())
 
 
@@ -96,6 +97,7 @@ class Pace:
 
     @classmethod
     def of(cls, model: Transformer, layout: Layout, wiring: Wiring) -> Pace:
+        """That of a model spread by `layout`. Raises ValueError if ranks cannot share its heads."""
         _check(model, layout)
         mesh = layout.mesh
         gpu = GpuAndHost.of(wiring.accelerator, wiring.host)
@@ -115,10 +117,12 @@ class Pace:
 
     @property
     def stage_compute_s(self) -> float:
+        """Seconds that a stage computes for a micro-batch, forward and backward."""
         return self.forward_s + self.backward_s
 
     @property
     def stage_tensor_s(self) -> float:
+        """Seconds of its sums of activations over tensor ranks, forward and backward."""
         return self.forward_tensor_s + self.backward_tensor_s
 
 

@@ -76,6 +76,7 @@ class Profile:
 
     @property
     def gradient_bytes(self) -> int:
+        """Bytes of all gradients together, the same for each batch."""
         return self.steps[0].gradient_bytes
 
 

@@ -38,6 +38,7 @@ class Speed:
 
     @property
     def samples_per_s(self) -> float:
+        """Samples a second, over all devices."""
         return self.samples / self.step_s
 
     @property

@@ -81,6 +81,7 @@ class DeviceStep:
 
     @property
     def gradient_bytes(self) -> int:
+        """Bytes of all gradients together."""
         return sum(gradient.bytes for gradient in self.gradients)
 
 

@@ -23,6 +23,7 @@ class RunToTarget:
 
     @property
     def seconds(self) -> float:
+        """Time to the target."""
         return self.steps * self.step_s
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from statistics import median
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -53,13 +54,25 @@ def _bytes(parameter: torch.Tensor) -> int:
     return parameter.numel() * parameter.element_size()
 
 
+class _Mark(NamedTuple):
+    """A moment of the host, in seconds; and the event that a device has for it, a CPU has none."""
+
+    host_s: float
+    event: torch.Event | None = None
+
+    def seconds_to(self, later: _Mark) -> float:
+        if self.event is None or later.event is None:
+            return later.host_s - self.host_s
+        return self.event.elapsed_time(later.event) / 1000
+
+
 class _Marks:
     """When a device does things, and the host queues them, in seconds since a run began."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._module = None if device.type == "cpu" else torch.get_device_module(device)
-        self._marks: dict[object, tuple[object, float]] = {}
+        self._marks: dict[object, _Mark] = {}
 
     def set(self, what: object) -> None:
         self._marks[what] = self._now()
@@ -68,26 +81,23 @@ class _Marks:
         """The times of each mark that a step sets, and of its end."""
         self._wait()
         self._marks.clear()
-        start, start_s = self._now()
+        start = self._now()
         step()
         self.set("end")
         self._wait()
         return {
-            what: (self._between_s(start, mark), at_s - start_s)
-            for what, (mark, at_s) in self._marks.items()
+            what: (start.seconds_to(mark), mark.host_s - start.host_s)
+            for what, mark in self._marks.items()
         }
 
-    def _now(self) -> tuple[object, float]:
+    def _now(self) -> _Mark:
         host_s = now_s(self._device, wait=False)
         if self._module is None:
-            return host_s, host_s
+            return _Mark(host_s)
         event = self._module.Event(enable_timing=True)
         event.record()
-        return event, host_s
+        return _Mark(host_s, event)
 
     def _wait(self) -> None:
         if self._module is not None:
             self._module.synchronize()
-
-    def _between_s(self, start: object, end: object) -> float:
-        return end - start if self._module is None else start.elapsed_time(end) / 1000

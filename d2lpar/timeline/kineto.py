@@ -52,10 +52,10 @@ def _host_spans(events: list[dict], zero_ns: int, queued_by: dict[int, int]) -> 
         if event["cat"] in ON_HOST:
             threads[event["tid"]].append(event)
     for number, (_, thread) in enumerate(sorted(threads.items(), key=_first_ns)):
-        lane = "main" if number == 0 else f"thread {number}"
+        host_thread = "main" if number == 0 else f"thread {number}"
         thread.sort(key=lambda event: (_start_ns(event), -_end_ns(event)))
         for outermost, inner in _outermost(thread):
-            yield from _pieces(outermost, inner, lane, zero_ns, queued_by)
+            yield from _pieces(outermost, inner, host_thread, zero_ns, queued_by)
 
 
 def _first_ns(thread: tuple[object, list[dict]]) -> int:
@@ -78,7 +78,7 @@ def _outermost(thread: list[dict]) -> Iterator[tuple[dict, list[dict]]]:
 
 
 def _pieces(
-    outermost: dict, inner: list[dict], lane: str, zero_ns: int, queued_by: dict[int, int]
+    outermost: dict, inner: list[dict], host_thread: str, zero_ns: int, queued_by: dict[int, int]
 ) -> Iterator[Span]:
     """An operation and the waits in it, one after the other."""
     calls = [e for e in (outermost, *inner) if e["cat"] != "cpu_op"]
@@ -92,10 +92,10 @@ def _pieces(
             mine = [e for e in launches if at_ns <= _start_ns(e) < until_ns]
             correlation = _join(mine, queued_by)
             kind = "dispatch" if correlation else "host"
-            yield _span("host", lane, kind, name, (at_ns, until_ns), zero_ns, correlation)
+            yield _span("host", host_thread, kind, name, (at_ns, until_ns), zero_ns, correlation)
         if wait is not None:
             at_ns = _end_ns(wait)
-            yield _span("host", lane, "wait", wait["name"], (until_ns, at_ns), zero_ns)
+            yield _span("host", host_thread, "wait", wait["name"], (until_ns, at_ns), zero_ns)
 
 
 def _blocks(call: dict) -> bool:
@@ -132,8 +132,8 @@ def _device_span(event: dict, zero_ns: int, queued_by: dict[int, int]) -> Span:
 def _target(event: dict, device: str) -> str:
     if "toDevice" in event["args"]:
         return f"cuda:{event['args']['toDevice']}"
-    way = COPY.search(event["name"])
-    return "host" if way and way[2] == "H" else device
+    ends = COPY.search(event["name"])
+    return "host" if ends and ends[2] == "H" else device
 
 
 def _span(

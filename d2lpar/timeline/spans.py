@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Span:
     """One piece of work on one resource.
 
-    `device` is "host" or a device's name ("vgpu:0"), `stream` a stream's number (or a host lane's
+    `device` is "host" or a device's name ("vgpu:0"), `stream` a stream's number (or a host thread's
     name), `kind` one of "compute", "copy", "collective", "dispatch" (the host queues an
     operation), "host" (it does something else) and "wait" (for a device); times are seconds on the
     timeline's clock; `bytes` were moved and `flops` computed.

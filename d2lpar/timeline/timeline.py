@@ -159,7 +159,7 @@ class Timeline:
     def critical_path(self, *, slack_s: float | None = None) -> Timeline:
         """The chain of spans that explains when the last one ended, in the order of time.
 
-        Before a span comes what it had to wait for: see `critical_path.critical_path`. On measured
+        Before a span comes what it had to wait for: see `critical_chain.critical_path`. On measured
         timelines, which do not know all reasons, its stream and its dispatch come first unless
         they ended more than `slack_s` (10 µs; simulated: 0) before it started.
         """

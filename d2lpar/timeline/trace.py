@@ -1,6 +1,6 @@
 """Timelines as files in Chrome's Trace Event Format, which https://ui.perfetto.dev opens.
 
-A process stands for a device and a thread for a stream or host lane. Spans are complete events
+A process stands for a device and a thread for a stream or host thread. Spans are complete events
 ("X"), what a device's memory holds is a counter ("C"). Arrows ("s" to "f") lead from a dispatch to
 the kernel or copy that it queued, and from a copy between devices to what its target does next.
 Source of the format: "Trace Event Format", Google, linked from Perfetto's documentation; its

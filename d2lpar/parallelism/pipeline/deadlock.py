@@ -41,6 +41,9 @@ def _why_stuck(orders: Orders, rank: int, op: Operation, at: Sequence[int], last
     )
 
 
+_Message = tuple[int, int, Operation]  # from which rank to which, and whose result
+
+
 @dataclass(frozen=True)
 class _End:
     """One end of a transfer: a rank sends an operation's result to another, or receives it."""
@@ -51,10 +54,10 @@ class _End:
     position: int  # of the operation that made it, or that needs it
 
     def __str__(self) -> str:
-        verb, way = ("sends", "to") if self.sends else ("receives", "from")
-        return f"{verb} {self.result} {way} rank {self.other}"
+        verb, preposition = ("sends", "to") if self.sends else ("receives", "from")
+        return f"{verb} {self.result} {preposition} rank {self.other}"
 
-    def way(self, rank: int) -> tuple[int, int, Operation]:
+    def message(self, rank: int) -> _Message:
         """The same for both ends; `rank` is that of this one."""
         ranks = (rank, self.other) if self.sends else (self.other, rank)
         return (*ranks, self.result)
@@ -93,9 +96,8 @@ class _Blocking:
     def __init__(self, orders: Orders, owners: Sequence[int], ahead: int) -> None:
         self.ahead = ahead
         self.at = [0] * len(orders)  # each rank's next operation
-        # Ways whose sender is there, and maybe the receiver; and the reverse.
-        self.sent: set[tuple[int, int, Operation]] = set()
-        self.received: set[tuple[int, int, Operation]] = set()
+        self.sent: set[_Message] = set()  # whose sender is there, and maybe the receiver
+        self.received: set[_Message] = set()
         self.sends, self.receives = _ends(orders, owners)
 
     def go(self) -> None:
@@ -114,14 +116,14 @@ class _Blocking:
         if at > len(self.receives[rank]):
             return []
         out = self.sends[rank][at - 1] if at else []
-        self.sent.update(end.way(rank) for end in out)
-        open_ends = [end for end in out if end.way(rank) not in self.received]
+        self.sent.update(end.message(rank) for end in out)
+        open_ends = [end for end in out if end.message(rank) not in self.received]
         if open_ends and not self.ahead:
             return open_ends
         coming = self.receives[rank][at : at + max(1, self.ahead)]
-        self.received.update(end.way(rank) for ends in coming for end in ends)
+        self.received.update(end.message(rank) for ends in coming for end in ends)
         needed = coming[0] if coming else []
-        return open_ends + [end for end in needed if end.way(rank) not in self.sent]
+        return open_ends + [end for end in needed if end.message(rank) not in self.sent]
 
 
 def _ends(orders: Orders, owners: Sequence[int]) -> tuple[_Ends, _Ends]:

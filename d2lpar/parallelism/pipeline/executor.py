@@ -52,8 +52,8 @@ class Pipeline:
         _check_parameters(self.stages, self.places)
         for stage, place in zip(self.stages, self.places, strict=True):
             stage.to(place)
-        ways = {way for pair in pairwise(self.places) for way in (pair, pair[::-1])}
-        self.channels = {way: Channel(*way) for way in ways}
+        neighbours = {ends for pair in pairwise(self.places) for ends in (pair, pair[::-1])}
+        self.channels = {ends: Channel(*ends) for ends in neighbours}
 
     def step(
         self, inputs: torch.Tensor, targets: torch.Tensor, loss: Loss, *, micro_batches: int

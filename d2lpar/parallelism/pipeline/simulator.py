@@ -11,7 +11,7 @@ from .costs import StageCost
 from .operations import FORWARD, KINDS, WEIGHTS, Key, Operation, Orders, feeds, key, waits
 
 Hops = list[tuple[tuple[Port, ...], float]]
-"""The ports that each hop of a way occupies, and for how many seconds."""
+"""The ports that each hop of a route occupies, and for how many seconds."""
 
 
 @dataclass
@@ -19,7 +19,7 @@ class Simulator:
     """Ranks that do their operations one after the other, each as soon as what it needs is there.
 
     A result leaves when its operation ends, `handover_s` later if another rank waits for it, and
-    takes the way between the two stages: each hop when all its ports are free, first come, first
+    takes the route between the two stages: each hop when all its ports are free, first come, first
     served. In `again` are the (stage, micro-batch) whose forward pass comes again before the
     backward pass, as soon as the rank has nothing else to do.
 

@@ -2,17 +2,18 @@
 
 Streams run side by side; what one writes, another may use only after waiting for it. A program that
 forgets to is right or wrong by luck on a real GPU. Here every use of memory is compared with those
-before it by vector clocks (`order`), so a hazard is found also where the times happened to be good:
+before it (`vector_clock`), so a hazard is found also where the times happened to be good:
 
 * *read*: a tensor is used on a stream that has not waited for the stream that wrote it;
 * *write*: a tensor is overwritten while another stream may still read or write it;
 * *free*: memory is given to a new tensor while another stream may still use the old one, because
   the old one was freed without `record_stream`;
 * *host read*, *host write*: the host uses a tensor that a non-blocking copy may still be writing
-  (or overwrites one that it may still be reading) (`unfinished`).
+  (or overwrites one that it may still be reading) (`host_copy_races`).
 
 Each is reported once for two places in the code: as a `HazardWarning`, or in the list of the
-`hazards()` block around it. Within a backward pass autograd orders streams itself (`backward`).
+`hazards()` block around it. Within a backward pass autograd orders streams itself
+(`autograd_streams`).
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Williams, Waterman and Patterson, "Roofline" (2009): a kernel lasts as long as t
 arithmetic and its memory traffic. FLOP are those of `torch.utils.flop_counter`; bytes are those of
 the tensors read and written, each once, but for kernels that must read them twice. Matrix products
 are computed in tiles (`tiles`), convolutions as the products that they amount to, or by Winograd's
-algorithm if that is faster (`winograd`). Tensor cores want images with their channels last: cuDNN
-transposes others before and after a convolution (NVIDIA, "Tensor Core AI performance milestones",
-2018).
+algorithm if that is faster (`winograd_convolution`). Tensor cores want images with their channels
+last: cuDNN transposes others before and after a convolution (NVIDIA, "Tensor Core AI performance
+milestones", 2018).
 """
 
 from __future__ import annotations

@@ -473,7 +473,7 @@ def test_progress_is_a_bar_on_a_terminal(monkeypatch):
 
 # Gantt chart
 
-Span = namedtuple("Span", "device stream kind name start_s end_s")
+Span = namedtuple("Span", "device stream kind name start_s end_s target", defaults=("",))
 Record = namedtuple("Record", "spans clock")
 
 STEP = [

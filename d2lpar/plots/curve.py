@@ -2,6 +2,8 @@
 
 import math
 
+Point = tuple[float, float]
+
 
 class Curve:
     """At most about `capacity` points that stand for a curve of any length.
@@ -14,14 +16,16 @@ class Curve:
 
     def __init__(self, *, capacity: int = 1000):
         self._capacity = capacity
-        self._kept: list[tuple[float, float]] = []
-        self._run: list[tuple[float, float]] = []
+        self._kept: list[Point] = []
+        self._run: list[Point] = []
         self._run_length = 1
         self._in_run = 0
-        self.first = self.last = None
+        self.first: Point | None = None
+        self.last: Point | None = None
         self.x_range = self.y_range = (math.inf, -math.inf)
 
     def add(self, x: float, y: float) -> None:
+        """Append a point; a y that is not finite leaves a gap."""
         y = y if math.isfinite(y) else math.nan
         self.last = (x, y)
         self.first = self.first or self.last
@@ -41,17 +45,19 @@ class Curve:
         # Two points stand for a run, so runs of one (every point kept) are followed by runs of 4.
         self._run_length = max(4, 2 * self._run_length)
 
-    def points(self) -> list[tuple[float, float]]:
+    def points(self) -> list[Point]:
         """The points to draw, from the first to the last."""
+        if self.first is None or self.last is None:
+            return []
         points = [*self._kept, *self._run]
-        if points and points[0] != self.first:
+        if points[0] != self.first:
             points.insert(0, self.first)
-        if points and points[-1] != self.last:
+        if points[-1] != self.last:
             points.append(self.last)
         return points
 
 
-def _extremes(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+def _extremes(points: list[Point]) -> list[Point]:
     """The lowest and the highest of the points, in their order."""
     finite = [point for point in points if not math.isnan(point[1])] or points[:1]
     low, high = (pick(finite, key=lambda point: point[1]) for pick in (min, max))

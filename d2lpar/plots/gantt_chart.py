@@ -3,9 +3,13 @@
 import itertools
 import math
 import re
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypedDict
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
@@ -13,6 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.textpath import TextPath
 
+from ..timeline import MemorySample, Span, Timeline
 from . import texts
 from .picture import DPI, Picture
 from .style import (
@@ -27,6 +32,7 @@ from .style import (
     SMALL_PT,
     VERMILION,
     dress,
+    figure_of,
     legend_above,
 )
 
@@ -43,9 +49,32 @@ STYLES = {**KIND_STYLES, **PASS_STYLES}
 NAMES = {**texts.KINDS, **texts.PASSES}
 ARROW = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 0}
 
+Row = tuple[str, int | str]  # device, stream
+Bar = tuple[float, float, int, str]  # left, right, number of the row, name
+
+
+class Options(TypedDict, total=False):
+    """What `gantt` can be told by way of another chart."""
+
+    window_s: tuple[float, float] | None
+    note: str | None
+    height_px: int | None
+    critical_path: bool
+    memory: bool
+
+
+class Style(TypedDict):
+    """What bars look like, as matplotlib's patches and collections take it."""
+
+    facecolor: str
+    edgecolor: str
+    hatch: str
+    linewidth: float
+    label: str
+
 
 def gantt(
-    timeline,
+    timeline: Timeline,
     *,
     ax: Axes | None = None,
     window_s: tuple[float, float] | None = None,
@@ -58,10 +87,9 @@ def gantt(
 ) -> Figure:
     """Draw what ran where and when: a row a (device, stream), a bar a span, a colour a kind.
 
-    `timeline.spans` holds objects with `device`, `stream`, `kind`, `name`, `start_s` and `end_s`;
-    the host is on top, then the devices in order, then what only carries copies (links). Arrows
-    show where copies go, if they have a `target`, are not too many, and do not cover each other.
-    Time counts from the first span; `window_s` (start, end) shows a part. `critical_path=True`
+    The host is on top, then the devices in order, then what only carries copies (links). Arrows
+    show where copies go, if that is known, they are not too many, and do not cover each other. Time
+    counts from the first span; `window_s` (start, end) shows a part. `critical_path=True`
     marks the chain of spans that explains the length, `memory=True` adds what tensors occupy.
     `note` defaults to `timeline.clock`, which says whether the times are simulated or measured.
     Returns the figure: a `Picture`, or that of `ax`. Raises ValueError if there is nothing to draw,
@@ -74,22 +102,19 @@ def gantt(
         raise ValueError(texts.ERROR_NO_SPANS)
     scale = TimeScale.of(spans, window_s)
     rows = rows_of(spans)
-    note = str(getattr(timeline, "clock", "")) if note is None else note
+    note = timeline.clock if note is None else note
     time_label = texts.TIME.format(unit=scale.unit)
     memory_ax = None
     if ax is not None:
         # Other people's figures have no place for notes.
         time_label = texts.joined(time_label, note)
     else:
-        keys = len({span.kind for span in spans}) + critical_path
+        kinds = len({span.kind for span in spans}) + critical_path
         height_px = height_px or (
-            104 + LINE_PX * legend_lines(keys, width_px) + ROW_PX * len(rows) + MEMORY_PX * memory
+            104 + LINE_PX * legend_lines(kinds, width_px) + ROW_PX * len(rows) + MEMORY_PX * memory
         )
-        ax, memory_ax = _axes(rows, note=note, size_px=(width_px, height_px), memory=memory)
-        length = f"{scale.length:.3g} {scale.unit}"
-        ax.figure.alt = texts.GANTT_ALT.format(
-            summary=ax.figure.summary, spans=len(spans), length=length
-        )
+        picture = _picture(rows, len(spans), scale, note=note, size_px=(width_px, height_px))
+        ax, memory_ax = _axes(picture, len(rows), memory=memory)
     place_rows(ax, rows)
     ax.set(xlim=(0, scale.length or 1))
     (memory_ax or ax).set_xlabel(time_label)
@@ -103,17 +128,26 @@ def gantt(
         keys.append(_draw_chain(ax, chain, rows, scale))
     if memory_ax is not None:
         _draw_memory(memory_ax, timeline.memory, scale)
-    explain(ax.figure, keys)
+    explain(figure_of(ax), keys)
     _name_bars(ax, bars)
-    return ax.figure
+    return figure_of(ax)
 
 
-def _axes(rows, *, note: str, size_px, memory: bool) -> tuple[Axes, Axes | None]:
+def _picture(
+    rows: list[Row], spans: int, scale: "TimeScale", *, note: str, size_px: tuple[int, int]
+) -> Picture:
     summary = texts.GANTT.format(rows=", ".join(map(row_name, rows)))
     picture = Picture(summary=summary, note=note, size_px=size_px)
+    length = f"{scale.length:.3g} {scale.unit}"
+    picture.alt = texts.GANTT_ALT.format(summary=picture.summary, spans=spans, length=length)
+    return picture
+
+
+def _axes(picture: Picture, rows: int, *, memory: bool) -> tuple[Axes, Axes | None]:
+    """Axes for the bars, and those for the memory under them."""
     if not memory:
         return dress(picture.add_subplot()), None
-    heights = ROW_PX * len(rows), MEMORY_PX
+    heights = ROW_PX * rows, MEMORY_PX
     top, bottom = picture.subplots(2, 1, sharex=True, height_ratios=heights)
     return dress(top), dress(bottom)
 
@@ -131,14 +165,22 @@ class TimeScale:
     per_s: float
 
     @classmethod
-    def of(cls, spans, window_s: tuple[float, float] | None = None) -> "TimeScale":
+    def of(cls, spans: Collection[Span], window_s: tuple[float, float] | None) -> "TimeScale":
+        """The scale of all spans, as far as they lie in the window."""
         start_s, end_s = window_s or (-math.inf, math.inf)
-        start_s = max(start_s, min(span.start_s for span in spans))
-        end_s = min(end_s, max(span.end_s for span in spans))
+        return cls.between(
+            max(start_s, min(span.start_s for span in spans)),
+            min(end_s, max(span.end_s for span in spans)),
+        )
+
+    @classmethod
+    def between(cls, start_s: float, end_s: float) -> "TimeScale":
+        """The scale in whose unit the time between two moments reads well."""
         return cls(start_s, end_s, *_time_unit(end_s - start_s))
 
     @property
     def length(self) -> float:
+        """How long the time is that is shown, in the unit."""
         return (self.end_s - self.start_s) * self.per_s
 
     def x(self, time_s: float) -> float:
@@ -146,16 +188,17 @@ class TimeScale:
         return (min(max(time_s, self.start_s), self.end_s) - self.start_s) * self.per_s
 
 
-def spans_within(spans, window_s: tuple[float, float] | None) -> list:
+def spans_within(spans: Iterable[Span], window_s: tuple[float, float] | None) -> list[Span]:
+    """The spans of which at least a moment lies in the window; None is all time."""
     start_s, end_s = window_s or (-math.inf, math.inf)
     return [span for span in spans if span.end_s >= start_s and span.start_s <= end_s]
 
 
-def rows_of(spans) -> list[tuple]:
+def rows_of(spans: Collection[Span]) -> list[Row]:
     """The (device, stream) pairs from top to bottom: host, devices, links."""
     computing = {str(span.device) for span in spans if span.kind == "compute"}
 
-    def place(row):
+    def place(row: Row) -> tuple[object, ...]:
         device, stream = map(str, row)
         is_host = re.match(r"host|cpu", device) is not None
         rank = 0 if is_host else 1 if device in computing else 2
@@ -164,12 +207,13 @@ def rows_of(spans) -> list[tuple]:
     return sorted({(span.device, span.stream) for span in spans}, key=place)
 
 
-def _natural(text: str) -> list:
+def _natural(text: str) -> list[tuple[int, str]]:
     """A sort key that puts vgpu:2 before vgpu:10."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
-def row_name(row: tuple) -> str:
+def row_name(row: Row) -> str:
+    """What stands beside a row: "vgpu:0 · stream 0"."""
     device, stream = row
     if isinstance(stream, int):
         stream = texts.STREAM.format(number=stream)
@@ -184,29 +228,32 @@ def _time_unit(length_s: float) -> tuple[str, float]:
     return "ns", 1e9
 
 
-def place_rows(ax: Axes, rows) -> None:
+def place_rows(ax: Axes, rows: Sequence[Row]) -> None:
     """Name the rows from top to bottom."""
     ax.set(ylim=(len(rows) - 0.5, -0.5))
     ax.set_yticks(range(len(rows)), labels=[row_name(row) for row in rows])
 
 
-def explain(figure: Figure, keys: list) -> None:
+def explain(figure: Figure, keys: Sequence[Artist]) -> None:
     """The legend, in as many lines as the width asks for."""
     lines = legend_lines(len(keys), figure.get_figwidth() * DPI)
-    legend_above(figure, columns=math.ceil(len(keys) / lines), handles=keys)
+    legend_above(figure, columns=math.ceil(len(keys) / lines), entries=keys)
 
 
 def legend_lines(keys: int, width_px: float) -> int:
+    """In how many lines so many entries of a legend fit into a figure's width."""
     return math.ceil(keys * KEY_PX / width_px)
 
 
 # Bars
 
 
-def _bars(spans, rows, scale: TimeScale) -> dict[str, list[tuple]]:
-    """For each kind its bars (left, right, row, name), cut to the window; the known kinds first."""
+def _bars(spans: list[Span], rows: list[Row], scale: TimeScale) -> dict[str, list[Bar]]:
+    """For each kind its bars, cut to the window; the known kinds first."""
     row_of = {row: i for i, row in enumerate(rows)}
-    bars = {kind: [] for kind in kinds_in_order({span.kind for span in spans})}
+    bars: dict[str, list[Bar]] = {
+        kind: [] for kind in kinds_in_order({span.kind for span in spans})
+    }
     for span in spans:
         row = row_of[span.device, span.stream]
         bars[span.kind].append((scale.x(span.start_s), scale.x(span.end_s), row, span.name))
@@ -214,6 +261,7 @@ def _bars(spans, rows, scale: TimeScale) -> dict[str, list[tuple]]:
 
 
 def kinds_in_order(kinds: set[str]) -> list[str]:
+    """The known kinds as the palette has them, then the others by their names."""
     return [kind for kind in (*STYLES, *sorted(kinds - set(STYLES))) if kind in kinds]
 
 
@@ -228,9 +276,9 @@ def merged(boxes: list[tuple], gap: float) -> list[tuple]:
     return joined
 
 
-def _draw_bars(ax: Axes, bars: dict[str, list[tuple]]) -> list[Patch]:
+def _draw_bars(ax: Axes, bars: dict[str, list[Bar]]) -> list[Artist]:
     """One collection a kind: thousands of bars are drawn at the cost of a few artists."""
-    keys = []
+    keys: list[Artist] = []
     finest = np.diff(ax.get_xlim())[0] / FINEST
     for kind, boxes in bars.items():
         many = len(boxes) > MANY_BARS
@@ -243,12 +291,13 @@ def _draw_bars(ax: Axes, bars: dict[str, list[tuple]]) -> list[Patch]:
     return keys
 
 
-def bar_style(kind: str, *, many: bool) -> dict:
+def bar_style(kind: str, *, many: bool) -> Style:
     """What bars of a kind look like, and their entry in the legend."""
     color, hatch = _kind_style(kind)
     edge, hatch = (color, "") if many else ("white", hatch)
-    style = {"facecolor": color, "edgecolor": edge, "hatch": hatch, "linewidth": 0.5}
-    return {**style, "label": NAMES.get(kind, kind)}
+    return Style(
+        facecolor=color, edgecolor=edge, hatch=hatch, linewidth=0.5, label=NAMES.get(kind, kind)
+    )
 
 
 def _kind_style(kind: str) -> tuple[str, str]:
@@ -258,16 +307,22 @@ def _kind_style(kind: str) -> tuple[str, str]:
     return OTHER_KIND_STYLES[sum(kind.encode()) % len(OTHER_KIND_STYLES)]
 
 
-def edges(ax: Axes, boxes: list[tuple], style: dict) -> list[str]:
+def edges(ax: Axes, boxes: list[tuple], style: Style) -> list[str]:
     """White ones tell neighbours apart, but would wash out bars thinner than themselves."""
-    thin = THIN_PX * np.diff(ax.get_xlim())[0] / (ax.figure.get_figwidth() * DPI)
+    thin = _px_wide(ax, THIN_PX)
     return [
         style["facecolor"] if right - left < thin else style["edgecolor"]
         for left, right, *_ in boxes
     ]
 
 
+def _px_wide(ax: Axes, pixels: float) -> float:
+    """What so many pixels of the figure's width are on the axis of time."""
+    return pixels * np.diff(ax.get_xlim())[0] / (figure_of(ax).get_figwidth() * DPI)
+
+
 def corners(boxes: list[tuple]) -> list[list[tuple[float, float]]]:
+    """The four corners of each box (left, right, row, …), for a `PolyCollection`."""
     half = BAR_HEIGHT / 2
     return [
         [(left, y - half), (right, y - half), (right, y + half), (left, y + half)]
@@ -275,11 +330,11 @@ def corners(boxes: list[tuple]) -> list[list[tuple[float, float]]]:
     ]
 
 
-def _name_bars(ax: Axes, bars: dict[str, list[tuple]]) -> None:
+def _name_bars(ax: Axes, bars: dict[str, list[Bar]]) -> None:
     """Write the name into each bar that has room for it."""
-    ax.figure.draw_without_rendering()  # the layout decides how wide a bar is
+    figure_of(ax).draw_without_rendering()  # the layout decides how wide a bar is
     px_per_unit = ax.bbox.width / np.diff(ax.get_xlim())[0]
-    widths_px = _WidthsOfNames(ax.figure)
+    widths_px = _WidthsOfNames(figure_of(ax))
     for kind, boxes in bars.items():
         color, hatch = _kind_style(kind)
         ink = "white" if color in DARK_KINDS else INK
@@ -292,7 +347,7 @@ def _name_bars(ax: Axes, bars: dict[str, list[tuple]]) -> None:
                 )  # fmt: skip
 
 
-class _WidthsOfNames(dict):
+class _WidthsOfNames(dict[str, float]):
     """How wide each name is with a little room at its sides, in pixels; measured once."""
 
     def __init__(self, figure: Figure) -> None:
@@ -307,7 +362,7 @@ class _WidthsOfNames(dict):
 # What joins bars
 
 
-def _draw_arrows(ax: Axes, spans, rows, scale: TimeScale) -> None:
+def _draw_arrows(ax: Axes, spans: list[Span], rows: list[Row], scale: TimeScale) -> None:
     """From the end of each copy to the first row of the device that it goes to."""
     first_row: dict[str, int] = {}
     for i, (device, _) in enumerate(rows):
@@ -316,7 +371,7 @@ def _draw_arrows(ax: Axes, spans, rows, scale: TimeScale) -> None:
         (scale.x(span.end_s), rows.index((span.device, span.stream)), first_row[span.target])
         for span in spans
         if span.kind == "copy"
-        and getattr(span, "target", "") not in ("", "host", span.device)
+        and span.target not in ("", "host", span.device)
         and span.target in first_row
         and span.end_s <= scale.end_s
     ]
@@ -327,8 +382,9 @@ def _draw_arrows(ax: Axes, spans, rows, scale: TimeScale) -> None:
 
 def _apart(ax: Axes, ways: list[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
     """Without those that would cover the one before them, between the same rows."""
-    gap = ARROW_PX * np.diff(ax.get_xlim())[0] / (ax.figure.get_figwidth() * DPI)
-    kept, last = [], {}
+    gap = _px_wide(ax, ARROW_PX)
+    kept: list[tuple[float, int, int]] = []
+    last: dict[tuple[int, int], float] = {}
     for x, start, end in sorted(ways):
         if x - last.get((start, end), -math.inf) >= gap:
             kept.append((x, start, end))
@@ -336,24 +392,25 @@ def _apart(ax: Axes, ways: list[tuple[float, int, int]]) -> list[tuple[float, in
     return kept
 
 
-def _draw_chain(ax: Axes, chain, rows, scale: TimeScale) -> Line2D:
+def _draw_chain(ax: Axes, chain: list[Span], rows: list[Row], scale: TimeScale) -> Line2D:
     """A line along the lower edges of the spans, and from each to the next."""
-    xs, ys = [], []
+    xs: list[float] = []
+    ys: list[float] = []
     for span in chain:
         y = rows.index((span.device, span.stream)) + BAR_HEIGHT / 2
         xs += [scale.x(span.start_s), scale.x(span.end_s)]
         ys += [y, y]
-    style = {"color": CHAIN_COLOR, "linewidth": 2.6, "label": texts.CRITICAL_PATH}
-    line = Line2D(xs, ys, solid_joinstyle="round", zorder=3, **style)
-    ax.add_line(line)
-    return Line2D([], [], **style)
+    line = partial(Line2D, color=CHAIN_COLOR, linewidth=2.6, label=texts.CRITICAL_PATH)
+    ax.add_line(line(xs, ys, solid_joinstyle="round", zorder=3))
+    return line([], [])
 
 
-def _draw_memory(ax: Axes, samples, scale: TimeScale) -> None:
+def _draw_memory(ax: Axes, samples: list[MemorySample], scale: TimeScale) -> None:
     """A step curve a device."""
     devices = sorted({sample.device for sample in samples}, key=_natural)
     styles = itertools.cycle(style for style in CURVE_STYLES if style[0] != CHAIN_COLOR)
     unit, per_byte = _memory_unit(max((sample.bytes for sample in samples), default=0))
+    highest = 0.0
     for device in devices:
         own = sorted((s for s in samples if s.device == device), key=lambda s: s.time_s)
         held = [s.bytes for s in own if s.time_s <= scale.start_s][-1:] or [0]
@@ -361,10 +418,10 @@ def _draw_memory(ax: Axes, samples, scale: TimeScale) -> None:
         held += [s.bytes for s in shown]
         xs = [0, *(scale.x(s.time_s) for s in shown), scale.length]
         ys = [nbytes / per_byte for nbytes in (*held, held[-1])]
+        highest = max(highest, *ys)
         color, line, _ = next(styles)
         label = texts.joined(texts.MEMORY, device)
         ax.plot(xs, ys, line, color=color, drawstyle="steps-post", linewidth=2, label=label)
-    highest = max((max(line.get_ydata()) for line in ax.lines), default=0)
     ax.set_ylim(0, 1.5 * highest or 1)  # with room for the legend
     ax.set_ylabel(unit, size=FONT_PT, color=INK)
     ax.grid(axis="x", color=PALE)

@@ -1,14 +1,33 @@
 """Dependency graphs: operations as boxes from left to right, a band for each place they ran on."""
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import networkx
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
 
 from . import texts
 from .picture import Picture
-from .style import BLUE, GREY, INK, ORANGE, PALE, PURPLE, SMALL_PT, VERMILION, dress, legend_above
+from .style import (
+    BLUE,
+    GREY,
+    INK,
+    ORANGE,
+    PALE,
+    PURPLE,
+    SMALL_PT,
+    VERMILION,
+    dress,
+    figure_of,
+    legend_above,
+)
+
+Rows = dict[str, int]
+Bands = dict[str, tuple[int, int]]
+Positions = dict[int, tuple[int, int]]
 
 BOX = (0.82, 0.62)  # width of a generation's column, height of a row
 COLUMN_PX, ROW_PX, MARGIN_PX = 66, 52, 110
@@ -21,7 +40,39 @@ STYLES = {  # of a node: face, ink
 }
 
 
-def graph(graph, *, longest_chain: bool = True, note: str = "", width_px: int = 0) -> Picture:
+class _Node(Protocol):
+    """An operation, or an input, and the place ("host", a device) that it is on."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def place(self) -> str: ...
+    @property
+    def is_input(self) -> bool: ...
+    @property
+    def is_copy(self) -> bool: ...
+
+
+class _Graph(Protocol):
+    """What is asked of a graph to draw it; those that `trace_graph` traces can say it."""
+
+    def __len__(self) -> int: ...
+    @property
+    def nodes(self) -> Sequence[_Node]: ...
+    @property
+    def operations(self) -> Sequence[_Node]: ...
+    @property
+    def places(self) -> Sequence[str]: ...
+    def digraph(self) -> networkx.DiGraph: ...
+    def generations(self) -> Sequence[Sequence[_Node]]: ...
+    def longest_chain(self) -> Sequence[_Node]: ...
+
+
+def graph(
+    graph: _Graph, *, longest_chain: bool = True, note: str = "", width_px: int = 0
+) -> Picture:
     """Draw a traced `Graph`: an arrow leads from an operation to those that must come after it.
 
     Arrows that follow from others are left out. Operations in one column could run at the same
@@ -61,9 +112,11 @@ def graph(graph, *, longest_chain: bool = True, note: str = "", width_px: int = 
     return picture
 
 
-def _rows(graph, columns) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
+def _rows(graph: _Graph, columns: Sequence[Sequence[_Node]]) -> tuple[Rows, Bands]:
     """The first row of each place, and the (first, last) rows of its band."""
-    first, bands, row = {}, {}, 0
+    first: Rows = {}
+    bands: Bands = {}
+    row = 0
     for place in graph.places:
         tallest = max(Counter(n.place for n in column)[place] for column in columns)
         first[place], bands[place] = row, (row, row + tallest - 1)
@@ -71,15 +124,15 @@ def _rows(graph, columns) -> tuple[dict[str, int], dict[str, tuple[int, int]]]:
     return first, bands
 
 
-def _stacked(column, rows: dict[str, int]):
+def _stacked(column: Sequence[_Node], rows: Rows) -> Iterator[tuple[_Node, int]]:
     """The nodes of a column with their rows, from the top of each place's band."""
-    seen = Counter()
+    seen: Counter[str] = Counter()
     for node in column:
         yield node, rows[node.place] + seen[node.place]
         seen[node.place] += 1
 
 
-def _draw_edges(ax: Axes, graph, at: dict, chain: set[int]) -> None:
+def _draw_edges(ax: Axes, graph: _Graph, at: Positions, chain: set[int]) -> None:
     for earlier, later in sorted(networkx.transitive_reduction(graph.digraph()).edges):
         (x0, y0), (x1, y1) = at[earlier], at[later]
         marked = {earlier, later} <= chain and x1 - x0 == 1
@@ -93,7 +146,7 @@ def _draw_edges(ax: Axes, graph, at: dict, chain: set[int]) -> None:
         )  # fmt: skip
 
 
-def _draw_node(ax: Axes, node, at: tuple[int, int], *, marked: bool) -> None:
+def _draw_node(ax: Axes, node: _Node, at: tuple[int, int], *, marked: bool) -> None:
     face, ink = STYLES[_style(node)]
     x, y = at
     ax.add_patch(
@@ -109,7 +162,7 @@ def _draw_node(ax: Axes, node, at: tuple[int, int], *, marked: bool) -> None:
     ax.text(x, y, label, ha="center", va="center", size=size, color=ink, zorder=4, linespacing=0.9)
 
 
-def _style(node) -> str:
+def _style(node: _Node) -> str:
     if node.is_input:
         return "input"
     if node.is_copy:
@@ -117,13 +170,13 @@ def _style(node) -> str:
     return "host" if node.place == "host" else "device"
 
 
-def _explain(ax: Axes, graph, *, marked: bool) -> None:
+def _explain(ax: Axes, graph: _Graph, *, marked: bool) -> None:
     present = {_style(node) for node in graph.nodes}
-    keys = [
+    keys: list[Artist] = [
         Patch(facecolor=face, label=texts.NODES[style])
         for style, (face, _) in STYLES.items()
         if style in present
     ]
     if marked:
         keys.append(Patch(facecolor="white", edgecolor=VERMILION, label=texts.LONGEST_CHAIN))
-    legend_above(ax.figure, columns=len(keys), handles=keys)
+    legend_above(figure_of(ax), columns=len(keys), entries=keys)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from . import texts
 from .picture import Picture
@@ -10,36 +11,42 @@ from .style import INK, SMALL_PT
 
 
 def images(
-    X, labels, *, names: Sequence[str] = (), note: str = "", columns: int = 8, image_px: int = 90
+    X: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    *,
+    names: Sequence[str] = (),
+    note: str = "",
+    columns: int = 8,
+    image_px: int = 90,
 ) -> Picture:
     """A grid of a few grey images under their labels.
 
     X: [N, 1, H, W] or [N, H, W], values 0..1, an array or a tensor on any device. labels: N whole
     numbers, shown as `names[label]` if names are given. `note` says where the images come from.
     """
-    X, labels = _array(X), _array(labels).reshape(-1)
-    X = X[:, 0] if X.ndim == 4 and X.shape[1] == 1 else X
-    if X.ndim != 3 or len(X) == 0:
-        raise ValueError(texts.ERROR_IMAGES.format(shape=list(X.shape)))
-    if len(labels) != len(X):
-        raise ValueError(texts.ERROR_LABELS.format(images=len(X), labels=len(labels)))
-    shown = [_label(int(label), names) for label in labels]
-    columns = min(columns, len(X))
-    rows = -(-len(X) // columns)
+    grey, numbers = _array(X), _array(labels).reshape(-1)
+    grey = grey[:, 0] if grey.ndim == 4 and grey.shape[1] == 1 else grey
+    if grey.ndim != 3 or len(grey) == 0:
+        raise ValueError(texts.ERROR_IMAGES.format(shape=list(grey.shape)))
+    if len(numbers) != len(grey):
+        raise ValueError(texts.ERROR_LABELS.format(images=len(grey), labels=len(numbers)))
+    shown = [_label(int(number), names) for number in numbers]
+    columns = min(columns, len(grey))
+    rows = -(-len(grey) // columns)
     picture = Picture(
-        summary=texts.IMAGES.format(count=len(X)), alt=", ".join(filter(None, (*shown, note))),
+        summary=texts.IMAGES.format(count=len(grey)), alt=", ".join(filter(None, (*shown, note))),
         note=note, size_px=(columns * image_px, rows * (image_px + 26) + 30 * bool(note)),
     )  # fmt: skip
     axes = picture.subplots(rows, columns, squeeze=False).ravel()
     for ax in axes:
         ax.axis("off")
-    for ax, image, label in zip(axes, X, shown, strict=False):
+    for ax, image, label in zip(axes, grey, shown, strict=False):
         ax.imshow(image, cmap="gray", vmin=0, vmax=1)
         ax.set_title(label, size=SMALL_PT, color=INK)
     return picture
 
 
-def _array(values) -> np.ndarray:
+def _array(values: npt.ArrayLike) -> np.ndarray:
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
     return np.asarray(values)

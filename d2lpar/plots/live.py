@@ -54,14 +54,14 @@ class LivePlot:
             size_px=size_px,
         )
         self._pause_s, self._clock, self._due_s = 1 / max_fps, clock, -math.inf
-        self._screen = None
+        self._screen: LiveFigure | TextProgress | None = None
 
     def __enter__(self) -> "LivePlot":
         self._screen = (LiveFigure if in_notebook() else TextProgress)(self.chart)
         return self
 
-    def __exit__(self, *exception) -> None:
-        screen, self._screen = self._screen, None
+    def __exit__(self, *exception: object) -> None:
+        screen, self._screen = self._open_screen(), None
         screen.finish()
 
     def add(self, x: float, values: Mapping[str, float]) -> None:
@@ -84,6 +84,7 @@ class LivePlot:
 
     @property
     def title(self) -> str:
+        """What stands at the left over the axes; setting it shows it."""
         return self.chart.title
 
     @title.setter
@@ -101,7 +102,7 @@ class LivePlot:
         if self._clock() >= self._due_s:
             self.draw()
 
-    def _open_screen(self):
+    def _open_screen(self) -> LiveFigure | TextProgress:
         if self._screen is None:
             raise RuntimeError(texts.ERROR_CLOSED)
         return self._screen

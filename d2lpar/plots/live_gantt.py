@@ -5,15 +5,20 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Unpack
 
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 from PIL import Image
 
 from ..timeline.printing import say
+from ..timeline import Span, Timeline
 from . import texts
 from .gantt_chart import (
     MANY_BARS,
+    Options,
+    Row,
     TimeScale,
     bar_style,
     corners,
@@ -31,6 +36,8 @@ from .style import FONT_PT, INK, PALE, dress
 SIZE_PX = (760, 400)
 TOLD_APART = 1000  # parts of the width; what lies closer together in a row is one bar
 
+Box = tuple[float, float, Row]  # start_s, end_s, row
+
 
 class LiveGantt:
     """Draws a recording while it grows, in place, and leaves the whole chart behind.
@@ -47,34 +54,40 @@ class LiveGantt:
 
     def __init__(
         self,
-        recording: AbstractContextManager,
+        recording: AbstractContextManager[Timeline],
         *,
         title: str = "",
         max_fps: float = 4,
         size_px: tuple[int, int] = SIZE_PX,
         clock: Callable[[], float] = time.monotonic,
-        **chart: object,
-    ):
+        **chart: Unpack[Options],
+    ) -> None:
         if not max_fps > 0:
             raise ValueError(texts.ERROR_FPS.format(fps=max_fps))
         self._recording, self._title, self._size_px, self._chart = recording, title, size_px, chart
         self._pause_s, self._clock, self._due_s = 1 / max_fps, clock, -math.inf
-        self._screen = None
+        self._screen: _Screen | None = None
 
-    def __enter__(self):
+    def __enter__(self) -> Timeline:
         self._timeline = self._recording.__enter__()
         if in_notebook():
             self._screen = _Screen(self._timeline.clock, self._title, self._size_px)
             self._timeline.listeners.append(self._noted)
         return self._timeline
 
-    def __exit__(self, *exception) -> bool | None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
         try:
-            return self._recording.__exit__(*exception)
+            return self._recording.__exit__(kind, error, traceback)
         finally:
             self._finish()
 
-    def _noted(self, span) -> None:
+    def _noted(self, span: Span) -> None:
+        assert self._screen is not None  # or nobody would listen
         self._screen.add(span)
         if self._clock() >= self._due_s:
             self._screen.draw()
@@ -88,9 +101,10 @@ class LiveGantt:
                 self._screen.draw()
             return
         width_px, height_px = self._size_px
-        options = {"title": self._title, "width_px": width_px, "height_px": height_px}
+        options: Options = {"height_px": height_px, **self._chart}
         with drawing:
-            picture = gantt(self._timeline, **{**options, **self._chart})
+            picture = gantt(self._timeline, title=self._title, width_px=width_px, **options)
+            assert isinstance(picture, Picture)  # as it was drawn on no axes of somebody's
             if self._screen is None:
                 say(picture.alt, flush=True)
             else:
@@ -102,12 +116,12 @@ class _Bars:
 
     def __init__(self) -> None:
         self.start_s, self.end_s = math.inf, -math.inf
-        self.boxes: dict[str, list[tuple]] = defaultdict(list)  # kind: (start_s, end_s, row)
-        self.examples: dict[tuple, object] = {}  # a span of each kind and row
-        self._latest: dict[tuple, int] = {}  # of each kind and row: the last box
+        self.boxes: dict[str, list[Box]] = defaultdict(list)  # of each kind
+        self.examples: dict[tuple[str, Row], Span] = {}  # of each kind and row
+        self._latest: dict[tuple[str, Row], int] = {}  # of each kind and row: the last box
         self._grain_s = 0.0
 
-    def add(self, span) -> None:
+    def add(self, span: Span) -> None:
         self.start_s, self.end_s = min(self.start_s, span.start_s), max(self.end_s, span.end_s)
         row = (span.device, span.stream)
         key = (span.kind, row)
@@ -135,7 +149,7 @@ class _Bars:
 class _Screen:
     """The picture in the notebook; its axes and collections are used again for each update."""
 
-    def __init__(self, note: str, title: str, size_px: tuple[int, int]):
+    def __init__(self, note: str, title: str, size_px: tuple[int, int]) -> None:
         self.picture = Picture(summary=texts.LIVE_GANTT, note=note, size_px=size_px)
         self.axes = dress(self.picture.add_subplot())
         self.axes.set_title(title, loc="left", size=FONT_PT, color=INK)
@@ -143,10 +157,10 @@ class _Screen:
         self._bars = _Bars()
         self._collections: dict[str, PolyCollection] = {}
         self._many: dict[str, bool] = {}
-        self._rows: list[tuple] = []
+        self._rows: list[Row] = []
         self._place: PictureSlot | None = None
 
-    def add(self, span) -> None:
+    def add(self, span: Span) -> None:
         self._bars.add(span)
 
     def draw(self) -> None:
@@ -174,7 +188,7 @@ class _Screen:
 
     def _set_data(self) -> None:
         bars = self._bars
-        scale = TimeScale.of([bars])  # which begins and ends like one span
+        scale = TimeScale.between(bars.start_s, bars.end_s)
         rows = rows_of(bars.examples.values())
         if rows != self._rows:
             self._rows = rows

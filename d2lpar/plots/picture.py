@@ -11,9 +11,11 @@ import sys
 import threading
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 
 from . import texts
@@ -29,17 +31,18 @@ drawing = threading.RLock()
 
 
 def in_notebook() -> bool:
+    """Whether a Jupyter kernel runs this, which shows pictures."""
     ipython = sys.modules.get("IPython")
     return getattr(ipython and ipython.get_ipython(), "kernel", None) is not None
 
 
-def encoded(rgba, *, method: Image.Quantize) -> bytes:
+def encoded(rgba: npt.ArrayLike, *, method: Image.Quantize) -> bytes:
     """PNG of pixels [H, W, 4]; 256 colours are plenty for a plot, and a third of the bytes."""
     image = Image.fromarray(np.asarray(rgba)).convert("RGB")
     return _png(image.quantize(256, method, dither=Image.Dither.NONE), compress_level=3)
 
 
-def encoded_to_stay(rgba) -> bytes:
+def encoded_to_stay(rgba: npt.ArrayLike) -> bytes:
     """PNG of pixels [H, W, 4] in half the bytes, for a picture that is stored.
 
     The colours that cover most of it stay exact, each other becomes the nearest of those.
@@ -70,10 +73,14 @@ class Picture(Figure):
     output's metadata, which nbval does not compare. `note` is printed small under the axes.
     """
 
-    def __init__(self, *, summary: str, alt: str = "", note: str = "", size_px=SIZE_PX):
+    canvas: FigureCanvasAgg
+
+    def __init__(
+        self, *, summary: str, alt: str = "", note: str = "", size_px: tuple[int, int] = SIZE_PX
+    ) -> None:
         width, height = size_px
-        super().__init__((width / DPI, height / DPI), DPI, facecolor="white", layout="constrained")
-        self.get_layout_engine().set(w_pad=0.1, h_pad=0.08)
+        layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08)
+        super().__init__((width / DPI, height / DPI), DPI, facecolor="white", layout=layout)
         FigureCanvasAgg(self)
         self.summary = texts.joined(summary, note)
         self.alt = alt
@@ -98,11 +105,13 @@ class Picture(Figure):
         return data, {"image/png": shown}
 
     # Not `_repr_mimebundle_`: once pyplot is imported its formatter for figures wins over that.
-    def _ipython_display_(self):
+    def _ipython_display_(self) -> None:
         PictureSlot().open(self, self.png())
 
 
-def axes(*, summary: str, alt: str = "", note: str = "", size_px=SIZE_PX) -> Axes:
+def axes(
+    *, summary: str, alt: str = "", note: str = "", size_px: tuple[int, int] = SIZE_PX
+) -> Axes:
     """Axes in the course's dress, to draw on; their `figure` is a `Picture`, the thing to show."""
     return dress(Picture(summary=summary, alt=alt, note=note, size_px=size_px).add_subplot())
 
@@ -110,7 +119,7 @@ def axes(*, summary: str, alt: str = "", note: str = "", size_px=SIZE_PX) -> Axe
 class PictureSlot:
     """An output of a cell whose picture can be replaced in place."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         from IPython.display import DisplayHandle
 
         self._handle = DisplayHandle()
@@ -121,5 +130,6 @@ class PictureSlot:
         self._handle.display(data, metadata=metadata, raw=True)
 
     def update(self, picture: Picture, png: bytes) -> None:
+        """Show another picture in all of them."""
         data, metadata = picture.bundle(png)
         self._handle.update(data, metadata=metadata, raw=True)

@@ -4,6 +4,7 @@ import math
 import sys
 
 import numpy as np
+from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox, TransformedBbox
 from PIL import Image
 
@@ -26,19 +27,19 @@ class LiveFigure:
         self.axes.set(xlabel=chart.xlabel, ylabel=chart.ylabel)
         self.axes.grid(color=PALE)
         self.lines = [self._line(name, i) for i, name in enumerate(chart.curves)]
-        legend_above(self.picture, columns=3, handles=self.lines)
+        legend_above(self.picture, columns=3, entries=self.lines)
         self.title, self.status = (
             self.axes.set_title(" ", loc=side, size=FONT_PT, color=INK, animated=True)
             for side in ("left", "right")
         )
         self.moving = (*self.lines, self.title, self.status)
         self.axes.set(xlim=chart.xlim or (0, 1), ylim=chart.ylim or (0, 1))
-        self._view = {}
-        self._background = None
+        self._view: dict[str, tuple[float, float]] = {}  # the limits of "x" and "y"
+        self._background: object = None  # pixels as the canvas keeps them; None: draw them anew
         self._place = PictureSlot()
         self._place.open(self.picture, self._drawn())
 
-    def _line(self, name: str, i: int):
+    def _line(self, name: str, i: int) -> Line2D:
         color, style, marker = CURVE_STYLES[i % len(CURVE_STYLES)]
         [line] = self.axes.plot(
             [], [], color=color, ls=style, marker=marker, lw=2.2, ms=7, label=name, animated=True
@@ -71,6 +72,7 @@ class LiveFigure:
                 self._background = None
 
     def draw(self) -> None:
+        """Show the curves as they are now."""
         self._place.update(self.picture, self._drawn())
 
     def _drawn(self) -> bytes:
@@ -131,6 +133,7 @@ class TextProgress:
             )  # fmt: skip
 
     def draw(self) -> None:
+        """Print how far the curves have come, if that has changed."""
         text = texts.joined(self._chart.last_values(), self._chart.status)
         if text == self._shown:
             return
@@ -142,6 +145,7 @@ class TextProgress:
             self._bar.set_description_str(printable(text, sys.stdout))
 
     def finish(self) -> None:
+        """Print the last state, and end the bar."""
         self.draw()
         if self._bar is not None:
             self._bar.close()

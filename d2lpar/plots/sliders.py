@@ -1,14 +1,22 @@
 """Figures with sliders that draw them again."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from . import texts
 from .picture import SIZE_PX, Picture, PictureSlot, drawing
 from .style import FONT_PT, VERMILION, dress
 
+if TYPE_CHECKING:
+    from ipywidgets import Widget
+
 CONTROL_WIDTH = "480px"
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+
+Draw = Callable[..., object]  # draw(ax, **values)
 
 
 class SliderFigure:
@@ -19,12 +27,20 @@ class SliderFigure:
     get them. Nothing of the widgets' state needs to be stored.
     """
 
-    def __init__(self, draw, controls: Mapping, *, note: str, summary: str, size_px):
+    def __init__(
+        self,
+        draw: Draw,
+        controls: Mapping[str, object],
+        *,
+        note: str,
+        summary: str,
+        size_px: tuple[int, int],
+    ) -> None:
         self.controls = {name: _control(draw, name, spec) for name, spec in controls.items()}
         _align(self.controls.values())
         self._draw, self._note, self._summary, self._size_px = draw, note, summary, size_px
         self._place = PictureSlot()
-        self._box = None
+        self._box: Widget | None = None
         self.picture = self._drawn(self.values)
         self.png = self.picture.png()
         self._shown = self._first = self.values
@@ -32,7 +48,7 @@ class SliderFigure:
             control.observe(lambda _: self.refresh(), names="value")
 
     @property
-    def values(self) -> dict:
+    def values(self) -> dict[str, Any]:
         """What the controls say now."""
         return {name: control.value for name, control in self.controls.items()}
 
@@ -55,7 +71,7 @@ class SliderFigure:
     def _blank(self) -> Picture:
         return Picture(summary=self._summary, note=self._note, size_px=self._size_px)
 
-    def _drawn(self, values: dict) -> Picture:
+    def _drawn(self, values: dict[str, Any]) -> Picture:
         picture = self._blank()
         picture.alt = texts.joined(picture.summary, _spoken(values))
         self._draw(dress(picture.add_subplot()), **values)
@@ -67,7 +83,7 @@ class SliderFigure:
         picture.text(0.5, 0.5, text, ha="center", color=VERMILION, size=FONT_PT, wrap=True)
         return picture
 
-    def _ipython_display_(self):
+    def _ipython_display_(self) -> None:
         import ipywidgets
         from IPython.display import display
 
@@ -80,7 +96,12 @@ class SliderFigure:
 
 
 def slider_figure(
-    draw: Callable, *, note: str = "", summary: str = "", size_px=SIZE_PX, **controls
+    draw: Draw,
+    *,
+    note: str = "",
+    summary: str = "",
+    size_px: tuple[int, int] = SIZE_PX,
+    **controls: object,
 ) -> SliderFigure:
     """An interactive figure: `draw(ax, **values)` with a control for each of its parameters.
 
@@ -96,11 +117,11 @@ def slider_figure(
     return SliderFigure(draw, controls, note=note, summary=summary or first_line, size_px=size_px)
 
 
-def _spoken(values: dict) -> str:
+def _spoken(values: dict[str, Any]) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values.items())
 
 
-def _control(draw, name: str, spec):
+def _control(draw: Draw, name: str, spec: object) -> Widget:
     """The ipywidgets control of one parameter, starting at the parameter's default."""
     import ipywidgets
 
@@ -116,7 +137,7 @@ def _control(draw, name: str, spec):
     return control
 
 
-def _align(controls: Collection) -> None:
+def _align(controls: Collection[Widget]) -> None:
     """Room for the longest description beside every control, and long tracks to slide on."""
     longest = max((len(control.description) for control in controls), default=0)
     for control in controls:
@@ -124,7 +145,7 @@ def _align(controls: Collection) -> None:
         control.layout.width = CONTROL_WIDTH
 
 
-def _is_scale(spec) -> bool:
+def _is_scale(spec: object) -> TypeGuard[list[float]]:
     """Whether it is a list of numbers in order: one slides along it, and need not pick."""
     return (
         isinstance(spec, list)

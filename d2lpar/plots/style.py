@@ -4,6 +4,9 @@ Colours are Okabe and Ito's (https://jfly.uni-koeln.de/color), always together w
 (line style, marker, hatch), on white, so that a dark theme reads too.
 """
 
+from collections.abc import Sequence
+
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -49,8 +52,14 @@ def dress(ax: Axes) -> Axes:
     return ax
 
 
-def legend_above(figure: Figure, *, columns: int, **entries) -> None:
+def figure_of(ax: Axes) -> Figure:
+    """The figure that axes are on: the whole one if they are on a part of it."""
+    return ax.figure if isinstance(ax.figure, Figure) else ax.figure.figure
+
+
+def legend_above(figure: Figure, *, columns: int, entries: Sequence[Artist]) -> None:
+    """A legend above all axes, in rows of so many columns."""
     figure.legend(
         loc="outside upper left", ncols=columns, frameon=False, fontsize=FONT_PT, labelcolor=INK,
-        handlelength=2.4, columnspacing=1.4, borderpad=0, **entries,
+        handlelength=2.4, columnspacing=1.4, borderpad=0, handles=entries,
     )  # fmt: skip

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeVar, overload
+
+T = TypeVar("T")
 
 _MISSING = object()
 
@@ -27,35 +30,53 @@ class Parameters:
         self._values = dict(values)
         self._used: set[str] = set()
 
-    def text(self, name: str, default: object = _MISSING) -> str:
+    @overload
+    def text(self, name: str) -> str: ...
+    @overload
+    def text(self, name: str, default: T) -> str | T: ...
+    def text(self, name: str, default: object = _MISSING) -> object:
+        """The parameter as it is written, or the default. Raises ValueError if there is neither."""
         self._used.add(name)
         value = self._values.get(name, default)
         if value is _MISSING:
             raise ValueError(f"it needs the parameter {name}")
         return value
 
-    def number(self, name: str, default: object = _MISSING) -> float:
+    @overload
+    def number(self, name: str) -> float: ...
+    @overload
+    def number(self, name: str, default: T) -> float | T: ...
+    def number(self, name: str, default: object = _MISSING) -> object:
+        """The parameter as a number, or the default. Raises ValueError for other words."""
         text = self.text(name, default)
         try:
-            return text if text is default else float(text)
+            return float(text) if isinstance(text, str) else default
         except ValueError:
             raise ValueError(f"the parameter {name} must be a number, not {text!r}") from None
 
-    def integer(self, name: str, default: object = _MISSING) -> int:
+    @overload
+    def integer(self, name: str) -> int: ...
+    @overload
+    def integer(self, name: str, default: T) -> int | T: ...
+    def integer(self, name: str, default: object = _MISSING) -> object:
+        """The parameter as a whole number, or the default. Raises ValueError for other numbers."""
         value = self.number(name, default)
-        if value is not default and value != int(value):
+        if not isinstance(value, float):
+            return default
+        if value != int(value):
             raise ValueError(f"the parameter {name} must be a whole number, not {value!r}")
-        return value if value is default else int(value)
+        return int(value)
 
     def flag(self, name: str, default: bool) -> bool:
+        """Whether the parameter, or the default, is true. Raises ValueError for other words."""
         text = self.text(name, str(default).lower())
         if text not in ("true", "false"):
             raise ValueError(f"the parameter {name} must be true or false, not {text!r}")
         return text == "true"
 
-    def choice(self, name: str, choices: Mapping[str, object], default: object = _MISSING):
-        """What the word stands for in `choices`."""
-        text = self.text(name, default)
+    def choice(self, name: str, choices: Mapping[str, T], default: str | None = None) -> T:
+        """What the word stands for in `choices`. Raises ValueError for a word that is not there."""
+        text = self.text(name) if default is None else self.text(name, default)
         if text not in choices:
             raise ValueError(f"the parameter {name} must be {' or '.join(choices)}, not {text!r}")
         return choices[text]
@@ -88,4 +109,5 @@ class SimulatedRun:
             raise ValueError(f"this workload has no result in {unit!r}")
         if unit in _RATIOS or name == "seconds":
             return amount
+        assert self.seconds is not None  # or there would be a ratio only
         return amount / self.seconds / scale / per

@@ -26,6 +26,7 @@ class Prediction:
 
     @property
     def is_within_goal(self) -> bool:
+        """Whether the error is at most the goal for the worst."""
         return abs(self.error) <= WORST_GOAL
 
 
@@ -37,6 +38,7 @@ class Report:
 
     @property
     def tests(self) -> list[Prediction]:
+        """Those of rows to which nothing was fitted."""
         return [p for p in self.predictions if not p.row.fitted]
 
     @property
@@ -52,6 +54,7 @@ class Report:
 
     @property
     def median_error(self) -> float:
+        """The median of the errors without their signs; 0 if there is nothing to test."""
         return median(abs(p.error) for p in self.tests) if self.tests else 0.0
 
     @property

@@ -59,7 +59,7 @@ def read_rows(path: str | os.PathLike = PUBLISHED) -> list[Row]:
     return list(rows.values())
 
 
-def _row(fields: dict[str, str | None], where: str) -> Row:
+def _row(fields: dict[str | None, str | None], where: str) -> Row:
     for name in REQUIRED:
         value = fields[name]
         if value is None or (not value.strip() and name not in ("note", "parameters")):
@@ -68,7 +68,8 @@ def _row(fields: dict[str, str | None], where: str) -> Row:
         raise RowError(f"{where}: there are more fields than the header names: {fields[None]}")
     texts = {name: (fields.get(name) or "").strip() for name in (*REQUIRED, *OPTIONAL)}
     parameters = _parameters(texts.pop("parameters"), where)
-    return Row(**{**texts, "published": _number(texts["published"], where)}, parameters=parameters)
+    published = _number(texts.pop("published"), where)
+    return Row(**texts, parameters=parameters, published=published)
 
 
 def _number(text: str, where: str) -> float:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 States = tuple[torch.Tensor, torch.Tensor]
+Size = int | tuple[int, int]  # one number for both sides, or height and width
 
 # Pairs of lines are added: the number of the state that comes in, and the operation.
 NORMAL = (
@@ -34,7 +35,7 @@ REDUCTION_RESULT = (4, 5, 6)
 
 def amoebanet_d(*, layers: int, filters: int, classes: int = 1000) -> nn.Sequential:
     """Three stems, `layers` normal cells with two reductions among them, and a classifier."""
-    made = [_Stem(filters // 4)]
+    made: list[nn.Module] = [_Stem(filters // 4)]
     width, before, last = filters // 4, filters // 4, filters // 4
     was_reduction = False
     third = ["normal"] * (layers // 3)
@@ -47,7 +48,9 @@ def amoebanet_d(*, layers: int, filters: int, classes: int = 1000) -> nn.Sequent
     return nn.Sequential(*made, _Classifier(last, classes))
 
 
-def _conv(inputs: int, outputs: int, size=1, stride=1, padding=0) -> list[nn.Module]:
+def _conv(
+    inputs: int, outputs: int, size: Size = 1, stride: Size = 1, padding: Size = 0
+) -> list[nn.Module]:
     conv = nn.Conv2d(inputs, outputs, size, stride, padding, bias=False)
     return [nn.ReLU(), conv, nn.BatchNorm2d(outputs)]
 
@@ -97,6 +100,7 @@ class _Cell(nn.Module):
     def __init__(self, before: int, last: int, width: int, reduces: bool, halved: bool) -> None:
         super().__init__()
         self.of_last = nn.Sequential(*_conv(last, width))
+        self.of_before: nn.Module
         if halved:
             self.of_before = _Halve(before, width)
         else:

@@ -24,6 +24,7 @@ class EncoderLayer(nn.Module):
         self.last_norm = nn.LayerNorm(hidden)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[batch, sequence, hidden] to the same."""
         x = self.norm(x + F.dropout(self.out(self.attention(x)), 0.1, self.training))
         y = self.down(F.gelu(self.up(x)))
         return self.last_norm(x + F.dropout(y, 0.1, self.training))
@@ -54,6 +55,7 @@ class Bert(nn.Module):
         self.bias = nn.Parameter(torch.empty(WORDS))
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """Whole numbers [batch, sequence] to scores [batch, sequence, WORDS]."""
         places = torch.arange(words.shape[1], device=words.device)
         x = F.dropout(self.norm(self.words(words) + self.places(places)), 0.1, self.training)
         x = self.last_norm(F.gelu(self.transform(self.layers(x))))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from ...machines.hardware import Machine
+from ...machines.hardware import Link, Machine
 from ..parameters import Parameters, SimulatedRun
 from .measuring import DTYPES, gpus, mean_s, seconds
 
@@ -67,7 +67,7 @@ def matmul_and_copy(p: Parameters, machine: Machine) -> SimulatedRun:
 def _peer_s(p: Parameters, machine: Machine, nbytes: int) -> float:
     links = p.integer("links", 1)
     if links > 1 and machine.peer is not None:
-        one = machine.peer.bytes_per_s / _links(machine)
+        one = machine.peer.bytes_per_s / _links(machine.peer)
         machine = machine.with_peer(replace(machine.peer, bytes_per_s=one * links))
     with gpus(machine, 2) as (source, target):
         data = torch.empty(nbytes // 4, device=source)
@@ -75,6 +75,6 @@ def _peer_s(p: Parameters, machine: Machine, nbytes: int) -> float:
         return mean_s(lambda: received.copy_(data))
 
 
-def _links(machine: Machine) -> int:
-    """How many NVLinks the catalogue's peer link stands for."""
-    return {"one": 1, "two": 2, "four": 4, "six": 6}.get(machine.peer.name.split()[-2], 1)
+def _links(peer: Link) -> int:
+    """How many NVLinks a link of the catalogue stands for."""
+    return {"one": 1, "two": 2, "four": 4, "six": 6}.get(peer.name.split()[-2], 1)

@@ -56,6 +56,6 @@ def stream(p: Parameters, machine: Machine) -> SimulatedRun:
     elements = p.integer("elements", None)
     elements = p.integer("bytes") // dtype.itemsize if elements is None else elements
     with gpus(machine) as (gpu,):
-        data = tuple(torch.empty(elements, dtype=dtype, device=gpu) for _ in range(3))
+        a, b, c = (torch.empty(elements, dtype=dtype, device=gpu) for _ in range(3))
         moved = arrays * elements * dtype.itemsize
-        return SimulatedRun(mean_s(lambda: kernel(data)), bytes=moved)
+        return SimulatedRun(mean_s(lambda: kernel((a, b, c))), bytes=moved)

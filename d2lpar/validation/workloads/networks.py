@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+from typing import TYPE_CHECKING
+
 import torch
 from torch import nn
 
 from . import amoebanet, bert
+
+if TYPE_CHECKING:
+    from torchvision.models import ResNet
 
 
 def network(name: str, device: torch.device) -> nn.Module:
@@ -30,7 +36,15 @@ def _built(name: str) -> nn.Module:
     return models.get_model(name, weights=None, **options)
 
 
-def torchvision_models():
+def resnet(name: str, device: torch.device) -> ResNet:
+    """A network as `network` makes it. Raises ValueError if it is no ResNet."""
+    net = network(name, device)
+    if not isinstance(net, torchvision_models().ResNet):
+        raise ValueError(f"{name} is no ResNet")
+    return net
+
+
+def torchvision_models() -> ModuleType:
     """torchvision's networks. Raises ModuleNotFoundError that says what to install."""
     try:
         from torchvision import models

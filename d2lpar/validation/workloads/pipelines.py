@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -17,8 +18,11 @@ from ...parallelism.pipeline.simulation import Simulation
 from ...parallelism.planner.layers import backward_parts
 from ..parameters import Parameters, SimulatedRun
 from .measuring import gpus, seconds
-from .networks import network
+from .networks import resnet
 from .stages import costs_of
+
+if TYPE_CHECKING:
+    from torchvision.models import ResNet
 
 TWO_STAGES = (7, 17)  # how torchgpipe cuts an AmoebaNet of 24 layers for its baseline
 
@@ -87,8 +91,7 @@ def _step_s(
 ) -> float:
     """Seconds of a step: the batch comes from the host, the loss is the mean squared error."""
     with gpus(machine, parts) as devices:
-        net = network(model, devices[0])
-        first, second = _halves(net)
+        first, second = _halves(resnet(model, devices[0]))
         second.to(devices[-1])
         optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.001)
         images, labels = torch.empty(batch, 3, image, image), torch.empty(batch, 1000)
@@ -103,7 +106,7 @@ def _step_s(
         return seconds(step)
 
 
-def _halves(net: nn.Module) -> tuple[nn.Sequential, nn.Sequential]:
+def _halves(net: ResNet) -> tuple[nn.Sequential, nn.Sequential]:
     head = nn.Sequential(net.conv1, net.bn1, net.relu, net.maxpool, net.layer1, net.layer2)
     return head, nn.Sequential(net.layer3, net.layer4, net.avgpool, nn.Flatten(), net.fc)
 

@@ -9,7 +9,7 @@ from functools import partial
 from ...machines.hardware import GIGA, Machine
 from ...parallelism import scaling
 from ..parameters import Parameters, SimulatedRun
-from .training import OPTIMIZERS, on_gpu, training_step
+from .training import SGD, on_gpu, training_step
 
 HOST_BYTES_PER_S = 76.8 * GIGA  # a Xeon E5 v4: four channels of DDR4-2400
 _HALVINGS = 60  # of an interval: as fine as a float
@@ -54,7 +54,7 @@ def _step_of_one(p: Parameters, machine: Machine) -> scaling.DeviceStep:
     """Simulate a step of one GPU."""
     with ExitStack() as stack:
         net, inputs, precision = on_gpu(p, machine, p.integer("batch"), stack)
-        optimizer = OPTIMIZERS["sgd"](list(net.parameters()))
+        optimizer = SGD(list(net.parameters()))
         step = training_step(net, inputs.make, inputs.loss, optimizer, precision)
         return scaling.timed_step(step, net, optimizer)
 

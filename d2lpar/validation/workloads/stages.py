@@ -12,7 +12,7 @@ from ...machines.hardware import Machine
 from ...parallelism.pipeline.costs import StageCost
 from ...parallelism.pipeline.stage_timing import stage_costs
 from .measuring import gpus
-from .networks import network
+from .networks import network, torchvision_models
 
 State = tuple[torch.Tensor, ...]
 
@@ -21,10 +21,13 @@ def flat_layers(model: str, device: torch.device) -> list[nn.Module]:
     """A network as a sequence of layers of states, in the grain in which torchgpipe counts them.
 
     A ResNet falls into single operations: its bottlenecks have 11 (He et al. 2016, figure 5).
+    Raises ValueError for a network that is no sequence and no ResNet.
     """
     net = network(model, device)
     if isinstance(net, nn.Sequential):
         return list(net)
+    if not isinstance(net, torchvision_models().ResNet):
+        raise ValueError(f"{model} is neither a sequence of layers nor a ResNet")
     layers: list[nn.Module] = [net.conv1, net.bn1, net.relu, net.maxpool]
     for block in (b for layer in (net.layer1, net.layer2, net.layer3, net.layer4) for b in layer):
         layers += [_Stash(), block.conv1, block.bn1, nn.ReLU(), block.conv2, block.bn2, nn.ReLU()]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,16 +22,20 @@ from .measuring import gpus, seconds
 from .networks import network
 
 TrainingStep = Callable[[], object]
+Precision = Callable[[], AbstractContextManager]
+Update = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
 _tf32 = partial(matmul_precision, "high")  # as convolutions may by default
-DTYPES = {
+DTYPES: dict[str, tuple[torch.dtype, Precision]] = {
     "float32": (torch.float32, nullcontext),
     "float16": (torch.float16, nullcontext),
     "tf32": (torch.float32, _tf32),
     "tfloat32": (torch.float32, _tf32),
     "float16-amp": (torch.float32, lambda: torch.autocast("vgpu", dtype=torch.float16)),
 }
-OPTIMIZERS = {
-    "sgd": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+OPTIMIZERS: dict[str, Update | None] = {
+    "sgd": SGD,
     "adamw": torch.optim.AdamW,
     "none": None,
 }
@@ -73,11 +78,14 @@ def infer(p: Parameters, machine: Machine) -> SimulatedRun:
 def training_step(
     net: nn.Module,
     make: Callable[[], tuple[torch.Tensor, torch.Tensor]],
-    loss: Callable[[object, torch.Tensor], torch.Tensor],
+    loss: Callable[[Any, torch.Tensor], torch.Tensor],
     optimizer: torch.optim.Optimizer | None,
-    precision: Callable[[], AbstractContextManager] = nullcontext,
+    precision: Precision = nullcontext,
 ) -> TrainingStep:
-    """One step as a function; without an optimizer gradients are added up."""
+    """One step as a function; without an optimizer gradients are added up.
+
+    `loss` takes what the network returns, and the labels.
+    """
     x, y = make()
 
     def step() -> None:
@@ -94,7 +102,9 @@ def training_step(
 class _Images:
     """Images and their classes. Inception's second output counts 0.4, as its authors have it."""
 
-    def __init__(self, batch: int, side: int, dtype: torch.dtype, nhwc: bool, device) -> None:
+    def __init__(
+        self, batch: int, side: int, dtype: torch.dtype, nhwc: bool, device: torch.device
+    ) -> None:
         self._shape, self._dtype, self._device = (batch, 3, side, side), dtype, device
         self._format = torch.channels_last if nhwc else torch.contiguous_format
 
@@ -104,7 +114,9 @@ class _Images:
         return x.contiguous(memory_format=self._format), y
 
     @staticmethod
-    def loss(scores: object, y: torch.Tensor) -> torch.Tensor:
+    def loss(
+        scores: torch.Tensor | tuple[torch.Tensor, torch.Tensor], y: torch.Tensor
+    ) -> torch.Tensor:
         if isinstance(scores, tuple):
             return F.cross_entropy(scores[0], y) + 0.4 * F.cross_entropy(scores[1], y)
         return F.cross_entropy(scores, y)
@@ -125,7 +137,9 @@ class _Words:
         return F.cross_entropy(scores.flatten(0, 1), y.flatten())
 
 
-def on_gpu(p: Parameters, machine: Machine, batch: int, stack: ExitStack):
+def on_gpu(
+    p: Parameters, machine: Machine, batch: int, stack: ExitStack
+) -> tuple[nn.Module, _Images | _Words, Precision]:
     """The network and its batch on one GPU, and the context in which it computes."""
     dtype, precision = p.choice("dtype", DTYPES)
     (device,) = stack.enter_context(gpus(machine))

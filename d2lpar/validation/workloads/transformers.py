@@ -49,23 +49,24 @@ def model_and_layouts(p: Parameters) -> tuple[Transformer, list[Layout]]:
     p.choice("dtype", {"float16-amp": 2, "float16": 2, "bfloat16": 2}, "float16-amp")
     schedule = p.choice("schedule", {"1f1b": 1, "interleaved": 2}, "1f1b")
     mesh = Mesh(*(p.integer(axis) for axis in ("data", "pipeline", "tensor")))
-    sizes = {name: p.integer(name) for name in ("layers", "hidden", "heads", "sequence")}
+    layers, hidden, heads = (p.integer(name) for name in ("layers", "hidden", "heads"))
     model = Transformer(
-        "the row's model",
+        *("the row's model", layers, hidden, heads, p.integer("sequence")),
         vocabulary=p.integer("vocabulary", 51_200),
         dropout=p.number("dropout", 0.1),
-        **sizes,
     )
-    settings = {
-        "chunks": p.integer("chunks", schedule),
-        "recompute": "full" if p.flag("recompute", False) else "none",
-        "zero": p.integer("zero", 0),
-        "overlap": p.flag("overlap", False),
-        "attention": p.choice("attention", {"scores": "scores", "fused": "fused"}, "scores"),
-        "gradient_bytes": p.integer("gradient_bytes", 4),  # Megatron adds them up in fp32
-    }
+    layout = Layout(
+        mesh,
+        chunks=p.integer("chunks", schedule),
+        recompute="full" if p.flag("recompute", False) else "none",
+        zero=p.integer("zero", 0),
+        overlap=p.flag("overlap", False),
+        attention=p.choice("attention", {"scores": "scores", "fused": "fused"}, "scores"),
+        gradient_bytes=p.integer("gradient_bytes", 4),  # Megatron adds them up in fp32
+    )
     return model, [
-        Layout(mesh, size, count, **settings) for size, count in _micro_batches(p, mesh.data)
+        replace(layout, micro_batch=size, micro_batches=count)
+        for size, count in _micro_batches(p, mesh.data)
     ]
 
 

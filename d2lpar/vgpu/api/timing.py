@@ -58,7 +58,12 @@ def _listed(devices: Devices) -> list[torch.device]:
     if devices is None:
         return _in_use()
     each = [devices] if isinstance(devices, (str, torch.device)) else devices
-    return [torch.device(naming().parse(one)) for one in each]
+    return [_parsed(one) for one in each]
+
+
+def _parsed(one: torch.device | str) -> torch.device:
+    found = naming().parse(one)
+    return found if isinstance(found, torch.device) else torch.device(str(found))
 
 
 def _in_use() -> list[torch.device]:
@@ -93,10 +98,12 @@ class Timer:
 
     @property
     def mean_s(self) -> float:
+        """The mean lap; StatisticsError before the first has ended."""
         return statistics.fmean(self.times_s)
 
     @property
     def total_s(self) -> float:
+        """All laps together."""
         return sum(self.times_s)
 
 
@@ -127,10 +134,12 @@ class Measurement:
 
     @property
     def median_s(self) -> float:
+        """The middle one of the times."""
         return statistics.median(self.times_s)
 
     @property
     def spread_s(self) -> float:
+        """From the shortest time to the longest."""
         return max(self.times_s) - min(self.times_s)
 
     def __str__(self) -> str:

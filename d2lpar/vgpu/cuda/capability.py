@@ -35,10 +35,12 @@ class CudaDeviceProperties:
 
     @property
     def major(self) -> int:
+        """The first number of the compute capability: 8 of (8, 6)."""
         return self._capability()[0]
 
     @property
     def minor(self) -> int:
+        """The second number of the compute capability: 6 of (8, 6)."""
         return self._capability()[1]
 
     def _capability(self) -> tuple[int, int]:

@@ -19,6 +19,7 @@ HOST = -1
 
 
 def install(patches: Patches) -> None:
+    """Replace what moves tensors between devices, and what starts processes."""
     _install_primitives(patches)
     _install_queries(patches)
     _refuse_processes(patches)
@@ -64,7 +65,9 @@ def _gather(theirs: Callable) -> Callable:
 
 
 def _reduce(theirs: Callable) -> Callable:
-    def reduce(inputs: object, destination: object = None, *args: object, **kwargs: object):
+    def reduce(
+        inputs: object, destination: object = None, *args: object, **kwargs: object
+    ) -> object:
         return theirs(inputs, number(destination), *args, **kwargs)
 
     return reduce
@@ -120,7 +123,7 @@ def _init_process_group(theirs: Callable) -> Callable:
         "one process holds all devices; use nn.DataParallel, or backend='gloo' on the CPU",
     )
 
-    def init_process_group(backend=None, *args: object, **kwargs: object) -> object:
+    def init_process_group(backend: object = None, *args: object, **kwargs: object) -> object:
         wanted = str(backend or "nccl").lower()
         return (refuse if "nccl" in wanted else theirs)(backend, *args, **kwargs)
 

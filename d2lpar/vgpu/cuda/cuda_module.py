@@ -61,6 +61,7 @@ LEFT_ALONE = {"CudaError", "DeferredCudaCallError", "check_error", "cudaStatus"}
 
 
 def install(patches: Patches) -> None:
+    """Replace the functions and classes of `torch.cuda`."""
     ours, classes = functions(), dict(_classes())
     for name, function in ours.items():
         if hasattr(torch.cuda, name):  # some are younger than the oldest torch
@@ -118,26 +119,32 @@ def _by_device(function: Callable) -> Callable:
 
 
 def is_available() -> bool:
+    """Whether the program sees a device; asking starts CUDA."""
     return device_count() > 0
 
 
 def is_initialized() -> bool:
+    """Whether something has started CUDA in the block."""
     return lazy_init.is_started()
 
 
 def init() -> None:
+    """Start CUDA. Raises RuntimeError if no device is visible."""
     number()
 
 
 def device_count() -> int:
+    """How many devices the program sees."""
     return lazy_init.device_count()
 
 
 def current_device() -> int:
+    """The number of the current device."""
     return number()
 
 
 def set_device(device: object) -> None:
+    """Make it the current device; a negative number changes nothing."""
     if not _is_none(device):
         device_module.set_device(number(device))
 
@@ -157,9 +164,8 @@ class Device:
         self.prev_idx = device_module.current_device()
         set_device(self.idx)
 
-    def __exit__(self, *_: object) -> bool:
+    def __exit__(self, *_: object) -> None:
         set_device(self.prev_idx)
-        return False
 
 
 def _device_of(obj: torch.Tensor) -> Device:
@@ -167,6 +173,7 @@ def _device_of(obj: torch.Tensor) -> Device:
 
 
 def get_device_properties(device: object = None) -> CudaDeviceProperties:
+    """What the catalogue knows of the emulated device."""
     index = number(device)
     known = device_module.get_device_properties(index)
     name = device_module.get_device_name(index)
@@ -174,19 +181,23 @@ def get_device_properties(device: object = None) -> CudaDeviceProperties:
 
 
 def get_device_capability(device: object = None) -> tuple[int, int]:
+    """The compute capability, such as (8, 0); NotImplementedError if it is not known."""
     found = get_device_properties(device)
     return found.major, found.minor
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Whether devices compute in bfloat16: from capability 8.0 on, before that by emulation."""
     return including_emulation or get_device_capability() >= (8, 0)
 
 
 def is_tf32_supported() -> bool:
+    """Whether devices have TF32: from capability 8.0 on."""
     return get_device_capability() >= (8, 0)
 
 
 def can_device_access_peer(device: object, peer_device: object) -> bool:
+    """Whether the machine copies between the two without the host."""
     return device_module.can_device_access_peer(number(device), number(peer_device))
 
 
@@ -200,11 +211,13 @@ def get_arch_list() -> list[str]:
 
 
 def set_stream(stream: torch.Stream | None) -> None:
+    """Make it the current stream of its device; None changes nothing."""
     if stream is not None:
         device_module.set_stream(stream)
 
 
 def is_current_stream_capturing() -> bool:
+    """False: graphs are not emulated."""
     return False
 
 
@@ -216,10 +229,12 @@ def ipc_collect() -> None:
 
 
 def set_per_process_memory_fraction(fraction: float, device: object = None) -> None:
+    """Let tensors occupy at most that share, 0 to 1, of the device's memory."""
     device_module.set_per_process_memory_fraction(fraction, number(device))
 
 
 def memory_stats_as_nested_dict(device: object = None) -> dict:
+    """`memory_stats`, a level for each part of its dotted keys; sizes in bytes."""
     nested: dict = {}
     for key, value in device_module.memory_stats(number(device)).items():
         *path, leaf = key.split(".")
@@ -231,18 +246,22 @@ def memory_stats_as_nested_dict(device: object = None) -> dict:
 
 
 def get_rng_state(device: object = "cuda") -> torch.Tensor:
+    """The state of a device's random numbers, as `set_rng_state` takes it."""
     return device_module.get_rng_state(number(device))
 
 
 def set_rng_state(new_state: torch.Tensor, device: object = "cuda") -> None:
+    """Go on with the random numbers that followed `new_state`."""
     device_module.set_rng_state(new_state, number(device))
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
+    """The states of all visible devices, in their order."""
     return [get_rng_state(i) for i in range(device_count())]
 
 
 def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
+    """Set a state for each device, the first for device 0."""
     for i, new_state in enumerate(new_states):
         set_rng_state(new_state, i)
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import overload
 
 import torch
 
@@ -29,9 +30,14 @@ _VIRTUAL_NAME = re.compile(rf"\b{VIRTUAL}\b")
 
 
 def cuda(index: int) -> torch.device:
+    """The device of that number, as programs see it."""
     return _device(index, CUDA)
 
 
+@overload
+def inward(device: torch.device) -> torch.device: ...
+@overload
+def inward(device: object) -> object: ...
 def inward(device: object) -> object:
     """The virtual device that is meant by "cuda", "cuda:1", 1 or a torch.device.
 
@@ -54,15 +60,19 @@ class CudaNaming(DeviceNaming):
     type = CUDA
 
     def parse(self, device: object) -> object:
+        """The virtual device that is meant by "cuda:1": see `inward`."""
         return inward(device)
 
     def saved_on(self, index: int) -> str:
+        """What CUDA's own checkpoints say: "cuda:1"."""
         return f"{CUDA}:{index}"
 
     def choose(self, n: int) -> list[torch.device]:
+        """The first `n` of those that the program sees; RuntimeError if there are fewer."""
         return [cuda(i) for i in range(number(n - 1) + 1)]
 
     def start(self) -> None:
+        """Start CUDA, which settles what CUDA_VISIBLE_DEVICES shows."""
         lazy_init.start()
 
 

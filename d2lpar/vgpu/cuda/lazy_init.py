@@ -30,6 +30,7 @@ def emulated_count() -> int:
 
 
 def set_emulated_count(count: int) -> None:
+    """Say that a block emulates so many devices from now on; 0 when it ends."""
     global _emulated
     _emulated = count
 
@@ -59,6 +60,7 @@ def _reset() -> None:
 
 
 def is_started() -> bool:
+    """Whether CUDA has started, and the program's devices are settled."""
     return _found is not None
 
 

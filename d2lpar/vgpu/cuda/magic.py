@@ -12,6 +12,7 @@ from . import block
 
 
 def load(shell: InteractiveShell) -> None:
+    """Make `%%emulate_cuda` known to the shell."""
     shell.register_magics(EmulationMagics)
 
 
@@ -36,6 +37,7 @@ class EmulationMagics(Magics):
     def _run(self, cell: str) -> None:
         """Run a cell, and show the value of its last line, if that is an expression."""
         shell = self.shell
+        assert shell is not None  # it called
         source = shell.transform_cell(cell)
         name = shell.compile.cache(source, shell.execution_count, raw_code=cell)
         tree = shell.transform_ast(ast.parse(source, name))

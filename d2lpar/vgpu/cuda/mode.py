@@ -6,11 +6,14 @@ pass; for these the functions that make or move tensors are replaced, too: see `
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable, Sequence
+from sys import _getframe  # documented, and quicker than `inspect.currentframe`
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..torch_backend.torch_private import Operator
 from . import lazy_init
 from .device_translation import outward, translate, translated
 
@@ -18,13 +21,19 @@ from .device_translation import outward, translate, translated
 class CudaMode(TorchFunctionMode):
     """Translates devices on the way into torch, and the messages of errors on the way out."""
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        self,
+        func: Callable,
+        types: Sequence[type],
+        args: tuple = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         if not lazy_init.emulated_count():  # in a thread that the block has left behind
             return func(*args, **(kwargs or {}))
         if func is torch.device:
             return _make_device(*args, **(kwargs or {}))
-        if kwargs and "device" in kwargs and not isinstance(func, torch._ops.OperatorBase):
-            kwargs = translated(kwargs, sys._getframe(1))
+        if kwargs and "device" in kwargs and not isinstance(func, Operator):
+            kwargs = translated(kwargs, _getframe(1))
         try:
             return func(*args, **(kwargs or {}))
         except Exception as error:
@@ -32,7 +41,7 @@ class CudaMode(TorchFunctionMode):
             raise
 
 
-def _make_device(*args: object, **kwargs: object) -> torch.device:
+def _make_device(*args: Any, **kwargs: Any) -> torch.device:
     """`torch.device(1)` means the accelerator, which torch calls by its own name."""
     device = torch.device(*args, **kwargs)
     return outward(device) if args and isinstance(args[0], int) else device

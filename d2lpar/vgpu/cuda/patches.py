@@ -87,6 +87,7 @@ class Patches:
         _exchange(namespaces, self._originals)
 
     def undo(self) -> None:
+        """Put back what was there, the last first."""
         while self._undo:
             self._undo.pop()()
 

@@ -19,6 +19,7 @@ BY_TYPE = (
 
 
 def install(patches: Patches) -> None:
+    """Replace autocast and what asks for it, and `torch.compile`."""
     for name in BY_TYPE:
         patches.replace(torch, name, _with_device_type(getattr(torch, name)))
     patches.replace(torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype(CUDA))
@@ -40,7 +41,9 @@ def _with_device_type(theirs: Callable) -> Callable:
 
 
 def _autocast(theirs: Callable) -> Callable:
-    def __init__(self, device_type, *args: object, **kwargs: object) -> None:  # noqa: N807
+    def __init__(  # noqa: N807
+        self: torch.autocast, device_type: object, *args: object, **kwargs: object
+    ) -> None:
         theirs(self, _kind(device_type), *args, **kwargs)
 
     return __init__

@@ -12,6 +12,7 @@ _BEFORE_VIRTUAL = 4  # torch asks for storages in this order; those of virtual d
 
 
 def install(patches: Patches) -> None:
+    """Let `torch.load` put storages of "cuda:1" back on that device."""
     entry = (_BEFORE_VIRTUAL, lambda storage: None, _restore)
     registry = [*getattr(*torch_private.STORAGE_REGISTRY), entry]
     patches.set(*torch_private.STORAGE_REGISTRY, sorted(registry, key=lambda entry: entry[0]))
@@ -28,4 +29,6 @@ def _storage_to_cuda(
     storage: torch.UntypedStorage, device: object = None, non_blocking: bool = False
 ) -> torch.UntypedStorage:
     """`storage.cuda()`, as the function has it that `torch.load` may be given to map locations."""
-    return serialization.restore(storage, f"{VIRTUAL}:{number(device)}")
+    restored = serialization.restore(storage, f"{VIRTUAL}:{number(device)}")
+    assert restored is not None  # as that is the name of a virtual device
+    return restored

@@ -42,6 +42,7 @@ REFUSED = (
 
 
 def install(patches: Patches) -> None:
+    """Replace or refuse what these modules do."""
     for module, names, remedy in REFUSED:
         for name in names:
             if hasattr(module, name):
@@ -58,7 +59,13 @@ def install(patches: Patches) -> None:
 def _profile(theirs: Callable) -> Callable:
     """`torch.profiler` looks for events on real devices, and finds none: leave them out."""
 
-    def __init__(self, *args, use_cuda=False, use_device=None, **kwargs):  # noqa: N807
+    def __init__(  # noqa: N807
+        self: torch.autograd.profiler.profile,
+        *args: object,
+        use_cuda: bool = False,
+        use_device: str | None = None,
+        **kwargs: object,
+    ) -> None:
         if use_cuda or use_device == CUDA:
             warnings.warn(
                 "torch.profiler shows the processor's real time only, not the simulated time of "
@@ -79,6 +86,7 @@ class Ranges:
         self._started = 0
 
     def functions(self) -> dict[str, Callable]:
+        """What takes the place of the functions of `torch.cuda.nvtx`, by their names."""
         return {
             "range_push": self._push,
             "range_pop": self._pop,

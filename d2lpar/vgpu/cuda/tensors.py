@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 
 import torch
-from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, UninitializedTensorMixin
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from ..torch_backend import torch_private
 from ..torch_backend.tensor import VirtualTensor, share
@@ -18,6 +18,7 @@ NEW = ("new", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_ten
 
 
 def install(patches: Patches) -> None:
+    """Replace what makes and moves tensors, streams, events and generators."""
     for owner, name, make in _table():
         theirs = getattr(owner, name)
         patches.replace(owner, name, make(theirs))
@@ -40,7 +41,7 @@ def _table() -> Iterator[tuple[object, str, Callable[[Callable], Callable]]]:
     yield torch.Tensor, "type", _type
     yield torch, "set_default_tensor_type", _set_default_tensor_type
     yield torch_private.DeviceContext, "__torch_function__", _default_device
-    yield UninitializedTensorMixin, "materialize", _materialize
+    yield torch_private.LazyTensor, "materialize", _materialize
 
 
 def _let_scripts_call(patches: Patches, theirs: Callable, ours: Callable) -> None:
@@ -53,15 +54,15 @@ def _let_scripts_call(patches: Patches, theirs: Callable, ours: Callable) -> Non
 def _with_device(theirs: Callable) -> Callable:
     def call(*args: object, **kwargs: object) -> object:
         if "device" in kwargs:
-            kwargs = translated(kwargs, sys._getframe(2))
+            kwargs = translated(kwargs, _getframe(2))
         return theirs(*args, **kwargs)
 
     return call
 
 
 def _to(theirs: Callable) -> Callable:
-    def to(self, *args: object, **kwargs: object) -> torch.Tensor:
-        caller = sys._getframe(2)
+    def to(self: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
+        caller = _getframe(2)
         if args and not is_backing(args[0], caller):
             args = (inward(args[0]), *args[1:])
         return theirs(self, *args, **translated(kwargs, caller))
@@ -70,7 +71,13 @@ def _to(theirs: Callable) -> Callable:
 
 
 def _cuda(_: Callable) -> Callable:
-    def cuda(self, device=None, non_blocking=False, *, memory_format=torch.preserve_format):
+    def cuda(
+        self: torch.Tensor,
+        device: object = None,
+        non_blocking: bool = False,
+        *,
+        memory_format: torch.memory_format = torch.preserve_format,
+    ) -> torch.Tensor:
         target = inward(CUDA if device is None else device)
         if not (isinstance(target, torch.device) and target.type == VIRTUAL):
             raise RuntimeError(f"Invalid device, must be cuda device: {device}")
@@ -80,7 +87,9 @@ def _cuda(_: Callable) -> Callable:
 
 
 def _type(theirs: Callable) -> Callable:
-    def type(self, dtype=None, non_blocking=False, **kwargs: object) -> object:
+    def type(
+        self: torch.Tensor, dtype: object = None, non_blocking: bool = False, **kwargs: object
+    ) -> object:
         if dtype is None:
             return theirs(self).replace(f"torch.{VIRTUAL}.", f"torch.{CUDA}.")
         found = cuda_dtype(dtype)
@@ -114,7 +123,13 @@ def _set_default_tensor_type(theirs: Callable) -> Callable:
 
 
 def _default_device(theirs: Callable) -> Callable:
-    def __torch_function__(self, func, types, args=(), kwargs=None):  # noqa: N807, as torch calls it
+    def __torch_function__(  # noqa: N807, as torch calls it
+        self: torch_private.DeviceContext,
+        func: Callable,
+        types: Sequence[type],
+        args: tuple = (),
+        kwargs: dict | None = None,
+    ) -> object:
         shown, self.device = self.device, inward(self.device)
         try:
             return theirs(self, func, types, args, kwargs)
@@ -137,23 +152,33 @@ def _set_data(tensor: torch.Tensor, values: torch.Tensor) -> None:
 
 
 def _materialize(theirs: Callable) -> Callable:
-    def materialize(self, shape, device=None, dtype=None):
-        return theirs(self, shape, inward(device), dtype)
+    def materialize(
+        self: torch.Tensor,
+        shape: Sequence[int],
+        device: object = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        theirs(self, shape, inward(device), dtype)
 
     return materialize
 
 
 def _let_lazy_parameters_move(patches: Patches) -> None:
     """Parameters without a shape allow some methods only, and know them by identity."""
-    allowed = [*UninitializedTensorMixin._allowed_methods, torch.Tensor.to, torch.Tensor.cuda]
-    patches.set(UninitializedTensorMixin, "_allowed_methods", allowed)
+    known = torch_private.METHODS_OF_LAZY_TENSORS
+    patches.set(*known, [*getattr(*known), torch.Tensor.to, torch.Tensor.cuda])
     for kind in (UninitializedParameter, UninitializedBuffer):
         patches.set(kind, "__new__", _lazy_new(kind.__new__))
         patches.set(kind, "device", property(_lazy_device))
 
 
 def _lazy_new(theirs: Callable) -> Callable:
-    def new(cls, requires_grad=True, device=None, dtype=None):
+    def new(
+        cls: type,
+        requires_grad: bool = True,
+        device: object = None,
+        dtype: torch.dtype | None = None,
+    ) -> object:
         options = {"requires_grad": requires_grad} if cls is UninitializedParameter else {}
         device = inward(torch.get_default_device() if device is None else device)
         return theirs(cls, **options, device=device, dtype=dtype)
@@ -175,6 +200,6 @@ def _on_device(theirs: type) -> Callable:
     def make(*args: object, **kwargs: object) -> object:
         if args:
             return theirs(inward(args[0]), *args[1:], **kwargs)
-        return theirs(**translated(kwargs, sys._getframe(2)))
+        return theirs(**translated(kwargs, _getframe(2)))
 
     return make

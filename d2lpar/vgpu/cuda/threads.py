@@ -10,6 +10,7 @@ from .patches import Patches
 
 
 def install(patches: Patches, mode: AbstractContextManager) -> None:
+    """Let threads that are started from now on run in `mode`, as long as the block lasts."""
     theirs = threading.Thread.start
 
     def start(self: threading.Thread) -> None:
@@ -21,7 +22,7 @@ def install(patches: Patches, mode: AbstractContextManager) -> None:
             with mode:
                 return work()
 
-        self.run = run
+        self.run = run  # type: ignore[method-assign]
         theirs(self)
 
     patches.replace(threading.Thread, "start", start)

@@ -7,10 +7,10 @@ virtual machine, `time.time()` included.
 from __future__ import annotations
 
 import operator
-import sys
 import time
 import timeit
 from collections.abc import Callable
+from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 from types import FrameType
 
 from ..torch_backend.runtime import current_runtime
@@ -26,6 +26,7 @@ _ON_BEHALF = {("IPython.core.magics.execution", "time")}
 
 
 def install(patches: Patches) -> None:
+    """Replace the clocks of `time` and `timeit`, and `time.sleep`."""
     for name in SECONDS:
         _simulate(patches, name, _now_s)
         _simulate(patches, f"{name}_ns", _now_ns)
@@ -33,7 +34,8 @@ def install(patches: Patches) -> None:
     stopwatch = SimulatedTimer(timeit.default_timer)
     for function in (timeit.Timer.__init__, timeit.timeit, timeit.repeat):
         defaults = tuple(
-            stopwatch if value is timeit.default_timer else value for value in function.__defaults__
+            stopwatch if value is timeit.default_timer else value
+            for value in function.__defaults__ or ()
         )
         patches.set(function, "__defaults__", defaults)
     patches.set(timeit, "default_timer", stopwatch)
@@ -44,7 +46,7 @@ def _simulate(patches: Patches, name: str, ours: Callable) -> None:
     theirs = getattr(time, name)
 
     def choose(*args: object) -> object:
-        frame = sys._getframe(2)  # this function's caller has another between, the stand-in
+        frame = _getframe(2)  # this function's caller has another between, the stand-in
         return (ours if _is_for_user(frame) else theirs)(*args)
 
     patches.replace(time, name, choose)
@@ -90,10 +92,11 @@ class SimulatedTimer:
         self._last: tuple[int, float] | None = None
 
     def __call__(self) -> float:
+        """Seconds: simulated ones inside the block, real ones outside."""
         if not lazy_init.emulated_count():
             return self._theirs()
         now_s = _now_s()
-        for frame in (sys._getframe(1), sys._getframe(2)):  # a library's timer may be between
+        for frame in (_getframe(1), _getframe(2)):  # a library's timer may be between
             if frame.f_code.co_name == "inner" and "_it" in frame.f_locals:
                 self._watch(operator.length_hint(frame.f_locals["_it"]), now_s)
         return now_s

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from functools import cache
+from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 from types import FrameType, ModuleType
 
 from ..races.call_sites import belongs_to_user
@@ -25,12 +26,13 @@ def is_user_file(name: str) -> bool:
 
 
 def is_user_frame(frame: FrameType) -> bool:
+    """Whether it runs code of the user's."""
     return is_user_file(frame.f_code.co_filename)
 
 
 def user_namespaces() -> Iterator[dict]:
     """The global names of the user's modules, and of the user's code that is being run."""
-    seen = set()
+    seen: set[int] = set()
     for namespace in _candidates():
         if id(namespace) not in seen:
             seen.add(id(namespace))
@@ -42,7 +44,7 @@ def _candidates() -> Iterator[dict]:
         file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
         if module is sys.modules["__main__"] or (isinstance(file, str) and is_user_file(file)):
             yield vars(module)
-    frame = sys._getframe(1)
+    frame: FrameType | None = _getframe(1)
     while frame is not None:
         if is_user_frame(frame):
             yield frame.f_globals

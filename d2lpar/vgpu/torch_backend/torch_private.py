@@ -11,6 +11,7 @@ from contextlib import nullcontext
 import torch
 import torch.fx.experimental.proxy_tensor
 import torch.nn.parallel.data_parallel
+import torch.nn.parameter
 import torch.utils._device
 
 make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
@@ -39,6 +40,14 @@ def node_number() -> int | None:
     node = torch._C._current_autograd_node()
     number = _ADDS_UP if node is None else node._sequence_nr()
     return None if number == _ADDS_UP else number
+
+
+Operator = torch._ops.OperatorBase  # what a name of `torch.ops` is
+
+
+def schema_of(func: torch._ops.OpOverload) -> torch.FunctionSchema:
+    """What an operation says of itself: its name, its arguments, what it returns and writes."""
+    return func._schema
 
 
 def decomposes(func: torch._ops.OpOverload) -> bool:
@@ -164,6 +173,8 @@ STREAM_OF_COPIES = (_parallel_functions, "_get_stream")
 TRACED_TYPES = (torch.fx.experimental.proxy_tensor, "HANDLED_TYPES")
 STORAGE_REGISTRY = (torch.serialization, "_package_registry")
 StorageBase = torch.storage._StorageBase
+LazyTensor = torch.nn.parameter.UninitializedTensorMixin  # type: ignore[attr-defined]
+METHODS_OF_LAZY_TENSORS = (LazyTensor, "_allowed_methods")
 
 # --- devices that torch is told without being asked -----------------------------------------------
 

@@ -27,6 +27,7 @@ PUT_THERE = "Put the four Fashion-MNIST files there, or name another folder (D2L
 STAND_IN = "Fashion-MNIST is not to be had (%s): drawing the synthetic stand-in."
 
 Pair = tuple[torch.Tensor, torch.Tensor]
+Reader = Callable[[str, int | None], Pair]
 log = logging.getLogger(__name__)
 
 
@@ -155,7 +156,7 @@ def _to_device(X: torch.Tensor, y: torch.Tensor, device: torch.device | str | No
 # --- Sources -------------------------------------------------------------------------------------
 
 
-def _source(root: str | os.PathLike | None, allow_download: bool) -> tuple[str, Callable]:
+def _source(root: str | os.PathLike | None, allow_download: bool) -> tuple[str, Reader]:
     """The name of the source, and its function (split, size) -> uint8 [n, 1, 28, 28], int64 [n]."""
     if root == SYNTHETIC:
         return SYNTHETIC, _draw

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def cache_folder() -> Path:
+    """Where the files are kept, in the user's cache."""
     import platformdirs
 
     return platformdirs.user_cache_path("d2lpar", appauthor=False) / "fashion-mnist"

@@ -6,14 +6,17 @@ reservations of memory are no operations of their own here; what they show has b
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import networkx
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..vgpu.torch_backend.torch_private import schema_of
 
 HOST = "host"
 
@@ -58,6 +61,7 @@ class Graph:
 
     @property
     def places(self) -> list[str]:
+        """Where the nodes are: the host first, then devices by their numbers."""
         return sorted({node.place for node in self.nodes}, key=lambda p: (p != HOST, len(p), p))
 
     def digraph(self) -> networkx.DiGraph:
@@ -109,7 +113,13 @@ class _Tracer(TorchDispatchMode):
         self._writers[self._storage(tensor)] = node.number
         return node.number
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: Sequence[type],
+        args: tuple = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         outputs = func(*args, **kwargs)
         if not _is_silent(func):
@@ -117,7 +127,7 @@ class _Tracer(TorchDispatchMode):
         return outputs
 
     def _note(self, func: torch._ops.OpOverload, given: Given, outputs: object) -> None:
-        name = func._schema.name.removeprefix("aten::")
+        name = schema_of(func).name.removeprefix("aten::")
         reads = list(_tensors([value for a, value in given if not _is_overwritten(a, name)]))
         written = list(_tensors([value for a, value in given if _is_written(a)]))
         results = list(_tensors([outputs]))
@@ -151,13 +161,13 @@ class _Tracer(TorchDispatchMode):
         if share is None:
             share = tensor.untyped_storage()
             self._kept.append(share)
-            return share._cdata
+            return StorageWeakRef(share).cdata
         self._kept.append(share)
         return id(share)
 
 
 def _is_silent(func: torch._ops.OpOverload) -> bool:
-    schema = func._schema
+    schema = schema_of(func)
     aliases = [r.alias_info for r in schema.returns]
     is_view = bool(aliases) and all(a is not None and not a.is_write for a in aliases)
     silent = ("empty", "detach", "_unsafe_view", "is_same_size", "_has_compatible")
@@ -166,7 +176,7 @@ def _is_silent(func: torch._ops.OpOverload) -> bool:
 
 def _given(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Given:
     """The arguments of the operation's schema that were given, and their values."""
-    arguments = func._schema.arguments
+    arguments = schema_of(func).arguments
     named = [(a, kwargs[a.name]) for a in arguments if a.name in kwargs]
     return [*zip(arguments, args, strict=False), *named]
 
@@ -184,7 +194,7 @@ def _place(tensor: torch.Tensor) -> str:
     return HOST if tensor.device.type == "cpu" else str(tensor.device)
 
 
-def _tensors(values: object) -> Iterator[torch.Tensor]:
+def _tensors(values: Iterable[object]) -> Iterator[torch.Tensor]:
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value

@@ -76,11 +76,11 @@ def _block(seed: tuple[int, int, int]) -> tuple[Array, Array]:
     # Raw bits, because numpy promises to keep those and not what its distributions make of them.
     bits = np.random.PCG64(np.random.SeedSequence(seed))
     labels = (bits.random_raw(BLOCK) % np.uint64(len(CLASSES))).astype(np.int64)
-    rolls = bits.random_raw(BLOCK * DICE).reshape(BLOCK, DICE) >> np.uint64(40)
-    rolls = rolls.astype(np.float32) / np.float32(1 << 24)
-    grain = bits.random_raw(BLOCK * SIDE * SIDE // 4).astype("<u8").view(np.uint8)
-    grain = grain.reshape(2, BLOCK, SIDE, SIDE).astype(np.float32)
-    grain = (grain[0] + grain[1] - 255) / 255  # triangular on -1..1
+    high = bits.random_raw(BLOCK * DICE).reshape(BLOCK, DICE) >> np.uint64(40)
+    rolls = high.astype(np.float32) / np.float32(1 << 24)
+    noise = bits.random_raw(BLOCK * SIDE * SIDE // 4).astype("<u8").view(np.uint8)
+    pair = noise.reshape(2, BLOCK, SIDE, SIDE).astype(np.float32)
+    grain = (pair[0] + pair[1] - 255) / 255  # triangular on -1..1
     images = np.empty((BLOCK, SIDE, SIDE), np.uint8)
     for label, style in enumerate(STYLES):
         rows = np.flatnonzero(labels == label)
@@ -130,7 +130,7 @@ def _wave(t: Array) -> Array:
     return 2 * np.abs(t - np.floor(t) - 0.5)
 
 
-def _stroke(u: Array, v: Array, start: tuple, end: tuple, radius: Array) -> Array:
+def _stroke(u: Array, v: Array, start: tuple, end: tuple, radius: Array | np.float32) -> Array:
     """A thick line with round ends."""
     du, dv = end[0] - start[0], end[1] - start[1]
     pu, pv = u - start[0], v - start[1]

@@ -58,7 +58,7 @@ def all_reduce_buckets(answer: Callable[[list[list[torch.Tensor]]], None]) -> st
 
 def _check_sums(host: list[list[torch.Tensor]], grads: list[list[torch.Tensor]]) -> None:
     for i in range(len(host[0])):
-        expected = sum(rank[i] for rank in host)
+        expected = torch.stack([rank[i] for rank in host]).sum(0)
         for rank, tensors in enumerate(grads):
             got = tensors[i].cpu()
             if not torch.equal(got, expected):
@@ -83,6 +83,7 @@ def accumulate(answer: Callable[..., None]) -> str:
         y = torch.rand(480, generator=generator).to(device)
         start = [torch.rand(64, 512, generator=generator), torch.rand(512, 1, generator=generator)]
         expected, whole_bytes = _accumulated(_whole_batch, X, y, start, 1)
+        assert expected is not None  # `_whole_batch` leaves a gradient everywhere
         for pieces in (4, 7):
             got, peak_bytes = _accumulated(answer, X, y, start, pieces)
             if got is None:
@@ -119,8 +120,8 @@ def _accumulated(
     vgpu.reset_peak_memory_stats(X.device)
     work(_loss, X, y, params, pieces)
     peak = vgpu.max_memory_allocated(X.device) - held
-    grads = [p.grad for p in params]
-    return (None if None in grads else [g.cpu() for g in grads]), peak
+    grads = [p.grad.cpu() for p in params if p.grad is not None]
+    return (grads if len(grads) == len(params) else None), peak
 
 
 def _loss(X: torch.Tensor, y: torch.Tensor, params: Sequence[torch.Tensor]) -> torch.Tensor:

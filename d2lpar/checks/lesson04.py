@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Iterable
 
 import torch
-import torch.distributed as dist
 
 from .verdict import Wrong, exercise, largest_difference
 
@@ -66,9 +65,11 @@ def _gradients() -> Iterable[tuple[list[int], int, int]]:
 
 def _torchs_buckets(sizes_bytes: list[int], first_bytes: int, cap_bytes: int) -> list[list[int]]:
     """What DDP makes after its first step, when gradients came from the last to the first."""
+    from ..vgpu.ranks import c10d_private  # not every build of torch has torch.distributed
+
     order = list(reversed(range(len(sizes_bytes))))
     gradients = [torch.empty(sizes_bytes[i] // FLOAT_BYTES, device="meta") for i in order]
-    plan, _ = dist._compute_bucket_assignment_by_size(
+    plan, _ = c10d_private.assign_buckets(
         gradients, [first_bytes, cap_bytes], [False] * len(order), order
     )
     return plan

@@ -67,7 +67,13 @@ class _Convolutions(TorchDispatchMode):
         super().__init__()
         self.shapes: list[tuple[torch.Size, torch.Size]] = []
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self,
+        func: Callable,
+        types: Sequence[type],
+        args: tuple = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         if func is torch.ops.aten.convolution.default:
             self.shapes.append((args[0].shape, args[1].shape))
         return func(*args, **(kwargs or {}))
@@ -88,12 +94,17 @@ def _check_layer(answer: Callable, layer: nn.Conv2d, devices: Sequence[torch.dev
     if not Y.requires_grad:
         raise Wrong("the outputs are right, but no gradient flows back. Was something detached?")
     Y.backward(gradient.to(devices[0]))
-    tensors = {"X": X, "conv.weight": conv.weight, "conv.bias": conv.bias}
+    tensors = {"X": X, "conv.weight": conv.weight, "conv.bias": _bias(conv)}
     for (name, tensor), want in zip(tensors.items(), wanted, strict=True):
         _check_gradient(name, tensor.grad, want)
     _check_split(seen.shapes, conv)
     _check_work(timeline, conv, devices)
     return _check_copies(timeline, conv, expected, len(devices))
+
+
+def _bias(conv: nn.Conv2d) -> torch.Tensor:
+    assert conv.bias is not None  # as `_layer` makes them
+    return conv.bias
 
 
 def _where(conv: nn.Conv2d, n: int) -> str:
@@ -115,7 +126,7 @@ def _check_outputs(
         )
     if _equal(Y, expected):
         return
-    bias = conv.bias.detach().cpu().view(-1, 1, 1)
+    bias = _bias(conv).detach().cpu().view(-1, 1, 1)
     for times in (0, *range(2, n + 1)):
         if _equal(Y, expected + (times - 1) * bias):
             raise Wrong(
@@ -171,7 +182,7 @@ def _check_work(timeline: Timeline, conv: nn.Conv2d, devices: Sequence[torch.dev
     n = len(devices)
     flops = {device: sum(s.flops for s in timeline.on(device, "compute")) for device in devices}
     most = math.ceil(conv.in_channels / n)
-    busiest = max(flops, key=flops.get)
+    busiest = max(flops, key=lambda device: flops[device])
     share = flops[busiest] / max(sum(flops.values()), 1)
     if share > ROOM * most / conv.in_channels:
         raise Wrong(

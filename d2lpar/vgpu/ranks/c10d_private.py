@@ -29,6 +29,9 @@ REFUSED = (
     *("gather_single", "gather_into_tensor", "new_window", "abort", "shutdown", "reconfigure"),
 )
 
+# Which gradients torch's own DistributedDataParallel averages together.
+assign_buckets = dist._compute_bucket_assignment_by_size
+
 
 class Groups(SimpleNamespace):
     """The groups that a rank knows, under the names that torch's functions ask for."""

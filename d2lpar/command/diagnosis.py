@@ -7,8 +7,10 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,6 +18,9 @@ from .. import machines
 from ..lesson import download
 from ..machines import calibration, system
 from ..vgpu.api.device_choice import VISIBLE
+
+if TYPE_CHECKING:
+    from IPython.lib.pretty import PrettyPrinter
 
 OLDEST_TORCH = (2, 10)  # the first that registers a device backend written in Python
 LEAST_DISK_BYTES = 10**9
@@ -96,7 +101,7 @@ class Diagnosis:
         lines += [f"  {remedy}" for remedy in self.remedies]
         return "\n".join(lines)
 
-    def _repr_pretty_(self, printer: object, cycle: bool) -> None:
+    def _repr_pretty_(self, printer: PrettyPrinter, cycle: bool) -> None:
         printer.text(repr(self) if cycle else str(self))
 
 
@@ -184,9 +189,7 @@ def _gpus() -> list[Fact]:
     count = _gpu_count()
     if not count:
         return [_no_gpu()]
-    facts = [
-        Fact(f"GPU {i}", _described(torch.cuda.get_device_properties(i))) for i in range(count)
-    ]
+    facts = [Fact(f"GPU {i}", _described(i)) for i in range(count)]
     driver = _nvidia_smi("driver_version")
     if driver:
         facts.append(Fact("GPU driver", driver[0]))
@@ -198,7 +201,8 @@ def _gpus() -> list[Fact]:
     return facts
 
 
-def _described(properties: object) -> str:
+def _described(device: int) -> str:
+    properties = torch.cuda.get_device_properties(device)
     return (
         f"{properties.name}, {properties.total_memory / 1e9:.1f} GB, "
         f"{properties.multi_processor_count} multiprocessors"
@@ -284,7 +288,7 @@ def _distributed() -> list[Fact]:
     return [*facts, Fact("launchers", text)]
 
 
-def _listed(found: dict[str, object]) -> str:
+def _listed(found: Mapping[str, object]) -> str:
     return ", ".join(name for name, there in found.items() if there) or "nothing"
 
 

@@ -367,7 +367,7 @@ def _draw_arrows(ax: Axes, spans: list[Span], rows: list[Row], scale: TimeScale)
     first_row: dict[str, int] = {}
     for i, (device, _) in enumerate(rows):
         first_row.setdefault(device, i)
-    ways = [
+    arrows = [
         (scale.x(span.end_s), rows.index((span.device, span.stream)), first_row[span.target])
         for span in spans
         if span.kind == "copy"
@@ -375,17 +375,17 @@ def _draw_arrows(ax: Axes, spans: list[Span], rows: list[Row], scale: TimeScale)
         and span.target in first_row
         and span.end_s <= scale.end_s
     ]
-    for x, start, end in _apart(ax, ways) if len(ways) <= MANY_ARROWS else ():
+    for x, start, end in _apart(ax, arrows) if len(arrows) <= MANY_ARROWS else ():
         edge = math.copysign(BAR_HEIGHT / 2, end - start)
         ax.annotate("", (x, end - edge), (x, start + edge), arrowprops=ARROW, zorder=4)
 
 
-def _apart(ax: Axes, ways: list[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
+def _apart(ax: Axes, arrows: list[tuple[float, int, int]]) -> list[tuple[float, int, int]]:
     """Without those that would cover the one before them, between the same rows."""
     gap = _px_wide(ax, ARROW_PX)
     kept: list[tuple[float, int, int]] = []
     last: dict[tuple[int, int], float] = {}
-    for x, start, end in sorted(ways):
+    for x, start, end in sorted(arrows):
         if x - last.get((start, end), -math.inf) >= gap:
             kept.append((x, start, end))
             last[start, end] = x

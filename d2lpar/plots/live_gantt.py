@@ -158,7 +158,7 @@ class _Screen:
         self._collections: dict[str, PolyCollection] = {}
         self._many: dict[str, bool] = {}
         self._rows: list[Row] = []
-        self._place: PictureSlot | None = None
+        self._slot: PictureSlot | None = None
 
     def add(self, span: Span) -> None:
         self._bars.add(span)
@@ -180,11 +180,11 @@ class _Screen:
         self._show(picture, picture.png())
 
     def _show(self, picture: Picture, png: bytes) -> None:
-        if self._place is None:
-            self._place = PictureSlot()
-            self._place.open(picture, png)
+        if self._slot is None:
+            self._slot = PictureSlot()
+            self._slot.open(picture, png)
         else:
-            self._place.update(picture, png)
+            self._slot.update(picture, png)
 
     def _set_data(self) -> None:
         bars = self._bars

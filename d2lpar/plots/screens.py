@@ -36,8 +36,8 @@ class LiveFigure:
         self.axes.set(xlim=chart.xlim or (0, 1), ylim=chart.ylim or (0, 1))
         self._view: dict[str, tuple[float, float]] = {}  # the limits of "x" and "y"
         self._background: object = None  # pixels as the canvas keeps them; None: draw them anew
-        self._place = PictureSlot()
-        self._place.open(self.picture, self._drawn())
+        self._slot = PictureSlot()
+        self._slot.open(self.picture, self._drawn())
 
     def _line(self, name: str, i: int) -> Line2D:
         color, style, marker = CURVE_STYLES[i % len(CURVE_STYLES)]
@@ -73,7 +73,7 @@ class LiveFigure:
 
     def draw(self) -> None:
         """Show the curves as they are now."""
-        self._place.update(self.picture, self._drawn())
+        self._slot.update(self.picture, self._drawn())
 
     def _drawn(self) -> bytes:
         with drawing:
@@ -97,7 +97,7 @@ class LiveFigure:
             for artist in self.moving:
                 artist.set_animated(False)
             png = self.picture.png()
-        self._place.update(self.picture, png)
+        self._slot.update(self.picture, png)
 
 
 def _grown(view: tuple[float, float] | None, low: float, high: float) -> tuple[float, float]:

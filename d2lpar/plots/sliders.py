@@ -39,7 +39,7 @@ class SliderFigure:
         self.controls = {name: _control(draw, name, spec) for name, spec in controls.items()}
         _align(self.controls.values())
         self._draw, self._note, self._summary, self._size_px = draw, note, summary, size_px
-        self._place = PictureSlot()
+        self._slot = PictureSlot()
         self._box: Widget | None = None
         self.picture = self._drawn(self.values)
         self.png = self.picture.png()
@@ -66,7 +66,7 @@ class SliderFigure:
                 self.png = self.picture.png()
             self._shown = values
             if self._box is not None:
-                self._place.update(self.picture, self.png)
+                self._slot.update(self.picture, self.png)
 
     def _blank(self) -> Picture:
         return Picture(summary=self._summary, note=self._note, size_px=self._size_px)
@@ -92,7 +92,7 @@ class SliderFigure:
         view = self._box._repr_mimebundle_()[WIDGET_VIEW]
         fallback = texts.SLIDERS.format(values=_spoken(self._first))
         display({WIDGET_VIEW: view, "text/plain": fallback}, raw=True)
-        self._place.open(self.picture, self.png)
+        self._slot.open(self.picture, self.png)
 
 
 def slider_figure(

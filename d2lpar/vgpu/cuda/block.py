@@ -85,7 +85,7 @@ def emulate_cuda(
         rt = current_runtime()
         if shape_only:
             stack.enter_context(simulation.shape_only())
-        stack.enter_context(_place_kept(rt))
+        stack.enter_context(_current_device_kept(rt))
         stack.enter_context(lazy_init.unstarted())
         stack.enter_context(_patched(n))
         if verbose:
@@ -122,7 +122,7 @@ def _patched(n: int) -> Iterator[None]:
 
 
 @contextmanager
-def _place_kept(rt: Runtime) -> Iterator[None]:
+def _current_device_kept(rt: Runtime) -> Iterator[None]:
     """Start on device 0 and its default stream; leave the current device and streams as found."""
     device = rt.current_device
     numbers = [rt.current_stream(i) for i in range(rt.device_count)]

@@ -390,7 +390,7 @@ def test_a_time_that_is_none_is_named(timeout_s):
 
 def test_more_ranks_have_more_time_to_start():
     from d2lpar.machines import system
-    from d2lpar.processes.cluster import START_S, _start_s
+    from d2lpar.processes.cluster.launcher import START_S, _start_s
 
     assert START_S < _start_s(1) < _start_s(2)
     assert _start_s(8 * system.cores()) == START_S + 80
@@ -399,7 +399,7 @@ def test_more_ranks_have_more_time_to_start():
 def test_the_log_of_a_failed_start_has_only_what_matters():
     from d2lpar.processes.cluster.engines import _HARMLESS
 
-    log = """<frozen runpy>:128: RuntimeWarning: 'd2lpar.processes.cluster.lifeline' found in sys.modules
+    log = """<frozen runpy>:128: RuntimeWarning: 'd2lpar.processes.cluster.lifeline' found in …
 2026-11-22 07:43:33.588 [IPController] Generating new CURVE credentials
 2026-11-22 07:43:33.635 [IPController] WARNING | Message signing is disabled.
 2026-11-22 07:43:39.556 [IPController] ERROR | Monitor message without topic: [b'', b'{"a": 1}']

@@ -12,8 +12,8 @@ from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 from PIL import Image
 
-from ..timeline.printing import say
 from ..timeline import Span, Timeline
+from ..timeline.printing import say
 from . import texts
 from .gantt_chart import (
     MANY_BARS,

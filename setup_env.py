@@ -29,6 +29,10 @@ NEW_STAMP = STAMP + ".new"
 # Exists while .venv is being changed; outside, where nothing that happens to .venv removes it.
 UNFINISHED = VENV + ".unfinished"
 DISCARDED = VENV + ".old-d2lpar-"
+# OpenMP's threads otherwise spin while they wait for one another. Beside other work that takes the
+# processor from the very thread that they wait for: see benchmarks/bench_busy_machine.py.
+KERNEL_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+KERNEL_CONFIG = os.path.join(VENV, "etc", "ipython", "ipython_config.py")
 CUDA_WHEEL = re.compile(r"(nvidia-|cuda-|triton\b)")
 TORCH_WHEEL = re.compile(r"torch(vision)?\b")
 ASK_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
@@ -276,6 +280,18 @@ def build(torch, is_repair):
     repair = ["--reinstall"] if is_repair else []
     in_venv("uv", *install, *options, *repair, input=requirements(torch))
     in_venv("uv", *install, "--quiet", "--no-build-isolation", "--editable", ".")
+    configure_kernels()
+
+
+def configure_kernels():
+    """Gives notebooks an environment, whatever starts their kernels; what is set already stays."""
+    if os.path.exists(KERNEL_CONFIG):  # ours, or in an environment of the user's own the user's
+        return
+    os.makedirs(os.path.dirname(KERNEL_CONFIG), exist_ok=True)
+    with open(KERNEL_CONFIG, "w") as config:
+        config.write("import os\n\n")
+        for name, value in sorted(KERNEL_ENVIRONMENT.items()):
+            config.write("os.environ.setdefault(%r, %r)\n" % (name, value))
 
 
 def set_up(torch):

@@ -314,3 +314,26 @@ def test_nbval_compares_in_the_recorded_world_and_refuses_what_was_never_run(tmp
     assert re.search("FAILED other.ipynb", run.stdout)
     assert re.search("ERROR never.ipynb.*no recorded run", run.stdout)
     assert "1 failed, 1 passed, 1 error" in run.stdout
+
+
+def test_kernels_of_the_course_wait_without_spinning(clone, monkeypatch):
+    """IPython runs the file before a kernel's first cell, whoever started it."""
+    from IPython.core.application import ENV_CONFIG_DIRS
+
+    assert str(Path(sys.prefix, *Path(setup_env.KERNEL_CONFIG).parts[1:-1])) in ENV_CONFIG_DIRS
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    setup_env.configure_kernels()
+    code = (clone / setup_env.KERNEL_CONFIG).read_text()
+    exec(code)
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    exec(code)
+    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
+
+
+def test_a_users_own_configuration_of_kernels_stays(clone):
+    config = clone / setup_env.KERNEL_CONFIG
+    config.parent.mkdir(parents=True)
+    config.write_text("c.mine = True\n")
+    setup_env.configure_kernels()
+    assert config.read_text() == "c.mine = True\n"

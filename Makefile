@@ -34,11 +34,13 @@ lab: setup  ## Open the course in JupyterLab; LESSON=03 opens that lesson
 	exec $(python) -m jupyter lab --log-level=ERROR --ServerApp.root_dir=. \
 		--LabApp.default_url="/lab/tree/$$notebook" "$$@"
 
-test: setup  ## Unit tests, then every notebook against its stored outputs
-	@$(attempt) "unit tests" "$(unit-tests)" notebooks "$(notebook-tests)"
+test: setup  ## Rules, unit tests, then every notebook against its stored outputs
+	@$(attempt) lint "$(MAKE) --no-print-directory lint" \
+		"unit tests" "$(unit-tests)" notebooks "$(notebook-tests)"
 
 test-all: setup  ## The same with all that takes long: browser, PyTorch's operators, other torches
-	@$(attempt) "unit tests" "$(unit-tests) -m ''" notebooks "$(notebook-tests)" \
+	@$(attempt) lint "$(MAKE) --no-print-directory lint" \
+		"unit tests" "$(unit-tests) -m ''" notebooks "$(notebook-tests)" \
 		operators "$(MAKE) --no-print-directory opinfo" \
 		"other torches" "$(MAKE) --no-print-directory test-compat"
 
@@ -66,9 +68,11 @@ validate: setup  ## Predictions of the simulator beside published figures; ONLY=
 notebooks: setup  ## Record all notebooks anew, and list what changed
 	@$(python) notebooks/build.py
 
-lint: setup  ## Check style and format of package, tests and notebooks
+lint: setup  ## Check style, format, types, and that imports point down
 	@$(python) -m ruff check
 	@$(python) -m ruff format --check
+	@$(python) -m mypy
+	@.venv/bin/lint-imports --no-cache --no-logo
 
 format: setup  ## Correct what lint can correct
 	@$(python) -m ruff check --fix-only
@@ -88,5 +92,5 @@ clean:  ## Remove all that make made: .venv, build, caches
 	@# First another name: half of a .venv could be taken for one of the user's own.
 	[ ! -d .venv ] || mv .venv .venv.old-d2lpar-$$$$
 	rm -rf .venv.old-d2lpar-* .venv.unfinished .venv.lock
-	rm -rf build .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf build .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -77,7 +77,7 @@ def place(monkeypatch):
     recorder = Recorder()
     monkeypatch.setattr(live, "in_notebook", lambda: True)
     for module in (screens, sliders):
-        monkeypatch.setattr(module, "Place", lambda: recorder)
+        monkeypatch.setattr(module, "PictureSlot", lambda: recorder)
     return recorder
 
 
@@ -717,7 +717,7 @@ def test_thin_bars_keep_their_colour():
 def gantt_place(monkeypatch):
     recorder = Recorder()
     monkeypatch.setattr(live_gantt, "in_notebook", lambda: True)
-    monkeypatch.setattr(live_gantt, "Place", lambda: recorder)
+    monkeypatch.setattr(live_gantt, "PictureSlot", lambda: recorder)
     return recorder
 
 

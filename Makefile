@@ -66,7 +66,7 @@ validate: setup  ## Predictions of the simulator beside published figures; ONLY=
 	@$(python) -m d2lpar.validation $(if $(ONLY),--only "$(ONLY)")
 
 notebooks: setup  ## Record all notebooks anew, and list what changed
-	@$(python) notebooks/build.py
+	@$(python) tools/build.py
 
 lint: setup  ## Check style, format, types, and that imports point down
 	@$(python) -m ruff check

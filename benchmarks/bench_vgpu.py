@@ -27,7 +27,7 @@ OPERATION_GOAL_US = 40
 
 def lesson_03() -> SimpleNamespace:
     """The functions that the lesson's cells define."""
-    sys.path.append(str(Path(__file__).parents[1] / "notebooks"))
+    sys.path.append(str(Path(__file__).parents[1] / "tools"))
     from cells import functions
 
     loss = nn.CrossEntropyLoss(reduction="none")

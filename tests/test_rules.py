@@ -1,4 +1,4 @@
-"""The rules of the house catch who breaks them: in a copy of the package, with offenders planted."""
+"""The rules of the house catch who breaks them: in a copy of the package with offenders in it."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def load(path):
 
 
 setup_env = load(ROOT / "setup_env.py")
-build = load(ROOT / "notebooks" / "build.py")
+build = load(ROOT / "tools" / "build.py")
 
 
 @pytest.fixture

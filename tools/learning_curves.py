@@ -1,11 +1,11 @@
 """Records how well a reduced ResNet-18 learns with different batches, rates and devices.
 
-    python notebooks/recorded/learning_curves.py compared    # the textbook's settings, ten epochs
-    python notebooks/recorded/learning_curves.py real --data FOLDER    # the same, on real images
-    python notebooks/recorded/learning_curves.py grid    # many settings, five short epochs
+    python tools/learning_curves.py compared    # the textbook's settings, ten epochs
+    python tools/learning_curves.py real --data FOLDER    # the same, on real images
+    python tools/learning_curves.py grid    # many settings, five short epochs
 
-write learning_curves_compared.csv and so on beside this file: a row an epoch of a run. Runs that a
-table holds already are kept. `--full` trains the whole ResNet-18 on whole images: that is for GPUs,
+write learning_curves_compared.csv and so on in notebooks/recorded: a row per epoch of a run. Runs
+that a table holds already are kept. `--full` trains the whole ResNet-18 on whole images: that is for GPUs,
 and has not been tried. On a slow core a run of ten epochs takes about four minutes.
 The first four runs of the stored `compared` table were made by an earlier form of this script, with
 the same settings.
@@ -22,6 +22,7 @@ from torch.nn import functional as F
 import d2lpar as par
 from d2lpar import models, recorded
 
+RECORDED = Path(__file__).resolve().parent.parent / "notebooks" / "recorded"
 KEY = ("devices", "batch", "lr", "warmup_epochs", "seed")
 COLUMNS = (*KEY, "epoch", "loss", "accuracy")
 
@@ -117,9 +118,9 @@ def main():
     if (options.what == "real") != (options.data != "synthetic"):
         parser.error("`real` takes --data FOLDER, the others draw synthetic images")
     plan, size = PLANS[options.what], Size(64, 28) if options.full else Size(8, 14)
-    command = f"python notebooks/recorded/learning_curves.py {options.what}"
+    command = f"python tools/learning_curves.py {options.what}"
     table = recorded.Recorder(
-        Path(__file__).with_name(f"learning_curves_{options.what}.csv"),
+        RECORDED / f"learning_curves_{options.what}.csv",
         COLUMNS,
         key=KEY,
         told=[

@@ -1,9 +1,9 @@
 """Records how many steps a perceptron needs to a target accuracy, with 4 to 2,048 images a step.
 
-    python notebooks/recorded/batch_sizes.py [--data FOLDER]
+    python tools/batch_sizes.py [--data FOLDER]
 
-writes batch_sizes.csv (batch_sizes_real.csv) beside this file: a row a batch size, learning rate
-and seed, with the steps after which the accuracy on 1,000 test images was first seen at the target
+writes batch_sizes.csv (batch_sizes_real.csv) in notebooks/recorded: a row per batch size, learning
+rate and seed, with the steps after which the accuracy on 1,000 test images was first seen at the target
 (one looks every five per cent of the steps so far); nan if it was not within the steps allowed,
 or not within the best steps so far of the same batch and seed. Rows that a table holds already are
 kept. On a slow core that takes about half an hour. In the stored table seed 0 was run with the
@@ -21,6 +21,7 @@ from torch.nn import functional as F
 import d2lpar as par
 from d2lpar import recorded
 
+RECORDED = Path(__file__).resolve().parent.parent / "notebooks" / "recorded"
 BATCHES = (4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 RATES = (0.2, 0.1, 0.4, 0.05, 0.8, 0.025)  # the likely ones first: they bound the others
 SEEDS = range(2)
@@ -63,11 +64,11 @@ def main():
     options = parser.parse_args()
     real = options.data != "synthetic"
     table = recorded.Recorder(
-        Path(__file__).with_name("batch_sizes_real.csv" if real else "batch_sizes.csv"),
+        RECORDED / ("batch_sizes_real.csv" if real else "batch_sizes.csv"),
         COLUMNS,
         key=COLUMNS[:3],
         told=[
-            "python notebooks/recorded/batch_sizes.py" + (" --data FOLDER" if real else ""),
+            "python tools/batch_sizes.py" + (" --data FOLDER" if real else ""),
             f"steps of a perceptron with 256 hidden units to an accuracy of {TARGET}",
         ],
     )

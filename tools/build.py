@@ -1,6 +1,6 @@
 """Records the notebooks: runs them in order, stores their outputs, links them to each other.
 
-    python notebooks/build.py [--check] [notebook ...]
+    python tools/build.py [--check] [notebook ...]
 
 Every notebook runs on a kernel of its own in the world that pyproject.toml fixes, and is written
 only when all its cells passed. What changed against the stored outputs is listed, so recording
@@ -21,8 +21,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat.reader import NotJSONError
 
-HERE = Path(__file__).resolve().parent
-PROJECT = HERE.parent / "pyproject.toml"
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = ROOT / "pyproject.toml"
 
 MAX_BYTES = 400_000
 SHOWN_CHARACTERS = 70
@@ -297,7 +297,7 @@ def main(arguments=None):
     )
     options = parser.parse_args(arguments)
 
-    chosen = [path.resolve() for path in options.notebooks] or lessons_in(HERE)
+    chosen = [path.resolve() for path in options.notebooks] or lessons_in(ROOT / "notebooks")
     try:
         for folder in {path.parent for path in chosen} if not options.check else ():
             relink(lessons_in(folder))

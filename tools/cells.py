@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import nbformat
 
-HERE = Path(__file__).parent
+LESSONS = Path(__file__).resolve().parent.parent / "notebooks"
 
 
 def functions(lesson: str, **names: object) -> SimpleNamespace:
@@ -14,7 +14,7 @@ def functions(lesson: str, **names: object) -> SimpleNamespace:
 
     `names` are the modules and objects that the functions use. Nothing else of the cells is run.
     """
-    (path,) = HERE.glob(f"{lesson}_*.ipynb")
+    (path,) = LESSONS.glob(f"{lesson}_*.ipynb")
     namespace = dict(names)
     for cell in nbformat.read(path, as_version=4).cells:
         if cell.cell_type == "code":

@@ -3,11 +3,11 @@
     python tools/batch_sizes.py [--data FOLDER]
 
 writes batch_sizes.csv (batch_sizes_real.csv) in notebooks/recorded: a row per batch size, learning
-rate and seed, with the steps after which the accuracy on 1,000 test images was first seen at the target
-(one looks every five per cent of the steps so far); nan if it was not within the steps allowed,
-or not within the best steps so far of the same batch and seed. Rows that a table holds already are
-kept. On a slow core that takes about half an hour. In the stored table seed 0 was run with the
-rates in rising order and without the limit of 10,000 steps.
+rate and seed, with the steps after which the accuracy on 1,000 test images was first seen at the
+target (one looks every five per cent of the steps so far); nan if it was not within the steps
+allowed, or not within the best steps so far of the same batch and seed. Rows that a table holds
+already are kept. On a slow core that takes about half an hour. In the stored table seed 0 was run
+with the rates in rising order and without the limit of 10,000 steps.
 """
 
 import argparse

@@ -5,10 +5,10 @@
     python tools/learning_curves.py grid    # many settings, five short epochs
 
 write learning_curves_compared.csv and so on in notebooks/recorded: a row per epoch of a run. Runs
-that a table holds already are kept. `--full` trains the whole ResNet-18 on whole images: that is for GPUs,
-and has not been tried. On a slow core a run of ten epochs takes about four minutes.
-The first four runs of the stored `compared` table were made by an earlier form of this script, with
-the same settings.
+that a table holds already are kept. `--full` trains the whole ResNet-18 on whole images: that is
+for GPUs, and has not been tried. On a slow core a run of ten epochs takes about four minutes. The
+first four runs of the stored `compared` table were made by an earlier form of this script, with the
+same settings.
 """
 
 import argparse

@@ -104,7 +104,7 @@ def test_nothing_else_is_printed_and_nothing_is_left(outputs):
 
 def is_ours(process):
     try:
-        return bool(re.search("d2lpar[./]cluster", " ".join(process.cmdline())))
+        return bool(re.search("d2lpar[./]processes[./]cluster", " ".join(process.cmdline())))
     except psutil.Error:
         return False
 

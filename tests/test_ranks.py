@@ -19,7 +19,6 @@ from torch.distributed.nn.functional import all_reduce as differentiable_all_red
 from torch.nn.parallel import DistributedDataParallel
 
 import d2lpar as par
-from d2lpar import launch
 
 NAMES = ("init_process_group", "destroy_process_group", "new_group")
 
@@ -514,7 +513,7 @@ def test_launch_knows_virtual_ranks(gpus):
 
     expected = [(0, 2, 2, "vgpu:3"), (1, 2, 2, "vgpu:1")]
     assert par.run_ranks(who, [gpus[3], gpus[1]]) == expected
-    assert launch.VIRTUAL not in os.environ
+    assert RANK_DEVICE not in os.environ
 
 
 def test_devices_must_be_virtual_and_different(gpus):

@@ -310,14 +310,18 @@ def test_resizing_in_place_and_out(gpus):
     assert x.tolist() == [1] * 5
 
 
-def test_data_can_be_replaced_on_one_device_only(gpus):
+def test_data_can_be_replaced_also_by_that_of_another_device(gpus):
+    """As on CUDA: the parameter stays the object that optimizers know."""
     p = nn.Parameter(torch.ones(2, device=gpus[0]))
     p.data = torch.zeros(3, device=gpus[0])
     assert p.tolist() == [0, 0, 0]
     p.data += 2
     assert p.tolist() == [2, 2, 2]
-    with pytest.raises(TypeError, match="vgpu:0 to one on cpu"):
-        p.data = torch.ones(2)
+    before, on_host = id(p), torch.ones(2)
+    p.data = on_host
+    assert (id(p), p.device.type, p.is_leaf, p.requires_grad) == (before, "cpu", True, True)
+    on_host.add_(1)  # its memory is shared
+    assert p.tolist() == [2, 2]
 
 
 def test_sgd_by_hand_keeps_the_leaf(gpus):

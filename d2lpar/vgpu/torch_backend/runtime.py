@@ -279,8 +279,8 @@ def _numbered(machine: Machine) -> Machine:
     count = len(machine.accelerators)
     if count > MOST_DEVICES:
         raise ValueError(
-            f"torch has {MOST_DEVICES} numbers for a kind, {text(0)} to {text(MOST_DEVICES - 1)}, "
-            f"and {machine.name} was asked for with {count}: ask for fewer, and for figures of "
+            f"torch numbers {MOST_DEVICES} devices of a kind, {text(0)} to "
+            f"{text(MOST_DEVICES - 1)}, and {machine.name} was asked for with {count}: ask for fewer, and for figures of "
             "larger machines ask par.scaling or par.planner"
         )
     return machine

@@ -19,6 +19,7 @@ from torch.distributed.nn.functional import all_reduce as differentiable_all_red
 from torch.nn.parallel import DistributedDataParallel
 
 import d2lpar as par
+from d2lpar.vgpu.device_naming import RANK_DEVICE
 
 NAMES = ("init_process_group", "destroy_process_group", "new_group")
 

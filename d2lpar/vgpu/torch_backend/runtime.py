@@ -280,8 +280,8 @@ def _numbered(machine: Machine) -> Machine:
     if count > MOST_DEVICES:
         raise ValueError(
             f"torch numbers {MOST_DEVICES} devices of a kind, {text(0)} to "
-            f"{text(MOST_DEVICES - 1)}, and {machine.name} was asked for with {count}: ask for fewer, and for figures of "
-            "larger machines ask par.scaling or par.planner"
+            f"{text(MOST_DEVICES - 1)}, and {machine.name} was asked for with {count}: ask "
+            "for fewer, and for figures of larger machines ask par.scaling or par.planner"
         )
     return machine
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import d2lpar as par
-from d2lpar.processes.cluster import failures, wire
+from d2lpar.processes.cluster import failures, wire, worker
 from d2lpar.processes.cluster.output import Output, show
 
 zmq = pytest.importorskip("zmq")
@@ -433,7 +433,7 @@ def test_errors_after_a_lost_connection_are_those_of_a_victim():
             except RuntimeError as error:
                 raise KeyError(second) from (None if hide else error)
         except KeyError as error:
-            return wire.describe(error).lost_connection
+            return worker.describe(error).lost_connection
 
     gloo = "[gloo/transport/tcp/pair.cc:544] Connection closed by peer [127.0.0.1]:1234"
     assert told(gloo, "training failed", hide=False)

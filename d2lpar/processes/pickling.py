@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dis
 import functools
+import inspect
+import io
 from collections import ChainMap
 from collections.abc import Callable, Iterator
 from types import CellType, CodeType, FunctionType
@@ -30,13 +32,43 @@ def reduced_device(device: torch.device) -> tuple:
     return device.__reduce__()
 
 
+def dumps(thing: object) -> bytes:
+    """A pickle of `thing`, in which what the notebook defines goes by value.
+
+    Raises TypeError, or what a `__reduce__` raises, for what cannot be sent.
+    """
+    buffer = io.BytesIO()
+    Pickler(buffer).dump(thing)
+    return buffer.getvalue()
+
+
+def can_be_dumped(thing: object) -> bool:
+    """Whether `dumps` would raise nothing."""
+    try:
+        dumps(thing)
+    except Exception:  # of whatever kind a `__reduce__` raises
+        return False
+    return True
+
+
 def culprit(thing: object, can_be_sent: Callable[[object], bool]) -> list[str]:
     """The name of what a function uses and cannot be sent, then those of the functions that lead
     to it, the nearest first. Empty if no name leads there."""
     return [*_path(thing, can_be_sent, set())][::-1]
 
 
-def name_of(function: Callable) -> str:
+def globals_of(function: Callable[..., object]) -> dict[str, object]:
+    """The global variables of a function, also of one that is wrapped, partial, or an object's."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    if not hasattr(function, "__globals__"):
+        function = type(function).__call__
+    return getattr(function, "__globals__", {})
+
+
+def name_of(function: Callable[..., object]) -> str:
+    """The name that a function was defined with, or how it prints if it has none."""
     return getattr(function, "__name__", None) or repr(function)
 
 

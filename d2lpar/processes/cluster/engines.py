@@ -26,7 +26,7 @@ from ipyparallel.cluster import launcher as launchers
 from traitlets.config import Config
 
 from ...machines import system
-from . import lifeline, messages, process_tree, profiles, wire
+from . import lifeline, messages, process_tree, profiles, worker
 from .folder import Folder
 from .progress import Progress
 
@@ -224,7 +224,7 @@ class Engines:
     def _order(self) -> None:
         """Number the ranks: the hosts as their first engine came, on each the engines in turn."""
         numbers = sorted(self._client.ids)[: self.n]
-        asked = {number: self._client[number].apply_async(wire.place) for number in numbers}
+        asked = {number: self._client[number].apply_async(worker.place) for number in numbers}
         self.flush()
         by_id = {number: reply.get(self._left_s()) for number, reply in asked.items()}
         hosts = list(dict.fromkeys(place.host for place in by_id.values()))
@@ -277,7 +277,7 @@ class Engines:
 
         self._client.send_apply_request(
             self._client._mux_socket,
-            wire.perform,
+            worker.perform,
             args=request,
             ident=self._idents[rank],
             metadata={"label": None},

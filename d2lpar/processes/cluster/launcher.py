@@ -8,7 +8,7 @@ import platform
 from numbers import Real
 from typing import TYPE_CHECKING
 
-from . import messages, wire
+from . import messages, worker
 
 if TYPE_CHECKING:
     from .ranks import Ranks
@@ -47,8 +47,8 @@ def cluster(
         raise ValueError(messages.ERROR_TIMEOUT.format(timeout_s=timeout_s))
     if os.name != "posix":
         raise RuntimeError(messages.ERROR_SYSTEM.format(system=platform.system()))
-    if wire.this.number is not None:
-        raise RuntimeError(messages.ERROR_IN_RANK.format(rank=wire.this.number))
+    if worker.this.number is not None:
+        raise RuntimeError(messages.ERROR_IN_RANK.format(rank=worker.this.number))
     from .profiles import find
 
     folder = None if profile is None else find(profile)
@@ -57,7 +57,7 @@ def cluster(
 
         from .ranks import Ranks, current
     except ModuleNotFoundError as error:
-        if error.name not in ("ipyparallel", "cloudpickle", "zmq"):
+        if error.name not in ("ipyparallel", "zmq"):
             raise
         raise RuntimeError(messages.ERROR_MISSING.format(name=error.name)) from None
     if not zmq.has("curve"):

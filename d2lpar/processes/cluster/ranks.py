@@ -11,11 +11,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from .. import pickling
 from . import failures, messages, output, sending
 from .engines import Engines, environment
 from .progress import Progress
 from .remote_call import OnReport, RemoteCall, ended_by
-from .wire import Membership, RankProcess, threads_each
+from .wire import Membership, RankProcess
+from .worker import threads_each
 
 _STORE = "rendezvous"
 
@@ -175,7 +177,7 @@ class Ranks:
         if ranks is not None and not (ranks and all(rank in range(self.n) for rank in ranks)):
             raise ValueError(messages.ERROR_RANKS.format(last=self.n - 1, ranks=ranks))
         asked = None if ranks is None else sorted(set(ranks))
-        self._perform_packed("cell", sending.packed(source), asked, on_report)
+        self._perform_packed("cell", pickling.dumps((source,)), asked, on_report)
 
     def push(self, variables: Mapping[str, object]) -> None:
         """Set variables on every rank."""
@@ -201,7 +203,7 @@ class Ranks:
         )
 
     def _perform(self, action: str, values: tuple, ranks: Sequence[int] | None = None) -> list:
-        return self._perform_packed(action, sending.packed(*values), ranks, None)
+        return self._perform_packed(action, pickling.dumps(values), ranks, None)
 
     def _perform_packed(
         self,

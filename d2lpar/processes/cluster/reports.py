@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import messages, wire
+from . import messages, worker
 
 KEY = "d2lpar report"
 
@@ -14,13 +14,13 @@ def report(**values: object) -> None:
     order, while the ranks go on working; without one they go nowhere. Tensors and arrays of one
     value arrive as numbers. Raises RuntimeError where this process is no rank.
     """
-    if wire.this.number is None:
+    if worker.this.number is None:
         raise RuntimeError(messages.ERROR_REPORT)
-    if wire.this.reporting:
+    if worker.this.reporting:
         from ipyparallel.engine.datapub import publish_data
 
         publish_data({KEY: {name: _plain(value) for name, value in values.items()}})
-        wire.this.sent.append(wire.request())
+        worker.this.sent.append(worker.request())
 
 
 def _plain(value: object) -> object:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from .. import pickling
 from . import messages
-from .wire import OWN_NAMES, globals_of
+from .wire import OWN_NAMES
 
 
 def packed_call(function: object, args: tuple, kwargs: Mapping[str, object]) -> bytes:
@@ -23,7 +22,7 @@ def packed_call(function: object, args: tuple, kwargs: Mapping[str, object]) -> 
     what = getattr(function, "__qualname__", repr(function))
     with _ranks_own_names_hidden(function):
         try:
-            return packed(function, args, dict(kwargs))
+            return pickling.dumps((function, args, dict(kwargs)))
         except Exception as error:
             guilty = _culprits(
                 [
@@ -31,7 +30,7 @@ def packed_call(function: object, args: tuple, kwargs: Mapping[str, object]) -> 
                     *((f"`{name}`", value) for name, value in kwargs.items()),
                 ]
             )
-            path = pickling.culprit(inspect.unwrap(function), _can_send)
+            path = pickling.culprit(inspect.unwrap(function), pickling.can_be_dumped)
             guilty += [", used by ".join(f"`{name}`" for name in path)] if path else []
             raise TypeError(_cannot_send(what, error, guilty)) from None
 
@@ -39,22 +38,16 @@ def packed_call(function: object, args: tuple, kwargs: Mapping[str, object]) -> 
 def packed_variables(values: Mapping[str, object]) -> bytes:
     """Variables, pickled; raises TypeError naming the ones that cannot be sent."""
     try:
-        return packed(dict(values))
+        return pickling.dumps((dict(values),))
     except Exception as error:
         guilty = _culprits((f"`{name}`", value) for name, value in values.items())
         raise TypeError(_cannot_send("a variable", error, guilty)) from None
 
 
-def packed(*values: object) -> bytes:
-    buffer = io.BytesIO()
-    pickling.Pickler(buffer).dump(values)
-    return buffer.getvalue()
-
-
 @contextlib.contextmanager
-def _ranks_own_names_hidden(function: object) -> Iterator[None]:
+def _ranks_own_names_hidden(function: Callable[..., object]) -> Iterator[None]:
     """Keep the notebook's own `device` or `rank` back: on a rank they mean something else."""
-    names = globals_of(function)
+    names = pickling.globals_of(function)
     if names.get("__name__") != "__main__":
         names = {}
     hidden = {name: names.pop(name) for name in OWN_NAMES if name in names}
@@ -70,12 +63,4 @@ def _cannot_send(what: str, error: Exception, guilty: Sequence[str]) -> str:
 
 
 def _culprits(values: Iterable[tuple[str, object]]) -> list[str]:
-    return [name for name, value in values if not _can_send(value)]
-
-
-def _can_send(value: object) -> bool:
-    try:
-        packed(value)
-    except Exception:
-        return False
-    return True
+    return [name for name, value in values if not pickling.can_be_dumped(value)]

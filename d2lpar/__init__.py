@@ -7,6 +7,10 @@ neither matplotlib nor the virtual GPUs.
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
 
 # Where each name lives. Names of modules are their own: `par.launch` is `processes/dist_env`.
 _HOME = {
@@ -55,7 +59,7 @@ __version__ = "0.1.0"
 __all__ = ["__version__", *_HOME, *_MODULES]
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f".{_MODULES[name]}", __name__)
     if name in _HOME:
@@ -63,7 +67,7 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def load_ipython_extension(shell: object) -> None:
+def load_ipython_extension(shell: InteractiveShell) -> None:
     """`%load_ext d2lpar` makes the cell magic `%%emulate_cuda 2` known."""
     from .vgpu.cuda import magic
 

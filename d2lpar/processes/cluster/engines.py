@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import ipyparallel
 import psutil
@@ -47,6 +48,9 @@ _LAUNCHER_S = 3  # on a machine that is very busy
 _SOCKET_FOLDER, _SHORT_TMP = 103 - 32, "/tmp"
 
 
+T = TypeVar("T")
+
+
 class StartError(RuntimeError):
     """Ranks that did not come up."""
 
@@ -62,14 +66,14 @@ class Engines:
         environment: dict[str, str],
         timeout_s: float,
         progress: Progress,
-    ):
+    ) -> None:
         self.folder = Folder()
         self._timeout_s, self.deadline_s = timeout_s, time.monotonic() + timeout_s
         self._stopped_s: float | None = None  # since when the controller was seen stopped
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._client = None
+        self._client: ipyparallel.Client = None  # until the controller is there
         self._idents: list[bytes] = []
         self._ids: list[int] = []
         self._launchers: list = []
@@ -87,7 +91,9 @@ class Engines:
 
     # ---- starting
 
-    def _configured(self, n, profile, environment, timeout_s) -> ipyparallel.Cluster:
+    def _configured(
+        self, n: int | None, profile: Path | None, environment: dict[str, str], timeout_s: float
+    ) -> ipyparallel.Cluster:
         theirs = profiles.load(profile) if profile else Config()
         if profile:
             profiles.copy_others(profile, self.folder.path)
@@ -193,7 +199,7 @@ class Engines:
         except RuntimeError:  # it ended
             raise StartError(self._why_not(self._cluster.controller)) from None
 
-    def _why_not(self, ended) -> str:
+    def _why_not(self, ended: launchers.BaseLauncher | None) -> str:
         came = len(self._client.ids) if self._client is not None else 0
         if ended is not None:
             how = process_tree.describe_exit((ended.stop_data or {}).get("exit_code"))
@@ -211,7 +217,7 @@ class Engines:
         """The error that the ranks came up, but did not find one another in time."""
         return StartError(messages.ERROR_APART.format(n=self.n, why=self._too_late()))
 
-    def _log(self, first) -> str:
+    def _log(self, first: launchers.BaseLauncher | None) -> str:
         """What a process wrote last that matters, one that ended before one that did not."""
         for one in ([first] if first is not None else []) + self._launchers:
             with contextlib.suppress(Exception):
@@ -230,14 +236,14 @@ class Engines:
         hosts = list(dict.fromkeys(place.host for place in by_id.values()))
         self._ids = sorted(by_id, key=lambda number: (hosts.index(by_id[number].host), number))
         self.places = [by_id[number] for number in self._ids]
-        self._idents = [self._client._engines[number].encode() for number in self._ids]
+        self._idents = [asked[number].metadata["engine_uuid"].encode() for number in self._ids]
         here = socket.gethostname()
         for rank, place in enumerate(self.places):
             if place.host == here:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     self._local[rank] = psutil.Process(place.pid)
 
-    def _run(self, coroutine: Coroutine, timeout_s: float | None = None) -> object:
+    def _run(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """The result of a coroutine of the cluster's loop; too late, or interrupted, it ends."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
@@ -270,13 +276,13 @@ class Engines:
             kept["stdout"] = kept["stderr"] = ""
             on_message(message)
 
-        def prepare(future) -> None:
+        def prepare(future: ipyparallel.client.futures.MessageFuture) -> None:
             future.iopub_callbacks.append(pass_on)
             future.add_done_callback(lambda done: on_reply(done.result()))
             future.output.add_done_callback(lambda _: on_idle())
 
         self._client.send_apply_request(
-            self._client._mux_socket,
+            self._client._mux_socket,  # noqa: SLF001 - a view has no hook for messages
             worker.perform,
             args=request,
             ident=self._idents[rank],
@@ -288,9 +294,11 @@ class Engines:
         """Let ipyparallel look for replies: to be called when requests have been sent.
 
         It sends past its event loop. A reply that comes in between two requests is then not
-        announced, nor any that follows it (zmq's file descriptor is edge-triggered).
+        announced, nor any that follows it (zmq's file descriptor is edge-triggered). ipyparallel
+        has no public name for this.
         """
-        self._client._io_loop.add_callback(self._client._mux_stream.flush)
+        client = self._client
+        client._io_loop.add_callback(client._mux_stream.flush)  # noqa: SLF001
 
     def ended(self) -> dict[int, str]:
         """The ranks that are gone, and what became of them as far as that is known."""
@@ -308,11 +316,12 @@ class Engines:
 
     def _exit_code(self, rank: int) -> int | None:
         """The exit code of a rank that this process has launched itself."""
-        for one in self._launchers:
-            if rank in self._local and getattr(one, "pid", None) == self._local[rank].pid:
-                _wait_until(lambda one=one: one.state == "after", _LAUNCHER_S)
-                return (one.stop_data or {}).get("exit_code")
-        return None
+        pid = self._local[rank].pid
+        one = next((one for one in self._launchers if getattr(one, "pid", None) == pid), None)
+        if one is None:
+            return None
+        _wait_until(lambda: one.state == "after", _LAUNCHER_S)
+        return (one.stop_data or {}).get("exit_code")
 
     def controller_ended(self) -> str | None:
         """How the controller ended, if it did; one that stays stopped counts as ended."""

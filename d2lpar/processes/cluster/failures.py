@@ -19,7 +19,9 @@ class RankError(RuntimeError):
     `name` is the type of the exception that it raised, None if it died.
     """
 
-    def __init__(self, message: str, rank: int, name: str | None, traceback: str, after: str):
+    def __init__(
+        self, message: str, rank: int, name: str | None, traceback: str, after: str
+    ) -> None:
         super().__init__(message)
         self.rank, self.name, self.traceback = rank, name, traceback
         for note in (traceback, after):
@@ -77,12 +79,13 @@ def summary(rank: int, trouble: Trouble) -> str:
 
 
 def error(rank: int, trouble: Trouble, *, after: str) -> RankError:
-    died = isinstance(trouble, Death)
+    """What the notebook raises for it; `after` says what has become of the other ranks."""
+    raised = trouble if isinstance(trouble, Failure) else None
     return RankError(
         summary(rank, trouble),
         rank,
-        None if died else trouble.name,
-        "" if died else render(rank, trouble.parts),
+        raised.name if raised else None,
+        render(rank, raised.parts) if raised else "",
         after,
     )
 

@@ -1,7 +1,7 @@
 """The private folder of a cluster, and the lock on it that ends with the notebook.
 
 The notebook holds a lock on a file of the folder. However the notebook ends, the operating system
-releases the lock, and the processes of the cluster, which wait for it, end, too (`child`).
+releases the lock, and the processes of the cluster, which wait for it, end, too (`lifeline`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _YOUNG_S = 60
 class Folder:
     """A folder that only this user can enter, removed by `remove` or by the last process."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         remove_abandoned()
         # The number of this process is in the name: see remove_abandoned.
         self.path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-")).resolve()
@@ -33,6 +33,7 @@ class Folder:
         fcntl.lockf(self._lock, fcntl.LOCK_EX)
 
     def remove(self) -> None:
+        """Remove the folder and release the lock."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._lock.close()
 

@@ -63,7 +63,7 @@ def cluster(
     if not zmq.has("curve"):
         raise RuntimeError(messages.ERROR_CURVE)
     if timeout_s is None:
-        timeout_s = _start_s(n) if folder is None else QUEUE_S
+        timeout_s = _start_s(n) if n is not None and folder is None else QUEUE_S
     ranks = current()
     if ranks is not None and ranks.is_like(n, folder):
         return ranks if ranks.is_running else ranks.restart()

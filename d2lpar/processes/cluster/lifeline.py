@@ -5,6 +5,8 @@ what follows are the arguments of ipyparallel's own programs. It imports nothing
 that the controller need not wait for torch.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -16,6 +18,11 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import psutil
 
 HOST = "D2LPAR_CLUSTER_HOST"
 LOCK, PIDS = "notebook.lock", "pids"
@@ -25,6 +32,7 @@ _GONE_S = 3
 
 
 def main() -> None:
+    """Run the controller or an engine, as the first argument of the command says."""
     role = sys.argv.pop(1)
     for name in WORLD:
         os.environ.pop(name, None)
@@ -42,6 +50,7 @@ def main() -> None:
 
 
 def is_on_notebooks_host() -> bool:
+    """Whether this process runs on the notebook's machine."""
     return os.environ.get(HOST, socket.gethostname()) == socket.gethostname()
 
 
@@ -65,7 +74,7 @@ def watch() -> None:
     os.environ["IPYTHONDIR"] = folder
 
 
-def _in_background(function, *args) -> None:
+def _in_background(function: Callable[..., None], *args: str) -> None:
     threading.Thread(target=function, args=args, daemon=True, name="d2lpar lifeline").start()
 
 
@@ -97,7 +106,7 @@ def _wait_for_lock(folder: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _others(folder: str) -> list:
+def _others(folder: str) -> list[psutil.Process]:
     """The other processes of the cluster and all that they started."""
     import psutil
 
@@ -114,7 +123,7 @@ def _others(folder: str) -> list:
     return list(found.values())
 
 
-def cleans_up(process) -> bool:
+def cleans_up(process: psutil.Process) -> bool:
     """Whether it is multiprocessing's tracker, which removes what a killed process shared.
 
     It ends by itself when all that share with it are gone.
@@ -152,7 +161,8 @@ def _wait_for_controller(*folders: str) -> None:
         line.setsockopt(zmq.TCP_KEEPALIVE_CNT, 3)
         events = line.get_monitor_socket(zmq.EVENT_CONNECTED | zmq.EVENT_DISCONNECTED)
         line.connect(f"tcp://{host}:{port}")
-        connected, wait_ms = False, 60_000
+        connected = False
+        wait_ms: int | None = 60_000
         while events.poll(wait_ms):
             connected = recv_monitor_message(events)["event"] == zmq.EVENT_CONNECTED
             wait_ms = None if connected else RECONNECT_S * 1000

@@ -39,10 +39,12 @@ class RankMagics(Magics):
         )
 
     def _callable(self, name: str) -> Callable:
-        found = self.shell.user_ns.get(name)
+        assert self.shell is not None  # magics are registered with one
+        names = self.shell.user_ns
+        found = names.get(name)
         if callable(found):
             return found
-        what = "not defined" if name not in self.shell.user_ns else f"a {type(found).__name__}"
+        what = "not defined" if name not in names else f"a {type(found).__name__}"
         raise ValueError(messages.ERROR_LIVE.format(name=name, what=what))
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from . import messages
+
+if TYPE_CHECKING:
+    from IPython.display import DisplayHandle
 
 STAGES = 2  # the controller and the process group; each engine is one more
 _BAR = "{desc} |{bar:20}| {elapsed}"
@@ -15,8 +18,11 @@ _BAR = "{desc} |{bar:20}| {elapsed}"
 class Screen(Protocol):
     """Where one line can be shown, replaced, and removed."""
 
-    def show(self, line: str) -> None: ...
-    def clear(self) -> None: ...
+    def show(self, line: str) -> None:
+        """Show a line in place of the one before."""
+
+    def clear(self) -> None:
+        """Take away what is shown."""
 
 
 class Progress:
@@ -35,16 +41,19 @@ class Progress:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._shown:
+        if self._screen is not None and self._shown:
             self._screen.clear()
 
     def controller(self, n: int) -> None:
+        """The controller of `n` ranks is being started."""
         self._show(messages.STAGE_CONTROLLER, 0, n)
 
     def engines(self, came: int, n: int) -> None:
+        """So many of `n` processes have come."""
         self._show(messages.STAGE_ENGINES.format(came=came, n=n), 1 + came, n)
 
     def group(self, n: int) -> None:
+        """All `n` have come, and look for one another."""
         self._show(messages.STAGE_GROUP, 1 + n, n)
 
     def _show(self, stage: str, done: int, n: int) -> None:
@@ -75,7 +84,7 @@ def _is_watched() -> bool:
         return False
     from IPython import get_ipython
 
-    request = getattr(get_ipython(), "get_parent", dict)() or {}
+    request: dict = getattr(get_ipython(), "get_parent", dict)() or {}
     return "cellId" in request.get("metadata", {})
 
 
@@ -103,7 +112,7 @@ class _Output:
     """An output of the running cell, replaced in place and empty at last."""
 
     def __init__(self) -> None:
-        self._handle = None
+        self._handle: DisplayHandle | None = None
 
     def show(self, line: str) -> None:
         from IPython.display import DisplayHandle
@@ -115,4 +124,5 @@ class _Output:
             self._handle.update({"text/plain": line}, raw=True)
 
     def clear(self) -> None:
+        assert self._handle is not None  # a line is shown
         self._handle.update({}, raw=True)

@@ -36,7 +36,7 @@ class Ranks:
     `d2lpar.report` sends in calls that bring no callable of their own.
     """
 
-    def __init__(self, n: int | None, *, profile: Path | None, timeout_s: float):
+    def __init__(self, n: int | None, *, profile: Path | None, timeout_s: float) -> None:
         self._asked, self._profile, self._timeout_s = n, profile, timeout_s
         self._engines: Engines | None = None
         self._why_ended = messages.STOPPED
@@ -58,17 +58,17 @@ class Ranks:
         if _current not in (None, self):
             _current.stop()
         with Progress() as progress:
-            self._engines = Engines(
+            engines = self._engines = Engines(
                 self._asked,
                 profile=self._profile,
                 environment=environment(_threads_here(self._asked, self._profile)),
                 timeout_s=self._timeout_s,
                 progress=progress,
             )
-            self.n = self._engines.n
+            self.n = engines.n
             try:
-                self._join()
-                self._engines.started()
+                self._join(engines)
+                engines.started()
             except BaseException:
                 self._end(messages.STOPPED)
                 raise
@@ -108,15 +108,15 @@ class Ranks:
                 engines.end()
                 raise
 
-    def _join(self) -> None:
+    def _join(self, engines: Engines) -> None:
         """Let the ranks find one another."""
-        places = self._engines.places
+        places = engines.places
         hosts = [place.host for place in places]
         on_one_host = len(set(hosts)) == 1
         on_gpu = _have_gpus(places)
         self.backend = "nccl" if on_gpu else "gloo"
         if on_one_host:
-            store = str(self._engines.folder.path / _STORE)
+            store = str(engines.folder.path / _STORE)
         else:
             store = self._unpacked(self._perform("open_store", (self.n,), [0]))[0]
         common = {
@@ -212,24 +212,24 @@ class Ranks:
         ranks: Sequence[int] | None,
         on_report: OnReport | None,
     ) -> list:
-        self._check_running()
+        engines = self._running()
         if not self._busy.acquire(blocking=False):
             raise RuntimeError(messages.ERROR_BUSY)
         try:
-            call = RemoteCall(
-                self._engines, range(self.n) if ranks is None else ranks, action, payload
-            )
+            call = RemoteCall(engines, range(self.n) if ranks is None else ranks, action, payload)
             return self._finish(call, on_report or self.on_report)
         finally:
             self._busy.release()
 
-    def _check_running(self) -> None:
-        """RanksEndedError if they have ended, or one has since the last call."""
-        if self._engines is None:
+    def _running(self) -> Engines:
+        """The engines; RanksEndedError if they have ended, or one has since the last call."""
+        engines = self._engines
+        if engines is None:
             raise failures.RanksEndedError(messages.ENDED.format(why=self._why_ended))
-        for rank, how in self._engines.ended().items():
+        for rank, how in engines.ended().items():
             self._end(messages.GONE.format(rank=rank, how=how))
             raise failures.RanksEndedError(messages.ENDED.format(why=self._why_ended))
+        return engines
 
     def _finish(self, call: RemoteCall, on_report: OnReport | None) -> list:
         try:
@@ -238,7 +238,7 @@ class Ranks:
             self._give_up(call, error)
             raise
         if call.is_late:
-            raise self._engines.apart()
+            raise call.engines.apart()
         if not usable:
             self._end(ended_by(call))
         output.show(call.outputs.values())

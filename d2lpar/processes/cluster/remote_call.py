@@ -27,8 +27,8 @@ _LAST_WORDS_S = 10.0  # how long nothing may come of what was sent before a repl
 class RemoteCall:
     """A request to some of the ranks, and what came of it."""
 
-    def __init__(self, engines: Engines, ranks: Sequence[int], action: str, payload: bytes):
-        self._engines, self._ranks = engines, list(ranks)
+    def __init__(self, engines: Engines, ranks: Sequence[int], action: str, payload: bytes) -> None:
+        self.engines, self._ranks = engines, list(ranks)
         self._action, self._payload = action, payload
         self._events: queue.SimpleQueue = queue.SimpleQueue()
         self._silent: set[int] = set()  # ranks of which all that they sent has come
@@ -49,8 +49,8 @@ class RemoteCall:
         """
         for rank in self._ranks:
             self._send(rank, on_report is not None)
-        self._engines.flush()
-        limit_s = self._engines.deadline_s
+        self.engines.flush()
+        limit_s = self.engines.deadline_s
         while self._unfinished():
             self._take(on_report)
             self._look()
@@ -70,7 +70,7 @@ class RemoteCall:
         while self._unfinished() and time.monotonic() < limit_s:
             if time.monotonic() - asked_s > _AGAIN_S:
                 # Again and again: a rank that has not begun yet does not hear it.
-                self._engines.interrupt(self._unanswered())
+                self.engines.interrupt(self._unanswered())
                 asked_s = time.monotonic()
             self._take(None)
             self._look()
@@ -80,7 +80,7 @@ class RemoteCall:
 
     def _send(self, rank: int, reporting: bool) -> None:
         events = self._events
-        self._engines.send(
+        self.engines.send(
             rank,
             (rank, self._action, self._payload, reporting),
             on_message=lambda message: events.put((rank, "message", message)),
@@ -100,8 +100,9 @@ class RemoteCall:
             self._take_from(rank, kind, content, on_report)
             self._heard_s = time.monotonic()
 
-    def _take_from(self, rank: int, kind: str, content, on_report: OnReport | None) -> None:
+    def _take_from(self, rank: int, kind: str, content: object, on_report: OnReport | None) -> None:
         if kind == "message":
+            assert isinstance(content, dict)  # as Jupyter's protocol has it
             self._take_message(rank, content, on_report)
         elif kind == "idle":
             self._silent.add(rank)
@@ -135,8 +136,8 @@ class RemoteCall:
             return
         self._looked_s = time.monotonic()
         if self.controller is None:
-            self.controller = self._engines.controller_ended()
-        for rank, how in self._engines.ended().items():
+            self.controller = self.engines.controller_ended()
+        for rank, how in self.engines.ended().items():
             self._bury(rank, how)
 
     def _bury(self, rank: int, how: str) -> None:
@@ -194,7 +195,7 @@ class RemoteCall:
         if not self.troubles:
             return True
         counts = {self.replies[rank].collectives for rank in self._ranks}
-        if len(self._ranks) < self._engines.n:
+        if len(self._ranks) < self.engines.n:
             counts.add(0)
         return counts != {None} and len(counts) == 1
 

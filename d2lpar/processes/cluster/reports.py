@@ -25,7 +25,5 @@ def report(**values: object) -> None:
 
 def _plain(value: object) -> object:
     """A number in place of a tensor or array of one value, which need not be sent as such."""
-    if getattr(value, "size", None) is not None and hasattr(value, "item"):
-        count = value.numel() if hasattr(value, "numel") else value.size
-        return value.item() if count == 1 else value
-    return value
+    count = value.numel() if hasattr(value, "numel") else getattr(value, "size", None)
+    return value.item() if count == 1 and hasattr(value, "item") else value

@@ -9,6 +9,7 @@ import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -23,6 +24,16 @@ FULL = {errno.ENOSPC, errno.EDQUOT}
 log = logging.getLogger(__name__)
 
 
+class Stateful(Protocol):
+    """A network, an optimizer, a sampler, …: what can tell its state and take it back."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` needs to go on from here."""
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> object:
+        """Go on from a state."""
+
+
 class Checkpoints:
     """The newest `keep` checkpoints of one run, as `step-00000120.pt` in a folder.
 
@@ -31,12 +42,12 @@ class Checkpoints:
     machines need not share the folder. Without a process group there is one rank.
     """
 
-    def __init__(self, folder: str | os.PathLike, *, keep: int = 2):
+    def __init__(self, folder: str | os.PathLike, *, keep: int = 2) -> None:
         if keep < 1:
             raise ValueError(f"keep is {keep}: at least 1 checkpoint must be kept.")
         self.folder, self.keep = Path(folder), keep
 
-    def save(self, step: int, position: dict, **parts) -> None:
+    def save(self, step: int, position: dict, **parts: Stateful) -> None:
         """Write a checkpoint, whole or not at all.
 
         `position` says where the run is in its data, in numbers and texts of your choice; `parts`
@@ -52,11 +63,11 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         state = {"step": step, "position": position, "parts": states, "random": randomness}
         _write({"format": FORMAT, **state}, self.folder / f"step-{step:08}.pt")
-        older = [file for file in self.files() if _step(file) < step]
+        older = [file for file, number in self._numbered().items() if number < step]
         for file in older[: max(0, len(older) - self.keep + 1)]:
             file.unlink()
 
-    def resume(self, **parts) -> tuple[int, dict] | None:
+    def resume(self, **parts: Stateful) -> tuple[int, dict] | None:
         """Load the newest checkpoint into `parts`; returns its (step, position), or None.
 
         Random numbers go on where they were if there are as many ranks as at the time of saving.
@@ -96,8 +107,13 @@ class Checkpoints:
 
     def files(self) -> list[Path]:
         """The checkpoints that there are, the newest last."""
-        named = (file for file in self.folder.glob("step-*.pt") if _step(file) is not None)
-        return sorted((file for file in named if file.is_file()), key=_step)
+        return list(self._numbered())
+
+    def _numbered(self) -> dict[Path, int]:
+        """The checkpoints and their steps, the newest last."""
+        named = ((file, _step(file)) for file in self.folder.glob("step-*.pt"))
+        found = {file: step for file, step in named if step is not None and file.is_file()}
+        return dict(sorted(found.items(), key=lambda one: one[1]))
 
 
 def _write(state: dict, file: Path) -> None:
@@ -149,10 +165,9 @@ def _read(file: Path) -> dict | None:
 
 def _check_is_ours(state: object) -> None:
     """Raise ValueError for what `save` did not write, in this version or another."""
-    number = state.get("format") if isinstance(state, dict) else None
-    if not isinstance(number, int):
+    if not isinstance(state, dict) or not isinstance(state.get("format"), int):
         raise ValueError(f"it holds a {type(state).__name__} that `save` did not write")
-    if number == FORMAT and (missing := FIELDS - state.keys()):
+    if state["format"] == FORMAT and (missing := FIELDS - state.keys()):
         raise ValueError(f"it lacks {', '.join(sorted(missing))}: `save` did not write it")
 
 
@@ -162,7 +177,7 @@ def _step(file: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def _unwrapped(part: object) -> object:
+def _unwrapped(part: Stateful) -> Stateful:
     """The network itself, so that a checkpoint loads with DistributedDataParallel and without."""
     return part.module if isinstance(part, DistributedDataParallel) else part
 

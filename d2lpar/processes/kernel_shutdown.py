@@ -28,7 +28,14 @@ def _clean_up(change: dict) -> None:
     for process in multiprocessing.active_children():
         process.kill()
         process.join()
-    # Each waits until its process has ended; the folder of the first is removed in between.
-    forkserver._forkserver._stop()
-    util._run_finalizers()
-    resource_tracker._resource_tracker._stop()
+    _stop_helpers()
+
+
+def _stop_helpers() -> None:
+    """End multiprocessing's own processes; it has no public names for that.
+
+    Each waits until its process has ended; the folder of the first is removed in between.
+    """
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]  # noqa: SLF001
+    util._run_finalizers()  # type: ignore[attr-defined]  # noqa: SLF001
+    resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]  # noqa: SLF001

@@ -10,7 +10,9 @@ import torch
 
 def random_state() -> dict:
     """The states of this process's random numbers: torch's (also its GPU's), Python's, NumPy's."""
-    algorithm, keys, *rest = np.random.get_state()  # noqa: NPY002 - what others draw from
+    numpy = np.random.get_state()  # noqa: NPY002 - what others draw from
+    assert isinstance(numpy, tuple)  # of its own generator, MT19937
+    algorithm, keys, *rest = numpy
     state = {
         "torch": torch.get_rng_state(),
         "python": random.getstate(),

@@ -62,6 +62,7 @@ class Portable:
         self._function = function
 
     def __call__(self, *args: object, **kwargs: object) -> object:
+        """Call the function in this process."""
         return self._function(*args, **kwargs)
 
     def __reduce__(self) -> tuple:
@@ -79,7 +80,7 @@ def _sent(thing: object) -> tuple[bytes, Source]:
     the cells that it comes from, for tracebacks."""
     files: set[str] = set()
     # These go before cloudpickle's own, which sends a copy of an open file.
-    reducers = {io.TextIOWrapper: _refuse_file, **ForkingPickler._extra_reducers}
+    reducers = {io.TextIOWrapper: _refuse_file, **ForkingPickler(io.BytesIO()).dispatch_table}
     own = {kind: how for kind, how in reducers.items() if how is not _by_value}
 
     class Pickler(pickling.Pickler):

@@ -47,7 +47,6 @@ _LAUNCHER_S = 3  # on a machine that is very busy
 # which DataLoader's workers send tensors, take 32: in a longer TMPDIR a rank would wait for ever.
 _SOCKET_FOLDER, _SHORT_TMP = 103 - 32, "/tmp"
 
-
 T = TypeVar("T")
 
 

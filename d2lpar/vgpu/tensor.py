@@ -73,7 +73,7 @@ class VirtualTensor(torch.Tensor):
                 f"cannot set the data of a tensor on {self.device} to one on {other.device}: "
                 "virtual GPUs have memory of their own; use copy_() or .to(device)"
             )
-        adopt(self, other)
+        adopt(self, other.detach())  # which other layouts of either do not touch
 
     @property
     def layout(self) -> torch.layout:

@@ -13,6 +13,7 @@ import io
 import pickle
 import re
 import warnings
+import weakref
 from contextlib import ExitStack, nullcontext
 
 import pytest
@@ -37,6 +38,7 @@ from d2lpar.vgpu.torch_backend.runtime import current_runtime
 
 HOST = -1  # the device of a tensor that both worlds have in the host's memory
 LARGEST = 5000  # elements of what a program works with
+DEVICE = r"vgpu:\d|cpu|\[(vgpu|torch\.)\w+"  # in what errors say
 GRANULE = 512  # bytes, in which devices hand out memory
 SIZES = [(16, 24), (24,), (16, 1), (), (0,), (2, 3)]
 DTYPES = [torch.float32, torch.float64, torch.int64]
@@ -63,8 +65,8 @@ VIEWS = {
     "unsqueeze": lambda x: x.unsqueeze(0),
     "squeeze": lambda x: x.squeeze(),
     "expand": lambda x: x.expand(2, *x.shape),
-    "detach": lambda x: x.detach(),
-    "data": lambda x: x.data,
+    "detach": lambda x: None if x.is_inference() else x.detach(),
+    "data": lambda x: None if x.is_inference() else x.data,
     "view_as": lambda x: x.view_as(x),
     "as_strided": lambda x: x.as_strided((2, 2), (3, 1), x.storage_offset()),
     "diagonal": lambda x: x.diagonal(),
@@ -106,7 +108,7 @@ WRITES = {
     "cumsum_": lambda x: x.cumsum_(0),
     "[0] =": lambda x: x.__setitem__(0, 3),
     "[1:] =": lambda x: x.__setitem__(slice(1, None), 4),
-    "[indices] =": lambda x: x.__setitem__(torch.tensor([0]), 5),
+    "[indices] =": lambda x: x.__setitem__(torch.tensor([0]), 5) if len(x) else None,
     "[mask] =": lambda x: x.__setitem__(x > 1, -1),
     "+=": lambda x: x.__iadd__(2),
     "normal_": lambda x: x.normal_(generator=torch.Generator().manual_seed(1)),
@@ -122,7 +124,7 @@ WRITES = {
     "bad shape": lambda x: x.add_(torch.ones(7, 11, device=x.device)),
     "foreach": lambda x: torch._foreach_mul_([x, x], 2),
     "foreach zero": lambda x: torch._foreach_zero_([x]),
-    "data": lambda x: x.data.add_(1),
+    "data": lambda x: None if x.is_inference() else x.data.add_(1),
     "requires_grad_": lambda x: x.requires_grad_(),
     "requires_grad_(False)": lambda x: x.requires_grad_(False),
     "retain_grad": lambda x: x.retain_grad(),
@@ -134,7 +136,7 @@ BINARY = {
     "mul": lambda a, b: a * b,
     "matmul": lambda a, b: a @ b.t(),
     "where": lambda a, b: torch.where(a > 0, a, b),
-    "stack": lambda a, b: torch.stack([a, b]),
+    "cat": lambda a, b: torch.cat([a, b]),
     "add_": lambda a, b: a.add_(b),
     "mul_": lambda a, b: a.mul_(b),
     "copy_": lambda a, b: a.copy_(b),
@@ -144,7 +146,7 @@ BINARY = {
     "[mask] =": lambda a, b: a.__setitem__(a > 0, b),
     "set_": lambda a, b: a.set_(b),
     "data =": lambda a, b: setattr(a, "data", b),
-    "grad =": lambda a, b: setattr(a, "grad", b),
+    "grad =": lambda a, b: setattr(a, "grad", b.detach()),
     "foreach add": lambda a, b: torch._foreach_add_([a], [b]),
     "foreach copy": lambda a, b: torch._foreach_copy_([a], [b]),
     "lerp_": lambda a, b: a.lerp_(b, 0.5),
@@ -207,7 +209,7 @@ ABOUT = {
     "retains_grad": lambda t: t.retains_grad,
     "inference": lambda t: t.is_inference(),
     "is_view": lambda t: t._is_view(),
-    "version": lambda t: t._version,
+    "version": lambda t: None if t.is_inference() else t._version,
     "output_nr": lambda t: t.output_nr,
     "leaves": leaves_of,
 }
@@ -263,6 +265,10 @@ def gradient_of(tensor):
         return tensor.grad
 
 
+def has_graph(tensor):
+    return tensor.grad_fn is not None
+
+
 def equalize_versions(ours, theirs):
     """Forget how often tensors were written before a program has got hold of them.
 
@@ -274,7 +280,9 @@ def equalize_versions(ours, theirs):
 
 
 def with_gradients(tensors):
-    return [*tensors, *(g for g in map(gradient_of, tensors) if g is not None)]
+    """These tensors, their gradients, and those of what they are views of."""
+    bases = [base for base in map(base_of, tensors) if base is not None]
+    return [*tensors, *(g for g in map(gradient_of, [*tensors, *bases]) if g is not None)]
 
 
 def held_bytes(tensors):
@@ -299,7 +307,7 @@ def outcome(program, *args):
         if isinstance(error, IndexError):
             return None, "IndexError"  # whose words are other ones on CUDA, too
         first = re.split(r"\.\s|\n", str(error))[0]
-        return None, (type(error).__name__, re.sub(r"vgpu:\d", "cpu", first).rstrip("."))
+        return None, (type(error).__name__, re.sub(DEVICE, "", first).rstrip("."))
 
 
 # --- the two worlds -------------------------------------------------------------------------------
@@ -315,6 +323,7 @@ class Worlds(RuleBasedStateMachine):
         super().__init__()
         self.pairs = {}  # number: the tensor and its twin
         self.made = 0
+        self.twins = []  # weak references to all that there were
         self.marks = {}
         self.handles = {}
         self.seen = ([], [])  # what hooks saw, in either world
@@ -351,7 +360,8 @@ class Worlds(RuleBasedStateMachine):
             except torch.OutOfMemoryError:
                 assert fill
                 return multiple()
-        if found[1] and len({t.device for t in ours}) > 1:
+        mixed = len({t.device for t in ours}) > 1
+        if mixed and found[1] and re.search("device|set_data", str(found[1])):
             return multiple()  # the CPU has nothing against it
         expected = self.run(program, theirs, mode)
         assert found[1] == expected[1], (found[1], expected[1])
@@ -384,6 +394,7 @@ class Worlds(RuleBasedStateMachine):
             else:
                 self.made += 1
                 self.pairs[self.made] = (mine, twin)
+                self.twins.append(weakref.ref(twin))
                 numbers.append(self.made)
         return multiple(*numbers)
 
@@ -424,20 +435,24 @@ class Worlds(RuleBasedStateMachine):
 
     @rule(x=tensors, how=st.sampled_from(sorted(WRITES)), mode=modes, fill=fills)
     def write(self, x, how, mode, fill):
-        if "resize" not in how or self.resizable(x):
+        if "resize" not in how or (self.resizable(x) and not self.pairs[x][1].is_inference()):
             self.both(WRITES[how], x, mode=mode, fill=fill)
 
     @rule(target=tensors, a=tensors, b=tensors, how=st.sampled_from(sorted(BINARY)), mode=modes)
     def combine(self, a, b, how, mode):
-        if how == "set_" and self.pairs[a][1]._is_view():
+        twins = [self.pairs[i][1] for i in (a, b)]
+        if how == "set_" and twins[0]._is_view():
             return multiple()  # what the view was of is replayed in other ways
+        if how == "data =" and any(t.is_inference() for t in twins):
+            return multiple()
         return self.both(BINARY[how], a, b, mode=mode)
 
     @rule(a=tensors, b=tensors, out=tensors, how=st.sampled_from(sorted(OUTS)), mode=modes)
     def write_out(self, a, b, out, how, mode):
         storages = [self.pairs[i][1].untyped_storage()._cdata for i in (a, b, out)]
+        places = {self.pairs[i][0].device for i in (a, b, out)}
         # Nobody says what it gives to read what is being written.
-        if storages[2] not in storages[:2] and self.resizable(out):
+        if len(places) == 1 and storages[2] not in storages[:2] and self.resizable(out):
             self.both(OUTS[how], a, b, out, mode=mode)
 
     def resizable(self, x):
@@ -478,7 +493,7 @@ class Worlds(RuleBasedStateMachine):
         def program(y, x):
             options = {"create_graph": create, "allow_unused": True}
             (found,) = torch.autograd.grad(y.sum(), x, **options)
-            return None if found is None else found.contiguous()
+            return None if found is None else found.clone(memory_format=torch.contiguous_format)
 
         return self.both(program, y, x, gradients=True)
 
@@ -584,8 +599,10 @@ class Worlds(RuleBasedStateMachine):
 
     @invariant()
     def hold_what_is_needed(self):
-        """Unless a graph keeps more."""
-        if any(theirs.grad_fn for _, theirs in self.pairs.values()):
+        """Unless a graph keeps more, or views what they are views of."""
+        if self.kept_by_torch():
+            return
+        if any(outcome(has_graph, theirs) != (False, None) for _, theirs in self.pairs.values()):
             return
         kept = [with_gradients([pair[world] for pair in self.pairs.values()]) for world in (0, 1)]
         held = held_bytes(zip(*kept, strict=True))
@@ -593,19 +610,31 @@ class Worlds(RuleBasedStateMachine):
             for k in range(self.n):
                 assert torch.vgpu.memory_allocated(k) == held.get(k, 0)
 
+    def kept_by_torch(self):
+        """Whether there are twins that the program has dropped: `y.mul_(y)` keeps y for ever."""
+        known = {id(twin) for _, twin in self.pairs.values()}
+        twins = [ref() for ref in self.twins]
+        return any(twin is not None and id(twin) not in known for twin in twins)
+
     def teardown(self):
         self.pairs.clear()
         self.handles.clear()
         with self.stack:
             if any(map(torch.vgpu.memory_allocated, range(self.n))):
                 gc.collect()  # an error that was caught knows its frames, and these know it
-            assert [torch.vgpu.memory_allocated(k) for k in range(self.n)] == [0] * self.n
+            held = [torch.vgpu.memory_allocated(k) for k in range(self.n)]
+            assert held == [0] * self.n or self.kept_by_torch()
 
 
 def run(**options):
     checks = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
     torch.set_num_threads(1)
-    limits = {"deadline": None, "stateful_step_count": 40, "suppress_health_check": checks}
+    limits = {
+        "derandomize": True,
+        "deadline": None,
+        "stateful_step_count": 40,
+        "suppress_health_check": checks,
+    }
     gc.freeze()  # what was there before is looked through no more
     try:
         run_state_machine_as_test(Worlds, settings=settings(**limits, **options))
@@ -614,7 +643,7 @@ def run(**options):
 
 
 def test_programs_on_virtual_gpus_and_on_the_cpu_agree(gpus):
-    run(max_examples=25, derandomize=True)
+    run(max_examples=25)
 
 
 @pytest.mark.slow

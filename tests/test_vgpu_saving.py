@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+import d2lpar as par
+
 
 @pytest.fixture
 def tied(gpus):
@@ -183,3 +185,14 @@ def test_loaded_tensors_can_become_larger(gpus, tmp_path):
     x = torch.load(tmp_path / "x.pt", map_location=gpus[1])
     x.resize_(2000)
     assert x[:3].tolist() == [0, 1, 2]
+
+
+def test_tensors_that_a_copy_still_reads_can_be_copied_and_saved(fresh_gpus, tmp_path):
+    x = torch.arange(3.0).pin_memory()
+    x.to("vgpu:0", non_blocking=True)
+    torch.save(x, tmp_path / "x.pt")
+    twins = [copy.copy(x), copy.deepcopy(x), pickle.loads(pickle.dumps(x))]
+    assert [(type(t), t._is_view()) for t in twins] == [(torch.Tensor, False)] * 3
+    with par.hazards() as found:
+        x.add_(1)
+    assert [hazard.kind for hazard in found] == ["host write"]

@@ -570,3 +570,10 @@ def test_a_result_that_was_resized_before_the_error_has_its_new_shape(gpus):
 
     on_cpu, virtual = versions(program, "cpu", gpus[0])
     assert virtual == on_cpu
+
+
+def test_tensors_with_the_same_data_have_layouts_of_their_own(gpus):
+    x, y = torch.zeros(2, 3, device=gpus[0]), torch.ones(2, 3, device=gpus[0])
+    x.data = y
+    x.t_()
+    assert (x.shape, y.shape, y.sum(0).tolist()) == ((3, 2), (2, 3), [2, 2, 2])

@@ -358,9 +358,9 @@ def _set(rt: Runtime, args: tuple, kwargs: dict) -> VirtualTensor:
         if not isinstance(other, VirtualTensor) or other._index != tensor._index:
             raise _mixed_devices(tensor.device, other.device)
     values, layout = source._backing, layout_of(source)
-    if values is not None:
-        values = torch.empty(0, dtype=tensor.dtype, device=values.device).set_(values)
     with torch.inference_mode(tensor.is_inference()):
+        if values is not None:
+            values = torch.empty(0, dtype=tensor.dtype, device=values.device).set_(values)
         adopt(tensor, wrap(values, source._index, layout=layout, allocation=source._allocation))
     return tensor
 

@@ -8,7 +8,8 @@ the host has waited for the copy, or has been warned. A view of it is watched as
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -55,6 +56,8 @@ class InFlightTensor(torch.Tensor):
         tensors = _in_flight((args, list(kwargs.values())))
         if name in _TAKES_APART:
             _used(tensors, False)
+            with _plain(tensors):
+                return func(*args, **kwargs)
         with torch_private.as_plain_tensors():
             result = func(*args, **kwargs)
         if name not in _ABOUT and tensors:
@@ -80,6 +83,21 @@ def _look(
             copies.watch(tensor)
         return
     _used([t for t in tensors if all(t is not other for other in written)], False)
+
+
+@contextmanager
+def _plain(tensors: list[InFlightTensor]) -> Iterator[None]:
+    """Make the tensors plain in the block, so that copies and pickles of them are."""
+    watched = [(tensor, tensor._copies) for tensor in tensors if type(tensor) is InFlightTensor]
+    for tensor, _ in watched:
+        tensor.__class__ = torch.Tensor
+        del tensor._copies
+    try:
+        yield
+    finally:
+        for tensor, copies in watched:
+            tensor.__class__ = InFlightTensor
+            tensor._copies = copies
 
 
 def _used(tensors: list[InFlightTensor], writes: bool) -> None:

@@ -92,7 +92,7 @@ class VirtualTensor(torch.Tensor):
     @data.setter
     def data(self, other: torch.Tensor) -> None:
         if isinstance(other, VirtualTensor):
-            adopt(self, other)
+            adopt(self, other.detach())  # which other layouts of either do not touch
         else:
             share(self, other)
 

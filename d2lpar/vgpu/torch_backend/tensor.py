@@ -222,6 +222,10 @@ def _mirror_bits(wrapper: VirtualTensor, values: torch.Tensor) -> None:
         torch_private.set_conj(wrapper, True)
 
 
+def is_virtual(*tensors: torch.Tensor) -> bool:
+    return any(isinstance(tensor, VirtualTensor) for tensor in tensors)
+
+
 def is_parameter(tensor: torch.Tensor) -> bool:
     """Whether torch has made a parameter of it, which virtual tensors become by a mark."""
     return getattr(tensor, "_is_param", False)

@@ -1,4 +1,4 @@
-"""The private parts of torch that the engine needs; `register` holds those of registration."""
+"""The private parts of torch that the engine needs; `patches/` those that it replaces."""
 
 from __future__ import annotations
 

@@ -1,0 +1,95 @@
+"""The kernels that torch finds by the device: those of operations without a tensor argument."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+
+from ..memory.caching_allocator import Allocation
+from ..races import call_sites
+from . import attention, recurrent, runtime, streams
+from .dispatch import Dispatcher, compressed_copy
+from .op_schema import strided_nested
+from .tensor import TensorLayout, VirtualTensor, wrap
+
+
+def kernels(dispatcher: Dispatcher) -> list[torch.library.Library]:
+    """The dispatcher for every operation without a tensor argument; by their names three that C++
+    calls by itself, and attention and recurrent cells, whose kernel torch chooses by the device."""
+    everything = torch.library.Library("_", "IMPL")
+    everything.fallback(lambda op, *args, **kwargs: dispatcher(op, args, kwargs), "PrivateUse1")
+    everything.fallback(_refuse_compressed, "SparseCsrPrivateUse1")
+    everything.fallback(_refuse_nested, "NestedTensorPrivateUse1")
+    named = torch.library.Library("aten", "IMPL")
+    named.impl("empty.memory_format", _empty, "PrivateUse1")
+    named.impl("empty_strided", _empty_strided, "PrivateUse1")
+    copy_from = functools.partial(_call, dispatcher, torch.ops.aten._copy_from.default)
+    named.impl("_copy_from", copy_from, "PrivateUse1")
+    for name, kernel in (
+        ("scaled_dot_product_attention", attention.scaled_dot_product_attention),
+        ("_thnn_fused_lstm_cell", recurrent.lstm_cell),
+        ("_thnn_fused_gru_cell", recurrent.gru_cell),
+    ):
+        named.impl(name, kernel, "AutogradPrivateUse1")
+    return [everything, named]
+
+
+def _refuse_compressed(op: object, *args: object, **kwargs: object) -> object:
+    raise compressed_copy(op)
+
+
+def _refuse_nested(op: object, *args: object, **kwargs: object) -> object:
+    raise strided_nested(op)
+
+
+def _call(dispatcher: Dispatcher, op: object, *args: object, **kwargs: object) -> object:
+    return dispatcher(op, args, kwargs)
+
+
+def _empty(
+    size: list[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> VirtualTensor:
+    rt = runtime.current_runtime()
+    index = streams.device_number(device)
+    allocation = _allocate(rt, index, size, dtype) if layout in (None, torch.strided) else None
+    place = torch.device("meta") if rt.shape_only else rt.backing
+    options = {} if memory_format is None else {"memory_format": memory_format}
+    values = torch.empty(size, dtype=dtype, layout=layout, device=place, **options)
+    return wrap(values, index, allocation=allocation)
+
+
+def _empty_strided(
+    size: list[int],
+    stride: list[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> VirtualTensor:
+    rt = runtime.current_runtime()
+    dtype = dtype or torch.get_default_dtype()
+    index = streams.device_number(device)
+    allocation = _allocate(rt, index, size, dtype)
+    if rt.shape_only:
+        return wrap(None, index, layout=TensorLayout(size, stride, 0, dtype), allocation=allocation)
+    values = torch.empty_strided(size, stride, dtype=dtype, device=rt.backing)
+    return wrap(values, index, allocation=allocation)
+
+
+def _allocate(
+    rt: runtime.Runtime, index: int, size: list[int], dtype: torch.dtype | None
+) -> Allocation:
+    """Room on the virtual device, asked for before the memory that does the arithmetic is."""
+    nbytes = math.prod(size) * (dtype or torch.get_default_dtype()).itemsize
+    allocation = rt.memories[index].allocate(nbytes, rt.current_stream(index))
+    allocation.made = call_sites.mark()
+    return allocation

@@ -1,0 +1,1 @@
+"""The functions of torch that are replaced when virtual devices are registered."""

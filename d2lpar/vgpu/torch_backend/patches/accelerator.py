@@ -1,0 +1,67 @@
+"""`torch.accelerator`, `torch.Stream`, `torch.Event`: they ask `torch.vgpu`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from ...device_naming import TYPE
+from .. import device_module, runtime, streams
+
+
+def replace_accelerator() -> None:
+    accelerator, module = torch.accelerator, device_module
+    replacements = {
+        "current_accelerator": lambda check_available=False: torch.device(TYPE),
+        "current_device_index": module.current_device,
+        "current_device_idx": module.current_device,
+        "current_stream": module.current_stream,
+        "device_count": module.device_count,
+        "device_index": module.device,
+        "empty_cache": module.empty_cache,
+        "empty_host_cache": lambda: runtime.current_runtime().pinned.empty_cache(),
+        "get_device_capability": module.supported_dtypes,
+        "get_memory_info": module.mem_get_info,
+        "is_available": module.is_available,
+        "max_memory_allocated": module.max_memory_allocated,
+        "max_memory_reserved": module.max_memory_reserved,
+        "memory_allocated": module.memory_allocated,
+        "memory_reserved": module.memory_reserved,
+        "memory_stats": module.memory_stats,
+        "reset_accumulated_memory_stats": module.reset_accumulated_memory_stats,
+        "reset_peak_memory_stats": module.reset_peak_memory_stats,
+        "set_device_idx": module.set_device,
+        "set_device_index": module.set_device,
+        "set_stream": module.set_stream,
+        "synchronize": module.synchronize,
+    }
+    for place in (accelerator, getattr(accelerator, "memory", accelerator)):
+        for name in [n for n in place.__all__ if hasattr(place, n)]:
+            ours = replacements.get(name) or _refused(f"torch.accelerator.{name}")
+            setattr(place, name, ours)
+    torch.Stream = _make_chooser("Stream", torch.Stream, streams.Stream)
+    torch.Event = _make_chooser("Event", torch.Event, streams.Event)
+
+
+def _refused(name: str) -> Callable[..., object]:
+    def refuse(*args: object, **kwargs: object) -> object:
+        raise NotImplementedError(f"{name} is not available on virtual GPUs")
+
+    return refuse
+
+
+def _make_chooser(name: str, theirs: type, ours: type) -> type:
+    """A class that makes virtual streams (events), yet counts torch's own as its instances."""
+
+    class Chooser(type):
+        def __call__(cls, device: object = None, **kwargs: object) -> object:
+            known = device is None or isinstance(device, int)
+            if known or torch.device(device).type == TYPE:
+                return ours(device, **kwargs) if ours is streams.Stream else ours(**kwargs)
+            return theirs(device, **kwargs)
+
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, (theirs, ours))
+
+    return Chooser(name, (), {"__doc__": theirs.__doc__, "__module__": "torch"})

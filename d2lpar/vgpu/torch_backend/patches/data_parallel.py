@@ -1,0 +1,94 @@
+"""`nn.DataParallel`: what torch has in C++ for CUDA, and threads for replicas."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import types
+from collections import deque
+from collections.abc import Callable
+
+import torch
+import torch.nn.parallel.comm
+
+from ...device_naming import TYPE
+from .. import data_parallel_comm, runtime, streams, torch_private
+from ..host_threads import Notes
+from ..tensor import is_virtual
+from .threads import SameMachineThread
+
+
+def replace_parallel() -> None:
+    """The primitives that exist in C++ for CUDA, and the question which devices are meant: asked
+    for CUDA and MPS first, torch would overlook the virtual ones on a machine that has either."""
+    parallel = torch.nn.parallel.comm
+    for name in ("broadcast", "broadcast_coalesced", "scatter", "gather", "reduce_add"):
+        setattr(
+            parallel, name, _for_virtual(getattr(data_parallel_comm, name), getattr(parallel, name))
+        )
+    torch_type = torch._utils._get_available_device_type
+
+    def available_type() -> str | None:
+        return TYPE if runtime.running() else torch_type()
+
+    for module, name in torch_private.DEVICE_TYPE_QUERIES:
+        setattr(module, name, available_type)
+    torch_apply = torch_private.data_parallel.parallel_apply
+
+    @functools.wraps(torch_apply)
+    def parallel_apply(modules, *args, **kwargs):
+        if runtime.running() is None:
+            return torch_apply(modules, *args, **kwargs)
+        notes = [deque() for _ in modules]
+        try:
+            return torch_apply([*map(_replica, modules, notes)], *args, **kwargs)
+        finally:
+            for noted in notes:
+                runtime.current_runtime().host_threads.replay(noted)
+
+    torch_private.data_parallel.parallel_apply = parallel_apply
+    torch.nn.parallel.parallel_apply = parallel_apply
+    setattr(
+        *torch_private.STREAM_OF_COPIES, _make_get_stream(getattr(*torch_private.STREAM_OF_COPIES))
+    )
+    threads = types.SimpleNamespace(Thread=SameMachineThread, Lock=threading.Lock)
+    sys.modules["torch.nn.parallel.parallel_apply"].threading = threads
+
+
+def _make_get_stream(torch_get_stream: Callable) -> Callable:
+    """The stream that copies to replicas use: torch keeps those of the first call's machine."""
+
+    @functools.wraps(torch_get_stream)
+    def get_stream(device: torch.device) -> torch.Stream | None:
+        if device.type != TYPE:
+            return torch_get_stream(device)
+        index = streams.device_number(device)
+        return streams.Stream.existing(index, runtime.current_runtime().background_stream(index))
+
+    return get_stream
+
+
+def _replica(module: Callable, notes: Notes) -> Callable[..., object]:
+    """`module`, noting its work instead of putting it on the clock, and under the autocast that is
+    on here (torch hands on CUDA's only)."""
+    enabled, dtype = torch.is_autocast_enabled(TYPE), torch.get_autocast_dtype(TYPE)
+
+    def call(*args: object, **kwargs: object) -> object:
+        with (
+            runtime.current_runtime().host_threads.replica(notes),
+            torch.autocast(TYPE, dtype=dtype, enabled=enabled),
+        ):
+            return module(*args, **kwargs)
+
+    return call
+
+
+def _for_virtual(ours: Callable, theirs: Callable) -> Callable:
+    @functools.wraps(theirs)
+    def choose(tensors: object, *args: object, **kwargs: object) -> object:
+        first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
+        real = first is not None and not is_virtual(first) and first.device.type != "cpu"
+        return (theirs if real or kwargs.get("out") is not None else ours)(tensors, *args, **kwargs)
+
+    return choose

@@ -186,7 +186,7 @@ HOOKS = {
 
 
 def values_of(tensor):
-    return tensor._backing if hasattr(tensor, "_backing") else tensor
+    return tensor.vgpu_values if hasattr(tensor, "vgpu_values") else tensor
 
 
 def leaves_of(tensor):

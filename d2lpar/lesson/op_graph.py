@@ -157,7 +157,7 @@ class _Tracer(TorchDispatchMode):
 
     def _storage(self, tensor: torch.Tensor) -> int:
         """What is the same for a tensor and its views: its share of a device, or its storage."""
-        share = getattr(tensor, "_allocation", None)
+        share = getattr(tensor, "vgpu_allocation", None)
         if share is None:
             share = tensor.untyped_storage()
             self._kept.append(share)

@@ -187,7 +187,7 @@ def _lazy_new(theirs: Callable) -> Callable:
 
 
 def _lazy_device(lazy: torch.Tensor) -> torch.device:
-    home = lazy.__dict__.get("_virtual_device")
+    home = lazy.__dict__.get("vgpu_device")
     return torch.device("cpu") if home is None else outward(home)
 
 

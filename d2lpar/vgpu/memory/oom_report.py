@@ -39,12 +39,12 @@ def _owners(memory: object) -> dict[int, tuple[str, torch.Tensor]]:
     for thing in gc.get_objects():
         if not issubclass(type(thing), torch.Tensor):
             continue
-        allocation = thing.__dict__.get("_allocation")
+        allocation = thing.__dict__.get("vgpu_allocation")
         if allocation is None or allocation.memory is not memory:
             continue
         parameter = thing.__dict__.get("_is_param", False)
-        if parameter and thing.grad is not None and hasattr(thing.grad, "_allocation"):
-            gradients.add(id(thing.grad._allocation))
+        if parameter and thing.grad is not None and hasattr(thing.grad, "vgpu_allocation"):
+            gradients.add(id(thing.grad.vgpu_allocation))
         known = owners.get(id(allocation))
         if known is None or parameter or (thing.numel() > known[1].numel() and known[0] != "param"):
             owners[id(allocation)] = ("param" if parameter else "", thing)

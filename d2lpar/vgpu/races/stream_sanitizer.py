@@ -109,9 +109,9 @@ class StreamSanitizer:
             self._compare(access, reads, writes)
             return access
         for tensor in reads:
-            tensor._allocation.reads = access
+            tensor.vgpu_allocation.reads = access
         for tensor in writes:
-            allocation = tensor._allocation
+            allocation = tensor.vgpu_allocation
             allocation.written = access
             if allocation.made is None:
                 allocation.made = access[2]
@@ -123,7 +123,7 @@ class StreamSanitizer:
         for tensor in reads:
             if any(tensor is written for written in writes):
                 continue
-            allocation = tensor._allocation
+            allocation = tensor.vgpu_allocation
             if _is_simple(allocation, access):
                 allocation.reads = access
                 continue
@@ -132,7 +132,7 @@ class StreamSanitizer:
             self._check(history.writes, use, "read", "wrote it", tensor)
             history.note_read(use)
         for tensor in writes:
-            allocation = tensor._allocation
+            allocation = tensor.vgpu_allocation
             if allocation.made is None:
                 allocation.made = access[2]
             if _is_simple(allocation, access):
@@ -262,7 +262,7 @@ def _waiting(stream: StreamKey) -> str:
 def _described(tensor: TrackedTensor) -> str:
     size = " × ".join(map(str, tensor.shape)) or "one value"
     dtype = str(tensor.dtype).removeprefix("torch.")
-    return f"a tensor of {size} {dtype} on {device_naming.text(tensor._index)}"
+    return f"a tensor of {size} {dtype} on {device_naming.text(tensor.vgpu_index)}"
 
 
 def _is_simple(allocation: TrackedMemory, access: Access) -> bool:

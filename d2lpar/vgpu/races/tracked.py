@@ -55,10 +55,10 @@ class TrackedMemory(Protocol):
 
 
 class TrackedTensor(Protocol):
-    """A tensor of device number `_index` on a piece of memory, `_allocation`."""
+    """A tensor of device number `vgpu_index` on a piece of memory, `vgpu_allocation`."""
 
-    _allocation: TrackedMemory
-    _index: int
+    vgpu_allocation: TrackedMemory
+    vgpu_index: int
     dtype: torch.dtype
 
     @property

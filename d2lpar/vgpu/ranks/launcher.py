@@ -196,7 +196,7 @@ def _numbers(devices: Sequence[torch.device]) -> list[int]:
             f"virtual ranks need virtual devices, not {names or 'none'}: ask for them with "
             'd2lpar.devices(n, kind="virtual") or a simulate() block'
         )
-    numbers = [tensor._index for tensor in found]
+    numbers = [tensor.vgpu_index for tensor in found]
     if len(set(numbers)) < len(numbers):
         raise ValueError(
             f"every rank has a device of its own, but got {', '.join(map(str, found))}"

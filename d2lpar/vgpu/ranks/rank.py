@@ -91,7 +91,7 @@ class Rank:
                 f"{name} in a simulate() block of rank {self.number}: the ranks are on another "
                 "machine; call run_ranks() inside the block"
             )
-        places = {t._index if isinstance(t, VirtualTensor) else None for t in tensors}
+        places = {t.vgpu_index if isinstance(t, VirtualTensor) else None for t in tensors}
         if places - {self.device, None} or len(places) > 1:
             found = " and ".join(sorted({str(tensor.device) for tensor in tensors}))
             raise RuntimeError(

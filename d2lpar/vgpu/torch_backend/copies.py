@@ -61,7 +61,7 @@ def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
 
 def device_index(tensor: torch.Tensor) -> int | None:
     """The number of a tensor's virtual device; None for the host."""
-    return tensor._index if isinstance(tensor, VirtualTensor) else None
+    return tensor.vgpu_index if isinstance(tensor, VirtualTensor) else None
 
 
 def _target_index(device: torch.device | None, source: int | None) -> int | None:
@@ -135,17 +135,17 @@ def _account_between(
     rt: Runtime, source: VirtualTensor, target: VirtualTensor, nbytes: int
 ) -> None:
     """As in PyTorch, the copy is the source's stream's, and each stream waits for the other."""
-    start, end = ((t._index, rt.current_stream(t._index)) for t in (source, target))
+    start, end = ((t.vgpu_index, rt.current_stream(t.vgpu_index)) for t in (source, target))
     rt.order.acquire(start, rt.order.release(end))
     rt.sanitizer.work(start, [source], [target])
     rt.order.acquire(end, rt.order.release(start))
-    account(rt, source._index, target._index, nbytes)
+    account(rt, source.vgpu_index, target.vgpu_index, nbytes)
 
 
 def _account_from_host(
     rt: Runtime, source: torch.Tensor, target: VirtualTensor, nbytes: int, non_blocking: bool
 ) -> None:
-    index = target._index
+    index = target.vgpu_index
     access = rt.sanitizer.work((index, rt.current_stream(index)), (), [target])
     rt.host_copies.check(source, access, writes=False)
     pageable = block_of(source) is None
@@ -169,7 +169,7 @@ def _account_to_host(
     *,
     fresh: bool,
 ) -> None:
-    index = source._index
+    index = source.vgpu_index
     access = rt.sanitizer.work((index, rt.current_stream(index)), [source])
     rt.host_copies.check(target, access, writes=True)
     pageable = block_of(target) is None

@@ -165,8 +165,8 @@ class _OpCall:
 
     def _unwrap_virtual(self, value: VirtualTensor) -> torch.Tensor:
         if self.index is None:
-            self.index = value._index
-        elif self.index != value._index:
+            self.index = value.vgpu_index
+        elif self.index != value.vgpu_index:
             raise _mixed_devices(device_naming.text(self.index), value.device)
         self.tensors.append(value)
         self.key += (value.shape, value.stride(), value.dtype)
@@ -248,18 +248,18 @@ class _OpCall:
                 continue
             with torch.inference_mode(tensor.is_inference()):
                 kept = _grown(tensor, values) if strided else None
-                adopt(tensor, wrap(values, tensor._index, allocation=kept))
+                adopt(tensor, wrap(values, tensor.vgpu_index, allocation=kept))
 
     def wrap(self, value: object) -> object:
         """What the caller gets: outputs as virtual tensors, arguments as the objects they are."""
-        mine = {id(t._backing): t for t in self.tensors} if self.plan.mutates else {}
+        mine = {id(t.vgpu_values): t for t in self.tensors} if self.plan.mutates else {}
         if not (self.plan.is_view and self.tensors):
             return self._wrap(value, mine, None)
         base = self.tensors[0]
         if torch.is_inference_mode_enabled() == base.is_inference():
-            return self._wrap(value, mine, base._allocation)
+            return self._wrap(value, mine, base.vgpu_allocation)
         with torch.inference_mode(base.is_inference()):  # a view of a normal tensor is a normal one
-            return self._wrap(value, mine, base._allocation)
+            return self._wrap(value, mine, base.vgpu_allocation)
 
     def _wrap(self, value: object, mine: dict, shared: object) -> object:
         if isinstance(value, torch.Tensor):
@@ -283,7 +283,7 @@ class _OpCall:
             if not shared.parts:
                 shared.parts = tensor.numel() < self.tensors[0].numel()
         elif access is not None:
-            allocation = tensor._allocation
+            allocation = tensor.vgpu_allocation
             allocation.written = access
             allocation.made = access[2]
         return tensor
@@ -294,7 +294,7 @@ def _grown(tensor: VirtualTensor, values: torch.Tensor) -> Allocation:
 
     If there is no room, the tensor keeps its layout, but not what the kernel has overwritten.
     """
-    allocation, storage = tensor._allocation, values.untyped_storage()
+    allocation, storage = tensor.vgpu_allocation, values.untyped_storage()
     if storage.nbytes() > allocation.nbytes:
         try:
             allocation.grow(storage.nbytes())
@@ -327,7 +327,7 @@ def _has_mask(indices: object, values: object = None) -> bool:
 def _item(rt: Runtime, args: tuple, kwargs: dict) -> object:
     """`tensor.item()`: the host waits for the value, and for its way over the link."""
     (tensor,) = args
-    index = tensor._index
+    index = tensor.vgpu_index
     stream = (index, rt.current_stream(index))
     rt.sanitizer.work(stream, [tensor])
     rt.host_threads.submit(index, rt.clock.copy, stream, None, tensor.element_size(), "item")
@@ -341,8 +341,8 @@ def _item(rt: Runtime, args: tuple, kwargs: dict) -> object:
 def _record_stream(rt: Runtime, args: tuple, kwargs: dict) -> None:
     """`tensor.record_stream(stream)`: its memory, once freed, waits for that stream's work."""
     tensor, stream = args
-    allocation = tensor._allocation
-    if stream.device_index == tensor._index and stream.stream_id != allocation.stream:
+    allocation = tensor.vgpu_allocation
+    if stream.device_index == tensor.vgpu_index and stream.stream_id != allocation.stream:
         allocation.recorded = (allocation.recorded or set()) | {stream.stream_id}
 
 
@@ -355,13 +355,16 @@ def _set(rt: Runtime, args: tuple, kwargs: dict) -> VirtualTensor:
     """`tensor.set_(source)`: from now on it shares the memory of the source."""
     tensor, source = args
     for other in args:
-        if not isinstance(other, VirtualTensor) or other._index != tensor._index:
+        if not isinstance(other, VirtualTensor) or other.vgpu_index != tensor.vgpu_index:
             raise _mixed_devices(tensor.device, other.device)
-    values, layout = source._backing, layout_of(source)
+    values, layout = source.vgpu_values, layout_of(source)
     with torch.inference_mode(tensor.is_inference()):
         if values is not None:
             values = torch.empty(0, dtype=tensor.dtype, device=values.device).set_(values)
-        adopt(tensor, wrap(values, source._index, layout=layout, allocation=source._allocation))
+        adopt(
+            tensor,
+            wrap(values, source.vgpu_index, layout=layout, allocation=source.vgpu_allocation),
+        )
     return tensor
 
 

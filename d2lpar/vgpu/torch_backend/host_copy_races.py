@@ -215,7 +215,7 @@ def _key(tensor: torch.Tensor) -> int:
 
 
 def _is_virtual(tensor: torch.Tensor) -> bool:
-    return "_allocation" in tensor.__dict__
+    return "vgpu_allocation" in tensor.__dict__
 
 
 def _tensors(value: object) -> Iterable[torch.Tensor]:

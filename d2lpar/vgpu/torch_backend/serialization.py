@@ -73,10 +73,10 @@ def deep_copy(tensor: VirtualTensor, memo: dict) -> VirtualTensor:
             "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
             "protocol at the moment"
         )
-    values = copy.deepcopy(tensor._backing, memo)
+    values = copy.deepcopy(tensor.vgpu_values, memo)
     layout = layout_of(tensor) if values is None else None
     allocation = _deep_copied(tensor, memo)
-    twin = memo[id(tensor)] = wrap(values, tensor._index, layout=layout, allocation=allocation)
+    twin = memo[id(tensor)] = wrap(values, tensor.vgpu_index, layout=layout, allocation=allocation)
     torch.autograd.graph.increment_version(twin)
     twin.requires_grad_(tensor.requires_grad)
     if is_parameter(tensor):
@@ -90,9 +90,9 @@ def deep_copy(tensor: VirtualTensor, memo: dict) -> VirtualTensor:
 
 def shallow_copy(tensor: VirtualTensor) -> VirtualTensor:
     """`copy.copy`: another tensor over the same memory, whose writes autograd counts apart."""
-    values = copy.copy(tensor._backing)
+    values = copy.copy(tensor.vgpu_values)
     layout = layout_of(tensor) if values is None else None
-    twin = wrap(values, tensor._index, layout=layout, allocation=tensor._allocation)
+    twin = wrap(values, tensor.vgpu_index, layout=layout, allocation=tensor.vgpu_allocation)
     torch.autograd.graph.increment_version(twin)
     twin.requires_grad_(tensor.requires_grad)
     if is_parameter(tensor):
@@ -102,10 +102,10 @@ def shallow_copy(tensor: VirtualTensor) -> VirtualTensor:
 
 
 def _deep_copied(tensor: VirtualTensor, memo: dict) -> Allocation:
-    mine = tensor._allocation
+    mine = tensor.vgpu_allocation
     if id(mine) not in memo:
-        memo[id(mine)] = current_runtime().memories[tensor._index].allocate(mine.nbytes)
-        copies.account_within(current_runtime(), tensor._index, 2 * mine.nbytes)
+        memo[id(mine)] = current_runtime().memories[tensor.vgpu_index].allocate(mine.nbytes)
+        copies.account_within(current_runtime(), tensor.vgpu_index, 2 * mine.nbytes)
     return memo[id(mine)]
 
 
@@ -155,10 +155,10 @@ def reduce(tensor: VirtualTensor, protocol: int) -> tuple:
 
 def _on_host(tensor: VirtualTensor) -> torch.Tensor:
     """The values in host memory; in one `torch.save`, tensors that share memory share it there."""
-    save, values = _under_way.get() or _Save(), tensor._backing
+    save, values = _under_way.get() or _Save(), tensor.vgpu_values
     shared = values is not None and _is_plain(values)
     host = _sharing(save, tensor, values) if shared else tensor.detach().cpu()
-    save.note(host, tensor._index)
+    save.note(host, tensor.vgpu_index)
     return host
 
 
@@ -166,7 +166,7 @@ def _sharing(save: _Save, tensor: VirtualTensor, values: torch.Tensor) -> torch.
     storage = values.untyped_storage()
     if storage._cdata not in save.copies:
         save.copies[storage._cdata] = storage.cpu()
-        copies.account(current_runtime(), tensor._index, None, storage.nbytes())
+        copies.account(current_runtime(), tensor.vgpu_index, None, storage.nbytes())
     host = save.copies[storage._cdata]
     place = (host, values.storage_offset(), values.shape, values.stride())
     return torch.empty(0, dtype=values.dtype).set_(*place)
@@ -222,5 +222,5 @@ def set_storage(rt: Runtime, args: tuple, kwargs: dict) -> VirtualTensor:
         )
     values = torch.empty(0, dtype=tensor.dtype, device=storage.values.device)
     values.set_(storage.values, *place)
-    adopt(tensor, wrap(values, tensor._index, allocation=storage.allocation))
+    adopt(tensor, wrap(values, tensor.vgpu_index, allocation=storage.allocation))
     return tensor

@@ -18,7 +18,7 @@ from ..races.sync_debug import called
 from . import torch_private
 from .runtime import current_runtime
 
-_OURS_AND_TORCHS = {"_backing", "_allocation", "_index", "_virtual_device", "_is_param"}
+_OURS_AND_TORCHS = {"vgpu_values", "vgpu_allocation", "vgpu_index", "vgpu_device", "_is_param"}
 
 
 class TensorLayout(NamedTuple):
@@ -59,13 +59,13 @@ def layout_of(tensor: torch.Tensor) -> TensorLayout:
 class VirtualTensor(torch.Tensor):
     """A tensor on `vgpu:i`. Made by torch's own functions, never by hand.
 
-    `_backing` is the tensor with the values (None: none was needed yet), `_allocation` its share of
-    the device's memory, `_index` the number of the device.
+    `vgpu_values` is the tensor with the values (None: none was needed yet), `vgpu_allocation` its
+    share of the device's memory, `vgpu_index` the number of the device.
     """
 
-    _backing: torch.Tensor | None
-    _allocation: Allocation
-    _index: int
+    vgpu_values: torch.Tensor | None
+    vgpu_allocation: Allocation
+    vgpu_index: int
     dispatcher: Callable[..., object]  # set by `dispatch`, which stands above this module
 
     __torch_function__ = torch_private.no_torch_function
@@ -78,7 +78,7 @@ class VirtualTensor(torch.Tensor):
 
     @property
     def device(self) -> torch.device:
-        return device_naming.naming().device(self._index)
+        return device_naming.naming().device(self.vgpu_index)
 
     @property
     def is_cuda(self) -> bool:
@@ -98,7 +98,7 @@ class VirtualTensor(torch.Tensor):
 
     @property
     def layout(self) -> torch.layout:
-        return torch.strided if self._backing is None else self._backing.layout
+        return torch.strided if self.vgpu_values is None else self.vgpu_values.layout
 
     @property
     def is_sparse(self) -> bool:
@@ -116,9 +116,9 @@ class VirtualTensor(torch.Tensor):
 
     def data_ptr(self) -> int:
         """The address of the values, which tells apart what shares memory and what does not."""
-        if self._backing is not None and not self._backing.is_meta:
-            return self._backing.data_ptr()
-        return id(self._allocation) + self.storage_offset() * self.element_size()
+        if self.vgpu_values is not None and not self.vgpu_values.is_meta:
+            return self.vgpu_values.data_ptr()
+        return id(self.vgpu_allocation) + self.storage_offset() * self.element_size()
 
     def untyped_storage(self) -> torch.UntypedStorage:
         return backing(self).untyped_storage()
@@ -189,9 +189,9 @@ def wrap(
         size = _size_bytes(wrapper, values)
         stream = rt.current_stream(index) if stream is None else stream
         allocation = rt.memories[index].allocate(size, stream)
-    wrapper._backing = values
-    wrapper._allocation = allocation
-    wrapper._index = index
+    wrapper.vgpu_values = values
+    wrapper.vgpu_allocation = allocation
+    wrapper.vgpu_index = index
     return wrapper
 
 
@@ -238,17 +238,17 @@ def attributes(tensor: torch.Tensor) -> dict[str, object]:
 
 def backing(tensor: VirtualTensor) -> torch.Tensor:
     """The tensor with the values; on `meta` if there are only shapes."""
-    if tensor._backing is None:
-        tensor._backing = layout_of(tensor).empty()
-    return tensor._backing
+    if tensor.vgpu_values is None:
+        tensor.vgpu_values = layout_of(tensor).empty()
+    return tensor.vgpu_values
 
 
 def adopt(tensor: VirtualTensor, other: VirtualTensor) -> None:
     """Make `tensor` share the values, the shape and the memory of `other`."""
     torch_private.set_data(tensor, other)
-    tensor._backing = other._backing
-    tensor._allocation = other._allocation
-    tensor._index = other._index
+    tensor.vgpu_values = other.vgpu_values
+    tensor.vgpu_allocation = other.vgpu_allocation
+    tensor.vgpu_index = other.vgpu_index
 
 
 def become(tensor: torch.Tensor, values: torch.Tensor, *, parameter: bool) -> torch.Tensor:

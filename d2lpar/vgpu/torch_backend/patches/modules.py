@@ -60,7 +60,7 @@ def _replace_lazy(kind: type) -> None:
             return torch_new(*args, **kwargs)
         call.arguments["device"] = "cpu"
         lazy = torch_new(*call.args, **call.kwargs)
-        lazy._virtual_device = device
+        lazy.vgpu_device = device
         return lazy
 
     def deepcopy(self, memo):
@@ -73,7 +73,7 @@ def _replace_lazy(kind: type) -> None:
 
 def _home(lazy: torch.Tensor) -> torch.device:
     """Where a parameter or buffer without a shape shall be made."""
-    return lazy.__dict__.get("_virtual_device") or lazy.data.device
+    return lazy.__dict__.get("vgpu_device") or lazy.data.device
 
 
 def _apply_here(module: torch.nn.Module, fn: Callable, torch_apply: Callable) -> torch.nn.Module:
@@ -96,9 +96,9 @@ def _remember_device(lazy: torch.Tensor, fn: Callable) -> torch.Tensor:
     """`fn` of a parameter without a shape: it changes its type and where it shall be made."""
     probe = fn(torch.empty(0, dtype=lazy.dtype, device=_home(lazy)))
     if not is_virtual(probe):
-        lazy.__dict__.pop("_virtual_device", None)
+        lazy.__dict__.pop("vgpu_device", None)
         return fn(lazy)
-    lazy._virtual_device = device(probe._index)
+    lazy.vgpu_device = device(probe.vgpu_index)
     return lazy.to(probe.dtype)
 
 

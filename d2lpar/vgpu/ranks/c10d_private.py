@@ -20,6 +20,7 @@ NOT_A_MEMBER = dist.GroupMember.NON_GROUP_MEMBER
 ProcessGroup, TorchWork = dist.ProcessGroup, dist.Work
 TorchDDP = ddp_module.DistributedDataParallel
 MODULES = (dist, c10d)
+WORLD = (c10d, "_world")  # the object that torch's functions ask
 
 # Methods that torch's functions call on a group, and virtual ones do not have.
 REFUSED = (

@@ -311,7 +311,8 @@ def _patch() -> None:
         choose = _by_thread(getattr(c10d_private.dist, name), ours)
         for module in c10d_private.MODULES:
             _set(module, name, choose)
-    _set(c10d_private.c10d, "_world", c10d_private.GroupsByThread(c10d_private.c10d._world, here))
+    theirs = getattr(*c10d_private.WORLD)
+    _set(*c10d_private.WORLD, c10d_private.GroupsByThread(theirs, here))
     init = c10d_private.TorchDDP.__init__
     _set(c10d_private.TorchDDP, "__init__", _by_thread(init, _init_ddp))
     _undo.callback(register_module_module_registration_hook(_refuse_old_fsdp).remove)

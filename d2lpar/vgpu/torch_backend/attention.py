@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-aten = torch.ops.aten
+from . import torch_private
+
 _FLASH = 1  # at::sdp::SDPBackend::flash_attention
 
 
@@ -24,10 +25,10 @@ def scaled_dot_product_attention(
     options = {"scale": scale, "enable_gqa": enable_gqa}
     learns_mask = attn_mask is not None and attn_mask.requires_grad
     fits = query.dim() == 4 and not learns_mask
-    if not fits or aten._fused_sdp_choice(*masked, **options) != _FLASH:
-        return aten._scaled_dot_product_attention_math(*masked, **options)[0]
+    if not fits or torch_private.choose_attention(*masked, **options) != _FLASH:
+        return torch_private.plain_attention(*masked, **options)[0]
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         nothing = torch.zeros_like(attn_mask, dtype=query.dtype)
         attn_mask = nothing.masked_fill(attn_mask.logical_not(), -torch.inf)
-    kernel = aten._scaled_dot_product_flash_attention_for_cpu
+    kernel = torch_private.flash_attention
     return kernel(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]

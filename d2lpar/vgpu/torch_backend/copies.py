@@ -31,7 +31,7 @@ def to_copy(tensor: torch.Tensor, **kwargs: object) -> torch.Tensor:
     options.pop("layout", None)
     non_blocking = bool(kwargs.get("non_blocking"))
     if device is not None and device.type == "meta":
-        return torch.ops.aten._to_copy(_shapes(tensor), **options, device=device)
+        return torch_private.to_copy(_shapes(tensor), **options, device=device)
     if target is None:
         host = _to_host(tensor, options, non_blocking)
         return host.to(device)
@@ -39,7 +39,7 @@ def to_copy(tensor: torch.Tensor, **kwargs: object) -> torch.Tensor:
     if rt.shape_only:
         values = _shapes(tensor).to(**options, copy=True) if options else _shapes(tensor).clone()
     else:
-        values = torch.ops.aten._to_copy(_values(tensor), **options, device=rt.backing)
+        values = torch_private.to_copy(_values(tensor), **options, device=rt.backing)
     result = wrap(values, rt.check_index(target))
     _account_copy(rt, tensor, result, _size(result), non_blocking)
     return result
@@ -78,7 +78,7 @@ def _to_host(tensor: VirtualTensor, options: dict, non_blocking: bool) -> torch.
     if values.is_meta or rt.shape_only:
         result = unknown(values.shape, options.get("dtype") or values.dtype)
     else:
-        result = torch.ops.aten._to_copy(values, **options, device=torch.device("cpu"))
+        result = torch_private.to_copy(values, **options, device=torch.device("cpu"))
     if non_blocking:
         rt.pinned.lock(result, _size(tensor))
     _account_copy(rt, tensor, result, _size(tensor), non_blocking, fresh=not non_blocking)

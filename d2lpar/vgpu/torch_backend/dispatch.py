@@ -30,20 +30,22 @@ class Dispatcher:
 
     def __init__(self) -> None:
         self._special = {
-            aten._to_copy.default: lambda rt, args, kwargs: copies.to_copy(args[0], **kwargs),
+            torch_private.to_copy.default: lambda rt, args, kwargs: copies.to_copy(
+                args[0], **kwargs
+            ),
             aten.copy_.default: lambda rt, args, kwargs: copies.copy_(*args, **kwargs),
-            aten._copy_from.default: _copy_from,
-            aten._local_scalar_dense.default: _item,
+            torch_private.copy_from: _copy_from,
+            torch_private.item: _item,
             aten.record_stream.default: _record_stream,
-            aten._pin_memory.default: lambda rt, args, kwargs: rt.pinned.pin(args[0]),
+            torch_private.pin_memory: lambda rt, args, kwargs: rt.pinned.pin(args[0]),
             aten.set_.source_Storage_storage_offset: serialization.set_storage,
             aten.set_.source_Tensor: _set,
-            aten._has_compatible_shallow_copy_type.default: _are_alike,
-            aten._thnn_fused_lstm_cell.default: lambda rt, args, kwargs: lstm_cell(*args, **kwargs),
-            aten._thnn_fused_gru_cell.default: lambda rt, args, kwargs: gru_cell(*args, **kwargs),
-            aten._pack_padded_sequence.default: self._pack,
+            torch_private.are_alike: _are_alike,
+            torch_private.lstm_cell: lambda rt, args, kwargs: lstm_cell(*args, **kwargs),
+            torch_private.gru_cell: lambda rt, args, kwargs: gru_cell(*args, **kwargs),
+            torch_private.pack_padded_sequence: self._pack,
             # By "no", a transformer keeps its padding instead of making a nested tensor.
-            aten._nested_tensor_from_mask_left_aligned.default: lambda rt, args, kwargs: False,
+            torch_private.is_mask_left_aligned: lambda rt, args, kwargs: False,
         }
         self._costs: dict[tuple, Cost] = {}
         self._inferred: dict[tuple, Inferred] = {}
@@ -74,12 +76,12 @@ class Dispatcher:
 
     def _pack(self, rt: Runtime, args: tuple, kwargs: dict) -> tuple[torch.Tensor, torch.Tensor]:
         """Packed sequences keep their batch sizes on the host."""
-        data, sizes = self._run(rt, aten._pack_padded_sequence.default, args, kwargs)
+        data, sizes = self._run(rt, torch_private.pack_padded_sequence, args, kwargs)
         return data, backing(sizes).cpu()
 
     def _compute(self, rt: Runtime, func: torch._ops.OpOverload, call: _OpCall) -> object:
         """Really compute; the cost is worked out once a signature."""
-        if func is aten._sparse_mm_reduce_impl.default:
+        if func is torch_private.sparse_product_reduced:
             # Its CPU kernel keeps what backward needs only if its input wants a gradient.
             call.args[0] = call.args[0].detach().requires_grad_()
         with rt.random_numbers(call.index) if call.plan.draws_random else nullcontext():
@@ -172,7 +174,7 @@ class _OpCall:
         self.key += (value.shape, value.stride(), value.dtype)
         if self._shape_only:
             if self.plan.is_view:
-                self.key += (value.storage_offset(), value._is_zerotensor())
+                self.key += (value.storage_offset(), torch_private.is_zero(value))
             return value
         return backing(value)
 

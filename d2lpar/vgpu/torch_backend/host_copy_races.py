@@ -44,7 +44,9 @@ _WRITES = {
 
 
 class InFlightTensor(torch.Tensor):
-    """A CPU tensor that a copy between host and device still uses."""
+    """A CPU tensor that a copy between host and device still uses: `vgpu_copies`."""
+
+    vgpu_copies: InFlightCopies
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -52,7 +54,7 @@ class InFlightTensor(torch.Tensor):
         name = func.__name__
         if name not in _ABOUT:
             for tensor in _in_flight((args, list(kwargs.values()))):
-                tensor._copies.owner.settle()
+                tensor.vgpu_copies.owner.settle()
         tensors = _in_flight((args, list(kwargs.values())))
         if name in _TAKES_APART:
             _used(tensors, False)
@@ -76,7 +78,7 @@ def _look(
     if name in _WRITES or (name.endswith("_") and not name.endswith("__")):
         written += _in_flight(args[:1])
     _used(written, True)
-    watched = {t._copies.key: t._copies for t in tensors if type(t) is InFlightTensor}
+    watched = {t.vgpu_copies.key: t.vgpu_copies for t in tensors if type(t) is InFlightTensor}
     shared = [None if _is_virtual(t) else watched.get(_key(t)) for t in results]
     if results and all(shared) and not written:
         for tensor, copies in zip(results, shared, strict=True):
@@ -103,7 +105,7 @@ def _plain(tensors: list[InFlightTensor]) -> Iterator[None]:
 def _used(tensors: list[InFlightTensor], writes: bool) -> None:
     for tensor in tensors:
         if type(tensor) is InFlightTensor:
-            tensor._copies.used(tensor, writes)
+            tensor.vgpu_copies.used(tensor, writes)
 
 
 class InFlightCopies:
@@ -121,7 +123,7 @@ class InFlightCopies:
         """Look at all uses of a tensor on this storage (not if a program has given it a class)."""
         if type(tensor) is torch.Tensor:
             tensor.__class__ = InFlightTensor
-            tensor._copies = self
+            tensor.vgpu_copies = self
             self._watched.append(weakref.ref(tensor))
 
     def release(self) -> None:
@@ -130,7 +132,7 @@ class InFlightCopies:
             tensor = ref()
             if tensor is not None and type(tensor) is InFlightTensor:
                 tensor.__class__ = torch.Tensor
-                del tensor._copies
+                del tensor.vgpu_copies
         self._watched.clear()
 
     def settle(self, order: VectorClocks) -> bool:
@@ -211,7 +213,7 @@ def _hazard(tensor: torch.Tensor, before: Access, was_written: bool, writes: boo
 
 
 def _key(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    return torch_private.storage_id(tensor.untyped_storage())
 
 
 def _is_virtual(tensor: torch.Tensor) -> bool:

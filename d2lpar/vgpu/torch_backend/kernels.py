@@ -9,7 +9,7 @@ import torch
 
 from ..memory.caching_allocator import Allocation
 from ..races import call_sites
-from . import attention, recurrent, runtime, streams
+from . import attention, recurrent, runtime, streams, torch_private
 from .dispatch import Dispatcher, compressed_copy
 from .op_schema import strided_nested
 from .tensor import TensorLayout, VirtualTensor, wrap
@@ -25,7 +25,7 @@ def kernels(dispatcher: Dispatcher) -> list[torch.library.Library]:
     named = torch.library.Library("aten", "IMPL")
     named.impl("empty.memory_format", _empty, "PrivateUse1")
     named.impl("empty_strided", _empty_strided, "PrivateUse1")
-    copy_from = functools.partial(_call, dispatcher, torch.ops.aten._copy_from.default)
+    copy_from = functools.partial(_call, dispatcher, torch_private.copy_from)
     named.impl("_copy_from", copy_from, "PrivateUse1")
     for name, kernel in (
         ("scaled_dot_product_attention", attention.scaled_dot_product_attention),

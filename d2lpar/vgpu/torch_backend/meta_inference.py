@@ -7,9 +7,10 @@ from typing import NamedTuple
 import torch
 
 from ..sim.kernel_cost import Cost, cost_of
+from . import torch_private
 from .tensor import TensorLayout, VirtualTensor, layout_of
 
-CONVOLUTIONS = {torch.ops.aten.convolution.default, torch.ops.aten._convolution.default}
+CONVOLUTIONS = {torch.ops.aten.convolution.default, torch_private.convolution.default}
 
 
 class Argument(NamedTuple):

@@ -53,7 +53,7 @@ class OpTraits(NamedTuple):
 
 @cache
 def plan_of(func: torch._ops.OpOverload) -> OpTraits:
-    schema, tags = func._schema, func.tags
+    schema, tags = torch_private.schema_of(func), func.tags
     if schema.name.startswith("aten::_nested_"):
         raise strided_nested(func)
     aliases = [r.alias_info for r in schema.returns]
@@ -71,7 +71,7 @@ def plan_of(func: torch._ops.OpOverload) -> OpTraits:
         launches=not is_view and schema.name not in _ALLOCATES,
         mutates=writes,
         written=written,
-        decomposes=torch_private.decomposes(func) and func._overloadpacket not in flop_registry,
+        decomposes=torch_private.decomposes(func) and func.overloadpacket not in flop_registry,
         draws_random=torch.Tag.nondeterministic_seeded in tags,
         waits=torch.Tag.data_dependent_output in tags
         or (torch.Tag.dynamic_output_shape in tags and schema.name not in _HOST_ARGUMENT),

@@ -26,6 +26,7 @@ from .patches import (
     generators,
     modules,
     pinning,
+    storages,
 )
 from .tensor import VirtualTensor
 
@@ -65,6 +66,7 @@ def register_backend() -> None:
     generators.replace_generator()
     compiling.replace_compile()
     compiling.replace_tracing()
+    storages.replace_storages()
     serialization.install()
 
 

@@ -15,7 +15,7 @@ import torch
 
 from ..device_naming import TYPE, naming
 from ..memory.caching_allocator import Allocation
-from . import copies
+from . import copies, torch_private
 from .runtime import Runtime, current_runtime
 from .tensor import VirtualTensor, adopt, attributes, is_parameter, layout_of, wrap
 
@@ -34,7 +34,7 @@ class _Save:
         self.devices: dict[int, int] = {}
 
     def note(self, host: torch.Tensor, index: int) -> None:
-        self.devices[host.untyped_storage()._cdata] = index
+        self.devices[torch_private.storage_id(host.untyped_storage())] = index
 
 
 _under_way: ContextVar[_Save | None] = ContextVar("under way", default=None)
@@ -46,7 +46,6 @@ def install() -> None:
     VirtualTensor.__copy__ = shallow_copy
     VirtualTensor.__reduce_ex__ = reduce
     ForkingPickler.register(VirtualTensor, _refuse)
-    _replace_storages()
     torch.serialization.register_package(_BEFORE_CPU, _location, restore)
     torch_save = torch.save
 
@@ -80,7 +79,7 @@ def deep_copy(tensor: VirtualTensor, memo: dict) -> VirtualTensor:
     torch.autograd.graph.increment_version(twin)
     twin.requires_grad_(tensor.requires_grad)
     if is_parameter(tensor):
-        twin._is_param = True
+        torch_private.mark_parameter(twin)
     for name, value in attributes(tensor).items():
         twin.__dict__[name] = copy.deepcopy(value, memo)
     if tensor.grad is not None:
@@ -96,7 +95,7 @@ def shallow_copy(tensor: VirtualTensor) -> VirtualTensor:
     torch.autograd.graph.increment_version(twin)
     twin.requires_grad_(tensor.requires_grad)
     if is_parameter(tensor):
-        twin._is_param = True
+        torch_private.mark_parameter(twin)
     twin.__dict__.update(attributes(tensor))
     return twin
 
@@ -119,31 +118,6 @@ def _refuse(tensor: VirtualTensor) -> tuple:
     )
 
 
-def _replace_storages() -> None:
-    """Refuse what would crash: torch has no allocator in C++ for memory of virtual devices."""
-    torch_new, shared = torch.UntypedStorage.__new__, torch.UntypedStorage._new_shared.__func__
-
-    def new(cls, *args, device=None, **kwargs):
-        if device is not None and torch.device(device).type == TYPE:
-            raise NotImplementedError(
-                f"there are no bare storages on {device}: make a tensor there, such as "
-                "torch.empty(n, dtype=torch.uint8, device=device)"
-            )
-        return torch_new(cls, *args, device=device, **kwargs)
-
-    def new_shared(cls, size, *, device="cpu"):
-        if torch.device(device).type == TYPE:
-            current_runtime()  # which says what is wrong if this process was forked
-            raise NotImplementedError(
-                f"memory of {device} cannot be shared with another process, as a DataLoader's "
-                "workers do: let the dataset return CPU tensors, and move batches with .to(device)"
-            )
-        return shared(cls, size, device=device)
-
-    torch.UntypedStorage.__new__ = staticmethod(new)
-    torch.UntypedStorage._new_shared = classmethod(new_shared)
-
-
 def reduce(tensor: VirtualTensor, protocol: int) -> tuple:
     """Pickle as a CPU tensor (or Parameter) with the same values and attributes."""
     values = _on_host(tensor).requires_grad_(tensor.requires_grad)
@@ -164,10 +138,11 @@ def _on_host(tensor: VirtualTensor) -> torch.Tensor:
 
 def _sharing(save: _Save, tensor: VirtualTensor, values: torch.Tensor) -> torch.Tensor:
     storage = values.untyped_storage()
-    if storage._cdata not in save.copies:
-        save.copies[storage._cdata] = storage.cpu()
+    number = torch_private.storage_id(storage)
+    if number not in save.copies:
+        save.copies[number] = storage.cpu()
         copies.account(current_runtime(), tensor.vgpu_index, None, storage.nbytes())
-    host = save.copies[storage._cdata]
+    host = save.copies[number]
     place = (host, values.storage_offset(), values.shape, values.stride())
     return torch.empty(0, dtype=values.dtype).set_(*place)
 
@@ -193,7 +168,7 @@ class _LoadedStorage(torch.UntypedStorage):
 def _location(storage: torch.UntypedStorage) -> str | None:
     """torch's question where a storage is that is being saved."""
     save = _under_way.get()
-    index = None if save is None else save.devices.get(storage._cdata)
+    index = None if save is None else save.devices.get(torch_private.storage_id(storage))
     return None if index is None else naming().saved_on(index)
 
 

@@ -172,7 +172,7 @@ class Event:
         if not (self.enable_timing and end.enable_timing):
             raise ValueError("both events need enable_timing=True to measure the time between them")
         rt = current_runtime()
-        begin_s, end_s = (rt.host_threads.ask(event._happened_s, rt.clock) for event in (self, end))
+        begin_s, end_s = (rt.host_threads.ask(event.happened_s, rt.clock) for event in (self, end))
         return (end_s - begin_s) * 1e3
 
     def delay(self, host_thread: HostThread, stream: tuple[int, int]) -> None:
@@ -186,7 +186,8 @@ class Event:
         work = self._on(clock)
         return work is None or clock.is_done(host_thread, work)
 
-    def _happened_s(self, host_thread: HostThread, clock: Clock) -> float:
+    def happened_s(self, host_thread: HostThread, clock: Clock) -> float:
+        """When this event happened; RuntimeError unless it has."""
         work = self._on(clock)
         if work is None:
             raise RuntimeError("both events must be recorded before the time between them is read")

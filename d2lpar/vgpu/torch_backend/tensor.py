@@ -37,7 +37,7 @@ class TensorLayout(NamedTuple):
         span = (
             self.offset + 1 + sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
         )
-        make = torch._efficientzerotensor if self.is_zero else torch.empty
+        make = torch_private.efficient_zeros if self.is_zero else torch.empty
         flat = make(max(span, 0), dtype=self.dtype, device="meta")
         return flat.as_strided(self.shape, self.stride, self.offset)
 
@@ -52,7 +52,7 @@ def layout_of(tensor: torch.Tensor) -> TensorLayout:
         tensor.stride(),
         tensor.storage_offset(),
         tensor.dtype,
-        tensor._is_zerotensor(),
+        torch_private.is_zero(tensor),
     )
 
 
@@ -109,10 +109,10 @@ class VirtualTensor(torch.Tensor):
     ) -> torch.Tensor:
         if self.layout is torch.strided:
             return self if dtype is None else self.to(dtype)
-        return torch.ops.aten._to_dense(self, dtype, masked_grad)
+        return torch_private.to_dense(self, dtype, masked_grad)
 
     def coalesce(self) -> torch.Tensor:
-        return self if backing(self).is_coalesced() else torch.ops.aten._coalesce(self)
+        return self if backing(self).is_coalesced() else torch_private.coalesce(self)
 
     def data_ptr(self) -> int:
         """The address of the values, which tells apart what shares memory and what does not."""
@@ -196,7 +196,7 @@ def wrap(
 
 
 def _size_bytes(wrapper: VirtualTensor, values: torch.Tensor | None) -> int:
-    if wrapper._is_zerotensor():
+    if torch_private.is_zero(wrapper):
         return 0
     if values is None or values.layout is torch.strided:
         return wrapper.numel() * wrapper.element_size()
@@ -206,7 +206,7 @@ def _size_bytes(wrapper: VirtualTensor, values: torch.Tensor | None) -> int:
 def _parts(sparse: torch.Tensor) -> list[torch.Tensor]:
     """The dense tensors that make up a sparse one."""
     if sparse.layout is torch.sparse_coo:
-        return [sparse._indices(), sparse._values()]
+        return torch_private.coo_parts(sparse)
     if sparse.layout in (torch.sparse_csr, torch.sparse_bsr):
         return [sparse.crow_indices(), sparse.col_indices(), sparse.values()]
     if sparse.layout in (torch.sparse_csc, torch.sparse_bsc):
@@ -261,8 +261,7 @@ def become(tensor: torch.Tensor, values: torch.Tensor, *, parameter: bool) -> to
     if not (values.is_inference() or is_lazy(tensor)):
         torch_private.set_version(values, torch_private.version(tensor))
     values.__dict__.update(attributes(tensor))
-    values._backward_hooks = tensor._backward_hooks
-    values._post_accumulate_grad_hooks = tensor._post_accumulate_grad_hooks
+    torch_private.take_hooks(values, tensor)
     torch_private.exchange(tensor, values)
     return tensor
 

@@ -45,6 +45,29 @@ def node_number() -> int | None:
 Operator = torch._ops.OperatorBase  # what a name of `torch.ops` is
 
 
+# --- operations that only torch itself calls ------------------------------------------------------
+
+_aten = torch.ops.aten
+to_copy = _aten._to_copy
+copy_from = _aten._copy_from.default
+item = _aten._local_scalar_dense.default
+pin_memory = _aten._pin_memory.default
+are_alike = _aten._has_compatible_shallow_copy_type.default
+lstm_cell = _aten._thnn_fused_lstm_cell.default
+gru_cell = _aten._thnn_fused_gru_cell.default
+pack_padded_sequence = _aten._pack_padded_sequence.default
+is_mask_left_aligned = _aten._nested_tensor_from_mask_left_aligned.default
+sparse_product_reduced = _aten._sparse_mm_reduce_impl.default
+convolution = _aten._convolution
+choose_attention = _aten._fused_sdp_choice
+plain_attention = _aten._scaled_dot_product_attention_math
+flash_attention = _aten._scaled_dot_product_flash_attention_for_cpu
+to_dense = _aten._to_dense
+coalesce = _aten._coalesce
+efficient_zeros = torch._efficientzerotensor
+is_zero: Callable[[torch.Tensor], bool] = torch.Tensor._is_zerotensor
+
+
 def schema_of(func: torch._ops.OpOverload) -> torch.FunctionSchema:
     """What an operation says of itself: its name, its arguments, what it returns and writes."""
     return func._schema
@@ -140,7 +163,31 @@ def raising_late(engine: Callable[..., object]) -> Callable[..., object]:
     return run
 
 
+# --- the parts of a tensor ------------------------------------------------------------------------
+
+
+def storage_id(storage: torch.UntypedStorage) -> int:
+    """What all tensors on one storage have in common, and no others."""
+    return storage._cdata
+
+
+def coo_parts(sparse: torch.Tensor) -> list[torch.Tensor]:
+    """Indices and values of a sparse tensor in coordinate format, coalesced or not."""
+    return [sparse._indices(), sparse._values()]
+
+
 # --- the identity of a parameter ------------------------------------------------------------------
+
+
+def mark_parameter(tensor: torch.Tensor) -> None:
+    """Make `isinstance(tensor, nn.Parameter)` true of a tensor of another class."""
+    tensor._is_param = True
+
+
+def take_hooks(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    """Give `tensor` the hooks on the gradient of another."""
+    tensor._backward_hooks = other._backward_hooks
+    tensor._post_accumulate_grad_hooks = other._post_accumulate_grad_hooks
 
 
 def exchange(a: torch.Tensor, b: torch.Tensor) -> None:

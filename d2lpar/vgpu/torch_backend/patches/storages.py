@@ -1,0 +1,33 @@
+"""`torch.UntypedStorage`: what would crash without memory of the device in C++ is refused."""
+
+from __future__ import annotations
+
+import torch
+
+from ...device_naming import TYPE
+from .. import runtime
+
+
+def replace_storages() -> None:
+    """Refuse what would crash: torch has no allocator in C++ for memory of virtual devices."""
+    torch_new, shared = torch.UntypedStorage.__new__, torch.UntypedStorage._new_shared.__func__
+
+    def new(cls, *args, device=None, **kwargs):
+        if device is not None and torch.device(device).type == TYPE:
+            raise NotImplementedError(
+                f"there are no bare storages on {device}: make a tensor there, such as "
+                "torch.empty(n, dtype=torch.uint8, device=device)"
+            )
+        return torch_new(cls, *args, device=device, **kwargs)
+
+    def new_shared(cls, size, *, device="cpu"):
+        if torch.device(device).type == TYPE:
+            runtime.current_runtime()  # which says what is wrong if this process was forked
+            raise NotImplementedError(
+                f"memory of {device} cannot be shared with another process, as a DataLoader's "
+                "workers do: let the dataset return CPU tensors, and move batches with .to(device)"
+            )
+        return shared(cls, size, device=device)
+
+    torch.UntypedStorage.__new__ = staticmethod(new)
+    torch.UntypedStorage._new_shared = classmethod(new_shared)

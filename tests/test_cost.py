@@ -10,10 +10,11 @@ import torch
 import d2lpar as par
 from d2lpar.machines import ACCELERATORS
 from d2lpar.vgpu.sim.constants import CONVOLUTION_EFFICIENCY, MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
-from d2lpar.vgpu.sim.kernel_cost import Cost, Kernel, cost_of, may_round_to_tf32, traffic
+from d2lpar.vgpu.sim.kernel_cost import Cost, Kernel, may_round_to_tf32, traffic
 from d2lpar.vgpu.sim.tiles import Product, utilisation
 from d2lpar.vgpu.sim.winograd_convolution import winograd
 from d2lpar.vgpu.torch_backend import register
+from d2lpar.vgpu.torch_backend.op_cost import cost_of
 
 V100, A100 = ACCELERATORS["V100-SXM2-16GB"], ACCELERATORS["A100-SXM4-40GB"]
 aten = torch.ops.aten

@@ -14,9 +14,10 @@ import torch
 from .. import device_naming
 from ..memory.caching_allocator import Allocation, OutOfMemoryError
 from ..races.vector_clock import Access
-from ..sim.kernel_cost import Cost, cost_of
+from ..sim.kernel_cost import Cost
 from . import copies, serialization, torch_private
 from .meta_inference import Argument, Inferred, infer
+from .op_cost import cost_of
 from .op_schema import OpTraits, aten, plan_of
 from .recurrent import gru_cell, lstm_cell
 from .runtime import Runtime, current_runtime

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import torch
 
-from ..sim.kernel_cost import Cost, cost_of
+from ..sim.kernel_cost import Cost
 from . import torch_private
+from .op_cost import cost_of
 from .tensor import TensorLayout, VirtualTensor, layout_of
 
 CONVOLUTIONS = {torch.ops.aten.convolution.default, torch_private.convolution.default}

@@ -1,0 +1,171 @@
+"""What torch's operations cost: the kernels of each, from its arguments.
+
+FLOP are those of `torch.utils.flop_counter`; bytes are those of the tensors read and written, each
+once, but for kernels that must read them twice. `kernel_cost` says how long that takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from ..sim.kernel_cost import Cost, Kernel
+from ..sim.tiles import Product
+from ..sim.winograd_convolution import Winograd, winograd
+from . import torch_private
+
+aten = torch.ops.aten
+_CONVOLUTIONS = {aten.convolution, torch_private.convolution}
+_ONLY_WRITE = {aten.zero_.default, aten.fill_.Scalar, aten.uniform_.default, aten.normal_.default}
+
+
+# What torch's dispatcher hands over: the operation's schema says of which types the arguments are.
+Arguments = Sequence[Any]
+
+
+def cost_of(
+    func: torch._ops.OpOverload,
+    args: Arguments,
+    kwargs: dict[str, object],
+    outputs: object,
+) -> Cost:
+    """The cost of `outputs = func(*args, **kwargs)`, from shapes and data types alone."""
+    packet = func.overloadpacket
+    formula = flop_registry.get(packet)
+    flops = int(formula(*args, **kwargs, out_val=outputs)) if formula else 0
+    tensors = [*_tensors(args), *_tensors(kwargs.values()), *_tensors([outputs])]
+    floating = next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
+    dtype = str(floating).removeprefix("torch.")
+    if packet is aten.convolution_backward:
+        return Cost(*_convolution_backward(args), dtype=dtype, convolves=True)
+    if packet in _CONVOLUTIONS:
+        assert isinstance(outputs, torch.Tensor)
+        return Cost(_convolution(args, outputs, flops), dtype=dtype, convolves=True)
+    nbytes = _moved(func, args, kwargs, outputs) + _read_again(packet, args)
+    return Cost(Kernel(flops, nbytes, _product(packet, args)), dtype=dtype)
+
+
+# --- matrix products, and convolutions as such ----------------------------------------------------
+
+
+def _product(packet: torch._ops.OpOverloadPacket, args: Arguments) -> Product | None:
+    first = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1}.get(packet)
+    if first is None:
+        return None
+    a, b = args[first], args[first + 1]
+    return Product(a.shape[-2], b.shape[-1], a.shape[-1], prod(a.shape[:-2]))
+
+
+def _convolution(args: Arguments, y: torch.Tensor, flops: int) -> Kernel:
+    """Every pixel is a row, every channel that comes out a column."""
+    x, weight = args[:2]
+    pixels, channels, depth = _kernel_places(x, y, weight, transposed=args[6])
+    other = winograd(y, weight, *args[3:9])
+    shape = (y.shape[1], pixels, depth * channels // y.shape[1])
+    return _of_images(x, [x, weight, y], [x, y], shape, args[8], flops, other)
+
+
+def _convolution_backward(args: Arguments) -> list[Kernel]:
+    """The gradient of the images, that of the weights, that of the biases."""
+    dy, x, weight = args[:3]
+    groups, (wants_x, wants_weight, wants_bias) = args[9], args[10]
+    pixels, channels, depth = _kernel_places(x, dy, weight, transposed=args[7])
+    flops = 2 * pixels * depth * channels
+    other = winograd(dy, weight, *args[4:10])
+    kernels = []
+    if wants_x:
+        shape = (x.shape[1], pixels, depth * channels // x.shape[1])
+        moved = [dy, weight, x]
+        kernels.append(
+            _of_images(x, moved, [dy, x], shape, groups, flops, other and other.of_images())
+        )
+    if wants_weight:
+        shape = (channels, depth, pixels)
+        moved = [x, dy, weight]
+        kernels.append(
+            _of_images(x, moved, [x, dy], shape, groups, flops, other and other.of_weights())
+        )
+    if wants_bias:
+        kernels.append(Kernel(0, _size(dy)))
+    return kernels
+
+
+def _kernel_places(
+    x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, *, transposed: bool
+) -> tuple[int, int, int]:
+    """Where the kernels are applied: pixels, channels, and multiplications for each of these.
+
+    They are the pixels that come out, of a transposed convolution those that come in.
+    """
+    places = x if transposed else y
+    return places.numel() // places.shape[1], places.shape[1], prod(weight.shape[1:])
+
+
+def _of_images(
+    x: torch.Tensor,
+    moved: list[torch.Tensor],
+    images: list[torch.Tensor],
+    shape: tuple[int, int, int],
+    groups: int,
+    flops: int,
+    other: Winograd | None,
+) -> Kernel:
+    """Grouped convolutions have kernels of their own, of which it is known but what they move."""
+    product = Product(*shape, 1) if groups == 1 else None
+    transposed = 0 if _has_channels_last(x) else 2 * sum(map(_size, images))
+    return Kernel(flops, sum(map(_size, moved)), product, transposed, other)
+
+
+def _has_channels_last(x: torch.Tensor) -> bool:
+    return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+
+
+# --- bytes ----------------------------------------------------------------------------------------
+
+
+def _moved(
+    func: torch._ops.OpOverload,
+    args: Arguments,
+    kwargs: dict[str, object],
+    outputs: object,
+) -> int:
+    """Bytes read of the arguments, and written to those that change and to what is new."""
+    schema = torch_private.schema_of(func)
+    only_written = func in _ONLY_WRITE
+    total = 0
+    for number, argument in enumerate(schema.arguments):
+        value = args[number] if number < len(args) else kwargs.get(argument.name)
+        size = sum(map(_size, _tensors([value])))
+        written = argument.alias_info is not None and argument.alias_info.is_write
+        read = not written or not (argument.is_out or only_written)
+        total += size * (written + read)
+    if all(result.alias_info is None for result in schema.returns):
+        total += sum(map(_size, _tensors([outputs])))
+    return total
+
+
+def _read_again(packet: torch._ops.OpOverloadPacket, args: Arguments) -> int:
+    """Batch norm needs means over the whole batch before it can begin to use what it read."""
+    if packet is aten.native_batch_norm and args[5]:
+        return _size(args[0])
+    if packet is aten.native_batch_norm_backward:
+        return _size(args[0]) + _size(args[1])
+    return 0
+
+
+def _size(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _tensors(values: Iterable[object]) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(_tensors(value))
+    return found

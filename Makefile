@@ -11,7 +11,7 @@ unit-tests = $(python) -m pytest -n $(workers)
 notebook-tests = $(python) -m pytest -n $(workers) --dist loadfile --nbval --nbval-current-env $(notebooks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab test test-all test-browser test-compat opinfo validate notebooks lint format bench lock clean
+.PHONY: help setup lab test test-all test-browser test-compat opinfo validate notebooks lint format docs bench lock clean
 
 help:  ## This list
 	@echo "make VERB, where VERB is"
@@ -77,6 +77,9 @@ lint: setup  ## Check style, format, types, and that imports point down
 format: setup  ## Correct what lint can correct
 	@$(python) -m ruff check --fix-only
 	@$(python) -m ruff format
+
+docs: setup  ## The API reference from the docstrings, in build/docs
+	@$(python) tools/docs.py
 
 bench: setup  ## Measure this machine; prints tables with ratios
 	@missed=0; \

@@ -285,7 +285,7 @@ def extent(tensor: TrackedTensor) -> tuple[int, int]:
 
     Tensors that lie interleaved in memory, such as columns, so count as overlapping.
     """
-    size, start = tensor.element_size(), tensor.storage_offset()
+    size, start = tensor.element_size(), int(tensor.storage_offset())
     if tensor.is_contiguous():
         count = tensor.numel()
     else:

@@ -57,9 +57,17 @@ class TrackedMemory(Protocol):
 class TrackedTensor(Protocol):
     """A tensor of device number `vgpu_index` on a piece of memory, `vgpu_allocation`."""
 
-    vgpu_allocation: TrackedMemory
-    vgpu_index: int
-    dtype: torch.dtype
+    @property
+    def vgpu_allocation(self) -> TrackedMemory:
+        """The memory of its storage."""
+
+    @property
+    def vgpu_index(self) -> int:
+        """The number of its device."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of its elements."""
 
     @property
     def shape(self) -> Sequence[int]:
@@ -71,7 +79,7 @@ class TrackedTensor(Protocol):
     def stride(self) -> Sequence[int]:
         """Elements of the storage from one to the next, in each dimension."""
 
-    def storage_offset(self) -> int:
+    def storage_offset(self) -> int | torch.SymInt:
         """Elements of the storage before the first."""
 
     def element_size(self) -> int:

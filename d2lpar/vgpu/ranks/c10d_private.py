@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from types import SimpleNamespace
+from typing import Any, Protocol
 
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
@@ -17,7 +18,10 @@ from torch.nn.parallel import distributed as ddp_module
 from ..device_naming import TYPE
 
 NOT_A_MEMBER = dist.GroupMember.NON_GROUP_MEMBER
-ProcessGroup, TorchWork = dist.ProcessGroup, dist.Work
+ProcessGroup = dist.ProcessGroup
+# As base classes they have no type: torch's stubs know overloads that nobody calls on a group.
+GroupBase: Any = dist.ProcessGroup
+WorkBase: Any = dist.Work
 TorchDDP = ddp_module.DistributedDataParallel
 MODULES = (dist, c10d)
 WORLD = (c10d, "_world")  # the object that torch's functions ask
@@ -32,6 +36,22 @@ REFUSED = (
 
 # Which gradients torch's own DistributedDataParallel averages together.
 assign_buckets = dist._compute_bucket_assignment_by_size
+
+
+class ReducesBy(Protocol):
+    """Options of a collective that reduces."""
+
+    reduceOp: object  # noqa: N815
+
+
+class HasRoot(Protocol):
+    """Options of a collective that starts from one rank, or goes to one."""
+
+    rootRank: int  # noqa: N815
+
+
+class ReducesTo(ReducesBy, HasRoot, Protocol):
+    """Options of a reduce."""
 
 
 class Groups(SimpleNamespace):

@@ -88,19 +88,26 @@ def carry_out(calls: Sequence[CollectiveCall]) -> None:
     a shape only stay as they are.
     """
     totals: dict[tuple[int, ...], torch.Tensor] = {}
-    moves = []
+    moves: list[tuple[torch.Tensor, torch.Tensor]] = []
     for rank, call in enumerate(calls):
         if call.op is None:
             moves += _moves(calls, rank)
         elif call.takes:
-            given = [other.gives[rank] for other in calls]
+            given = [_given(other, rank) for other in calls]
             key = tuple(map(id, given))
             if key not in totals:
                 totals[key] = _reduced(call.op, given)
-            moves.append((call.takes[0], totals[key]))
+            (taken,) = (values for values in call.takes if values is not None)
+            moves.append((taken, totals[key]))
     for target, source in moves:
         if not (target.is_meta or source.is_meta):
             target.copy_(source)
+
+
+def _given(call: CollectiveCall, rank: int) -> torch.Tensor:
+    values = call.gives[rank]
+    assert values is not None, f"{call} gives rank {rank} in the group what it takes"
+    return values
 
 
 def _moves(calls: Sequence[CollectiveCall], rank: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -109,7 +116,7 @@ def _moves(calls: Sequence[CollectiveCall], rank: int) -> list[tuple[torch.Tenso
     for giver, taken in enumerate(calls[rank].takes):
         if taken is None:
             continue
-        given = calls[giver].gives[rank]
+        given = _given(calls[giver], rank)
         if given.numel() != taken.numel():
             raise ValueError(
                 f"{calls[rank]} of rank {rank} in the group expects {taken.numel()} elements of "

@@ -30,6 +30,7 @@ def fabric_of(machine: Machine, devices: Sequence[int]) -> nccl.Fabric:
     fabric = nccl.fabric_of(group)
     if nodes == 1:
         return fabric
+    assert machine.network is not None, "a machine of several nodes has a network"
     ports = len({machine.network_port_of(device) for device in devices})
     rate = machine.network.payload_bytes_per_s * ports / nodes
     return replace(fabric, network_bytes_per_s=rate)

@@ -3,6 +3,9 @@ and the same parameters before and after each step."""
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any, TypeVar
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -13,6 +16,8 @@ from ...machines.gradient_buckets import DEFAULT_LIMITS
 from . import c10d_private
 from .reducer import Reducer
 
+Value = TypeVar("Value")
+
 MB = 2**20
 BROADCAST_MB = 250  # torch's
 
@@ -20,6 +25,9 @@ BROADCAST_MB = 250  # torch's
 class DistributedDataParallel(c10d_private.TorchDDP):
     """torch's, with its arguments. Communication hooks, `join()` and mixed precision of its own are
     refused; a static graph is one in which unused parameters are looked for."""
+
+    process_group: dist.ProcessGroup | None  # type: ignore[assignment]
+    output_device: object  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -47,7 +55,9 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         self.device = _device_of(module, list(self.names), device_ids)
         by_its_old_name = broadcast_buffers is not False
         named = forward_sync_buffers is not None  # torch 2.15's name, for forward passes only
-        self.broadcast_buffers = forward_sync_buffers if named else by_its_old_name
+        self.broadcast_buffers = (
+            by_its_old_name if forward_sync_buffers is None else forward_sync_buffers
+        )
         self.find_unused_parameters = find_unused_parameters or static_graph
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         if init_sync:
@@ -55,12 +65,13 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             buffers = module.buffers() if named or by_its_old_name else ()
             self._broadcast([*module.parameters(), *buffers])
         limits = DEFAULT_LIMITS if bucket_cap_mb is None else (bucket_cap_mb * MB,)
-        self._reducing = {
-            "limits_bytes": limits,
-            "as_views": gradient_as_bucket_view,
-            "rebuilds": static_graph or not find_unused_parameters,
-        }
-        self.reducer = Reducer(list(self.names), process_group, **self._reducing)
+        self._make_reducer = partial(
+            Reducer,
+            limits_bytes=limits,
+            as_views=gradient_as_bucket_view,
+            rebuilds=static_graph or not find_unused_parameters,
+        )
+        self.reducer = self._make_reducer(list(self.names), process_group)
 
     def __getstate__(self) -> dict[str, object]:
         return {k: v for k, v in self.__dict__.items() if k not in ("process_group", "reducer")}
@@ -69,9 +80,10 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         """A copy averages by itself, over all ranks, as torch's does."""
         nn.Module.__setstate__(self, state)
         self.process_group = None
-        self.reducer = Reducer(list(self.names), None, **self._reducing)
+        self.reducer = self._make_reducer(list(self.names), None)
 
     def forward(self, *inputs: object, **kwargs: object) -> object:
+        """The module's output; the next backward pass averages gradients."""
         averaged = torch.is_grad_enabled() and self.require_backward_grad_sync
         if averaged:
             self._check_finished()
@@ -128,8 +140,8 @@ class DistributedDataParallel(c10d_private.TorchDDP):
                         f"{found[0].get(name)} on rank 0 and {theirs.get(name)} on rank {rank}"
                     )
 
-    def _of_all_ranks(self, mine: object) -> list[object]:
-        found = [None] * dist.get_world_size(self.process_group)
+    def _of_all_ranks(self, mine: Value) -> list[Value]:
+        found: list[Any] = [None] * dist.get_world_size(self.process_group)
         dist.all_gather_object(found, mine, group=self.process_group)
         return found
 
@@ -143,9 +155,11 @@ class DistributedDataParallel(c10d_private.TorchDDP):
                 tensor.copy_(values)
 
     def register_comm_hook(self, state: object, hook: object) -> None:
+        """Raises NotImplementedError."""
         raise NotImplementedError("DDP on virtual ranks has no communication hooks")
 
     def join(self, *args: object, **kwargs: object) -> None:
+        """Raises NotImplementedError."""
         raise NotImplementedError("DDP on virtual ranks has no join(): give all as many batches")
 
 

@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from types import FunctionType
+from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from ..device_naming import text
+from ..sim.clock import HostThread
 from ..torch_backend.runtime import current_runtime
 from ..torch_backend.tensor import VirtualTensor
 from . import c10d_private, ddp
@@ -152,6 +154,7 @@ class _Outcome:
             scheduler.finish(rank.number)
 
     def results(self) -> list[object]:
+        """By rank. Raises the first error."""
         error = self._error or self._world.scheduler.error
         if error is not None:
             raise error
@@ -176,6 +179,7 @@ class _Outcome:
 
 def _raise_ended(thread: threading.Thread) -> None:
     """Let a thread meet Ended as soon as it is back in Python."""
+    assert thread.ident is not None, "it has started"
     ident = ctypes.c_ulong(thread.ident)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Ended))
 
@@ -191,12 +195,12 @@ def _end_later(thread: threading.Thread) -> None:
 def _numbers(devices: Sequence[torch.device]) -> list[int]:
     found = [torch.empty(0, device=device) for device in devices]  # also "cuda:1", if emulated
     names = ", ".join(str(tensor.device) for tensor in found)
-    if not found or not all(isinstance(tensor, VirtualTensor) for tensor in found):
+    numbers = [tensor.vgpu_index for tensor in found if isinstance(tensor, VirtualTensor)]
+    if not found or len(numbers) < len(found):
         raise ValueError(
             f"virtual ranks need virtual devices, not {names or 'none'}: ask for them with "
             'd2lpar.devices(n, kind="virtual") or a simulate() block'
         )
-    numbers = [tensor.vgpu_index for tensor in found]
     if len(set(numbers)) < len(numbers):
         raise ValueError(
             f"every rank has a device of its own, but got {', '.join(map(str, found))}"
@@ -213,7 +217,7 @@ def _let_others_go_on(known: Callable[[], bool]) -> None:
             rank.wait(known, "a wait of its host for work that follows a collective")
 
 
-def _catch_up(host_thread: object, world: World) -> None:
+def _catch_up(host_thread: HostThread, world: World) -> None:
     host_thread.now_s = max(host_thread.now_s, *(rank.host_thread.now_s for rank in world.ranks))
 
 
@@ -229,6 +233,10 @@ def _make_world_group(rank: Rank, backend: str = "nccl") -> None:
 
 
 def init_process_group(backend: str | None = None, *args: object, **kwargs: object) -> None:
+    """Check what torch's function is told, for the group of all ranks is there already.
+
+    ValueError if `world_size` or `rank` is not what `run_ranks` has made.
+    """
     ours = {"world_size": len(here.rank.world.ranks), "rank": here.rank.number}
     for name, value in ours.items():
         if kwargs.get(name, -1) not in (-1, value):
@@ -245,12 +253,14 @@ def init_process_group(backend: str | None = None, *args: object, **kwargs: obje
 
 
 def destroy_process_group(group: object = None) -> None:
+    """Forget the group of all ranks; others are forgotten with their last name."""
     groups = here.rank.groups
     if group is None or group is groups.default_pg:
         groups.default_pg = None
 
 
 def new_group(ranks: Sequence[int] | None = None, *args: object, **kwargs: object) -> object:
+    """A group of these ranks of the world; what torch has for "no member" on the others."""
     rank = here.rank
     ranks = list(range(len(rank.world.ranks))) if ranks is None else sorted(ranks)
     rank.made += 1
@@ -270,14 +280,15 @@ def _by_thread(theirs: Callable, ours: Callable) -> Callable:
     return choose
 
 
-def _init_ddp(self: object, *args: object, **kwargs: object) -> None:
+def _init_ddp(self: c10d_private.TorchDDP, *args: Any, **kwargs: Any) -> None:
     if type(self) is not c10d_private.TorchDDP:
         raise NotImplementedError(
             f"{type(self).__name__} is a kind of DistributedDataParallel, and virtual ranks have "
             "torch's own only"
         )
     self.__class__ = ddp.DistributedDataParallel
-    self.__init__(*args, **kwargs)
+    assert isinstance(self, ddp.DistributedDataParallel)
+    ddp.DistributedDataParallel.__init__(self, *args, **kwargs)
 
 
 def _refuse_old_fsdp(module: torch.nn.Module, name: str, part: object) -> None:

@@ -8,14 +8,16 @@ host wait. Tensors of the host are exchanged in no time when all hosts have come
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import torch
 
 from ..sim.clock import HostThread
 from ..torch_backend.host_threads import HOST
+from ..torch_backend.tensor import VirtualTensor
 from . import c10d_private
+from .c10d_private import HasRoot, ReducesBy, ReducesTo
 from .collective_calls import CollectiveCall, op_name, values_of
 from .rank import Rank
 from .rendezvous import PendingCollective, Rendezvous
@@ -24,7 +26,7 @@ BARRIER_BYTES = 4  # c10d sums one float
 Tensors = Sequence[torch.Tensor]
 
 
-class CollectiveWork(c10d_private.TorchWork):
+class CollectiveWork(c10d_private.WorkBase):
     """A collective under way on one rank."""
 
     def __init__(
@@ -36,7 +38,7 @@ class CollectiveWork(c10d_private.TorchWork):
         stream: tuple[int, int] | None,
     ) -> None:
         super().__init__()
-        self._rank, self._team, self._pending, self._call = rank, rendezvous, pending, call
+        self._rank, self._rendezvous, self._pending, self._call = rank, rendezvous, pending, call
         self._stream = stream
         rt = rank.world.rt
         self._known = {} if stream is None else rt.order.release(stream)
@@ -49,16 +51,20 @@ class CollectiveWork(c10d_private.TorchWork):
             self._block()
             return True
         current = (device, rt.current_stream(device))
-        rt.host_threads.submit(
-            device,
-            lambda host_thread: rt.clock.stream_waits(host_thread, current, self._pending.work),
-        )
+
+        def let_wait(host_thread: HostThread) -> None:
+            work = self._pending.work
+            assert work is not None, "who is there has put it on the clock"
+            rt.clock.stream_waits(host_thread, current, work)
+
+        rt.host_threads.submit(device, let_wait)
         rt.order.acquire(current, self._known)
         if self._call.name == "barrier":
             self._block()
         return True
 
     def synchronize(self) -> None:
+        """The same, by the name that c10d gives it."""
         self.wait()
 
     def is_completed(self) -> bool:
@@ -80,17 +86,17 @@ class CollectiveWork(c10d_private.TorchWork):
         rt.host_acquires(self._known)
 
     def _text(self) -> str:
-        missing = ", ".join(str(self._team.ranks[m]) for m in self._pending.missing)
-        return f"{self._call} of {self._team} for rank {missing}"
+        missing = ", ".join(str(self._rendezvous.ranks[m]) for m in self._pending.missing)
+        return f"{self._call} of {self._rendezvous} for rank {missing}"
 
 
-class VirtualProcessGroup(c10d_private.ProcessGroup):
+class VirtualProcessGroup(c10d_private.GroupBase):
     """The group of a `rendezvous` as `rank` has it; torch checks sizes and data types."""
 
     def __init__(self, rank: Rank, rendezvous: Rendezvous) -> None:
         self._member = rendezvous.ranks.index(rank.number)
         super().__init__(self._member, len(rendezvous.ranks))
-        self._rank, self._team, self._count = rank, rendezvous, len(rendezvous.ranks)
+        self._rank, self._rendezvous, self._count = rank, rendezvous, len(rendezvous.ranks)
 
     def _get_backend(self, device: torch.device) -> VirtualProcessGroup:
         return self
@@ -105,16 +111,18 @@ class VirtualProcessGroup(c10d_private.ProcessGroup):
 
     # --- collectives ------------------------------------------------------------------------
 
-    def allreduce(self, tensors: Tensors, opts: object) -> CollectiveWork:
+    def allreduce(self, tensors: Tensors, opts: ReducesBy) -> CollectiveWork:
+        """Every rank has the sum."""
         (tensor,) = tensors
         return self._reduce("all_reduce", tensor, opts, root=None)
 
-    def reduce(self, tensors: Tensors, opts: object) -> CollectiveWork:
+    def reduce(self, tensors: Tensors, opts: ReducesTo) -> CollectiveWork:
+        """The root has the sum."""
         (tensor,) = tensors
         return self._reduce("reduce", tensor, opts, root=opts.rootRank)
 
     def _reduce(
-        self, name: str, tensor: torch.Tensor, opts: object, root: int | None
+        self, name: str, tensor: torch.Tensor, opts: ReducesBy, root: int | None
     ) -> CollectiveWork:
         def call() -> CollectiveCall:
             values = values_of(tensor)
@@ -126,31 +134,36 @@ class VirtualProcessGroup(c10d_private.ProcessGroup):
 
         return self._begin(name, [tensor], call)
 
-    def broadcast(self, tensors: Tensors, opts: object) -> CollectiveWork:
+    def broadcast(self, tensors: Tensors, opts: HasRoot) -> CollectiveWork:
+        """Every rank has what the root had."""
         (tensor,) = tensors
         root = opts.rootRank
 
         def call() -> CollectiveCall:
             values, size = values_of(tensor), tensor.numel()
             if root == self._member:
-                gives, takes, reads, writes = [values] * self._count, [], [tensor], []
-            else:
-                gives, takes, reads, writes = [], self._only(root, values), [], [tensor]
+                return CollectiveCall(
+                    "broadcast", reads=[tensor], gives=[values] * self._count,
+                    nbytes=tensor.nbytes, root=root, same=size,
+                )  # fmt: skip
             return CollectiveCall(
-                "broadcast", reads, writes, gives, takes, tensor.nbytes, root=root, same=size
-            )
+                "broadcast", writes=[tensor], takes=self._only(root, values),
+                nbytes=tensor.nbytes, root=root, same=size,
+            )  # fmt: skip
 
         return self._begin("broadcast", [tensor], call)
 
     def allgather(
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: object
     ) -> CollectiveWork:
+        """Every rank has the inputs of all, a tensor each."""
         (targets,), (source,) = outputs, inputs
         return self._gather_all(list(targets), source)
 
     def all_gather_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: object
     ) -> CollectiveWork:
+        """Every rank has the inputs of all, in one tensor."""
         return self._gather_all([output], source)
 
     _allgather_base = all_gather_single  # its older name
@@ -167,19 +180,23 @@ class VirtualProcessGroup(c10d_private.ProcessGroup):
         return self._begin("all_gather", [*targets, source], call)
 
     def reduce_scatter(
-        self, outputs: Tensors, inputs: Sequence[Tensors], opts: object
+        self, outputs: Tensors, inputs: Sequence[Tensors], opts: ReducesBy
     ) -> CollectiveWork:
+        """Rank i has the sum of the inputs number i of all."""
         (target,), (sources,) = outputs, inputs
         return self._scatter_sum(target, list(sources), opts)
 
     def reduce_scatter_single(
-        self, output: torch.Tensor, source: torch.Tensor, opts: object
+        self, output: torch.Tensor, source: torch.Tensor, opts: ReducesBy
     ) -> CollectiveWork:
+        """Rank i has the sum of the parts number i of all inputs."""
         return self._scatter_sum(output, [source], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
-    def _scatter_sum(self, target: torch.Tensor, sources: Tensors, opts: object) -> CollectiveWork:
+    def _scatter_sum(
+        self, target: torch.Tensor, sources: Tensors, opts: ReducesBy
+    ) -> CollectiveWork:
         def call() -> CollectiveCall:
             gives = self._split("reduce_scatter", sources, target.numel())
             takes, size = [values_of(target)], target.nbytes * self._count
@@ -198,6 +215,8 @@ class VirtualProcessGroup(c10d_private.ProcessGroup):
         input_sizes: Sequence[int],
         opts: object,
     ) -> CollectiveWork:
+        """Rank i has the parts number i of all inputs; sizes are in rows."""
+
         def call() -> CollectiveCall:
             gives, takes = self._rows(source, input_sizes), self._rows(output, output_sizes)
             return CollectiveCall("all_to_all", [source], [output], gives, takes, source.nbytes)
@@ -207,13 +226,16 @@ class VirtualProcessGroup(c10d_private.ProcessGroup):
     alltoall_base = all_to_all_single
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: object) -> CollectiveWork:
+        """Rank i has the inputs number i of all."""
+
         def call() -> CollectiveCall:
             gives, takes = [values_of(t) for t in inputs], [values_of(t) for t in outputs]
             return CollectiveCall("all_to_all", inputs, outputs, gives, takes, _bytes(inputs))
 
         return self._begin("all_to_all", [*outputs, *inputs], call)
 
-    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: object) -> CollectiveWork:
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: HasRoot) -> CollectiveWork:
+        """The root has the inputs of all."""
         (source,), root = inputs, opts.rootRank
         targets = list(outputs[0]) if outputs else []
 
@@ -227,7 +249,8 @@ class VirtualProcessGroup(c10d_private.ProcessGroup):
 
         return self._begin("gather", [*targets, source], call)
 
-    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: object) -> CollectiveWork:
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: HasRoot) -> CollectiveWork:
+        """Rank i has input number i of the root."""
         (target,), root = outputs, opts.rootRank
         sources = list(inputs[0]) if inputs else []
 
@@ -241,15 +264,18 @@ class VirtualProcessGroup(c10d_private.ProcessGroup):
         return self._begin("scatter", [target, *sources], call)
 
     def barrier(self, opts: object = None) -> CollectiveWork:
+        """No host goes on before all have come."""
         return self._begin("barrier", [], lambda: CollectiveCall("barrier", nbytes=BARRIER_BYTES))
 
     # --- sends ------------------------------------------------------------------------------
 
     def send(self, tensors: Tensors, target: int, tag: int) -> CollectiveWork:
+        """One tensor for a rank of the group."""
         (tensor,) = tensors
         return self._pass((self._member, target), tag, tensor)
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> CollectiveWork:
+        """One tensor from a rank of the group."""
         (tensor,) = tensors
         return self._pass((source, self._member), tag, tensor)
 
@@ -268,18 +294,20 @@ class VirtualProcessGroup(c10d_private.ProcessGroup):
             tensor.nbytes,
             same=tensor.numel(),
         )
-        pending = self._team.pass_on(self._member, way, tag, call, on_host=on_host)
-        more = {"kind": "copy"}
+        pending = self._rendezvous.pass_on(self._member, way, tag, call, on_host=on_host)
+        more: dict[str, object] = {"kind": "copy"}
         if name == "send":
-            more["target"] = self._team.devices[way[1]]
+            more["target"] = self._rendezvous.devices[way[1]]
         return self._queue(pending, call, (*way, tag), more, on_host=on_host)
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _begin(self, name: str, tensors: Tensors, make: object) -> CollectiveWork:
+    def _begin(
+        self, name: str, tensors: Tensors, make: Callable[[], CollectiveCall]
+    ) -> CollectiveWork:
         on_host = self._rank.check(name, tensors)
         call = make()
-        pending = self._team.meet(self._member, call, on_host=on_host)
+        pending = self._rendezvous.meet(self._member, call, on_host=on_host)
         return self._queue(pending, call, None, {}, on_host=on_host)
 
     def _queue(
@@ -287,7 +315,7 @@ class VirtualProcessGroup(c10d_private.ProcessGroup):
         pending: PendingCollective,
         call: CollectiveCall,
         way: tuple[int, int, int] | None,
-        more: dict,
+        more: dict[str, object],
         *,
         on_host: bool,
     ) -> CollectiveWork:
@@ -295,16 +323,16 @@ class VirtualProcessGroup(c10d_private.ProcessGroup):
         rt, device = self._rank.world.rt, self._rank.device
         stream = None
         if not on_host:
-            number = rt.background_stream(device, (tuple(self._team.devices), way))
+            number = rt.background_stream(device, (tuple(self._rendezvous.devices), way))
             stream = (device, number)
             rt.let_wait(stream, (device, rt.current_stream(device)))
-            rt.sanitizer.work(stream, call.reads, call.writes)
+            rt.sanitizer.work(stream, _virtual(call.reads), _virtual(call.writes))
 
         def queue(host_thread: HostThread) -> None:
             pending.queue(host_thread, rt.clock, stream, call.name, {"nbytes": call.nbytes, **more})
 
         rt.host_threads.submit(device, queue)
-        return CollectiveWork(self._rank, self._team, pending, call, stream)
+        return CollectiveWork(self._rank, self._rendezvous, pending, call, stream)
 
     def _only(self, member: int, values: torch.Tensor) -> list[torch.Tensor | None]:
         return [values if i == member else None for i in range(self._count)]
@@ -336,6 +364,10 @@ class VirtualProcessGroup(c10d_private.ProcessGroup):
             )
         width = tensor.numel() // rows if rows else 0
         return list(values_of(tensor).split([size * width for size in sizes]))
+
+
+def _virtual(tensors: Tensors) -> list[VirtualTensor]:
+    return [tensor for tensor in tensors if isinstance(tensor, VirtualTensor)]
 
 
 def _bytes(tensors: Tensors) -> int:

@@ -9,21 +9,24 @@ from __future__ import annotations
 import os
 import random
 import sys
+from collections.abc import Mapping
 
 import torch
 
 from ..device_naming import RANK_DEVICE, TYPE
 from ..torch_backend.runtime import Runtime
 
+Variables = Mapping[str, str | None]  # None: not there
+
 
 class ProcessState:
     """The state of a process: that of the running one when made, then exchanged with it."""
 
-    def __init__(self, rt: Runtime, variables: dict[str, str] | None = None) -> None:
+    def __init__(self, rt: Runtime, variables: Variables | None = None) -> None:
         self._rt = rt
         self.save(variables)
 
-    def save(self, variables: dict[str, str] | None = None) -> None:
+    def save(self, variables: Variables | None = None) -> None:
         """Keep what the running process has; `variables` instead of its own, if given."""
         shape_only, seed, random_state = self._rt.own_state()
         self._machine = (shape_only, seed, dict(random_state))
@@ -31,7 +34,8 @@ class ProcessState:
         self._python = random.getstate()
         numpy = sys.modules.get("numpy")
         self._numpy = numpy.random.get_state() if numpy else None
-        self._variables = variables or {name: os.environ.get(name) for name in VARIABLES}
+        now = {name: os.environ.get(name) for name in VARIABLES}
+        self._variables: Variables = variables or now
 
     def restore(self) -> None:
         """Be the process that is running."""

@@ -76,6 +76,7 @@ class Rank:
         variables = variables_of(number, len(world.devices), self.device)
         self.process = ProcessState(world.rt, variables)
         self.groups = Groups()
+        self.made = 0  # groups, besides that of all ranks
 
     def wait(self, ready: Callable[[], bool], text: str, *, polite: bool = False) -> None:
         """Let other ranks run until `ready()`."""

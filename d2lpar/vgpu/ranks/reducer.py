@@ -128,6 +128,7 @@ class Reducer:
         """At the end of backward: let the device (not the host) wait, and hand the averages out."""
         self.expecting = False
         for bucket in self.buckets:
+            assert bucket.work is not None, "the last bucket began last"
             bucket.work.wait()
             for p, view in bucket.views.items():
                 if p in self.nowhere_used:

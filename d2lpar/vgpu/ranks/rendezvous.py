@@ -27,10 +27,12 @@ class PendingCollective:
 
     @property
     def is_complete(self) -> bool:
+        """Whether all have come."""
         return len(self.calls) == len(self.members)
 
     @property
     def missing(self) -> list[int]:
+        """The members that have not come yet."""
         return [member for member in self.members if member not in self.calls]
 
     def queue(
@@ -52,8 +54,9 @@ class PendingCollective:
 
     def give_up(self, host_thread: HostThread, clock: Clock) -> None:
         """Let what follows on the clock go on without those that will not come."""
-        for _ in range(len(self.members) - self.joined if self.work else 0):
-            clock.meet(host_thread, self.work)
+        if self.work is not None:
+            for _ in range(len(self.members) - self.joined):
+                clock.meet(host_thread, self.work)
         self.joined = len(self.members)
 
 

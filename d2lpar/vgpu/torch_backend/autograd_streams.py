@@ -39,6 +39,7 @@ class BackwardPass:
         self.begun = dict(order.epochs)
 
     def contains(self, access: Access) -> bool:
+        """Whether the access is later than the pass's begin, or ordered by the pass around it."""
         return self.within or access[1] >= self.begun.get(access[0], 1)
 
 

@@ -7,11 +7,12 @@ buffer of its own, and the host, which does that, waits; so it does for copies t
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 
 from .. import device_naming
-from ..memory.pinned import block_of
+from ..memory.pinned import Block, block_of
 from ..races import sync_debug
 from ..races.vector_clock import Access
 from ..sim.clock import HostThread
@@ -22,10 +23,10 @@ from .runtime import Runtime, current_runtime
 from .tensor import VirtualTensor, backing, layout_of, wrap
 
 
-def to_copy(tensor: torch.Tensor, **kwargs: object) -> torch.Tensor:
+def to_copy(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     """`aten::_to_copy`: a new tensor, perhaps on another device or of another type."""
     source = device_index(tensor)
-    device = kwargs.get("device")
+    device: torch.device | None = kwargs.get("device")
     target = _target_index(device, source)
     options = {k: v for k, v in kwargs.items() if k not in ("device", "pin_memory", "non_blocking")}
     options.pop("layout", None)
@@ -34,7 +35,7 @@ def to_copy(tensor: torch.Tensor, **kwargs: object) -> torch.Tensor:
         return torch_private.to_copy(_shapes(tensor), **options, device=device)
     if target is None:
         host = _to_host(tensor, options, non_blocking)
-        return host.to(device)
+        return host if device is None else host.to(device)
     rt = current_runtime()
     if rt.shape_only:
         values = _shapes(tensor).to(**options, copy=True) if options else _shapes(tensor).clone()
@@ -72,9 +73,9 @@ def _target_index(device: torch.device | None, source: int | None) -> int | None
     return current_runtime().current_device if device.index is None else device.index
 
 
-def _to_host(tensor: VirtualTensor, options: dict, non_blocking: bool) -> torch.Tensor:
+def _to_host(tensor: torch.Tensor, options: dict[str, Any], non_blocking: bool) -> torch.Tensor:
     rt = current_runtime()
-    values = backing(tensor)
+    values = _values(tensor)
     if values.is_meta or rt.shape_only:
         result = unknown(values.shape, options.get("dtype") or values.dtype)
     else:
@@ -116,14 +117,16 @@ def _account_copy(
     fresh: bool = False,
 ) -> None:
     """Put a copy on the clock; the host side of one from a device may be `fresh` memory."""
-    start, end = device_index(source), device_index(target)
-    if start is not None and start >= rt.device_count:
-        return  # it is left from a machine with more devices, and no clock knows its own
-    if start is None:
+    if not isinstance(source, VirtualTensor):
+        assert isinstance(target, VirtualTensor), "one side of a copy is on a virtual device"
         _account_from_host(rt, source, target, nbytes, non_blocking)
-    elif end is None:
+        return
+    start = source.vgpu_index
+    if start >= rt.device_count:
+        return  # it is left from a machine with more devices, and no clock knows its own
+    if not isinstance(target, VirtualTensor):
         _account_to_host(rt, source, target, nbytes, non_blocking, fresh=fresh)
-    elif start == end:
+    elif start == target.vgpu_index:
         stream = (start, rt.current_stream(start))
         rt.sanitizer.work(stream, [source], [target])
         account_within(rt, start, _size(source) + _size(target))
@@ -148,16 +151,16 @@ def _account_from_host(
     index = target.vgpu_index
     access = rt.sanitizer.work((index, rt.current_stream(index)), (), [target])
     rt.host_copies.check(source, access, writes=False)
-    pageable = block_of(source) is None
-    wait = pageable or not non_blocking
+    block = block_of(source)
+    wait = block is None or not non_blocking
     with sync_debug.called(_name(None, index)) if wait else nullcontext():
-        if pageable:
+        if block is None:
             # The driver's buffer is small: what it holds must be on its way before it takes more.
             rt.synchronize_stream(index, access[0][1], "wait to copy from pageable memory")
             _through_buffer(rt, index, nbytes)
         account(rt, None, index, nbytes, wait=wait)
-    if not wait:
-        _note_host_copy(rt, source, access, writes=False)
+    if block is not None and non_blocking:
+        _note_host_copy(rt, source, block, access, writes=False)
 
 
 def _account_to_host(
@@ -172,14 +175,14 @@ def _account_to_host(
     index = source.vgpu_index
     access = rt.sanitizer.work((index, rt.current_stream(index)), [source])
     rt.host_copies.check(target, access, writes=True)
-    pageable = block_of(target) is None
-    wait = pageable or not non_blocking
+    block = block_of(target)
+    wait = block is None or not non_blocking
     with sync_debug.called(_name(index, None)) if wait else nullcontext():
         account(rt, index, None, nbytes, wait=wait)
-    if pageable:
+    if block is None:
         _through_buffer(rt, index, nbytes, fresh=fresh)
-    if not wait:
-        _note_host_copy(rt, target, access, writes=True)
+    if block is not None and non_blocking:
+        _note_host_copy(rt, target, block, access, writes=True)
 
 
 def _through_buffer(rt: Runtime, index: int, nbytes: int, *, fresh: bool = False) -> None:
@@ -188,10 +191,12 @@ def _through_buffer(rt: Runtime, index: int, nbytes: int, *, fresh: bool = False
     rt.host_threads.submit(index, rt.clock.host_work, seconds, "copy through pinned buffer")
 
 
-def _note_host_copy(rt: Runtime, host: torch.Tensor, access: Access, *, writes: bool) -> None:
+def _note_host_copy(
+    rt: Runtime, host: torch.Tensor, block: Block, access: Access, *, writes: bool
+) -> None:
     """Watch host memory that a copy goes on using, and keep its block from being reused."""
     rt.host_copies.note(host, access, writes=writes)
-    block, stream = block_of(host), access[0]
+    stream = access[0]
 
     def use(host_thread: HostThread) -> None:
         block.uses[stream] = rt.clock.record_event(host_thread, stream)
@@ -209,6 +214,7 @@ def account(
     """
     streams = [None if i is None else (i, rt.current_stream(i)) for i in (source, target)]
     device = source if target is None else target
+    assert device is not None, "one side of a copy is on a virtual device"
     name = _name(source, target)
     rt.host_threads.submit(device, rt.clock.copy, *streams, nbytes, name)
     for index in (source, target):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
+from torch.types import Device
 
 from ...timeline.formatting import readable
 from ..device_naming import text
@@ -75,28 +77,32 @@ class DeviceProperties(NamedTuple):
 
 
 def is_available() -> bool:
+    """Whether there are virtual GPUs here."""
     return running() is not None
 
 
 def is_initialized() -> bool:
+    """The same: they need no start of their own."""
     return running() is not None
 
 
 def device_count() -> int:
+    """How many there are; 0 before the first was asked for."""
     return current_runtime().device_count if running() else 0
 
 
 def current_device() -> int:
+    """The number of the device that "vgpu" means in this thread."""
     return current_runtime().current_device if running() else 0
 
 
-def set_device(device: object) -> None:
+def set_device(device: Device) -> None:
     """Make `device` the one that "vgpu" without a number means in this thread."""
     current_runtime().current_device = device_number(device)
 
 
 @contextmanager
-def device(device: object):
+def device(device: Device) -> Iterator[None]:
     """Make `device` the current one in the block.
 
     `tensor.to("vgpu")` and `torch.tensor(…, device="vgpu")` ask no Python which one that is: they
@@ -110,24 +116,26 @@ def device(device: object):
         current_runtime().current_device = outer
 
 
-def get_device_properties(device: object = None) -> DeviceProperties:
+def get_device_properties(device: Device = None) -> DeviceProperties:
+    """What the machine's description says of `device`."""
     a = current_runtime().machine.accelerators[device_number(device)]
     return DeviceProperties(
         a.name, a.memory_bytes, a.multiprocessors, a.flops_per_s, a.memory_bytes_per_s
     )
 
 
-def get_device_name(device: object = None) -> str:
+def get_device_name(device: Device = None) -> str:
+    """The name of the simulated accelerator, and "(virtual)"."""
     return f"{get_device_properties(device).name} (virtual)"
 
 
-def can_device_access_peer(device: object, peer_device: object) -> bool:
+def can_device_access_peer(device: Device, peer_device: Device) -> bool:
     """Whether copies between the two need not go through the host's memory."""
     first, second = device_number(device), device_number(peer_device)
     return first != second and current_runtime().machine.peer is not None
 
 
-def supported_dtypes(device: object = None) -> dict[str, set[torch.dtype]]:
+def supported_dtypes(device: Device = None) -> dict[str, set[torch.dtype]]:
     """What `torch.accelerator.get_device_capability` tells."""
     device_number(device)
     floating = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
@@ -135,7 +143,7 @@ def supported_dtypes(device: object = None) -> dict[str, set[torch.dtype]]:
     return {"supported_dtypes": floating | whole | {torch.complex64, torch.complex128}}
 
 
-def synchronize(device: object = None) -> None:
+def synchronize(device: Device = None) -> None:
     """Make the host wait for everything that `device` was given to do."""
     current_runtime().synchronize(device_number(device))
 
@@ -163,51 +171,52 @@ def stream(stream: torch.Stream | None) -> StreamContext:
 # --- memory ---------------------------------------------------------------------------------------
 
 
-def _memory(device: object) -> CachingAllocator:
+def _memory(device: Device) -> CachingAllocator:
     return current_runtime().memories[device_number(device)]
 
 
-def memory_allocated(device: object = None) -> int:
+def memory_allocated(device: Device = None) -> int:
     """Bytes that tensors on `device` hold now."""
     return _memory(device).allocated_bytes
 
 
-def max_memory_allocated(device: object = None) -> int:
+def max_memory_allocated(device: Device = None) -> int:
     """The most bytes held at once since the start or the last reset."""
     return _memory(device).peak_bytes
 
 
-def memory_reserved(device: object = None) -> int:
+def memory_reserved(device: Device = None) -> int:
     """Bytes that the caching allocator keeps: the most that was in use at once since the cache was
     emptied, in blocks of 2 MB."""
     return _memory(device).reserved_bytes
 
 
-def max_memory_reserved(device: object = None) -> int:
+def max_memory_reserved(device: Device = None) -> int:
     """The most bytes reserved since the start or the last reset."""
     return _memory(device).peak_reserved_bytes
 
 
-def reset_peak_memory_stats(device: object = None) -> None:
+def reset_peak_memory_stats(device: Device = None) -> None:
+    """Start the maxima anew, from what is held now."""
     _memory(device).reset_peak()
 
 
-def reset_max_memory_allocated(device: object = None) -> None:
+def reset_max_memory_allocated(device: Device = None) -> None:
     """The older name of `reset_peak_memory_stats`."""
     reset_peak_memory_stats(device)
 
 
-def reset_accumulated_memory_stats(device: object = None) -> None:
+def reset_accumulated_memory_stats(device: Device = None) -> None:
     """Start the statistics anew that only grow: allocated, freed, num_ooms, num_alloc_retries."""
     _memory(device).reset_accumulated()
 
 
-def memory_stats(device: object = None) -> OrderedDict[str, int]:
+def memory_stats(device: Device = None) -> OrderedDict[str, int]:
     """Statistics of the allocator, by the names of `torch.cuda.memory_stats`, for all pools."""
     return OrderedDict(_memory(device).stats())
 
 
-def memory_summary(device: object = None, abbreviated: bool = False) -> str:
+def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     """A table of what is allocated and reserved, now and at the peak, and of what was given out."""
     stats = memory_stats(device)
     columns = ("current", "peak", "allocated", "freed")
@@ -216,19 +225,19 @@ def memory_summary(device: object = None, abbreviated: bool = False) -> str:
         cells = [readable(stats[f"{key}.all.{column}"]) for column in columns]
         lines.append(f"{title:<20}" + "".join(f"{cell:>14}" for cell in cells))
     if not abbreviated:
-        cells = [stats[f"allocation.all.{column}"] for column in columns]
-        lines.append(f"{'allocations':<20}" + "".join(f"{cell:>14}" for cell in cells))
+        counts = [stats[f"allocation.all.{column}"] for column in columns]
+        lines.append(f"{'allocations':<20}" + "".join(f"{count:>14}" for count in counts))
         lines.append(f"{'out of memory':<20}{stats['num_ooms']:>14}")
     return "\n".join(lines)
 
 
-def mem_get_info(device: object = None) -> tuple[int, int]:
+def mem_get_info(device: Device = None) -> tuple[int, int]:
     """Free and total bytes of `device`; what the allocator has reserved is not free."""
     memory = _memory(device)
     return memory.capacity_bytes - memory.reserved_bytes, memory.capacity_bytes
 
 
-def set_per_process_memory_fraction(fraction: float, device: object = None) -> None:
+def set_per_process_memory_fraction(fraction: float, device: Device = None) -> None:
     """Use that part of the device's memory at most. ValueError unless it is from 0 to 1."""
     if not 0 <= fraction <= 1:
         raise ValueError(f"the fraction of a device's memory is from 0 to 1, not {fraction!r}")
@@ -272,19 +281,23 @@ def initial_seed() -> int:
     return current_runtime().seed_of(current_runtime().current_device)
 
 
-def get_rng_state(device: object = None) -> torch.Tensor:
+def get_rng_state(device: Device = None) -> torch.Tensor:
+    """Where the random numbers of `device` are, to be set again."""
     return current_runtime().random_state(device_number(device)).clone()
 
 
-def set_rng_state(new_state: torch.Tensor, device: object = None) -> None:
+def set_rng_state(new_state: torch.Tensor, device: Device = None) -> None:
+    """Go on with random numbers from there."""
     current_runtime().set_random_state(device_number(device), new_state)
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
+    """Where the random numbers of all devices are."""
     return [get_rng_state(i) for i in range(device_count())]
 
 
 def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
+    """Go on with random numbers from there, on all devices."""
     for i, state in enumerate(new_states):
         set_rng_state(state, i)
 
@@ -303,6 +316,7 @@ def _lazy_init() -> None:
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
+    """What autocast may cast to."""
     return list(autocast.DTYPES)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 
@@ -16,6 +17,7 @@ from ..memory.caching_allocator import Allocation, OutOfMemoryError
 from ..races.vector_clock import Access
 from ..sim.kernel_cost import Cost
 from . import copies, serialization, torch_private
+from .host_threads import HOST
 from .meta_inference import Argument, Inferred, infer
 from .op_cost import cost_of
 from .op_schema import OpTraits, aten, plan_of
@@ -52,6 +54,7 @@ class Dispatcher:
         self._inferred: dict[tuple, Inferred] = {}
 
     def __call__(self, func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> object:
+        """Carry out `func(*args, **kwargs)`, one argument of which is on a virtual device."""
         rt = current_runtime()
         special = self._special.get(func)
         if special is not None:
@@ -65,7 +68,7 @@ class Dispatcher:
         call = _OpCall(rt, plan, args, kwargs)
         if plan.mutates:
             call.note_written(args, kwargs)
-        if call.index is None:  # all of it happens on the host
+        if call.index == HOST:  # all of it happens on the host
             return func(*call.args, **call.kwargs)
         if rt.shape_only:
             result = self._infer(rt, func, call)
@@ -77,7 +80,9 @@ class Dispatcher:
 
     def _pack(self, rt: Runtime, args: tuple, kwargs: dict) -> tuple[torch.Tensor, torch.Tensor]:
         """Packed sequences keep their batch sizes on the host."""
-        data, sizes = self._run(rt, torch_private.pack_padded_sequence, args, kwargs)
+        packed = self._run(rt, torch_private.pack_padded_sequence, args, kwargs)
+        assert isinstance(packed, list)
+        data, sizes = packed
         return data, backing(sizes).cpu()
 
     def _compute(self, rt: Runtime, func: torch._ops.OpOverload, call: _OpCall) -> object:
@@ -114,7 +119,7 @@ class _OpCall:
     """One operation's arguments, taken apart.
 
     `args` and `kwargs` hold backing tensors (under shape_only the virtual ones), `tensors` the
-    virtual ones in order, `key` what shapes and cost depend on, `index` the device, or None.
+    virtual ones in order, `key` what shapes and cost depend on, `index` the device, or HOST.
     """
 
     __slots__ = (
@@ -133,7 +138,7 @@ class _OpCall:
 
     def __init__(self, rt: Runtime, plan: OpTraits, args: tuple, kwargs: dict) -> None:
         self.plan = plan
-        self.index: int | None = None
+        self.index = HOST
         self.tensors: list[VirtualTensor] = []
         self.written: list[VirtualTensor] = []
         self.key: list[object] = []
@@ -141,10 +146,10 @@ class _OpCall:
         self._access: Access | None = None
         self._shape_only = rt.shape_only
         self._meets_host = False
-        self.args = [self._unwrap(a) for a in args]
+        self.args: list[Any] = [self._unwrap(a) for a in args]
         self.kwargs = {name: self._unwrap(value) for name, value in kwargs.items()}
         self.key += kwargs
-        if self.index is not None:
+        if self.index != HOST:
             if self.index >= len(rt.memories):
                 rt.check_index(self.index)
             if self._meets_host:
@@ -167,7 +172,7 @@ class _OpCall:
         return value
 
     def _unwrap_virtual(self, value: VirtualTensor) -> torch.Tensor:
-        if self.index is None:
+        if self.index == HOST:
             self.index = value.vgpu_index
         elif self.index != value.vgpu_index:
             raise _mixed_devices(device_naming.text(self.index), value.device)
@@ -192,7 +197,7 @@ class _OpCall:
     def _redirect(self, rt: Runtime, device: torch.device) -> None:
         """Make what is created on a virtual device where the arithmetic is."""
         if device.type != device_naming.TYPE:
-            self.index = None
+            self.index = HOST
             return
         index = rt.current_device if device.index is None else device.index
         self.index = rt.check_index(index)
@@ -218,6 +223,7 @@ class _OpCall:
         rt.host_threads.submit(index, rt.clock.kernel, *args)
 
     def run(self, func: torch._ops.OpOverload) -> object:
+        """Compute on the values."""
         return func(*self.args, **self.kwargs)
 
     def run_in_place(self, func: torch._ops.OpOverload) -> object:
@@ -264,7 +270,7 @@ class _OpCall:
         with torch.inference_mode(base.is_inference()):  # a view of a normal tensor is a normal one
             return self._wrap(value, mine, base.vgpu_allocation)
 
-    def _wrap(self, value: object, mine: dict, shared: object) -> object:
+    def _wrap(self, value: object, mine: dict, shared: Allocation | None) -> object:
         if isinstance(value, torch.Tensor):
             known = mine.get(id(value))
             return self._wrap_one(value, None, shared) if known is None else known

@@ -8,8 +8,9 @@ the host has waited for the copy, or has been warned. A view of it is watched as
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -49,7 +50,13 @@ class InFlightTensor(torch.Tensor):
     vgpu_copies: InFlightCopies
 
     @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         name = func.__name__
         if name not in _ABOUT:
@@ -82,7 +89,8 @@ def _look(
     shared = [None if _is_virtual(t) else watched.get(_key(t)) for t in results]
     if results and all(shared) and not written:
         for tensor, copies in zip(results, shared, strict=True):
-            copies.watch(tensor)
+            if copies is not None:
+                copies.watch(tensor)
         return
     _used([t for t in tensors if all(t is not other for other in written)], False)
 
@@ -123,16 +131,15 @@ class InFlightCopies:
         """Look at all uses of a tensor on this storage (not if a program has given it a class)."""
         if type(tensor) is torch.Tensor:
             tensor.__class__ = InFlightTensor
-            tensor.vgpu_copies = self
+            tensor.__dict__["vgpu_copies"] = self
             self._watched.append(weakref.ref(tensor))
 
     def release(self) -> None:
         """Make the tensors plain again."""
         for ref in self._watched:
             tensor = ref()
-            if tensor is not None and type(tensor) is InFlightTensor:
-                tensor.__class__ = torch.Tensor
-                del tensor.vgpu_copies
+            if tensor is not None and tensor.__class__ is InFlightTensor:
+                _make_plain(tensor)
         self._watched.clear()
 
     def settle(self, order: VectorClocks) -> bool:
@@ -150,6 +157,11 @@ class InFlightCopies:
         if before is not None:
             self.owner.forget(self)
             self.owner.report(_hazard(tensor, before, before is self.written, writes))
+
+
+def _make_plain(tensor: torch.Tensor) -> None:
+    tensor.__class__ = torch.Tensor
+    del tensor.__dict__["vgpu_copies"]
 
 
 class HostCopies:
@@ -193,6 +205,7 @@ class HostCopies:
                 self.forget(copies)
 
     def forget(self, copies: InFlightCopies) -> None:
+        """Watch the tensors on this storage no longer."""
         copies.release()
         if self._copies.get(copies.key) is copies:
             del self._copies[copies.key]

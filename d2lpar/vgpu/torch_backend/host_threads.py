@@ -46,7 +46,7 @@ class HostThreads:
     `lock` is held by the thread that does so.
     """
 
-    def __init__(self, clock: Clock, owner: int) -> None:
+    def __init__(self, clock: Clock, owner: int | None) -> None:
         self.clock = clock
         self._owner = owner
         self._backward: dict[int, dict[int, HostThread]] = {}

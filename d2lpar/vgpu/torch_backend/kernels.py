@@ -44,7 +44,9 @@ def _refuse_nested(op: object, *args: object, **kwargs: object) -> object:
     raise strided_nested(op)
 
 
-def _call(dispatcher: Dispatcher, op: object, *args: object, **kwargs: object) -> object:
+def _call(
+    dispatcher: Dispatcher, op: torch._ops.OpOverload, *args: object, **kwargs: object
+) -> object:
     return dispatcher(op, args, kwargs)
 
 
@@ -61,8 +63,9 @@ def _empty(
     index = streams.device_number(device)
     allocation = _allocate(rt, index, size, dtype) if layout in (None, torch.strided) else None
     place = torch.device("meta") if rt.shape_only else rt.backing
-    options = {} if memory_format is None else {"memory_format": memory_format}
-    values = torch.empty(size, dtype=dtype, layout=layout, device=place, **options)
+    values = torch.empty(
+        size, dtype=dtype, layout=layout, device=place, memory_format=memory_format
+    )
     return wrap(values, index, allocation=allocation)
 
 

@@ -44,7 +44,8 @@ def infer(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Inferred:
             return [to_meta(v) for v in value]
         return torch.device("meta") if isinstance(value, torch.device) else value
 
-    args, kwargs = to_meta(args), {key: to_meta(value) for key, value in kwargs.items()}
+    args = [to_meta(value) for value in args]
+    kwargs = {key: to_meta(value) for key, value in kwargs.items()}
     try:
         result = func(*args, **kwargs)
     except (NotImplementedError, RuntimeError) as error:

@@ -77,9 +77,11 @@ class Runtime:
 
     @property
     def device_count(self) -> int:
+        """How many accelerators the machine has now."""
         return len(self.machine.accelerators)
 
     def check_index(self, index: int) -> int:
+        """The number of a device; RuntimeError if there is no such device."""
         if not 0 <= index < self.device_count:
             raise RuntimeError(
                 f"invalid device ordinal: there is no {text(index)}; this machine has "
@@ -92,6 +94,7 @@ class Runtime:
 
     @property
     def current_device(self) -> int:
+        """The number of the device that "vgpu" means in this thread."""
         return getattr(self._thread, "device", 0)
 
     @current_device.setter
@@ -181,6 +184,7 @@ class Runtime:
         self.host_copies.settle()
 
     def synchronize_stream(self, device: int, stream: int, name: str) -> None:
+        """Make the host wait for one stream; `name` is what a timeline calls that."""
         wait = sync_debug.listened(device, name, self.clock.wait_for_streams)
         self.host_threads.submit(device, wait, [(device, stream)], name)
         self.host_acquires(self.order.release((device, stream)))
@@ -202,6 +206,7 @@ class Runtime:
         self.order.acquire(stream, self.order.release(other))
 
     def host_work(self, seconds: float, name: str) -> None:
+        """Let the host work for so long. ValueError for less than zero seconds."""
         if not seconds >= 0:
             raise ValueError(f"host work takes zero seconds or more, not {seconds!r}")
         self.host_threads.submit(HOST, self.clock.host_work, seconds, name)
@@ -249,11 +254,13 @@ class Runtime:
         return generator.initial_seed()
 
     def random_state(self, device: int) -> torch.Tensor:
+        """Where the random numbers of a device are."""
         if device not in self._random_state:
             self._random_state[device] = torch.Generator().manual_seed(self._seed).get_state()
         return self._random_state[device]
 
     def set_random_state(self, device: int, state: torch.Tensor) -> None:
+        """Go on with random numbers from there; RuntimeError if there is no such device."""
         self._random_state[self.check_index(device)] = state.clone()
 
     def own_state(self) -> tuple[bool, int, dict[int, torch.Tensor]]:

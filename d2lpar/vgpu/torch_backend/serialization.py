@@ -10,8 +10,10 @@ import copy
 import functools
 from contextvars import ContextVar
 from multiprocessing.reduction import ForkingPickler
+from typing import Any
 
 import torch
+from torch.serialization import STORAGE
 
 from ..device_naming import TYPE, naming
 from ..memory.caching_allocator import Allocation
@@ -42,22 +44,26 @@ _under_way: ContextVar[_Save | None] = ContextVar("under way", default=None)
 
 def install() -> None:
     """Let tensors, `torch.save` and `torch.load` use this module."""
-    VirtualTensor.__deepcopy__ = deep_copy
-    VirtualTensor.__copy__ = shallow_copy
-    VirtualTensor.__reduce_ex__ = reduce
+    for name, ours in (
+        ("__deepcopy__", deep_copy),
+        ("__copy__", shallow_copy),
+        ("__reduce_ex__", reduce),
+    ):
+        torch_private.replace(VirtualTensor, name, ours)
     ForkingPickler.register(VirtualTensor, _refuse)
     torch.serialization.register_package(_BEFORE_CPU, _location, restore)
     torch_save = torch.save
 
     @functools.wraps(torch_save)
-    def save(*args: object, **kwargs: object) -> None:
+    def save(*args: Any, **kwargs: Any) -> None:
         token = _under_way.set(_Save())
         try:
             torch_save(*args, **kwargs)
         finally:
             _under_way.reset(token)
 
-    torch.save = torch.serialization.save = save
+    for module in (torch, torch.serialization):
+        torch_private.replace(module, "save", save)
 
 
 # --- copies in the same process -------------------------------------------------------------------
@@ -130,8 +136,10 @@ def reduce(tensor: VirtualTensor, protocol: int) -> tuple:
 def _on_host(tensor: VirtualTensor) -> torch.Tensor:
     """The values in host memory; in one `torch.save`, tensors that share memory share it there."""
     save, values = _under_way.get() or _Save(), tensor.vgpu_values
-    shared = values is not None and _is_plain(values)
-    host = _sharing(save, tensor, values) if shared else tensor.detach().cpu()
+    if values is not None and _is_plain(values):
+        host = _sharing(save, tensor, values)
+    else:
+        host = tensor.detach().cpu()
     save.note(host, tensor.vgpu_index)
     return host
 
@@ -161,20 +169,22 @@ class _LoadedStorage(torch.UntypedStorage):
     allocation: Allocation
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]  # an attribute in torch's stub
         return self.place
 
 
-def _location(storage: torch.UntypedStorage) -> str | None:
+def _location(storage: STORAGE) -> str | None:
     """torch's question where a storage is that is being saved."""
     save = _under_way.get()
+    if not isinstance(storage, torch.UntypedStorage):
+        return None
     index = None if save is None else save.devices.get(torch_private.storage_id(storage))
     return None if index is None else naming().saved_on(index)
 
 
-def restore(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
+def restore(storage: STORAGE, location: str) -> torch.UntypedStorage | None:
     """torch's question where a storage goes that was saved from, or is mapped to, `location`."""
-    if not location.startswith(TYPE):
+    if not (location.startswith(TYPE) and isinstance(storage, torch.UntypedStorage)):
         return None
     rt, device = current_runtime(), torch.device(location)
     index = rt.current_device if device.index is None else rt.check_index(device.index)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 import torch
+from torch.types import Device
 
 from ..device_naming import TYPE, naming, text
 from ..races import sync_debug
@@ -23,7 +24,10 @@ class Stream(torch.Stream):
     a device becomes free, that of the stream with the lowest number in `priority` begins.
     """
 
-    def __new__(cls, device: object = None, priority: int = 0) -> Stream:
+    _outer: list[tuple[int, int]]  # device and stream that were current before a block of this one
+
+    def __new__(cls, device: Device = None, priority: int = 0) -> Stream:
+        """A further stream, by default of the current device."""
         index = device_number(device)
         return cls.existing(index, current_runtime().new_stream(index, priority))
 
@@ -36,11 +40,12 @@ class Stream(torch.Stream):
         stream._outer = []
         return stream
 
-    def __init__(self, device: object = None, priority: int = 0) -> None:
+    def __init__(self, device: Device = None, priority: int = 0) -> None:
         super().__init__()
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]  # an attribute in torch's stub
+        """The device, as programs call it."""
         return naming().device(self.device_index)
 
     @property
@@ -60,10 +65,12 @@ class Stream(torch.Stream):
 
     @property
     def priority(self) -> int:
+        """0, or less for a stream that is preferred."""
         return -((self.stream_id - 1) // POOLED_STREAMS) if self.stream_id else 0
 
     @property
     def key(self) -> tuple[int, int]:
+        """The numbers of the device and of the stream."""
         return (self.device_index, self.stream_id)
 
     def synchronize(self) -> None:
@@ -78,16 +85,19 @@ class Stream(torch.Stream):
             rt.host_acquires(rt.order.release(self.key))
         return idle
 
-    def wait_stream(self, stream: torch.Stream) -> None:
+    # Events of ours are none of torch's, which are made in C++.
+    def wait_stream(self, stream: Stream) -> None:  # type: ignore[override]
         """Let later work here start after the work that `stream` has queued so far."""
         self.wait_event(stream.record_event())
 
-    def record_event(self, event: Event | None = None) -> Event:
+    def record_event(self, event: Event | None = None) -> Event:  # type: ignore[override]
+        """An event (a new one by default) that happens when all work queued here is done."""
         event = Event() if event is None else event
         event.record(self)
         return event
 
-    def wait_event(self, event: Event) -> None:
+    def wait_event(self, event: Event) -> None:  # type: ignore[override]
+        """Let later work here start after `event`."""
         rt = current_runtime()
         rt.host_threads.submit(
             self.device_index, lambda host_thread: event.delay(host_thread, self.key)
@@ -128,7 +138,7 @@ class Event:
         self.known: dict[tuple[int, int], int] = {}  # what is done when it happens, by stream
         self.device: torch.device | None = None
 
-    def record(self, stream: torch.Stream | None = None) -> None:
+    def record(self, stream: Stream | None = None) -> None:
         """Happen when everything that `stream` (default: the current one) has queued is done."""
         stream = current_stream() if stream is None else stream
         rt = current_runtime()
@@ -140,7 +150,7 @@ class Event:
         self.known = rt.order.release(stream.key)
         self.device = naming().device(stream.device_index)
 
-    def wait(self, stream: torch.Stream | None = None) -> None:
+    def wait(self, stream: Stream | None = None) -> None:
         """Let later work of `stream` (default: the current one) start after this event."""
         (current_stream() if stream is None else stream).wait_event(self)
 
@@ -196,6 +206,7 @@ class Event:
                 "device not ready: an event has not happened yet when the time to it is read; call "
                 "its synchronize() first"
             )
+        assert work.end_s is not None, "what is done has an end"
         return work.end_s
 
     def _on(self, clock: Clock) -> QueuedWork | None:
@@ -208,27 +219,28 @@ class Event:
         return self._work
 
 
-def device_number(device: object) -> int:
+def device_number(device: Device) -> int:
     """The number of a device given as None (the current one), int, "vgpu:1" or torch.device."""
-    device = naming().parse(device)
+    named = naming().parse(device)
     rt = current_runtime()
-    if device is None:
+    if named is None:
         return rt.current_device
-    if isinstance(device, int):
-        return rt.check_index(device)
-    device = torch.device(device)
-    if device.type != TYPE:
-        raise ValueError(f"expected a virtual GPU, such as {text(0)}, but got {device}")
-    return rt.current_device if device.index is None else rt.check_index(device.index)
+    if isinstance(named, int):
+        return rt.check_index(named)
+    meant = torch.device(named)  # type: ignore[call-overload]  # which says what else is wrong
+    if meant.type != TYPE:
+        raise ValueError(f"expected a virtual GPU, such as {text(0)}, but got {meant}")
+    return rt.current_device if meant.index is None else rt.check_index(meant.index)
 
 
-def current_stream(device: object = None) -> Stream:
+def current_stream(device: Device = None) -> Stream:
     """The stream on which this thread queues work for `device`."""
     index = device_number(device)
     return Stream.existing(index, current_runtime().current_stream(index))
 
 
-def default_stream(device: object = None) -> Stream:
+def default_stream(device: Device = None) -> Stream:
+    """The stream of `device` that work is queued on if no other is chosen."""
     return Stream.existing(device_number(device), 0)
 
 

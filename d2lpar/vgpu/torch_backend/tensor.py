@@ -7,7 +7,7 @@ backing tensor lives where the arithmetic is done. Under `shape_only` there is n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch.nn.parameter import is_lazy
@@ -17,6 +17,11 @@ from ..memory.caching_allocator import Allocation
 from ..races.sync_debug import called
 from . import torch_private
 from .runtime import current_runtime
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SomeTensor = TypeVar("SomeTensor", bound=torch.Tensor)
 
 _OURS_AND_TORCHS = {"vgpu_values", "vgpu_allocation", "vgpu_index", "vgpu_device", "_is_param"}
 
@@ -34,6 +39,7 @@ class TensorLayout(NamedTuple):
     is_zero: bool = False
 
     def empty(self) -> torch.Tensor:
+        """A tensor on `meta` that is laid out so."""
         span = (
             self.offset + 1 + sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
         )
@@ -43,6 +49,7 @@ class TensorLayout(NamedTuple):
 
 
 def layout_of(tensor: torch.Tensor) -> TensorLayout:
+    """Shape and memory order of a tensor, wherever it is."""
     if tensor.layout is not torch.strided:  # a shape is all that sparse formats have in common
         return TensorLayout(
             tensor.shape, torch.empty(tensor.shape, device="meta").stride(), 0, tensor.dtype
@@ -50,7 +57,7 @@ def layout_of(tensor: torch.Tensor) -> TensorLayout:
     return TensorLayout(
         tensor.shape,
         tensor.stride(),
-        tensor.storage_offset(),
+        tensor.storage_offset(),  # type: ignore[arg-type]  # no shape is a symbol here
         tensor.dtype,
         torch_private.is_zero(tensor),
     )
@@ -68,25 +75,35 @@ class VirtualTensor(torch.Tensor):
     vgpu_index: int
     dispatcher: Callable[..., object]  # set by `dispatch`, which stands above this module
 
-    __torch_function__ = torch_private.no_torch_function
+    __torch_function__ = torch_private.no_torch_function  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(  # type: ignore[override]  # torch's stub forgets two arguments
+        cls,
+        func: torch._ops.OpOverload,
+        types: Sequence[type],
+        args: tuple = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         if len(types) > 1:  # another library's kind of tensor, which has virtual ones within
             return NotImplemented
         return VirtualTensor.dispatcher(func, args, kwargs or {})
 
+    # torch's stubs take what these four answer for attributes.
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
+        """The device, as programs call it."""
         return device_naming.naming().device(self.vgpu_index)
 
     @property
-    def is_cuda(self) -> bool:
+    def is_cuda(self) -> bool:  # type: ignore[override]
+        """Whether programs call its device "cuda"."""
         return device_naming.naming().type == "cuda"
 
     # torch's own setter would move the shape and leave the values behind.
     @property
     def data(self) -> torch.Tensor:
+        """The tensor apart from its graph."""
         return torch_private.get_data(self)
 
     @data.setter
@@ -97,37 +114,44 @@ class VirtualTensor(torch.Tensor):
             share(self, other)
 
     @property
-    def layout(self) -> torch.layout:
+    def layout(self) -> torch.layout:  # type: ignore[override]
+        """That of the values: the wrapper is always strided."""
         return torch.strided if self.vgpu_values is None else self.vgpu_values.layout
 
     @property
-    def is_sparse(self) -> bool:
+    def is_sparse(self) -> bool:  # type: ignore[override]
+        """Whether it is in coordinate format."""
         return self.layout is torch.sparse_coo
 
     def to_dense(
         self, dtype: torch.dtype | None = None, *, masked_grad: bool | None = None
     ) -> torch.Tensor:
+        """`Tensor.to_dense`: the tensor itself if it is."""
         if self.layout is torch.strided:
             return self if dtype is None else self.to(dtype)
         return torch_private.to_dense(self, dtype, masked_grad)
 
     def coalesce(self) -> torch.Tensor:
+        """`Tensor.coalesce`: the tensor itself if it is."""
         return self if backing(self).is_coalesced() else torch_private.coalesce(self)
 
     def data_ptr(self) -> int:
         """The address of the values, which tells apart what shares memory and what does not."""
         if self.vgpu_values is not None and not self.vgpu_values.is_meta:
             return self.vgpu_values.data_ptr()
-        return id(self.vgpu_allocation) + self.storage_offset() * self.element_size()
+        return id(self.vgpu_allocation) + int(self.storage_offset()) * self.element_size()
 
     def untyped_storage(self) -> torch.UntypedStorage:
+        """The storage of the values."""
         return backing(self).untyped_storage()
 
-    def tolist(self) -> object:
+    def tolist(self) -> list[Any]:
+        """The values in nested lists; the host waits for them."""
         with called("tolist"):
             return self.detach().cpu().tolist()
 
-    def numpy(self, *, force: bool = False) -> object:
+    def numpy(self, *, force: bool = False) -> np.ndarray:
+        """The values, copied to the host. TypeError without `force`, as on CUDA."""
         if not force:
             raise TypeError(
                 f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to "
@@ -148,7 +172,7 @@ class VirtualTensor(torch.Tensor):
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
+    def __repr__(self, *, tensor_contents: object = None) -> str:  # type: ignore[override]
         marks = [f"device='{self.device}'"]
         if self.grad_fn is not None:
             marks.append(f"grad_fn=<{type(self.grad_fn).__name__}>")
@@ -171,7 +195,10 @@ def wrap(
 
     Memory that it needs is that of `stream`, by default the current one.
     """
-    shape, stride, offset, dtype, is_zero = layout or layout_of(values)
+    if layout is None:
+        assert values is not None, "a tensor has values or a layout"
+        layout = layout_of(values)
+    shape, stride, offset, dtype, is_zero = layout
     wrapper = torch_private.make_wrapper_subclass(
         VirtualTensor,
         shape,
@@ -223,6 +250,7 @@ def _mirror_bits(wrapper: VirtualTensor, values: torch.Tensor) -> None:
 
 
 def is_virtual(*tensors: torch.Tensor) -> bool:
+    """Whether one of them is on a virtual device."""
     return any(isinstance(tensor, VirtualTensor) for tensor in tensors)
 
 
@@ -251,7 +279,7 @@ def adopt(tensor: VirtualTensor, other: VirtualTensor) -> None:
     tensor.vgpu_index = other.vgpu_index
 
 
-def become(tensor: torch.Tensor, values: torch.Tensor, *, parameter: bool) -> torch.Tensor:
+def become(tensor: SomeTensor, values: torch.Tensor, *, parameter: bool) -> SomeTensor:
     """Give `tensor` the values (and with them the device) of another, as `tensor.data = …` does on
     CUDA: optimizers, hooks and other modules that know it go on to."""
     if values is tensor:

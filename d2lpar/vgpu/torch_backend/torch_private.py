@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from typing import ParamSpec, TypeVar
 
 import torch
 import torch.fx.experimental.proxy_tensor
@@ -14,10 +16,14 @@ import torch.nn.parallel.data_parallel
 import torch.nn.parameter
 import torch.utils._device
 
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
 make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 graph_task_id: Callable[[], int] = torch._C._current_graph_task_id
-set_data = torch.Tensor.data.__set__
-get_data = torch.Tensor.data.__get__
+_data = inspect.getattr_static(torch.Tensor, "data")
+set_data: Callable[[torch.Tensor, torch.Tensor], None] = _data.__set__
+get_data: Callable[[torch.Tensor], torch.Tensor] = _data.__get__
 set_conj: Callable[[torch.Tensor, bool], None] = torch._C._set_conj
 set_neg: Callable[[torch.Tensor, bool], None] = torch._C._set_neg
 ZERO_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.ZeroTensor)
@@ -91,7 +97,7 @@ def decompose(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> object:
         return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
-def counting() -> object:
+def counting() -> AbstractContextManager[object]:
     """A context manager in which torch counts writes and notes views although an operation has
     arrived here already."""
     included = torch._C._dispatch_tls_local_include_set()
@@ -131,7 +137,7 @@ def make_device_guard() -> object:
     """
 
     class DeviceGuard(torch._C._acc.DeviceGuard):
-        def type_(self) -> object:
+        def type_(self) -> object:  # type: ignore[override]  # torch's stub says a device
             try:
                 _notice()
             except SystemError as error:
@@ -144,11 +150,11 @@ def make_device_guard() -> object:
 _late = threading.local()
 
 
-def raising_late(engine: Callable[..., object]) -> Callable[..., object]:
+def raising_late(engine: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Call the autograd engine; raise what was put aside by the device guard."""
 
     @functools.wraps(engine)
-    def run(*args: object, **kwargs: object) -> object:
+    def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         try:
             return engine(*args, **kwargs)
         except SystemError:
@@ -208,6 +214,12 @@ def _refuse_old_graph(_: object) -> None:
 
 
 # --- what virtual devices replace, and emulated ones again: modules and names ---------------------
+
+
+def replace(owner: object, name: str, ours: object) -> None:
+    """Let a class or module of torch's have ours under that name, whatever its type was."""
+    setattr(owner, name, ours)
+
 
 # The package holds functions of the same names as these two modules.
 _parallel_functions = sys.modules["torch.nn.parallel._functions"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch.types import Device
 
 from ...device_naming import TYPE
-from .. import device_module, runtime, streams
+from .. import device_module, runtime, streams, torch_private
 
 
 def replace_accelerator() -> None:
+    """Let what `torch.accelerator` offers be of virtual devices, or raise NotImplementedError."""
     accelerator, module = torch.accelerator, device_module
     replacements = {
         "current_accelerator": lambda check_available=False: torch.device(TYPE),
@@ -40,8 +42,14 @@ def replace_accelerator() -> None:
         for name in [n for n in place.__all__ if hasattr(place, n)]:
             ours = replacements.get(name) or _refused(f"torch.accelerator.{name}")
             setattr(place, name, ours)
-    torch.Stream = _make_chooser("Stream", torch.Stream, streams.Stream)
-    torch.Event = _make_chooser("Event", torch.Event, streams.Event)
+    chooser = _make_chooser("Stream", torch.Stream, streams.Stream, streams.Stream)
+    torch_private.replace(torch, "Stream", chooser)
+    chooser = _make_chooser("Event", torch.Event, streams.Event, _make_event)
+    torch_private.replace(torch, "Event", chooser)
+
+
+def _make_event(device: Device, **options: bool) -> streams.Event:
+    return streams.Event(**options)
 
 
 def _refused(name: str) -> Callable[..., object]:
@@ -51,14 +59,13 @@ def _refused(name: str) -> Callable[..., object]:
     return refuse
 
 
-def _make_chooser(name: str, theirs: type, ours: type) -> type:
+def _make_chooser(name: str, theirs: type, ours: type, make: Callable[..., object]) -> type:
     """A class that makes virtual streams (events), yet counts torch's own as its instances."""
 
     class Chooser(type):
-        def __call__(cls, device: object = None, **kwargs: object) -> object:
-            known = device is None or isinstance(device, int)
-            if known or torch.device(device).type == TYPE:
-                return ours(device, **kwargs) if ours is streams.Stream else ours(**kwargs)
+        def __call__(cls, device: Device = None, **kwargs: object) -> object:
+            if device is None or isinstance(device, int) or torch.device(device).type == TYPE:
+                return make(device, **kwargs)
             return theirs(device, **kwargs)
 
         def __instancecheck__(cls, instance: object) -> bool:

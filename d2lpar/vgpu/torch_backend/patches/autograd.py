@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import torch
 import torch.autograd.graph
 
 from .. import torch_private
+from ..torch_private import Parameters, Result
 
 
 def replace_backward() -> None:
     """Run backward passes on the thread that asks for them: the engine's own threads are counted
     by a C++ device guard, which says that there is one virtual device."""
     engine = torch_private.raising_late(torch.autograd.graph._engine_run_backward)
+    for module in (torch.autograd.graph, torch.autograd):
+        torch_private.replace(module, "_engine_run_backward", _on_this_thread(engine))
 
+
+def _on_this_thread(
+    engine: Callable[Parameters, Result],
+) -> Callable[Parameters, Result]:
     @functools.wraps(engine)
-    def on_this_thread(*args: object, **kwargs: object) -> object:
+    def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         with torch.autograd.set_multithreading_enabled(False):
             return engine(*args, **kwargs)
 
-    torch.autograd.graph._engine_run_backward = on_this_thread
-    torch.autograd._engine_run_backward = on_this_thread
+    return run

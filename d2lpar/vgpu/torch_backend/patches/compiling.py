@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 
@@ -17,14 +18,14 @@ def replace_compile() -> None:
     torch_compile = torch.compile
 
     @functools.wraps(torch_compile)
-    def compile(*args, **kwargs):
+    def compile(*args: Any, **kwargs: Any) -> object:
         from torch import _dynamo
 
         if isinstance(VirtualTensor.dispatcher, Dispatcher):
             VirtualTensor.dispatcher = staticmethod(_dynamo.disable(VirtualTensor.dispatcher))
         return torch_compile(*args, **kwargs)
 
-    torch.compile = compile
+    torch_private.replace(torch, "compile", compile)
 
 
 def replace_tracing() -> None:

@@ -7,7 +7,8 @@ import sys
 import threading
 import types
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.parallel.comm
@@ -17,6 +18,9 @@ from .. import data_parallel_comm, runtime, streams, torch_private
 from ..host_threads import Notes
 from ..tensor import is_virtual
 from .threads import SameMachineThread
+
+Replica = Callable[..., object]
+GetStream = Callable[[torch.device], torch.Stream | None]
 
 
 def replace_parallel() -> None:
@@ -37,26 +41,26 @@ def replace_parallel() -> None:
     torch_apply = torch_private.data_parallel.parallel_apply
 
     @functools.wraps(torch_apply)
-    def parallel_apply(modules, *args, **kwargs):
+    def parallel_apply(modules: Sequence[Replica], *args: Any, **kwargs: Any) -> object:
         if runtime.running() is None:
             return torch_apply(modules, *args, **kwargs)
-        notes = [deque() for _ in modules]
+        notes: list[Notes] = [deque() for _ in modules]
         try:
             return torch_apply([*map(_replica, modules, notes)], *args, **kwargs)
         finally:
             for noted in notes:
                 runtime.current_runtime().host_threads.replay(noted)
 
-    torch_private.data_parallel.parallel_apply = parallel_apply
-    torch.nn.parallel.parallel_apply = parallel_apply
+    for module in (torch_private.data_parallel, torch.nn.parallel):
+        torch_private.replace(module, "parallel_apply", parallel_apply)
     setattr(
         *torch_private.STREAM_OF_COPIES, _make_get_stream(getattr(*torch_private.STREAM_OF_COPIES))
     )
     threads = types.SimpleNamespace(Thread=SameMachineThread, Lock=threading.Lock)
-    sys.modules["torch.nn.parallel.parallel_apply"].threading = threads
+    torch_private.replace(sys.modules["torch.nn.parallel.parallel_apply"], "threading", threads)
 
 
-def _make_get_stream(torch_get_stream: Callable) -> Callable:
+def _make_get_stream(torch_get_stream: GetStream) -> GetStream:
     """The stream that copies to replicas use: torch keeps those of the first call's machine."""
 
     @functools.wraps(torch_get_stream)
@@ -69,7 +73,7 @@ def _make_get_stream(torch_get_stream: Callable) -> Callable:
     return get_stream
 
 
-def _replica(module: Callable, notes: Notes) -> Callable[..., object]:
+def _replica(module: Replica, notes: Notes) -> Replica:
     """`module`, noting its work instead of putting it on the clock, and under the autocast that is
     on here (torch hands on CUDA's only)."""
     enabled, dtype = torch.is_autocast_enabled(TYPE), torch.get_autocast_dtype(TYPE)
@@ -84,9 +88,13 @@ def _replica(module: Callable, notes: Notes) -> Callable[..., object]:
     return call
 
 
-def _for_virtual(ours: Callable, theirs: Callable) -> Callable:
+def _for_virtual(
+    ours: Callable[..., object], theirs: Callable[..., object]
+) -> Callable[..., object]:
     @functools.wraps(theirs)
-    def choose(tensors: object, *args: object, **kwargs: object) -> object:
+    def choose(
+        tensors: torch.Tensor | Iterable[torch.Tensor], *args: object, **kwargs: object
+    ) -> object:
         first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
         real = first is not None and not is_virtual(first) and first.device.type != "cpu"
         return (theirs if real or kwargs.get("out") is not None else ours)(tensors, *args, **kwargs)

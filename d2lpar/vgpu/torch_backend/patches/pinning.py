@@ -12,27 +12,30 @@ import torch
 import torch.utils.data.dataloader
 
 from ...memory import pinned
-from .. import runtime
+from .. import runtime, torch_private
 from ..tensor import VirtualTensor
 from .threads import SameMachineThread
 
 
 def replace_pinning() -> None:
+    """Let tensors, functions that make them and data loaders page-lock on the virtual machine."""
     _replace_factories()
     loader = sys.modules["torch.utils.data.dataloader"]
-    loader.threading = types.SimpleNamespace(Thread=_PinningThread, Event=threading.Event)
+    threads = types.SimpleNamespace(Thread=_PinningThread, Event=threading.Event)
+    torch_private.replace(loader, "threading", threads)
     torch_pin, torch_is_pinned = torch.Tensor.pin_memory, torch.Tensor.is_pinned
 
     @functools.wraps(torch_pin)
-    def pin_memory(self, device=None):
+    def pin_memory(self: torch.Tensor, device: object = None) -> torch.Tensor:
         return runtime.current_runtime().pinned.pin(self)
 
     @functools.wraps(torch_is_pinned)
-    def is_pinned(self, device=None):
+    def is_pinned(self: torch.Tensor, device: object = None) -> bool:
         rt = runtime.running()
         return rt is not None and self.device.type == "cpu" and self in rt.pinned
 
-    torch.Tensor.pin_memory, torch.Tensor.is_pinned = pin_memory, is_pinned
+    torch_private.replace(torch.Tensor, "pin_memory", pin_memory)
+    torch_private.replace(torch.Tensor, "is_pinned", is_pinned)
 
 
 class _PinningThread(SameMachineThread):

@@ -9,9 +9,11 @@ import threading
 class SameMachineThread(threading.Thread):
     """A replica's thread: it works on the virtual machine of the code that started it."""
 
-    def __init__(self, **options: object) -> None:
-        super().__init__(**options)
-        self._context = contextvars.copy_context()
+    def start(self) -> None:
+        """Begin in a copy of the context of the code that calls this."""
+        self._of_starter = contextvars.copy_context()
+        super().start()
 
     def run(self) -> None:
-        self._context.run(super().run)
+        """Do the work there."""
+        self._of_starter.run(super().run)

@@ -13,6 +13,7 @@ import d2lpar as par
 from d2lpar import machines
 from d2lpar.machines import Link, collective_cost
 from d2lpar.vgpu.ranks import cost
+from d2lpar.vgpu.sim.clock import HostThread
 from d2lpar.vgpu.torch_backend.runtime import current_runtime
 
 # Queuing takes 1 s; 4 bytes summed by two ranks, or sent from one to the other, 2 s and some µs.
@@ -51,7 +52,7 @@ def record(function, *args, n=2, machine=TOY):
 
 def test_announced_work_begins_when_the_last_host_has_joined_it():
     clock = new_clock()
-    others = [clock.host, par.vgpu.clock.Lane("b")]
+    others = [clock.host, HostThread("b")]
     both = clock.announce(3, [("peer out", 0)], 2)
     kernel(clock, 0, 4, name="a")  # 1 to 5
     clock.join(others[0], (0, 0), both, "sum")

@@ -98,16 +98,18 @@ def _look(
 @contextmanager
 def _plain(tensors: list[InFlightTensor]) -> Iterator[None]:
     """Make the tensors plain in the block, so that copies and pickles of them are."""
-    watched = [(tensor, tensor._copies) for tensor in tensors if type(tensor) is InFlightTensor]
+    watched: list[tuple[torch.Tensor, InFlightCopies]] = [
+        (tensor, tensor.vgpu_copies) for tensor in tensors if type(tensor) is InFlightTensor
+    ]
     for tensor, _ in watched:
         tensor.__class__ = torch.Tensor
-        del tensor._copies
+        del tensor.__dict__["vgpu_copies"]
     try:
         yield
     finally:
         for tensor, copies in watched:
             tensor.__class__ = InFlightTensor
-            tensor._copies = copies
+            tensor.__dict__["vgpu_copies"] = copies
 
 
 def _used(tensors: list[InFlightTensor], writes: bool) -> None:

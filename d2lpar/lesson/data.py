@@ -3,18 +3,20 @@
 import contextlib
 import functools
 import gzip
+import io
 import logging
 import math
 import os
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import torch
 
 from . import download, synthetic_fashion
+
+Readable = gzip.GzipFile | io.BufferedReader
 
 REAL, SYNTHETIC = "Fashion-MNIST", "synthetic"
 SPLITS = synthetic_fashion.SPLITS
@@ -240,7 +242,7 @@ def _read_sizes(header: bytes, file: Path, item: tuple[int, ...]) -> int:
     return n
 
 
-def _read_at_most(stream: BinaryIO, nbytes: int) -> bytearray:
+def _read_at_most(stream: Readable, nbytes: int) -> bytearray:
     """The next `nbytes`, or what there is; in pieces, for a header may promise terabytes."""
     data = bytearray()
     while piece := stream.read(min(PIECE_BYTES, nbytes - len(data))):
@@ -249,7 +251,7 @@ def _read_at_most(stream: BinaryIO, nbytes: int) -> bytearray:
 
 
 @contextlib.contextmanager
-def _unpacked(file: Path) -> Iterator[BinaryIO]:
+def _unpacked(file: Path) -> Iterator[Readable]:
     """The file's bytes, unpacked while they are read if its name says that it is gzipped."""
     try:
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:

@@ -405,7 +405,7 @@ def _draw_chain(ax: Axes, chain: list[Span], rows: list[Row], scale: TimeScale) 
     return line([], [])
 
 
-def _draw_memory(ax: Axes, samples: list[MemorySample], scale: TimeScale) -> None:
+def _draw_memory(ax: Axes, samples: Sequence[MemorySample], scale: TimeScale) -> None:
     """A step curve a device."""
     devices = sorted({sample.device for sample in samples}, key=_natural)
     styles = itertools.cycle(style for style in CURVE_STYLES if style[0] != CHAIN_COLOR)

@@ -109,7 +109,9 @@ class VirtualTensor(torch.Tensor):
     @data.setter
     def data(self, other: torch.Tensor) -> None:
         if isinstance(other, VirtualTensor):
-            adopt(self, other.detach())  # which other layouts of either do not touch
+            apart = other.detach()  # which other layouts of either do not touch
+            assert isinstance(apart, VirtualTensor)
+            adopt(self, apart)
         else:
             share(self, other)
 

@@ -17,12 +17,12 @@ import torch
 from .. import machines
 from ..lesson import download
 from ..machines import calibration, system
+from ..vgpu import OLDEST_TORCH
 from ..vgpu.api.device_choice import VISIBLE
 
 if TYPE_CHECKING:
     from IPython.lib.pretty import PrettyPrinter
 
-OLDEST_TORCH = (2, 10)  # the first that registers a device backend written in Python
 LEAST_DISK_BYTES = 10**9
 INSTALL = "run `make lab`, which installs all that the course needs, or `pip install {}`"
 

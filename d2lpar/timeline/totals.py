@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from .formatting import seconds_text
 from .spans import Span
 
 GROUPS = ("device", "kind", "name")
@@ -95,7 +96,13 @@ def table(rows: list[Total]) -> str:
     """The rows as text: group, count, total and mean seconds, share."""
     cells = [("", "count", "total", "mean", "share")]
     cells += [
-        (row.group, str(row.count), readable(row.total_s), readable(row.mean_s), f"{row.share:.1%}")
+        (
+            row.group,
+            str(row.count),
+            seconds_text(row.total_s),
+            seconds_text(row.mean_s),
+            f"{row.share:.1%}",
+        )
         for row in rows
     ]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -106,11 +113,3 @@ def table(rows: list[Total]) -> str:
         )
         for line in cells
     )
-
-
-def readable(seconds: float) -> str:
-    """Three digits and the unit that fits: "1.25 ms"."""
-    for unit, per_s in (("s", 1), ("ms", 1e3), ("µs", 1e6)):
-        if seconds * per_s >= 1:
-            return f"{seconds * per_s:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"

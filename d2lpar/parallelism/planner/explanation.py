@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...timeline.formatting import readable as bytes_text
-from ...timeline.totals import readable as seconds_text
+from ...timeline.formatting import bytes_text, seconds_text
 from . import messages
 from .layout import ZERO
 from .plan import Plan

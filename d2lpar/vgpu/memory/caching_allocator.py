@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import torch
 
-from ...timeline.formatting import readable
+from ...timeline.formatting import bytes_text
 from ..device_naming import text
 from ..races.call_sites import Mark
 from ..races.tracked import History
@@ -93,8 +93,8 @@ class CachingAllocator:
         if size > free:
             self._events["num_ooms"] += 1
             raise OutOfMemoryError(
-                f"{text(self.device)} is out of memory. Tried to allocate {readable(size)}; "
-                f"{readable(max(free, 0))} of {readable(self.limit_bytes)} are free. "
+                f"{text(self.device)} is out of memory. Tried to allocate {bytes_text(size)}; "
+                f"{bytes_text(max(free, 0))} of {bytes_text(self.limit_bytes)} are free. "
                 f"{self._describe()}Use a smaller batch or model, or split the model over more "
                 "devices."
             )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ...timeline.formatting import readable
+from ...timeline.formatting import bytes_text
 from ..races.call_sites import UNKNOWN, CallSite, call_site_of
 from ..races.tracked import TrackedMemory
 
@@ -28,7 +28,7 @@ def describe(memory: object, allocations: Sequence[TrackedMemory]) -> str:
     lines = [_line(group, held) for group, held in ranked[:SHOWN]]
     rest = [allocation for _, held in ranked[SHOWN:] for allocation in held]
     if rest:
-        lines.append(f"  {readable(_total(rest))} in {len(rest)} others")
+        lines.append(f"  {bytes_text(_total(rest))} in {len(rest)} others")
     return "\n".join(lines)
 
 
@@ -71,7 +71,7 @@ def _line(group: TensorGroup, held: list[TrackedMemory]) -> str:
     if dtype is not None:
         size = " × ".join(map(str, shape)) if shape else "one value"
         what += f" of {size} {str(dtype).removeprefix('torch.')}"
-    return f"  {readable(_total(held))} in {what}{_made(held)}"
+    return f"  {bytes_text(_total(held))} in {what}{_made(held)}"
 
 
 def _made(held: list[TrackedMemory]) -> str:

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ...timeline.formatting import readable
+from ...timeline.formatting import bytes_text
 from .. import device_naming
 from .call_sites import UNKNOWN, CallSite, call_site_of, mark
 from .tracked import History, TrackedMemory, TrackedTensor, Use
@@ -219,8 +219,8 @@ class StreamSanitizer:
         first, second = call_site_of(use[2]), call_site_of(mark())
         other = stream_name(use[0])
         text = (
-            f"memory of a tensor of {readable(freed.nbytes)} on {device_naming.text(home[0])} was "
-            f"freed while {other} may still use it (at {first}), and may now be given to the "
+            f"memory of a tensor of {bytes_text(freed.nbytes)} on {device_naming.text(home[0])} "
+            f"was freed while {other} may still use it (at {first}), and may now be given to the "
             f"tensor that is made on {stream_name(home)} at {second}. Call tensor.record_stream("
             f"{_waiting(use[0])}) before the last name of the tensor goes, or let "
             f"{_waiting(home)}.wait_stream({_waiting(use[0])}) first."

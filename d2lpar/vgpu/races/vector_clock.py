@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from ..sim.clock import StreamKey
 from .call_sites import Mark
 
-StreamKey = tuple[int, int]  # device and number
 Known = dict[StreamKey, int]  # the last epoch of each stream that is certainly done
 Access = tuple[
     StreamKey, int, Mark | None, "VectorClocks"

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch.types import Device
 
-from ...timeline.formatting import readable
+from ...timeline.formatting import bytes_text
 from ..device_naming import text
 from ..memory.caching_allocator import CachingAllocator, OutOfMemoryError
 from . import autocast
@@ -222,7 +222,7 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     columns = ("current", "peak", "allocated", "freed")
     lines = [f"{text(device_number(device)):<20}" + "".join(f"{c:>14}" for c in columns)]
     for key, title in (("allocated_bytes", "allocated"), ("reserved_bytes", "reserved")):
-        cells = [readable(stats[f"{key}.all.{column}"]) for column in columns]
+        cells = [bytes_text(stats[f"{key}.all.{column}"]) for column in columns]
         lines.append(f"{title:<20}" + "".join(f"{cell:>14}" for cell in cells))
     if not abbreviated:
         counts = [stats[f"allocation.all.{column}"] for column in columns]

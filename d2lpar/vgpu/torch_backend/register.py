@@ -15,6 +15,7 @@ from collections.abc import Callable
 import torch
 
 from ...machines import Machine
+from .. import OLDEST_TORCH
 from ..device_naming import TYPE
 from . import autocast, device_module, kernels, runtime, serialization, torch_private
 from .dispatch import Dispatcher
@@ -29,8 +30,6 @@ from .patches import (
     storages,
 )
 from .tensor import VirtualTensor
-
-OLDEST_TORCH = (2, 10)
 
 _library: list[torch.library.Library] = []  # kernels live as long as their library
 

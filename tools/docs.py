@@ -65,7 +65,7 @@ def main():
         "site_name": "d2lpar",
         "docs_dir": str(pages),
         "site_dir": str(BUILD / "docs"),
-        "theme": "mkdocs",
+        "theme": "readthedocs",
         "nav": ["index.md", *write_pages(pages)],
         "exclude_docs": "*.py",
         "not_in_nav": "vgpu/README.md",

@@ -67,6 +67,7 @@ def test_a_test_that_never_ends_fails_and_the_next_is_run(project):
     assert "1 failed, 1 passed" in run.stdout
 
 
+@pytest.mark.slow
 def test_a_test_that_blocks_in_c_ends_its_worker_and_the_next_is_run(project):
     """Without a look at signals, so that no handler runs."""
     (project / "tests" / "test_blocks.py").write_text(
@@ -82,6 +83,7 @@ def test_a_test_that_blocks_in_c_ends_its_worker_and_the_next_is_run(project):
     assert "in test_holds_the_lock" in run.stderr
 
 
+@pytest.mark.slow
 def test_what_clears_up_for_ever_after_a_failure_is_ended_too(project):
     (project / "tests" / "test_blocks.py").write_text(
         "import time, pytest\n"
@@ -201,6 +203,7 @@ def test_pytest_leaves_nothing_behind(begun, how):
     check_nothing_stays(process, folder)
 
 
+@pytest.mark.slow
 def test_make_leaves_nothing_behind(begun):
     process, folder = begun("make", "test", "workers=1")
     process.terminate()

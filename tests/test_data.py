@@ -564,7 +564,7 @@ def test_a_cache_that_cannot_be_written_leaves_the_stand_in(mirror, tmp_path, mo
 CHILD = """
 import json, sys, zlib
 from pathlib import Path
-from d2lpar import data, download
+from d2lpar.lesson import data, download
 
 files, mirrors, cache, limit = json.loads(sys.argv[1])
 download.FILES, download.MIRRORS = files, tuple(mirrors)
@@ -582,7 +582,7 @@ print(train.source, zlib.crc32(train.X.numpy().tobytes()))
 
 def python(code: str, *arguments: str) -> subprocess.Popen:
     """Another Python with this one's package, its output in pipes."""
-    path = os.pathsep.join([str(Path(data.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(Path(data.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         stdout=subprocess.PIPE,

@@ -68,6 +68,7 @@ TITAN_X = Accelerator(
     "the rest: https://hothardware.com/reviews/nvidia-geforce-gtx-titan-x-review-efficient-powerful"
     " (2015); " + KERNEL_LATENCY,
     multiprocessors=24,
+    architecture="maxwell",
 )
 TITAN_X_PASCAL = Accelerator(
     "Titan X (Pascal)",
@@ -77,6 +78,7 @@ TITAN_X_PASCAL = Accelerator(
     source="https://gamersnexus.net/news-pc/2523-nvidia-gp102-titan-x-specs-announced (2016), "
     "which gives no fp64 and marks the 28 multiprocessors with '?'; " + KERNEL_LATENCY,
     multiprocessors=28,
+    architecture="pascal",
 )
 K80 = Accelerator(
     "Tesla K80, one of its two GPUs",
@@ -88,6 +90,7 @@ K80 = Accelerator(
     "240 GB/s: https://cnews.cz/clanky/nvidia-uvadi-nove-gpu-generace-kepler-gk210-bezi-v-dualni-"
     "karte-tesla-k80/ (2014); 13 SMX: Jouppi et al. 2017, arXiv 1704.04760; " + KERNEL_LATENCY,
     multiprocessors=13,
+    architecture="kepler",
 )
 # The 21.2 and 18.7 TFLOPS of the P100 in fp16 also sum in fp16, which PyTorch's products do not.
 P100 = Accelerator(
@@ -97,6 +100,7 @@ P100 = Accelerator(
     memory_bytes=16 * 10**9,
     source=f"{AMPERE}; {KERNEL_LATENCY}",
     multiprocessors=56,
+    architecture="pascal",
 )
 P100_PCIE = Accelerator(
     "P100-PCIE-16GB",
@@ -106,6 +110,7 @@ P100_PCIE = Accelerator(
     source="https://tech4gamers.com/nvidia-tesla-p100-will-be-available-in-two-variants-of-16gb-"
     "12gb-hbm2/ (2016); multiprocessors as of the SXM2 card; " + KERNEL_LATENCY,
     multiprocessors=56,
+    architecture="pascal",
 )
 P40 = Accelerator(
     "Tesla P40",
@@ -115,6 +120,7 @@ P40 = Accelerator(
     source="rates and 30 multiprocessors: https://sysrqmts.com/gpus/nvidia/tesla/p40; memory: "
     "https://omegaco.ae/shop/gpu-cards-edge-ai/nvidia-p40; " + KERNEL_LATENCY,
     multiprocessors=30,
+    architecture="pascal",
 )
 V100 = Accelerator(
     "V100-SXM2-16GB",
@@ -123,6 +129,7 @@ V100 = Accelerator(
     memory_bytes=16 * 10**9,
     source=f"{AMPERE}; {KERNEL_LATENCY}",
     multiprocessors=80,
+    architecture="volta",
 )
 V100_32GB = Accelerator(
     "V100-SXM3-32GB",
@@ -131,6 +138,7 @@ V100_32GB = Accelerator(
     memory_bytes=32 * 10**9,
     source=f"as the SXM2 card: {AMPERE}; {KERNEL_LATENCY}",
     multiprocessors=80,
+    architecture="volta",
 )
 V100_PCIE = Accelerator(
     "V100-PCIE-16GB",
@@ -139,6 +147,7 @@ V100_PCIE = Accelerator(
     memory_bytes=16 * 10**9,
     source=f"{VOLTA}; {KERNEL_LATENCY}",
     multiprocessors=80,
+    architecture="volta",
 )
 # GeForce cards of this age sum products of fp16 in fp32 at half of the rate that is advertised.
 RTX_3090 = Accelerator(
@@ -149,6 +158,7 @@ RTX_3090 = Accelerator(
     source="https://holynerdvana.blogspot.com/2022/10/nvidia-geforce-rtx-3090-specifications.html "
     "(2022); " + KERNEL_LATENCY,
     multiprocessors=82,
+    architecture="ampere",
 )
 RTX_3090_TI = Accelerator(
     "GeForce RTX 3090 Ti",
@@ -159,6 +169,7 @@ RTX_3090_TI = Accelerator(
     "multiprocessors: https://www.tweaktown.com/news/84164/nvidia-geforce-rtx-3090-ti-full-specs-"
     "price-performance-details/index.html; " + KERNEL_LATENCY,
     multiprocessors=84,
+    architecture="ampere",
 )
 RTX_4090 = Accelerator(
     "GeForce RTX 4090",
@@ -175,6 +186,7 @@ RTX_4090 = Accelerator(
     ".com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf; tf32, fp64 and 24 GB: "
     "https://waredb.com/processor/nvidia-geforce-rtx-4090; " + KERNEL_LATENCY,
     multiprocessors=128,
+    architecture="ada",
 )
 _A100_RATES = {
     "float32": 19.5 * TERA,
@@ -194,6 +206,7 @@ A100 = Accelerator(
     memory_bytes=40 * 10**9,
     source=f"{AMPERE}; {KERNEL_LATENCY}",
     multiprocessors=108,
+    architecture="ampere",
 )
 A100_80GB = Accelerator(
     "A100-SXM4-80GB",
@@ -202,6 +215,7 @@ A100_80GB = Accelerator(
     memory_bytes=80 * 10**9,
     source=_A100_CARDS,
     multiprocessors=108,
+    architecture="ampere",
 )
 A100_PCIE_40GB = Accelerator(
     "A100-PCIE-40GB",
@@ -210,6 +224,7 @@ A100_PCIE_40GB = Accelerator(
     memory_bytes=40 * 10**9,
     source=_A100_CARDS,
     multiprocessors=108,
+    architecture="ampere",
 )
 A100_PCIE_80GB = Accelerator(
     "A100-PCIE-80GB",
@@ -218,6 +233,7 @@ A100_PCIE_80GB = Accelerator(
     memory_bytes=80 * 10**9,
     source=_A100_CARDS,
     multiprocessors=108,
+    architecture="ampere",
 )
 _H100_TABLE = "the datasheet's table, https://archive-lib.hpctech.co.jp/gpuproduct/nvidia-h100.html"
 H100 = Accelerator(
@@ -234,6 +250,7 @@ H100 = Accelerator(
     source=f"{_H100_TABLE}; tf32, fp16 and bf16 without sparsity: "
     f"https://glennklockwood.com/garden/processors/h100; {KERNEL_LATENCY}",
     multiprocessors=132,
+    architecture="hopper",
 )
 H100_PCIE = Accelerator(
     "H100-PCIE-80GB",
@@ -248,6 +265,7 @@ H100_PCIE = Accelerator(
     memory_bytes=80 * 10**9,
     source=f"{_H100_TABLE}; tf32, fp16 and bf16 without sparsity: {BEKMAN}; {KERNEL_LATENCY}",
     multiprocessors=114,
+    architecture="hopper",
 )
 H200 = Accelerator(
     "H200-SXM-141GB",
@@ -263,6 +281,7 @@ H200 = Accelerator(
     source=f"{BEKMAN} ('the same as H100 but has 141GB … @4.8TBps'), so with the H100's fp64 and "
     f"multiprocessors; {KERNEL_LATENCY}",
     multiprocessors=132,
+    architecture="hopper",
 )
 ACCELERATORS = {
     accelerator.name: accelerator

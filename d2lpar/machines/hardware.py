@@ -67,7 +67,8 @@ class Accelerator:
 
     "float16" and "bfloat16" are the rates of tensor cores where the card has them, "tfloat32" is
     that of fp32 matrices which may be rounded to TF32. `measured` says that the rates are what
-    programs reached and no peaks.
+    programs reached and no peaks. `architecture` ("hopper", "" if unknown) says how its maker's
+    kernels are built, `l2_bytes` is the cache that all multiprocessors share.
     """
 
     name: str
@@ -78,6 +79,8 @@ class Accelerator:
     source: str = ""
     multiprocessors: int | None = None
     measured: bool = False
+    architecture: str = ""
+    l2_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if "float32" not in self.flops_per_s:
@@ -85,7 +88,12 @@ class Accelerator:
         for dtype, rate in self.flops_per_s.items():
             _positive(f"{self.name} in {dtype}", flops_per_s=rate)
         _positive(self.name, memory_bytes_per_s=self.memory_bytes_per_s)
-        _whole(self.name, memory_bytes=self.memory_bytes, multiprocessors=self.multiprocessors)
+        _whole(
+            self.name,
+            memory_bytes=self.memory_bytes,
+            multiprocessors=self.multiprocessors,
+            l2_bytes=self.l2_bytes,
+        )
         _not_negative(self.name, kernel_latency_s=self.kernel_latency_s)
 
     def rate(self, dtype: str) -> float:

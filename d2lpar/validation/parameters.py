@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar, overload
 
 T = TypeVar("T")
@@ -87,10 +87,19 @@ class Parameters:
 
 
 @dataclass(frozen=True)
+class Naive:
+    """Seconds of a naive model, or the ratio where two runs were compared."""
+
+    seconds: float | None = None
+    ratio: float | None = None
+
+
+@dataclass(frozen=True)
 class SimulatedRun:
     """What a simulated run comes to: seconds, and what was done in them on `gpus` GPUs in all.
 
-    `ratio` is given instead where two runs were compared.
+    `ratio` is given instead where two runs were compared. `naive` is what a naive model says of the
+    same run: the peak rate, the rate of the link, or so many GPUs times one.
     """
 
     seconds: float | None = None
@@ -99,6 +108,13 @@ class SimulatedRun:
     bytes: float | None = None
     gpus: int = 1
     ratio: float | None = None
+    naive: Naive | None = None
+
+    def in_naive_unit(self, unit: str) -> float | None:
+        """The naive model's figure in the unit of the row; None where there is none."""
+        if self.naive is None:
+            return None
+        return replace(self, seconds=self.naive.seconds, ratio=self.naive.ratio).in_unit(unit)
 
     def in_unit(self, unit: str) -> float:
         """The run in the unit of its row. Raises ValueError for one that it cannot be given in."""

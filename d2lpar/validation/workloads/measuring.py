@@ -41,6 +41,14 @@ def mean_s(program: Callable[[], object]) -> float:
     return seconds(program, count=REPEATS) / REPEATS
 
 
+def flops_of(program: Callable[[], object]) -> int:
+    """Run a program once, and count the FLOP of its kernels."""
+    with simulation.record() as timeline:
+        program()
+        synchronized_s()
+    return sum(span.flops for span in timeline)
+
+
 def synchronized_s() -> float:
     """The time when all that was queued is done."""
     rt = runtime.current_runtime()

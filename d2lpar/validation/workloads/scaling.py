@@ -8,7 +8,7 @@ from functools import partial
 
 from ...machines.hardware import GIGA, Machine
 from ...parallelism import scaling
-from ..parameters import Parameters, SimulatedRun
+from ..parameters import Naive, Parameters, SimulatedRun
 from .training import SGD, on_gpu, training_step
 
 HOST_BYTES_PER_S = 76.8 * GIGA  # a Xeon E5 v4: four channels of DDR4-2400
@@ -41,8 +41,14 @@ def data_parallel(p: Parameters, machine: Machine) -> SimulatedRun:
         known_s = few * batch * few_accumulate / together
         step = _scaled_so_that(lambda one: seconds(one, few, few_accumulate), known_s, step)
     step_s = seconds(step, gpus, accumulate)
-    ratio = seconds(step, few, few_accumulate) / few_accumulate / (step_s / accumulate)
-    return SimulatedRun(step_s, samples=batch * gpus * accumulate, gpus=gpus, ratio=ratio)
+    few_s = seconds(step, few, few_accumulate)
+    return SimulatedRun(
+        step_s,
+        samples=batch * gpus * accumulate,
+        gpus=gpus,
+        ratio=few_s / few_accumulate / (step_s / accumulate),
+        naive=Naive(few_s / few_accumulate * accumulate, ratio=1.0),
+    )
 
 
 def _check_nodes(machine: Machine, gpus: int, nodes: int) -> None:

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from ...machines.hardware import Machine
 from ...machines.microbenchmarks import matmul_precision
-from ..parameters import Parameters, SimulatedRun
-from .measuring import gpus, seconds
+from ..parameters import Naive, Parameters, SimulatedRun
+from .measuring import flops_of, gpus, seconds
 from .networks import network
 
 TrainingStep = Callable[[], object]
@@ -53,10 +53,8 @@ def train(p: Parameters, machine: Machine) -> SimulatedRun:
         default = "none" if isinstance(inputs, _Words) else "sgd"
         update = p.choice("optimizer", OPTIMIZERS, default)
         optimizer = update and update(list(net.parameters()))
-        return SimulatedRun(
-            seconds(training_step(net, inputs.make, inputs.loss, optimizer, precision)),
-            samples=batch,
-        )
+        step = training_step(net, inputs.make, inputs.loss, optimizer, precision)
+        return _measured(step, p, machine, batch)
 
 
 def infer(p: Parameters, machine: Machine) -> SimulatedRun:
@@ -72,7 +70,20 @@ def infer(p: Parameters, machine: Machine) -> SimulatedRun:
             with precision():
                 net(x)
 
-        return SimulatedRun(seconds(step), samples=batch)
+        return _measured(step, p, machine, batch)
+
+
+def _measured(step: TrainingStep, p: Parameters, machine: Machine, batch: int) -> SimulatedRun:
+    """The step when it is warm, and what it would take if its arithmetic ran at the peak rate."""
+    flops = flops_of(step)
+    dtype = p.text("dtype").removesuffix("-amp")
+    dtype = "tfloat32" if dtype == "tf32" else dtype
+    naive = Naive(flops / machine.accelerators[0].rate(dtype))
+    return SimulatedRun(seconds(step, warm_up=_nothing), samples=batch, flops=flops, naive=naive)
+
+
+def _nothing() -> None:
+    """The step has run once, while its FLOP were counted."""
 
 
 def training_step(

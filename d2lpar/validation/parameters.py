@@ -11,7 +11,7 @@ T = TypeVar("T")
 _MISSING = object()
 
 # They tell the reader more; nothing is simulated differently.
-_DESCRIBES = {"framework", "transpose", "link", "heads"}
+_DESCRIBES = {"framework", "transpose", "link", "heads", "classes"}
 _RATES = {
     "s": ("seconds", 1.0),
     "GB/s": ("bytes", 1e9),

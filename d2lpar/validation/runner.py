@@ -41,6 +41,7 @@ WORKLOADS: dict[str, Workload] = {
     "tensor_parallel": transformers.tensor_parallel,
     "all_reduce": collectives.all_reduce,
     "data_parallel": scaling.data_parallel,
+    "data_parallel_module": scaling.data_parallel_module,
 }
 
 

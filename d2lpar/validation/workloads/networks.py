@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def network(name: str, device: torch.device) -> nn.Module:
-    """A network by torchvision's name, "bert_large", "d2l_resnet18", or an AmoebaNet; its parameters on `device`.
+    """A network by torchvision's name, "bert_large", "d2l_resnet18" or an AmoebaNet's.
+
+    Its parameters are on `device`.
 
     Raises ValueError for an unknown name, and ModuleNotFoundError without torchvision.
     """

@@ -125,7 +125,7 @@ def _check_parameters(stages: Sequence[nn.Module], stage_devices: Sequence[torch
             other = first.setdefault(parameter, s)
             if stage_devices[other] != stage_devices[s]:
                 raise ValueError(
-                    f"stages {other} and {s} share the parameter {name!r} and are on different "
-                    f"devices, {stage_devices[other]} and {stage_devices[s]}: give each its own, or put both "
-                    "into one stage"
+                    f"stages {other} and {s} share the parameter {name!r} and are on "
+                    f"different devices, {stage_devices[other]} and {stage_devices[s]}: give each "
+                    "its own, or put both into one stage"
                 )

@@ -27,9 +27,9 @@ def test_the_bounds_hold(published):
     assert published.holds, published.text()[-3000:]
 
 
-def test_every_row_is_within_30_percent_or_says_why_not(published):
-    explained = {row.id for row in ROWS.values() if row.comment}
-    assert {p.row.id for p in published.misses} == explained
+def test_only_rows_far_off_say_why(published):
+    commented = {row.id for row in ROWS.values() if row.comment}
+    assert commented <= {p.row.id for p in published.misses}
 
 
 def test_most_rows_are_tests_and_every_one_is_of_a_group(published):
@@ -87,8 +87,8 @@ def test_a_report_counts_tests_and_names_misses():
     assert "fitted: X" in found.text()
     missed = Report((*[of(0.02), of(-0.04)] * 3, of(0.5, id="far")))
     assert [p.row.id for p in missed.misses] == ["far"]
-    assert not missed.holds
-    assert "far is +50% off, and its row does not say why" in missed.text()
+    assert not Report((*[of(0.02)] * 3, of(0.5))).holds  # a quarter of the rows is far off
+    assert "1 of 1 misses have no known cause" in missed.text()
     assert not Report((of(0.2), of(-0.2))).holds
 
 
@@ -156,7 +156,7 @@ def test_the_command(capsys, tmp_path):
         "slow,matmul,m=4000; n=4000; k=4000; dtype=float32,1x-v100-nvswitch,9,s,a,https://b,c,\n"
     )
     assert main(["--csv", str(rows)]) == 1
-    assert "slow is -100% off" in capsys.readouterr().out
+    assert "1 of 1 misses have no known cause" in capsys.readouterr().out
 
 
 # --- networks and schedules -----------------------------------------------------------------------

@@ -17,6 +17,8 @@ from ..memory.caching_allocator import Allocation, OutOfMemoryError
 from ..races.vector_clock import Access
 from ..sim.kernel_cost import Cost
 from . import copies, serialization, torch_private
+from .attention import fused_choice, scaled_dot_product_attention
+from .attention_values import KERNELS
 from .host_threads import HOST
 from .meta_inference import Argument, Inferred, infer
 from .op_cost import cost_of
@@ -46,6 +48,8 @@ class Dispatcher:
             torch_private.are_alike: _are_alike,
             torch_private.lstm_cell: lambda rt, args, kwargs: lstm_cell(*args, **kwargs),
             torch_private.gru_cell: lambda rt, args, kwargs: gru_cell(*args, **kwargs),
+            aten.scaled_dot_product_attention.default: _attend,
+            torch_private.choose_attention: lambda rt, args, kwargs: fused_choice(*args, **kwargs),
             torch_private.pack_padded_sequence: self._pack,
             # By "no", a transformer keeps its padding instead of making a nested tensor.
             torch_private.is_mask_left_aligned: lambda rt, args, kwargs: False,
@@ -224,7 +228,7 @@ class _OpCall:
 
     def run(self, func: torch._ops.OpOverload) -> object:
         """Compute on the values."""
-        return func(*self.args, **self.kwargs)
+        return KERNELS.get(func, func)(*self.args, **self.kwargs)
 
     def run_in_place(self, func: torch._ops.OpOverload) -> object:
         """Run a kernel that writes; what it has changed by the time it fails is changed, too."""
@@ -383,6 +387,11 @@ def compressed_copy(operation: object) -> NotImplementedError:
         f"{operation} cannot use a compressed sparse tensor that was copied to a virtual GPU: copy "
         "it dense and compress it there, with to_sparse_csr()"
     )
+
+
+def _attend(rt: Runtime, args: tuple, kwargs: dict) -> torch.Tensor:
+    """Attention arrives whole where autograd is switched off."""
+    return scaled_dot_product_attention(*args, **kwargs)
 
 
 def _are_alike(rt: Runtime, args: tuple, kwargs: dict) -> bool:

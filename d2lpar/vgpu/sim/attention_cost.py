@@ -148,6 +148,7 @@ def _blocks(work: Attention) -> tuple[int, int, int]:
 
 def _computing_s(work: Attention, accelerator: Accelerator) -> float:
     """Seconds of the blocks on all multiprocessors; causal ones begin with the longest."""
+    work = _packed(work)
     count, scores, longest = _blocks(work)
     heads = work.batch * work.heads
     processors = accelerator.multiprocessors or 1
@@ -157,6 +158,13 @@ def _computing_s(work: Attention, accelerator: Accelerator) -> float:
         return score_s * max(longest, heads * scores / processors)
     slices = _slices(work, blocks, processors)
     return score_s * longest / slices * ceil(blocks * slices / processors)
+
+
+def _packed(work: Attention) -> Attention:
+    """Single queries of heads that share keys are rows of one tile, as in FlashAttention 2."""
+    if work.queries > 1 or work.backward or work.kind == EFFICIENT:
+        return work
+    return work._replace(heads=work.key_heads, queries=work.heads // work.key_heads)
 
 
 def _slices(work: Attention, blocks: int, processors: int) -> int:
@@ -204,7 +212,11 @@ def _in_tiles(size: int) -> int:
 def _exposed(work: Attention) -> float:
     if work.kind == EFFICIENT:
         return constants.EFFICIENT_EXPOSED
-    return constants.ATTENTION_EXPOSED_BACKWARD if work.backward else constants.ATTENTION_EXPOSED_FORWARD
+    return (
+        constants.ATTENTION_EXPOSED_BACKWARD
+        if work.backward
+        else constants.ATTENTION_EXPOSED_FORWARD
+    )
 
 
 def _lanes(accelerator: Accelerator) -> int:
@@ -218,7 +230,11 @@ def _product_rate(work: Attention, accelerator: Accelerator) -> float:
     if work.kind == EFFICIENT:
         rate = _efficient_rate(work, accelerator)
         return rate * constants.ATTENTION_BY_MMA / constants.ATTENTION_PRODUCTS if by_mma else rate
-    share = constants.ATTENTION_BY_MMA if by_mma and work.kind == FLASH else constants.ATTENTION_PRODUCTS
+    share = (
+        constants.ATTENTION_BY_MMA
+        if by_mma and work.kind == FLASH
+        else constants.ATTENTION_PRODUCTS
+    )
     if accelerator.measured:  # what products reach, as they are measured
         share /= constants.ATTENTION_PRODUCTS
     return accelerator.rate(work.dtype) * share

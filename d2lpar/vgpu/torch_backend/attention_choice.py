@@ -60,7 +60,13 @@ Rule = Callable[[Inputs], str | None]  # why not; None if nothing is in the way
 
 def choose(inputs: Inputs) -> int:
     """The kernel for a call. RuntimeError with the reasons if a program allows none that could."""
-    choice = _choose(inputs, settings())
+    current = settings()
+    if not current.allowed:
+        raise RuntimeError(
+            "No viable backend for scaled_dot_product_attention was found: the plain and all fused "
+            "kernels are disabled; allow one by torch.nn.attention.sdpa_kernel"
+        )
+    choice = _choose(inputs, current)
     if choice.kernel is None:
         reasons = "\n".join(f"  {name}: {reason}" for name, reason in choice.reasons.items())
         raise RuntimeError(f"No available kernel. Aborting execution. Not used:\n{reasons}")

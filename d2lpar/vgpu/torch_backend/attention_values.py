@@ -210,9 +210,7 @@ def _float32(like: torch.Tensor, *shape: int) -> torch.Tensor:
     return torch.empty(shape, dtype=torch.float32, device=like.device)
 
 
-def _numbers(
-    like: torch.Tensor, *shape: int, dtype: torch.dtype = torch.uint64
-) -> torch.Tensor:
+def _numbers(like: torch.Tensor, *shape: int, dtype: torch.dtype = torch.uint64) -> torch.Tensor:
     """Seed or offset of random numbers."""
     return torch.zeros(shape, dtype=dtype, device=like.device)
 
@@ -327,9 +325,7 @@ def _probabilities(scores: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return (scores - rows.masked_fill(rows == -torch.inf, 0.0).unsqueeze(-1)).exp()
 
 
-def _kept(
-    scores: torch.Tensor, settings: _Settings, seed: torch.Tensor
-) -> torch.Tensor | float:
+def _kept(scores: torch.Tensor, settings: _Settings, seed: torch.Tensor) -> torch.Tensor | float:
     """What dropout multiplies each probability by."""
     if not settings.dropout:
         return 1.0

@@ -69,9 +69,7 @@ def _attention(
     return AttentionCost(attention_of(func, args, kwargs))
 
 
-def attention_of(
-    func: torch._ops.OpOverload, args: Arguments, kwargs: dict[str, Any]
-) -> Attention:
+def attention_of(func: torch._ops.OpOverload, args: Arguments, kwargs: dict[str, Any]) -> Attention:
     """The work of a fused kernel of attention."""
     kind, backward = _ATTENTION[func]
     schema = torch_private.schema_of(func).arguments

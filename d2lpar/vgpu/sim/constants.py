@@ -29,3 +29,27 @@ PAGE_LOCK_BYTES_PER_S = 1.90e9
 # The host's own copying between a pageable tensor and the driver's page-locked buffer. Fitted on
 # the second row: 50 results cross the link, are copied on by the host, into fresh memory.
 PAGEABLE_BYTES_PER_S = 8.0e9
+
+# --- fused attention (`attention_cost`) -----------------------------------------------------------
+
+# Share of the rate of tensor cores, while the products of FlashAttention 2 and of cuDNN run, and
+# the time beside products that other work takes for a score, in times of its exponential. Fitted on
+# FlashAttention 2 with heads of 64, on an RTX A5000 (81.9 TFLOP/s forward, 77.4 backward:
+# gpu-mode/ring-attention, issue 10) and an A100 (179.5 both: Azure AI-benchmarking-guide).
+ATTENTION_PRODUCTS = 0.85
+ATTENTION_EXPOSED_FORWARD, ATTENTION_EXPOSED_BACKWARD = 0.8, 2.6
+
+# The same share for kernels made for Ampere on Hopper and newer: they multiply by mma.sync, and
+# only wgmma reaches the rate of Hopper's tensor cores. Fitted on FlashAttention 2 with heads of 128
+# on H100 and H200 (327.9, 329.3 TFLOP/s: Azure AI-benchmarking-guide).
+ATTENTION_BY_MMA = 0.41
+
+# The same for the memory-efficient kernels, which CUTLASS makes of templates: by tensor cores that
+# load in the background (Ampere and newer), by those that do not, without any. Fitted in fp16 and
+# fp32 with heads of 64 and 128, on an A100 (xformers, issue 712) and a V100 (pull request 439).
+EFFICIENT_AMPERE, EFFICIENT_VOLTA, EFFICIENT_PLAIN = 0.46, 0.32, 0.73
+EFFICIENT_EXPOSED = 3.0
+
+# What of that share their backward pass reaches, by whether numbers have 16 bits. Fitted on an
+# A100: with heads of 64 and 128 (xformers, issue 712), in fp32 with 64 (pull request 393).
+EFFICIENT_BACKWARD = {True: 0.39, False: 0.60}

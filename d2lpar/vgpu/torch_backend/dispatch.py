@@ -15,8 +15,11 @@ import torch
 from .. import device_naming
 from ..memory.caching_allocator import Allocation, OutOfMemoryError
 from ..races.vector_clock import Access
+from ..sim.attention_cost import AttentionCost, workspace_bytes
 from ..sim.kernel_cost import Cost
 from . import copies, serialization, torch_private
+from .attention import fused_choice, scaled_dot_product_attention
+from .attention_values import KERNELS
 from .host_threads import HOST
 from .meta_inference import Argument, Inferred, infer
 from .op_cost import cost_of
@@ -24,6 +27,7 @@ from .op_schema import OpTraits, aten, plan_of
 from .recurrent import gru_cell, lstm_cell
 from .runtime import Runtime, current_runtime
 from .tensor import TensorLayout, VirtualTensor, adopt, backing, layout_of, wrap
+from .transformer_fast_path import encoder_layer, multi_head_attention
 
 CACHED_SIGNATURES = 20_000
 
@@ -46,6 +50,12 @@ class Dispatcher:
             torch_private.are_alike: _are_alike,
             torch_private.lstm_cell: lambda rt, args, kwargs: lstm_cell(*args, **kwargs),
             torch_private.gru_cell: lambda rt, args, kwargs: gru_cell(*args, **kwargs),
+            aten.scaled_dot_product_attention.default: _attend,
+            torch_private.choose_attention: lambda rt, args, kwargs: fused_choice(*args, **kwargs),
+            torch_private.multi_head_attention: lambda rt, args, kwargs: multi_head_attention(
+                *args, **kwargs
+            ),
+            torch_private.encoder_layer: lambda rt, args, kwargs: encoder_layer(*args, **kwargs),
             torch_private.pack_padded_sequence: self._pack,
             # By "no", a transformer keeps its padding instead of making a nested tensor.
             torch_private.is_mask_left_aligned: lambda rt, args, kwargs: False,
@@ -75,7 +85,9 @@ class Dispatcher:
         else:
             result = self._compute(rt, func, call)
         wrapped = call.wrap(result)
+        workspace = call.workspace(rt)
         rt.note_memory(call.index)
+        del workspace
         return wrapped
 
     def _pack(self, rt: Runtime, args: tuple, kwargs: dict) -> tuple[torch.Tensor, torch.Tensor]:
@@ -133,6 +145,7 @@ class _OpCall:
         "plan",
         "stream",
         "tensors",
+        "workspace_bytes",
         "written",
     )
 
@@ -143,6 +156,7 @@ class _OpCall:
         self.written: list[VirtualTensor] = []
         self.key: list[object] = []
         self.stream = 0
+        self.workspace_bytes = 0
         self._access: Access | None = None
         self._shape_only = rt.shape_only
         self._meets_host = False
@@ -218,13 +232,21 @@ class _OpCall:
         self.stream = rt.current_stream(index)
         stream = (index, self.stream)
         self._access = rt.sanitizer.work(stream, self.tensors, self.written)
+        if isinstance(cost, AttentionCost):
+            self.workspace_bytes = workspace_bytes(cost.work)
         seconds = cost.seconds(rt.machine.accelerators[index])
         args = (stream, self.plan.name, seconds, cost.bytes, cost.flops)
         rt.host_threads.submit(index, rt.clock.kernel, *args)
 
+    def workspace(self, rt: Runtime) -> Allocation | None:
+        """Memory that the kernel needs for a while, beside its results."""
+        if not self.workspace_bytes:
+            return None
+        return rt.memories[self.index].allocate(self.workspace_bytes, self.stream)
+
     def run(self, func: torch._ops.OpOverload) -> object:
         """Compute on the values."""
-        return func(*self.args, **self.kwargs)
+        return KERNELS.get(func, func)(*self.args, **self.kwargs)
 
     def run_in_place(self, func: torch._ops.OpOverload) -> object:
         """Run a kernel that writes; what it has changed by the time it fails is changed, too."""
@@ -383,6 +405,11 @@ def compressed_copy(operation: object) -> NotImplementedError:
         f"{operation} cannot use a compressed sparse tensor that was copied to a virtual GPU: copy "
         "it dense and compress it there, with to_sparse_csr()"
     )
+
+
+def _attend(rt: Runtime, args: tuple, kwargs: dict) -> torch.Tensor:
+    """Attention arrives whole where autograd is switched off."""
+    return scaled_dot_product_attention(*args, **kwargs)
 
 
 def _are_alike(rt: Runtime, args: tuple, kwargs: dict) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from ..sim.attention_cost import CUDNN, EFFICIENT, FLASH, Attention, AttentionCost
 from ..sim.kernel_cost import Cost, Kernel
 from ..sim.tiles import Product
 from ..sim.winograd_convolution import Winograd, winograd
@@ -20,6 +21,14 @@ from . import torch_private
 
 aten = torch.ops.aten
 _CONVOLUTIONS = {aten.convolution, torch_private.convolution}
+_ATTENTION = {
+    torch_private.flash_attention: (FLASH, False),
+    torch_private.flash_attention_backward: (FLASH, True),
+    torch_private.efficient_attention: (EFFICIENT, False),
+    torch_private.efficient_attention_backward: (EFFICIENT, True),
+    torch_private.cudnn_attention: (CUDNN, False),
+    torch_private.cudnn_attention_backward: (CUDNN, True),
+}
 _ONLY_WRITE = {aten.zero_.default, aten.fill_.Scalar, aten.uniform_.default, aten.normal_.default}
 
 
@@ -34,6 +43,8 @@ def cost_of(
     outputs: object,
 ) -> Cost:
     """The cost of `outputs = func(*args, **kwargs)`, from shapes and data types alone."""
+    if func in _ATTENTION:
+        return _attention(func, args, kwargs)
     packet = func.overloadpacket
     formula = flop_registry.get(packet)
     flops = int(formula(*args, **kwargs, out_val=outputs)) if formula else 0
@@ -47,6 +58,48 @@ def cost_of(
         return Cost(_convolution(args, outputs, flops), dtype=dtype, convolves=True)
     nbytes = _moved(func, args, kwargs, outputs) + _read_again(packet, args)
     return Cost(Kernel(flops, nbytes, _product(packet, args)), dtype=dtype)
+
+
+# --- fused attention ------------------------------------------------------------------------------
+
+
+def _attention(
+    func: torch._ops.OpOverload, args: Arguments, kwargs: dict[str, object]
+) -> AttentionCost:
+    return AttentionCost(attention_of(func, args, kwargs))
+
+
+def attention_of(func: torch._ops.OpOverload, args: Arguments, kwargs: dict[str, Any]) -> Attention:
+    """The work of a fused kernel of attention."""
+    kind, backward = _ATTENTION[func]
+    schema = torch_private.schema_of(func).arguments
+    given = {a.name: a.default_value for a in schema if a.has_default_value()}
+    given |= {a.name: value for a, value in zip(schema, args, strict=False)} | kwargs
+    query, key, value = given["query"], given["key"], given["value"]
+    batch, heads, queries, size = query.shape
+    return Attention(
+        kind,
+        batch,
+        heads,
+        key.shape[1],
+        queries,
+        key.shape[2],
+        size,
+        value.shape[-1],
+        str(query.dtype).removeprefix("torch."),
+        given["is_causal"],
+        given["dropout_p"] > 0,
+        backward,
+        _mask_bytes(given.get("attn_bias"), given.get("grad_input_mask")),
+    )
+
+
+def _mask_bytes(mask: torch.Tensor | None, wanted: list[bool] | None) -> int:
+    """Of what is in memory of a mask that was expanded, and of its gradient, which is whole."""
+    if mask is None:
+        return 0
+    parts = [n for n, step in zip(mask.shape, mask.stride(), strict=True) if step or n == 1]
+    return prod(parts) * mask.element_size() + (_size(mask) if wanted and wanted[3] else 0)
 
 
 # --- matrix products, and convolutions as such ----------------------------------------------------

@@ -32,21 +32,19 @@ from .nccl.tables import (
     LAUNCH_S,
     LL,
     LL128,
-    NVLINK,
     NVLS,
     PROTOCOLS,
     RING,
     SIMPLE,
-    STEP_US,
     TREE,
 )
 
 __all__ = [
     "COLLNET", "LAUNCH_S", "LL", "LL128", "NVLS", "RING", "SENDS", "SIMPLE", "TREE", "Fabric",
     "all_gather_s", "all_reduce_s", "all_to_all_s", "bandwidth", "blocks_of", "broadcast_s",
-    "bus_bandwidth", "choices", "collective_s", "fabric_among", "fabric_of", "gather_s", "latency_s",
-    "launched_by_one_thread_s", "node_network_bytes_per_s", "reduce_s", "reduce_scatter_s",
-    "send_s",
+    "bus_bandwidth", "choices", "collective_s", "fabric_among", "fabric_of", "gather_s",
+    "latency_s", "launched_by_one_thread_s", "node_network_bytes_per_s", "reduce_s",
+    "reduce_scatter_s", "send_s",
 ]  # fmt: skip
 
 SENDS = "sends"  # the algorithm of all-to-all, gather and scatter
@@ -193,7 +191,7 @@ def send_s(nbytes: float, fabric: Fabric, *, protocol: str | None = None) -> flo
 def all_to_all_s(
     nbytes: float, fabric: Fabric, *, algorithm: str | None = None, protocol: str | None = None
 ) -> float:
-    """Seconds until each rank has a share of what each other has; `nbytes` is what a rank brings."""
+    """Seconds until each rank has a share of what each other has; each brings `nbytes`, whole."""
     return _side_by_side_s(nbytes, fabric.local, fabric, algorithm, protocol)
 
 

@@ -179,6 +179,9 @@ def test_the_blocks_of_a_kernel_are_its_channels():
     assert cost.blocks_of(2**30, HOPPER) == 16
     assert cost.blocks_of(2**30, BUS) == 4
     assert cost.blocks_of(100, AMPERE) == 1
+    assert cost.taken_share(2**30, AMPERE, 108) == pytest.approx(24 / 108)
+    assert cost.taken_share(2**30, AMPERE, 10) == 0.5
+    assert cost.taken_share(2**30, AMPERE, None) == 0
 
 
 # --- the others -----------------------------------------------------------------------------------

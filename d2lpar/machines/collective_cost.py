@@ -15,7 +15,13 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from .hardware import MICRO
-from .nccl.fabric import Fabric, fabric_among, fabric_of, node_network_bytes_per_s
+from .nccl.fabric import (
+    Fabric,
+    fabric_among,
+    fabric_of,
+    network_latency_s,
+    node_network_bytes_per_s,
+)
 from .nccl.model import (
     bandwidth,
     blocks,
@@ -43,8 +49,8 @@ __all__ = [
     "COLLNET", "LAUNCH_S", "LL", "LL128", "NVLS", "RING", "SENDS", "SIMPLE", "TREE", "Fabric",
     "all_gather_s", "all_reduce_s", "all_to_all_s", "bandwidth", "blocks_of", "broadcast_s",
     "bus_bandwidth", "choices", "collective_s", "fabric_among", "fabric_of", "gather_s",
-    "latency_s", "launched_by_one_thread_s", "node_network_bytes_per_s", "reduce_s",
-    "reduce_scatter_s", "send_s",
+    "latency_s", "launched_by_one_thread_s", "network_latency_s", "node_network_bytes_per_s",
+    "reduce_s", "reduce_scatter_s", "send_s", "taken_share",
 ]  # fmt: skip
 
 SENDS = "sends"  # the algorithm of all-to-all, gather and scatter
@@ -84,6 +90,14 @@ def blocks_of(nbytes: float, fabric: Fabric) -> int:
     gives each at least 512 threads' words of 16 bytes."""
     (algorithm, _), _ = _all_reduce(nbytes, fabric, None, None)
     return max(1, min(blocks(algorithm, fabric), int(nbytes / (512 * 16))))
+
+
+def taken_share(nbytes: float, fabric: Fabric, multiprocessors: int | None) -> float:
+    """The share of a GPU's multiprocessors that `blocks_of` take from what runs beside them.
+
+    None for an unknown number of multiprocessors, half of them at most.
+    """
+    return min(blocks_of(nbytes, fabric) / multiprocessors, 0.5) if multiprocessors else 0.0
 
 
 @lru_cache(maxsize=65536)

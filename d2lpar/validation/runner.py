@@ -25,7 +25,7 @@ WORKLOADS: dict[str, Workload] = {
     "pipeline_bubble": pipelines.pipeline_bubble,
     "megatron": transformers.megatron,
     "tensor_parallel": transformers.tensor_parallel,
-    "all_reduce": collectives.all_reduce,
+    **collectives.WORKLOADS,
     "data_parallel": scaling.data_parallel,
 }
 

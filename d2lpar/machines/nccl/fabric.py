@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from ..hardware import GIGA, Accelerator, Machine
+from ..hardware import GIGA, Accelerator, Link, Machine
 from .tables import (
     AMPERE_BUS,
     HOST,
@@ -112,13 +112,13 @@ def fabric_among(machine: Machine, devices: Sequence[int], *, network_adds: bool
         amd="EPYC" in machine.host.name,
         switch_adds=_switches_add(machine),
         network_adds=network_adds,
-        network_latency_s=network_latency_s(machine),
+        network_latency_s=network_latency_s(machine.network),
     )
 
 
-def network_latency_s(machine: Machine) -> float:
-    """What a machine's network takes for a message beyond NCCL's tables, as its plugins say."""
-    return max(0.0, machine.network.latency_s - NETWORK_LATENCY_S) if machine.network else 0.0
+def network_latency_s(network: Link | None) -> float:
+    """What a network takes for a message beyond NCCL's tables, as its plugin reports it."""
+    return 0.0 if network is None else max(0.0, network.latency_s - NETWORK_LATENCY_S)
 
 
 def generation_of(accelerator: Accelerator) -> str:

@@ -25,8 +25,9 @@ WORKLOADS: dict[str, Workload] = {
     "pipeline_bubble": pipelines.pipeline_bubble,
     "megatron": transformers.megatron,
     "tensor_parallel": transformers.tensor_parallel,
-    **collectives.WORKLOADS,
+    "all_reduce": collectives.all_reduce,
     "data_parallel": scaling.data_parallel,
+    **collectives.OTHERS,
 }
 
 

@@ -22,6 +22,7 @@ from .tables import (
     PCIE_CHANNELS,
 )
 
+_FAST_LINKS = ("NVLink", "Infinity Fabric", "xGMI")
 _GENERATIONS = {"ampere": "ampere", "ada": "ampere", "hopper": "hopper", "blackwell": "blackwell"}
 
 
@@ -127,10 +128,13 @@ def generation_of(accelerator: Accelerator) -> str:
 
 
 def medium_of(machine: Machine) -> str:
-    """What GPUs of a node exchange over: "nvlink", "pcie", or "host" without peers."""
+    """What GPUs of a node exchange over: "nvlink", "pcie", or "host" without peers.
+
+    AMD's links count as NVLink: RCCL has NCCL's tables.
+    """
     if machine.peer is None:
         return HOST
-    return NVLINK if machine.peer.name.startswith("NVLink") else PCIE
+    return NVLINK if machine.peer.name.startswith(_FAST_LINKS) else PCIE
 
 
 def node_network_bytes_per_s(machine: Machine) -> float:

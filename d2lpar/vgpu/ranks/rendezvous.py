@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from ...machines import Machine
 from ..sim.clock import Clock, HostThread
-from ..sim.collective_routes import Group, send
 from ..sim.copy_routes import Port
 from ..sim.event_queue import QueuedWork
+from . import cost
 from .collective_calls import CollectiveCall, carry_out
 
 
@@ -66,7 +66,8 @@ class Rendezvous:
     def __init__(self, ranks: Sequence[int], devices: Sequence[int], machine: Machine) -> None:
         self.ranks, self.devices = list(ranks), list(devices)
         self._machine = machine
-        self._group = Group(machine, devices)
+        self._fabric = cost.fabric_of(machine, devices) if len(devices) > 1 else None
+        self._ports = cost.ports_of(machine, devices)
         self._begun = [0] * len(self.ranks)  # collectives, by rank
         self._first = 0
         self._collectives: deque[PendingCollective] = deque()
@@ -83,8 +84,7 @@ class Rendezvous:
         number = self._begun[member]
         self._begun[member] += 1
         if number - self._first == len(self._collectives):
-            seconds = 0.0 if on_host else self._group.seconds(call.name, call.nbytes)
-            ports = () if on_host else self._group.ports
+            seconds, ports = (0.0, ()) if on_host else self._cost(call)
             self._collectives.append(PendingCollective(range(len(self.ranks)), seconds, ports))
         pending = self._collectives[number - self._first]
         for other, theirs in pending.calls.items():
@@ -109,7 +109,7 @@ class Rendezvous:
         pending = next((m for m in pendings if member not in m.calls), None)
         if pending is None:
             ends = (self.devices[source], self.devices[target])
-            price = (0.0, ()) if on_host else send(self._machine, *ends, call.nbytes)
+            price = (0.0, ()) if on_host else cost.send(self._machine, *ends, call.nbytes)
             pending = PendingCollective(way, *price)
             pendings.append(pending)
         pending.calls[member] = call
@@ -135,3 +135,8 @@ class Rendezvous:
     def open_collectives(self) -> list[PendingCollective]:
         """Those that not all have come to."""
         return [*self._collectives, *(m for pendings in self._sends.values() for m in pendings)]
+
+    def _cost(self, call: CollectiveCall) -> tuple[float, tuple[Port, ...]]:
+        if self._fabric is None:
+            return 0.0, ()
+        return cost.collective_s(call.name, call.nbytes, self._fabric), self._ports

@@ -332,32 +332,14 @@ def _nvlink(name: str, gigabytes_per_s: float, payload_share: float) -> Link:
     )
 
 
-def _network(
-    name: str,
-    gigabits_per_s: float,
-    source: str,
-    latency_s: float = 9.6 * MICRO,
-    payload_share: float = 12.0 / 12.5,
-) -> Link:
+def _network(name: str, gigabits_per_s: float, source: str) -> Link:
     return Link(
         name,
-        latency_s,
+        9.6 * MICRO,
         gigabits_per_s / 8 * GIGA,
         f"{source}: {gigabits_per_s:g} Gbit/s; {TOPO}; latency: {NCCL}, NET",
-        payload_share=payload_share,
+        payload_share=12.0 / 12.5,
     )
-
-
-# InfiniBand sends nothing that the other side has no room for, and reaches under load what one port
-# reaches alone. Ethernet spreads flows by their hashes, which collide, and slows them down after.
-# Fitted on all-reduces of NCCL that the network limits: 41.8 of 50 GB/s on 2 p4de (EFA; AWS,
-# awsome-distributed-training), 320 of 400 on 4 x 8 H100 (RoCE; NVIDIA/nccl issue 1221), 370 of 400
-# on 16 p5en (EFA; AWS).
-_ETHERNET_SHARE = 0.87
-
-
-def _ethernet(name: str, gigabits_per_s: float, source: str, more_s: float = 0.0) -> Link:
-    return _network(name, gigabits_per_s, source, 9.6 * MICRO + more_s, _ETHERNET_SHARE)
 
 
 PCIE3_X16, PCIE4_X16, PCIE5_X16 = _pcie(3, 15.75), _pcie(4, 31.5), _pcie(5, 63)
@@ -371,17 +353,11 @@ NVLINK3_BRIDGE = _nvlink("NVLink 3, bridge", 300, 20.0 / 25)
 NVSWITCH_A100 = _nvlink("NVLink 3 on NVSwitch", 300, 20.0 / 25)
 NVSWITCH_H100 = _nvlink("NVLink 4 on NVSwitch", 450, 20.6 / 25)
 
-_ETHERNET = "IEEE 802.3; share under load: fitted on EFA and RoCE"
-_EFA = (
-    "EFA: https://github.com/aws/aws-ofi-nccl, src/platform-aws.cpp, which reports a latency of "
-    "75 µs for p4d and 35 µs for p5en; share under load: fitted"
-)
+_ETHERNET = "IEEE 802.3"
 NETWORKS = {
     link.name: link
     for link in (
-        *(_ethernet(f"{rate}gbe", rate, _ETHERNET) for rate in (10, 25, 50, 100, 200, 400)),
-        _ethernet("efa-100", 100, _EFA, 75 * MICRO),
-        _ethernet("efa-400", 400, _EFA, 35 * MICRO),
+        *(_network(f"{rate}gbe", rate, _ETHERNET) for rate in (10, 25, 50, 100, 200, 400)),
         _network(
             "ib-fdr",
             56,

@@ -9,14 +9,14 @@ from __future__ import annotations
 from .. import machines
 from ..machines.hardware import Machine
 
-# Eight GPUs a node; EFA v1 is 4 ports of 100 Gbit/s, EFA v2 and v3 together 3.2 Tbit/s (Bekman).
+# Eight GPUs a node; EFA v1 is 4 ports of 100 Gbit/s, EFA v2 together 3.2 Tbit/s (Bekman).
 NAMES = {
     "8x-a100-dgx": "8x-a100-nvswitch",
     "8x-h100-dgx": "8x-h100-nvswitch",
     "8x-h200-dgx": "8x-h200-nvswitch",
     "16x-v100-dgx2": "16x-v100-nvswitch",
-    "2x8-a100-p4de": "2x8x-a100-80gb-nvswitch-4xefa-100",
-    "2x8-h100-p5": "2x8x-h100-nvswitch-8xefa-400",
+    "2x8-a100-p4de": "2x8x-a100-80gb-nvswitch-4x100gbe",
+    "2x8-h100-p5": "2x8x-h100-nvswitch-8x400gbe",
     "8x8-h100-ib-ndr": "8x8x-h100-nvswitch-8xib-ndr",
     "4x8-h100-roce400": "4x8x-h100-nvswitch-8x400gbe",
     "4x8-v100-1xedr": "4x8x-v100-dgx1-ib-edr",

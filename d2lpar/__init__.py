@@ -26,6 +26,7 @@ _HOME = {
     "hazards": "vgpu.api.detectors",
     "HazardWarning": "vgpu.races.stream_sanitizer",
     "syncs": "vgpu.api.detectors",
+    "without_nccl": "vgpu.torch_backend.data_parallel_comm",
     "emulate_cuda": "vgpu.cuda",
     "run_ranks": "vgpu.ranks",
     "cluster": "processes.cluster.launcher",

@@ -58,7 +58,7 @@ def test_a_machine_alone_has_one_level_without_limit():
     alone = Network.of(machines.machine("2x-v100-textbook"))
     assert alone.sizes(16) == [16]
     assert alone.fabric_of(16).nodes == 1
-    assert Network.of(machines.machine("4x-rtx-4090")).fabric.medium == "pcie"
+    assert Network.of(machines.machine("4x-rtx-4090")).fabric.medium == "host"
 
 
 @pytest.mark.parametrize(

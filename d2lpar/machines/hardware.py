@@ -174,6 +174,8 @@ class Machine:
     `network_shared_by` neighbours share (None: all of a node). `node_size` accelerators make a
     node (None: all are in one). Links are full duplex. `slots` are the places of the accelerators
     in the machine that these are part of (None: the first ones): neighbours are so by their slots.
+    `socket_size` neighbours are on one processor's bus (None: all of a node), and `socket_link`
+    joins the processors; `gpu_direct` says that the network reads and writes GPUs' memory itself.
     """
 
     name: str
@@ -188,6 +190,9 @@ class Machine:
     node_size: int | None = None
     network_shared_by: int | None = None
     slots: tuple[int, ...] | None = None
+    socket_size: int | None = None
+    socket_link: Link | None = None
+    gpu_direct: bool = True
 
     def __post_init__(self) -> None:
         if not self.accelerators:
@@ -197,7 +202,13 @@ class Machine:
             uplink_shared_by=self.uplink_shared_by,
             node_size=self.node_size,
             network_shared_by=self.network_shared_by,
+            socket_size=self.socket_size,
         )
+        if (self.socket_size is None) != (self.socket_link is None):
+            raise ValueError(
+                f"{self.name} has a socket_size of {self.socket_size} and a socket_link of "
+                f"{self.socket_link}: give both, or neither"
+            )
         if self.slots is not None and not _are_slots(self.slots, len(self.accelerators)):
             raise ValueError(
                 f"slots of {self.name} must be {len(self.accelerators)} whole numbers from 0 on, "
@@ -218,6 +229,10 @@ class Machine:
     def uplink_of(self, accelerator: int) -> int:
         """The number of the way to the host that an accelerator uses, counted over all nodes."""
         return self._shared_port(accelerator, self.uplink_shared_by)
+
+    def socket_of(self, accelerator: int) -> int:
+        """The number of the processor whose bus an accelerator is on, counted over all nodes."""
+        return self._shared_port(accelerator, self.socket_size or self._per_node)
 
     def network_port_of(self, accelerator: int) -> int:
         """The number of the network port that an accelerator uses, counted over all nodes."""

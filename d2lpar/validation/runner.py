@@ -42,6 +42,7 @@ WORKLOADS: dict[str, Workload] = {
     "all_reduce": collectives.all_reduce,
     "data_parallel": scaling.data_parallel,
     "data_parallel_module": scaling.data_parallel_module,
+    **collectives.OTHERS,
 }
 
 

@@ -68,7 +68,8 @@ class Accelerator:
     "float16" and "bfloat16" are the rates of tensor cores where the card has them, "tfloat32" is
     that of fp32 matrices which may be rounded to TF32. `measured` says that the rates are what
     programs reached and no peaks. `architecture` ("hopper", "" if unknown) says how its maker's
-    kernels are built, `l2_bytes` is the cache that all multiprocessors share.
+    kernels are built, `l2_bytes` is the cache that all multiprocessors share, `power_w` the watts
+    that the board may draw (None: as the one that its architecture's figures were measured on).
     """
 
     name: str
@@ -81,13 +82,14 @@ class Accelerator:
     measured: bool = False
     architecture: str = ""
     l2_bytes: int | None = None
+    power_w: float | None = None
 
     def __post_init__(self) -> None:
         if "float32" not in self.flops_per_s:
             raise ValueError(f"flops_per_s of {self.name} must hold a rate for 'float32'")
         for dtype, rate in self.flops_per_s.items():
             _positive(f"{self.name} in {dtype}", flops_per_s=rate)
-        _positive(self.name, memory_bytes_per_s=self.memory_bytes_per_s)
+        _positive(self.name, memory_bytes_per_s=self.memory_bytes_per_s, power_w=self.power_w)
         _whole(
             self.name,
             memory_bytes=self.memory_bytes,

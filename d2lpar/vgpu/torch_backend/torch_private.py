@@ -65,6 +65,7 @@ pack_padded_sequence = _aten._pack_padded_sequence.default
 is_mask_left_aligned = _aten._nested_tensor_from_mask_left_aligned.default
 sparse_product_reduced = _aten._sparse_mm_reduce_impl.default
 convolution = _aten._convolution
+scaled_product = _aten._scaled_mm
 choose_attention = _aten._fused_sdp_choice
 plain_attention = _aten._scaled_dot_product_attention_math
 flash_attention = _aten._scaled_dot_product_flash_attention_for_cpu

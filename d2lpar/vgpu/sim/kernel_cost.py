@@ -93,10 +93,10 @@ class _Rates:
         self.memory = MemoryRates(accelerator)
         self.hides = reach(accelerator).hides
         self.has_tensor_cores = uses_tensor_cores(accelerator, dtype)
-        self.is_float32 = dtype in ("float32", "tfloat32")
-        share = CONVOLUTION_EFFICIENCY if convolves and not accelerator.measured else 1.0
-        self.flops_per_s = _issued(accelerator, dtype) * share
-        self.plain_flops_per_s = _issued(accelerator, "float32") * share
+        # The rate of convolutions that was measured is by whichever algorithm the library takes.
+        self.chooses = dtype in ("float32", "tfloat32") and not accelerator.measured
+        self.flops_per_s = _reached(accelerator, dtype, convolves=convolves)
+        self.plain_flops_per_s = _reached(accelerator, "float32", convolves=convolves)
         self.device = self._device(accelerator, dtype, self.flops_per_s)
         self.plain_device = self._device(accelerator, "float32", self.plain_flops_per_s)
 
@@ -123,7 +123,7 @@ class _Rates:
 
     def _compute_s(self, kernel: Kernel) -> float:
         compute_s = _arithmetic_s(kernel.flops, kernel.product, self.device, self.flops_per_s)
-        if kernel.winograd is not None and self.is_float32:
+        if kernel.winograd is not None and self.chooses:
             compute_s = min(compute_s, self._winograd_s(kernel.winograd))
         return compute_s
 
@@ -142,10 +142,13 @@ class _Rates:
         return FILL_S + together_s + self.memory.seconds(kernel.written)
 
 
-def _issued(accelerator: Accelerator, dtype: str) -> float:
+def _reached(accelerator: Accelerator, dtype: str, *, convolves: bool) -> float:
+    """FLOP/s of products, or of convolutions, that fill the device."""
     if accelerator.measured:
-        return accelerator.rate(dtype)
-    return issued_flops_per_s(accelerator, dtype)
+        kind = "convolution" if convolves else "product"
+        is_single = accelerator.rated_as(dtype) == "float32"
+        return accelerator.rate(dtype) * (accelerator.reached.get(kind, 1.0) if is_single else 1.0)
+    return issued_flops_per_s(accelerator, dtype) * (CONVOLUTION_EFFICIENCY if convolves else 1.0)
 
 
 def _arithmetic_s(

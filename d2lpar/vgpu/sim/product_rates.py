@@ -16,7 +16,7 @@ from __future__ import annotations
 from math import sqrt
 from typing import NamedTuple
 
-from ...machines.hardware import TERA, Accelerator
+from ...machines.hardware import FLOAT8, TERA, Accelerator
 from .constants import FLOAT8_POWER, MATMUL_EFFICIENCY, WIDE_PLAIN_EFFICIENCY
 
 PLAIN = ("float32", "float64")
@@ -95,7 +95,7 @@ def reach(accelerator: Accelerator) -> Reach:
 
 def uses_tensor_cores(accelerator: Accelerator, dtype: str) -> bool:
     """Whether products of a data type ("float16") run on tensor cores."""
-    return dtype not in PLAIN and dtype in accelerator.flops_per_s
+    return accelerator.rated_as(dtype) not in PLAIN
 
 
 def issued_flops_per_s(accelerator: Accelerator, dtype: str) -> float:
@@ -115,7 +115,7 @@ def sustained_flops_per_s(accelerator: Accelerator, dtype: str) -> float:
         watts = _watts(accelerator, accelerator.rate("float32"))
         share = watts / known.plain_watts if watts and known.plain_watts else 1.0
         return min(share, 1.0) * issued
-    sustained = known.sustained * (FLOAT8_POWER if dtype.startswith("float8") else 1.0) * peak
+    sustained = known.sustained * (FLOAT8_POWER if dtype.startswith(FLOAT8) else 1.0) * peak
     watts = _watts(accelerator, _half_rate(accelerator))
     if watts and known.watts:
         sustained *= sqrt(watts / known.watts)

@@ -12,7 +12,7 @@ from d2lpar.machines import ACCELERATORS
 from d2lpar.vgpu.sim.constants import CONVOLUTION_EFFICIENCY, MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
 from d2lpar.vgpu.sim.kernel_cost import Cost, Kernel, may_round_to_tf32, traffic
 from d2lpar.vgpu.sim.product_rates import issued_flops_per_s
-from d2lpar.vgpu.sim.tiles import Device, Product, tiling
+from d2lpar.vgpu.sim.tiles import Device, Product, read_again, tiling
 from d2lpar.vgpu.sim.winograd_convolution import winograd
 from d2lpar.vgpu.torch_backend import register
 from d2lpar.vgpu.torch_backend.op_cost import cost_of
@@ -95,6 +95,17 @@ def test_rows_that_are_not_aligned_are_slower_on_tensor_cores(tensor):
         assert len(set(times)) == 1
 
 
+def test_factors_that_fit_in_the_cache_are_fetched_once():
+    device = Device(16, 1e12, 1e12, 32, True, 1e12, 0.0, cache_bytes=2**40)
+    product, nbytes = Product(4096, 4096, 4096, 1), 2 * 2 * 4096**2
+    assert read_again(product, device, nbytes) == 1
+    # 16 tiles at once, in a square: each factor is fetched once for each such band.
+    small = device._replace(cache_bytes=0, full_tile=64)
+    rows, columns = tiling(product, small).tile
+    block = (16 * rows * columns) ** 0.5
+    assert read_again(product, small, nbytes) == pytest.approx(4096 / block)
+
+
 def test_nothing_to_compute_takes_no_time():
     assert tiling(Product(0, 64, 64, 1), EIGHTY).seconds == 0
 
@@ -146,6 +157,33 @@ def test_convolutions_use_tf32_as_they_do_in_torch():
     convolution = Cost(Kernel(10**12, 0), convolves=True)
     expected_s = 3e-6 + 1e12 / (issued_flops_per_s(A100, "tfloat32") * CONVOLUTION_EFFICIENCY)
     assert convolution.seconds(A100) == pytest.approx(expected_s)
+
+
+def test_products_of_8_bits_need_a_card_that_has_them():
+    a, b = (meta(*s, dtype=torch.float8_e4m3fn) for s in ((1024, 512), (256, 512)))
+    scale = meta()
+    args = (a, b.t(), scale, scale)
+    y = torch._scaled_mm(*args, out_dtype=torch.bfloat16)
+    cost = cost_of(aten._scaled_mm.default, args, {"out_dtype": torch.bfloat16}, y)
+    (kernel,) = cost.kernels
+    assert kernel.product == Product(1024, 256, 512, 1)
+    assert (kernel.flops, kernel.written) == (2 * 1024 * 256 * 512, 2 * 1024 * 256)
+    with pytest.raises(ValueError, match="V100-SXM2-16GB has no rate for products of float8_e4m3"):
+        cost.seconds(V100)
+    rates = A100.flops_per_s | {"float8_e4m3fn": 624e12}
+    assert cost.seconds(replace(A100, flops_per_s=rates)) < cost.seconds(
+        replace(A100, flops_per_s=A100.flops_per_s | {"float8_e5m2": 1e12})
+    )
+
+
+def test_rows_are_as_aligned_as_their_bytes():
+    for k, n, alignment in ((64, 64, 16), (64, 100, 8), (64, 102, 4), (63, 64, 2), (1, 7, 2)):
+        a, b = meta(128, k, dtype=torch.float16), meta(k, n, dtype=torch.float16)
+        (kernel,) = cost_of(aten.mm.default, (a, b), {}, a @ b).kernels
+        assert kernel.product.alignment == alignment
+    a, b = meta(128, 64, dtype=torch.float16), meta(7, 64, dtype=torch.float16).t()
+    (kernel,) = cost_of(aten.mm.default, (a, b), {}, a @ b).kernels
+    assert kernel.product.alignment == 2  # of the result's rows
 
 
 # --- bytes ----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from ...machines.hardware import Accelerator
+from ...machines.hardware import FLOAT8, Accelerator
 from .constants import CONVOLUTION_EFFICIENCY, FILL_S
 from .memory_rates import MemoryRates
 from .product_rates import (
@@ -24,7 +24,7 @@ from .product_rates import (
     sustained_flops_per_s,
     uses_tensor_cores,
 )
-from .tiles import Device, Product, tiling
+from .tiles import Device, Product, read_again, tiling
 from .winograd_convolution import Winograd
 
 
@@ -64,6 +64,8 @@ class Cost:
         dtype = self.dtype
         if dtype == "float32" and self.flops and "tfloat32" in accelerator.flops_per_s:
             dtype = "tfloat32" if may_round_to_tf32(convolves=self.convolves) else dtype
+        if self.flops and dtype.startswith(FLOAT8):
+            _check_float8(accelerator, dtype)
         known = self._known
         if known is None or known[0] is not accelerator or known[1] != dtype:
             rates = _Rates(accelerator, dtype, convolves=self.convolves)
@@ -89,6 +91,7 @@ class _Rates:
     """What an accelerator reaches: of peaks a share; measured rates are reached already."""
 
     def __init__(self, accelerator: Accelerator, dtype: str, *, convolves: bool) -> None:
+        self.convolves = convolves
         self.latency_s = accelerator.kernel_latency_s
         self.memory = MemoryRates(accelerator)
         self.hides = reach(accelerator).hides
@@ -113,6 +116,7 @@ class _Rates:
             uses_tensor_cores(accelerator, dtype),
             self.memory.cache_bytes_per_s,
             known.adding_s,
+            accelerator.l2_bytes or 0,
         )
 
     def seconds(self, kernel: Kernel) -> float:
@@ -134,12 +138,26 @@ class _Rates:
 
     def _with_traffic_s(self, kernel: Kernel, compute_s: float) -> float:
         """A product fetches while it multiplies, the better the larger `hides`, and writes a tile
-        when it is done, to the cache if the result fits; others do all of it at once."""
+        when it is done, to the cache if the result fits; others do all of it at once.
+
+        Of convolutions it is images that are fetched: what lies side by side in the matrices that
+        are multiplied stays in the cache.
+        """
         if kernel.product is None or self.device is None:
             return max(compute_s, self.memory.seconds(kernel.bytes))
-        reading_s = (kernel.bytes - kernel.written) / self.memory.read_bytes_per_s
+        read_bytes = kernel.bytes - kernel.written
+        times = 1.0 if self.convolves else read_again(kernel.product, self.device, read_bytes)
+        reading_s = read_bytes * times / self.memory.read_bytes_per_s
         together_s = (compute_s**self.hides + reading_s**self.hides) ** (1 / self.hides)
         return FILL_S + together_s + self.memory.seconds(kernel.written)
+
+
+def _check_float8(accelerator: Accelerator, dtype: str) -> None:
+    if not accelerator.measured and accelerator.rated_as(dtype) == "float32":
+        raise ValueError(
+            f"{accelerator.name} has no rate for products of {dtype}: take a machine that has one, "
+            "or add it to flops_per_s"
+        )
 
 
 def _reached(accelerator: Accelerator, dtype: str, *, convolves: bool) -> float:

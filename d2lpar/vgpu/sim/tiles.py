@@ -13,7 +13,7 @@ spare, so the clock of the others is higher: what power lasts for limits the who
 from __future__ import annotations
 
 from functools import lru_cache
-from math import ceil, log2
+from math import ceil, log2, sqrt
 from typing import NamedTuple
 
 from .constants import MISALIGNED, REFILL_S
@@ -53,6 +53,7 @@ class Device(NamedTuple):
     tensor: bool
     cache_bytes_per_s: float
     adding_s: float
+    cache_bytes: int = 0
 
 
 class Tiling(NamedTuple):
@@ -78,6 +79,26 @@ def tiling(product: Product, device: Device) -> Tiling:
         for slices in _slices(product, device, tile)
     )
     return min(ways, key=lambda way: way.seconds)
+
+
+def read_again(product: Product, device: Device, read_bytes: int) -> float:
+    """Bytes that a product fetches from memory, as a multiple of the `read_bytes` of its factors.
+
+    The tiles of one wave lie in a block of about as many rows as columns, and the waves go along a
+    band of rows. So the left factor is fetched once if a band of it stays in the cache (half of
+    which is for it), else for each block; the right one once if all of it stays, else for each band.
+    """
+    rows, columns = (way := tiling(product, device)).tile
+    high, wide = ceil(product.m / rows), ceil(product.n / columns)
+    in_wave = min(high * wide, device.multiprocessors / way.slices)
+    band = min(high, max(sqrt(in_wave * columns / rows), 1.0))
+    block = min(wide, max(in_wave / band, 1.0))
+    left, right = product.m * product.k, product.k * product.n
+    element_bytes = read_bytes / max((left + right) * product.batch, 1)
+    room = device.cache_bytes / 2
+    left_times = 1 if band * rows * product.k * element_bytes <= room else wide / block
+    right_times = 1 if right * element_bytes <= room else high / band
+    return (left * left_times + right * right_times) / max(left + right, 1)
 
 
 def _way(

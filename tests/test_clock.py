@@ -22,8 +22,8 @@ from d2lpar.timeline import Span, Timeline
 from d2lpar.vgpu.api.timing import now_s
 from d2lpar.vgpu.sim.busy_intervals import Resource, earliest
 from d2lpar.vgpu.sim.clock import LAUNCH_QUEUE, Clock, HostThread
+from d2lpar.vgpu.sim.constants import MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
 from d2lpar.vgpu.sim.event_queue import QueuedWork
-from d2lpar.vgpu.sim.kernel_cost import MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
 
 # Queuing takes 1 s, a view nothing; a copy to or from the host 2 s and 1 s a byte, between two
 # devices 1 s and 1 s for two bytes.

@@ -5,10 +5,13 @@ import torch
 
 import d2lpar as par
 from d2lpar import timing
-from d2lpar.vgpu.sim.constants import MATMUL_EFFICIENCY
+from d2lpar.vgpu.sim.kernel_cost import Cost, Kernel
+from d2lpar.vgpu.sim.tiles import Product
 
-# 256 tiles of 64 x 64 on 80 multiprocessors: four waves, the last of 16.
-PRODUCT_S = 2 * (4 * 80 * 64 * 64) * 1000 / (15.7e12 * MATMUL_EFFICIENCY) + 3e-6
+MATRIX_BYTES = 4 * 1000**2
+PRODUCT_S = Cost(
+    Kernel(2 * 1000**3, 3 * MATRIX_BYTES, Product(1000, 1000, 1000, 1), written=MATRIX_BYTES)
+).seconds(par.machines.machine("2x-v100-textbook").accelerators[0])
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from typing import Any
 TERA = 1e12
 GIGA = 1e9
 MICRO = 1e-6
+FLOAT8 = "float8"  # how the names of its two types begin: all have one rate
 
 
 def _check(whose: str, *, problem: str, valid: Callable[[Any], bool], **values: object) -> None:
@@ -69,7 +70,9 @@ class Accelerator:
     that of fp32 matrices which may be rounded to TF32. `measured` says that the rates are what
     programs reached and no peaks. `architecture` ("hopper", "" if unknown) says how its maker's
     kernels are built, `l2_bytes` is the cache that all multiprocessors share, `power_w` the watts
-    that the board may draw (None: as the board that its architecture's figures were measured on).
+    that the board may draw (None: as the one that its architecture's figures were measured on).
+    Where the rates were measured, `reached` is the share of that of "float32" that a "product"
+    and a "convolution" reach: all, if it is not said.
     """
 
     name: str
@@ -83,6 +86,7 @@ class Accelerator:
     architecture: str = ""
     l2_bytes: int | None = None
     power_w: float | None = None
+    reached: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if "float32" not in self.flops_per_s:
@@ -97,10 +101,17 @@ class Accelerator:
             l2_bytes=self.l2_bytes,
         )
         _not_negative(self.name, kernel_latency_s=self.kernel_latency_s)
+        _fraction(self.name, **{f"reached by a {kind}": s for kind, s in self.reached.items()})
 
     def rate(self, dtype: str) -> float:
         """FLOP/s for a data type ("float32"); others than its source has run as fp32."""
-        return self.flops_per_s.get(dtype, self.flops_per_s["float32"])
+        return self.flops_per_s[self.rated_as(dtype)]
+
+    def rated_as(self, dtype: str) -> str:
+        """The data type whose rate one has: itself, any of fp8 for one of fp8, or "float32"."""
+        if dtype not in self.flops_per_s and dtype.startswith(FLOAT8):
+            return next((name for name in self.flops_per_s if name.startswith(FLOAT8)), "float32")
+        return dtype if dtype in self.flops_per_s else "float32"
 
     def ridge_point(self, dtype: str = "float32") -> float:
         """FLOP a byte from which on arithmetic, not memory, limits (Williams et al. 2009)."""

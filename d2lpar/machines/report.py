@@ -9,6 +9,7 @@ from .microbenchmarks import Reading
 
 TITLES = {
     "matmul": "Products of square matrices, GFLOP/s, by side",
+    "convolution": "Convolutions of 3 x 3, GFLOP/s, by channels",
     "memory": "Memory, GB/s, by working set (a copy reads and writes)",
     "dispatch": "Smallest operation, view, kernel: µs",
     "copy": "Copies: latency in µs, rate in GB/s",

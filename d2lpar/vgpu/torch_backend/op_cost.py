@@ -6,6 +6,7 @@ once, but for kernels that must read them twice. `kernel_cost` says how long tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
@@ -15,7 +16,7 @@ from torch.utils.flop_counter import flop_registry
 
 from ..sim.attention_cost import CUDNN, EFFICIENT, FLASH, Attention, AttentionCost
 from ..sim.kernel_cost import Cost, Kernel
-from ..sim.tiles import Product
+from ..sim.tiles import ALIGNED_BYTES, Product
 from ..sim.winograd_convolution import Winograd, winograd
 from . import torch_private
 
@@ -57,7 +58,9 @@ def cost_of(
         assert isinstance(outputs, torch.Tensor)
         return Cost(_convolution(args, outputs, flops), dtype=dtype, convolves=True)
     nbytes = _moved(func, args, kwargs, outputs) + _read_again(packet, args)
-    return Cost(Kernel(flops, nbytes, _product(packet, args)), dtype=dtype)
+    product = _product(packet, args, outputs)
+    written = sum(map(_size, _tensors([outputs]))) if product else 0
+    return Cost(Kernel(flops, nbytes, product, written=written), dtype=dtype)
 
 
 # --- fused attention ------------------------------------------------------------------------------
@@ -105,12 +108,31 @@ def _mask_bytes(mask: torch.Tensor | None, wanted: list[bool] | None) -> int:
 # --- matrix products, and convolutions as such ----------------------------------------------------
 
 
-def _product(packet: torch._ops.OpOverloadPacket, args: Arguments) -> Product | None:
-    first = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1}.get(packet)
+# Where the factors stand among the arguments; `_scaled_mm` is the product of fp8.
+_FACTORS = {
+    aten.mm: 0,
+    aten.bmm: 0,
+    aten.addmm: 1,
+    aten.baddbmm: 1,
+    torch_private.scaled_product: 0,
+}
+
+
+def _product(
+    packet: torch._ops.OpOverloadPacket, args: Arguments, outputs: object
+) -> Product | None:
+    first = _FACTORS.get(packet)
     if first is None:
         return None
     a, b = args[first], args[first + 1]
-    return Product(a.shape[-2], b.shape[-1], a.shape[-1], prod(a.shape[:-2]))
+    alignment = min(map(_alignment, _tensors([a, b, outputs])))
+    return Product(a.shape[-2], b.shape[-1], a.shape[-1], prod(a.shape[:-2]), alignment)
+
+
+def _alignment(matrix: torch.Tensor) -> int:
+    """The largest power of two, up to 16, that divides the bytes from one row to the next."""
+    step = max(matrix.stride()[-2:]) * matrix.element_size()
+    return math.gcd(step, ALIGNED_BYTES) if min(matrix.shape[-2:]) > 1 else ALIGNED_BYTES
 
 
 def _convolution(args: Arguments, y: torch.Tensor, flops: int) -> Kernel:
@@ -167,10 +189,14 @@ def _of_images(
     flops: int,
     other: Winograd | None,
 ) -> Kernel:
-    """Grouped convolutions have kernels of their own, of which it is known but what they move."""
+    """Grouped convolutions have kernels of their own, of which it is known but what they move.
+
+    What is written is the last of what is `moved`.
+    """
     product = Product(*shape, 1) if groups == 1 else None
     transposed = 0 if _has_channels_last(x) else 2 * sum(map(_size, images))
-    return Kernel(flops, sum(map(_size, moved)), product, transposed, other)
+    nbytes, written = sum(map(_size, moved)), _size(moved[-1])
+    return Kernel(flops, nbytes, product, transposed, other, written)
 
 
 def _has_channels_last(x: torch.Tensor) -> bool:

@@ -69,6 +69,7 @@ convolution = _aten._convolution
 choose_attention = _aten._fused_sdp_choice.default
 multi_head_attention = _aten._native_multi_head_attention.default
 encoder_layer = _aten._transformer_encoder_layer_fwd.default
+scaled_product = _aten._scaled_mm
 plain_attention = _aten._scaled_dot_product_attention_math
 attention_of_cpu = _aten._scaled_dot_product_flash_attention_for_cpu.default
 attention_of_cpu_backward = _aten._scaled_dot_product_flash_attention_for_cpu_backward.default

@@ -16,7 +16,7 @@ from .. import device_naming
 from ..memory.caching_allocator import Allocation, OutOfMemoryError
 from ..races.vector_clock import Access
 from ..sim.kernel_cost import Cost
-from . import copies, serialization, torch_private
+from . import copies, host_cost, serialization, torch_private
 from .host_threads import HOST
 from .meta_inference import Argument, Inferred, infer
 from .op_cost import cost_of
@@ -219,7 +219,8 @@ class _OpCall:
         stream = (index, self.stream)
         self._access = rt.sanitizer.work(stream, self.tensors, self.written)
         seconds = cost.seconds(rt.machine.accelerators[index])
-        args = (stream, self.plan.name, seconds, cost.bytes, cost.flops)
+        dispatch_s = host_cost.kernel_s(rt.machine.host, self.tensors, cost)
+        args = (stream, self.plan.name, seconds, cost.bytes, cost.flops, dispatch_s)
         rt.host_threads.submit(index, rt.clock.kernel, *args)
 
     def run(self, func: torch._ops.OpOverload) -> object:
@@ -318,7 +319,8 @@ def _account(rt: Runtime, call: _OpCall, cost: Cost | None) -> None:
     """Put an operation on the clock; without a kernel (no cost) it takes but the host's time."""
     index = call.index
     if cost is None:
-        rt.host_threads.submit(index, rt.clock.dispatch, rt.machine.host.view_s, call.plan.name)
+        seconds = host_cost.view_s(rt.machine.host)
+        rt.host_threads.submit(index, rt.clock.dispatch, seconds, call.plan.name)
         return
     call.queue(rt, cost)
     if call.plan.waits or (call.plan.host_argument == 1 and _has_mask(*call.args[1:3])):

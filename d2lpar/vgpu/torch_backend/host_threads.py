@@ -24,7 +24,7 @@ from ..sim.clock import Clock, HostThread
 from . import torch_private
 
 HOST = -1  # stands for "no device" where a device's number is expected
-NO_TASK = -1  # stands for "no backward pass", as in torch
+NO_TASK = torch_private.NO_TASK
 
 Answer = TypeVar("Answer")
 Notes = deque[tuple[int, int, Callable[..., object], tuple]]
@@ -147,7 +147,8 @@ class HostThreads:
             if self._thread.host_thread is not None:
                 name = f"{self._thread.host_thread.name}, {name}"
             caller = self._host_thread(self._outer_task.get(task, NO_TASK), device)
-            host_threads[device] = HostThread(name, caller.now_s)
+            start_s = caller.now_s + self.clock.machine.host.backward_s
+            host_threads[device] = HostThread(name, start_s)
         return host_threads[device]
 
     def _follow_backward(self, task: int, tasks: list[int]) -> None:

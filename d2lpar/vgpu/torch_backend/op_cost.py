@@ -46,7 +46,31 @@ def cost_of(
         assert isinstance(outputs, torch.Tensor)
         return Cost(_convolution(args, outputs, flops), dtype=dtype, convolves=True)
     nbytes = _moved(func, args, kwargs, outputs) + _read_again(packet, args)
+    if torch_private.schema_of(func).name.startswith(_MANY):
+        count = _launches(args, outputs)
+        return Cost(*[Kernel(flops // count, nbytes // count)] * count, dtype=dtype)
     return Cost(Kernel(flops, nbytes, _product(packet, args)), dtype=dtype)
+
+
+# --- many tensors at once -------------------------------------------------------------------------
+
+# A launch takes so many tensors, by how many lists of them there are, and so many blocks of so
+# many elements: PyTorch's MultiTensorApply.cuh.
+_MANY = ("aten::_foreach_", "aten::_fused_")
+_MOST_TENSORS = (110, 64, 48, 36, 30)
+_MOST_BLOCKS = 320
+_BLOCK = 65536
+
+
+def _launches(args: Arguments, outputs: object) -> int:
+    """How many kernels an operation on lists of tensors takes."""
+    lists = [list(_tensors([value])) for value in (*args, outputs) if isinstance(value, list)]
+    lists = [tensors for tensors in lists if tensors]
+    if not lists:
+        return 1
+    most = _MOST_TENSORS[min(len(lists), len(_MOST_TENSORS)) - 1]
+    blocks = sum(-(-tensor.numel() // _BLOCK) for tensor in lists[0])
+    return max(1, -(-len(lists[0]) // most), -(-blocks // _MOST_BLOCKS))
 
 
 # --- matrix products, and convolutions as such ----------------------------------------------------

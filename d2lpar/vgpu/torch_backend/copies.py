@@ -19,7 +19,7 @@ from ..races.vector_clock import Access
 from ..sim.clock import HostThread
 from ..sim.constants import PAGE_LOCK_BYTES_PER_S, PAGEABLE_BYTES_PER_S
 from ..sim.kernel_cost import traffic
-from . import host_cost, torch_private
+from . import compiled, host_cost, torch_private
 from .runtime import Runtime, current_runtime
 from .tensor import VirtualTensor, backing, layout_of, wrap
 
@@ -228,9 +228,13 @@ def account(
 def account_within(
     rt: Runtime, index: int, nbytes: int, tensors: Sequence[VirtualTensor] = ()
 ) -> None:
-    """Put a kernel on the clock that reads and writes `nbytes` in all."""
+    """Put a kernel on the clock that reads and writes `nbytes` in all, of `tensors` the first and
+    the second."""
+    stream, region = (index, rt.current_stream(index)), compiled.current()
+    if region is not None and tensors:
+        region.fuse(rt, stream, "copy", tensors[:1], tensors[1:])
+        return
     seconds = traffic(nbytes).seconds(rt.machine.accelerators[index])
-    stream = (index, rt.current_stream(index))
     dispatch_s = host_cost.kernel_s(rt.machine.host, tensors)
     args = (stream, "copy", seconds, nbytes, 0, dispatch_s)
     rt.host_threads.submit(index, rt.clock.kernel, *args)

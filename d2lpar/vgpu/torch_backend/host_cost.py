@@ -60,6 +60,12 @@ def kernel_s(host: Host, tensors: Sequence[torch.Tensor], cost: Cost | None = No
     return seconds + host.autograd_s if recorded else seconds
 
 
+def extern_s(host: Host, cost: Cost) -> float:
+    """Seconds of compiled code to queue an operation that it has not compiled, such as a product:
+    it calls PyTorch's own, without autograd."""
+    return host.dispatch_s + _library_s(host, cost)
+
+
 def _library_s(host: Host, cost: Cost) -> float:
     """Seconds for the kernels after the first, and for cuDNN's calls."""
     seconds = (len(cost.kernels) - 1) * host.launch_s

@@ -45,7 +45,7 @@ def cost_of(
     if packet in _CONVOLUTIONS:
         assert isinstance(outputs, torch.Tensor)
         return Cost(_convolution(args, outputs, flops), dtype=dtype, convolves=True)
-    nbytes = _moved(func, args, kwargs, outputs) + _read_again(packet, args)
+    nbytes = _moved(func, args, kwargs, outputs) + read_again(packet, args)
     if torch_private.schema_of(func).name.startswith(_MANY):
         count = _launches(args, outputs)
         return Cost(*[Kernel(flops // count, nbytes // count)] * count, dtype=dtype)
@@ -172,7 +172,7 @@ def _moved(
     return total
 
 
-def _read_again(packet: torch._ops.OpOverloadPacket, args: Arguments) -> int:
+def read_again(packet: torch._ops.OpOverloadPacket, args: Arguments) -> int:
     """Batch norm needs means over the whole batch before it can begin to use what it read."""
     if packet is aten.native_batch_norm and args[5]:
         return _size(args[0])

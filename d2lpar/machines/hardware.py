@@ -151,13 +151,13 @@ class Host:
     for each parameter and buffer that it looks up; an optimizer `parameter_s` a parameter.
 
     Programs that `torch.compile` has made: `compiled_s` for a kernel of Triton, `compiled_call_s`
-    for guards and wrappers of a call; a whole CUDA graph takes `graph_s`.
+    for a call, and `guard_s` for each module in it; a whole CUDA graph takes `graph_s`.
 
     `flops_per_s` is in fp32 on all cores. Sources of the defaults are in `HOST_SOURCES`.
     """
 
     name: str
-    dispatch_s: float = 7 * MICRO
+    dispatch_s: float = 8 * MICRO
     view_s: float = 2 * MICRO
     source: str = "dispatch assumed: the order of magnitude of eager PyTorch"
     cores: int | None = None
@@ -165,13 +165,14 @@ class Host:
     memory_bytes_per_s: float | None = None
     autograd_s: float = 0.8 * MICRO
     launch_s: float = 2.7 * MICRO
-    backward_s: float = 90 * MICRO
+    backward_s: float = 40 * MICRO
     convolution_s: float = 40 * MICRO
     module_s: float = 1.2 * MICRO
     attribute_s: float = 0.8 * MICRO
     parameter_s: float = 1.0 * MICRO
-    compiled_s: float = 7 * MICRO
-    compiled_call_s: float = 30 * MICRO
+    compiled_s: float = 6 * MICRO
+    compiled_call_s: float = 12 * MICRO
+    guard_s: float = 0.9 * MICRO
     graph_s: float = 15 * MICRO
 
     def __post_init__(self) -> None:
@@ -185,23 +186,23 @@ class Host:
 # What the defaults of a Host come from. "Measured by us" is on one AMD EPYC core, Python 3.11 and
 # PyTorch 2.15, with tensors of one element on the CPU: what is the framework's own.
 HOST_SOURCES = {
-    "dispatch_s": "4.3 to 10.4 µs an operation on a desktop (mli/transformers-benchmarks); 8.4 µs "
-    "a product of 512 (pytorch issue 161822, 2025)",
+    "dispatch_s": "8 µs an addition on A100 (flagos-ai/Torch-FL pull request 27); 4.3 to 10.4 µs an "
+    "operation on a desktop (mli/transformers-benchmarks)",
     "autograd_s": "measured by us: 1.8 against 1.0 µs; in backward a node takes 2.9 µs, its "
     "operation with it",
-    "launch_s": "the driver's cuLaunchKernel: 2.7 µs (ahrefs/ocannl issue 488), 3.0 µs on GB200 "
-    "(meta-pytorch/tritonbench pull request 1017)",
-    "backward_s": "pytorch issue 157407: 136 µs for backward of one small product on A100, less "
-    "its two products and two additions; on the CPU, without another thread, 17 µs (measured)",
-    "convolution_s": "pytorch pull request 51390: 52 µs a call of a small nn.Conv2d, 125,000 "
-    "instructions; less a kernel and a module",
-    "module_s": "measured by us: 0.75 µs for nn.Identity, 1.3 µs for nn.ReLU above torch.relu; "
-    "pytorch pull request 50431 (2021) has 2.2 µs before its fast path",
+    "launch_s": "the driver alone: 2.7 µs (ahrefs/ocannl issue 488)",
+    "backward_s": "measured by us: 17 µs where no other thread takes part; handing over to a thread "
+    "and back takes 41 µs in Python, which has a lock, taken as about half that in C++",
+    "convolution_s": "with the hosts of 2016 (`catalogue.XEON_E5_2698`) fitted on ResNet-50 with "
+    "one image, pytorch/benchmark pull request 706; 52 µs a call of a small nn.Conv2d, 125,000 "
+    "instructions, in pytorch pull request 51390 (2021)",
+    "module_s": "measured by us: 0.75 µs for nn.Identity, 1.3 µs for nn.ReLU above torch.relu",
     "attribute_s": "measured by us: 1.5 µs for the two of nn.Linear, 5.4 µs for nn.BatchNorm2d",
     "parameter_s": "measured by us: _init_group and grouping take 0.6 µs with SGD, 1.3 with Adam",
-    "compiled_s": "meta-pytorch/tritonbench pull requests 1016 and 1017: 6.5 to 9.1 µs",
-    "compiled_call_s": "the same: 33 µs less 6.5, on GB200 44 less 7, for a graph of one kernel",
-    "graph_s": "ahrefs/ocannl issue 488: 15 µs, whatever the number of kernels",
+    "compiled_s": "the driver, and four calls of Python of 0.8 µs in Inductor's launcher",
+    "compiled_call_s": "measured by us: 9 µs for guards and frame, 12 with AOTAutograd's wrappers",
+    "guard_s": "measured by us: 39 µs for 32 linear layers, 14 for 4",
+    "graph_s": "15 µs, whatever the number of kernels (ahrefs/ocannl issue 488)",
 }
 
 

@@ -25,10 +25,11 @@ KEPT_CALLS = 20_000
 
 
 class Region:
-    """One call of compiled code; `whole`: as a CUDA graph."""
+    """One call of compiled code, with `modules` to guard; `whole`: as a CUDA graph."""
 
-    def __init__(self, *, whole: bool) -> None:
+    def __init__(self, *, whole: bool, modules: int = 0) -> None:
         self.whole = whole
+        self._modules = modules
         self._begun = False
 
     def dispatch_s(self, host: Host, kernel_s: float) -> float:
@@ -37,7 +38,8 @@ class Region:
         if self._begun:
             return seconds
         self._begun = True
-        return seconds + host.compiled_call_s + (host.graph_s if self.whole else 0.0)
+        seconds += host.compiled_call_s + self._modules * host.guard_s
+        return seconds + host.graph_s if self.whole else seconds
 
     def fuse(
         self,
@@ -117,14 +119,17 @@ def current() -> Region | None:
     return None if task == torch_private.NO_TASK else _here.of_backward(task)
 
 
-def run(function: Callable[..., Any], args: tuple, kwargs: dict, *, whole: bool) -> Any:
-    """Call a function as a compiled one; within another such call it is a part of that."""
+def run(
+    function: Callable[..., Any], args: tuple, kwargs: dict, *, whole: bool, modules: int = 0
+) -> Any:
+    """Call a function as a compiled one, of `modules`; within another such call it is a part."""
     global _used
     _used = True
     if _here.region is not None:
         return function(*args, **kwargs)
     _let_go()
-    _here.region, start = Region(whole=whole), torch_private.next_node_number()
+    _here.region = Region(whole=whole, modules=modules)
+    start = torch_private.next_node_number()
     try:
         return function(*args, **kwargs)
     finally:

@@ -47,8 +47,8 @@ def python_s(host: Host) -> float:
 def kernel_s(host: Host, tensors: Sequence[torch.Tensor], cost: Cost | None = None) -> float:
     """Seconds to queue the kernels of one operation on `tensors`, asked for by Python or autograd.
 
-    Backward of an operation, and hooks in it, run without making a graph: this tells them from
-    what is computed once more there.
+    Backward of an operation runs without making a graph, which tells it from what is computed once
+    more there; hooks, such as DDP's, and what adds up gradients belong to no operation.
     """
     seconds = host.dispatch_s + python_s(host)
     if cost is not None:
@@ -56,7 +56,8 @@ def kernel_s(host: Host, tensors: Sequence[torch.Tensor], cost: Cost | None = No
     if torch.is_grad_enabled():
         recorded = any(tensor.requires_grad for tensor in tensors)
     else:
-        recorded = torch_private.graph_task_id() != torch_private.NO_TASK
+        in_backward = torch_private.graph_task_id() != torch_private.NO_TASK
+        recorded = in_backward and torch_private.node_number() is not None
     return seconds + host.autograd_s if recorded else seconds
 
 

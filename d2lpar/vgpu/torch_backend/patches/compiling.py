@@ -62,10 +62,12 @@ def _choosing(
 ) -> Callable[..., Any]:
     """What torch has `made` of a function, but for what works on virtual devices."""
 
+    modules = 0 if module is None else sum(1 for _ in module.modules())
+
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if _works_on_virtual(module, args, kwargs):
-            return compiled.run(function, args, kwargs, whole=whole)
+            return compiled.run(function, args, kwargs, whole=whole, modules=modules)
         return made(*args, **kwargs)
 
     return call

@@ -27,6 +27,7 @@ _HOME = {
     "HazardWarning": "vgpu.races.stream_sanitizer",
     "syncs": "vgpu.api.detectors",
     "emulate_cuda": "vgpu.cuda",
+    "run_alike": "vgpu.ranks",
     "run_ranks": "vgpu.ranks",
     "cluster": "processes.cluster.launcher",
     "report": "processes.cluster.reports",

@@ -55,6 +55,7 @@ def test_measured_rates_are_not_reduced_again():
         (BUS, "payload_share", 1.5),
         (Host("toy"), "dispatch_s", -1.0),
         (Host("toy"), "view_s", float("nan")),
+        (Host("toy"), "module_s", -1e-6),
         (Host("toy"), "cores", True),
         (Host("toy"), "flops_per_s", 0.0),
         (Host("toy"), "memory_bytes_per_s", -2.0),
@@ -178,7 +179,7 @@ def test_machines_say_what_they_are(machine):
     assert machine.source
     links = [link for link in (machine.host_link, machine.peer) if link]
     assert all(re.search(SOURCED, link.source) for link in links)
-    assert "assumed" in machine.host.source
+    assert "assumed" in machine.host.source or "fitted" in machine.host.source
 
 
 def test_kinds_of_machines_differ():

@@ -139,10 +139,12 @@ class Clock:
         seconds: float,
         nbytes: int,
         flops: int,
+        dispatch_s: float | None = None,
     ) -> QueuedWork:
-        """Queue a kernel of `seconds` on `stream`."""
+        """Queue a kernel of `seconds` on `stream`; the host takes `dispatch_s` (default: its own)
+        to do so."""
         queue = self._stream(stream)
-        self._launch(host_thread, queue, name)
+        self._launch(host_thread, queue, name, dispatch_s)
         work = QueuedWork(host_thread.now_s, self._engines[stream[0]], seconds, queue.priority)
         if self.timelines:
             work.notes = (self._note(stream, "compute", name, nbytes, flops=flops),)
@@ -264,10 +266,13 @@ class Clock:
     def _stream(self, stream: StreamKey) -> _Stream:
         return self._streams[stream[0]][stream[1]]
 
-    def _launch(self, host_thread: HostThread, queue: _Stream, name: str) -> None:
+    def _launch(
+        self, host_thread: HostThread, queue: _Stream, name: str, seconds: float | None = None
+    ) -> None:
         self._await_room(host_thread, queue)
         self._operations += 1
-        self.dispatch(host_thread, self.machine.host.dispatch_s, name, self._operations)
+        seconds = self.machine.host.dispatch_s if seconds is None else seconds
+        self.dispatch(host_thread, seconds, name, self._operations)
 
     def _await_room(self, host_thread: HostThread, stream: _Stream) -> None:
         if len(stream.queue) == stream.queue.maxlen:

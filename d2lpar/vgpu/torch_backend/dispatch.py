@@ -11,18 +11,20 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from .. import device_naming
 from ..memory.caching_allocator import Allocation, OutOfMemoryError
 from ..races.vector_clock import Access
 from ..sim.attention_cost import AttentionCost, workspace_bytes
 from ..sim.kernel_cost import Cost
-from . import copies, serialization, torch_private
+from . import compiled, copies, host_cost, serialization, torch_private
 from .attention import fused_choice, scaled_dot_product_attention
 from .attention_values import KERNELS
+from .compiled import Region
 from .host_threads import HOST
 from .meta_inference import Argument, Inferred, infer
-from .op_cost import cost_of
+from .op_cost import cost_of, read_again
 from .op_schema import OpTraits, aten, plan_of
 from .recurrent import gru_cell, lstm_cell
 from .runtime import Runtime, current_runtime
@@ -86,6 +88,8 @@ class Dispatcher:
             result = self._compute(rt, func, call)
         wrapped = call.wrap(result)
         workspace = call.workspace(rt)
+        if call.region is not None:
+            call.fuse(rt, wrapped)
         rt.note_memory(call.index)
         del workspace
         return wrapped
@@ -143,6 +147,7 @@ class _OpCall:
         "key",
         "kwargs",
         "plan",
+        "region",
         "stream",
         "tensors",
         "workspace_bytes",
@@ -157,6 +162,7 @@ class _OpCall:
         self.key: list[object] = []
         self.stream = 0
         self.workspace_bytes = 0
+        self.region: Region | None = None  # in which it is part of a fused kernel
         self._access: Access | None = None
         self._shape_only = rt.shape_only
         self._meets_host = False
@@ -226,17 +232,34 @@ class _OpCall:
             elif isinstance(value, (list, tuple)):
                 self.written += [v for v in value if isinstance(v, VirtualTensor)]
 
-    def queue(self, rt: Runtime, cost: Cost) -> None:
-        """Put the kernel on its stream."""
-        index = self.index
-        self.stream = rt.current_stream(index)
-        stream = (index, self.stream)
+    def order(self, rt: Runtime) -> tuple[int, int]:
+        """Note that it runs on the current stream, which is returned."""
+        self.stream = rt.current_stream(self.index)
+        stream = (self.index, self.stream)
         self._access = rt.sanitizer.work(stream, self.tensors, self.written)
+        return stream
+
+    def queue(self, rt: Runtime, cost: Cost, region: Region | None) -> None:
+        """Put the kernel on its stream."""
+        stream, host = self.order(rt), rt.machine.host
         if isinstance(cost, AttentionCost):
             self.workspace_bytes = workspace_bytes(cost.work)
-        seconds = cost.seconds(rt.machine.accelerators[index])
-        args = (stream, self.plan.name, seconds, cost.bytes, cost.flops)
-        rt.host_threads.submit(index, rt.clock.kernel, *args)
+        seconds = cost.seconds(rt.machine.accelerators[self.index])
+        if region is None:
+            dispatch_s = host_cost.kernel_s(host, self.tensors, cost)
+        else:
+            dispatch_s = region.dispatch_s(host, host_cost.extern_s(host, cost))
+        args = (stream, self.plan.name, seconds, cost.bytes, cost.flops, dispatch_s)
+        rt.host_threads.submit(self.index, rt.clock.kernel, *args)
+
+    def fuse(self, rt: Runtime, outputs: object) -> None:
+        """Let it be part of a fused kernel that has written `outputs`."""
+        assert self.region is not None, "only operations of a region are fused"
+        found = [t for t in tree_leaves(outputs) if isinstance(t, VirtualTensor)]
+        again_bytes = read_again(self.plan.packet, self.args)
+        stream = (self.index, self.stream)
+        writes = [*found, *self.written]
+        self.region.fuse(rt, stream, self.plan.name, self.tensors, writes, again_bytes)
 
     def workspace(self, rt: Runtime) -> Allocation | None:
         """Memory that the kernel needs for a while, beside its results."""
@@ -338,11 +361,17 @@ def _grown(tensor: VirtualTensor, values: torch.Tensor) -> Allocation:
 
 def _account(rt: Runtime, call: _OpCall, cost: Cost | None) -> None:
     """Put an operation on the clock; without a kernel (no cost) it takes but the host's time."""
-    index = call.index
-    if cost is None:
-        rt.host_threads.submit(index, rt.clock.dispatch, rt.machine.host.view_s, call.plan.name)
+    index, region = call.index, compiled.current()
+    if region is not None and (cost is None or call.plan.fuses):
+        if cost is not None:
+            call.order(rt)
+            call.region = region
         return
-    call.queue(rt, cost)
+    if cost is None:
+        seconds = host_cost.view_s(rt.machine.host)
+        rt.host_threads.submit(index, rt.clock.dispatch, seconds, call.plan.name)
+        return
+    call.queue(rt, cost, region)
     if call.plan.waits or (call.plan.host_argument == 1 and _has_mask(*call.args[1:3])):
         rt.synchronize_stream(index, call.stream, call.plan.name)
 

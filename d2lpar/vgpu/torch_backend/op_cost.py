@@ -57,7 +57,10 @@ def cost_of(
     if packet in _CONVOLUTIONS:
         assert isinstance(outputs, torch.Tensor)
         return Cost(_convolution(args, outputs, flops), dtype=dtype, convolves=True)
-    nbytes = _moved(func, args, kwargs, outputs) + _read_again(packet, args)
+    nbytes = _moved(func, args, kwargs, outputs) + read_again(packet, args)
+    if torch_private.schema_of(func).name.startswith(_MANY):
+        count = _launches(args, outputs)
+        return Cost(*[Kernel(flops // count, nbytes // count)] * count, dtype=dtype)
     product = _product(packet, args, outputs)
     written = sum(map(_size, _tensors([outputs]))) if product else 0
     return Cost(Kernel(flops, nbytes, product, written=written), dtype=dtype)
@@ -103,6 +106,27 @@ def _mask_bytes(mask: torch.Tensor | None, wanted: list[bool] | None) -> int:
         return 0
     parts = [n for n, step in zip(mask.shape, mask.stride(), strict=True) if step or n == 1]
     return prod(parts) * mask.element_size() + (_size(mask) if wanted and wanted[3] else 0)
+
+
+# --- many tensors at once -------------------------------------------------------------------------
+
+# A launch takes so many tensors, by how many lists of them there are, and so many blocks of so
+# many elements: PyTorch's MultiTensorApply.cuh.
+_MANY = ("aten::_foreach_", "aten::_fused_")
+_MOST_TENSORS = (110, 64, 48, 36, 30)
+_MOST_BLOCKS = 320
+_BLOCK = 65536
+
+
+def _launches(args: Arguments, outputs: object) -> int:
+    """How many kernels an operation on lists of tensors takes."""
+    lists = [list(_tensors([value])) for value in (*args, outputs) if isinstance(value, list)]
+    lists = [tensors for tensors in lists if tensors]
+    if not lists:
+        return 1
+    most = _MOST_TENSORS[min(len(lists), len(_MOST_TENSORS)) - 1]
+    blocks = sum(-(-tensor.numel() // _BLOCK) for tensor in lists[0])
+    return max(1, -(-len(lists[0]) // most), -(-blocks // _MOST_BLOCKS))
 
 
 # --- matrix products, and convolutions as such ----------------------------------------------------
@@ -227,7 +251,7 @@ def _moved(
     return total
 
 
-def _read_again(packet: torch._ops.OpOverloadPacket, args: Arguments) -> int:
+def read_again(packet: torch._ops.OpOverloadPacket, args: Arguments) -> int:
     """Batch norm needs means over the whole batch before it can begin to use what it read."""
     if packet is aten.native_batch_norm and args[5]:
         return _size(args[0])

@@ -22,6 +22,7 @@ Result = TypeVar("Result")
 
 make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 graph_task_id: Callable[[], int] = torch._C._current_graph_task_id
+NO_TASK = -1  # what it says where there is no backward pass
 _data = inspect.getattr_static(torch.Tensor, "data")
 set_data: Callable[[torch.Tensor, torch.Tensor], None] = _data.__set__
 get_data: Callable[[torch.Tensor], torch.Tensor] = _data.__get__
@@ -247,6 +248,11 @@ DEVICE_TYPE_QUERIES = [
 ]
 STREAM_OF_COPIES = (_parallel_functions, "_get_stream")
 TRACED_TYPES = (torch.fx.experimental.proxy_tensor, "HANDLED_TYPES")
+# Types of tensors for which optimizers update many parameters by one kernel.
+FOREACH_TYPES: list[list[type]] = [
+    sys.modules["torch.optim.optimizer"]._foreach_supported_types,
+    sys.modules["torch.utils._foreach_utils"]._foreach_supported_types,
+]
 STORAGE_REGISTRY = (torch.serialization, "_package_registry")
 StorageBase = torch.storage._StorageBase
 LazyTensor = torch.nn.parameter.UninitializedTensorMixin  # type: ignore[attr-defined]

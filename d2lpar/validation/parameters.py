@@ -18,8 +18,15 @@ _RATES = {
     "TFLOP/s": ("flops", 1e12),
     "images/s": ("samples", 1.0),
     "sequences/s": ("samples", 1.0),
+    "tokens/s": ("tokens", 1.0),
+    "GiB": ("memory_bytes", 2.0**30),
 }
-_PER_GPU = {"images/s/gpu": "images/s", "samples/s per GPU": "sequences/s"}
+_PER_GPU = {
+    "images/s/gpu": "images/s",
+    "samples/s per GPU": "sequences/s",
+    "tokens/s/gpu": "tokens/s",
+    "TFLOP/s/gpu": "TFLOP/s",
+}
 _RATIOS = ("efficiency", "ratio", "speedup", "fraction")
 
 
@@ -90,13 +97,15 @@ class Parameters:
 class SimulatedRun:
     """What a simulated run comes to: seconds, and what was done in them on `gpus` GPUs in all.
 
-    `ratio` is given instead where two runs were compared.
+    `ratio` is given instead where two runs were compared, `memory_bytes` where a GPU was filled.
     """
 
     seconds: float | None = None
     samples: float | None = None
     flops: float | None = None
     bytes: float | None = None
+    tokens: float | None = None
+    memory_bytes: float | None = None
     gpus: int = 1
     ratio: float | None = None
 
@@ -109,5 +118,7 @@ class SimulatedRun:
             raise ValueError(f"this workload has no result in {unit!r}")
         if unit in _RATIOS or name == "seconds":
             return amount
+        if name == "memory_bytes":
+            return amount / scale
         assert self.seconds is not None  # or there would be a ratio only
         return amount / self.seconds / scale / per

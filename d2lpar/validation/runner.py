@@ -9,7 +9,7 @@ from . import boxes
 from .parameters import Parameters, SimulatedRun
 from .report import Prediction, Report
 from .rows import Row, RowError, read_rows
-from .workloads import collectives, copies, kernels, pipelines, scaling, training, transformers
+from .workloads import collectives, copies, gpt, kernels, pipelines, scaling, training, transformers
 
 Workload = Callable[[Parameters, Machine], SimulatedRun]
 WORKLOADS: dict[str, Workload] = {
@@ -25,6 +25,8 @@ WORKLOADS: dict[str, Workload] = {
     "pipeline_bubble": pipelines.pipeline_bubble,
     "megatron": transformers.megatron,
     "tensor_parallel": transformers.tensor_parallel,
+    "gpt_train": gpt.gpt_train,
+    "memory": gpt.memory,
     "all_reduce": collectives.all_reduce,
     "data_parallel": scaling.data_parallel,
 }

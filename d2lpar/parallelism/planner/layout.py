@@ -9,7 +9,8 @@ from .mesh import Mesh
 from .optimizers import OPTIMIZERS, Recipe, recipe
 from .precision import PRECISIONS
 
-RECOMPUTE = ("none", "selective", "full")
+RECOMPUTE = ("none", "selective", "full")  # those that a search tries
+ALTERNATE = "alternate"
 ATTENTION = ("scores", "fused")
 ZERO = (0, 1, 2, 3)
 GATHERS = ("layers", "tensors")
@@ -39,11 +40,11 @@ class Layout:
     (Narayanan et al. 2021), else it is 1F1B. `recompute`: for the backward pass nothing is computed
     again, or the attention between its products ("selective"; if it is fused and keeps no scores,
     everything but attention and every second product, as torchtitan's selective checkpointing), or
-    all layers ("full"; Korthikanti et al. 2022). `sequence_parallel`: norms and dropout, too, are
-    split over the tensor ranks (the same). `zero`: replicas share the optimizer's state (1),
-    gradients (2), parameters (3; Rajbhandari et al. 2020). `overlap`: exchanges between replicas go
-    on beside the computing. `attention` keeps its "scores" or is one "fused" kernel. Gradients are
-    kept and added up in `gradient_bytes` each.
+    every second layer ("alternate"), or all of them ("full"; Korthikanti et al. 2022).
+    `sequence_parallel`: norms and dropout, too, are split over the tensor ranks (the same). `zero`:
+    replicas share the optimizer's state (1), gradients (2), parameters (3; Rajbhandari et al.
+    2020). `overlap`: exchanges between replicas go on beside the computing. `attention` keeps its
+    "scores" or is one "fused" kernel. Gradients are kept and added up in `gradient_bytes` each.
 
     `shard`: so many neighbouring replicas share what `zero` says, and only gradients are summed
     over all (HSDP, Zhao et al. 2023); None: all of them share. `gathers`: with ZeRO 3 parameters
@@ -52,7 +53,7 @@ class Layout:
     layer and send them their tokens (Lepikhin et al. 2020). `ring`: ranks of a context pass keys
     and values on while they attend (Liu et al. 2023), else they gather all of them first (Llama 3).
     `precision` is that of products, `compiled`: what lies between them is one kernel, `optimizer`
-    one of those that `optimizers` knows.
+    one of those that `optimizers` knows. The loss is computed in `loss_chunks` pieces.
 
     Raises ValueError for what is not of these.
     """
@@ -74,10 +75,11 @@ class Layout:
     shard: int | None = None
     ring: bool = False
     gathers: str = "layers"
+    loss_chunks: int = 1
 
     def __post_init__(self) -> None:
         choices = {
-            "recompute": RECOMPUTE,
+            "recompute": (*RECOMPUTE, ALTERNATE),
             "attention": ATTENTION,
             "zero": ZERO,
             "gradient_bytes": (2, 4),
@@ -88,7 +90,7 @@ class Layout:
         for name, allowed in choices.items():
             if (value := getattr(self, name)) not in allowed:
                 raise ValueError(f"{name} is one of {', '.join(map(str, allowed))}, not {value!r}")
-        for name in ("micro_batch", "micro_batches", "chunks", "expert"):
+        for name in ("micro_batch", "micro_batches", "chunks", "expert", "loss_chunks"):
             if type(value := getattr(self, name)) is not int or value < 1:
                 raise ValueError(f"{name} is a whole number from 1 on, not {value!r}")
         if self.zero > 1 and self.mesh.pipeline > 1:

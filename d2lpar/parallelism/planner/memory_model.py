@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from .layout import Layout
+from .layout import ALTERNATE, Layout
 from .optimizers import MIXED
+from .replicas import expert_parameters_per_gpu
 from .share import activation_bytes
 from .transformer import Transformer
 
@@ -47,6 +48,17 @@ def memory(model: Transformer, layout: Layout) -> Memory:
     return max((of_stage(model, layout, stage) for stage in {0, last}), key=_total)
 
 
+def peak_bytes(need: Memory, layout: Layout) -> float:
+    """The most at any time, where an update sets gradients to None, as torch's optimizers do.
+
+    Without accumulation they then grow during the one backward pass, while activations shrink:
+    both never are there at once. Else it is the total.
+    """
+    if layout.micro_batches > 1:
+        return need.total_bytes
+    return need.total_bytes - min(need.gradients_bytes, need.activations_bytes)
+
+
 def of_stage(model: Transformer, layout: Layout, stage: int) -> Memory:
     """What a GPU of one stage needs, 0 being the first."""
     kept = micro_batches_in_flight(layout, stage) * model.layers / layout.mesh.pipeline
@@ -61,14 +73,25 @@ def _states(model: Transformer, layout: Layout, stage: int) -> tuple[float, floa
     """Of FSDP the sharded parameters are the fp32 copy, and their gradients are of fp32, too: 4 + 4
     + 8 bytes, which are as many as 2 + 2 + 12."""
     fsdp = layout.zero == 3 and layout.gathers == "layers"
-    return state_bytes(
-        parameters_of_stage(model, layout, stage),
-        layout.sharing,
-        layout.zero,
-        gradient_bytes=layout.number_bytes if fsdp else layout.gradient_bytes,
-        parameter_bytes=layout.number_bytes,
-        optimizer_bytes=layout.recipe.state_bytes,
-    )
+    each = layout.number_bytes
+    experts = expert_parameters_per_gpu(model, layout)
+    common = parameters_of_stage(model, layout, stage) - experts
+    parts = [
+        state_bytes(
+            parameters,
+            shared_by,
+            layout.zero,
+            gradient_bytes=each if fsdp else max(layout.gradient_bytes, each),
+            parameter_bytes=each,
+            optimizer_bytes=layout.recipe.state_bytes,
+        )
+        for parameters, shared_by in (
+            (common, layout.sharing),
+            (experts, max(layout.sharing // layout.expert, 1)),
+        )
+    ]
+    one, other = parts
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
 def state_bytes(
@@ -127,6 +150,8 @@ def kept_bytes(model: Transformer, layout: Layout) -> float:
     split = layout.mesh.tensor if layout.sequence_parallel else 1
     if layout.recompute == "full":
         return block / split
+    if layout.recompute == ALTERNATE:
+        return (block / split + _layer_bytes(model, layout, core=True)) / 2
     if layout.recompute == "selective" and layout.attention == "fused":
         return block / split + _every_second_product_bytes(model, layout)
     return _layer_bytes(model, layout, core=layout.recompute == "none")
@@ -209,12 +234,15 @@ def _working_bytes(model: Transformer, layout: Layout, stage: int) -> float:
 def _working_in_head(model: Transformer, layout: Layout) -> float:
     """A norm's result; scores' logarithms, their gradients, and gradients of the scores.
 
-    They are of fp32 unless the program is compiled.
+    They are of fp32 unless the program is compiled. In chunks they come and go, beside all scores
+    and their gradients.
     """
     normed = activation_bytes(model, layout)
-    each = layout.number_bytes if layout.compiled else 4
-    words = model.words_per_rank(layout.mesh.tensor)
-    return normed + 3 * each * _tokens(model, layout) * words
+    count = _tokens(model, layout) * model.words_per_rank(layout.mesh.tensor)
+    at_once = 3 * (layout.number_bytes if layout.compiled else 4) * count
+    if layout.loss_chunks == 1:
+        return normed + at_once
+    return normed + 2 * layout.number_bytes * count + at_once / layout.loss_chunks
 
 
 def _working_in_layer(model: Transformer, layout: Layout) -> float:

@@ -14,6 +14,7 @@ SCHEDULES = {"1F1B": "1F1B", "interleaved": "interleaved ({chunks} chunks a stag
 RECOMPUTE = {
     "none": "nothing computed again",
     "selective": "attention computed again",
+    "alternate": "every second layer computed again",
     "full": "layers computed again",
 }
 ZERO = "ZeRO stage {stage}"

@@ -115,15 +115,29 @@ class _Exchange:
     def by_tensors_s(self) -> tuple[float, float]:
         """When they are used, with nothing beside: a layer that is computed again and has more
         than `REUSED_PARAMETERS` is gathered a third time."""
+        layout = self.layout
+        again = layout.recompute == "full" and sum(self._tensors()) > REUSED_PARAMETERS
+        summing_s = self._listed_s(layout.gradient_bytes)
+        gathering_s = self._listed_s(layout.number_bytes)
+        gathers = 3 if again else 2
+        return layout.micro_batches * summing_s, layout.micro_batches * gathers * gathering_s
+
+    def _tensors(self) -> list[int]:
+        """Parameters of the single tensors of a layer, experts of this rank included."""
         model, layout = self.model, self.layout
-        tensors = model.matrices(layout.mesh.tensor) * self.layers
-        again = layout.recompute == "full" and sum(tensors) / self.layers > REUSED_PARAMETERS
-        words = [model.word_parameters(layout.mesh.tensor)]
-        summing_s = self._listed_s(tensors + words, layout.gradient_bytes)
-        gathering_s = 2 * self._listed_s(tensors + words, layout.number_bytes)
-        if again:
-            gathering_s += self._listed_s(tensors, layout.number_bytes)
-        return layout.micro_batches * summing_s, layout.micro_batches * gathering_s
+        qkv, out, *perceptron = model.matrices(layout.mesh.tensor)
+        experts = 1 if model.experts is None else model.experts.count // layout.expert
+        return [qkv, out, *perceptron * experts]
+
+    def _listed_s(self, bytes_each: int) -> float:
+        """All tensors of all layers, and the words', one after the other."""
+        wiring, latency_s = self.wiring, self.wiring.accelerator.kernel_latency_s
+        words = self.model.word_parameters(self.layout.mesh.tensor)
+        counts = [(count, self.layers) for count in self._tensors()] + [(words, 1)]
+        return sum(
+            times * list_exchange_s(count * bytes_each, self.fabric, wiring.host, latency_s)
+            for count, times in counts
+        )
 
     def _half_s(self, bytes_each: int, pieces: int = 1) -> float:
         """A reduce-scatter or an all-gather, in pieces."""
@@ -149,13 +163,6 @@ class _Exchange:
         nbytes = self.parameters * self.layout.gradient_bytes / sharing
         return cost.all_reduce_s(nbytes, self.wiring.copies(mesh, sharing))
 
-    def _listed_s(self, tensors: list[int], bytes_each: int) -> float:
-        wiring, latency_s = self.wiring, self.wiring.accelerator.kernel_latency_s
-        return sum(
-            list_exchange_s(count * bytes_each, self.fabric, wiring.host, latency_s)
-            for count in tensors
-        )
-
     def _exposed_s(self, exchange_s: float, computing_s: float) -> float:
-        taken = taken_share(self.fabric, self.wiring.accelerator.multiprocessors)
+        taken = taken_share(self.wiring.pair, self.wiring.accelerator.multiprocessors)
         return exposed_s(exchange_s, computing_s, self.layers, taken=taken)

@@ -13,7 +13,7 @@ from ...machines.hardware import Machine
 from ...vgpu.sim.kernel_cost import traffic
 from .exchanges import all_to_all_s, half_ring_s
 from .layers import GpuAndHost, LayerTimes, core_s, head_times, layer_times, product_times
-from .layout import Layout
+from .layout import ALTERNATE, Layout
 from .mesh import Wiring
 from .replicas import Computing, between_replicas, parameters_per_gpu
 from .share import Share, activation_bytes, share_of
@@ -115,7 +115,7 @@ class Pace:
         layer, head = layer_times(gpu, share), head_times(gpu, share)
         layers = model.layers / mesh.pipeline
         sums_s = 2 * _tensor_sum_s(model, layout, wiring)  # attention's and the perceptron's
-        again = 2 if layout.recompute == "full" else 1
+        again = {"full": 2, ALTERNATE: 1.5}.get(layout.recompute, 1)
         return cls(
             forward_s=layers * layer.forward_s,
             backward_s=layers * (layer.backward_s + _again_s(gpu, share, layout, layer)),
@@ -163,8 +163,8 @@ def _again_s(gpu: GpuAndHost, share: Share, layout: Layout, layer: LayerTimes) -
     products; if it is fused, all but attention and every second product."""
     if layout.recompute == "none":
         return 0.0
-    if layout.recompute == "full":
-        return layer.forward_s
+    if layout.recompute in ("full", ALTERNATE):
+        return layer.forward_s / (1 if layout.recompute == "full" else 2)
     if layout.attention == "scores":
         return core_s(gpu, share)
     plain = replace(share, model=replace(share.model, positions="none"))

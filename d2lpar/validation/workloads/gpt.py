@@ -12,9 +12,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...machines.hardware import Machine
-from ...parallelism.planner.choice import best, plans
+from ...parallelism.planner.choice import USABLE, best, plans
 from ...parallelism.planner.layout import Layout
 from ...parallelism.planner.memory_model import memory as needed
+from ...parallelism.planner.memory_model import peak_bytes
 from ...parallelism.planner.mesh import Mesh
 from ...parallelism.planner.steps import step
 from ...parallelism.planner.transformer import Experts, Transformer
@@ -25,7 +26,15 @@ _GATED = {"swiglu": True, "gelu": False, "relu": False, "relu2": False}
 _SHARDING = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3, "hsdp": 3, UNSTATED: None}
 _FUSED = ("fused", "flash", "flash1", "flash2", "flash3", "flash4", "cudnn", "memory_efficient")
 _ATTENTION = dict.fromkeys(_FUSED, "fused") | dict.fromkeys(("scores", "math"), "scores")
-_RECOMPUTE = {"none": "none", "selective": "selective", "full": "full", UNSTATED: None}
+_RECOMPUTE = {
+    "none": "none",
+    "selective": "selective",  # of operations
+    "selective_layer": "alternate",  # of layers
+    "full": "full",
+    UNSTATED: None,
+}
+# torchtune computes the loss in so many pieces if it is chunked.
+_LOSS_CHUNKS = {"whole": 1, "chunked": 8}
 _PRECISION = {
     "float16": "fp16", "bfloat16": "bf16", "float8": "fp8", "tfloat32": "tf32", "float32": "fp32",
     "bf16-pure": "bf16",
@@ -59,15 +68,15 @@ def gpt_train(p: Parameters, machine: Machine) -> SimulatedRun:
 def memory(p: Parameters, machine: Machine) -> SimulatedRun:
     """What the fullest GPU needs for such a step, as torch's allocator counts it."""
     model = transformer(p)
-    need = needed(model, chosen(p, model, machine))
-    return SimulatedRun(memory_bytes=need.total_bytes, gpus=1)
+    layout = chosen(p, model, machine)
+    return SimulatedRun(memory_bytes=peak_bytes(needed(model, layout), layout))
 
 
 def transformer(p: Parameters) -> Transformer:
     """The network of a row."""
     gated = p.choice("mlp", _GATED, "swiglu" if p.flag("gated", False) else "gelu")
     positions = "rotary" if p.flag("rotary", gated) else "learned"
-    p.flag("causal", True)
+    p.flag("packed", False)  # samples without padding, which no other row has either
     layers, hidden, heads = (p.integer(name) for name in ("layers", "hidden", "heads"))
     return Transformer(
         *("the row's model", layers, hidden, heads, p.integer("sequence")),
@@ -106,7 +115,7 @@ def chosen(p: Parameters, model: Transformer, machine: Machine) -> Layout:
     if p.text("recompute", "none") != UNSTATED:
         return layout
     found = (replace(layout, recompute=again) for again in ("none", "selective", "full"))
-    room = machine.accelerators[0].memory_bytes
+    room = USABLE * machine.accelerators[0].memory_bytes
     return next((one for one in found if needed(model, one).total_bytes <= room), layout)
 
 
@@ -126,7 +135,7 @@ def _planned(p: Parameters, model: Transformer, machine: Machine, batch: int) ->
             recompute=recompute,
             sequence_parallel=p.flag("sequence_parallel", True),
             attention=p.choice("attention", _ATTENTION, "fused"),
-            gradient_bytes=p.integer("gradient_bytes", 4),
+            gradient_bytes=_gradient_bytes(p),
             precision=p.choice("precision", _PRECISION, "bf16"),
             compiled=compiled,
             optimizer=_optimizer(p),
@@ -148,14 +157,15 @@ def _stated(p: Parameters) -> Layout:
         zero=_zero(p, mesh),
         overlap=p.flag("overlap", True),
         attention=p.choice("attention", _ATTENTION, "fused"),
-        gradient_bytes=p.integer("gradient_bytes", 4),
+        gradient_bytes=_gradient_bytes(p),
         precision=p.choice("precision", _PRECISION, "bf16"),
         compiled=_compiled(p),
         optimizer=_optimizer(p),
         expert=p.integer("expert", 1),
-        shard=shard if p.text("sharding", "none") == "hsdp" else None,
+        shard=shard,
         ring=p.flag("ring", False),
         gathers=p.choice("gathers", {"layers": "layers", "tensors": "tensors"}, "layers"),
+        loss_chunks=p.choice("loss", _LOSS_CHUNKS, "whole"),
     )
 
 
@@ -196,5 +206,13 @@ def _or_unstated(p: Parameters, name: str, *, default: bool) -> bool:
 
 def _optimizer(p: Parameters) -> str:
     named = p.choice("optimizer", _OPTIMIZERS | {"adamw": "adam"}, "adam")
-    pure = p.text("precision", "bf16") == "bf16-pure"
-    return "adam-bf16" if pure and named == "adam" else named
+    return "adam-bf16" if _is_pure(p) and named == "adam" else named
+
+
+def _gradient_bytes(p: Parameters) -> int:
+    return p.integer("gradient_bytes", 2 if _is_pure(p) else 4)
+
+
+def _is_pure(p: Parameters) -> bool:
+    """Whether nothing is kept in fp32, parameters, gradients and moments included."""
+    return p.text("precision", "bf16") == "bf16-pure"

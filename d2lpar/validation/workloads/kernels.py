@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from ...machines.hardware import Machine
 from ...machines.microbenchmarks import matmul_precision
+from ...vgpu.torch_backend import torch_private
 from ..parameters import Naive, Parameters, SimulatedRun
 from .measuring import DTYPES, gpus, mean_s, seconds, synchronized_s
 
@@ -57,15 +58,16 @@ def matmul(p: Parameters, machine: Machine) -> SimulatedRun:
     count, devices = p.integer("count", 1), p.integer("devices", 1)
     dtype, precision = _precision(p)
     with gpus(machine, devices) as gs, precision():
+        product = _scaled_product if dtype.itemsize == 1 else torch.mm
         factors = [
-            (torch.empty(m, k, dtype=dtype, device=g), torch.empty(k, n, dtype=dtype, device=g))
+            (torch.empty(m, k, dtype=dtype, device=g), torch.empty(n, k, dtype=dtype, device=g).t())
             for g in gs
         ]
 
         def products() -> None:
             for a, b in factors:
                 for _ in range(count):
-                    torch.mm(a, b)
+                    product(a, b)
 
         flops = 2 * m * n * k * count * devices
         peak = machine.accelerators[0].rate(p.text("precision", p.text("dtype"))) * devices
@@ -88,6 +90,12 @@ def stream(p: Parameters, machine: Machine) -> SimulatedRun:
         moved = arrays * elements * dtype.itemsize
         naive = Naive(moved / machine.accelerators[0].memory_bytes_per_s)
         return SimulatedRun(mean_s(lambda: kernel((a, b, c))), bytes=moved, naive=naive)
+
+
+def _scaled_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A product of fp8 numbers, summed up in bf16."""
+    scale = torch.ones((), device=a.device)
+    return torch_private.scaled_product(a, b, scale, scale, out_dtype=torch.bfloat16)
 
 
 def _precision(p: Parameters) -> tuple[torch.dtype, Precision]:

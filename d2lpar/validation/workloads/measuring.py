@@ -19,6 +19,7 @@ DTYPES = {
     "float64": torch.float64,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
+    "float8_e4m3": torch.float8_e4m3fn,
 }
 
 

@@ -33,16 +33,7 @@ _HOST_ARGUMENT = {
 # and convolutions stay calls of libraries; sorting and pooling are taken so, too.
 _FUSED = {
     f"aten::{name}"
-    for name in """
-    sum mean var std amax amin argmax argmin any all norm linalg_vector_norm cumsum
-    _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data
-    native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward
-    native_batch_norm native_batch_norm_backward cudnn_batch_norm cudnn_batch_norm_backward
-    _fused_rms_norm _fused_rms_norm_backward
-    native_dropout native_dropout_backward bernoulli fill zero full_like ones_like zeros_like
-    copy _to_copy cat stack embedding index gather masked_fill tril triu arange constant_pad_nd
-    nll_loss_forward nll_loss_backward mse_loss mse_loss_backward slice_backward select_backward
-    """.split()
+    for name in ["sum", "mean", "var", "std", "amax", "amin", "argmax", "argmin", "any", "all", "norm", "linalg_vector_norm", "cumsum", "_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data", "native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward", "native_batch_norm", "native_batch_norm_backward", "cudnn_batch_norm", "cudnn_batch_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward", "native_dropout", "native_dropout_backward", "bernoulli", "fill", "zero", "full_like", "ones_like", "zeros_like", "copy", "_to_copy", "cat", "stack", "embedding", "index", "gather", "masked_fill", "tril", "triu", "arange", "constant_pad_nd", "nll_loss_forward", "nll_loss_backward", "mse_loss", "mse_loss_backward", "slice_backward", "select_backward"]
 }
 
 # They only reserve memory, or not even that.

@@ -4,7 +4,7 @@ mode, kernel by kernel, as PyTorch has them for CUDA (transformers/cuda/attentio
 from __future__ import annotations
 
 import torch
-from torch.nn import functional as F  # noqa: N812, as everybody calls it
+from torch.nn import functional as F
 
 from .attention import scaled_dot_product_attention
 from .attention_choice import MATH, choose, inputs_of

@@ -20,6 +20,17 @@ _A40 = (
     "https://hmc-tech.com/gpu/nvidia-l40-vs-nvidia-a40"
 )
 
+RTX_3060_LAPTOP = card(
+    "GeForce RTX 3060 Laptop",
+    "ampere",
+    tflops=tflops(10.94, 2 * 10.94, tfloat32=10.94, float64=0.171),
+    gb=6,
+    gb_per_s=336,
+    multiprocessors=30,
+    l2_mib=3,
+    watts=80,
+    source=f"{TECHPOWERUP}; tensor cores, from fp32, as on the RTX 3090: {_GA102}",
+)
 RTX_3080_TI = card(
     "GeForce RTX 3080 Ti",
     "ampere",

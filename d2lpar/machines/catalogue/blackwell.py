@@ -73,6 +73,33 @@ RTX_5070_TI_LAPTOP = card(
     source=f"{TECHPOWERUP}, at the smallest of its power limits; tensor cores, from fp32, as on "
     f"the RTX 5090: {GPU_DATABASE}",
 )
+# Cards for workstations sum in fp32 at full rate: 4, 2 and 8 times fp32.
+_RTX_PRO = (
+    f"{TECHPOWERUP}; tensor cores, from fp32, as NVIDIA prints them of the server's card (500 "
+    f"TFLOPS in fp16 and bf16, 1000 in fp8): {GPU_DATABASE}"
+)
+RTX_PRO_6000 = card(
+    "RTX PRO 6000 Blackwell",
+    "blackwell",
+    tflops=tflops(126, 4 * 126, tfloat32=2 * 126, float8=8 * 126, float64=1.968),
+    gb=96,
+    gb_per_s=1792,
+    multiprocessors=188,
+    l2_mib=128,
+    watts=600,
+    source=_RTX_PRO,
+)
+RTX_PRO_6000_MAX_Q = card(
+    "RTX PRO 6000 Blackwell Max-Q",
+    "blackwell",
+    tflops=tflops(109.7, 4 * 109.7, tfloat32=2 * 109.7, float8=8 * 109.7, float64=1.715),
+    gb=96,
+    gb_per_s=1792,
+    multiprocessors=188,
+    l2_mib=128,
+    watts=300,
+    source=_RTX_PRO,
+)
 RTX_5090 = card(
     "GeForce RTX 5090",
     "blackwell",

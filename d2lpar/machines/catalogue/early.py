@@ -156,6 +156,33 @@ QUADRO_GV100 = card(
     watts=250,
     source=f"{TECHPOWERUP}; fp16 from fp32, as on the V100 ({AMPERE})",
 )
+_TURING = (
+    "NVIDIA Turing GPU Architecture, https://images.nvidia.com/aem-dam/en-zz/Solutions/"
+    "design-visualization/technologies/turing-architecture/NVIDIA-Turing-Architecture-Whitepaper.pdf"
+)
+RTX_2080_TI = card(
+    "GeForce RTX 2080 Ti",
+    "turing",
+    # The reference card: with sums in fp32 at half of the rate that is advertised.
+    tflops={"float32": 13.4, "float16": 53.8, "float64": 0.42},
+    gb=11,
+    gb_per_s=616,
+    multiprocessors=68,
+    l2_mib=5.5,
+    watts=250,
+    source=f"{_TURING}; multiprocessors, fp64, {_CACHE}",
+)
+QUADRO_RTX_6000 = card(
+    "Quadro RTX 6000",
+    "turing",
+    tflops={"float32": 16.3, "float16": 130.5, "float64": 0.51},
+    gb=24,
+    gb_per_s=672,
+    multiprocessors=72,
+    l2_mib=6,
+    watts=260,
+    source=f"{_TURING}; multiprocessors, fp64, {_CACHE}",
+)
 TITAN_RTX = card(
     "Titan RTX",
     "turing",

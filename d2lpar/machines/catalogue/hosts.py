@@ -63,6 +63,11 @@ EPYC_9374F = _host(
     "8xMI300X_2xEPYC-9374F.json",
 )
 
+EPYC_7352 = _host(
+    "EPYC 7352", 24, "https://server-gear.com/blog/post/rtx3090-x8-exhaustive-tf-cnn-benchmarks"
+)
+EPYC_7542 = _host("2 x EPYC 7542", 2 * 32, "https://blog.chlc.cc/p/rtx4090-gpudirect-p2p-unlocked")
+
 # --- Clouds ---------------------------------------------------------------------------------------
 
 EPYC_7V12_T4 = _host("EPYC 7V12", 64, f"{AZURE}: NCasT4 v3")

@@ -218,8 +218,9 @@ class _OpCall:
         self.stream = rt.current_stream(index)
         stream = (index, self.stream)
         self._access = rt.sanitizer.work(stream, self.tensors, self.written)
-        seconds = cost.seconds(rt.machine.accelerators[index])
-        args = (stream, self.plan.name, seconds, cost.bytes, cost.flops)
+        accelerator = rt.machine.accelerators[index]
+        seconds, engaged_s = cost.seconds(accelerator), cost.engaged_s(accelerator)
+        args = (stream, self.plan.name, seconds, cost.bytes, cost.flops, engaged_s)
         rt.host_threads.submit(index, rt.clock.kernel, *args)
 
     def run(self, func: torch._ops.OpOverload) -> object:

@@ -41,8 +41,8 @@ class QueuedWork:
     """A kernel, a transfer, or a mark without resources, which takes no time.
 
     It takes `seconds`, of which it has its resources to itself for the first `engaged_s` (None: for
-    all). `start_s` and `end_s` are None while it is pending. `notes` are the spans to record when they
-    are known. `blockers` counts what it still waits for, `followers` is what waits for it.
+    all). `start_s` and `end_s` are None while it is pending. `notes` are the spans to record when
+    they are known. `blockers` counts what it still waits for, `followers` is what waits for it.
     """
 
     __slots__ = (

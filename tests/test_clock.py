@@ -122,6 +122,26 @@ def test_streams_of_one_device_take_turns_at_its_engine():
     }
 
 
+def test_kernels_that_do_not_fill_a_device_run_side_by_side():
+    clock = new_clock()
+    for stream, name in enumerate("ab"):  # queued at 1 and 2; each needs half of the device
+        clock.kernel(clock.host, (0, stream), name, 8, 0, 0, engaged_s=4)
+    clock.kernel(clock.host, (0, 2), "c", 8, 0, 0)  # needs all of it
+    # b begins when a has had its share of the engine (5), c when b has had its own (9).
+    assert drawn(clock) == {
+        "vgpu:0/0": ".aaaaaaaa",
+        "vgpu:0/1": ".....bbbbbbbb",
+        "vgpu:0/2": ".........cccccccc",
+    }
+
+
+def test_a_stream_does_not_overtake_itself_though_the_engine_is_free():
+    clock = new_clock()
+    for name in "ab":
+        clock.kernel(clock.host, (0, 0), name, 4, 0, 0, engaged_s=1)
+    assert drawn(clock) == {"vgpu:0/0": ".aaaabbbb"}
+
+
 def test_the_host_knows_only_what_has_happened():
     clock = new_clock()
     a, b = kernel(clock, 0, 2, name="a"), kernel(clock, 0, 2, name="b")

@@ -122,6 +122,46 @@ def test_a_kernel_takes_the_longer_of_arithmetic_and_memory():
     assert (two.flops, two.bytes) == (10**12, 10**9)
 
 
+def product_of(n, accelerator):
+    args = (meta(n, n), meta(n, n))
+    cost = cost_of(aten.mm.default, args, {}, aten.mm(*args))
+    return cost.seconds(accelerator), cost.engaged_s(accelerator)
+
+
+def test_only_small_kernels_leave_room_for_others():
+    for gpu in (V100, A100):
+        seconds, engaged_s = product_of(512, gpu)
+        # Two streams of such products: one and a half to two times as many in the same time.
+        assert 1.4 < min(seconds / engaged_s, 2) <= 2
+        seconds, engaged_s = product_of(4096, gpu)
+        assert engaged_s == seconds
+        for nbytes in (0, 4096, 10**9):
+            cost = traffic(nbytes)
+            assert cost.engaged_s(gpu) <= cost.seconds(gpu)
+        assert traffic(10**9).engaged_s(gpu) == traffic(10**9).seconds(gpu)
+        assert traffic(4096).engaged_s(gpu) < traffic(4096).seconds(gpu) / 2
+    toy = replace(V100, multiprocessors=None)  # nothing is known of how it is filled
+    assert traffic(4096).engaged_s(toy) == traffic(4096).seconds(toy)
+
+
+@pytest.mark.parametrize("machine", ["1x-v100-nvswitch", "8x-a100-nvswitch"])
+def test_two_streams_of_small_products_share_a_device(machine):
+    def took(n, streams):
+        with par.simulate(machine, 1) as (gpu,):
+            a = torch.empty(n, n, device=gpu)
+            lanes = [torch.vgpu.Stream(gpu) for _ in range(streams)]
+            torch.vgpu.synchronize(gpu)
+            timer = par.Timer()
+            timer.start()
+            for i in range(64):
+                with torch.vgpu.stream(lanes[i % streams]):
+                    a @ a
+            return timer.stop()
+
+    assert 1.4 < took(512, 1) / took(512, 2) <= 2
+    assert took(2048, 1) / took(2048, 2) == pytest.approx(1, rel=0.01)
+
+
 def test_measured_rates_are_reached():
     measured = replace(V100, measured=True)
     assert Cost(Kernel(10**12, 0)).seconds(measured) == pytest.approx(3e-6 + 1 / 15.7)

@@ -101,7 +101,8 @@ class Accelerator:
             l2_bytes=self.l2_bytes,
         )
         _not_negative(self.name, kernel_latency_s=self.kernel_latency_s)
-        _fraction(self.name, **{f"reached by a {kind}": s for kind, s in self.reached.items()})
+        for kind, share in self.reached.items():
+            _fraction(f"{self.name} for a {kind}", reached=share)
 
     def rate(self, dtype: str) -> float:
         """FLOP/s for a data type ("float32"); others than its source has run as fp32."""

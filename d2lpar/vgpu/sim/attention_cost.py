@@ -93,8 +93,13 @@ class AttentionCost(Cost):
         """How long it takes."""
         known = self._known
         if known is None or known[0] is not accelerator:
-            self._known = known = (accelerator, self.dtype, seconds(self.work, accelerator))
+            total_s = seconds(self.work, accelerator)
+            self._known = known = (accelerator, self.dtype, total_s, total_s)
         return known[2]
+
+    def engaged_s(self, accelerator: Accelerator) -> float:
+        """All the time: its blocks leave no room on a multiprocessor for others."""
+        return self.seconds(accelerator)
 
 
 def seconds(work: Attention, accelerator: Accelerator) -> float:

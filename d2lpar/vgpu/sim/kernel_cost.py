@@ -27,6 +27,10 @@ from .product_rates import (
 from .tiles import Device, Product, read_again, tiling
 from .winograd_convolution import Winograd
 
+# What a multiprocessor's 2,048 threads move if each reads and writes 16 bytes: kernels that are no
+# products fill it with so much.
+FILLING_BYTES = 2048 * 2 * 16
+
 
 class Kernel(NamedTuple):
     """One kernel of an operation: FLOP, bytes, the matrix product that it is.
@@ -57,21 +61,29 @@ class Cost:
         self.convolves = convolves
         self.flops = sum(kernel.flops for kernel in kernels)
         self.bytes = sum(kernel.bytes for kernel in kernels)
-        self._known: tuple[Accelerator, str, float] | None = None
+        self._known: tuple[Accelerator, str, float, float] | None = None
 
     def seconds(self, accelerator: Accelerator) -> float:
         """How long it takes; worked out once for an accelerator and a setting of TF32."""
+        return self._times(accelerator)[2]
+
+    def engaged_s(self, accelerator: Accelerator) -> float:
+        """For how long of that the device has nothing left for kernels of other streams."""
+        return self._times(accelerator)[3]
+
+    def _times(self, accelerator: Accelerator) -> tuple[Accelerator, str, float, float]:
         dtype = self.dtype
         if dtype == "float32" and self.flops and "tfloat32" in accelerator.flops_per_s:
             dtype = "tfloat32" if may_round_to_tf32(convolves=self.convolves) else dtype
-        if self.flops and dtype.startswith(FLOAT8):
-            _check_float8(accelerator, dtype)
         known = self._known
         if known is None or known[0] is not accelerator or known[1] != dtype:
+            if self.flops and dtype.startswith(FLOAT8):
+                _check_float8(accelerator, dtype)
             rates = _Rates(accelerator, dtype, convolves=self.convolves)
             total_s = sum(rates.seconds(kernel) for kernel in self.kernels)
-            self._known = known = (accelerator, dtype, total_s)
-        return known[2]
+            engaged_s = sum(rates.engaged_s(kernel) for kernel in self.kernels)
+            self._known = known = (accelerator, dtype, total_s, engaged_s)
+        return known
 
 
 def may_round_to_tf32(*, convolves: bool) -> bool:
@@ -124,6 +136,28 @@ class _Rates:
         transposed_bytes = kernel.transposed_bytes if self.has_tensor_cores else 0
         transposing_s = self.memory.seconds(transposed_bytes)
         return self.latency_s + self._with_traffic_s(kernel, compute_s) + transposing_s
+
+    def engaged_s(self, kernel: Kernel) -> float:
+        """A kernel that fills the device leaves nothing to others. Where some multiprocessors have
+        no block of it they compute for others meanwhile, and so do all while it starts: what is
+        left to it alone is its share of the arithmetic, or of the memory's time if that is more.
+        """
+        total_s = self.seconds(kernel)
+        if self._occupancy(kernel) >= 1:
+            return total_s
+        memory_s = self.memory.seconds(kernel.bytes)
+        if kernel.product is None:
+            return min(memory_s, total_s)
+        working_s = total_s - self.latency_s - FILL_S
+        return max(self._occupancy(kernel) * working_s, min(memory_s, working_s))
+
+    def _occupancy(self, kernel: Kernel) -> float:
+        """Share of the multiprocessors that have a block of a kernel; 1 if that is not known."""
+        if self.device is None:
+            return 1.0
+        if kernel.product is not None:
+            return tiling(kernel.product, self.device).occupancy
+        return kernel.bytes / (self.device.multiprocessors * FILLING_BYTES)
 
     def _compute_s(self, kernel: Kernel) -> float:
         compute_s = _arithmetic_s(kernel.flops, kernel.product, self.device, self.flops_per_s)

@@ -86,7 +86,8 @@ def read_again(product: Product, device: Device, read_bytes: int) -> float:
 
     The tiles of one wave lie in a block of about as many rows as columns, and the waves go along a
     band of rows. So the left factor is fetched once if a band of it stays in the cache (half of
-    which is for it), else for each block; the right one once if all of it stays, else for each band.
+    which is for it), else for each block; the right one once if all of it stays, else for each
+    band.
     """
     rows, columns = (way := tiling(product, device)).tile
     high, wide = ceil(product.m / rows), ceil(product.n / columns)

@@ -244,13 +244,14 @@ class _OpCall:
         stream, host = self.order(rt), rt.machine.host
         if isinstance(cost, AttentionCost):
             self.workspace_bytes = workspace_bytes(cost.work)
-        seconds = cost.seconds(rt.machine.accelerators[self.index])
+        accelerator = rt.machine.accelerators[self.index]
+        seconds, engaged_s = cost.seconds(accelerator), cost.engaged_s(accelerator)
         if region is None:
             dispatch_s = host_cost.kernel_s(host, self.tensors, cost)
         else:
             dispatch_s = region.dispatch_s(host, host_cost.extern_s(host, cost))
-        args = (stream, self.plan.name, seconds, cost.bytes, cost.flops, dispatch_s)
-        rt.host_threads.submit(self.index, rt.clock.kernel, *args)
+        work = (stream, self.plan.name, seconds, cost.bytes, cost.flops)
+        rt.host_threads.submit(self.index, rt.clock.kernel, *work, dispatch_s, engaged_s)
 
     def fuse(self, rt: Runtime, outputs: object) -> None:
         """Let it be part of a fused kernel that has written `outputs`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch.nn import functional as F  # noqa: N812, as everybody calls it
+from torch.nn import functional as F
 
 from . import torch_private
 from .attention_choice import CUDNN, EFFICIENT, FLASH, MATH, choose, inputs_of

@@ -273,7 +273,7 @@ def _backward(
             scale=settings.scale,
         )
     else:
-        *found, of_scores = _by_scores(grad, (q, k, v, o), settings, seed)
+        *found, of_scores = _by_scores(grad, (q, k, v), settings, seed)
         if grad_mask is not None:
             grad_mask.copy_(of_scores)
     for target, gradient in zip(grads, found, strict=True):
@@ -286,18 +286,19 @@ def _by_scores(
     settings: _Settings,
     seed: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:
-    """Gradients of queries, keys, values and scores (Dao et al. 2022, algorithm 4)."""
-    q, k, v, out = tensors
+    """Gradients of queries, keys, values and scores."""
+    q, k, v = tensors
     scores = _scores(q, k, settings)
     generator = torch.Generator()
     if settings.dropout:
         generator.set_state(seed.cpu())
     probabilities, kept = _probabilities(scores), _kept(scores, settings, generator)
     grad_v = (probabilities * kept).transpose(-2, -1) @ grad
-    of_kept = (grad @ v.transpose(-2, -1)) * kept
-    of_scores = probabilities * (of_kept - (grad * out).sum(-1, keepdim=True))
-    grad_q = of_scores @ k * settings.scale
-    grad_k = of_scores.transpose(-2, -1) @ q * settings.scale
+    weighted = (grad @ v.transpose(-2, -1)) * kept * probabilities
+    of_scores = weighted - probabilities * weighted.sum(-1, keepdim=True)
+    each, other = _factors(settings.scale)
+    grad_q = of_scores @ (k * other) * each
+    grad_k = of_scores.transpose(-2, -1) @ (q * each) * other
     return grad_q, grad_k, grad_v, of_scores
 
 
@@ -323,14 +324,20 @@ def _of_groups(gradient: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def _scores(q: torch.Tensor, k: torch.Tensor, settings: _Settings) -> torch.Tensor:
-    each = math.sqrt(abs(settings.scale))  # torch scales both, so that products do not overflow
-    scores = (q * math.copysign(each, settings.scale)) @ (k * each).transpose(-2, -1)
+    each, other = _factors(settings.scale)
+    scores = (q * each) @ (k * other).transpose(-2, -1)
     if settings.mask is not None:
         scores = scores + settings.mask
     if settings.causal:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
         scores = scores.masked_fill(later, -torch.inf)
     return scores
+
+
+def _factors(scale: float) -> tuple[float, float]:
+    """Of queries and of keys: torch scales both, so that no product overflows."""
+    root = math.sqrt(abs(scale))
+    return math.copysign(root, scale), root
 
 
 def _probabilities(scores: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Attention on virtual GPUs: the kernel that CUDA would choose, its values, its cost, its memory."""
+"""Attention on virtual GPUs: the kernel that CUDA would choose, its values, cost and memory."""
 
 from __future__ import annotations
 

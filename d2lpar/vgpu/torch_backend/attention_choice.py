@@ -125,7 +125,7 @@ def inputs_of(
 
 @lru_cache(maxsize=4096)
 def _choose(inputs: Inputs, settings: Settings) -> Choice:
-    reasons = {}
+    reasons: dict[str, str] = {}
     for kernel in _order(inputs.capability, settings.order):
         if kernel == MATH:
             if MATH in settings.allowed:

@@ -2,8 +2,9 @@
 
 Each function stands for an operation of the same arguments: see `KERNELS`. Shapes: queries [batch,
 heads, queries, size], keys and values [batch, key_heads, keys, size]. On tensors without values (of
-`meta`) they make what would hold the results. Scores are computed in fp32, as on CUDA. Dropout
-draws a seed; by it the backward pass drops the same scores.
+`meta`) they make what would hold the results. Scores are computed in fp32, as on CUDA. In the
+place of Philox's seed stands the state of the generator before dropout drew from it; by it the
+backward pass drops the same scores.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def flash(
     settings = _Settings(_scale(query, scale), is_causal, dropout_p)
     out = _like(query, value)
     sums = _float32(query, *query.shape[:3])
-    seed, offset = _numbers(query, 2), _numbers(query)
+    seed, offset = _seed(query, dropout_p), _seed(query)
     _forward(query, key, value, settings, out, sums, seed)
     debug = query.new_empty(0)
     return out, sums, None, None, query.shape[2], key.shape[2], seed, offset, debug
@@ -67,7 +68,7 @@ def cudnn(
     settings = _Settings(_scale(query, scale), is_causal, dropout_p, attn_bias)
     out = _like(query, value)
     sums = _float32(query, *query.shape[:3], 1)
-    seed, offset = _numbers(query, dtype=torch.int64), _numbers(query, dtype=torch.int64)
+    seed, offset = _seed(query, dropout_p), _seed(query)
     _forward(query, key, value, settings, out, sums.squeeze(-1), seed)
     return out, sums, None, None, query.shape[2], key.shape[2], seed, offset, None
 
@@ -89,7 +90,7 @@ def efficient(
     out = _interleaved(query, (batch, heads, queries, value.shape[-1]))
     rows = math.ceil(queries / 32) * 32 if compute_log_sumexp else 0
     sums = _float32(query, batch, heads, rows)
-    seed, offset = _numbers(query, dtype=torch.int64), _numbers(query, dtype=torch.int64)
+    seed, offset = _seed(query, dropout_p), _seed(query)
     found = sums[..., :queries] if compute_log_sumexp else None
     _forward(query, key, value, settings, out, found, seed)
     return out, sums, seed, offset
@@ -197,7 +198,8 @@ def _like(query: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     if query.shape[-1] == value.shape[-1]:
         return torch.empty_like(query)
     shape = (*query.shape[:-1], value.shape[-1])
-    order = sorted(range(4), key=lambda dim: -query.stride(dim) or -math.inf)
+    steps = query.stride()
+    order = sorted(range(4), key=lambda dim: -steps[dim] or -math.inf)
     return torch.empty_permuted(shape, order, dtype=query.dtype, device=query.device)
 
 
@@ -210,9 +212,10 @@ def _float32(like: torch.Tensor, *shape: int) -> torch.Tensor:
     return torch.empty(shape, dtype=torch.float32, device=like.device)
 
 
-def _numbers(like: torch.Tensor, *shape: int, dtype: torch.dtype = torch.uint64) -> torch.Tensor:
-    """Seed or offset of random numbers."""
-    return torch.zeros(shape, dtype=dtype, device=like.device)
+def _seed(like: torch.Tensor, dropout: float = 0.0) -> torch.Tensor:
+    """Room for the state of a generator, if one is needed."""
+    size = len(torch.get_rng_state()) if dropout else 8
+    return torch.zeros(size, dtype=torch.uint8, device=like.device)
 
 
 # --- arithmetic -----------------------------------------------------------------------------------
@@ -237,14 +240,14 @@ def _forward(
     q, k, v = (_wide(t, query.shape[1]) for t in (query, key, value))
     if _is_plain(q, v, settings):
         found, rows = torch_private.attention_of_cpu(
-            q, k, v, 0.0, settings.causal, scale=settings.scale
+            q, k, v, 0.0, settings.causal, attn_mask=_wide_mask(settings), scale=settings.scale
         )
     else:
         scores = _scores(q, k, settings)
         rows = scores.logsumexp(-1)
         if settings.dropout:
-            seed.view(-1)[:1] = torch.randint(2**62, (1,)).to(seed.dtype)
-        found = (_probabilities(scores, rows) * _kept(scores, settings, seed)) @ v
+            seed.copy_(torch.get_rng_state())
+        found = (_probabilities(scores) * _kept(scores, settings)) @ v
     out.copy_(found)
     if sums is not None:
         sums.copy_(rows)
@@ -263,11 +266,14 @@ def _backward(
         return
     q, k, v, o, grad = (_wide(t, query.shape[1]) for t in (query, key, value, out, grad_out))
     if grad_mask is None and _is_plain(q, v, settings):
+        saved = (q, k, v, o, rows)
         found = torch_private.attention_of_cpu_backward(
-            grad, q, k, v, o, rows, 0.0, settings.causal, scale=settings.scale
+            *(grad, *saved, 0.0, settings.causal),
+            attn_mask=_wide_mask(settings),
+            scale=settings.scale,
         )
     else:
-        *found, of_scores = _by_scores(grad, (q, k, v, o), rows, settings, seed)
+        *found, of_scores = _by_scores(grad, (q, k, v), settings, seed)
         if grad_mask is not None:
             grad_mask.copy_(of_scores)
     for target, gradient in zip(grads, found, strict=True):
@@ -277,26 +283,33 @@ def _backward(
 def _by_scores(
     grad: torch.Tensor,
     tensors: tuple[torch.Tensor, ...],
-    rows: torch.Tensor,
     settings: _Settings,
     seed: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:
-    """Gradients of queries, keys, values and scores (Dao et al. 2022, algorithm 4)."""
-    q, k, v, out = tensors
+    """Gradients of queries, keys, values and scores."""
+    q, k, v = tensors
     scores = _scores(q, k, settings)
-    probabilities, kept = _probabilities(scores, rows), _kept(scores, settings, seed)
+    generator = torch.Generator()
+    if settings.dropout:
+        generator.set_state(seed.cpu())
+    probabilities, kept = _probabilities(scores), _kept(scores, settings, generator)
     grad_v = (probabilities * kept).transpose(-2, -1) @ grad
-    of_kept = (grad @ v.transpose(-2, -1)) * kept
-    of_scores = probabilities * (of_kept - (grad * out).sum(-1, keepdim=True))
-    grad_q = of_scores @ k * settings.scale
-    grad_k = of_scores.transpose(-2, -1) @ q * settings.scale
+    weighted = (grad @ v.transpose(-2, -1)) * kept * probabilities
+    of_scores = weighted - probabilities * weighted.sum(-1, keepdim=True)
+    each, other = _factors(settings.scale)
+    grad_q = of_scores @ (k * other) * each
+    grad_k = of_scores.transpose(-2, -1) @ (q * each) * other
     return grad_q, grad_k, grad_v, of_scores
 
 
 def _is_plain(q: torch.Tensor, v: torch.Tensor, settings: _Settings) -> bool:
     """Whether torch's own fused kernel for the processor does it."""
     in_memory = q.device.type == "cpu" and q.shape[-1] == v.shape[-1]
-    return in_memory and settings.mask is None and not settings.dropout
+    return in_memory and not settings.dropout
+
+
+def _wide_mask(settings: _Settings) -> torch.Tensor | None:
+    return None if settings.mask is None else settings.mask.float()
 
 
 def _wide(tensor: torch.Tensor, heads: int) -> torch.Tensor:
@@ -311,7 +324,8 @@ def _of_groups(gradient: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def _scores(q: torch.Tensor, k: torch.Tensor, settings: _Settings) -> torch.Tensor:
-    scores = q @ k.transpose(-2, -1) * settings.scale
+    each, other = _factors(settings.scale)
+    scores = (q * each) @ (k * other).transpose(-2, -1)
     if settings.mask is not None:
         scores = scores + settings.mask
     if settings.causal:
@@ -320,15 +334,22 @@ def _scores(q: torch.Tensor, k: torch.Tensor, settings: _Settings) -> torch.Tens
     return scores
 
 
-def _probabilities(scores: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+def _factors(scale: float) -> tuple[float, float]:
+    """Of queries and of keys: torch scales both, so that no product overflows."""
+    root = math.sqrt(abs(scale))
+    return math.copysign(root, scale), root
+
+
+def _probabilities(scores: torch.Tensor) -> torch.Tensor:
     """Zero throughout a row that is masked throughout."""
-    return (scores - rows.masked_fill(rows == -torch.inf, 0.0).unsqueeze(-1)).exp()
+    return scores.softmax(-1).masked_fill(scores.amax(-1, keepdim=True) == -torch.inf, 0.0)
 
 
-def _kept(scores: torch.Tensor, settings: _Settings, seed: torch.Tensor) -> torch.Tensor | float:
-    """What dropout multiplies each probability by."""
+def _kept(
+    scores: torch.Tensor, settings: _Settings, generator: torch.Generator | None = None
+) -> torch.Tensor | float:
+    """What dropout multiplies each probability by, drawn as torch draws it on the processor."""
     if not settings.dropout:
         return 1.0
-    generator = torch.Generator().manual_seed(int(seed.view(-1)[0]))
-    drawn = torch.rand(scores.shape, generator=generator) >= settings.dropout
-    return drawn.to(scores) / (1 - settings.dropout)
+    kept = torch.empty(scores.shape).bernoulli_(1 - settings.dropout, generator=generator)
+    return kept.div_(1 - settings.dropout).to(scores.device)

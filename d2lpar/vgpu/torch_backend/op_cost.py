@@ -79,7 +79,7 @@ def attention_of(func: torch._ops.OpOverload, args: Arguments, kwargs: dict[str,
     """The work of a fused kernel of attention."""
     kind, backward = _ATTENTION[func]
     schema = torch_private.schema_of(func).arguments
-    given = {a.name: a.default_value for a in schema if a.has_default_value()}
+    given: dict[str, Any] = {a.name: a.default_value for a in schema if a.has_default_value()}
     given |= {a.name: value for a, value in zip(schema, args, strict=False)} | kwargs
     query, key, value = given["query"], given["key"], given["value"]
     batch, heads, queries, size = query.shape

@@ -29,12 +29,12 @@ def multi_head_attention(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """`aten::_native_multi_head_attention`: [batch, sequence, embed_dim], and the weights."""
     three = (query, key, value)
-    heads = [_split(t, num_head) for t in _projected(three, qkv_weight, qkv_bias)]
+    q, k, v = (_split(t, num_head) for t in _projected(three, qkv_weight, qkv_bias))
     plain = need_weights or mask is not None or (embed_dim // num_head) % 8
-    if plain or choose(inputs_of(*heads, None, 0.0, causal=False, grouped=False)) == MATH:
-        mixed, weights = _unfused(*heads, mask, mask_type)
+    if plain or choose(inputs_of(q, k, v, None, 0.0, causal=False, grouped=False)) == MATH:
+        mixed, weights = _unfused(q, k, v, mask, mask_type)
     else:
-        mixed, weights = scaled_dot_product_attention(*heads), None
+        mixed, weights = scaled_dot_product_attention(q, k, v), None
     out = F.linear(mixed.transpose(1, 2).flatten(2), proj_weight, proj_bias)
     if not need_weights or weights is None:
         return out, None

@@ -330,13 +330,13 @@ def test_copies_between_sockets_share_the_link_between_them():
     slow = Link("between sockets", 2.0, 0.5)
     clock = new_clock(replace(machine, socket_size=2, socket_link=slow))
     copy(clock, (0, 0), (1, 0), 1, "a")  # on one processor's bus
-    copy(clock, (0, 1), (2, 1), 1, "b")  # to the other's: 2 s and 1 / 0.5
-    copy(clock, (1, 2), (3, 2), 1, "c")  # waits for the link
+    copy(clock, (0, 1), (2, 1), 1, "b")  # waits for the port of 0, and then for the link
+    copy(clock, (1, 2), (3, 2), 1, "c")  # to the other processor's: 2 s and 1 / 0.5
     copy(clock, (2, 3), (0, 3), 1, "d")  # the other way
     assert drawn(clock) == {
         "vgpu:0/0": ".aaa",
-        "vgpu:0/1": "....bbbb",
-        "vgpu:1/2": "........cccc",
+        "vgpu:0/1": ".......bbbb",
+        "vgpu:1/2": "...cccc",
         "vgpu:2/3": "....dddd",
     }
 

@@ -280,6 +280,20 @@ def test_a_network_without_gpudirect_goes_through_the_hosts_memory():
     assert cost.fabric_of(staged).network_bytes_per_s == pytest.approx(8 * 0.65 * 12 * GIGA)
 
 
+def test_what_networks_reach_under_load():
+    rates = {"ib-ndr": 0.96 * 50 * GIGA, "400gbe": 0.87 * 50 * GIGA}
+    for network, rate in rates.items():
+        cluster = machines.machine(f"2x8x-h100-nvswitch-8x{network}")
+        assert cost.fabric_of(cluster).network_bytes_per_s == pytest.approx(8 * rate)
+        assert cost.node_network_bytes_per_s(cluster) == pytest.approx(8 * rate)
+    adapter = Link("efa-v2", 9.6 * MICRO, 50 * GIGA, payload_share=0.96)
+    slow = Link("efa-v1", 19.6 * MICRO, 12.5 * GIGA, payload_share=0.8)
+    assert cost.network_latency_s(adapter) == pytest.approx(35 * MICRO)
+    assert cost.network_latency_s(slow) == pytest.approx((75 + 10) * MICRO)
+    assert cost.network_bytes_per_s(slow) == pytest.approx(0.8 * 12.5 * GIGA)
+    assert cost.network_latency_s(Link("wire", 1 * MICRO, GIGA)) == 0
+
+
 def test_seconds_of_bytes_ranks_and_machine():
     machine = machines.machine("8x-a100-nvswitch")
     fabric = cost.fabric_of(machine, 4)

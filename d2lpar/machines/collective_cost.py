@@ -19,6 +19,7 @@ from .nccl.fabric import (
     Fabric,
     fabric_among,
     fabric_of,
+    network_bytes_per_s,
     network_latency_s,
     node_network_bytes_per_s,
 )
@@ -49,8 +50,8 @@ __all__ = [
     "COLLNET", "LAUNCH_S", "LL", "LL128", "NVLS", "RING", "SENDS", "SIMPLE", "TREE", "Fabric",
     "all_gather_s", "all_reduce_s", "all_to_all_s", "bandwidth", "blocks_of", "broadcast_s",
     "bus_bandwidth", "choices", "collective_s", "fabric_among", "fabric_of", "gather_s",
-    "latency_s", "launched_by_one_thread_s", "network_latency_s", "node_network_bytes_per_s",
-    "reduce_s", "reduce_scatter_s", "send_s", "taken_share",
+    "latency_s", "launched_by_one_thread_s", "network_bytes_per_s", "network_latency_s",
+    "node_network_bytes_per_s", "reduce_s", "reduce_scatter_s", "send_s", "taken_share",
 ]  # fmt: skip
 
 SENDS = "sends"  # the algorithm of all-to-all, gather and scatter

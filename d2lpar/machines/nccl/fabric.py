@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from ..hardware import GIGA, Accelerator, Link, Machine
+from ..hardware import GIGA, MICRO, Accelerator, Link, Machine
 from .tables import (
     AMPERE_BUS,
+    ETHERNET_SHARE,
+    ETHERNETS,
     HOST,
     HOST_SHARE,
     INTEL_P2P_OVERHEAD,
@@ -20,6 +22,7 @@ from .tables import (
     NVLS_CHANNELS,
     PCIE,
     PCIE_CHANNELS,
+    PLUGIN_US,
 )
 
 _FAST_LINKS = ("NVLink", "Infinity Fabric", "xGMI")
@@ -118,8 +121,19 @@ def fabric_among(machine: Machine, devices: Sequence[int], *, network_adds: bool
 
 
 def network_latency_s(network: Link | None) -> float:
-    """What a network takes for a message beyond NCCL's tables, as its plugin reports it."""
-    return 0.0 if network is None else max(0.0, network.latency_s - NETWORK_LATENCY_S)
+    """What a network takes for a message beyond NCCL's tables: its own, and what plugins report."""
+    if network is None:
+        return 0.0
+    reported_us = next((us for kind, us in PLUGIN_US.items() if network.name.startswith(kind)), 0.0)
+    return reported_us * MICRO + max(0.0, network.latency_s - NETWORK_LATENCY_S)
+
+
+def network_bytes_per_s(network: Link) -> float:
+    """Bytes a second that one port reaches while all of a cluster send."""
+    rate = network.payload_bytes_per_s
+    if any(kind in network.name for kind in ETHERNETS):
+        return min(rate, network.bytes_per_s * ETHERNET_SHARE)
+    return rate
 
 
 def generation_of(accelerator: Accelerator) -> str:
@@ -138,14 +152,14 @@ def medium_of(machine: Machine) -> str:
 
 
 def node_network_bytes_per_s(machine: Machine) -> float:
-    """Bytes a second that one node of a cluster can send, over all its ports, as NCCL reckons.
+    """Bytes a second that one node of a cluster can send, over all its ports, under load.
 
     Raises ValueError for a machine without a network.
     """
     if machine.network is None:
         raise ValueError(f"{machine.name} has no network: name a cluster")
     ports = machine.network_port_of(len(machine.accelerators) - 1) + 1
-    return machine.network.payload_bytes_per_s * ports / machine.nodes
+    return network_bytes_per_s(machine.network) * ports / machine.nodes
 
 
 def _switches_add(machine: Machine) -> bool:
@@ -190,7 +204,7 @@ def _between_bytes_per_s(machine: Machine, devices: Sequence[int]) -> float:
     """
     assert machine.network is not None, "a machine of several nodes has a network"
     ports = {machine.network_port_of(device) for device in devices}
-    rate = machine.network.payload_bytes_per_s * len(ports)
+    rate = network_bytes_per_s(machine.network) * len(ports)
     if machine.gpu_direct:
         return rate
     uplinks = {machine.uplink_of(device) for device in devices}

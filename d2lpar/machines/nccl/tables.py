@@ -38,6 +38,9 @@ STEP_US = {
 }
 # The latency of the network that these suppose (NCCL 2.8's figure); plugins report what is beyond.
 NETWORK_LATENCY_S = 9.6 * MICRO
+# What plugins report beyond that, in µs, by how a network's name begins. Amazon's:
+# https://github.com/aws/aws-ofi-nccl, src/platform-aws.cpp (75 for p4d, 35 for p5en).
+PLUGIN_US = {"efa-v1": 75.0, "efa-": 35.0}
 COLLNET_ARITY_US = 0.4
 # What a host needs to post a message to the network: Intel's, AMD's; three posts in Simple.
 POST_US, POST_US_AMD, SIMPLE_POSTS = 1.0, 2.0, 3
@@ -91,6 +94,13 @@ COLLNET_SHARE = 0.92
 # 12 GB/s, or 6 (issue 406). Fitted on 8 L20 without peers: 6.1 GB/s, the mean from 8 B to 512 MiB
 # (issue 1817).
 HOST_SHARE = 0.65
+# The share of its line that a network of Ethernet's kind reaches under load: it spreads flows by
+# hashes, which collide, and slows them down afterwards, where InfiniBand sends nothing that the
+# other side has no room for. Fitted on all-reduces that the network limits: 41.8 of 50 GB/s on two
+# p4de and 370 of 400 on 16 p5en (AWS, awsome-distributed-training, 2025), 320 of 400 over RoCE on
+# four nodes of H100 (NVIDIA/nccl issue 1221, 2024).
+ETHERNET_SHARE = 0.87
+ETHERNETS = ("gbe", "efa-", "tcpx", "slingshot")  # in the catalogue's names
 # Seconds for each GPU whose part one host thread launches, within a group call. Fitted on 8 A100, 8
 # H100 and 8 H200, each driven by one process: 43, 42 and 31 µs however few the bytes (Azure, ND
 # A100 v4, H100 v5 and H200 v5, 2024).

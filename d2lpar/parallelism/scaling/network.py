@@ -63,7 +63,7 @@ class Network:
         if machine.nodes > 1:
             network, node_rate = machine.network, cost.node_network_bytes_per_s(machine)
         else:
-            node_rate = network.payload_bytes_per_s * ports if network else inf
+            node_rate = cost.network_bytes_per_s(network) * ports if network else inf
         levels = [_within(machine, limited=network is not None)]
         if network is not None:
             levels.append(Level("node", nodes_per_rack or inf, network.latency_s, node_rate))

@@ -106,7 +106,7 @@ def test_settings_of_a_row():
 
 def test_what_is_not_stated_is_planned():
     p = read(data="unstated", tensor="unstated", micro_batch="unstated", batch="64")
-    layout = gpt.chosen(p, planner.model("gpt-2-124m"), MACHINE)
+    layout = gpt.chosen(p, gpt.transformer(p), MACHINE)
     assert layout.samples == 64
     assert layout.mesh.size == 8
     assert p.unused() == []

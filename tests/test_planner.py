@@ -144,7 +144,9 @@ def test_wrong_meshes_and_layouts_are_refused():
         Mesh(0)
     with pytest.raises(ValueError, match="axes of a mesh are data, pipeline, tensor, not 'model'"):
         Mesh().groups("model")
-    with pytest.raises(ValueError, match="recompute is one of none, selective, full, not 'some'"):
+    with pytest.raises(
+        ValueError, match="recompute is one of none, selective, full, alternate, no"
+    ):
         Layout(Mesh(), recompute="some")
     with pytest.raises(ValueError, match="ZeRO stage 3 exchanges gradients with each micro-batch"):
         Layout(Mesh(pipeline=2), zero=3)
@@ -357,7 +359,8 @@ def test_sequence_parallelism_splits_norms_and_dropout_too():
     whole = planner.step(model, Layout(Mesh(tensor=8), 4), machine)
     split = planner.step(model, Layout(Mesh(tensor=8), 4, sequence_parallel=True), machine)
     assert split.compute_s < 0.95 * whole.compute_s
-    assert split.tensor_s == whole.tensor_s
+    # As many bytes, but by rings: a reduce-scatter and an all-gather know no trees.
+    assert whole.tensor_s <= split.tensor_s < 1.5 * whole.tensor_s
 
 
 def test_zero_3_sends_half_as_much_again():
@@ -415,19 +418,25 @@ def published(name: str, found: list[planner.Plan]) -> tuple[planner.Plan, float
     return plan, plan.step_s / found[0].step_s - 1
 
 
-def test_published_mixes_fit_and_are_close_to_the_first_choice(table_1):
+def test_published_mixes_fit_and_are_ties_of_the_first_choice(table_1):
     for name, found in table_1.items():
         plan, slower = published(name, found)
         assert plan.fits
+        assert plan in planner.ties(found)
         # With 18.4 and 39.1 billion parameters the planner would split layers less and have more
         # stages; its authors took tensor groups as large as a node first.
         missed = name in ("megatron-18.4b", "megatron-39.1b")
-        assert 0.1 < slower <= 0.2 if missed else slower == 0
+        assert 0.1 < slower <= 0.2 if missed else slower < 0.01
 
 
 @pytest.mark.slow
-def test_seven_of_ten_published_mixes_are_within_seven_percent():
-    slower = {name: published(name, planned(name))[1] for name in TABLE_1}
+def test_published_mixes_are_ties_and_seven_of_ten_within_seven_percent():
+    found = {name: planned(name) for name in TABLE_1}
+    tied = [
+        name for name in TABLE_1 if published(name, found[name])[0] in planner.ties(found[name])
+    ]
+    assert len(tied) >= 8
+    slower = {name: published(name, found[name])[1] for name in TABLE_1}
     assert max(slower.values()) <= 0.2
     assert {name for name, share in slower.items() if share > 0.07} == {
         "megatron-7.5b",
@@ -444,7 +453,8 @@ def test_tensor_groups_fill_a_node_and_stages_do_the_rest(batch):
     found = planner.plans(
         model, SELENE.format(8), batch=batch, chunks=1, micro_batch=1, **AS_IN_2021
     )
-    assert planner.best(found).mesh == Mesh(1, 8, 8)
+    assert Mesh(1, 8, 8) in [plan.mesh for plan in planner.ties(found)]
+    assert planner.best(found).mesh.tensor * planner.best(found).mesh.pipeline == 64
 
 
 def test_plans_are_all_mixes_and_sorted(table_1):

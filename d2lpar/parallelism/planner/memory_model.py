@@ -48,15 +48,24 @@ def memory(model: Transformer, layout: Layout) -> Memory:
     return max((of_stage(model, layout, stage) for stage in {0, last}), key=_total)
 
 
-def peak_bytes(need: Memory, layout: Layout) -> float:
-    """The most at any time, where an update sets gradients to None, as torch's optimizers do.
+def peak_bytes(model: Transformer, layout: Layout) -> float:
+    """The most that the fullest GPU has at any time, as torch counts it.
 
-    Without accumulation they then grow during the one backward pass, while activations shrink:
-    both never are there at once. Else it is the total.
+    torch's optimizers set gradients to None after an update. Without accumulation they then grow
+    during the one backward pass while activations shrink, and the scores of words are gone before
+    there are many: both never are there at once.
     """
     if layout.micro_batches > 1:
-        return need.total_bytes
-    return need.total_bytes - min(need.gradients_bytes, need.activations_bytes)
+        return memory(model, layout).total_bytes
+    last = layout.mesh.pipeline - 1
+    return max(_peak_of_stage(model, layout, stage) for stage in {0, last})
+
+
+def _peak_of_stage(model: Transformer, layout: Layout, stage: int) -> float:
+    need = of_stage(model, layout, stage)
+    begins = need.activations_bytes + need.working_bytes
+    ends = need.gradients_bytes + _working_beside_layers(model, layout)
+    return need.parameters_bytes + need.optimizer_bytes + max(begins, ends)
 
 
 def of_stage(model: Transformer, layout: Layout, stage: int) -> Memory:
@@ -225,10 +234,14 @@ def _every_second_product_bytes(model: Transformer, layout: Layout) -> float:
 
 
 def _working_bytes(model: Transformer, layout: Layout, stage: int) -> float:
-    in_layer = _working_in_layer(model, layout) + _gathered_bytes(model, layout)
+    in_layer = _working_beside_layers(model, layout)
     if stage < layout.mesh.pipeline - 1:
         return in_layer
     return max(in_layer, _working_in_head(model, layout))
+
+
+def _working_beside_layers(model: Transformer, layout: Layout) -> float:
+    return _working_in_layer(model, layout) + _gathered_bytes(model, layout)
 
 
 def _working_in_head(model: Transformer, layout: Layout) -> float:

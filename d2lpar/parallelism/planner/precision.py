@@ -12,7 +12,7 @@ import torch
 from ...machines.hardware import Accelerator
 from ...machines.microbenchmarks import matmul_precision
 
-FP8 = ("float8", "float8_e4m3fn", "fp8")  # names of the rate in the catalogue
+FP8 = "float8"  # how the names of its types begin, which have one rate
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Precision:
 PRECISIONS = {
     "fp16": Precision(torch.float16, "float16"),
     "bf16": Precision(torch.bfloat16, "bfloat16"),
-    "fp8": Precision(torch.bfloat16, FP8[0]),
+    "fp8": Precision(torch.bfloat16, FP8),
     "tf32": Precision(torch.float32, "tfloat32", partial(matmul_precision, "high")),
     "fp32": Precision(torch.float32, "float32"),
 }
@@ -42,9 +42,9 @@ def product_rate(accelerator: Accelerator, precision: str) -> float:
     """Peak FLOP/s of products in `precision`. Raises ValueError for fp8 on a card without it."""
     if precision != "fp8":
         return accelerator.rate(PRECISIONS[precision].rate)
-    for name in FP8:
-        if name in accelerator.flops_per_s:
-            return accelerator.rate(name)
+    for name, rate in accelerator.flops_per_s.items():
+        if name.startswith(FP8):
+            return rate
     raise ValueError(
         f"{accelerator.name} has no rate for fp8: take precision='bf16', or a GPU from Ada and "
         "Hopper on, such as 8x-h100-nvswitch"

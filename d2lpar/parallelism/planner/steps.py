@@ -173,12 +173,15 @@ def _again_s(gpu: GpuAndHost, share: Share, layout: Layout, layer: LayerTimes) -
 
 
 def _tensor_sum_s(model: Transformer, layout: Layout, wiring: Wiring) -> float:
-    """One sum of activations over tensor ranks; split into a reduce-scatter and an all-gather with
-    sequence parallelism, which carry the same."""
+    """One sum of activations over tensor ranks; with sequence parallelism a reduce-scatter and an
+    all-gather, which carry the same, by rings."""
     if layout.mesh.tensor == 1:
         return 0.0
     fabric = wiring.fabric(layout.mesh, "tensor")
-    return cost.all_reduce_s(activation_bytes(model, layout), fabric)
+    nbytes = activation_bytes(model, layout)
+    if layout.sequence_parallel:
+        return 2 * half_ring_s(nbytes, fabric)
+    return cost.all_reduce_s(nbytes, fabric)
 
 
 def _send_s(model: Transformer, layout: Layout, wiring: Wiring) -> float:

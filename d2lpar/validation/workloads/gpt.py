@@ -68,8 +68,7 @@ def gpt_train(p: Parameters, machine: Machine) -> SimulatedRun:
 def memory(p: Parameters, machine: Machine) -> SimulatedRun:
     """What the fullest GPU needs for such a step, as torch's allocator counts it."""
     model = transformer(p)
-    layout = chosen(p, model, machine)
-    return SimulatedRun(memory_bytes=peak_bytes(needed(model, layout), layout))
+    return SimulatedRun(memory_bytes=peak_bytes(model, chosen(p, model, machine)))
 
 
 def transformer(p: Parameters) -> Transformer:

@@ -18,7 +18,11 @@ _BY_WORKLOAD = {
     **dict.fromkeys(("matmul", "stream", "attention", "convolution", "rows", "launch"), KERNELS),
     **dict.fromkeys(("copy", "send", "matmul_and_copy"), COPIES),
     **dict.fromkeys(
-        ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"), COLLECTIVES
+        (
+            *("all_reduce", "all_gather", "reduce_scatter"),
+            *("broadcast", "reduce", "all_to_all", "send_recv"),
+        ),
+        COLLECTIVES,
     ),
     **dict.fromkeys(("model_parallel", "pipeline", "pipeline_bubble"), PIPELINES),
     **dict.fromkeys(("data_parallel", "data_parallel_module", "tensor_parallel"), SCALING),

@@ -16,6 +16,7 @@ _SENT = {
     "all_to_all": lambda n: (n - 1) / n,
     "broadcast": lambda _: 1.0,
     "reduce": lambda _: 1.0,
+    "send_recv": lambda _: 1.0,
 }
 _SECONDS = {
     "all_reduce": cost.all_reduce_s,
@@ -32,10 +33,15 @@ def collective(name: str, p: Parameters, machine: Machine) -> SimulatedRun:
     take, `processes` that drive all of them (by default one each)."""
     nbytes, ranks = p.integer("bytes"), p.integer("ranks")
     algorithm, protocol = p.text("algorithm", None), p.text("protocol", None)
+    if not p.flag("peer", True):
+        machine = machine.with_peer(None)
     fabric = cost.fabric_of(machine, ranks, network_adds=algorithm == cost.COLLNET)
     if fabric.nodes != p.integer("nodes", 1):
         raise ValueError(f"{ranks} ranks of {machine.name} are on {fabric.nodes} nodes")
-    seconds = _SECONDS[name](nbytes, fabric, algorithm=algorithm, protocol=protocol)
+    if name == "send_recv":
+        seconds = cost.send_s(nbytes, fabric, protocol=protocol)
+    else:
+        seconds = _SECONDS[name](nbytes, fabric, algorithm=algorithm, protocol=protocol)
     processes = p.integer("processes", ranks)
     if not 1 <= processes <= ranks:
         raise ValueError(f"{ranks} ranks are driven by 1 to {ranks} processes, not {processes}")

@@ -89,17 +89,13 @@ class AttentionCost(Cost):
         super().__init__(Kernel(work.flops, work.bytes), dtype=work.dtype)
         self.work = work
 
-    def seconds(self, accelerator: Accelerator) -> float:
-        """How long it takes."""
+    def _times(self, accelerator: Accelerator) -> tuple[Accelerator, str, float, float]:
+        """Its blocks leave no room on a multiprocessor for kernels of other streams."""
         known = self._known
         if known is None or known[0] is not accelerator:
             total_s = seconds(self.work, accelerator)
             self._known = known = (accelerator, self.dtype, total_s, total_s)
-        return known[2]
-
-    def engaged_s(self, accelerator: Accelerator) -> float:
-        """All the time: its blocks leave no room on a multiprocessor for others."""
-        return self.seconds(accelerator)
+        return known
 
 
 def seconds(work: Attention, accelerator: Accelerator) -> float:

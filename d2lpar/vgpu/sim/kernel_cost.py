@@ -76,9 +76,8 @@ class Cost:
             self._known = known = (accelerator, dtype, total_s)
         return known[2]
 
-    def engaged_s(self, accelerator: Accelerator) -> float:
-        """For how long of that the device has nothing left for kernels of other streams."""
-        seconds = self.seconds(accelerator)
+    def engaged_s(self, accelerator: Accelerator, seconds: float) -> float:
+        """For how long of its `seconds` the device has nothing left for other streams' kernels."""
         if self._engaged is None or self._engaged[0] != seconds:
             dtype = self._computed_in(accelerator)
             rates = _Rates(accelerator, dtype, convolves=self.convolves)

@@ -219,7 +219,8 @@ class _OpCall:
         stream = (index, self.stream)
         self._access = rt.sanitizer.work(stream, self.tensors, self.written)
         accelerator = rt.machine.accelerators[index]
-        seconds, engaged_s = cost.seconds(accelerator), cost.engaged_s(accelerator)
+        seconds = cost.seconds(accelerator)
+        engaged_s = cost.engaged_s(accelerator, seconds)
         args = (stream, self.plan.name, seconds, cost.bytes, cost.flops, engaged_s)
         rt.host_threads.submit(index, rt.clock.kernel, *args)
 

@@ -245,7 +245,8 @@ class _OpCall:
         if isinstance(cost, AttentionCost):
             self.workspace_bytes = workspace_bytes(cost.work)
         accelerator = rt.machine.accelerators[self.index]
-        seconds, engaged_s = cost.seconds(accelerator), cost.engaged_s(accelerator)
+        seconds = cost.seconds(accelerator)
+        engaged_s = cost.engaged_s(accelerator, seconds)
         if region is None:
             dispatch_s = host_cost.kernel_s(host, self.tensors, cost)
         else:

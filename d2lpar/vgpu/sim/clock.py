@@ -5,7 +5,6 @@ work of its stream and the events that the stream waits for are done, and the en
 it needs are free. Which of several operations begins, and when that is worked out, is told in
 `event_queue`; how copies travel, in `copy_routes`. Kernels of different streams of one device share
 its compute engine one after the other, and so do copies their links (real ones may share at once).
-Collectives take part of the multiprocessors from kernels that run beside them (`taken_shares`).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ..device_naming import text
 from .busy_intervals import Resource
 from .copy_routes import Port, hops
 from .event_queue import EventQueue, Note, QueuedWork
-from .taken_shares import TakenShares
+from .taken_shares import Engine
 
 # Work that a stream holds before its host must wait: about 1,000 launches were measured on a GPU,
 # for each stream on its own (stackoverflow.com/questions/53970187).
@@ -68,8 +67,7 @@ class Clock:
         self.timelines: list[Timeline] = []
         self.others: Callable[[Callable[[], bool]], None] | None = None
         self._schedule = EventQueue(self._record_work)
-        self._engines: list[tuple[Resource]] = []
-        self._shares: list[TakenShares] = []
+        self._engines: list[tuple[Engine]] = []
         self._streams: list[dict[int, _Stream]] = []
         self._ports: dict[Port, Resource] = defaultdict(Resource)
         self._routes: dict[tuple[int | None, int | None], list[_Transfer]] = {}
@@ -79,8 +77,7 @@ class Clock:
     def grow(self, machine: Machine) -> None:
         """Go on with a machine that has more accelerators."""
         for _ in range(len(machine.accelerators) - len(self._engines)):
-            self._engines.append((Resource(),))
-            self._shares.append(TakenShares(self._engines[-1][0]))
+            self._engines.append((Engine(),))
             self._streams.append(defaultdict(_Stream))
         self.machine = machine
         self._routes.clear()
@@ -148,7 +145,6 @@ class Clock:
         queue = self._stream(stream)
         self._launch(host_thread, queue, name)
         work = QueuedWork(host_thread.now_s, self._engines[stream[0]], seconds, queue.priority)
-        work.shared = self._shares[stream[0]]
         if self.timelines:
             work.notes = (self._note(stream, "compute", name, nbytes, flops=flops),)
         return self._submit(work, queue)
@@ -214,7 +210,7 @@ class Clock:
     ) -> None:
         """Queue announced work on a stream of one of its hosts, of which it is a span there.
 
-        It takes that share of the device's multiprocessors from kernels of other streams.
+        It takes that share of the device's multiprocessors from kernels that run beside it.
         """
         queue = self._stream(stream)
         self._launch(host_thread, queue, name)
@@ -222,7 +218,7 @@ class Clock:
             where = "" if target is None else _name(target)
             work.notes += (self._note(stream, kind, name, nbytes, target=where),)
         if taken:
-            work.takes += ((self._shares[stream[0]], taken),)
+            work.takes += ((self._engines[stream[0]][0].shares, taken),)
         self._schedule.join(work, host_thread.now_s, queue.last)
         queue.last = work
         queue.queue.append(work)

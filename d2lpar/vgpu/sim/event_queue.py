@@ -27,7 +27,7 @@ from heapq import heappop, heappush, heapreplace
 
 from ...timeline import Span, Timeline
 from .busy_intervals import Resource, earliest
-from .taken_shares import TakenShares
+from .taken_shares import Engine, TakenShares
 
 # The timelines that record some work, and its span but for the start and the end.
 Note = tuple[tuple[Timeline, ...], Callable[[float, float], Span]]
@@ -37,9 +37,7 @@ class QueuedWork:
     """A kernel, a transfer, or a mark without resources, which takes no time.
 
     `start_s` and `end_s` are None while it is pending. `notes` are the spans to record when they
-    are known. `blockers` counts what it still waits for, `followers` is what waits for it. A kernel
-    lasts longer where its device's multiprocessors are `shared`; what it `takes` of some is known
-    of a collective.
+    are known. `blockers` counts what it still waits for, `followers` is what waits for it.
     """
 
     __slots__ = (
@@ -53,7 +51,6 @@ class QueuedWork:
         "ready_s",
         "resources",
         "seconds",
-        "shared",
         "start_s",
         "takes",
     )
@@ -70,8 +67,7 @@ class QueuedWork:
         self.seconds = seconds
         self.priority = priority
         self.notes: tuple[Note, ...] = ()
-        self.shared: TakenShares | None = None
-        self.takes: tuple[tuple[TakenShares, float], ...] = ()
+        self.takes: tuple[tuple[TakenShares, float], ...] = ()  # of devices' multiprocessors
         self.number = 0
         self.start_s: float | None = None
         self.end_s: float | None = None
@@ -139,27 +135,23 @@ class EventQueue:
             if start_s > known_s:  # others have begun since
                 heapreplace(ready, (start_s, priority, ready_s, queued_s, number, work))
                 continue
-            if work.shared is not None and work.shared.matter:
-                needed_s = work.shared.needed_s(start_s, work.seconds)
-                later_s = earliest(work.resources, start_s, needed_s)
+            engine = work.resources[0]
+            if isinstance(engine, Engine) and engine.shares.matter:
+                needed_s = engine.shares.needed_s(start_s, work.seconds)
+                later_s = engine.earliest(start_s, needed_s)
                 if later_s > start_s:  # the gap is too short for it
                     heapreplace(ready, (later_s, priority, ready_s, queued_s, number, work))
                     continue
-                work.shared.begun(start_s)
+                engine.shares.begun(start_s)
                 work.seconds = needed_s
             heappop(ready)
-            self._occupy(work, start_s)
+            for resource in work.resources:
+                resource.occupy(start_s, start_s + work.seconds)
             self._settle(work, start_s)
+            for shares, share in work.takes:
+                shares.take(start_s, start_s + work.seconds, share)
             return True
         return False
-
-    @staticmethod
-    def _occupy(work: QueuedWork, start_s: float) -> None:
-        end_s = start_s + work.seconds
-        for resource in work.resources:
-            resource.occupy(start_s, end_s)
-        for shares, share in work.takes:
-            shares.take(start_s, end_s, share)
 
     @staticmethod
     def _follow(work: QueuedWork, earlier: tuple[QueuedWork | None, ...]) -> None:

@@ -45,3 +45,13 @@ class TakenShares:
         self._owed_s = 0.0
         self._taken = [taken for taken in self._taken if taken[1] > start_s]
         self.matter = bool(self._taken)
+
+
+class Engine(Resource):
+    """A device's compute engine: its kernels have what collectives leave them."""
+
+    __slots__ = ("shares",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shares = TakenShares(self)

@@ -235,9 +235,12 @@ def two_ones(x: torch.Tensor) -> torch.Tensor:
     return x + torch.ones(2)
 
 
-def test_compiling_changes_nothing(cuda):
+def test_compiling_changes_no_value(cuda):
     net = nn.Linear(2, 2).cuda()
-    assert torch.compile(net, mode="reduce-overhead") is net
+    x = torch.ones(1, 2, device="cuda")
+    compiled = torch.compile(net, mode="reduce-overhead")
+    assert torch.equal(compiled(x), net(x))
+    assert [*compiled.state_dict()] == ["_orig_mod.weight", "_orig_mod.bias"]
 
     @torch.compile(fullgraph=True)
     def double(x):

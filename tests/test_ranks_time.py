@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from test_clock import MACHINE, drawn, kernel, new_clock
 import d2lpar as par
 from d2lpar import machines
 from d2lpar.machines import Link, collective_cost
-from d2lpar.vgpu.ranks import cost
+from d2lpar.vgpu.sim import collective_routes
 from d2lpar.vgpu.sim.clock import HostThread
 from d2lpar.vgpu.torch_backend.runtime import current_runtime
 
@@ -147,7 +148,7 @@ def test_groups_that_share_ports_take_turns_and_others_do_not():
     ]  # fmt: skip
 
 
-def test_sends_take_what_a_copy_takes_and_both_ways_at_once():
+def test_sends_go_both_ways_at_once():
     def swap():
         r = dist.get_rank()
         works = [dist.isend(floats(2), 1 - r), dist.irecv(floats(2), 1 - r)]
@@ -237,37 +238,38 @@ def test_a_forgotten_wait_is_a_hazard(gpus):
 
 
 @pytest.mark.parametrize("name", ["8x-a100-nvswitch", "8x-v100-pcie", "8x-p100-dgx1"])
-def test_an_all_reduce_by_ring_is_a_reduce_scatter_and_an_all_gather(name):
-    fabric = collective_cost.fabric_of(machines.machine(name))
-    nbytes = 10**8
-    parts = [cost.collective_s(part, nbytes, fabric) for part in ("reduce_scatter", "all_gather")]
-    whole = collective_cost.all_reduce_s(nbytes, fabric, algorithm="ring")
-    assert sum(parts) == pytest.approx(whole)
-    # Broadcasting sends 8/7 of the bytes over each link.
-    broadcast = cost.collective_s("broadcast", nbytes, fabric)
-    assert broadcast == pytest.approx(parts[0] * 8 / 7, rel=0.03)
-    # Each GPU keeps an eighth and sends the rest, directly.
-    sent_s = 7 / 8 * nbytes / fabric.bus_bytes_per_s
-    assert cost.collective_s("all_to_all", nbytes, fabric) == pytest.approx(sent_s, rel=0.03)
+def test_groups_take_what_the_machines_collectives_take(name):
+    machine = machines.machine(name)
+    group = collective_routes.Group(machine, [1, 2, 5])
+    fabric = collective_cost.fabric_among(machine, [1, 2, 5])
+    for collective in ("all_reduce", "all_gather", "broadcast", "all_to_all", "gather"):
+        expected_s = collective_cost.collective_s(collective, 10**8, fabric)
+        assert group.seconds(collective, 10**8) == expected_s
+    assert collective_routes.Group(machine, [1]).seconds("all_reduce", 10**8) == 0
+    pair = collective_cost.fabric_among(machine, [1, 2])
+    seconds, ports = collective_routes.send(machine, 1, 2, 10**8)
+    assert seconds == collective_cost.send_s(10**8, pair)
+    assert ports
 
 
 def test_fabrics_of_some_devices():
     node = machines.machine("8x-a100-nvswitch")
     network = Link("net", 1e-6, 25e9)
     cluster = node.cluster(2, network, network_shared_by=2)
-    assert cost.fabric_of(cluster, range(16)) == collective_cost.fabric_of(cluster)
-    assert cost.fabric_of(cluster, [8, 9, 10, 11]) == collective_cost.fabric_of(node, 4)
-    two = cost.fabric_of(cluster, [0, 2, 8, 10])  # each with a network port of its own
+    among = partial(collective_cost.fabric_among, cluster)
+    assert among(range(16)) == collective_cost.fabric_of(cluster)
+    assert among([8, 9, 10, 11]) == collective_cost.fabric_of(node, 4)
+    two = among([0, 2, 8, 10])  # each with a network port of its own
     assert (two.ranks, two.nodes, two.network_bytes_per_s) == (4, 2, 50e9)
-    assert cost.fabric_of(cluster, [0, 1, 8, 9]).network_bytes_per_s == 25e9
-    assert cost.fabric_of(cluster, [0, 1, 8]).ranks == 4  # as if both nodes had two
+    assert among([0, 1, 8, 9]).network_bytes_per_s == 25e9
+    assert among([0, 1, 8]).ranks == 4  # as if both nodes had two
 
 
 def test_a_ring_occupies_the_ports_between_its_neighbours():
     machine = TOY.cluster(2, Link("net", 1.0, 1.0))  # three a node
-    ring = cost.ports_of(machine, [0, 1, 3])
+    ring = collective_routes.ports_of(machine, [0, 1, 3])
     assert set(ring) == {
         ("peer out", 0), ("peer in", 1), ("network out", 0), ("network in", 1),
         ("network out", 1), ("network in", 0),
     }  # fmt: skip
-    assert cost.ports_of(machine, [2]) == ()
+    assert collective_routes.ports_of(machine, [2]) == ()

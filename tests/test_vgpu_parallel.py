@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 import d2lpar as par
+from d2lpar.machines import collectives
 
 
 def make_net():
@@ -264,3 +265,73 @@ def test_beside_a_real_accelerator_all_virtual_ones_work(gpus, monkeypatch, fake
     assert {str(device) for device in gpus} < set(timeline.devices)
     assert torch.ones(2).pin_memory().is_pinned()
     torch.accelerator.synchronize()
+
+
+# --- with NCCL and without ------------------------------------------------------------------------
+
+
+def step_on_eight(n, machine="8x-v100-pcie"):
+    """The timeline of a step, of shapes only, whose parameters fill several buffers."""
+    with par.simulate(machine, n, with_values=False) as gpus:
+        net = nn.Sequential(nn.Linear(2000, 2000), nn.Tanh(), nn.Linear(2000, 2000)).to(gpus[0])
+        X = torch.zeros(4 * n, 2000, device=gpus[0])
+        with par.record() as timeline:
+            nn.DataParallel(net)(X).sum().backward()
+            par.timing.synchronize(gpus)
+    return timeline
+
+
+def test_parameters_and_gradients_go_by_nccl():
+    timeline = step_on_eight(8)
+    machine = par.machines.machine("8x-v100-pcie")
+    for name, collective in (("broadcast", collectives.broadcast), ("reduce", collectives.reduce)):
+        spans = [s for s in timeline if s.kind == "collective" and s.name == name]
+        assert {s.device for s in spans} == {f"vgpu:{i}" for i in range(8)}
+        times = {(s.start_s, s.end_s) for s in spans}
+        assert len(spans) == 8 * len(times)  # on all devices at once
+        biggest = max(spans, key=lambda s: s.bytes)
+        assert biggest.duration_s == pytest.approx(collective(biggest.bytes, 8, machine))
+        # One thread launches for all devices, one after the other.
+        launches = [s for s in timeline if s.kind == "dispatch" and s.name == name]
+        by_thread = {s.stream for s in launches}
+        assert (len(launches), len(by_thread)) == (len(spans), 1)
+    moved = sum(s.bytes for s in timeline if s.kind == "copy")
+    assert moved < 10 * 4 * 2000 * 32  # inputs and outputs, no parameters
+
+
+def test_without_nccl_a_device_gets_its_copy_after_the_other():
+    with par.without_nccl():
+        without = step_on_eight(8)
+    kinds = {s.kind for s in without}
+    assert "collective" not in kinds
+    weights = [s for s in without if s.kind == "copy" and s.bytes > 10**7]
+    assert len({s.target for s in weights if s.device == "vgpu:0"}) == 7
+    assert without.duration_s > 2 * step_on_eight(8).duration_s
+    assert "collective" in {s.kind for s in step_on_eight(2)}
+
+
+def test_both_ways_have_the_same_values(gpus):
+    X, y = make_batch(16)
+    net = make_net().to(gpus[0])
+    found = outputs_and_gradients(nn.DataParallel(net), net, X, y)
+    with par.without_nccl():
+        assert_close(outputs_and_gradients(nn.DataParallel(net), net, X, y), found)
+
+
+def test_without_nccl_ends_with_its_block():
+    with pytest.raises(KeyError), par.without_nccl():
+        raise KeyError
+    assert "collective" in {s.kind for s in step_on_eight(2)}
+
+
+def test_what_nccl_does_not_take_is_copied(gpus):
+    odd = torch.arange(6.0).reshape(2, 3).to(gpus[0]).t()
+    first, second = torch.nn.parallel.comm.broadcast(odd, [0, 1])
+    assert first is odd
+    assert_close(second.cpu(), odd.cpu())
+    twice = torch.nn.parallel.comm.broadcast(odd.contiguous(), [1, 1])
+    assert [t.device for t in twice] == [gpus[1]] * 2
+    with par.record() as timeline:
+        total = torch.nn.parallel.comm.reduce_add([odd, second.clone()], 0)
+    assert_close(total.cpu(), 2 * odd.cpu())
+    assert {s.kind for s in timeline if s.device != "host"} == {"copy", "compute"}

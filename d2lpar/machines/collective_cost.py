@@ -1,124 +1,63 @@
-"""How long a library's all-reduce takes: NCCL's own model of its algorithms and protocols.
+"""How long NCCL's collectives take over a `Fabric`: the least of its algorithms and protocols.
 
-`collectives` writes collectives by hand, copy by copy; this is what a library makes of the same
-links, pipelined inside kernels of its own. NCCL estimates `latency + bytes / bandwidth` for each
-algorithm and protocol and takes the least; so does this. Latencies, caps and corrections are those
-of NCCL 2.19 (src/graph/tuning.cc at https://github.com/NVIDIA/nccl, commit b6475625), the
-efficiency of NVLS that of later releases ("nvlsEfficiency"), the rates of links those of its
-topo.h, which the catalogue has. Bandwidths follow from the bytes that an algorithm sends. That
-NCCL's kernels slow others down is left out.
+`lesson.collectives` writes collectives by hand, copy by copy; this is what a library makes of the
+same links, pipelined inside kernels of its own. The model is told in `nccl.model`, its figures
+stand in `nccl.tables`. An all-reduce by ring is a reduce-scatter and an all-gather (Patarasuk and
+Yuan 2009), each half of its steps and bytes. Broadcast and reduce send all along a pipelined chain.
+All-to-all, gather and scatter are sends side by side: what has most to carry decides.
+
+`collectives` asks the same of a machine and a number of ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from math import inf
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 
-from .hardware import GIGA, MICRO, Machine
+from .hardware import MICRO
+from .nccl.fabric import (
+    Fabric,
+    fabric_among,
+    fabric_of,
+    network_bytes_per_s,
+    network_latency_s,
+    node_network_bytes_per_s,
+)
+from .nccl.model import (
+    bandwidth,
+    blocks,
+    fill_s,
+    latency_s,
+    offered,
+    post_us,
+    ring_bus_bytes_per_s,
+    ring_latency_s,
+)
+from .nccl.tables import (
+    ALGORITHMS,
+    COLLNET,
+    LAUNCH_S,
+    LL,
+    LL128,
+    NVLS,
+    PROTOCOLS,
+    RING,
+    SIMPLE,
+    TREE,
+)
 
-RING, TREE, NVLS, COLLNET = "ring", "tree", "nvls", "collnet"
-LL, LL128, SIMPLE = "LL", "LL128", "Simple"
-PROTOCOLS = (LL, LL128, SIMPLE)
+__all__ = [
+    "COLLNET", "LAUNCH_S", "LL", "LL128", "NVLS", "RING", "SENDS", "SIMPLE", "TREE", "Fabric",
+    "all_gather_s", "all_reduce_s", "all_to_all_s", "bandwidth", "blocks_of", "broadcast_s",
+    "bus_bandwidth", "choices", "collective_s", "fabric_among", "fabric_of", "gather_s",
+    "latency_s", "launched_by_one_thread_s", "network_bytes_per_s", "network_latency_s",
+    "node_network_bytes_per_s", "reduce_s", "reduce_scatter_s", "send_s", "taken_share",
+]  # fmt: skip
 
-# Microseconds for LL, LL128 and Simple (tuning.cc): once, and for each step over a medium.
-_BASE_US = {RING: (6.6, 14.0, 8.4), TREE: (6.8, 14.0, 0)}
-_STEP_US = {
-    ("nvlink", RING): (0.6, 1.9, 3.4),
-    ("nvlink", TREE): (0.6, 1.25, 28),
-    ("nvlink", NVLS): (inf, inf, 23),
-    ("nvlink", COLLNET): (inf, inf, 3.7),
-    ("pcie", RING): (1.0, 2.5, 5.7),
-    ("pcie", TREE): (1.0, 1.9, 28),
-    ("pcie", COLLNET): (inf, inf, 3.7),
-    ("network", RING): (2.7, 4.0, 14.0),
-    ("network", TREE): (5.0, 8.5, 28),
-    ("network", NVLS): (inf, inf, 14),
-    ("network", COLLNET): (inf, inf, 31),
-}
-_COLLNET_ARITY_US = 0.4
-# GB/s that LL reaches at most, on one node, two, and more: by GPU on one, by processor on more.
-_LL_GPU = {"volta": 39.0, "ampere": 87.7, "hopper": 87.7}
-_LL_INTEL, _LL_AMD = (39.0, 20.4), (22.5, 19.0)
-_AMPERE_BUS = 235 * GIGA  # NCCL 2.8's cap (commit 01afd20a)
-_NVLS_SHARE = 0.85
-_COLLNET_SHARE = 0.85
-_PLATEAU = {"volta": 1.9, "ampere": 1.4, "hopper": 1.4}
-# Trees between 64 B and 256 MB, a factor for each power of two.
-_TREE_FACTORS = {
-    LL: "1 1 1 1 .9 .8 .7 .7 .7 .7 .6 .5 .4 .4 .5 .6 .7 .8 .9 1 1 1 1",
-    LL128: "1 1 1 1 1 .9 .8 .8 .8 .7 .6 .6 .6 .6 .6 .6 .8 .9 .9 .9 .9 1 1",
-    SIMPLE: ".9 .9 .9 .9 .9 .9 .9 .8 .7 .6 .6 .5 .5 .5 .5 .6 .7 .8 .7 .7 .8 .9 .9",
-}
-_TREE = {protocol: [float(f) for f in row.split()] for protocol, row in _TREE_FACTORS.items()}
+SENDS = "sends"  # the algorithm of all-to-all, gather and scatter
+_SEND_PROTOCOLS = (LL, SIMPLE)  # NCCL's point-to-point kernels know no LL128
 
-
-@dataclass(frozen=True)
-class Fabric:
-    """What an all-reduce runs over: ranks, evenly on so many nodes, and the rates between them.
-
-    `bus_bytes_per_s` is what one GPU can send within its node while it receives as much;
-    `network_bytes_per_s` what a node can send to others, over all its ports. `medium` is "nvlink"
-    or "pcie", `generation` "volta" (and before), "ampere" or "hopper". `switch_adds`: NVSwitches
-    sum what passes through them (NVLS); `network_adds`: the network's do (SHARP).
-    """
-
-    ranks: int
-    nodes: int
-    bus_bytes_per_s: float
-    network_bytes_per_s: float = inf
-    medium: str = "nvlink"
-    generation: str = "volta"
-    amd: bool = False
-    switch_adds: bool = False
-    network_adds: bool = False
-
-    def __post_init__(self) -> None:
-        if self.ranks < 2 or self.nodes < 1 or self.ranks % self.nodes:
-            raise ValueError(
-                f"an all-reduce takes two ranks or more, evenly on its nodes, not {self.ranks} "
-                f"on {self.nodes}"
-            )
-
-    @property
-    def local(self) -> int:
-        """Ranks on a node."""
-        return self.ranks // self.nodes
-
-
-def fabric_of(machine: Machine, ranks: int | None = None, *, network_adds: bool = False) -> Fabric:
-    """The first `ranks` GPUs of a machine (default: all) as NCCL sees them.
-
-    Without peers GPUs exchange through the host's memory, at the rate of its link.
-    """
-    ranks = len(machine.accelerators) if ranks is None else ranks
-    nodes = machine.node_of(ranks - 1) + 1
-    intra = machine.peer or machine.host_link
-    nvlink = intra.name.startswith("NVLink")
-    generation = _generation(machine.accelerators[0].name)
-    bus = intra.payload_bytes_per_s
-    return Fabric(
-        ranks,
-        nodes,
-        min(bus, _AMPERE_BUS) if generation == "ampere" else bus,
-        node_network_bytes_per_s(machine) if nodes > 1 else inf,
-        "nvlink" if nvlink else "pcie",
-        generation,
-        amd="EPYC" in machine.host.name,
-        switch_adds=generation == "hopper" and "NVSwitch" in intra.name,
-        network_adds=network_adds,
-    )
-
-
-def node_network_bytes_per_s(machine: Machine) -> float:
-    """Bytes a second that one node of a cluster can send, over all its ports, as NCCL reckons.
-
-    Raises ValueError for a machine without a network.
-    """
-    if machine.network is None:
-        raise ValueError(f"{machine.name} has no network: name a cluster")
-    ports = machine.network_port_of(len(machine.accelerators) - 1) + 1
-    return machine.network.payload_bytes_per_s * ports / machine.nodes
+# --- all-reduce -----------------------------------------------------------------------------------
 
 
 def all_reduce_s(
@@ -126,141 +65,221 @@ def all_reduce_s(
 ) -> float:
     """Seconds to sum `nbytes` over all ranks, by the algorithm and protocol that are fastest.
 
-    Raises ValueError if the algorithm or protocol that is asked for is not there.
+    Raises ValueError, with what there is, if the algorithm or protocol that is asked for is not.
     """
-    found = [
-        seconds
-        for (a, p), seconds in choices(nbytes, fabric).items()
-        if algorithm in (None, a) and protocol in (None, p)
-    ]
-    if not found:
-        raise ValueError(
-            f"no all-reduce by {algorithm or 'any algorithm'}, {protocol or 'any protocol'} "
-            f"on {fabric}"
-        )
-    return min(found)
-
-
-def bus_bandwidth(nbytes: float, ranks: int, seconds: float) -> float:
-    """nccl-tests' measure, bytes a second: as if a ring had sent it, whatever did."""
-    return nbytes / seconds * 2 * (ranks - 1) / ranks
+    return _all_reduce(nbytes, fabric, algorithm, protocol)[1]
 
 
 def choices(nbytes: float, fabric: Fabric) -> dict[tuple[str, str], float]:
-    """Seconds by algorithm and protocol, for those that the fabric offers."""
+    """Seconds of an all-reduce by algorithm and protocol, for those that the fabric offers."""
     return {
         (algorithm, protocol): latency_s(algorithm, protocol, nbytes, fabric)
         + nbytes / bandwidth(algorithm, protocol, nbytes, fabric)
-        for algorithm, protocol in _offered(fabric)
+        + fill_s(algorithm, protocol, nbytes, fabric)
+        for algorithm, protocol in offered(fabric)
     }
 
 
-def _offered(fabric: Fabric) -> Iterator[tuple[str, str]]:
-    for algorithm in (RING, TREE):
-        for protocol in PROTOCOLS:
-            if protocol != LL128 or fabric.medium == "nvlink":
-                yield algorithm, protocol
-    if fabric.switch_adds:
-        yield NVLS, SIMPLE
-    if fabric.network_adds and fabric.nodes > 1:
-        yield COLLNET, SIMPLE
+def bus_bandwidth(nbytes: float, ranks: int, seconds: float) -> float:
+    """nccl-tests' measure of an all-reduce, bytes a second: as if a ring had sent it."""
+    return nbytes / seconds * 2 * (ranks - 1) / ranks
 
 
-# --- bandwidth: bytes summed a second -------------------------------------------------------------
+def blocks_of(nbytes: float, fabric: Fabric) -> int:
+    """How many blocks the all-reduce's kernel has on each GPU: one a channel, each of which takes
+    a multiprocessor from what runs beside it. Fewer than the channels where there is little: NCCL
+    gives each at least 512 threads' words of 16 bytes."""
+    (algorithm, _), _ = _all_reduce(nbytes, fabric, None, None)
+    return max(1, min(blocks(algorithm, fabric), int(nbytes / (512 * 16))))
 
 
-def bandwidth(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> float:
-    """Bytes a second of an all-reduce, without latency; `nbytes` matters to trees only."""
-    if algorithm == RING:
-        return _ring(protocol, fabric)
-    if algorithm == TREE:
-        return _tree(protocol, fabric) * _tree_factor(protocol, nbytes)
-    if algorithm == NVLS:
-        # A GPU reads a share of all sums, which takes all that all have, and writes it to all.
-        sent = (fabric.local + 1) / fabric.local
-        return min(fabric.bus_bytes_per_s * _NVLS_SHARE / sent, _between_in_a_tree(fabric))
-    # The network adds: a node sends everything once, after a reduce-scatter within.
-    within = fabric.bus_bytes_per_s * _by_ring(fabric.local)
-    return min(within, fabric.network_bytes_per_s) * _COLLNET_SHARE
+def taken_share(nbytes: float, fabric: Fabric, multiprocessors: int | None) -> float:
+    """The share of a GPU's multiprocessors that `blocks_of` take from what runs beside them.
+
+    None for an unknown number of multiprocessors, half of them at most.
+    """
+    return min(blocks_of(nbytes, fabric) / multiprocessors, 0.5) if multiprocessors else 0.0
 
 
-def _ring(protocol: str, fabric: Fabric) -> float:
-    bus = min(fabric.bus_bytes_per_s, fabric.network_bytes_per_s)
-    if protocol == LL:
-        bus = min(bus / 4, _most_of_ll(fabric))
-    elif protocol == LL128:
-        bus *= 0.92
-    return bus * _by_ring(fabric.ranks)
+@lru_cache(maxsize=65536)
+def _all_reduce(
+    nbytes: float, fabric: Fabric, algorithm: str | None, protocol: str | None
+) -> tuple[tuple[str, str], float]:
+    _check_known(algorithm, protocol, ALGORITHMS)
+    found = {
+        (a, p): seconds
+        for (a, p), seconds in choices(nbytes, fabric).items()
+        if algorithm in (None, a) and protocol in (None, p)
+    }
+    if not found:
+        raise ValueError(_why_not(algorithm, protocol, fabric))
+    return min(found.items(), key=lambda item: item[1])
 
 
-def _by_ring(ranks: int) -> float:
-    """Each rank sends 2 (n - 1) pieces of 1/n: Patarasuk and Yuan (2009)."""
-    return ranks / (2 * (ranks - 1)) if ranks > 1 else inf
+def _why_not(algorithm: str | None, protocol: str | None, fabric: Fabric) -> str:
+    """What an all-reduce would take, and what there is instead."""
+    needs = {
+        NVLS: "NVSwitches that sum, of Hopper or later, and protocol Simple",
+        COLLNET: "several nodes, a network that sums (fabric_of(…, network_adds=True)), and Simple",
+    }
+    need = needs.get(algorithm or "", "NVLink throughout" if protocol == LL128 else "another one")
+    there = ", ".join(f"{a} with {p}" for a, p in offered(fabric))
+    return (
+        f"no all-reduce by {algorithm or 'any algorithm'}, {protocol or 'any protocol'} over "
+        f"{fabric.medium} on {fabric.nodes} nodes of {fabric.generation} GPUs: it takes {need}; "
+        f"there is {there}"
+    )
 
 
-def _tree(protocol: str, fabric: Fabric) -> float:
-    """Everything goes up and comes down once; within a node along a chain."""
-    rate = min(fabric.bus_bytes_per_s * 0.92 / 2, _between_in_a_tree(fabric))
-    if protocol == LL:
-        return min(rate / 3.8, _most_of_ll(fabric) / 2)
-    if protocol == LL128:
-        return rate * (7 / 9 if fabric.nodes == 1 else 120 / 128)
-    return rate
+def _check_known(algorithm: str | None, protocol: str | None, algorithms: Iterable[str]) -> None:
+    for value, known in ((algorithm, algorithms), (protocol, PROTOCOLS)):
+        if value is not None and value not in known:
+            raise ValueError(f"NCCL does not do this by {value!r}: take {', '.join(known)}")
 
 
-def _between_in_a_tree(fabric: Fabric) -> float:
-    """Of two nodes each sends everything once, half up one tree and half down the other. Of more
-    each has two children in one of the two trees: it sends everything twice."""
-    return fabric.network_bytes_per_s / (1 if fabric.nodes <= 2 else 2)
+# --- what rings do --------------------------------------------------------------------------------
 
 
-def _tree_factor(protocol: str, nbytes: float) -> float:
-    power = max(int(nbytes) >> 6, 1).bit_length() - 1
-    factors = _TREE[protocol]
-    return factors[power] if power < len(factors) else 1.0
-
-
-def _most_of_ll(fabric: Fabric) -> float:
-    if fabric.nodes == 1:
-        return _LL_GPU[fabric.generation] * GIGA
-    return (_LL_AMD if fabric.amd else _LL_INTEL)[min(fabric.nodes, 3) - 2] * GIGA
-
-
-# --- latency --------------------------------------------------------------------------------------
-
-
-def latency_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> float:
-    """Seconds that an all-reduce takes however little there is to sum."""
-    at = PROTOCOLS.index(protocol)
-    within = _STEP_US[fabric.medium, algorithm][at]
-    between = _STEP_US["network", algorithm][at] if fabric.nodes > 1 else 0.0
-    if algorithm == RING:
-        return _ring_latency_us(at, within, between, nbytes, fabric) * MICRO
-    levels = fabric.nodes.bit_length() - 1
-    if algorithm == TREE:
-        steps = (fabric.local - 1) * within + levels * between
-        return (_BASE_US[TREE][at] + 2 * steps) * MICRO
-    if algorithm == NVLS:
-        return (within + 2 * levels * between) * MICRO
-    inside = min(1, fabric.local - 1) * within + (fabric.local - 1) * _COLLNET_ARITY_US
-    return (2 * inside + between) * MICRO
-
-
-def _ring_latency_us(
-    at: int, within: float, between: float, nbytes: float, fabric: Fabric
+def reduce_scatter_s(
+    nbytes: float, fabric: Fabric, *, algorithm: str | None = None, protocol: str | None = None
 ) -> float:
-    steps = 2 * (fabric.ranks - 1)
-    if fabric.nodes == 1:
-        return _BASE_US[RING][at] + steps * within
-    posting = (2.0 if fabric.amd else 1.0) * (3 if PROTOCOLS[at] == SIMPLE else 1)
-    crossing = 2 * fabric.nodes
-    latency = _BASE_US[RING][at] + (steps - crossing) * max(within, posting) + crossing * between
-    if PROTOCOLS[at] == SIMPLE and nbytes / fabric.ranks >= 64:
-        latency *= _PLATEAU[fabric.generation]
-    return latency
+    """Seconds until each rank has a share of the sum; `nbytes` is what each rank brings, whole."""
+    return _around_s(nbytes, _others(nbytes, fabric), fabric, algorithm, protocol)
 
 
-def _generation(accelerator: str) -> str:
-    if accelerator.startswith(("H100", "H200")):
-        return "hopper"
-    return "ampere" if accelerator.startswith("A100") else "volta"
+def all_gather_s(
+    nbytes: float, fabric: Fabric, *, algorithm: str | None = None, protocol: str | None = None
+) -> float:
+    """Seconds until each rank has what all have; `nbytes` is what each rank gets, whole."""
+    return _around_s(nbytes, _others(nbytes, fabric), fabric, algorithm, protocol)
+
+
+def broadcast_s(
+    nbytes: float, fabric: Fabric, *, algorithm: str | None = None, protocol: str | None = None
+) -> float:
+    """Seconds until each rank has the root's `nbytes`, which pass from rank to rank."""
+    return _around_s(nbytes, nbytes, fabric, algorithm, protocol)
+
+
+def reduce_s(
+    nbytes: float, fabric: Fabric, *, algorithm: str | None = None, protocol: str | None = None
+) -> float:
+    """Seconds until the root has the sum of all `nbytes`, added up from rank to rank."""
+    return _around_s(nbytes, nbytes, fabric, algorithm, protocol)
+
+
+def _others(nbytes: float, fabric: Fabric) -> float:
+    return nbytes * (fabric.ranks - 1) / fabric.ranks
+
+
+@lru_cache(maxsize=65536)
+def _around_s(
+    nbytes: float, sent_bytes: float, fabric: Fabric, algorithm: str | None, protocol: str | None
+) -> float:
+    """So many bytes over each link of a ring, in as many steps as there are other ranks."""
+    _check_known(algorithm, protocol, (RING,))
+    there = [p for a, p in offered(fabric) if a == RING and protocol in (None, p)]
+    if not there:
+        raise ValueError(_why_not(RING, protocol, fabric))
+    return min(_once_around_s(nbytes, sent_bytes, fabric, p) for p in there)
+
+
+def _once_around_s(nbytes: float, sent_bytes: float, fabric: Fabric, protocol: str) -> float:
+    latency = ring_latency_s(protocol, fabric.ranks - 1, fabric.nodes - 1, fabric)
+    filling = fill_s(RING, protocol, nbytes, fabric) / 2  # an all-reduce goes round twice
+    return latency + sent_bytes / ring_bus_bytes_per_s(protocol, nbytes, fabric) + filling
+
+
+# --- sends ----------------------------------------------------------------------------------------
+
+
+def send_s(nbytes: float, fabric: Fabric, *, protocol: str | None = None) -> float:
+    """Seconds of a send and its receive between two ranks; of more, to each its neighbour's."""
+    _check_known(None, protocol, ())
+    return min(
+        ring_latency_s(p, 1, min(1, fabric.nodes - 1), fabric)
+        + nbytes / ring_bus_bytes_per_s(p, nbytes, fabric)
+        for p in _send_protocols(protocol)
+    )
+
+
+def all_to_all_s(
+    nbytes: float, fabric: Fabric, *, algorithm: str | None = None, protocol: str | None = None
+) -> float:
+    """Seconds until each rank has a share of what each other has; each brings `nbytes`, whole."""
+    return _side_by_side_s(nbytes, fabric.local, fabric, algorithm, protocol)
+
+
+def gather_s(nbytes: float, fabric: Fabric) -> float:
+    """Seconds until the root has what all have, `nbytes` in all; a scatter takes as long."""
+    return _side_by_side_s(nbytes, 1, fabric, None, None)
+
+
+@lru_cache(maxsize=65536)
+def _side_by_side_s(
+    nbytes: float, senders: int, fabric: Fabric, algorithm: str | None, protocol: str | None
+) -> float:
+    """Every rank's share crosses its own link, or the port that `senders` of its node share."""
+    _check_known(algorithm, protocol, (SENDS,))
+    share = nbytes / fabric.ranks
+    others = fabric.ranks - fabric.local
+    return min(
+        _posted_s(p, others, fabric)
+        + max(
+            (fabric.local - 1) * share / _rate(p, fabric.bus_bytes_per_s),
+            senders * others * share / _rate(p, fabric.network_bytes_per_s),
+        )
+        for p in _send_protocols(protocol)
+    )
+
+
+def _posted_s(protocol: str, others: int, fabric: Fabric) -> float:
+    """A step within the node, one between nodes, and a post for each rank on another."""
+    crossing = min(1, others)
+    posts = others * post_us(protocol, fabric) * MICRO
+    return ring_latency_s(protocol, 1 + crossing, crossing, fabric) + posts
+
+
+def _rate(protocol: str, bytes_per_s: float) -> float:
+    return bytes_per_s / 2 if protocol == LL else bytes_per_s
+
+
+def _send_protocols(protocol: str | None) -> Iterable[str]:
+    if protocol == LL128:
+        raise ValueError("NCCL does not send by LL128: take LL or Simple")
+    return _SEND_PROTOCOLS if protocol is None else (protocol,)
+
+
+# --- by name --------------------------------------------------------------------------------------
+
+_BY_NAME: dict[str, Callable[[float, Fabric], float]] = {
+    "all_reduce": all_reduce_s,
+    "barrier": all_reduce_s,
+    "reduce_scatter": reduce_scatter_s,
+    "all_gather": all_gather_s,
+    "broadcast": broadcast_s,
+    "reduce": reduce_s,
+    "all_to_all": all_to_all_s,
+    "gather": gather_s,
+    "scatter": gather_s,
+    "send": send_s,
+}
+
+
+def collective_s(name: str, nbytes: float, fabric: Fabric) -> float:
+    """Seconds of a collective by its name ("all_reduce"); `nbytes` is the whole of what it sums,
+    gathers or scatters. A barrier is an all-reduce of one number, as in c10d.
+
+    Raises ValueError for a name that is none of NCCL's.
+    """
+    if name not in _BY_NAME:
+        raise ValueError(f"no collective is called {name!r}: take {', '.join(_BY_NAME)}")
+    return _BY_NAME[name](nbytes, fabric)
+
+
+def launched_by_one_thread_s(seconds: float, ranks: int) -> float:
+    """Seconds of one of many equal collectives if one host thread launches all ranks' parts.
+
+    Whichever is longer: the collective, or its launches, one after the other, for the next one.
+    """
+    return max(seconds, ranks * LAUNCH_S)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar, overload
 
 T = TypeVar("T")
@@ -11,7 +11,7 @@ T = TypeVar("T")
 _MISSING = object()
 
 # They tell the reader more; nothing is simulated differently.
-_DESCRIBES = {"framework", "transpose", "link", "heads"}
+_DESCRIBES = {"framework", "transpose", "link", "heads", "classes"}
 _RATES = {
     "s": ("seconds", 1.0),
     "GB/s": ("bytes", 1e9),
@@ -94,10 +94,20 @@ class Parameters:
 
 
 @dataclass(frozen=True)
+class Naive:
+    """Seconds of a naive model, or the ratio where two runs were compared."""
+
+    seconds: float | None = None
+    ratio: float | None = None
+
+
+@dataclass(frozen=True)
 class SimulatedRun:
     """What a simulated run comes to: seconds, and what was done in them on `gpus` GPUs in all.
 
     `ratio` is given instead where two runs were compared, `memory_bytes` where a GPU was filled.
+    `naive` is what a naive model says of the same run: the peak rate, the rate of the link, or so
+    many GPUs times one.
     """
 
     seconds: float | None = None
@@ -108,6 +118,14 @@ class SimulatedRun:
     memory_bytes: float | None = None
     gpus: int = 1
     ratio: float | None = None
+    naive: Naive | None = None
+
+    def in_naive_unit(self, unit: str) -> float | None:
+        """The naive model's figure in the unit of the row; None where there is none."""
+        if self.naive is None:
+            return None
+        run = replace(self, seconds=self.naive.seconds, ratio=self.naive.ratio)
+        return run.in_unit(unit)
 
     def in_unit(self, unit: str) -> float:
         """The run in the unit of its row. Raises ValueError for one that it cannot be given in."""

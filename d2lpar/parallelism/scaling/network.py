@@ -30,7 +30,7 @@ class Level:
 class Network:
     """Levels from the inside out, the last one without limit; made by `Network.of`.
 
-    `fabric` is the same as NCCL's model sees it, for two GPUs.
+    `fabric` is the same as NCCL's model sees it, for all GPUs of one node.
     """
 
     levels: tuple[Level, ...]
@@ -63,15 +63,14 @@ class Network:
         if machine.nodes > 1:
             network, node_rate = machine.network, cost.node_network_bytes_per_s(machine)
         else:
-            node_rate = network.payload_bytes_per_s * ports if network else inf
+            node_rate = cost.network_bytes_per_s(network) * ports if network else inf
         levels = [_within(machine, limited=network is not None)]
         if network is not None:
             levels.append(Level("node", nodes_per_rack or inf, network.latency_s, node_rate))
         if network is not None and nodes_per_rack:
             uplink = node_rate * nodes_per_rack / oversubscription
             levels.append(Level("rack", inf, network.latency_s, uplink))
-        two = replace(machine, node_size=None, network=None).with_accelerators(2)
-        return cls(tuple(levels), cost.fabric_of(two), node_rate)
+        return cls(tuple(levels), _fabric_within(machine, network), node_rate)
 
     def sizes(self, devices: int) -> list[int]:
         """How many members each level has, inner ones first, for devices spread evenly.
@@ -94,6 +93,13 @@ class Network:
         nodes = prod(sizes[1:])
         rate = self.node_bytes_per_s if nodes > 1 else inf
         return replace(self.fabric, ranks=sizes[0] * nodes, nodes=nodes, network_bytes_per_s=rate)
+
+
+def _fabric_within(machine: Machine, network: Link | None) -> cost.Fabric:
+    """One node's GPUs, which exchange all at once; two at least."""
+    count = max(machine.node_size or len(machine.accelerators), 2)
+    node = replace(machine, node_size=None, network=None).with_accelerators(count)
+    return replace(cost.fabric_of(node), network_latency_s=cost.network_latency_s(network))
 
 
 def _within(machine: Machine, *, limited: bool) -> Level:

@@ -15,7 +15,7 @@ from ...parallelism.planner.layout import Layout
 from ...parallelism.planner.mesh import Mesh
 from ...parallelism.planner.steps import step
 from ...parallelism.planner.transformer import Transformer
-from ..parameters import Parameters, SimulatedRun
+from ..parameters import Naive, Parameters, SimulatedRun
 
 
 def megatron(p: Parameters, machine: Machine) -> SimulatedRun:
@@ -31,8 +31,10 @@ def megatron(p: Parameters, machine: Machine) -> SimulatedRun:
         key=lambda pair: pair[0],
     )
     recomputed = again and layout.recompute == "full"
-    flops = model.flops(layout.samples, recompute=recomputed) / layout.mesh.size
-    return SimulatedRun(duration_s, samples=layout.samples, flops=flops, gpus=layout.mesh.size)
+    gpus = layout.mesh.size
+    flops = model.flops(layout.samples, recompute=recomputed) / gpus
+    naive = Naive(model.flops(layout.samples) / gpus / machine.accelerators[0].rate("float16"))
+    return SimulatedRun(duration_s, samples=layout.samples, flops=flops, gpus=gpus, naive=naive)
 
 
 def tensor_parallel(p: Parameters, machine: Machine) -> SimulatedRun:
@@ -40,9 +42,8 @@ def tensor_parallel(p: Parameters, machine: Machine) -> SimulatedRun:
     p.choice("baseline", {"single": 1})
     model, (layout,) = model_and_layouts(p)
     alone = replace(layout, mesh=replace(layout.mesh, tensor=1))
-    return SimulatedRun(
-        ratio=step(model, alone, machine).step_s / step(model, layout, machine).step_s
-    )
+    ratio = step(model, alone, machine).step_s / step(model, layout, machine).step_s
+    return SimulatedRun(ratio=ratio, naive=Naive(ratio=float(layout.mesh.tensor)))
 
 
 def model_and_layouts(p: Parameters) -> tuple[Transformer, list[Layout]]:

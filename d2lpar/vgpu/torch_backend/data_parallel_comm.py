@@ -1,11 +1,14 @@
 """What `nn.DataParallel` needs and torch has for CUDA only: broadcast, scatter, gather, sum.
 
-They move tensors with ordinary copies, so the clock sees what a real machine would be asked to do.
+As in torch's builds with NCCL (all of its wheels for Linux), parameters are broadcast and gradients
+reduced by NCCL, in flat buffers; scatter and gather are copies. `without_nccl` takes the way of
+builds without: copies from and to the first device, one after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch._utils import (
@@ -16,14 +19,41 @@ from torch._utils import (
 )
 
 from ..device_naming import TYPE, device
+from . import nccl
 from .copies import device_index
+from .tensor import VirtualTensor
 
 BUFFER_BYTES = 10 * 2**20  # as in torch.nn.parallel.comm
+_ways = {"nccl": True}
+
+
+@contextmanager
+def without_nccl() -> Iterator[None]:
+    """In this block `nn.DataParallel` works as in a build of torch without NCCL, such as Windows'.
+
+    It sends the parameters to one device after the other, and adds gradients up on the first one.
+    Values are the same. It holds for the whole process, as a build does.
+    """
+    before, _ways["nccl"] = _ways["nccl"], False
+    try:
+        yield
+    finally:
+        _ways["nccl"] = before
 
 
 def broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> tuple[torch.Tensor, ...]:
     """A tensor on each device; the one it is on already gets the tensor itself."""
-    return tuple(tensor.to(_device(d), non_blocking=True) for d in devices)
+    targets = [_device(d) for d in devices]
+    others = [target.index for target in targets if not _is_on(tensor, target)]
+    if not (others and _by_nccl([tensor]) and len(set(others)) == len(others)):
+        return tuple(tensor.to(target, non_blocking=True) for target in targets)
+    assert isinstance(tensor, VirtualTensor), "NCCL takes tensors of virtual devices"
+    received = iter(nccl.broadcast(tensor, others))
+    return tuple(tensor if _is_on(tensor, target) else next(received) for target in targets)
+
+
+def _by_nccl(tensors: Sequence[torch.Tensor]) -> bool:
+    return _ways["nccl"] and nccl.can_take(tensors)
 
 
 def broadcast_coalesced(
@@ -35,7 +65,17 @@ def broadcast_coalesced(
 
     The lists are in the order of `devices`; the tensors' own device gets the tensors themselves.
     """
-    return [_copies(list(tensors), _device(d), buffer_size) for d in devices]
+    if not tensors or not _ways["nccl"]:
+        return [_copies(list(tensors), _device(d), buffer_size) for d in devices]
+    received: list[list[torch.Tensor]] = [[] for _ in devices]
+    for chunk in _take_tensors(tensors, buffer_size):
+        flats = broadcast(_flatten_dense_tensors(chunk), devices)
+        for parts, flat in zip(received, flats, strict=True):
+            parts += _unflatten_dense_tensors(flat, chunk)
+    return [
+        list(tensors) if _is_on(tensors[0], _device(d)) else [*_reorder_tensors_as(parts, tensors)]
+        for d, parts in zip(devices, received, strict=True)
+    ]
 
 
 def _copies(
@@ -90,6 +130,9 @@ def reduce_add(inputs: Sequence[torch.Tensor], destination: int | None = None) -
     others = [tensor for tensor in inputs if tensor is not there[0]]
     if not others:
         return there[0]
+    if _by_nccl(inputs):
+        root = next(i for i, tensor in enumerate(inputs) if tensor is there[0])
+        return nccl.reduce([t for t in inputs if isinstance(t, VirtualTensor)], root)
     total = there[0] + others[0].to(device, non_blocking=True)
     for other in others[1:]:
         total.add_(other.to(device, non_blocking=True))

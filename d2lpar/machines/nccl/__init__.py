@@ -1,0 +1,1 @@
+"""NCCL, as far as times go: what it runs over, its tables, and what follows from them."""

@@ -19,6 +19,7 @@ from d2lpar.parallelism.planner.optimizers import recipe
 from d2lpar.parallelism.planner.precision import PRECISIONS, product_rate
 from d2lpar.parallelism.planner.share import share_of
 from d2lpar.vgpu.api import simulation
+from d2lpar.vgpu.sim.kernel_cost import traffic
 
 A100 = machines.machine("8x-a100-80gb-nvswitch")
 H100 = machines.machine("8x-h100-nvswitch")
@@ -183,6 +184,28 @@ def test_a_compiled_program_is_faster_and_precision_is_paid_for():
     assert times == sorted(times, reverse=True)
     compiled = planner.step(LLAMA, scaled(micro_batch=8, compiled=True), A100).compute_s
     assert compiled < times[-1]
+
+
+def test_sequences_that_are_split_are_copied_where_samples_come_first():
+    split = scaled(mesh=Mesh(tensor=4), sequence_parallel=True)
+    first = dataclasses.replace(split, batch_first=True)
+    tokens, samples = (planner.step(LLAMA, layout, A100) for layout in (split, first))
+    nbytes = 2 * 1024 * 2048 * 2
+    once_s = traffic(2 * nbytes).seconds(A100.accelerators[0])
+    halves = 2 * 2 * 2 * LLAMA.layers  # of two sums a layer, in two passes
+    assert samples.tensor_s == pytest.approx(tokens.tensor_s + halves * once_s)
+    fused = dataclasses.replace(split, attention="fused", recompute="selective")
+    again = planner.step(LLAMA, fused, A100)
+    assert again.tensor_s == pytest.approx(1.25 * tokens.tensor_s)
+
+
+def test_fsdp_copies_what_it_exchanges():
+    alone = planner.step(LLAMA, scaled(), A100).compute_s
+    shared = planner.step(LLAMA, scaled(mesh=Mesh(8), zero=3), A100).compute_s
+    words = 2 * LLAMA.word_parameters()
+    nbytes = (4 * LLAMA.layer_parameters() + words) * (2 * 4 + 2 + 2)
+    copied_s = traffic(nbytes).seconds(A100.accelerators[0])
+    assert shared == pytest.approx(alone + copied_s)
 
 
 def test_fp8_takes_a_card_that_has_it():

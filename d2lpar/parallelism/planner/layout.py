@@ -54,7 +54,8 @@ class Layout:
     layer and send them their tokens (Lepikhin et al. 2020). `ring`: ranks of a context pass keys
     and values on while they attend (Liu et al. 2023), else they gather all of them first (Llama 3).
     `precision` is that of products, `compiled`: what lies between them is one kernel, `optimizer`
-    one of those that `optimizers` knows. The loss is computed in `loss_chunks` pieces.
+    one of those that `optimizers` knows. The loss is computed in `loss_chunks` pieces. Samples are
+    `batch_first` in memory as torch has them, not tokens as Megatron does: see `steps`.
 
     Raises ValueError for what is not of these.
     """
@@ -77,6 +78,7 @@ class Layout:
     ring: bool = False
     gathers: str = "layers"
     loss_chunks: int = 1
+    batch_first: bool = False
 
     def __post_init__(self) -> None:
         choices = {

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...machines import collective_cost as cost
+from ...vgpu.sim.kernel_cost import traffic
 from .exchanges import exposed_s, list_exchange_s
 from .layout import Layout
 from .mesh import Wiring
@@ -61,6 +62,20 @@ def between_replicas(
     if layout.gathers == "tensors":
         return exchange.by_tensors_s()
     return exchange.by_layers_s()
+
+
+def copies_s(model: Transformer, layout: Layout, wiring: Wiring) -> float:
+    """Seconds of a micro-batch in which FSDP copies what is exchanged, beside no computing.
+
+    Of each gather a layer's parameters are copied out of the buffer, and its gradients into that of
+    their sum (torch's `split_with_sizes_copy` and `_chunk_cat` in fsdp/_fsdp_collectives.py).
+    """
+    if layout.zero < 3 or layout.sharing == 1 or layout.gathers == "tensors":
+        return 0.0
+    each = layout.number_bytes
+    moved = 2 * 2 * each + each + layout.gradient_bytes
+    nbytes = parameters_per_gpu(model, layout) * moved
+    return traffic(int(nbytes)).seconds(wiring.accelerator)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from ...vgpu.sim.kernel_cost import traffic
 from .layers import GpuAndHost, LayerTimes, core_s, head_times, layer_times, product_times
 from .layout import ALTERNATE, Layout
 from .mesh import Wiring
-from .replicas import Computing, between_replicas, parameters_per_gpu
+from .replicas import Computing, between_replicas, copies_s, parameters_per_gpu
 from .share import Share, activation_bytes, share_of
 from .transformer import Transformer
 
@@ -75,7 +75,7 @@ def step_on(model: Transformer, layout: Layout, wiring: Wiring) -> StepTime:
     stage_s = pace.stage_compute_s + pace.stage_tensor_s + pace.context_s + pace.experts_s
     gradients_s, parameters_s = between_replicas(model, layout, wiring, pace.computing)
     return StepTime(
-        compute_s=count * (pace.stage_compute_s + pace.head_s),
+        compute_s=count * (pace.stage_compute_s + pace.head_s + copies_s(model, layout, wiring)),
         tensor_s=count * pace.stage_tensor_s,
         context_s=count * pace.context_s,
         experts_s=count * pace.experts_s,
@@ -114,16 +114,16 @@ class Pace:
         layer, head = layer_times(gpu, share), head_times(gpu, share)
         layers = model.layers / mesh.pipeline
         sums_s = 2 * _tensor_sum_s(model, layout, wiring)  # attention's and the perceptron's
-        again = {"full": 2, ALTERNATE: 1.5}.get(layout.recompute, 1)
+        passes = {"full": 3.0, ALTERNATE: 2.5}.get(layout.recompute, 2.0)
         return cls(
             forward_s=layers * layer.forward_s,
             backward_s=layers * (layer.backward_s + _again_s(gpu, share, layout, layer)),
             forward_tensor_s=layers * sums_s,
-            backward_tensor_s=layers * sums_s * again,
+            backward_tensor_s=layers * sums_s * _sums_again(layout),
             head_s=head.forward_s + head.backward_s,
             send_s=_send_s(model, layout, wiring),
             context_s=layers * _context_s(gpu, share, layout, wiring),
-            experts_s=layers * (1 + again) * _to_experts_s(share, layout, wiring),
+            experts_s=layers * passes * _to_experts_s(share, layout, wiring),
         )
 
     @property
@@ -173,14 +173,31 @@ def _again_s(gpu: GpuAndHost, share: Share, layout: Layout, layer: LayerTimes) -
 
 def _tensor_sum_s(model: Transformer, layout: Layout, wiring: Wiring) -> float:
     """One sum of activations over tensor ranks; with sequence parallelism a reduce-scatter and an
-    all-gather, which carry the same, by rings."""
+    all-gather, which carry the same, by rings.
+
+    Where samples come first, what ranks have of each sample's tokens is copied into its place after
+    the one and before the other (torch.distributed._functional_collectives: `torch.cat` for any
+    dimension but the first).
+    """
     if layout.mesh.tensor == 1:
         return 0.0
     fabric = wiring.fabric(layout.mesh, "tensor")
     nbytes = activation_bytes(model, layout)
-    if layout.sequence_parallel:
-        return 2 * cost.all_gather_s(nbytes, fabric)
-    return cost.all_reduce_s(nbytes, fabric)
+    if not layout.sequence_parallel:
+        return cost.all_reduce_s(nbytes, fabric)
+    copy_s = traffic(2 * nbytes).seconds(wiring.accelerator) if layout.batch_first else 0.0
+    return 2 * (cost.all_gather_s(nbytes, fabric) + copy_s)
+
+
+def _sums_again(layout: Layout) -> float:
+    """Sums of a backward pass with those of what is computed again, for one of a forward pass.
+
+    Selectively products that are computed again gather their input once more; what comes out of
+    others is kept, summed.
+    """
+    gathers = layout.attention != "scores" and layout.sequence_parallel
+    selectively = 1.5 if gathers else 1.0
+    return {"full": 2.0, ALTERNATE: 1.5, "selective": selectively}.get(layout.recompute, 1.0)
 
 
 def _send_s(model: Transformer, layout: Layout, wiring: Wiring) -> float:

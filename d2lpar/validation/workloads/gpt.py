@@ -149,6 +149,7 @@ def _stated(p: Parameters) -> Layout:
     mesh = Mesh(*(p.integer(name, 1) for name in ("data", "pipeline", "tensor", "context")))
     micro_batch, micro_batches = _micro_batches(p, mesh.data)
     shard = p.integer("shard_size", p.integer("shard_group", None))
+    zero, compiled = _zero(p, mesh), _compiled(p)
     return Layout(
         mesh,
         micro_batch,
@@ -156,18 +157,20 @@ def _stated(p: Parameters) -> Layout:
         chunks=_chunks(p),
         recompute=p.choice("recompute", _RECOMPUTE, "none") or "none",
         sequence_parallel=_or_unstated(p, "sequence_parallel", default=mesh.tensor > 1),
-        zero=_zero(p, mesh),
+        zero=zero,
         overlap=p.flag("overlap", True),
         attention=p.choice("attention", _ATTENTION, "fused"),
         gradient_bytes=_gradient_bytes(p),
         precision=p.choice("precision", _PRECISION, "bf16"),
-        compiled=_compiled(p),
+        compiled=compiled,
         optimizer=_optimizer(p),
         expert=p.integer("expert", 1),
         shard=shard,
         ring=p.flag("ring", False),
         gathers=p.choice("gathers", {"layers": "layers", "tensors": "tensors"}, "layers"),
         loss_chunks=p.choice("loss", _LOSS_CHUNKS, "whole"),
+        # FSDP and torch.compile are torch's own; Megatron has neither, and puts tokens first.
+        batch_first=p.flag("batch_first", compiled or zero > 1),
     )
 
 

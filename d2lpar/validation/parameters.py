@@ -11,7 +11,10 @@ T = TypeVar("T")
 _MISSING = object()
 
 # They tell the reader more; nothing is simulated differently.
-_DESCRIBES = {"framework", "transpose", "link", "heads", "classes"}
+_DESCRIBES = {
+    *("framework", "transpose", "link", "heads", "classes", "qk_norm", "network", "channels_used"),
+    *("averaged", "async_tp", "tp_overlap", "async"),
+}
 _RATES = {
     "s": ("seconds", 1.0),
     "GB/s": ("bytes", 1e9),

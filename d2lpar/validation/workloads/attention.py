@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch.nn import attention as torch_attention
 from torch.nn import functional as F
@@ -17,6 +19,7 @@ BACKENDS = {
     "cudnn": _SDP.CUDNN_ATTENTION,
     "efficient": _SDP.EFFICIENT_ATTENTION,
     "math": _SDP.MATH,
+    "scores": None,  # the products and a softmax, as a program writes them
 }
 _BACKWARD = 2.5  # times the forward's FLOP: five products in place of two (Dao 2023)
 
@@ -36,7 +39,9 @@ def attention(p: Parameters, machine: Machine) -> SimulatedRun:
     backend = p.choice("attention", BACKENDS)
     flops = 4 * batch * heads * sequence**2 * head * (forward + _BACKWARD * backward)
     flops = flops / 2 if causal else flops
-    with gpus(machine) as (gpu,), torch_attention.sdpa_kernel(backend):
+    attend = _by_scores if backend is None else F.scaled_dot_product_attention
+    kernels = nullcontext() if backend is None else torch_attention.sdpa_kernel(backend)
+    with gpus(machine) as (gpu,), kernels:
         q, k, v = (
             torch.empty(shape, dtype=dtype, device=gpu, requires_grad=bool(backward))
             for _ in range(3)
@@ -44,15 +49,28 @@ def attention(p: Parameters, machine: Machine) -> SimulatedRun:
         dy = torch.empty(shape, dtype=dtype, device=gpu)
 
         def both() -> None:
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+            y = attend(q, k, v, is_causal=causal)
             if backward:
                 torch.autograd.grad(y, (q, k, v), dy)
 
         def only_forward() -> None:
-            F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+            attend(q, k, v, is_causal=causal)
 
         seconds = mean_s(both)
         if not forward:
             seconds -= mean_s(only_forward)
     naive = Naive(flops / machine.accelerators[0].rate(p.text("dtype")))
     return SimulatedRun(seconds, flops=flops, naive=naive)
+
+
+def _by_scores(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, is_causal: bool
+) -> torch.Tensor:
+    """Attention that keeps its scores, masked by an addition."""
+    batch, heads, sequence, head = q.shape
+    q, k, v = (part.flatten(0, 1) for part in (q, k, v))
+    nothing = q.new_empty(1, 1, 1).expand(len(q), sequence, sequence)
+    scores = torch.baddbmm(nothing, q, k.transpose(1, 2), beta=0, alpha=head**-0.5)
+    if is_causal:
+        scores = scores + q.new_empty(sequence, sequence)
+    return torch.bmm(scores.softmax(-1), v).view(batch, heads, sequence, head)

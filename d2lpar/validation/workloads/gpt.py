@@ -102,7 +102,7 @@ def _experts(p: Parameters) -> Experts | None:
     count = p.integer("experts", None)
     if count is None:
         return None
-    top_k = p.integer("top_k", p.integer("experts_per_token", 2))
+    top_k = p.integer("top_k", p.integer("experts_per_token", 2)) + p.integer("shared_experts", 0)
     return Experts(count, top_k, p.number("capacity", 1.0))
 
 
@@ -210,7 +210,7 @@ def _or_unstated(p: Parameters, name: str, *, default: bool) -> bool:
 
 
 def _optimizer(p: Parameters) -> str:
-    named = p.choice("optimizer", _OPTIMIZERS | {"adamw": "adam"}, "adam")
+    named = p.choice("optimizer", _OPTIMIZERS | {"adamw": "adam", "muon": "sgd"}, "adam")
     return "adam-bf16" if _is_pure(p) and named == "adam" else named
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -136,8 +137,8 @@ def convolution(p: Parameters, machine: Machine) -> SimulatedRun:
         return SimulatedRun(mean_s(run), flops=flops, naive=naive)
 
 
-def _layer_norm(x: torch.Tensor) -> torch.Tensor:
-    return F.layer_norm(x, x.shape[1:])
+def _layer_norm(x: torch.Tensor, *learned: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x, x.shape[1:], *learned)
 
 
 def _rms_norm(x: torch.Tensor) -> torch.Tensor:
@@ -161,6 +162,12 @@ ROW_KERNELS = {
 }
 
 
+def _without_cache(machine: Machine) -> Machine:
+    """The machine as a kernel finds it whose operands were flushed from the cache."""
+    flushed = tuple(replace(a, l2_bytes=None) for a in machine.accelerators)
+    return replace(machine, accelerators=flushed)
+
+
 def rows(p: Parameters, machine: Machine) -> SimulatedRun:
     """One of `ROW_KERNELS` over `rows` × `columns`, forward or with its backward pass.
 
@@ -168,14 +175,20 @@ def rows(p: Parameters, machine: Machine) -> SimulatedRun:
     """
     kernel, dtype = p.choice("kind", ROW_KERNELS), p.choice("dtype", DTYPES)
     backward = p.choice("direction", {"forward": False, "forward_backward": True})
+    if p.choice("cache", {"cold": True, "warm": False}, "warm"):
+        machine = _without_cache(machine)
     with gpus(machine) as (gpu,):
         shape = (p.integer("rows"), p.integer("columns"))
         x = torch.empty(shape, dtype=dtype, device=gpu, requires_grad=backward)
+        learned = [
+            torch.empty(shape[1:], dtype=dtype, device=gpu, requires_grad=backward)
+            for _ in range(2 if p.flag("affine", False) else 0)
+        ]
 
         def run() -> None:
-            y = kernel(x)
+            y = kernel(x, *learned)
             if backward:
-                torch.autograd.grad(y, x, torch.empty_like(y))
+                torch.autograd.grad(y, (x, *learned), torch.empty_like(y))
 
         moved = 2 * x.numel() * dtype.itemsize * (2.5 if backward else 1)
         naive = Naive(moved / machine.accelerators[0].memory_bytes_per_s)

@@ -14,7 +14,7 @@ from ..parameters import Naive, Parameters, SimulatedRun
 from .measuring import gpus
 from .measuring import seconds as measured_s
 from .networks import network
-from .training import DTYPES, SGD, Images, images_of, on_gpu, training_step
+from .training import DTYPES, SGD, Images, images_of, on_gpu, rounding, training_step
 
 HOST_BYTES_PER_S = 76.8 * GIGA  # a Xeon E5 v4: four channels of DDR4-2400
 _HALVINGS = 60  # of an interval: as fine as a float
@@ -72,7 +72,7 @@ def data_parallel_module(p: Parameters, machine: Machine) -> SimulatedRun:
 def _module_s(p: Parameters, machine: Machine, count: int, batch: int) -> float:
     """A step with momentum on so many GPUs, its batch on the first of them."""
     dtype, precision = p.choice("dtype", DTYPES)
-    with gpus(machine, count) as devices:
+    with rounding(p), gpus(machine, count) as devices:
         net = network(p.text("model"), devices[0]).to(dtype)
         images = Images(images_of(p, count * batch), dtype, devices[0])
         module = nn.DataParallel(net, devices) if count > 1 else net

@@ -25,12 +25,11 @@ TrainingStep = Callable[[], object]
 Precision = Callable[[], AbstractContextManager]
 Update = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
-_tf32 = partial(matmul_precision, "high")  # as convolutions may by default
+TF32 = ("tf32", "tfloat32")  # products, too: convolutions may round to it by default
 DTYPES: dict[str, tuple[torch.dtype, Precision]] = {
     "float32": (torch.float32, nullcontext),
     "float16": (torch.float16, nullcontext),
-    "tf32": (torch.float32, _tf32),
-    "tfloat32": (torch.float32, _tf32),
+    **dict.fromkeys(TF32, (torch.float32, nullcontext)),
     "float16-amp": (torch.float32, lambda: torch.autocast("vgpu", dtype=torch.float16)),
 }
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
@@ -161,6 +160,7 @@ def on_gpu(
 ) -> tuple[nn.Module, Images | Words, Precision]:
     """The network and its batch on one GPU, and the context in which it computes."""
     dtype, precision = p.choice("dtype", DTYPES)
+    stack.enter_context(rounding(p))
     (device,) = stack.enter_context(gpus(machine))
     name = p.text("model")
     net = network(name, device).to(dtype)
@@ -170,6 +170,11 @@ def on_gpu(
     if nhwc:
         net = net.to(memory_format=torch.channels_last)
     return compiled(p, net), Images(images_of(p, batch), dtype, device, nhwc), precision
+
+
+def rounding(p: Parameters) -> AbstractContextManager:
+    """Lets products of fp32 round to TF32, forward and backward, if the row says so."""
+    return matmul_precision("high" if p.text("dtype") in TF32 else "highest")
 
 
 def images_of(p: Parameters, batch: int) -> tuple[int, int, int, int]:

@@ -90,17 +90,16 @@ class AttentionCost(Cost):
         super().__init__(Kernel(work.flops, work.bytes), dtype=work.dtype)
         self.work = work
 
-    def _times(self, accelerator: Accelerator) -> tuple[Accelerator, str, float, float]:
-        """Its blocks leave no room on a multiprocessor for kernels of other streams."""
+    def seconds(self, accelerator: Accelerator) -> float:
+        """How long it takes."""
         known = self._known
         if known is None or known[0] is not accelerator:
-            total_s = seconds(self.work, accelerator)
-            self._known = known = (accelerator, self.dtype, total_s, total_s)
-        return known
+            self._known = known = (accelerator, self.dtype, seconds(self.work, accelerator))
+        return known[2]
 
-    def engaged_s(self, accelerator: Accelerator) -> float:
-        """For how long of that the device has nothing left for kernels of other streams."""
-        return self.seconds(accelerator) * occupancy(self.work, accelerator)
+    def engaged_s(self, accelerator: Accelerator, seconds: float) -> float:
+        """For how long of its `seconds` the device has nothing left for other streams' kernels."""
+        return seconds * occupancy(self.work, accelerator)
 
 
 def seconds(work: Attention, accelerator: Accelerator) -> float:

@@ -229,6 +229,12 @@ def test_rows_are_as_aligned_as_their_bytes():
     assert kernel.product.alignment == 2  # of the result's rows
 
 
+def test_sparse_factors_have_no_rows_to_align(gpus):
+    with par.simulate("1x-v100-nvswitch", with_values=True) as (gpu,):
+        a = torch.eye(8, device=gpu).to_sparse()
+        assert torch.equal((a @ torch.ones(8, 3, device=gpu)).cpu(), torch.ones(8, 3))
+
+
 # --- bytes ----------------------------------------------------------------------------------------
 
 

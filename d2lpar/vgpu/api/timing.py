@@ -108,7 +108,7 @@ class Timer:
 
 
 class Benchmark:
-    """Time a block and print "name: 0.4600 s (simulated on …)"; the seconds stay in `seconds`."""
+    """Time a block and print "name: 0.4608 s (simulated on …)"; the seconds stay in `seconds`."""
 
     def __init__(self, name: str, devices: Devices = None) -> None:
         self.name = name

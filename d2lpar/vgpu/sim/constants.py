@@ -21,7 +21,7 @@ WIDE_PLAIN_EFFICIENCY = 0.78
 # first. Fitted on two published training steps on a V100 in fp32: ResNet-50 (363.7 images/s, batch
 # 128, MXNet), whose time is mostly that of direct convolutions and of memory, and VGG-16 (83.5 ms,
 # batch 16), where it is that of Winograd's algorithm.
-CONVOLUTION_EFFICIENCY = 0.78
+CONVOLUTION_EFFICIENCY = 0.76
 
 # Share of the peak bandwidth that streaming kernels reach. Fitted on a copy within a V100 (739.8 of
 # 900 GB/s) and on BabelStream's triad on a K80 (203.4 of 240 GB/s).

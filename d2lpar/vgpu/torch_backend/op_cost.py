@@ -155,8 +155,9 @@ def _product(
 
 def _alignment(matrix: torch.Tensor) -> int:
     """The largest power of two, up to 16, that divides the bytes from one row to the next."""
-    step = max(matrix.stride()[-2:]) * matrix.element_size()
-    return math.gcd(step, ALIGNED_BYTES) if min(matrix.shape[-2:]) > 1 else ALIGNED_BYTES
+    if matrix.layout is not torch.strided or min(matrix.shape[-2:]) <= 1:
+        return ALIGNED_BYTES
+    return math.gcd(max(matrix.stride()[-2:]) * matrix.element_size(), ALIGNED_BYTES)
 
 
 def _convolution(args: Arguments, y: torch.Tensor, flops: int) -> Kernel:

@@ -6,6 +6,7 @@ Written for Python 3.6, so that an old one gets an answer and no SyntaxError.
 """
 
 import contextlib
+import errno
 import glob
 import hashlib
 import importlib.util
@@ -28,6 +29,7 @@ STAMP = os.path.join(VENV, "d2lpar.json")
 NEW_STAMP = STAMP + ".new"
 # Exists while .venv is being changed; outside, where nothing that happens to .venv removes it.
 UNFINISHED = VENV + ".unfinished"
+LOCKED = VENV + ".lock"
 DISCARDED = VENV + ".old-d2lpar-"
 # OpenMP's threads otherwise spin while they wait for one another. Beside other work that takes the
 # processor from the very thread that they wait for: see benchmarks/bench_busy_machine.py.
@@ -56,6 +58,9 @@ NOT_OURS = """\
 .venv bears no mark of make, so it is left as it is; but it cannot be used: {reason}.
 Delete it or move it away, and call make again."""
 NO_VENV = "its bin/python does not install into it (pyvenv.cfg may be missing)"
+READ_ONLY = """\
+{folder} cannot be written to, and the course needs its .venv there ({reason}).
+Clone the course into a folder of your own, and call make in it."""
 FAILED = "\nSetting up stopped: {reason}\nCall make again to start over."
 
 
@@ -109,7 +114,7 @@ def one_at_a_time():
     """Waits for other calls, and for what a killed one started: `run` passes the lock on."""
     import fcntl  # not on Windows, where nobody gets this far
 
-    with open(VENV + ".lock", "w") as lock:
+    with open(LOCKED, "w") as lock:
         os.set_inheritable(lock.fileno(), True)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -335,6 +340,8 @@ def main():
     except subprocess.CalledProcessError as error:
         sys.exit(FAILED.format(reason=" ".join(error.cmd) + " failed"))
     except OSError as error:
+        if error.filename == LOCKED and error.errno in (errno.EACCES, errno.EROFS):
+            sys.exit(READ_ONLY.format(folder=os.getcwd(), reason=error.strerror))
         sys.exit(FAILED.format(reason=error))
     except KeyboardInterrupt:
         sys.exit(FAILED.format(reason="interrupted"))

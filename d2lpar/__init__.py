@@ -28,6 +28,7 @@ _HOME = {
     "syncs": "vgpu.api.detectors",
     "without_nccl": "vgpu.torch_backend.data_parallel_comm",
     "emulate_cuda": "vgpu.cuda",
+    "run_alike": "vgpu.ranks",
     "run_ranks": "vgpu.ranks",
     "cluster": "processes.cluster.launcher",
     "report": "processes.cluster.reports",

@@ -60,6 +60,7 @@ def reading(probe, case, size=1, best=1.0, *, device="cpu", unit="B/s"):
 
 def test_everything_is_measured(measured):
     assert {r.case for r in measured.of("matmul")} == set(microbenchmarks.DTYPES)
+    assert [r.size for r in measured.of("convolution")] == [*microbenchmarks.CONVOLUTIONS]
     assert {r.case for r in measured.of("memory")} == {"read", "strided read", "copy"}
     assert [r.case for r in measured.of("dispatch")] == ["operation", "view"]
     assert {r.case for r in measured.of("copy")} >= {"pageable", "pageable, latency"}
@@ -278,8 +279,12 @@ def test_the_cpu_becomes_a_machine(measured):
     assert (here.name, cpu.name) == ("this machine", system.processor())
     assert cpu.measured
     assert cpu.memory_bytes == system.memory_bytes()
-    fastest = max(measured.of("matmul", "float32"), key=lambda r: r.best)
-    assert cpu.rate("float32") == fastest.best
+    product, convolution = (
+        max(r.best for r in measured.of(probe, "float32")) for probe in ("matmul", "convolution")
+    )
+    assert cpu.rate("float32") == max(product, convolution)
+    assert cpu.reached["product"] * cpu.rate("float32") == pytest.approx(product)
+    assert cpu.reached["convolution"] * cpu.rate("float32") == pytest.approx(convolution)
     copies = [r for r in measured.of("memory") if r.case == "copy"]
     assert cpu.memory_bytes_per_s == max(copies, key=lambda r: r.size).best
     assert cpu.kernel_latency_s == measured.of("dispatch", "operation")[0].best
@@ -296,9 +301,45 @@ def test_a_simulation_takes_measured_rates_as_they_are(measured):
         A @ A
     (product,) = [span for span in timeline if span.name.endswith("mm") and span.kind == "compute"]
     cpu = measured.accelerator()
-    arithmetic_s, memory_s = 2 * n**3 / cpu.rate("float32"), 12 * n**2 / cpu.memory_bytes_per_s
+    rate = max(r.best for r in measured.of("matmul", "float32"))
+    arithmetic_s, memory_s = 2 * n**3 / rate, 12 * n**2 / cpu.memory_bytes_per_s
     expected_s = cpu.kernel_latency_s + max(arithmetic_s, memory_s)
     assert product.end_s - product.start_s == pytest.approx(expected_s, rel=1e-6)
+
+
+def test_nothing_that_was_measured_lies_above_the_roof(measured):
+    for r in measured.of("matmul") + measured.of("convolution"):
+        assert r.best <= measured.attainable(1e9, 1.0, r.case)
+    for r in (r for r in measured.of("memory") if r.case != "strided read"):
+        assert r.best <= measured.attainable(1e-6 * r.size, r.size) * 1.000001e6
+    largest = measured.of("memory", "copy")[-1].size
+    small = measured.attainable(1e-6, 4096) / 1e-6 * 4096
+    assert small >= measured.attainable(1e-6, 2 * largest) / 1e-6 * 2 * largest
+    with pytest.raises(ValueError, match="count what is moved"):
+        measured.attainable(1.0, 0)
+
+
+def test_products_and_convolutions_run_at_their_own_rates():
+    both = (
+        reading("matmul", "float32", 64, 1e11, unit="FLOP/s"),
+        reading("matmul", "bfloat16", 64, 4e11, unit="FLOP/s"),
+        reading("convolution", "float32", 64, 2e11, unit="FLOP/s"),
+        reading("memory", "copy", 2**20, 1e15),
+        reading("dispatch", "operation", 0, 1e-9, unit="s"),
+        reading("dispatch", "view", 0, 1e-9, unit="s"),
+        reading("copy", "pageable", 2**20, 1e15),
+        reading("copy", "pageable, latency", 4, 1e-9, unit="s"),
+    )
+    found = Calibration("2026-01-01T00:00:00+00:00", "toy", 4, 4, 10**10, "2.15", 9.0, both)
+    assert found.attainable(1e9, 1) == 2e11
+    with par.simulate(found) as (device,), par.record() as timeline:
+        a, half = torch.ones(64, 64, device=device), torch.ones(64, 64, device=device).bfloat16()
+        a @ a
+        half @ half
+        torch.conv2d(a.view(1, 64, 8, 8), torch.ones(64, 64, 3, 3, device=device), padding=1)
+    spans = [s for s in timeline.on(device, "compute") if s.flops]
+    rates = [s.flops / (s.duration_s - 1e-9) for s in spans]
+    assert rates == pytest.approx([1e11, 4e11, 2e11], rel=1e-3)
 
 
 def test_the_report_tells_all(measured):

@@ -10,7 +10,7 @@ import torch
 
 from d2lpar import machines
 from d2lpar.command import cli
-from d2lpar.machines import calibration, microbenchmarks
+from d2lpar.machines import calibration, microbenchmarks, report
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,6 +38,12 @@ def test_machines_are_listed(run):
     row = next(line for line in found.out.splitlines() if line.startswith("4x-titan-x "))
     assert row.split() == ["4x-titan-x", "7", "7", "336.5", "12", "15.75", "15.75"]
     assert "ib-ndr" in found.out
+    # By generation, the oldest first, each machine under that of its first accelerator.
+    places = [found.out.index(f"\n{title}\n") for title in report.GENERATIONS.values()]
+    assert places == sorted(places)
+    hopper = found.out.index(report.GENERATIONS["hopper"])
+    blackwell = found.out.index(report.GENERATIONS["blackwell"])
+    assert hopper < found.out.index("\n8x-h20-nvswitch ") < blackwell
 
 
 def test_a_machine_is_shown_with_its_sources(run):

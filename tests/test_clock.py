@@ -22,8 +22,8 @@ from d2lpar.timeline import Span, Timeline
 from d2lpar.vgpu.api.timing import now_s
 from d2lpar.vgpu.sim.busy_intervals import Resource, earliest
 from d2lpar.vgpu.sim.clock import LAUNCH_QUEUE, Clock, HostThread
+from d2lpar.vgpu.sim.constants import MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
 from d2lpar.vgpu.sim.event_queue import QueuedWork
-from d2lpar.vgpu.sim.kernel_cost import MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
 
 # Queuing takes 1 s, a view nothing; a copy to or from the host 2 s and 1 s a byte, between two
 # devices 1 s and 1 s for two bytes.
@@ -120,6 +120,26 @@ def test_streams_of_one_device_take_turns_at_its_engine():
         "vgpu:0/0": ".aabb..cc",
         "vgpu:0/1": ".....xx..yy",
     }
+
+
+def test_kernels_that_do_not_fill_a_device_run_side_by_side():
+    clock = new_clock()
+    for stream, name in enumerate("ab"):  # queued at 1 and 2; each needs half of the device
+        clock.kernel(clock.host, (0, stream), name, 8, 0, 0, engaged_s=4)
+    clock.kernel(clock.host, (0, 2), "c", 8, 0, 0)  # needs all of it
+    # b begins when a has had its share of the engine (5), c when b has had its own (9).
+    assert drawn(clock) == {
+        "vgpu:0/0": ".aaaaaaaa",
+        "vgpu:0/1": ".....bbbbbbbb",
+        "vgpu:0/2": ".........cccccccc",
+    }
+
+
+def test_a_stream_does_not_overtake_itself_though_the_engine_is_free():
+    clock = new_clock()
+    for name in "ab":
+        clock.kernel(clock.host, (0, 0), name, 4, 0, 0, engaged_s=1)
+    assert drawn(clock) == {"vgpu:0/0": ".aaaabbbb"}
 
 
 def test_the_host_knows_only_what_has_happened():

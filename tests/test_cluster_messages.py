@@ -100,7 +100,7 @@ def as_in_a_notebook(function):
     return types.FunctionType(function.__code__, names, function.__name__)
 
 
-def test_an_interrupt_while_reports_wait_keeps_the_ranks(ranks):
+def test_an_interrupt_while_reports_wait_keeps_the_ranks(ranks, interrupts):
     before = ranks.run(os.getpid)
     seen = Seen(SLOW_S)
 

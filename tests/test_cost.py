@@ -11,7 +11,8 @@ import d2lpar as par
 from d2lpar.machines import ACCELERATORS
 from d2lpar.vgpu.sim.constants import CONVOLUTION_EFFICIENCY, MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
 from d2lpar.vgpu.sim.kernel_cost import Cost, Kernel, may_round_to_tf32, traffic
-from d2lpar.vgpu.sim.tiles import Product, utilisation
+from d2lpar.vgpu.sim.product_rates import issued_flops_per_s
+from d2lpar.vgpu.sim.tiles import Device, Product, read_again, tiling
 from d2lpar.vgpu.sim.winograd_convolution import winograd
 from d2lpar.vgpu.torch_backend import register
 from d2lpar.vgpu.torch_backend.op_cost import cost_of
@@ -33,27 +34,80 @@ def convolved(x, weight, stride=1, padding=0, groups=1):
 # --- tiles ----------------------------------------------------------------------------------------
 
 
-def test_the_textbooks_products_take_50_waves_of_tiles():
-    # 63 x 63 tiles of 64 x 64 on 80 multiprocessors: 50 waves, the last with 49 of 80.
-    assert utilisation(Product(4000, 4000, 4000, 1), 80) == pytest.approx(
-        4000**2 / (50 * 80 * 64**2)
+# A FLOP a second for each multiprocessor, full tiles only at that rate; adding slices is free.
+ONE, EIGHT, EIGHTY = (Device(n, n, n, 32, True, 1e30, 0.0) for n in (1, 8, 80))
+
+
+def used(product, device):
+    """Useful share of what the multiprocessors could have computed in the time."""
+    flops = 2 * product.m * product.n * product.k * product.batch
+    return flops / (tiling(product, device).seconds * device.multiprocessors)
+
+
+def test_the_textbooks_products_take_waves_of_tiles():
+    # On ordinary cores tiles of 128 x 128 lose nothing: 32 x 32 of them on 80 multiprocessors.
+    ordinary = EIGHTY._replace(tensor=False)
+    assert used(Product(4000, 4000, 4000, 1), ordinary) == pytest.approx(
+        4000**2 / (13 * 80 * 128**2), rel=0.01
     )
 
 
 def test_edges_are_computed_in_full():
     # One column more than a tile: 2 tiles; the sum is cut in four slices of 1000 so that 8 of 8
     # multiprocessors work.
-    assert utilisation(Product(64, 65, 4000, 1), 8) == pytest.approx(65 / 128)
+    assert used(Product(64, 65, 4096, 1), EIGHT) == pytest.approx(65 / 128)
 
 
 def test_thin_products_are_cut_along_the_sum_but_not_too_finely():
-    assert utilisation(Product(64, 64, 80 * 128, 1), 80) == 1.0
-    assert utilisation(Product(64, 64, 128, 1), 80) == pytest.approx(1 / 80)
-    assert utilisation(Product(64, 64, 128, 160), 80) == 1.0
+    assert used(Product(64, 64, 80 * 256, 1), EIGHTY) == pytest.approx(1.0)
+    assert used(Product(64, 64, 256, 1), EIGHTY) == pytest.approx(1 / 80)
+    assert used(Product(64, 64, 256, 160), EIGHTY) == pytest.approx(1.0, rel=0.01)
 
 
-def test_nothing_to_compute_wastes_nothing():
-    assert utilisation(Product(0, 64, 64, 1), 80) == 1.0
+def test_slices_cost_the_time_to_add_them():
+    free = tiling(Product(64, 64, 80 * 256, 1), EIGHTY)
+    dear = tiling(Product(64, 64, 80 * 256, 1), EIGHTY._replace(adding_s=1e9))
+    assert (free.slices, dear.slices) == (80, 1)
+
+
+def test_small_tiles_are_fed_more_slowly():
+    large = tiling(Product(256, 128, 4096, 1), ONE._replace(full_tile=64))
+    small = tiling(Product(64, 64, 4096, 1), ONE._replace(full_tile=64))
+    assert large.seconds == pytest.approx(2 * 256 * 128 * 4096)
+    assert small.seconds == pytest.approx(2 * 64 * 64 * 4096 * 2)  # half the rate
+
+
+def test_power_limits_the_whole_and_not_each_wave():
+    full, half = Product(1024, 1024, 1024, 1), Product(512, 1024, 1024, 1)
+    device = Device(32, 32.0, 16.0, 64, True, 1e30, 0.0)  # half of its multiprocessors at once
+    assert tiling(full, device).seconds == pytest.approx(2 * 1024**3 / 16)
+    assert tiling(half, device).seconds == pytest.approx(2 * 512 * 1024**2 / 16)
+
+
+@pytest.mark.parametrize("tensor", [True, False], ids=["tensor", "plain"])
+def test_rows_that_are_not_aligned_are_slower_on_tensor_cores(tensor):
+    device = Device(108, 1e14, 1e14, 64, tensor, 1e12, 3e-6)
+    times = [tiling(Product(4096, 4096, 4096, 1, a), device).seconds for a in (2, 4, 8, 16)]
+    if tensor:
+        assert sorted(times, reverse=True) == times
+        assert len(set(times)) == 4
+    else:
+        assert len(set(times)) == 1
+
+
+def test_factors_that_fit_in_the_cache_are_fetched_once():
+    device = Device(16, 1e12, 1e12, 32, True, 1e12, 0.0, cache_bytes=2**40)
+    product, nbytes = Product(4096, 4096, 4096, 1), 2 * 2 * 4096**2
+    assert read_again(product, device, nbytes) == 1
+    # 16 tiles at once, in a square: each factor is fetched once for each such band.
+    small = device._replace(cache_bytes=0, full_tile=64)
+    rows, columns = tiling(product, small).tile
+    block = (16 * rows * columns) ** 0.5
+    assert read_again(product, small, nbytes) == pytest.approx(4096 / block)
+
+
+def test_nothing_to_compute_takes_no_time():
+    assert tiling(Product(0, 64, 64, 1), EIGHTY).seconds == 0
 
 
 # --- seconds --------------------------------------------------------------------------------------
@@ -68,9 +122,54 @@ def test_a_kernel_takes_the_longer_of_arithmetic_and_memory():
     assert (two.flops, two.bytes) == (10**12, 10**9)
 
 
+def product_of(n, accelerator):
+    args = (meta(n, n), meta(n, n))
+    cost = cost_of(aten.mm.default, args, {}, aten.mm(*args))
+    return cost.seconds(accelerator), engaged_s(cost, accelerator)
+
+
+def engaged_s(cost, accelerator):
+    return cost.engaged_s(accelerator, cost.seconds(accelerator))
+
+
+def test_only_small_kernels_leave_room_for_others():
+    for gpu in (V100, A100):
+        seconds, engaged = product_of(512, gpu)
+        # Two streams of such products: one and a half to two times as many in the same time.
+        assert 1.4 < min(seconds / engaged, 2) <= 2
+        seconds, engaged = product_of(4096, gpu)
+        assert engaged == seconds
+        small, large = traffic(4096), traffic(10**9)
+        assert engaged_s(large, gpu) == large.seconds(gpu)
+        assert 0 < engaged_s(small, gpu) < small.seconds(gpu) / 2
+        assert engaged_s(traffic(0), gpu) == 0
+    toy = replace(V100, multiprocessors=None)  # nothing is known of how it is filled
+    assert engaged_s(small, toy) == small.seconds(toy)
+
+
+@pytest.mark.parametrize("machine", ["1x-v100-nvswitch", "8x-a100-nvswitch"])
+def test_two_streams_of_small_products_share_a_device(machine):
+    def took(n, streams):
+        with par.simulate(machine, 1) as (gpu,):
+            a = torch.empty(n, n, device=gpu)
+            lanes = [torch.vgpu.Stream(gpu) for _ in range(streams)]
+            torch.vgpu.synchronize(gpu)
+            timer = par.Timer()
+            timer.start()
+            for i in range(64):
+                with torch.vgpu.stream(lanes[i % streams]):
+                    a @ a
+            return timer.stop()
+
+    assert 1.4 < took(512, 1) / took(512, 2) <= 2
+    assert took(2048, 1) / took(2048, 2) == pytest.approx(1, rel=0.01)
+
+
 def test_measured_rates_are_reached():
     measured = replace(V100, measured=True)
     assert Cost(Kernel(10**12, 0)).seconds(measured) == pytest.approx(3e-6 + 1 / 15.7)
+    ragged = Product(100, 100, 50 * 10**6, 1)  # tiles are in what was measured
+    assert Cost(Kernel(10**12, 0, ragged)).seconds(measured) == pytest.approx(3e-6 + 1 / 15.7)
     assert traffic(10**9).seconds(measured) == pytest.approx(3e-6 + 1 / 900)
 
 
@@ -88,7 +187,8 @@ def test_products_may_use_tf32_if_torch_is_told_so():
     try:
         torch.set_float32_matmul_precision("high")
         assert may_round_to_tf32(convolves=False)
-        assert product.seconds(A100) == pytest.approx(3e-6 + (exact_s - 3e-6) / 8)
+        ratio = issued_flops_per_s(A100, "tfloat32") / issued_flops_per_s(A100, "float32")
+        assert product.seconds(A100) == pytest.approx(3e-6 + (exact_s - 3e-6) / ratio)
         assert product.seconds(V100) == Cost(Kernel(10**12, 0)).seconds(V100)  # it has none
     finally:
         torch.set_float32_matmul_precision(before)
@@ -98,8 +198,35 @@ def test_products_may_use_tf32_if_torch_is_told_so():
 def test_convolutions_use_tf32_as_they_do_in_torch():
     assert may_round_to_tf32(convolves=True)
     convolution = Cost(Kernel(10**12, 0), convolves=True)
-    expected_s = 3e-6 + 1e12 / (156e12 * CONVOLUTION_EFFICIENCY)
+    expected_s = 3e-6 + 1e12 / (issued_flops_per_s(A100, "tfloat32") * CONVOLUTION_EFFICIENCY)
     assert convolution.seconds(A100) == pytest.approx(expected_s)
+
+
+def test_products_of_8_bits_need_a_card_that_has_them():
+    a, b = (meta(*s, dtype=torch.float8_e4m3fn) for s in ((1024, 512), (256, 512)))
+    scale = meta()
+    args = (a, b.t(), scale, scale)
+    y = torch._scaled_mm(*args, out_dtype=torch.bfloat16)
+    cost = cost_of(aten._scaled_mm.default, args, {"out_dtype": torch.bfloat16}, y)
+    (kernel,) = cost.kernels
+    assert kernel.product == Product(1024, 256, 512, 1)
+    assert (kernel.flops, kernel.written) == (2 * 1024 * 256 * 512, 2 * 1024 * 256)
+    with pytest.raises(ValueError, match="V100-SXM2-16GB has no rate for products of float8_e4m3"):
+        cost.seconds(V100)
+    rates = A100.flops_per_s | {"float8_e4m3fn": 624e12}
+    assert cost.seconds(replace(A100, flops_per_s=rates)) < cost.seconds(
+        replace(A100, flops_per_s=A100.flops_per_s | {"float8_e5m2": 1e12})
+    )
+
+
+def test_rows_are_as_aligned_as_their_bytes():
+    for k, n, alignment in ((64, 64, 16), (64, 100, 8), (64, 102, 4), (63, 64, 2), (1, 7, 2)):
+        a, b = meta(128, k, dtype=torch.float16), meta(k, n, dtype=torch.float16)
+        (kernel,) = cost_of(aten.mm.default, (a, b), {}, a @ b).kernels
+        assert kernel.product.alignment == alignment
+    a, b = meta(128, 64, dtype=torch.float16), meta(7, 64, dtype=torch.float16).t()
+    (kernel,) = cost_of(aten.mm.default, (a, b), {}, a @ b).kernels
+    assert kernel.product.alignment == 2  # of the result's rows
 
 
 # --- bytes ----------------------------------------------------------------------------------------
@@ -203,7 +330,7 @@ def test_winograd_is_for_fp32_without_tensor_cores():
     half = convolved(
         meta(*images, dtype=torch.float16), meta(*weight, dtype=torch.float16), padding=1
     )
-    direct_s = single.flops / (15.7e12 * CONVOLUTION_EFFICIENCY)
+    direct_s = single.flops / (15.7e12 * MATMUL_EFFICIENCY * CONVOLUTION_EFFICIENCY)
     assert single.seconds(V100) < 0.6 * direct_s
     assert half.seconds(V100) > half.flops / (125e12 * CONVOLUTION_EFFICIENCY)
 

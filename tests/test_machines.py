@@ -55,6 +55,7 @@ def test_measured_rates_are_not_reduced_again():
         (BUS, "payload_share", 1.5),
         (Host("toy"), "dispatch_s", -1.0),
         (Host("toy"), "view_s", float("nan")),
+        (Host("toy"), "module_s", -1e-6),
         (Host("toy"), "cores", True),
         (Host("toy"), "flops_per_s", 0.0),
         (Host("toy"), "memory_bytes_per_s", -2.0),
@@ -106,12 +107,67 @@ def test_accelerators_have_sources(accelerator):
     assert "kernel latency" in accelerator.source  # no datasheet gives the latency of a kernel
     assert not accelerator.measured
     # What any GPU is: some FLOP a byte, and tensor cores no slower than the other units.
-    assert 5 < accelerator.ridge_point() < 100
-    assert (
-        accelerator.rate("float16")
-        >= accelerator.rate("tfloat32")
-        >= 0.99 * accelerator.rate("float32")
-    )
+    assert 5 < accelerator.ridge_point() < 110
+    rates = accelerator.flops_per_s
+    with_tensor_cores = [
+        rates[dtype]
+        for dtype in ("float8_e4m3", "float16", "tfloat32", "float32")
+        if dtype in rates
+    ]
+    assert with_tensor_cores == sorted(with_tensor_cores, reverse=True)
+    assert rates.get("bfloat16", accelerator.rate("float16")) == accelerator.rate("float16")
+    assert rates.get("float64", 0) <= accelerator.rate("float32")
+
+
+# What NVIDIA's kernels multiply on tensor cores from each generation on.
+TENSOR_TYPES = {
+    "volta": {"float16"},
+    "turing": {"float16"},
+    "ampere": {"float16", "bfloat16", "tfloat32"},
+    "ada": {"float16", "bfloat16", "tfloat32", "float8_e4m3"},
+    "hopper": {"float16", "bfloat16", "tfloat32", "float8_e4m3"},
+    "blackwell": {"float16", "bfloat16", "tfloat32", "float8_e4m3"},
+    "cdna3": {"float16", "bfloat16", "tfloat32", "float8_e4m3"},
+}
+
+
+@pytest.mark.parametrize(
+    "accelerator",
+    [a for a in machines.ACCELERATORS.values() if "Core" not in a.name],
+    ids=lambda a: a.name,
+)
+def test_gpus_have_an_architecture_its_data_types_and_a_cache(accelerator):
+    types = set(accelerator.flops_per_s) - {"float32", "float64"}
+    if accelerator.name != "GeForce GTX 1660 Ti":  # the Turing without tensor cores
+        assert types == TENSOR_TYPES.get(accelerator.architecture, set())
+    assert accelerator.architecture
+    assert 2**20 <= accelerator.l2_bytes <= 2**28
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "clock_hz", "flops_a_cycle"),
+    [
+        # FLOP that a multiprocessor's tensor cores do in a cycle, as its white paper has them.
+        ("V100-SXM2-16GB", "float16", 1.53e9, 1024),
+        ("T4-PCIE-16GB", "float16", 1.59e9, 1024),
+        ("A100-SXM4-40GB", "bfloat16", 1.41e9, 2048),
+        ("RTX A6000", "float16", 1.8e9, 1024),
+        ("GeForce RTX 3090", "float16", 1.695e9, 512),
+        ("A10G-PCIE-24GB", "float16", 1.71e9, 512),
+        ("GeForce RTX 4090", "float16", 2.52e9, 512),
+        ("GeForce RTX 4090", "float8_e4m3", 2.52e9, 1024),
+        ("L40S-PCIE-48GB", "float16", 2.52e9, 1024),
+        ("H100-SXM5-80GB", "bfloat16", 1.83e9, 4096),
+        ("H100-SXM5-80GB", "float8_e4m3", 1.83e9, 8192),
+        ("B200-SXM-180GB", "bfloat16", 1.86e9, 8192),
+        ("GeForce RTX 5090", "float16", 2.407e9, 512),
+        ("MI300X-192GB", "float16", 2.1e9, 2048),
+    ],
+)
+def test_peaks_are_dense_and_follow_from_clocks(name, dtype, clock_hz, flops_a_cycle):
+    accelerator = machines.ACCELERATORS[name]
+    computed = accelerator.multiprocessors * clock_hz * flops_a_cycle
+    assert accelerator.rate(dtype) == pytest.approx(computed, rel=0.015)
 
 
 @pytest.mark.parametrize("machine", machines.CATALOGUE.values(), ids=lambda m: m.name)
@@ -123,7 +179,34 @@ def test_machines_say_what_they_are(machine):
     assert machine.source
     links = [link for link in (machine.host_link, machine.peer) if link]
     assert all(re.search(SOURCED, link.source) for link in links)
-    assert "assumed" in machine.host.source
+    assert "assumed" in machine.host.source or "fitted" in machine.host.source
+
+
+def test_kinds_of_machines_differ():
+    # "1x-h100-nvswitch" is part of the one machine of its kind.
+    kinds = [name.partition("x-")[2] for name in machines.CATALOGUE]
+    assert len(set(kinds)) == len(kinds)
+
+
+def test_what_joins_gpus_in_new_machines():
+    def peer(name):
+        return machines.machine(name).peer
+
+    # NVLink 5 doubles NVLink 4, on as many links; a rack of 72 is one node.
+    assert peer("8x-b200-nvswitch").bytes_per_s == 2 * peer("8x-h100-nvswitch").bytes_per_s
+    rack = machines.machine("72x-gb200-nvl72")
+    assert (rack.nodes, rack.peer) == (1, peer("8x-b200-nvswitch"))
+    assert peer("8x-mi300x-infinity-fabric").bytes_per_s == 7 * 64e9
+    for name in ("4x-rtx-4090", "4x-rtx-5090", "4x-rtx-3090", "8x-a10g-g5", "2x-t4-kaggle"):
+        assert peer(name) is None
+        assert machines.machine(name).host_link.name.startswith("PCIe")
+    for name in ("4x-rtx-4090-p2p", "4x-rtx-5090-p2p", "4x-rtx-3090-p2p"):
+        assert peer(name) == machines.machine(name).host_link
+    # Amazon gives each GPU of its newer machines 400 Gbit/s, whatever adapters carry them.
+    for name in ("h100-p5-8xefa-v2", "h200-p5en-8xefa-v3", "b200-p6-8xefa-v4"):
+        cluster = machines.machine(f"2x8x-{name}")
+        assert cluster.network.bytes_per_s * 8 == 400e9
+        assert cluster.network_port_of(15) == 15
 
 
 def test_links_agree_with_the_arithmetic_of_their_standards():

@@ -9,7 +9,6 @@ from d2lpar.parallelism.pipeline import (
     Operation,
     ScheduleError,
     check,
-    check_slots,
     gpipe,
     in_flight,
     interleaved_1f1b,
@@ -179,23 +178,6 @@ def test_sends_out_of_order_block_but_arrive():
         "rank 0, position 0: 0F1 waits for ever with blocking sends: rank 0 sends 0F1 to rank 1, "
         "while rank 1 receives 0F0 from rank 0"
     )
-
-
-# --- slots ----------------------------------------------------------------------------------------
-
-
-def test_an_operation_that_comes_a_slot_too_early():
-    slots = list(one_f_one_b(2, 2))
-    assert check_slots(slots, stages=2, micro_batches=2) == []
-    early = [(slots[0][0], slots[1][1]), (slots[1][0], None), *slots[2:]]
-    assert [*map(str, check_slots(early, stages=2, micro_batches=2))] == [
-        "rank 1, position 0: 1F0 is too early: what it needs is not done in an earlier slot"
-    ]
-
-
-def test_slots_have_one_entry_a_rank():
-    with pytest.raises(ValueError, match=r"one entry a rank, not \[1, 2\]"):
-        check_slots([(None,), (None, None)], stages=1, micro_batches=1)
 
 
 # --- memory ---------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def test_virtual_devices_compute_what_the_processor_does(gpus, schedule):
                 losses = pipeline.step(X, y, F.cross_entropy, micro_batches=micro_batches)
                 found.append((losses.cpu(), gradients(net)))
                 found[-1] += (pipeline(X, micro_batches=micro_batches).cpu(),)
-        assert losses.device == pipeline.places[-1] == gpus[(len(where)) % ranks]
+        assert losses.device == pipeline.stage_devices[-1] == gpus[(len(where)) % ranks]
         assert_close(found[0], found[1], rtol=0, atol=0)
         assert not hazards
 

@@ -18,6 +18,8 @@ from d2lpar.parallelism.pipeline import operations, schedules
 from d2lpar.parallelism.pipeline import simulation as pipelines
 from d2lpar.parallelism.planner import Layout, Mesh, Transformer, Wiring, layers, steps
 from d2lpar.parallelism.planner.memory_model import kept_bytes, micro_batches_in_flight
+from d2lpar.parallelism.planner.modules import Head, Layer
+from d2lpar.parallelism.planner.share import activation_bytes, share_of
 from d2lpar.vgpu.api import simulation
 
 A100 = "8x-a100-80gb-nvswitch"
@@ -61,9 +63,9 @@ def test_parameters_of_other_models():
 @pytest.mark.parametrize("tensor", [1, 2, 8])
 def test_parameters_and_flops_are_those_of_the_program(tensor):
     model = small()
-    share = steps.share_of(model, Layout(Mesh(tensor=tensor), micro_batch=2))
+    share = share_of(model, Layout(Mesh(tensor=tensor), micro_batch=2))
     with torch.device("meta"):
-        layer, head = layers.Layer(share), layers.Head(share)
+        layer, head = Layer(share), Head(share)
         x = torch.empty(2, 1024, 2048, requires_grad=True)
         with FlopCounterMode(display=False) as counter:
             layer(x).sum().backward()
@@ -142,7 +144,9 @@ def test_wrong_meshes_and_layouts_are_refused():
         Mesh(0)
     with pytest.raises(ValueError, match="axes of a mesh are data, pipeline, tensor, not 'model'"):
         Mesh().groups("model")
-    with pytest.raises(ValueError, match="recompute is one of none, selective, full, not 'some'"):
+    with pytest.raises(
+        ValueError, match="recompute is one of none, selective, full, alternate, no"
+    ):
         Layout(Mesh(), recompute="some")
     with pytest.raises(ValueError, match="ZeRO stage 3 exchanges gradients with each micro-batch"):
         Layout(Mesh(pipeline=2), zero=3)
@@ -186,7 +190,7 @@ CASES = {
 
 def built(model: Transformer, layout: Layout, device: torch.device, *parts) -> tuple:
     """Layers of the model, and a micro-batch for them, on a device that computes shapes alone."""
-    share = steps.share_of(model, layout)
+    share = share_of(model, layout)
     net = layers._on(device, lambda: nn.ModuleList([part(share) for part in parts]))
     return net, layers._input(device, share)
 
@@ -200,7 +204,7 @@ def one_gpu():
 def test_a_layer_keeps_what_the_formula_says(case):
     model, layout = CASES[case]
     with one_gpu() as (device,):
-        (layer,), x = built(model, layout, device, layers.Layer)
+        (layer,), x = built(model, layout, device, Layer)
         before = torch.vgpu.memory_allocated(device)
         y = layer(x)
         kept = torch.vgpu.memory_allocated(device) - before
@@ -215,7 +219,7 @@ def test_a_net_peaks_where_the_formula_says(case):
     if case == "again":
         layout = dataclasses.replace(layout, recompute="full")
     with one_gpu() as (device,):
-        net, x = built(model, layout, device, *[layers.Layer] * model.layers, layers.Head)
+        net, x = built(model, layout, device, *[Layer] * model.layers, Head)
         for parameter in net.parameters():
             parameter.grad = torch.empty_like(parameter)
         torch.vgpu.reset_peak_memory_stats(device)
@@ -235,7 +239,7 @@ def test_a_net_peaks_where_the_formula_says(case):
 def test_adam_keeps_twelve_bytes_a_parameter():
     model = small()
     with one_gpu() as (device,):
-        (layer,), _ = built(model, Layout(Mesh()), device, layers.Layer)
+        (layer,), _ = built(model, Layout(Mesh()), device, Layer)
         before = torch.vgpu.memory_allocated(device)
         copies = [p.detach().float().requires_grad_() for p in layer.parameters()]
         for copy in copies:
@@ -288,7 +292,7 @@ def test_computing_takes_what_the_whole_net_takes(attention):
     model, layout = small(), Layout(Mesh(), 2, attention=attention)
     machine = machines.machine("1x-a100-80gb-nvswitch")
     with one_gpu() as (device,):
-        net, x = built(model, layout, device, *[layers.Layer] * model.layers, layers.Head)
+        net, x = built(model, layout, device, *[Layer] * model.layers, Head)
 
         def step() -> None:
             net.zero_grad()
@@ -325,7 +329,7 @@ def test_the_bubble_is_that_of_the_simulated_schedule(stages, count, chunks, rec
     one = pipeline.costs.StageCost(
         pace.forward_s / chunks,
         pace.backward_s / chunks,
-        sent_bytes=steps.activation_bytes(model, layout),
+        sent_bytes=activation_bytes(model, layout),
     )
     last = dataclasses.replace(one, backward_s=one.backward_s + pace.head_s)
     costs = [one] * (parts - 1) + [last]
@@ -355,7 +359,8 @@ def test_sequence_parallelism_splits_norms_and_dropout_too():
     whole = planner.step(model, Layout(Mesh(tensor=8), 4), machine)
     split = planner.step(model, Layout(Mesh(tensor=8), 4, sequence_parallel=True), machine)
     assert split.compute_s < 0.95 * whole.compute_s
-    assert split.tensor_s == whole.tensor_s
+    # As many bytes, but by rings: a reduce-scatter and an all-gather know no trees.
+    assert whole.tensor_s <= split.tensor_s < 1.5 * whole.tensor_s
 
 
 def test_zero_3_sends_half_as_much_again():
@@ -376,7 +381,8 @@ def test_overlap_hides_exchanges_behind_computing_but_for_one_layer():
     layout = Layout(Mesh(data=32), 4, overlap=False)
     bare = planner.step(model, layout, machine)
     hidden = planner.step(model, dataclasses.replace(layout, overlap=True), machine)
-    assert hidden.gradients_s == pytest.approx(bare.gradients_s / 24)
+    taken = 24 / 108  # NCCL's channels take as many multiprocessors, on NVLink
+    assert hidden.gradients_s == pytest.approx(bare.gradients_s * (1 / 24 + taken))
     assert hidden.compute_s == bare.compute_s
     slow = machines.machine("4x8x-a100-80gb-nvswitch-10gbe")
     wait = planner.step(model, layout, slow).gradients_s
@@ -412,19 +418,25 @@ def published(name: str, found: list[planner.Plan]) -> tuple[planner.Plan, float
     return plan, plan.step_s / found[0].step_s - 1
 
 
-def test_published_mixes_fit_and_are_close_to_the_first_choice(table_1):
+def test_published_mixes_fit_and_are_ties_of_the_first_choice(table_1):
     for name, found in table_1.items():
         plan, slower = published(name, found)
         assert plan.fits
+        assert plan in planner.ties(found)
         # With 18.4 and 39.1 billion parameters the planner would split layers less and have more
         # stages; its authors took tensor groups as large as a node first.
         missed = name in ("megatron-18.4b", "megatron-39.1b")
-        assert 0.1 < slower <= 0.2 if missed else slower == 0
+        assert 0.1 < slower <= 0.2 if missed else slower < 0.01
 
 
 @pytest.mark.slow
-def test_seven_of_ten_published_mixes_are_within_seven_percent():
-    slower = {name: published(name, planned(name))[1] for name in TABLE_1}
+def test_published_mixes_are_ties_and_seven_of_ten_within_seven_percent():
+    found = {name: planned(name) for name in TABLE_1}
+    tied = [
+        name for name in TABLE_1 if published(name, found[name])[0] in planner.ties(found[name])
+    ]
+    assert len(tied) >= 8
+    slower = {name: published(name, found[name])[1] for name in TABLE_1}
     assert max(slower.values()) <= 0.2
     assert {name for name, share in slower.items() if share > 0.07} == {
         "megatron-7.5b",
@@ -441,7 +453,8 @@ def test_tensor_groups_fill_a_node_and_stages_do_the_rest(batch):
     found = planner.plans(
         model, SELENE.format(8), batch=batch, chunks=1, micro_batch=1, **AS_IN_2021
     )
-    assert planner.best(found).mesh == Mesh(1, 8, 8)
+    assert Mesh(1, 8, 8) in [plan.mesh for plan in planner.ties(found)]
+    assert planner.best(found).mesh.tensor * planner.best(found).mesh.pipeline == 64
 
 
 def test_plans_are_all_mixes_and_sorted(table_1):

@@ -23,7 +23,7 @@ HAND = Network(
     FABRIC,
     2.0,
 )
-METHODS = {**scaling.METHODS, "all-gather": scaling.all_gather}
+METHODS = scaling.METHODS
 
 
 # --- networks -------------------------------------------------------------------------------------
@@ -180,25 +180,6 @@ def test_half_precision_halves_the_bytes_for_three_bytes_of_memory_traffic_each(
     exchange = scaling.compressed(scaling.ring(HAND), scaling.half_precision(30.0))
     assert exchange(48, 4) == pytest.approx(6 * (0.5 + 6 / 8) + 48 * 3 / 30)
     assert exchange(48, 1) == 0.0
-
-
-def test_the_largest_gradients_are_gathered_with_their_indices():
-    # A quarter of 48 bytes with as many bytes of indices: 24 bytes, to three others.
-    exchange = scaling.compressed(scaling.all_gather(HAND), scaling.top_k(0.25))
-    assert exchange(48, 4) == pytest.approx(3 * (0.5 + 24 / 8))
-    assert scaling.top_k(0.25, value_bytes=2).bytes_factor == 0.75
-    # With enough devices that is more than everything.
-    network = Network.of(NODE, SLOW)
-    whole, few = scaling.ring(network), scaling.all_gather(network)
-    few = scaling.compressed(few, scaling.top_k(0.01))
-    assert few(10**9, 16) < whole(10**9, 16)
-    assert few(10**9, 1024) > whole(10**9, 1024)
-
-
-@pytest.mark.parametrize("share", [0, -0.1, 1.5, float("nan")])
-def test_a_share_is_above_zero_and_one_at_most(share):
-    with pytest.raises(ValueError, match="top-k keeps a share above 0, 1 at most"):
-        scaling.top_k(share)
 
 
 def test_compression_costs_nothing_at_least():

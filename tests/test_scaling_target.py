@@ -23,8 +23,8 @@ BATCHES = (32, 64, 128, 512, 2048, 8192)
 
 def test_at_the_critical_batch_steps_and_samples_are_twice_the_least():
     assert CURVE.steps(512) == 2000
-    assert CURVE.examples(512) == 2 * CURVE.min_examples == 2 * 1000 * 512
-    assert CURVE.examples(1) == pytest.approx(CURVE.min_examples * (1 + 1 / 512))
+    assert CURVE.examples(512) == 2 * 1000 * 512
+    assert CURVE.examples(1) == pytest.approx(1000 * 512 * (1 + 1 / 512))
     assert CURVE.steps(10**12) == pytest.approx(1000)
 
 

@@ -107,6 +107,20 @@ def test_a_missing_ensurepip_names_the_package(clone, monkeypatch):
     assert not (clone / ".venv").exists()
 
 
+def test_a_folder_that_cannot_be_written_to_is_named(clone, monkeypatch):
+    monkeypatch.setattr(setup_env.os, "chdir", lambda folder: None)  # we are there
+    clone.chmod(0o555)
+    user = os.geteuid()
+    if user == 0:  # who may write everywhere
+        os.seteuid(65534)
+    try:
+        with pytest.raises(SystemExit, match="a clone cannot be written to"):
+            setup_env.main()
+    finally:
+        os.seteuid(user)
+        clone.chmod(0o755)
+
+
 def test_the_stamp_tells_an_environment_of_ours_from_the_users_own(clone):
     assert setup_env.read_stamp() is None
     assert not setup_env.wanted_stamp(None, "")["users_own"]  # there is none

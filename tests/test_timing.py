@@ -5,10 +5,13 @@ import torch
 
 import d2lpar as par
 from d2lpar import timing
-from d2lpar.vgpu.sim.constants import MATMUL_EFFICIENCY
+from d2lpar.vgpu.sim.kernel_cost import Cost, Kernel
+from d2lpar.vgpu.sim.tiles import Product
 
-# 256 tiles of 64 x 64 on 80 multiprocessors: four waves, the last of 16.
-PRODUCT_S = 2 * (4 * 80 * 64 * 64) * 1000 / (15.7e12 * MATMUL_EFFICIENCY) + 3e-6
+MATRIX_BYTES = 4 * 1000**2
+PRODUCT_S = Cost(
+    Kernel(2 * 1000**3, 3 * MATRIX_BYTES, Product(1000, 1000, 1000, 1), written=MATRIX_BYTES)
+).seconds(par.machines.machine("2x-v100-textbook").accelerators[0])
 
 
 @pytest.fixture
@@ -32,7 +35,7 @@ def test_a_timer_waits_for_the_work_on_both_sides(fresh_gpus):
     assert first == 0
     timer.start()
     work()
-    assert timer.stop() == pytest.approx(PRODUCT_S + 7e-6, rel=1e-6)  # and its dispatch
+    assert timer.stop() == pytest.approx(PRODUCT_S + 8e-6, rel=1e-6)  # and its dispatch
     assert timer.times_s[0] == first
     assert timer.total_s == sum(timer.times_s)
     assert timer.mean_s == timer.total_s / 2
@@ -63,7 +66,7 @@ def test_a_benchmark_prints_and_keeps_its_seconds(fresh_gpus, capsys):
     work = product(fresh_gpus[1])
     with par.Benchmark("product") as benchmark:
         work()
-    assert benchmark.seconds == pytest.approx(PRODUCT_S + 7e-6, rel=1e-6)
+    assert benchmark.seconds == pytest.approx(PRODUCT_S + 8e-6, rel=1e-6)
     assert capsys.readouterr().out == "product: 0.0002 s (simulated on 2x-v100-textbook)\n"
     with pytest.raises(KeyError), par.Benchmark("broken"):
         raise KeyError
@@ -76,7 +79,7 @@ def test_measuring_repeats_after_warming_up(fresh_gpus):
     found = par.measure(lambda: calls.append(work()), repeats=4, warm_up=2)
     assert (len(calls), len(found.times_s)) == (6, 4)
     assert found.spread_s == pytest.approx(0, abs=1e-12)
-    assert found.median_s == pytest.approx(PRODUCT_S + 7e-6, rel=1e-6)
+    assert found.median_s == pytest.approx(PRODUCT_S + 8e-6, rel=1e-6)
     assert str(found).endswith("(simulated on 2x-v100-textbook)")
 
 

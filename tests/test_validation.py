@@ -9,9 +9,9 @@ import torch
 
 from d2lpar.machines.hardware import Accelerator, Host, Link, Machine
 from d2lpar.parallelism.pipeline.costs import StageCost
-from d2lpar.validation import boxes, main, predict, read_rows, report, validate
+from d2lpar.validation import boxes, groups, main, predict, read_rows, validate
 from d2lpar.validation.parameters import Parameters, SimulatedRun
-from d2lpar.validation.report import Prediction, Report
+from d2lpar.validation.report import Errors, Prediction, Report
 from d2lpar.validation.workloads import amoebanet, bert, pipelines, transformers
 
 ROWS = {row.id: row for row in read_rows()}
@@ -23,19 +23,28 @@ def published() -> Report:
     return validate()
 
 
-def test_the_median_keeps_its_bound(published):
-    assert published.median_error <= report.MEDIAN_BOUND
-    assert published.holds
+def test_the_bounds_hold(published):
+    assert published.holds, published.text()[-3000:]
 
 
-def test_every_row_is_within_30_percent_or_says_why_not(published):
-    explained = {row.id for row in ROWS.values() if row.comment}
-    assert {p.row.id for p in published.misses} == explained
+def test_only_rows_far_off_say_why(published):
+    commented = {row.id for row in ROWS.values() if row.comment}
+    assert commented <= {p.row.id for p in published.misses}
 
 
-def test_most_rows_are_tests_and_most_of_them_within_30_percent(published):
+def test_most_rows_are_tests_and_every_one_is_of_a_group(published):
     assert len(published.tests) >= 0.9 * len(published.predictions)
-    assert len(published.misses) <= 0.2 * len(published.tests)
+    assert {p.group for p in published.predictions} <= set(groups.GROUPS)
+    assert all(p.naive is not None for p in published.predictions)
+
+
+def test_half_of_the_sources_are_held_apart_and_nothing_is_fitted_to_them():
+    apart = {}
+    for row in ROWS.values():
+        apart.setdefault(row.source_key, set()).add(row.apart)
+        assert not (row.apart and row.fitted), row.id
+    assert all(len(uses) == 1 for uses in apart.values())
+    assert 0.4 <= sum(uses == {"yes"} for uses in apart.values()) / len(apart) <= 0.6
 
 
 def test_what_was_fitted_fits(published):
@@ -64,23 +73,64 @@ def test_precision_is_put_back():
 # --- the report -----------------------------------------------------------------------------------
 
 
-def of(error: float, **change: str) -> Prediction:
-    row = dataclasses.replace(ROWS["torch-matmul-8000-v100-fp32"], published=1.0, **change)
-    return Prediction(row, 1 + error)
+def of(error: float, naive: float | None = None, **change: object) -> Prediction:
+    row = dataclasses.replace(ROWS["torch-matmul-8000-v100-fp64"], published=1.0, unit="GB/s")
+    row = dataclasses.replace(row, **{"fitted": "", "comment": "", "apart": "", **change})
+    return Prediction(row, 1 + error, groups.KERNELS, None if naive is None else 1 + naive)
 
 
 def test_a_report_counts_tests_and_names_misses():
     found = Report((of(0.02), of(-0.10), of(0.06), of(0.9, fitted="X")))
     assert found.median_error == pytest.approx(0.06)
     assert found.holds
-    assert "3 rows tested, 1 fitted" in found.text()
+    assert "3 rows tested, 1 fitted; 2 predictions are too fast" in found.text()
     assert "fitted: X" in found.text()
-    missed = Report((of(0.02), of(-0.04), of(0.5, id="far")))
+    missed = Report((*[of(0.02), of(-0.04)] * 3, of(0.5, id="far")))
     assert [p.row.id for p in missed.misses] == ["far"]
-    assert not missed.holds
-    assert "far is +50% off, and its row does not say why" in missed.text()
-    assert Report((of(0.02), of(-0.04), of(0.5, comment="because"))).holds
+    assert not Report((*[of(0.02)] * 3, of(0.5))).holds  # a quarter of the rows is far off
+    assert "1 of 1 misses have no known cause" in missed.text()
     assert not Report((of(0.2), of(-0.2))).holds
+
+
+def test_a_cause_that_was_not_shown_is_a_hypothesis():
+    near = [of(0.02), of(-0.04)] * 3
+    guessed, shown = (Report((*near, of(0.5, comment=c))) for c in ("caches", "shown: row x"))
+    assert guessed.holds
+    assert "hypothesis: caches" in guessed.text()
+    assert "hypothesis" not in shown.text()
+
+
+def test_skill_is_what_a_naive_model_does_not_know():
+    errors = Errors.of([of(0.1, naive=0.5), of(-0.1, naive=0.4), of(0.1, naive=0.3), of(0.9)])
+    assert (errors.rows, errors.within, errors.naive) == (4, 0.75, pytest.approx(0.4))
+    assert errors.skill == pytest.approx(1 - 0.1 / 0.4)
+    assert Errors.of([of(0.1)]).skill is None
+
+
+def test_the_bias_is_one_of_speed():
+    # Twice the bandwidth flatters, twice the seconds do not.
+    assert of(1.0).speed_error == 1.0
+    assert of(1.0, unit="s").speed_error == -0.5
+    assert Errors.of([of(0.1), of(1.0, unit="s"), of(0.3)]).bias == pytest.approx(0.1)
+
+
+def test_rows_are_counted_by_source_and_by_what_they_are_given():
+    anchored = of(0.2, parameters={"single_gpu_images_per_s": "100"})
+    found = Report((of(0.1), of(0.3, apart="yes"), anchored))
+    assert [p.error for p in found.apart] == [pytest.approx(0.3)]
+    assert found.anchored == [anchored]
+    lines = {line[:28].strip(): line[28:].split() for line in found.text().splitlines()}
+    assert lines["all"][:2] == ["3", "20.0%"]
+    assert lines["sources held apart"][:2] == ["1", "30.0%"]
+    assert lines["not anchored"][:2] == ["2", "20.0%"]
+    assert lines["anchored"][:2] == ["1", "20.0%"]
+
+
+def test_sources_are_repositories_or_pages():
+    github = dataclasses.replace(of(0).row, url="https://github.com/Ab/cd/blob/1/x.md")
+    assert github.source_key == "ab/cd"
+    page = dataclasses.replace(github, url="https://arxiv.org/abs/2104.04473/")
+    assert page.source_key == "arxiv.org/abs/2104.04473"
 
 
 def test_units():
@@ -106,7 +156,7 @@ def test_the_command(capsys, tmp_path):
         "slow,matmul,m=4000; n=4000; k=4000; dtype=float32,1x-v100-nvswitch,9,s,a,https://b,c,\n"
     )
     assert main(["--csv", str(rows)]) == 1
-    assert "slow is -100% off" in capsys.readouterr().out
+    assert "1 of 1 misses have no known cause" in capsys.readouterr().out
 
 
 # --- networks and schedules -----------------------------------------------------------------------

@@ -6,6 +6,7 @@ import argparse
 import importlib
 import os
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 
 from ..timeline.printing import say
@@ -79,7 +80,7 @@ def _machines(arguments: list[str]) -> None:
         return
     say("\n".join(report.catalogue_lines(machines.CATALOGUE.values())))
     say(f"\nFewer accelerators: 1x-k80. Clusters: {lookup.EXAMPLE_CLUSTER}; networks are")
-    say(f"{', '.join(machines.NETWORKS)}.")
+    say(textwrap.fill(f"{', '.join(machines.NETWORKS)}.", 78, break_on_hyphens=False))
 
 
 # What a command does, and its function or a module whose `main(arguments)` it is.

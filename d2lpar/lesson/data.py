@@ -188,7 +188,7 @@ def _read(root: Path, split: str, size: int | None) -> Pair:
         found = f"{len(labels):,}"
         raise DataError(label_file, expected=f"{len(images):,} labels, one an image", found=found)
     if labels.max() >= CLASSES:
-        where = int(labels.argmax())
+        where = int(np.flatnonzero(labels >= CLASSES)[0])
         found = f"{labels[where]} at position {where}"
         raise DataError(label_file, expected=f"labels from 0 to {CLASSES - 1}", found=found)
     return torch.from_numpy(images[:size, None]), torch.from_numpy(labels[:size].astype(np.int64))

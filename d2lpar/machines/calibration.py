@@ -30,7 +30,14 @@ NOT_ALONE = "Other programs kept cores busy meanwhile: calibrate again when it i
 
 BUDGET_S = 12.0
 # The share of the time that each probe of a device may use.
-SHARES = {"matmul": 0.4, "memory": 0.3, "dispatch": 0.05, "copy": 0.1, "threads": 0.15}
+SHARES = {
+    "matmul": 0.35,
+    "convolution": 0.08,
+    "memory": 0.3,
+    "dispatch": 0.05,
+    "copy": 0.1,
+    "threads": 0.12,
+}
 
 
 @dataclass(frozen=True)
@@ -71,10 +78,12 @@ class Calibration:
     def of(
         self, probe: str, case: str | None = None, *, device: str | None = None
     ) -> list[Reading]:
-        """The readings of a probe ("matmul", "memory", "dispatch", "copy", "threads") by size.
+        """The readings of a probe ("matmul", "memory", "dispatch", "copy", "threads",
+        "convolution") by size.
 
-        `case` is a data type for "matmul", "read", "strided read" or "copy" for "memory" and so on;
-        None stands for all. `device` is "cpu" or "cuda:0"; default: the GPU if there is one.
+        `case` is a data type for "matmul" and "convolution", "read", "strided read" or "copy" for
+        "memory" and so on; None stands for all. `device` is "cpu" or "cuda:0"; default: the GPU if
+        there is one.
         """
         wanted = device or self.device
         return [
@@ -100,20 +109,52 @@ class Calibration:
         return made if n is None else made.with_accelerators(n)
 
     def accelerator(self, device: str | None = None) -> Accelerator:
-        """One device with its fastest repeats ("cpu", "cuda:0")."""
+        """One device with its fastest repeats ("cpu", "cuda:0").
+
+        Its rates are those of the best kernel of each data type, and so a roof; what products and
+        convolutions reach of it is in `reached`.
+        """
         device = device or self.device
         gpu = self.gpu if self.gpu and self.gpu.device == device else None
-        rates = self.of("matmul", device=device)
+        roofs = self._roofs(device)
+        reached = {
+            kind: _best(self.of(probe, "float32", device=device), default=roofs["float32"])
+            for kind, probe in (("product", "matmul"), ("convolution", "convolution"))
+        }
         return Accelerator(
             gpu.name if gpu else self.processor,
-            {case: max(r.best for r in rates if r.case == case) for case in _cases(rates)},
+            roofs,
             memory_bytes_per_s=self._largest("memory", "copy", device).best,
             memory_bytes=gpu.memory_bytes if gpu else self.memory_bytes,
             kernel_latency_s=self._least_s("dispatch", "kernel" if gpu else "operation", device),
             source=self.source,
             multiprocessors=gpu.multiprocessors if gpu else None,
             measured=True,
+            reached={kind: rate / roofs["float32"] for kind, rate in reached.items()},
         )
+
+    def attainable(
+        self, flops: float, nbytes: float, dtype: str = "float32", *, device: str | None = None
+    ) -> float:
+        """FLOP/s under the roofline for so many FLOP on so many bytes (Williams et al. 2009).
+
+        The roof is the best of all kernels that were measured. Its slope is that of working sets of
+        this size, from whichever cache they fit in; of reading or copying, whichever is faster.
+        Raises ValueError for bytes that are not above zero.
+        """
+        if not nbytes > 0:
+            raise ValueError(f"nbytes must be above zero, not {nbytes!r}: count what is moved")
+        device = device or self.device
+        readings = [r for r in self.of("memory", device=device) if r.case in ("read", "copy")]
+        below = max((r.size for r in readings if r.size <= nbytes), default=0)
+        slope = max(r.best for r in readings if r.size >= below)
+        roofs = self._roofs(device)
+        return min(roofs.get(dtype, roofs["float32"]), flops / nbytes * slope)
+
+    def _roofs(self, device: str) -> dict[str, float]:
+        """FLOP/s of the best kernel of each data type: a product, or a convolution."""
+        rates = self.of("matmul", device=device) + self.of("convolution", device=device)
+        return {case: _best([r for r in rates if r.case == case]) for case in _cases(rates)}
 
     @property
     def source(self) -> str:
@@ -236,10 +277,10 @@ def calibrate(
 
     It takes about `budget_s` seconds, more only where three repeats of the smallest sizes do not
     fit; larger sizes are left out where they would take too long. Measures matrix products over
-    sides and data types, memory by working set, the cost of an operation and of a view, copies,
-    and the gain of threads. Uses as many threads as torch does now, and leaves torch's settings as
-    they were. Save the result with `.save()`: then "this machine" is one to simulate. On real GPUs
-    this is untested.
+    sides and data types, convolutions, memory by working set, the cost of an operation and of a
+    view, copies, and the gain of threads. Uses as many threads as torch does now, and leaves
+    torch's settings as they were. Save the result with `.save()`: then "this machine" is one to
+    simulate. On real GPUs this is untested.
 
     Raises ValueError for a budget that is not above zero or a device that cannot be measured.
     """
@@ -276,6 +317,7 @@ def _probe(device: torch.device, budget_s: float) -> list[Reading]:
     limit_bytes = system.memory_bytes() // 16
     return [
         *microbenchmarks.matmul(device, budget_s * SHARES["matmul"]),
+        *microbenchmarks.convolution(device, budget_s * SHARES["convolution"]),
         *microbenchmarks.memory(device, budget_s * SHARES["memory"], limit_bytes=limit_bytes),
         *microbenchmarks.dispatch(device, budget_s * SHARES["dispatch"]),
         *microbenchmarks.copies(device, budget_s * SHARES["copy"], limit_bytes=limit_bytes),
@@ -311,6 +353,12 @@ def _describe(device: torch.device) -> CalibratedGpu:
         count,
         count > 1 and module.can_device_access_peer(0, 1),
     )
+
+
+def _best(readings: list[Reading], default: float | None = None) -> float:
+    """The highest rate of some readings; `default` if there are none."""
+    found = [reading.best for reading in readings]
+    return max(found) if found or default is None else default
 
 
 def _cases(readings: list[Reading]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Short measurements of a device: matrix products, memory, dispatch, copies, threads.
+"""Short measurements of a device: products, convolutions, memory, dispatch, copies, threads.
 
 Every probe takes the seconds that it may use and returns readings; it leaves out sizes for which
 they are too short. The device may be a CPU, a CUDA device (untested: there was none to try) or a
@@ -23,6 +23,9 @@ LEAST_S = 200e-6  # calls that are shorter are timed many at once
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 SCALED_SIDE = 1024  # of the product that more and more threads compute
 SIDES = (64, 128, 256, 512, 1024, 2048, 4096, 8192)  # of square matrices
+# Convolutions of 3 x 3 by channels, as many out as in, with the side of their images.
+CONVOLUTIONS = {32: 64, 64: 32, 256: 8}
+CONVOLVED_IMAGES = 8
 WORKING_SETS = tuple(4096 * 2**k for k in range(17))  # 4 KiB (any L1) to 256 MiB (no cache)
 CPU_READ_BYTES, READ_BYTES = 2**23, 2**30  # a smaller working set is read again within a call
 CACHE_LINE_BYTES = 64
@@ -204,6 +207,40 @@ def _matmul_sides(
         least_s = 8 * (LEAST_REPEATS + 2) * amount / found[-1].best
         if perf_counter() + least_s > deadline_s:
             break
+    return found
+
+
+@contextmanager
+def exact_convolutions() -> Iterator[None]:
+    """Round fp32 to TF32 in no convolution, in the block; a GPU may by default."""
+    settings = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    before = settings.fp32_precision
+    settings.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        settings.fp32_precision = before
+
+
+def convolution(device: torch.device, budget_s: float) -> list[Reading]:
+    """FLOP/s of convolutions in fp32 by channels; FLOP of the direct algorithm are counted.
+
+    Libraries may compute them by others, with fewer, or by better kernels than their products'.
+    """
+    watch, found = Stopwatch(device), []
+    with exact_convolutions():
+        for channels, side in CONVOLUTIONS.items():
+            shape = (CONVOLVED_IMAGES, channels, side, side)
+            images = torch.ones(shape, dtype=torch.float32, device=device)
+            weight = torch.ones(channels, channels, 3, 3, dtype=torch.float32, device=device)
+            work = partial(torch.conv2d, images, weight, padding=1)
+            amount = 2 * 9 * channels * images.numel()
+            each_s = budget_s / len(CONVOLUTIONS)
+            found.append(
+                watch.reading(
+                    "convolution", "float32", channels, work, each_s, amount=amount, unit=FLOPS
+                )
+            )
     return found
 
 

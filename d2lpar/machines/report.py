@@ -9,10 +9,26 @@ from .microbenchmarks import Reading
 
 TITLES = {
     "matmul": "Products of square matrices, GFLOP/s, by side",
+    "convolution": "Convolutions of 3 x 3, GFLOP/s, by channels",
     "memory": "Memory, GB/s, by working set (a copy reads and writes)",
     "dispatch": "Smallest operation, view, kernel: µs",
     "copy": "Copies: latency in µs, rate in GB/s",
     "threads": "A product of matrices, GFLOP/s, by threads",
+}
+CATALOGUE_TITLE = [
+    *("machine", "fp32 TFLOP/s", "fp16", "memory GB/s", "GB", "to host GB/s", "to peer"),
+]
+GENERATIONS = {
+    "kepler": "NVIDIA Kepler (2012)",
+    "maxwell": "NVIDIA Maxwell (2014)",
+    "pascal": "NVIDIA Pascal (2016)",
+    "volta": "NVIDIA Volta (2017)",
+    "turing": "NVIDIA Turing (2018)",
+    "ampere": "NVIDIA Ampere (2020)",
+    "ada": "NVIDIA Ada Lovelace (2022)",
+    "hopper": "NVIDIA Hopper (2022)",
+    "blackwell": "NVIDIA Blackwell (2024)",
+    "cdna3": "AMD CDNA 3 (2023)",
 }
 SCALES = {"FLOP/s": (1e9, "GFLOP/s"), "B/s": (1e9, "GB/s"), "s": (1e-6, "µs")}
 
@@ -84,21 +100,33 @@ def _bytes(size: int) -> str:
 
 
 def catalogue_lines(machines: Iterable[Machine]) -> list[str]:
-    """A table of machines: what they have, at their peaks, in one direction."""
-    rows = [["machine", "fp32 TFLOP/s", "fp16", "memory GB/s", "GB", "to host GB/s", "to peer"]]
+    """A table of machines: what they have, at their peaks, in one direction.
+
+    Those of one generation of accelerators stand together under its name, the oldest first.
+    """
+    groups: dict[str, list[Machine]] = {name: [] for name in GENERATIONS}
     for machine in machines:
-        first = machine.accelerators[0]
-        rows.append(
-            [
-                machine.name,
-                *(_figure(first.rate(dtype) / 1e12) for dtype in ("float32", "float16")),
-                _figure(first.memory_bytes_per_s / 1e9),
-                f"{first.memory_bytes / 1e9:.0f}",
-                _figure(machine.host_link.bytes_per_s / 1e9),
-                _figure(machine.peer.bytes_per_s / 1e9) if machine.peer else "-",
-            ]
-        )
-    return table(rows)
+        groups.setdefault(machine.accelerators[0].architecture, []).append(machine)
+    together = [machine for group in groups.values() for machine in group]
+    title, *lines = table([CATALOGUE_TITLE, *map(_catalogue_row, together)])
+    found = [title]
+    for name, group in groups.items():
+        heading = ["", GENERATIONS.get(name, "Others")] if group else []
+        found += [*heading, *lines[: len(group)]]
+        lines = lines[len(group) :]
+    return found
+
+
+def _catalogue_row(machine: Machine) -> list[str]:
+    first = machine.accelerators[0]
+    return [
+        machine.name,
+        *(_figure(first.rate(dtype) / 1e12) for dtype in ("float32", "float16")),
+        _figure(first.memory_bytes_per_s / 1e9),
+        f"{first.memory_bytes / 1e9:.0f}",
+        _figure(machine.host_link.bytes_per_s / 1e9),
+        _figure(machine.peer.bytes_per_s / 1e9) if machine.peer else "-",
+    ]
 
 
 def machine_lines(machine: Machine) -> list[str]:
@@ -130,9 +158,14 @@ def _accelerator_lines(accelerator: Accelerator, count: int) -> list[str]:
     rates = ", ".join(
         f"{dtype} {_figure(rate / 1e12)}" for dtype, rate in accelerator.flops_per_s.items()
     )
-    processors = accelerator.multiprocessors
+    known = {
+        "multiprocessors": accelerator.multiprocessors,
+        "MiB of L2 cache": accelerator.l2_bytes and f"{accelerator.l2_bytes / 2**20:.3g}",
+        "W": accelerator.power_w and f"{accelerator.power_w:.0f}",
+    }
+    about = [accelerator.architecture, *(f"{n} {unit}" for unit, n in known.items() if n)]
     return [
-        f"{count} x {accelerator.name}" + (f", {processors} multiprocessors" if processors else ""),
+        ", ".join([f"{count} x {accelerator.name}", *filter(None, about)]),
         f"  {kind} TFLOP/s: {rates}",
         f"  memory: {accelerator.memory_bytes / 1e9:.3g} GB, "
         f"{_figure(accelerator.memory_bytes_per_s / 1e9)} GB/s; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar, overload
 
 T = TypeVar("T")
@@ -11,15 +11,22 @@ T = TypeVar("T")
 _MISSING = object()
 
 # They tell the reader more; nothing is simulated differently.
-_DESCRIBES = {"framework", "transpose", "link", "heads"}
+_DESCRIBES = {"framework", "transpose", "link", "heads", "classes"}
 _RATES = {
     "s": ("seconds", 1.0),
     "GB/s": ("bytes", 1e9),
     "TFLOP/s": ("flops", 1e12),
     "images/s": ("samples", 1.0),
     "sequences/s": ("samples", 1.0),
+    "tokens/s": ("tokens", 1.0),
+    "GiB": ("memory_bytes", 2.0**30),
 }
-_PER_GPU = {"images/s/gpu": "images/s", "samples/s per GPU": "sequences/s"}
+_PER_GPU = {
+    "images/s/gpu": "images/s",
+    "samples/s per GPU": "sequences/s",
+    "tokens/s/gpu": "tokens/s",
+    "TFLOP/s/gpu": "TFLOP/s",
+}
 _RATIOS = ("efficiency", "ratio", "speedup", "fraction")
 
 
@@ -87,18 +94,38 @@ class Parameters:
 
 
 @dataclass(frozen=True)
+class Naive:
+    """Seconds of a naive model, or the ratio where two runs were compared."""
+
+    seconds: float | None = None
+    ratio: float | None = None
+
+
+@dataclass(frozen=True)
 class SimulatedRun:
     """What a simulated run comes to: seconds, and what was done in them on `gpus` GPUs in all.
 
-    `ratio` is given instead where two runs were compared.
+    `ratio` is given instead where two runs were compared, `memory_bytes` where a GPU was filled.
+    `naive` is what a naive model says of the same run: the peak rate, the rate of the link, or so
+    many GPUs times one.
     """
 
     seconds: float | None = None
     samples: float | None = None
     flops: float | None = None
     bytes: float | None = None
+    tokens: float | None = None
+    memory_bytes: float | None = None
     gpus: int = 1
     ratio: float | None = None
+    naive: Naive | None = None
+
+    def in_naive_unit(self, unit: str) -> float | None:
+        """The naive model's figure in the unit of the row; None where there is none."""
+        if self.naive is None:
+            return None
+        run = replace(self, seconds=self.naive.seconds, ratio=self.naive.ratio)
+        return run.in_unit(unit)
 
     def in_unit(self, unit: str) -> float:
         """The run in the unit of its row. Raises ValueError for one that it cannot be given in."""
@@ -109,5 +136,7 @@ class SimulatedRun:
             raise ValueError(f"this workload has no result in {unit!r}")
         if unit in _RATIOS or name == "seconds":
             return amount
+        if name == "memory_bytes":
+            return amount / scale
         assert self.seconds is not None  # or there would be a ratio only
         return amount / self.seconds / scale / per

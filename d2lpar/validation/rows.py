@@ -13,7 +13,8 @@ REQUIRED = (
     *("id", "workload", "parameters", "machine", "published"),
     *("unit", "source", "url", "table", "note"),
 )
-OPTIONAL = ("fitted", "comment")
+OPTIONAL = ("fitted", "comment", "apart")
+ANCHORS = ("single_gpu_images_per_s", "relative_samples_per_s")
 
 
 class RowError(ValueError):
@@ -26,7 +27,9 @@ class Row:
 
     `table` says where in the source it stands. `fitted` names the constant of
     `d2lpar.vgpu.sim.constants` that was chosen so that this row comes out right, "" for a test.
-    `comment` says why a prediction is far off.
+    `comment` says why a prediction is far off: a hypothesis, unless it begins with "shown:".
+    `apart` is "yes" for the rows of a source that was held apart: chosen before its first
+    prediction, by `source_key`, and looked at neither while fitting nor while modelling.
     """
 
     id: str
@@ -41,6 +44,20 @@ class Row:
     note: str
     fitted: str = ""
     comment: str = ""
+    apart: str = ""
+
+    @property
+    def anchored(self) -> bool:
+        """Whether its input is itself a published throughput, so that little is predicted."""
+        return any(name in self.parameters for name in ANCHORS)
+
+    @property
+    def source_key(self) -> str:
+        """Where it was published: a repository, or the address of a page."""
+        host, _, path = self.url.partition("://")[2].partition("/")
+        if host == "github.com":
+            return "/".join(path.split("/")[:2]).lower()
+        return f"{host}/{path}".rstrip("/").lower()
 
 
 def read_rows(path: str | os.PathLike = PUBLISHED) -> list[Row]:

@@ -6,15 +6,30 @@ from collections.abc import Callable, Iterable
 
 from ..machines.hardware import Machine
 from . import boxes
+from .groups import group_of
 from .parameters import Parameters, SimulatedRun
 from .report import Prediction, Report
 from .rows import Row, RowError, read_rows
-from .workloads import collectives, copies, kernels, pipelines, scaling, training, transformers
+from .workloads import (
+    attention,
+    collectives,
+    copies,
+    gpt,
+    kernels,
+    pipelines,
+    scaling,
+    training,
+    transformers,
+)
 
 Workload = Callable[[Parameters, Machine], SimulatedRun]
 WORKLOADS: dict[str, Workload] = {
     "matmul": kernels.matmul,
     "stream": kernels.stream,
+    "convolution": kernels.convolution,
+    "rows": kernels.rows,
+    "launch": kernels.launch,
+    "attention": attention.attention,
     "copy": copies.copy,
     "send": copies.send,
     "matmul_and_copy": copies.matmul_and_copy,
@@ -25,8 +40,11 @@ WORKLOADS: dict[str, Workload] = {
     "pipeline_bubble": pipelines.pipeline_bubble,
     "megatron": transformers.megatron,
     "tensor_parallel": transformers.tensor_parallel,
+    "gpt_train": gpt.gpt_train,
+    "training_memory": gpt.memory,
     "all_reduce": collectives.all_reduce,
     "data_parallel": scaling.data_parallel,
+    "data_parallel_module": scaling.data_parallel_module,
     **collectives.OTHERS,
 }
 
@@ -43,12 +61,13 @@ def predict(row: Row) -> Prediction:
         ) from None
     try:
         machine = boxes.machine(row.machine, parameters.integer("ranks", None))
-        predicted = workload(parameters, machine).in_unit(row.unit)
+        run = workload(parameters, machine)
+        predicted, naive = run.in_unit(row.unit), run.in_naive_unit(row.unit)
     except ValueError as error:
         raise RowError(f"row {row.id} ({row.workload}): {error}") from error
     if unused := parameters.unused():
         raise RowError(f"row {row.id}: {row.workload} knows no parameter {', '.join(unused)}")
-    return Prediction(row, predicted)
+    return Prediction(row, predicted, group_of(row, machine), naive)
 
 
 def validate(rows: Iterable[Row] | None = None) -> Report:

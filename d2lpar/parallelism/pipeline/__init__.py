@@ -12,7 +12,7 @@ Schedules, their checks and their simulation are plain Python without tensors.
 from __future__ import annotations
 
 from .bubbles import ideal_bubble
-from .conformance import check, check_slots, in_flight, require
+from .conformance import check, in_flight, require
 from .costs import StageCost
 from .executor import Pipeline
 from .findings import Finding, ScheduleError
@@ -37,7 +37,6 @@ __all__ = [
     "Slot",
     "StageCost",
     "check",
-    "check_slots",
     "gpipe",
     "ideal_bubble",
     "in_flight",

@@ -30,20 +30,20 @@ class Passed:
 class BatchRun:
     """Performs operations on the micro-batches of one batch, in any order that they allow.
 
-    Stage s is on `places[s]`. At the end there are `losses` by micro-batch, each times its share of
-    the batch; without a `loss` there are `outputs`.
+    Stage s is on `stage_devices[s]`. At the end there are `losses` by micro-batch, each times its
+    share of the batch; without a `loss` there are `outputs`.
     """
 
     def __init__(
         self,
         stages: Sequence[nn.Module],
-        places: Sequence[torch.device],
+        stage_devices: Sequence[torch.device],
         channels: Channels,
         inputs: Sequence[torch.Tensor],
         targets: Sequence[torch.Tensor] = (),
         loss: Loss | None = None,
     ) -> None:
-        self._stages, self._places, self._channels = stages, places, channels
+        self._stages, self._stage_devices, self._channels = stages, stage_devices, channels
         self._last = len(self._stages) - 1
         self._inputs, self._targets, self._loss = inputs, targets, loss
         self._samples = sum(map(len, inputs))
@@ -66,7 +66,7 @@ class BatchRun:
         try:
             work(stage, m)
         except Exception as error:
-            place = self._places[stage]
+            place = self._stage_devices[stage]
             error.add_note(f"This was {operation}: micro-batch {m} in stage {stage}, on {place}.")
             raise
 
@@ -133,7 +133,7 @@ class BatchRun:
     # --- between stages -----------------------------------------------------------------------
 
     def _channel(self, stage: int, other: int) -> Channel:
-        return self._channels[self._places[stage], self._places[other]]
+        return self._channels[self._stage_devices[stage], self._stage_devices[other]]
 
     def _send_back(self, stage: int, m: int, gradients: Iterable[torch.Tensor | None]) -> None:
         if stage > 0:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Required, TypedDict, Unpack
 
@@ -17,12 +17,7 @@ from .operations import (
     Key,
     Operation,
     Orders,
-    Slot,
-    feeds,
-    key,
-    waits,
 )
-from .operations import orders as orders_of
 
 
 class Options(TypedDict, total=False):
@@ -77,20 +72,6 @@ def require(orders: Orders, **options: Unpack[Options]) -> None:
     """Raise `ScheduleError` with everything that `check`, whose options these are, finds."""
     if findings := check(orders, **options):
         raise ScheduleError(findings)
-
-
-def check_slots(slots: Iterable[Slot], **options: Unpack[Options]) -> list[Finding]:
-    """What is wrong with a table of time slots: with its orders, which `check` looks at first.
-
-    If these are right, what an operation needs must be done in an earlier slot. Positions are slots
-    then. The options are those of `check`.
-    """
-    table = list(slots)
-    ranks = {len(slot) for slot in table}
-    if len(ranks) > 1:
-        raise ValueError(f"all slots must have one entry a rank, not {sorted(ranks)} entries")
-    found = check(orders_of(table), **options)
-    return found or list(_early_in(table, options["stages"]))
 
 
 def in_flight(orders: Orders) -> list[int]:
@@ -159,16 +140,6 @@ def _early(orders: Orders) -> Iterator[Finding]:
             if places.get(needed, -1) > position:
                 problem = f"needs {Operation(*needed)}, which comes at position {places[needed]}"
                 yield Finding(rank, position, op, problem)
-
-
-def _early_in(table: Sequence[Slot], stages: int) -> Iterator[Finding]:
-    fed: set[Key] = set()
-    for number, slot in enumerate(table):
-        for rank, op in enumerate(slot):
-            if op is not None and waits(op) and key(op) not in fed:
-                problem = "is too early: what it needs is not done in an earlier slot"
-                yield Finding(rank, number, op, problem)
-        fed.update(name for op in slot if op for name in feeds(op, stages - 1))
 
 
 def _crowded(orders: Orders, most: int | Sequence[int]) -> Iterator[Finding]:

@@ -48,11 +48,11 @@ class Pipeline:
                 f"a pipeline needs stages and devices, and was given {len(self.stages)} and "
                 f"{len(self.devices)}"
             )
-        self.places = [self.devices[s % len(self.devices)] for s in range(len(self.stages))]
-        _check_parameters(self.stages, self.places)
-        for stage, place in zip(self.stages, self.places, strict=True):
+        self.stage_devices = [self.devices[s % len(self.devices)] for s in range(len(self.stages))]
+        _check_parameters(self.stages, self.stage_devices)
+        for stage, place in zip(self.stages, self.stage_devices, strict=True):
             stage.to(place)
-        neighbours = {ends for pair in pairwise(self.places) for ends in (pair, pair[::-1])}
+        neighbours = {ends for pair in pairwise(self.stage_devices) for ends in (pair, pair[::-1])}
         self.channels = {ends: Channel(*ends) for ends in neighbours}
 
     def step(
@@ -72,9 +72,9 @@ class Pipeline:
         batch too small, a loss that is no single number or a schedule of another number of stages,
         `ScheduleError` for one that cannot be run: sends here do not block.
         """
-        pieces = _cut(inputs.detach().to(self.places[0]), micro_batches)
-        wanted = _cut(targets.to(self.places[-1]), micro_batches)
-        run = BatchRun(self.stages, self.places, self.channels, pieces, wanted, loss)
+        pieces = _cut(inputs.detach().to(self.stage_devices[0]), micro_batches)
+        wanted = _cut(targets.to(self.stage_devices[-1]), micro_batches)
+        run = BatchRun(self.stages, self.stage_devices, self.channels, pieces, wanted, loss)
         for operation in self._operations(micro_batches):
             run.perform(operation)
         return torch.stack([run.losses[m] for m in range(micro_batches)])
@@ -85,8 +85,8 @@ class Pipeline:
 
         Nothing has to come back, so that no schedule is needed. Raises ValueError as `step` does.
         """
-        pieces = _cut(inputs.detach().to(self.places[0]), micro_batches)
-        run = BatchRun(self.stages, self.places, self.channels, pieces)
+        pieces = _cut(inputs.detach().to(self.stage_devices[0]), micro_batches)
+        run = BatchRun(self.stages, self.stage_devices, self.channels, pieces)
         stages = range(len(self.stages))
         for slot in range(micro_batches + len(stages) - 1):
             for stage in reversed(stages):  # what is nearly through goes first
@@ -117,15 +117,15 @@ def _cut(batch: torch.Tensor, micro_batches: int) -> Sequence[torch.Tensor]:
     return batch.tensor_split(micro_batches)
 
 
-def _check_parameters(stages: Sequence[nn.Module], places: Sequence[torch.device]) -> None:
+def _check_parameters(stages: Sequence[nn.Module], stage_devices: Sequence[torch.device]) -> None:
     """ValueError if stages on different devices have a parameter in common."""
     first: dict[nn.Parameter, int] = {}
     for s, stage in enumerate(stages):
         for name, parameter in stage.named_parameters():
             other = first.setdefault(parameter, s)
-            if places[other] != places[s]:
+            if stage_devices[other] != stage_devices[s]:
                 raise ValueError(
-                    f"stages {other} and {s} share the parameter {name!r} and are on different "
-                    f"devices, {places[other]} and {places[s]}: give each its own, or put both "
-                    "into one stage"
+                    f"stages {other} and {s} share the parameter {name!r} and are on "
+                    f"different devices, {stage_devices[other]} and {stage_devices[s]}: give each "
+                    "its own, or put both into one stage"
                 )

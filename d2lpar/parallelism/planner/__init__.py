@@ -13,15 +13,18 @@ from .choice import USABLE, best, explain, plans
 from .layout import Layout
 from .memory_model import Memory, memory, state_bytes
 from .mesh import AXES, Mesh, Wiring
+from .models import MODELS, model
 from .plan import Plan
 from .search_space import gpus_that_do
 from .steps import StepTime, step
-from .transformer import MODELS, Transformer, model
+from .transformer import Experts, Transformer
+from .uncertainty import relative_uncertainty, ties
 
 __all__ = [
     "AXES",
     "MODELS",
     "USABLE",
+    "Experts",
     "Layout",
     "Memory",
     "Mesh",
@@ -35,6 +38,8 @@ __all__ = [
     "memory",
     "model",
     "plans",
+    "relative_uncertainty",
     "state_bytes",
     "step",
+    "ties",
 ]

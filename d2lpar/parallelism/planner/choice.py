@@ -12,11 +12,13 @@ from . import explanation, messages
 from .layout import RECOMPUTE, ZERO, Layout
 from .memory_model import Memory, memory
 from .mesh import Mesh, Wiring
+from .models import model as named
 from .plan import Plan
+from .precision import product_rate
 from .search_space import Choices, layouts, meshes
 from .steps import step_on
 from .transformer import Transformer
-from .transformer import model as named
+from .uncertainty import relative_uncertainty
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 CHUNKS = (1, 2, 4)
@@ -38,6 +40,14 @@ def plans(
     overlap: bool = True,
     attention: str = "scores",
     gradient_bytes: int = 2,
+    precision: str = "fp16",
+    compiled: bool = False,
+    optimizer: str = "adam",
+    context: int = 1,
+    ring: bool = False,
+    expert: int = 1,
+    shard: int | None = None,
+    gathers: str = "layers",
     usable: float = USABLE,
 ) -> list[Plan]:
     """One plan for each mix that divides everything evenly: those that fit first, by step time.
@@ -46,7 +56,8 @@ def plans(
     settings of a mix the fastest that fit are taken; those given are left as they are: `zero`
     (None: stages 0 to 3 are tried), `recompute` (None: as little as fits), `micro_batch` (None: 1
     to 16), `chunks` (None: 1F1B, and interleaved with 2 and 4). `usable` is the share of a GPU's
-    memory that may be planned with. For the others see `Layout`.
+    memory that may be planned with, `context` and `expert` are the same in all mixes. For the
+    others see `Layout`.
 
     Raises ValueError for a model, machine or number that is not there, and if nothing divides.
     """
@@ -65,11 +76,19 @@ def plans(
         micro_batches=MICRO_BATCHES if micro_batch is None else (micro_batch,),
         chunks=CHUNKS if chunks is None else (chunks,),
         usable=usable,
+        context=context,
         settings={
             "sequence_parallel": sequence_parallel,
             "overlap": overlap,
             "attention": attention,
             "gradient_bytes": gradient_bytes,
+            "precision": precision,
+            "compiled": compiled,
+            "optimizer": optimizer,
+            "expert": expert,
+            "shard": shard,
+            "ring": ring,
+            "gathers": gathers,
         },
     )
     found = [search.best_of(layouts) for layouts in search.mixes()]
@@ -104,6 +123,7 @@ class _Search:
     capacity_bytes: float
     batch: int
     gpus: int
+    context: int
     choices: Choices
 
     @classmethod
@@ -115,6 +135,7 @@ class _Search:
         batch: int,
         gpus: int | None,
         usable: float,
+        context: int,
         **choices: Unpack[Choices],
     ) -> _Search:
         chosen, whole = named(model), machines.machine(machine)
@@ -128,12 +149,13 @@ class _Search:
             usable * whole.accelerators[0].memory_bytes,
             batch,
             gpus,
+            context,
             choices,
         )
 
     def mixes(self) -> Iterator[list[Layout]]:
         """The settings that each mesh allows, where it allows any."""
-        for mesh in meshes(self.model, self.gpus, self.wiring.node_size):
+        for mesh in meshes(self.model, self.gpus, self.wiring.node_size, context=self.context):
             if found := list(layouts(self.model, mesh, self.batch, **self.choices)):
                 yield found
 
@@ -162,6 +184,8 @@ class _Search:
             step_on(self.model, layout, self.wiring),
             need,
             self.capacity_bytes,
+            product_rate(self.wiring.accelerator, layout.precision),
+            relative_uncertainty(self.wiring.accelerator),
         )
 
 

@@ -10,6 +10,9 @@ from .layout import ZERO
 from .plan import Plan
 from .search_space import MOST_GPUS, gpus_that_do, would_fit
 from .transformer import Transformer
+from .uncertainty import ties
+
+MOST_TIES = 3  # that are named
 
 
 def reasons(first: Plan, found: Sequence[Plan]) -> str:
@@ -19,6 +22,8 @@ def reasons(first: Plan, found: Sequence[Plan]) -> str:
         *_axis(first, found, "tensor", _tensor(first)),
         *_axis(first, found, "pipeline", _pipeline(first)),
         _data(first),
+        *_more_axes(first),
+        *_ties(found),
         _runner_up(found),
     ]
     return "\n".join(lines)
@@ -69,7 +74,10 @@ def _headline(plan: Plan) -> str:
         how=plan.settings,
         samples=plan.layout.samples,
         step=seconds_text(plan.step_s),
+        uncertainty=plan.uncertainty,
         samples_per_s=plan.samples_per_s,
+        tokens=plan.tokens_per_s_per_gpu,
+        utilisation=plan.model_flops_utilisation,
         tflops=plan.flops_per_s / 1e12,
         memory=bytes_text(plan.memory_bytes),
         capacity=bytes_text(plan.capacity_bytes),
@@ -109,6 +117,31 @@ def _data(plan: Plan) -> str:
         return messages.DATA_ONE
     share = _share(plan, "gradients") + _share(plan, "parameters")
     return messages.DATA.format(data=plan.mesh.data, share=share)
+
+
+def _more_axes(plan: Plan) -> list[str]:
+    context, expert = plan.mesh.context, plan.layout.expert
+    said = []
+    if context > 1:
+        share = _share(plan, "context")
+        said.append(messages.CONTEXT.format(context=context, share=share))
+    if expert > 1:
+        said.append(messages.EXPERTS.format(expert=expert, share=_share(plan, "experts")))
+    return said
+
+
+def _ties(found: Sequence[Plan]) -> list[str]:
+    """Which others a prediction cannot tell from the first."""
+    others = ties(found)[1:]
+    if not others:
+        return []
+    meshes = "; ".join(str(plan.mesh) for plan in others[:MOST_TIES])
+    more = len(others) - MOST_TIES
+    if more > 0:
+        meshes = messages.AND_MORE.format(meshes=meshes, count=more)
+    return [
+        messages.TIES.format(uncertainty=found[0].uncertainty, count=len(others), meshes=meshes)
+    ]
 
 
 def _axis(first: Plan, found: Sequence[Plan], axis: str, said: str) -> list[str]:

@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from .mesh import Mesh
+from .optimizers import OPTIMIZERS, Recipe, recipe
+from .precision import PRECISIONS
 
-RECOMPUTE = ("none", "selective", "full")
-ATTENTION = ("scores", "fused")
+RECOMPUTE = ("none", "selective", "full")  # those that a search tries
+ALTERNATE = "alternate"
+ATTENTION = ("scores", "fused", "flash")
 ZERO = (0, 1, 2, 3)
+GATHERS = ("layers", "tensors")
 
 
 class Settings(TypedDict):
@@ -19,6 +23,13 @@ class Settings(TypedDict):
     overlap: bool
     attention: str
     gradient_bytes: int
+    precision: str
+    compiled: bool
+    optimizer: str
+    expert: int
+    shard: int | None
+    ring: bool
+    gathers: str
 
 
 @dataclass(frozen=True)
@@ -27,12 +38,24 @@ class Layout:
 
     `chunks`: each stage has so many pieces of the net; more than one means the interleaved schedule
     (Narayanan et al. 2021), else it is 1F1B. `recompute`: for the backward pass nothing is computed
-    again, or the attention between its products ("selective"), or all layers ("full"; Korthikanti
-    et al. 2022). `sequence_parallel`: norms and dropout, too, are split over the tensor ranks
-    (the same). `zero`: replicas share the optimizer's state (1), gradients (2), parameters (3;
-    Rajbhandari et al. 2020). `overlap`: exchanges between replicas go on beside the computing.
-    `attention` keeps its "scores" or is one "fused" kernel. Gradients are kept and added up in
-    `gradient_bytes` each.
+    again, or the attention between its products ("selective"; if it is fused and keeps no scores,
+    everything but attention and every second product, as torchtitan's selective checkpointing), or
+    every second layer ("alternate"), or all of them ("full"; Korthikanti et al. 2022).
+    `sequence_parallel`: norms and dropout, too, are split over the tensor ranks (the same). `zero`:
+    replicas share the optimizer's state (1), gradients (2), parameters (3; Rajbhandari et al.
+    2020). `overlap`: exchanges between replicas go on beside the computing. `attention` keeps its
+    "scores" or is one "fused" kernel: the one that torch chooses, or FlashAttention 2's ("flash"),
+    which Hopper has known longer than cuDNN's. Gradients are kept and added up in `gradient_bytes` each.
+
+    `shard`: so many neighbouring replicas share what `zero` says, and only gradients are summed
+    over all (HSDP, Zhao et al. 2023); None: all of them share. `gathers`: with ZeRO 3 parameters
+    come "layers" at a time, ahead of their use (PyTorch's FSDP), or as single "tensors" when they
+    are used (DeepSpeed of 2021). `expert`: so many neighbouring replicas share the experts of a
+    layer and send them their tokens (Lepikhin et al. 2020). `ring`: ranks of a context pass keys
+    and values on while they attend (Liu et al. 2023), else they gather all of them first (Llama 3).
+    `precision` is that of products, `compiled`: what lies between them is one kernel, `optimizer`
+    one of those that `optimizers` knows. The loss is computed in `loss_chunks` pieces. Samples are
+    `batch_first` in memory as torch has them, not tokens as Megatron does: see `steps`.
 
     Raises ValueError for what is not of these.
     """
@@ -47,18 +70,30 @@ class Layout:
     overlap: bool = True
     attention: str = "scores"
     gradient_bytes: int = 2
+    precision: str = "fp16"
+    compiled: bool = False
+    optimizer: str = "adam"
+    expert: int = 1
+    shard: int | None = None
+    ring: bool = False
+    gathers: str = "layers"
+    loss_chunks: int = 1
+    batch_first: bool = False
 
     def __post_init__(self) -> None:
         choices = {
-            "recompute": RECOMPUTE,
+            "recompute": (*RECOMPUTE, ALTERNATE),
             "attention": ATTENTION,
             "zero": ZERO,
             "gradient_bytes": (2, 4),
+            "precision": tuple(PRECISIONS),
+            "optimizer": OPTIMIZERS,
+            "gathers": GATHERS,
         }
         for name, allowed in choices.items():
             if (value := getattr(self, name)) not in allowed:
                 raise ValueError(f"{name} is one of {', '.join(map(str, allowed))}, not {value!r}")
-        for name in ("micro_batch", "micro_batches", "chunks"):
+        for name in ("micro_batch", "micro_batches", "chunks", "expert", "loss_chunks"):
             if type(value := getattr(self, name)) is not int or value < 1:
                 raise ValueError(f"{name} is a whole number from 1 on, not {value!r}")
         if self.zero > 1 and self.mesh.pipeline > 1:
@@ -66,11 +101,41 @@ class Layout:
                 f"ZeRO stage {self.zero} exchanges gradients with each micro-batch, which undoes a "
                 "pipeline's: take pipeline 1, or stage 0 or 1 (DeepSpeed refuses it, too)"
             )
+        self._check_groups()
+
+    def _check_groups(self) -> None:
+        """Whether groups of replicas are of one size, and hold whole contexts."""
+        replicas = self.mesh.replicas
+        for name, size in (("expert", self.expert), ("shard", self.sharing)):
+            if type(size) is not int or size < 1 or replicas % size:
+                raise ValueError(
+                    f"{name} {size!r} does not divide the {replicas} replicas: take a divisor"
+                )
+            if max(size, self.mesh.context) % min(size, self.mesh.context):
+                raise ValueError(
+                    f"{name} {size} and context {self.mesh.context} tear each other's groups: let "
+                    "one divide the other"
+                )
 
     @property
     def samples(self) -> int:
         """Samples of a step, over all replicas."""
         return self.micro_batch * self.micro_batches * self.mesh.data
+
+    @property
+    def sharing(self) -> int:
+        """Replicas that share one copy of what `zero` says."""
+        return self.mesh.replicas if self.shard is None else self.shard
+
+    @property
+    def number_bytes(self) -> int:
+        """Bytes of a parameter or an activation."""
+        return PRECISIONS[self.precision].number_bytes
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the optimizer keeps and moves."""
+        return recipe(self.optimizer, self.number_bytes)
 
     @property
     def settings(self) -> Settings:
@@ -80,6 +145,13 @@ class Layout:
             "overlap": self.overlap,
             "attention": self.attention,
             "gradient_bytes": self.gradient_bytes,
+            "precision": self.precision,
+            "compiled": self.compiled,
+            "optimizer": self.optimizer,
+            "expert": self.expert,
+            "shard": self.shard,
+            "ring": self.ring,
+            "gathers": self.gathers,
         }
 
     @property

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from .layout import Layout
-from .steps import HALF, activation_bytes
+from .layout import ALTERNATE, Layout
+from .optimizers import MIXED
+from .replicas import expert_parameters_per_gpu
+from .share import activation_bytes
 from .transformer import Transformer
-
-OPTIMIZER_BYTES = 12
 
 
 @dataclass(frozen=True)
@@ -48,22 +48,69 @@ def memory(model: Transformer, layout: Layout) -> Memory:
     return max((of_stage(model, layout, stage) for stage in {0, last}), key=_total)
 
 
+def peak_bytes(model: Transformer, layout: Layout) -> float:
+    """The most that the fullest GPU has at any time, as torch counts it.
+
+    torch's optimizers set gradients to None after an update. Without accumulation they then grow
+    during the one backward pass while activations shrink, and the scores of words are gone before
+    there are many: both never are there at once.
+    """
+    if layout.micro_batches > 1:
+        return memory(model, layout).total_bytes
+    last = layout.mesh.pipeline - 1
+    return max(_peak_of_stage(model, layout, stage) for stage in {0, last})
+
+
+def _peak_of_stage(model: Transformer, layout: Layout, stage: int) -> float:
+    need = of_stage(model, layout, stage)
+    begins = need.activations_bytes + need.working_bytes
+    ends = need.gradients_bytes + _working_beside_layers(model, layout)
+    return need.parameters_bytes + need.optimizer_bytes + max(begins, ends)
+
+
 def of_stage(model: Transformer, layout: Layout, stage: int) -> Memory:
     """What a GPU of one stage needs, 0 being the first."""
-    parameters = parameters_of_stage(model, layout, stage)
-    states = state_bytes(
-        parameters, layout.mesh.data, layout.zero, gradient_bytes=layout.gradient_bytes
-    )
     kept = micro_batches_in_flight(layout, stage) * model.layers / layout.mesh.pipeline
     return Memory(
-        *states,
+        *_states(model, layout, stage),
         activations_bytes=kept * kept_bytes(model, layout),
         working_bytes=_working_bytes(model, layout, stage),
     )
 
 
+def _states(model: Transformer, layout: Layout, stage: int) -> tuple[float, float, float]:
+    """Of FSDP the sharded parameters are the fp32 copy, and their gradients are of fp32, too: 4 + 4
+    + 8 bytes, which are as many as 2 + 2 + 12."""
+    fsdp = layout.zero == 3 and layout.gathers == "layers"
+    each = layout.number_bytes
+    experts = expert_parameters_per_gpu(model, layout)
+    common = parameters_of_stage(model, layout, stage) - experts
+    parts = [
+        state_bytes(
+            parameters,
+            shared_by,
+            layout.zero,
+            gradient_bytes=each if fsdp else max(layout.gradient_bytes, each),
+            parameter_bytes=each,
+            optimizer_bytes=layout.recipe.state_bytes,
+        )
+        for parameters, shared_by in (
+            (common, layout.sharing),
+            (experts, max(layout.sharing // layout.expert, 1)),
+        )
+    ]
+    one, other = parts
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
+
+
 def state_bytes(
-    parameters: float, data: int, zero: int, *, gradient_bytes: int = 2
+    parameters: float,
+    data: int,
+    zero: int,
+    *,
+    gradient_bytes: int = 2,
+    parameter_bytes: int = 2,
+    optimizer_bytes: int = MIXED["adam"].state_bytes,
 ) -> tuple[float, float, float]:
     """Bytes of parameters, gradients, and optimizer on each of `data` replicas by ZeRO stage.
 
@@ -74,19 +121,22 @@ def state_bytes(
         return parameters * bytes_each / (data if shared else 1)
 
     return (
-        held(HALF, shared=zero >= 3),
+        held(parameter_bytes, shared=zero >= 3),
         held(gradient_bytes, shared=zero >= 2),
-        held(OPTIMIZER_BYTES, shared=zero >= 1),
+        held(optimizer_bytes, shared=zero >= 1),
     )
 
 
 def parameters_of_stage(model: Transformer, layout: Layout, stage: int) -> float:
     """Parameters that a stage's GPUs compute with; first and last have a copy of the words'."""
     mesh = layout.mesh
-    parameters = model.layers / mesh.pipeline * model.layer_parameters(mesh.tensor)
+    layers = model.layers / mesh.pipeline
+    parameters = layers * model.layer_parameters(mesh.tensor, layout.expert)
     if stage in (0, mesh.pipeline - 1):
-        parameters += model.word_parameters(mesh.tensor)
-    return parameters + (model.sequence * model.hidden if stage == 0 else 0)
+        copies = 2 if mesh.pipeline == 1 and not model.tied else 1
+        parameters += copies * model.word_parameters(mesh.tensor)
+    learned = stage == 0 and model.positions == "learned"
+    return parameters + (model.sequence * model.hidden if learned else 0)
 
 
 def micro_batches_in_flight(layout: Layout, stage: int) -> float:
@@ -105,76 +155,140 @@ def micro_batches_in_flight(layout: Layout, stage: int) -> float:
 
 def kept_bytes(model: Transformer, layout: Layout) -> float:
     """What one layer keeps of one micro-batch until its backward pass."""
-    block = activation_bytes(model, layout)  # s b h numbers of two bytes
+    block = activation_bytes(model, layout)
     split = layout.mesh.tensor if layout.sequence_parallel else 1
     if layout.recompute == "full":
         return block / split
+    if layout.recompute == ALTERNATE:
+        return (block / split + _layer_bytes(model, layout, core=True)) / 2
+    if layout.recompute == "selective" and layout.attention != "scores":
+        return block / split + _every_second_product_bytes(model, layout)
     return _layer_bytes(model, layout, core=layout.recompute == "none")
+
+
+def _tokens(model: Transformer, layout: Layout) -> int:
+    return layout.micro_batch * -(-model.sequence // layout.mesh.context)
 
 
 def _layer_bytes(model: Transformer, layout: Layout, *, core: bool) -> float:
     """All that a layer's backward pass needs; `core`: the attention's scores included.
 
     Whole on each tensor rank: inputs of norms and of products, masks of dropout; split: queries,
-    keys, values and the input of the next product (8), both sides of GELU (16).
+    keys, values and the input of the next product, and what the perceptron keeps.
     """
-    numbers = activation_bytes(model, layout) / HALF
+    h, tensor, each = model.hidden, layout.mesh.tensor, layout.number_bytes
+    masks = 2 if model.dropout and not layout.compiled else 0
+    norms = 2 * (2 * each + (4 if _norms_in_fp32(model, layout) else 0))
+    whole = h * (norms + masks) / (tensor if layout.sequence_parallel else 1)
+    split = each * (_attention_numbers(model, layout) + _perceptron_numbers(model, layout))
+    scores = _score_bytes(model, layout) if core and layout.attention == "scores" else 0.0
+    return _tokens(model, layout) * (whole + split) + scores
+
+
+def _norms_in_fp32(model: Transformer, layout: Layout) -> bool:
+    """Whether the norm keeps a copy of its input in fp32, and of its result: see `RmsNorm`."""
+    return model.norm == "rms" and not layout.compiled
+
+
+def _attention_numbers(model: Transformer, layout: Layout) -> float:
+    """Of a token: queries, keys, values, and what attention makes of them."""
     tensor = layout.mesh.tensor
-    masks = 2 if model.dropout else 0
-    whole = (8 + masks) * numbers / (tensor if layout.sequence_parallel else 1)
-    scores = 0.0
-    if core and layout.attention == "scores":
-        scores = (5 if model.dropout else 2) * _score_count(model, layout)
-    return whole + 24 * numbers / tensor + scores
+    keys = model.key_heads_per_rank(tensor) * model.head_size
+    if layout.attention == "scores":  # which copies them for each head
+        keys = model.hidden // tensor
+    return 2 * model.hidden / tensor + 2 * keys * layout.mesh.context
+
+
+def _perceptron_numbers(model: Transformer, layout: Layout) -> float:
+    """Of a token: both sides of GELU; of SwiGLU its two inputs, the result, and eager its SiLU."""
+    inner = model.inner / layout.mesh.tensor
+    kept = (3 if layout.compiled else 4) * inner if model.gated else 2 * inner
+    if model.experts is None:
+        return kept
+    rows = model.experts.top_k * model.experts.capacity
+    return rows * (kept + 2 * model.hidden)  # what is sent, and what comes back
+
+
+def _score_bytes(model: Transformer, layout: Layout) -> float:
+    """The softmax of all scores; with dropout a mask and the result, too."""
+    each = layout.number_bytes
+    return (2 * each + 1 if model.dropout else each) * _score_count(model, layout)
 
 
 def _score_count(model: Transformer, layout: Layout) -> float:
-    pairs = layout.micro_batch * model.sequence**2
+    pairs = _tokens(model, layout) * model.sequence
     return pairs * model.heads / layout.mesh.tensor
 
 
+def _every_second_product_bytes(model: Transformer, layout: Layout) -> float:
+    """What fused attention makes, and of the products' results half."""
+    tensor, h = layout.mesh.tensor, model.hidden
+    keys = model.key_heads_per_rank(tensor) * model.head_size
+    ups = model.inner / tensor * (2 if model.gated else 1)
+    rows = 1.0 if model.experts is None else model.experts.top_k * model.experts.capacity
+    products = h / tensor + 2 * keys + h + rows * (ups + h)
+    return _tokens(model, layout) * layout.number_bytes * (h / tensor + products / 2)
+
+
+# --- what comes and goes --------------------------------------------------------------------------
+
+
 def _working_bytes(model: Transformer, layout: Layout, stage: int) -> float:
-    in_layer = _working_in_layer(model, layout) + _gathered_bytes(model, layout)
+    in_layer = _working_beside_layers(model, layout)
     if stage < layout.mesh.pipeline - 1:
         return in_layer
     return max(in_layer, _working_in_head(model, layout))
 
 
+def _working_beside_layers(model: Transformer, layout: Layout) -> float:
+    return _working_in_layer(model, layout) + _gathered_bytes(model, layout)
+
+
 def _working_in_head(model: Transformer, layout: Layout) -> float:
-    """A norm's result; scores' logarithms, their gradients, and gradients of the scores."""
+    """A norm's result; scores' logarithms, their gradients, and gradients of the scores.
+
+    They are of fp32 unless the program is compiled. In chunks they come and go, beside all scores
+    and their gradients.
+    """
     normed = activation_bytes(model, layout)
-    words = model.words_per_rank(layout.mesh.tensor)
-    return normed + 3 * HALF * layout.micro_batch * model.sequence * words
+    count = _tokens(model, layout) * model.words_per_rank(layout.mesh.tensor)
+    at_once = 3 * (layout.number_bytes if layout.compiled else 4) * count
+    if layout.loss_chunks == 1:
+        return normed + at_once
+    return normed + 2 * layout.number_bytes * count + at_once / layout.loss_chunks
 
 
 def _working_in_layer(model: Transformer, layout: Layout) -> float:
     """What a layer's backward pass takes besides; read off the program that `layers` simulates.
 
-    In the perceptron gradients of s b (h + 4 h / t) numbers, one of the largest matrix, and half
-    as much again of whole blocks; or in attention the gradients of all scores before dropout, once
-    the perceptron's activations are gone.
+    In the perceptron gradients of its width and of what it keeps inside, one of the largest matrix,
+    and half as much again of whole blocks; or in attention the gradients of all scores before
+    dropout, once the perceptron's activations are gone.
     """
-    numbers, tensor = activation_bytes(model, layout) / HALF, layout.mesh.tensor
-    perceptron = (3 + 8 / tensor) * numbers + HALF * 4 * model.hidden**2 / tensor
+    each, tokens = layout.number_bytes, _tokens(model, layout)
+    inner = _perceptron_numbers(model, layout)
+    matrix = max(model.matrices(layout.mesh.tensor)[2:])
+    perceptron = each * (tokens * (1.5 * model.hidden + inner / 2) + matrix)
     attention = 0.0
     if layout.attention == "scores":
-        attention = 2 * _score_count(model, layout) - 16 * numbers / tensor
+        attention = each * (_score_count(model, layout) - tokens * inner)
     again = 0.0
-    if layout.recompute == "full":
+    if layout.recompute != "none":
         again = _layer_bytes(model, layout, core=True)
-    elif layout.recompute == "selective":
-        again = _layer_bytes(model, layout, core=True) - kept_bytes(model, layout)
+    if layout.recompute == "selective":
+        again = max(again - kept_bytes(model, layout), 0.0)
     return max(perceptron, attention) + again
 
 
 def _gathered_bytes(model: Transformer, layout: Layout) -> float:
     """With ZeRO a layer's gradients are whole until they are summed; in stage 3 parameters, too, of
     the layer at work and of the next one."""
-    if layout.zero < 2 or layout.mesh.data == 1:
+    if layout.zero < 2 or layout.sharing == 1:
         return 0.0
     tensor = layout.mesh.tensor
-    largest = max(model.layer_parameters(tensor), model.word_parameters(tensor))
-    return largest * (layout.gradient_bytes + (2 * HALF if layout.zero == 3 else 0))
+    largest = max(model.layer_parameters(tensor, layout.expert), model.word_parameters(tensor))
+    parameters = 2 * layout.number_bytes if layout.zero == 3 else 0
+    return largest * (layout.gradient_bytes + parameters)
 
 
 def _total(one: Memory) -> float:

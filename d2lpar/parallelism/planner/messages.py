@@ -4,7 +4,8 @@ from __future__ import annotations
 
 FIRST = (
     "{model} ({parameters} parameters) on {gpus} of {machine}: {mesh}, {how}. A step of "
-    "{samples} samples takes {step}: {samples_per_s:.3g} samples/s, {tflops:.0f} TFLOP/s a GPU, "
+    "{samples} samples takes {step} (± {uncertainty:.0%}): {samples_per_s:.3g} samples/s; a GPU "
+    "does {tokens:,.0f} tokens/s and {tflops:.0f} TFLOP/s, {utilisation:.0%} of its peak, with "
     "{memory} of {capacity} in use."
 )
 ONE_GPU, GPUS = "1 GPU", "{count} GPUs"
@@ -13,6 +14,7 @@ SCHEDULES = {"1F1B": "1F1B", "interleaved": "interleaved ({chunks} chunks a stag
 RECOMPUTE = {
     "none": "nothing computed again",
     "selective": "attention computed again",
+    "alternate": "every second layer computed again",
     "full": "layers computed again",
 }
 ZERO = "ZeRO stage {stage}"
@@ -42,10 +44,18 @@ NO_ROOM = (
 )
 WHY = ": {part} would take {seconds} longer{how}"
 HOW = ", with {recompute}"
+CONTEXT = "context {context}: what gathers keys and values takes {share:.0%} of the step."
+EXPERTS = "expert {expert}: tokens go to their experts and back in {share:.0%} of the step."
+TIES = (
+    "Steps like these are typically off by {uncertainty:.0%}, and {count} of the other mixes are "
+    "closer to the first than that: call them ties ({meshes}), and measure."
+)
+AND_MORE = "{meshes} and {count} more"
 RUNNER_UP = "The runner-up, {mesh}, would be {percent} slower{why}."
 NO_RUNNER_UP = "No other mix fits."
 PARTS = {
     "compute": "computing", "tensor": "sums within layers", "bubble": "bubble",
+    "context": "exchange of keys and values", "experts": "tokens on their way to experts",
     "sending": "sending between stages", "gradients": "exchange of gradients",
     "parameters": "exchange of parameters", "optimizer": "the update",
 }  # fmt: skip
@@ -54,7 +64,10 @@ MEMORY_PARTS = {
     "activations": "activations", "working": "work in progress",
 }  # fmt: skip
 
-PLAN = "{mesh}, {how}: {step} a step, {tflops:.0f} TFLOP/s a GPU, {memory}{verdict}"
+PLAN = (
+    "{mesh}, {how}: {step} a step (± {uncertainty:.0%}), {tflops:.0f} TFLOP/s a GPU, "
+    "{memory}{verdict}"
+)
 DOES_NOT_FIT = " (does not fit)"
 
 ERROR_GPUS = (

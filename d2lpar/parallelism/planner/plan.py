@@ -17,7 +17,8 @@ from .transformer import Transformer
 class Plan:
     """A mix with its best settings, and what they come to.
 
-    `capacity_bytes` is what a GPU has for use. `step` and `memory` have `parts`.
+    `capacity_bytes` is what a GPU has for use, `peak_flops_per_s` its rate of products. `step` and
+    `memory` have `parts`. `uncertainty` is the share by which such steps are typically off.
     """
 
     model: Transformer
@@ -27,6 +28,8 @@ class Plan:
     step: StepTime
     memory: Memory
     capacity_bytes: float
+    peak_flops_per_s: float
+    uncertainty: float
 
     @property
     def mesh(self) -> Mesh:
@@ -64,6 +67,21 @@ class Plan:
         return self.model.flops(self.layout.samples) / self.step_s / self.mesh.size
 
     @property
+    def model_flops_utilisation(self) -> float:
+        """The share of the GPUs' peak that these are (Chowdhery et al. 2022)."""
+        return self.flops_per_s / self.peak_flops_per_s
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens a second, over all GPUs."""
+        return self.samples_per_s * self.model.sequence
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Tokens a second of one GPU."""
+        return self.tokens_per_s / self.mesh.size
+
+    @property
     def settings(self) -> str:
         """Those that matter to this mix, in words."""
         layout = self.layout
@@ -80,6 +98,7 @@ class Plan:
             mesh=self.mesh,
             how=self.settings,
             step=seconds_text(self.step_s),
+            uncertainty=self.uncertainty,
             tflops=self.flops_per_s / 1e12,
             memory=bytes_text(self.memory_bytes),
             verdict="" if self.fits else messages.DOES_NOT_FIT,

@@ -1,37 +1,41 @@
 """How long a training step takes, part by part.
 
 Layers of one rank are simulated; layers, micro-batches, stages and exchanges are added up (Shoeybi
-et al. 2019; Narayanan et al. 2021). Parameters and activations are of two bytes each.
+et al. 2019; Narayanan et al. 2021).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from ...machines import collective_cost as cost
 from ...machines.hardware import Machine
 from ...vgpu.sim.kernel_cost import traffic
-from .layers import GpuAndHost, LayerTimes, Share, core_s, head_times, layer_times
-from .layout import Layout
+from .layers import GpuAndHost, LayerTimes, core_s, head_times, layer_times, product_times
+from .layout import ALTERNATE, Layout
 from .mesh import Wiring
+from .replicas import Computing, between_replicas, copies_s, parameters_per_gpu
+from .share import Share, activation_bytes, share_of
 from .transformer import Transformer
 
-HALF = 2  # bytes of a parameter or an activation
-# Adam in fp32 reads weight, gradient and two moments, and writes three of them and an fp16 copy.
-ADAM_BYTES = 30
+# Of fused attention a backward pass has five products where forward has two (Dao 2023).
+_CORE_BACKWARD = 2.5
 
 
 @dataclass(frozen=True)
 class StepTime:
     """Where the seconds of a step go, as the slowest GPU sees it.
 
-    `tensor_s` are sums of activations within layers, `bubble_s` is filling and emptying the
+    `tensor_s` are sums of activations within layers, `context_s` brings keys and values together,
+    `experts_s` takes tokens to their experts and back, `bubble_s` is filling and emptying the
     pipeline, `sending_s` hands activations to the next stage, `gradients_s` and `parameters_s` are
     exchanged between replicas (what computing does not hide), `optimizer_s` is the update.
     """
 
     compute_s: float
     tensor_s: float
+    context_s: float
+    experts_s: float
     bubble_s: float
     sending_s: float
     gradients_s: float
@@ -68,11 +72,13 @@ def step_on(model: Transformer, layout: Layout, wiring: Wiring) -> StepTime:
     pace = Pace.of(model, layout, wiring)
     mesh, count = layout.mesh, layout.micro_batches
     sending_s = 2 * pace.send_s
-    stage_s = pace.stage_compute_s + pace.stage_tensor_s
-    gradients_s, parameters_s = _between_replicas(model, layout, wiring, pace)
+    stage_s = pace.stage_compute_s + pace.stage_tensor_s + pace.context_s + pace.experts_s
+    gradients_s, parameters_s = between_replicas(model, layout, wiring, pace.computing)
     return StepTime(
-        compute_s=count * (pace.stage_compute_s + pace.head_s),
+        compute_s=count * (pace.stage_compute_s + pace.head_s + copies_s(model, layout, wiring)),
         tensor_s=count * pace.stage_tensor_s,
+        context_s=count * pace.context_s,
+        experts_s=count * pace.experts_s,
         bubble_s=(mesh.pipeline - 1) * (stage_s / layout.chunks + sending_s),
         sending_s=count * layout.chunks * sending_s,
         gradients_s=gradients_s,
@@ -85,7 +91,8 @@ def step_on(model: Transformer, layout: Layout, wiring: Wiring) -> StepTime:
 class Pace:
     """Seconds of one micro-batch: in a stage forward and backward, in the head, sent once.
 
-    What is computed again belongs to the backward pass.
+    What is computed again belongs to the backward pass; exchanges of a context and of experts are
+    those of both passes.
     """
 
     forward_s: float
@@ -94,6 +101,8 @@ class Pace:
     backward_tensor_s: float
     head_s: float
     send_s: float
+    context_s: float
+    experts_s: float
 
     @classmethod
     def of(cls, model: Transformer, layout: Layout, wiring: Wiring) -> Pace:
@@ -105,14 +114,16 @@ class Pace:
         layer, head = layer_times(gpu, share), head_times(gpu, share)
         layers = model.layers / mesh.pipeline
         sums_s = 2 * _tensor_sum_s(model, layout, wiring)  # attention's and the perceptron's
-        again = 2 if layout.recompute == "full" else 1
+        passes = {"full": 3.0, ALTERNATE: 2.5}.get(layout.recompute, 2.0)
         return cls(
             forward_s=layers * layer.forward_s,
             backward_s=layers * (layer.backward_s + _again_s(gpu, share, layout, layer)),
             forward_tensor_s=layers * sums_s,
-            backward_tensor_s=layers * sums_s * again,
+            backward_tensor_s=layers * sums_s * _sums_again(layout),
             head_s=head.forward_s + head.backward_s,
             send_s=_send_s(model, layout, wiring),
+            context_s=layers * _context_s(gpu, share, layout, wiring),
+            experts_s=layers * passes * _to_experts_s(share, layout, wiring),
         )
 
     @property
@@ -121,32 +132,25 @@ class Pace:
         return self.forward_s + self.backward_s
 
     @property
+    def computing(self) -> Computing:
+        """What exchanges between replicas may hide behind."""
+        return Computing(
+            self.forward_s + self.forward_tensor_s, self.backward_s + self.backward_tensor_s
+        )
+
+    @property
     def stage_tensor_s(self) -> float:
         """Seconds of its sums of activations over tensor ranks, forward and backward."""
         return self.forward_tensor_s + self.backward_tensor_s
 
 
-def share_of(model: Transformer, layout: Layout) -> Share:
-    """What one rank has of a layer and of a micro-batch."""
-    return Share(
-        model.hidden,
-        model.heads,
-        model.sequence,
-        model.words_per_rank(layout.mesh.tensor),
-        layout.micro_batch,
-        layout.mesh.tensor,
-        layout.sequence_parallel and layout.mesh.tensor > 1,
-        layout.attention,
-        model.dropout,
-    )
-
-
-def activation_bytes(model: Transformer, layout: Layout) -> int:
-    """A micro-batch's activations between two layers."""
-    return layout.micro_batch * model.sequence * model.hidden * HALF
-
-
 def _check(model: Transformer, layout: Layout) -> None:
+    experts = 1 if model.experts is None else model.experts.count
+    if experts % layout.expert:
+        raise ValueError(
+            f"expert {layout.expert} does not divide the {experts} experts of a layer of "
+            f"{model.name}: take a divisor"
+        )
     if model.heads % layout.mesh.tensor:
         raise ValueError(
             f"tensor {layout.mesh.tensor} does not divide the {model.heads} heads of {model.name}"
@@ -154,18 +158,46 @@ def _check(model: Transformer, layout: Layout) -> None:
 
 
 def _again_s(gpu: GpuAndHost, share: Share, layout: Layout, layer: LayerTimes) -> float:
+    """Seconds of what one layer computes again. Selectively that is the attention between its
+    products; if it is fused, all but attention and every second product."""
     if layout.recompute == "none":
         return 0.0
-    return layer.forward_s if layout.recompute == "full" else core_s(gpu, share)
+    if layout.recompute in ("full", ALTERNATE):
+        return layer.forward_s / (1 if layout.recompute == "full" else 2)
+    if layout.attention == "scores":
+        return core_s(gpu, share)
+    plain = replace(share, model=replace(share.model, positions="none"))
+    kept_s = core_s(gpu, plain) + product_times(gpu, share).forward_s / 2
+    return max(layer.forward_s - kept_s, 0.0)
 
 
 def _tensor_sum_s(model: Transformer, layout: Layout, wiring: Wiring) -> float:
-    """One sum of activations over tensor ranks; split into a reduce-scatter and an all-gather with
-    sequence parallelism, which carry the same."""
+    """One sum of activations over tensor ranks; with sequence parallelism a reduce-scatter and an
+    all-gather, which carry the same, by rings.
+
+    Where samples come first, what ranks have of each sample's tokens is copied into its place after
+    the one and before the other (torch.distributed._functional_collectives: `torch.cat` for any
+    dimension but the first).
+    """
     if layout.mesh.tensor == 1:
         return 0.0
     fabric = wiring.fabric(layout.mesh, "tensor")
-    return cost.all_reduce_s(activation_bytes(model, layout), fabric)
+    nbytes = activation_bytes(model, layout)
+    if not layout.sequence_parallel:
+        return cost.all_reduce_s(nbytes, fabric)
+    copy_s = traffic(2 * nbytes).seconds(wiring.accelerator) if layout.batch_first else 0.0
+    return 2 * (cost.all_gather_s(nbytes, fabric) + copy_s)
+
+
+def _sums_again(layout: Layout) -> float:
+    """Sums of a backward pass with those of what is computed again, for one of a forward pass.
+
+    Selectively products that are computed again gather their input once more; what comes out of
+    others is kept, summed.
+    """
+    gathers = layout.attention != "scores" and layout.sequence_parallel
+    selectively = 1.5 if gathers else 1.0
+    return {"full": 2.0, ALTERNATE: 1.5, "selective": selectively}.get(layout.recompute, 1.0)
 
 
 def _send_s(model: Transformer, layout: Layout, wiring: Wiring) -> float:
@@ -175,67 +207,36 @@ def _send_s(model: Transformer, layout: Layout, wiring: Wiring) -> float:
     return wiring.send_s(layout.mesh, activation_bytes(model, layout) / layout.mesh.tensor)
 
 
-# --- between replicas -----------------------------------------------------------------------------
+def _context_s(gpu: GpuAndHost, share: Share, layout: Layout, wiring: Wiring) -> float:
+    """One layer's keys and values, forward and backward.
 
-
-def parameters_per_gpu(model: Transformer, layout: Layout) -> float:
-    """Those that the first stage's GPUs compute with, whether or not replicas share them."""
-    mesh = layout.mesh
-    layers = model.layers / mesh.pipeline * model.layer_parameters(mesh.tensor)
-    return layers + model.word_parameters(mesh.tensor)
-
-
-def _between_replicas(
-    model: Transformer, layout: Layout, wiring: Wiring, pace: Pace
-) -> tuple[float, float]:
-    """Seconds for gradients and for parameters, without what goes on beside the computing.
-
-    Without ZeRO gradients are all-reduced at the end; with it they are reduce-scattered, in stages
-    2 and 3 after each micro-batch, and parameters all-gathered: once, in stage 3 in each forward
-    and each backward pass, layer by layer.
+    Backward they come once more, and their gradients are summed. A ring hides what it passes on
+    behind the attention to what is there.
     """
-    if layout.mesh.data == 1:
-        return 0.0, 0.0
-    fabric = wiring.fabric(layout.mesh, "data")
-    count, zero = layout.micro_batches, layout.zero
-    parameters = parameters_per_gpu(model, layout)
-    layers = max(model.layers // layout.mesh.pipeline, 1)
-    summing_bytes = parameters * layout.gradient_bytes
-    forward_s = pace.forward_s + pace.forward_tensor_s
-    backward_s = pace.backward_s + pace.backward_tensor_s
-    if not layout.overlap:
-        forward_s = backward_s = 0.0
-    if zero == 0:
-        return _exposed_s(cost.all_reduce_s(summing_bytes, fabric), backward_s, layers), 0.0
-    if zero < 3:
-        summing_s = half_ring_s(summing_bytes, fabric)
-        times = count if zero == 2 else 1
-        gathering_s = half_ring_s(parameters * HALF, fabric)
-        return (
-            times * _exposed_s(summing_s, backward_s, layers),
-            _exposed_s(gathering_s, forward_s, layers),
-        )
-    summing_s = layers * half_ring_s(summing_bytes / layers, fabric)
-    gathering_s = layers * half_ring_s(parameters * HALF / layers, fabric)
-    back_s = _exposed_s(summing_s + gathering_s, backward_s, layers)
-    summing_share = summing_s / (summing_s + gathering_s)
-    ahead_s = _exposed_s(gathering_s, forward_s, layers) + back_s * (1 - summing_share)
-    return count * back_s * summing_share, count * ahead_s
+    if share.context == 1:
+        return 0.0
+    numbers = 2 * share.model.key_heads_per_rank(share.tensor) * share.model.head_size
+    tokens = share.micro_batch * share.model.sequence
+    fabric = wiring.fabric(layout.mesh, "context")
+    once_s = cost.all_gather_s(tokens * numbers * layout.number_bytes, fabric)
+    if not layout.ring:
+        return 3 * once_s
+    attending_s = core_s(gpu, share)
+    return max(once_s - attending_s, 0.0) + max(2 * once_s - _CORE_BACKWARD * attending_s, 0.0)
 
 
-def half_ring_s(nbytes: float, fabric: cost.Fabric) -> float:
-    """Seconds of a reduce-scatter or an all-gather: a ring's all-reduce is one after the other."""
-    return cost.all_reduce_s(nbytes, fabric, algorithm=cost.RING) / 2
-
-
-def _exposed_s(exchange_s: float, computing_s: float, pieces: int) -> float:
-    """What computing does not hide: at least the one piece of the exchange that is outside it."""
-    if not computing_s:
-        return exchange_s
-    return max(exchange_s - computing_s, exchange_s / pieces)
+def _to_experts_s(share: Share, layout: Layout, wiring: Wiring) -> float:
+    """One layer's tokens to their experts and back, once; gradients go the same ways."""
+    experts = share.model.experts
+    if experts is None or layout.expert == 1:
+        return 0.0
+    rows = share.expert_rows * experts.count / layout.expert
+    nbytes = rows * share.model.hidden * layout.number_bytes / layout.mesh.tensor
+    return 2 * cost.all_to_all_s(nbytes, wiring.replicas(layout.mesh, layout.expert))
 
 
 def _optimizer_s(model: Transformer, layout: Layout, wiring: Wiring) -> float:
-    shared_by = layout.mesh.data if layout.zero else 1
-    update = traffic(int(parameters_per_gpu(model, layout) * ADAM_BYTES / shared_by))
+    shared_by = layout.sharing if layout.zero else 1
+    held = parameters_per_gpu(model, layout) / shared_by
+    update = traffic(int(held * layout.recipe.moved_bytes))
     return update.seconds(wiring.accelerator)

@@ -4,7 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_SIZES = ("layers", "hidden", "heads", "sequence", "vocabulary")
+_SIZES = ("layers", "hidden", "heads", "sequence", "vocabulary", "kv_heads", "ffn")
+NORMS = ("layer", "rms")
+POSITIONS = ("learned", "rotary", "none")
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Perceptrons: a router chooses `top_k` of `count` for each token (Shazeer et al. 2017).
+
+    `capacity`: rows that an expert takes, as a multiple of an even share; what is below is padded
+    (Fedus et al. 2021). Raises ValueError for numbers that are not there.
+    """
+
+    count: int
+    top_k: int = 2
+    capacity: float = 1.0
+
+    def __post_init__(self) -> None:
+        if type(self.count) is not int or self.count < 2:
+            raise ValueError(f"experts are two or more, not {self.count!r}; None is one perceptron")
+        if type(self.top_k) is not int or not 1 <= self.top_k <= self.count:
+            raise ValueError(f"top_k is a number from 1 to {self.count} experts, not {self.top_k}")
+        if not self.capacity >= 1:
+            raise ValueError(f"capacity is a factor from 1 on, not {self.capacity!r}")
 
 
 @dataclass(frozen=True)
@@ -12,7 +35,15 @@ class Transformer:
     """A decoder such as GPT: `layers` of width `hidden`, with `heads` of attention each.
 
     `sequence` is the length of a sample in tokens. `dropout` is the share that is dropped, in
-    attention and after each block. Input and output embeddings are one matrix.
+    attention and after each block. What newer networks do otherwise:
+
+    - `kv_heads`: keys and values of so many heads, which groups of queries share (None: all);
+    - `ffn`: the perceptron's inner width (None: four times `hidden`); `gated`: it is a SwiGLU,
+      with a third matrix (Shazeer 2020); `experts`: there are many of it;
+    - `tied`: input and output embeddings are one matrix;
+    - `norm` is "layer" or "rms"; `positions` are "learned", "rotary", or "none" that cost anything
+      (ALiBi); `bias`: products and norms have one;
+    - `causal`: a token attends to those before it, which halves fused attention's work.
 
     Raises ValueError for sizes below 1, and heads that do not divide the width.
     """
@@ -25,9 +56,19 @@ class Transformer:
     vocabulary: int = 51_200
     dropout: float = 0.1
     source: str = ""
+    kv_heads: int | None = None
+    ffn: int | None = None
+    gated: bool = False
+    tied: bool = True
+    norm: str = "layer"
+    positions: str = "learned"
+    bias: bool = True
+    causal: bool = True
+    experts: Experts | None = None
 
     def __post_init__(self) -> None:
         sizes = {name: getattr(self, name) for name in _SIZES}
+        sizes = {name: size for name, size in sizes.items() if size is not None}
         if wrong := {k: v for k, v in sizes.items() if type(v) is not int or v < 1}:
             raise ValueError(f"{self.name}: sizes are whole numbers from 1 on, not {wrong}")
         if self.hidden % self.heads:
@@ -35,79 +76,122 @@ class Transformer:
                 f"{self.name}: {self.heads} heads do not divide a width of {self.hidden}; take a "
                 "width that is a multiple of the heads"
             )
+        if self.heads % self.key_heads:
+            raise ValueError(
+                f"{self.name}: {self.key_heads} heads of keys do not divide {self.heads} heads; "
+                "take a divisor, or None for as many"
+            )
         if not 0 <= self.dropout < 1:
             raise ValueError(f"{self.name}: dropout is a share from 0 to 1, not {self.dropout!r}")
+        for field, allowed in (("norm", NORMS), ("positions", POSITIONS)):
+            if (value := getattr(self, field)) not in allowed:
+                raise ValueError(
+                    f"{self.name}: {field} is one of {', '.join(allowed)}, not {value!r}"
+                )
+
+    @property
+    def head_size(self) -> int:
+        """Numbers of a head."""
+        return self.hidden // self.heads
+
+    @property
+    def key_heads(self) -> int:
+        """Heads that have keys and values of their own."""
+        return self.heads if self.kv_heads is None else self.kv_heads
+
+    @property
+    def inner(self) -> int:
+        """The perceptron's inner width."""
+        return 4 * self.hidden if self.ffn is None else self.ffn
+
+    def key_heads_per_rank(self, tensor: int) -> int:
+        """Of one of `tensor` ranks; ranks that are more than these heads have copies."""
+        return -(-self.key_heads // tensor)
+
+    # --- parameters -------------------------------------------------------------------------------
 
     @property
     def parameters(self) -> int:
-        """Weights and biases in all: Narayanan et al. 2021, equation 2."""
-        positions = self.sequence * self.hidden
-        return self.layers * self.layer_parameters() + self.word_parameters() + positions
+        """Weights and biases in all: Narayanan et al. 2021, equation 2, and the last norm's."""
+        positions = self.sequence * self.hidden if self.positions == "learned" else 0
+        words = self.word_parameters() * (1 if self.tied else 2)
+        return self.layers * self.layer_parameters() + words + positions + self._norm_parameters
 
-    def layer_parameters(self, tensor: int = 1) -> int:
-        """Those of one layer that one of `tensor` ranks holds.
+    def layer_parameters(self, tensor: int = 1, expert: int = 1) -> int:
+        """Those of one layer that one of `tensor` ranks holds, and of `expert` ranks its experts.
 
-        Matrices are split, and the biases of those that are split by columns; the other biases and
-        two layer norms are not (Shoeybi et al. 2019).
+        Matrices are split, and the biases of those that are split by columns; the other biases,
+        two norms and the router are not (Shoeybi et al. 2019).
         """
-        h = self.hidden
-        return (12 * h**2 + 7 * h) // tensor + 6 * h
+        whole = 2 * self._norm_parameters + (self.hidden if self.bias else 0)
+        if self.experts is None:
+            return self._attention_parameters(tensor) + self._perceptron_parameters(tensor) + whole
+        router = self.hidden * self.experts.count
+        return (
+            self._attention_parameters(tensor)
+            + self.expert_parameters(tensor, expert)
+            + router
+            + whole
+        )
+
+    def expert_parameters(self, tensor: int = 1, expert: int = 1) -> int:
+        """Those of a layer's experts on one of `tensor` × `expert` ranks; 0 without experts."""
+        if self.experts is None:
+            return 0
+        return self.experts.count // expert * self._perceptron_parameters(tensor)
+
+    def matrices(self, tensor: int = 1) -> list[int]:
+        """Parameters of a layer's single matrices on one of `tensor` ranks, without experts."""
+        h, inner = self.hidden, self.inner // tensor
+        ups = [h * inner] * (2 if self.gated else 1)
+        return [h * self._qkv_columns(tensor), h * h // tensor, *ups, inner * h]
+
+    def _qkv_columns(self, tensor: int) -> int:
+        heads = self.heads // tensor + 2 * self.key_heads_per_rank(tensor)
+        return heads * self.head_size
+
+    def _attention_parameters(self, tensor: int) -> int:
+        columns = self._qkv_columns(tensor)
+        biases = columns if self.bias else 0
+        return self.hidden * columns + self.hidden**2 // tensor + biases
+
+    def _perceptron_parameters(self, tensor: int) -> int:
+        columns = self.inner // tensor * (2 if self.gated else 1)
+        biases = columns + self.hidden if self.bias else 0
+        return self.hidden * (columns + self.inner // tensor) + biases
+
+    @property
+    def _norm_parameters(self) -> int:
+        return self.hidden * (2 if self.norm == "layer" and self.bias else 1)
 
     def word_parameters(self, tensor: int = 1) -> int:
-        """Those of the embedding of words, which is split by words."""
+        """Those of one embedding of words, which is split by words."""
         return self.words_per_rank(tensor) * self.hidden
 
     def words_per_rank(self, tensor: int) -> int:
         """Words that one of `tensor` ranks scores; the vocabulary is padded if need be."""
         return -(-self.vocabulary // tensor)
 
-    def flops(self, samples: int, *, recompute: bool = False) -> float:
+    # --- arithmetic -------------------------------------------------------------------------------
+
+    def flops(self, samples: int, *, recompute: bool = False, causal: bool = False) -> float:
         """FLOP of a step of so many samples: Narayanan et al. 2021, equation 3.
 
-        A backward pass is two forward passes. `recompute`: layers are computed forward twice; the
-        scores of words, which stay, are not.
+        A backward pass is two forward passes; of experts those count that are chosen. `recompute`:
+        layers are computed forward twice; the scores of words, which stay, are not. `causal`:
+        attention counts half; publications mostly count all of it, and so does this.
         """
-        s, h, layers = self.sequence, self.hidden, self.layers
-        passes = 96 if recompute else 72
-        matrices = passes * samples * s * layers * h**2 * (1 + s / (6 * h))
-        return matrices + 6 * samples * s * h * self.vocabulary
+        tokens = samples * self.sequence
+        passes = 4 if recompute else 3
+        attention = 4 * self.sequence * self.hidden / (2 if causal else 1)
+        layer = 2 * self._products_per_token + attention
+        return tokens * (passes * self.layers * layer + 6 * self.hidden * self.vocabulary)
 
-
-def _weak_scaling(name: str, layers: int, hidden: int, heads: int) -> Transformer:
-    return Transformer(name, layers, hidden, heads, source=f"{_NARAYANAN}, table 1")
-
-
-_NARAYANAN = "Narayanan et al. 2021, https://arxiv.org/abs/2104.04473"
-_BROWN = "Brown et al. 2020, https://arxiv.org/abs/2005.14165, table 2.1"
-_SHOEYBI = "Shoeybi et al. 2019, https://arxiv.org/abs/1909.08053, table 1"
-
-MODELS = {
-    model.name: model
-    for model in (
-        Transformer("megatron-1.2b", 40, 1536, 16, sequence=1024, source=_SHOEYBI),
-        _weak_scaling("megatron-1.7b", 24, 2304, 24),
-        _weak_scaling("megatron-3.6b", 30, 3072, 32),
-        _weak_scaling("megatron-7.5b", 36, 4096, 32),
-        # The table of its authors gives a width of 5140, which 40 heads of 128 do not have.
-        Transformer("gpt-3-13b", 40, 5120, 40, source=f"{_BROWN}; 40 heads of 128"),
-        _weak_scaling("megatron-18.4b", 40, 6144, 48),
-        _weak_scaling("megatron-39.1b", 48, 8192, 64),
-        _weak_scaling("megatron-76.1b", 60, 10240, 80),
-        _weak_scaling("megatron-145.6b", 80, 12288, 96),
-        Transformer("gpt-3-175b", 96, 12288, 96, source=_BROWN),
-        _weak_scaling("megatron-310.1b", 96, 16384, 128),
-        _weak_scaling("megatron-529.6b", 105, 20480, 128),
-        _weak_scaling("megatron-1008b", 128, 25600, 160),
-    )
-}
-
-
-def model(which: str | Transformer) -> Transformer:
-    """A model by its name in `MODELS`, or the one given. Raises ValueError for an unknown name."""
-    if isinstance(which, Transformer):
-        return which
-    if which not in MODELS:
-        raise ValueError(
-            f"no model is called {which!r}; there is {', '.join(MODELS)}, or a Transformer(…)"
-        )
-    return MODELS[which]
+    @property
+    def _products_per_token(self) -> int:
+        """Multiplications of one token with a layer's matrices."""
+        qkv, out, *perceptron = self.matrices()
+        if self.experts is None:
+            return qkv + out + sum(perceptron)
+        router = self.hidden * self.experts.count
+        return qkv + out + router + self.experts.top_k * sum(perceptron)

@@ -9,12 +9,11 @@ All but `timed_step` is plain arithmetic; devices are numbered, not built.
 
 from __future__ import annotations
 
-from .compression import Compression, compressed, half_precision, top_k
+from .compression import Compression, compressed, half_precision
 from .convergence import Convergence, fit_convergence
 from .exchange import (
     METHODS,
     Exchange,
-    all_gather,
     hierarchical,
     hierarchical_bytes,
     key_value_store,
@@ -46,7 +45,6 @@ __all__ = [
     "Profile",
     "RunToTarget",
     "Speed",
-    "all_gather",
     "buckets",
     "compressed",
     "counts",
@@ -64,6 +62,5 @@ __all__ = [
     "store_bytes",
     "strong",
     "timed_step",
-    "top_k",
     "weak",
 ]

@@ -35,21 +35,6 @@ def half_precision(memory_bytes_per_s: float) -> Compression:
     return Compression(0.5, 3 / memory_bytes_per_s)
 
 
-def top_k(
-    share: float, *, index_bytes: int = 4, value_bytes: int = 4, seconds_per_byte: float = 0.0
-) -> Compression:
-    """Only the largest `share` of the gradients, each with its index (Aji and Heafield 2017).
-
-    Devices choose different ones, which cannot be added up on the way: the exchange for these is
-    `all_gather`, and with enough devices it carries more than everything (Renggli et al., SparCML,
-    2019). Finding the largest costs `seconds_per_byte`. Raises ValueError for a share that is not
-    in (0, 1].
-    """
-    if not 0 < share <= 1:
-        raise ValueError(f"top-k keeps a share above 0, 1 at most, not {share!r}")
-    return Compression(share * (1 + index_bytes / value_bytes), seconds_per_byte)
-
-
 def compressed(exchange: Exchange, compression: Compression) -> Exchange:
     """The same exchange, of compressed gradients."""
     return partial(_compressed_s, exchange, compression)

@@ -42,11 +42,6 @@ class Convergence:
         """Samples to the target, repeated ones counted again."""
         return self.steps(samples) * samples
 
-    @property
-    def min_examples(self) -> float:
-        """What no batch, however small, can do with less than."""
-        return self.min_steps * self.critical_batch
-
 
 def fit_convergence(steps: Mapping[float, float]) -> Convergence:
     """The convergence that fits measured steps to the target by batch: {64: 9000, 512: 1600}.

@@ -61,14 +61,6 @@ def key_value_store(
     return partial(_store_s, network, servers, aggregate)
 
 
-def all_gather(network: Network) -> Exchange:
-    """Every device gets what each of the others has, along a ring: (n - 1) (a + S / b).
-
-    For gradients that cannot be added up on the way, such as the largest ones with their indices.
-    """
-    return partial(_around_s, network)
-
-
 METHODS: dict[str, Callable[[Network], Exchange]] = {
     "library": library,
     "ring": ring,

@@ -47,16 +47,6 @@ class Speed:
         return self.efficiency * self.devices
 
     @property
-    def exposed_s(self) -> float:
-        """What a device waits for the exchange, not computing."""
-        return self.step_s - self.compute_s
-
-    @property
-    def rule_s(self) -> float:
-        """The rule of thumb, max(t1, t2)."""
-        return max(self.compute_s, self.exchange_s)
-
-    @property
     def serial_s(self) -> float:
         """Computing, then exchanging: t1 + t2."""
         return self.compute_s + self.exchange_s

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from ...machines.hardware import Link, Machine
-from ..parameters import Parameters, SimulatedRun
+from ..parameters import Naive, Parameters, SimulatedRun
 from .measuring import DTYPES, gpus, mean_s, seconds
 
 
@@ -20,20 +20,24 @@ def copy(p: Parameters, machine: Machine) -> SimulatedRun:
     nbytes, count = p.integer("bytes"), p.integer("count", 1)
     direction = p.text("direction")
     if direction == "peer":
-        return SimulatedRun(_peer_s(p, machine, nbytes), bytes=nbytes)
+        return send(p, machine)
+    naive = Naive(count * nbytes / machine.host_link.bytes_per_s)
     with gpus(machine) as (gpu,):
         there = torch.empty(nbytes // 4, device=gpu)
         if direction == "device_to_device":
             other = torch.empty_like(there)
-            return SimulatedRun(mean_s(lambda: other.copy_(there)), bytes=2 * nbytes)
+            naive = Naive(2 * nbytes / machine.accelerators[0].memory_bytes_per_s)
+            copy_s = mean_s(lambda: other.copy_(there))
+            return SimulatedRun(copy_s, bytes=2 * nbytes, naive=naive)
         pinned = p.choice("memory", {"pinned": True, "pageable": False})
         if count > 1:
             fresh_s = seconds(lambda: [there.to("cpu") for _ in range(count)])
-            return SimulatedRun(fresh_s, bytes=count * nbytes)
+            return SimulatedRun(fresh_s, bytes=count * nbytes, naive=naive)
         here = torch.empty(nbytes // 4, pin_memory=pinned)
         ends = {"host_to_device": (there, here), "device_to_host": (here, there)}
         target, source = p.choice("direction", ends)
-        return SimulatedRun(mean_s(lambda: target.copy_(source, non_blocking=pinned)), bytes=nbytes)
+        copy_s = mean_s(lambda: target.copy_(source, non_blocking=pinned))
+        return SimulatedRun(copy_s, bytes=nbytes, naive=naive)
 
 
 def send(p: Parameters, machine: Machine) -> SimulatedRun:
@@ -41,7 +45,9 @@ def send(p: Parameters, machine: Machine) -> SimulatedRun:
     nbytes = p.integer("bytes")
     if not p.flag("peer", True):
         machine = machine.with_peer(None)
-    return SimulatedRun(_peer_s(p, machine, nbytes), bytes=nbytes)
+    machine = _with_links(machine, p.integer("links", 1))
+    naive = Naive(nbytes / (machine.peer or machine.host_link).bytes_per_s)
+    return SimulatedRun(_peer_s(machine, nbytes), bytes=nbytes, naive=naive)
 
 
 def matmul_and_copy(p: Parameters, machine: Machine) -> SimulatedRun:
@@ -59,16 +65,23 @@ def matmul_and_copy(p: Parameters, machine: Machine) -> SimulatedRun:
             results = [torch.mm(a, b) for _ in range(count)]
             [result.to("cpu", non_blocking=not blocking) for result in results]
 
+        flops = 2 * m * n * k * count
+        naive_s = flops / machine.accelerators[0].rate(p.text("dtype"))
+        naive_s += count * m * n * dtype.itemsize / machine.host_link.bytes_per_s
         return SimulatedRun(
-            seconds(program, warm_up=lambda: torch.mm(a, b)), flops=2 * m * n * k * count
+            seconds(program, warm_up=lambda: torch.mm(a, b)), flops=flops, naive=Naive(naive_s)
         )
 
 
-def _peer_s(p: Parameters, machine: Machine, nbytes: int) -> float:
-    links = p.integer("links", 1)
-    if links > 1 and machine.peer is not None:
-        one = machine.peer.bytes_per_s / _links(machine.peer)
-        machine = machine.with_peer(replace(machine.peer, bytes_per_s=one * links))
+def _with_links(machine: Machine, links: int) -> Machine:
+    """The machine with so many NVLinks between two of its GPUs."""
+    if links == 1 or machine.peer is None:
+        return machine
+    one = machine.peer.bytes_per_s / _links(machine.peer)
+    return machine.with_peer(replace(machine.peer, bytes_per_s=one * links))
+
+
+def _peer_s(machine: Machine, nbytes: int) -> float:
     with gpus(machine, 2) as (source, target):
         data = torch.empty(nbytes // 4, device=source)
         received = torch.empty(nbytes // 4, device=target)

@@ -1,12 +1,22 @@
-"""Single kernels: matrix products, and streams through memory."""
+"""Single kernels: matrix products, convolutions, streams through memory, norms, launches."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+
 import torch
+from torch.nn import functional as F
 
 from ...machines.hardware import Machine
-from ..parameters import Parameters, SimulatedRun
-from .measuring import DTYPES, gpus, mean_s, seconds
+from ...machines.microbenchmarks import matmul_precision
+from ...vgpu.torch_backend import torch_private
+from ..parameters import Naive, Parameters, SimulatedRun
+from .measuring import DTYPES, gpus, mean_s, seconds, synchronized_s
+
+Precision = Callable[[], AbstractContextManager]
+_tf32 = partial(matmul_precision, "high")
 
 Arrays = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -23,29 +33,49 @@ def _triad(arrays: Arrays) -> None:
     torch.add(arrays[0], arrays[1], alpha=0.4, out=arrays[2])
 
 
+def _add(arrays: Arrays) -> None:
+    torch.add(arrays[0], arrays[1], out=arrays[2])
+
+
+def _read(arrays: Arrays) -> None:
+    arrays[0].sum()
+
+
 # McCalpin's STREAM, as BabelStream and torch have it: the kernel, and how many arrays it moves.
-STREAMS = {"copy": (_copy, 2), "scale": (_scale, 2), "triad": (_triad, 3)}
+STREAMS = {
+    "copy": (_copy, 2),
+    "scale": (_scale, 2),
+    "triad": (_triad, 3),
+    "add": (_add, 3),
+    "read": (_read, 1),
+    "sum": (_read, 1),
+}
 
 
 def matmul(p: Parameters, machine: Machine) -> SimulatedRun:
     """`count` products (m × k) (k × n) on each of `devices` GPUs, queued by one host."""
     m, n, k = (p.integer(name) for name in "mnk")
     count, devices = p.integer("count", 1), p.integer("devices", 1)
-    dtype = p.choice("dtype", DTYPES)
-    with gpus(machine, devices) as gs:
+    dtype, precision = _precision(p)
+    with gpus(machine, devices) as gs, precision():
+        product = _scaled_product if dtype.itemsize == 1 else torch.mm
         factors = [
-            (torch.empty(m, k, dtype=dtype, device=g), torch.empty(k, n, dtype=dtype, device=g))
+            (torch.empty(m, k, dtype=dtype, device=g), torch.empty(n, k, dtype=dtype, device=g).t())
             for g in gs
         ]
 
         def products() -> None:
             for a, b in factors:
                 for _ in range(count):
-                    torch.mm(a, b)
+                    product(a, b)
 
         flops = 2 * m * n * k * count * devices
+        peak = machine.accelerators[0].rate(p.text("precision", p.text("dtype"))) * devices
         return SimulatedRun(
-            (mean_s if count == 1 else seconds)(products), flops=flops, gpus=devices
+            (mean_s if count == 1 else seconds)(products),
+            flops=flops,
+            gpus=devices,
+            naive=Naive(flops / peak),
         )
 
 
@@ -58,4 +88,112 @@ def stream(p: Parameters, machine: Machine) -> SimulatedRun:
     with gpus(machine) as (gpu,):
         a, b, c = (torch.empty(elements, dtype=dtype, device=gpu) for _ in range(3))
         moved = arrays * elements * dtype.itemsize
-        return SimulatedRun(mean_s(lambda: kernel((a, b, c))), bytes=moved)
+        naive = Naive(moved / machine.accelerators[0].memory_bytes_per_s)
+        return SimulatedRun(mean_s(lambda: kernel((a, b, c))), bytes=moved, naive=naive)
+
+
+def _scaled_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """A product of fp8 numbers, summed up in bf16."""
+    scale = torch.ones((), device=a.device)
+    return torch_private.scaled_product(a, b, scale, scale, out_dtype=torch.bfloat16)
+
+
+def _precision(p: Parameters) -> tuple[torch.dtype, Precision]:
+    """The data type, and how products of fp32 are rounded: `precision=tfloat32`."""
+    tf32 = p.choice("precision", {"tfloat32": True, "float32": False}, "float32")
+    return p.choice("dtype", DTYPES), _tf32 if tf32 else nullcontext
+
+
+def convolution(p: Parameters, machine: Machine) -> SimulatedRun:
+    """A convolution of square kernels, or one of its gradients, in NCHW or NHWC."""
+    batch, inputs, outputs = (p.integer(n) for n in ("batch", "in_channels", "out_channels"))
+    height, width, side = (p.integer(n) for n in ("height", "width", "kernel"))
+    stride, padding, dtype = p.integer("stride"), p.integer("padding"), p.choice("dtype", DTYPES)
+    nhwc = p.choice("layout", {"nchw": False, "nhwc": True}, "nchw")
+    wanted = p.choice(
+        "direction",
+        {"forward": None, "backward_input": (True, False), "backward_weight": (False, True)},
+    )
+    with gpus(machine) as (gpu,):
+        form = torch.channels_last if nhwc else torch.contiguous_format
+        x = torch.empty(batch, inputs, height, width, dtype=dtype, device=gpu)
+        weight = torch.empty(outputs, inputs, side, side, dtype=dtype, device=gpu)
+        x, weight = (tensor.contiguous(memory_format=form) for tensor in (x, weight))
+        y = F.conv2d(x, weight, stride=stride, padding=padding)
+
+        def run() -> None:
+            if wanted is None:
+                F.conv2d(x, weight, stride=stride, padding=padding)
+            else:
+                both = [1, 1]
+                torch.ops.aten.convolution_backward(
+                    *(y, x, weight, None, [stride] * 2, [padding] * 2),
+                    *(both, False, [0, 0], 1, [*wanted, False]),
+                )
+
+        flops = 2 * y.numel() * inputs * side * side
+        naive = Naive(flops / machine.accelerators[0].rate(p.text("dtype")))
+        return SimulatedRun(mean_s(run), flops=flops, naive=naive)
+
+
+def _layer_norm(x: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x, x.shape[1:])
+
+
+def _rms_norm(x: torch.Tensor) -> torch.Tensor:
+    return F.rms_norm(x, x.shape[1:])
+
+
+def _softmax(x: torch.Tensor) -> torch.Tensor:
+    return F.softmax(x, -1)
+
+
+def _cross_entropy(x: torch.Tensor) -> torch.Tensor:
+    labels = torch.empty(len(x), dtype=torch.long, device=x.device)
+    return F.cross_entropy(x, labels)
+
+
+ROW_KERNELS = {
+    "layer_norm": _layer_norm,
+    "rms_norm": _rms_norm,
+    "softmax": _softmax,
+    "cross_entropy": _cross_entropy,
+}
+
+
+def rows(p: Parameters, machine: Machine) -> SimulatedRun:
+    """One of `ROW_KERNELS` over `rows` × `columns`, forward or with its backward pass.
+
+    Bytes are those of the tensor read and written once each (twice as many with the gradient).
+    """
+    kernel, dtype = p.choice("kind", ROW_KERNELS), p.choice("dtype", DTYPES)
+    backward = p.choice("direction", {"forward": False, "forward_backward": True})
+    with gpus(machine) as (gpu,):
+        shape = (p.integer("rows"), p.integer("columns"))
+        x = torch.empty(shape, dtype=dtype, device=gpu, requires_grad=backward)
+
+        def run() -> None:
+            y = kernel(x)
+            if backward:
+                torch.autograd.grad(y, x, torch.empty_like(y))
+
+        moved = 2 * x.numel() * dtype.itemsize * (2.5 if backward else 1)
+        naive = Naive(moved / machine.accelerators[0].memory_bytes_per_s)
+        return SimulatedRun(mean_s(run), bytes=2 * x.numel() * dtype.itemsize, naive=naive)
+
+
+def launch(p: Parameters, machine: Machine) -> SimulatedRun:
+    """An addition of `elements`: its time in a queue, or with a wait after each."""
+    elements, dtype = p.integer("elements"), p.choice("dtype", DTYPES)
+    waits = p.flag("synchronize", False)
+    with gpus(machine) as (gpu,):
+        a, b = (torch.empty(elements, dtype=dtype, device=gpu) for _ in range(2))
+
+        def run() -> None:
+            torch.add(a, b)
+            if waits:
+                synchronized_s()
+
+        moved = 3 * elements * dtype.itemsize
+        naive = Naive(moved / machine.accelerators[0].memory_bytes_per_s)
+        return SimulatedRun(mean_s(run), bytes=moved, naive=naive)

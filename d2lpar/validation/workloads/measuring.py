@@ -19,6 +19,7 @@ DTYPES = {
     "float64": torch.float64,
     "float16": torch.float16,
     "bfloat16": torch.bfloat16,
+    "float8_e4m3": torch.float8_e4m3fn,
 }
 
 
@@ -39,6 +40,14 @@ def seconds(
 def mean_s(program: Callable[[], object]) -> float:
     """Simulated time of one run, the mean of many in a row, as such kernels are measured."""
     return seconds(program, count=REPEATS) / REPEATS
+
+
+def flops_of(program: Callable[[], object]) -> int:
+    """Run a program once, and count the FLOP of its kernels."""
+    with simulation.record() as timeline:
+        program()
+        synchronized_s()
+    return sum(span.flops for span in timeline)
 
 
 def synchronized_s() -> float:

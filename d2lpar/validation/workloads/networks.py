@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from ...lesson import models as models_of_lessons
 from . import amoebanet, bert
 
 if TYPE_CHECKING:
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def network(name: str, device: torch.device) -> nn.Module:
-    """A network by torchvision's name, "bert_large", or an AmoebaNet; its parameters on `device`.
+    """A network by torchvision's name, "bert_large", "d2l_resnet18" or an AmoebaNet's.
+
+    Its parameters are on `device`.
 
     Raises ValueError for an unknown name, and ModuleNotFoundError without torchvision.
     """
@@ -27,6 +30,8 @@ def network(name: str, device: torch.device) -> nn.Module:
 def _built(name: str) -> nn.Module:
     if name == "bert_large":
         return bert.Bert(layers=24, hidden=1024, heads=16)
+    if name == "d2l_resnet18":
+        return models_of_lessons.resnet18()
     if name == "amoebanet_d_18_256":
         return amoebanet.amoebanet_d(layers=18, filters=256)
     models = torchvision_models()

@@ -16,7 +16,7 @@ from ...parallelism.pipeline.operations import orders
 from ...parallelism.pipeline.schedules import SCHEDULES, gpipe, interleaved_1f1b
 from ...parallelism.pipeline.simulation import Simulation
 from ...parallelism.planner.layers import backward_parts
-from ..parameters import Parameters, SimulatedRun
+from ..parameters import Naive, Parameters, SimulatedRun
 from .measuring import gpus, seconds
 from .networks import resnet
 from .stages import costs_of
@@ -31,7 +31,8 @@ def model_parallel(p: Parameters, machine: Machine) -> SimulatedRun:
     """A step of a ResNet cut in two, against the step of one GPU: how many times as long."""
     batch, image, model = _cut(p)
     split = _step_s(machine, model, batch, image, parts=2)
-    return SimulatedRun(ratio=split / _step_s(machine, model, batch, image, parts=1))
+    alone = _step_s(machine, model, batch, image, parts=1)
+    return SimulatedRun(ratio=split / alone, naive=Naive(ratio=1.0))
 
 
 def pipeline(p: Parameters, machine: Machine) -> SimulatedRun:
@@ -47,9 +48,8 @@ def pipeline(p: Parameters, machine: Machine) -> SimulatedRun:
     batch, image, model = _cut(p)
     p.choice("baseline", {"single": 1})
     alone = _step_s(machine, model, batch, image, parts=1)
-    return SimulatedRun(
-        ratio=alone / _step_s(machine, model, batch, image, parts=2, micro_batch=size)
-    )
+    piped = _step_s(machine, model, batch, image, parts=2, micro_batch=size)
+    return SimulatedRun(ratio=alone / piped, naive=Naive(ratio=2.0))
 
 
 def pipeline_bubble(p: Parameters, machine: Machine) -> SimulatedRun:
@@ -66,7 +66,8 @@ def pipeline_bubble(p: Parameters, machine: Machine) -> SimulatedRun:
     forward_s, inputs_s, weights_s = backward_parts(machine)
     stage = StageCost(forward_s, inputs_s + weights_s, inputs_s, weights_s)
     found = Simulation.of(orders(schedule(ranks, micro_batches)), [stage] * ranks * chunks)
-    return SimulatedRun(ratio=found.bubble)
+    rule = (ranks - 1) / (micro_batches + ranks - 1)  # of any schedule, were all parts alike
+    return SimulatedRun(ratio=found.bubble, naive=Naive(ratio=rule))
 
 
 # --- PyTorch's tutorial: Single-Machine Model Parallel Best Practices -----------------------------
@@ -146,7 +147,8 @@ def _gpipe(p: Parameters, machine: Machine) -> SimulatedRun:
         alone_s = gpipe_s(alone, 1, machine, keeps_last=False)
     else:
         alone_s = gpipe_s(costs_of(model, machine, alone_shape, [sum(counts)]), 1, machine)
-    return SimulatedRun(ratio=throughput / (alone_batch / alone_s))
+    ratio = throughput / (alone_batch / alone_s)
+    return SimulatedRun(ratio=ratio, naive=Naive(ratio=float(len(counts))))
 
 
 def _counts(p: Parameters) -> list[int]:

@@ -1,4 +1,4 @@
-"""Data parallelism on many GPUs, from one GPU's step and the cost of exchanging gradients."""
+"""Data parallelism on many GPUs: from one GPU's step and an exchange, or by nn.DataParallel."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
+from torch import nn
+
 from ...machines.hardware import GIGA, Machine
 from ...parallelism import scaling
-from ..parameters import Parameters, SimulatedRun
-from .training import SGD, on_gpu, training_step
+from ..parameters import Naive, Parameters, SimulatedRun
+from .measuring import gpus
+from .measuring import seconds as measured_s
+from .networks import network
+from .training import DTYPES, SGD, Images, images_of, on_gpu, training_step
 
 HOST_BYTES_PER_S = 76.8 * GIGA  # a Xeon E5 v4: four channels of DDR4-2400
 _HALVINGS = 60  # of an interval: as fine as a float
@@ -22,13 +27,13 @@ def data_parallel(p: Parameters, machine: Machine) -> SimulatedRun:
     `relative_samples_per_s` what `relative_to_gpus` of them did, with `relative_accumulate`.
     Otherwise it is simulated. An efficiency compares a GPU of many with one of `relative_to_gpus`.
     """
-    batch, gpus, accumulate = p.integer("batch"), p.integer("gpus"), p.integer("accumulate", 1)
-    _check_nodes(machine, gpus, p.integer("nodes", 1))
+    batch, count, accumulate = p.integer("batch"), p.integer("gpus"), p.integer("accumulate", 1)
+    _check_nodes(machine, count, p.integer("nodes", 1))
     few, few_accumulate = p.integer("relative_to_gpus", 1), p.integer("relative_accumulate", 1)
     exchange, bucket_bytes = _exchange(p, machine), _bucket_bytes(p)
 
-    def seconds(step: scaling.DeviceStep, count: int, times: int) -> float:
-        on_all = partial(_on_all, exchange, count)
+    def seconds(step: scaling.DeviceStep, gpus: int, times: int) -> float:
+        on_all = partial(_on_all, exchange, gpus)
         return scaling.step_s(step.accumulated(times), on_all, bucket_bytes=bucket_bytes)
 
     step = _step_of_one(p, machine)
@@ -40,9 +45,39 @@ def data_parallel(p: Parameters, machine: Machine) -> SimulatedRun:
     if together is not None:
         known_s = few * batch * few_accumulate / together
         step = _scaled_so_that(lambda one: seconds(one, few, few_accumulate), known_s, step)
-    step_s = seconds(step, gpus, accumulate)
-    ratio = seconds(step, few, few_accumulate) / few_accumulate / (step_s / accumulate)
-    return SimulatedRun(step_s, samples=batch * gpus * accumulate, gpus=gpus, ratio=ratio)
+    step_s = seconds(step, count, accumulate)
+    few_s = seconds(step, few, few_accumulate)
+    return SimulatedRun(
+        step_s,
+        samples=batch * count * accumulate,
+        gpus=count,
+        ratio=few_s / few_accumulate / (step_s / accumulate),
+        naive=Naive(few_s / few_accumulate * accumulate, ratio=1.0),
+    )
+
+
+def data_parallel_module(p: Parameters, machine: Machine) -> SimulatedRun:
+    """torch.nn.DataParallel on `gpus` GPUs, `batch` images on each; as a speedup over one GPU."""
+    count, batch = p.integer("gpus"), p.integer("batch")
+    alone, together = (_module_s(p, machine, gpus, batch) for gpus in (1, count))
+    return SimulatedRun(
+        together,
+        samples=count * batch,
+        gpus=count,
+        ratio=count * alone / together,
+        naive=Naive(alone, ratio=float(count)),
+    )
+
+
+def _module_s(p: Parameters, machine: Machine, count: int, batch: int) -> float:
+    """A step with momentum on so many GPUs, its batch on the first of them."""
+    dtype, precision = p.choice("dtype", DTYPES)
+    with gpus(machine, count) as devices:
+        net = network(p.text("model"), devices[0]).to(dtype)
+        images = Images(images_of(p, count * batch), dtype, devices[0])
+        module = nn.DataParallel(net, devices) if count > 1 else net
+        optimizer = SGD(list(net.parameters()))
+        return measured_s(training_step(module, images.make, images.loss, optimizer, precision))
 
 
 def _check_nodes(machine: Machine, gpus: int, nodes: int) -> None:

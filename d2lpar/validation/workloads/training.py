@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from ...machines.hardware import Machine
 from ...machines.microbenchmarks import matmul_precision
-from ..parameters import Parameters, SimulatedRun
-from .measuring import gpus, seconds
+from ..parameters import Naive, Parameters, SimulatedRun
+from .measuring import flops_of, gpus, seconds
 from .networks import network
 
 TrainingStep = Callable[[], object]
@@ -50,13 +50,11 @@ def train(p: Parameters, machine: Machine) -> SimulatedRun:
     batch = p.integer("batch")
     with ExitStack() as stack:
         net, inputs, precision = on_gpu(p, machine, batch, stack)
-        default = "none" if isinstance(inputs, _Words) else "sgd"
+        default = "none" if isinstance(inputs, Words) else "sgd"
         update = p.choice("optimizer", OPTIMIZERS, default)
         optimizer = update and update(list(net.parameters()))
-        return SimulatedRun(
-            seconds(training_step(net, inputs.make, inputs.loss, optimizer, precision)),
-            samples=batch,
-        )
+        step = training_step(net, inputs.make, inputs.loss, optimizer, precision)
+        return _measured(step, p, machine, batch)
 
 
 def infer(p: Parameters, machine: Machine) -> SimulatedRun:
@@ -72,7 +70,20 @@ def infer(p: Parameters, machine: Machine) -> SimulatedRun:
             with precision():
                 net(x)
 
-        return SimulatedRun(seconds(step), samples=batch)
+        return _measured(step, p, machine, batch)
+
+
+def _measured(step: TrainingStep, p: Parameters, machine: Machine, batch: int) -> SimulatedRun:
+    """The step when it is warm, and what it would take if its arithmetic ran at the peak rate."""
+    flops = flops_of(step)
+    dtype = p.text("dtype").removesuffix("-amp")
+    dtype = "tfloat32" if dtype == "tf32" else dtype
+    naive = Naive(flops / machine.accelerators[0].rate(dtype))
+    return SimulatedRun(seconds(step, warm_up=_nothing), samples=batch, flops=flops, naive=naive)
+
+
+def _nothing() -> None:
+    """The step has run once, while its FLOP were counted."""
 
 
 def training_step(
@@ -99,16 +110,21 @@ def training_step(
     return step
 
 
-class _Images:
+class Images:
     """Images and their classes. Inception's second output counts 0.4, as its authors have it."""
 
     def __init__(
-        self, batch: int, side: int, dtype: torch.dtype, nhwc: bool, device: torch.device
+        self,
+        shape: tuple[int, int, int, int],
+        dtype: torch.dtype,
+        device: torch.device,
+        nhwc: bool = False,
     ) -> None:
-        self._shape, self._dtype, self._device = (batch, 3, side, side), dtype, device
+        self._shape, self._dtype, self._device = shape, dtype, device
         self._format = torch.channels_last if nhwc else torch.contiguous_format
 
     def make(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """A batch and its labels, on the device."""
         x = torch.empty(self._shape, dtype=self._dtype, device=self._device)
         y = torch.empty(self._shape[0], dtype=torch.long, device=self._device)
         return x.contiguous(memory_format=self._format), y
@@ -117,37 +133,53 @@ class _Images:
     def loss(
         scores: torch.Tensor | tuple[torch.Tensor, torch.Tensor], y: torch.Tensor
     ) -> torch.Tensor:
+        """The cross-entropy of the classes."""
         if isinstance(scores, tuple):
             return F.cross_entropy(scores[0], y) + 0.4 * F.cross_entropy(scores[1], y)
         return F.cross_entropy(scores, y)
 
 
-class _Words:
+class Words:
     """Texts, every word of which is to be predicted."""
 
     def __init__(self, batch: int, sequence: int, device: torch.device) -> None:
         self._shape, self._device = (batch, sequence), device
 
     def make(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """A batch, which is its labels as well, on the device."""
         words = torch.empty(self._shape, dtype=torch.long, device=self._device)
         return words, words
 
     @staticmethod
     def loss(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """The cross-entropy of all words."""
         return F.cross_entropy(scores.flatten(0, 1), y.flatten())
 
 
 def on_gpu(
     p: Parameters, machine: Machine, batch: int, stack: ExitStack
-) -> tuple[nn.Module, _Images | _Words, Precision]:
+) -> tuple[nn.Module, Images | Words, Precision]:
     """The network and its batch on one GPU, and the context in which it computes."""
     dtype, precision = p.choice("dtype", DTYPES)
     (device,) = stack.enter_context(gpus(machine))
     name = p.text("model")
     net = network(name, device).to(dtype)
     if name.startswith("bert"):
-        return net, _Words(batch, p.integer("sequence"), device), precision
+        return compiled(p, net), Words(batch, p.integer("sequence"), device), precision
     nhwc = p.choice("layout", {"nchw": False, "nhwc": True}, "nchw")
     if nhwc:
         net = net.to(memory_format=torch.channels_last)
-    return net, _Images(batch, p.integer("image"), dtype, nhwc, device), precision
+    return compiled(p, net), Images(images_of(p, batch), dtype, device, nhwc), precision
+
+
+def images_of(p: Parameters, batch: int) -> tuple[int, int, int, int]:
+    """The shape of a batch of square images, of three colours unless the row says otherwise."""
+    side = p.integer("image")
+    return batch, p.integer("channels", 3), side, side
+
+
+def compiled(p: Parameters, net: nn.Module) -> nn.Module:
+    """The network, compiled if the row says so."""
+    if p.flag("compiled", False):
+        net.compile()
+    return net

@@ -1,7 +1,8 @@
 """Transformers as Megatron trains them: tensor, pipeline and data parallelism together.
 
 The time of a step is the planner's (`d2lpar.parallelism.planner.steps`); here rows are read.
-Attention keeps its scores, as in those years, unless a row says otherwise.
+Attention keeps its scores, as in those years, unless a row says otherwise, and ZeRO 3 gathers
+parameter by parameter, as DeepSpeed of 2021 did (`gathers=layers`: PyTorch's FSDP).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ...parallelism.planner.layout import Layout
 from ...parallelism.planner.mesh import Mesh
 from ...parallelism.planner.steps import step
 from ...parallelism.planner.transformer import Transformer
-from ..parameters import Parameters, SimulatedRun
+from ..parameters import Naive, Parameters, SimulatedRun
 
 
 def megatron(p: Parameters, machine: Machine) -> SimulatedRun:
@@ -30,8 +31,10 @@ def megatron(p: Parameters, machine: Machine) -> SimulatedRun:
         key=lambda pair: pair[0],
     )
     recomputed = again and layout.recompute == "full"
-    flops = model.flops(layout.samples, recompute=recomputed) / layout.mesh.size
-    return SimulatedRun(duration_s, samples=layout.samples, flops=flops, gpus=layout.mesh.size)
+    gpus = layout.mesh.size
+    flops = model.flops(layout.samples, recompute=recomputed) / gpus
+    naive = Naive(model.flops(layout.samples) / gpus / machine.accelerators[0].rate("float16"))
+    return SimulatedRun(duration_s, samples=layout.samples, flops=flops, gpus=gpus, naive=naive)
 
 
 def tensor_parallel(p: Parameters, machine: Machine) -> SimulatedRun:
@@ -39,14 +42,14 @@ def tensor_parallel(p: Parameters, machine: Machine) -> SimulatedRun:
     p.choice("baseline", {"single": 1})
     model, (layout,) = model_and_layouts(p)
     alone = replace(layout, mesh=replace(layout.mesh, tensor=1))
-    return SimulatedRun(
-        ratio=step(model, alone, machine).step_s / step(model, layout, machine).step_s
-    )
+    ratio = step(model, alone, machine).step_s / step(model, layout, machine).step_s
+    return SimulatedRun(ratio=ratio, naive=Naive(ratio=float(layout.mesh.tensor)))
 
 
 def model_and_layouts(p: Parameters) -> tuple[Transformer, list[Layout]]:
     """What a row trains, and how: one layout, or one for each size of a micro-batch."""
-    p.choice("dtype", {"float16-amp": 2, "float16": 2, "bfloat16": 2}, "float16-amp")
+    dtypes = {"float16-amp": "fp16", "float16": "fp16", "bfloat16": "bf16"}
+    precision = p.choice("dtype", dtypes, "float16-amp")
     schedule = p.choice("schedule", {"1f1b": 1, "interleaved": 2}, "1f1b")
     mesh = Mesh(*(p.integer(axis) for axis in ("data", "pipeline", "tensor")))
     layers, hidden, heads = (p.integer(name) for name in ("layers", "hidden", "heads"))
@@ -61,8 +64,10 @@ def model_and_layouts(p: Parameters) -> tuple[Transformer, list[Layout]]:
         recompute="full" if p.flag("recompute", False) else "none",
         zero=p.integer("zero", 0),
         overlap=p.flag("overlap", False),
+        gathers=p.choice("gathers", {"tensors": "tensors", "layers": "layers"}, "tensors"),
         attention=p.choice("attention", {"scores": "scores", "fused": "fused"}, "scores"),
         gradient_bytes=p.integer("gradient_bytes", 4),  # Megatron adds them up in fp32
+        precision=precision,
     )
     return model, [
         replace(layout, micro_batch=size, micro_batches=count)

@@ -16,6 +16,7 @@ from ..device_naming import named_by
 from ..torch_backend import torch_private
 from ..torch_backend.runtime import Runtime, current_runtime, returning, running
 from . import (
+    attention,
     communication,
     cuda_module,
     lazy_init,
@@ -34,6 +35,7 @@ from .user_code import all_namespaces, user_namespaces
 _PARTS = (
     tensors,
     precision,
+    attention,
     communication,
     cuda_module,
     submodules,

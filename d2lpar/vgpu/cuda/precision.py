@@ -1,4 +1,4 @@
-"""Automatic mixed precision, and compiling: `torch.autocast("cuda")` casts on virtual devices."""
+"""Automatic mixed precision: `torch.autocast("cuda")` casts on virtual devices."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ BY_TYPE = (
 
 
 def install(patches: Patches) -> None:
-    """Replace autocast and what asks for it, and `torch.compile`."""
+    """Replace autocast and what asks for it."""
     for name in BY_TYPE:
         patches.replace(torch, name, _with_device_type(getattr(torch, name)))
     patches.replace(torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype(CUDA))
     patches.replace(torch, "set_autocast_gpu_dtype", lambda d: torch.set_autocast_dtype(CUDA, d))
     autocast = torch.amp.autocast_mode.autocast
     patches.replace(autocast, "__init__", _autocast(autocast.__init__))
-    patches.replace(torch, "compile", _compile)
 
 
 def _with_device_type(theirs: Callable) -> Callable:
@@ -52,7 +51,3 @@ def _autocast(theirs: Callable) -> Callable:
 def _kind(device_type: object) -> object:
     return VIRTUAL if device_type == CUDA else device_type
 
-
-def _compile(model: Callable | None = None, **options: object) -> Callable:
-    """`torch.compile` leaves everything as it is: operations run one by one."""
-    return model if model is not None else lambda model: model

@@ -190,6 +190,7 @@ class Allocation:
     """
 
     __slots__ = (
+        "__weakref__",
         "history",
         "made",
         "memory",

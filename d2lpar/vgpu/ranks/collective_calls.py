@@ -6,7 +6,7 @@ are reduced: a rank takes the sum (mean, …) of what all give it, added up in t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -81,15 +81,16 @@ def op_name(op: object) -> str:
 
 
 @torch.no_grad()
-def carry_out(calls: Sequence[CollectiveCall]) -> None:
-    """Compute what the calls of all ranks, in their order, take.
+def carry_out(calls: Sequence[CollectiveCall], takers: Iterable[int]) -> None:
+    """Compute what of the calls of all ranks, in their order, those of `takers` take.
 
     Raises ValueError if a rank gives more or fewer elements than the other takes. Tensors that have
     a shape only stay as they are.
     """
     totals: dict[tuple[int, ...], torch.Tensor] = {}
     moves: list[tuple[torch.Tensor, torch.Tensor]] = []
-    for rank, call in enumerate(calls):
+    for rank in takers:
+        call = calls[rank]
         if call.op is None:
             moves += _moves(calls, rank)
         elif call.takes:

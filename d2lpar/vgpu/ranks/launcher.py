@@ -17,11 +17,14 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_module_registration_hook
 
-from ..device_naming import text
+from ... import machines
+from ..device_naming import device, text
 from ..sim.clock import HostThread
-from ..torch_backend.runtime import current_runtime
+from ..torch_backend.register import register_backend
+from ..torch_backend.runtime import current_runtime, instead
 from ..torch_backend.tensor import VirtualTensor
 from . import c10d_private, ddp
+from .alike import Alike, Key, one_kind
 from .process_group import VirtualProcessGroup
 from .process_state import ProcessState
 from .rank import Rank, World, here
@@ -79,11 +82,43 @@ def _alone() -> Iterator[None]:
         _running.release()
 
 
+def run_alike(
+    function: Callable[..., object],
+    machine: machines.Named,
+    *args: object,
+    ranks: int | None = None,
+    alike: Key = one_kind,
+) -> dict[int, object]:
+    """Run `function(*args)` on a machine of many ranks, simulating one rank of each kind.
+
+    There is a rank for each of the first `ranks` accelerators (default: all). `alike(rank)` says
+    of which kind a rank is: ranks of a kind run the same program with the same shapes, as do data
+    parallel replicas, or those of one pipeline stage. The first of each kind is simulated, shapes
+    only, and all groups and collectives have their full size. Returns its result by its rank.
+
+    That is exact if kinds are in symmetric places: a group of ranks that are not simulated must not
+    use a link that a simulated rank of another group uses. Raises ValueError where it does, for a
+    send to a rank that is not simulated, and for a kind with ranks that no simulated group knows.
+    """
+    whole = machines.machine(machine)
+    whole = whole if ranks is None else whole.with_accelerators(ranks)
+    kinds = Alike(whole, alike)
+    register_backend()
+    with _alone(), instead(kinds.simulated_machine()) as rt:
+        rt.shape_only = True
+        devices = [device(i) for i in range(rt.device_count)]
+        results = _run_alone(function, devices, args, kinds)
+    return dict(zip(kinds.simulated, results, strict=True))
+
+
 def _run_alone(
-    function: Callable[..., object], devices: Sequence[torch.device], args: tuple
+    function: Callable[..., object],
+    devices: Sequence[torch.device],
+    args: tuple,
+    alike: Alike | None = None,
 ) -> list[object]:
     rt = current_runtime()
-    world = World(rt, _numbers(devices))
+    world = World(rt, _numbers(devices), alike)
     outcome = _Outcome(world)
     before = ProcessState(rt)
     rt.host_threads.flush()
@@ -137,22 +172,22 @@ class _Outcome:
         here.rank = rank
         try:
             _make_world_group(rank)
-            scheduler.begin(rank.number)
+            scheduler.begin(rank.index)
             rt.current_device, rt.own_devices = rank.device, [rank.device]
             with rt.host_threads.rank(rank.host_thread):
-                self._results[rank.number] = function(*args)
+                self._results[rank.index] = function(*args)
         except Ended:
             pass
         except BaseException as error:
             if not scheduler.ended:
                 error.add_note(
-                    f"raised by rank {rank.number} of {len(self._results)}, on {text(rank.device)}"
+                    f"raised by rank {rank.number} of {self._world.size}, on {text(rank.device)}"
                 )
                 self._error = error
                 scheduler.end()
         finally:
             here.rank = None
-            scheduler.finish(rank.number)
+            scheduler.finish(rank.index)
 
     def results(self) -> list[object]:
         """By rank. Raises the first error."""
@@ -226,7 +261,7 @@ def _catch_up(host_thread: HostThread, world: World) -> None:
 
 
 def _make_world_group(rank: Rank, backend: str = "nccl") -> None:
-    ranks = list(range(len(rank.world.ranks)))
+    ranks = list(range(rank.world.size))
     group = VirtualProcessGroup(rank, rank.world.rendezvous(0, ranks))
     rank.groups.add(group, ranks, backend)
     rank.groups.default_pg = group
@@ -238,7 +273,7 @@ def init_process_group(backend: str | None = None, *args: object, **kwargs: obje
 
     ValueError if `world_size` or `rank` is not what `run_ranks` has made.
     """
-    ours = {"world_size": len(here.rank.world.ranks), "rank": here.rank.number}
+    ours = {"world_size": here.rank.world.size, "rank": here.rank.number}
     for name, value in ours.items():
         if kwargs.get(name, -1) not in (-1, value):
             raise ValueError(
@@ -263,7 +298,7 @@ def destroy_process_group(group: object = None) -> None:
 def new_group(ranks: Sequence[int] | None = None, *args: object, **kwargs: object) -> object:
     """A group of these ranks of the world; what torch has for "no member" on the others."""
     rank = here.rank
-    ranks = list(range(len(rank.world.ranks))) if ranks is None else sorted(ranks)
+    ranks = list(range(rank.world.size)) if ranks is None else sorted(ranks)
     rank.made += 1
     rendezvous = rank.world.rendezvous(rank.made, ranks)
     if rank.number not in ranks:

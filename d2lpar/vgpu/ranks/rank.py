@@ -11,6 +11,7 @@ from ..device_naming import text
 from ..sim.clock import HostThread
 from ..torch_backend.runtime import Runtime, current_runtime
 from ..torch_backend.tensor import VirtualTensor
+from .alike import Alike
 from .c10d_private import Groups
 from .process_state import ProcessState, variables_of
 from .rank_scheduler import RankScheduler
@@ -20,12 +21,17 @@ here = threading.local()  # .rank: the Rank whose thread this is
 
 
 class World:
-    """What the ranks of one run share: the machine, their devices, the scheduler, their groups."""
+    """What the ranks of one run share: the machine, their devices, the scheduler, their groups.
 
-    def __init__(self, rt: Runtime, devices: Sequence[int]) -> None:
-        self.rt = rt
+    `size` ranks there are; `ranks` are those that are simulated, by default all.
+    """
+
+    def __init__(self, rt: Runtime, devices: Sequence[int], alike: Alike | None = None) -> None:
+        self.rt, self.alike = rt, alike
         self.devices = list(devices)
-        self.ranks = [Rank(self, number) for number in range(len(devices))]
+        self.size = len(devices) if alike is None else alike.size
+        numbers = range(len(devices)) if alike is None else alike.simulated
+        self.ranks = [Rank(self, index, number) for index, number in enumerate(numbers)]
         leave = [rank.process.save for rank in self.ranks]
         enter = [rank.process.restore for rank in self.ranks]
         self.scheduler = RankScheduler(
@@ -34,7 +40,13 @@ class World:
             lambda rank: leave[rank](),
             lambda rank: enter[rank](),
         )
-        self._rendezvous = [Rendezvous(range(len(devices)), devices, rt.machine)]
+        self._rendezvous = [self._meeting(range(self.size))]
+
+    def _meeting(self, ranks: Sequence[int]) -> Rendezvous:
+        if self.alike is None:
+            return Rendezvous(ranks, [self.devices[r] for r in ranks], self.rt.machine)
+        self.alike.check(ranks)
+        return Rendezvous(ranks, ranks, self.alike.machine, self.alike)
 
     def rendezvous(self, number: int, ranks: Sequence[int]) -> Rendezvous:
         """The group that each rank makes as its `number`-th; 0 is that of all ranks.
@@ -42,9 +54,7 @@ class World:
         Raises RuntimeError if another rank has made another group.
         """
         if number == len(self._rendezvous):
-            self._rendezvous.append(
-                Rendezvous(ranks, [self.devices[r] for r in ranks], self.rt.machine)
-            )
+            self._rendezvous.append(self._meeting(ranks))
         rendezvous = self._rendezvous[number]
         if rendezvous.ranks != list(ranks):
             raise RuntimeError(
@@ -67,20 +77,23 @@ class World:
 
 
 class Rank:
-    """A rank of a world: `number`, the number of its `device`, and its own time and state."""
+    """A rank of a world: `number`, the number of its `device`, and its own time and state.
 
-    def __init__(self, world: World, number: int) -> None:
-        self.world, self.number = world, number
-        self.device = world.devices[number]
+    It is the `index`-th that is simulated.
+    """
+
+    def __init__(self, world: World, index: int, number: int) -> None:
+        self.world, self.index, self.number = world, index, number
+        self.device = world.devices[index]
         self.host_thread = HostThread(f"rank {number}", world.rt.now_s())
-        variables = variables_of(number, len(world.devices), self.device)
+        variables = variables_of(number, world.size, self.device)
         self.process = ProcessState(world.rt, variables)
         self.groups = Groups()
         self.made = 0  # groups, besides that of all ranks
 
     def wait(self, ready: Callable[[], bool], text: str, *, polite: bool = False) -> None:
         """Let other ranks run until `ready()`."""
-        self.world.scheduler.wait(self.number, ready, text, polite=polite)
+        self.world.scheduler.wait(self.index, ready, text, polite=polite)
 
     def check(self, name: str, tensors: Sequence[torch.Tensor]) -> bool:
         """Whether the tensors of a collective are on the host, and not on the rank's device.

@@ -12,6 +12,7 @@ from ..sim.clock import Clock, HostThread
 from ..sim.copy_routes import Port
 from ..sim.event_queue import QueuedWork
 from . import cost
+from .alike import Alike
 from .collective_calls import CollectiveCall, carry_out
 
 
@@ -64,8 +65,16 @@ class PendingCollective:
 class Rendezvous:
     """The ranks of a group, by their numbers in it: `ranks` in the world, on `devices`."""
 
-    def __init__(self, ranks: Sequence[int], devices: Sequence[int], machine: Machine) -> None:
+    def __init__(
+        self,
+        ranks: Sequence[int],
+        devices: Sequence[int],
+        machine: Machine,
+        alike: Alike | None = None,
+    ) -> None:
         self.ranks, self.devices = list(ranks), list(devices)
+        self._alike = alike
+        self._present = range(len(self.ranks)) if alike is None else alike.present(self.ranks)
         self._machine = machine
         self._fabric = cost.fabric_of(machine, devices) if len(devices) > 1 else None
         self._ports = cost.ports_of(machine, devices)
@@ -91,7 +100,7 @@ class Rendezvous:
         self._begun[member] += 1
         if number - self._first == len(self._collectives):
             seconds, ports = (0.0, ()) if on_host else self._cost(call)
-            self._collectives.append(PendingCollective(range(len(self.ranks)), seconds, ports))
+            self._collectives.append(PendingCollective(self._present, seconds, ports))
         pending = self._collectives[number - self._first]
         for other, theirs in pending.calls.items():
             if theirs.kind != call.kind:
@@ -101,7 +110,10 @@ class Rendezvous:
                 )
         pending.calls[member] = call
         if pending.is_complete:
-            carry_out([pending.calls[i] for i in pending.members])
+            calls = pending.calls
+            if self._alike is not None:
+                calls = self._alike.with_stand_ins(self.ranks, calls)
+            carry_out([calls[i] for i in range(len(self.ranks))], pending.members)
             self._collectives.popleft()
             self._first += 1
         return pending
@@ -111,6 +123,8 @@ class Rendezvous:
     ) -> PendingCollective:
         """Take part in the next send on a way (source, target) with this tag."""
         source, target = way
+        if self._alike is not None:
+            self._alike.check_send(self.ranks[source], self.ranks[target])
         pendings = self._sends[source, target, tag]
         pending = next((m for m in pendings if member not in m.calls), None)
         if pending is None:
@@ -135,7 +149,8 @@ class Rendezvous:
             [
                 CollectiveCall("send", gives=[None, *given.gives]),
                 CollectiveCall("recv", takes=taken.takes),
-            ]
+            ],
+            range(2),
         )
 
     def open_collectives(self) -> list[PendingCollective]:

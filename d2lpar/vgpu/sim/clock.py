@@ -3,8 +3,9 @@
 Nothing here knows torch. An operation begins when its host thread has dispatched it, the earlier
 work of its stream and the events that the stream waits for are done, and the engine or ports that
 it needs are free. Which of several operations begins, and when that is worked out, is told in
-`event_queue`; how copies travel, in `copy_routes`. Kernels of different streams of one device share
-its compute engine one after the other, and so do copies their links (real ones may share at once).
+`event_queue`; how copies travel, in `copy_routes`. Kernels of different streams that each fill a
+device share its compute engine one after the other, and so do copies their links (real ones may
+share at once); smaller kernels overlap.
 """
 
 from __future__ import annotations
@@ -140,11 +141,19 @@ class Clock:
         seconds: float,
         nbytes: int,
         flops: int,
+        dispatch_s: float | None = None,
+        engaged_s: float | None = None,
     ) -> QueuedWork:
-        """Queue a kernel of `seconds` on `stream`."""
+        """Queue a kernel of `seconds` on `stream`; the host takes `dispatch_s` (default: its own)
+        to do so.
+
+        For `engaged_s` of them it leaves nothing of the device to kernels of other streams (None:
+        for all).
+        """
         queue = self._stream(stream)
-        self._launch(host_thread, queue, name)
-        work = QueuedWork(host_thread.now_s, self._engines[stream[0]], seconds, queue.priority)
+        self._launch(host_thread, queue, name, dispatch_s)
+        engine = self._engines[stream[0]]
+        work = QueuedWork(host_thread.now_s, engine, seconds, queue.priority, engaged_s)
         if self.timelines:
             work.notes = (self._note(stream, "compute", name, nbytes, flops=flops),)
         return self._submit(work, queue)
@@ -271,10 +280,13 @@ class Clock:
     def _stream(self, stream: StreamKey) -> _Stream:
         return self._streams[stream[0]][stream[1]]
 
-    def _launch(self, host_thread: HostThread, queue: _Stream, name: str) -> None:
+    def _launch(
+        self, host_thread: HostThread, queue: _Stream, name: str, seconds: float | None = None
+    ) -> None:
         self._await_room(host_thread, queue)
         self._operations += 1
-        self.dispatch(host_thread, self.machine.host.dispatch_s, name, self._operations)
+        seconds = self.machine.host.dispatch_s if seconds is None else seconds
+        self.dispatch(host_thread, seconds, name, self._operations)
 
     def _await_room(self, host_thread: HostThread, stream: _Stream) -> None:
         if len(stream.queue) == stream.queue.maxlen:

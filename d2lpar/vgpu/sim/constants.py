@@ -1,25 +1,54 @@
 """What programs reach of a machine's peaks: the constants that hold for every machine.
 
-At most six numbers in the whole package are adjusted to published results; all of them are here,
-and the rows of `d2lpar/validation/published.csv` that they were adjusted to name them.
+The numbers that were adjusted to published results are here, and by architecture in
+`product_rates`; rows of `d2lpar/validation/published.csv` that they were adjusted to name them.
 "The textbook's table" is that of d2l.ai, Automatic Parallelism: 50 products of 4000 x 4000 matrices
 take 0.4608 s, copying the results (3.2 GB) to the CPU takes 2.3504 s, both with non_blocking=True
 1.7703 s.
 """
 
-# Share of the peak rate that matrix products reach while all multiprocessors are busy. Fitted on
-# the first row of the textbook's table: 13.9 of 15.7 TFLOP/s, of which waves of tiles take 2.3 %.
-MATMUL_EFFICIENCY = 0.9077
+# Share of the peak rate that matrix products reach on ordinary cores while all multiprocessors are
+# busy. Fitted on the first row of the textbook's table: 13.9 of 15.7 TFLOP/s, of which waves of
+# tiles take 6.1 %.
+MATMUL_EFFICIENCY = 0.9535
 
-# The same for convolutions, which gather what they multiply, or transform it first. Fitted on two
-# published training steps on a V100 in fp32: ResNet-50 (363.7 images/s, batch 128, MXNet), whose
-# time is mostly that of direct convolutions and of memory, and VGG-16 (83.5 ms, batch 16), where
-# it is that of Winograd's algorithm.
-CONVOLUTION_EFFICIENCY = 0.70
+# The same where a multiprocessor has 128 lanes of fp32 in place of 64: with 8 x 8 results a thread
+# they ask for all that shared memory gives, 128 bytes a cycle, and share their issue with what
+# fetches. 29.2 of 40.1 TFLOP/s on an RTX 4070 Ti (Yinghan-Li/YHs_Sample, issue 4), 0.94 on an A100.
+WIDE_PLAIN_EFFICIENCY = 0.78
+
+# What convolutions reach of a product's rate: they gather what they multiply, or transform it
+# first. Fitted on two published training steps on a V100 in fp32: ResNet-50 (363.7 images/s, batch
+# 128, MXNet), whose time is mostly that of direct convolutions and of memory, and VGG-16 (83.5 ms,
+# batch 16), where it is that of Winograd's algorithm.
+CONVOLUTION_EFFICIENCY = 0.78
 
 # Share of the peak bandwidth that streaming kernels reach. Fitted on a copy within a V100 (739.8 of
 # 900 GB/s) and on BabelStream's triad on a K80 (203.4 of 240 GB/s).
 MEMORY_EFFICIENCY = 0.86
+
+# The same if they only read: the bus need not turn round. BabelStream's dot on A100, H100 and H200:
+# 1.75 of 2.04, 3.18 of 3.35, 4.48 of 4.80 TB/s (Azure, AI-benchmarking-guide, 2024).
+READ_EFFICIENCY = 0.91
+
+# Share of the cache's peak bandwidth (bytes a cycle that its slices send) that kernels reach:
+# requests meet in slices and crossbars. Assumed: no row that may be fitted measures it.
+CACHE_EFFICIENCY = 0.60
+
+# What tensor cores sustain in fp8 of what they sustain in 16 bits, as a share of the peak: an FLOP
+# takes a little more than half the energy. 0.70 on H100 (Azure: 1377 of 1979 TFLOP/s) to 0.75.
+FLOAT8_POWER = 0.93
+
+# What tensor cores lose by each halving of the bytes that rows are aligned to, below 16: fitted on
+# 509 TFLOP/s in bf16 on an H100 for 8193 x 5008 x 2501 (meta-pytorch/float8_experimental, pull
+# request 145).
+MISALIGNED = 0.115
+
+# A product begins to multiply when the first tiles have come from memory, and ends when the last
+# result is written (about 1 µs each way through the cache); between two tiles of a multiprocessor
+# others of it hide most of that. Fitted on 1024³ on A100 and H100 (Azure: 119.4 and 274.1 TFLOP/s).
+FILL_S = 1.2e-6
+REFILL_S = 0.5e-6
 
 # Fresh host memory: the system finds, clears, maps and (if it is asked to) locks its pages. Fitted
 # on the third row of the textbook's table: its copies wait for 50 new page-locked blocks of 2**26
@@ -29,3 +58,27 @@ PAGE_LOCK_BYTES_PER_S = 1.90e9
 # The host's own copying between a pageable tensor and the driver's page-locked buffer. Fitted on
 # the second row: 50 results cross the link, are copied on by the host, into fresh memory.
 PAGEABLE_BYTES_PER_S = 8.0e9
+
+# --- fused attention (`attention_cost`) -----------------------------------------------------------
+
+# Share of the rate of tensor cores, while the products of FlashAttention 2 and of cuDNN run, and
+# the time beside products that other work takes for a score, in times of its exponential. Fitted on
+# FlashAttention 2 with heads of 64, on an RTX A5000 (81.9 TFLOP/s forward, 77.4 backward:
+# gpu-mode/ring-attention, issue 10) and an A100 (179.5 both: Azure AI-benchmarking-guide).
+ATTENTION_PRODUCTS = 0.85
+ATTENTION_EXPOSED_FORWARD, ATTENTION_EXPOSED_BACKWARD = 0.8, 2.6
+
+# The same share for kernels made for Ampere on Hopper and newer: they multiply by mma.sync, and
+# only wgmma reaches the rate of Hopper's tensor cores. Fitted on FlashAttention 2 with heads of 128
+# on H100 and H200 (327.9, 329.3 TFLOP/s: Azure AI-benchmarking-guide).
+ATTENTION_BY_MMA = 0.41
+
+# The same for the memory-efficient kernels, which CUTLASS makes of templates: by tensor cores that
+# load in the background (Ampere and newer), by those that do not, without any. Fitted in fp16 and
+# fp32 with heads of 64 and 128, on an A100 (xformers, issue 712) and a V100 (pull request 439).
+EFFICIENT_AMPERE, EFFICIENT_VOLTA, EFFICIENT_PLAIN = 0.46, 0.32, 0.73
+EFFICIENT_EXPOSED = 3.0
+
+# What of that share their backward pass reaches, by whether numbers have 16 bits. Fitted on an
+# A100: with heads of 64 and 128 (xformers, issue 712), in fp32 with 64 (pull request 393).
+EFFICIENT_BACKWARD = {True: 0.39, False: 0.60}

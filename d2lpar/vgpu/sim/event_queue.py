@@ -6,6 +6,11 @@ again, the pending work that can begin first begins. Where several can begin at 
 higher priority (lower number) wins, then what was ready first, then what was queued first, then
 what was submitted first. So waiting work is served in turn, and what has begun is not interrupted.
 
+**Side by side.** Work that does not need all of a resource holds it for the part of its time that
+corresponds to what it needs; then others may begin although it has not ended. So two kernels that
+each fill half of a device take no longer than one of them, and a stream, whose next kernel waits
+for the end of the last, never overtakes itself.
+
 **How far it is safe to look.** Work that begins before the earliest time at which anything more
 can be queued is beyond dispute, so `begin_until` with that time never changes what comes out. A
 host that waits for some work queues nothing before its end, so `begin` for that work is as safe:
@@ -36,13 +41,15 @@ Note = tuple[tuple[Timeline, ...], Callable[[float, float], Span]]
 class QueuedWork:
     """A kernel, a transfer, or a mark without resources, which takes no time.
 
-    `start_s` and `end_s` are None while it is pending. `notes` are the spans to record when they
-    are known. `blockers` counts what it still waits for, `followers` is what waits for it.
+    It takes `seconds`, of which it has its resources to itself for the first `engaged_s` (None: for
+    all). `start_s` and `end_s` are None while it is pending. `notes` are the spans to record when
+    they are known. `blockers` counts what it still waits for, `followers` is what waits for it.
     """
 
     __slots__ = (
         "blockers",
         "end_s",
+        "engaged_s",
         "followers",
         "notes",
         "number",
@@ -61,10 +68,12 @@ class QueuedWork:
         resources: tuple[Resource, ...] = (),
         seconds: float = 0.0,
         priority: int = 0,
+        engaged_s: float | None = None,
     ) -> None:
         self.queued_s = self.ready_s = queued_s
         self.resources = resources
         self.seconds = seconds
+        self.engaged_s = seconds if engaged_s is None else engaged_s
         self.priority = priority
         self.notes: tuple[Note, ...] = ()
         self.takes: tuple[tuple[TakenShares, float], ...] = ()  # of devices' multiprocessors
@@ -131,7 +140,7 @@ class EventQueue:
         ready = self._ready
         while ready and ready[0][0] < limit_s:
             known_s, priority, ready_s, queued_s, number, work = ready[0]
-            start_s = earliest(work.resources, known_s, work.seconds)
+            start_s = earliest(work.resources, known_s, work.engaged_s)
             if start_s > known_s:  # others have begun since
                 heapreplace(ready, (start_s, priority, ready_s, queued_s, number, work))
                 continue
@@ -146,7 +155,7 @@ class EventQueue:
                 work.seconds = needed_s
             heappop(ready)
             for resource in work.resources:
-                resource.occupy(start_s, start_s + work.seconds)
+                resource.occupy(start_s, start_s + work.engaged_s)
             self._settle(work, start_s)
             for shares, share in work.takes:
                 shares.take(start_s, start_s + work.seconds, share)

@@ -1,10 +1,12 @@
 """What a kernel costs a device: FLOP, bytes, and by the roofline model, seconds.
 
 Williams, Waterman and Patterson, "Roofline" (2009): a kernel lasts as long as the slower of its
-arithmetic and its memory traffic. Matrix products are computed in tiles (`tiles`), convolutions as
-the products that they amount to, or by Winograd's algorithm if that is faster
-(`winograd_convolution`). Tensor cores want images with their channels last: cuDNN transposes others
-before and after a convolution (NVIDIA, "Tensor Core AI performance milestones", 2018).
+arithmetic and its memory traffic (`memory_rates`). Matrix products are computed in tiles (`tiles`)
+at what their architecture reaches (`product_rates`), convolutions as the products that they amount
+to, or by Winograd's algorithm if that is faster (`winograd_convolution`). Products do not hide
+their traffic perfectly: see `_Rates.product_s`. Tensor cores want images with their channels last:
+cuDNN transposes others before and after a convolution (NVIDIA, "Tensor Core AI performance
+milestones", 2018).
 """
 
 from __future__ import annotations
@@ -13,16 +15,28 @@ from typing import NamedTuple
 
 import torch
 
-from ...machines.hardware import Accelerator
-from .constants import CONVOLUTION_EFFICIENCY, MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
-from .tiles import Product, utilisation
+from ...machines.hardware import FLOAT8, Accelerator
+from .constants import CONVOLUTION_EFFICIENCY, FILL_S
+from .memory_rates import MemoryRates
+from .product_rates import (
+    issued_flops_per_s,
+    reach,
+    sustained_flops_per_s,
+    uses_tensor_cores,
+)
+from .tiles import Device, Product, read_again, tiling
 from .winograd_convolution import Winograd
+
+# What a multiprocessor's 2,048 threads move if each reads and writes 16 bytes: kernels that are no
+# products fill it with so much.
+FILLING_BYTES = 2048 * 2 * 16
 
 
 class Kernel(NamedTuple):
     """One kernel of an operation: FLOP, bytes, the matrix product that it is.
 
-    Convolutions have bytes to be transposed, and perhaps another algorithm.
+    Convolutions have bytes to be transposed, and perhaps another algorithm. Of a product's bytes
+    `written` are those of its result.
     """
 
     flops: int
@@ -30,6 +44,7 @@ class Kernel(NamedTuple):
     product: Product | None = None
     transposed_bytes: int = 0
     winograd: Winograd | None = None
+    written: int = 0
 
 
 class Cost:
@@ -38,7 +53,7 @@ class Cost:
     `convolves` says whose setting decides if fp32 may be rounded to TF32.
     """
 
-    __slots__ = ("_known", "bytes", "convolves", "dtype", "flops", "kernels")
+    __slots__ = ("_engaged", "_known", "bytes", "convolves", "dtype", "flops", "kernels")
 
     def __init__(self, *kernels: Kernel, dtype: str = "float32", convolves: bool = False) -> None:
         self.kernels = kernels
@@ -47,18 +62,34 @@ class Cost:
         self.flops = sum(kernel.flops for kernel in kernels)
         self.bytes = sum(kernel.bytes for kernel in kernels)
         self._known: tuple[Accelerator, str, float] | None = None
+        self._engaged: tuple[float, float] | None = None
 
     def seconds(self, accelerator: Accelerator) -> float:
         """How long it takes; worked out once for an accelerator and a setting of TF32."""
-        dtype = self.dtype
-        if dtype == "float32" and self.flops and "tfloat32" in accelerator.flops_per_s:
-            dtype = "tfloat32" if may_round_to_tf32(convolves=self.convolves) else dtype
+        dtype = self._computed_in(accelerator)
         known = self._known
         if known is None or known[0] is not accelerator or known[1] != dtype:
+            if self.flops and dtype.startswith(FLOAT8):
+                _check_float8(accelerator, dtype)
             rates = _Rates(accelerator, dtype, convolves=self.convolves)
             total_s = sum(rates.seconds(kernel) for kernel in self.kernels)
             self._known = known = (accelerator, dtype, total_s)
         return known[2]
+
+    def engaged_s(self, accelerator: Accelerator, seconds: float) -> float:
+        """For how long of its `seconds` the device has nothing left for other streams' kernels."""
+        if self._engaged is None or self._engaged[0] != seconds:
+            dtype = self._computed_in(accelerator)
+            rates = _Rates(accelerator, dtype, convolves=self.convolves)
+            engaged_s = sum(rates.engaged_s(kernel) for kernel in self.kernels)
+            self._engaged = (seconds, min(engaged_s, seconds))
+        return self._engaged[1]
+
+    def _computed_in(self, accelerator: Accelerator) -> str:
+        """The data type of the arithmetic: fp32 may be rounded to TF32."""
+        if self.dtype == "float32" and self.flops and "tfloat32" in accelerator.flops_per_s:
+            return "tfloat32" if may_round_to_tf32(convolves=self.convolves) else "float32"
+        return self.dtype
 
 
 def may_round_to_tf32(*, convolves: bool) -> bool:
@@ -78,35 +109,111 @@ class _Rates:
     """What an accelerator reaches: of peaks a share; measured rates are reached already."""
 
     def __init__(self, accelerator: Accelerator, dtype: str, *, convolves: bool) -> None:
-        arithmetic, memory = (
-            (1.0, 1.0)
-            if accelerator.measured
-            else (
-                CONVOLUTION_EFFICIENCY if convolves else MATMUL_EFFICIENCY,
-                MEMORY_EFFICIENCY,
-            )
-        )
+        self.convolves = convolves
         self.latency_s = accelerator.kernel_latency_s
-        self.multiprocessors = accelerator.multiprocessors
-        self.flops_per_s = accelerator.rate(dtype) * arithmetic
-        self.plain_flops_per_s = accelerator.rate("float32") * arithmetic
-        self.bytes_per_s = accelerator.memory_bytes_per_s * memory
-        self.has_tensor_cores = accelerator.rate(dtype) > accelerator.rate("float32")
-        self.is_float32 = dtype in ("float32", "tfloat32")
+        self.memory = MemoryRates(accelerator)
+        self.hides = reach(accelerator).hides
+        self.has_tensor_cores = uses_tensor_cores(accelerator, dtype)
+        # The rate of convolutions that was measured is by whichever algorithm the library takes.
+        self.chooses = dtype in ("float32", "tfloat32") and not accelerator.measured
+        self.flops_per_s = _reached(accelerator, dtype, convolves=convolves)
+        self.plain_flops_per_s = _reached(accelerator, "float32", convolves=convolves)
+        self.device = self._device(accelerator, dtype, self.flops_per_s)
+        self.plain_device = self._device(accelerator, "float32", self.plain_flops_per_s)
+
+    def _device(self, accelerator: Accelerator, dtype: str, issued: float) -> Device | None:
+        """None where products take what their FLOP take: rates measured, or nothing known."""
+        if accelerator.multiprocessors is None or accelerator.measured:
+            return None
+        known = reach(accelerator)
+        return Device(
+            accelerator.multiprocessors,
+            issued,
+            min(sustained_flops_per_s(accelerator, dtype), issued),
+            known.full_tile,
+            uses_tensor_cores(accelerator, dtype),
+            self.memory.cache_bytes_per_s,
+            known.adding_s,
+            accelerator.l2_bytes or 0,
+        )
 
     def seconds(self, kernel: Kernel) -> float:
-        compute_s = kernel.flops / self.flops_per_s / self._used(kernel.product)
-        if kernel.winograd is not None and self.is_float32:
-            compute_s = min(compute_s, self._winograd_s(kernel.winograd))
+        compute_s = self._compute_s(kernel)
         transposed_bytes = kernel.transposed_bytes if self.has_tensor_cores else 0
-        memory_s = kernel.bytes / self.bytes_per_s
-        return self.latency_s + max(compute_s, memory_s) + transposed_bytes / self.bytes_per_s
+        transposing_s = self.memory.seconds(transposed_bytes)
+        return self.latency_s + self._with_traffic_s(kernel, compute_s) + transposing_s
+
+    def engaged_s(self, kernel: Kernel) -> float:
+        """A kernel that fills the device leaves nothing to others. Where some multiprocessors have
+        no block of it they compute for others meanwhile, and so do all while it starts: what is
+        left to it alone is its share of the arithmetic, or of the memory's time if that is more.
+        """
+        total_s = self.seconds(kernel)
+        if self._occupancy(kernel) >= 1:
+            return total_s
+        memory_s = self.memory.seconds(kernel.bytes)
+        if kernel.product is None:
+            return min(memory_s, total_s)
+        working_s = total_s - self.latency_s - FILL_S
+        return max(self._occupancy(kernel) * working_s, min(memory_s, working_s))
+
+    def _occupancy(self, kernel: Kernel) -> float:
+        """Share of the multiprocessors that have a block of a kernel; 1 if that is not known."""
+        if self.device is None:
+            return 1.0
+        if kernel.product is not None:
+            return tiling(kernel.product, self.device).occupancy
+        if kernel.flops:
+            return 1.0
+        return kernel.bytes / (self.device.multiprocessors * FILLING_BYTES)
+
+    def _compute_s(self, kernel: Kernel) -> float:
+        compute_s = _arithmetic_s(kernel.flops, kernel.product, self.device, self.flops_per_s)
+        if kernel.winograd is not None and self.chooses:
+            compute_s = min(compute_s, self._winograd_s(kernel.winograd))
+        return compute_s
 
     def _winograd_s(self, work: Winograd) -> float:
-        multiplying_s = work.flops / self.plain_flops_per_s / self._used(work.product)
-        return multiplying_s + 2 * work.additions / self.plain_flops_per_s
+        rate = self.plain_flops_per_s
+        multiplying_s = _arithmetic_s(work.flops, work.product, self.plain_device, rate)
+        return multiplying_s + 2 * work.additions / rate
 
-    def _used(self, product: Product | None) -> float:
-        if product is None or self.multiprocessors is None:
-            return 1.0
-        return utilisation(product, self.multiprocessors)
+    def _with_traffic_s(self, kernel: Kernel, compute_s: float) -> float:
+        """A product fetches while it multiplies, the better the larger `hides`, and writes a tile
+        when it is done, to the cache if the result fits; others do all of it at once.
+
+        Of convolutions it is images that are fetched: what lies side by side in the matrices that
+        are multiplied stays in the cache.
+        """
+        if kernel.product is None or self.device is None:
+            return max(compute_s, self.memory.seconds(kernel.bytes))
+        read_bytes = kernel.bytes - kernel.written
+        times = 1.0 if self.convolves else read_again(kernel.product, self.device, read_bytes)
+        reading_s = read_bytes * times / self.memory.read_bytes_per_s
+        together_s = (compute_s**self.hides + reading_s**self.hides) ** (1 / self.hides)
+        return FILL_S + together_s + self.memory.seconds(kernel.written)
+
+
+def _check_float8(accelerator: Accelerator, dtype: str) -> None:
+    if not accelerator.measured and accelerator.rated_as(dtype) == "float32":
+        raise ValueError(
+            f"{accelerator.name} has no rate for products of {dtype}: take a machine that has one, "
+            "or add it to flops_per_s"
+        )
+
+
+def _reached(accelerator: Accelerator, dtype: str, *, convolves: bool) -> float:
+    """FLOP/s of products, or of convolutions, that fill the device."""
+    if accelerator.measured:
+        kind = "convolution" if convolves else "product"
+        is_single = accelerator.rated_as(dtype) == "float32"
+        return accelerator.rate(dtype) * (accelerator.reached.get(kind, 1.0) if is_single else 1.0)
+    return issued_flops_per_s(accelerator, dtype) * (CONVOLUTION_EFFICIENCY if convolves else 1.0)
+
+
+def _arithmetic_s(
+    flops: int, product: Product | None, device: Device | None, flops_per_s: float
+) -> float:
+    if product is None or device is None:
+        return flops / flops_per_s
+    return tiling(product, device).seconds

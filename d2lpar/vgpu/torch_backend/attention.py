@@ -1,12 +1,15 @@
-"""Scaled dot-product attention by one fused kernel, which torch has for its own devices only."""
+"""Scaled dot-product attention: the kernel that CUDA would choose, on virtual GPUs."""
 
 from __future__ import annotations
 
 import torch
+from torch.nn import functional as F
 
 from . import torch_private
+from .attention_choice import CUDNN, EFFICIENT, FLASH, MATH, choose, inputs_of
 
-_FLASH = 1  # at::sdp::SDPBackend::flash_attention
+_ALIGNED = 16  # numbers: rows of masks for the memory-efficient kernels
+_PADDED = 8  # numbers: heads for FlashAttention
 
 
 def scaled_dot_product_attention(
@@ -20,15 +23,93 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """`F.scaled_dot_product_attention`, fused where the device of the arithmetic would fuse it."""
-    masked = (query, key, value, attn_mask, dropout_p, is_causal)
-    options = {"scale": scale, "enable_gqa": enable_gqa}
-    learns_mask = attn_mask is not None and attn_mask.requires_grad
-    fits = query.dim() == 4 and not learns_mask
-    if not fits or torch_private.choose_attention(*masked, **options) != _FLASH:
-        return torch_private.plain_attention(*masked, **options)[0]
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        nothing = torch.zeros_like(attn_mask, dtype=query.dtype)
-        attn_mask = nothing.masked_fill(attn_mask.logical_not(), -torch.inf)
-    kernel = torch_private.flash_attention
-    return kernel(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
+    """`F.scaled_dot_product_attention`: by FlashAttention, memory-efficient, cuDNN or plain."""
+    three = (query, key, value)
+    _check(*three, attn_mask)
+    kernel = choose(inputs_of(*three, attn_mask, dropout_p, is_causal, enable_gqa))
+    mask = _added(attn_mask, query.dtype)
+    if kernel == FLASH:
+        return _flash(*three, dropout_p, is_causal, scale)
+    if kernel == MATH:
+        return torch_private.plain_attention(
+            *three, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )[0]
+    if kernel == EFFICIENT and mask is not None:
+        mask = _aligned(mask).expand(*query.shape[:3], key.shape[2])
+    keeps_sums = torch.is_grad_enabled() and any(t.requires_grad for t in three)
+    fused = {
+        EFFICIENT: torch_private.efficient_attention,
+        CUDNN: torch_private.cudnn_attention,
+    }[kernel]
+    return fused(*three, mask, keeps_sums, dropout_p, is_causal, scale=scale)[0]
+
+
+def fused_choice(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> int:
+    """`aten::_fused_sdp_choice`: the number of the kernel that would be chosen."""
+    return choose(inputs_of(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa))
+
+
+def _flash(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout: float,
+    causal: bool,
+    scale: float | None,
+) -> torch.Tensor:
+    """By FlashAttention: heads are made a multiple of 8 wide."""
+    size = query.shape[-1]
+    if size % _PADDED:
+        query, key, value = (F.pad(t, (0, -size % _PADDED)) for t in (query, key, value))
+    scale = size**-0.5 if scale is None else scale
+    out = torch_private.flash_attention(query, key, value, dropout, causal, scale=scale)[0]
+    return out[..., :size] if size % _PADDED else out
+
+
+def _added(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    """A mask of booleans as one that is added to scores."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    nothing = torch.zeros((), dtype=dtype, device=mask.device)
+    return torch.where(mask, nothing, torch.full_like(nothing, -torch.inf))
+
+
+def _aligned(mask: torch.Tensor) -> torch.Tensor:
+    """The same mask with rows that begin at multiples of 16 numbers."""
+    keys = mask.shape[-1]
+    return F.pad(mask, (0, -keys % _ALIGNED))[..., :keys] if keys % _ALIGNED else mask
+
+
+def _check(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None
+) -> None:
+    """RuntimeError for arguments that no kernel takes, as torch raises it."""
+    three = (query, key, value)
+    if len({t.dtype for t in three}) > 1:
+        found = ", ".join(str(t.dtype) for t in three)
+        raise RuntimeError(f"Expected query, key, and value to have the same dtype, not {found}")
+    if len({t.device for t in three}) > 1:
+        found = ", ".join(str(t.device) for t in three)
+        raise RuntimeError(
+            f"Expected query, key, and value to have the same device type, not {found}"
+        )
+    if min(t.dim() for t in three) < 2:
+        found = ", ".join(str([*t.shape]) for t in three)
+        raise RuntimeError(
+            f"Expected query, key, and value to all be at least 2 dimensional, not {found}"
+        )
+    if mask is not None and mask.dtype not in (torch.bool, query.dtype):
+        raise RuntimeError(
+            "Expected attn_mask dtype to be bool or to match query dtype, but got "
+            f"attn_mask.dtype: {mask.dtype} and query.dtype: {query.dtype}"
+        )

@@ -6,6 +6,7 @@ buffer of its own, and the host, which does that, waits; so it does for copies t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -18,7 +19,7 @@ from ..races.vector_clock import Access
 from ..sim.clock import HostThread
 from ..sim.constants import PAGE_LOCK_BYTES_PER_S, PAGEABLE_BYTES_PER_S
 from ..sim.kernel_cost import traffic
-from . import torch_private
+from . import compiled, host_cost, torch_private
 from .runtime import Runtime, current_runtime
 from .tensor import VirtualTensor, backing, layout_of, wrap
 
@@ -129,7 +130,7 @@ def _account_copy(
     elif start == target.vgpu_index:
         stream = (start, rt.current_stream(start))
         rt.sanitizer.work(stream, [source], [target])
-        account_within(rt, start, _size(source) + _size(target))
+        account_within(rt, start, _size(source) + _size(target), [source, target])
     else:
         _account_between(rt, source, target, nbytes)
 
@@ -224,11 +225,19 @@ def account(
         rt.synchronize_stream(device, rt.current_stream(device), f"wait for {name}")
 
 
-def account_within(rt: Runtime, index: int, nbytes: int) -> None:
-    """Put a kernel on the clock that reads and writes `nbytes` in all."""
+def account_within(
+    rt: Runtime, index: int, nbytes: int, tensors: Sequence[VirtualTensor] = ()
+) -> None:
+    """Put a kernel on the clock that reads and writes `nbytes` in all, of `tensors` the first and
+    the second."""
+    stream, region = (index, rt.current_stream(index)), compiled.current()
+    if region is not None and tensors:
+        region.fuse(rt, stream, "copy", tensors[:1], tensors[1:])
+        return
     seconds = traffic(nbytes).seconds(rt.machine.accelerators[index])
-    stream = (index, rt.current_stream(index))
-    rt.host_threads.submit(index, rt.clock.kernel, stream, "copy", seconds, nbytes, 0)
+    dispatch_s = host_cost.kernel_s(rt.machine.host, tensors)
+    args = (stream, "copy", seconds, nbytes, 0, dispatch_s)
+    rt.host_threads.submit(index, rt.clock.kernel, *args)
 
 
 def _name(source: int | None, target: int | None) -> str:

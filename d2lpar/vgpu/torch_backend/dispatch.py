@@ -11,19 +11,26 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from .. import device_naming
 from ..memory.caching_allocator import Allocation, OutOfMemoryError
 from ..races.vector_clock import Access
+from ..sim.attention_cost import AttentionCost, workspace_bytes
 from ..sim.kernel_cost import Cost
-from . import copies, serialization, torch_private
+from . import compiled, copies, host_cost, serialization, torch_private
+from .attention import fused_choice, scaled_dot_product_attention
+from .attention_values import KERNELS
+from .compiled import Region
+from .graph_capture import Graph, capturing
 from .host_threads import HOST
 from .meta_inference import Argument, Inferred, infer
-from .op_cost import cost_of
+from .op_cost import cost_of, read_again
 from .op_schema import OpTraits, aten, plan_of
 from .recurrent import gru_cell, lstm_cell
 from .runtime import Runtime, current_runtime
 from .tensor import TensorLayout, VirtualTensor, adopt, backing, layout_of, wrap
+from .transformer_fast_path import encoder_layer, multi_head_attention
 
 CACHED_SIGNATURES = 20_000
 
@@ -46,6 +53,12 @@ class Dispatcher:
             torch_private.are_alike: _are_alike,
             torch_private.lstm_cell: lambda rt, args, kwargs: lstm_cell(*args, **kwargs),
             torch_private.gru_cell: lambda rt, args, kwargs: gru_cell(*args, **kwargs),
+            aten.scaled_dot_product_attention.default: _attend,
+            torch_private.choose_attention: lambda rt, args, kwargs: fused_choice(*args, **kwargs),
+            torch_private.multi_head_attention: lambda rt, args, kwargs: multi_head_attention(
+                *args, **kwargs
+            ),
+            torch_private.encoder_layer: lambda rt, args, kwargs: encoder_layer(*args, **kwargs),
             torch_private.pack_padded_sequence: self._pack,
             # By "no", a transformer keeps its padding instead of making a nested tensor.
             torch_private.is_mask_left_aligned: lambda rt, args, kwargs: False,
@@ -55,11 +68,24 @@ class Dispatcher:
 
     def __call__(self, func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> object:
         """Carry out `func(*args, **kwargs)`, one argument of which is on a virtual device."""
+        graph = capturing()
+        if graph is not None:
+            return self._capture(graph, func, args, kwargs)
         rt = current_runtime()
         special = self._special.get(func)
         if special is not None:
             return special(rt, args, kwargs)
         return self._run(rt, func, args, kwargs)
+
+    def _capture(
+        self, graph: Graph, func: torch._ops.OpOverload, args: tuple, kwargs: dict
+    ) -> object:
+        """Carry it out for the graph, whole: what it is made of is no operation by itself."""
+        with graph.paused():
+            graph.save(func, args, kwargs)
+            result = self(func, args, kwargs)
+            graph.note(func, args, kwargs, result)
+        return result
 
     def _run(self, rt: Runtime, func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> object:
         plan = plan_of(func)
@@ -75,7 +101,11 @@ class Dispatcher:
         else:
             result = self._compute(rt, func, call)
         wrapped = call.wrap(result)
+        workspace = call.workspace(rt)
+        if call.region is not None:
+            call.fuse(rt, wrapped)
         rt.note_memory(call.index)
+        del workspace
         return wrapped
 
     def _pack(self, rt: Runtime, args: tuple, kwargs: dict) -> tuple[torch.Tensor, torch.Tensor]:
@@ -131,8 +161,10 @@ class _OpCall:
         "key",
         "kwargs",
         "plan",
+        "region",
         "stream",
         "tensors",
+        "workspace_bytes",
         "written",
     )
 
@@ -143,6 +175,8 @@ class _OpCall:
         self.written: list[VirtualTensor] = []
         self.key: list[object] = []
         self.stream = 0
+        self.workspace_bytes = 0
+        self.region: Region | None = None  # in which it is part of a fused kernel
         self._access: Access | None = None
         self._shape_only = rt.shape_only
         self._meets_host = False
@@ -212,19 +246,46 @@ class _OpCall:
             elif isinstance(value, (list, tuple)):
                 self.written += [v for v in value if isinstance(v, VirtualTensor)]
 
-    def queue(self, rt: Runtime, cost: Cost) -> None:
-        """Put the kernel on its stream."""
-        index = self.index
-        self.stream = rt.current_stream(index)
-        stream = (index, self.stream)
+    def order(self, rt: Runtime) -> tuple[int, int]:
+        """Note that it runs on the current stream, which is returned."""
+        self.stream = rt.current_stream(self.index)
+        stream = (self.index, self.stream)
         self._access = rt.sanitizer.work(stream, self.tensors, self.written)
-        seconds = cost.seconds(rt.machine.accelerators[index])
-        args = (stream, self.plan.name, seconds, cost.bytes, cost.flops)
-        rt.host_threads.submit(index, rt.clock.kernel, *args)
+        return stream
+
+    def queue(self, rt: Runtime, cost: Cost, region: Region | None) -> None:
+        """Put the kernel on its stream."""
+        stream, host = self.order(rt), rt.machine.host
+        if isinstance(cost, AttentionCost):
+            self.workspace_bytes = workspace_bytes(cost.work)
+        accelerator = rt.machine.accelerators[self.index]
+        seconds = cost.seconds(accelerator)
+        engaged_s = cost.engaged_s(accelerator, seconds)
+        if region is None:
+            dispatch_s = host_cost.kernel_s(host, self.tensors, cost)
+        else:
+            dispatch_s = region.dispatch_s(host, host_cost.extern_s(host, cost))
+        work = (stream, self.plan.name, seconds, cost.bytes, cost.flops)
+        rt.host_threads.submit(self.index, rt.clock.kernel, *work, dispatch_s, engaged_s)
+
+    def fuse(self, rt: Runtime, outputs: object) -> None:
+        """Let it be part of a fused kernel that has written `outputs`."""
+        assert self.region is not None, "only operations of a region are fused"
+        found = [t for t in tree_leaves(outputs) if isinstance(t, VirtualTensor)]
+        again_bytes = read_again(self.plan.packet, self.args)
+        stream = (self.index, self.stream)
+        writes = [*found, *self.written]
+        self.region.fuse(rt, stream, self.plan.name, self.tensors, writes, again_bytes)
+
+    def workspace(self, rt: Runtime) -> Allocation | None:
+        """Memory that the kernel needs for a while, beside its results."""
+        if not self.workspace_bytes:
+            return None
+        return rt.memories[self.index].allocate(self.workspace_bytes, self.stream)
 
     def run(self, func: torch._ops.OpOverload) -> object:
         """Compute on the values."""
-        return func(*self.args, **self.kwargs)
+        return KERNELS.get(func, func)(*self.args, **self.kwargs)
 
     def run_in_place(self, func: torch._ops.OpOverload) -> object:
         """Run a kernel that writes; what it has changed by the time it fails is changed, too."""
@@ -316,11 +377,17 @@ def _grown(tensor: VirtualTensor, values: torch.Tensor) -> Allocation:
 
 def _account(rt: Runtime, call: _OpCall, cost: Cost | None) -> None:
     """Put an operation on the clock; without a kernel (no cost) it takes but the host's time."""
-    index = call.index
-    if cost is None:
-        rt.host_threads.submit(index, rt.clock.dispatch, rt.machine.host.view_s, call.plan.name)
+    index, region = call.index, compiled.current()
+    if region is not None and (cost is None or call.plan.fuses):
+        if cost is not None:
+            call.order(rt)
+            call.region = region
         return
-    call.queue(rt, cost)
+    if cost is None:
+        seconds = host_cost.view_s(rt.machine.host)
+        rt.host_threads.submit(index, rt.clock.dispatch, seconds, call.plan.name)
+        return
+    call.queue(rt, cost, region)
     if call.plan.waits or (call.plan.host_argument == 1 and _has_mask(*call.args[1:3])):
         rt.synchronize_stream(index, call.stream, call.plan.name)
 
@@ -383,6 +450,11 @@ def compressed_copy(operation: object) -> NotImplementedError:
         f"{operation} cannot use a compressed sparse tensor that was copied to a virtual GPU: copy "
         "it dense and compress it there, with to_sparse_csr()"
     )
+
+
+def _attend(rt: Runtime, args: tuple, kwargs: dict) -> torch.Tensor:
+    """Attention arrives whole where autograd is switched off."""
+    return scaled_dot_product_attention(*args, **kwargs)
 
 
 def _are_alike(rt: Runtime, args: tuple, kwargs: dict) -> bool:

@@ -17,17 +17,24 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from ..device_naming import text
 from ..sim.clock import Clock, HostThread
 from . import torch_private
 
 HOST = -1  # stands for "no device" where a device's number is expected
-NO_TASK = -1  # stands for "no backward pass", as in torch
+NO_TASK = torch_private.NO_TASK
 
 Answer = TypeVar("Answer")
 Notes = deque[tuple[int, int, Callable[..., object], tuple]]
+
+
+class HeldBack(Protocol):
+    """Work that is not on the clock yet, as more may become part of it."""
+
+    def launch(self) -> None:
+        """Put it there."""
 
 
 class _Thread(threading.local):
@@ -38,6 +45,7 @@ class _Thread(threading.local):
         self.notes: Notes = deque()
         self.tasks: list[int] = []
         self.host_thread: HostThread | None = None
+        self.held: HeldBack | None = None
 
 
 class HostThreads:
@@ -59,12 +67,44 @@ class HostThreads:
         """Run `action(host_thread, *args)` on the one that queues for `device` in this thread."""
         task = torch_private.graph_task_id()
         thread = self._thread
+        if thread.held is not None:
+            self.let_go()
         if task != NO_TASK or thread.tasks:
+            self._follow_backward(task, thread.tasks)
+        own = thread.host_thread
+        if own is None and threading.get_ident() == self._owner:
+            own = self.clock.host
+        if own is None or thread.replica is not None or self._waiting:
+            self._put(task, device, action, args)
+            return
+        with self.lock:
+            action(own if task == NO_TASK else self._host_thread(task, device), *args)
+
+    def put(self, task: int, device: int, action: Callable[..., object], *args: object) -> None:
+        """The same for work that was held back in backward pass `task` (`NO_TASK`: in none)."""
+        thread = self._thread
+        if task != NO_TASK and task not in thread.tasks:
             self._follow_backward(task, thread.tasks)
         self._put(task, device, action, args)
 
+    @property
+    def held(self) -> HeldBack | None:
+        """What this thread holds back until it queues something else."""
+        return self._thread.held
+
+    @held.setter
+    def held(self, work: HeldBack) -> None:
+        self._thread.held = work
+
+    def let_go(self) -> None:
+        """Put what this thread holds back on the clock."""
+        held, self._thread.held = self._thread.held, None
+        if held is not None:
+            held.launch()
+
     def flush(self) -> None:
         """Put everything that threads other than replicas have noted so far on the clock."""
+        self.let_go()
         with self.lock:
             waiting, self._waiting = self._waiting, []
             for notes in sorted(waiting, key=_first_device):
@@ -147,7 +187,8 @@ class HostThreads:
             if self._thread.host_thread is not None:
                 name = f"{self._thread.host_thread.name}, {name}"
             caller = self._host_thread(self._outer_task.get(task, NO_TASK), device)
-            host_threads[device] = HostThread(name, caller.now_s)
+            start_s = caller.now_s + self.clock.machine.host.backward_s
+            host_threads[device] = HostThread(name, start_s)
         return host_threads[device]
 
     def _follow_backward(self, task: int, tasks: list[int]) -> None:
@@ -165,6 +206,7 @@ class HostThreads:
         torch_private.at_end_of_backward(lambda: self._leave_backward(tasks, task))
 
     def _leave_backward(self, tasks: list[int], task: int) -> None:
+        self.let_go()
         if task in tasks:
             tasks.remove(task)
             self._put(NO_TASK, HOST, self._join, (task,))

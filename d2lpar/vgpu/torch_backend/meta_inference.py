@@ -8,6 +8,7 @@ import torch
 
 from ..sim.kernel_cost import Cost
 from . import torch_private
+from .attention_values import KERNELS
 from .op_cost import cost_of
 from .tensor import TensorLayout, VirtualTensor, layout_of
 
@@ -47,7 +48,7 @@ def infer(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Inferred:
     args = [to_meta(value) for value in args]
     kwargs = {key: to_meta(value) for key, value in kwargs.items()}
     try:
-        result = func(*args, **kwargs)
+        result = KERNELS.get(func, func)(*args, **kwargs)
     except (NotImplementedError, RuntimeError) as error:
         raise RuntimeError(
             f"{func} cannot be simulated from shapes alone ({error}). Run it with real arithmetic, "

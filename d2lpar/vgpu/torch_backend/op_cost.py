@@ -6,6 +6,7 @@ once, but for kernels that must read them twice. `kernel_cost` says how long tha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
@@ -13,13 +14,22 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from ..sim.attention_cost import CUDNN, EFFICIENT, FLASH, Attention, AttentionCost
 from ..sim.kernel_cost import Cost, Kernel
-from ..sim.tiles import Product
+from ..sim.tiles import ALIGNED_BYTES, Product
 from ..sim.winograd_convolution import Winograd, winograd
 from . import torch_private
 
 aten = torch.ops.aten
 _CONVOLUTIONS = {aten.convolution, torch_private.convolution}
+_ATTENTION = {
+    torch_private.flash_attention: (FLASH, False),
+    torch_private.flash_attention_backward: (FLASH, True),
+    torch_private.efficient_attention: (EFFICIENT, False),
+    torch_private.efficient_attention_backward: (EFFICIENT, True),
+    torch_private.cudnn_attention: (CUDNN, False),
+    torch_private.cudnn_attention_backward: (CUDNN, True),
+}
 _ONLY_WRITE = {aten.zero_.default, aten.fill_.Scalar, aten.uniform_.default, aten.normal_.default}
 
 
@@ -34,6 +44,8 @@ def cost_of(
     outputs: object,
 ) -> Cost:
     """The cost of `outputs = func(*args, **kwargs)`, from shapes and data types alone."""
+    if func in _ATTENTION:
+        return _attention(func, args, kwargs)
     packet = func.overloadpacket
     formula = flop_registry.get(packet)
     flops = int(formula(*args, **kwargs, out_val=outputs)) if formula else 0
@@ -45,19 +57,106 @@ def cost_of(
     if packet in _CONVOLUTIONS:
         assert isinstance(outputs, torch.Tensor)
         return Cost(_convolution(args, outputs, flops), dtype=dtype, convolves=True)
-    nbytes = _moved(func, args, kwargs, outputs) + _read_again(packet, args)
-    return Cost(Kernel(flops, nbytes, _product(packet, args)), dtype=dtype)
+    nbytes = _moved(func, args, kwargs, outputs) + read_again(packet, args)
+    if torch_private.schema_of(func).name.startswith(_MANY):
+        count = _launches(args, outputs)
+        return Cost(*[Kernel(flops // count, nbytes // count)] * count, dtype=dtype)
+    product = _product(packet, args, outputs)
+    written = sum(map(_size, _tensors([outputs]))) if product else 0
+    return Cost(Kernel(flops, nbytes, product, written=written), dtype=dtype)
+
+
+# --- fused attention ------------------------------------------------------------------------------
+
+
+def _attention(
+    func: torch._ops.OpOverload, args: Arguments, kwargs: dict[str, object]
+) -> AttentionCost:
+    return AttentionCost(attention_of(func, args, kwargs))
+
+
+def attention_of(func: torch._ops.OpOverload, args: Arguments, kwargs: dict[str, Any]) -> Attention:
+    """The work of a fused kernel of attention."""
+    kind, backward = _ATTENTION[func]
+    schema = torch_private.schema_of(func).arguments
+    given: dict[str, Any] = {a.name: a.default_value for a in schema if a.has_default_value()}
+    given |= {a.name: value for a, value in zip(schema, args, strict=False)} | kwargs
+    query, key, value = given["query"], given["key"], given["value"]
+    batch, heads, queries, size = query.shape
+    return Attention(
+        kind,
+        batch,
+        heads,
+        key.shape[1],
+        queries,
+        key.shape[2],
+        size,
+        value.shape[-1],
+        str(query.dtype).removeprefix("torch."),
+        given["is_causal"],
+        given["dropout_p"] > 0,
+        backward,
+        _mask_bytes(given.get("attn_bias"), given.get("grad_input_mask")),
+    )
+
+
+def _mask_bytes(mask: torch.Tensor | None, wanted: list[bool] | None) -> int:
+    """Of what is in memory of a mask that was expanded, and of its gradient, which is whole."""
+    if mask is None:
+        return 0
+    parts = [n for n, step in zip(mask.shape, mask.stride(), strict=True) if step or n == 1]
+    return prod(parts) * mask.element_size() + (_size(mask) if wanted and wanted[3] else 0)
+
+
+# --- many tensors at once -------------------------------------------------------------------------
+
+# A launch takes so many tensors, by how many lists of them there are, and so many blocks of so
+# many elements: PyTorch's MultiTensorApply.cuh.
+_MANY = ("aten::_foreach_", "aten::_fused_")
+_MOST_TENSORS = (110, 64, 48, 36, 30)
+_MOST_BLOCKS = 320
+_BLOCK = 65536
+
+
+def _launches(args: Arguments, outputs: object) -> int:
+    """How many kernels an operation on lists of tensors takes."""
+    lists = [list(_tensors([value])) for value in (*args, outputs) if isinstance(value, list)]
+    lists = [tensors for tensors in lists if tensors]
+    if not lists:
+        return 1
+    most = _MOST_TENSORS[min(len(lists), len(_MOST_TENSORS)) - 1]
+    blocks = sum(-(-tensor.numel() // _BLOCK) for tensor in lists[0])
+    return max(1, -(-len(lists[0]) // most), -(-blocks // _MOST_BLOCKS))
 
 
 # --- matrix products, and convolutions as such ----------------------------------------------------
 
 
-def _product(packet: torch._ops.OpOverloadPacket, args: Arguments) -> Product | None:
-    first = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1}.get(packet)
+# Where the factors stand among the arguments; `_scaled_mm` is the product of fp8.
+_FACTORS = {
+    aten.mm: 0,
+    aten.bmm: 0,
+    aten.addmm: 1,
+    aten.baddbmm: 1,
+    torch_private.scaled_product: 0,
+}
+
+
+def _product(
+    packet: torch._ops.OpOverloadPacket, args: Arguments, outputs: object
+) -> Product | None:
+    first = _FACTORS.get(packet)
     if first is None:
         return None
     a, b = args[first], args[first + 1]
-    return Product(a.shape[-2], b.shape[-1], a.shape[-1], prod(a.shape[:-2]))
+    alignment = min(map(_alignment, _tensors([a, b, outputs])))
+    return Product(a.shape[-2], b.shape[-1], a.shape[-1], prod(a.shape[:-2]), alignment)
+
+
+def _alignment(matrix: torch.Tensor) -> int:
+    """The largest power of two, up to 16, that divides the bytes from one row to the next."""
+    step = max(matrix.stride()[-2:]) * matrix.element_size()
+    return math.gcd(step, ALIGNED_BYTES) if min(matrix.shape[-2:]) > 1 else ALIGNED_BYTES
 
 
 def _convolution(args: Arguments, y: torch.Tensor, flops: int) -> Kernel:
@@ -114,10 +213,14 @@ def _of_images(
     flops: int,
     other: Winograd | None,
 ) -> Kernel:
-    """Grouped convolutions have kernels of their own, of which it is known but what they move."""
+    """Grouped convolutions have kernels of their own, of which it is known but what they move.
+
+    What is written is the last of what is `moved`.
+    """
     product = Product(*shape, 1) if groups == 1 else None
     transposed = 0 if _has_channels_last(x) else 2 * sum(map(_size, images))
-    return Kernel(flops, sum(map(_size, moved)), product, transposed, other)
+    nbytes, written = sum(map(_size, moved)), _size(moved[-1])
+    return Kernel(flops, nbytes, product, transposed, other, written)
 
 
 def _has_channels_last(x: torch.Tensor) -> bool:
@@ -148,7 +251,7 @@ def _moved(
     return total
 
 
-def _read_again(packet: torch._ops.OpOverloadPacket, args: Arguments) -> int:
+def read_again(packet: torch._ops.OpOverloadPacket, args: Arguments) -> int:
     """Batch norm needs means over the whole batch before it can begin to use what it read."""
     if packet is aten.native_batch_norm and args[5]:
         return _size(args[0])

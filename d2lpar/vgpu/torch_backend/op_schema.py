@@ -29,6 +29,13 @@ _HOST_ARGUMENT = {
     "aten::_pack_padded_sequence_backward": 2,
 }
 
+# Inductor generates loops for them, besides those that torch calls pointwise. Products, attention
+# and convolutions stay calls of libraries; sorting and pooling are taken so, too.
+_FUSED = {
+    f"aten::{name}"
+    for name in ["sum", "mean", "var", "std", "amax", "amin", "argmax", "argmin", "any", "all", "norm", "linalg_vector_norm", "cumsum", "_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data", "native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward", "native_batch_norm", "native_batch_norm_backward", "cudnn_batch_norm", "cudnn_batch_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward", "native_dropout", "native_dropout_backward", "bernoulli", "fill", "zero", "full_like", "ones_like", "zeros_like", "copy", "_to_copy", "cat", "stack", "embedding", "index", "gather", "masked_fill", "tril", "triu", "arange", "constant_pad_nd", "nll_loss_forward", "nll_loss_backward", "mse_loss", "mse_loss_backward", "slice_backward", "select_backward"]
+}
+
 # They only reserve memory, or not even that.
 _ALLOCATES = {
     *("aten::empty", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided"),
@@ -49,6 +56,8 @@ class OpTraits(NamedTuple):
     waits: bool
     host_argument: int | None
     counts_writes: bool  # by itself: for all others torch does before they get here
+    fuses: bool  # with its neighbours, into one kernel, when compiled
+    packet: torch._ops.OpOverloadPacket
 
 
 @cache
@@ -78,6 +87,8 @@ def plan_of(func: torch._ops.OpOverload) -> OpTraits:
         or (torch.Tag.dynamic_output_shape in tags and schema.name not in _HOST_ARGUMENT),
         host_argument=_HOST_ARGUMENT.get(schema.name),
         counts_writes=writes and not torch_private.counts(func),
+        fuses=torch.Tag.pointwise in tags or schema.name.removesuffix("_") in _FUSED,
+        packet=func.overloadpacket,
     )
 
 

@@ -17,7 +17,15 @@ import torch
 from ...machines import Machine
 from .. import OLDEST_TORCH
 from ..device_naming import TYPE
-from . import autocast, device_module, kernels, runtime, serialization, torch_private
+from . import (
+    autocast,
+    device_module,
+    host_cost,
+    kernels,
+    runtime,
+    serialization,
+    torch_private,
+)
 from .dispatch import Dispatcher
 from .patches import (
     accelerator,
@@ -67,6 +75,9 @@ def register_backend() -> None:
     compiling.replace_tracing()
     storages.replace_storages()
     serialization.install()
+    host_cost.count_python()
+    for types in torch_private.FOREACH_TYPES:
+        types.append(VirtualTensor)
 
 
 def _setup_function() -> Callable[..., None]:

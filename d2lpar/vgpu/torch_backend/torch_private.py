@@ -12,6 +12,7 @@ from typing import ParamSpec, TypeVar
 
 import torch
 import torch.fx.experimental.proxy_tensor
+import torch.nn.attention
 import torch.nn.parallel.data_parallel
 import torch.nn.parameter
 import torch.utils._device
@@ -21,6 +22,7 @@ Result = TypeVar("Result")
 
 make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 graph_task_id: Callable[[], int] = torch._C._current_graph_task_id
+NO_TASK = -1  # what it says where there is no backward pass
 _data = inspect.getattr_static(torch.Tensor, "data")
 set_data: Callable[[torch.Tensor, torch.Tensor], None] = _data.__set__
 get_data: Callable[[torch.Tensor], torch.Tensor] = _data.__get__
@@ -65,13 +67,29 @@ pack_padded_sequence = _aten._pack_padded_sequence.default
 is_mask_left_aligned = _aten._nested_tensor_from_mask_left_aligned.default
 sparse_product_reduced = _aten._sparse_mm_reduce_impl.default
 convolution = _aten._convolution
-choose_attention = _aten._fused_sdp_choice
+choose_attention = _aten._fused_sdp_choice.default
+multi_head_attention = _aten._native_multi_head_attention.default
+encoder_layer = _aten._transformer_encoder_layer_fwd.default
+scaled_product = _aten._scaled_mm
 plain_attention = _aten._scaled_dot_product_attention_math
-flash_attention = _aten._scaled_dot_product_flash_attention_for_cpu
+attention_of_cpu = _aten._scaled_dot_product_flash_attention_for_cpu.default
+attention_of_cpu_backward = _aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+flash_attention = _aten._scaled_dot_product_flash_attention.default
+flash_attention_backward = _aten._scaled_dot_product_flash_attention_backward.default
+efficient_attention = _aten._scaled_dot_product_efficient_attention.default
+efficient_attention_backward = _aten._scaled_dot_product_efficient_attention_backward.default
+cudnn_attention = _aten._scaled_dot_product_cudnn_attention.default
+cudnn_attention_backward = _aten._scaled_dot_product_cudnn_attention_backward.default
+attention_order: Callable[[], list[int]] = torch._C._get_sdp_priority_order
 to_dense = _aten._to_dense
 coalesce = _aten._coalesce
 efficient_zeros = torch._efficientzerotensor
 is_zero: Callable[[torch.Tensor], bool] = torch.Tensor._is_zerotensor
+
+
+def attention_order_is_set() -> bool:
+    """Whether a program has set the order in which kernels of attention are tried."""
+    return getattr(torch.nn.attention, "_is_sdp_priority_order_active", bool)()
 
 
 def schema_of(func: torch._ops.OpOverload) -> torch.FunctionSchema:
@@ -230,6 +248,11 @@ DEVICE_TYPE_QUERIES = [
 ]
 STREAM_OF_COPIES = (_parallel_functions, "_get_stream")
 TRACED_TYPES = (torch.fx.experimental.proxy_tensor, "HANDLED_TYPES")
+# Types of tensors for which optimizers update many parameters by one kernel.
+FOREACH_TYPES: list[list[type]] = [
+    sys.modules["torch.optim.optimizer"]._foreach_supported_types,
+    sys.modules["torch.utils._foreach_utils"]._foreach_supported_types,
+]
 STORAGE_REGISTRY = (torch.serialization, "_package_registry")
 StorageBase = torch.storage._StorageBase
 LazyTensor = torch.nn.parameter.UninitializedTensorMixin  # type: ignore[attr-defined]

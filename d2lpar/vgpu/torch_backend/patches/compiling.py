@@ -3,29 +3,81 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
-from .. import torch_private
+from .. import compiled, torch_private
 from ..dispatch import Dispatcher
-from ..tensor import VirtualTensor
+from ..runtime import running
+from ..tensor import VirtualTensor, is_virtual
+
+# What makes Inductor use CUDA graphs.
+GRAPHED = ("reduce-overhead", "max-autotune")
 
 
 def replace_compile() -> None:
-    """Let what `torch.compile` makes run on virtual devices, operation by operation: if it were
-    traced, it is our own code that would be compiled."""
+    """Let `torch.compile` run what is on virtual devices as compiled code would run (`compiled`).
+
+    The values are those of the operations one by one. With another backend than Inductor they also
+    cost that: if they were traced, it is our own code that would be compiled.
+    """
     torch_compile = torch.compile
 
     @functools.wraps(torch_compile)
-    def compile(*args: Any, **kwargs: Any) -> object:
-        from torch import _dynamo
-
-        if isinstance(VirtualTensor.dispatcher, Dispatcher):
-            VirtualTensor.dispatcher = staticmethod(_dynamo.disable(VirtualTensor.dispatcher))
-        return torch_compile(*args, **kwargs)
+    def compile(model: Callable[..., Any] | None = None, **options: Any) -> Any:
+        if model is None:
+            return lambda function: compile(function, **options)
+        _hide_from_dynamo()
+        made = torch_compile(model, **options)
+        if options.get("backend", "inductor") != "inductor" or options.get("disable"):
+            return made
+        whole = options.get("mode") in GRAPHED or bool(
+            (options.get("options") or {}).get("triton.cudagraphs")
+        )
+        if not isinstance(model, torch.nn.Module):
+            return _choosing(model, made, whole=whole)
+        made.forward = _choosing(model.__call__, made.forward, whole=whole, module=model)
+        return made
 
     torch_private.replace(torch, "compile", compile)
+
+
+def _hide_from_dynamo() -> None:
+    from torch import _dynamo
+
+    if isinstance(VirtualTensor.dispatcher, Dispatcher):
+        VirtualTensor.dispatcher = staticmethod(_dynamo.disable(VirtualTensor.dispatcher))
+
+
+def _choosing(
+    function: Callable[..., Any],
+    made: Callable[..., Any],
+    *,
+    whole: bool,
+    module: torch.nn.Module | None = None,
+) -> Callable[..., Any]:
+    """What torch has `made` of a function, but for what works on virtual devices."""
+    modules = 0 if module is None else sum(1 for _ in module.modules())
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if _works_on_virtual(module, args, kwargs):
+            return compiled.run(function, args, kwargs, whole=whole, modules=modules)
+        return made(*args, **kwargs)
+
+    return call
+
+
+def _works_on_virtual(module: torch.nn.Module | None, args: tuple, kwargs: dict) -> bool:
+    """Whether a tensor among the arguments or the parameters is on a virtual device; without any,
+    such as for the step of an optimizer, whether there are such devices."""
+    tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+    if module is not None:
+        tensors += module.parameters()
+    return is_virtual(*tensors) if tensors else running() is not None
 
 
 def replace_tracing() -> None:

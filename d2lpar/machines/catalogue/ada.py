@@ -1,0 +1,76 @@
+"""Accelerators of NVIDIA's Ada Lovelace (2022).
+
+GeForce cards and the L40 sum in fp32 at half of the rate at which they sum in fp16.
+"""
+
+from __future__ import annotations
+
+from .card import card
+from .card import tensor_card_tflops as tflops
+from .sources import BEKMAN_2026, GPU_DATABASE, TECHPOWERUP
+
+_AD102_CACHE = (
+    "L2 cache: Ernst, gpu-benches, which sees the 96 MB of the L40, https://github.com/te42kyfo/"
+    "gpu-benches/blob/1c36d509ee717dca9215c27135fa1e611bb03ed1/gpu-l2-cache"
+)
+
+RTX_4070_TI_SUPER = card(
+    "GeForce RTX 4070 Ti SUPER",
+    "ada",
+    tflops=tflops(44.1, 88.25, tfloat32=44.13, float8=353 / 2, float64=0.689),
+    gb=16,
+    gb_per_s=672,
+    multiprocessors=66,
+    l2_mib=48,
+    watts=285,
+    source=f"{GPU_DATABASE}, fp8 halved as on the RTX 4090; the L2 cache: {TECHPOWERUP}",
+)
+RTX_4090 = card(
+    "GeForce RTX 4090",
+    "ada",
+    tflops=tflops(82.6, 165.2, tfloat32=82.6, float8=330.3, float64=1.29),
+    gb=24,
+    gb_per_s=1008,
+    multiprocessors=128,
+    l2_mib=72,
+    watts=450,
+    source="NVIDIA Ada GPU Architecture white paper 2.1, appendix A, table 2, https://images.nvidia"
+    ".com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf; fp64 and 24 GB: "
+    f"https://waredb.com/processor/nvidia-geforce-rtx-4090; tf32 and 450 W: {GPU_DATABASE}",
+)
+L4 = card(
+    "L4-PCIE-24GB",
+    "ada",
+    tflops=tflops(30.3, 121, tfloat32=60, float8=242, float64=0.49),
+    gb=24,
+    gb_per_s=300,
+    multiprocessors=58,
+    l2_mib=48,
+    watts=72,
+    source=f"{GPU_DATABASE}; fp64: https://hmc-tech.com/gpu/nvidia-l4-vs-nvidia-l40; the L2 cache: "
+    f"{TECHPOWERUP}",
+)
+L40 = card(
+    "L40-PCIE-48GB",
+    "ada",
+    tflops=tflops(90.5, 181, tfloat32=90.5, float8=362, float64=1.41),
+    gb=48,
+    gb_per_s=864,
+    multiprocessors=142,
+    l2_mib=96,
+    watts=300,
+    source=f"{GPU_DATABASE}, where others have twice the tensor cores' rates; fp64: https://"
+    f"hmc-tech.com/gpu/nvidia-l4-vs-nvidia-l40; {_AD102_CACHE}",
+)
+L40S = card(
+    "L40S-PCIE-48GB",
+    "ada",
+    tflops=tflops(91.6, 362.05, tfloat32=183, float8=733, float64=1.43),
+    gb=48,
+    gb_per_s=864,
+    multiprocessors=142,
+    l2_mib=96,
+    watts=350,
+    source=f"{GPU_DATABASE}; 350 W: {BEKMAN_2026}; fp64: "
+    f"https://hmc-tech.com/gpu/nvidia-l40s-vs-nvidia-t40; {_AD102_CACHE}, an AD102, too",
+)

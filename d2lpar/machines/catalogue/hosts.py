@@ -1,0 +1,94 @@
+"""Processors of machines.
+
+What they need to queue work is assumed, the same for all: no source measures it for each.
+"""
+
+from __future__ import annotations
+
+from ..hardware import MICRO, Host
+from .sources import AWS_INSTANCES, AZURE
+
+_DISPATCH = (
+    "dispatch assumed, among published ones: 4.3 to 10.4 µs an operation on a desktop "
+    "(https://github.com/mli/transformers-benchmarks), 5 to 20 µs a launch in profiles "
+    "(https://github.com/facebookresearch/HolisticTraceAnalysis)"
+)
+
+
+def _host(name: str, cores: int | None, source: str) -> Host:
+    return Host(name, cores=cores, source=f"{source}; {_DISPATCH}")
+
+
+XEON = Host("Xeon server", source=_DISPATCH)
+EPYC = Host("EPYC server", source=_DISPATCH)
+DESKTOP = Host("desktop", source=f"the processor is not told; {_DISPATCH}")
+
+# Its cores are slower than what the defaults of a Host hold for, by the factor that brings a
+# host-bound step to its published time.
+_SLOWER = 1.4
+XEON_E5_2698 = Host(
+    "2 x Xeon E5-2698 v4",
+    cores=2 * 20,
+    source="DGX-1: dual Xeon, 20 cores each; dispatch fitted on a training step of ResNet-50 with "
+    "one image on a V100, 29.7 ms (https://github.com/pytorch/benchmark/pull/706, 2022)",
+    dispatch_s=_SLOWER * 8 * MICRO,
+    view_s=_SLOWER * 2 * MICRO,
+    autograd_s=_SLOWER * 0.8 * MICRO,
+    module_s=_SLOWER * 1.2 * MICRO,
+    attribute_s=_SLOWER * 0.8 * MICRO,
+    parameter_s=_SLOWER * 1.0 * MICRO,
+)
+EPYC_7742 = _host("2 x EPYC 7742", 2 * 64, "DGX A100: two CPUs of 64 cores")
+XEON_8480C = _host(
+    "2 x Xeon Platinum 8480C",
+    2 * 56,
+    "DGX H100 and H200: https://raw.githubusercontent.com/mlcommons/inference_results_v4.1/main/"
+    "closed/NVIDIA/systems/H200-SXM-141GBx8_TRT_MaxQ.json",
+)
+XEON_8570 = _host(
+    "2 x Xeon Platinum 8570",
+    2 * 56,
+    "https://docs.nvidia.com/dgx/dgxb200-user-guide/introduction-to-dgxb200.html",
+)
+GRACE = _host(
+    "Grace, 72 cores a module",
+    72,
+    "https://raw.githubusercontent.com/mlcommons/inference_results_v6.1/main/closed/Crusoe/systems/"
+    "GB200-NVL72_GB200-186GB_aarch64x16_Dynamo.json (144 cores for two)",
+)
+EPYC_9374F = _host(
+    "2 x EPYC 9374F",
+    2 * 32,
+    "https://raw.githubusercontent.com/mlcommons/inference_results_v4.1/main/closed/AMD/systems/"
+    "8xMI300X_2xEPYC-9374F.json",
+)
+
+EPYC_7352 = _host(
+    "EPYC 7352", 24, "https://server-gear.com/blog/post/rtx3090-x8-exhaustive-tf-cnn-benchmarks"
+)
+EPYC_7542 = _host("2 x EPYC 7542", 2 * 32, "https://blog.chlc.cc/p/rtx4090-gpudirect-p2p-unlocked")
+
+# --- Clouds ---------------------------------------------------------------------------------------
+
+EPYC_7V12_T4 = _host("EPYC 7V12", 64, f"{AZURE}: NCasT4 v3")
+EPYC_7V12 = _host("2 x EPYC 7V12", 96, f"{AZURE}: ND A100 v4")
+EPYC_7V13 = _host("2 x EPYC 7V13", 96, f"{AZURE}: NC A100 v4")
+EPYC_GENOA = _host("EPYC, 4th generation", 96, f"{AZURE}: NCads H100 v5")
+XEON_ND_V5 = _host("2 x Xeon, 4th generation", 96, f"{AZURE}: ND H100 v5, ND MI300X v5")
+XEON_E5_2686 = _host(
+    "2 x Xeon E5-2686 v4",
+    32,
+    "p3.16xlarge, 64 threads: https://infoq.cn/article/j629I8X512fg8tuKd6ke",
+)
+XEON_P_8259L = _host(
+    "Xeon Platinum 8259L", 48, "g4dn: https://github.com/clearlinux/distribution/issues/1307"
+)
+EPYC_ROME = _host("EPYC, 2nd generation", 96, f"g5.48xlarge, 192 threads: {AWS_INSTANCES}")
+XEON_CASCADE_LAKE = _host(
+    "2 x Xeon, Cascade Lake", 48, f"p4d.24xlarge, 96 threads: {AWS_INSTANCES}"
+)
+XEON_SAPPHIRE_RAPIDS = _host(
+    "2 x Xeon, Sapphire Rapids",
+    96,
+    "p5en.48xlarge, 192 threads: https://github.com/dstackai/dstack/pull/4110",
+)

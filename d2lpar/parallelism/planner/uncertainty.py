@@ -1,0 +1,34 @@
+"""How far a predicted step may be off, by what published figures of its kind say.
+
+The level of a step is known less well than the order of two mixes that differ in one thing: kernels
+that are taken for too fast are so in both. Nevertheless a difference below the error of the whole
+is not one to build on, and plans that are so close are called ties.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...machines.hardware import Accelerator
+from .plan import Plan
+
+# The median error without its sign, of published figures that the simulator had never met, by the
+# GPU's architecture: of transformers' training on A100, and on H100 where not one of twelve was
+# within 30 % (a review of November 2026; to be replaced by the groups of `make validate`).
+GROUP_ERRORS = {"ampere": 0.23, "hopper": 0.30}
+OTHERS = 0.23  # of all 87 such figures
+
+
+def relative_uncertainty(accelerator: Accelerator) -> float:
+    """The share by which a transformer's step on such GPUs is typically off: 0.2 is 20 %."""
+    return GROUP_ERRORS.get(accelerator.architecture, OTHERS)
+
+
+def ties(found: Sequence[Plan]) -> list[Plan]:
+    """Of `plans(…)` those that fit and are not slower than the first by more than its uncertainty,
+    the first included; none if it does not fit."""
+    first = found[0]
+    if not first.fits:
+        return []
+    most_s = first.step_s * (1 + first.uncertainty)
+    return [plan for plan in found if plan.fits and plan.step_s <= most_s]

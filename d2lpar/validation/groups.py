@@ -1,0 +1,42 @@
+"""Which group a row belongs to: errors differ between groups, and lessons use one or the other."""
+
+from __future__ import annotations
+
+from ..machines.hardware import Machine
+from .rows import Row
+
+KERNELS, COPIES, COLLECTIVES, VISION = "kernels", "copies", "collectives", "vision"
+TRANSFORMERS_A100 = "transformers, up to A100"
+TRANSFORMERS_H100 = "transformers, from H100"
+PIPELINES, SCALING = "pipelines", "scaling"
+GROUPS = (
+    *(KERNELS, COPIES, COLLECTIVES, VISION),
+    *(TRANSFORMERS_A100, TRANSFORMERS_H100, PIPELINES, SCALING),
+)
+
+_BY_WORKLOAD = {
+    **dict.fromkeys(("matmul", "stream", "attention", "convolution", "rows", "launch"), KERNELS),
+    **dict.fromkeys(("copy", "send", "matmul_and_copy"), COPIES),
+    **dict.fromkeys(
+        (
+            *("all_reduce", "all_gather", "reduce_scatter"),
+            *("broadcast", "reduce", "all_to_all", "send_recv"),
+        ),
+        COLLECTIVES,
+    ),
+    **dict.fromkeys(("model_parallel", "pipeline", "pipeline_bubble"), PIPELINES),
+    **dict.fromkeys(("data_parallel", "data_parallel_module", "tensor_parallel"), SCALING),
+}
+_WORDS = ("bert", "gpt")  # models of these names read words
+_FROM_H100 = ("hopper", "blackwell")
+
+
+def group_of(row: Row, machine: Machine) -> str:
+    """The group, one of `GROUPS`, of a row that ran on `machine`."""
+    if row.workload in _BY_WORKLOAD:
+        return _BY_WORKLOAD[row.workload]
+    model = row.parameters.get("model", "")
+    if row.workload in ("train", "infer") and not model.startswith(_WORDS):
+        return VISION
+    new = machine.accelerators[0].architecture in _FROM_H100
+    return TRANSFORMERS_H100 if new else TRANSFORMERS_A100

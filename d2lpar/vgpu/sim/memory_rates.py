@@ -1,0 +1,49 @@
+"""How fast a device reads and writes: from its memory, or from its cache if all of it fits.
+
+Results that were just written, and operands that are read again, are in the cache that all
+multiprocessors share ("L2"), as long as not much else came between. A kernel whose data take half
+of it or less finds all there; of more the share falls in a straight line, to nothing at one and a
+half times the cache: other data are in it, too, and addresses that fall together displace others.
+"""
+
+from __future__ import annotations
+
+from ...machines.hardware import GIGA, Accelerator
+from .constants import CACHE_EFFICIENCY, MEMORY_EFFICIENCY, READ_EFFICIENCY
+
+# Bytes a second that a multiprocessor's share of the cache sends: 2048 bytes a cycle on the V100
+# of 80 multiprocessors, 5120 on the A100 of 108 (Krashinsky et al., NVIDIA Ampere Architecture
+# In-Depth, 2020), 3133, 7219 and on the H100 of 132 8986 GB/s in all (Kunz et al. 2023,
+# doi 10.1016/j.ultsonch.2023.106546, table 3). Blackwell's taken as Hopper's; others as Volta's.
+_CACHE_BYTES_PER_S = {"ampere": 67 * GIGA, "hopper": 68 * GIGA, "blackwell": 68 * GIGA}
+OTHER_CACHE_BYTES_PER_S = 39 * GIGA
+
+ALL_FITS, NOTHING_FITS = 0.5, 1.5  # data, as a multiple of the cache
+
+
+class MemoryRates:
+    """Bytes a second of one accelerator; measured rates are reached already."""
+
+    def __init__(self, accelerator: Accelerator) -> None:
+        peak = accelerator.memory_bytes_per_s
+        measured = accelerator.measured
+        self.bytes_per_s = peak if measured else peak * MEMORY_EFFICIENCY
+        self.read_bytes_per_s = peak if measured else peak * READ_EFFICIENCY
+        self.cache_bytes_per_s = self.bytes_per_s
+        self._cache_bytes = None if measured else accelerator.l2_bytes
+        if self._cache_bytes and accelerator.multiprocessors:
+            share = _CACHE_BYTES_PER_S.get(accelerator.architecture, OTHER_CACHE_BYTES_PER_S)
+            reached = share * accelerator.multiprocessors * CACHE_EFFICIENCY
+            self.cache_bytes_per_s = max(reached, self.bytes_per_s)
+
+    def seconds(self, nbytes: int) -> float:
+        """How long a kernel takes to read and write so many bytes."""
+        cached = nbytes * self.cached_share(nbytes)
+        return cached / self.cache_bytes_per_s + (nbytes - cached) / self.bytes_per_s
+
+    def cached_share(self, nbytes: int) -> float:
+        """Share of so many bytes that are in the cache, 0 to 1."""
+        if not self._cache_bytes:
+            return 0.0
+        fits = (NOTHING_FITS - nbytes / self._cache_bytes) / (NOTHING_FITS - ALL_FITS)
+        return min(max(fits, 0.0), 1.0)

@@ -1,0 +1,135 @@
+"""What products of matrices reach of a peak: by architecture, data type and power.
+
+Three things stand between a product and the peak of its data sheet. *Issue*: even tiles that lie in
+shared memory keep the units busy for a share of the cycles only. *Power*: tensor cores that work on
+random numbers draw more than the board may, and its clock falls (He, "Strangely, matrix
+multiplications on GPUs run faster when given predictable data", https://www.thonking.ai/p/
+strangely-matrix-multiplications, 2024). A board that has fewer watts for a FLOP/s falls further:
+dynamic power is f V², and V falls with f until it reaches its floor, so the clock goes with a power
+of the watts between 1/3 and 1: the square root is taken for tensor cores; 1 for ordinary cores,
+which only the smallest boards have to throttle, to their floor. *Feeding*: a small tile needs more
+bytes of shared memory for a FLOP (`Reach.full_tile`; see `tiles`).
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import NamedTuple
+
+from ...machines.hardware import FLOAT8, TERA, Accelerator
+from .constants import FLOAT8_POWER, MATMUL_EFFICIENCY, WIDE_PLAIN_EFFICIENCY
+
+PLAIN = ("float32", "float64")
+HALF = ("float16", "bfloat16")
+
+
+class Reach(NamedTuple):
+    """What the kernels of one architecture reach.
+
+    `plain` is the share of peak on ordinary cores, on boards of `plain_watts` W for each TFLOP/s of
+    fp32 or more; `issued` that of tensor cores as long as their power lasts, `sustained` that of
+    16 bits under load on a board of `watts` W for each TFLOP/s (None: power never limits). Tiles of
+    r × c reach all of it from r c / (r + c) = `full_tile` on. `hides` is the exponent with which
+    reading hides behind arithmetic, `adding_s` what it costs to add the slices of a sum. A board
+    whose power is not known is taken to be the one of `watts`, or where `is_roomy` to have power
+    enough: GeForce cards have.
+    """
+
+    plain: float
+    plain_watts: float | None
+    issued: float
+    sustained: float
+    watts: float | None
+    full_tile: float
+    hides: float
+    adding_s: float
+    is_roomy: bool = False
+
+
+ADDING_S, CLUSTER_ADDING_S = 3e-6, 1e-6  # by a kernel of its own, or in the memory of a cluster
+
+# - volta: 85 of 125 TFLOP/s in fp16 are the least that was said of a V100 (hma02/cublasHgemm-P100,
+#   pull request 1, 2019), 0.88 of peak what it reaches in fp64 (bewantbe/busy-gemm-benchmark);
+#   between them. Turing comes from the same process (12 nm), with nearly the same tensor cores.
+# - ampere: an A100 of 400 W multiplies zeros at 295 of 312 TFLOP/s, random numbers at 257 (He 2024;
+#   Azure, AI-benchmarking-guide, 2024: 256.5 at 16384³). 128 bytes of shared memory a cycle feed
+#   2,048 FLOP: a tile of 64 x 64, by warps of 32 x 32, would need 192.
+# - wide: GA102 to GA107, with 128 lanes of fp32. 23.2 of 38.7 TFLOP/s on an A6000 of 300 W
+#   (siboehm/SGEMM_CUDA): `plain_watts`. As long as power lasts these chips clock about a tenth
+#   above the boost clock that their peaks are reckoned with, so `issued` is above 1: training
+#   VGG-16 with AMP on a 3090 (huggingface/pytorch-image-models) takes 51 of 71 TFLOP/s with all
+#   its memory traffic.
+# - ada: attention takes 155 of 165 TFLOP/s on a 4090 (HazyResearch/ThunderKittens, README), which
+#   clocks above its peak's, too; the process is Hopper's (4N), so are the watts. fp32 on an L4 of
+#   72 W: 11.9 of 30.3 TFLOP/s (huggingface.co/datasets/rtferraz/cuda-kernel-engineering):
+#   `plain_watts`.
+# - hopper: fp8 on an H100 of 700 W: 1377 of 1979 TFLOP/s at 16384³ (Azure), and 593 in bf16 at
+#   256 x 43008 x 5376 (vllm-project/vllm, pull request 49363). 4,096 FLOP a cycle; TMA fetches
+#   without instructions of the cores, so reading hides better.
+# - blackwell: fp8 on a GB200 of 1200 W: 2907 of 5000 TFLOP/s at 16384³ (Azure).
+_VOLTA = Reach(MATMUL_EFFICIENCY, 15, 0.90, 0.77, 300 / 125, 32, 2, ADDING_S)
+_AMPERE = Reach(MATMUL_EFFICIENCY, None, 0.945, 0.82, 400 / 312, 64, 2, ADDING_S)
+_HOPPER = Reach(WIDE_PLAIN_EFFICIENCY, 4.7, 0.90, 0.75, 700 / 989.4, 80, 3, CLUSTER_ADDING_S)
+_WIDE_AMPERE = _AMPERE._replace(
+    issued=1.02, plain=WIDE_PLAIN_EFFICIENCY, plain_watts=10, full_tile=48, is_roomy=True
+)
+_ADA = _HOPPER._replace(issued=1.02, full_tile=48, hides=2, adding_s=ADDING_S, is_roomy=True)
+_REACH = {
+    "volta": _VOLTA,
+    "turing": _VOLTA,
+    "ampere": _AMPERE,
+    "ada": _ADA,
+    "hopper": _HOPPER,
+    "blackwell": _HOPPER._replace(sustained=0.67, watts=1200 / 2500, full_tile=85),
+}
+# Chips for graphics, whose tensor cores are small: those of Blackwell are built as Ada's.
+_GRAPHICS = {"ampere": _WIDE_AMPERE, "blackwell": _ADA}
+# Any other: as between those that are known.
+OTHER = Reach(MATMUL_EFFICIENCY, None, 0.90, 0.75, None, 64, 2, ADDING_S)
+
+
+def reach(accelerator: Accelerator) -> Reach:
+    """What the architecture of `accelerator` reaches; that of `OTHER` if it is not known."""
+    found = _REACH.get(accelerator.architecture, OTHER)
+    is_for_graphics = _half_rate(accelerator) < 8 * accelerator.rate("float32")
+    return _GRAPHICS.get(accelerator.architecture, found) if is_for_graphics else found
+
+
+def uses_tensor_cores(accelerator: Accelerator, dtype: str) -> bool:
+    """Whether products of a data type ("float16") run on tensor cores."""
+    return accelerator.rated_as(dtype) not in PLAIN
+
+
+def issued_flops_per_s(accelerator: Accelerator, dtype: str) -> float:
+    """FLOP/s of full tiles on all multiprocessors as long as the clock holds."""
+    known = reach(accelerator)
+    tensor = uses_tensor_cores(accelerator, dtype)
+    return accelerator.rate(dtype) * (known.issued if tensor else known.plain)
+
+
+def sustained_flops_per_s(accelerator: Accelerator, dtype: str) -> float:
+    """FLOP/s that the board's power lasts for; at most what is issued."""
+    known = reach(accelerator)
+    peak, issued = accelerator.rate(dtype), issued_flops_per_s(accelerator, dtype)
+    if accelerator.power_w is None and known.is_roomy:
+        return issued
+    if not uses_tensor_cores(accelerator, dtype):
+        watts = _watts(accelerator, accelerator.rate("float32"))
+        share = watts / known.plain_watts if watts and known.plain_watts else 1.0
+        return min(share, 1.0) * issued
+    sustained = known.sustained * (FLOAT8_POWER if dtype.startswith(FLOAT8) else 1.0) * peak
+    watts = _watts(accelerator, _half_rate(accelerator))
+    if watts and known.watts:
+        sustained *= sqrt(watts / known.watts)
+    return min(sustained, issued)
+
+
+def _watts(accelerator: Accelerator, flops_per_s: float) -> float | None:
+    """Watts of the board for each TFLOP/s; None if they are not known."""
+    if accelerator.power_w is None or not flops_per_s:
+        return None
+    return accelerator.power_w / (flops_per_s / TERA)
+
+
+def _half_rate(accelerator: Accelerator) -> float:
+    return max(accelerator.flops_per_s.get(name, 0.0) for name in HALF)

@@ -1,0 +1,142 @@
+"""What Python, autograd and cuDNN cost the host: against the figures of a Host, and published."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import d2lpar as par
+from d2lpar import machines
+from d2lpar.vgpu.api.timing import now_s
+
+HOST = machines.Host("plain")
+X = (64, 64)
+
+
+def host_s(work) -> float:
+    """Seconds of the host for one call, after one to warm up."""
+    work()
+    start_s = now_s(wait=False)
+    work()
+    return now_s(wait=False) - start_s
+
+
+@pytest.fixture
+def gpu():
+    box = replace(machines.machine("2x-v100-textbook"), host=HOST)
+    with par.simulate(box, 1) as (device,):
+        yield device
+
+
+def test_a_kernel_and_a_view(gpu):
+    x = torch.ones(X, device=gpu)
+    assert host_s(lambda: x + x) == pytest.approx(HOST.dispatch_s)
+    assert host_s(lambda: x.view(-1)) == pytest.approx(HOST.view_s)
+
+
+def test_a_node_of_the_graph(gpu):
+    w = torch.ones(X, device=gpu, requires_grad=True)
+    assert host_s(lambda: w + w) == pytest.approx(HOST.dispatch_s + HOST.autograd_s)
+    with torch.no_grad():
+        assert host_s(lambda: w + w) == pytest.approx(HOST.dispatch_s)
+
+
+def test_modules_that_queue_work_take_time(gpu):
+    x = torch.ones(X, device=gpu)
+    relu = nn.ReLU()
+    assert host_s(lambda: relu(x)) == pytest.approx(HOST.dispatch_s + HOST.module_s)
+    nested = nn.Sequential(nn.Sequential(relu), nn.Identity())
+    assert host_s(lambda: nested(x)) == pytest.approx(HOST.dispatch_s + 3 * HOST.module_s)
+    norm = nn.LayerNorm(64).to(gpu).requires_grad_(False)
+    expected_s = HOST.dispatch_s + HOST.module_s + 2 * HOST.attribute_s
+    assert host_s(lambda: norm(x)) == pytest.approx(expected_s)
+
+
+def test_modules_on_the_cpu_take_none(gpu):
+    x, relu = torch.ones(X, device=gpu), nn.ReLU()
+
+    def work():
+        relu(torch.ones(2))
+        return x + x
+
+    assert host_s(work) == pytest.approx(HOST.dispatch_s)
+
+
+def test_cudnn_is_called_for_each_kernel_of_a_convolution(gpu):
+    x = torch.ones(8, 4, 9, 9, device=gpu)
+    weight = torch.ones(4, 4, 3, 3, device=gpu, requires_grad=True)
+    forward_s = HOST.dispatch_s + HOST.autograd_s + HOST.convolution_s
+    assert host_s(lambda: F.conv2d(x, weight)) == pytest.approx(forward_s)
+
+
+def test_backward_costs_its_call(gpu):
+    w = torch.ones(X, device=gpu, requires_grad=True)
+    gradient = torch.ones(X, device=gpu)
+
+    def work():
+        w.grad = None
+        (w * 2.0).backward(gradient)
+
+    operations_s = 2 * (HOST.dispatch_s + HOST.autograd_s)
+    assert host_s(work) == pytest.approx(operations_s + HOST.backward_s, rel=0.05)
+
+
+@pytest.mark.parametrize("count", [1, 100, 200])
+def test_an_optimizer_updates_many_parameters_by_few_kernels(gpu, count):
+    """At most 110 tensors of one list, 64 of two, a launch: MultiTensorApply.cuh."""
+    parameters = [nn.Parameter(torch.ones(4, device=gpu)) for _ in range(count)]
+    for p in parameters:
+        p.grad = torch.ones(4, device=gpu)
+    optimizer = torch.optim.SGD(parameters, 0.1)
+    launches = -(-count // 64)
+    expected_s = HOST.dispatch_s + (launches - 1) * HOST.launch_s + count * HOST.parameter_s
+    assert host_s(optimizer.step) == pytest.approx(expected_s, rel=0.1)
+
+
+def test_a_small_step_is_bound_by_the_host_and_a_large_one_is_not(gpu):
+    """From some batch on twice the batch takes twice the time; below, the same time."""
+    net = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).to(gpu)
+
+    def step_s(batch):
+        x = torch.ones(batch, 512, device=gpu)
+
+        def work():
+            net(x).sum().backward()
+
+        work()
+        start_s = now_s()
+        work()
+        return now_s() - start_s
+
+    assert step_s(2) == pytest.approx(step_s(1), rel=0.02)
+    assert step_s(1 << 17) == pytest.approx(2 * step_s(1 << 16), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("batch", "published_s"), [(1, 0.0297), (2, 0.0310), (4, 0.0312), (8, 0.0350)]
+)
+def test_resnet50_with_few_images(batch, published_s):
+    """V100, fp32, Adam of single tensors: pytorch/benchmark, pull request 706. The first is fitted.
+
+    `zero_grad` fills gradients with zeros there.
+    """
+    torchvision = pytest.importorskip("torchvision")
+    with par.simulate("8x-v100-dgx1", 1) as (gpu,):
+        net = torchvision.models.resnet50().to(gpu)
+        optimizer = torch.optim.Adam(net.parameters(), foreach=False)
+        x = torch.empty(batch, 3, 224, 224, device=gpu)
+        y = torch.empty(batch, 1000, device=gpu)
+
+        def step():
+            optimizer.zero_grad(set_to_none=False)
+            F.cross_entropy(net(x), y).backward()
+            optimizer.step()
+
+        step()
+        start_s = now_s()
+        step()
+        assert now_s() - start_s == pytest.approx(published_s, rel=0.12)

@@ -111,8 +111,8 @@ def _all_reduce(
     there = [(a, p) for a, p in offered(fabric) if algorithm in (None, a) and protocol in (None, p)]
     if not there:
         raise ValueError(_why_not(algorithm, protocol, fabric))
-    chosen = min(there, key=lambda way: believed_s(*way, nbytes, fabric))
-    return chosen, takes_s(*chosen, nbytes, fabric)
+    chosen = min(there, key=lambda way: believed_s(way[0], way[1], nbytes, fabric))
+    return chosen, takes_s(chosen[0], chosen[1], nbytes, fabric)
 
 
 def _why_not(algorithm: str | None, protocol: str | None, fabric: Fabric) -> str:

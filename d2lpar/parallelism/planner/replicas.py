@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...machines import collective_cost as cost
 from ...vgpu.sim.kernel_cost import traffic
-from .exchanges import exposed_s, half_ring_s, list_exchange_s, taken_share
+from .exchanges import exposed_s, list_exchange_s, taken_share
 from .layout import Layout
 from .mesh import Wiring
 from .transformer import Transformer
@@ -157,8 +157,8 @@ class _Exchange:
     def _half_s(self, bytes_each: int, pieces: int = 1) -> float:
         """A reduce-scatter or an all-gather, in pieces."""
         nbytes = self.parameters * bytes_each
-        return pieces * half_ring_s(nbytes / pieces, self.fabric) + self._of_experts_s(
-            lambda experts, over: pieces * half_ring_s(experts / pieces, over), bytes_each
+        return pieces * cost.all_gather_s(nbytes / pieces, self.fabric) + self._of_experts_s(
+            lambda experts, over: pieces * cost.all_gather_s(experts / pieces, over), bytes_each
         )
 
     def _of_experts_s(self, exchange: Exchange, bytes_each: int | None = None) -> float:
@@ -179,5 +179,8 @@ class _Exchange:
         return cost.all_reduce_s(nbytes, self.wiring.copies(mesh, sharing))
 
     def _exposed_s(self, exchange_s: float, computing_s: float) -> float:
-        taken = taken_share(self.wiring.pair, self.wiring.accelerator.multiprocessors)
+        """An exchange of all parameters goes over all replicas in the end."""
+        fabric = self.wiring.replicas(self.layout.mesh, self.layout.mesh.replicas)
+        nbytes = self.parameters * self.layout.gradient_bytes / self.layers
+        taken = taken_share(nbytes, fabric, self.wiring.accelerator.multiprocessors)
         return exposed_s(exchange_s, computing_s, self.layers, taken=taken)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, fields, replace
 from ...machines import collective_cost as cost
 from ...machines.hardware import Machine
 from ...vgpu.sim.kernel_cost import traffic
-from .exchanges import all_to_all_s, half_ring_s
 from .layers import GpuAndHost, LayerTimes, core_s, head_times, layer_times, product_times
 from .layout import ALTERNATE, Layout
 from .mesh import Wiring
@@ -187,7 +186,7 @@ def _tensor_sum_s(model: Transformer, layout: Layout, wiring: Wiring) -> float:
     if not layout.sequence_parallel:
         return cost.all_reduce_s(nbytes, fabric)
     copy_s = traffic(2 * nbytes).seconds(wiring.accelerator) if layout.batch_first else 0.0
-    return 2 * (half_ring_s(nbytes, fabric) + copy_s)
+    return 2 * (cost.all_gather_s(nbytes, fabric) + copy_s)
 
 
 def _sums_again(layout: Layout) -> float:
@@ -219,7 +218,7 @@ def _context_s(gpu: GpuAndHost, share: Share, layout: Layout, wiring: Wiring) ->
     numbers = 2 * share.model.key_heads_per_rank(share.tensor) * share.model.head_size
     tokens = share.micro_batch * share.model.sequence
     fabric = wiring.fabric(layout.mesh, "context")
-    once_s = half_ring_s(tokens * numbers * layout.number_bytes, fabric)
+    once_s = cost.all_gather_s(tokens * numbers * layout.number_bytes, fabric)
     if not layout.ring:
         return 3 * once_s
     attending_s = core_s(gpu, share)
@@ -233,7 +232,7 @@ def _to_experts_s(share: Share, layout: Layout, wiring: Wiring) -> float:
         return 0.0
     rows = share.expert_rows * experts.count / layout.expert
     nbytes = rows * share.model.hidden * layout.number_bytes / layout.mesh.tensor
-    return 2 * all_to_all_s(nbytes, wiring.replicas(layout.mesh, layout.expert))
+    return 2 * cost.all_to_all_s(nbytes, wiring.replicas(layout.mesh, layout.expert))
 
 
 def _optimizer_s(model: Transformer, layout: Layout, wiring: Wiring) -> float:

@@ -13,12 +13,14 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from d2lpar import machines, pipeline, planner
+from d2lpar.machines.collective_cost import blocks_of
 from d2lpar.machines.hardware import Link
 from d2lpar.parallelism.pipeline import operations, schedules
 from d2lpar.parallelism.pipeline import simulation as pipelines
 from d2lpar.parallelism.planner import Layout, Mesh, Transformer, Wiring, layers, steps
 from d2lpar.parallelism.planner.memory_model import kept_bytes, micro_batches_in_flight
 from d2lpar.parallelism.planner.modules import Head, Layer
+from d2lpar.parallelism.planner.replicas import parameters_per_gpu
 from d2lpar.parallelism.planner.share import activation_bytes, share_of
 from d2lpar.vgpu.api import simulation
 
@@ -381,7 +383,9 @@ def test_overlap_hides_exchanges_behind_computing_but_for_one_layer():
     layout = Layout(Mesh(data=32), 4, overlap=False)
     bare = planner.step(model, layout, machine)
     hidden = planner.step(model, dataclasses.replace(layout, overlap=True), machine)
-    taken = 24 / 108  # NCCL's channels take as many multiprocessors, on NVLink
+    fabric = Wiring.of(machine).replicas(Mesh(32), 32)
+    layer_bytes = 2 * parameters_per_gpu(model, layout) / 24
+    taken = blocks_of(layer_bytes, fabric) / 108  # multiprocessors of NCCL's kernels
     assert hidden.gradients_s == pytest.approx(bare.gradients_s * (1 / 24 + taken))
     assert hidden.compute_s == bare.compute_s
     slow = machines.machine("4x8x-a100-80gb-nvswitch-10gbe")

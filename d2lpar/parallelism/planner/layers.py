@@ -16,16 +16,12 @@ from torch import nn
 
 from ...machines.hardware import Accelerator, Host, Link, Machine
 from ...vgpu.api import simulation, timing
-from ...vgpu.sim.kernel_cost import traffic
 from .modules import Head, Layer, Products
-from .precision import PRECISIONS, Precision, with_fp8_products
+from .precision import PRECISIONS, Precision, product_rate
 from .share import Share
 from .transformer import Transformer
 
 _ROOM_BYTES = 10**13  # whether it fits is asked elsewhere
-# A number of two bytes is read and written as one of fp8, along rows and along columns: Hopper's
-# fp8 products take both operands along the summed dimension (NVIDIA, Transformer Engine).
-_CAST_BYTES = 2 + 1 + 1
 
 Net = TypeVar("Net", bound=nn.Module)
 
@@ -36,12 +32,6 @@ class LayerTimes:
 
     forward_s: float
     backward_s: float
-
-    def __add__(self, other: LayerTimes) -> LayerTimes:
-        return LayerTimes(self.forward_s + other.forward_s, self.backward_s + other.backward_s)
-
-    def __sub__(self, other: LayerTimes) -> LayerTimes:
-        return LayerTimes(self.forward_s - other.forward_s, self.backward_s - other.backward_s)
 
 
 @dataclass(frozen=True)
@@ -67,8 +57,8 @@ class GpuAndHost:
 @lru_cache(maxsize=4096)  # a figure asks for the same layers again whenever a slider moves
 def layer_times(gpu: GpuAndHost, share: Share) -> LayerTimes:
     """Of a layer, without its exchanges. Raises ValueError for fp8 on a card without it."""
-    times = _timed(gpu, lambda: Layer(share), share)
-    return times + _fp8_difference(gpu, share) if share.precision == "fp8" else times
+    product_rate(gpu.accelerator, share.precision)  # names what is missing
+    return _timed(gpu, lambda: Layer(share), share)
 
 
 @lru_cache(maxsize=4096)
@@ -91,12 +81,6 @@ def core_s(gpu: GpuAndHost, share: Share) -> float:
 @lru_cache(maxsize=4096)
 def product_times(gpu: GpuAndHost, share: Share) -> LayerTimes:
     """Of a layer's products with weights alone."""
-    if share.precision == "fp8":
-        gpu = GpuAndHost.of(with_fp8_products(gpu.accelerator), gpu.machine.host)
-    return _products(gpu, share)
-
-
-def _products(gpu: GpuAndHost, share: Share) -> LayerTimes:
     return _timed(gpu, lambda: Products(share), share)
 
 
@@ -111,14 +95,6 @@ def backward_parts(machine: Machine, *, hidden: int = 4096) -> tuple[float, floa
         layer.requires_grad_(False)
         inputs_s = _forward_backward(layer, x).backward_s
         return times.forward_s, inputs_s, times.backward_s - inputs_s
-
-
-def _fp8_difference(gpu: GpuAndHost, share: Share) -> LayerTimes:
-    """What a layer's products and their casts take beyond the same products of two bytes."""
-    casts = [
-        traffic(_CAST_BYTES * numbers).seconds(gpu.accelerator) for numbers in share.cast_numbers
-    ]
-    return product_times(gpu, share) + LayerTimes(*casts) - _products(gpu, share)
 
 
 def _timed(gpu: GpuAndHost, make: Callable[[], nn.Module], share: Share) -> LayerTimes:

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from .fp8 import Fp8Linear
 from .share import Share
 
 
@@ -42,8 +43,9 @@ class Layer(nn.Module):
         self.heads, self.key_heads = model.heads // ranks, model.key_heads_per_rank(ranks)
         columns = (self.heads + 2 * self.key_heads) * self.size
         self.norm, self.last_norm = _norm(share), _norm(share)
-        self.qkv = nn.Linear(model.hidden, columns, bias=model.bias)
-        self.out = nn.Linear(model.hidden // ranks, model.hidden, bias=model.bias)
+        linear = Fp8Linear if share.precision == "fp8" else nn.Linear
+        self.qkv = linear(model.hidden, columns, bias=model.bias)
+        self.out = linear(model.hidden // ranks, model.hidden, bias=model.bias)
         self.feed = Perceptron(share) if model.experts is None else Routed(share)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -124,8 +126,9 @@ class Perceptron(nn.Module):
         model = share.model
         inner, self.gated, self.compiled = model.inner // share.tensor, model.gated, share.compiled
         columns = inner * (2 if model.gated else 1)
-        self.up = nn.Linear(model.hidden, columns, bias=model.bias)
-        self.down = nn.Linear(inner, model.hidden, bias=model.bias)
+        linear = Fp8Linear if share.precision == "fp8" else nn.Linear
+        self.up = linear(model.hidden, columns, bias=model.bias)
+        self.down = linear(inner, model.hidden, bias=model.bias)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[samples, tokens, hidden] to the same."""
@@ -158,7 +161,7 @@ class Routed(nn.Module):
 
 
 class Products(nn.Module):
-    """A layer's products with weights alone, those that fp8 speeds up."""
+    """A layer's products with weights alone."""
 
     def __init__(self, share: Share) -> None:
         super().__init__()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -49,9 +49,3 @@ def product_rate(accelerator: Accelerator, precision: str) -> float:
         f"{accelerator.name} has no rate for fp8: take precision='bf16', or a GPU from Ada and "
         "Hopper on, such as 8x-h100-nvswitch"
     )
-
-
-def with_fp8_products(accelerator: Accelerator) -> Accelerator:
-    """The same card with bfloat16 at the rate of fp8."""
-    rates = accelerator.flops_per_s | {"bfloat16": product_rate(accelerator, "fp8")}
-    return replace(accelerator, flops_per_s=rates)

@@ -179,7 +179,8 @@ class _Exchange:
         return cost.all_reduce_s(nbytes, self.wiring.copies(mesh, sharing))
 
     def _exposed_s(self, exchange_s: float, computing_s: float) -> float:
-        piece_bytes = self.parameters * self.layout.gradient_bytes / self.layers
-        multiprocessors = self.wiring.accelerator.multiprocessors
-        taken = cost.taken_share(piece_bytes, self.fabric, multiprocessors)
+        """An exchange of all parameters goes over all replicas in the end."""
+        fabric = self.wiring.replicas(self.layout.mesh, self.layout.mesh.replicas)
+        nbytes = self.parameters * self.layout.gradient_bytes / self.layers
+        taken = cost.taken_share(nbytes, fabric, self.wiring.accelerator.multiprocessors)
         return exposed_s(exchange_s, computing_s, self.layers, taken=taken)

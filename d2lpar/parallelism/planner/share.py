@@ -47,20 +47,6 @@ class Share:
         sent = self.micro_batch * self.sequence * experts.top_k * self.expert
         return max(round(experts.capacity * sent / experts.count), 1)
 
-    @property
-    def cast_numbers(self) -> tuple[int, int]:
-        """Numbers that products in fp8 cast: inputs and weights forward, gradients backward."""
-        model, rows = self.model, self.micro_batch * self.sequence
-        qkv, out, *perceptron = model.matrices(self.tensor)
-        inner, hidden = model.inner // self.tensor, model.hidden
-        top_k = 1 if model.experts is None else model.experts.top_k
-        copies = 1 if model.experts is None else model.experts.count // self.expert
-        weights = qkv + out + copies * sum(perceptron)
-        inputs = hidden + hidden // self.tensor + top_k * (hidden + inner)
-        ups = len(perceptron) - 1
-        outputs = qkv // hidden + hidden + top_k * (ups * inner + hidden)
-        return rows * inputs + weights, rows * outputs
-
 
 def share_of(model: Transformer, layout: Layout) -> Share:
     """What one rank has of a layer and of a micro-batch."""

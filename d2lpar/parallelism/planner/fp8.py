@@ -1,0 +1,60 @@
+"""A product with weights in fp8, forward and backward, as torch computes it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from ...vgpu.torch_backend import torch_private
+
+FP8 = torch.float8_e4m3fn
+
+
+class _Saved(Protocol):
+    saved_tensors: tuple[torch.Tensor, ...]
+
+    def save_for_backward(self, *tensors: torch.Tensor) -> None: ...
+
+
+class _Product(torch.autograd.Function):
+    """x Wᵀ of a matrix x and weights W, which are cast beforehand, and so are gradients.
+
+    Each is read once for its largest number, by which it is scaled (torchao's dynamic scaling), and
+    cast along both dimensions: fp8's tensor cores take factors along the one that is summed
+    (Micikevicius et al. 2022; NVIDIA, Transformer Engine).
+    """
+
+    @staticmethod
+    def forward(ctx: _Saved, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return _multiplied(x.to(FP8), weight.to(FP8).t(), x.amax(), weight.amax())
+
+    @staticmethod
+    def backward(ctx: _Saved, dy: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x, weight = ctx.saved_tensors
+        largest = dy.amax()
+        dx = _multiplied(dy.to(FP8), _by_columns(weight), largest, largest)
+        return dx, _multiplied(_by_columns(dy).t(), _by_columns(x), largest, largest)
+
+
+def _by_columns(x: torch.Tensor) -> torch.Tensor:
+    """A matrix in fp8 whose columns lie together."""
+    return x.new_empty(x.shape[::-1], dtype=FP8).copy_(x.t()).t()
+
+
+def _multiplied(
+    a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
+) -> torch.Tensor:
+    scales = scale_a.float(), scale_b.float()
+    return torch_private.scaled_product(a, b, *scales, out_dtype=torch.bfloat16)
+
+
+class Fp8Linear(nn.Linear):
+    """A linear layer whose three products are in fp8; everything else is as it was."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[…, in_features] to […, out_features]."""
+        y = _Product.apply(x.flatten(0, -2), self.weight).view(*x.shape[:-1], -1)
+        return y if self.bias is None else y + self.bias

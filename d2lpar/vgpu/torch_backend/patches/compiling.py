@@ -14,7 +14,6 @@ from ..dispatch import Dispatcher
 from ..runtime import running
 from ..tensor import VirtualTensor, is_virtual
 
-
 # What makes Inductor use CUDA graphs.
 GRAPHED = ("reduce-overhead", "max-autotune")
 
@@ -61,7 +60,6 @@ def _choosing(
     module: torch.nn.Module | None = None,
 ) -> Callable[..., Any]:
     """What torch has `made` of a function, but for what works on virtual devices."""
-
     modules = 0 if module is None else sum(1 for _ in module.modules())
 
     @functools.wraps(function)

@@ -22,7 +22,7 @@ import d2lpar as par
 
 BATCH = 256
 STEP_GOAL = 1.15  # times the CPU's step
-OPERATION_GOAL_US = 40
+OPERATION_GOAL_US = 30
 
 
 def lesson_03() -> SimpleNamespace:

@@ -1,4 +1,4 @@
-"""`torch.compile` on virtual devices: the values of the eager program, fewer kernels, less traffic."""
+"""`torch.compile` on virtual devices: values of the eager program, fewer kernels, less traffic."""
 
 from __future__ import annotations
 

@@ -160,9 +160,10 @@ class Host:
     Eager programs. `dispatch_s` is for a kernel that Python asks for, `view_s` for a view.
     `autograd_s` comes to a kernel that autograd has to do with: forward makes a node of the graph,
     backward finds and frees it (the engine is C++, yet a node costs it as much as Python a call).
-    An operation of several kernels launches each further one in `launch_s`. `backward_s` is a backward pass itself: hand-over to the engine's thread and back. cuDNN takes
-    `convolution_s` more for each call. A call of an `nn.Module` takes `module_s`, and `attribute_s`
-    for each parameter and buffer that it looks up; an optimizer `parameter_s` a parameter.
+    An operation of several kernels launches each further one in `launch_s`. `backward_s` is a
+    backward pass itself: hand-over to the engine's thread and back. cuDNN takes `convolution_s`
+    more for each call. A call of an `nn.Module` takes `module_s`, and `attribute_s` for each
+    parameter and buffer that it looks up; an optimizer `parameter_s` a parameter.
 
     Programs that `torch.compile` has made: `compiled_s` for a kernel of Triton, `compiled_call_s`
     for a call, and `guard_s` for each module in it; a whole CUDA graph takes `graph_s`.
@@ -200,13 +201,13 @@ class Host:
 # What the defaults of a Host come from. "Measured by us" is on one AMD EPYC core, Python 3.11 and
 # PyTorch 2.15, with tensors of one element on the CPU: what is the framework's own.
 HOST_SOURCES = {
-    "dispatch_s": "8 µs an addition on A100 (flagos-ai/Torch-FL pull request 27); 4.3 to 10.4 µs an "
-    "operation on a desktop (mli/transformers-benchmarks)",
+    "dispatch_s": "8 µs an addition on A100 (flagos-ai/Torch-FL pull request 27); 4.3 to 10.4 µs "
+    "an operation on a desktop (mli/transformers-benchmarks)",
     "autograd_s": "measured by us: 1.8 against 1.0 µs; in backward a node takes 2.9 µs, its "
     "operation with it",
     "launch_s": "the driver alone: 2.7 µs (ahrefs/ocannl issue 488)",
-    "backward_s": "measured by us: 17 µs where no other thread takes part; handing over to a thread "
-    "and back takes 41 µs in Python, which has a lock, taken as about half that in C++",
+    "backward_s": "measured by us: 17 µs where no other thread takes part; handing over to a "
+    "thread and back takes 41 µs in Python, which has a lock, taken as about half that in C++",
     "convolution_s": "with the hosts of 2016 (`catalogue.XEON_E5_2698`) fitted on ResNet-50 with "
     "one image, pytorch/benchmark pull request 706; 52 µs a call of a small nn.Conv2d, 125,000 "
     "instructions, in pytorch pull request 51390 (2021)",

@@ -19,7 +19,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from .fp8 import Fp8Linear
 from .share import Share
 
-
 # Flash takes no fp32; there the next one is taken, as in torch.
 _WITHOUT_CUDNN = [
     SDPBackend.FLASH_ATTENTION,

@@ -50,4 +50,3 @@ def _autocast(theirs: Callable) -> Callable:
 
 def _kind(device_type: object) -> object:
     return VIRTUAL if device_type == CUDA else device_type
-

@@ -1,9 +1,9 @@
 """Ranks that are alike: of each kind one is simulated, and stands for the others.
 
-Ranks of a kind run the same program with the same shapes; who calls says which do. Then their hosts
-and devices do the same at the same time, unless some meet others on a link. So it is checked that no
-group without a simulated rank uses a port of a simulated rank: what that rank meets there, is there.
-Groups have their full size, and cost what they cost on the whole machine.
+Ranks of a kind run the same program with the same shapes; who calls says which do. Then their
+hosts and devices do the same at the same time, unless some meet others on a link. So it is checked
+that no group without a simulated rank uses a port of a simulated rank: what that rank meets there,
+is there. Groups have their full size, and cost what they cost on the whole machine.
 """
 
 from __future__ import annotations

@@ -73,9 +73,12 @@ class Dispatcher:
             return self._capture(graph, func, args, kwargs)
         rt = current_runtime()
         special = self._special.get(func)
-        if special is not None:
-            return special(rt, args, kwargs)
-        return self._run(rt, func, args, kwargs)
+        # Otherwise torch looks for a __torch_function__ whenever a shape is asked for, which takes
+        # longer than all else.
+        with torch_private.as_plain_tensors():
+            if special is not None:
+                return special(rt, args, kwargs)
+            return self._run(rt, func, args, kwargs)
 
     def _capture(
         self, graph: Graph, func: torch._ops.OpOverload, args: tuple, kwargs: dict

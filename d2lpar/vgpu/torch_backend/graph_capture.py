@@ -23,7 +23,7 @@ from .op_schema import plan_of
 from .runtime import Runtime, current_runtime
 from .tensor import VirtualTensor, backing
 
-Operation = tuple[torch._ops.OpOverload, tuple, dict[str, Any], object]
+Operation = tuple[Any, tuple, dict[str, Any], object]  # an overload, its arguments, its result
 
 
 class _Thread(threading.local):

@@ -54,7 +54,7 @@ def kernel_s(host: Host, tensors: Sequence[torch.Tensor], cost: Cost | None = No
     if cost is not None and (cost.convolves or len(cost.kernels) > 1):
         seconds += _library_s(host, cost)
     if torch.is_grad_enabled():
-        recorded = any([tensor.requires_grad for tensor in tensors])  # faster than one by one
+        recorded = any(tensor.requires_grad for tensor in tensors)
     else:
         in_backward = torch_private.graph_task_id() != torch_private.NO_TASK
         recorded = in_backward and torch_private.node_number() is not None

@@ -32,8 +32,21 @@ _HOST_ARGUMENT = {
 # Inductor generates loops for them, besides those that torch calls pointwise. Products, attention
 # and convolutions stay calls of libraries; sorting and pooling are taken so, too.
 _FUSED = {
-    f"aten::{name}"
-    for name in ["sum", "mean", "var", "std", "amax", "amin", "argmax", "argmin", "any", "all", "norm", "linalg_vector_norm", "cumsum", "_softmax", "_softmax_backward_data", "_log_softmax", "_log_softmax_backward_data", "native_layer_norm", "native_layer_norm_backward", "native_group_norm", "native_group_norm_backward", "native_batch_norm", "native_batch_norm_backward", "cudnn_batch_norm", "cudnn_batch_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward", "native_dropout", "native_dropout_backward", "bernoulli", "fill", "zero", "full_like", "ones_like", "zeros_like", "copy", "_to_copy", "cat", "stack", "embedding", "index", "gather", "masked_fill", "tril", "triu", "arange", "constant_pad_nd", "nll_loss_forward", "nll_loss_backward", "mse_loss", "mse_loss_backward", "slice_backward", "select_backward"]
+    *("aten::sum", "aten::mean", "aten::var", "aten::std", "aten::amax", "aten::amin"),
+    *("aten::argmax", "aten::argmin", "aten::any", "aten::all", "aten::norm", "aten::cumsum"),
+    *("aten::linalg_vector_norm", "aten::_softmax", "aten::_softmax_backward_data"),
+    *("aten::_log_softmax", "aten::_log_softmax_backward_data"),
+    *("aten::native_layer_norm", "aten::native_layer_norm_backward"),
+    *("aten::native_group_norm", "aten::native_group_norm_backward"),
+    *("aten::native_batch_norm", "aten::native_batch_norm_backward"),
+    *("aten::_fused_rms_norm", "aten::_fused_rms_norm_backward"),
+    *("aten::native_dropout", "aten::native_dropout_backward", "aten::bernoulli"),
+    *("aten::fill", "aten::zero", "aten::full_like", "aten::ones_like", "aten::zeros_like"),
+    *("aten::copy", "aten::_to_copy", "aten::cat", "aten::stack", "aten::embedding"),
+    *("aten::gather", "aten::masked_fill", "aten::tril", "aten::triu"),
+    *("aten::arange", "aten::constant_pad_nd", "aten::mse_loss", "aten::mse_loss_backward"),
+    *("aten::nll_loss_forward", "aten::nll_loss_backward"),
+    *("aten::slice_backward", "aten::select_backward"),
 }
 
 # They only reserve memory, or not even that.

@@ -31,7 +31,7 @@ def replace_compile() -> None:
         if model is None:
             return lambda function: compile(function, **options)
         _hide_from_dynamo()
-        made = torch_compile(model, **options)
+        made: Any = torch_compile(model, **options)
         if options.get("backend", "inductor") != "inductor" or options.get("disable"):
             return made
         whole = options.get("mode") in GRAPHED or bool(

@@ -138,7 +138,8 @@ def convolution(p: Parameters, machine: Machine) -> SimulatedRun:
 
 
 def _layer_norm(x: torch.Tensor, *learned: torch.Tensor) -> torch.Tensor:
-    return F.layer_norm(x, x.shape[1:], *learned)
+    weight, bias = learned or (None, None)
+    return F.layer_norm(x, x.shape[1:], weight, bias)
 
 
 def _rms_norm(x: torch.Tensor) -> torch.Tensor:

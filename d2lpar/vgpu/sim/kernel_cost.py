@@ -76,6 +76,11 @@ class Cost:
             self._known = known = (accelerator, dtype, total_s)
         return known[2]
 
+    def with_channels_last(self) -> Cost:
+        """The same work on images that have their channels last: nothing is to be transposed."""
+        kernels = (kernel._replace(transposed_bytes=0) for kernel in self.kernels)
+        return Cost(*kernels, dtype=self.dtype, convolves=self.convolves)
+
     def engaged_s(self, accelerator: Accelerator, seconds: float) -> float:
         """For how long of its `seconds` the device has nothing left for other streams' kernels."""
         if self._engaged is None or self._engaged[0] != seconds:

@@ -83,6 +83,11 @@ class QueuedWork:
         self.blockers = 0
         self.followers: list[QueuedWork] = []
 
+    def lengthen(self, seconds: float) -> None:
+        """Let it last, and have its resources to itself, so much longer."""
+        self.seconds += seconds
+        self.engaged_s += seconds
+
 
 class EventQueue:
     """Pending work, and its beginning; `begun(work, start_s, end_s)` is called for all that has
@@ -146,13 +151,13 @@ class EventQueue:
                 continue
             engine = work.resources[0]
             if isinstance(engine, Engine) and engine.shares.matter:
-                needed_s = engine.shares.needed_s(start_s, work.seconds)
+                needed_s = engine.shares.needed_s(start_s, work.engaged_s)
                 later_s = engine.earliest(start_s, needed_s)
                 if later_s > start_s:  # the gap is too short for it
                     heapreplace(ready, (later_s, priority, ready_s, queued_s, number, work))
                     continue
                 engine.shares.begun(start_s)
-                work.seconds = needed_s
+                work.lengthen(needed_s - work.engaged_s)
             heappop(ready)
             for resource in work.resources:
                 resource.occupy(start_s, start_s + work.engaged_s)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
 from ..timeline.printing import say
 from .rows import PUBLISHED, Row, RowError, read_rows
 from .runner import validate
+
+
+MOST_PROCESSES = 4
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -20,7 +24,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     options = parser.parse_args(argv)
     try:
-        report = validate(_chosen(options.csv, options.only))
+        rows = _chosen(options.csv, options.only)
+        report = validate(rows, processes=min(os.cpu_count() or 1, MOST_PROCESSES))
     except (RowError, OSError, ModuleNotFoundError) as error:
         print(f"d2lpar validate: {error}", file=sys.stderr)
         return 2

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 from ..machines.hardware import Machine
 from . import boxes
@@ -21,6 +23,8 @@ from .workloads import (
     training,
     transformers,
 )
+
+_WORTH_A_PROCESS, _PIECES = 50, 4
 
 Workload = Callable[[Parameters, Machine], SimulatedRun]
 WORKLOADS: dict[str, Workload] = {
@@ -70,6 +74,11 @@ def predict(row: Row) -> Prediction:
     return Prediction(row, predicted, group_of(row, machine), naive)
 
 
-def validate(rows: Iterable[Row] | None = None) -> Report:
-    """Simulate all rows (None: those of the package)."""
-    return Report(tuple(map(predict, read_rows() if rows is None else rows)))
+def validate(rows: Iterable[Row] | None = None, *, processes: int = 1) -> Report:
+    """Simulate all rows (None: those of the package), in so many processes."""
+    chosen = list(read_rows() if rows is None else rows)
+    if processes == 1 or len(chosen) < _WORTH_A_PROCESS:
+        return Report(tuple(map(predict, chosen)))
+    size = -(-len(chosen) // (_PIECES * processes))  # neighbours share what is simulated once
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        return Report(tuple(pool.map(predict, chosen, chunksize=size)))

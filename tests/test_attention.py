@@ -527,6 +527,13 @@ def test_few_blocks_leave_multiprocessors_idle():
     assert seconds(few, A100) < lasts(1) / 3
 
 
+def test_other_streams_get_the_multiprocessors_that_attention_leaves():
+    cost = AttentionCost(work(FLASH, 1, 9, 768, 128, dropout=True))  # 54 blocks for 108
+    assert cost.engaged_s(A100) == pytest.approx(cost.seconds(A100) / 2)
+    full = AttentionCost(work(FLASH, 4, 16, 4096, 128))
+    assert full.engaged_s(A100) == full.seconds(A100)
+
+
 def test_one_query_takes_what_reading_the_keys_takes():
     step = Attention(FLASH, 32, 32, 8, 1, 8192, 128, 128, "float16")
     keys = 2 * 32 * 8 * 8192 * 128 * 2
@@ -542,6 +549,11 @@ def test_kernels_and_architectures_rank_as_they_should():
         dropping = found._replace(dropout=True)
         assert seconds(found, A100) < seconds(dropping, A100) < 2 * seconds(found, A100)
         assert found.flops / seconds(found, H100) < 989.4e12
+    b200 = replace(H100, name="B200", architecture="blackwell", multiprocessors=148)
+    b200 = replace(b200, flops_per_s={"float32": 75e12, "float16": 2250e12})
+    assert compute_capability(b200) == (10, 0)
+    assert seconds(cudnn, b200) < 0.6 * seconds(cudnn, H100)
+    assert seconds(flash, b200) > 0.8 * seconds(flash, H100)
     measured = replace(A100, measured=True)
     assert seconds(flash, measured) < seconds(flash, A100)
 

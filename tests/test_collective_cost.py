@@ -167,6 +167,48 @@ def test_published_curves_within_a_sixth(name, algorithm, one_process, curve):
         assert found == pytest.approx(published, rel=1 / 6), mebibytes
 
 
+def test_nccl_does_not_know_that_a_tree_halves_what_two_nodes_send():
+    two = replace(AMPERE, ranks=16, nodes=2, network_bytes_per_s=96 * GIGA)
+    ring_s = cost.all_reduce_s(2**33, two, algorithm="ring")
+    tree_s = cost.all_reduce_s(2**33, two, algorithm="tree")
+    assert tree_s < 0.6 * ring_s
+    assert cost.all_reduce_s(2**33, two) == ring_s  # 91 GB/s of 100 (NVIDIA/nccl-tests issue 100)
+    assert cost.all_reduce_s(2**33, replace(two, tuned=True)) == tree_s
+
+
+@pytest.mark.parametrize(
+    ("name", "curve"),
+    [
+        # NVIDIA/nccl-tests issue 309: H100 and NDR InfiniBand; MiB to GB/s.
+        (
+            "2x8x-h100-nvswitch-8xib-ndr",
+            {0.0625: 3.63, 1: 27.33, 8: 118.57, 64: 269.98, 512: 426.97, 16384: 469.21},
+        ),
+        (
+            "4x8x-h100-nvswitch-8xib-ndr",
+            {0.0625: 2.50, 1: 24.73, 16: 125.23, 128: 262.48, 16384: 365.84},
+        ),
+    ],
+)
+def test_published_curves_over_networks_within_a_sixth(name, curve):
+    fabric = cost.fabric_of(machines.machine(name))
+    for mebibytes, published in curve.items():
+        nbytes = int(mebibytes * MIB)
+        seconds = cost.all_reduce_s(nbytes, fabric)
+        found = cost.bus_bandwidth(nbytes, fabric.ranks, seconds) / GIGA
+        assert found == pytest.approx(published, rel=1 / 6), mebibytes
+
+
+def test_through_the_hosts_memory_as_published():
+    # Eight RTX 4090 on two EPYC 7542, without peers, by one process (blog.chlc.cc, 2024).
+    box = machines.machine("4x-rtx-4090").with_accelerators(8)
+    fabric = cost.fabric_of(replace(box, host=replace(box.host, name="2 x EPYC 7542")))
+    for mebibytes, published in {1: 8.24, 16: 14.88, 128: 14.45}.items():
+        seconds = cost.launched_by_one_thread_s(cost.all_reduce_s(mebibytes * MIB, fabric), 8)
+        found = cost.bus_bandwidth(mebibytes * MIB, 8, seconds) / GIGA
+        assert found == pytest.approx(published, rel=0.1), mebibytes
+
+
 def test_one_thread_needs_longer_to_launch_than_a_small_sum_takes():
     seconds = cost.all_reduce_s(1024, AMPERE)
     assert 10 * MICRO < seconds < 20 * MICRO
@@ -239,7 +281,8 @@ def test_a_machine_of_the_catalogue_as_a_fabric():
     assert (cluster.ranks, cluster.nodes, cluster.local) == (32, 4, 8)
     assert cluster.bus_bytes_per_s == pytest.approx(6 * 20 * GIGA)  # SM70_NVLINK_BW
     assert cluster.network_bytes_per_s == pytest.approx(4 * 12 * GIGA)  # NET_BW
-    assert cluster.channels == 12  # two a link
+    assert cluster.channels == 2  # the network feeds no more
+    assert cost.fabric_of(machines.machine("8x-v100-dgx1")).channels == 12  # two a link
     hopper = cost.fabric_of(machines.machine("8x-h100-nvswitch"), 4)
     assert (hopper.ranks, hopper.nodes, hopper.switch_adds) == (4, 1, True)
     ampere = cost.fabric_of(machines.machine("8x-a100-nvswitch"))

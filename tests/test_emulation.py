@@ -343,8 +343,7 @@ def test_mistakes_are_told_as_cuda_tells_them(cuda, mistake):
 
 
 REFUSED = {
-    "torch.cuda.CUDAGraph": lambda: torch.cuda.CUDAGraph(),
-    "torch.cuda.graph": lambda: torch.cuda.graph(None),
+    "torch.cuda.make_graphed_callables": lambda: torch.cuda.make_graphed_callables(None, ()),
     "torch.cuda.ExternalStream": lambda: torch.cuda.ExternalStream(0),
     "torch.cuda.cudart": lambda: torch.cuda.cudart(),
     "torch.cuda.utilization": lambda: torch.cuda.utilization(),

@@ -96,6 +96,38 @@ def test_an_unknown_architecture_and_an_unknown_type_have_defaults():
     assert issued_flops_per_s(gpu, "bfloat16") == issued_flops_per_s(gpu, "float32")
 
 
+def test_small_boards_are_limited_by_power_in_fp32_too():
+    # cuBLAS on an L4 of 72 W: 11.93 TFLOP/s at 4096³ (huggingface.co/datasets/rtferraz/
+    # cuda-kernel-engineering); on an A6000 of 300 W: 23.25 (siboehm/SGEMM_CUDA).
+    rates = {"float32": 30.3e12, "float16": 121e12}
+    l4 = Accelerator(
+        "L4", rates, 3e11, 24 * 10**9, multiprocessors=58, architecture="ada", power_w=72
+    )
+    assert tera(l4, 4096, 4096, 4096, "float32") == pytest.approx(11.93, rel=0.1)
+    rates = {"float32": 38.7e12, "float16": 154.8e12}
+    a6000 = Accelerator(
+        "A6000", rates, 7.68e11, 48 * 10**9, multiprocessors=84, architecture="ampere", power_w=300
+    )
+    assert tera(a6000, 4096, 4096, 4096, "float32") == pytest.approx(23.25, rel=0.1)
+
+
+def test_chips_for_graphics_are_no_servers_chips():
+    server = Accelerator("B200", {"float32": 75e12, "float16": 2250e12}, 7.7e12, 10**10)
+    graphics = Accelerator("5090", {"float32": 104.8e12, "float16": 209.5e12}, 1.8e12, 10**10)
+    for architecture in ("ampere", "blackwell"):
+        large, small = (replace(gpu, architecture=architecture) for gpu in (server, graphics))
+        assert reach(large).full_tile > reach(small).full_tile
+        # GeForce cards have power enough for their few tensor cores.
+        assert sustained_flops_per_s(small, "float16") == issued_flops_per_s(small, "float16")
+
+
+def test_both_types_of_8_bits_have_one_rate():
+    gpu = replace(H100, flops_per_s=H100.flops_per_s | {"float8_e4m3": 1979e12})
+    for dtype in ("float8_e4m3", "float8_e4m3fn", "float8_e5m2"):
+        assert gpu.rate(dtype) == 1979e12
+    assert A100.rate("float8_e5m2") == A100.rate("float32")
+
+
 def test_a_vocabulary_of_50257_costs_more_than_one_of_50304():
     aligned, odd = (
         product(8192, n, 768, "bfloat16", alignment).seconds(A100)

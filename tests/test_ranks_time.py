@@ -14,7 +14,9 @@ import d2lpar as par
 from d2lpar import machines
 from d2lpar.machines import Link, collective_cost
 from d2lpar.vgpu.sim import collective_routes
+from d2lpar.vgpu.sim.busy_intervals import Resource
 from d2lpar.vgpu.sim.clock import HostThread
+from d2lpar.vgpu.sim.taken_shares import TakenShares
 from d2lpar.vgpu.torch_backend.runtime import current_runtime
 
 # Queuing takes 1 s; 4 bytes summed by two ranks, or sent from one to the other, 2 s and some µs.
@@ -232,6 +234,64 @@ def test_a_forgotten_wait_is_a_hazard(gpus):
     with par.hazards() as found:
         par.run_ranks(forget, gpus[:2], False)
     assert {hazard.kind for hazard in found} == {"read"}
+
+
+# --- what collectives take from computing ---------------------------------------------------------
+
+
+def test_a_kernel_has_what_a_collective_leaves_it():
+    engine = Resource()
+    shares = TakenShares(engine)
+    shares.take(10, 20, 0.25)
+    assert shares.needed_s(0, 5) == 5  # before
+    assert shares.needed_s(10, 3) == 4  # three quarters of the speed
+    assert shares.needed_s(8, 5) == pytest.approx(2 + 3 / 0.75)
+    assert shares.needed_s(10, 9) == pytest.approx(10 + 1.5)  # the rest alone
+    shares.begun(20)
+    assert not shares.matter
+
+
+def test_a_kernel_that_ran_already_is_made_up_for_by_the_next():
+    engine = Resource()
+    engine.occupy(5, 12)
+    shares = TakenShares(engine)
+    shares.take(10, 20, 0.25)
+    assert shares.needed_s(12, 3) == pytest.approx((3 + 2 * 0.25) / 0.75)
+    shares.begun(12)
+    assert shares.needed_s(16, 3) == 4
+
+
+def test_collectives_take_multiprocessors_from_kernels_of_other_streams():
+    clock = new_clock()
+    both = clock.announce(5, [("peer out", 0)], 2)
+    clock.join(clock.host, (0, 0), both, "sum", taken=0.5)  # from 1 s to 6 s
+    clock.join(HostThread("b"), (1, 0), both, "sum")
+    kernel(clock, 0, 3, name="k", stream=1)  # queued at 2 s
+    kernel(clock, 0, 1, name="l", stream=1)
+    kernel(clock, 1, 3, name="m", stream=1)
+    clock.settle()
+    drawings = drawn(clock)
+    assert drawings["vgpu:0/1"] == "..kkkkkl"  # 4 s beside, 1 s alone
+    assert drawings["vgpu:1/1"] == "....mmm"
+
+
+def test_ranks_compute_more_slowly_beside_a_collective():
+    ends = {}
+
+    def beside(name, nbytes):
+        handle = dist.all_reduce(floats(nbytes // 4), async_op=True) if nbytes else None
+        work(1e-2)
+        if handle is not None:
+            handle.wait()
+        torch.vgpu.synchronize()
+        ends[name] = current_runtime().now_s()
+
+    machine = machines.machine("8x-a100-nvswitch")
+    for name, nbytes in (("alone", 0), ("beside", 2**28)):
+        record(beside, name, nbytes, n=8, machine=machine)
+    exchange_s = collective_cost.all_reduce_s(2**28, collective_cost.fabric_of(machine))
+    slower_s = ends["beside"] - ends["alone"]
+    assert slower_s == pytest.approx(exchange_s * 24 / 108, rel=0.05)
 
 
 # --- costs ----------------------------------------------------------------------------------------

@@ -19,12 +19,14 @@ from .nccl.fabric import (
     Fabric,
     fabric_among,
     fabric_of,
+    is_tuned,
     network_bytes_per_s,
     network_latency_s,
     node_network_bytes_per_s,
 )
 from .nccl.model import (
     bandwidth,
+    believed_s,
     blocks,
     fill_s,
     latency_s,
@@ -32,6 +34,7 @@ from .nccl.model import (
     post_us,
     ring_bus_bytes_per_s,
     ring_latency_s,
+    takes_s,
 )
 from .nccl.tables import (
     ALGORITHMS,
@@ -49,7 +52,7 @@ from .nccl.tables import (
 __all__ = [
     "COLLNET", "LAUNCH_S", "LL", "LL128", "NVLS", "RING", "SENDS", "SIMPLE", "TREE", "Fabric",
     "all_gather_s", "all_reduce_s", "all_to_all_s", "bandwidth", "blocks_of", "broadcast_s",
-    "bus_bandwidth", "choices", "collective_s", "fabric_among", "fabric_of", "gather_s",
+    "bus_bandwidth", "choices", "collective_s", "fabric_among", "fabric_of", "gather_s", "is_tuned",
     "latency_s", "launched_by_one_thread_s", "network_bytes_per_s", "network_latency_s",
     "node_network_bytes_per_s", "reduce_s", "reduce_scatter_s", "send_s", "taken_share",
 ]  # fmt: skip
@@ -63,7 +66,7 @@ _SEND_PROTOCOLS = (LL, SIMPLE)  # NCCL's point-to-point kernels know no LL128
 def all_reduce_s(
     nbytes: float, fabric: Fabric, *, algorithm: str | None = None, protocol: str | None = None
 ) -> float:
-    """Seconds to sum `nbytes` over all ranks, by the algorithm and protocol that are fastest.
+    """Seconds to sum `nbytes` over all ranks, by the algorithm and protocol that NCCL chooses.
 
     Raises ValueError, with what there is, if the algorithm or protocol that is asked for is not.
     """
@@ -72,12 +75,7 @@ def all_reduce_s(
 
 def choices(nbytes: float, fabric: Fabric) -> dict[tuple[str, str], float]:
     """Seconds of an all-reduce by algorithm and protocol, for those that the fabric offers."""
-    return {
-        (algorithm, protocol): latency_s(algorithm, protocol, nbytes, fabric)
-        + nbytes / bandwidth(algorithm, protocol, nbytes, fabric)
-        + fill_s(algorithm, protocol, nbytes, fabric)
-        for algorithm, protocol in offered(fabric)
-    }
+    return {(a, p): takes_s(a, p, nbytes, fabric) for a, p in offered(fabric)}
 
 
 def bus_bandwidth(nbytes: float, ranks: int, seconds: float) -> float:
@@ -85,20 +83,24 @@ def bus_bandwidth(nbytes: float, ranks: int, seconds: float) -> float:
     return nbytes / seconds * 2 * (ranks - 1) / ranks
 
 
-def blocks_of(nbytes: float, fabric: Fabric) -> int:
-    """How many blocks the all-reduce's kernel has on each GPU: one a channel, each of which takes
-    a multiprocessor from what runs beside it. Fewer than the channels where there is little: NCCL
+def blocks_of(nbytes: float, fabric: Fabric, name: str = "all_reduce") -> int:
+    """How many blocks a collective's kernel has on each GPU: one a channel, each of which takes a
+    multiprocessor from what runs beside it. Fewer than the channels where there is little: NCCL
     gives each at least 512 threads' words of 16 bytes."""
-    (algorithm, _), _ = _all_reduce(nbytes, fabric, None, None)
+    algorithm = _all_reduce(nbytes, fabric, None, None)[0][0] if name == "all_reduce" else RING
     return max(1, min(blocks(algorithm, fabric), int(nbytes / (512 * 16))))
 
 
-def taken_share(nbytes: float, fabric: Fabric, multiprocessors: int | None) -> float:
+def taken_share(
+    nbytes: float, fabric: Fabric, multiprocessors: int | None, name: str = "all_reduce"
+) -> float:
     """The share of a GPU's multiprocessors that `blocks_of` take from what runs beside them.
 
     None for an unknown number of multiprocessors, half of them at most.
     """
-    return min(blocks_of(nbytes, fabric) / multiprocessors, 0.5) if multiprocessors else 0.0
+    if multiprocessors is None:
+        return 0.0
+    return min(blocks_of(nbytes, fabric, name) / multiprocessors, 0.5)
 
 
 @lru_cache(maxsize=65536)
@@ -106,14 +108,11 @@ def _all_reduce(
     nbytes: float, fabric: Fabric, algorithm: str | None, protocol: str | None
 ) -> tuple[tuple[str, str], float]:
     _check_known(algorithm, protocol, ALGORITHMS)
-    found = {
-        (a, p): seconds
-        for (a, p), seconds in choices(nbytes, fabric).items()
-        if algorithm in (None, a) and protocol in (None, p)
-    }
-    if not found:
+    there = [(a, p) for a, p in offered(fabric) if algorithm in (None, a) and protocol in (None, p)]
+    if not there:
         raise ValueError(_why_not(algorithm, protocol, fabric))
-    return min(found.items(), key=lambda item: item[1])
+    chosen = min(there, key=lambda way: believed_s(*way, nbytes, fabric))
+    return chosen, takes_s(*chosen, nbytes, fabric)
 
 
 def _why_not(algorithm: str | None, protocol: str | None, fabric: Fabric) -> str:

@@ -70,7 +70,7 @@ class Accelerator:
     that of fp32 matrices which may be rounded to TF32. `measured` says that the rates are what
     programs reached and no peaks. `architecture` ("hopper", "" if unknown) says how its maker's
     kernels are built, `l2_bytes` is the cache that all multiprocessors share, `power_w` the watts
-    that the board may draw (None: as the one that its architecture's figures were measured on).
+    that the board may draw (None: as the board that its architecture's figures were measured on).
     Where the rates were measured, `reached` is the share of that of "float32" that a "product"
     and a "convolution" reach: all, if it is not said.
     """

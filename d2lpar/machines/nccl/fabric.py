@@ -17,9 +17,11 @@ from .tables import (
     INTEL_P2P_OVERHEAD,
     LINK,
     MOST_CHANNELS,
+    NETWORK_CHANNEL,
     NETWORK_LATENCY_S,
     NVLINK,
     NVLS_CHANNELS,
+    NVLS_CHANNELS_OF_SEVERAL_NODES,
     PCIE,
     PCIE_CHANNELS,
     PLUGIN_US,
@@ -38,7 +40,8 @@ class Fabric:
     "pcie", or "host" where GPUs have no peers and go through the host's memory; `generation` is
     "volta" (and before), "ampere", "hopper" or "blackwell". `switch_adds`: NVSwitches sum what
     passes through them (NVLS); `network_adds`: the network's do (SHARP). `network_latency_s` is
-    what a message over the network takes beyond what NCCL's tables have for it.
+    what a message over the network takes beyond what NCCL's tables have for it; `tuned` says that
+    the network's plugin chooses algorithms, and knows better than NCCL.
     """
 
     ranks: int
@@ -51,6 +54,7 @@ class Fabric:
     switch_adds: bool = False
     network_adds: bool = False
     network_latency_s: float = 0.0
+    tuned: bool = False
 
     def __post_init__(self) -> None:
         if self.ranks < 2 or self.nodes < 1 or self.ranks % self.nodes:
@@ -70,12 +74,14 @@ class Fabric:
         if self.medium != NVLINK:
             return PCIE_CHANNELS[self.medium]
         links = self.bus_bytes_per_s / (LINK[self.generation] * GIGA)
-        return max(2, min(round(2 * links), MOST_CHANNELS))
+        ports = self.network_bytes_per_s / NETWORK_CHANNEL
+        return max(2, round(min(2 * links, ports, MOST_CHANNELS)))
 
     @property
     def nvls_channels(self) -> int:
         """The same for sums in the switches."""
-        return NVLS_CHANNELS.get(self.generation, 0)
+        channels = NVLS_CHANNELS if self.nodes == 1 else NVLS_CHANNELS_OF_SEVERAL_NODES
+        return channels.get(self.generation, 0)
 
 
 def fabric_of(machine: Machine, ranks: int | None = None, *, network_adds: bool = False) -> Fabric:
@@ -117,7 +123,13 @@ def fabric_among(machine: Machine, devices: Sequence[int], *, network_adds: bool
         switch_adds=_switches_add(machine),
         network_adds=network_adds,
         network_latency_s=network_latency_s(machine.network),
+        tuned=is_tuned(machine.network),
     )
+
+
+def is_tuned(network: Link | None) -> bool:
+    """Whether a network's plugin chooses NCCL's algorithms: Amazon's does."""
+    return network is not None and network.name.startswith("efa-")
 
 
 def network_latency_s(network: Link | None) -> float:

@@ -12,6 +12,7 @@ PCIe the links are so slow that copying hides behind them: measured curves show 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from math import inf
 
 from ..hardware import GIGA, MICRO
@@ -35,6 +36,7 @@ from .tables import (
     NVLINK,
     NVLS,
     NVLS_CHANNEL,
+    NVLS_TREE_SHARE,
     PLATEAU,
     POST_US,
     POST_US_AMD,
@@ -63,6 +65,26 @@ def offered(fabric: Fabric) -> Iterator[tuple[str, str]]:
 def blocks(algorithm: str, fabric: Fabric) -> int:
     """How many blocks its kernel has on each GPU: one a channel, on a multiprocessor each."""
     return fabric.nvls_channels if algorithm == NVLS else fabric.channels
+
+
+def believed_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> float:
+    """How long NCCL itself thinks that an all-reduce takes: what it chooses by.
+
+    Of two nodes it does not know that a tree sends over the network half of what a ring does.
+    Amazon's plugin brings a tuner that does.
+    """
+    seconds = takes_s(algorithm, protocol, nbytes, fabric)
+    if algorithm != TREE or fabric.nodes != 2 or fabric.tuned:
+        return seconds
+    believed = replace(fabric, network_bytes_per_s=fabric.network_bytes_per_s * 0.92 / 2)
+    return takes_s(algorithm, protocol, nbytes, believed)
+
+
+def takes_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> float:
+    """Seconds of an all-reduce by this algorithm and protocol."""
+    latency = latency_s(algorithm, protocol, nbytes, fabric)
+    carrying_s = nbytes / bandwidth(algorithm, protocol, nbytes, fabric)
+    return latency + carrying_s + fill_s(algorithm, protocol, nbytes, fabric)
 
 
 # --- bandwidth: bytes summed a second -------------------------------------------------------------
@@ -106,9 +128,11 @@ def _by_ring(ranks: int) -> float:
 
 def _switches(fabric: Fabric) -> float:
     """A GPU reads a share of all sums, which takes all that all have, and writes it to all: 1 + 1/n
-    of the bytes each way. Its blocks handle all of it, at so much a channel."""
+    of the bytes each way. Its blocks handle all of it, at so much a channel; over several nodes
+    they copy to and from the network's buffers, too."""
     sent = (fabric.local + 1) / fabric.local
-    return min(fabric.bus_bytes_per_s / sent, fabric.nvls_channels * NVLS_CHANNEL)
+    copying = NVLS_TREE_SHARE if fabric.nodes > 1 else 1.0
+    return min(fabric.bus_bytes_per_s / sent, fabric.nvls_channels * NVLS_CHANNEL * copying)
 
 
 def _tree(protocol: str, fabric: Fabric) -> float:
@@ -145,11 +169,13 @@ def _most_of_ll(fabric: Fabric) -> float:
 def fill_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> float:
     """Seconds until all channels of a pipeline are full, besides those that its bytes take.
 
-    None in LL, whose threads hand on word by word, in trees within a node, which NCCL's table
-    corrects, and over slow links.
+    None in LL, whose threads hand on word by word, over PCIe, in trees within a node, which NCCL's
+    table corrects, and in rings that the network slows down: there copying hides behind sending.
     """
     within = fabric.nodes == 1
     if fabric.medium != NVLINK or protocol == LL or (within and algorithm == TREE):
+        return 0.0
+    if algorithm == RING and fabric.network_bytes_per_s < fabric.bus_bytes_per_s:
         return 0.0
     first = blocks(algorithm, fabric) * _parts(algorithm, fabric) * CHUNK_BYTES
     return min(nbytes, first) / bandwidth(algorithm, protocol, nbytes, fabric)

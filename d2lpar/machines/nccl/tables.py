@@ -72,8 +72,10 @@ TREE_FACTORS = {
 # Channels: each is a block of its kernel's, on a multiprocessor of its own, with buffers. Two for
 # each NVLink, 24 at most (its logs: "24 coll channels" on A100 and H100); two to four over PCIe.
 MOST_CHANNELS = 24
+NETWORK_CHANNEL = 24 * GIGA  # what a channel is given of the network: two for a port of 400 Gbit/s
 PCIE_CHANNELS = {PCIE: 4, HOST: 2}
 NVLS_CHANNELS = {"hopper": 16, "blackwell": 24}
+NVLS_CHANNELS_OF_SEVERAL_NODES = {"hopper": 16, "blackwell": 32}
 # A chunk of NVLS (NCCL_NVLS_CHUNKSIZE). Rings' chunks are taken as large, which is an assumption.
 CHUNK_BYTES = 128 * 1024
 
@@ -83,6 +85,9 @@ CHUNK_BYTES = 128 * 1024
 # Fitted on 8 H100 (479 GB/s bus bandwidth at 8 GiB by 16 channels: Azure, AI-benchmarking-guide,
 # ND H100 v5, 2024); 72 GB200 reach the same (835 GB/s by 24: CoreWeave, nccl-tests README, 2025).
 NVLS_CHANNEL = 17.5 * GIGA
+# What is left of that where blocks also copy to and from the network. Fitted on two nodes of 8
+# H100: 469 GB/s at 16 GiB (NVIDIA/nccl-tests issue 309), 487 (AWS, p5, 2025).
+NVLS_TREE_SHARE = 0.9
 # The same for LL over NVLink, where few channels are in use: 64 KiB take 2, 256 KiB 8. Fitted on 8
 # H100: 19.1 µs and 20.3 µs (AWS, awsome-distributed-training, NCCL tests on AWS Batch, 2024).
 LL_CHANNEL = 10 * GIGA

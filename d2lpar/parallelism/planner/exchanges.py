@@ -27,10 +27,3 @@ def exposed_s(exchange_s: float, computing_s: float, pieces: int, *, taken: floa
     if not computing_s:
         return exchange_s
     return max(exchange_s - computing_s, exchange_s / pieces + taken * exchange_s)
-
-
-def taken_share(nbytes: float, fabric: cost.Fabric, multiprocessors: int | None) -> float:
-    """The share of a GPU's multiprocessors that NCCL's kernels take, a block each; 0 if unknown."""
-    if multiprocessors is None:
-        return 0.0
-    return min(cost.blocks_of(nbytes, fabric) / multiprocessors, 0.5)

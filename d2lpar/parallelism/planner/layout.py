@@ -11,7 +11,7 @@ from .precision import PRECISIONS
 
 RECOMPUTE = ("none", "selective", "full")  # those that a search tries
 ALTERNATE = "alternate"
-ATTENTION = ("scores", "fused")
+ATTENTION = ("scores", "fused", "flash")
 ZERO = (0, 1, 2, 3)
 GATHERS = ("layers", "tensors")
 
@@ -44,7 +44,9 @@ class Layout:
     `sequence_parallel`: norms and dropout, too, are split over the tensor ranks (the same). `zero`:
     replicas share the optimizer's state (1), gradients (2), parameters (3; Rajbhandari et al.
     2020). `overlap`: exchanges between replicas go on beside the computing. `attention` keeps its
-    "scores" or is one "fused" kernel. Gradients are kept and added up in `gradient_bytes` each.
+    "scores" or is one "fused" kernel: the one that torch chooses, or FlashAttention 2's ("flash"),
+    which Hopper has known longer than cuDNN's. Gradients are kept and added up in `gradient_bytes`
+    each.
 
     `shard`: so many neighbouring replicas share what `zero` says, and only gradients are summed
     over all (HSDP, Zhao et al. 2023); None: all of them share. `gathers`: with ZeRO 3 parameters

@@ -161,7 +161,7 @@ def kept_bytes(model: Transformer, layout: Layout) -> float:
         return block / split
     if layout.recompute == ALTERNATE:
         return (block / split + _layer_bytes(model, layout, core=True)) / 2
-    if layout.recompute == "selective" and layout.attention == "fused":
+    if layout.recompute == "selective" and layout.attention != "scores":
         return block / split + _every_second_product_bytes(model, layout)
     return _layer_bytes(model, layout, core=layout.recompute == "none")
 

@@ -8,14 +8,28 @@ stands an operation with just that traffic.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .fp8 import Fp8Linear
 from .share import Share
+
+# Flash takes no fp32; there the next one is taken, as in torch.
+_WITHOUT_CUDNN = [
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
+
+
+def _kernels(share: Share) -> AbstractContextManager:
+    """The kernels of attention that may be chosen."""
+    return sdpa_kernel(_WITHOUT_CUDNN) if share.attention == "flash" else nullcontext()
 
 
 class Layer(nn.Module):
@@ -55,7 +69,7 @@ class Layer(nn.Module):
         if self.share.model.positions == "rotary":
             q, k = self._rotated(q), self._rotated(k)
         k, v = self._of_the_context(k), self._of_the_context(v)
-        mix = self._fused if self.share.attention == "fused" else self._scored
+        mix = self._scored if self.share.attention == "scores" else self._fused
         mixed = mix(*(part.transpose(1, 2) for part in (q, k, v)))
         return mixed.transpose(1, 2).reshape(batch, sequence, -1)
 
@@ -71,11 +85,12 @@ class Layer(nn.Module):
 
     def _fused(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         # Its dropout costs next to nothing. Of a context the keys are halved already.
-        return F.scaled_dot_product_attention(
-            *(q, k, v),
-            is_causal=self.share.model.causal and self.share.context == 1,
-            enable_gqa=self.key_heads < self.heads,
-        )
+        with _kernels(self.share):
+            return F.scaled_dot_product_attention(
+                *(q, k, v),
+                is_causal=self.share.model.causal and self.share.context == 1,
+                enable_gqa=self.key_heads < self.heads,
+            )
 
     def _rotated(self, x: torch.Tensor) -> torch.Tensor:
         """Rotary embeddings (Su et al. 2021) of [samples, tokens, heads, size]."""
@@ -94,7 +109,7 @@ class Layer(nn.Module):
         share = self.share
         if share.context == 1:
             return x
-        halved = share.attention == "fused" and share.model.causal
+        halved = share.attention != "scores" and share.model.causal
         keys = share.sequence * share.context // (2 if halved else 1)
         return resized(x, x.shape[0], keys, *x.shape[2:])
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...machines import collective_cost as cost
 from ...vgpu.sim.kernel_cost import traffic
-from .exchanges import exposed_s, list_exchange_s, taken_share
+from .exchanges import exposed_s, list_exchange_s
 from .layout import Layout
 from .mesh import Wiring
 from .transformer import Transformer
@@ -182,5 +182,5 @@ class _Exchange:
         """An exchange of all parameters goes over all replicas in the end."""
         fabric = self.wiring.replicas(self.layout.mesh, self.layout.mesh.replicas)
         nbytes = self.parameters * self.layout.gradient_bytes / self.layers
-        taken = taken_share(nbytes, fabric, self.wiring.accelerator.multiprocessors)
+        taken = cost.taken_share(nbytes, fabric, self.wiring.accelerator.multiprocessors)
         return exposed_s(exchange_s, computing_s, self.layers, taken=taken)

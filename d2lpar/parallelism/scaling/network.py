@@ -99,7 +99,11 @@ def _fabric_within(machine: Machine, network: Link | None) -> cost.Fabric:
     """One node's GPUs, which exchange all at once; two at least."""
     count = max(machine.node_size or len(machine.accelerators), 2)
     node = replace(machine, node_size=None, network=None).with_accelerators(count)
-    return replace(cost.fabric_of(node), network_latency_s=cost.network_latency_s(network))
+    return replace(
+        cost.fabric_of(node),
+        network_latency_s=cost.network_latency_s(network),
+        tuned=cost.is_tuned(network),
+    )
 
 
 def _within(machine: Machine, *, limited: bool) -> Level:

@@ -24,8 +24,11 @@ from ..parameters import Parameters, SimulatedRun
 UNSTATED = "unstated"
 _GATED = {"swiglu": True, "gelu": False, "relu": False, "relu2": False}
 _SHARDING = {"none": 0, "zero1": 1, "zero2": 2, "zero3": 3, "hsdp": 3, UNSTATED: None}
-_FUSED = ("fused", "flash", "flash1", "flash2", "flash3", "flash4", "cudnn", "memory_efficient")
-_ATTENTION = dict.fromkeys(_FUSED, "fused") | dict.fromkeys(("scores", "math"), "scores")
+_ATTENTION = {
+    **dict.fromkeys(("fused", "flash3", "flash4", "cudnn", "memory_efficient"), "fused"),
+    **dict.fromkeys(("flash", "flash1", "flash2"), "flash"),
+    **dict.fromkeys(("scores", "math"), "scores"),
+}
 _RECOMPUTE = {
     "none": "none",
     "selective": "selective",  # of operations

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from ..torch_backend import device_module, streams
+from ..torch_backend import device_module, graph_capture, streams
 from . import lazy_init
 from .capability import CudaDeviceProperties
 from .device_translation import number, speaking_cuda, spoken
@@ -47,10 +47,9 @@ RENAMED = {
 
 REMEDIES = {
     "_sleep": "queue a matrix product, which takes its time",
-    "CUDAGraph": "run the operations as they are; the clock charges each its dispatch",
     "ExternalStream": "use torch.cuda.Stream",
-    "graph": "run the operations as they are; the clock charges each its dispatch",
-    "make_graphed_callables": "call the functions as they are",
+    "make_graphed_callables": "capture a torch.cuda.CUDAGraph, or use "
+    'torch.compile(mode="reduce-overhead")',
     "memory_snapshot": "use torch.cuda.memory_stats, or d2lpar.record() for memory over time",
     "set_sync_debug_mode": "d2lpar lists what makes the host wait",
 }
@@ -217,8 +216,8 @@ def set_stream(stream: torch.Stream | None) -> None:
 
 
 def is_current_stream_capturing() -> bool:
-    """False: graphs are not emulated."""
-    return False
+    """Whether this thread captures a graph."""
+    return graph_capture.capturing() is not None
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -283,6 +282,8 @@ def _classes() -> Iterator[tuple[str, type]]:
     for name, make, ours in (
         ("Stream", streams.Stream, streams.Stream),
         ("Event", streams.Event, streams.Event),
+        ("CUDAGraph", graph_capture.Graph, graph_capture.Graph),
+        ("graph", graph_capture.capture, graph_capture.Graph),
         ("StreamContext", device_module.StreamContext, device_module.StreamContext),
         ("device", Device, Device),
         ("device_of", _device_of, Device),

@@ -120,8 +120,9 @@ class StreamSanitizer:
     def _compare(
         self, access: Access, reads: Sequence[TrackedTensor], writes: Sequence[TrackedTensor]
     ) -> None:
+        written = set(map(id, writes))
         for tensor in reads:
-            if any(tensor is written for written in writes):
+            if id(tensor) in written:
                 continue
             allocation = tensor.vgpu_allocation
             if _is_simple(allocation, access):

@@ -13,6 +13,7 @@ from datetime import timedelta
 
 import torch
 
+from ...machines.collective_cost import taken_share
 from ..sim.clock import HostThread
 from ..torch_backend.host_threads import HOST
 from ..torch_backend.tensor import VirtualTensor
@@ -308,7 +309,16 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         on_host = self._rank.check(name, tensors)
         call = make()
         pending = self._rendezvous.meet(self._member, call, on_host=on_host)
-        return self._queue(pending, call, None, {}, on_host=on_host)
+        more: dict[str, object] = {} if on_host else {"taken": self._taken_share(call)}
+        return self._queue(pending, call, None, more, on_host=on_host)
+
+    def _taken_share(self, call: CollectiveCall) -> float:
+        """The share of this rank's multiprocessors that the blocks of a collective take."""
+        fabric = self._rendezvous.fabric
+        if fabric is None:
+            return 0.0
+        gpu = self._rank.world.rt.machine.accelerators[self._rank.device]
+        return taken_share(call.nbytes, fabric, gpu.multiprocessors, call.name)
 
     def _queue(
         self,

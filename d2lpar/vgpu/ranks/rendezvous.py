@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...machines import Machine
+from ...machines.collective_cost import Fabric
 from ..sim.clock import Clock, HostThread
 from ..sim.copy_routes import Port
 from ..sim.event_queue import QueuedWork
@@ -81,6 +82,11 @@ class Rendezvous:
         self._first = 0
         self._collectives: deque[PendingCollective] = deque()
         self._sends: defaultdict[tuple, deque[PendingCollective]] = defaultdict(deque)
+
+    @property
+    def fabric(self) -> Fabric | None:
+        """What joins the ranks; None for one alone."""
+        return self._fabric
 
     def __str__(self) -> str:
         return f"the group of ranks {', '.join(map(str, self.ranks))}"

@@ -18,6 +18,7 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
+from ...machines.compute_capability import compute_capability
 from ...machines.hardware import Accelerator
 from . import constants
 from .kernel_cost import Cost, Kernel, traffic
@@ -97,6 +98,10 @@ class AttentionCost(Cost):
             self._known = known = (accelerator, self.dtype, total_s, total_s)
         return known
 
+    def engaged_s(self, accelerator: Accelerator) -> float:
+        """For how long of that the device has nothing left for kernels of other streams."""
+        return self.seconds(accelerator) * occupancy(self.work, accelerator)
+
 
 def seconds(work: Attention, accelerator: Accelerator) -> float:
     """How long one pass takes on an accelerator, with the kernels before and after it."""
@@ -159,6 +164,13 @@ def _computing_s(work: Attention, accelerator: Accelerator) -> float:
         return score_s * max(longest, heads * scores / processors)
     slices = _slices(work, blocks, processors)
     return score_s * longest / slices * ceil(blocks * slices / processors)
+
+
+def occupancy(work: Attention, accelerator: Accelerator) -> float:
+    """Share of the multiprocessors that have a block to compute."""
+    work, processors = _packed(work), accelerator.multiprocessors or 1
+    blocks = work.batch * work.heads * _blocks(work)[0]
+    return min(1.0, blocks * _slices(work, blocks, processors) / processors)
 
 
 def _packed(work: Attention) -> Attention:
@@ -227,18 +239,23 @@ def _lanes(accelerator: Accelerator) -> int:
 
 def _product_rate(work: Attention, accelerator: Accelerator) -> float:
     """FLOP/s of the products alone."""
-    by_mma = accelerator.architecture in ("hopper", "blackwell")
+    by_mma = _share_by_mma(accelerator) / constants.ATTENTION_PRODUCTS
     if work.kind == EFFICIENT:
-        rate = _efficient_rate(work, accelerator)
-        return rate * constants.ATTENTION_BY_MMA / constants.ATTENTION_PRODUCTS if by_mma else rate
-    share = (
-        constants.ATTENTION_BY_MMA
-        if by_mma and work.kind == FLASH
-        else constants.ATTENTION_PRODUCTS
-    )
-    if accelerator.measured:  # what products reach, as they are measured
-        share /= constants.ATTENTION_PRODUCTS
-    return accelerator.rate(work.dtype) * share
+        return _efficient_rate(work, accelerator) * by_mma
+    # Rates that were measured are those that products reach.
+    share = 1.0 if accelerator.measured else constants.ATTENTION_PRODUCTS
+    return accelerator.rate(work.dtype) * share * (by_mma if work.kind == FLASH else 1.0)
+
+
+def _share_by_mma(accelerator: Accelerator) -> float:
+    """Of the rate of tensor cores, what kernels made for Ampere reach.
+
+    The instructions of B200 are twice as fast as Hopper's, that of Ampere is assumed to be no
+    faster; GeForce cards of Blackwell have no other.
+    """
+    major, _ = compute_capability(accelerator)
+    shares = {9: constants.ATTENTION_BY_MMA, 10: constants.ATTENTION_BY_MMA / 2}
+    return shares.get(major, constants.ATTENTION_PRODUCTS)
 
 
 def _efficient_rate(work: Attention, accelerator: Accelerator) -> float:

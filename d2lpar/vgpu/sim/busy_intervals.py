@@ -43,6 +43,15 @@ class Resource:
             self._starts.insert(at, start_s)
             self._ends.insert(at, end_s)
 
+    def busy_s(self, start_s: float, end_s: float) -> float:
+        """Seconds between these two that are taken."""
+        busy_s = 0.0
+        for i in range(bisect_right(self._ends, start_s), len(self._ends)):
+            if self._starts[i] >= end_s:
+                break
+            busy_s += min(self._ends[i], end_s) - max(self._starts[i], start_s)
+        return busy_s
+
     def _forget_older_half(self) -> None:
         """Close the older half of the gaps, so that memory and time stay bounded in long runs."""
         half = len(self._starts) // 2

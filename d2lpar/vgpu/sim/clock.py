@@ -20,6 +20,7 @@ from ..device_naming import text
 from .busy_intervals import Resource
 from .copy_routes import Port, hops
 from .event_queue import EventQueue, Note, QueuedWork
+from .taken_shares import Engine
 
 # Work that a stream holds before its host must wait: about 1,000 launches were measured on a GPU,
 # for each stream on its own (stackoverflow.com/questions/53970187).
@@ -67,7 +68,7 @@ class Clock:
         self.timelines: list[Timeline] = []
         self.others: Callable[[Callable[[], bool]], None] | None = None
         self._schedule = EventQueue(self._record_work)
-        self._engines: list[tuple[Resource]] = []
+        self._engines: list[tuple[Engine]] = []
         self._streams: list[dict[int, _Stream]] = []
         self._ports: dict[Port, Resource] = defaultdict(Resource)
         self._routes: dict[tuple[int | None, int | None], list[_Transfer]] = {}
@@ -77,7 +78,7 @@ class Clock:
     def grow(self, machine: Machine) -> None:
         """Go on with a machine that has more accelerators."""
         for _ in range(len(machine.accelerators) - len(self._engines)):
-            self._engines.append((Resource(),))
+            self._engines.append((Engine(),))
             self._streams.append(defaultdict(_Stream))
         self.machine = machine
         self._routes.clear()
@@ -214,13 +215,19 @@ class Clock:
         kind: str = "collective",
         nbytes: int = 0,
         target: int | None = None,
+        taken: float = 0.0,
     ) -> None:
-        """Queue announced work on a stream of one of its hosts, of which it is a span there."""
+        """Queue announced work on a stream of one of its hosts, of which it is a span there.
+
+        It takes that share of the device's multiprocessors from kernels that run beside it.
+        """
         queue = self._stream(stream)
         self._launch(host_thread, queue, name)
         if self.timelines:
             where = "" if target is None else _name(target)
             work.notes += (self._note(stream, kind, name, nbytes, target=where),)
+        if taken:
+            work.takes += ((self._engines[stream[0]][0].shares, taken),)
         self._schedule.join(work, host_thread.now_s, queue.last)
         queue.last = work
         queue.queue.append(work)

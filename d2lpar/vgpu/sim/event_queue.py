@@ -32,6 +32,7 @@ from heapq import heappop, heappush, heapreplace
 
 from ...timeline import Span, Timeline
 from .busy_intervals import Resource, earliest
+from .taken_shares import Engine, TakenShares
 
 # The timelines that record some work, and its span but for the start and the end.
 Note = tuple[tuple[Timeline, ...], Callable[[float, float], Span]]
@@ -58,6 +59,7 @@ class QueuedWork:
         "resources",
         "seconds",
         "start_s",
+        "takes",
     )
 
     def __init__(
@@ -74,6 +76,7 @@ class QueuedWork:
         self.engaged_s = seconds if engaged_s is None else engaged_s
         self.priority = priority
         self.notes: tuple[Note, ...] = ()
+        self.takes: tuple[tuple[TakenShares, float], ...] = ()  # of devices' multiprocessors
         self.number = 0
         self.start_s: float | None = None
         self.end_s: float | None = None
@@ -141,10 +144,21 @@ class EventQueue:
             if start_s > known_s:  # others have begun since
                 heapreplace(ready, (start_s, priority, ready_s, queued_s, number, work))
                 continue
+            engine = work.resources[0]
+            if isinstance(engine, Engine) and engine.shares.matter:
+                needed_s = engine.shares.needed_s(start_s, work.seconds)
+                later_s = engine.earliest(start_s, needed_s)
+                if later_s > start_s:  # the gap is too short for it
+                    heapreplace(ready, (later_s, priority, ready_s, queued_s, number, work))
+                    continue
+                engine.shares.begun(start_s)
+                work.seconds = needed_s
             heappop(ready)
             for resource in work.resources:
                 resource.occupy(start_s, start_s + work.engaged_s)
             self._settle(work, start_s)
+            for shares, share in work.takes:
+                shares.take(start_s, start_s + work.seconds, share)
             return True
         return False
 

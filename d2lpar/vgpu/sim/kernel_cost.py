@@ -53,7 +53,7 @@ class Cost:
     `convolves` says whose setting decides if fp32 may be rounded to TF32.
     """
 
-    __slots__ = ("_known", "bytes", "convolves", "dtype", "flops", "kernels")
+    __slots__ = ("_engaged", "_known", "bytes", "convolves", "dtype", "flops", "kernels")
 
     def __init__(self, *kernels: Kernel, dtype: str = "float32", convolves: bool = False) -> None:
         self.kernels = kernels
@@ -61,29 +61,35 @@ class Cost:
         self.convolves = convolves
         self.flops = sum(kernel.flops for kernel in kernels)
         self.bytes = sum(kernel.bytes for kernel in kernels)
-        self._known: tuple[Accelerator, str, float, float] | None = None
+        self._known: tuple[Accelerator, str, float] | None = None
+        self._engaged: tuple[float, float] | None = None
 
     def seconds(self, accelerator: Accelerator) -> float:
         """How long it takes; worked out once for an accelerator and a setting of TF32."""
-        return self._times(accelerator)[2]
-
-    def engaged_s(self, accelerator: Accelerator) -> float:
-        """For how long of that the device has nothing left for kernels of other streams."""
-        return self._times(accelerator)[3]
-
-    def _times(self, accelerator: Accelerator) -> tuple[Accelerator, str, float, float]:
-        dtype = self.dtype
-        if dtype == "float32" and self.flops and "tfloat32" in accelerator.flops_per_s:
-            dtype = "tfloat32" if may_round_to_tf32(convolves=self.convolves) else dtype
+        dtype = self._computed_in(accelerator)
         known = self._known
         if known is None or known[0] is not accelerator or known[1] != dtype:
             if self.flops and dtype.startswith(FLOAT8):
                 _check_float8(accelerator, dtype)
             rates = _Rates(accelerator, dtype, convolves=self.convolves)
             total_s = sum(rates.seconds(kernel) for kernel in self.kernels)
+            self._known = known = (accelerator, dtype, total_s)
+        return known[2]
+
+    def engaged_s(self, accelerator: Accelerator, seconds: float) -> float:
+        """For how long of its `seconds` the device has nothing left for other streams' kernels."""
+        if self._engaged is None or self._engaged[0] != seconds:
+            dtype = self._computed_in(accelerator)
+            rates = _Rates(accelerator, dtype, convolves=self.convolves)
             engaged_s = sum(rates.engaged_s(kernel) for kernel in self.kernels)
-            self._known = known = (accelerator, dtype, total_s, engaged_s)
-        return known
+            self._engaged = (seconds, min(engaged_s, seconds))
+        return self._engaged[1]
+
+    def _computed_in(self, accelerator: Accelerator) -> str:
+        """The data type of the arithmetic: fp32 may be rounded to TF32."""
+        if self.dtype == "float32" and self.flops and "tfloat32" in accelerator.flops_per_s:
+            return "tfloat32" if may_round_to_tf32(convolves=self.convolves) else "float32"
+        return self.dtype
 
 
 def may_round_to_tf32(*, convolves: bool) -> bool:
@@ -157,6 +163,8 @@ class _Rates:
             return 1.0
         if kernel.product is not None:
             return tiling(kernel.product, self.device).occupancy
+        if kernel.flops:
+            return 1.0
         return kernel.bytes / (self.device.multiprocessors * FILLING_BYTES)
 
     def _compute_s(self, kernel: Kernel) -> float:

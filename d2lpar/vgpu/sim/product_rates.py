@@ -73,14 +73,17 @@ _HOPPER = Reach(WIDE_PLAIN_EFFICIENCY, 4.7, 0.90, 0.75, 700 / 989.4, 80, 3, CLUS
 _WIDE_AMPERE = _AMPERE._replace(
     issued=1.02, plain=WIDE_PLAIN_EFFICIENCY, plain_watts=10, full_tile=48, is_roomy=True
 )
+_ADA = _HOPPER._replace(issued=1.02, full_tile=48, hides=2, adding_s=ADDING_S, is_roomy=True)
 _REACH = {
     "volta": _VOLTA,
     "turing": _VOLTA,
     "ampere": _AMPERE,
-    "ada": _HOPPER._replace(issued=1.02, full_tile=48, hides=2, adding_s=ADDING_S, is_roomy=True),
+    "ada": _ADA,
     "hopper": _HOPPER,
     "blackwell": _HOPPER._replace(sustained=0.67, watts=1200 / 2500, full_tile=85),
 }
+# Chips for graphics, whose tensor cores are small: those of Blackwell are built as Ada's.
+_GRAPHICS = {"ampere": _WIDE_AMPERE, "blackwell": _ADA}
 # Any other: as between those that are known.
 OTHER = Reach(MATMUL_EFFICIENCY, None, 0.90, 0.75, None, 64, 2, ADDING_S)
 
@@ -88,9 +91,8 @@ OTHER = Reach(MATMUL_EFFICIENCY, None, 0.90, 0.75, None, 64, 2, ADDING_S)
 def reach(accelerator: Accelerator) -> Reach:
     """What the architecture of `accelerator` reaches; that of `OTHER` if it is not known."""
     found = _REACH.get(accelerator.architecture, OTHER)
-    if accelerator.architecture == "ampere" and _has_wide_cores(accelerator):
-        return _WIDE_AMPERE
-    return found
+    is_for_graphics = _half_rate(accelerator) < 8 * accelerator.rate("float32")
+    return _GRAPHICS.get(accelerator.architecture, found) if is_for_graphics else found
 
 
 def uses_tensor_cores(accelerator: Accelerator, dtype: str) -> bool:
@@ -131,8 +133,3 @@ def _watts(accelerator: Accelerator, flops_per_s: float) -> float | None:
 
 def _half_rate(accelerator: Accelerator) -> float:
     return max(accelerator.flops_per_s.get(name, 0.0) for name in HALF)
-
-
-def _has_wide_cores(accelerator: Accelerator) -> bool:
-    """Whether this is no GA100: others have 128 lanes of fp32 a multiprocessor, not 64."""
-    return _half_rate(accelerator) < 8 * accelerator.rate("float32")

@@ -22,6 +22,7 @@ from . import compiled, copies, host_cost, serialization, torch_private
 from .attention import fused_choice, scaled_dot_product_attention
 from .attention_values import KERNELS
 from .compiled import Region
+from .graph_capture import Graph, capturing
 from .host_threads import HOST
 from .meta_inference import Argument, Inferred, infer
 from .op_cost import cost_of, read_again
@@ -67,11 +68,24 @@ class Dispatcher:
 
     def __call__(self, func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> object:
         """Carry out `func(*args, **kwargs)`, one argument of which is on a virtual device."""
+        graph = capturing()
+        if graph is not None:
+            return self._capture(graph, func, args, kwargs)
         rt = current_runtime()
         special = self._special.get(func)
         if special is not None:
             return special(rt, args, kwargs)
         return self._run(rt, func, args, kwargs)
+
+    def _capture(
+        self, graph: Graph, func: torch._ops.OpOverload, args: tuple, kwargs: dict
+    ) -> object:
+        """Carry it out for the graph, whole: what it is made of is no operation by itself."""
+        with graph.paused():
+            graph.save(func, args, kwargs)
+            result = self(func, args, kwargs)
+            graph.note(func, args, kwargs, result)
+        return result
 
     def _run(self, rt: Runtime, func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> object:
         plan = plan_of(func)
@@ -245,7 +259,8 @@ class _OpCall:
         if isinstance(cost, AttentionCost):
             self.workspace_bytes = workspace_bytes(cost.work)
         accelerator = rt.machine.accelerators[self.index]
-        seconds, engaged_s = cost.seconds(accelerator), cost.engaged_s(accelerator)
+        seconds = cost.seconds(accelerator)
+        engaged_s = cost.engaged_s(accelerator, seconds)
         if region is None:
             dispatch_s = host_cost.kernel_s(host, self.tensors, cost)
         else:

@@ -31,10 +31,8 @@ class _Pending(threading.local):
 pending = _Pending()
 
 
-def python_s(host: Host) -> float:
+def _python_s(host: Host) -> float:
     """Seconds of the Python that led to the operation which is queued now; they are paid so."""
-    if not (pending.modules or pending.parameters):
-        return 0.0
     seconds = (
         pending.modules * host.module_s
         + pending.attributes * host.attribute_s
@@ -50,11 +48,13 @@ def kernel_s(host: Host, tensors: Sequence[torch.Tensor], cost: Cost | None = No
     Backward of an operation runs without making a graph, which tells it from what is computed once
     more there; hooks, such as DDP's, and what adds up gradients belong to no operation.
     """
-    seconds = host.dispatch_s + python_s(host)
-    if cost is not None:
+    seconds = host.dispatch_s
+    if pending.modules or pending.parameters:
+        seconds += _python_s(host)
+    if cost is not None and (cost.convolves or len(cost.kernels) > 1):
         seconds += _library_s(host, cost)
     if torch.is_grad_enabled():
-        recorded = any(tensor.requires_grad for tensor in tensors)
+        recorded = any([tensor.requires_grad for tensor in tensors])  # faster than one by one
     else:
         in_backward = torch_private.graph_task_id() != torch_private.NO_TASK
         recorded = in_backward and torch_private.node_number() is not None
@@ -77,7 +77,8 @@ def _library_s(host: Host, cost: Cost) -> float:
 
 def view_s(host: Host) -> float:
     """Seconds of an operation without a kernel."""
-    return host.view_s + python_s(host)
+    seconds = host.view_s
+    return seconds + _python_s(host) if pending.modules or pending.parameters else seconds
 
 
 def count_python() -> None:

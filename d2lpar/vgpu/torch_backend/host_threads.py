@@ -71,11 +71,16 @@ class HostThreads:
             self.let_go()
         if task != NO_TASK or thread.tasks:
             self._follow_backward(task, thread.tasks)
-        self._put(task, device, action, args)
+        own = thread.host_thread
+        if own is None and threading.get_ident() == self._owner:
+            own = self.clock.host
+        if own is None or thread.replica is not None or self._waiting:
+            self._put(task, device, action, args)
+            return
+        with self.lock:
+            action(own if task == NO_TASK else self._host_thread(task, device), *args)
 
-    def put(
-        self, task: int, device: int, action: Callable[..., object], *args: object
-    ) -> None:
+    def put(self, task: int, device: int, action: Callable[..., object], *args: object) -> None:
         """The same for work that was held back in backward pass `task` (`NO_TASK`: in none)."""
         thread = self._thread
         if task != NO_TASK and task not in thread.tasks:

@@ -1,0 +1,165 @@
+"""CUDA graphs: operations noted once, and launched together again and again.
+
+A capture leaves tensors as they were before it, as on CUDA, and takes no time; results have their
+values from the first replay on. A replay computes the noted operations once more, into the same
+tensors, and puts their kernels on the clock with one launch. Under `shape_only` there are only the
+kernels. A copy from or to the host is launched by itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from . import torch_private
+from .host_threads import NO_TASK, Notes
+from .op_schema import plan_of
+from .runtime import Runtime, current_runtime
+from .tensor import VirtualTensor, backing
+
+Operation = tuple[torch._ops.OpOverload, tuple, dict[str, Any], object]
+
+
+class _Thread(threading.local):
+    graph: Graph | None = None
+
+
+_here = _Thread()
+
+
+def capturing() -> Graph | None:
+    """The graph that this thread's operations become part of."""
+    return _here.graph
+
+
+class Graph:
+    """`torch.cuda.CUDAGraph`; memory pools are accepted, and all the same."""
+
+    def __init__(self, keep_graph: bool = False) -> None:
+        self._notes: Notes = deque()
+        self._operations: list[Operation] = []
+        self._made: set[int] = set()
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._stack = ExitStack()
+        self._captured = False
+
+    def capture_begin(self, pool: object = None, capture_error_mode: str = "global") -> None:
+        """Note what this thread queues. RuntimeError if it captures already."""
+        if _here.graph is not None:
+            raise RuntimeError("this thread captures a graph already: end that first")
+        threads = current_runtime().host_threads
+        threads.let_go()
+        self.reset()
+        self._stack.enter_context(threads.replica(self._notes))
+        _here.graph = self
+
+    def capture_end(self) -> None:
+        """End it, and give tensors from before the values that they had."""
+        if _here.graph is not self:
+            raise RuntimeError("this graph is not being captured: call capture_begin() first")
+        current_runtime().host_threads.let_go()
+        _here.graph = None
+        self._stack.close()
+        for values, before in self._before.values():
+            values.copy_(before)
+        self._before.clear()
+        self._made.clear()
+        self._captured = True
+
+    def reset(self) -> None:
+        """Forget what was captured."""
+        self._notes.clear()
+        self._operations.clear()
+        self._captured = False
+
+    def pool(self) -> tuple[int, int]:
+        """What other graphs may share its memory by."""
+        return (0, 0)
+
+    def replay(self) -> None:
+        """Compute once more what was captured, and launch it as one."""
+        if not self._captured:
+            raise RuntimeError("nothing was captured: call capture_begin() and capture_end() first")
+        rt = current_runtime()
+        if not rt.shape_only:
+            with rt.host_threads.replica(deque()):
+                for operation in self._operations:
+                    _compute(*operation)
+        self._launch(rt)
+
+    def _launch(self, rt: Runtime) -> None:
+        launch_s = rt.machine.host.graph_s
+        for _, device, action, args in self._notes:
+            if action == rt.clock.kernel:
+                rt.host_threads.put(NO_TASK, device, action, *args[:5], launch_s)
+                launch_s = 0.0
+            elif action == rt.clock.copy:
+                rt.host_threads.put(NO_TASK, device, action, *args)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Within, operations are no part of the graph by themselves; their kernels are."""
+        _here.graph = None
+        try:
+            yield
+        finally:
+            _here.graph = self
+
+    def note(self, func: torch._ops.OpOverload, args: tuple, kwargs: dict, result: object) -> None:
+        """Take in an operation that was computed; called by the dispatcher."""
+        if not current_runtime().shape_only:
+            self._operations.append((func, args, kwargs, result))
+            self._made |= _places(result) - _places((args, kwargs))  # a view is not new
+
+    def save(self, func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> None:
+        """Keep the values of what an operation is going to write; called by the dispatcher."""
+        if current_runtime().shape_only:
+            return
+        for number, name in plan_of(func).written:
+            value = args[number] if number < len(args) else kwargs.get(name)
+            for tensor in tree_leaves(value):
+                if isinstance(tensor, VirtualTensor) and _place(tensor) not in self._made:
+                    values = backing(tensor)
+                    self._before.setdefault(id(values), (values, values.clone()))
+
+
+def _places(values: object) -> set[int]:
+    return {_place(t) for t in tree_leaves(values) if isinstance(t, VirtualTensor)}
+
+
+def _place(tensor: VirtualTensor) -> int:
+    return backing(tensor).untyped_storage().data_ptr()
+
+
+def _compute(
+    func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any], before: object
+) -> None:
+    """Do an operation again; what it returns anew goes where the capture's result is."""
+    with torch.no_grad():
+        again = VirtualTensor.dispatcher(func, args, kwargs)
+    for old, new in zip(tree_leaves(before), tree_leaves(again), strict=True):
+        if isinstance(old, VirtualTensor) and _place(old) != _place(new):
+            with torch_private.as_plain_tensors():
+                backing(old).copy_(backing(new))
+
+
+@contextmanager
+def capture(
+    cuda_graph: Graph,
+    pool: object = None,
+    stream: object = None,
+    capture_error_mode: str = "global",
+) -> Iterator[None]:
+    """`torch.cuda.graph`: the block's work becomes `cuda_graph`. It is captured on the current
+    stream, as nothing runs meanwhile."""
+    cuda_graph.capture_begin(pool, capture_error_mode)
+    try:
+        yield
+    finally:
+        cuda_graph.capture_end()

@@ -195,7 +195,7 @@ def _sums_again(layout: Layout) -> float:
     Selectively products that are computed again gather their input once more; what comes out of
     others is kept, summed.
     """
-    gathers = layout.attention == "fused" and layout.sequence_parallel
+    gathers = layout.attention != "scores" and layout.sequence_parallel
     selectively = 1.5 if gathers else 1.0
     return {"full": 2.0, ALTERNATE: 1.5, "selective": selectively}.get(layout.recompute, 1.0)
 

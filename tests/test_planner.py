@@ -627,7 +627,7 @@ def test_no_number_of_gpus_helps_where_a_layer_is_too_large():
         ({"micro_batch": 0}, "micro_batch is a whole number from 1 on, not 0"),
         ({"chunks": 0}, "chunks is a whole number from 1 on, not 0"),
         ({"zero": 4}, "zero is one of 0, 1, 2, 3, not 4"),
-        ({"attention": "linear"}, "attention is one of scores, fused, not 'linear'"),
+        ({"attention": "linear"}, "attention is one of scores, fused, flash, not 'linear'"),
         ({"gpus": 7, "batch": 10}, "no mix spreads megatron-1.7b over 7 GPUs with a batch of 10"),
         ({"gpus": 7, "batch": 10}, "open, or try a batch that is a multiple of 7, or 4 GPUs$"),
         ({"gpus": 1, "micro_batch": 3}, "over 1 GPU with .*; leave micro_batch and chunks open$"),

@@ -7,6 +7,7 @@ catalogue itself need no entry.
 from __future__ import annotations
 
 from .. import machines
+from ..machines.catalogue.links import NVLINK3_FOUR
 from ..machines.hardware import Machine
 
 # How many ports a source does not print is assumed: one for each GPU.
@@ -183,7 +184,6 @@ _NODES = {
     "1x-a100-sxm4-80gb": "1x-a100-80gb-nvswitch",
     "8x-a100-sxm4-80gb": "8x-a100-80gb-nvswitch",
     "2x-a100-80gb-sxm": "2x-a100-80gb-nvswitch",
-    "2x-a100-4-nvlinks": "2x-a100-nvlink",
     "1x-a100-40gb-mahti": "1x-a100-nvlink",
     "4x-a100-40gb-mahti": "4x-a100-nvlink",
     "1x-a100-pcie-80gb": "1x-a100-80gb-pcie-nvlink",  # A800, too: they differ in NVLink alone
@@ -248,6 +248,8 @@ NAMES = {**_DGX, **_CLOUDS, **_CLUSTERS, **_NODES, **_DESKTOPS, **_UNNAMED}
 
 # Boxes whose GPUs are bridged in pairs: a pair, and what more than two of them have in common.
 PAIRS = {"8x-a100-nvlink-pairs": ("2x-a100-80gb-pcie-nvlink", "8x-a100-pcie-40gb")}
+# Two of a box whose GPUs share out their links: only some of them join the two.
+JOINED = {"2x-a100-4-nvlinks": ("2x-a100-nvlink", NVLINK3_FOUR)}
 
 
 def machine(name: str, gpus: int | None = None) -> Machine:
@@ -255,6 +257,9 @@ def machine(name: str, gpus: int | None = None) -> Machine:
 
     Raises ValueError for one that is neither here nor in the catalogue.
     """
+    if name in JOINED:
+        box, peer = JOINED[name]
+        return machines.machine(box).with_peer(peer)
     if name in PAIRS:
         pair, more = PAIRS[name]
         return machines.machine(pair if gpus == 2 else more)

@@ -11,7 +11,6 @@ from ..timeline.printing import say
 from .rows import PUBLISHED, Row, RowError, read_rows
 from .runner import validate
 
-
 MOST_PROCESSES = 4
 
 

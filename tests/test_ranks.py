@@ -279,14 +279,17 @@ def test_shape_only_is_a_rank_s_own():
     assert values == (2, 4)
 
 
-def test_ranks_print_in_order(capsys):
+def test_ranks_print_in_order_and_line_by_line(capsys):
     def say():
         for i in range(2):
-            print(f"{i}{dist.get_rank()}", end=" ")
+            print(f"rank {dist.get_rank()}", end=" ")
             dist.barrier()
+            print(f"prints {i}")
+        print("end", end="")
 
-    run(say)
-    assert capsys.readouterr().out == "00 01 02 03 10 11 12 13 "
+    run(say, n=2)
+    lines = [f"rank {r} prints {i}\n" for i in range(2) for r in range(2)]
+    assert capsys.readouterr().out == "".join(lines) + "endend"
 
 
 def test_other_threads_see_no_ranks():

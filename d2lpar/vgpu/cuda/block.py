@@ -29,7 +29,8 @@ from . import (
 from .device_translation import CudaNaming, cuda, translate
 from .mode import CudaMode
 from .patches import Patches
-from .user_code import all_namespaces, user_namespaces
+from .processes import Children
+from ..races.user_code import all_namespaces, user_namespaces
 
 _PARTS = (
     tensors,
@@ -99,12 +100,13 @@ def emulate_cuda(
 
 @contextmanager
 def _patched(n: int) -> Iterator[None]:
-    patches, mode = Patches(), CudaMode()
+    patches, mode, children = Patches(), CudaMode(), Children()
     default_device = torch_private.default_device_context()
     try:
         for part in _PARTS:
             part.install(patches)
         threads.install(patches, mode)
+        children.install(patches)
         if "IPython" in sys.modules:
             from . import timeit_magic
 
@@ -113,6 +115,7 @@ def _patched(n: int) -> Iterator[None]:
         lazy_init.set_emulated_count(n)
         with named_by(CudaNaming()), mode:
             yield
+            children.run()
     finally:
         lazy_init.set_emulated_count(0)
         patches.undo()

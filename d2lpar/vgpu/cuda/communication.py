@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.cuda.comm
-import torch.multiprocessing
 import torch.nn.parallel
 
 from ..torch_backend import torch_private
 from . import lazy_init
-from .device_translation import CUDA, inward, number
+from .device_translation import CUDA, inward, local_number
 from .patches import Patches
 from .refusals import refusal
 
@@ -19,10 +18,10 @@ HOST = -1
 
 
 def install(patches: Patches) -> None:
-    """Replace what moves tensors between devices, and what starts processes."""
+    """Replace what moves tensors between devices, and what joins processes to groups."""
     _install_primitives(patches)
     _install_queries(patches)
-    _refuse_processes(patches)
+    _refuse_lonely_groups(patches)
 
 
 # --- the primitives -------------------------------------------------------------------------------
@@ -48,7 +47,7 @@ def _to_devices(theirs: Callable) -> Callable:
         tensors: object, devices: Sequence[object] | None = None, *args: object, **kwargs: object
     ) -> object:
         _refuse_out(theirs, kwargs)
-        chosen = range(lazy_init.device_count()) if devices is None else map(number, devices)
+        chosen = range(lazy_init.device_count()) if devices is None else map(local_number, devices)
         return theirs(tensors, list(chosen), *args, **kwargs)
 
     return send
@@ -68,7 +67,7 @@ def _reduce(theirs: Callable) -> Callable:
     def reduce(
         inputs: object, destination: object = None, *args: object, **kwargs: object
     ) -> object:
-        return theirs(inputs, number(destination), *args, **kwargs)
+        return theirs(inputs, local_number(destination), *args, **kwargs)
 
     return reduce
 
@@ -76,7 +75,7 @@ def _reduce(theirs: Callable) -> Callable:
 def _destination(device: object) -> int:
     if device == HOST or (isinstance(device, (str, torch.device)) and str(device) == "cpu"):
         return HOST
-    return number(device)
+    return local_number(device)
 
 
 def _refuse_out(theirs: Callable, kwargs: dict) -> None:
@@ -104,24 +103,22 @@ def _current_accelerator(check_available: bool = False) -> torch.device:
 # --- processes ------------------------------------------------------------------------------------
 
 
-def _refuse_processes(patches: Patches) -> None:
-    """All emulated devices are in one process."""
-    remedy = "one process holds all devices; use nn.DataParallel, or d2lpar.collectives by hand"
+def _refuse_lonely_groups(patches: Patches) -> None:
+    """Outside virtual ranks, a process has no others to meet on emulated devices."""
+    remedy = (
+        "all emulated devices are in one process here. Start ranks, with "
+        "torch.multiprocessing.spawn, d2lpar.run_ranks or `d2lpar run --nproc-per-node N SCRIPT`"
+    )
     name = "torch.nn.parallel.DistributedDataParallel"
     patches.replace(torch.nn.parallel.DistributedDataParallel, "__init__", refusal(name, remedy))
-    remedy = "the devices exist in this process only; use nn.DataParallel or a loop over devices"
-    refuse = refusal("torch.multiprocessing.spawn", remedy)
-    patches.replace(torch.multiprocessing, "spawn", refuse)
     if torch.distributed.is_available():
-        start = _init_process_group(torch.distributed.init_process_group)
+        start = _init_process_group(torch.distributed.init_process_group, remedy)
         patches.replace(torch.distributed, "init_process_group", start)
+        patches.replace(torch.distributed, "is_nccl_available", lambda: True)
 
 
-def _init_process_group(theirs: Callable) -> Callable:
-    refuse = refusal(
-        "torch.distributed with NCCL",
-        "one process holds all devices; use nn.DataParallel, or backend='gloo' on the CPU",
-    )
+def _init_process_group(theirs: Callable, remedy: str) -> Callable:
+    refuse = refusal("torch.distributed with NCCL", f"{remedy}; or use backend='gloo' on the CPU")
 
     def init_process_group(backend: object = None, *args: object, **kwargs: object) -> object:
         wanted = str(backend or "nccl").lower()

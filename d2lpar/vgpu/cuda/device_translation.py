@@ -59,6 +59,10 @@ class CudaNaming(DeviceNaming):
 
     type = CUDA
 
+    def device(self, index: int) -> torch.device:
+        """What the program calls the device of that number."""
+        return cuda(lazy_init.shown_number(index))
+
     def parse(self, device: object) -> object:
         """The virtual device that is meant by "cuda:1": see `inward`."""
         return inward(device)
@@ -69,7 +73,7 @@ class CudaNaming(DeviceNaming):
 
     def choose(self, n: int) -> list[torch.device]:
         """The first `n` of those that the program sees; RuntimeError if there are fewer."""
-        return [cuda(i) for i in range(number(n - 1) + 1)]
+        return [cuda(i) for i in range(local_number(n - 1) + 1)]
 
     def start(self) -> None:
         """Start CUDA, which settles what CUDA_VISIBLE_DEVICES shows."""
@@ -95,11 +99,11 @@ def is_backing(device: object, caller: FrameType) -> bool:
 
 def outward(device: torch.device) -> torch.device:
     """The CUDA device that a program sees for a virtual one; other devices as they are."""
-    return cuda(device.index or 0) if device.type == VIRTUAL else device
+    return cuda(lazy_init.shown_number(device.index or 0)) if device.type == VIRTUAL else device
 
 
 def number(device: object = None) -> int:
-    """The number of an emulated device, given as None (the current one) or as in `inward`.
+    """The number of the virtual device that is meant by None (the current one) or as in `inward`.
 
     ValueError for a device of another kind, RuntimeError for a number that no device has.
     """
@@ -108,6 +112,16 @@ def number(device: object = None) -> int:
     if not isinstance(found, torch.device) or found.type != VIRTUAL:
         raise ValueError(f"Expected a cuda device, but got: {device}")
     return found.index or 0
+
+
+def place(device: object = None) -> torch.device:
+    """The virtual device that is meant, as `number` says it."""
+    return _device(number(device))
+
+
+def local_number(device: object = None) -> int:
+    """What the program calls the device that is meant; errors are those of `number`."""
+    return lazy_init.shown_number(number(device))
 
 
 @contextmanager
@@ -138,7 +152,7 @@ def spoken(text: str) -> str:
 def _virtual(index: int | None) -> torch.device:
     lazy_init.start()
     if index is None:
-        index = current_runtime().current_device
+        index = lazy_init.shown_number(current_runtime().current_device)
     count = lazy_init.device_count()
     if not count:
         raise RuntimeError(f"No CUDA GPUs are available: {lazy_init.restriction()}")
@@ -148,4 +162,4 @@ def _virtual(index: int | None) -> torch.device:
             f"CUDA error: invalid device ordinal: there is no cuda:{index}; there are "
             f"{count} device(s), cuda:0 to cuda:{count - 1}. {why}."
         )
-    return _device(index)
+    return _device(lazy_init.virtual_number(index))

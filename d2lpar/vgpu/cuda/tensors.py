@@ -10,7 +10,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from ..torch_backend import torch_private
 from ..torch_backend.tensor import VirtualTensor, share
-from .device_translation import CUDA, VIRTUAL, cuda, inward, is_backing, number, outward, translated
+from .device_translation import CUDA, VIRTUAL, cuda, inward, is_backing, local_number, outward, translated
 from .patches import Patches, stand_in_class
 
 LIKE = ("empty", "full", "ones", "rand", "randint", "randn", "zeros")
@@ -95,7 +95,7 @@ def _type(theirs: Callable) -> Callable:
         found = cuda_dtype(dtype)
         if found is None:
             return theirs(self, dtype, non_blocking, **kwargs)
-        target = self.device if isinstance(self, VirtualTensor) else cuda(number())
+        target = self.device if isinstance(self, VirtualTensor) else cuda(local_number())
         return self.to(target, found, non_blocking=non_blocking)
 
     return type

@@ -16,7 +16,7 @@ from types import FrameType
 from ..torch_backend.runtime import current_runtime
 from . import lazy_init
 from .patches import Patches
-from .user_code import is_user_frame
+from ..races.user_code import is_user_frame
 
 SECONDS = ("time", "perf_counter", "monotonic", "process_time", "thread_time")
 LOOPS = 10  # of a statement that `%timeit` or `Timer.autorange` times

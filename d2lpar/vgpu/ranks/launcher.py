@@ -1,36 +1,31 @@
-"""Running a function on virtual ranks: threads, turns, and names of torch that know them."""
+"""Running functions on virtual ranks: threads that take turns."""
 
 from __future__ import annotations
 
 import contextvars
 import ctypes
-import functools
-import inspect
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from types import FunctionType
-from typing import Any
+from contextlib import contextmanager, suppress
+from functools import partial
 
 import torch
-from torch.nn.modules.module import register_module_module_registration_hook
 
 from ..device_naming import text
 from ..sim.clock import HostThread
 from ..torch_backend.runtime import current_runtime
 from ..torch_backend.tensor import VirtualTensor
-from . import c10d_private, ddp
-from .process_group import VirtualProcessGroup
-from .process_state import ProcessState
-from .rank import Rank, World, here
+from .process_state import OwnState, ProcessState
+from .rank import ProcessStart, Rank, World, here
+from .rank_output import lines_by_rank
 from .rank_scheduler import Ended
+from .signal_handlers import handlers_accepted
+from .torch_names import make_world_group, names_of_torch
 
 LAST_WORDS_S = 0.5  # what a rank has, after an interrupt, to come out of what it does
 
 _running = threading.Lock()
-_undo = ExitStack()
 
 
 def run_ranks(
@@ -56,17 +51,65 @@ def run_ranks(
     different collectives, or while another thread runs ranks; ValueError for devices that are not
     virtual, or not different.
     """
-    with _alone():
-        return _run_alone(function, devices, args)
+    world = World(current_runtime(), _numbers(devices))
+    return _run(world, [partial(function, *args)] * len(devices))
+
+
+def run_processes(
+    functions: Sequence[Callable[[], object]],
+    devices: Sequence[int],
+    starts: Sequence[ProcessStart],
+    own: Sequence[OwnState] = (),
+) -> list[object]:
+    """Call a function on each rank, each a process to its program; returns the results by rank.
+
+    What a process has of its own beyond that of a rank of `run_ranks`: the environment, `sys.argv`,
+    the working folder, what its `ProcessStart` names; it makes groups by `init_process_group`.
+    `devices` are the numbers of the ranks' virtual devices; `own` is what the caller gets back, of
+    the kinds that ranks have. A process that is alone in its world may call this itself. Raises as
+    `run_ranks` does.
+    """
+    return _run(World(current_runtime(), devices, starts), functions, own)
+
+
+def current_process() -> Rank | None:
+    """The rank whose thread this is, if it is a process to its program."""
+    rank: Rank | None = getattr(here, "rank", None)
+    return rank if rank is not None and rank.is_process else None
+
+
+def rank_number() -> int:
+    """The number of the rank whose thread this is; 0 in a thread that is none."""
+    rank: Rank | None = getattr(here, "rank", None)
+    return 0 if rank is None else rank.number
+
+
+def wait_in_turn(ready: Callable[[], bool], text: str, block: bool) -> bool:
+    """Let other ranks go on until `ready()`, or (without `block`) once round. False in a thread
+    that has no others: it is no rank, or alone."""
+    rank: Rank | None = getattr(here, "rank", None)
+    if rank is None or rank.is_alone:
+        return False
+    rank.wait(ready if block else lambda: True, text, polite=not block)
+    return True
+
+
+def _run(
+    world: World, functions: Sequence[Callable[[], object]], own: Sequence[OwnState] = ()
+) -> list[object]:
+    parent: Rank | None = getattr(here, "rank", None)
+    if parent is None:
+        with _alone():
+            return _run_alone(world, functions, ProcessState(world.rt, own))
+    if not (parent.is_process and parent.is_alone):
+        raise RuntimeError(f"rank {parent.number} cannot run ranks of its own")
+    return _run_alone(world, functions, parent.process)
 
 
 @contextmanager
 def _alone() -> Iterator[None]:
     """Ranks of two runs would exchange one process's state. Waiting for the other run could be for
     ever: a rank may wait for the thread that asks."""
-    rank = getattr(here, "rank", None)
-    if rank is not None:
-        raise RuntimeError(f"rank {rank.number} cannot run ranks of its own")
     if not _running.acquire(blocking=False):
         raise RuntimeError(
             "another thread is in run_ranks, and a process runs one set of ranks at a time: wait "
@@ -79,24 +122,23 @@ def _alone() -> Iterator[None]:
 
 
 def _run_alone(
-    function: Callable[..., object], devices: Sequence[torch.device], args: tuple
+    world: World, functions: Sequence[Callable[[], object]], before: ProcessState
 ) -> list[object]:
-    rt = current_runtime()
-    world = World(rt, _numbers(devices))
+    rt = world.rt
     outcome = _Outcome(world)
-    before = ProcessState(rt)
     rt.host_threads.flush()
     threads = [
         threading.Thread(
             target=contextvars.copy_context().run,
-            args=(outcome.run, rank, function, args),
+            args=(outcome.run, rank, function),
             name=f"rank {rank.number}",
             daemon=True,
         )
-        for rank in world.ranks
+        for rank, function in zip(world.ranks, functions, strict=True)
     ]
-    with _names_of_torch(function):
-        rt.clock.others = _let_others_go_on
+    with names_of_torch(), handlers_accepted(), lines_by_rank(len(threads)):
+        others, rt.clock.others = rt.clock.others, _let_others_go_on
+        before.save()
         try:
             for thread in threads:
                 thread.start()
@@ -111,7 +153,7 @@ def _run_alone(
                 )
             raise
         finally:
-            rt.clock.others = None
+            rt.clock.others = others
             before.restore()
             world.give_up()
             rt.host_threads.ask(_catch_up, world)
@@ -126,20 +168,23 @@ class _Outcome:
         self._results: list[object] = [None] * len(world.ranks)
         self._error: BaseException | None = None
 
-    def run(self, rank: Rank, function: Callable[..., object], args: tuple) -> None:
+    def run(self, rank: Rank, function: Callable[[], object]) -> None:
         """The life of a rank's thread."""
         with suppress(Ended):  # it may come twice
-            self._live(rank, function, args)
+            self._live(rank, function)
 
-    def _live(self, rank: Rank, function: Callable[..., object], args: tuple) -> None:
+    def _live(self, rank: Rank, function: Callable[[], object]) -> None:
         scheduler, rt = self._world.scheduler, self._world.rt
         here.rank = rank
         try:
-            _make_world_group(rank)
+            if not rank.is_process:
+                make_world_group(rank)
             scheduler.begin(rank.number)
-            rt.current_device, rt.own_devices = rank.device, [rank.device]
+            rt.current_device = rank.current
+            if not rank.is_alone:
+                rt.own_devices = [rank.device]
             with rt.host_threads.rank(rank.host_thread):
-                self._results[rank.number] = function(*args)
+                self._results[rank.number] = function()
         except Ended:
             pass
         except BaseException as error:
@@ -221,135 +266,3 @@ def _catch_up(host_thread: HostThread, world: World) -> None:
     host_thread.now_s = max(host_thread.now_s, *(rank.host_thread.now_s for rank in world.ranks))
 
 
-# --- the names of torch ---------------------------------------------------------------------------
-
-
-def _make_world_group(rank: Rank, backend: str = "nccl") -> None:
-    ranks = list(range(len(rank.world.ranks)))
-    group = VirtualProcessGroup(rank, rank.world.rendezvous(0, ranks))
-    rank.groups.add(group, ranks, backend)
-    rank.groups.default_pg = group
-    rank.made = 0
-
-
-def init_process_group(backend: str | None = None, *args: object, **kwargs: object) -> None:
-    """Check what torch's function is told, for the group of all ranks is there already.
-
-    ValueError if `world_size` or `rank` is not what `run_ranks` has made.
-    """
-    ours = {"world_size": len(here.rank.world.ranks), "rank": here.rank.number}
-    for name, value in ours.items():
-        if kwargs.get(name, -1) not in (-1, value):
-            raise ValueError(
-                f"init_process_group was given {name}={kwargs[name]}, but run_ranks has started "
-                f"{ours['world_size']} ranks, of which this is number {ours['rank']}: give "
-                "run_ranks as many devices as there shall be ranks"
-            )
-    groups = here.rank.groups
-    if groups.default_pg is None:
-        _make_world_group(here.rank)
-    if backend is not None:
-        groups.pg_map[groups.default_pg] = (backend, None)
-
-
-def destroy_process_group(group: object = None) -> None:
-    """Forget the group of all ranks; others are forgotten with their last name."""
-    groups = here.rank.groups
-    if group is None or group is groups.default_pg:
-        groups.default_pg = None
-
-
-def new_group(ranks: Sequence[int] | None = None, *args: object, **kwargs: object) -> object:
-    """A group of these ranks of the world; what torch has for "no member" on the others."""
-    rank = here.rank
-    ranks = list(range(len(rank.world.ranks))) if ranks is None else sorted(ranks)
-    rank.made += 1
-    rendezvous = rank.world.rendezvous(rank.made, ranks)
-    if rank.number not in ranks:
-        return c10d_private.NOT_A_MEMBER
-    group = VirtualProcessGroup(rank, rendezvous)
-    rank.groups.add(group, ranks, rank.groups.pg_map[rank.groups.default_pg][0])
-    return group
-
-
-def _by_thread(theirs: Callable, ours: Callable) -> Callable:
-    @functools.wraps(theirs)
-    def choose(*args: object, **kwargs: object) -> object:
-        return (theirs if getattr(here, "rank", None) is None else ours)(*args, **kwargs)
-
-    return choose
-
-
-def _init_ddp(self: c10d_private.TorchDDP, *args: Any, **kwargs: Any) -> None:
-    if type(self) is not c10d_private.TorchDDP:
-        raise NotImplementedError(
-            f"{type(self).__name__} is a kind of DistributedDataParallel, and virtual ranks have "
-            "torch's own only"
-        )
-    self.__class__ = ddp.DistributedDataParallel
-    assert isinstance(self, ddp.DistributedDataParallel)
-    ddp.DistributedDataParallel.__init__(self, *args, **kwargs)
-
-
-def _refuse_old_fsdp(module: torch.nn.Module, name: str, part: object) -> None:
-    """Called when a module gets a part: the first thing that FSDP does in its `__init__`."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    in_rank = getattr(here, "rank", None) is not None
-    if in_rank and fsdp and isinstance(module, fsdp.FullyShardedDataParallel):
-        raise NotImplementedError(
-            "virtual ranks have no FullyShardedDataParallel: use DistributedDataParallel there, "
-            "and sharded parameters on ranks of d2lpar.cluster"
-        )
-
-
-@contextmanager
-def _names_of_torch(function: Callable) -> Iterator[None]:
-    """Let torch's names know ranks: in its modules, and where `function` has imported them."""
-    try:
-        _patch()
-        with _imported_names(function):
-            yield
-    finally:
-        _undo.close()
-
-
-OURS = (init_process_group, destroy_process_group, new_group)
-
-
-def _patch() -> None:
-    for ours in OURS:
-        name = ours.__name__
-        choose = _by_thread(getattr(c10d_private.dist, name), ours)
-        for module in c10d_private.MODULES:
-            _set(module, name, choose)
-    theirs = getattr(*c10d_private.WORLD)
-    _set(*c10d_private.WORLD, c10d_private.GroupsByThread(theirs, here))
-    init = c10d_private.TorchDDP.__init__
-    _set(c10d_private.TorchDDP, "__init__", _by_thread(init, _init_ddp))
-    _undo.callback(register_module_module_registration_hook(_refuse_old_fsdp).remove)
-
-
-def _set(owner: object, name: str, value: object) -> None:
-    before = getattr(owner, name)
-    _undo.callback(setattr, owner, name, before)
-    setattr(owner, name, value)
-
-
-@contextmanager
-def _imported_names(function: Callable) -> Iterator[None]:
-    """Put what takes the place of torch's functions also where the function's module has them."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    names = getattr(inspect.unwrap(function), "__globals__", {})
-    ours = {c10d_private.dist.__dict__[f.__name__] for f in OURS}
-    theirs = {choose.__wrapped__: choose for choose in ours}
-    found = {
-        name: value
-        for name, value in names.items()
-        if type(value) is FunctionType and value in theirs
-    }
-    names.update({name: theirs[value] for name, value in found.items()})
-    try:
-        yield
-    finally:
-        names.update(found)

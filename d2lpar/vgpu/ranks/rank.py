@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -12,20 +13,44 @@ from ..sim.clock import HostThread
 from ..torch_backend.runtime import Runtime, current_runtime
 from ..torch_backend.tensor import VirtualTensor
 from .c10d_private import Groups
-from .process_state import ProcessState, variables_of
+from .process_state import OwnState, ProcessState, variables_of
 from .rank_scheduler import RankScheduler
 from .rendezvous import Rendezvous
 
 here = threading.local()  # .rank: the Rank whose thread this is
 
 
-class World:
-    """What the ranks of one run share: the machine, their devices, the scheduler, their groups."""
+@dataclass(frozen=True)
+class ProcessStart:
+    """How a rank begins that is a process to its program: `current` is its current device.
 
-    def __init__(self, rt: Runtime, devices: Sequence[int]) -> None:
+    `variables` it finds in its environment besides those of who starts it, `arguments` in
+    `sys.argv` (None: those of who starts it). `states` are what it has of its own besides.
+    """
+
+    name: str
+    current: int
+    variables: Mapping[str, str] = field(default_factory=dict)
+    arguments: Sequence[str] | None = None
+    states: Sequence[OwnState] = ()
+
+
+class World:
+    """What the ranks of one run share: the machine, their devices, the scheduler, their groups.
+
+    `starts` says how they begin if they are processes; no group is there then before the program
+    asks for it.
+    """
+
+    def __init__(
+        self, rt: Runtime, devices: Sequence[int], starts: Sequence[ProcessStart] | None = None
+    ) -> None:
         self.rt = rt
         self.devices = list(devices)
-        self.ranks = [Rank(self, number) for number in range(len(devices))]
+        self.ranks = [
+            Rank(self, number, None if starts is None else starts[number])
+            for number in range(len(devices))
+        ]
         leave = [rank.process.save for rank in self.ranks]
         enter = [rank.process.restore for rank in self.ranks]
         self.scheduler = RankScheduler(
@@ -69,14 +94,27 @@ class World:
 class Rank:
     """A rank of a world: `number`, the number of its `device`, and its own time and state."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(self, world: World, number: int, start: ProcessStart | None) -> None:
         self.world, self.number = world, number
         self.device = world.devices[number]
-        self.host_thread = HostThread(f"rank {number}", world.rt.now_s())
-        variables = variables_of(number, len(world.devices), self.device)
-        self.process = ProcessState(world.rt, variables)
+        self.is_process = start is not None
+        if start is None:
+            variables = variables_of(number, len(world.devices), self.device)
+            start = ProcessStart(f"rank {number}", self.device, variables)
+        self.current = start.current
+        self.host_thread = HostThread(start.name, world.rt.now_s())
+        self.process = ProcessState(world.rt, start.states)
+        self.process.set_variables(start.variables)
+        if start.arguments is not None:
+            self.process.set_arguments(list(start.arguments))
+        self.handlers: dict[int, object] = {}  # of signals
         self.groups = Groups()
         self.made = 0  # groups, besides that of all ranks
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether its world has no other rank."""
+        return len(self.world.ranks) == 1
 
     def wait(self, ready: Callable[[], bool], text: str, *, polite: bool = False) -> None:
         """Let other ranks run until `ready()`."""
@@ -93,7 +131,8 @@ class Rank:
                 "machine; call run_ranks() inside the block"
             )
         places = {t.vgpu_index if isinstance(t, VirtualTensor) else None for t in tensors}
-        if places - {self.device, None} or len(places) > 1:
+        allowed = places if self.is_alone else {self.device, None}
+        if places - allowed or len(places) > 1:
             found = " and ".join(sorted({str(tensor.device) for tensor in tensors}))
             raise RuntimeError(
                 f"rank {self.number} works on {text(self.device)}, but {name} got tensors on "

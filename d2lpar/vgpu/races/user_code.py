@@ -9,7 +9,7 @@ from functools import cache
 from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 from types import FrameType, ModuleType
 
-from ..races.call_sites import belongs_to_user
+from .call_sites import belongs_to_user
 
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 

@@ -356,7 +356,6 @@ REFUSED = {
         nn.Linear(1, 1)
     ),
     "torch.distributed with NCCL": lambda: torch.distributed.init_process_group("nccl"),
-    "torch.multiprocessing.spawn": lambda: torch.multiprocessing.spawn(print),
 }
 
 

@@ -32,6 +32,7 @@ def test_devices():
     assert not torch.cuda.is_current_stream_capturing()
     assert torch.get_device_module("cuda") is torch.cuda
     assert torch.accelerator.current_accelerator() == torch.device("cuda")
+    assert torch.accelerator.device_count() == torch.cuda.device_count()
 
 
 def test_what_is_not_known_of_an_accelerator_is_said_when_it_is_asked_for():
@@ -213,6 +214,10 @@ def test_ranges_are_accepted():
         torch.cuda.nvtx.mark("here")
     assert torch.cuda.nvtx.range_pop() == 0
     torch.cuda.nvtx.range_end(torch.cuda.nvtx.range_start("span"))
+
+
+def test_the_version_of_nccl_is_known_for_torch_puts_it_into_errors():
+    assert len(torch.cuda.nccl.version()) >= 2
 
 
 def test_the_version_of_cudnn_is_that_of_the_build():

@@ -7,6 +7,7 @@ from time import perf_counter as bound_before
 
 import pytest
 import torch
+import torch.utils.benchmark
 from IPython.core.interactiveshell import InteractiveShell
 
 import d2lpar as par
@@ -90,6 +91,32 @@ def test_repetitions_are_not_sought_for_ever(x):
     assert timed.median > PRODUCT_S
     with pytest.raises(RuntimeError, match="take no simulated time"):
         benchmark.Timer("1 + 1").blocked_autorange()
+
+
+@pytest.mark.parametrize("seconds", [1e-4, 0.01, 5.0, 3600.0])
+def test_a_loop_that_waits_for_the_clock_ends(x, seconds):
+    begin, reads = time.time(), 0
+    while time.time() - begin < seconds:
+        reads += 1
+        assert reads < 5000
+    assert seconds <= time.time() - begin < 1.02 * seconds
+
+
+def test_a_few_reads_take_no_time(x):
+    x @ x
+    assert len({time.perf_counter() for _ in range(50)}) == 1
+
+
+def test_benchmarks_of_torch_end_soon(x):
+    runs = []
+
+    def product():
+        runs.append(x @ x)
+
+    torch.cuda.synchronize()
+    timed = torch.utils.benchmark.Timer("f()", globals={"f": product}).blocked_autorange()
+    assert len(runs) < 100
+    assert timed.median > PRODUCT_S / 2
 
 
 def test_replicas_may_not_read_a_clock_that_has_no_time_yet():

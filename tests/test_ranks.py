@@ -313,6 +313,47 @@ def test_partial_functions_and_methods(gpus):
     assert par.run_ranks(partial(Trainer().go, 1), gpus[2:0:-1], 2) == [(1, 2, 0), (1, 2, 1)]
 
 
+def test_a_mismatch_is_told_in_programs_for_cuda_too(gpus):
+    """torch asks for NCCL's version whenever it puts an error in words."""
+
+    def other():
+        init_process_group("nccl")
+        if dist.get_rank():
+            dist.barrier()
+        else:
+            dist.all_reduce(torch.ones(1, device="cuda"))
+
+    with (
+        par.emulate_cuda(2, verbose=False),
+        pytest.raises(RuntimeError, match=r"is barrier\(\) on rank 1, but all_reduce.* on rank 0"),
+    ):
+        par.run_ranks(other, par.devices(2, verbose=False))
+
+
+def imported_before(rank, world_size, found):
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="1")
+    init_process_group("nccl", rank=rank, world_size=world_size)
+    t = torch.full((2,), float(rank), device=f"cuda:{rank}")
+    dist.all_reduce(t)
+    found.append((rank, t.sum().item(), os.environ["MASTER_PORT"]))
+    destroy_process_group()
+
+
+def test_spawned_processes_in_a_block_are_ranks(gpus):
+    queue = None
+    with par.emulate_cuda(3, verbose=False):
+        queue = torch.multiprocessing.Queue()
+        torch.multiprocessing.spawn(lambda r: queue.put(r), nprocs=2)
+        assert [queue.get(), queue.get()] == [0, 1]
+        context = torch.multiprocessing.spawn(imported_before, (3, []), nprocs=3, join=False)
+        assert context.join()
+        with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="ZeroDivision"):
+            torch.multiprocessing.spawn(lambda r: 1 // r, nprocs=2)
+        with pytest.raises(RuntimeError, match="has started 4 processes, and sees 3 GPU"):
+            torch.multiprocessing.spawn(print, nprocs=4)
+    assert "MASTER_PORT" not in os.environ
+
+
 def test_programs_for_cuda(gpus):
     def train():
         init_process_group("nccl")

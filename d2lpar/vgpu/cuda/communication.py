@@ -88,6 +88,7 @@ def _refuse_out(theirs: Callable, kwargs: dict) -> None:
 
 def _install_queries(patches: Patches) -> None:
     patches.replace(torch.accelerator, "current_accelerator", _current_accelerator)
+    patches.replace(torch.accelerator, "device_count", lazy_init.device_count)
     for module, name in torch_private.DEVICE_TYPE_QUERIES:
         patches.replace(module, name, lambda: CUDA)
     get_stream = getattr(*torch_private.STREAM_OF_COPIES)

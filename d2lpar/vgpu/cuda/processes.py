@@ -54,7 +54,8 @@ class Children:
             patches.replace(owner, "spawn", self._spawn)
             patches.replace(owner, "start_processes", self._start_processes)
         for name in ("Queue", "SimpleQueue", "JoinableQueue"):
-            patches.replace(context, name, self._making_queue(getattr(context, name)))
+            for owner in (context, multiprocessing, torch.multiprocessing):
+                patches.replace(owner, name, self._making_queue(getattr(owner, name)))
 
     def _active(self) -> list[object]:
         self.run()
@@ -71,10 +72,10 @@ class Children:
         return start
 
     def _making_queue(self, theirs: Callable[..., object]) -> Callable[..., object]:
-        def make(context: object, *args: object, **kwargs: object) -> object:
+        def make(*args: object, **kwargs: object) -> object:
             if is_user_frame(_getframe(2)):
                 return VirtualQueue(self.run)
-            return theirs(context, *args, **kwargs)
+            return theirs(*args, **kwargs)
 
         return make
 
@@ -173,7 +174,8 @@ class Child:
         states: list[Any] = [lazy_init.ProcessDevices(list(devices))]
         if own_modules:
             states.append(OwnModules())
-        return ProcessStart(self.name, devices[0], states=states)
+        forked = self._method == FORK
+        return ProcessStart(self.name, devices[0], states=states, same_random_numbers=forked)
 
     def live(self, main: ModuleType | None) -> None:
         """Its life, in its rank's thread."""

@@ -23,7 +23,7 @@ from .refusals import refusal
 REFUSED = (
     (
         torch.cuda.nccl,
-        ("all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter", "version"),
+        ("all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter"),
         "use torch.cuda.comm, or d2lpar.collectives",
     ),
     (
@@ -48,12 +48,25 @@ def install(patches: Patches) -> None:
             if hasattr(module, name):
                 patches.replace(module, name, refusal(f"{module.__name__}.{name}", remedy))
     patches.replace(torch.cuda.nccl, "is_available", lambda tensors: False)
+    patches.replace(torch.cuda.nccl, "version", _nccl_version(torch.cuda.nccl.version))
     patches.replace(torch.backends.cudnn, "version", torch_private.cudnn_version)
     profile = torch.autograd.profiler.profile
     patches.replace(profile, "__init__", _profile(profile.__init__))
     for name, function in Ranges().functions().items():
         if hasattr(torch.cuda.nvtx, name):
             patches.replace(torch.cuda.nvtx, name, function)
+
+
+def _nccl_version(theirs: Callable) -> Callable:
+    """That of the build: torch asks for it whenever it puts an error of a collective in words."""
+
+    def version() -> tuple[int, ...]:
+        try:
+            return theirs()
+        except AttributeError:  # a build without NCCL
+            return (0, 0, 0)
+
+    return version
 
 
 def _profile(theirs: Callable) -> Callable:

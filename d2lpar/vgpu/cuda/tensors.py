@@ -37,6 +37,7 @@ def _table() -> Iterator[tuple[object, str, Callable[[Callable], Callable]]]:
     yield torch, "normal", _with_device
     yield from ((torch.Tensor, name, _with_device) for name in NEW)
     yield torch.Tensor, "to", _to
+    yield *torch_private.PARSE_TO, _parse_to
     yield torch.Tensor, "cuda", _cuda
     yield torch.Tensor, "type", _type
     yield torch, "set_default_tensor_type", _set_default_tensor_type
@@ -68,6 +69,17 @@ def _to(theirs: Callable) -> Callable:
         return theirs(self, *args, **translated(kwargs, caller))
 
     return to
+
+
+def _parse_to(theirs: Callable) -> Callable:
+    """What `Module.to` is told: there, too, a number is one of CUDA's."""
+
+    def parse(*args: object, **kwargs: object) -> object:
+        if args and isinstance(args[0], int) and not isinstance(args[0], bool):
+            args = (torch.device(CUDA, args[0]), *args[1:])
+        return theirs(*args, **kwargs)
+
+    return parse
 
 
 def _cuda(_: Callable) -> Callable:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..device_naming import RANK_DEVICE, TYPE
 
+MASTER = ("localhost", "29500")  # as torchrun has them
 RUN, LAUNCH = "torch.distributed.run", "torch.distributed.launch"
 
 
@@ -40,7 +41,7 @@ class LaunchPlan:
     nodes: int = 1
     per_node: int | None = None
     local_rank_option: bool = False
-    master: tuple[str, str] = ("localhost", "29500")
+    master: tuple[str, str] = MASTER
     run_id: str = "none"
     max_restarts: int = 0
     role: str = "default"
@@ -141,13 +142,13 @@ def _by_torchrun(words: list[str], asked: Asked, *, launch: bool) -> LaunchPlan:
     sizes = _sizes(asked.gpus, nodes, asked.per_node or str(told.nproc_per_node))
     if told.no_python:
         raise ValueError("--no-python starts a program that is not Python; virtual GPUs need Python")
-    address = told.master_addr or "localhost"
+    address, port = told.master_addr or MASTER[0], told.master_port or MASTER[1]
     return LaunchPlan(
         told.training_script,
         tuple(told.training_script_args),
         told.module,
         local_rank_option=launch and not told.use_env,
-        master=(address, str(told.master_port)),
+        master=(address, str(port)),
         run_id=told.rdzv_id,
         max_restarts=told.max_restarts,
         role=told.role,

@@ -130,7 +130,14 @@ def _run_processes(launch: LaunchPlan, options: RunOptions, watched: _Watched) -
 def _start_of(process: Process, ranks: int) -> ProcessStart:
     name = "main" if ranks == 1 else f"rank {process.number}"
     states = [OwnModules(), ProcessDevices(list(process.devices))]
-    return ProcessStart(name, process.devices[0], process.variables, process.arguments, states)
+    return ProcessStart(
+        name,
+        process.devices[0],
+        process.variables,
+        process.arguments,
+        states,
+        same_random_numbers=process.number == 0,
+    )
 
 
 def _live(launch: LaunchPlan, options: RunOptions, watched: _Watched, process: Process) -> None:

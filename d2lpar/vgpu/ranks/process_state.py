@@ -74,6 +74,17 @@ class ProcessState:
         for other in self._others:
             other.restore()
 
+    def seed(self, number: int) -> None:
+        """Start random numbers of its own. A process takes them from the system, and this one from
+        torch's seed and its number, so that every run takes the same way."""
+        seed = torch.initial_seed() + number
+        self._machine = (self._machine[0], seed, {})
+        self._torch = torch.Generator().manual_seed(seed).get_state()
+        self._python = random.Random(seed).getstate()
+        if self._numpy is not None:
+            legacy = sys.modules["numpy"].random.RandomState(seed % 2**32)
+            self._numpy = legacy.get_state()
+
     def has(self, kind: type) -> bool:
         """Whether something of this kind is among what it exchanges."""
         return any(isinstance(other, kind) for other in self._others)

@@ -25,7 +25,8 @@ class ProcessStart:
     """How a rank begins that is a process to its program: `current` is its current device.
 
     `variables` it finds in its environment besides those of who starts it, `arguments` in
-    `sys.argv` (None: those of who starts it). `states` are what it has of its own besides.
+    `sys.argv` (None: those of who starts it). Its random numbers are those of whoever starts it if
+    `same_random_numbers`, as after a fork, and else its own. `states` are what it has of its own besides.
     """
 
     name: str
@@ -33,6 +34,7 @@ class ProcessStart:
     variables: Mapping[str, str] = field(default_factory=dict)
     arguments: Sequence[str] | None = None
     states: Sequence[OwnState] = ()
+    same_random_numbers: bool = True
 
 
 class World:
@@ -108,6 +110,8 @@ class Rank:
         if start.arguments is not None:
             self.process.set_arguments(list(start.arguments))
         self.handlers: dict[int, object] = {}  # of signals
+        if not start.same_random_numbers:
+            self.process.seed(number)
         self.groups = Groups()
         self.made = 0  # groups, besides that of all ranks
 

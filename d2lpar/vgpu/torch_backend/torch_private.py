@@ -229,6 +229,7 @@ DEVICE_TYPE_QUERIES = [
     (module, "_get_available_device_type") for module in (torch._utils, data_parallel)
 ]
 STREAM_OF_COPIES = (_parallel_functions, "_get_stream")
+PARSE_TO = (torch._C._nn, "_parse_to")  # what Module.to is told
 TRACED_TYPES = (torch.fx.experimental.proxy_tensor, "HANDLED_TYPES")
 STORAGE_REGISTRY = (torch.serialization, "_package_registry")
 StorageBase = torch.storage._StorageBase

@@ -193,8 +193,9 @@ def test_a_hazard_breaks_its_limit(run, tmp_path):
         ((), "no program is named"),
         (("--gpus", 2, "--nproc-per-node", 4, "x.py"), "--nproc-per-node 4 needs 4 GPUs"),
         (("--gpus", 3, "--nnodes", 2, "x.py"), "cannot be shared evenly"),
+        (("x.py",), "there is no file 'x.py' to run"),
         (("--max-memory", "much", "x.py"), "'much' is no size"),
-        (("--machine", "8xa100", "x.py"), "no machine is called '8xa100'"),
+        (("--machine", "8xa100", PROGRAMS / "one_gpu.py"), "no machine is called '8xa100'"),
         (("--nproc-per-node", "few", "x.py"), "few"),
     ],
 )

@@ -13,6 +13,7 @@ from ...timeline.printing import say
 from ..api import simulation
 from ..api.device_choice import devices
 from ..device_naming import named_by
+from ..races.user_code import all_namespaces, user_namespaces
 from ..torch_backend import torch_private
 from ..torch_backend.runtime import Runtime, current_runtime, returning, running
 from . import (
@@ -30,7 +31,6 @@ from .device_translation import CudaNaming, cuda, translate
 from .mode import CudaMode
 from .patches import Patches
 from .processes import Children
-from ..races.user_code import all_namespaces, user_namespaces
 
 _PARTS = (
     tensors,

@@ -10,7 +10,16 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from ..torch_backend import torch_private
 from ..torch_backend.tensor import VirtualTensor, share
-from .device_translation import CUDA, VIRTUAL, cuda, inward, is_backing, local_number, outward, translated
+from .device_translation import (
+    CUDA,
+    VIRTUAL,
+    cuda,
+    inward,
+    is_backing,
+    local_number,
+    outward,
+    translated,
+)
 from .patches import Patches, stand_in_class
 
 LIKE = ("empty", "full", "ones", "rand", "randint", "randn", "zeros")

@@ -141,7 +141,9 @@ def _by_torchrun(words: list[str], asked: Asked, *, launch: bool) -> LaunchPlan:
     nodes = asked.nodes or max(_whole(n, "--nnodes") for n in str(told.nnodes).split(":"))
     sizes = _sizes(asked.gpus, nodes, asked.per_node or str(told.nproc_per_node))
     if told.no_python:
-        raise ValueError("--no-python starts a program that is not Python; virtual GPUs need Python")
+        raise ValueError(
+            "--no-python starts a program that is not Python; virtual GPUs need Python"
+        )
     address, port = told.master_addr or MASTER[0], told.master_port or MASTER[1]
     return LaunchPlan(
         told.training_script,

@@ -41,10 +41,8 @@ class Limits:
             if run.ms_per_step is None:
                 yield TIME, "--max-ms-per-step: fewer than two steps of an optimizer were seen"
             elif run.ms_per_step > self.ms_per_step:
-                yield (
-                    TIME,
-                    f"--max-ms-per-step {self.ms_per_step:g}: a step takes {run.ms_per_step:.3f} ms",
-                )
+                took = f"a step takes {run.ms_per_step:.3f} ms"
+                yield TIME, f"--max-ms-per-step {self.ms_per_step:g}: {took}"
         if self.memory_bytes is not None:
             for device in run.devices:
                 if device.peak_memory_bytes > self.memory_bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -59,12 +60,12 @@ class _Watched:
 def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
     """Run a program to its end, and report. An error of the program's is in the report.
 
-    Raises ValueError for an unknown machine, OSError if the timeline cannot be written.
+    Raises ValueError for an unknown machine, OSError if the timeline cannot be written, or there is
+    no such file to run.
     """
+    _check(launch)
     begin_s = time.perf_counter()
-    with emulate_cuda(
-        launch.gpus, options.machine, shape_only=options.shapes_only, verbose=False
-    ):
+    with emulate_cuda(launch.gpus, options.machine, shape_only=options.shapes_only, verbose=False):
         rt = current_runtime()
         with _watched(rt, options) as watched:
             start_s = rt.now_s()
@@ -91,9 +92,7 @@ def _watched(rt: Runtime, options: RunOptions) -> Iterator[_Watched]:
             stack.enter_context(rt.recording(to=options.timeline))
         rt.clock.timelines.append(usage)
         stack.enter_context(marks.noted())
-        stack.enter_context(
-            progress(partial(_progress_line, watched), shown=not options.quiet)
-        )
+        stack.enter_context(progress(partial(_progress_line, watched), shown=not options.quiet))
         try:
             yield watched
         finally:
@@ -152,11 +151,14 @@ def _live(launch: LaunchPlan, options: RunOptions, watched: _Watched, process: P
             watched.failures.append(f"{who} ended with exit status {watched.status}")
             raise RuntimeError(watched.failures[0]) from end
     except Exception as error:
-        message = failure.told(
-            error, process.number, launch.world_size, in_full=options.traceback
-        )
+        message = failure.told(error, process.number, launch.world_size, in_full=options.traceback)
         watched.failures.append(message)
         raise
+
+
+def _check(launch: LaunchPlan) -> None:
+    if not launch.is_module and not os.path.exists(launch.target):
+        raise FileNotFoundError(f"there is no file {launch.target!r} to run")
 
 
 def _run_main(launch: LaunchPlan) -> None:
@@ -200,4 +202,3 @@ def _device_report(watched: _Watched, number: int, end_s: float) -> DeviceReport
 
 def _syncs(waits: Waits) -> list[SyncReport]:
     return [SyncReport(t.call, str(t.place), t.count, t.seconds) for t in waits.by_place()]
-

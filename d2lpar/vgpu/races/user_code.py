@@ -42,7 +42,7 @@ def user_namespaces() -> Iterator[dict]:
 def _candidates() -> Iterator[dict]:
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
-        if module is sys.modules["__main__"] or (isinstance(file, str) and is_user_file(file)):
+        if module is sys.modules.get("__main__") or (isinstance(file, str) and is_user_file(file)):
             yield vars(module)
     frame: FrameType | None = _getframe(1)
     while frame is not None:

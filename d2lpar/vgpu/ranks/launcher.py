@@ -100,10 +100,13 @@ def _run(
     parent: Rank | None = getattr(here, "rank", None)
     if parent is None:
         with _alone():
-            return _run_alone(world, functions, ProcessState(world.rt, own))
+            return _run_alone(world, functions, ProcessState(world.rt, own), None)
     if not (parent.is_process and parent.is_alone):
         raise RuntimeError(f"rank {parent.number} cannot run ranks of its own")
-    return _run_alone(world, functions, parent.process)
+    try:
+        return _run_alone(world, functions, parent.process, parent)
+    finally:
+        parent.end_children = None
 
 
 @contextmanager
@@ -122,7 +125,10 @@ def _alone() -> Iterator[None]:
 
 
 def _run_alone(
-    world: World, functions: Sequence[Callable[[], object]], before: ProcessState
+    world: World,
+    functions: Sequence[Callable[[], object]],
+    before: ProcessState,
+    parent: Rank | None,
 ) -> list[object]:
     rt = world.rt
     outcome = _Outcome(world)
@@ -136,6 +142,8 @@ def _run_alone(
         )
         for rank, function in zip(world.ranks, functions, strict=True)
     ]
+    if parent is not None:
+        parent.end_children = partial(outcome.interrupt, threads)
     with names_of_torch(), handlers_accepted(), lines_by_rank(len(threads)):
         others, rt.clock.others = rt.clock.others, _let_others_go_on
         before.save()
@@ -154,7 +162,8 @@ def _run_alone(
             raise
         finally:
             rt.clock.others = others
-            before.restore()
+            if parent is None or not parent.world.scheduler.abandoned:
+                before.restore()
             world.give_up()
             rt.host_threads.ask(_catch_up, world)
     return outcome.results()
@@ -209,6 +218,8 @@ class _Outcome:
         """End all ranks: those that wait for their turn, and the one that has it. Returns those
         that cannot end yet."""
         scheduler = self._world.scheduler
+        ends = [rank.end_children for rank in self._world.ranks if rank.end_children is not None]
+        of_children = [thread for end in ends for thread in end()]
         scheduler.end()
         if scheduler.holder is not None:
             _raise_ended(threads[scheduler.holder])
@@ -217,9 +228,11 @@ class _Outcome:
         for thread in started:
             thread.join(max(0.0, until_s - time.monotonic()))
         late = [thread for thread in started if thread.is_alive()]
+        if late:
+            scheduler.abandon(leave=not ends and threads[scheduler.holder or 0] in late)
         for thread in late:
             threading.Thread(target=_end_later, args=(thread,), daemon=True).start()
-        return late
+        return late + of_children
 
 
 def _raise_ended(thread: threading.Thread) -> None:
@@ -264,5 +277,3 @@ def _let_others_go_on(known: Callable[[], bool]) -> None:
 
 def _catch_up(host_thread: HostThread, world: World) -> None:
     host_thread.now_s = max(host_thread.now_s, *(rank.host_thread.now_s for rank in world.ranks))
-
-

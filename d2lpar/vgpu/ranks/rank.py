@@ -26,7 +26,8 @@ class ProcessStart:
 
     `variables` it finds in its environment besides those of who starts it, `arguments` in
     `sys.argv` (None: those of who starts it). Its random numbers are those of whoever starts it if
-    `same_random_numbers`, as after a fork, and else its own. `states` are what it has of its own besides.
+    `same_random_numbers`, as after a fork, and else its own. `states` are what else it has of its
+    own.
     """
 
     name: str
@@ -109,6 +110,8 @@ class Rank:
         self.process.set_variables(start.variables)
         if start.arguments is not None:
             self.process.set_arguments(list(start.arguments))
+        # Ends the ranks that it has started and waits for; returns the threads that cannot end yet.
+        self.end_children: Callable[[], list[threading.Thread]] | None = None
         self.handlers: dict[int, object] = {}  # of signals
         if not start.same_random_numbers:
             self.process.seed(number)

@@ -39,6 +39,7 @@ class RankScheduler:
     ) -> None:
         self.error: RuntimeError | None = None
         self.ended = False
+        self.abandoned = False
         self.holder: int | None = None
         self._count = count
         self._lock = lock
@@ -64,6 +65,8 @@ class RankScheduler:
         Raises Ended if another rank fails meanwhile, or nobody can go on.
         """
         with self._lock:
+            if self.abandoned:
+                raise Ended
             self._waits[rank] = _Wait(ready, text, polite)
             self._pass_on(rank)
             if self.holder == rank and not self.ended:
@@ -75,6 +78,8 @@ class RankScheduler:
     def finish(self, rank: int) -> None:
         """Give the turn away for good."""
         with self._lock:
+            if self.abandoned:
+                return
             self._leave(rank)
             if self._waits and not self.ended:
                 self._pass_on(rank)
@@ -85,6 +90,16 @@ class RankScheduler:
             self.ended = True
             for call in self._calls:
                 call.notify_all()
+
+    def abandon(self, *, leave: bool) -> None:
+        """Go on without threads that do not end: from now on, no turn goes from one to another.
+
+        With `leave`, the one that has the turn is left for it.
+        """
+        with self._lock:
+            self.abandoned = True
+            if leave and self.holder is not None:
+                self._leave(self.holder)
 
     def _take(self, rank: int) -> None:
         while self.holder != rank and not self.ended:

@@ -219,6 +219,22 @@ def test_a_module_is_told_from_a_script():
     assert (launch.gpus, launch.world_size) == (3, 3)
 
 
+@pytest.mark.parametrize("children", [False, True])
+def test_an_interrupt_ends_all_and_leaves_nothing(run, tmp_path, interrupts, children):
+    script = tmp_path / "endless.py"
+    script.write_text(
+        "import os, signal, sys, threading, torch.multiprocessing as mp\n"
+        "def loop(rank):\n"
+        "    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "    while True: sum(range(1000))\n"
+        "if __name__ == '__main__':\n"
+        "    mp.spawn(loop, nprocs=2) if sys.argv[1:] else loop(0)\n"
+    )
+    found = run("--gpus", 2, script, *["x"] * children)
+    assert found.status == 130
+    assert found.err.endswith("d2lpar: interrupted\n")
+
+
 def test_full_size_takes_no_arithmetic(run):
     """A product whose time is the datasheet's at most: A100, 312 TFLOP/s are for bfloat16."""
     found = run(

@@ -54,8 +54,9 @@ class Children:
             patches.replace(owner, "spawn", self._spawn)
             patches.replace(owner, "start_processes", self._start_processes)
         for name in ("Queue", "SimpleQueue", "JoinableQueue"):
-            for owner in (context, multiprocessing, torch.multiprocessing):
-                patches.replace(owner, name, self._making_queue(getattr(owner, name)))
+            owners: tuple[object, ...] = (context, multiprocessing, torch.multiprocessing)
+            for place in owners:
+                patches.replace(place, name, self._making_queue(getattr(place, name)))
 
     def _active(self) -> list[object]:
         self.run()
@@ -276,7 +277,7 @@ def _given_to(process: multiprocessing.process.BaseProcess) -> dict[str, object]
 _NOT_GIVEN = ("_config", "_popen", "_sentinel")
 
 
-def _live_as(kind: type, given: Mapping[str, object]) -> None:
+def _live_as(kind: Any, given: Mapping[str, object]) -> None:
     """Run what a process object of that kind runs, `run` of a class of the program's included."""
     process = kind.__new__(kind)
     vars(process).update(given)

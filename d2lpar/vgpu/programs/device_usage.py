@@ -82,7 +82,7 @@ class UsageTimeline(Timeline):
 
     def __init__(self, clock: str, begin_s: float = 0.0) -> None:
         super().__init__(clock)
-        self.usage = defaultdict(lambda: DeviceUsage(last_s=begin_s))
+        self.usage: defaultdict[str, DeviceUsage] = defaultdict(lambda: DeviceUsage(last_s=begin_s))
         self.last_s = begin_s
         self._queued: dict[int, float] = {}  # by correlation, for work that has not begun
 

@@ -95,7 +95,9 @@ class RunReport:
         return "\n".join(lines)
 
     def _table(self) -> list[str]:
-        rows = [("GPU", "busy", "communicating", "waits for host", "for others", "peak memory")]
+        rows: list[tuple[str, ...]] = [
+            ("GPU", "busy", "communicating", "waits for host", "for others", "peak memory")
+        ]
         for device in self.devices:
             times = (
                 device.busy_s,

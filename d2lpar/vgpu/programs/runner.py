@@ -21,6 +21,7 @@ from ..races.sync_debug import Waits
 from ..ranks import main_module
 from ..ranks.launcher import ProcessStart, run_processes
 from ..ranks.own_modules import OwnModules
+from ..ranks.process_state import OwnState
 from ..torch_backend.runtime import Runtime, current_runtime
 from . import failure
 from .device_usage import UsageTimeline
@@ -114,7 +115,7 @@ def _run_processes(launch: LaunchPlan, options: RunOptions, watched: _Watched) -
     processes = launch.processes()
     lives = [partial(_live, launch, options, watched, process) for process in processes]
     starts = [_start_of(process, len(processes)) for process in processes]
-    own = [OwnModules(), ProcessDevices()]
+    own: list[OwnState] = [OwnModules(), ProcessDevices()]
     try:
         run_processes(lives, [process.device for process in processes], starts, own)
     except KeyboardInterrupt:
@@ -128,7 +129,7 @@ def _run_processes(launch: LaunchPlan, options: RunOptions, watched: _Watched) -
 
 def _start_of(process: Process, ranks: int) -> ProcessStart:
     name = "main" if ranks == 1 else f"rank {process.number}"
-    states = [OwnModules(), ProcessDevices(list(process.devices))]
+    states: list[OwnState] = [OwnModules(), ProcessDevices(list(process.devices))]
     return ProcessStart(
         name,
         process.devices[0],

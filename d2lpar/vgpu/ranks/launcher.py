@@ -151,6 +151,7 @@ def _run_alone(
             for thread in threads:
                 thread.start()
             world.scheduler.start()
+            outcome.wait()
             for thread in threads:
                 thread.join()
         except BaseException as error:  # an interrupt, or threads that the system refuses
@@ -176,11 +177,22 @@ class _Outcome:
         self._world = world
         self._results: list[object] = [None] * len(world.ranks)
         self._error: BaseException | None = None
+        # Not the threads say when they have ended: Python 3.11 believes so of one for whose end an
+        # interrupt has kept somebody from waiting.
+        self._over = [threading.Event() for _ in world.ranks]
 
     def run(self, rank: Rank, function: Callable[[], object]) -> None:
         """The life of a rank's thread."""
-        with suppress(Ended):  # it may come twice
-            self._live(rank, function)
+        try:
+            with suppress(Ended):  # it may come twice
+                self._live(rank, function)
+        finally:
+            self._over[rank.number].set()
+
+    def wait(self) -> None:
+        """Wait until all ranks have ended."""
+        for over in self._over:
+            over.wait()
 
     def _live(self, rank: Rank, function: Callable[[], object]) -> None:
         scheduler, rt = self._world.scheduler, self._world.rt
@@ -224,15 +236,19 @@ class _Outcome:
         if scheduler.holder is not None:
             _raise_ended(threads[scheduler.holder])
         until_s = time.monotonic() + LAST_WORDS_S
-        started = [thread for thread in threads if thread.ident is not None]
-        for thread in started:
-            thread.join(max(0.0, until_s - time.monotonic()))
-        late = [thread for thread in started if thread.is_alive()]
+        started = {
+            thread: over
+            for thread, over in zip(threads, self._over, strict=True)
+            if thread.ident is not None
+        }
+        for over in started.values():
+            over.wait(max(0.0, until_s - time.monotonic()))
+        late = {thread: over for thread, over in started.items() if not over.is_set()}
         if late:
             scheduler.abandon(leave=not ends and threads[scheduler.holder or 0] in late)
-        for thread in late:
-            threading.Thread(target=_end_later, args=(thread,), daemon=True).start()
-        return late + of_children
+        for ending in late.items():
+            threading.Thread(target=_end_later, args=ending, daemon=True).start()
+        return [*late, *of_children]
 
 
 def _raise_ended(thread: threading.Thread) -> None:
@@ -242,12 +258,10 @@ def _raise_ended(thread: threading.Thread) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Ended))
 
 
-def _end_later(thread: threading.Thread) -> None:
+def _end_later(thread: threading.Thread, over: threading.Event) -> None:
     """See to it that a rank ends, also one that has caught the first Ended."""
-    thread.join(LAST_WORDS_S)
-    while thread.is_alive():
+    while not over.wait(LAST_WORDS_S):
         _raise_ended(thread)
-        thread.join(LAST_WORDS_S)
 
 
 def _numbers(devices: Sequence[torch.device]) -> list[int]:

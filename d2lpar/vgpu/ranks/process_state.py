@@ -11,14 +11,14 @@ import os
 import random
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
 from ..device_naming import RANK_DEVICE, TYPE
 from ..torch_backend.runtime import Runtime
 
-Environment = dict[object, object]  # as the operating system has it: encoded
+Environment = dict[Any, Any]  # as the operating system has it: encoded
 
 
 class OwnState(Protocol):

@@ -55,8 +55,8 @@ def lines_by_rank(ranks: int) -> Iterator[None]:
         yield
         return
     before = sys.stdout, sys.stderr
-    ours = [LinesByRank(stream) for stream in before]
-    sys.stdout, sys.stderr = ours  # type: ignore[assignment]
+    ours: list[Any] = [LinesByRank(stream) for stream in before]
+    sys.stdout, sys.stderr = ours
     try:
         yield
     finally:

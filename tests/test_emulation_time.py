@@ -171,6 +171,25 @@ def test_the_cell_magic(shell, capsys):
     )
 
 
+def test_a_cell_may_start_processes(shell, capsys):
+    run(
+        shell,
+        "%%emulate_cuda -q 4\n"
+        "import os, torch, torch.multiprocessing as mp\n"
+        "from torch.distributed import all_reduce, destroy_process_group, init_process_group\n"
+        "def work(rank, world_size):\n"
+        "    os.environ.update(MASTER_ADDR='localhost', MASTER_PORT='1')\n"
+        "    init_process_group('nccl', rank=rank, world_size=world_size)\n"
+        "    x = torch.full((2,), rank + 1.0, device=rank)\n"
+        "    all_reduce(x)\n"
+        "    print(rank, x.tolist(), x.device)\n"
+        "    destroy_process_group()\n"
+        "mp.spawn(work, args=(4,), nprocs=4)\n",
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"{r} [10.0, 10.0] cuda:{r}" for r in range(4)]
+
+
 def test_magics_that_time(shell, capsys):
     cell = "%%emulate_cuda -q\nz = torch.rand(300, 300, device='cuda')\n"
     found = run(shell, cell + "%timeit -o -r 2 z @ z")

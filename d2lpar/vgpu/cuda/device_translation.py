@@ -17,6 +17,7 @@ import torch
 from ..device_naming import TYPE as VIRTUAL
 from ..device_naming import DeviceNaming
 from ..device_naming import device as _device
+from ..memory.caching_allocator import OutOfMemoryError
 from ..torch_backend.runtime import current_runtime
 from . import lazy_init
 
@@ -139,9 +140,27 @@ def translate(error: BaseException) -> None:
     if not (error.args and isinstance(error.args[0], str)):
         return
     text = spoken(error.args[0])
-    if isinstance(error, torch.OutOfMemoryError) and not text.startswith(_OUT_OF_MEMORY):
-        text = f"{_OUT_OF_MEMORY}. {text}"
+    if isinstance(error, OutOfMemoryError):
+        text = _out_of_memory(error)
     error.args = (text, *error.args[1:])
+
+
+def _out_of_memory(error: OutOfMemoryError) -> str:
+    """In the words of CUDA's allocator (c10/cuda/CUDACachingAllocator.cpp), which programs look
+    for; what d2lpar knows besides comes after them."""
+    return (
+        f"{_OUT_OF_MEMORY}. Tried to allocate {_size(error.asked_bytes)}. "
+        f"GPU {lazy_init.shown_number(error.device)} has a total capacity of "
+        f"{_size(error.capacity_bytes)} of which {_size(error.free_bytes)} is free. {error.help}"
+    )
+
+
+def _size(nbytes: int) -> str:
+    """As CUDA's allocator writes sizes: "2.00 GiB"."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes > size:
+            return f"{nbytes / size:.2f} {unit}"
+    return f"{nbytes} bytes"
 
 
 def spoken(text: str) -> str:

@@ -26,7 +26,25 @@ BLOCK_BYTES = 2 * 2**20  # and takes multiples of this from the device
 
 
 class OutOfMemoryError(torch.OutOfMemoryError):
-    """A virtual device cannot hold another tensor; says asked, free, capacity, and what is held."""
+    """A virtual device cannot hold another tensor; says asked, free, capacity, and what is held.
+
+    Sizes are in bytes; `help` is what follows them in the message.
+    """
+
+    def __init__(
+        self, device: int, asked_bytes: int, free_bytes: int, capacity_bytes: int, help: str
+    ) -> None:
+        self.device, self.help = device, help
+        self.asked_bytes, self.free_bytes = asked_bytes, free_bytes
+        self.capacity_bytes = capacity_bytes
+        super().__init__(
+            f"{text(device)} is out of memory. Tried to allocate {bytes_text(asked_bytes)}; "
+            f"{bytes_text(free_bytes)} of {bytes_text(capacity_bytes)} are free. {help}"
+        )
+
+    def __reduce__(self) -> tuple:
+        sizes = (self.asked_bytes, self.free_bytes, self.capacity_bytes)
+        return type(self), (self.device, *sizes, self.help)
 
 
 class CachingAllocator:
@@ -92,12 +110,11 @@ class CachingAllocator:
         free = self.free_bytes
         if size > free:
             self._events["num_ooms"] += 1
-            raise OutOfMemoryError(
-                f"{text(self.device)} is out of memory. Tried to allocate {bytes_text(size)}; "
-                f"{bytes_text(max(free, 0))} of {bytes_text(self.limit_bytes)} are free. "
+            help_ = (
                 f"{self._describe()}Use a smaller batch or model, or split the model over more "
                 "devices."
             )
+            raise OutOfMemoryError(self.device, size, max(free, 0), self.limit_bytes, help_)
 
     def _describe(self) -> str:
         held = oom_report.describe(self, _allocations(self))

@@ -84,13 +84,18 @@ def rank_number() -> int:
     return 0 if rank is None else rank.number
 
 
+def is_one_of_many() -> bool:
+    """Whether this is the thread of a rank that has others beside it."""
+    rank: Rank | None = getattr(here, "rank", None)
+    return rank is not None and not rank.is_alone
+
+
 def wait_in_turn(ready: Callable[[], bool], text: str, block: bool) -> bool:
     """Let other ranks go on until `ready()`, or (without `block`) once round. False in a thread
     that has no others: it is no rank, or alone."""
-    rank: Rank | None = getattr(here, "rank", None)
-    if rank is None or rank.is_alone:
+    if not is_one_of_many():
         return False
-    rank.wait(ready if block else lambda: True, text, polite=not block)
+    here.rank.wait(ready if block else lambda: True, text, polite=not block)
     return True
 
 

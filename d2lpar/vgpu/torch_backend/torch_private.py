@@ -31,6 +31,14 @@ no_torch_function = torch._C._disabled_torch_function_impl
 as_plain_tensors = torch._C.DisableTorchFunctionSubclass  # a context manager
 
 
+PREPARE_PROFILER = (torch.autograd.profiler.profile, "_prepare_trace")
+
+
+def is_profiling() -> bool:
+    """Whether torch's profiler runs, in any thread."""
+    return bool(torch.autograd.profiler._is_profiler_enabled)
+
+
 def at_end_of_backward(callback: Callable[[], None]) -> None:
     """Call `callback` when the backward pass that this thread runs has finished."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)

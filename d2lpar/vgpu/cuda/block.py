@@ -72,7 +72,11 @@ def emulate_cuda(
     `datetime`. As on CUDA, reading a clock does not wait for devices. Only what devices do,
     queueing it, and `time.sleep` take simulated time: plain Python and work on CPU tensors take
     none (say how long they take with `d2lpar.host_work`). Threads share the host's time: the work
-    of one follows that of another, so threads that wait for their devices gain nothing.
+    of one follows that of another, so threads that wait for their devices gain nothing. A loop that
+    only reads a clock spends time on reading, and ends.
+
+    Processes that the program starts with torch.multiprocessing are virtual ranks with a device
+    each: see `processes`.
 
     The block yields its devices. Raises RuntimeError inside another such block.
     """

@@ -30,10 +30,10 @@ def install(patches: Patches) -> None:
 def _install_primitives(patches: Patches) -> None:
     comm = torch.nn.parallel.comm
     table = {
-        "broadcast": _to_devices(comm.broadcast),
+        "broadcast": _or_into(_to_devices(comm.broadcast), _broadcast_into),
         "broadcast_coalesced": _to_devices(comm.broadcast_coalesced),
-        "scatter": _to_devices(comm.scatter),
-        "gather": _gather(comm.gather),
+        "scatter": _or_into(_to_devices(comm.scatter), _scatter_into),
+        "gather": _or_into(_gather(comm.gather), _gather_into),
         "reduce_add": _reduce(comm.reduce_add),
         "reduce_add_coalesced": _reduce(comm.reduce_add_coalesced),
     }
@@ -46,7 +46,6 @@ def _to_devices(theirs: Callable) -> Callable:
     def send(
         tensors: object, devices: Sequence[object] | None = None, *args: object, **kwargs: object
     ) -> object:
-        _refuse_out(theirs, kwargs)
         chosen = range(lazy_init.device_count()) if devices is None else map(local_number, devices)
         return theirs(tensors, list(chosen), *args, **kwargs)
 
@@ -54,10 +53,7 @@ def _to_devices(theirs: Callable) -> Callable:
 
 
 def _gather(theirs: Callable) -> Callable:
-    def gather(
-        tensors: object, dim: int = 0, destination: object = None, **kwargs: object
-    ) -> object:
-        _refuse_out(theirs, kwargs)
+    def gather(tensors: object, dim: int = 0, destination: object = None) -> object:
         return theirs(tensors, dim, _destination(destination))
 
     return gather
@@ -78,9 +74,56 @@ def _destination(device: object) -> int:
     return local_number(device)
 
 
-def _refuse_out(theirs: Callable, kwargs: dict) -> None:
-    if kwargs.pop("out", None) is not None:
-        refusal(f"torch.cuda.comm.{theirs.__name__}(out=…)", "use what it returns")()
+def _or_into(theirs: Callable, into: Callable) -> Callable:
+    """With `out`, what `into` does: there, devices must not be given, as in torch."""
+
+    def call(*args: object, out: object = None, **kwargs: object) -> object:
+        return theirs(*args, **kwargs) if out is None else into(*args, out=out, **kwargs)
+
+    return call
+
+
+def _exclude(**given: object) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise RuntimeError(
+                f"'{name}' and 'out' cannot both be specified: tensors in 'out' say where results "
+                f"go, but got {name}={value}"
+            )
+
+
+def _broadcast_into(
+    tensor: torch.Tensor, devices: object = None, *, out: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    _exclude(devices=devices)
+    return tuple(target.copy_(tensor) for target in out)
+
+
+def _scatter_into(
+    tensor: torch.Tensor,
+    devices: object = None,
+    chunk_sizes: object = None,
+    dim: int = 0,
+    streams: object = None,
+    *,
+    out: Sequence[torch.Tensor],
+) -> tuple[torch.Tensor, ...]:
+    _exclude(devices=devices, chunk_sizes=chunk_sizes)
+    pieces = tensor.split([target.size(dim) for target in out], dim)
+    return tuple(target.copy_(piece) for target, piece in zip(out, pieces, strict=True))
+
+
+def _gather_into(
+    tensors: Sequence[torch.Tensor],
+    dim: int = 0,
+    destination: object = None,
+    *,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    _exclude(destination=destination)
+    for target, tensor in zip(out.split([t.size(dim) for t in tensors], dim), tensors, strict=True):
+        target.copy_(tensor)
+    return out
 
 
 # --- which devices are meant ----------------------------------------------------------------------

@@ -230,7 +230,14 @@ def ipc_collect() -> None:
 
 
 def set_per_process_memory_fraction(fraction: float, device: object = None) -> None:
-    """Let tensors occupy at most that share, 0 to 1, of the device's memory."""
+    """Let tensors occupy at most that share, 0 to 1, of the device's memory.
+
+    TypeError and ValueError for others, in torch's words.
+    """
+    if not isinstance(fraction, float):
+        raise TypeError("Invalid type for fraction argument, must be `float`")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
     device_module.set_per_process_memory_fraction(fraction, place(device))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from ...timeline import MemorySample, Span, Timeline
+from ...timeline import Span, Timeline
 
 MOST_OPEN = 4096  # spans that are kept to put them in order: they come almost in that of time
 COMMUNICATION = ("copy", "collective")
@@ -19,7 +19,7 @@ Piece = tuple[float, float, str, float]  # start, end, kind, when the host had q
 
 @dataclass
 class DeviceUsage:
-    """Simulated seconds of one device, and its memory in bytes.
+    """Simulated seconds of one device.
 
     `compute_s` and `communication_s` may overlap; `exposed_communication_s` is the part of the
     latter in which nothing is computed. With `waits_for_host_s` and `waits_for_others_s` it and
@@ -32,7 +32,6 @@ class DeviceUsage:
     waits_for_host_s: float = 0.0
     waits_for_others_s: float = 0.0
     last_s: float = 0.0
-    peak_bytes: int = 0
     _open: list[Piece] = field(default_factory=list, repr=False)
     _computed_s: float = 0.0  # until when its work is counted
     _communicated_s: float = 0.0
@@ -80,6 +79,8 @@ class DeviceUsage:
 class UsageTimeline(Timeline):
     """A timeline that keeps no spans and counts, by device, what they say from `begin_s` on."""
 
+    samples_memory = False
+
     def __init__(self, clock: str, begin_s: float = 0.0) -> None:
         super().__init__(clock)
         self.usage: defaultdict[str, DeviceUsage] = defaultdict(lambda: DeviceUsage(last_s=begin_s))
@@ -95,11 +96,6 @@ class UsageTimeline(Timeline):
             return
         queued_s = self._queued.pop(span.correlation, span.start_s)
         self.usage[span.device].add(span, queued_s)
-
-    def add_memory(self, sample: MemorySample) -> None:
-        """Note the most that a device's tensors occupy."""
-        usage = self.usage[sample.device]
-        usage.peak_bytes = max(usage.peak_bytes, sample.bytes)
 
     def finish(self) -> None:
         """Count all that is left."""

@@ -85,6 +85,8 @@ def _watched(rt: Runtime, options: RunOptions) -> Iterator[_Watched]:
     """Watch the virtual machine in the block; at its end, all that was queued has its time."""
     usage = UsageTimeline(f"simulated on {rt.machine.name}", rt.now_s())
     marks = StepMarks(rt)
+    for memory in rt.memories:
+        memory.highest_bytes = memory.allocated_bytes
     with ExitStack() as stack:
         waits = stack.enter_context(detectors.syncs())
         hazards = stack.enter_context(detectors.hazards()) if options.hazards else None
@@ -196,7 +198,7 @@ def _device_report(watched: _Watched, number: int, end_s: float) -> DeviceReport
         usage.waits_for_host_s,
         usage.waits_for_others_s,
         max(0.0, end_s - usage.last_s),
-        max(usage.peak_bytes, memory.peak_bytes),
+        memory.highest_bytes,
         memory.capacity_bytes,
     )
 

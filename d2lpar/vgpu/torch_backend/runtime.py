@@ -230,7 +230,7 @@ class Runtime:
 
     def note_memory(self, device: int) -> None:
         """Put what the tensors of `device` occupy on the timelines, if that has changed."""
-        if self.clock.timelines:
+        if any(timeline.samples_memory for timeline in self.clock.timelines):
             held = self.memories[device].allocated_bytes
             if held != self._noted_bytes.get(device, 0):
                 self._noted_bytes[device] = held

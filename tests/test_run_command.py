@@ -219,6 +219,20 @@ def test_a_module_is_told_from_a_script():
     assert (launch.gpus, launch.world_size) == (3, 3)
 
 
+def test_ranks_that_wait_in_vain_are_named_with_their_lines(run, tmp_path):
+    script = tmp_path / "waits.py"
+    script.write_text(
+        "import os, torch.distributed as dist\ndist.init_process_group('nccl')\n"
+        "if os.environ['RANK'] == '0':\n    dist.barrier()\n"
+    )
+    found = run("--nproc-per-node", 2, script)
+    assert found.status == 1
+    assert (
+        "rank 0 waits in barrier() of the group of ranks 0, 1 for rank 1, at waits.py:4"
+        in found.err
+    )
+
+
 @pytest.mark.parametrize("children", [False, True])
 def test_an_interrupt_ends_all_and_leaves_nothing(run, tmp_path, interrupts, children):
     script = tmp_path / "endless.py"

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..races.call_sites import Mark, call_site_of, mark
+
 
 class Ended(BaseException):
     """Unwinds the thread of a rank when another one has failed; nobody sees it."""
@@ -22,6 +24,12 @@ class _Wait:
     ready: Callable[[], bool]
     text: str
     polite: bool = False
+    place: Mark | None = None
+
+
+def _described(wait: _Wait) -> str:
+    where = "" if wait.place is None else f", at {call_site_of(wait.place)}"
+    return f"waits in {wait.text}{where}"
 
 
 class RankScheduler:
@@ -67,7 +75,7 @@ class RankScheduler:
         with self._lock:
             if self.abandoned:
                 raise Ended
-            self._waits[rank] = _Wait(ready, text, polite)
+            self._waits[rank] = _Wait(ready, text, polite, mark())
             self._pass_on(rank)
             if self.holder == rank and not self.ended:
                 del self._waits[rank]
@@ -126,5 +134,5 @@ class RankScheduler:
         lines = ["no rank can go on: each waits for another, or for one that has returned"]
         for rank in range(self._count):
             wait = self._waits.get(rank)
-            lines.append(f"  rank {rank} " + (f"waits in {wait.text}" if wait else "has returned"))
+            lines.append(f"  rank {rank} " + (_described(wait) if wait else "has returned"))
         return "\n".join(lines)

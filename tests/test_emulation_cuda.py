@@ -32,6 +32,7 @@ def test_devices():
     assert not torch.cuda.is_current_stream_capturing()
     assert torch.get_device_module("cuda") is torch.cuda
     assert torch.accelerator.current_accelerator() == torch.device("cuda")
+    assert torch.accelerator.device_count() == torch.cuda.device_count()
 
 
 def test_what_is_not_known_of_an_accelerator_is_said_when_it_is_asked_for():
@@ -137,8 +138,6 @@ def test_communication():
     assert comm.gather(parts, destination="cpu").device.type == "cpu"
     assert torch.equal(comm.reduce_add(copies, destination=1).cpu(), 2 * x.cpu())
     assert comm.broadcast_coalesced([x, x], [0, 1])[1][0].device == torch.device("cuda:1")
-    with pytest.raises(NotImplementedError, match=r"out=…\) is not emulated"):
-        comm.gather(parts, out=x)
 
 
 def test_the_parts_of_data_parallel():
@@ -216,6 +215,40 @@ def test_ranges_are_accepted():
         torch.cuda.nvtx.mark("here")
     assert torch.cuda.nvtx.range_pop() == 0
     torch.cuda.nvtx.range_end(torch.cuda.nvtx.range_start("span"))
+
+
+def test_communication_into_given_tensors():
+    comm, whole = torch.cuda.comm, torch.arange(6.0, device="cuda:0")
+    places = [torch.empty(n, device=f"cuda:{i}") for i, n in enumerate((2, 4))]
+    assert comm.scatter(whole, out=places) == tuple(places)
+    assert [place.tolist() for place in places] == [[0, 1], [2, 3, 4, 5]]
+    out = torch.empty(6, device="cuda:1")
+    assert comm.gather(places, out=out) is out
+    assert torch.equal(out.cpu(), whole.cpu())
+    copies = [torch.empty(6, device=f"cuda:{i}") for i in range(2)]
+    comm.broadcast(whole, out=copies)
+    assert all(copy.tolist() == whole.tolist() for copy in copies)
+    with pytest.raises(RuntimeError, match="'devices' and 'out' cannot both"):
+        comm.broadcast(whole, [0, 1], out=copies)
+
+
+def test_what_events_and_types_say():
+    event = torch.cuda.Event()
+    assert repr(event) == "<torch.cuda.Event uninitialized>"
+    event.record()
+    assert repr(event).startswith("<torch.cuda.Event 0x")
+    assert event.device == torch.device("cuda:0")
+    assert torch.cuda.FloatTensor([1, 2], device="cuda:1").device == torch.device("cuda:1")
+
+
+@pytest.mark.parametrize(("fraction", "error"), [(1, TypeError), (1.5, ValueError)])
+def test_fractions_of_memory_are_checked_as_torch_does(fraction, error):
+    with pytest.raises(error, match="Invalid"):
+        torch.cuda.set_per_process_memory_fraction(fraction)
+
+
+def test_the_version_of_nccl_is_known_for_torch_puts_it_into_errors():
+    assert len(torch.cuda.nccl.version()) >= 2
 
 
 def test_the_version_of_cudnn_is_that_of_the_build():

@@ -7,6 +7,7 @@ from time import perf_counter as bound_before
 
 import pytest
 import torch
+import torch.utils.benchmark
 from IPython.core.interactiveshell import InteractiveShell
 
 import d2lpar as par
@@ -92,6 +93,32 @@ def test_repetitions_are_not_sought_for_ever(x):
         benchmark.Timer("1 + 1").blocked_autorange()
 
 
+@pytest.mark.parametrize("seconds", [1e-4, 0.01, 5.0, 3600.0])
+def test_a_loop_that_waits_for_the_clock_ends(x, seconds):
+    begin, reads = time.time(), 0
+    while time.time() - begin < seconds:
+        reads += 1
+        assert reads < 5000
+    assert seconds <= time.time() - begin < 1.02 * seconds
+
+
+def test_a_few_reads_take_no_time(x):
+    x @ x
+    assert len({time.perf_counter() for _ in range(50)}) == 1
+
+
+def test_benchmarks_of_torch_end_soon(x):
+    runs = []
+
+    def product():
+        runs.append(x @ x)
+
+    torch.cuda.synchronize()
+    timed = torch.utils.benchmark.Timer("f()", globals={"f": product}).blocked_autorange()
+    assert len(runs) < 100
+    assert timed.median > PRODUCT_S / 2
+
+
 def test_replicas_may_not_read_a_clock_that_has_no_time_yet():
     class Reader(torch.nn.Module):
         def forward(self, x):
@@ -142,6 +169,25 @@ def test_the_cell_magic(shell, capsys):
         run(shell, "%%emulate_cuda -q --shape-only\ntorch.ones(2, device='cuda').sum().item()")
         != 2.0
     )
+
+
+def test_a_cell_may_start_processes(shell, capsys):
+    run(
+        shell,
+        "%%emulate_cuda -q 4\n"
+        "import os, torch, torch.multiprocessing as mp\n"
+        "from torch.distributed import all_reduce, destroy_process_group, init_process_group\n"
+        "def work(rank, world_size):\n"
+        "    os.environ.update(MASTER_ADDR='localhost', MASTER_PORT='1')\n"
+        "    init_process_group('nccl', rank=rank, world_size=world_size)\n"
+        "    x = torch.full((2,), rank + 1.0, device=rank)\n"
+        "    all_reduce(x)\n"
+        "    print(rank, x.tolist(), x.device)\n"
+        "    destroy_process_group()\n"
+        "mp.spawn(work, args=(4,), nprocs=4)\n",
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"{r} [10.0, 10.0] cuda:{r}" for r in range(4)]
 
 
 def test_magics_that_time(shell, capsys):

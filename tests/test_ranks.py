@@ -279,14 +279,17 @@ def test_shape_only_is_a_rank_s_own():
     assert values == (2, 4)
 
 
-def test_ranks_print_in_order(capsys):
+def test_ranks_print_in_order_and_line_by_line(capsys):
     def say():
         for i in range(2):
-            print(f"{i}{dist.get_rank()}", end=" ")
+            print(f"rank {dist.get_rank()}", end=" ")
             dist.barrier()
+            print(f"prints {i}")
+        print("end", end="")
 
-    run(say)
-    assert capsys.readouterr().out == "00 01 02 03 10 11 12 13 "
+    run(say, n=2)
+    lines = [f"rank {r} prints {i}\n" for i in range(2) for r in range(2)]
+    assert capsys.readouterr().out == "".join(lines) + "endend"
 
 
 def test_other_threads_see_no_ranks():
@@ -308,6 +311,59 @@ def test_partial_functions_and_methods(gpus):
             return a, b, dist.get_rank()
 
     assert par.run_ranks(partial(Trainer().go, 1), gpus[2:0:-1], 2) == [(1, 2, 0), (1, 2, 1)]
+
+
+def test_a_mismatch_is_told_in_programs_for_cuda_too(gpus):
+    """torch asks for NCCL's version whenever it puts an error in words."""
+
+    def other():
+        init_process_group("nccl")
+        if dist.get_rank():
+            dist.barrier()
+        else:
+            dist.all_reduce(torch.ones(1, device="cuda"))
+
+    with (
+        par.emulate_cuda(2, verbose=False),
+        pytest.raises(RuntimeError, match=r"is barrier\(\) on rank 1, but all_reduce.* on rank 0"),
+    ):
+        par.run_ranks(other, par.devices(2, verbose=False))
+
+
+def test_a_profiler_on_two_ranks_is_refused_and_does_not_crash(gpus):
+    def profiled():
+        with torch.profiler.profile():
+            dist.barrier()
+
+    with (
+        par.emulate_cuda(2, verbose=False),
+        pytest.raises(NotImplementedError, match="is running on another virtual rank"),
+    ):
+        par.run_ranks(profiled, par.devices(2, verbose=False))
+
+
+def imported_before(rank, world_size, found):
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="1")
+    init_process_group("nccl", rank=rank, world_size=world_size)
+    t = torch.full((2,), float(rank), device=f"cuda:{rank}")
+    dist.all_reduce(t)
+    found.append((rank, t.sum().item(), os.environ["MASTER_PORT"]))
+    destroy_process_group()
+
+
+def test_spawned_processes_in_a_block_are_ranks(gpus):
+    queue = None
+    with par.emulate_cuda(3, verbose=False):
+        queue = torch.multiprocessing.Queue()
+        torch.multiprocessing.spawn(lambda r: queue.put(r), nprocs=2)
+        assert [queue.get(), queue.get()] == [0, 1]
+        context = torch.multiprocessing.spawn(imported_before, (3, []), nprocs=3, join=False)
+        assert context.join()
+        with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="ZeroDivision"):
+            torch.multiprocessing.spawn(lambda r: 1 // r, nprocs=2)
+        with pytest.raises(RuntimeError, match="has started 4 processes, and sees 3 GPU"):
+            torch.multiprocessing.spawn(print, nprocs=4)
+    assert "MASTER_PORT" not in os.environ
 
 
 def test_programs_for_cuda(gpus):

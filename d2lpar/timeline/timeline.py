@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator, MutableSequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from . import critical_chain, totals, trace
 from .intervals import common_s, length_s, union
@@ -41,6 +41,7 @@ class Timeline:
     memory: MutableSequence[MemorySample] = field(default_factory=list)
     dropped: totals.Totals = field(default_factory=totals.Totals, repr=False)
     listeners: list[Callable[[Span], None]] = field(default_factory=list, repr=False, compare=False)
+    samples_memory: ClassVar[bool] = True  # whether it is to be told what tensors occupy
 
     def add(self, span: Span) -> None:
         """Note a span, and tell the listeners."""

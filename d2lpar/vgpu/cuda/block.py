@@ -13,6 +13,7 @@ from ...timeline.printing import say
 from ..api import simulation
 from ..api.device_choice import devices
 from ..device_naming import named_by
+from ..races.user_code import all_namespaces, user_namespaces
 from ..torch_backend import torch_private
 from ..torch_backend.runtime import Runtime, current_runtime, returning, running
 from . import (
@@ -30,7 +31,7 @@ from . import (
 from .device_translation import CudaNaming, cuda, translate
 from .mode import CudaMode
 from .patches import Patches
-from .user_code import all_namespaces, user_namespaces
+from .processes import Children
 
 _PARTS = (
     tensors,
@@ -73,7 +74,11 @@ def emulate_cuda(
     `datetime`. As on CUDA, reading a clock does not wait for devices. Only what devices do,
     queueing it, and `time.sleep` take simulated time: plain Python and work on CPU tensors take
     none (say how long they take with `d2lpar.host_work`). Threads share the host's time: the work
-    of one follows that of another, so threads that wait for their devices gain nothing.
+    of one follows that of another, so threads that wait for their devices gain nothing. A loop that
+    only reads a clock spends time on reading, and ends.
+
+    Processes that the program starts with torch.multiprocessing are virtual ranks with a device
+    each: see `processes`.
 
     The block yields its devices. Raises RuntimeError inside another such block.
     """
@@ -101,12 +106,13 @@ def emulate_cuda(
 
 @contextmanager
 def _patched(n: int) -> Iterator[None]:
-    patches, mode = Patches(), CudaMode()
+    patches, mode, children = Patches(), CudaMode(), Children()
     default_device = torch_private.default_device_context()
     try:
         for part in _PARTS:
             part.install(patches)
         threads.install(patches, mode)
+        children.install(patches)
         if "IPython" in sys.modules:
             from . import timeit_magic
 
@@ -115,6 +121,7 @@ def _patched(n: int) -> Iterator[None]:
         lazy_init.set_emulated_count(n)
         with named_by(CudaNaming()), mode:
             yield
+            children.run()
     finally:
         lazy_init.set_emulated_count(0)
         patches.undo()

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 import torch.cuda.comm
-import torch.multiprocessing
 import torch.nn.parallel
 
 from ..torch_backend import torch_private
 from . import lazy_init
-from .device_translation import CUDA, inward, number
+from .device_translation import CUDA, inward, local_number
 from .patches import Patches
 from .refusals import refusal
 
@@ -19,10 +18,10 @@ HOST = -1
 
 
 def install(patches: Patches) -> None:
-    """Replace what moves tensors between devices, and what starts processes."""
+    """Replace what moves tensors between devices, and what joins processes to groups."""
     _install_primitives(patches)
     _install_queries(patches)
-    _refuse_processes(patches)
+    _refuse_lonely_groups(patches)
 
 
 # --- the primitives -------------------------------------------------------------------------------
@@ -31,10 +30,10 @@ def install(patches: Patches) -> None:
 def _install_primitives(patches: Patches) -> None:
     comm = torch.nn.parallel.comm
     table = {
-        "broadcast": _to_devices(comm.broadcast),
+        "broadcast": _or_into(_to_devices(comm.broadcast), _broadcast_into),
         "broadcast_coalesced": _to_devices(comm.broadcast_coalesced),
-        "scatter": _to_devices(comm.scatter),
-        "gather": _gather(comm.gather),
+        "scatter": _or_into(_to_devices(comm.scatter), _scatter_into),
+        "gather": _or_into(_gather(comm.gather), _gather_into),
         "reduce_add": _reduce(comm.reduce_add),
         "reduce_add_coalesced": _reduce(comm.reduce_add_coalesced),
     }
@@ -47,18 +46,14 @@ def _to_devices(theirs: Callable) -> Callable:
     def send(
         tensors: object, devices: Sequence[object] | None = None, *args: object, **kwargs: object
     ) -> object:
-        _refuse_out(theirs, kwargs)
-        chosen = range(lazy_init.device_count()) if devices is None else map(number, devices)
+        chosen = range(lazy_init.device_count()) if devices is None else map(local_number, devices)
         return theirs(tensors, list(chosen), *args, **kwargs)
 
     return send
 
 
 def _gather(theirs: Callable) -> Callable:
-    def gather(
-        tensors: object, dim: int = 0, destination: object = None, **kwargs: object
-    ) -> object:
-        _refuse_out(theirs, kwargs)
+    def gather(tensors: object, dim: int = 0, destination: object = None) -> object:
         return theirs(tensors, dim, _destination(destination))
 
     return gather
@@ -68,7 +63,7 @@ def _reduce(theirs: Callable) -> Callable:
     def reduce(
         inputs: object, destination: object = None, *args: object, **kwargs: object
     ) -> object:
-        return theirs(inputs, number(destination), *args, **kwargs)
+        return theirs(inputs, local_number(destination), *args, **kwargs)
 
     return reduce
 
@@ -76,12 +71,59 @@ def _reduce(theirs: Callable) -> Callable:
 def _destination(device: object) -> int:
     if device == HOST or (isinstance(device, (str, torch.device)) and str(device) == "cpu"):
         return HOST
-    return number(device)
+    return local_number(device)
 
 
-def _refuse_out(theirs: Callable, kwargs: dict) -> None:
-    if kwargs.pop("out", None) is not None:
-        refusal(f"torch.cuda.comm.{theirs.__name__}(out=…)", "use what it returns")()
+def _or_into(theirs: Callable, into: Callable) -> Callable:
+    """With `out`, what `into` does: there, devices must not be given, as in torch."""
+
+    def call(*args: object, out: object = None, **kwargs: object) -> object:
+        return theirs(*args, **kwargs) if out is None else into(*args, out=out, **kwargs)
+
+    return call
+
+
+def _exclude(**given: object) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise RuntimeError(
+                f"'{name}' and 'out' cannot both be specified: tensors in 'out' say where results "
+                f"go, but got {name}={value}"
+            )
+
+
+def _broadcast_into(
+    tensor: torch.Tensor, devices: object = None, *, out: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    _exclude(devices=devices)
+    return tuple(target.copy_(tensor) for target in out)
+
+
+def _scatter_into(
+    tensor: torch.Tensor,
+    devices: object = None,
+    chunk_sizes: object = None,
+    dim: int = 0,
+    streams: object = None,
+    *,
+    out: Sequence[torch.Tensor],
+) -> tuple[torch.Tensor, ...]:
+    _exclude(devices=devices, chunk_sizes=chunk_sizes)
+    pieces = tensor.split([target.size(dim) for target in out], dim)
+    return tuple(target.copy_(piece) for target, piece in zip(out, pieces, strict=True))
+
+
+def _gather_into(
+    tensors: Sequence[torch.Tensor],
+    dim: int = 0,
+    destination: object = None,
+    *,
+    out: torch.Tensor,
+) -> torch.Tensor:
+    _exclude(destination=destination)
+    for target, tensor in zip(out.split([t.size(dim) for t in tensors], dim), tensors, strict=True):
+        target.copy_(tensor)
+    return out
 
 
 # --- which devices are meant ----------------------------------------------------------------------
@@ -89,6 +131,7 @@ def _refuse_out(theirs: Callable, kwargs: dict) -> None:
 
 def _install_queries(patches: Patches) -> None:
     patches.replace(torch.accelerator, "current_accelerator", _current_accelerator)
+    patches.replace(torch.accelerator, "device_count", lazy_init.device_count)
     for module, name in torch_private.DEVICE_TYPE_QUERIES:
         patches.replace(module, name, lambda: CUDA)
     get_stream = getattr(*torch_private.STREAM_OF_COPIES)
@@ -104,24 +147,22 @@ def _current_accelerator(check_available: bool = False) -> torch.device:
 # --- processes ------------------------------------------------------------------------------------
 
 
-def _refuse_processes(patches: Patches) -> None:
-    """All emulated devices are in one process."""
-    remedy = "one process holds all devices; use nn.DataParallel, or d2lpar.collectives by hand"
+def _refuse_lonely_groups(patches: Patches) -> None:
+    """Outside virtual ranks, a process has no others to meet on emulated devices."""
+    remedy = (
+        "all emulated devices are in one process here. Start ranks, with "
+        "torch.multiprocessing.spawn, d2lpar.run_ranks or `d2lpar run --nproc-per-node N SCRIPT`"
+    )
     name = "torch.nn.parallel.DistributedDataParallel"
     patches.replace(torch.nn.parallel.DistributedDataParallel, "__init__", refusal(name, remedy))
-    remedy = "the devices exist in this process only; use nn.DataParallel or a loop over devices"
-    refuse = refusal("torch.multiprocessing.spawn", remedy)
-    patches.replace(torch.multiprocessing, "spawn", refuse)
     if torch.distributed.is_available():
-        start = _init_process_group(torch.distributed.init_process_group)
+        start = _init_process_group(torch.distributed.init_process_group, remedy)
         patches.replace(torch.distributed, "init_process_group", start)
+        patches.replace(torch.distributed, "is_nccl_available", lambda: True)
 
 
-def _init_process_group(theirs: Callable) -> Callable:
-    refuse = refusal(
-        "torch.distributed with NCCL",
-        "one process holds all devices; use nn.DataParallel, or backend='gloo' on the CPU",
-    )
+def _init_process_group(theirs: Callable, remedy: str) -> Callable:
+    refuse = refusal("torch.distributed with NCCL", f"{remedy}; or use backend='gloo' on the CPU")
 
     def init_process_group(backend: object = None, *args: object, **kwargs: object) -> object:
         wanted = str(backend or "nccl").lower()

@@ -15,7 +15,7 @@ import torch
 from ..torch_backend import device_module, graph_capture, streams
 from . import lazy_init
 from .capability import CudaDeviceProperties
-from .device_translation import number, speaking_cuda, spoken
+from .device_translation import local_number, number, place, speaking_cuda, spoken
 from .patches import Patches, stand_in_class
 from .refusals import refusal
 from .tensor_types import TENSOR_TYPES, tensor_type
@@ -111,7 +111,7 @@ def _speaking(function: Callable, *, starts: bool = True) -> Callable:
 
 
 def _by_device(function: Callable) -> Callable:
-    return lambda device=None, *args, **options: function(number(device), *args, **options)
+    return lambda device=None, *args, **options: function(place(device), *args, **options)
 
 
 # --- devices --------------------------------------------------------------------------------------
@@ -138,14 +138,14 @@ def device_count() -> int:
 
 
 def current_device() -> int:
-    """The number of the current device."""
-    return number()
+    """The number of the current device, as the program counts."""
+    return local_number()
 
 
 def set_device(device: object) -> None:
     """Make it the current device; a negative number changes nothing."""
     if not _is_none(device):
-        device_module.set_device(number(device))
+        device_module.set_device(place(device))
 
 
 def _is_none(device: object) -> bool:
@@ -156,11 +156,12 @@ class Device:
     """`with torch.cuda.device(1):` makes it the current device; None and -1 change nothing."""
 
     def __init__(self, device: object) -> None:
-        self.idx = -1 if device is None or _is_none(device) else number(device)
+        no_device = device is None or _is_none(device)
+        self.idx = -1 if no_device else local_number(device)
         self.prev_idx = -1
 
     def __enter__(self) -> None:
-        self.prev_idx = device_module.current_device()
+        self.prev_idx = current_device()
         set_device(self.idx)
 
     def __exit__(self, *_: object) -> None:
@@ -168,12 +169,12 @@ class Device:
 
 
 def _device_of(obj: torch.Tensor) -> Device:
-    return Device(obj.get_device() if obj.is_cuda else -1)
+    return Device(obj.device if obj.is_cuda else -1)
 
 
 def get_device_properties(device: object = None) -> CudaDeviceProperties:
     """What the catalogue knows of the emulated device."""
-    index = number(device)
+    index = place(device)
     known = device_module.get_device_properties(index)
     name = device_module.get_device_name(index)
     return CudaDeviceProperties(name, known.total_memory, known.multi_processor_count)
@@ -197,7 +198,7 @@ def is_tf32_supported() -> bool:
 
 def can_device_access_peer(device: object, peer_device: object) -> bool:
     """Whether the machine copies between the two without the host."""
-    return device_module.can_device_access_peer(number(device), number(peer_device))
+    return device_module.can_device_access_peer(place(device), place(peer_device))
 
 
 def get_arch_list() -> list[str]:
@@ -228,14 +229,21 @@ def ipc_collect() -> None:
 
 
 def set_per_process_memory_fraction(fraction: float, device: object = None) -> None:
-    """Let tensors occupy at most that share, 0 to 1, of the device's memory."""
-    device_module.set_per_process_memory_fraction(fraction, number(device))
+    """Let tensors occupy at most that share, 0 to 1, of the device's memory.
+
+    TypeError and ValueError for others, in torch's words.
+    """
+    if not isinstance(fraction, float):
+        raise TypeError("Invalid type for fraction argument, must be `float`")
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+    device_module.set_per_process_memory_fraction(fraction, place(device))
 
 
 def memory_stats_as_nested_dict(device: object = None) -> dict:
     """`memory_stats`, a level for each part of its dotted keys; sizes in bytes."""
     nested: dict = {}
-    for key, value in device_module.memory_stats(number(device)).items():
+    for key, value in device_module.memory_stats(place(device)).items():
         *path, leaf = key.split(".")
         functools.reduce(lambda level, part: level.setdefault(part, {}), path, nested)[leaf] = value
     return nested
@@ -246,12 +254,12 @@ def memory_stats_as_nested_dict(device: object = None) -> dict:
 
 def get_rng_state(device: object = "cuda") -> torch.Tensor:
     """The state of a device's random numbers, as `set_rng_state` takes it."""
-    return device_module.get_rng_state(number(device))
+    return device_module.get_rng_state(place(device))
 
 
 def set_rng_state(new_state: torch.Tensor, device: object = "cuda") -> None:
     """Go on with the random numbers that followed `new_state`."""
-    device_module.set_rng_state(new_state, number(device))
+    device_module.set_rng_state(new_state, place(device))
 
 
 def get_rng_state_all() -> list[torch.Tensor]:

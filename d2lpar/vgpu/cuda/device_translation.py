@@ -17,6 +17,7 @@ import torch
 from ..device_naming import TYPE as VIRTUAL
 from ..device_naming import DeviceNaming
 from ..device_naming import device as _device
+from ..memory.caching_allocator import OutOfMemoryError
 from ..torch_backend.runtime import current_runtime
 from . import lazy_init
 
@@ -59,6 +60,10 @@ class CudaNaming(DeviceNaming):
 
     type = CUDA
 
+    def device(self, index: int) -> torch.device:
+        """What the program calls the device of that number."""
+        return cuda(lazy_init.shown_number(index))
+
     def parse(self, device: object) -> object:
         """The virtual device that is meant by "cuda:1": see `inward`."""
         return inward(device)
@@ -69,7 +74,7 @@ class CudaNaming(DeviceNaming):
 
     def choose(self, n: int) -> list[torch.device]:
         """The first `n` of those that the program sees; RuntimeError if there are fewer."""
-        return [cuda(i) for i in range(number(n - 1) + 1)]
+        return [cuda(i) for i in range(local_number(n - 1) + 1)]
 
     def start(self) -> None:
         """Start CUDA, which settles what CUDA_VISIBLE_DEVICES shows."""
@@ -95,11 +100,11 @@ def is_backing(device: object, caller: FrameType) -> bool:
 
 def outward(device: torch.device) -> torch.device:
     """The CUDA device that a program sees for a virtual one; other devices as they are."""
-    return cuda(device.index or 0) if device.type == VIRTUAL else device
+    return cuda(lazy_init.shown_number(device.index or 0)) if device.type == VIRTUAL else device
 
 
 def number(device: object = None) -> int:
-    """The number of an emulated device, given as None (the current one) or as in `inward`.
+    """The number of the virtual device that is meant by None (the current one) or as in `inward`.
 
     ValueError for a device of another kind, RuntimeError for a number that no device has.
     """
@@ -108,6 +113,16 @@ def number(device: object = None) -> int:
     if not isinstance(found, torch.device) or found.type != VIRTUAL:
         raise ValueError(f"Expected a cuda device, but got: {device}")
     return found.index or 0
+
+
+def place(device: object = None) -> torch.device:
+    """The virtual device that is meant, as `number` says it."""
+    return _device(number(device))
+
+
+def local_number(device: object = None) -> int:
+    """What the program calls the device that is meant; errors are those of `number`."""
+    return lazy_init.shown_number(number(device))
 
 
 @contextmanager
@@ -125,9 +140,27 @@ def translate(error: BaseException) -> None:
     if not (error.args and isinstance(error.args[0], str)):
         return
     text = spoken(error.args[0])
-    if isinstance(error, torch.OutOfMemoryError) and not text.startswith(_OUT_OF_MEMORY):
-        text = f"{_OUT_OF_MEMORY}. {text}"
+    if isinstance(error, OutOfMemoryError):
+        text = _out_of_memory(error)
     error.args = (text, *error.args[1:])
+
+
+def _out_of_memory(error: OutOfMemoryError) -> str:
+    """In the words of CUDA's allocator (c10/cuda/CUDACachingAllocator.cpp), which programs look
+    for; what d2lpar knows besides comes after them."""
+    return (
+        f"{_OUT_OF_MEMORY}. Tried to allocate {_size(error.asked_bytes)}. "
+        f"GPU {lazy_init.shown_number(error.device)} has a total capacity of "
+        f"{_size(error.capacity_bytes)} of which {_size(error.free_bytes)} is free. {error.help}"
+    )
+
+
+def _size(nbytes: int) -> str:
+    """As CUDA's allocator writes sizes: "2.00 GiB"."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes > size:
+            return f"{nbytes / size:.2f} {unit}"
+    return f"{nbytes} bytes"
 
 
 def spoken(text: str) -> str:
@@ -138,7 +171,7 @@ def spoken(text: str) -> str:
 def _virtual(index: int | None) -> torch.device:
     lazy_init.start()
     if index is None:
-        index = current_runtime().current_device
+        index = lazy_init.shown_number(current_runtime().current_device)
     count = lazy_init.device_count()
     if not count:
         raise RuntimeError(f"No CUDA GPUs are available: {lazy_init.restriction()}")
@@ -148,4 +181,4 @@ def _virtual(index: int | None) -> torch.device:
             f"CUDA error: invalid device ordinal: there is no cuda:{index}; there are "
             f"{count} device(s), cuda:0 to cuda:{count - 1}. {why}."
         )
-    return _device(index)
+    return _device(lazy_init.virtual_number(index))

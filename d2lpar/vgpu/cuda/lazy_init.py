@@ -21,6 +21,7 @@ NAME = "CUDA_VISIBLE_DEVICES"
 _variable = visible_devices.Variable(NAME)
 _emulated = 0  # of the process, not of a thread, as whether CUDA is there
 _found: list[int] | None = None  # the devices that CUDA found when it started
+_node: list[int] | None = None  # in a virtual process, the devices of its machine
 _lock = threading.Lock()
 
 
@@ -73,7 +74,7 @@ def start() -> None:
         if _found is None and _emulated:
             _variable.start()
             _found = _visible()
-            if _found not in ([], [*range(len(_found))]):
+            if _node is None and _found not in ([], [*range(len(_found))]):
                 _go_on_with(_found)
 
 
@@ -86,12 +87,56 @@ def restriction() -> str:
     """What the variable does, for messages; empty if it is not heeded."""
     if _variable.text is None or runtime.is_simulated():
         return ""
-    return f"{_variable} shows {device_count()} of the {_emulated} that this block emulates"
+    count = _emulated if _node is None else len(_node)
+    return f"{_variable} shows {device_count()} of the {count} that are emulated"
 
 
 def _visible() -> list[int]:
     """The visible devices; all of a `simulate` block, which names its own machine."""
-    return [*range(_emulated)] if runtime.is_simulated() else _variable.visible(_emulated)
+    if runtime.is_simulated():
+        return [*range(_emulated)]
+    if _node is not None:
+        return [_node[i] for i in _variable.visible(len(_node))]
+    return _variable.visible(_emulated)
+
+
+def virtual_number(index: int) -> int:
+    """The number of the virtual device that a program calls `cuda:index`."""
+    return index if _node is None or _found is None else _found[index]
+
+
+def shown_number(number: int) -> int:
+    """What a program calls a virtual device; those that it does not see keep their numbers."""
+    if _node is None or _found is None or number not in _found:
+        return number
+    return _found.index(number)
+
+
+class ProcessDevices:
+    """Which devices a virtual process sees: those of its machine, or what its variable lists.
+
+    What CUDA has found is exchanged when another process goes on.
+    """
+
+    def __init__(self, node: list[int] | None = None) -> None:
+        self._own: tuple[visible_devices.Variable, list[int] | None, list[int] | None]
+        self._own = (visible_devices.Variable(NAME), None, node)
+
+    def save(self) -> None:
+        """Keep what the running process has found."""
+        self._own = (_variable, _found, _node)
+
+    def restore(self) -> None:
+        """Let the running process see these devices."""
+        global _variable, _found, _node
+        _variable, _found, _node = self._own
+
+
+def devices_here() -> list[int]:
+    """The virtual devices that the running process sees, by their numbers."""
+    start()
+    assert _found is not None, "CUDA has started"
+    return [virtual_number(i) for i in range(len(_found))]
 
 
 def _go_on_with(numbers: list[int]) -> None:

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..torch_backend.torch_private import Operator
 from . import lazy_init
-from .device_translation import outward, translate, translated
+from .device_translation import CUDA, translate, translated
 
 
 class CudaMode(TorchFunctionMode):
@@ -44,4 +44,4 @@ class CudaMode(TorchFunctionMode):
 def _make_device(*args: Any, **kwargs: Any) -> torch.device:
     """`torch.device(1)` means the accelerator, which torch calls by its own name."""
     device = torch.device(*args, **kwargs)
-    return outward(device) if args and isinstance(args[0], int) else device
+    return torch.device(CUDA, device.index) if args and isinstance(args[0], int) else device

@@ -15,6 +15,7 @@ import torch.cuda.profiler
 import torch.export
 import torch.utils.dlpack
 
+from ..ranks.launcher import is_one_of_many
 from ..torch_backend import torch_private
 from .device_translation import CUDA
 from .patches import Patches
@@ -23,7 +24,7 @@ from .refusals import refusal
 REFUSED = (
     (
         torch.cuda.nccl,
-        ("all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter", "version"),
+        ("all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter"),
         "use torch.cuda.comm, or d2lpar.collectives",
     ),
     (
@@ -48,12 +49,27 @@ def install(patches: Patches) -> None:
             if hasattr(module, name):
                 patches.replace(module, name, refusal(f"{module.__name__}.{name}", remedy))
     patches.replace(torch.cuda.nccl, "is_available", lambda tensors: False)
+    patches.replace(torch.cuda.nccl, "version", _nccl_version(torch.cuda.nccl.version))
     patches.replace(torch.backends.cudnn, "version", torch_private.cudnn_version)
     profile = torch.autograd.profiler.profile
+    prepare = getattr(*torch_private.PREPARE_PROFILER)
+    patches.replace(*torch_private.PREPARE_PROFILER, _one_at_a_time(prepare))
     patches.replace(profile, "__init__", _profile(profile.__init__))
     for name, function in Ranges().functions().items():
         if hasattr(torch.cuda.nvtx, name):
             patches.replace(torch.cuda.nvtx, name, function)
+
+
+def _nccl_version(theirs: Callable) -> Callable:
+    """That of the build: torch asks for it whenever it puts an error of a collective in words."""
+
+    def version() -> tuple[int, ...]:
+        try:
+            return theirs()
+        except AttributeError:  # a build without NCCL
+            return (0, 0, 0)
+
+    return version
 
 
 def _profile(theirs: Callable) -> Callable:
@@ -76,6 +92,20 @@ def _profile(theirs: Callable) -> Callable:
         theirs(self, *args, use_device=use_device, **kwargs)
 
     return __init__
+
+
+def _one_at_a_time(theirs: Callable) -> Callable:
+    """The profiler of torch is one for all threads: a second rank that starts it would crash."""
+
+    def prepare(profiler: torch.autograd.profiler.profile) -> object:
+        if is_one_of_many() and torch_private.is_profiling():
+            raise NotImplementedError(
+                "torch.profiler is running on another virtual rank, and a process has one: start "
+                "it on rank 0 only, or use `d2lpar run --timeline FILE` or d2lpar.record()"
+            )
+        return theirs(profiler)
+
+    return prepare
 
 
 class Ranges:

@@ -27,8 +27,10 @@ def tensor_type(name: str, dtype: torch.dtype) -> type:
     theirs, on_cpu = getattr(torch.cuda, name), getattr(torch, name)
 
     class TensorType(type):
-        def __call__(cls, *args: object) -> torch.Tensor:
-            return on_cpu(*args).to(CUDA) if lazy_init.emulated_count() else theirs(*args)
+        def __call__(cls, *args: object, device: object = None) -> torch.Tensor:
+            if lazy_init.emulated_count():
+                return on_cpu(*args).to(CUDA if device is None else device)
+            return theirs(*args, **({} if device is None else {"device": device}))
 
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, VirtualTensor) and instance.dtype == dtype

@@ -10,7 +10,16 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from ..torch_backend import torch_private
 from ..torch_backend.tensor import VirtualTensor, share
-from .device_translation import CUDA, VIRTUAL, cuda, inward, is_backing, number, outward, translated
+from .device_translation import (
+    CUDA,
+    VIRTUAL,
+    cuda,
+    inward,
+    is_backing,
+    local_number,
+    outward,
+    translated,
+)
 from .patches import Patches, stand_in_class
 
 LIKE = ("empty", "full", "ones", "rand", "randint", "randn", "zeros")
@@ -37,6 +46,7 @@ def _table() -> Iterator[tuple[object, str, Callable[[Callable], Callable]]]:
     yield torch, "normal", _with_device
     yield from ((torch.Tensor, name, _with_device) for name in NEW)
     yield torch.Tensor, "to", _to
+    yield *torch_private.PARSE_TO, _parse_to
     yield torch.Tensor, "cuda", _cuda
     yield torch.Tensor, "type", _type
     yield torch, "set_default_tensor_type", _set_default_tensor_type
@@ -70,6 +80,17 @@ def _to(theirs: Callable) -> Callable:
     return to
 
 
+def _parse_to(theirs: Callable) -> Callable:
+    """What `Module.to` is told: there, too, a number is one of CUDA's."""
+
+    def parse(*args: object, **kwargs: object) -> object:
+        if args and isinstance(args[0], int) and not isinstance(args[0], bool):
+            args = (torch.device(CUDA, args[0]), *args[1:])
+        return theirs(*args, **kwargs)
+
+    return parse
+
+
 def _cuda(_: Callable) -> Callable:
     def cuda(
         self: torch.Tensor,
@@ -95,7 +116,7 @@ def _type(theirs: Callable) -> Callable:
         found = cuda_dtype(dtype)
         if found is None:
             return theirs(self, dtype, non_blocking, **kwargs)
-        target = self.device if isinstance(self, VirtualTensor) else cuda(number())
+        target = self.device if isinstance(self, VirtualTensor) else cuda(local_number())
         return self.to(target, found, non_blocking=non_blocking)
 
     return type

@@ -26,7 +26,25 @@ BLOCK_BYTES = 2 * 2**20  # and takes multiples of this from the device
 
 
 class OutOfMemoryError(torch.OutOfMemoryError):
-    """A virtual device cannot hold another tensor; says asked, free, capacity, and what is held."""
+    """A virtual device cannot hold another tensor; says asked, free, capacity, and what is held.
+
+    Sizes are in bytes; `help` is what follows them in the message.
+    """
+
+    def __init__(
+        self, device: int, asked_bytes: int, free_bytes: int, capacity_bytes: int, help: str
+    ) -> None:
+        self.device, self.help = device, help
+        self.asked_bytes, self.free_bytes = asked_bytes, free_bytes
+        self.capacity_bytes = capacity_bytes
+        super().__init__(
+            f"{text(device)} is out of memory. Tried to allocate {bytes_text(asked_bytes)}; "
+            f"{bytes_text(free_bytes)} of {bytes_text(capacity_bytes)} are free. {help}"
+        )
+
+    def __reduce__(self) -> tuple:
+        sizes = (self.asked_bytes, self.free_bytes, self.capacity_bytes)
+        return type(self), (self.device, *sizes, self.help)
 
 
 class CachingAllocator:
@@ -38,6 +56,9 @@ class CachingAllocator:
         self.limit_bytes = capacity_bytes
         self.allocated_bytes = 0
         self.peak_bytes = self.peak_active_bytes = 0  # active: allocated or retained
+        self.highest_bytes = (
+            0  # allocated at once; programs reset peaks, and this is for who runs them
+        )
         self.allocations = 0
         self.peak_allocations = 0
         self.retained_bytes = 0  # freed, and in use on a stream that `record_stream` has named
@@ -75,6 +96,7 @@ class CachingAllocator:
             self._ever_bytes += size
             if allocated > self.peak_bytes:
                 self.peak_bytes = allocated
+                self.highest_bytes = max(self.highest_bytes, allocated)
             active = allocated + self.retained_bytes
             if active > self.peak_active_bytes:
                 self.peak_active_bytes = active
@@ -92,12 +114,11 @@ class CachingAllocator:
         free = self.free_bytes
         if size > free:
             self._events["num_ooms"] += 1
-            raise OutOfMemoryError(
-                f"{text(self.device)} is out of memory. Tried to allocate {bytes_text(size)}; "
-                f"{bytes_text(max(free, 0))} of {bytes_text(self.limit_bytes)} are free. "
+            help_ = (
                 f"{self._describe()}Use a smaller batch or model, or split the model over more "
                 "devices."
             )
+            raise OutOfMemoryError(self.device, size, max(free, 0), self.limit_bytes, help_)
 
     def _describe(self) -> str:
         held = oom_report.describe(self, _allocations(self))

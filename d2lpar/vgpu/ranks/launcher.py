@@ -1,21 +1,16 @@
-"""Running a function on virtual ranks: threads, turns, and names of torch that know them."""
+"""Running functions on virtual ranks: threads that take turns."""
 
 from __future__ import annotations
 
 import contextvars
 import ctypes
-import functools
-import inspect
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from types import FunctionType
-from typing import Any
+from contextlib import contextmanager, suppress
+from functools import partial
 
 import torch
-from torch.nn.modules.module import register_module_module_registration_hook
 
 from ... import machines
 from ..device_naming import device, text
@@ -23,17 +18,17 @@ from ..sim.clock import HostThread
 from ..torch_backend.register import register_backend
 from ..torch_backend.runtime import current_runtime, instead
 from ..torch_backend.tensor import VirtualTensor
-from . import c10d_private, ddp
 from .alike import Alike, Key, one_kind
-from .process_group import VirtualProcessGroup
-from .process_state import ProcessState
-from .rank import Rank, World, here
+from .process_state import OwnState, ProcessState
+from .rank import ProcessStart, Rank, World, here
+from .rank_output import lines_by_rank
 from .rank_scheduler import Ended
+from .signal_handlers import handlers_accepted
+from .torch_names import make_world_group, names_of_torch
 
 LAST_WORDS_S = 0.5  # what a rank has, after an interrupt, to come out of what it does
 
 _running = threading.Lock()
-_undo = ExitStack()
 
 
 def run_ranks(
@@ -48,11 +43,10 @@ def run_ranks(
     are there from the start, so that `init_process_group` only sets what `get_backend` says. Ranks
     take turns, always the same way.
 
-    Times are those of `machines.collective_cost`; blocks of collectives take multiprocessors from
-    what computes beside them. The start of processes and their Python, and memory for NCCL's
-    buffers are left out. Objects and tensors of the host are exchanged in no time. Modules and
-    global variables are shared, unlike those of processes; `no_grad` and `autocast` of the caller
-    do not reach into ranks.
+    Times are those of `ranks.cost`; that NCCL's kernels slow computing down, the start of processes
+    and their Python, and memory for NCCL's buffers are left out. Objects and tensors of the host
+    are exchanged in no time. Modules and global variables are shared, unlike those of processes;
+    `no_grad` and `autocast` of the caller do not reach into ranks.
 
     An error of one rank ends all and is raised here, with a note that names the rank. An interrupt
     ends all, too; a rank in a call that Python cannot break off, such as `time.sleep`, ends when
@@ -60,26 +54,8 @@ def run_ranks(
     different collectives, or while another thread runs ranks; ValueError for devices that are not
     virtual, or not different.
     """
-    with _alone():
-        return _run_alone(function, devices, args)
-
-
-@contextmanager
-def _alone() -> Iterator[None]:
-    """Ranks of two runs would exchange one process's state. Waiting for the other run could be for
-    ever: a rank may wait for the thread that asks."""
-    rank = getattr(here, "rank", None)
-    if rank is not None:
-        raise RuntimeError(f"rank {rank.number} cannot run ranks of its own")
-    if not _running.acquire(blocking=False):
-        raise RuntimeError(
-            "another thread is in run_ranks, and a process runs one set of ranks at a time: wait "
-            "for that thread, or hold a threading.Lock around both calls"
-        )
-    try:
-        yield
-    finally:
-        _running.release()
+    world = World(current_runtime(), _numbers(devices))
+    return _run(world, [partial(function, *args)] * len(devices))
 
 
 def run_alike(
@@ -104,39 +80,116 @@ def run_alike(
     whole = whole if ranks is None else whole.with_accelerators(ranks)
     kinds = Alike(whole, alike)
     register_backend()
-    with _alone(), instead(kinds.simulated_machine()) as rt:
+    with instead(kinds.simulated_machine()) as rt:
         rt.shape_only = True
         devices = [device(i) for i in range(rt.device_count)]
-        results = _run_alone(function, devices, args, kinds)
+        world = World(rt, _numbers(devices), alike=kinds)
+        results = _run(world, [partial(function, *args)] * len(devices))
     return dict(zip(kinds.simulated, results, strict=True))
 
 
-def _run_alone(
-    function: Callable[..., object],
-    devices: Sequence[torch.device],
-    args: tuple,
-    alike: Alike | None = None,
+def run_processes(
+    functions: Sequence[Callable[[], object]],
+    devices: Sequence[int],
+    starts: Sequence[ProcessStart],
+    own: Sequence[OwnState] = (),
 ) -> list[object]:
-    rt = current_runtime()
-    world = World(rt, _numbers(devices), alike)
+    """Call a function on each rank, each a process to its program; returns the results by rank.
+
+    What a process has of its own beyond that of a rank of `run_ranks`: the environment, `sys.argv`,
+    the working folder, what its `ProcessStart` names; it makes groups by `init_process_group`.
+    `devices` are the numbers of the ranks' virtual devices; `own` is what the caller gets back, of
+    the kinds that ranks have. A process that is alone in its world may call this itself. Raises as
+    `run_ranks` does.
+    """
+    return _run(World(current_runtime(), devices, starts), functions, own)
+
+
+def current_process() -> Rank | None:
+    """The rank whose thread this is, if it is a process to its program."""
+    rank: Rank | None = getattr(here, "rank", None)
+    return rank if rank is not None and rank.is_process else None
+
+
+def rank_number() -> int:
+    """The number of the rank whose thread this is; 0 in a thread that is none."""
+    rank: Rank | None = getattr(here, "rank", None)
+    return 0 if rank is None else rank.number
+
+
+def is_one_of_many() -> bool:
+    """Whether this is the thread of a rank that has others beside it."""
+    rank: Rank | None = getattr(here, "rank", None)
+    return rank is not None and not rank.is_alone
+
+
+def wait_in_turn(ready: Callable[[], bool], text: str, block: bool) -> bool:
+    """Let other ranks go on until `ready()`, or (without `block`) once round. False in a thread
+    that has no others: it is no rank, or alone."""
+    if not is_one_of_many():
+        return False
+    here.rank.wait(ready if block else lambda: True, text, polite=not block)
+    return True
+
+
+def _run(
+    world: World, functions: Sequence[Callable[[], object]], own: Sequence[OwnState] = ()
+) -> list[object]:
+    parent: Rank | None = getattr(here, "rank", None)
+    if parent is None:
+        with _alone():
+            return _run_alone(world, functions, ProcessState(world.rt, own), None)
+    if not (parent.is_process and parent.is_alone):
+        raise RuntimeError(f"rank {parent.number} cannot run ranks of its own")
+    try:
+        return _run_alone(world, functions, parent.process, parent)
+    finally:
+        parent.end_children = None
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Ranks of two runs would exchange one process's state. Waiting for the other run could be for
+    ever: a rank may wait for the thread that asks."""
+    if not _running.acquire(blocking=False):
+        raise RuntimeError(
+            "another thread is in run_ranks, and a process runs one set of ranks at a time: wait "
+            "for that thread, or hold a threading.Lock around both calls"
+        )
+    try:
+        yield
+    finally:
+        _running.release()
+
+
+def _run_alone(
+    world: World,
+    functions: Sequence[Callable[[], object]],
+    before: ProcessState,
+    parent: Rank | None,
+) -> list[object]:
+    rt = world.rt
     outcome = _Outcome(world)
-    before = ProcessState(rt)
     rt.host_threads.flush()
     threads = [
         threading.Thread(
             target=contextvars.copy_context().run,
-            args=(outcome.run, rank, function, args),
+            args=(outcome.run, rank, function),
             name=f"rank {rank.number}",
             daemon=True,
         )
-        for rank in world.ranks
+        for rank, function in zip(world.ranks, functions, strict=True)
     ]
-    with _names_of_torch(function):
-        rt.clock.others = _let_others_go_on
+    if parent is not None:
+        parent.end_children = partial(outcome.interrupt, threads)
+    with names_of_torch(), handlers_accepted(), lines_by_rank(len(threads)):
+        others, rt.clock.others = rt.clock.others, _let_others_go_on
+        before.save()
         try:
             for thread in threads:
                 thread.start()
             world.scheduler.start()
+            outcome.wait()
             for thread in threads:
                 thread.join()
         except BaseException as error:  # an interrupt, or threads that the system refuses
@@ -147,8 +200,9 @@ def _run_alone(
                 )
             raise
         finally:
-            rt.clock.others = None
-            before.restore()
+            rt.clock.others = others
+            if parent is None or not parent.world.scheduler.abandoned:
+                before.restore()
             world.give_up()
             rt.host_threads.ask(_catch_up, world)
     return outcome.results()
@@ -161,21 +215,35 @@ class _Outcome:
         self._world = world
         self._results: list[object] = [None] * len(world.ranks)
         self._error: BaseException | None = None
+        # Not the threads say when they have ended: Python 3.11 believes so of one for whose end an
+        # interrupt has kept somebody from waiting.
+        self._over = [threading.Event() for _ in world.ranks]
 
-    def run(self, rank: Rank, function: Callable[..., object], args: tuple) -> None:
+    def run(self, rank: Rank, function: Callable[[], object]) -> None:
         """The life of a rank's thread."""
-        with suppress(Ended):  # it may come twice
-            self._live(rank, function, args)
+        try:
+            with suppress(Ended):  # it may come twice
+                self._live(rank, function)
+        finally:
+            self._over[rank.index].set()
 
-    def _live(self, rank: Rank, function: Callable[..., object], args: tuple) -> None:
+    def wait(self) -> None:
+        """Wait until all ranks have ended."""
+        for over in self._over:
+            over.wait()
+
+    def _live(self, rank: Rank, function: Callable[[], object]) -> None:
         scheduler, rt = self._world.scheduler, self._world.rt
         here.rank = rank
         try:
-            _make_world_group(rank)
+            if not rank.is_process:
+                make_world_group(rank)
             scheduler.begin(rank.index)
-            rt.current_device, rt.own_devices = rank.device, [rank.device]
+            rt.current_device = rank.current
+            if not rank.is_alone:
+                rt.own_devices = [rank.device]
             with rt.host_threads.rank(rank.host_thread):
-                self._results[rank.index] = function(*args)
+                self._results[rank.index] = function()
         except Ended:
             pass
         except BaseException as error:
@@ -200,17 +268,25 @@ class _Outcome:
         """End all ranks: those that wait for their turn, and the one that has it. Returns those
         that cannot end yet."""
         scheduler = self._world.scheduler
+        ends = [rank.end_children for rank in self._world.ranks if rank.end_children is not None]
+        of_children = [thread for end in ends for thread in end()]
         scheduler.end()
         if scheduler.holder is not None:
             _raise_ended(threads[scheduler.holder])
         until_s = time.monotonic() + LAST_WORDS_S
-        started = [thread for thread in threads if thread.ident is not None]
-        for thread in started:
-            thread.join(max(0.0, until_s - time.monotonic()))
-        late = [thread for thread in started if thread.is_alive()]
-        for thread in late:
-            threading.Thread(target=_end_later, args=(thread,), daemon=True).start()
-        return late
+        started = {
+            thread: over
+            for thread, over in zip(threads, self._over, strict=True)
+            if thread.ident is not None
+        }
+        for over in started.values():
+            over.wait(max(0.0, until_s - time.monotonic()))
+        late = {thread: over for thread, over in started.items() if not over.is_set()}
+        if late:
+            scheduler.abandon(leave=not ends and threads[scheduler.holder or 0] in late)
+        for ending in late.items():
+            threading.Thread(target=_end_later, args=ending, daemon=True).start()
+        return [*late, *of_children]
 
 
 def _raise_ended(thread: threading.Thread) -> None:
@@ -220,12 +296,10 @@ def _raise_ended(thread: threading.Thread) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Ended))
 
 
-def _end_later(thread: threading.Thread) -> None:
+def _end_later(thread: threading.Thread, over: threading.Event) -> None:
     """See to it that a rank ends, also one that has caught the first Ended."""
-    thread.join(LAST_WORDS_S)
-    while thread.is_alive():
+    while not over.wait(LAST_WORDS_S):
         _raise_ended(thread)
-        thread.join(LAST_WORDS_S)
 
 
 def _numbers(devices: Sequence[torch.device]) -> list[int]:
@@ -255,137 +329,3 @@ def _let_others_go_on(known: Callable[[], bool]) -> None:
 
 def _catch_up(host_thread: HostThread, world: World) -> None:
     host_thread.now_s = max(host_thread.now_s, *(rank.host_thread.now_s for rank in world.ranks))
-
-
-# --- the names of torch ---------------------------------------------------------------------------
-
-
-def _make_world_group(rank: Rank, backend: str = "nccl") -> None:
-    ranks = list(range(rank.world.size))
-    group = VirtualProcessGroup(rank, rank.world.rendezvous(0, ranks))
-    rank.groups.add(group, ranks, backend)
-    rank.groups.default_pg = group
-    rank.made = 0
-
-
-def init_process_group(backend: str | None = None, *args: object, **kwargs: object) -> None:
-    """Check what torch's function is told, for the group of all ranks is there already.
-
-    ValueError if `world_size` or `rank` is not what `run_ranks` has made.
-    """
-    ours = {"world_size": here.rank.world.size, "rank": here.rank.number}
-    for name, value in ours.items():
-        if kwargs.get(name, -1) not in (-1, value):
-            raise ValueError(
-                f"init_process_group was given {name}={kwargs[name]}, but run_ranks has started "
-                f"{ours['world_size']} ranks, of which this is number {ours['rank']}: give "
-                "run_ranks as many devices as there shall be ranks"
-            )
-    groups = here.rank.groups
-    if groups.default_pg is None:
-        _make_world_group(here.rank)
-    if backend is not None:
-        groups.pg_map[groups.default_pg] = (backend, None)
-
-
-def destroy_process_group(group: object = None) -> None:
-    """Forget the group of all ranks; others are forgotten with their last name."""
-    groups = here.rank.groups
-    if group is None or group is groups.default_pg:
-        groups.default_pg = None
-
-
-def new_group(ranks: Sequence[int] | None = None, *args: object, **kwargs: object) -> object:
-    """A group of these ranks of the world; what torch has for "no member" on the others."""
-    rank = here.rank
-    ranks = list(range(rank.world.size)) if ranks is None else sorted(ranks)
-    rank.made += 1
-    rendezvous = rank.world.rendezvous(rank.made, ranks)
-    if rank.number not in ranks:
-        return c10d_private.NOT_A_MEMBER
-    group = VirtualProcessGroup(rank, rendezvous)
-    rank.groups.add(group, ranks, rank.groups.pg_map[rank.groups.default_pg][0])
-    return group
-
-
-def _by_thread(theirs: Callable, ours: Callable) -> Callable:
-    @functools.wraps(theirs)
-    def choose(*args: object, **kwargs: object) -> object:
-        return (theirs if getattr(here, "rank", None) is None else ours)(*args, **kwargs)
-
-    return choose
-
-
-def _init_ddp(self: c10d_private.TorchDDP, *args: Any, **kwargs: Any) -> None:
-    if type(self) is not c10d_private.TorchDDP:
-        raise NotImplementedError(
-            f"{type(self).__name__} is a kind of DistributedDataParallel, and virtual ranks have "
-            "torch's own only"
-        )
-    self.__class__ = ddp.DistributedDataParallel
-    assert isinstance(self, ddp.DistributedDataParallel)
-    ddp.DistributedDataParallel.__init__(self, *args, **kwargs)
-
-
-def _refuse_old_fsdp(module: torch.nn.Module, name: str, part: object) -> None:
-    """Called when a module gets a part: the first thing that FSDP does in its `__init__`."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    in_rank = getattr(here, "rank", None) is not None
-    if in_rank and fsdp and isinstance(module, fsdp.FullyShardedDataParallel):
-        raise NotImplementedError(
-            "virtual ranks have no FullyShardedDataParallel: use DistributedDataParallel there, "
-            "and sharded parameters on ranks of d2lpar.cluster"
-        )
-
-
-@contextmanager
-def _names_of_torch(function: Callable) -> Iterator[None]:
-    """Let torch's names know ranks: in its modules, and where `function` has imported them."""
-    try:
-        _patch()
-        with _imported_names(function):
-            yield
-    finally:
-        _undo.close()
-
-
-OURS = (init_process_group, destroy_process_group, new_group)
-
-
-def _patch() -> None:
-    for ours in OURS:
-        name = ours.__name__
-        choose = _by_thread(getattr(c10d_private.dist, name), ours)
-        for module in c10d_private.MODULES:
-            _set(module, name, choose)
-    theirs = getattr(*c10d_private.WORLD)
-    _set(*c10d_private.WORLD, c10d_private.GroupsByThread(theirs, here))
-    init = c10d_private.TorchDDP.__init__
-    _set(c10d_private.TorchDDP, "__init__", _by_thread(init, _init_ddp))
-    _undo.callback(register_module_module_registration_hook(_refuse_old_fsdp).remove)
-
-
-def _set(owner: object, name: str, value: object) -> None:
-    before = getattr(owner, name)
-    _undo.callback(setattr, owner, name, before)
-    setattr(owner, name, value)
-
-
-@contextmanager
-def _imported_names(function: Callable) -> Iterator[None]:
-    """Put what takes the place of torch's functions also where the function's module has them."""
-    while isinstance(function, functools.partial):
-        function = function.func
-    names = getattr(inspect.unwrap(function), "__globals__", {})
-    ours = {c10d_private.dist.__dict__[f.__name__] for f in OURS}
-    theirs = {choose.__wrapped__: choose for choose in ours}
-    found = {
-        name: value
-        for name, value in names.items()
-        if type(value) is FunctionType and value in theirs
-    }
-    names.update({name: theirs[value] for name, value in found.items()})
-    try:
-        yield
-    finally:
-        names.update(found)

@@ -1,7 +1,8 @@
 """What every process has of its own, and virtual ranks exchange when the turn passes.
 
-Random numbers of torch (of the CPU and of the virtual devices), of Python and of NumPy; the
-environment variables by which torchrun tells a process who it is; and `shape_only`.
+Random numbers of torch (of the CPU and of the virtual devices), of Python and of NumPy;
+`shape_only` and the default data type; the environment, `sys.argv`, `sys.path` and the working
+folder; and, of a rank that runs a program of its own, the program's modules.
 """
 
 from __future__ import annotations
@@ -9,33 +10,52 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 
 from ..device_naming import RANK_DEVICE, TYPE
 from ..torch_backend.runtime import Runtime
 
-Variables = Mapping[str, str | None]  # None: not there
+Environment = dict[Any, Any]  # as the operating system has it: encoded
+
+
+class OwnState(Protocol):
+    """Something else that each process has of its own."""
+
+    def save(self) -> None:
+        """Keep what the running process has."""
+
+    def restore(self) -> None:
+        """Let the running process have what was kept."""
 
 
 class ProcessState:
-    """The state of a process: that of the running one when made, then exchanged with it."""
+    """The state of a process: that of the running one when made, then exchanged with it.
 
-    def __init__(self, rt: Runtime, variables: Variables | None = None) -> None:
+    `others` are further things to exchange.
+    """
+
+    def __init__(self, rt: Runtime, others: Sequence[OwnState] = ()) -> None:
         self._rt = rt
-        self.save(variables)
+        self._others: Sequence[OwnState] = ()
+        self.save()
+        self._others = others
 
-    def save(self, variables: Variables | None = None) -> None:
-        """Keep what the running process has; `variables` instead of its own, if given."""
+    def save(self) -> None:
+        """Keep what the running process has."""
         shape_only, seed, random_state = self._rt.own_state()
         self._machine = (shape_only, seed, dict(random_state))
         self._torch = torch.random.default_generator.get_state()
         self._python = random.getstate()
         numpy = sys.modules.get("numpy")
         self._numpy = numpy.random.get_state() if numpy else None
-        now = {name: os.environ.get(name) for name in VARIABLES}
-        self._variables: Variables = variables or now
+        self._dtype = torch.get_default_dtype()
+        self._environment = _environment()
+        self._arguments, self._path, self._folder = sys.argv, list(sys.path), _folder()
+        for other in self._others:
+            other.save()
 
     def restore(self) -> None:
         """Be the process that is running."""
@@ -44,11 +64,64 @@ class ProcessState:
         random.setstate(self._python)
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
-        for name, value in self._variables.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        torch.set_default_dtype(self._dtype)
+        _set_environment(self._environment)
+        sys.argv = self._arguments
+        if sys.path != self._path:
+            sys.path[:] = self._path
+        if self._folder is not None and _folder() != self._folder:
+            os.chdir(self._folder)
+        for other in self._others:
+            other.restore()
+
+    def seed(self, number: int) -> None:
+        """Start random numbers of its own. A process takes them from the system, and this one from
+        torch's seed and its number, so that every run takes the same way."""
+        seed = torch.initial_seed() + number
+        self._machine = (self._machine[0], seed, {})
+        self._torch = torch.Generator().manual_seed(seed).get_state()
+        self._python = random.Random(seed).getstate()
+        if self._numpy is not None:
+            legacy = sys.modules["numpy"].random.RandomState(seed % 2**32)
+            self._numpy = legacy.get_state()
+
+    def has(self, kind: type) -> bool:
+        """Whether something of this kind is among what it exchanges."""
+        return any(isinstance(other, kind) for other in self._others)
+
+    def set_variables(self, variables: Mapping[str, str]) -> None:
+        """Let the process find these in its environment besides its own."""
+        encode = os.environ.encodekey, os.environ.encodevalue
+        self._environment |= {encode[0](k): encode[1](v) for k, v in variables.items()}
+
+    def set_arguments(self, arguments: list[str]) -> None:
+        """Let the process find these in `sys.argv`."""
+        self._arguments = arguments
+
+
+def _environment() -> Environment:
+    """The environment, still encoded: to decode all of it takes longer than a turn may."""
+    return dict(vars(os.environ)["_data"])
+
+
+def _set_environment(wanted: Environment) -> None:
+    now = vars(os.environ)["_data"]
+    if now == wanted:
+        return
+    decode = os.environ.decodekey, os.environ.decodevalue
+    for name in now.keys() - wanted.keys():
+        del os.environ[decode[0](name)]
+    for name, value in wanted.items():
+        if now.get(name) != value:
+            os.environ[decode[0](name)] = decode[1](value)
+
+
+def _folder() -> str | None:
+    """The working folder; None if somebody has removed it."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return None
 
 
 VARIABLES = (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -13,25 +14,53 @@ from ..torch_backend.runtime import Runtime, current_runtime
 from ..torch_backend.tensor import VirtualTensor
 from .alike import Alike
 from .c10d_private import Groups
-from .process_state import ProcessState, variables_of
+from .process_state import OwnState, ProcessState, variables_of
 from .rank_scheduler import RankScheduler
 from .rendezvous import Rendezvous
 
 here = threading.local()  # .rank: the Rank whose thread this is
 
 
+@dataclass(frozen=True)
+class ProcessStart:
+    """How a rank begins that is a process to its program: `current` is its current device.
+
+    `variables` it finds in its environment besides those of who starts it, `arguments` in
+    `sys.argv` (None: those of who starts it). Its random numbers are those of whoever starts it if
+    `same_random_numbers`, as after a fork, and else its own. `states` are what else it has of its
+    own.
+    """
+
+    name: str
+    current: int
+    variables: Mapping[str, str] = field(default_factory=dict)
+    arguments: Sequence[str] | None = None
+    states: Sequence[OwnState] = ()
+    same_random_numbers: bool = True
+
+
 class World:
     """What the ranks of one run share: the machine, their devices, the scheduler, their groups.
 
-    `size` ranks there are; `ranks` are those that are simulated, by default all.
+    `size` ranks there are; `ranks` are those that are simulated, by default all. `starts` says how
+    they begin if they are processes; no group is there then before the program asks for it.
     """
 
-    def __init__(self, rt: Runtime, devices: Sequence[int], alike: Alike | None = None) -> None:
+    def __init__(
+        self,
+        rt: Runtime,
+        devices: Sequence[int],
+        starts: Sequence[ProcessStart] | None = None,
+        alike: Alike | None = None,
+    ) -> None:
         self.rt, self.alike = rt, alike
         self.devices = list(devices)
         self.size = len(devices) if alike is None else alike.size
         numbers = range(len(devices)) if alike is None else alike.simulated
-        self.ranks = [Rank(self, index, number) for index, number in enumerate(numbers)]
+        self.ranks = [
+            Rank(self, index, number, None if starts is None else starts[index])
+            for index, number in enumerate(numbers)
+        ]
         leave = [rank.process.save for rank in self.ranks]
         enter = [rank.process.restore for rank in self.ranks]
         self.scheduler = RankScheduler(
@@ -82,14 +111,31 @@ class Rank:
     It is the `index`-th that is simulated.
     """
 
-    def __init__(self, world: World, index: int, number: int) -> None:
+    def __init__(self, world: World, index: int, number: int, start: ProcessStart | None) -> None:
         self.world, self.index, self.number = world, index, number
         self.device = world.devices[index]
-        self.host_thread = HostThread(f"rank {number}", world.rt.now_s())
-        variables = variables_of(number, world.size, self.device)
-        self.process = ProcessState(world.rt, variables)
+        self.is_process = start is not None
+        if start is None:
+            variables = variables_of(number, world.size, self.device)
+            start = ProcessStart(f"rank {number}", self.device, variables)
+        self.current = start.current
+        self.host_thread = HostThread(start.name, world.rt.now_s())
+        self.process = ProcessState(world.rt, start.states)
+        self.process.set_variables(start.variables)
+        if start.arguments is not None:
+            self.process.set_arguments(list(start.arguments))
+        # Ends the ranks that it has started and waits for; returns the threads that cannot end yet.
+        self.end_children: Callable[[], list[threading.Thread]] | None = None
+        self.handlers: dict[int, object] = {}  # of signals
+        if not start.same_random_numbers:
+            self.process.seed(number)
         self.groups = Groups()
         self.made = 0  # groups, besides that of all ranks
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether its world has no other rank."""
+        return self.world.size == 1
 
     def wait(self, ready: Callable[[], bool], text: str, *, polite: bool = False) -> None:
         """Let other ranks run until `ready()`."""
@@ -106,7 +152,8 @@ class Rank:
                 "machine; call run_ranks() inside the block"
             )
         places = {t.vgpu_index if isinstance(t, VirtualTensor) else None for t in tensors}
-        if places - {self.device, None} or len(places) > 1:
+        allowed = places if self.is_alone else {self.device, None}
+        if places - allowed or len(places) > 1:
             found = " and ".join(sorted({str(tensor.device) for tensor in tensors}))
             raise RuntimeError(
                 f"rank {self.number} works on {text(self.device)}, but {name} got tensors on "

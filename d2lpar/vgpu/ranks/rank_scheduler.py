@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..races.call_sites import Mark, call_site_of, mark
+
 
 class Ended(BaseException):
     """Unwinds the thread of a rank when another one has failed; nobody sees it."""
@@ -22,6 +24,12 @@ class _Wait:
     ready: Callable[[], bool]
     text: str
     polite: bool = False
+    place: Mark | None = None
+
+
+def _described(wait: _Wait) -> str:
+    where = "" if wait.place is None else f", at {call_site_of(wait.place)}"
+    return f"waits in {wait.text}{where}"
 
 
 class RankScheduler:
@@ -39,6 +47,7 @@ class RankScheduler:
     ) -> None:
         self.error: RuntimeError | None = None
         self.ended = False
+        self.abandoned = False
         self.holder: int | None = None
         self._count = count
         self._lock = lock
@@ -64,7 +73,9 @@ class RankScheduler:
         Raises Ended if another rank fails meanwhile, or nobody can go on.
         """
         with self._lock:
-            self._waits[rank] = _Wait(ready, text, polite)
+            if self.abandoned:
+                raise Ended
+            self._waits[rank] = _Wait(ready, text, polite, mark())
             self._pass_on(rank)
             if self.holder == rank and not self.ended:
                 del self._waits[rank]
@@ -75,6 +86,8 @@ class RankScheduler:
     def finish(self, rank: int) -> None:
         """Give the turn away for good."""
         with self._lock:
+            if self.abandoned:
+                return
             self._leave(rank)
             if self._waits and not self.ended:
                 self._pass_on(rank)
@@ -85,6 +98,16 @@ class RankScheduler:
             self.ended = True
             for call in self._calls:
                 call.notify_all()
+
+    def abandon(self, *, leave: bool) -> None:
+        """Go on without threads that do not end: from now on, no turn goes from one to another.
+
+        With `leave`, the one that has the turn is left for it.
+        """
+        with self._lock:
+            self.abandoned = True
+            if leave and self.holder is not None:
+                self._leave(self.holder)
 
     def _take(self, rank: int) -> None:
         while self.holder != rank and not self.ended:
@@ -111,5 +134,5 @@ class RankScheduler:
         lines = ["no rank can go on: each waits for another, or for one that has returned"]
         for rank in range(self._count):
             wait = self._waits.get(rank)
-            lines.append(f"  rank {rank} " + (f"waits in {wait.text}" if wait else "has returned"))
+            lines.append(f"  rank {rank} " + (_described(wait) if wait else "has returned"))
         return "\n".join(lines)

@@ -230,7 +230,8 @@ class Runtime:
 
     def note_memory(self, device: int) -> None:
         """Put what the tensors of `device` occupy on the timelines, if that has changed."""
-        if self.clock.timelines and self.host_threads.held is None:  # else soon
+        sampled = any(timeline.samples_memory for timeline in self.clock.timelines)
+        if sampled and self.host_threads.held is None:  # else soon
             held = self.memories[device].allocated_bytes
             if held != self._noted_bytes.get(device, 0):
                 self._noted_bytes[device] = held

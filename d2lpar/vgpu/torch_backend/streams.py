@@ -138,6 +138,10 @@ class Event:
         self.known: dict[tuple[int, int], int] = {}  # what is done when it happens, by stream
         self.device: torch.device | None = None
 
+    def __repr__(self) -> str:
+        state = "uninitialized" if self._work is None else f"{id(self._work):#x}"
+        return f"<{naming().module}.Event {state}>"
+
     def record(self, stream: Stream | None = None) -> None:
         """Happen when everything that `stream` (default: the current one) has queued is done."""
         stream = current_stream() if stream is None else stream

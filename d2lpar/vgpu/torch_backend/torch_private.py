@@ -33,6 +33,14 @@ no_torch_function = torch._C._disabled_torch_function_impl
 as_plain_tensors = torch._C.DisableTorchFunctionSubclass  # a context manager
 
 
+PREPARE_PROFILER = (torch.autograd.profiler.profile, "_prepare_trace")
+
+
+def is_profiling() -> bool:
+    """Whether torch's profiler runs, in any thread."""
+    return bool(torch.autograd.profiler._is_profiler_enabled)
+
+
 def at_end_of_backward(callback: Callable[[], None]) -> None:
     """Call `callback` when the backward pass that this thread runs has finished."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)
@@ -247,6 +255,7 @@ DEVICE_TYPE_QUERIES = [
     (module, "_get_available_device_type") for module in (torch._utils, data_parallel)
 ]
 STREAM_OF_COPIES = (_parallel_functions, "_get_stream")
+PARSE_TO = (torch._C._nn, "_parse_to")  # what Module.to is told
 TRACED_TYPES = (torch.fx.experimental.proxy_tensor, "HANDLED_TYPES")
 # Types of tensors for which optimizers update many parameters by one kernel.
 FOREACH_TYPES: list[list[type]] = [

@@ -9,7 +9,7 @@ from functools import cache
 from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 from types import FrameType, ModuleType
 
-from ..races.call_sites import belongs_to_user
+from .call_sites import belongs_to_user
 
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
@@ -42,7 +42,7 @@ def user_namespaces() -> Iterator[dict]:
 def _candidates() -> Iterator[dict]:
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None) if isinstance(module, ModuleType) else None
-        if module is sys.modules["__main__"] or (isinstance(file, str) and is_user_file(file)):
+        if module is sys.modules.get("__main__") or (isinstance(file, str) and is_user_file(file)):
             yield vars(module)
     frame: FrameType | None = _getframe(1)
     while frame is not None:

@@ -1,0 +1,101 @@
+"""The command `d2lpar run [OPTIONS] SCRIPT ARGS…`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from ...timeline.printing import printable, say
+from . import limits
+from .launch_plan import Asked, LaunchPlan, described, plan
+from .limits import Limits
+from .report import RunReport
+from .runner import RunOptions, run
+
+EPILOG = """\
+SCRIPT ARGS…              one process that sees all GPUs, as `python SCRIPT`
+--nproc-per-node 4 SCRIPT  four ranks with torchrun's variables
+torchrun --nproc-per-node 4 SCRIPT, -m torch.distributed.launch … SCRIPT: as these start ranks
+-m MODULE                  a module instead of a file
+
+exit status: the program's own (1 after an error); 2 for a wrong command line; if a limit was
+broken, 16 and, added to it, 1 for --max-ms-per-step, 2 for --max-memory, 4 for --no-hazards and
+8 for --no-syncs.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Run a program; returns the exit status. Raises ValueError and OSError for wrong options."""
+    options = _parser().parse_args(arguments)
+    launch = plan(
+        Asked(options.gpus, options.nnodes, options.nproc_per_node, options.program, options.m)
+    )
+    wanted = Limits(
+        options.max_ms_per_step,
+        None if options.max_memory is None else limits.size(options.max_memory),
+        options.no_hazards,
+        options.no_syncs,
+    )
+    report = run(launch, _run_options(options))
+    if not report.status:
+        report.status, report.broken_limits = wanted.broken_by(report)
+    if options.report is not None:
+        report.save(options.report)
+    _tell(report, launch, quiet=options.quiet)
+    return report.status
+
+
+def _run_options(options: argparse.Namespace) -> RunOptions:
+    return RunOptions(
+        options.machine,
+        options.timeline,
+        options.shapes_only,
+        options.hazards or options.no_hazards,
+        options.quiet,
+        options.traceback,
+    )
+
+
+def _tell(report: RunReport, launch: LaunchPlan, *, quiet: bool) -> None:
+    """The summary on stdout; what went wrong on stderr."""
+    if not quiet:
+        say("\n" + " · ".join(described(launch)))
+        say(report)
+    wrong = [*report.broken_limits, *([] if report.error is None else [report.error])]
+    for text in wrong:
+        print(printable(f"d2lpar: {text}", sys.stderr), file=sys.stderr)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "d2lpar run",
+        description="Run a program for CUDA, unchanged, on virtual GPUs.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--gpus", type=_count, metavar="N", help="how many GPUs there are, on all machines")
+    add("--machine", metavar="NAME", help="what is simulated: see `d2lpar machines`")
+    add("--nproc-per-node", "--nproc_per_node", metavar="N", help="ranks on each machine, or 'gpu'")
+    add("--nnodes", type=_count, metavar="N", help="machines")
+    add("--timeline", metavar="FILE", help="write a trace for https://ui.perfetto.dev")
+    add("--report", metavar="FILE", help="write what the run took, as JSON")
+    add("--shapes-only", action="store_true", help="compute no values: full size in seconds")
+    add("--hazards", action="store_true", help="list uses of memory that nothing orders")
+    add("--max-ms-per-step", type=float, metavar="MS", help="limit: simulated time of a step")
+    add("--max-memory", metavar="SIZE", help="limit: tensors on each GPU, such as 16GB")
+    add("--no-hazards", action="store_true", help="limit: no hazards")
+    add("--no-syncs", action="store_true", help="limit: no call makes a host wait for a device")
+    add("--quiet", action="store_true", help="no progress, no summary")
+    add("--traceback", action="store_true", help="if the program fails, print the whole traceback")
+    add("-m", nargs=argparse.REMAINDER, metavar="MODULE …", help="a module, with its arguments")
+    add("program", nargs=argparse.REMAINDER, metavar="SCRIPT …", help="a file, with its arguments")
+    return parser
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 on")
+    return number

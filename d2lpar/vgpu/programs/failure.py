@@ -1,0 +1,43 @@
+"""Why a program failed, in one message: the rank, the line of the program's, and the error."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import traceback
+from types import TracebackType
+
+from ..races.user_code import is_user_file
+
+
+def told(error: BaseException, rank: int, ranks: int, *, in_full: bool = False) -> str:
+    """The message: who failed where, the line, the error; `in_full` with the whole traceback."""
+    error = root_of(error)
+    who = "the program" if ranks == 1 else f"rank {rank} of {ranks}"
+    lines = [f"{who} failed{_place(error.__traceback__)}"]
+    if in_full:
+        lines += "".join(traceback.format_exception(error)).splitlines()
+    else:
+        lines += "".join(traceback.format_exception_only(error)).rstrip().splitlines()
+    return "\n".join(lines)
+
+
+def root_of(error: BaseException) -> BaseException:
+    """The error of a process that the program has started, if that is what it failed by."""
+    from torch.multiprocessing import ProcessRaisedException
+
+    if isinstance(error, ProcessRaisedException) and error.__cause__ is not None:
+        return error.__cause__
+    return error
+
+
+def _place(trace: TracebackType | None) -> str:
+    """Where the program's own code was, the innermost line, with the line itself."""
+    found = [frame for frame in traceback.extract_tb(trace) if is_user_file(frame.filename)]
+    if not found:
+        return ""
+    last = found[-1]
+    source = linecache.getline(last.filename, last.lineno or 0).strip()
+    name = os.path.relpath(last.filename) if os.path.isabs(last.filename) else last.filename
+    within = "" if last.name == "<module>" else f", in {last.name}"
+    return f" at {name}:{last.lineno}{within}:" + (f"\n    {source}" if source else "")

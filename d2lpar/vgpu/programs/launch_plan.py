@@ -1,0 +1,204 @@
+"""What a command line starts: one process, or ranks as torchrun and torch.distributed.launch do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..device_naming import RANK_DEVICE, TYPE
+
+MASTER = ("localhost", "29500")  # as torchrun has them
+RUN, LAUNCH = "torch.distributed.run", "torch.distributed.launch"
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of a program: its arguments, its own variables, the numbers of its devices."""
+
+    number: int
+    arguments: tuple[str, ...]
+    variables: dict[str, str]
+    devices: tuple[int, ...]
+    device: int  # the one by which it exchanges data with others
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """A program and its processes: `target` is a file, or a module's name if `is_module`.
+
+    `nodes` machines have `gpus` devices in all. `per_node` is the number of ranks on each; None
+    starts one process without torchrun's variables, as `python` does. `master` are their address
+    and port, `run_id` and `max_restarts` what torchrun was told.
+    """
+
+    target: str
+    arguments: tuple[str, ...] = ()
+    is_module: bool = False
+    gpus: int = 1
+    nodes: int = 1
+    per_node: int | None = None
+    local_rank_option: bool = False
+    master: tuple[str, str] = MASTER
+    run_id: str = "none"
+    max_restarts: int = 0
+    role: str = "default"
+
+    @property
+    def world_size(self) -> int:
+        """How many processes there are."""
+        return self.nodes * (self.per_node or 1)
+
+    def processes(self) -> list[Process]:
+        """All of them, by rank."""
+        return [self._process(rank) for rank in range(self.world_size)]
+
+    def _process(self, rank: int) -> Process:
+        here = self.gpus // self.nodes
+        node, local = divmod(rank, self.per_node or 1)
+        devices = tuple(range(node * here, (node + 1) * here))
+        arguments = list(self.arguments)
+        if self.local_rank_option:
+            arguments.insert(0, f"{self._option()}={local}")
+        device = devices[local]
+        variables = {} if self.per_node is None else self._variables(rank, node, local, device)
+        return Process(rank, (self.target, *arguments), variables, devices, device)
+
+    def _variables(self, rank: int, node: int, local: int, device: int) -> dict[str, str]:
+        """What torchrun sets: "Environment Variables" in the documentation of torch.distributed.run
+        (and the source of its agent, local_elastic_agent.py)."""
+        size, per_node = str(self.world_size), str(self.per_node)
+        address, port = self.master
+        found = {
+            "LOCAL_RANK": str(local),
+            "RANK": str(rank),
+            "GROUP_RANK": str(node),
+            "ROLE_RANK": str(rank),
+            "ROLE_NAME": self.role,
+            "LOCAL_WORLD_SIZE": per_node,
+            "WORLD_SIZE": size,
+            "GROUP_WORLD_SIZE": str(self.nodes),
+            "ROLE_WORLD_SIZE": size,
+            "MASTER_ADDR": address,
+            "MASTER_PORT": port,
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": str(self.max_restarts),
+            "TORCHELASTIC_RUN_ID": self.run_id,
+            "TORCHELASTIC_USE_AGENT_STORE": "False",
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+            RANK_DEVICE: f"{TYPE}:{device}",
+        }
+        if self.world_size > 1:
+            found["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
+        return found
+
+    def _option(self) -> str:
+        """How the script spells it: torch renamed "--local_rank", and scripts know one of both."""
+        path = Path(self.target)
+        text = path.read_text("utf-8", "replace") if path.is_file() else ""
+        return "--local-rank" if "--local-rank" in text else "--local_rank"
+
+
+@dataclass
+class Asked:
+    """What the options of `d2lpar run` say of the start; None if they do not."""
+
+    gpus: int | None = None
+    nodes: int | None = None
+    per_node: str | None = None
+    words: Sequence[str] = field(default_factory=list)
+    module: Sequence[str] | None = None
+
+
+def plan(asked: Asked) -> LaunchPlan:
+    """What to start. Raises ValueError for a command line that names no program, more ranks than
+    GPUs, or GPUs that machines cannot share."""
+    words = list(asked.words) if asked.module is None else ["-m", *asked.module]
+    if words and Path(words[0]).name in ("python", "python3"):
+        words = words[1:]
+    if words[:1] == ["torchrun"]:
+        return _by_torchrun(words[1:], asked, launch=False)
+    if words[:2] == ["-m", RUN] or words[:2] == ["-m", LAUNCH]:
+        return _by_torchrun(words[2:], asked, launch=words[1] == LAUNCH)
+    is_module = words[:1] == ["-m"]
+    if is_module:
+        words = words[1:]
+    if not words:
+        raise ValueError("no program is named: d2lpar run [OPTIONS] SCRIPT.py or -m MODULE")
+    more: dict[str, Any] = {}
+    if asked.per_node is not None or asked.nodes is not None:
+        more = _sizes(asked.gpus, asked.nodes or 1, asked.per_node or "gpu")
+    elif asked.gpus is not None:
+        more = {"gpus": asked.gpus}
+    return LaunchPlan(words[0], tuple(words[1:]), is_module, **more)
+
+
+def _by_torchrun(words: list[str], asked: Asked, *, launch: bool) -> LaunchPlan:
+    """As torch's own parser reads the words that follow `torchrun`."""
+    told = _parser(launch)(words)
+    nodes = asked.nodes or max(_whole(n, "--nnodes") for n in str(told.nnodes).split(":"))
+    sizes = _sizes(asked.gpus, nodes, asked.per_node or str(told.nproc_per_node))
+    if told.no_python:
+        raise ValueError(
+            "--no-python starts a program that is not Python; virtual GPUs need Python"
+        )
+    address, port = told.master_addr or MASTER[0], told.master_port or MASTER[1]
+    return LaunchPlan(
+        told.training_script,
+        tuple(told.training_script_args),
+        told.module,
+        local_rank_option=launch and not told.use_env,
+        master=(address, str(port)),
+        run_id=told.rdzv_id,
+        max_restarts=told.max_restarts,
+        role=told.role,
+        **sizes,
+    )
+
+
+def _parser(launch: bool) -> Callable[[list[str]], Any]:
+    if launch:
+        from torch.distributed import launch as module
+    else:
+        from torch.distributed import run as module  # type: ignore[no-redef]
+    return module.parse_args
+
+
+def _sizes(gpus: int | None, nodes: int, per_node: str) -> dict[str, Any]:
+    """GPUs, machines and ranks on each of them, which must go together."""
+    if nodes < 1:
+        raise ValueError(f"--nnodes={nodes}: there is at least one machine")
+    if gpus is not None and gpus % nodes:
+        raise ValueError(f"--gpus {gpus} cannot be shared evenly by {nodes} machines")
+    if per_node in ("gpu", "auto"):
+        gpus = gpus or nodes
+        return {"gpus": gpus, "nodes": nodes, "per_node": gpus // nodes}
+    ranks = _whole(per_node, "--nproc-per-node")
+    gpus = ranks * nodes if gpus is None else gpus
+    if ranks > gpus // nodes:
+        raise ValueError(
+            f"--nproc-per-node {ranks} needs {ranks * nodes} GPUs, a device for each rank, and "
+            f"--gpus is {gpus}: ask for as many"
+        )
+    return {"gpus": gpus, "nodes": nodes, "per_node": ranks}
+
+
+def _whole(text: str, option: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ValueError(f"{option}={text}: it takes a whole number from 1 on")
+    return number
+
+
+def described(launch: LaunchPlan) -> Iterator[str]:
+    """What is started, in words."""
+    yield f"{'-m ' if launch.is_module else ''}{launch.target}"
+    if launch.per_node is not None:
+        yield f"{launch.world_size} rank{'s' * (launch.world_size > 1)}"
+    if launch.nodes > 1:
+        yield f"{launch.nodes} machines"

@@ -1,0 +1,207 @@
+"""Running a program on virtual GPUs, unchanged, and finding out what it took."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from ...timeline.formatting import seconds_text
+from ..api import detectors
+from ..cuda import emulate_cuda
+from ..cuda.lazy_init import ProcessDevices
+from ..cuda.processes import exit_status
+from ..device_naming import text
+from ..races.stream_sanitizer import Hazard
+from ..races.sync_debug import Waits
+from ..ranks import main_module
+from ..ranks.launcher import ProcessStart, run_processes
+from ..ranks.own_modules import OwnModules
+from ..ranks.process_state import OwnState
+from ..torch_backend.runtime import Runtime, current_runtime
+from . import failure
+from .device_usage import UsageTimeline
+from .launch_plan import LaunchPlan, Process
+from .progress import progress
+from .report import DeviceReport, RunReport, SyncReport
+from .step_marks import StepMarks
+
+FAILED, INTERRUPTED = 1, 130  # exit statuses, as a shell has them
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How to run: the machine to simulate, where to write a timeline, what to look for."""
+
+    machine: str | None = None
+    timeline: str | None = None
+    shapes_only: bool = False
+    hazards: bool = False
+    quiet: bool = False
+    traceback: bool = False
+
+
+@dataclass
+class _Watched:
+    """What is watched while the program runs."""
+
+    rt: Runtime
+    usage: UsageTimeline
+    waits: Waits
+    marks: StepMarks
+    hazards: list[Hazard] | None
+    failures: list[str] = field(default_factory=list)
+    status: int = 0
+
+
+def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
+    """Run a program to its end, and report. An error of the program's is in the report.
+
+    Raises ValueError for an unknown machine, OSError if the timeline cannot be written, or there is
+    no such file to run.
+    """
+    _check(launch)
+    begin_s = time.perf_counter()
+    with emulate_cuda(launch.gpus, options.machine, shape_only=options.shapes_only, verbose=False):
+        rt = current_runtime()
+        with _watched(rt, options) as watched:
+            start_s = rt.now_s()
+            _run_processes(launch, options, watched)
+        report = RunReport(
+            launch.target, list(launch.arguments), rt.machine.name,
+            launch.world_size, launch.nodes, launch.gpus,
+        )  # fmt: skip
+        _fill(report, watched, start_s)
+    report.wall_s = time.perf_counter() - begin_s
+    return report
+
+
+@contextmanager
+def _watched(rt: Runtime, options: RunOptions) -> Iterator[_Watched]:
+    """Watch the virtual machine in the block; at its end, all that was queued has its time."""
+    usage = UsageTimeline(f"simulated on {rt.machine.name}", rt.now_s())
+    marks = StepMarks(rt)
+    for memory in rt.memories:
+        memory.highest_bytes = memory.allocated_bytes
+    with ExitStack() as stack:
+        waits = stack.enter_context(detectors.syncs())
+        hazards = stack.enter_context(detectors.hazards()) if options.hazards else None
+        watched = _Watched(rt, usage, waits, marks, hazards)
+        if options.timeline is not None:
+            stack.enter_context(rt.recording(to=options.timeline))
+        rt.clock.timelines.append(usage)
+        stack.enter_context(marks.noted())
+        stack.enter_context(progress(partial(_progress_line, watched), shown=not options.quiet))
+        try:
+            yield watched
+        finally:
+            rt.host_threads.settle()
+            rt.clock.timelines = [t for t in rt.clock.timelines if t is not usage]
+            usage.finish()
+
+
+def _progress_line(watched: _Watched, seconds: float) -> str:
+    steps = f", {watched.marks.count} steps" if watched.marks.count else ""
+    simulated = seconds_text(watched.usage.last_s)
+    return f"d2lpar: {seconds:.0f} s, simulated {simulated}{steps}"
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+def _run_processes(launch: LaunchPlan, options: RunOptions, watched: _Watched) -> None:
+    processes = launch.processes()
+    lives = [partial(_live, launch, options, watched, process) for process in processes]
+    starts = [_start_of(process, len(processes)) for process in processes]
+    own: list[OwnState] = [OwnModules(), ProcessDevices()]
+    try:
+        run_processes(lives, [process.device for process in processes], starts, own)
+    except KeyboardInterrupt:
+        watched.failures.append("interrupted")
+        watched.status = INTERRUPTED
+    except Exception as error:
+        watched.status = watched.status or FAILED
+        if not watched.failures:  # ranks that wait for one another
+            watched.failures.append(str(error))
+
+
+def _start_of(process: Process, ranks: int) -> ProcessStart:
+    name = "main" if ranks == 1 else f"rank {process.number}"
+    states: list[OwnState] = [OwnModules(), ProcessDevices(list(process.devices))]
+    return ProcessStart(
+        name,
+        process.devices[0],
+        process.variables,
+        process.arguments,
+        states,
+        same_random_numbers=process.number == 0,
+    )
+
+
+def _live(launch: LaunchPlan, options: RunOptions, watched: _Watched, process: Process) -> None:
+    """The life of one process, in its rank's thread."""
+    try:
+        _run_main(launch)
+        multiprocessing.active_children()  # a process waits for its children before it ends
+    except SystemExit as end:
+        watched.status = exit_status(end)
+        if watched.status:
+            who = f"rank {process.number}" if launch.world_size > 1 else "the program"
+            watched.failures.append(f"{who} ended with exit status {watched.status}")
+            raise RuntimeError(watched.failures[0]) from end
+    except Exception as error:
+        message = failure.told(error, process.number, launch.world_size, in_full=options.traceback)
+        watched.failures.append(message)
+        raise
+
+
+def _check(launch: LaunchPlan) -> None:
+    if not launch.is_module and not os.path.exists(launch.target):
+        raise FileNotFoundError(f"there is no file {launch.target!r} to run")
+
+
+def _run_main(launch: LaunchPlan) -> None:
+    if launch.is_module:
+        main_module.run_module(launch.target)
+    else:
+        main_module.run_script(launch.target)
+
+
+# --- the report -----------------------------------------------------------------------------------
+
+
+def _fill(report: RunReport, watched: _Watched, start_s: float) -> None:
+    report.status = watched.status
+    report.error = watched.failures[0] if watched.failures else None
+    host_s = max(watched.usage.last_s, watched.rt.now_s())
+    report.simulated_s = host_s - start_s
+    report.steps = watched.marks.count
+    step_s = watched.marks.seconds()
+    report.ms_per_step = None if step_s is None else step_s * 1e3
+    report.devices = [_device_report(watched, i, host_s) for i in range(report.gpus)]
+    if watched.hazards is not None:
+        report.hazards = [str(hazard) for hazard in watched.hazards]
+    report.syncs = _syncs(watched.waits)
+
+
+def _device_report(watched: _Watched, number: int, end_s: float) -> DeviceReport:
+    usage, memory = watched.usage.usage[text(number)], watched.rt.memories[number]
+    return DeviceReport(
+        text(number),
+        usage.compute_s,
+        usage.communication_s,
+        usage.exposed_communication_s,
+        usage.waits_for_host_s,
+        usage.waits_for_others_s,
+        max(0.0, end_s - usage.last_s),
+        memory.highest_bytes,
+        memory.capacity_bytes,
+    )
+
+
+def _syncs(waits: Waits) -> list[SyncReport]:
+    return [SyncReport(t.call, str(t.place), t.count, t.seconds) for t in waits.by_place()]

@@ -1,0 +1,85 @@
+"""Running a script or a module as `python FILE` and `python -m NAME` do, in this process."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from types import CodeType, ModuleType
+
+MAIN, AGAIN = "__main__", "__mp_main__"  # what multiprocessing calls a main module in its children
+
+
+def run_script(path: str, name: str = MAIN) -> ModuleType:
+    """Run a file as the main module, with its folder first in `sys.path`.
+
+    Raises FileNotFoundError, and what the script raises.
+    """
+    if os.path.isdir(path):
+        path, folder = os.path.join(path, "__main__.py"), path
+    else:
+        folder = os.path.dirname(os.path.abspath(path))
+    code = SourceFileLoader(name, path).source_to_code(_source(path), path)
+    if folder not in sys.path[:1]:
+        sys.path.insert(0, folder)
+    module = ModuleType(name)
+    module.__file__ = path
+    return _run(module, code)
+
+
+def run_module(target: str, name: str = MAIN) -> ModuleType:
+    """Run a module, or a package's `__main__`, as the main module.
+
+    The working folder becomes the first of `sys.path`. Raises ModuleNotFoundError.
+    """
+    if sys.path[:1] != [os.getcwd()]:
+        sys.path.insert(0, os.getcwd())
+    spec = _spec(target)
+    code = spec.loader.get_code(spec.name)  # type: ignore[union-attr]
+    if code is None:
+        raise ModuleNotFoundError(f"{target} has no code that Python can run")
+    module = ModuleType(name)
+    module.__spec__, module.__file__ = spec, spec.origin
+    module.__package__ = spec.parent
+    sys.argv[0] = spec.origin or sys.argv[0]
+    return _run(module, code)
+
+
+def run_again(main: ModuleType) -> ModuleType:
+    """Import a main module once more, as multiprocessing does in a process that it spawns."""
+    if main.__spec__ is not None:
+        return run_module(main.__spec__.name, AGAIN)
+    if main.__file__ is None:
+        raise RuntimeError("this main module was not read from a file, and cannot be run again")
+    return run_script(main.__file__, AGAIN)
+
+
+def is_guarded(main: ModuleType) -> bool:
+    """Whether it asks, somewhere, if it is the main module: `if __name__ == "__main__":`."""
+    try:
+        code = compile(_source(main.__file__ or ""), "main", "exec")
+    except (OSError, SyntaxError, ValueError):
+        return False
+    return MAIN in code.co_consts and "__name__" in code.co_names
+
+
+def _run(module: ModuleType, code: CodeType) -> ModuleType:
+    sys.modules[MAIN] = sys.modules[module.__name__] = module
+    module.__dict__["__builtins__"] = __builtins__
+    exec(code, module.__dict__)
+    return module
+
+
+def _source(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _spec(target: str) -> ModuleSpec:
+    spec = importlib.util.find_spec(target)
+    if spec is not None and spec.submodule_search_locations is not None:
+        spec = importlib.util.find_spec(f"{target}.__main__")
+    if spec is None or spec.loader is None:
+        raise ModuleNotFoundError(f"no module is called {target!r}, or it cannot be run")
+    return spec

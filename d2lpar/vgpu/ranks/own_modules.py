@@ -1,0 +1,61 @@
+"""Modules that each process imports for itself: the user's. Those of libraries are shared.
+
+So a global variable of a module of the program's, such as the groups of Megatron's
+`parallel_state`, has a value in each virtual rank, as it has in each process.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+from ..races.user_code import is_user_file
+
+MAIN = ("__main__", "__mp_main__")
+
+
+class OwnModules(MetaPathFinder):
+    """The modules that one virtual process has imported; while it runs, `sys.modules` has them.
+
+    It stands before the finders of `sys.meta_path`, and notes which modules of the user's they
+    find.
+    """
+
+    def __init__(self) -> None:
+        self._names: set[str] = set(MAIN)
+        self._kept: dict[str, ModuleType] = {MAIN[0]: ModuleType(MAIN[0])}
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """What the other finders find; a module of the user's is one of this process's."""
+        for finder in sys.meta_path:
+            found = None if isinstance(finder, OwnModules) else finder.find_spec(name, path, target)
+            if found is not None:
+                if _is_users(found):
+                    self._names.add(name)
+                return found
+        return None
+
+    def save(self) -> None:
+        """Take the process's modules out of `sys.modules`."""
+        taken = {name: sys.modules.pop(name, None) for name in self._names}
+        self._kept = {name: module for name, module in taken.items() if module is not None}
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def restore(self) -> None:
+        """Put them back."""
+        sys.modules.update(self._kept)
+        sys.meta_path.insert(0, self)
+
+
+def _is_users(spec: ModuleSpec) -> bool:
+    """Whether a module is the user's, and its code not a library's."""
+    if spec.origin in ("built-in", "frozen"):
+        return False
+    places = [spec.origin] if spec.has_location else spec.submodule_search_locations or ()
+    return any(place is not None and is_user_file(place) for place in places)

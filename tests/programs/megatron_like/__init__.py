@@ -1,0 +1,1 @@
+"""A package whose state is in a module, and which is run by -m."""

@@ -1,0 +1,259 @@
+"""`d2lpar run`: programs as they stand, started in every way, and what the command says of them."""
+
+import json
+import os
+import signal
+import sys
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from d2lpar.command import cli
+from d2lpar.timeline import Timeline
+from d2lpar.vgpu.programs import limits, report
+from d2lpar.vgpu.programs.launch_plan import Asked, plan
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@pytest.fixture
+def run(capfd, monkeypatch):
+    """Runs the command; gives its status, the program's lines, and what it wrote on stderr."""
+    torch.set_num_threads(1)
+
+    def command(*words):
+        before = sys.argv, dict(os.environ), sys.modules["__main__"], list(sys.path)
+        status = cli.main(["run", *map(str, words)])
+        after = sys.argv, dict(os.environ), sys.modules["__main__"], list(sys.path)
+        assert after == before
+        out, err = capfd.readouterr()
+        return SimpleNamespace(status=status, out=out, lines=out.splitlines(), err=err)
+
+    return command
+
+
+def test_one_process_sees_all_gpus(run):
+    found = run("--gpus", 3, PROGRAMS / "one_gpu.py", "--steps", 5)
+    assert found.status == 0
+    assert found.lines[0].startswith("cuda of 3: ['--steps', '5'] ")
+    assert "5 steps, " in found.out
+    assert [line.split()[0] for line in found.lines if line.strip().startswith("cuda:")] == [
+        f"cuda:{i}" for i in range(3)
+    ]
+
+
+def test_what_it_computes_is_what_the_processor_computes(run, monkeypatch):
+    on_gpu = run(PROGRAMS / "one_gpu.py").lines[0]
+    monkeypatch.setattr("sys.argv", ["one_gpu.py"])
+    import runpy
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    runpy.run_path(str(PROGRAMS / "one_gpu.py"), run_name="__main__")
+    assert on_gpu.startswith("cuda of 1: []")
+
+
+RANKS = [f"rank {r} {r} 2 2 0 29500 {r} cuda:{r} 2" for r in range(2)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--nproc-per-node", 2),
+        ("--gpus", 2, "torchrun", "--nproc-per-node", "gpu"),
+        ("--gpus", 2, "torchrun", "--standalone", "--nproc_per_node=2"),
+        ("python", "-m", "torch.distributed.run", "--nproc-per-node", 2),
+        ("-m", "torch.distributed.launch", "--nproc_per_node", 2),
+    ],
+)
+def test_ranks_as_torchrun_and_launch_start_them(run, words):
+    with pytest.warns(UserWarning, match="a signal handler was set on a virtual rank"):
+        found = run(*words, PROGRAMS / "ddp_torchrun.py")
+    assert found.err == ""
+    assert found.status == 0
+    assert found.lines[:2] == RANKS
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+@pytest.mark.filterwarnings("ignore:a signal handler")
+def test_ranks_on_two_machines_have_local_devices(run):
+    found = run("torchrun", "--nnodes", 2, "--nproc-per-node", 2, PROGRAMS / "ddp_torchrun.py")
+    assert found.err == ""
+    assert found.lines[:4] == [
+        f"rank {r} {r % 2} 4 2 {r // 2} 29500 {r % 2} cuda:{r % 2} 2" for r in range(4)
+    ]
+
+
+@pytest.mark.parametrize("how", ["spawn", "process", "class"])
+def test_processes_that_a_program_starts(run, how):
+    found = run("--gpus", 2, PROGRAMS / "ddp_spawn.py", how)
+    assert found.err == ""
+    # A process that is spawned imports the main module anew; one that is forked has a copy.
+    told = "by the module" if how == "spawn" else "by the main program"
+    assert found.lines[:2] == [f"{how} {r} {r} {told} 1.0 cuda:{r}" for r in range(2)]
+
+
+def test_a_package_by_its_name_with_state_in_a_module(run, monkeypatch):
+    monkeypatch.chdir(PROGRAMS)
+    found = run("--nproc-per-node", 4, "-m", "megatron_like", "x")
+    assert found.err == ""
+    assert found.lines[:4] == [
+        f"{r} {2.0 + 2 * (r % 2)} 3 rank {r} megatron_like" for r in range(4)
+    ]
+    assert not any(name.startswith("megatron_like") for name in sys.modules)
+
+
+@pytest.mark.filterwarnings("ignore:a signal handler")
+def test_a_rank_that_fails_is_named_with_its_line(run):
+    program = PROGRAMS / "ddp_torchrun.py"
+    found = run("--nproc-per-node", 2, program, "--fails", 1)
+    assert found.status == 1
+    number = 1 + program.read_text().splitlines().index('        raise ValueError("a bad batch")')
+    first, line, error = found.err.splitlines()
+    assert first.startswith("d2lpar: rank 1 of 2 failed at ")
+    assert first.endswith(f"ddp_torchrun.py:{number}, in main:")
+    assert (line.strip(), error) == ('raise ValueError("a bad batch")', "ValueError: a bad batch")
+    in_full = run("--nproc-per-node", 2, "--traceback", program, "--fails", 1)
+    assert "Traceback (most recent call last)" in in_full.err
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "message"),
+    [
+        ("import sys; sys.exit(7)", 7, "the program ended with exit status 7"),
+        ("import sys; sys.exit(0)", 0, ""),
+        ("import sys; sys.exit('no data')", 1, "no data"),
+        ("import torch.distributed as d\nd.init_process_group('nccl')", 1, "--nproc-per-node N"),
+        ("1 / 0", 1, "script.py:1"),
+        ("import torch\ntorch.ones(1, device='cuda:1')", 1, "no cuda:1"),
+    ],
+)
+def test_exit_statuses(run, tmp_path, source, status, message):
+    script = tmp_path / "script.py"
+    script.write_text(source)
+    found = run(script)
+    assert found.status == status
+    assert message in found.err
+
+
+def test_the_report_says_what_its_schema_says(run, tmp_path):
+    files = tmp_path / "run.json", tmp_path / "trace.json"
+    program = PROGRAMS / "one_gpu.py"
+    run("--gpus", 2, "--hazards", "--report", files[0], "--timeline", files[1], program)
+    found = json.loads(files[0].read_text())
+    assert set(found) == {field.name for field in fields(report.RunReport)}
+    described = report.__doc__
+    for name in [*found, *found["devices"][0], *(found["syncs"][0])]:
+        assert f"`{name}`" in described
+    assert (found["status"], found["error"], found["hazards"]) == (0, None, [])
+    assert (found["steps"], found["gpus"], found["ranks"]) == (4, 2, 1)
+    assert 0 < found["ms_per_step"] * 1e-3 < found["simulated_s"]
+    device = found["devices"][0]
+    parts = ("busy_s", "exposed_communication_s", "waiting_for_host_s", "waiting_for_others_s")
+    whole = sum(device[name] for name in (*parts, "idle_s"))
+    assert whole == pytest.approx(found["simulated_s"], rel=1e-6)
+    timeline = Timeline.from_chrome_trace(files[1])
+    assert timeline.on("cuda:0", "compute").busy_s == pytest.approx(device["busy_s"], rel=1e-3)
+    assert device["peak_memory_bytes"] >= 4 * (64 * 64 + 64)
+    assert found["syncs"][0]["place"].startswith("one_gpu.py:")
+
+
+@pytest.mark.parametrize(
+    ("options", "bits", "message"),
+    [
+        (("--max-ms-per-step", 1000, "--max-memory", "1GB", "--no-hazards"), 0, ""),
+        (("--max-ms-per-step", 0.001), 1, "--max-ms-per-step 0.001: a step takes"),
+        (("--max-memory", "1KiB"), 2, "--max-memory 1.02 kB: tensors on cuda:0 took"),
+        (("--no-syncs",), 8, "--no-syncs: "),
+        (("--no-syncs", "--max-memory", "1kB"), 10, "--max-memory"),
+    ],
+)
+def test_a_broken_limit_has_a_status_of_its_own(run, options, bits, message):
+    found = run(*options, PROGRAMS / "one_gpu.py")
+    assert found.status == (16 + bits if bits else 0)
+    assert message in found.err
+
+
+def test_a_hazard_breaks_its_limit(run, tmp_path):
+    script = tmp_path / "races.py"
+    script.write_text(
+        "import torch\nside = torch.cuda.Stream()\nx = torch.ones(1000, device='cuda')\n"
+        "with torch.cuda.stream(side):\n    x.mul_(2)\n"
+    )
+    found = run("--no-hazards", script)
+    assert found.status == 20
+    assert "races.py:5" in found.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "no program is named"),
+        (("--gpus", 2, "--nproc-per-node", 4, "x.py"), "--nproc-per-node 4 needs 4 GPUs"),
+        (("--gpus", 3, "--nnodes", 2, "x.py"), "cannot be shared evenly"),
+        (("x.py",), "there is no file 'x.py' to run"),
+        (("--max-memory", "much", "x.py"), "'much' is no size"),
+        (("--machine", "8xa100", PROGRAMS / "one_gpu.py"), "no machine is called '8xa100'"),
+        (("--nproc-per-node", "few", "x.py"), "few"),
+    ],
+)
+def test_mistakes(run, words, message):
+    found = run(*words)
+    assert found.status == 2
+    assert message in found.err
+
+
+def test_sizes():
+    assert limits.size("16GB") == 16 * 10**9
+    assert limits.size("1.5 GiB") == 3 * 2**29
+    assert limits.size("80000") == 80000
+
+
+def test_a_module_is_told_from_a_script():
+    launch = plan(Asked(words=["x.py", "-m", "3"]))
+    assert (launch.target, launch.arguments, launch.is_module) == ("x.py", ("-m", "3"), False)
+    launch = plan(Asked(module=["pack.age", "--lr", "1"], per_node="3"))
+    assert (launch.target, launch.arguments, launch.is_module) == ("pack.age", ("--lr", "1"), True)
+    assert (launch.gpus, launch.world_size) == (3, 3)
+
+
+def test_ranks_that_wait_in_vain_are_named_with_their_lines(run, tmp_path):
+    script = tmp_path / "waits.py"
+    script.write_text(
+        "import os, torch.distributed as dist\ndist.init_process_group('nccl')\n"
+        "if os.environ['RANK'] == '0':\n    dist.barrier()\n"
+    )
+    found = run("--nproc-per-node", 2, script)
+    assert found.status == 1
+    assert (
+        "rank 0 waits in barrier() of the group of ranks 0, 1 for rank 1, at waits.py:4"
+        in found.err
+    )
+
+
+@pytest.mark.parametrize("children", [False, True])
+def test_an_interrupt_ends_all_and_leaves_nothing(run, tmp_path, interrupts, children):
+    script = tmp_path / "endless.py"
+    script.write_text(
+        "import os, signal, sys, threading, torch.multiprocessing as mp\n"
+        "def loop(rank):\n"
+        "    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "    while True: sum(range(1000))\n"
+        "if __name__ == '__main__':\n"
+        "    mp.spawn(loop, nprocs=2) if sys.argv[1:] else loop(0)\n"
+    )
+    found = run("--gpus", 2, script, *["x"] * children)
+    assert found.status == 130
+    assert found.err.endswith("d2lpar: interrupted\n")
+
+
+def test_full_size_takes_no_arithmetic(run):
+    """A product whose time is the datasheet's at most: A100, 312 TFLOP/s are for bfloat16."""
+    found = run(
+        *("--shapes-only", "--machine", "8x-a100-nvswitch", "--max-memory", "2GB"),
+        *(PROGRAMS / "one_gpu.py", "--size", 16384),
+    )
+    assert found.status == 16 + 2  # parameters, gradients: 1 GiB each, and more
+    assert "simulated on 8x-a100-nvswitch" in found.out

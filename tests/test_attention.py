@@ -131,8 +131,8 @@ def test_the_kernel_is_that_of_cuda(accelerator, dtype, options, expected):
 
 def test_capabilities_are_those_that_cuda_programs_are_told():
     for accelerator in ACCELERATORS.values():
-        told = CudaDeviceProperties(accelerator.name, 1, 1)
-        if accelerator.architecture:
+        if accelerator.architecture not in ("", "cdna3"):  # AMD's have no such number
+            told = CudaDeviceProperties(accelerator.name, 1, 1)
             assert compute_capability(accelerator)[0] == told.major
     assert compute_capability(ACCELERATORS["GeForce RTX 3090"]) == (8, 6)
     assert compute_capability(ACCELERATORS["A100-PCIE-40GB"]) == (8, 0)
@@ -529,9 +529,9 @@ def test_few_blocks_leave_multiprocessors_idle():
 
 def test_other_streams_get_the_multiprocessors_that_attention_leaves():
     cost = AttentionCost(work(FLASH, 1, 9, 768, 128, dropout=True))  # 54 blocks for 108
-    assert cost.engaged_s(A100) == pytest.approx(cost.seconds(A100) / 2)
+    assert cost.engaged_s(A100, cost.seconds(A100)) == pytest.approx(cost.seconds(A100) / 2)
     full = AttentionCost(work(FLASH, 4, 16, 4096, 128))
-    assert full.engaged_s(A100) == full.seconds(A100)
+    assert full.engaged_s(A100, full.seconds(A100)) == full.seconds(A100)
 
 
 def test_one_query_takes_what_reading_the_keys_takes():

@@ -678,8 +678,9 @@ def test_backward_passes_one_after_the_other_queue_one_after_the_other(toy):
 
     # The caller makes the first gradient of each loss; then each device multiplies once, both at
     # the same time if it is one pass. Views take this host no time.
-    assert lasted(separately=False) == 2 + 1
-    assert lasted(separately=True) == (1 + 1) + (1 + 1)
+    passes_s = 1e-3  # what autograd needs for a pass is far less
+    assert lasted(separately=False) == pytest.approx(2 + 1, abs=passes_s)
+    assert lasted(separately=True) == pytest.approx((1 + 1) + (1 + 1), abs=passes_s)
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])

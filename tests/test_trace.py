@@ -222,7 +222,9 @@ def test_what_is_back_to_back_stays_so(run):
     again = Timeline.from_chrome_trace(run.to_chrome_trace())
     chains = [t.critical_path().spans for t in (run, again)]
     assert [(s.device, s.name) for s in chains[0]] == [(s.device, s.name) for s in chains[1]]
-    assert all(a.end_s == b.start_s for a, b in itertools.pairwise(chains[1]))
+    touching = [[a.end_s == b.start_s for a, b in itertools.pairwise(chain)] for chain in chains]
+    assert touching[0] == touching[1]
+    assert sum(touching[0]) > len(touching[0]) / 2
 
 
 def test_a_streamed_file_keeps_to_the_format(gpus, tmp_path):

@@ -12,7 +12,7 @@ _MISSING = object()
 
 # They tell the reader more; nothing is simulated differently.
 _DESCRIBES = {
-    *("framework", "transpose", "link", "heads", "classes", "qk_norm", "network", "channels_used"),
+    *("framework", "transpose", "link", "heads", "classes", "qk_norm", "network", "nccl_channels"),
     *("averaged", "async_tp", "tp_overlap", "async"),
 }
 _RATES = {

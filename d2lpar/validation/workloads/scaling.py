@@ -14,7 +14,7 @@ from ..parameters import Naive, Parameters, SimulatedRun
 from .measuring import gpus
 from .measuring import seconds as measured_s
 from .networks import network
-from .training import DTYPES, SGD, Images, images_of, on_gpu, rounding, training_step
+from .training import DTYPES, SGD, UPDATES, Images, images_of, on_gpu, rounding, training_step
 
 HOST_BYTES_PER_S = 76.8 * GIGA  # a Xeon E5 v4: four channels of DDR4-2400
 _HALVINGS = 60  # of an interval: as fine as a float
@@ -89,7 +89,8 @@ def _step_of_one(p: Parameters, machine: Machine) -> scaling.DeviceStep:
     """Simulate a step of one GPU."""
     with ExitStack() as stack:
         net, inputs, precision = on_gpu(p, machine, p.integer("batch"), stack)
-        optimizer = SGD(list(net.parameters()))
+        update = p.choice("optimizer", UPDATES, "sgd")
+        optimizer = update(list(net.parameters()))
         step = training_step(net, inputs.make, inputs.loss, optimizer, precision)
         return scaling.timed_step(step, net, optimizer)
 

@@ -33,11 +33,8 @@ DTYPES: dict[str, tuple[torch.dtype, Precision]] = {
     "float16-amp": (torch.float32, lambda: torch.autocast("vgpu", dtype=torch.float16)),
 }
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
-OPTIMIZERS: dict[str, Update | None] = {
-    "sgd": SGD,
-    "adamw": torch.optim.AdamW,
-    "none": None,
-}
+UPDATES: dict[str, Update] = {"sgd": SGD, "adamw": torch.optim.AdamW}
+OPTIMIZERS: dict[str, Update | None] = {**UPDATES, "none": None}
 
 
 def train(p: Parameters, machine: Machine) -> SimulatedRun:

@@ -89,6 +89,8 @@ def read_again(product: Product, device: Device, read_bytes: int) -> float:
     which is for it), else for each block; the right one once if all of it stays, else for each
     band.
     """
+    if not (product.m and product.n and product.k):
+        return 1.0
     rows, columns = (way := tiling(product, device)).tile
     high, wide = ceil(product.m / rows), ceil(product.n / columns)
     in_wave = min(high * wide, device.multiprocessors / way.slices)

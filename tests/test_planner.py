@@ -422,11 +422,11 @@ def published(name: str, found: list[planner.Plan]) -> tuple[planner.Plan, float
     return plan, plan.step_s / found[0].step_s - 1
 
 
-def test_published_mixes_fit_and_are_ties_of_the_first_choice(table_1):
+def test_published_mixes_fit_and_all_but_one_are_ties_of_the_first_choice(table_1):
     for name, found in table_1.items():
         plan, slower = published(name, found)
         assert plan.fits
-        assert plan in planner.ties(found)
+        assert (plan in planner.ties(found)) == (name != "megatron-18.4b")
         # With 18.4 and 39.1 billion parameters the planner would split layers less and have more
         # stages; its authors took tensor groups as large as a node first.
         missed = name in ("megatron-18.4b", "megatron-39.1b")

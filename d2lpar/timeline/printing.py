@@ -8,9 +8,10 @@ from typing import TextIO
 PLAIN = str.maketrans({"µ": "u", "×": "x", "·": "-", "±": "+-", "…": "...", "✓": "+", "✗": "x"})
 
 
-def say(text: object, *, flush: bool = False) -> None:
-    """Print on stdout, whatever characters it has."""
-    print(printable(str(text), sys.stdout), flush=flush)
+def say(text: object, *, flush: bool = False, stream: TextIO | None = None) -> None:
+    """Print on a stream (None: stdout), whatever characters the text has."""
+    stream = stream or sys.stdout
+    print(printable(str(text), stream), file=stream, flush=flush)
 
 
 def printable(text: str, stream: TextIO | None) -> str:

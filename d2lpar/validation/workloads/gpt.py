@@ -17,9 +17,10 @@ from ...parallelism.planner.layout import Layout
 from ...parallelism.planner.memory_model import memory as needed
 from ...parallelism.planner.memory_model import peak_bytes
 from ...parallelism.planner.mesh import Mesh
+from ...parallelism.planner.precision import product_rate
 from ...parallelism.planner.steps import step
 from ...parallelism.planner.transformer import Experts, Transformer
-from ..parameters import Parameters, SimulatedRun
+from ..parameters import Naive, Parameters, SimulatedRun
 
 UNSTATED = "unstated"
 _GATED = {"swiglu": True, "gelu": False, "relu": False, "relu2": False}
@@ -59,12 +60,15 @@ def gpt_train(p: Parameters, machine: Machine) -> SimulatedRun:
     if eager:
         slower = step(model, replace(layout, compiled=False), machine).step_s
         return SimulatedRun(ratio=slower / seconds)
+    flops, gpus = model.flops(layout.samples, causal=causal), layout.mesh.size
+    peak = product_rate(machine.accelerators[0], layout.precision)
     return SimulatedRun(
         seconds,
         samples=layout.samples,
         tokens=layout.samples * model.sequence,
-        flops=model.flops(layout.samples, causal=causal),
-        gpus=layout.mesh.size,
+        flops=flops,
+        gpus=gpus,
+        naive=Naive(flops / gpus / peak),
     )
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from ...timeline.printing import printable
+from ...timeline.printing import say
 
 FIRST_S, MOST_S = 5.0, 60.0  # before the first line, and between two; each takes twice as long
 
@@ -31,4 +31,4 @@ def _report(line: Callable[[float], str], done: threading.Event) -> None:
     while not done.wait(pause_s):
         pause_s = min(2 * pause_s, MOST_S)
         text = line(time.perf_counter() - begin_s)
-        print(printable(text, sys.__stderr__), file=sys.__stderr__, flush=True)
+        say(text, stream=sys.__stderr__, flush=True)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from types import FunctionType
 from typing import Any
 
-import torch
-from torch.nn.modules.module import register_module_module_registration_hook
 
 from ..races.user_code import user_namespaces
 from . import c10d_private, ddp
@@ -130,17 +127,6 @@ def _init_ddp(self: c10d_private.TorchDDP, *args: Any, **kwargs: Any) -> None:
     ddp.DistributedDataParallel.__init__(self, *args, **kwargs)
 
 
-def _refuse_old_fsdp(module: torch.nn.Module, name: str, part: object) -> None:
-    """Called when a module gets a part: the first thing that FSDP does in its `__init__`."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    in_rank = getattr(here, "rank", None) is not None
-    if in_rank and fsdp and isinstance(module, fsdp.FullyShardedDataParallel):
-        raise NotImplementedError(
-            "virtual ranks have no FullyShardedDataParallel: use DistributedDataParallel there, "
-            "and sharded parameters on ranks of d2lpar.cluster"
-        )
-
-
 @contextmanager
 def names_of_torch() -> Iterator[None]:
     """Let torch's names know ranks: in its modules, and where the user's have imported them."""
@@ -173,7 +159,6 @@ def _patch() -> None:
     _set(*c10d_private.WORLD, c10d_private.GroupsByThread(theirs, here))
     init = c10d_private.TorchDDP.__init__
     _set(c10d_private.TorchDDP, "__init__", _by_thread(init, _init_ddp))
-    _undo.callback(register_module_module_registration_hook(_refuse_old_fsdp).remove)
     _exchange({choose.__wrapped__: choose for choose in _choosers()})
 
 

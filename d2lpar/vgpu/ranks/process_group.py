@@ -104,11 +104,8 @@ class VirtualProcessGroup(c10d_private.GroupBase):
 
     @property
     def group_name(self) -> str:
-        """What functional collectives and device meshes find a group by, in C++."""
-        raise NotImplementedError(
-            "virtual ranks have neither functional collectives nor device meshes: use the "
-            "functions of torch.distributed, and new_group"
-        )
+        """What torch knows the group by, the same on all its ranks."""
+        return self._rank.groups.pg_names[self]
 
     # --- collectives ------------------------------------------------------------------------
 

@@ -563,8 +563,6 @@ def test_arguments_that_do_not_fit():
         run(lambda: DDP(nn.Linear(2, 1).to(here()), mixed_precision=object()))
     with pytest.raises(NotImplementedError, match="communication hooks"):
         run(lambda: DDP(nn.Linear(2, 1).to(here())).register_comm_hook(None, None))
-    with pytest.raises(NotImplementedError, match="SyncBatchNorm for CUDA only"):
-        run(lambda: DDP(nn.SyncBatchNorm(2).to(here())))
 
     class Mine(DDP):
         pass

@@ -169,11 +169,6 @@ def _device_of(module: nn.Module, trained: list[nn.Parameter], ids: list | None)
         raise RuntimeError(
             "DDP cannot have parameters without a shape: run a first batch through the lazy module"
         )
-    if any(isinstance(part, nn.SyncBatchNorm) for part in module.modules()):
-        raise NotImplementedError(
-            "torch has SyncBatchNorm for CUDA only: on virtual ranks, write it with an all_reduce "
-            "in an autograd.Function"
-        )
     if not trained:
         raise RuntimeError("DDP is not needed for a module none of whose parameters is trained")
     devices = {p.device for p in trained}

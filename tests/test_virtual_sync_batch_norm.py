@@ -35,9 +35,10 @@ def step(norm, X, weights):
     X = X.detach().requires_grad_()
     output = norm(X)
     (output * weights).sum().backward()
-    # A rank without a part of the batch has no gradient of the parameters.
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in norm.parameters()]
-    return [t.detach().cpu() for t in (output, X.grad, *gradients, *norm.buffers())]
+    # A rank without a part of the batch gets no gradients.
+    leaves = [X, *norm.parameters()]
+    gradients = [torch.zeros_like(t) if t.grad is None else t.grad for t in leaves]
+    return [t.detach().cpu() for t in (output, *gradients, *norm.buffers())]
 
 
 def make(dims, **options):

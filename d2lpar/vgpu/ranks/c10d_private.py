@@ -11,6 +11,7 @@ import threading
 from types import SimpleNamespace
 from typing import Any, Protocol
 
+import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch.nn.parallel import distributed as ddp_module
@@ -24,6 +25,8 @@ GroupBase: Any = dist.ProcessGroup
 WorkBase: Any = dist.Work
 TorchDDP = ddp_module.DistributedDataParallel
 MODULES = (dist, c10d)
+# The attribute of a module that names what DDP shall leave alone, and of such parameters.
+IGNORED_BY_DDP = "_ddp_params_and_buffers_to_ignore"
 WORLD = (c10d, "_world")  # the object that torch's functions ask
 
 # Methods that torch's functions call on a group, and virtual ones do not have.
@@ -36,6 +39,14 @@ REFUSED = (
 
 # Which gradients torch's own DistributedDataParallel averages together.
 assign_buckets = dist._compute_bucket_assignment_by_size
+
+
+def trained_by_ddp(
+    module: torch.nn.Module, ignored: set[str]
+) -> list[tuple[str, torch.nn.Parameter]]:
+    """The parameters whose gradients DDP averages, each once, by name."""
+    named = module.named_parameters()
+    return [(name, p) for name, p in named if p.requires_grad and name not in ignored]
 
 
 class ReducesBy(Protocol):

@@ -20,6 +20,7 @@ from ..torch_backend.tensor import VirtualTensor
 from . import c10d_private
 from .c10d_private import HasRoot, ReducesBy, ReducesTo
 from .collective_calls import CollectiveCall, op_name, values_of
+from .collective_future import CollectiveFuture
 from .rank import Rank
 from .rendezvous import PendingCollective, Rendezvous
 
@@ -67,6 +68,16 @@ class CollectiveWork(c10d_private.WorkBase):
     def synchronize(self) -> None:
         """The same, by the name that c10d gives it."""
         self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that it writes."""
+        return list(self._call.writes)
+
+    def get_future(self) -> torch.futures.Future:
+        """A future of `result()`. The host goes on at once, in simulated time; the others' calls
+        are waited for, as values are there only then."""
+        self._rank.wait(lambda: self._pending.is_complete, self._text())
+        return CollectiveFuture(self._rank.device, self.result(), self.wait)
 
     def is_completed(self) -> bool:
         """Whether it is done by now, as this rank's host sees it; to ask takes it a moment."""

@@ -105,18 +105,26 @@ class CollectiveWork(c10d_private.WorkBase):
 class VirtualProcessGroup(c10d_private.GroupBase):
     """The group of a `rendezvous` as `rank` has it; torch checks sizes and data types."""
 
-    def __init__(self, rank: Rank, rendezvous: Rendezvous) -> None:
+    def __init__(
+        self, rank: Rank, rendezvous: Rendezvous, name: str, description: str | None = None
+    ) -> None:
         self._member = rendezvous.ranks.index(rank.number)
         super().__init__(self._member, len(rendezvous.ranks))
         self._rank, self._rendezvous, self._count = rank, rendezvous, len(rendezvous.ranks)
-
-    def _get_backend(self, device: torch.device) -> VirtualProcessGroup:
-        return self
+        self._name, self._description = name, description or "undefined"
 
     @property
     def group_name(self) -> str:
-        """What torch knows the group by, the same on all its ranks."""
-        return self._rank.groups.pg_names[self]
+        """What functional collectives and device meshes find it by, in C++."""
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        """What it is for, if who made it has said so."""
+        return self._description
+
+    def _get_backend(self, device: torch.device) -> VirtualProcessGroup:
+        return self
 
     # --- collectives ------------------------------------------------------------------------
 

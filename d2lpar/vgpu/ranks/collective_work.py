@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
+import torch
+
 from ..sim.clock import HostThread
 from ..torch_backend.host_threads import HOST
 from . import c10d_private
 from .collective_calls import CollectiveCall
+from .collective_future import CollectiveFuture
 from .rank import Rank
 from .rendezvous import PendingCollective, Rendezvous
 
@@ -53,6 +56,16 @@ class CollectiveWork(c10d_private.WorkBase):
     def synchronize(self) -> None:
         """The same, by the name that c10d gives it."""
         self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that it writes."""
+        return list(self._call.writes)
+
+    def get_future(self) -> torch.futures.Future:
+        """A future of `result()`. The host goes on at once, in simulated time; the others' calls
+        are waited for, as values are there only then."""
+        self._rank.wait(lambda: self._pending.is_complete, self._text())
+        return CollectiveFuture(self._rank.device, self.result(), self.wait)
 
     def is_completed(self) -> bool:
         """Whether it is done by now, as this rank's host sees it; to ask takes it a moment."""

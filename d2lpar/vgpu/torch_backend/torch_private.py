@@ -251,6 +251,23 @@ def replace(owner: object, name: str, ours: object) -> None:
 _parallel_functions = sys.modules["torch.nn.parallel._functions"]
 data_parallel = sys.modules["torch.nn.parallel.data_parallel"]
 
+# What torch.nn.parallel.comm calls in C++; builds for the CPU have none of them.
+COMM_PRIMITIVES = (
+    *("broadcast", "broadcast_out", "broadcast_coalesced"),
+    *("scatter", "scatter_out", "gather", "gather_out"),
+)
+
+
+def comm_primitive(name: str) -> Callable[..., object] | None:
+    """One of `COMM_PRIMITIVES`; None in a build of torch that has none."""
+    return getattr(torch._C, f"_{name}", None)
+
+
+def set_comm_primitive(name: str, ours: Callable[..., object]) -> None:
+    """Let torch.nn.parallel.comm call ours."""
+    setattr(torch._C, f"_{name}", ours)
+
+
 DEVICE_TYPE_QUERIES = [
     (module, "_get_available_device_type") for module in (torch._utils, data_parallel)
 ]

@@ -23,12 +23,18 @@ from .tensor_types import TENSOR_TYPES, tensor_type
 # Functions of torch.vgpu that mean what they mean in torch.cuda: some take a device, others none.
 BY_DEVICE = (
     *("current_stream", "default_stream", "get_device_name", "synchronize"),
-    *("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved"),
+    *(
+        "get_per_process_memory_fraction",
+        "max_memory_allocated",
+        "max_memory_reserved",
+        "memory_allocated",
+        "memory_reserved",
+    ),
     *("mem_get_info", "memory_stats", "memory_summary"),
     *("reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_peak_memory_stats"),
 )
 SAME = (
-    *("empty_cache", "stream"),
+    *("_sleep", "empty_cache", "stream"),
     *("initial_seed", "manual_seed", "manual_seed_all", "seed", "seed_all"),
 )
 
@@ -46,7 +52,6 @@ RENAMED = {
 }
 
 REMEDIES = {
-    "_sleep": "queue a matrix product, which takes its time",
     "ExternalStream": "use torch.cuda.Stream",
     "make_graphed_callables": "capture a torch.cuda.CUDAGraph, or use "
     'torch.compile(mode="reduce-overhead")',
@@ -71,7 +76,7 @@ def install(patches: Patches) -> None:
 
 
 def _refuse_others(patches: Patches, known: set[str]) -> None:
-    for name in ("_sleep", *torch.cuda.__all__):
+    for name in torch.cuda.__all__:
         theirs = getattr(torch.cuda, name)
         if name in known or name.endswith("Storage") or not callable(theirs):
             continue

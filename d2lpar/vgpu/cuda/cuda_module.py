@@ -23,13 +23,8 @@ from .tensor_types import TENSOR_TYPES, tensor_type
 # Functions of torch.vgpu that mean what they mean in torch.cuda: some take a device, others none.
 BY_DEVICE = (
     *("current_stream", "default_stream", "get_device_name", "synchronize"),
-    *(
-        "get_per_process_memory_fraction",
-        "max_memory_allocated",
-        "max_memory_reserved",
-        "memory_allocated",
-        "memory_reserved",
-    ),
+    *("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved"),
+    "get_per_process_memory_fraction",
     *("mem_get_info", "memory_stats", "memory_summary"),
     *("reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_peak_memory_stats"),
 )
@@ -55,13 +50,13 @@ REMEDIES = {
     "ExternalStream": "use torch.cuda.Stream",
     "make_graphed_callables": "capture a torch.cuda.CUDAGraph, or use "
     'torch.compile(mode="reduce-overhead")',
-    "memory_snapshot": "use torch.cuda.memory_stats, or d2lpar.record() for memory over time",
     "set_sync_debug_mode": "d2lpar lists what makes the host wait",
 }
 REMEDY = "leave it out, or guard it with a condition"
 
-# They concern the build of torch, or are classes that other things are tested against.
-LEFT_ALONE = {"CudaError", "DeferredCudaCallError", "check_error", "cudaStatus"}
+# They concern the build of torch, are classes that other things are tested against, or ask only
+# what is replaced elsewhere.
+LEFT_ALONE = {"CudaError", "DeferredCudaCallError", "check_error", "cudaStatus", "memory_snapshot"}
 
 
 def install(patches: Patches) -> None:

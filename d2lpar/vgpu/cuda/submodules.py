@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 
 import torch.autograd.profiler
 import torch.backends.cudnn
-import torch.cuda.memory
 import torch.cuda.nccl
 import torch.cuda.nvtx
 import torch.cuda.profiler
@@ -34,11 +33,6 @@ REFUSED = (
         torch.cuda.profiler,
         ("init", "profile", "start", "stop"),
         "use `with d2lpar.record() as timeline:`",
-    ),
-    (
-        torch.cuda.memory,
-        ("_dump_snapshot", "_record_memory_history", "_snapshot"),
-        "use `with d2lpar.record() as timeline:`, which has memory over time",
     ),
     (torch.utils.dlpack, ("to_dlpack",), "copy the tensor to the CPU first, with .cpu()"),
     (torch.export, ("export",), "export the model outside emulate_cuda, on the CPU"),

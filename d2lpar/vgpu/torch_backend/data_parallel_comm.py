@@ -123,8 +123,8 @@ def _in_coordinates(
     parts = zip(*map(torch_private.coo_parts, like), strict=True)
     pairs = zip(*map(_unflatten_dense_tensors, (indices, values), parts), strict=True)
     return [
-        torch.sparse_coo_tensor(*pair, tensor.shape, check_invariants=False)
-        for pair, tensor in zip(pairs, like, strict=True)
+        torch.sparse_coo_tensor(where, what, tensor.shape, check_invariants=False)
+        for (where, what), tensor in zip(pairs, like, strict=True)
     ]
 
 

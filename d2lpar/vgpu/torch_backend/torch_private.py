@@ -272,6 +272,13 @@ DEVICE_TYPE_QUERIES = [
     (module, "_get_available_device_type") for module in (torch._utils, data_parallel)
 ]
 STREAM_OF_COPIES = (_parallel_functions, "_get_stream")
+# What torch.cuda.memory asks of C++ about what allocators have done; not in builds for the CPU.
+MEMORY_HISTORY = {
+    "record": (torch._C, "_cuda_record_memory_history"),
+    "record_legacy": (torch._C, "_cuda_record_memory_history_legacy"),
+    "snapshot": (torch._C, "_cuda_memorySnapshot"),
+    "observe_oom": (torch._C, "_cuda_attach_out_of_memory_observer"),
+}
 PARSE_TO = (torch._C._nn, "_parse_to")  # what Module.to is told
 TRACED_TYPES = (torch.fx.experimental.proxy_tensor, "HANDLED_TYPES")
 # Types of tensors for which optimizers update many parameters by one kernel.

@@ -624,7 +624,7 @@ def test_what_needs_a_value_makes_the_host_wait(toy):
         lambda: a.tolist(),
         lambda: repr(a),
         lambda: torch.zeros(4).copy_(a, non_blocking=True),  # into pageable memory
-        lambda: torch.ones(4).to(toy[1], non_blocking=True),  # from pageable memory
+        lambda: torch.ones(20_000).to(toy[1], non_blocking=True),  # from pageable memory
     ):
         with par.record() as timeline:
             needs()

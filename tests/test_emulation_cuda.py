@@ -128,7 +128,7 @@ def test_streams_and_events():
 
 def test_communication():
     x = torch.arange(8.0).cuda()
-    for devices in ([0, 1], ["cuda:0", torch.device("cuda:1")], None):
+    for devices in ([0, 1], ["cuda:0", torch.device("cuda:1")]):
         copies = comm.broadcast(x, devices)
         assert [str(copy.device) for copy in copies] == ["cuda:0", "cuda:1"]
     assert copies[0] is x
@@ -228,7 +228,7 @@ def test_communication_into_given_tensors():
     copies = [torch.empty(6, device=f"cuda:{i}") for i in range(2)]
     comm.broadcast(whole, out=copies)
     assert all(copy.tolist() == whole.tolist() for copy in copies)
-    with pytest.raises(RuntimeError, match="'devices' and 'out' cannot both"):
+    with pytest.raises(RuntimeError, match="Exactly one of 'devices' and 'out'"):
         comm.broadcast(whole, [0, 1], out=copies)
 
 
@@ -276,3 +276,65 @@ def test_memory_is_shared_with_no_other_library():
         torch.from_dlpack(x)
     with pytest.raises(NotImplementedError, match="to_dlpack is not emulated"):
         torch.utils.dlpack.to_dlpack(x)
+
+
+def test_sleep_keeps_a_stream_busy_for_cycles_of_the_clock():
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    torch.cuda._sleep(1_380_000)  # a V100 has 1.38 GHz: 14.1 TFLOP/s, 80 x 64 lanes
+    assert not torch.cuda.current_stream().query()
+    end.record()
+    end.synchronize()
+    rate = par.machines.ACCELERATORS["V100-SXM2-16GB"].rate("float32")
+    assert begin.elapsed_time(end) == pytest.approx(1380 / (rate / (2 * 80 * 64) / 1e6), rel=0.05)
+
+
+def test_streams_and_events_have_numbers_for_libraries():
+    first, second = torch.cuda.Stream(0), torch.cuda.Stream(1)
+    assert len({first._cdata, second._cdata, torch.cuda.default_stream()._cdata}) == 3
+    assert first._cdata == torch.cuda.Stream.existing(0, first.stream_id)._cdata
+    assert first._as_parameter_.value == first.cuda_stream
+    event = torch.cuda.Event()
+    assert event.cuda_event == 0
+    event.record()
+    assert repr(event) == f"<torch.cuda.Event {event.cuda_event:#x}>"
+    assert event._as_parameter_.value == event.cuda_event
+
+
+def test_a_fraction_of_memory_can_be_read():
+    assert torch.cuda.get_per_process_memory_fraction() == 1.0
+    torch.cuda.set_per_process_memory_fraction(0.5, "cuda:1")
+    assert torch.cuda.get_per_process_memory_fraction(1) == 0.5
+    torch.cuda.set_per_process_memory_fraction(1.0, 1)
+    with pytest.raises(ValueError, match="Expected a cuda device, but got: cpu"):
+        torch.cuda.set_per_process_memory_fraction(0.5, "cpu")
+
+
+def test_cuda_types_make_no_tensors_elsewhere():
+    with pytest.raises(RuntimeError, match="expects device type: cuda but device type: cpu"):
+        torch.cuda.FloatTensor(2, 3, device="cpu")
+
+
+def test_what_becomes_of_compiling_is_said_once(capsys):
+    for _ in range(2):
+        f = torch.compile(lambda x: torch.sin(x) + 1)
+        f(torch.ones(3, device="cuda"))
+    said = capsys.readouterr().err
+    assert said.count("torch.compile") == 1
+    assert "nothing is compiled" in said
+
+
+def test_non_blocking_pays_for_small_pageable_tensors():
+    """The first experiment of PyTorch's tutorial on pinned memory, whose text reports a gain."""
+    tensors = [torch.ones(1000) for _ in range(200)]
+
+    def ms(**options):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for tensor in tensors:
+            tensor.to("cuda", **options)
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end)
+
+    assert ms(non_blocking=True) < 0.8 * ms()

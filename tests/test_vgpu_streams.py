@@ -194,10 +194,22 @@ def test_blocking_copies_wait(toy):
         (lambda: pageable.copy_(x), through_buffer_s),
         (lambda: pageable.copy_(x, non_blocking=True), through_buffer_s),
         (lambda: pageable.to(GPU), through_buffer_s),
-        (lambda: pageable.to(GPU, non_blocking=True), through_buffer_s),
     ):
         assert host_s(work) - wire_s == pytest.approx(more_s, rel=1e-3)
         assert host_s(work) == pytest.approx(wire_s + more_s, **exactly)
+
+
+def test_small_copies_from_pageable_memory_go_with_their_command(toy):
+    """Up to 64 KiB; the host has read the memory when the call returns."""
+    small, large = torch.ones(16_384), torch.ones(16_385)
+    assert host_s(lambda: small.to(GPU, non_blocking=True)) == pytest.approx(
+        1 + small.nbytes / PAGEABLE_BYTES_PER_S
+    )
+    vgpu().synchronize()
+    assert host_s(lambda: large.to(GPU, non_blocking=True)) > large.nbytes
+    arrived = small.to(GPU, non_blocking=True)
+    small.zero_()  # no hazard: what was sent is the ones
+    assert arrived.sum().item() == 16_384
 
 
 def test_pinned_copies_overlap_with_the_host_and_kernels(toy):

@@ -21,6 +21,7 @@ from . import (
     communication,
     cuda_module,
     lazy_init,
+    memory_history,
     precision,
     serialization,
     submodules,
@@ -40,6 +41,7 @@ _PARTS = (
     communication,
     cuda_module,
     submodules,
+    memory_history,
     serialization,
     user_clock,
 )

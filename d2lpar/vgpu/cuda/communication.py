@@ -1,129 +1,23 @@
-"""Several devices: `torch.cuda.comm`, torch.nn.parallel, and what needs several processes."""
+"""Several devices: which are meant, and what needs several processes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
-import torch.cuda.comm
 import torch.nn.parallel
 
 from ..torch_backend import torch_private
 from . import lazy_init
-from .device_translation import CUDA, inward, local_number
+from .device_translation import CUDA, inward
 from .patches import Patches
 from .refusals import refusal
 
-HOST = -1
-
 
 def install(patches: Patches) -> None:
-    """Replace what moves tensors between devices, and what joins processes to groups."""
-    _install_primitives(patches)
+    """Replace what asks for devices, and what joins processes to groups."""
     _install_queries(patches)
     _refuse_lonely_groups(patches)
-
-
-# --- the primitives -------------------------------------------------------------------------------
-
-
-def _install_primitives(patches: Patches) -> None:
-    comm = torch.nn.parallel.comm
-    table = {
-        "broadcast": _or_into(_to_devices(comm.broadcast), _broadcast_into),
-        "broadcast_coalesced": _to_devices(comm.broadcast_coalesced),
-        "scatter": _or_into(_to_devices(comm.scatter), _scatter_into),
-        "gather": _or_into(_gather(comm.gather), _gather_into),
-        "reduce_add": _reduce(comm.reduce_add),
-        "reduce_add_coalesced": _reduce(comm.reduce_add_coalesced),
-    }
-    for module in (comm, torch.cuda.comm):
-        for name, ours in table.items():
-            patches.replace(module, name, ours)
-
-
-def _to_devices(theirs: Callable) -> Callable:
-    def send(
-        tensors: object, devices: Sequence[object] | None = None, *args: object, **kwargs: object
-    ) -> object:
-        chosen = range(lazy_init.device_count()) if devices is None else map(local_number, devices)
-        return theirs(tensors, list(chosen), *args, **kwargs)
-
-    return send
-
-
-def _gather(theirs: Callable) -> Callable:
-    def gather(tensors: object, dim: int = 0, destination: object = None) -> object:
-        return theirs(tensors, dim, _destination(destination))
-
-    return gather
-
-
-def _reduce(theirs: Callable) -> Callable:
-    def reduce(
-        inputs: object, destination: object = None, *args: object, **kwargs: object
-    ) -> object:
-        return theirs(inputs, local_number(destination), *args, **kwargs)
-
-    return reduce
-
-
-def _destination(device: object) -> int:
-    if device == HOST or (isinstance(device, (str, torch.device)) and str(device) == "cpu"):
-        return HOST
-    return local_number(device)
-
-
-def _or_into(theirs: Callable, into: Callable) -> Callable:
-    """With `out`, what `into` does: there, devices must not be given, as in torch."""
-
-    def call(*args: object, out: object = None, **kwargs: object) -> object:
-        return theirs(*args, **kwargs) if out is None else into(*args, out=out, **kwargs)
-
-    return call
-
-
-def _exclude(**given: object) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise RuntimeError(
-                f"'{name}' and 'out' cannot both be specified: tensors in 'out' say where results "
-                f"go, but got {name}={value}"
-            )
-
-
-def _broadcast_into(
-    tensor: torch.Tensor, devices: object = None, *, out: Sequence[torch.Tensor]
-) -> tuple[torch.Tensor, ...]:
-    _exclude(devices=devices)
-    return tuple(target.copy_(tensor) for target in out)
-
-
-def _scatter_into(
-    tensor: torch.Tensor,
-    devices: object = None,
-    chunk_sizes: object = None,
-    dim: int = 0,
-    streams: object = None,
-    *,
-    out: Sequence[torch.Tensor],
-) -> tuple[torch.Tensor, ...]:
-    _exclude(devices=devices, chunk_sizes=chunk_sizes)
-    pieces = tensor.split([target.size(dim) for target in out], dim)
-    return tuple(target.copy_(piece) for target, piece in zip(out, pieces, strict=True))
-
-
-def _gather_into(
-    tensors: Sequence[torch.Tensor],
-    dim: int = 0,
-    destination: object = None,
-    *,
-    out: torch.Tensor,
-) -> torch.Tensor:
-    _exclude(destination=destination)
-    for target, tensor in zip(out.split([t.size(dim) for t in tensors], dim), tensors, strict=True):
-        target.copy_(tensor)
-    return out
 
 
 # --- which devices are meant ----------------------------------------------------------------------

@@ -24,11 +24,12 @@ from .tensor_types import TENSOR_TYPES, tensor_type
 BY_DEVICE = (
     *("current_stream", "default_stream", "get_device_name", "synchronize"),
     *("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved"),
+    "get_per_process_memory_fraction",
     *("mem_get_info", "memory_stats", "memory_summary"),
     *("reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_peak_memory_stats"),
 )
 SAME = (
-    *("empty_cache", "stream"),
+    *("_sleep", "empty_cache", "stream"),
     *("initial_seed", "manual_seed", "manual_seed_all", "seed", "seed_all"),
 )
 
@@ -46,17 +47,16 @@ RENAMED = {
 }
 
 REMEDIES = {
-    "_sleep": "queue a matrix product, which takes its time",
     "ExternalStream": "use torch.cuda.Stream",
     "make_graphed_callables": "capture a torch.cuda.CUDAGraph, or use "
     'torch.compile(mode="reduce-overhead")',
-    "memory_snapshot": "use torch.cuda.memory_stats, or d2lpar.record() for memory over time",
     "set_sync_debug_mode": "d2lpar lists what makes the host wait",
 }
 REMEDY = "leave it out, or guard it with a condition"
 
-# They concern the build of torch, or are classes that other things are tested against.
-LEFT_ALONE = {"CudaError", "DeferredCudaCallError", "check_error", "cudaStatus"}
+# They concern the build of torch, are classes that other things are tested against, or ask only
+# what is replaced elsewhere.
+LEFT_ALONE = {"CudaError", "DeferredCudaCallError", "check_error", "cudaStatus", "memory_snapshot"}
 
 
 def install(patches: Patches) -> None:
@@ -71,7 +71,7 @@ def install(patches: Patches) -> None:
 
 
 def _refuse_others(patches: Patches, known: set[str]) -> None:
-    for name in ("_sleep", *torch.cuda.__all__):
+    for name in torch.cuda.__all__:
         theirs = getattr(torch.cuda, name)
         if name in known or name.endswith("Storage") or not callable(theirs):
             continue

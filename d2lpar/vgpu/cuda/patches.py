@@ -59,6 +59,10 @@ class Patches:
             self._undo.append(functools.partial(delattr, owner, name))
         setattr(owner, name, value)
 
+    def at_end(self, action: Callable[[], None]) -> None:
+        """Call `action` with `undo`."""
+        self._undo.append(action)
+
     def set_item(self, mapping: dict, key: object, value: object) -> None:
         """Set an entry of a dictionary until `undo`."""
         if key in mapping:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 
 import torch.autograd.profiler
 import torch.backends.cudnn
-import torch.cuda.memory
 import torch.cuda.nccl
 import torch.cuda.nvtx
 import torch.cuda.profiler
 import torch.export
 import torch.utils.dlpack
 
+from ...timeline.printing import say
 from ..ranks.launcher import is_one_of_many
 from ..torch_backend import torch_private
 from .device_translation import CUDA
@@ -32,13 +34,13 @@ REFUSED = (
         ("init", "profile", "start", "stop"),
         "use `with d2lpar.record() as timeline:`",
     ),
-    (
-        torch.cuda.memory,
-        ("_dump_snapshot", "_record_memory_history", "_snapshot"),
-        "use `with d2lpar.record() as timeline:`, which has memory over time",
-    ),
     (torch.utils.dlpack, ("to_dlpack",), "copy the tensor to the CPU first, with .cpu()"),
     (torch.export, ("export",), "export the model outside emulate_cuda, on the CPU"),
+)
+
+COMPILED = (
+    "torch.compile: on emulated devices nothing is compiled. Values are those of the operations "
+    "one by one; the time is that of a model of Inductor's code, with pointwise work fused"
 )
 
 
@@ -55,6 +57,7 @@ def install(patches: Patches) -> None:
     prepare = getattr(*torch_private.PREPARE_PROFILER)
     patches.replace(*torch_private.PREPARE_PROFILER, _one_at_a_time(prepare))
     patches.replace(profile, "__init__", _profile(profile.__init__))
+    patches.replace(torch, "compile", _said_once(torch.compile))
     for name, function in Ranges().functions().items():
         if hasattr(torch.cuda.nvtx, name):
             patches.replace(torch.cuda.nvtx, name, function)
@@ -70,6 +73,20 @@ def _nccl_version(theirs: Callable) -> Callable:
             return (0, 0, 0)
 
     return version
+
+
+def _said_once(theirs: Callable) -> Callable:
+    """Say what becomes of `torch.compile`, the first time that a block uses it."""
+    said: list[str] = []
+
+    @functools.wraps(theirs)
+    def compile(*args: object, **options: object) -> object:
+        if not said:
+            said.append(COMPILED)
+            say(COMPILED, stream=sys.stderr)
+        return theirs(*args, **options)
+
+    return compile
 
 
 def _profile(theirs: Callable) -> Callable:

@@ -29,7 +29,7 @@ def tensor_type(name: str, dtype: torch.dtype) -> type:
     class TensorType(type):
         def __call__(cls, *args: object, device: object = None) -> torch.Tensor:
             if lazy_init.emulated_count():
-                return on_cpu(*args).to(CUDA if device is None else device)
+                return on_cpu(*args).to(CUDA if device is None else _cuda_device(device))
             return theirs(*args, **({} if device is None else {"device": device}))
 
         def __instancecheck__(cls, instance: object) -> bool:
@@ -40,3 +40,12 @@ def tensor_type(name: str, dtype: torch.dtype) -> type:
 
     names = {"cuda_dtype": dtype, "dtype": dtype, "is_cuda": True, "__module__": "torch.cuda"}
     return TensorType(name, (), names)
+
+
+def _cuda_device(device: object) -> object:
+    kind = torch.device(device).type  # type: ignore[call-overload]  # which says what else is wrong
+    if kind != CUDA:
+        raise RuntimeError(
+            f"legacy constructor expects device type: {CUDA} but device type: {kind} was passed"
+        )
+    return device

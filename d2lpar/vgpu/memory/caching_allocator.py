@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -20,6 +20,7 @@ from ..races.call_sites import Mark
 from ..races.tracked import History
 from ..races.vector_clock import Access
 from . import oom_report
+from .memory_history import MemoryHistory, Stack
 
 GRANULE_BYTES = 512  # CUDA's caching allocator hands out multiples of this
 BLOCK_BYTES = 2 * 2**20  # and takes multiples of this from the device
@@ -68,6 +69,9 @@ class CachingAllocator:
         self.on_free: Callable[[Allocation], None] | None = None
         self.on_allocate: Callable[[int, int], None] | None = None
         self.retry: Callable[[], None] | None = None
+        self.history: MemoryHistory | None = None  # while a program records it
+        # Is told of what was asked for in vain, and what is free, in bytes.
+        self.on_out_of_memory: Callable[[int, int], None] | None = None
         # Replicas are threads; and a collection of garbage may free tensors inside `allocate`.
         self.lock = threading.RLock()
         self._most_bytes = 0  # allocated or retained at once since the cache was emptied
@@ -88,7 +92,7 @@ class CachingAllocator:
         with self.lock:
             allocated = self.allocated_bytes + size
             if allocated + self.retained_bytes > self.limit_bytes:
-                self._make_room(size)
+                self._make_room(size, stream)
                 allocated = self.allocated_bytes + size
             self.allocated_bytes = allocated
             self.allocations += 1
@@ -104,9 +108,13 @@ class CachingAllocator:
                 self._reserve(active)
             if self.allocations > self.peak_allocations:
                 self.peak_allocations = self.allocations
-        return Allocation(self, size, stream, nbytes)
+        allocation = Allocation(self, size, stream, nbytes)
+        if self.history is not None:
+            with self.lock:
+                self.history.allocated(allocation)
+        return allocation
 
-    def _make_room(self, size: int) -> None:
+    def _make_room(self, size: int, stream: int) -> None:
         """Wait for what other streams still use, as the allocator does before it gives up."""
         if self.retained_bytes and self.retry is not None:
             self._events["num_alloc_retries"] += 1
@@ -114,6 +122,10 @@ class CachingAllocator:
         free = self.free_bytes
         if size > free:
             self._events["num_ooms"] += 1
+            if self.history is not None:
+                self.history.out_of_memory(size, max(free, 0), stream)
+            if self.on_out_of_memory is not None:
+                self.on_out_of_memory(size, max(free, 0))
             help_ = (
                 f"{self._describe()}Use a smaller batch or model, or split the model over more "
                 "devices."
@@ -121,13 +133,14 @@ class CachingAllocator:
             raise OutOfMemoryError(self.device, size, max(free, 0), self.limit_bytes, help_)
 
     def _describe(self) -> str:
-        held = oom_report.describe(self, _allocations(self))
+        held = oom_report.describe(self, allocations(self))
         return f"What holds the most:\n{held}\n" if held else ""
 
     def hand_over(self, capacity_bytes: int) -> None:
         """Go on as the memory of another machine's device; what tensors hold stays held."""
         self.capacity_bytes = self.limit_bytes = capacity_bytes
         self.on_free = self.on_allocate = self.retry = None
+        self.history = self.on_out_of_memory = None
         self.retained_bytes = 0
         self.reset_peak()
 
@@ -204,8 +217,9 @@ class CachingAllocator:
 class Allocation:
     """One storage's share of a device's memory; a tensor and its views hold the same one.
 
-    `nbytes` it takes, of which `asked_bytes` were asked for. `stream` is the number of the stream
-    that it was made for, `made` the place in the code.
+    `nbytes` it takes, of which `requested_bytes` were asked for. While a history is recorded, it
+    has an `address` and the `stack` that has made it. `stream` is the number of the stream that it
+    was made for, `made` the place in the code.
     `written` and `reads` are the last write and read; `history` tells of several streams, once
     there are; `parts` says that tensors use parts of it; `recorded` are the streams that
     `record_stream` has named, `awaited` the tensors that functional collectives fill meanwhile.
@@ -213,7 +227,7 @@ class Allocation:
 
     __slots__ = (
         "__weakref__",
-        "asked_bytes",
+        "address",
         "awaited",
         "history",
         "made",
@@ -222,16 +236,20 @@ class Allocation:
         "parts",
         "reads",
         "recorded",
+        "requested_bytes",
+        "stack",
         "stream",
         "written",
     )
 
     def __init__(
-        self, memory: CachingAllocator, nbytes: int, stream: int, asked_bytes: int
+        self, memory: CachingAllocator, nbytes: int, stream: int, requested_bytes: int
     ) -> None:
         self.memory = memory
         self.nbytes = nbytes
-        self.asked_bytes = asked_bytes
+        self.requested_bytes = requested_bytes
+        self.address: int | None = None
+        self.stack: Stack = ()
         self.stream = stream
         self.made: Mark | None = None
         self.written: Access | None = None
@@ -244,19 +262,20 @@ class Allocation:
     def grow(self, nbytes: int) -> None:
         """Become as large as that, as if new memory took the place of this. OutOfMemoryError."""
         new = self.memory.allocate(nbytes, self.stream)
-        self.nbytes, new.nbytes = new.nbytes, self.nbytes
-        self.asked_bytes, new.asked_bytes = new.asked_bytes, self.asked_bytes
+        self._exchange(new, ("nbytes", "requested_bytes", "address", "stack"))
 
     def replace(self, nbytes: int, stream: int) -> None:
         """Become new memory of `nbytes` for that stream, as a storage that is resized does on CUDA.
 
         The old memory is freed, with all that is known of its uses. OutOfMemoryError.
         """
-        new = self.memory.allocate(nbytes, stream)
-        for name in _OF_MEMORY:
-            mine, others = getattr(self, name), getattr(new, name)
+        self._exchange(self.memory.allocate(nbytes, stream), _OF_MEMORY)
+
+    def _exchange(self, other: Allocation, names: Sequence[str]) -> None:
+        for name in names:
+            mine, others = getattr(self, name), getattr(other, name)
             setattr(self, name, others)
-            setattr(new, name, mine)
+            setattr(other, name, mine)
 
     def __del__(self) -> None:
         memory = self.memory
@@ -265,12 +284,15 @@ class Allocation:
             memory.allocations -= 1
             if memory.on_free is not None and (self.history or self.recorded):
                 memory.on_free(self)
+            if memory.history is not None:
+                retained = memory.on_free is not None and bool(self.recorded)
+                memory.history.freed(self, retained=retained)
 
 
 _OF_MEMORY = [name for name in Allocation.__slots__ if name not in ("__weakref__", "memory")]
 
 
-def _allocations(memory: CachingAllocator) -> list[Allocation]:
+def allocations(memory: CachingAllocator) -> list[Allocation]:
     """Those that there are now, found by the garbage collector: nobody keeps a list of them."""
     found = [thing for thing in gc.get_objects() if type(thing) is Allocation]
     return [allocation for allocation in found if allocation.memory is memory]

@@ -15,11 +15,12 @@ from .caching_allocator import Allocation, CachingAllocator
 
 
 class _Block:
-    __slots__ = ("events", "nbytes", "streams")
+    __slots__ = ("address", "events", "nbytes", "streams")
 
-    def __init__(self, nbytes: int, streams: set[int]) -> None:
+    def __init__(self, nbytes: int, streams: set[int], address: int | None) -> None:
         self.nbytes = nbytes
         self.streams = streams
+        self.address = address
         self.events: list[QueuedWork] | None = None
 
 
@@ -41,7 +42,7 @@ class DeferredFrees:
         at any time, also while the clock is being moved."""
         if allocation.recorded:
             self._memory.retained_bytes += allocation.nbytes
-            self._blocks.append(_Block(allocation.nbytes, allocation.recorded))
+            self._blocks.append(_Block(allocation.nbytes, allocation.recorded, allocation.address))
 
     def collect(self) -> bool:
         """Give back what is used no more; whether anything is still retained."""
@@ -84,3 +85,5 @@ class DeferredFrees:
             if block in self._blocks:
                 self._blocks.remove(block)
                 self._memory.retained_bytes -= block.nbytes
+                if self._memory.history is not None:
+                    self._memory.history.completed(block.address)

@@ -22,6 +22,7 @@ from ...machines.compute_capability import compute_capability
 from ...machines.hardware import Accelerator
 from . import constants
 from .kernel_cost import Cost, Kernel, traffic
+from .multiprocessors import lanes
 
 FLASH, EFFICIENT, CUDNN = "flash", "efficient", "cudnn"
 
@@ -31,9 +32,6 @@ FLASH, EFFICIENT, CUDNN = "flash", "efficient", "cudnn"
 _INSTRUCTIONS_OF_DROPOUT = {FLASH: 40 / 16 + 1, CUDNN: 40 / 16 + 1, EFFICIENT: 40 / 4 + 1}
 
 _EXPONENTIALS_A_CLOCK = 16
-# A multiprocessor has 64 lanes of fp32 (P100, V100, T4, A100) or 128; none with 64 has a clock that
-# would give it this many operations a second.
-_MOST_BY_64_LANES = 1.28e11
 
 _ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 _HEADS = (32, 64, 96, 128, 192, 256)  # sizes that FlashAttention 2 has kernels for
@@ -203,7 +201,7 @@ def _score_s(work: Attention, accelerator: Accelerator) -> float:
     products = 3 * size + 2 * value_size if work.backward else size + value_size
     product_s = 2 * products / _product_rate(work, accelerator)
     lanes_per_s = accelerator.rate("float32") / 2
-    exponential_s = _lanes(accelerator) / _EXPONENTIALS_A_CLOCK / lanes_per_s
+    exponential_s = lanes(accelerator) / _EXPONENTIALS_A_CLOCK / lanes_per_s
     drawing_s = _INSTRUCTIONS_OF_DROPOUT[work.kind] / lanes_per_s if work.dropout else 0.0
     return product_s + _exposed(work) * exponential_s + drawing_s
 
@@ -229,11 +227,6 @@ def _exposed(work: Attention) -> float:
         if work.backward
         else constants.ATTENTION_EXPOSED_FORWARD
     )
-
-
-def _lanes(accelerator: Accelerator) -> int:
-    a_processor = accelerator.rate("float32") / 2 / (accelerator.multiprocessors or 1)
-    return 64 if a_processor < _MOST_BY_64_LANES else 128
 
 
 def _product_rate(work: Attention, accelerator: Accelerator) -> float:

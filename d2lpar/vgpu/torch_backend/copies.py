@@ -2,6 +2,15 @@
 
 Copy engines reach page-locked memory only. To and from pageable memory the driver copies through a
 buffer of its own, and the host, which does that, waits; so it does for copies that block.
+
+What is small goes to a device with the command itself: "memory copies from host to device of a
+memory block of 64 KB or less" are asynchronous (CUDA C++ Programming Guide, Asynchronous Concurrent
+Execution), from whatever memory. So `non_blocking=True` pays there without pinning, as PyTorch's
+tutorial "A guide on good usage of non_blocking and pin_memory()" (Moens 2024) says: 1000 tensors of
+4 kB take 13.15 ms, with it 8.26 ms; pinned ones 13.28 and 8.16 ms. Of larger copies only the last
+piece may be on its way when the call returns (CUDA Runtime API, API synchronization behavior). That
+is left out here, and so is that the driver may fill its buffer while the link carries an earlier
+piece: 1000 tensors of 4 MB take 394 ms there, 316 ms with it, and here twice the same.
 """
 
 from __future__ import annotations
@@ -22,6 +31,8 @@ from ..sim.kernel_cost import traffic
 from . import compiled, host_cost, torch_private
 from .runtime import Runtime, current_runtime
 from .tensor import VirtualTensor, backing, layout_of, wrap
+
+EMBEDDED_BYTES = 64 * 1024  # of one copy from the host, at most, in the command itself
 
 
 def to_copy(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
@@ -153,11 +164,13 @@ def _account_from_host(
     access = rt.sanitizer.work((index, rt.current_stream(index)), (), [target])
     rt.host_copies.check(source, access, writes=False)
     block = block_of(source)
-    wait = block is None or not non_blocking
+    through_buffer = block is None and (nbytes > EMBEDDED_BYTES or not non_blocking)
+    wait = through_buffer or not non_blocking
     with sync_debug.called(_name(None, index)) if wait else nullcontext():
-        if block is None:
+        if through_buffer:
             # The driver's buffer is small: what it holds must be on its way before it takes more.
             rt.synchronize_stream(index, access[0][1], "wait to copy from pageable memory")
+        if block is None:
             _through_buffer(rt, index, nbytes)
         account(rt, None, index, nbytes, wait=wait)
     if block is not None and non_blocking:

@@ -13,6 +13,7 @@ from torch.types import Device
 from ...timeline.formatting import bytes_text
 from ..device_naming import text
 from ..memory.caching_allocator import CachingAllocator, OutOfMemoryError
+from ..sim.multiprocessors import clock_hz
 from . import autocast
 from .runtime import current_runtime, has_forked, running
 from .streams import Event, Stream, current_stream, default_stream, device_number, set_stream
@@ -31,6 +32,7 @@ __all__ = [
     "empty_cache",
     "get_device_name",
     "get_device_properties",
+    "get_per_process_memory_fraction",
     "get_rng_state",
     "get_rng_state_all",
     "initial_seed",
@@ -243,6 +245,22 @@ def set_per_process_memory_fraction(fraction: float, device: Device = None) -> N
         raise ValueError(f"the fraction of a device's memory is from 0 to 1, not {fraction!r}")
     memory = _memory(device)
     memory.limit_bytes = int(fraction * memory.capacity_bytes)
+
+
+def _sleep(cycles: int) -> None:
+    """Let the current stream be busy for so many cycles of a multiprocessor's clock."""
+    rt = current_runtime()
+    index = rt.current_device
+    seconds = cycles / clock_hz(rt.machine.accelerators[index])
+    stream = (index, rt.current_stream(index))
+    launch_s = rt.machine.host.launch_s
+    rt.host_threads.submit(index, rt.clock.kernel, stream, "sleep", seconds, 0, 0, launch_s)
+
+
+def get_per_process_memory_fraction(device: Device = None) -> float:
+    """What part of the device's memory may be used."""
+    memory = _memory(device)
+    return memory.limit_bytes / memory.capacity_bytes
 
 
 def empty_cache() -> None:

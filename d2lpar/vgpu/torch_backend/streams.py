@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from types import TracebackType
 
 import torch
@@ -14,6 +15,7 @@ from ..sim.event_queue import QueuedWork
 from .host_threads import HOST
 from .runtime import HIGHEST_PRIORITY, POOLED_STREAMS, current_runtime
 
+_STREAM_BITS = 48
 _PRIVATE_USE_1 = 20  # c10::DeviceType::PrivateUse1
 
 
@@ -52,6 +54,15 @@ class Stream(torch.Stream):
     def cuda_stream(self) -> int:
         """The number of the stream: what programs for CUDA hand to libraries."""
         return self.stream_id
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.cuda_stream)
+
+    @property
+    def _cdata(self) -> int:
+        """Device and stream in one number, for those who compare streams by it."""
+        return self.device_index << _STREAM_BITS | self.stream_id
 
     def __repr__(self) -> str:
         names = naming()
@@ -138,8 +149,17 @@ class Event:
         self.known: dict[tuple[int, int], int] = {}  # what is done when it happens, by stream
         self.device: torch.device | None = None
 
+    @property
+    def cuda_event(self) -> int:
+        """A number that stands for the event, once it was recorded; 0 before."""
+        return 0 if self._work is None else id(self._work)
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.cuda_event)
+
     def __repr__(self) -> str:
-        state = "uninitialized" if self._work is None else f"{id(self._work):#x}"
+        state = f"{self.cuda_event:#x}" if self.cuda_event else "uninitialized"
         return f"<{naming().module}.Event {state}>"
 
     def record(self, stream: Stream | None = None) -> None:

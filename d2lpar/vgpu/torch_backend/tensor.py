@@ -129,6 +129,14 @@ class VirtualTensor(torch.Tensor):
         """Whether it is in coordinate format."""
         return self.layout is torch.sparse_coo
 
+    def type(self, *args: Any, **options: Any) -> Any:
+        """`Tensor.type`: the name of the type, or a tensor of another one."""
+        found = super().type(*args, **options)
+        if isinstance(found, str) and self.is_sparse:
+            package, _, name = found.rpartition(".")
+            return f"{package}.sparse.{name}"
+        return found
+
     def to_dense(
         self, dtype: torch.dtype | None = None, *, masked_grad: bool | None = None
     ) -> torch.Tensor:
@@ -259,6 +267,16 @@ def _mirror_bits(wrapper: VirtualTensor, values: torch.Tensor) -> None:
         torch_private.set_neg(wrapper, True)
     if values.is_complex() and values.is_conj():
         torch_private.set_conj(wrapper, True)
+
+
+def separate(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as a tensor that counts the writes to it by itself, and is a view of none."""
+    if not isinstance(tensor, VirtualTensor):
+        return tensor
+    values = None if tensor.vgpu_values is None else tensor.vgpu_values.detach()
+    return wrap(
+        values, tensor.vgpu_index, layout=layout_of(tensor), allocation=tensor.vgpu_allocation
+    )
 
 
 def is_virtual(*tensors: torch.Tensor) -> bool:

@@ -297,10 +297,34 @@ def replace(owner: object, name: str, ours: object) -> None:
 _parallel_functions = sys.modules["torch.nn.parallel._functions"]
 data_parallel = sys.modules["torch.nn.parallel.data_parallel"]
 
+# What torch.nn.parallel.comm calls in C++; builds for the CPU have none of them.
+COMM_PRIMITIVES = (
+    *("broadcast", "broadcast_out", "broadcast_coalesced"),
+    *("scatter", "scatter_out", "gather", "gather_out"),
+)
+
+
+def comm_primitive(name: str) -> Callable[..., object] | None:
+    """One of `COMM_PRIMITIVES`; None in a build of torch that has none."""
+    return getattr(torch._C, f"_{name}", None)
+
+
+def set_comm_primitive(name: str, ours: Callable[..., object]) -> None:
+    """Let torch.nn.parallel.comm call ours."""
+    setattr(torch._C, f"_{name}", ours)
+
+
 DEVICE_TYPE_QUERIES = [
     (module, "_get_available_device_type") for module in (torch._utils, data_parallel)
 ]
 STREAM_OF_COPIES = (_parallel_functions, "_get_stream")
+# What torch.cuda.memory asks of C++ about what allocators have done; not in builds for the CPU.
+MEMORY_HISTORY = {
+    "record": (torch._C, "_cuda_record_memory_history"),
+    "record_legacy": (torch._C, "_cuda_record_memory_history_legacy"),
+    "snapshot": (torch._C, "_cuda_memorySnapshot"),
+    "observe_oom": (torch._C, "_cuda_attach_out_of_memory_observer"),
+}
 PARSE_TO = (torch._C._nn, "_parse_to")  # what Module.to is told
 TRACED_TYPES = (torch.fx.experimental.proxy_tensor, "HANDLED_TYPES")
 # Types of tensors for which optimizers update many parameters by one kernel.

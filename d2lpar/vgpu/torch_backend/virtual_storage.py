@@ -32,7 +32,7 @@ class VirtualStorage(torch.UntypedStorage):
 
     def nbytes(self) -> int:
         """The number of bytes."""
-        return super().nbytes() if self.has_values else self.vgpu_allocation.asked_bytes
+        return super().nbytes() if self.has_values else self.vgpu_allocation.requested_bytes
 
     def size(self) -> int:
         """The number of bytes."""

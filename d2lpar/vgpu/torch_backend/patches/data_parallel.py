@@ -7,10 +7,11 @@ import sys
 import threading
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.cuda.comm
 import torch.nn.parallel.comm
 
 from ...device_naming import TYPE
@@ -26,11 +27,12 @@ GetStream = Callable[[torch.device], torch.Stream | None]
 def replace_parallel() -> None:
     """The primitives that exist in C++ for CUDA, and the question which devices are meant: asked
     for CUDA and MPS first, torch would overlook the virtual ones on a machine that has either."""
-    parallel = torch.nn.parallel.comm
-    for name in ("broadcast", "broadcast_coalesced", "scatter", "gather", "reduce_add"):
-        setattr(
-            parallel, name, _for_virtual(getattr(data_parallel_comm, name), getattr(parallel, name))
-        )
+    for name in torch_private.COMM_PRIMITIVES:
+        ours, theirs = getattr(data_parallel_comm, name), torch_private.comm_primitive(name)
+        torch_private.set_comm_primitive(name, _for_virtual(ours, theirs))
+    summed = _for_virtual(data_parallel_comm.reduce_add, torch.nn.parallel.comm.reduce_add)
+    for module in (torch.nn.parallel.comm, torch.cuda.comm):
+        torch_private.replace(module, "reduce_add", summed)
     torch_type = torch._utils._get_available_device_type
 
     def available_type() -> str | None:
@@ -89,14 +91,18 @@ def _replica(module: Replica, notes: Notes) -> Replica:
 
 
 def _for_virtual(
-    ours: Callable[..., object], theirs: Callable[..., object]
+    ours: Callable[..., object], theirs: Callable[..., object] | None
 ) -> Callable[..., object]:
-    @functools.wraps(theirs)
+    """Ours, but for what is on real devices; builds of torch for the CPU have nothing for these."""
+
+    @functools.wraps(ours)
     def choose(
-        tensors: torch.Tensor | Iterable[torch.Tensor], *args: object, **kwargs: object
+        tensors: torch.Tensor | Sequence[torch.Tensor], *args: object, **kwargs: object
     ) -> object:
         first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
         real = first is not None and not is_virtual(first) and first.device.type != "cpu"
-        return (theirs if real or kwargs.get("out") is not None else ours)(tensors, *args, **kwargs)
+        if theirs is not None and (real or runtime.running() is None):
+            return theirs(tensors, *args, **kwargs)
+        return ours(tensors, *args, **kwargs)
 
     return choose

@@ -1,0 +1,165 @@
+"""What an allocator has done, noted as torch's memory visualiser reads it.
+
+Entries are those of `device_traces` in `torch.cuda.memory._snapshot`, whose docstring describes
+them. The allocator is modelled without segments, so there are no entries for these.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from sys import _getframe  # documented, and quicker than `inspect.currentframe`
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, Protocol
+
+from .addresses import AddressSpace
+
+_OWN = str(Path(__file__).parents[2])
+
+Stack = tuple[tuple[CodeType, int], ...]  # code and line, the innermost first
+
+
+class Piece(Protocol):
+    """An allocation, as far as it is noted."""
+
+    nbytes: int
+    requested_bytes: int
+    stream: int
+    address: int | None
+    stack: Stack
+
+
+@dataclass(frozen=True)
+class HistoryOptions:
+    """What to note: `context` says of what with a stack ("state" and "alloc": allocations), with
+    `events` all that happens, the last `most`, but for the actions `skipped`."""
+
+    events: bool = True
+    context: str | None = "all"
+    most: int | None = None
+    skipped: Collection[str] = field(default_factory=tuple)
+
+
+class _Freed(NamedTuple):
+    address: int
+    nbytes: int
+    requested_bytes: int
+    stream: int
+    stack: Stack
+
+
+class MemoryHistory:
+    """What one device's allocator does from now on; `pieces` are there already.
+
+    `now_s` is asked for the host's simulated time.
+    """
+
+    def __init__(
+        self,
+        device: int,
+        pieces: Collection[Piece],
+        options: HistoryOptions,
+        now_s: Callable[[], float],
+    ) -> None:
+        self.options = options
+        self.space = AddressSpace(device)
+        # Freed, and still used by streams that `record_stream` named: by address.
+        self.awaiting: dict[int, _Freed] = {}
+        self._entries: deque[tuple[str, int, int, int, Stack, int, dict]] = deque(
+            maxlen=options.most
+        )
+        self._now_s = now_s
+        # Python may free things at any time, also while this is being changed: what it frees then
+        # is noted after that.
+        self._busy = False
+        self._late: list[tuple[_Freed, bool, Stack]] = []
+        for piece in pieces:
+            piece.address, piece.stack = self.space.place(piece.nbytes), ()
+
+    def allocated(self, piece: Piece) -> None:
+        """Note a new piece."""
+        stack = () if self.options.context is None else stack_here()
+        self._busy = True
+        piece.address, piece.stack = self.space.place(piece.nbytes), stack
+        self._note("alloc", piece.address, piece.requested_bytes, piece.stream, stack)
+        self._busy = False
+        while self._late:
+            self._give_back(*self._late.pop(0))
+
+    def freed(self, piece: Piece, *, retained: bool) -> None:
+        """Note that a piece is given back: at once, or (`retained`) when streams are done."""
+        if piece.address is None:
+            return
+        stack = stack_here() if self.options.context == "all" else ()
+        freed = _Freed(
+            piece.address, piece.nbytes, piece.requested_bytes, piece.stream, piece.stack
+        )
+        if self._busy:
+            self._late.append((freed, retained, stack))
+        else:
+            self._give_back(freed, retained, stack)
+
+    def _give_back(self, freed: _Freed, retained: bool, stack: Stack) -> None:
+        self._note("free_requested", freed.address, freed.requested_bytes, freed.stream, stack)
+        self.awaiting[freed.address] = freed
+        if not retained:
+            self.completed(freed.address)
+
+    def completed(self, address: int | None) -> None:
+        """Note that others may have this memory from now on."""
+        if address is None or address not in self.awaiting:
+            return
+        freed = self.awaiting.pop(address)
+        self.space.release(address, freed.nbytes)
+        self._note("free_completed", address, freed.requested_bytes, freed.stream, ())
+
+    def out_of_memory(self, nbytes: int, free_bytes: int, stream: int) -> None:
+        """Note that so much was asked for in vain."""
+        self._note("oom", 0, nbytes, stream, stack_here(), device_free=free_bytes)
+
+    def snapshot_taken(self) -> None:
+        """Note that this was looked at."""
+        self._note("snapshot", 0, 0, 0, ())
+
+    def _note(
+        self, action: str, address: int, size: int, stream: int, stack: Stack, **more: int
+    ) -> None:
+        if self.options.events and action not in self.options.skipped:
+            time_us = round(self._now_s() * 1e6)
+            self._entries.append((action, address, size, stream, stack, time_us, more))
+
+    def entries(self) -> list[dict[str, Any]]:
+        """What has happened, in torch's form; times are simulated microseconds."""
+        return [
+            {
+                "action": action,
+                "addr": address,
+                "size": size,
+                "stream": stream,
+                "time_us": time_us,
+                "frames": frames_of(stack),
+                "pool_id": (0, 0),
+                **more,
+            }
+            for action, address, size, stream, stack, time_us, more in self._entries
+        ]
+
+
+def stack_here() -> Stack:
+    """The lines of Python that run now, but for d2lpar's own, the innermost first."""
+    frame: FrameType | None = _getframe(1)
+    found = []
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(_OWN):
+            found.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return tuple(found)
+
+
+def frames_of(stack: Stack) -> list[dict[str, Any]]:
+    """A stack in torch's form."""
+    return [
+        {"filename": code.co_filename, "line": line, "name": code.co_name} for code, line in stack
+    ]

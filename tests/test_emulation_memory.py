@@ -1,0 +1,155 @@
+"""Histories and snapshots of memory in `emulate_cuda`, as torch's visualiser reads them."""
+
+import base64
+import json
+import pickle
+
+import pytest
+import torch
+from torch.cuda import _memory_viz as viz
+
+import d2lpar as par
+
+MB = 2**20
+
+
+@pytest.fixture(autouse=True)
+def cuda():
+    torch.set_num_threads(1)
+    with par.emulate_cuda(2, verbose=False) as devices:
+        torch.cuda.empty_cache()
+        yield devices
+
+
+def record(**options):
+    torch.cuda.memory._record_memory_history(**options)
+
+
+def snapshot():
+    return torch.cuda.memory._snapshot()
+
+
+def totals(device):
+    stats = torch.cuda.memory_stats(device)
+    names = ("reserved_bytes", "allocated_bytes", "active_bytes")
+    return [stats[f"{name}.all.current"] for name in names]
+
+
+def held_here(segments, device):
+    mine = [segment for segment in segments if segment["device"] == device]
+    names = ("total_size", "allocated_size", "active_size")
+    return [sum(segment[name] for segment in mine) for name in names]
+
+
+def make_some():
+    kept = [torch.empty(n * MB, dtype=torch.uint8, device="cuda:1") for n in (1, 2, 3, 4)]
+    del kept[1]
+    return kept
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_snapshot_adds_up_to_the_statistics(recorded):
+    if recorded:
+        record()
+    kept = make_some()
+    segments = torch.cuda.memory_snapshot()
+    for device in range(2):
+        assert held_here(segments, device) == totals(device)
+    for segment in segments:
+        ends = [block["address"] + block["size"] for block in segment["blocks"]]
+        starts = [block["address"] for block in segment["blocks"]]
+        assert starts == [segment["address"], *ends[:-1]]
+        assert ends[-1] == segment["address"] + segment["total_size"]
+    assert len(kept) == 3
+
+
+def test_a_history_tells_who_made_and_freed_what():
+    record()
+    kept = make_some()
+    trace = snapshot()["device_traces"][1]
+    assert [entry["action"] for entry in trace] == [
+        *["alloc"] * 4, "free_requested", "free_completed",
+    ]  # fmt: skip
+    assert [entry["size"] // MB for entry in trace] == [1, 2, 3, 4, 2, 2]
+    assert trace[4]["addr"] == trace[1]["addr"]
+    own = [frame for frame in trace[0]["frames"] if frame["filename"] == __file__]
+    assert [frame["name"] for frame in own][-2:] == [
+        "make_some", "test_a_history_tells_who_made_and_freed_what",
+    ]  # fmt: skip
+    assert all("d2lpar/vgpu" not in frame["filename"] for frame in trace[0]["frames"])
+    assert [e["time_us"] for e in trace] == sorted(e["time_us"] for e in trace)
+    again = torch.empty(2 * MB, dtype=torch.uint8, device="cuda:1")
+    *_, looked, last = snapshot()["device_traces"][1]
+    assert (looked["action"], last["addr"]) == ("snapshot", trace[1]["addr"])
+    assert len(kept) + len(again[:1]) == 4
+
+
+def test_blocks_live_through_the_trace_of_torch_s_own_reader(tmp_path):
+    record()
+    kept = make_some()
+    torch.cuda.memory._dump_snapshot(str(tmp_path / "memory.pickle"))
+    found = pickle.loads((tmp_path / "memory.pickle").read_bytes())
+    text = viz.trace(found)
+    assert "7 entries" not in text.split("Device 1")[0]
+    assert text.count(" = seg_") + text.count(" = MEM") == 4
+    assert text.count("del ") == 1
+    lines = viz.memory(found, format_flamegraph=lambda text: text)
+    made = [line for line in lines.splitlines() if "active_allocated" in line]
+    mine = [line for line in made if "make_some" in line]
+    assert sum(int(line.rpartition(" ")[2]) for line in mine) == 8 * MB
+    assert f"segments: {len(found['segments'])}" in viz.segsum(found)
+    page = viz.trace_plot(found)
+    (file,) = json.loads(page.partition("const local_files = ")[2].partition("\n")[0])
+    shown = pickle.loads(base64.b64decode(file["base64"]))
+    assert shown["device_traces"] == found["device_traces"]
+    assert "Allocator State History" in viz.segment_plot(found)
+    left = viz.filter_alloc_free_pairs(found)["device_traces"][1]
+    assert [entry["size"] // MB for entry in left] == [1, 3, 4]
+    assert len(kept) == 3
+
+
+def test_memory_that_a_stream_still_uses_awaits_its_end():
+    record()
+    side, x = torch.cuda.Stream(), torch.ones(4 * MB, device="cuda:0")
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(10**9)
+    x.record_stream(side)
+    del x
+    held = snapshot()
+    states = {b["state"] for s in held["segments"] if s["device"] == 0 for b in s["blocks"]}
+    assert "active_awaiting_free" in states
+    assert held_here(held["segments"], 0) == totals(0)
+    assert [e["action"] for e in held["device_traces"][0]][-1] == "free_requested"
+    torch.cuda.synchronize()
+    y = torch.empty(1, device="cuda:0")
+    assert "free_completed" in [e["action"] for e in snapshot()["device_traces"][0]]
+    assert len(y) == 1
+
+
+def test_what_is_recorded_can_be_chosen():
+    record(max_entries=2, skip_actions=["free_requested"], context="alloc")
+    kept = make_some()
+    trace = snapshot()["device_traces"][1]
+    assert [entry["action"] for entry in trace] == ["alloc", "free_completed"]
+    record(enabled="state")
+    kept += make_some()
+    assert snapshot()["device_traces"][1] == []
+    record(enabled=None)
+    assert not any(s["blocks"][0]["frames"] for s in torch.cuda.memory_snapshot())
+    with pytest.raises(RuntimeError, match="enabled of _record_memory_history must be in"):
+        record(enabled="everything")
+    with pytest.raises(NotImplementedError, match="record_pinned_host_memory"):
+        record(record_pinned_host_memory=True)
+    assert len(kept) == 6
+
+
+def test_out_of_memory_is_in_the_history_and_told():
+    told = []
+    torch._C._cuda_attach_out_of_memory_observer(lambda *numbers: told.append(numbers))
+    record()
+    with pytest.raises(torch.cuda.OutOfMemoryError, match=r"Tried to allocate 4096\.00 GiB"):
+        torch.empty(2**42, dtype=torch.uint8, device="cuda:1")
+    (entry,) = snapshot()["device_traces"][1]
+    assert (entry["action"], entry["size"]) == ("oom", 2**42)
+    assert 0 < entry["device_free"] <= 16 * 10**9
+    assert told == [(1, 2**42, torch.cuda.memory_allocated(1), entry["device_free"])]

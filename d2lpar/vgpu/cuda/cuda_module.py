@@ -35,7 +35,8 @@ SAME = (
 
 # Functions that do not start CUDA.
 QUIET = {
-    *("device_count", "empty_cache", "is_current_stream_capturing", "is_initialized"),
+    *("device_count", "empty_cache", "get_allocator_backend"),
+    *("is_current_stream_capturing", "is_initialized"),
     *("manual_seed", "manual_seed_all", "seed", "seed_all"),
 }
 
@@ -240,6 +241,11 @@ def set_per_process_memory_fraction(fraction: float, device: object = None) -> N
     device_module.set_per_process_memory_fraction(fraction, place(device))
 
 
+def get_allocator_backend() -> str:
+    """That of CUDA unless a program asks for another: the caching allocator is emulated."""
+    return "native"
+
+
 def memory_stats_as_nested_dict(device: object = None) -> dict:
     """`memory_stats`, a level for each part of its dotted keys; sizes in bytes."""
     nested: dict = {}
@@ -278,7 +284,7 @@ _FUNCTIONS = (
     get_device_properties, get_device_capability, is_bf16_supported, is_tf32_supported,
     can_device_access_peer, get_arch_list,
     set_stream, is_current_stream_capturing,
-    ipc_collect, memory_stats_as_nested_dict, set_per_process_memory_fraction,
+    get_allocator_backend, ipc_collect, memory_stats_as_nested_dict, set_per_process_memory_fraction,
     get_rng_state, set_rng_state, get_rng_state_all, set_rng_state_all,
 )  # fmt: skip
 

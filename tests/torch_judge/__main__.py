@@ -1,0 +1,100 @@
+"""`make torch-tests`: judge, print a table and what failed, and write a report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from torch_judge import verdicts
+from torch_judge.suites import Suite, suites
+from torch_judge.verdicts import CRASHED, Verdict
+
+TESTS = Path(__file__).resolve().parents[1]
+FILE_LIMIT_S = 3 * 3600  # far beyond the limits of a file's tests
+
+
+def main() -> int:
+    """The exit status is 0 if the goal is met, 1 if not, and 2 for a wrong argument."""
+    options = _arguments()
+    try:
+        chosen = suites(options.pytorch, options.files)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    found: list[Verdict] = []
+    not_loaded: dict[str, str] = {}
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for suite, (of_file, why) in zip(
+            chosen, pool.map(lambda suite: judge_file(suite, options), chosen), strict=True
+        ):
+            found += of_file
+            not_loaded |= {suite.name: why} if why else {}
+            print(_progress(suite, of_file, why), file=sys.stderr, flush=True)
+    print(verdicts.table(found, not_loaded))
+    if options.report:
+        text = json.dumps(verdicts.as_json(found, not_loaded), indent=1)
+        Path(options.report).write_text(text + "\n", encoding="utf-8")
+    return 0 if verdicts.met(found) else 1
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="torch_judge", description="PyTorch's own tests as the judge of virtual GPUs."
+    )
+    parser.add_argument("files", nargs="*", help="only files with such words in their names")
+    parser.add_argument("--pytorch", type=Path, help="a checkout of PyTorch; its tests are judged")
+    parser.add_argument("--only", nargs="+", default=[], help="only such tests: '*stream*'")
+    parser.add_argument("--every", type=int, default=1, help="one test in so many")
+    parser.add_argument("--gpus", type=int, default=4, help="virtual GPUs, and ranks (default: 4)")
+    parser.add_argument("--limit-s", type=float, default=60, help="of one test (default: 60)")
+    parser.add_argument("--limit-gib", type=float, default=4, help="of one test (default: 4)")
+    parser.add_argument("--jobs", type=int, default=2, help="files at a time (default: 2)")
+    parser.add_argument("--report", help="a JSON file to write, with each test and its traceback")
+    return parser.parse_args()
+
+
+def judge_file(suite: Suite, options: argparse.Namespace) -> tuple[list[Verdict], str]:
+    """The verdicts on a file's tests, and why it could not be loaded ("": it could)."""
+    command = [
+        sys.executable, "-m", "torch_judge.worker", str(suite.path), "--name", suite.name,
+        "--gpus", str(options.gpus), "--limit-s", str(options.limit_s),
+        "--limit-gib", str(options.limit_gib), "--every", str(options.every),
+    ]  # fmt: skip
+    command += ["--folders", *map(str, suite.folders)] if suite.folders else []
+    command += ["--only", *options.only] if options.only else []
+    path = os.pathsep.join([str(TESTS), str(TESTS.parent)])
+    process = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=FILE_LIMIT_S,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path, "D2LPAR_BACKING": "cpu"},
+    )
+    return _read(process, suite)
+
+
+def _read(process: subprocess.CompletedProcess, suite: Suite) -> tuple[list[Verdict], str]:
+    records = [json.loads(line) for line in process.stdout.splitlines()]
+    why = next((record["not_loaded"] for record in records if "not_loaded" in record), "")
+    found = [Verdict(**record) for record in records if "not_loaded" not in record]
+    if process.returncode:  # outside of any test, so nothing says how many are missing
+        last = (process.stderr.strip().splitlines() or ["no message"])[-1]
+        found.append(Verdict(suite.name, "(the file)", CRASHED, last, traceback=process.stderr))
+    return found, why
+
+
+def _progress(suite: Suite, found: list[Verdict], why: str) -> str:
+    numbers = verdicts.counts(found)
+    words = ", ".join(f"{numbers[column]} {column}" for column in verdicts.OUTCOMES)
+    return f"{suite.name}: {'not loaded: ' + why if why else words}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""Tests that start processes or threads run their bodies on virtual ranks instead.
+
+torch's test bases start an interpreter for each rank, which imports the test file anew; there
+nothing would be emulated. So the part that starts and joins them is replaced, and only it: how
+ranks find one another, and what each does, stays as the bases have it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import unittest
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch.testing._internal import common_distributed as bases
+from torch.testing._internal import common_utils
+
+Life = Callable[[int], object]
+
+
+def install() -> None:
+    """Replace it, for the rest of this process."""
+    _for_processes()
+    _for_threads()
+    if hasattr(bases, "MultiProcContinuousTest"):
+        _for_continuous_processes()
+
+
+def on_ranks(life: Life, count: int) -> None:
+    """Call `life(rank)` on that many virtual ranks, each a process to the program.
+
+    Raises SkipTest if a rank wants to skip the test, the error of the first that failed otherwise,
+    and SkipTest where there are too few devices.
+    """
+    if count > torch.cuda.device_count():
+        raise unittest.SkipTest(f"needs {count} GPUs")
+    skips: list[str] = []
+
+    def rank(number: int) -> None:
+        try:
+            life(number)
+        except unittest.SkipTest as skip:
+            skips.append(str(skip))
+        except SystemExit as end:
+            skips.extend(_skip_of(end))
+
+    torch.multiprocessing.start_processes(rank, nprocs=count, start_method="fork")
+    if skips:
+        raise unittest.SkipTest(skips[0])
+
+
+def _skip_of(end: SystemExit) -> list[str]:
+    """Why a process that ends so wants its test skipped; nothing for exit code 0."""
+    if end.code in (None, 0):
+        return []
+    for skip in bases.TEST_SKIPS.values():
+        if skip.exit_code == end.code:
+            return [skip.message]
+    raise AssertionError(f"the rank called sys.exit({end.code!r})") from end
+
+
+def _for_processes() -> None:
+    base = bases.MultiProcessTestCase
+
+    def run_test(self: unittest.TestCase, name: str, *_: object, **__: object) -> None:
+        common_utils.set_rng_seed()
+        getattr(self, name)()
+        if self.destroy_pg_upon_exit:
+            _destroy_groups()
+
+    def join(self: unittest.TestCase, function: Callable) -> None:
+        cls, name = type(self), self._current_test_name()
+
+        def life(rank: int) -> None:
+            cls._run(rank, name, self.file_name, None, fake_pg=getattr(self, "fake_pg", False))
+
+        on_ranks(life, int(self.world_size))
+
+    base._spawn_processes = base._fork_processes = lambda self: None
+    base.run_test = run_test
+    base._join_processes = join
+
+
+def use_their_barrier() -> None:
+    """If `DistributedTest` was imported: it waits by files, and counts its barriers in a global
+    variable of torch's, which processes have each for themselves and virtual ranks share."""
+    distributed_test = sys.modules.get("torch.testing._internal.distributed.distributed_test")
+    if distributed_test is None:
+        return
+
+    def sync(cls: type, wait_for: int | None = None, timeout: int = 10) -> None:
+        if dist.is_initialized():
+            dist.barrier()
+
+    distributed_test.Barrier.sync = classmethod(sync)
+
+
+def _for_threads() -> None:
+    """torch's own "threaded" group has no clock: ranks of such tests have NCCL's."""
+    base = bases.MultiThreadedTestCase
+
+    def run_test(self: unittest.TestCase, name: str, rank: int, world_size: int) -> None:
+        _make_groups(rank, world_size, type(self).global_store)
+        self.perThreadSetUp()
+        try:
+            getattr(self, name)()
+        finally:
+            self.perThreadTearDown()
+        _destroy_groups()
+
+    def spawn(self: unittest.TestCase) -> None:
+        type(self).global_store = dist.HashStore()
+
+    def join(cls: type, threads: list, function: Callable) -> None:
+        name, count = function.__name__, function.__self__.world_size
+        on_ranks(lambda rank: cls._run(name, rank, count), count)
+
+    base.run_test_with_threaded_pg = run_test
+    base._spawn_threads = spawn
+    base._join_threads = classmethod(join)
+
+
+def _for_continuous_processes() -> None:
+    """Tests whose processes go from test to test: here each test has ranks of its own."""
+    base = bases.MultiProcContinuousTest
+
+    def ensure(cls: type) -> None:
+        cls.world_size = _world_size_of(cls)
+        cls.task_queues, cls.processes, cls.completion_queues = [], [], []
+
+    def run_main(self: unittest.TestCase, function: Callable) -> Callable[[], None]:
+        cls, name = type(self), function.__name__
+
+        def life(rank: int, file: str) -> None:
+            cls._init_pg(rank, cls.world_size, file)
+            worker = cls(name)
+            worker.rank, worker.world_size = rank, cls.world_size
+            common_utils.set_rng_seed()
+            getattr(worker, name)()
+            _destroy_groups()
+
+        def call() -> None:
+            if self.rank != base.MAIN_PROCESS_RANK:
+                return function()
+            folder = tempfile.mkdtemp()
+            file = os.path.join(folder, "rendezvous")
+            return on_ranks(lambda rank: life(rank, file), cls.world_size)
+
+        return call
+
+    base._ensure_processes_spawned = classmethod(ensure)
+    base._worker_run_main_wait = run_main
+
+
+def _world_size_of(cls: type) -> int:
+    """What `MultiProcContinuousTest` makes of `world_size`: by default, all devices."""
+    value = getattr(cls, "world_size", -2)
+    if isinstance(value, property):
+        value = value.fget(object.__new__(cls))
+    return torch.cuda.device_count() if value == -2 else int(value)
+
+
+def _make_groups(rank: int, world_size: int, store: object) -> None:
+    dist.init_process_group(backend="nccl", rank=rank, world_size=world_size, store=store)
+    torch.cuda.set_device(rank)
+
+
+def _destroy_groups() -> None:
+    """As the bases do: a test may have done so itself."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+assert sys.platform != "win32", "tests run in forked processes, which Windows lacks"

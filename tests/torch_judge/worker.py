@@ -1,0 +1,197 @@
+"""One test file, in a process that emulates CUDA and forks another for each test.
+
+Importing torch takes seconds, forking milliseconds. A line of JSON for each test goes to standard
+output; whatever tests print does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import importlib.util
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+import unittest
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+
+from torch_judge.limited_process import Limits, run_limited
+from torch_judge.verdicts import CRASHED, FAILED, HUNG, PASSED, SKIPPED, Verdict
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Judge the tests of a file; see the arguments."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--name", required=True, help="what the report calls the file")
+    parser.add_argument("--folders", nargs="*", default=[], help="to import modules from")
+    parser.add_argument("--gpus", type=int, default=4)
+    parser.add_argument("--limit-s", type=float, default=60)
+    parser.add_argument("--limit-gib", type=float, default=4)
+    parser.add_argument("--every", type=int, default=1, help="one test in so many")
+    parser.add_argument("--only", nargs="*", default=[], help="only such tests: *stream*")
+    options = parser.parse_args(arguments)
+    results = _own_standard_output()
+    _prepare(options)
+    import d2lpar as par
+
+    with par.emulate_cuda(options.gpus, verbose=False):
+        try:
+            tests = _load(options)
+        except BaseException as error:
+            print(json.dumps({"not_loaded": _last_line(error)}), file=results, flush=True)
+            return
+        for test in _chosen(tests, options):
+            limits = Limits(options.limit_s, options.limit_gib)
+            verdict = judge(test, options.name, limits)
+            print(json.dumps(asdict(verdict)), file=results, flush=True)
+
+
+def _own_standard_output() -> object:
+    """Standard output for results; what anything else prints goes nowhere."""
+    results = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    return results
+
+
+def _prepare(options: argparse.Namespace) -> None:
+    """What torch's test modules read when they are imported."""
+    os.environ.update(
+        PYTORCH_TESTING_DEVICE_ONLY_FOR="cuda",
+        OMP_NUM_THREADS="1",  # forking copies no other threads
+        D2LPAR_JUDGE_RANKS=str(options.gpus),
+        PYTORCH_TEST_WITH_SLOW="0",
+    )
+    sys.path[:0] = options.folders
+    sys.argv = [str(options.file)]
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _load(options: argparse.Namespace) -> list[unittest.TestCase]:
+    """The tests of the file, as `unittest` finds them."""
+    from torch_judge import ranks
+
+    ranks.install()
+    module = _import(options.file)
+    ranks.use_their_barrier()
+    return list(_flat(unittest.defaultTestLoader.loadTestsFromModule(module)))
+
+
+def _import(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None, f"{file} is a Python file"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _flat(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
+    for test in suite:
+        if isinstance(test, unittest.TestSuite):
+            yield from _flat(test)
+        else:
+            yield test
+
+
+def _chosen(
+    tests: list[unittest.TestCase], options: argparse.Namespace
+) -> list[unittest.TestCase]:
+    words = options.only
+    found = [t for t in tests if not words or any(fnmatch.fnmatch(t.id(), w) for w in words)]
+    return found[:: options.every]
+
+
+def judge(test: unittest.TestCase, file: str, limits: Limits) -> Verdict:
+    """Run a test in a process of its own. The environment must be that of its rank or program."""
+    from torch_judge.applicability import why_not_applicable
+
+    name = test.id().split(".", 1)[-1]
+    reason = why_not_applicable(test)
+    start_s = time.monotonic()
+    end = run_limited(lambda: _run(test), limits)
+    seconds = round(time.monotonic() - start_s, 2)
+    if end.result is not None:
+        outcome, why, text = end.result
+    elif end.timed_out:
+        why = f"not over after {limits.seconds:g} s; it was at {_where(end.output)}"
+        outcome, text = HUNG, end.output
+    else:
+        outcome, why, text = CRASHED, f"the process ended: {end.status}", end.output
+    return Verdict(file, name, outcome, why, reason, seconds, text[-4000:])
+
+
+def _run(test: unittest.TestCase) -> list[str]:
+    """[outcome, last line, traceback] of a test, fixtures of its class and module included."""
+    _go_on_after_fork()
+    result = _Errors()
+    unittest.TestSuite([test]).run(result)
+    if result.failed:
+        error = result.failed[0]
+        text = "".join(traceback.format_exception(error))
+        return [FAILED, _last_line(error), text]
+    if result.unexpectedSuccesses:
+        return [FAILED, "passes, which its author did not expect", ""]
+    if result.skipped:
+        return [SKIPPED, _one_line(result.skipped[0][1]), ""]
+    return [PASSED, "", ""]
+
+
+def _go_on_after_fork() -> None:
+    """Let the virtual GPUs that this process got from its parent be its own.
+
+    They refuse to work in a fork, as CUDA does, for threads and the locks they hold are not there.
+    This process's parent had no other threads, and does nothing but wait for it.
+    """
+    from d2lpar.vgpu.torch_backend import runtime
+
+    assert threading.active_count() == 1, "the parent had no other threads"
+    runtime._has_forked = False
+
+
+class _Errors(unittest.TestResult):
+    """A result that keeps errors themselves, and not their texts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failed: list[BaseException] = []
+
+    def addError(self, test: unittest.TestCase, err: tuple) -> None:  # noqa: N802
+        self.failed.append(err[1])
+
+    addFailure = addError  # noqa: N815
+
+    def addSubTest(self, test: object, subtest: object, err: tuple | None) -> None:  # noqa: N802
+        if err is not None:
+            self.failed.append(err[1])
+
+
+def _last_line(error: BaseException) -> str:
+    """The type and the first words of an error; of a failed rank's, those of its own error."""
+    while type(error).__name__ == "ProcessRaisedException" and error.__cause__ is not None:
+        error = error.__cause__
+    return _one_line(f"{type(error).__name__}: {error}")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:300]
+
+
+def _where(output: str) -> str:
+    """The innermost lines of a hung process's threads, as `faulthandler` has written them."""
+    lines = [line.strip() for line in output.splitlines() if line.lstrip().startswith("File ")]
+    return _one_line(lines[0]) if lines else "an unknown line"
+
+
+if __name__ == "__main__":
+    main()
+    os._exit(0)  # whatever the tests' modules would do at the end

@@ -76,7 +76,7 @@ class Accelerator:
     """
 
     name: str
-    flops_per_s: dict[str, float]
+    flops_per_s: dict[str, float] = field(hash=False)
     memory_bytes_per_s: float
     memory_bytes: int
     kernel_latency_s: float = 3 * MICRO
@@ -86,7 +86,7 @@ class Accelerator:
     architecture: str = ""
     l2_bytes: int | None = None
     power_w: float | None = None
-    reached: dict[str, float] = field(default_factory=dict)
+    reached: dict[str, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if "float32" not in self.flops_per_s:

@@ -11,6 +11,7 @@ milestones", 2018).
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -71,7 +72,7 @@ class Cost:
         if known is None or known[0] is not accelerator or known[1] != dtype:
             if self.flops and dtype.startswith(FLOAT8):
                 _check_float8(accelerator, dtype)
-            rates = _Rates(accelerator, dtype, convolves=self.convolves)
+            rates = _rates(accelerator, dtype, convolves=self.convolves)
             total_s = sum(rates.seconds(kernel) for kernel in self.kernels)
             self._known = known = (accelerator, dtype, total_s)
         return known[2]
@@ -85,7 +86,7 @@ class Cost:
         """For how long of its `seconds` the device has nothing left for other streams' kernels."""
         if self._engaged is None or self._engaged[0] != seconds:
             dtype = self._computed_in(accelerator)
-            rates = _Rates(accelerator, dtype, convolves=self.convolves)
+            rates = _rates(accelerator, dtype, convolves=self.convolves)
             engaged_s = sum(rates.engaged_s(kernel) for kernel in self.kernels)
             self._engaged = (seconds, min(engaged_s, seconds))
         return self._engaged[1]
@@ -105,6 +106,7 @@ def may_round_to_tf32(*, convolves: bool) -> bool:
     return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
+@lru_cache(maxsize=4096)
 def traffic(nbytes: int) -> Cost:
     """The cost of a kernel that reads and writes `nbytes` in all."""
     return Cost(Kernel(0, nbytes))
@@ -197,6 +199,11 @@ class _Rates:
         reading_s = read_bytes * times / self.memory.read_bytes_per_s
         together_s = (compute_s**self.hides + reading_s**self.hides) ** (1 / self.hides)
         return FILL_S + together_s + self.memory.seconds(kernel.written)
+
+
+@lru_cache(maxsize=1024)
+def _rates(accelerator: Accelerator, dtype: str, *, convolves: bool) -> _Rates:
+    return _Rates(accelerator, dtype, convolves=convolves)
 
 
 def _check_float8(accelerator: Accelerator, dtype: str) -> None:

@@ -72,7 +72,8 @@ class Accelerator:
     kernels are built, `l2_bytes` is the cache that all multiprocessors share, `power_w` the watts
     that the board may draw (None: as the board that its architecture's figures were measured on).
     Where the rates were measured, `reached` is the share of that of "float32" that a "product"
-    and a "convolution" reach: all, if it is not said.
+    and a "convolution" reach: all, if it is not said. Where they are peaks, it may hold the share
+    of its bandwidth that streaming through "memory" was measured to reach.
     """
 
     name: str

@@ -17,9 +17,10 @@ from typing import NamedTuple
 import torch
 
 from ...machines.hardware import FLOAT8, Accelerator
-from .constants import CONVOLUTION_EFFICIENCY, FILL_S
+from .constants import FILL_S
 from .memory_rates import MemoryRates
 from .product_rates import (
+    convolving_share,
     issued_flops_per_s,
     reach,
     sustained_flops_per_s,
@@ -220,7 +221,8 @@ def _reached(accelerator: Accelerator, dtype: str, *, convolves: bool) -> float:
         kind = "convolution" if convolves else "product"
         is_single = accelerator.rated_as(dtype) == "float32"
         return accelerator.rate(dtype) * (accelerator.reached.get(kind, 1.0) if is_single else 1.0)
-    return issued_flops_per_s(accelerator, dtype) * (CONVOLUTION_EFFICIENCY if convolves else 1.0)
+    share = convolving_share(accelerator, dtype) if convolves else 1.0
+    return issued_flops_per_s(accelerator, dtype) * share
 
 
 def _arithmetic_s(

@@ -72,11 +72,12 @@ class Accelerator:
     kernels are built, `l2_bytes` is the cache that all multiprocessors share, `power_w` the watts
     that the board may draw (None: as the board that its architecture's figures were measured on).
     Where the rates were measured, `reached` is the share of that of "float32" that a "product"
-    and a "convolution" reach: all, if it is not said.
+    and a "convolution" reach: all, if it is not said. Where they are peaks, it may hold the share
+    of its bandwidth that streaming through "memory" was measured to reach.
     """
 
     name: str
-    flops_per_s: dict[str, float]
+    flops_per_s: dict[str, float] = field(hash=False)
     memory_bytes_per_s: float
     memory_bytes: int
     kernel_latency_s: float = 3 * MICRO
@@ -86,7 +87,7 @@ class Accelerator:
     architecture: str = ""
     l2_bytes: int | None = None
     power_w: float | None = None
-    reached: dict[str, float] = field(default_factory=dict)
+    reached: dict[str, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if "float32" not in self.flops_per_s:

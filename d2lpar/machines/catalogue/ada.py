@@ -34,9 +34,11 @@ RTX_4090 = card(
     multiprocessors=128,
     l2_mib=72,
     watts=450,
+    memory_reached=921 / 1008,
     source="NVIDIA Ada GPU Architecture white paper 2.1, appendix A, table 2, https://images.nvidia"
     ".com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf; fp64 and 24 GB: "
-    f"https://waredb.com/processor/nvidia-geforce-rtx-4090; tf32 and 450 W: {GPU_DATABASE}",
+    f"https://waredb.com/processor/nvidia-geforce-rtx-4090; tf32 and 450 W: {GPU_DATABASE}; copies "
+    "within it at 918 to 924 GB/s: https://github.com/tinygrad/open-gpu-kernel-modules/issues/6",
 )
 L4 = card(
     "L4-PCIE-24GB",

@@ -51,8 +51,10 @@ RTX_3090 = card(
     multiprocessors=82,
     l2_mib=6,
     watts=350,
+    memory_reached=838.5 / 936,
     source="https://holynerdvana.blogspot.com/2022/10/nvidia-geforce-rtx-3090-specifications.html "
-    f"(2022); TF32 and the L2 cache: {_GA102}; watts: {TECHPOWERUP}",
+    f"(2022); TF32 and the L2 cache: {_GA102}; watts: {TECHPOWERUP}; copies within it at 838.5 "
+    "GB/s: https://github.com/NVIDIA/nccl/issues/1127",
 )
 RTX_3090_TI = card(
     "GeForce RTX 3090 Ti",

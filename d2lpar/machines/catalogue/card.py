@@ -19,9 +19,11 @@ def card(
     multiprocessors: int | None = None,
     l2_mib: float | None = None,
     watts: float | None = None,
+    memory_reached: float | None = None,
 ) -> Accelerator:
     """An accelerator of so many TFLOP/s by data type, GB and GB/s of memory, MiB of cache, watts.
 
+    `memory_reached` is the share of `gb_per_s` that copies within it were measured to reach.
     Raises ValueError for a figure that cannot be, with its name.
     """
     return Accelerator(
@@ -34,6 +36,7 @@ def card(
         architecture=architecture,
         l2_bytes=None if l2_mib is None else int(l2_mib * MEBI),
         power_w=watts,
+        reached={} if memory_reached is None else {"memory": memory_reached},
     )
 
 

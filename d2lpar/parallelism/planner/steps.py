@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 
 from ...machines import collective_cost as cost
 from ...machines.hardware import Machine
+from ...machines.variability import slowest_of
 from ...vgpu.sim.kernel_cost import traffic
 from .layers import GpuAndHost, LayerTimes, core_s, head_times, layer_times, product_times
 from .layout import ALTERNATE, Layout
@@ -91,6 +92,8 @@ def step_on(model: Transformer, layout: Layout, wiring: Wiring) -> StepTime:
 class Pace:
     """Seconds of one micro-batch: in a stage forward and backward, in the head, sent once.
 
+    Computing takes what the slowest of all GPUs takes, as all wait for it.
+
     What is computed again belongs to the backward pass; exchanges of a context and of experts are
     those of both passes.
     """
@@ -115,12 +118,13 @@ class Pace:
         layers = model.layers / mesh.pipeline
         sums_s = 2 * _tensor_sum_s(model, layout, wiring)  # attention's and the perceptron's
         passes = {"full": 3.0, ALTERNATE: 2.5}.get(layout.recompute, 2.0)
+        slow = slowest_of(mesh.size)
         return cls(
-            forward_s=layers * layer.forward_s,
-            backward_s=layers * (layer.backward_s + _again_s(gpu, share, layout, layer)),
+            forward_s=slow * layers * layer.forward_s,
+            backward_s=slow * layers * (layer.backward_s + _again_s(gpu, share, layout, layer)),
             forward_tensor_s=layers * sums_s,
             backward_tensor_s=layers * sums_s * _sums_again(layout),
-            head_s=head.forward_s + head.backward_s,
+            head_s=slow * (head.forward_s + head.backward_s),
             send_s=_send_s(model, layout, wiring),
             context_s=layers * _context_s(gpu, share, layout, wiring),
             experts_s=layers * passes * _to_experts_s(share, layout, wiring),

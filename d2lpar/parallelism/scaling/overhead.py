@@ -1,8 +1,9 @@
-"""What DistributedDataParallel itself queues in a step, besides the exchange.
+"""What a step of DistributedDataParallel costs besides computing and the exchange.
 
 Each gradient is divided by the world size into its bucket, and copied back out of it; before each
 forward pass buffers are made those of rank 0. See Li et al. (2020), PyTorch Distributed:
-Experiences on Accelerating Data Parallel Training, and torch's reducer.cpp and comm.cpp.
+Experiences on Accelerating Data Parallel Training, and torch's reducer.cpp and comm.cpp. Exchanges
+take multiprocessors from the kernels beside them, and all devices wait for the slowest.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from ...machines import collective_cost as cost
+from ...machines.gradient_buckets import DEFAULT_LIMITS
 from ...machines.hardware import Machine
-from ...vgpu.sim.constants import MEMORY_EFFICIENCY
+from ...machines.variability import SPREAD
+from ...vgpu.sim.memory_rates import MemoryRates
 
 _VIEWS = 3  # of a buffer: flat, its part of what is broadcast, and that in the buffer's shape
 _BROADCAST_KERNELS = 2  # for each data type: concatenating, and the broadcast
@@ -25,7 +29,9 @@ class Overhead:
 
     The host takes `dispatch_s` to queue a kernel and `view_s` for a view; on the device a kernel
     takes `kernel_s`, and reads and writes `bytes_per_s` in all. `buffers` are counted by data type;
-    `copies_back`: gradients do not stay in their buckets.
+    `copies_back`: gradients do not stay in their buckets. While buckets are exchanged, computing
+    lacks the share `taken` of the multiprocessors. `spread` is how devices of a kind differ: see
+    `machines.variability`.
     """
 
     dispatch_s: float = 0.0
@@ -34,6 +40,8 @@ class Overhead:
     bytes_per_s: float = float("inf")
     buffers: tuple[int, ...] = ()
     copies_back: bool = False
+    taken: float = 0.0
+    spread: float = 0.0
 
     @classmethod
     def of(
@@ -46,15 +54,16 @@ class Overhead:
     ) -> Overhead:
         """That of `DistributedDataParallel(net)` on a machine, with its options and defaults."""
         gpu = machine.accelerators[0]
-        reached = 1.0 if gpu.measured else MEMORY_EFFICIENCY
         kinds = Counter(buffer.dtype for buffer in net.buffers() if broadcast_buffers)
         return cls(
             machine.host.dispatch_s,
             machine.host.view_s,
             gpu.kernel_latency_s,
-            gpu.memory_bytes_per_s * reached,
+            MemoryRates(gpu).bytes_per_s,
             tuple(kinds.values()),
             not gradient_as_bucket_view,
+            _taken(machine),
+            SPREAD,
         )
 
     @property
@@ -70,6 +79,14 @@ class Overhead:
     def kernels_s(self, tensors: int, nbytes: float) -> float:
         """Seconds of a device to copy so many tensors, of `nbytes` in all, each with a kernel."""
         return tensors * self.kernel_s + 2 * nbytes / self.bytes_per_s
+
+
+def _taken(machine: Machine) -> float:
+    """The share of multiprocessors that exchanging a bucket takes."""
+    if len(machine.accelerators) == 1:
+        return 0.0
+    fabric = cost.fabric_among(machine, range(len(machine.accelerators)))
+    return cost.taken_share(DEFAULT_LIMITS[-1], fabric, machine.accelerators[0].multiprocessors)
 
 
 NO_OVERHEAD = Overhead()

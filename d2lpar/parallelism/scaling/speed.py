@@ -100,6 +100,7 @@ def _speed(
     step: DeviceStep, exchange: Exchange, overhead: Overhead, n: int, batch: float, ideal_s: float
 ) -> Speed:
     """A step whose gradients are in buckets already; `ideal_s` is what efficiency 1 would take."""
+    step = step.of_slowest(n, overhead)
     exchanges_s = [exchange(bucket.bytes, n) for bucket in step.gradients]
     takes_s = chain_s(step, exchanges_s, overhead)
     compute_s = chain_s(step, [0.0] * len(exchanges_s), overhead)

@@ -4,8 +4,7 @@ What one device does alone is measured or simulated once: how long its step take
 gradient is ready. An exchange of so many bytes takes what a cost model says. As in
 DistributedDataParallel (Li et al. 2020) gradients are gathered into buckets in the order in which
 they come, and one bucket is exchanged after the other: a step takes as long as the longest chain
-of computing and exchanging. What it queues besides is an `Overhead`, by default none. That
-exchanging slows the computing down is left out.
+of computing and exchanging. What it costs besides is an `Overhead`, by default none.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from ...machines.gradient_buckets import DEFAULT_LIMITS, assign_buckets
+from ...machines.variability import slowest_of
+from ...vgpu.sim.taken_shares import Engine
 from .overhead import NO_OVERHEAD, Overhead
 
 ONE_BUCKET = inf  # everything is exchanged at once when backward has ended: no overlap
@@ -54,6 +55,12 @@ class DeviceStep:
             backward_queued_s=self.backward_queued_s * factor,
             queued_s=self.queued_s * factor,
         )
+
+    def of_slowest(self, devices: int, overhead: Overhead) -> DeviceStep:
+        """The same step on the slowest of so many devices, for which all others wait."""
+        if not overhead.spread:
+            return self
+        return self.scaled_to(self.end_s * slowest_of(devices, overhead.spread))
 
     def accumulated(self, times: int) -> DeviceStep:
         """A step of `times` micro-steps like this one, whose gradients are added up.
@@ -135,18 +142,23 @@ def chain_s(
     The buckets come in the order in which they are ready. Kernels of the overhead delay the device;
     queueing them delays the host, for which the device waits once it has lost its lead. Averages
     are copied back when backward has ended, while later buckets are exchanged. What the host gains
-    on the update while the device waits for an exchange is left out.
+    on the update while the device waits for an exchange is left out. Computing beside an exchange
+    has what the exchange leaves of the device.
     """
     lead_s = step.backward_end_s - step.backward_queued_s
     filling_s = queueing_s = delay_s = exchanged_s = 0.0
     averaged_s = []
+    beside = Engine().shares
     for bucket, seconds in zip(step.gradients, exchanges_s, strict=True):
         filling_s += overhead.kernels_s(bucket.tensors, bucket.bytes)
         queueing_s += overhead.dispatch_s * bucket.tensors
         delay_s = max(filling_s, queueing_s - lead_s)
-        exchanged_s = max(exchanged_s, bucket.ready_s + delay_s) + seconds
+        begins_s = max(exchanged_s, beside.needed_s(0.0, bucket.ready_s + delay_s))
+        exchanged_s = begins_s + seconds
+        if overhead.taken:
+            beside.take(begins_s, exchanged_s, overhead.taken)
         averaged_s.append(exchanged_s)
-    end_s = step.backward_end_s + delay_s
+    end_s = beside.needed_s(0.0, step.backward_end_s + delay_s)
     copied_back = zip(step.gradients, averaged_s, strict=True) if overhead.copies_back else ()
     for bucket, at_s in copied_back:
         queueing_s += overhead.dispatch_s * bucket.tensors

@@ -55,7 +55,7 @@ def runs(
         takes_s = [exchange(bucket.bytes, n) for bucket in bucketed.steps[0].gradients]
         row = []
         for batch, step in steps:
-            seconds = chain_s(step, takes_s, overhead)
+            seconds = chain_s(step.of_slowest(n, overhead), takes_s, overhead)
             row.append(RunToTarget(n, batch, convergence.steps(n * batch), seconds))
         table.append(row)
     return table

@@ -9,7 +9,9 @@ from functools import partial
 from torch import nn
 
 from ...machines.hardware import GIGA, Machine
+from ...machines.variability import SPREAD
 from ...parallelism import scaling
+from ...parallelism.scaling.steps import chain_s, gathered_in
 from ..parameters import Naive, Parameters, SimulatedRun
 from .measuring import gpus
 from .measuring import seconds as measured_s
@@ -30,13 +32,16 @@ def data_parallel(p: Parameters, machine: Machine) -> SimulatedRun:
     batch, count, accumulate = p.integer("batch"), p.integer("gpus"), p.integer("accumulate", 1)
     _check_nodes(machine, count, p.integer("nodes", 1))
     few, few_accumulate = p.integer("relative_to_gpus", 1), p.integer("relative_accumulate", 1)
-    exchange, bucket_bytes = _exchange(p, machine), _bucket_bytes(p)
+    exchange = _exchange(p, machine)
 
     def seconds(step: scaling.DeviceStep, gpus: int, times: int) -> float:
-        on_all = partial(_on_all, exchange, gpus)
-        return scaling.step_s(step.accumulated(times), on_all, bucket_bytes=bucket_bytes)
+        """Of a step whose gradients are in buckets."""
+        beside = overhead if gpus > 1 else scaling.NO_OVERHEAD
+        exchanges_s = [exchange(bucket.bytes, gpus) for bucket in step.gradients]
+        return chain_s(step.accumulated(times).of_slowest(gpus, beside), exchanges_s, beside)
 
-    step = _step_of_one(p, machine)
+    step, overhead = _step_of_one(p, machine)
+    step = step.with_buckets(gathered_in(step.gradients, _bucket_bytes(p)))
     alone, together = (
         p.number(f"{whose}_per_s", None) for whose in ("single_gpu_images", "relative_samples")
     )
@@ -85,14 +90,25 @@ def _check_nodes(machine: Machine, gpus: int, nodes: int) -> None:
         raise ValueError(f"{gpus} GPUs of {machine.name} are on {needed} nodes, not {nodes}")
 
 
-def _step_of_one(p: Parameters, machine: Machine) -> scaling.DeviceStep:
-    """Simulate a step of one GPU."""
+def _step_of_one(
+    p: Parameters, machine: Machine
+) -> tuple[scaling.DeviceStep, scaling.Overhead]:
+    """Simulate a step of one GPU; and what one of many costs besides.
+
+    Gradients are copied into buffers that are summed, and back, in Horovod, apex and PyTorch alike;
+    PyTorch's broadcast of buffers is its own, and most rows are not of it. A key-value store takes
+    gradients as they are.
+    """
     with ExitStack() as stack:
         net, inputs, precision = on_gpu(p, machine, p.integer("batch"), stack)
         update = p.choice("optimizer", UPDATES, "sgd")
         optimizer = update(list(net.parameters()))
         step = training_step(net, inputs.make, inputs.loss, optimizer, precision)
-        return scaling.timed_step(step, net, optimizer)
+        if p.text("exchange", "all_reduce") == "all_reduce":
+            overhead = scaling.Overhead.of(machine, net, broadcast_buffers=False)
+        else:
+            overhead = scaling.Overhead(spread=SPREAD)
+        return scaling.timed_step(step, net, optimizer), overhead
 
 
 def _scaled_so_that(
@@ -124,10 +140,6 @@ def _exchange(p: Parameters, machine: Machine) -> scaling.Exchange:
         rate = machine.accelerators[0].memory_bytes_per_s
         return scaling.compressed(exchange, scaling.half_precision(rate))
     return exchange
-
-
-def _on_all(exchange: scaling.Exchange, gpus: int, nbytes: float) -> float:
-    return exchange(nbytes, gpus)
 
 
 def _all_reduce(machine: Machine) -> scaling.Exchange:

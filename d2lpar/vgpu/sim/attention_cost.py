@@ -163,6 +163,7 @@ def _computing_s(work: Attention, accelerator: Accelerator) -> float:
     return score_s * longest / slices * ceil(blocks * slices / processors)
 
 
+@lru_cache(maxsize=4096)
 def occupancy(work: Attention, accelerator: Accelerator) -> float:
     """Share of the multiprocessors that have a block to compute."""
     work, processors = _packed(work), accelerator.multiprocessors or 1

@@ -23,6 +23,16 @@ WIDE_PLAIN_EFFICIENCY = 0.78
 # batch 16), where it is that of Winograd's algorithm.
 CONVOLUTION_EFFICIENCY = 0.76
 
+# The same by tensor cores that do 1,024 FLOP in a cycle of a multiprocessor, half of an A100's, for
+# which 0.76 holds as well: what gathers (an address for each 16 bytes) takes as many cycles and so
+# half the share, 1 / (1 + (1 / 0.76 - 1) / 2). On ordinary cores an A100's convolutions reach 0.85
+# of a product's rate, by tensor cores less (CUTLASS 2.4, profiler.md: 14.6 of 17.2 TFLOP/s, 125 of
+# 235).
+SMALL_TENSOR_CONVOLUTION_EFFICIENCY = 0.86
+
+# Share of the peak that products reach on Kepler: see `product_rates`.
+KEPLER_PLAIN_EFFICIENCY = 2 / 3
+
 # Share of the peak bandwidth that streaming kernels reach. Fitted on a copy within a V100 (739.8 of
 # 900 GB/s) and on BabelStream's triad on a K80 (203.4 of 240 GB/s).
 MEMORY_EFFICIENCY = 0.86

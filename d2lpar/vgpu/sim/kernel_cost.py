@@ -11,14 +11,16 @@ milestones", 2018).
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 
 from ...machines.hardware import FLOAT8, Accelerator
-from .constants import CONVOLUTION_EFFICIENCY, FILL_S
+from .constants import FILL_S
 from .memory_rates import MemoryRates
 from .product_rates import (
+    convolving_share,
     issued_flops_per_s,
     reach,
     sustained_flops_per_s,
@@ -71,7 +73,7 @@ class Cost:
         if known is None or known[0] is not accelerator or known[1] != dtype:
             if self.flops and dtype.startswith(FLOAT8):
                 _check_float8(accelerator, dtype)
-            rates = _Rates(accelerator, dtype, convolves=self.convolves)
+            rates = _rates(accelerator, dtype, convolves=self.convolves)
             total_s = sum(rates.seconds(kernel) for kernel in self.kernels)
             self._known = known = (accelerator, dtype, total_s)
         return known[2]
@@ -85,7 +87,7 @@ class Cost:
         """For how long of its `seconds` the device has nothing left for other streams' kernels."""
         if self._engaged is None or self._engaged[0] != seconds:
             dtype = self._computed_in(accelerator)
-            rates = _Rates(accelerator, dtype, convolves=self.convolves)
+            rates = _rates(accelerator, dtype, convolves=self.convolves)
             engaged_s = sum(rates.engaged_s(kernel) for kernel in self.kernels)
             self._engaged = (seconds, min(engaged_s, seconds))
         return self._engaged[1]
@@ -105,6 +107,7 @@ def may_round_to_tf32(*, convolves: bool) -> bool:
     return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
+@lru_cache(maxsize=4096)
 def traffic(nbytes: int) -> Cost:
     """The cost of a kernel that reads and writes `nbytes` in all."""
     return Cost(Kernel(0, nbytes))
@@ -199,6 +202,11 @@ class _Rates:
         return FILL_S + together_s + self.memory.seconds(kernel.written)
 
 
+@lru_cache(maxsize=1024)
+def _rates(accelerator: Accelerator, dtype: str, *, convolves: bool) -> _Rates:
+    return _Rates(accelerator, dtype, convolves=convolves)
+
+
 def _check_float8(accelerator: Accelerator, dtype: str) -> None:
     if not accelerator.measured and accelerator.rated_as(dtype) == "float32":
         raise ValueError(
@@ -213,7 +221,8 @@ def _reached(accelerator: Accelerator, dtype: str, *, convolves: bool) -> float:
         kind = "convolution" if convolves else "product"
         is_single = accelerator.rated_as(dtype) == "float32"
         return accelerator.rate(dtype) * (accelerator.reached.get(kind, 1.0) if is_single else 1.0)
-    return issued_flops_per_s(accelerator, dtype) * (CONVOLUTION_EFFICIENCY if convolves else 1.0)
+    share = convolving_share(accelerator, dtype) if convolves else 1.0
+    return issued_flops_per_s(accelerator, dtype) * share
 
 
 def _arithmetic_s(

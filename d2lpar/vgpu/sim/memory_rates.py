@@ -27,8 +27,9 @@ class MemoryRates:
     def __init__(self, accelerator: Accelerator) -> None:
         peak = accelerator.memory_bytes_per_s
         measured = accelerator.measured
-        self.bytes_per_s = peak if measured else peak * MEMORY_EFFICIENCY
-        self.read_bytes_per_s = peak if measured else peak * READ_EFFICIENCY
+        reached = 1.0 if measured else accelerator.reached.get("memory", MEMORY_EFFICIENCY)
+        self.bytes_per_s = peak * reached
+        self.read_bytes_per_s = peak if measured else peak * max(reached, READ_EFFICIENCY)
         self.cache_bytes_per_s = self.bytes_per_s
         self._cache_bytes = None if measured else accelerator.l2_bytes
         if self._cache_bytes and accelerator.multiprocessors:

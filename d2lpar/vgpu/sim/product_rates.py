@@ -17,7 +17,14 @@ from math import sqrt
 from typing import NamedTuple
 
 from ...machines.hardware import FLOAT8, TERA, Accelerator
-from .constants import FLOAT8_POWER, MATMUL_EFFICIENCY, WIDE_PLAIN_EFFICIENCY
+from .constants import (
+    CONVOLUTION_EFFICIENCY,
+    FLOAT8_POWER,
+    KEPLER_PLAIN_EFFICIENCY,
+    MATMUL_EFFICIENCY,
+    SMALL_TENSOR_CONVOLUTION_EFFICIENCY,
+    WIDE_PLAIN_EFFICIENCY,
+)
 
 PLAIN = ("float32", "float64")
 HALF = ("float16", "bfloat16")
@@ -32,7 +39,8 @@ class Reach(NamedTuple):
     r × c reach all of it from r c / (r + c) = `full_tile` on. `hides` is the exponent with which
     reading hides behind arithmetic, `adding_s` what it costs to add the slices of a sum. A board
     whose power is not known is taken to be the one of `watts`, or where `is_roomy` to have power
-    enough: GeForce cards have.
+    enough: GeForce cards have. `gathers` is the share of a product's rate that convolutions reach
+    on tensor cores.
     """
 
     plain: float
@@ -44,6 +52,7 @@ class Reach(NamedTuple):
     hides: float
     adding_s: float
     is_roomy: bool = False
+    gathers: float = CONVOLUTION_EFFICIENCY
 
 
 ADDING_S, CLUSTER_ADDING_S = 3e-6, 1e-6  # by a kernel of its own, or in the memory of a cluster
@@ -67,14 +76,28 @@ ADDING_S, CLUSTER_ADDING_S = 3e-6, 1e-6  # by a kernel of its own, or in the mem
 #   256 x 43008 x 5376 (vllm-project/vllm, pull request 49363). 4,096 FLOP a cycle; TMA fetches
 #   without instructions of the cores, so reading hides better.
 # - blackwell: fp8 on a GB200 of 1200 W: 2907 of 5000 TFLOP/s at 16384³ (Azure).
-_VOLTA = Reach(MATMUL_EFFICIENCY, 15, 0.90, 0.77, 300 / 125, 32, 2, ADDING_S)
+# - kepler: four schedulers issue to 128 of the 192 lanes in a cycle; the other 64 wait for a second
+#   instruction of the same warp that does not depend on the first. cuBLAS 7.0 on a K40 of 5.04
+#   TFLOP/s: 3.28 at 4096³ (clMathLibraries/clBLAS, doc/performance/cuBLAS_7.0/Tesla_K40).
+_SMALL = SMALL_TENSOR_CONVOLUTION_EFFICIENCY
+_VOLTA = Reach(MATMUL_EFFICIENCY, 15, 0.90, 0.77, 300 / 125, 32, 2, ADDING_S, gathers=_SMALL)
 _AMPERE = Reach(MATMUL_EFFICIENCY, None, 0.945, 0.82, 400 / 312, 64, 2, ADDING_S)
 _HOPPER = Reach(WIDE_PLAIN_EFFICIENCY, 4.7, 0.90, 0.75, 700 / 989.4, 80, 3, CLUSTER_ADDING_S)
 _WIDE_AMPERE = _AMPERE._replace(
-    issued=1.02, plain=WIDE_PLAIN_EFFICIENCY, plain_watts=10, full_tile=48, is_roomy=True
+    issued=1.02,
+    plain=WIDE_PLAIN_EFFICIENCY,
+    plain_watts=10,
+    full_tile=48,
+    is_roomy=True,
+    gathers=_SMALL,
 )
-_ADA = _HOPPER._replace(issued=1.02, full_tile=48, hides=2, adding_s=ADDING_S, is_roomy=True)
+_ADA = _HOPPER._replace(
+    issued=1.02, full_tile=48, hides=2, adding_s=ADDING_S, is_roomy=True, gathers=_SMALL
+)
+# Any other: as between those that are known.
+OTHER = Reach(MATMUL_EFFICIENCY, None, 0.90, 0.75, None, 64, 2, ADDING_S)
 _REACH = {
+    "kepler": OTHER._replace(plain=KEPLER_PLAIN_EFFICIENCY),
     "volta": _VOLTA,
     "turing": _VOLTA,
     "ampere": _AMPERE,
@@ -84,8 +107,6 @@ _REACH = {
 }
 # Chips for graphics, whose tensor cores are small: those of Blackwell are built as Ada's.
 _GRAPHICS = {"ampere": _WIDE_AMPERE, "blackwell": _ADA}
-# Any other: as between those that are known.
-OTHER = Reach(MATMUL_EFFICIENCY, None, 0.90, 0.75, None, 64, 2, ADDING_S)
 
 
 def reach(accelerator: Accelerator) -> Reach:
@@ -105,6 +126,13 @@ def issued_flops_per_s(accelerator: Accelerator, dtype: str) -> float:
     known = reach(accelerator)
     tensor = uses_tensor_cores(accelerator, dtype)
     return accelerator.rate(dtype) * (known.issued if tensor else known.plain)
+
+
+def convolving_share(accelerator: Accelerator, dtype: str) -> float:
+    """What convolutions reach of a product's rate."""
+    if uses_tensor_cores(accelerator, dtype):
+        return reach(accelerator).gathers
+    return CONVOLUTION_EFFICIENCY
 
 
 def sustained_flops_per_s(accelerator: Accelerator, dtype: str) -> float:

@@ -33,6 +33,7 @@ from .tensor import TensorLayout, VirtualTensor, adopt, backing, layout_of, wrap
 from .transformer_fast_path import encoder_layer, multi_head_attention
 
 CACHED_SIGNATURES = 20_000
+_PLAIN = frozenset({int, type(None), torch.dtype, str})
 
 
 class Dispatcher:
@@ -65,6 +66,8 @@ class Dispatcher:
             # By "no", a transformer keeps its padding instead of making a nested tensor.
             torch_private.is_mask_left_aligned: lambda rt, args, kwargs: False,
         }
+        # By identity: overloads live as long as torch, and their hash is worked out in Python.
+        self._ways: dict[int, tuple[object, OpTraits | None]] = {}
         self._costs: dict[tuple, Cost] = {}
         self._inferred: dict[tuple, Inferred] = {}
 
@@ -74,13 +77,19 @@ class Dispatcher:
         if graph is not None:
             return self._capture(graph, func, args, kwargs)
         rt = current_runtime()
-        special = self._special.get(func)
+        _, plan = self._ways.get(id(func)) or self._way(func)
         # Otherwise torch looks for a __torch_function__ whenever a shape is asked for, which takes
         # longer than all else.
         with torch_private.as_plain_tensors():
-            if special is not None:
-                return special(rt, args, kwargs)
-            return self._run(rt, func, args, kwargs)
+            if plan is None:
+                return self._special[func](rt, args, kwargs)
+            return self._run(rt, func, plan, args, kwargs)
+
+    def _way(self, func: torch._ops.OpOverload) -> tuple[object, OpTraits | None]:
+        """An operation, and how to carry it out; None for one that has a way of its own."""
+        plan = None if func in self._special else plan_of(func)
+        way = self._ways[id(func)] = (func, plan)
+        return way
 
     def _capture(
         self, graph: Graph, func: torch._ops.OpOverload, args: tuple, kwargs: dict
@@ -92,8 +101,14 @@ class Dispatcher:
             graph.note(func, args, kwargs, result)
         return result
 
-    def _run(self, rt: Runtime, func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> object:
-        plan = plan_of(func)
+    def _run(
+        self,
+        rt: Runtime,
+        func: torch._ops.OpOverload,
+        plan: OpTraits,
+        args: tuple,
+        kwargs: dict,
+    ) -> object:
         if plan.definition is not None:
             results = torch_private.decompose(func, plan.definition, args, kwargs)
             functional_collectives.are_begun(func, results)
@@ -117,7 +132,8 @@ class Dispatcher:
 
     def _pack(self, rt: Runtime, args: tuple, kwargs: dict) -> tuple[torch.Tensor, torch.Tensor]:
         """Packed sequences keep their batch sizes on the host."""
-        packed = self._run(rt, torch_private.pack_padded_sequence, args, kwargs)
+        func = torch_private.pack_padded_sequence
+        packed = self._run(rt, func, plan_of(func), args, kwargs)
         assert isinstance(packed, list)
         data, sizes = packed
         return data, backing(sizes).cpu()
@@ -131,7 +147,7 @@ class Dispatcher:
             result = call.run_in_place(func) if call.plan.mutates else call.run(func)
         cost = None
         if call.plan.launches:
-            key = (func, *call.key)
+            key = (id(func), *call.key)
             cost = self._costs.get(key)
             if cost is None:
                 cost = cost_of(func, call.args, call.kwargs, result)
@@ -141,7 +157,7 @@ class Dispatcher:
 
     def _infer(self, rt: Runtime, func: torch._ops.OpOverload, call: _OpCall) -> object:
         """Compute shapes only, once a signature."""
-        key = (func, torch.get_default_dtype(), *call.key)
+        key = (id(func), torch.get_default_dtype(), *call.key)
         known = self._inferred.get(key)
         if known is None:
             known = infer(func, call.args, call.kwargs)
@@ -199,6 +215,10 @@ class _OpCall:
             self._redirect(rt, kwargs["device"])
 
     def _unwrap(self, value: object) -> object:
+        kind = value.__class__
+        if kind in _PLAIN:  # most of what is no tensor
+            self.key.append(value)
+            return value
         if isinstance(value, VirtualTensor):
             return self._unwrap_virtual(value)
         if isinstance(value, torch.Tensor):
@@ -208,7 +228,7 @@ class _OpCall:
         if isinstance(value, (list, tuple)):
             self.key.append(len(value))
             return [self._unwrap(v) for v in value]
-        kind = value.__class__  # equal values of two types, such as 1 and True, are two things
+        # Equal values of two types, such as 1 and True, are two things.
         self.key.append(kind if kind is float else (bool, value) if kind is bool else value)
         return value
 

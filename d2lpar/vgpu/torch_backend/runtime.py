@@ -117,7 +117,7 @@ class Runtime:
         """
         if not self.sanitizer.watching:
             return 0
-        streams = self._thread.__dict__.get("streams", {})
+        streams = getattr(self._thread, "streams", {})
         task = torch_private.graph_task_id()
         if task != NO_TASK:
             return self.autograd_streams.stream(task, device, streams, self.device_count)
@@ -230,7 +230,8 @@ class Runtime:
 
     def note_memory(self, device: int) -> None:
         """Put what the tensors of `device` occupy on the timelines, if that has changed."""
-        sampled = any(timeline.samples_memory for timeline in self.clock.timelines)
+        timelines = self.clock.timelines
+        sampled = timelines and any(timeline.samples_memory for timeline in timelines)
         if sampled and self.host_threads.held is None:  # else soon
             held = self.memories[device].allocated_bytes
             if held != self._noted_bytes.get(device, 0):

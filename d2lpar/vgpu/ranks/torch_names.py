@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from types import FunctionType
 from typing import Any
 
-
 from ..races.user_code import user_namespaces
 from . import c10d_private, ddp, own_groups
 from .rank import here

@@ -94,6 +94,8 @@ class Dispatcher:
         plan = plan_of(func)
         if plan.decomposes:
             return torch_private.decompose(func, args, kwargs)
+        if plan.of_others:
+            return torch_private.as_on_cuda(func, args, kwargs)
         call = _OpCall(rt, plan, args, kwargs)
         if plan.mutates:
             call.note_written(args, kwargs)

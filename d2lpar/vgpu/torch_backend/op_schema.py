@@ -52,7 +52,12 @@ _FUSED = {
 # They only reserve memory, or not even that.
 _ALLOCATES = {
     *("aten::empty", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided"),
-    "aten::_efficientzerotensor",
+    *("aten::_efficientzerotensor", "fsdp::record_grad_output_stream"),
+}
+
+# What sharded data parallelism adds to torch: in Python, of several operations, for CUDA, too.
+_OF_OTHERS = {
+    *("fsdp::all_gather_copy_in", "fsdp::split_with_sizes_copy", "fsdp::chunk_cat", "fsdp::copy_"),
 }
 
 
@@ -65,6 +70,7 @@ class OpTraits(NamedTuple):
     mutates: bool
     written: tuple[tuple[int, str], ...]  # the arguments that it writes: number and name
     decomposes: bool
+    of_others: bool  # made of other operations by who has added it to torch
     draws_random: bool
     waits: bool
     host_argument: int | None
@@ -95,6 +101,7 @@ def plan_of(func: torch._ops.OpOverload) -> OpTraits:
         mutates=writes,
         written=written,
         decomposes=torch_private.decomposes(func) and func.overloadpacket not in flop_registry,
+        of_others=schema.name in _OF_OTHERS,
         draws_random=torch.Tag.nondeterministic_seeded in tags,
         waits=torch.Tag.data_dependent_output in tags
         or (torch.Tag.dynamic_output_shape in tags and schema.name not in _HOST_ARGUMENT),

@@ -137,6 +137,11 @@ def decompose(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> object:
         return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
+def as_on_cuda(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> object:
+    """Carry out an operation that is written in Python, as it is for CUDA."""
+    return func._op_dk(torch._C.DispatchKey.CUDA, *args, **kwargs)
+
+
 def counting() -> AbstractContextManager[object]:
     """A context manager in which torch counts writes and notes views although an operation has
     arrived here already."""

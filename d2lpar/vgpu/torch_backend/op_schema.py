@@ -52,10 +52,10 @@ _FUSED = {
 # They only reserve memory, or not even that.
 _ALLOCATES = {
     *("aten::empty", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided"),
-    *("aten::_efficientzerotensor", "fsdp::record_grad_output_stream"),
+    "aten::_efficientzerotensor",
 }
 
-# What sharded data parallelism adds to torch: in Python, of several operations, for CUDA, too.
+# What sharded data parallelism adds to torch: its kernels for CUDA are Python, made of others.
 _OF_OTHERS = {
     *("fsdp::all_gather_copy_in", "fsdp::split_with_sizes_copy", "fsdp::chunk_cat", "fsdp::copy_"),
 }
@@ -69,8 +69,9 @@ class OpTraits(NamedTuple):
     launches: bool  # a kernel: views and allocations take but the host's time
     mutates: bool
     written: tuple[tuple[int, str], ...]  # the arguments that it writes: number and name
-    decomposes: bool
-    of_others: bool  # made of other operations by who has added it to torch
+    definition: (
+        torch._C.DispatchKey | None
+    )  # the key of the kernel that defines it by others; None for most
     draws_random: bool
     waits: bool
     host_argument: int | None
@@ -100,8 +101,7 @@ def plan_of(func: torch._ops.OpOverload) -> OpTraits:
         launches=not is_view and schema.name not in _ALLOCATES,
         mutates=writes,
         written=written,
-        decomposes=torch_private.decomposes(func) and func.overloadpacket not in flop_registry,
-        of_others=schema.name in _OF_OTHERS,
+        definition=_definition(func, schema.name),
         draws_random=torch.Tag.nondeterministic_seeded in tags,
         waits=torch.Tag.data_dependent_output in tags
         or (torch.Tag.dynamic_output_shape in tags and schema.name not in _HOST_ARGUMENT),
@@ -110,6 +110,12 @@ def plan_of(func: torch._ops.OpOverload) -> OpTraits:
         fuses=torch.Tag.pointwise in tags or schema.name.removesuffix("_") in _FUSED,
         packet=func.overloadpacket,
     )
+
+
+def _definition(func: torch._ops.OpOverload, name: str) -> torch._C.DispatchKey | None:
+    if func.overloadpacket in flop_registry:
+        return None
+    return torch_private.ON_CUDA if name in _OF_OTHERS else torch_private.definition_of(func)
 
 
 def strided_nested(operation: object) -> NotImplementedError:

@@ -119,6 +119,9 @@ def schema_of(func: torch._ops.OpOverload) -> torch.FunctionSchema:
     return func._schema
 
 
+ON_CUDA = torch._C.DispatchKey.CUDA
+
+
 def definition_of(func: torch._ops.OpOverload) -> torch._C.DispatchKey | None:
     """The key of the kernel by which an operation is defined by others, if it is: it is whole here
     without autograd only, or is of torch.distributed or a library, and one kernel for all devices.
@@ -317,6 +320,7 @@ def set_comm_primitive(name: str, ours: Callable[..., object]) -> None:
 DEVICE_TYPE_QUERIES = [
     (module, "_get_available_device_type") for module in (torch._utils, data_parallel)
 ]
+GET_ACCELERATOR = (torch._C, "_get_accelerator")
 STREAM_OF_COPIES = (_parallel_functions, "_get_stream")
 # What torch.cuda.memory asks of C++ about what allocators have done; not in builds for the CPU.
 MEMORY_HISTORY = {

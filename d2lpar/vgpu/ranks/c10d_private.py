@@ -38,10 +38,7 @@ WORLD = (c10d, "_world")  # the object that torch's functions ask
 
 # Methods that torch's functions call on a group, and virtual ones do not have.
 REFUSED = (
-    *("allreduce_coalesced", "allgather_coalesced", "allgather_into_tensor_coalesced"),
-    *("all_gather_single_coalesced", "reduce_scatter_tensor_coalesced", "recv_anysource"),
-    *("reduce_scatter_single_coalesced", "monitored_barrier", "_start_coalescing", "split_group"),
-    *("gather_single", "gather_into_tensor", "new_window", "abort", "shutdown", "reconfigure"),
+    *("recv_anysource", "new_window", "abort", "shutdown", "reconfigure", "merge_remote_group"),
 )
 
 # Whether each thread has a registry of its own, of groups by their names.

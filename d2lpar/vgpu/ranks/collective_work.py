@@ -11,8 +11,8 @@ from ..sim.clock import HostThread
 from ..torch_backend.host_threads import HOST
 from ..torch_backend.tensor import VirtualTensor
 from . import c10d_private
-from .collective_future import CollectiveFuture
 from .collective_calls import CollectiveCall
+from .collective_future import CollectiveFuture
 from .rank import Rank
 from .rendezvous import PendingCollective, Rendezvous
 

@@ -15,7 +15,7 @@ def logging_data(ddp: DistributedDataParallel) -> dict[str, object]:
     simulated ones are on the timeline."""
     reducer, parameters = ddp.reducer, list(ddp.names)
     sizes = ", ".join(str(bucket.flat.nbytes) for bucket in reducer.buckets)
-    rebuilt = ddp._has_rebuilt_buckets
+    rebuilt = ddp.rebuilds and not reducer.rebuilds
     return {
         "world_size": dist.get_world_size(ddp.process_group),
         "rank": dist.get_rank(ddp.process_group),
@@ -31,9 +31,7 @@ def logging_data(ddp: DistributedDataParallel) -> dict[str, object]:
         "iteration": ddp.iteration,
         "num_parameter_tensors": len(parameters),
         "total_parameter_size_bytes": sum(p.nbytes for p in parameters),
-        "dtypes": ", ".join(
-            sorted({str(p.dtype).removeprefix("torch.") for p in parameters})
-        ),
+        "dtypes": ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
         "is_multi_device_module": int(len({p.device for p in parameters}) > 1),
         "comm_hook": ddp.hook_name,
         "bucket_sizes": ddp.first_bucket_sizes if rebuilt else sizes,

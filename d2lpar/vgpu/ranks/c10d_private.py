@@ -11,6 +11,7 @@ import threading
 from types import SimpleNamespace
 from typing import Any, Protocol
 
+import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 from torch.nn.parallel import distributed as ddp_module
@@ -25,6 +26,12 @@ WorkBase: Any = dist.Work
 TorchDDP = ddp_module.DistributedDataParallel
 MODULES = (dist, c10d)
 WORLD = (c10d, "_world")  # the object that torch's functions ask
+
+# What dumps NCCL's flight recorder, pickled and as JSON; not in builds without NCCL.
+FLIGHT_DUMPS = (
+    (torch._C._distributed_c10d, "_dump_nccl_trace"),
+    (torch._C._distributed_c10d, "_dump_nccl_trace_json"),
+)
 
 # Methods that torch's functions call on a group, and virtual ones do not have.
 REFUSED = (

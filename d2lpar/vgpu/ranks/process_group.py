@@ -14,10 +14,11 @@ from datetime import timedelta
 import torch
 
 from ...machines.collective_cost import taken_share
+from ..races.call_sites import mark
 from ..sim.clock import HostThread
 from ..torch_backend.host_threads import HOST
 from ..torch_backend.tensor import VirtualTensor
-from . import c10d_private
+from . import c10d_private, nccl_debug
 from .c10d_private import HasRoot, ReducesBy, ReducesTo
 from .collective_calls import CollectiveCall, op_name, values_of
 from .rank import Rank
@@ -60,7 +61,7 @@ class CollectiveWork(c10d_private.WorkBase):
 
         rt.host_threads.submit(device, let_wait)
         rt.order.acquire(current, self._known)
-        if self._call.name == "barrier":
+        if self._call.name == "barrier" or nccl_debug.is_blocking():
             self._block()
         return True
 
@@ -295,6 +296,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
             tensor.nbytes,
             same=tensor.numel(),
         )
+        self._begun(call, way)
         pending = self._rendezvous.pass_on(self._member, way, tag, call, on_host=on_host)
         more: dict[str, object] = {"kind": "copy"}
         if name == "send":
@@ -308,9 +310,18 @@ class VirtualProcessGroup(c10d_private.GroupBase):
     ) -> CollectiveWork:
         on_host = self._rank.check(name, tensors)
         call = make()
+        self._begun(call, None)
         pending = self._rendezvous.meet(self._member, call, on_host=on_host)
         more: dict[str, object] = {} if on_host else {"taken": self._taken_share(call)}
         return self._queue(pending, call, None, more, on_host=on_host)
+
+    def _begun(self, call: CollectiveCall, way: tuple[int, int] | None) -> None:
+        """Note a call, before it meets those of others."""
+        rank = self._rank
+        call.place = mark()
+        now_s = rank.host_thread.now_s
+        self._flight = rank.flights.note(self._rendezvous, call, way, now_s)
+        nccl_debug.say(rank.number, rank.device, self._rendezvous, self._flight)
 
     def _taken_share(self, call: CollectiveCall) -> float:
         """The share of this rank's multiprocessors that the blocks of a collective take."""
@@ -333,7 +344,8 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         rt, device = self._rank.world.rt, self._rank.device
         stream = None
         if not on_host:
-            number = rt.background_stream(device, (tuple(self._rendezvous.devices), way))
+            group = (self._rendezvous.number, tuple(self._rendezvous.devices))
+            number = rt.background_stream(device, (group, way))
             stream = (device, number)
             rt.let_wait(stream, (device, rt.current_stream(device)))
             rt.sanitizer.work(stream, _virtual(call.reads), _virtual(call.writes))
@@ -342,6 +354,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
             pending.queue(host_thread, rt.clock, stream, call.name, {"nbytes": call.nbytes, **more})
 
         rt.host_threads.submit(device, queue)
+        self._flight.work = pending.work
         return CollectiveWork(self._rank, self._rendezvous, pending, call, stream)
 
     def _only(self, member: int, values: torch.Tensor) -> list[torch.Tensor | None]:

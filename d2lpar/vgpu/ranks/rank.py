@@ -12,8 +12,10 @@ from ..device_naming import text
 from ..sim.clock import HostThread
 from ..torch_backend.runtime import Runtime, current_runtime
 from ..torch_backend.tensor import VirtualTensor
+from . import flight_recorder
 from .alike import Alike
 from .c10d_private import Groups
+from .hang_report import explained
 from .process_state import OwnState, ProcessState, variables_of
 from .rank_scheduler import RankScheduler
 from .rendezvous import Rendezvous
@@ -70,6 +72,7 @@ class World:
             lambda rank: enter[rank](),
         )
         self._rendezvous = [self._meeting(range(self.size))]
+        self.scheduler.explain = self.explain_hang
 
     def _meeting(self, ranks: Sequence[int]) -> Rendezvous:
         if self.alike is None:
@@ -84,6 +87,7 @@ class World:
         """
         if number == len(self._rendezvous):
             self._rendezvous.append(self._meeting(ranks))
+            self._rendezvous[number].number = number
         rendezvous = self._rendezvous[number]
         if rendezvous.ranks != list(ranks):
             raise RuntimeError(
@@ -91,6 +95,14 @@ class World:
                 "another rank: all ranks must call new_group in the same order with the same ranks"
             )
         return rendezvous
+
+    def explain_hang(self, returned: Sequence[int]) -> list[str]:
+        """Lines about the collectives under way; `returned` are the indices of ranks that have
+        ended. Flight recorders are written where programs want them."""
+        for rank in self.ranks:
+            flight_recorder.write(rank.flights, rank.number, rank.host_thread.now_s)
+        last = {rank.number: rank.flights.last() for rank in self.ranks}
+        return explained(self._rendezvous, last, {self.ranks[i].number for i in returned})
 
     def give_up(self) -> None:
         """Let the clock go on after an error, without those that will not come."""
@@ -130,6 +142,7 @@ class Rank:
         if not start.same_random_numbers:
             self.process.seed(number)
         self.groups = Groups()
+        self.flights = flight_recorder.FlightRecorder()
         self.made = 0  # groups, besides that of all ranks
 
     @property

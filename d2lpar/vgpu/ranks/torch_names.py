@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
+import pickle
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,6 +18,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from ..races.user_code import user_namespaces
 from . import c10d_private, ddp
+from .flight_recorder import dumped
 from .process_group import VirtualProcessGroup
 from .rank import Rank, here
 
@@ -111,6 +114,20 @@ def new_group(ranks: Sequence[int] | None = None, *args: object, **kwargs: objec
     return group
 
 
+def _dump_trace(
+    includeCollectives: bool | None = None,
+    includeStackTraces: bool | None = None,
+    onlyActive: bool | None = None,
+) -> bytes:
+    rank = here.rank
+    found = dumped(rank.flights, rank.host_thread.now_s, active=bool(onlyActive))
+    return pickle.dumps(found if includeCollectives is not False else {**found, "entries": []})
+
+
+def _dump_trace_json(*args: Any, **options: Any) -> bytes:
+    return json.dumps(pickle.loads(_dump_trace(*args, **options))).encode()
+
+
 def _by_thread(theirs: Callable, ours: Callable) -> Callable:
     @functools.wraps(theirs)
     def choose(*args: object, **kwargs: object) -> object:
@@ -171,6 +188,10 @@ def _patch() -> None:
             _set(module, name, choose)
     theirs = getattr(*c10d_private.WORLD)
     _set(*c10d_private.WORLD, c10d_private.GroupsByThread(theirs, here))
+    dumps = (_dump_trace, _dump_trace_json)
+    for place, dump in zip(c10d_private.FLIGHT_DUMPS, dumps, strict=True):
+        if hasattr(*place):
+            _set(*place, _by_thread(getattr(*place), dump))
     init = c10d_private.TorchDDP.__init__
     _set(c10d_private.TorchDDP, "__init__", _by_thread(init, _init_ddp))
     _undo.callback(register_module_module_registration_hook(_refuse_old_fsdp).remove)

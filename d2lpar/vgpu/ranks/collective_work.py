@@ -10,7 +10,7 @@ import torch
 from ..sim.clock import HostThread
 from ..torch_backend.host_threads import HOST
 from ..torch_backend.tensor import VirtualTensor
-from . import c10d_private
+from . import c10d_private, nccl_debug
 from .collective_calls import CollectiveCall
 from .collective_future import CollectiveFuture
 from .rank import Rank
@@ -60,7 +60,7 @@ class CollectiveWork(c10d_private.WorkBase):
 
         rt.host_threads.submit(device, let_wait)
         rt.order.acquire(current, self._known)
-        if self._call.name == "barrier":
+        if self._call.name == "barrier" or nccl_debug.is_blocking():
             self._block()
         return True
 

@@ -427,11 +427,8 @@ def _item(rt: Runtime, args: tuple, kwargs: dict) -> object:
 
 
 def _record_stream(rt: Runtime, args: tuple, kwargs: dict) -> None:
-    """`tensor.record_stream(stream)`: its memory, once freed, waits for that stream's work."""
     tensor, stream = args
-    allocation = tensor.vgpu_allocation
-    if stream.device_index == tensor.vgpu_index and stream.stream_id != allocation.stream:
-        allocation.recorded = (allocation.recorded or set()) | {stream.stream_id}
+    VirtualTensor.record_stream(tensor, stream)
 
 
 def _copy_from(rt: Runtime, args: tuple, kwargs: dict) -> torch.Tensor:

@@ -20,13 +20,13 @@ from ..sim.attention_cost import AttentionCost, workspace_bytes
 from ..sim.kernel_cost import Cost
 from . import compiled, copies, functional_collectives, host_cost, serialization, torch_private
 from .attention import fused_choice, scaled_dot_product_attention
-from .attention_values import KERNELS
 from .compiled import Region
 from .graph_capture import Graph, capturing
 from .host_threads import HOST
 from .meta_inference import Argument, Inferred, infer
 from .op_cost import cost_of, read_again
 from .op_schema import OpTraits, aten, plan_of
+from .own_kernels import KERNELS
 from .recurrent import gru_cell, lstm_cell
 from .runtime import Runtime, current_runtime
 from .tensor import TensorLayout, VirtualTensor, adopt, backing, layout_of, wrap

@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--name", required=True, help="what the report calls the file")
     parser.add_argument("--folders", nargs="*", default=[], help="to import modules from")
     parser.add_argument("--gpus", type=int, default=4)
-    parser.add_argument("--limit-s", type=float, default=120)
+    parser.add_argument("--limit-s", type=float, default=60)
     parser.add_argument("--limit-gib", type=float, default=8)
     parser.add_argument("--every", type=int, default=1, help="one test in so many")
     parser.add_argument("--only", nargs="*", default=[], help="only such tests: *stream*")
@@ -130,7 +130,7 @@ def judge(test: unittest.TestCase, file: str, limits: Limits) -> Verdict:
     if end.result is not None:
         outcome, why, text = end.result
     elif end.timed_out:
-        why = f"not over after {limits.seconds:g} s; it was at {_where(end.output)}"
+        why = f"not over ({end.status}), at {_where(end.output)}"
         outcome, text = HUNG, end.output
     else:
         outcome, why, text = CRASHED, f"the process ended: {end.status}", end.output

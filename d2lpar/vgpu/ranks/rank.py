@@ -138,7 +138,8 @@ class Rank:
             variables = variables_of(number, world.size, self.device)
             start = ProcessStart(f"rank {number}", self.device, variables)
         self.current = start.current
-        self.host_thread = HostThread(start.name, world.rt.now_s())
+        others = frozenset(world.devices) - {self.device}
+        self.host_thread = HostThread(start.name, world.rt.now_s(), others)
         self.process = ProcessState(world.rt, start.states)
         self.process.set_variables(start.variables)
         if start.arguments is not None:

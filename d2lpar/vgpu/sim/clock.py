@@ -31,13 +31,20 @@ _Transfer = tuple[tuple[Resource, ...], Link, int | None]  # its ports, its link
 
 
 class HostThread:
-    """A host thread's own time, in seconds."""
+    """A host thread's own time, in seconds.
 
-    __slots__ = ("name", "now_s")
+    `elsewhere` are devices that other processes work on: each has a context of its own there, and
+    a host waits for what its own process has queued.
+    """
 
-    def __init__(self, name: str, now_s: float = 0.0) -> None:
+    __slots__ = ("elsewhere", "name", "now_s")
+
+    def __init__(
+        self, name: str, now_s: float = 0.0, elsewhere: frozenset[int] = frozenset()
+    ) -> None:
         self.name = name
         self.now_s = now_s
+        self.elsewhere = elsewhere
 
 
 class _Stream:
@@ -126,7 +133,9 @@ class Clock:
         self.wait_until(host_thread, max((self.end_s(w) for w in last if w), default=0.0), name)
 
     def wait_for_device(self, host_thread: HostThread, device: int, name: str) -> None:
-        """Block a host thread until all that is queued on a device is done."""
+        """Block a host thread until all that its process has queued on a device is done."""
+        if device in host_thread.elsewhere:
+            return
         self.wait_for_streams(
             host_thread, [(device, number) for number in self._streams[device]], name
         )

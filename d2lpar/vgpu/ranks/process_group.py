@@ -296,7 +296,8 @@ class VirtualProcessGroup(c10d_private.GroupBase):
             same=tensor.numel(),
         )
         pending = self._rendezvous.pass_on(self._member, way, tag, call, on_host=on_host)
-        more: dict[str, object] = {"kind": "copy"}
+        ranks = self._rendezvous.ranks
+        more: dict[str, object] = {"kind": "copy", "group": tuple(ranks[end] for end in way)}
         if name == "send":
             more["target"] = self._rendezvous.devices[way[1]]
         return self._queue(pending, call, (*way, tag), more, on_host=on_host)
@@ -309,7 +310,9 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         on_host = self._rank.check(name, tensors)
         call = make()
         pending = self._rendezvous.meet(self._member, call, on_host=on_host)
-        more: dict[str, object] = {} if on_host else {"taken": self._taken_share(call)}
+        more: dict[str, object] = {"group": tuple(self._rendezvous.ranks)}
+        if not on_host:
+            more["taken"] = self._taken_share(call)
         return self._queue(pending, call, None, more, on_host=on_host)
 
     def _taken_share(self, call: CollectiveCall) -> float:

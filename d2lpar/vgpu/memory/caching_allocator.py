@@ -207,11 +207,12 @@ class Allocation:
     `stream` is the number of the stream that it was made for, `made` the place in the code.
     `written` and `reads` are the last write and read; `history` tells of several streams, once
     there are; `parts` says that tensors use parts of it; `recorded` are the streams that
-    `record_stream` has named.
+    `record_stream` has named, `awaited` the tensors that functional collectives fill meanwhile.
     """
 
     __slots__ = (
         "__weakref__",
+        "awaited",
         "history",
         "made",
         "memory",
@@ -233,6 +234,7 @@ class Allocation:
         self.history: History | None = None
         self.parts = False
         self.recorded: set[int] | None = None
+        self.awaited: list[object] | None = None
 
     def grow(self, nbytes: int) -> None:
         """Become as large as that, as if new memory took the place of this. OutOfMemoryError."""

@@ -3,16 +3,21 @@
 Its functions ask one object of their module which groups there are. While ranks run, a stand-in
 answers in each rank's thread what that rank has, and in other threads what the process has. A group
 is a `ProcessGroup` written in Python; torch's own functions check arguments and call its methods.
+Functional collectives, which are C++, find groups by their names in a registry that is one of each
+thread while ranks run.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol
 
 import torch.distributed as dist
+import torch.distributed.device_mesh as device_mesh
 import torch.distributed.distributed_c10d as c10d
+from torch._C import _distributed_c10d as registry
 from torch.nn.parallel import distributed as ddp_module
 
 from ..device_naming import TYPE
@@ -23,16 +28,24 @@ ProcessGroup = dist.ProcessGroup
 GroupBase: Any = dist.ProcessGroup
 WorkBase: Any = dist.Work
 TorchDDP = ddp_module.DistributedDataParallel
-MODULES = (dist, c10d)
+DeviceMesh = device_mesh.DeviceMesh
+MODULES = (dist, c10d, device_mesh)  # where names may be bound that are replaced
+NEW_GROUP = (c10d, "_new_group_with_tag")  # what all functions call that make groups
 WORLD = (c10d, "_world")  # the object that torch's functions ask
 
 # Methods that torch's functions call on a group, and virtual ones do not have.
 REFUSED = (
-    *("allreduce_coalesced", "allgather_coalesced", "allgather_into_tensor_coalesced"),
-    *("all_gather_single_coalesced", "reduce_scatter_tensor_coalesced", "recv_anysource"),
-    *("reduce_scatter_single_coalesced", "monitored_barrier", "_start_coalescing", "split_group"),
-    *("gather_single", "gather_into_tensor", "new_window", "abort", "shutdown", "reconfigure"),
+    *("recv_anysource", "new_window", "abort", "shutdown", "reconfigure", "merge_remote_group"),
 )
+
+# Whether each thread has a registry of its own, of groups by their names.
+names_are_of_threads: Callable[[bool], None] = registry._set_thread_isolation_mode  # type: ignore[attr-defined]  # torch's stub forgets it
+
+
+def mark_mesh(mesh: device_mesh.DeviceMesh, mark: int) -> None:
+    """Let a mesh equal those with the same mark only."""
+    mesh._thread_id = mark
+
 
 # Which gradients torch's own DistributedDataParallel averages together.
 assign_buckets = dist._compute_bucket_assignment_by_size
@@ -57,6 +70,8 @@ class ReducesTo(ReducesBy, HasRoot, Protocol):
 class Groups(SimpleNamespace):
     """The groups that a rank knows, under the names that torch's functions ask for."""
 
+    default_pg: Any
+
     def __init__(self) -> None:
         super().__init__(
             default_pg=None,
@@ -73,15 +88,38 @@ class Groups(SimpleNamespace):
             comms=[],
         )
 
-    def add(self, group: ProcessGroup, ranks: list[int], backend: str) -> None:
+    def add(
+        self, group: ProcessGroup, ranks: Sequence[int], backend: str, tag: str | None = None
+    ) -> None:
         """Make a group known; `ranks` are those of the world, in the order of the group's."""
-        name = str(len(self.pg_map))
+        name = group.group_name
         self.pg_map[group] = (backend, None)
         self.pg_names[group] = name
         self.pg_group_ranks[group] = {rank: i for i, rank in enumerate(ranks)}
         self.pg_backend_config[group] = f"cpu:{backend},{TYPE}:{backend}"
-        self.pg_to_tag[group] = f"ptd:{name}"
-        self.tags_to_pg.setdefault(f"ptd:{name}", []).append(group)
+        self.pg_to_tag[group] = f"user:{tag}" if tag else f"ptd:{name}"
+        for each in [self.pg_to_tag[group], *([] if tag else [""])]:
+            self.tags_to_pg.setdefault(each, []).append(group)
+        registry._register_process_group(name, group)
+
+    def remove(self, group: ProcessGroup) -> None:
+        """Forget a group. ValueError if it is not known."""
+        if group not in self.pg_map:
+            raise ValueError("Invalid process group specified")
+        registry._unregister_process_group(self.pg_names[group])
+        for groups in self.tags_to_pg.values():
+            if group in groups:
+                groups.remove(group)
+        for kept in (self.pg_map, self.pg_names, self.pg_group_ranks, self.pg_backend_config):
+            del kept[group]
+        self.pg_to_tag.pop(group)
+        self.pg_coalesce_state.pop(group, None)
+
+    def remove_all(self) -> None:
+        """Forget all groups, that of all ranks included."""
+        for group in list(self.pg_map):
+            self.remove(group)
+        self.default_pg = None
 
 
 class GroupsByThread:

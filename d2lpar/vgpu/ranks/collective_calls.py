@@ -18,10 +18,15 @@ Pieces = Sequence[torch.Tensor | None]  # plain tensors with the values, flat
 _PAIRS = {
     "SUM": torch.Tensor.add_,
     "AVG": torch.Tensor.add_,
+    "PREMUL_SUM": torch.Tensor.add_,
     "PRODUCT": torch.Tensor.mul_,
     "MAX": lambda total, other: total.copy_(torch.maximum(total, other)),
     "MIN": lambda total, other: total.copy_(torch.minimum(total, other)),
+    "BAND": torch.Tensor.bitwise_and_,
+    "BOR": torch.Tensor.bitwise_or_,
+    "BXOR": torch.Tensor.bitwise_xor_,
 }
+_OF_HOST = ("BAND", "BOR", "BXOR")  # which NCCL does not have
 
 
 @dataclass
@@ -31,6 +36,7 @@ class CollectiveCall:
     `gives[i]` is for rank i of the group; `takes[i]` is filled by what rank i gives, or, if there
     is an `op`, `takes[0]` by the reduced. `nbytes` is the size of the whole, `root` the group's
     rank that it starts from or goes to. `same` is what else all ranks must agree on.
+    One with `parts` does these, and has nothing to give or to take besides.
     """
 
     name: str
@@ -42,6 +48,7 @@ class CollectiveCall:
     op: str | None = None
     root: int | None = None
     same: object = None
+    parts: Sequence[CollectiveCall] = ()
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -72,12 +79,51 @@ def values_of(tensor: torch.Tensor) -> torch.Tensor:
     return values.detach().view(-1)
 
 
-def op_name(op: object) -> str:
-    """The name of a ReduceOp. Raises NotImplementedError for one that virtual ranks do not have."""
+def together(name: str, parts: Sequence[CollectiveCall]) -> CollectiveCall:
+    """Several calls as one, which takes the time of one with the bytes of all."""
+    return CollectiveCall(
+        name,
+        [tensor for part in parts for tensor in part.reads],
+        [tensor for part in parts for tensor in part.writes],
+        nbytes=sum(part.nbytes for part in parts),
+        same=tuple(part.kind for part in parts),
+        parts=parts,
+    )
+
+
+def op_name(op: object, tensor: torch.Tensor) -> str:
+    """The name of a ReduceOp. Raises NotImplementedError for one that virtual ranks do not have,
+    or not for a tensor of a device."""
     for name in _PAIRS:
         if op == getattr(ReduceOp, name):
+            if name in _OF_HOST and isinstance(tensor, VirtualTensor):
+                break
             return name
-    raise NotImplementedError(f"virtual ranks reduce by {', '.join(_PAIRS)}, not by {op}")
+    known = [name for name in _PAIRS if name not in _OF_HOST]
+    raise NotImplementedError(
+        f"virtual ranks reduce by {', '.join(known)}, and on the host by {', '.join(_OF_HOST)}, "
+        f"not tensors on {tensor.device} by {_named(op)}"
+    )
+
+
+def _named(op: object) -> str:
+    names = ReduceOp.RedOpType.__members__
+    return next((name for name in names if op == getattr(ReduceOp, name)), str(op))
+
+
+def reduced_by(op: object, values: torch.Tensor) -> torch.Tensor:
+    """What a rank gives to a reduction by `op`: PREMUL_SUM has a factor for it."""
+    if op != ReduceOp.PREMUL_SUM:
+        return values
+    factor = getattr(op, "factor", None)
+    if factor is None:
+        raise NotImplementedError(
+            f"torch {torch.__version__} does not tell the factor of PREMUL_SUM: multiply before "
+            "the collective, and use SUM"
+        )
+    if isinstance(factor, VirtualTensor):
+        factor = backing(factor)
+    return values * factor
 
 
 @torch.no_grad()
@@ -87,6 +133,11 @@ def carry_out(calls: Sequence[CollectiveCall], takers: Iterable[int]) -> None:
     Raises ValueError if a rank gives more or fewer elements than the other takes. Tensors that have
     a shape only stay as they are.
     """
+    takers = list(takers)
+    if calls and calls[0].parts:
+        for parts in zip(*(call.parts for call in calls), strict=True):
+            carry_out(parts, takers)
+        return
     totals: dict[tuple[int, ...], torch.Tensor] = {}
     moves: list[tuple[torch.Tensor, torch.Tensor]] = []
     for rank in takers:

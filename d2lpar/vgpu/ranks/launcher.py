@@ -19,12 +19,13 @@ from ..torch_backend.register import register_backend
 from ..torch_backend.runtime import current_runtime, instead
 from ..torch_backend.tensor import VirtualTensor
 from .alike import Alike, Key, one_kind
+from .own_groups import make_world_group
 from .process_state import OwnState, ProcessState
 from .rank import ProcessStart, Rank, World, here
 from .rank_output import lines_by_rank
 from .rank_scheduler import Ended
 from .signal_handlers import handlers_accepted
-from .torch_names import make_world_group, names_of_torch
+from .torch_names import names_of_torch
 
 LAST_WORDS_S = 0.5  # what a rank has, after an interrupt, to come out of what it does
 
@@ -254,6 +255,7 @@ class _Outcome:
                 self._error = error
                 scheduler.end()
         finally:
+            rank.groups.remove_all()
             here.rank = None
             scheduler.finish(rank.index)
 

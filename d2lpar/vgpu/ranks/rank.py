@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 import torch
 
@@ -17,6 +19,9 @@ from .c10d_private import Groups
 from .process_state import OwnState, ProcessState, variables_of
 from .rank_scheduler import RankScheduler
 from .rendezvous import Rendezvous
+
+_marks = count()
+WORLD = "0"  # the name of the group of all ranks
 
 here = threading.local()  # .rank: the Rank whose thread this is
 
@@ -69,7 +74,7 @@ class World:
             lambda rank: leave[rank](),
             lambda rank: enter[rank](),
         )
-        self._rendezvous = [self._meeting(range(self.size))]
+        self._rendezvous = {WORLD: self._meeting(range(self.size))}
 
     def _meeting(self, ranks: Sequence[int]) -> Rendezvous:
         if self.alike is None:
@@ -77,24 +82,24 @@ class World:
         self.alike.check(ranks)
         return Rendezvous(ranks, ranks, self.alike.machine, self.alike)
 
-    def rendezvous(self, number: int, ranks: Sequence[int]) -> Rendezvous:
-        """The group that each rank makes as its `number`-th; 0 is that of all ranks.
+    def rendezvous(self, name: str, ranks: Sequence[int]) -> Rendezvous:
+        """Where the ranks of the group of that name meet.
 
-        Raises RuntimeError if another rank has made another group.
+        Raises RuntimeError if another rank has made another group of it.
         """
-        if number == len(self._rendezvous):
-            self._rendezvous.append(self._meeting(ranks))
-        rendezvous = self._rendezvous[number]
+        if name not in self._rendezvous:
+            self._rendezvous[name] = self._meeting(ranks)
+        rendezvous = self._rendezvous[name]
         if rendezvous.ranks != list(ranks):
             raise RuntimeError(
-                f"group {number} is of ranks {list(ranks)} here and of {rendezvous.ranks} on "
+                f"group {name} is of ranks {list(ranks)} here and of {rendezvous.ranks} on "
                 "another rank: all ranks must call new_group in the same order with the same ranks"
             )
         return rendezvous
 
     def give_up(self) -> None:
         """Let the clock go on after an error, without those that will not come."""
-        for rendezvous in self._rendezvous:
+        for rendezvous in self._rendezvous.values():
             for pending in rendezvous.open_collectives():
                 self.rt.host_threads.ask(pending.give_up, self.rt.clock)
         if (
@@ -130,7 +135,8 @@ class Rank:
         if not start.same_random_numbers:
             self.process.seed(number)
         self.groups = Groups()
-        self.made = 0  # groups, besides that of all ranks
+        self.mark = next(_marks)  # unlike that of all other ranks
+        self.made: Counter[str] = Counter()  # groups, by what their names begin with
 
     @property
     def is_alone(self) -> bool:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import functools
-import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import timedelta
 from types import FunctionType
 from typing import Any
 
@@ -15,100 +13,10 @@ import torch
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from ..races.user_code import user_namespaces
-from . import c10d_private, ddp
-from .process_group import VirtualProcessGroup
-from .rank import Rank, here
+from . import c10d_private, ddp, own_groups
+from .rank import here
 
 _undo = ExitStack()
-
-
-def make_world_group(rank: Rank, backend: str = "nccl") -> None:
-    """Give a rank the group of all."""
-    ranks = list(range(rank.world.size))
-    group = VirtualProcessGroup(rank, rank.world.rendezvous(0, ranks))
-    rank.groups.add(group, ranks, backend)
-    rank.groups.default_pg = group
-    rank.made = 0
-
-
-def init_process_group(
-    backend: str | None = None,
-    init_method: str | None = None,
-    timeout: timedelta | None = None,
-    world_size: int = -1,
-    rank: int = -1,
-    store: object = None,
-    *args: object,
-    **kwargs: object,
-) -> None:
-    """Join the group of all ranks. `run_ranks` has made it already, and it is only checked.
-
-    ValueError if `world_size` or `rank` is not what there is, if a process has such a group
-    already, or if it lacks variables that torchrun would have set.
-    """
-    mine = here.rank
-    groups = mine.groups
-    if mine.is_process:
-        if groups.default_pg is not None:
-            raise ValueError("trying to initialize the default process group twice!")
-        if store is None and (init_method or ENV).startswith(ENV):
-            rank, world_size = _from_environment(rank, world_size)
-    _check("world_size", world_size, mine.world.size)
-    _check("rank", rank, mine.number)
-    if groups.default_pg is None:
-        make_world_group(mine)
-    if backend is not None:
-        groups.pg_map[groups.default_pg] = (backend, None)
-
-
-ENV = "env://"
-
-
-def _from_environment(rank: int, world_size: int) -> tuple[int, int]:
-    """As torch's rendezvous by variables: those that are missing raise."""
-    asked = {"RANK": rank, "WORLD_SIZE": world_size, "MASTER_ADDR": -1, "MASTER_PORT": -1}
-    for name, value in asked.items():
-        if value == -1 and name not in os.environ:
-            raise ValueError(
-                f"Error initializing torch.distributed using {ENV} rendezvous: environment "
-                f"variable {name} expected, but not set. torchrun sets it: start the program with "
-                "`d2lpar run --nproc-per-node N`"
-            )
-    numbers = [int(os.environ[name]) if asked[name] == -1 else asked[name] for name in TWO]
-    return numbers[0], numbers[1]
-
-
-TWO = ("RANK", "WORLD_SIZE")
-
-
-def _check(name: str, given: int, is_really: int) -> None:
-    if given not in (-1, is_really):
-        count = here.rank.world.size
-        raise ValueError(
-            f"init_process_group was given {name}={given}, but d2lpar has started {count} ranks, "
-            f"of which this is number {here.rank.number}: start as many ranks (and virtual GPUs) "
-            "as the program expects"
-        )
-
-
-def destroy_process_group(group: object = None) -> None:
-    """Forget the group of all ranks; others are forgotten with their last name."""
-    groups = here.rank.groups
-    if group is None or group is groups.default_pg:
-        groups.default_pg = None
-
-
-def new_group(ranks: Sequence[int] | None = None, *args: object, **kwargs: object) -> object:
-    """A group of these ranks of the world; what torch has for "no member" on the others."""
-    rank = here.rank
-    ranks = list(range(rank.world.size)) if ranks is None else sorted(ranks)
-    rank.made += 1
-    rendezvous = rank.world.rendezvous(rank.made, ranks)
-    if rank.number not in ranks:
-        return c10d_private.NOT_A_MEMBER
-    group = VirtualProcessGroup(rank, rendezvous)
-    rank.groups.add(group, ranks, rank.groups.pg_map[rank.groups.default_pg][0])
-    return group
 
 
 def _by_thread(theirs: Callable, ours: Callable) -> Callable:
@@ -128,6 +36,18 @@ def _init_ddp(self: c10d_private.TorchDDP, *args: Any, **kwargs: Any) -> None:
     self.__class__ = ddp.DistributedDataParallel
     assert isinstance(self, ddp.DistributedDataParallel)
     ddp.DistributedDataParallel.__init__(self, *args, **kwargs)
+
+
+def _mesh_of_rank(theirs: Callable) -> Callable:
+    """Meshes of two ranks are two, also to caches that all ranks share: a mesh knows its rank."""
+
+    @functools.wraps(theirs)
+    def __init__(self: c10d_private.DeviceMesh, *args: object, **kwargs: object) -> None:  # noqa: N807
+        theirs(self, *args, **kwargs)
+        if getattr(here, "rank", None) is not None:
+            c10d_private.mark_mesh(self, here.rank.mark)
+
+    return __init__
 
 
 def _refuse_old_fsdp(module: torch.nn.Module, name: str, part: object) -> None:
@@ -160,7 +80,7 @@ def _is_patched() -> bool:
     return isinstance(getattr(*c10d_private.WORLD), c10d_private.GroupsByThread)
 
 
-OURS = (init_process_group, destroy_process_group, new_group)
+OURS = (own_groups.init_process_group, own_groups.destroy_process_group, own_groups.split_group)
 
 
 def _patch() -> None:
@@ -168,9 +88,16 @@ def _patch() -> None:
         name = ours.__name__
         choose = _by_thread(getattr(c10d_private.dist, name), ours)
         for module in c10d_private.MODULES:
-            _set(module, name, choose)
+            if hasattr(module, name):
+                _set(module, name, choose)
+    new_group = getattr(*c10d_private.NEW_GROUP)
+    _set(*c10d_private.NEW_GROUP, _by_thread(new_group, own_groups.new_group))
     theirs = getattr(*c10d_private.WORLD)
     _set(*c10d_private.WORLD, c10d_private.GroupsByThread(theirs, here))
+    c10d_private.names_are_of_threads(True)
+    _undo.callback(c10d_private.names_are_of_threads, False)
+    mesh = c10d_private.DeviceMesh
+    _set(mesh, "__init__", _mesh_of_rank(mesh.__init__))
     init = c10d_private.TorchDDP.__init__
     _set(c10d_private.TorchDDP, "__init__", _by_thread(init, _init_ddp))
     _undo.callback(register_module_module_registration_hook(_refuse_old_fsdp).remove)

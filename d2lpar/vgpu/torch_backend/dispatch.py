@@ -18,7 +18,7 @@ from ..memory.caching_allocator import Allocation, OutOfMemoryError
 from ..races.vector_clock import Access
 from ..sim.attention_cost import AttentionCost, workspace_bytes
 from ..sim.kernel_cost import Cost
-from . import compiled, copies, host_cost, serialization, torch_private
+from . import compiled, copies, functional_collectives, host_cost, serialization, torch_private
 from .attention import fused_choice, scaled_dot_product_attention
 from .attention_values import KERNELS
 from .compiled import Region
@@ -58,6 +58,8 @@ class Dispatcher:
             torch_private.multi_head_attention: lambda rt, args, kwargs: multi_head_attention(
                 *args, **kwargs
             ),
+            torch_private.wait_tensors: functional_collectives.wait_tensors,
+            torch_private.wait_tensor: functional_collectives.wait_tensor,
             torch_private.encoder_layer: lambda rt, args, kwargs: encoder_layer(*args, **kwargs),
             torch_private.pack_padded_sequence: self._pack,
             # By "no", a transformer keeps its padding instead of making a nested tensor.
@@ -92,8 +94,10 @@ class Dispatcher:
 
     def _run(self, rt: Runtime, func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> object:
         plan = plan_of(func)
-        if plan.decomposes:
-            return torch_private.decompose(func, args, kwargs)
+        if plan.definition is not None:
+            results = torch_private.decompose(func, plan.definition, args, kwargs)
+            functional_collectives.are_begun(func, results)
+            return results
         call = _OpCall(rt, plan, args, kwargs)
         if plan.mutates:
             call.note_written(args, kwargs)

@@ -64,7 +64,9 @@ class OpTraits(NamedTuple):
     launches: bool  # a kernel: views and allocations take but the host's time
     mutates: bool
     written: tuple[tuple[int, str], ...]  # the arguments that it writes: number and name
-    decomposes: bool
+    definition: (
+        torch._C.DispatchKey | None
+    )  # the key of the kernel that defines it by others; None for most
     draws_random: bool
     waits: bool
     host_argument: int | None
@@ -94,7 +96,9 @@ def plan_of(func: torch._ops.OpOverload) -> OpTraits:
         launches=not is_view and schema.name not in _ALLOCATES,
         mutates=writes,
         written=written,
-        decomposes=torch_private.decomposes(func) and func.overloadpacket not in flop_registry,
+        definition=None
+        if func.overloadpacket in flop_registry
+        else torch_private.definition_of(func),
         draws_random=torch.Tag.nondeterministic_seeded in tags,
         waits=torch.Tag.data_dependent_output in tags
         or (torch.Tag.dynamic_output_shape in tags and schema.name not in _HOST_ARGUMENT),

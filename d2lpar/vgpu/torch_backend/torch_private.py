@@ -105,10 +105,28 @@ def schema_of(func: torch._ops.OpOverload) -> torch.FunctionSchema:
     return func._schema
 
 
-def decomposes(func: torch._ops.OpOverload) -> bool:
-    """Whether torch defines the operation by others (it arrives whole only without autograd)."""
-    key = "CompositeImplicitAutograd"
-    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+def definition_of(func: torch._ops.OpOverload) -> torch._C.DispatchKey | None:
+    """The key of the kernel by which an operation is defined by others, if it is: it is whole here
+    without autograd only, or is of torch.distributed or a library, and one kernel for all devices.
+    """
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    if has(func.name(), "CompositeImplicitAutograd"):
+        return torch._C.DispatchKey.CompositeImplicitAutograd
+    if func.namespace not in ("aten", "prims") and has(func.name(), "CompositeExplicitAutograd"):
+        return torch._C.DispatchKey.CompositeExplicitAutograd
+    return None
+
+
+COLLECTIVES = "_c10d_functional"  # the operations that fill a tensor which is waited for later
+_collectives = getattr(torch.ops, COLLECTIVES)
+wait_tensor = _collectives.wait_tensor.default
+# torch 2.15 has one for several tensors, too
+wait_tensors = getattr(_collectives, "wait_tensors", _collectives.wait_tensor).default
+
+
+def wait_for_noted(tensor: object) -> None:
+    """Wait for the collective that C++ has noted for the storage of this tensor."""
+    wait_tensor._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, tensor)
 
 
 def counts(func: torch._ops.OpOverload) -> bool:
@@ -117,10 +135,12 @@ def counts(func: torch._ops.OpOverload) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "ADInplaceOrView")
 
 
-def decompose(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> object:
+def decompose(
+    func: torch._ops.OpOverload, key: torch._C.DispatchKey, args: tuple, kwargs: dict
+) -> object:
     """Carry out an operation by those others, as torch does it for the CPU."""
     with nullcontext() if counts(func) else counting():
-        return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+        return func._op_dk(key, *args, **kwargs)
 
 
 def counting() -> AbstractContextManager[object]:

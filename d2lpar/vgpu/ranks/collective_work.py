@@ -1,0 +1,101 @@
+"""What a collective under way is to who has begun it: something to wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from ..sim.clock import HostThread
+from ..torch_backend.host_threads import HOST
+from . import c10d_private
+from .collective_calls import CollectiveCall
+from .rank import Rank
+from .rendezvous import PendingCollective, Rendezvous
+
+
+class CollectiveWork(c10d_private.WorkBase):
+    """A collective under way on one rank."""
+
+    def __init__(
+        self,
+        rank: Rank,
+        rendezvous: Rendezvous,
+        pending: PendingCollective,
+        call: CollectiveCall,
+        stream: tuple[int, int] | None,
+    ) -> None:
+        super().__init__()
+        self._rank, self._rendezvous, self._pending, self._call = rank, rendezvous, pending, call
+        self._stream = stream
+        rt = rank.world.rt
+        self._known = {} if stream is None else rt.order.release(stream)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Let later work of the current stream come after it; the host goes on at once."""
+        self._rank.wait(lambda: self._pending.is_complete, self._text())
+        rt, device = self._rank.world.rt, self._rank.device
+        if self._stream is None:
+            self._block()
+            return True
+        current = (device, rt.current_stream(device))
+
+        def let_wait(host_thread: HostThread) -> None:
+            work = self._pending.work
+            assert work is not None, "who is there has put it on the clock"
+            rt.clock.stream_waits(host_thread, current, work)
+
+        rt.host_threads.submit(device, let_wait)
+        rt.order.acquire(current, self._known)
+        if self._call.name == "barrier":
+            self._block()
+        return True
+
+    def synchronize(self) -> None:
+        """The same, by the name that c10d gives it."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Whether it is done by now, as this rank's host sees it; to ask takes it a moment."""
+        rt = self._rank.world.rt
+        rt.host_work(rt.machine.host.view_s, "is_completed")
+        self._rank.wait(lambda: True, "is_completed", polite=True)
+        if not (
+            self._pending.is_complete and rt.host_threads.ask(rt.clock.is_done, self._pending.work)
+        ):
+            return False
+        rt.host_acquires(self._known)
+        return True
+
+    def _block(self) -> None:
+        """Make the host wait."""
+        rt, work, name = self._rank.world.rt, self._pending.work, f"wait for {self._call.name}"
+        rt.host_threads.submit(HOST, rt.clock.wait_for, work, name)
+        rt.host_acquires(self._known)
+
+    def _text(self) -> str:
+        missing = ", ".join(str(self._rendezvous.ranks[m]) for m in self._pending.missing)
+        return f"{self._call} of {self._rendezvous} for rank {missing}"
+
+    def block_current_stream(self) -> None:
+        """The same, by a name that says what it does."""
+        self.wait()
+
+
+class WorkTogether(c10d_private.WorkBase):
+    """Several collectives or sends that a program has begun as one."""
+
+    def __init__(self, works: Sequence[CollectiveWork]) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Let later work of the current stream come after all of them."""
+        for work in self._works:
+            work.wait(timeout)
+        return True
+
+    synchronize = block_current_stream = wait
+
+    def is_completed(self) -> bool:
+        """Whether all are done by now."""
+        return all(work.is_completed() for work in self._works)

@@ -1,0 +1,186 @@
+"""Groups of virtual ranks: what torch's functions that make and end groups do on them.
+
+Groups have the names that torch gives them, the same on all their ranks: by these C++ finds them.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch.distributed as dist
+
+from . import c10d_private
+from .process_group import VirtualProcessGroup
+from .rank import WORLD, Rank, here
+
+
+def make_world_group(rank: Rank, backend: str = "nccl") -> None:
+    """Give a rank the group of all."""
+    ranks = range(rank.world.size)
+    rank.groups.default_pg = _join(rank, WORLD, ranks, backend)
+
+
+def _join(
+    rank: Rank,
+    name: str,
+    ranks: Sequence[int],
+    backend: str,
+    description: str | None = None,
+    tag: str | None = None,
+) -> dist.ProcessGroup:
+    """Let a rank have the group of that name, of which it is one."""
+    group = VirtualProcessGroup(rank, rank.world.rendezvous(name, ranks), name, description)
+    rank.groups.add(group, ranks, backend, tag)
+    return group
+
+
+def init_process_group(
+    backend: str | None = None,
+    init_method: str | None = None,
+    timeout: timedelta | None = None,
+    world_size: int = -1,
+    rank: int = -1,
+    store: object = None,
+    *args: object,
+    **kwargs: object,
+) -> None:
+    """Join the group of all ranks. `run_ranks` has made it already, and it is only checked.
+
+    ValueError if `world_size` or `rank` is not what there is, if a process has such a group
+    already, or if it lacks variables that torchrun would have set.
+    """
+    mine = here.rank
+    groups = mine.groups
+    if mine.is_process:
+        if groups.default_pg is not None:
+            raise ValueError("trying to initialize the default process group twice!")
+        if store is None and (init_method or ENV).startswith(ENV):
+            rank, world_size = _from_environment(rank, world_size)
+    _check("world_size", world_size, mine.world.size)
+    _check("rank", rank, mine.number)
+    if groups.default_pg is None:
+        make_world_group(mine)
+    if backend is not None:
+        groups.pg_map[groups.default_pg] = (backend, None)
+
+
+ENV = "env://"
+
+
+def _from_environment(rank: int, world_size: int) -> tuple[int, int]:
+    """As torch's rendezvous by variables: those that are missing raise."""
+    asked = {"RANK": rank, "WORLD_SIZE": world_size, "MASTER_ADDR": -1, "MASTER_PORT": -1}
+    for name, value in asked.items():
+        if value == -1 and name not in os.environ:
+            raise ValueError(
+                f"Error initializing torch.distributed using {ENV} rendezvous: environment "
+                f"variable {name} expected, but not set. torchrun sets it: start the program with "
+                "`d2lpar run --nproc-per-node N`"
+            )
+    numbers = [int(os.environ[name]) if asked[name] == -1 else asked[name] for name in TWO]
+    return numbers[0], numbers[1]
+
+
+TWO = ("RANK", "WORLD_SIZE")
+
+
+def _check(name: str, given: int, is_really: int) -> None:
+    if given not in (-1, is_really):
+        count = here.rank.world.size
+        raise ValueError(
+            f"init_process_group was given {name}={given}, but d2lpar has started {count} ranks, "
+            f"of which this is number {here.rank.number}: start as many ranks (and virtual GPUs) "
+            "as the program expects"
+        )
+
+
+def destroy_process_group(group: object = None) -> None:
+    """Forget a group; with that of all ranks, all groups."""
+    groups = here.rank.groups
+    if group is c10d_private.NOT_A_MEMBER:
+        return
+    if group is None or group is groups.default_pg:
+        groups.remove_all()
+    else:
+        groups.remove(group)
+
+
+def new_group(
+    ranks: Sequence[int] | None = None,
+    timeout: timedelta | None = None,
+    backend: str | None = None,
+    backend_options: object = None,
+    pg_tag: str | None = None,
+    use_local_synchronization: bool = False,
+    group_desc: str | None = None,
+    device_id: object = None,
+    sort_ranks: bool = True,
+) -> object:
+    """A group of these ranks of the world; what torch has for "no member" on the others.
+
+    All ranks must ask for it, or with `use_local_synchronization` its members. ValueError for ranks
+    that there are not, or twice.
+    """
+    rank = here.rank
+    ranks = _checked(range(rank.world.size) if ranks is None else ranks, rank.world.size)
+    ranks = sorted(ranks) if sort_ranks else ranks
+    if use_local_synchronization:
+        if rank.number not in ranks:
+            return c10d_private.NOT_A_MEMBER
+        name = _next_name(rank, f"of {ranks}, number ")
+    else:
+        name = _next_name(rank, "")
+        rank.world.rendezvous(name, ranks)
+    if rank.number not in ranks:
+        return c10d_private.NOT_A_MEMBER
+    return _join(rank, name, ranks, backend or _backend_of(rank), group_desc, pg_tag)
+
+
+def split_group(
+    parent_pg: dist.ProcessGroup | None = None,
+    split_ranks: Sequence[Sequence[int]] | None = None,
+    timeout: timedelta | None = None,
+    pg_options: object = None,
+    group_desc: str | None = None,
+    backend: str | None = None,
+) -> object:
+    """The part of a group that this rank is in; `split_ranks` are the numbers in the group of the
+    members of each part. ValueError if a part is empty, or has no such members."""
+    rank = here.rank
+    parent = rank.groups.default_pg if parent_pg is None else parent_pg
+    if not split_ranks:
+        raise ValueError("split_ranks cannot be None or empty")
+    numbers = list(rank.groups.pg_group_ranks[parent])
+    prefix = _next_name(rank, f"{rank.groups.pg_names[parent]} split ")
+    found: object = c10d_private.NOT_A_MEMBER
+    for i, part in enumerate(split_ranks):
+        ranks = [numbers[member] for member in _checked(part, len(numbers))]
+        name = f"{prefix} part {i}"
+        rank.world.rendezvous(name, ranks)
+        if rank.number in ranks:
+            found = _join(rank, name, ranks, backend or _backend_of(rank, parent), group_desc)
+    return found
+
+
+def _checked(ranks: Sequence[int], size: int) -> list[int]:
+    """The ranks of a group, as integers."""
+    found = [operator.index(rank) for rank in ranks]
+    if not found or len(set(found)) < len(found) or not set(found) <= set(range(size)):
+        raise ValueError(
+            f"a group has one or more ranks from 0 to {size - 1}, each once, and not {found}"
+        )
+    return found
+
+
+def _next_name(rank: Rank, prefix: str) -> str:
+    """The name of the next group that begins so."""
+    rank.made[prefix] += 1
+    return f"{prefix}{rank.made[prefix]}"
+
+
+def _backend_of(rank: Rank, group: dist.ProcessGroup | None = None) -> str:
+    backend: str = rank.groups.pg_map[group or rank.groups.default_pg][0]
+    return backend

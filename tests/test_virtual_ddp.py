@@ -561,13 +561,3 @@ def test_arguments_that_do_not_fit():
         run(wrong_device)
     with pytest.raises(NotImplementedError, match="has no mixed_precision"):
         run(lambda: DDP(nn.Linear(2, 1).to(here()), mixed_precision=object()))
-    with pytest.raises(NotImplementedError, match="communication hooks"):
-        run(lambda: DDP(nn.Linear(2, 1).to(here())).register_comm_hook(None, None))
-    with pytest.raises(NotImplementedError, match="SyncBatchNorm for CUDA only"):
-        run(lambda: DDP(nn.SyncBatchNorm(2).to(here())))
-
-    class Mine(DDP):
-        pass
-
-    with pytest.raises(NotImplementedError, match="Mine is a kind of DistributedDataParallel"):
-        run(lambda: Mine(nn.Linear(2, 1).to(here())))

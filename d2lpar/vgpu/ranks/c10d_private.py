@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, Protocol
 
+import torch
 import torch.distributed as dist
 import torch.distributed.device_mesh as device_mesh
 import torch.distributed.distributed_c10d as c10d
@@ -31,6 +32,8 @@ TorchDDP = ddp_module.DistributedDataParallel
 DeviceMesh = device_mesh.DeviceMesh
 MODULES = (dist, c10d, device_mesh)  # where names may be bound that are replaced
 NEW_GROUP = (c10d, "_new_group_with_tag")  # what all functions call that make groups
+# The attribute of a module that names what DDP shall leave alone, and of such parameters.
+IGNORED_BY_DDP = "_ddp_params_and_buffers_to_ignore"
 WORLD = (c10d, "_world")  # the object that torch's functions ask
 
 # Methods that torch's functions call on a group, and virtual ones do not have.
@@ -49,6 +52,14 @@ def mark_mesh(mesh: device_mesh.DeviceMesh, mark: int) -> None:
 
 # Which gradients torch's own DistributedDataParallel averages together.
 assign_buckets = dist._compute_bucket_assignment_by_size
+
+
+def trained_by_ddp(
+    module: torch.nn.Module, ignored: set[str]
+) -> list[tuple[str, torch.nn.Parameter]]:
+    """The parameters whose gradients DDP averages, each once, by name."""
+    named = module.named_parameters()
+    return [(name, p) for name, p in named if p.requires_grad and name not in ignored]
 
 
 class ReducesBy(Protocol):

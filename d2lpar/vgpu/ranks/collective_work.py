@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
+import torch
+
 from ..sim.clock import HostThread
 from ..torch_backend.host_threads import HOST
+from ..torch_backend.tensor import VirtualTensor
 from . import c10d_private
 from .collective_calls import CollectiveCall
+from .collective_future import CollectiveFuture
 from .rank import Rank
 from .rendezvous import PendingCollective, Rendezvous
 
@@ -27,11 +31,21 @@ class CollectiveWork(c10d_private.WorkBase):
         super().__init__()
         self._rank, self._rendezvous, self._pending, self._call = rank, rendezvous, pending, call
         self._stream = stream
+        self._is_waited_for = False
         rt = rank.world.rt
         self._known = {} if stream is None else rt.order.release(stream)
 
+    def __del__(self) -> None:
+        """Memory of a collective that nobody has waited for is free when it is done: torch keeps
+        the tensors, and looks from time to time."""
+        if self._stream is not None and not self._is_waited_for:
+            for tensor in self._call.tensors:
+                if isinstance(tensor, VirtualTensor):
+                    tensor.vgpu_allocation.used_by(self._stream[1])
+
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Let later work of the current stream come after it; the host goes on at once."""
+        self._is_waited_for = True
         self._rank.wait(lambda: self._pending.is_complete, self._text())
         rt, device = self._rank.world.rt, self._rank.device
         if self._stream is None:
@@ -53,6 +67,16 @@ class CollectiveWork(c10d_private.WorkBase):
     def synchronize(self) -> None:
         """The same, by the name that c10d gives it."""
         self.wait()
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that it writes."""
+        return list(self._call.writes)
+
+    def get_future(self) -> torch.futures.Future:
+        """A future of `result()`. The host goes on at once, in simulated time; the others' calls
+        are waited for, as values are there only then."""
+        self._rank.wait(lambda: self._pending.is_complete, self._text())
+        return CollectiveFuture(self._rank.device, self.result(), self.wait)
 
     def is_completed(self) -> bool:
         """Whether it is done by now, as this rank's host sees it; to ask takes it a moment."""
@@ -95,6 +119,10 @@ class WorkTogether(c10d_private.WorkBase):
         return True
 
     synchronize = block_current_stream = wait
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that they write."""
+        return [tensor for work in self._works for tensor in work.result()]
 
     def is_completed(self) -> bool:
         """Whether all are done by now."""

@@ -3,6 +3,8 @@ and the same parameters before and after each step."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -10,10 +12,14 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense_tensors
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.distributed.algorithms.join import Join, Joinable
+from torch.utils._pytree import tree_map_only
 
 from ...machines.gradient_buckets import DEFAULT_LIMITS
-from . import c10d_private
+from . import c10d_private, comm_hooks
+from .backward_begin import call_when_it_begins, reached, told_at_once
+from .ddp_join import DDPJoinHook, agree_to_average, agreed_rank
+from .ddp_logging import logging_data
 from .reducer import Reducer
 
 Value = TypeVar("Value")
@@ -23,8 +29,11 @@ BROADCAST_MB = 250  # torch's
 
 
 class DistributedDataParallel(c10d_private.TorchDDP):
-    """torch's, with its arguments. Communication hooks, `join()` and mixed precision of its own are
-    refused; a static graph is one in which unused parameters are looked for."""
+    """torch's, with its arguments, communication hooks and `join()`.
+
+    A module may lie on several devices of its rank, with `device_ids=None`. Mixed precision of its
+    own is refused.
+    """
 
     process_group: dist.ProcessGroup | None  # type: ignore[assignment]
     output_device: object  # type: ignore[assignment]
@@ -44,34 +53,53 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         gradient_as_bucket_view: bool = False,
         static_graph: bool = False,
         forward_sync_buffers: bool | None = None,
+        device_mesh: Any = None,
         **others: object,
     ) -> None:
         nn.Module.__init__(self)
+        Joinable.__init__(self)
         if used := [name for name, value in others.items() if value]:
             raise NotImplementedError(f"DDP on virtual ranks has no {', '.join(used)}")
-        self.module, self.device_ids, self.process_group = module, device_ids, process_group
+        self.module, self.device_ids = module, device_ids
+        self.process_group = _group(process_group, device_mesh)
         self.dim, self.output_device = dim, output_device
-        self.names = {p: name for name, p in module.named_parameters() if p.requires_grad}
-        self.device = _device_of(module, list(self.names), device_ids)
+        self.parameters_to_ignore = set(getattr(module, c10d_private.IGNORED_BY_DDP, ()))
+        named = c10d_private.trained_by_ddp(module, self.parameters_to_ignore)
+        self.names = {p: name for name, p in named}
+        self._module_parameters = list(self.names)
+        self.device = _device_of(module, self._module_parameters, device_ids)
+        self.device_type = self.device.type
         by_its_old_name = broadcast_buffers is not False
-        named = forward_sync_buffers is not None  # torch 2.15's name, for forward passes only
-        self.broadcast_buffers = (
+        only_in_forward = forward_sync_buffers is not None  # torch 2.15's name
+        self.broadcast_buffers = self.forward_sync_buffers = (
             by_its_old_name if forward_sync_buffers is None else forward_sync_buffers
         )
-        self.find_unused_parameters = find_unused_parameters or static_graph
+        self.static_graph = static_graph
+        self.find_unused_parameters = find_unused_parameters
+        self.gradient_as_bucket_view = gradient_as_bucket_view
         self.require_backward_grad_sync = self.require_forward_param_sync = True
+        self.divides_by_all = True
+        self.iteration, self.hook_name, self.logger = 0, "", None
         if init_sync:
             self._check_shapes()
-            buffers = module.buffers() if named or by_its_old_name else ()
-            self._broadcast([*module.parameters(), *buffers])
+            buffers = self._buffers_of_all() if only_in_forward or by_its_old_name else []
+            self._broadcast([*self._parameters_of_all(), *buffers])
         limits = DEFAULT_LIMITS if bucket_cap_mb is None else (bucket_cap_mb * MB,)
+        self.bucket_bytes_cap = limits[-1]
+        self.rebuilds = static_graph or not find_unused_parameters
         self._make_reducer = partial(
             Reducer,
             limits_bytes=limits,
             as_views=gradient_as_bucket_view,
-            rebuilds=static_graph or not find_unused_parameters,
+            rebuilds=self.rebuilds,
+            static=static_graph,
         )
-        self.reducer = self._make_reducer(list(self.names), process_group)
+        self._start()
+
+    def _start(self) -> None:
+        self.reducer = self._make_reducer(self._module_parameters, self.process_group)
+        self.first_bucket_sizes = ", ".join(str(b.flat.nbytes) for b in self.reducer.buckets)
+        self._optimizers_looked_for = False
 
     def __getstate__(self) -> dict[str, object]:
         return {k: v for k, v in self.__dict__.items() if k not in ("process_group", "reducer")}
@@ -79,18 +107,19 @@ class DistributedDataParallel(c10d_private.TorchDDP):
     def __setstate__(self, state: dict[str, object]) -> None:
         """A copy averages by itself, over all ranks, as torch's does."""
         nn.Module.__setstate__(self, state)
-        self.process_group = None
-        self.reducer = self._make_reducer(list(self.names), None)
+        self.process_group = _group(None, None)
+        self._start()
 
     def forward(self, *inputs: object, **kwargs: object) -> object:
         """The module's output; the next backward pass averages gradients."""
         averaged = torch.is_grad_enabled() and self.require_backward_grad_sync
+        if not self._optimizers_looked_for:
+            self._setup_in_backward_optimizers()
+            self._optimizers_looked_for = True
         if averaged:
+            self.iteration += 1
             self._check_finished()
-        if torch.is_grad_enabled():
-            self.reducer.rebuild_buckets()
-        if self.require_forward_param_sync and self.broadcast_buffers:
-            self._broadcast(list(self.module.buffers()))
+        self._tell_those_without_batches()
         if self.device_ids:
             inputs, kwargs = tree_map_only(
                 torch.Tensor, lambda t: t.to(self.device), (inputs, kwargs)
@@ -98,7 +127,8 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         output = self.module(*inputs, **kwargs)
         self.require_forward_param_sync = averaged
         if averaged:
-            self.reducer.expect(self._unused(output) if self.find_unused_parameters else ())
+            self.reducer.expect()
+            output = self._with_begin_of_backward(output)
         return output
 
     # --- parameters without a gradient ------------------------------------------------------
@@ -112,21 +142,25 @@ class DistributedDataParallel(c10d_private.TorchDDP):
                 "find_unused_parameters=True, or let all of them take part in the loss"
             )
 
-    def _unused(self, output: object) -> set[nn.Parameter]:
-        """Parameters that the output does not depend on; notes those that no rank uses."""
-        unused = set(self.names)
-        nodes = [t.grad_fn for t in tree_leaves(output) if isinstance(t, torch.Tensor)]
-        seen = set(nodes)
-        while nodes:
-            node = nodes.pop()
-            unused.discard(getattr(node, "variable", None))
-            following = {n for n, _ in getattr(node, "next_functions", ()) if n is not None} - seen
-            seen |= following
-            nodes += following
+    def _with_begin_of_backward(self, output: object) -> object:
+        """The output, of which the reducer learns when its backward pass begins."""
+        if self.static_graph:
+            return told_at_once(output, lambda tensors: self.reducer.begin_pass())
+        if self.find_unused_parameters:
+            return told_at_once(output, self._begin_with_unused)
+        call_when_it_begins(output, self.reducer.begin_pass)
+        return output
+
+    def _begin_with_unused(self, tensors: Sequence[torch.Tensor]) -> None:
+        unused = set(self.names) - reached(tensors, self.names)
+        self.agree_on_unused(unused)
+        self.reducer.begin_pass(unused)
+
+    def agree_on_unused(self, unused: set[nn.Parameter]) -> None:
+        """Find out together which parameters no rank uses: their gradients stay as they are."""
         ranks = self._of_all_ranks([p in unused for p in self.names])
         everywhere = zip(self.names, *ranks, strict=True)
         self.reducer.nowhere_used = {p for p, *is_unused in everywhere if all(is_unused)}
-        return unused
 
     # --- the same on all ranks --------------------------------------------------------------
 
@@ -145,22 +179,125 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         dist.all_gather_object(found, mine, group=self.process_group)
         return found
 
+    def _parameters_of_all(self) -> list[torch.Tensor]:
+        return self._without_ignored(self.module.named_parameters())
+
+    def _buffers_of_all(self) -> list[torch.Tensor]:
+        return self._without_ignored(self.module.named_buffers())
+
+    def _without_ignored(self, named: Iterable[tuple[str, torch.Tensor]]) -> list[torch.Tensor]:
+        return [tensor for name, tensor in named if name not in self.parameters_to_ignore]
+
+    def broadcasts_buffers_now(self) -> bool:
+        """Whether this forward pass begins with the buffers of one rank."""
+        wanted = self.require_forward_param_sync and self.broadcast_buffers
+        return wanted and bool(self._buffers_of_all())
+
+    def broadcast_buffers_from(self, rank: int) -> None:
+        """Give buffers the values of a rank of the group."""
+        self._broadcast(self._buffers_of_all(), rank)
+
+    def broadcast_state_from(self, rank: int) -> None:
+        """Give parameters and buffers the values of a rank of the group."""
+        buffers = self._buffers_of_all() if self.broadcast_buffers else []
+        self._broadcast([*self._parameters_of_all(), *buffers], rank)
+
     @torch.no_grad()
-    def _broadcast(self, tensors: list[torch.Tensor]) -> None:
-        """Give tensors the values of rank 0, in flat pieces of one data type."""
-        for part in _take_tensors(tensors, BROADCAST_MB * MB):
+    def _broadcast(self, tensors: list[torch.Tensor], rank: int = 0) -> None:
+        """Give tensors the values of a rank, in flat pieces of one device and data type."""
+        for part in _on_one_device(tensors):
             flat = _flatten_dense_tensors(part)
-            dist.broadcast(flat, group_src=0, group=self.process_group)
+            dist.broadcast(flat, group_src=rank, group=self.process_group)
             for tensor, values in zip(part, _unflatten_dense_tensors(flat, part), strict=True):
                 tensor.copy_(values)
 
-    def register_comm_hook(self, state: object, hook: object) -> None:
-        """Raises NotImplementedError."""
-        raise NotImplementedError("DDP on virtual ranks has no communication hooks")
+    # --- uneven inputs ----------------------------------------------------------------------
 
-    def join(self, *args: object, **kwargs: object) -> None:
-        """Raises NotImplementedError."""
-        raise NotImplementedError("DDP on virtual ranks has no join(): give all as many batches")
+    def _tell_those_without_batches(self) -> None:
+        """What begins a forward pass on all ranks; those that have joined shadow it."""
+        work: Any = Join.notify_join_context(self)
+        if torch.is_grad_enabled():
+            self.reducer.rebuild_buckets()
+        together = self._join_config.enable
+        if self.broadcasts_buffers_now():
+            self.broadcast_buffers_from(agreed_rank(self, candidate=True) if together else 0)
+        if together:
+            agree_to_average(self, joined=False)
+        if work is not None and not self.divides_by_all:
+            work.wait()
+            self.reducer.divisor = int(work.result()[0].item())
+
+    def join_hook(self, **kwargs: Any) -> DDPJoinHook:  # type: ignore[override]
+        """What `torch.distributed.algorithms.Join` calls on a rank without batches."""
+        by_all = kwargs.get("divide_by_initial_world_size", True)
+        return DDPJoinHook(self, divide_by_initial_world_size=by_all)
+
+    # --- communication hooks, and what DDP tells of itself ------------------------------------
+
+    def register_comm_hook(self, state: object, hook: comm_hooks.ProgramHook) -> None:
+        """Let `hook(state, bucket)` exchange gradients; raises as torch's does."""
+        comm_hooks.register(self.reducer, state, hook)
+        self.hook_name = getattr(hook, "__qualname__", type(hook).__name__)
+
+    def _register_builtin_comm_hook(self, comm_hook_type: object) -> None:
+        self.register_comm_hook(self.process_group, comm_hooks.builtin(comm_hook_type))
+        self.hook_name = str(comm_hook_type)
+
+    def _register_buffer_comm_hook(self, *args: object, **kwargs: object) -> None:
+        raise NotImplementedError(
+            "DDP on virtual ranks has no hooks for buffers: pass broadcast_buffers=False, and "
+            "exchange them with torch.distributed after the forward pass"
+        )
+
+    def _set_static_graph(self) -> None:
+        self.static_graph = self.reducer.static = True
+
+    @property
+    def _has_rebuilt_buckets(self) -> bool:
+        return self.rebuilds and not self.reducer.rebuilds
+
+    def _get_ddp_logging_data(self) -> dict[str, object]:
+        return logging_data(self)
+
+    def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
+        if sample_rate < 1:
+            raise ValueError(
+                f"the sample rate of DDP's logging is {sample_rate}: it must be 1 or more"
+            )
+
+
+@functools.cache
+def ours(kind: type) -> type:
+    """DistributedDataParallel of virtual ranks; of a class of the program's that inherits torch's,
+    one with its methods before ours."""
+    if kind is c10d_private.TorchDDP:
+        return DistributedDataParallel
+    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "_theirs": kind}
+    return type(kind.__name__, (kind, DistributedDataParallel), names | {"__reduce_ex__": _reduce})
+
+
+def _reduce(self: Any, protocol: int) -> tuple:
+    return _remade, (self._theirs,), self.__getstate__()
+
+
+def _remade(kind: type) -> object:
+    made = ours(kind)
+    return made.__new__(made)
+
+
+def _group(given: dist.ProcessGroup | None, mesh: Any) -> dist.ProcessGroup:
+    if mesh is not None:
+        return mesh.get_group(mesh_dim=0)
+    group = dist.group.WORLD if given is None else given
+    assert group is not None, "virtual ranks have a group of all"
+    return group
+
+
+def _on_one_device(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Pieces of tensors of one device and one data type."""
+    for device in dict.fromkeys(tensor.device for tensor in tensors):
+        here = [tensor for tensor in tensors if tensor.device == device]
+        yield from _take_tensors(here, BROADCAST_MB * MB)
 
 
 def _device_of(module: nn.Module, trained: list[nn.Parameter], ids: list | None) -> torch.device:
@@ -169,20 +306,15 @@ def _device_of(module: nn.Module, trained: list[nn.Parameter], ids: list | None)
         raise RuntimeError(
             "DDP cannot have parameters without a shape: run a first batch through the lazy module"
         )
-    if any(isinstance(part, nn.SyncBatchNorm) for part in module.modules()):
-        raise NotImplementedError(
-            "torch has SyncBatchNorm for CUDA only: on virtual ranks, write it with an all_reduce "
-            "in an autograd.Function"
-        )
     if not trained:
         raise RuntimeError("DDP is not needed for a module none of whose parameters is trained")
-    devices = {p.device for p in trained}
-    if len(devices) > 1 or (ids and len(ids) > 1):
+    devices = list(dict.fromkeys(p.device for p in trained))
+    if (len(devices) > 1 and ids) or (ids and len(ids) > 1):
         raise ValueError(
-            f"DDP has one device a rank: parameters are on {', '.join(map(str, devices))}, and "
-            f"device_ids is {ids}"
+            f"device_ids is {ids}, and parameters are on {', '.join(map(str, devices))}: a module "
+            "on several devices needs device_ids=None, and others are of one device"
         )
-    (device,) = devices
+    device = devices[0]
     if ids and (ids[0] if isinstance(ids[0], int) else torch.device(ids[0]).index) != device.index:
         raise ValueError(f"device_ids is {ids}, but the parameters are on {device}")
     return device

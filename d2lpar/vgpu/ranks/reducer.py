@@ -2,13 +2,15 @@
 
 Gradients are gathered in *buckets*. A bucket is summed over all ranks as soon as its last gradient
 is there, on a stream of its own, while backward computes the next ones (Li et al. 2020, "PyTorch
-Distributed", and torch's reducer.cpp). Nothing here but `torch.distributed`: it runs on real ranks
-as it does on virtual ones.
+Distributed", and torch's reducer.cpp); or a communication hook of the program's does what it likes
+with it. Nothing here but `torch.distributed`: it runs on real ranks as it does on virtual ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,8 +18,10 @@ from torch import nn
 
 from ...machines.gradient_buckets import assign_buckets
 from ..torch_backend.torch_private import at_end_of_backward
+from .gradient_bucket import GradientBucket
 
 ParameterList = list[nn.Parameter]
+Hook = Callable[[GradientBucket], torch.futures.Future]
 
 
 class Bucket:
@@ -26,15 +30,40 @@ class Bucket:
     def __init__(self, parameters: ParameterList) -> None:
         first, sizes = parameters[0], [p.numel() for p in parameters]
         self.flat = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
-        parts = zip(parameters, self.flat.split(sizes), strict=True)
-        self.views = {p: part.view_as(p) for p, part in parts}
+        self.views = self._parts_of(self.flat, parameters)
         self.missing: set[nn.Parameter] = set()
-        self.work: dist.Work | None = None
+        self.result: dist.Work | torch.futures.Future | None = None
+
+    @staticmethod
+    def _parts_of(
+        flat: torch.Tensor, parameters: ParameterList
+    ) -> dict[nn.Parameter, torch.Tensor]:
+        parts = flat.split([p.numel() for p in parameters])
+        return {p: part.view_as(p) for p, part in zip(parameters, parts, strict=True)}
+
+    def wait(self) -> dict[nn.Parameter, torch.Tensor]:
+        """Let the device wait for the average, and return it by parameter.
+
+        Raises TypeError for a hook whose future holds anything but the buffer's elements.
+        """
+        assert self.result is not None, "the last bucket began last"
+        value: Any = self.result.wait()
+        if not isinstance(self.result, torch.futures.Future):
+            return self.views
+        value = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
+        if value is self.flat:
+            return self.views
+        if not isinstance(value, torch.Tensor) or value.numel() != self.flat.numel():
+            raise TypeError(
+                f"the future of a communication hook must hold a tensor of the bucket's "
+                f"{self.flat.numel()} elements, not {value}"
+            )
+        return self._parts_of(value.view(-1), list(self.views))
 
 
 def gathered(parameters: ParameterList, limits_bytes: Sequence[float]) -> list[ParameterList]:
     """The parameters of each bucket, filled in the given order."""
-    sizes, kinds = [p.nbytes for p in parameters], [p.dtype for p in parameters]
+    sizes, kinds = [p.nbytes for p in parameters], [(p.dtype, p.device) for p in parameters]
     found = assign_buckets(sizes, limits_bytes, kinds)
     return [[parameters[i] for i in members] for members in found]
 
@@ -43,7 +72,8 @@ class Reducer:
     """Averages the gradients of `parameters` over the ranks of `group`.
 
     `limits_bytes` are the sizes of the first bucket and of the others. With `as_views` gradients
-    stay in their buckets, and need not be copied back.
+    stay in their buckets, and need not be copied back. In a `static` graph a gradient may come
+    several times in a pass: the first pass is averaged at its end, and shows how often.
     """
 
     def __init__(
@@ -54,12 +84,19 @@ class Reducer:
         *,
         as_views: bool,
         rebuilds: bool,
+        static: bool = False,
     ) -> None:
         self.parameters, self.group, self.limits_bytes = parameters, group, limits_bytes
-        self.as_views, self.rebuilds = as_views, rebuilds
+        self.as_views, self.rebuilds, self.static = as_views, rebuilds, static
+        self.hook: Hook | None = None
+        self.hands_out = True  # not if the program's optimizer uses gradients as they come
+        self.divisor = dist.get_world_size(group)
         self.expecting = False
         self.nowhere_used: set[nn.Parameter] = set()
         self._arrived: ParameterList = []
+        self._came = Counter[nn.Parameter]()
+        self._in_pass = False
+        self._needed: Counter[nn.Parameter] | None = None  # how often each comes, if it is static
         # At first the order in which they are defined, the last first. Backward may take another,
         # so torch makes one bucket of all, and sorts them anew when it has seen one pass.
         limits_at_first = (float("inf"),) if rebuilds else limits_bytes
@@ -71,9 +108,14 @@ class Reducer:
         self.buckets = [Bucket(part) for part in parts]
         self._bucket_of = {p: bucket for bucket in self.buckets for p in bucket.views}
 
+    @property
+    def will_rebuild(self) -> bool:
+        """Whether buckets are sorted anew when the next forward pass begins."""
+        return self.rebuilds and len(self._arrived) == len(self.parameters)
+
     def rebuild_buckets(self) -> None:
         """After the first step: in the order in which gradients came, on rank 0."""
-        if not (self.rebuilds and len(self._arrived) == len(self.parameters)):
+        if not self.will_rebuild:
             return
         number = {p: i for i, p in enumerate(self.parameters)}
         order = [[number[p] for p in self._arrived]]
@@ -83,12 +125,32 @@ class Reducer:
 
     # --- backward ---------------------------------------------------------------------------
 
-    def expect(self, unused: Iterable[nn.Parameter] = ()) -> None:
-        """The next backward pass shall be averaged; `unused` will get no gradient in it."""
-        self.expecting, self._unused, self._next = True, list(unused), 0
-        self._arrived = []
+    def expect(self) -> None:
+        """The next backward pass shall be averaged."""
+        self.expecting, self._next = True, 0
+        self._arrived, self._came = [], Counter[nn.Parameter]()
+        self._ended = False  # the backward pass; then what comes last is called at once
+        never = [] if self._needed is None else [p for p in self.parameters if not self._needed[p]]
+        self._unused = never
         for bucket in self.buckets:
             bucket.missing = set(bucket.views)
+
+    def begin_pass(self, unused: Iterable[nn.Parameter] = ()) -> None:
+        """Called in the backward pass before any gradient comes; `unused` will get none in it."""
+        if not self._in_pass:
+            self._in_pass = True
+            self._unused += [p for p in unused if p not in self._unused]
+            at_end_of_backward(self._end_pass)
+
+    def _end_pass(self) -> None:
+        self._in_pass = False
+        if self._learns and self._came:
+            self._reduce_all()
+
+    @property
+    def _learns(self) -> bool:
+        """Whether this is the first pass of a static graph."""
+        return self.static and self._needed is None
 
     def missing(self) -> ParameterList:
         """Parameters whose gradients did not come in a pass that has begun."""
@@ -99,43 +161,112 @@ class Reducer:
     def _gradient_is_ready(self, p: nn.Parameter) -> None:
         """Called by autograd when the gradient of `p` is complete."""
         if not self.expecting:  # under no_sync()
+            self._check_comes_once(p)
             return
+        self._came[p] += 1
+        if self._learns:
+            if not self._in_pass:
+                self.begin_pass()
+            return
+        if self._needed is None:
+            self._check_comes_once(p, before=1)
+        if self._needed is None or self._came[p] == self._needed[p]:
+            self._take(p)
+
+    def _check_comes_once(self, p: nn.Parameter, before: int = 0) -> None:
+        if (self._in_pass or before) and self._came[p] > before and self._needed is None:
+            raise RuntimeError(
+                f"the gradient of a parameter of shape {list(p.shape)} came twice in one backward "
+                "pass, and DDP averages it when it comes first: reentrant checkpoints do so "
+                "(use_reentrant=False does not), or DDP(..., static_graph=True) counts how often"
+            )
+
+    def _take(self, p: nn.Parameter) -> None:
         while self._unused:
             self._fill(self._unused.pop())
         self._fill(p)
         self._arrived.append(p)
+        self._begin_full_buckets()
+
+    @torch.no_grad()
+    def _reduce_all(self) -> None:
+        """At the end of the first pass of a static graph."""
+        self._needed, self._ended = self._came, True
+        self._unused = [p for p in self.parameters if p not in self._came]
+        for p in list(self._needed):
+            self._take(p)
+        self._finish()
+
+    def _begin_full_buckets(self) -> None:
         while self._next < len(self.buckets) and not self.buckets[self._next].missing:
-            bucket = self.buckets[self._next]  # one after the other, on all ranks alike
-            bucket.work = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
+            self._begin(self._next)  # one after the other, on all ranks alike
             self._next += 1
-            if self._next == len(self.buckets):
+            if self._next == len(self.buckets) and not self._ended:
                 at_end_of_backward(self._finish)
 
+    def _begin(self, number: int) -> None:
+        bucket = self.buckets[number]
+        if self.hook is None:
+            bucket.result = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
+            return
+        last = number == len(self.buckets) - 1
+        bucket.result = self.hook(
+            GradientBucket(number, bucket.flat, list(bucket.views), is_last=last)
+        )
+
     def _fill(self, p: nn.Parameter) -> None:
-        """Copy the gradient, divided by the number of ranks, into its bucket: one kernel."""
+        """Copy the gradient, divided by the number of ranks, into its bucket: one kernel. Hooks
+        divide by themselves."""
         bucket = self._bucket_of[p]
-        view, share = bucket.views[p], 1 / dist.get_world_size(self.group)
+        view, share = bucket.views[p], 1 / self.divisor
+        bucket.missing.discard(p)
         if p.grad is None:
             view.zero_()
+        elif self.hook is not None:
+            if p.grad is not view:
+                view.copy_(p.grad)
         elif p.grad is view:
             view.mul_(share)
         else:
             torch.mul(p.grad, share, out=view)
-        bucket.missing.discard(p)
 
     @torch.no_grad()
     def _finish(self) -> None:
         """At the end of backward: let the device (not the host) wait, and hand the averages out."""
         self.expecting = False
         for bucket in self.buckets:
-            assert bucket.work is not None, "the last bucket began last"
-            bucket.work.wait()
+            averages = bucket.wait()
             for p, view in bucket.views.items():
-                if p in self.nowhere_used:
-                    continue
-                if self.as_views:
-                    p.grad = view
-                elif p.grad is None:
-                    p.grad = view.clone()
-                else:
-                    p.grad.copy_(view)
+                if self.hands_out and p not in self.nowhere_used:
+                    self._hand_out(p, view, averages[p])
+
+    def _hand_out(self, p: nn.Parameter, view: torch.Tensor, average: torch.Tensor) -> None:
+        if self.as_views:
+            if average is not view:
+                view.copy_(average)
+            p.grad = view
+        elif p.grad is None:
+            p.grad = average.clone()
+        else:
+            p.grad.copy_(average)
+
+    # --- for a rank without a batch ---------------------------------------------------------
+
+    @torch.no_grad()
+    def shadow(self) -> None:
+        """Take part in the averages of a pass with gradients of zero, and keep nothing."""
+        for number, bucket in enumerate(self.buckets):
+            bucket.flat.zero_()
+            self._begin(number)
+        for bucket in self.buckets:
+            bucket.wait()
+        self._arrived = [p for bucket in self.buckets for p in bucket.views]
+
+    # --- what torch's own hooks call ----------------------------------------------------------
+
+    def _run_allreduce_hook(self, bucket: GradientBucket) -> torch.futures.Future:
+        work = dist.all_reduce(bucket.buffer(), group=self.group, async_op=True)
+        return work.get_future()  # type: ignore[union-attr]
+
+    def _set_optimizer_in_backward(self) -> None:
+        self.hands_out = False

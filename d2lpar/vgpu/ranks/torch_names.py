@@ -28,12 +28,7 @@ def _by_thread(theirs: Callable, ours: Callable) -> Callable:
 
 
 def _init_ddp(self: c10d_private.TorchDDP, *args: Any, **kwargs: Any) -> None:
-    if type(self) is not c10d_private.TorchDDP:
-        raise NotImplementedError(
-            f"{type(self).__name__} is a kind of DistributedDataParallel, and virtual ranks have "
-            "torch's own only"
-        )
-    self.__class__ = ddp.DistributedDataParallel
+    self.__class__ = ddp.ours(type(self))
     assert isinstance(self, ddp.DistributedDataParallel)
     ddp.DistributedDataParallel.__init__(self, *args, **kwargs)
 

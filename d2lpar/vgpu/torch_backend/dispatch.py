@@ -20,13 +20,13 @@ from ..sim.attention_cost import AttentionCost, workspace_bytes
 from ..sim.kernel_cost import Cost
 from . import compiled, copies, functional_collectives, host_cost, serialization, torch_private
 from .attention import fused_choice, scaled_dot_product_attention
-from .attention_values import KERNELS
 from .compiled import Region
 from .graph_capture import Graph, capturing
 from .host_threads import HOST
 from .meta_inference import Argument, Inferred, infer
 from .op_cost import cost_of, read_again
 from .op_schema import OpTraits, aten, plan_of
+from .own_kernels import KERNELS
 from .recurrent import gru_cell, lstm_cell
 from .runtime import Runtime, current_runtime
 from .tensor import TensorLayout, VirtualTensor, adopt, backing, layout_of, wrap
@@ -429,9 +429,8 @@ def _item(rt: Runtime, args: tuple, kwargs: dict) -> object:
 def _record_stream(rt: Runtime, args: tuple, kwargs: dict) -> None:
     """`tensor.record_stream(stream)`: its memory, once freed, waits for that stream's work."""
     tensor, stream = args
-    allocation = tensor.vgpu_allocation
-    if stream.device_index == tensor.vgpu_index and stream.stream_id != allocation.stream:
-        allocation.recorded = (allocation.recorded or set()) | {stream.stream_id}
+    if stream.device_index == tensor.vgpu_index:
+        tensor.vgpu_allocation.used_by(stream.stream_id)
 
 
 def _copy_from(rt: Runtime, args: tuple, kwargs: dict) -> torch.Tensor:

@@ -8,8 +8,8 @@ import torch
 
 from ..sim.kernel_cost import Cost
 from . import torch_private
-from .attention_values import KERNELS
 from .op_cost import cost_of
+from .own_kernels import KERNELS
 from .tensor import TensorLayout, VirtualTensor, layout_of
 
 CONVOLUTIONS = {torch.ops.aten.convolution.default, torch_private.convolution.default}

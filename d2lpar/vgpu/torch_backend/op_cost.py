@@ -31,6 +31,7 @@ _ATTENTION = {
     torch_private.cudnn_attention_backward: (CUDNN, True),
 }
 _ONLY_WRITE = {aten.zero_.default, aten.fill_.Scalar, aten.uniform_.default, aten.normal_.default}
+_UNREAD = {aten.batch_norm_gather_stats_with_counts.default: 0}  # given for its kind only
 
 
 # What torch's dispatcher hands over: the operation's schema says of which types the arguments are.
@@ -242,6 +243,8 @@ def _moved(
     only_written = func in _ONLY_WRITE
     total = 0
     for number, argument in enumerate(schema.arguments):
+        if number == _UNREAD.get(func):
+            continue
         value = args[number] if number < len(args) else kwargs.get(argument.name)
         size = sum(map(_size, _tensors([value])))
         written = argument.alias_info is not None and argument.alias_info.is_write

@@ -1,0 +1,64 @@
+"""Futures of collectives: what communication hooks chain their callbacks to.
+
+As in torch over NCCL, the host never waits for a future. `wait()` lets the current stream wait for
+what computes the value; a callback of `then` runs at once, on a further stream that waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from ..torch_backend.runtime import current_runtime
+from ..torch_backend.streams import Stream
+from ..torch_backend.tensor import VirtualTensor
+
+Callback = Callable[[torch.futures.Future], Any]
+
+
+class CollectiveFuture(torch.futures.Future):
+    """A value that is there when `let_wait()` has let the current stream of `device` wait."""
+
+    def __init__(self, device: int, value: object, let_wait: Callable[[], object]) -> None:
+        super().__init__()
+        self._device, self._let_wait = device, let_wait
+        self.set_result(value)
+
+    def wait(self) -> Any:
+        """Let the current stream wait for the value, and return it."""
+        self._let_wait()
+        value = self.value()
+        current = _current_stream(self._device)
+        for tensor in tree_leaves(value):
+            if isinstance(tensor, VirtualTensor):
+                tensor.record_stream(current)  # it may have been made on another stream
+        return value
+
+    def then(self, callback: Callback) -> torch.futures.Future:
+        """A future of what `callback(self)` returns, which is called at once on a stream of its
+        own. An error is raised by whoever asks for the value."""
+        rt = current_runtime()
+        stream = Stream.existing(self._device, rt.new_stream(self._device))
+        with stream:
+            self.wait()
+            try:
+                value = callback(self)
+            except Exception as error:
+                failed: torch.futures.Future = torch.futures.Future()
+                failed.set_exception(error)
+                return failed
+            done = stream.record_event()
+        return CollectiveFuture(
+            self._device, value, lambda: _current_stream(self._device).wait_event(done)
+        )
+
+    def add_done_callback(self, callback: Callback) -> None:
+        """Call `callback(self)` at once, on a stream of its own."""
+        self.then(callback)
+
+
+def _current_stream(device: int) -> Stream:
+    return Stream.existing(device, current_runtime().current_stream(device))

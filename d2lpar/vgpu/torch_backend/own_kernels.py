@@ -1,0 +1,14 @@
+"""Operations whose values are computed here, as torch has none for the CPU: by operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from . import attention_values, batch_norm_values
+
+KERNELS: dict[torch._ops.OpOverload, Callable[..., object]] = {
+    **attention_values.KERNELS,
+    **batch_norm_values.KERNELS,
+}

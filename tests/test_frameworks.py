@@ -4,11 +4,13 @@ A framework that is not installed is skipped: `pip install accelerate lightning-
 """
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from d2lpar.command import cli
 
@@ -94,3 +96,60 @@ def test_lightning_fabric(tmp_path, precision):
     expected, losses = on_one_device(orders, precision, gamma=1.0)
     close = CLOSE["bf16" if "bf16" in precision else "no"]
     check(found["net"], expected, found["losses"], losses, close)
+
+
+# The shape of trainers
+
+
+def by_hand_on_one_device() -> tuple[dict, dict, list[float]]:
+    """Parameters, gradients of the last step, and losses of the network of `grid_by_hand.py`."""
+    sys.path.insert(0, str(PROGRAMS))
+    import grid_by_hand as shape
+
+    sys.path.remove(str(PROGRAMS))
+    weights = {name: nn.Parameter(w) for name, w in shape.whole_weights().items()}
+    optimizer = torch.optim.AdamW(weights.values(), lr=0.01)
+    losses, gradients = [], {}
+    for step in range(shape.STEPS):
+        optimizer.zero_grad()
+        total = 0.0
+        for replica in range(shape.DATA):
+            for micro_batch in range(shape.MICRO_BATCHES):
+                words, following = shape.batch(step, replica, micro_batch)
+                x = weights["embed"][words]
+                for layer in range(shape.LAYERS):
+                    hidden = F.gelu(F.linear(x, weights[f"{layer}.up"]))
+                    x = x + F.linear(hidden, weights[f"{layer}.down"])
+                y = F.linear(x, weights["head"])
+                loss = F.cross_entropy(y.flatten(0, 1), following.flatten())
+                (loss / (shape.DATA * shape.MICRO_BATCHES)).backward()
+                total += loss.item() / (shape.DATA * shape.MICRO_BATCHES)
+        losses.append(total)
+        gradients = {name: w.grad.clone() for name, w in weights.items()}
+        optimizer.step()
+    return {name: w.detach() for name, w in weights.items()}, gradients, losses
+
+
+def test_a_grid_of_groups_made_by_hand(tmp_path):
+    words = ("--quiet", "--nproc-per-node", "8", str(PROGRAMS / "grid_by_hand.py"))
+    assert cli.main(["run", *words, str(tmp_path / "out")]) == 0
+    parameters, gradients, losses = by_hand_on_one_device()
+    seen = set()
+    for rank in range(8):
+        found = torch.load(tmp_path / f"out.{rank}")
+        _, stage, part = found["place"]
+        assert found["losses"] == pytest.approx(losses, rel=1e-5)
+        for name in found["parameters"]:
+            whole = name.replace("blocks.", "").replace(".weight", "")
+            layer, dot, matrix = whole.partition(".")
+            if dot:
+                whole = f"{int(layer) + 2 * stage}.{matrix}"
+                seen.add((whole, part))
+            for mine, one in (("parameters", parameters), ("gradients", gradients)):
+                expected = one[whole]
+                if dot:
+                    expected = expected.chunk(2, dim=0 if matrix == "up" else 1)[part]
+                torch.testing.assert_close(
+                    found[mine][name], expected, rtol=1e-4, atol=1e-5, msg=f"{mine} {rank} {name}"
+                )
+    assert len(seen) == 16

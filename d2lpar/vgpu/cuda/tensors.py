@@ -9,7 +9,7 @@ import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from ..torch_backend import torch_private
-from ..torch_backend.tensor import VirtualTensor, share
+from ..torch_backend.tensor import VirtualTensor
 from .device_translation import (
     CUDA,
     VIRTUAL,
@@ -36,7 +36,6 @@ def install(patches: Patches) -> None:
         theirs = getattr(torch, name)
         patches.substitute(torch, name, stand_in_class(theirs, _on_device(theirs)))
     _let_lazy_parameters_move(patches)
-    _let_data_move(patches)
 
 
 def _table() -> Iterator[tuple[object, str, Callable[[Callable], Callable]]]:
@@ -158,18 +157,6 @@ def _default_device(theirs: Callable) -> Callable:
             self.device = shown
 
     return __torch_function__
-
-
-def _let_data_move(patches: Patches) -> None:
-    """`parameter.data = parameter.data.cuda()` moves a parameter of the CPU, too."""
-    patches.set(torch.Tensor, "data", property(torch_private.get_data, _set_data))
-
-
-def _set_data(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    if isinstance(values, VirtualTensor):
-        share(tensor, values)
-    else:
-        torch_private.set_data(tensor, values)
 
 
 def _materialize(theirs: Callable) -> Callable:

@@ -104,7 +104,7 @@ class CachingAllocator:
                 self._reserve(active)
             if self.allocations > self.peak_allocations:
                 self.peak_allocations = self.allocations
-        return Allocation(self, size, stream)
+        return Allocation(self, size, stream, nbytes)
 
     def _make_room(self, size: int) -> None:
         """Wait for what other streams still use, as the allocator does before it gives up."""
@@ -204,7 +204,8 @@ class CachingAllocator:
 class Allocation:
     """One storage's share of a device's memory; a tensor and its views hold the same one.
 
-    `stream` is the number of the stream that it was made for, `made` the place in the code.
+    `nbytes` it takes, of which `asked_bytes` were asked for. `stream` is the number of the stream
+    that it was made for, `made` the place in the code.
     `written` and `reads` are the last write and read; `history` tells of several streams, once
     there are; `parts` says that tensors use parts of it; `recorded` are the streams that
     `record_stream` has named, `awaited` the tensors that functional collectives fill meanwhile.
@@ -212,6 +213,7 @@ class Allocation:
 
     __slots__ = (
         "__weakref__",
+        "asked_bytes",
         "awaited",
         "history",
         "made",
@@ -224,9 +226,12 @@ class Allocation:
         "written",
     )
 
-    def __init__(self, memory: CachingAllocator, nbytes: int, stream: int) -> None:
+    def __init__(
+        self, memory: CachingAllocator, nbytes: int, stream: int, asked_bytes: int
+    ) -> None:
         self.memory = memory
         self.nbytes = nbytes
+        self.asked_bytes = asked_bytes
         self.stream = stream
         self.made: Mark | None = None
         self.written: Access | None = None
@@ -245,6 +250,18 @@ class Allocation:
         """Become as large as that, as if new memory took the place of this. OutOfMemoryError."""
         new = self.memory.allocate(nbytes, self.stream)
         self.nbytes, new.nbytes = new.nbytes, self.nbytes
+        self.asked_bytes, new.asked_bytes = new.asked_bytes, self.asked_bytes
+
+    def replace(self, nbytes: int, stream: int) -> None:
+        """Become new memory of `nbytes` for that stream, as a storage that is resized does on CUDA.
+
+        The old memory is freed, with all that is known of its uses. OutOfMemoryError.
+        """
+        new = self.memory.allocate(nbytes, stream)
+        for name in _OF_MEMORY:
+            mine, others = getattr(self, name), getattr(new, name)
+            setattr(self, name, others)
+            setattr(new, name, mine)
 
     def __del__(self) -> None:
         memory = self.memory
@@ -253,6 +270,9 @@ class Allocation:
             memory.allocations -= 1
             if memory.on_free is not None and (self.history or self.recorded):
                 memory.on_free(self)
+
+
+_OF_MEMORY = [name for name in Allocation.__slots__ if name not in ("__weakref__", "memory")]
 
 
 def _allocations(memory: CachingAllocator) -> list[Allocation]:

@@ -162,9 +162,12 @@ class StreamSanitizer:
         for low, high, before in uses:
             if before[0] == stream or low >= end or start >= high:
                 continue
-            if not (self.order.is_before(before, stream) or self._order_in_pass(before, stream)):
+            if self.order.is_before(before, stream):
+                continue
+            if not self._order_in_pass(before, stream):
                 self._report_unordered(before, access, kind, was, tensor)
                 return
+            _record(tensor.vgpu_allocation, stream)
 
     def _report_unordered(
         self, before: Access, access: Access, kind: str, was: str, tensor: TrackedTensor
@@ -187,13 +190,15 @@ class StreamSanitizer:
         history = allocation.history
         if history is None:  # used on one stream only
             return
-        home, recorded = (device, allocation.stream), allocation.recorded or ()
+        home = (device, allocation.stream)
+        # The memory waits for what these have queued by now, and so for what they have waited for.
+        awaited = [(device, number) for number in allocation.recorded or ()]
         uses = [
             access
             for *_, access in (*history.writes, *history.reads)
             if access[0] != home
             and access[3] is self.order
-            and not (access[0][0] == device and access[0][1] in recorded)
+            and not any(self.order.is_before(access, stream) for stream in awaited)
         ]
         if uses:
             self._freed[home].append(Freed(allocation.nbytes, uses))
@@ -274,6 +279,12 @@ def _is_simple(allocation: TrackedMemory, access: Access) -> bool:
     if written is not None and written[0] != stream:
         return False
     return reads is None or reads[0] == stream
+
+
+def _record(memory: TrackedMemory, stream: StreamKey) -> None:
+    """Where a gradient goes over to another stream, autograd calls `record_stream`."""
+    if stream[1] != memory.stream:
+        memory.recorded = (memory.recorded or set()) | {stream[1]}
 
 
 def _fits(nbytes: int, freed_bytes: int) -> bool:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FunctionType
 from typing import Any
-
-import torch
-from torch.nn.modules.module import register_module_module_registration_hook
 
 from ..races.user_code import user_namespaces
 from . import c10d_private, ddp, own_groups
@@ -43,17 +39,6 @@ def _mesh_of_rank(theirs: Callable) -> Callable:
             c10d_private.mark_mesh(self, here.rank.mark)
 
     return __init__
-
-
-def _refuse_old_fsdp(module: torch.nn.Module, name: str, part: object) -> None:
-    """Called when a module gets a part: the first thing that FSDP does in its `__init__`."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    in_rank = getattr(here, "rank", None) is not None
-    if in_rank and fsdp and isinstance(module, fsdp.FullyShardedDataParallel):
-        raise NotImplementedError(
-            "virtual ranks have no FullyShardedDataParallel: use DistributedDataParallel there, "
-            "and sharded parameters on ranks of d2lpar.cluster"
-        )
 
 
 @contextmanager
@@ -95,7 +80,6 @@ def _patch() -> None:
     _set(mesh, "__init__", _mesh_of_rank(mesh.__init__))
     init = c10d_private.TorchDDP.__init__
     _set(c10d_private.TorchDDP, "__init__", _by_thread(init, _init_ddp))
-    _undo.callback(register_module_module_registration_hook(_refuse_old_fsdp).remove)
     _exchange({choose.__wrapped__: choose for choose in _choosers()})
 
 

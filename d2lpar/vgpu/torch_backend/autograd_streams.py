@@ -125,6 +125,20 @@ class AutogradStreams:
         self._wait(stream, before[0])
         return True
 
+    def let_arrive(self, stream: StreamKey) -> None:
+        """A hook marks how far `stream` has come, while a leaf gets its gradient there: autograd
+        has let that stream wait for what has computed the gradient."""
+        task = torch_private.graph_task_id()
+        this = self._thread.passes.get(task)
+        leaf = None if this is None else torch_private.leaf_of_node()
+        memory = None if leaf is None else getattr(leaf.grad, "vgpu_allocation", None)
+        if this is None or memory is None or this.caller.get(stream[0], 0) != stream[1]:
+            return
+        uses = [memory.written] if memory.history is None else [u[2] for u in memory.history.writes]
+        for access in uses:
+            if access is not None and not self.order.is_before(access, stream):
+                self.order_in_pass(access, stream)
+
     def _finish(self, task: int) -> None:
         this = self._thread.passes.pop(task, None)
         if this is None:

@@ -427,10 +427,8 @@ def _item(rt: Runtime, args: tuple, kwargs: dict) -> object:
 
 
 def _record_stream(rt: Runtime, args: tuple, kwargs: dict) -> None:
-    """`tensor.record_stream(stream)`: its memory, once freed, waits for that stream's work."""
     tensor, stream = args
-    if stream.device_index == tensor.vgpu_index:
-        tensor.vgpu_allocation.used_by(stream.stream_id)
+    VirtualTensor.record_stream(tensor, stream)
 
 
 def _copy_from(rt: Runtime, args: tuple, kwargs: dict) -> torch.Tensor:

@@ -31,6 +31,7 @@ from .patches import (
     accelerator,
     autograd,
     compiling,
+    data,
     data_parallel,
     generators,
     modules,
@@ -74,6 +75,7 @@ def register_backend() -> None:
     compiling.replace_compile()
     compiling.replace_tracing()
     storages.replace_storages()
+    data.replace_data()
     serialization.install()
     host_cost.count_python()
     for types in torch_private.FOREACH_TYPES:

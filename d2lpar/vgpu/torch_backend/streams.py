@@ -150,6 +150,7 @@ class Event:
         def note(host_thread: HostThread) -> None:
             self._clock, self._work = rt.clock, rt.clock.record_event(host_thread, stream.key)
 
+        rt.autograd_streams.let_arrive(stream.key)
         rt.host_threads.submit(stream.device_index, note)
         self.known = rt.order.release(stream.key)
         self.device = naming().device(stream.device_index)

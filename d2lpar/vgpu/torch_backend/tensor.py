@@ -17,13 +17,17 @@ from ..memory.caching_allocator import Allocation
 from ..races.sync_debug import called
 from . import torch_private
 from .runtime import current_runtime
+from .virtual_storage import VirtualStorage, storage_of
 
 if TYPE_CHECKING:
     import numpy as np
 
 SomeTensor = TypeVar("SomeTensor", bound=torch.Tensor)
 
-_OURS_AND_TORCHS = {"vgpu_values", "vgpu_allocation", "vgpu_index", "vgpu_device", "_is_param"}
+_ELSEWHERE = "vgpu_elsewhere"
+_OURS_AND_TORCHS = {
+    *("vgpu_values", "vgpu_allocation", "vgpu_index", "vgpu_device", "_is_param", _ELSEWHERE)
+}
 
 
 class TensorLayout(NamedTuple):
@@ -143,9 +147,15 @@ class VirtualTensor(torch.Tensor):
             return self.vgpu_values.data_ptr()
         return id(self.vgpu_allocation) + int(self.storage_offset()) * self.element_size()
 
-    def untyped_storage(self) -> torch.UntypedStorage:
-        """The storage of the values."""
-        return backing(self).untyped_storage()
+    def untyped_storage(self) -> VirtualStorage:
+        """The storage of the values, which takes memory of the device."""
+        return storage_of(backing(self), self.vgpu_allocation)
+
+    def record_stream(self, stream: torch.Stream) -> None:
+        """Its memory, once freed, waits for what that stream has queued by then."""
+        allocation = self.vgpu_allocation
+        if stream.device_index == self.vgpu_index and stream.stream_id != allocation.stream:
+            allocation.recorded = (allocation.recorded or set()) | {stream.stream_id}
 
     def tolist(self) -> list[Any]:
         """The values in nested lists; the host waits for them."""
@@ -290,13 +300,36 @@ def become(tensor: SomeTensor, values: torch.Tensor, *, parameter: bool) -> Some
         values = torch.nn.Parameter(values, tensor.requires_grad)
     if not (values.is_inference() or is_lazy(tensor)):
         torch_private.set_version(values, torch_private.version(tensor))
+    for name in attributes(values).keys() - attributes(tensor).keys():
+        del values.__dict__[name]
     values.__dict__.update(attributes(tensor))
     torch_private.take_hooks(values, tensor)
     torch_private.exchange(tensor, values)
     return tensor
 
 
+def kept_elsewhere(tensor: torch.Tensor) -> torch.Tensor | None:
+    """What a tensor was before its data moved to the host, or from there: see `share`."""
+    return tensor.__dict__.get(_ELSEWHERE)
+
+
 def share(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """Let `tensor` have the memory of a tensor elsewhere, as `tensor.data = other` does on CUDA."""
-    shared = other.detach().requires_grad_(tensor.requires_grad)
-    become(tensor, shared, parameter=isinstance(tensor, torch.nn.Parameter))
+    """Let `tensor` have the memory of a tensor elsewhere, as `tensor.data = other` does on CUDA.
+
+    What it is to a graph, that of the host and that of the device are two things. The one that it
+    is not is kept, empty: when its data return, as parameters do that are sharded and offloaded,
+    graphs of that time know it again.
+    """
+    is_parameter, kept = isinstance(tensor, torch.nn.Parameter), kept_elsewhere(tensor)
+    if kept is None or isinstance(kept, VirtualTensor) != isinstance(other, VirtualTensor):
+        kept = other.detach()
+        kept = torch.nn.Parameter(kept, False) if is_parameter else kept
+    else:
+        kept.data = other
+    become(tensor, kept.requires_grad_(tensor.requires_grad), parameter=False)
+    if isinstance(kept, VirtualTensor):
+        nothing = TensorLayout((0,), (1,), 0, kept.dtype)
+        adopt(kept, wrap(None, kept.vgpu_index, layout=nothing))
+    else:
+        torch_private.set_data(kept, torch.empty(0, dtype=kept.dtype))
+    tensor.__dict__[_ELSEWHERE] = kept

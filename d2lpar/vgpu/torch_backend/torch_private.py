@@ -6,6 +6,7 @@ import functools
 import inspect
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import ParamSpec, TypeVar
@@ -24,13 +25,21 @@ make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 graph_task_id: Callable[[], int] = torch._C._current_graph_task_id
 NO_TASK = -1  # what it says where there is no backward pass
 _data = inspect.getattr_static(torch.Tensor, "data")
-set_data: Callable[[torch.Tensor, torch.Tensor], None] = _data.__set__
 get_data: Callable[[torch.Tensor], torch.Tensor] = _data.__get__
+_grad = inspect.getattr_static(torch.Tensor, "grad")
+get_grad: Callable[[torch.Tensor], torch.Tensor | None] = _grad.__get__
+set_grad: Callable[[torch.Tensor, torch.Tensor | None], None] = _grad.__set__
 set_conj: Callable[[torch.Tensor, bool], None] = torch._C._set_conj
 set_neg: Callable[[torch.Tensor, bool], None] = torch._C._set_neg
 ZERO_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.ZeroTensor)
 no_torch_function = torch._C._disabled_torch_function_impl
 as_plain_tensors = torch._C.DisableTorchFunctionSubclass  # a context manager
+
+
+def set_data(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    """`tensor.data = other`, as torch has it, whatever function modes there are."""
+    with torch._C.DisableTorchFunction():
+        _data.__set__(tensor, other)
 
 
 PREPARE_PROFILER = (torch.autograd.profiler.profile, "_prepare_trace")
@@ -56,6 +65,11 @@ def node_number() -> int | None:
     node = torch._C._current_autograd_node()
     number = _ADDS_UP if node is None else node._sequence_nr()
     return None if number == _ADDS_UP else number
+
+
+def leaf_of_node() -> torch.Tensor | None:
+    """The leaf to which the node gives its gradient that this thread runs; None of other nodes."""
+    return getattr(torch._C._current_autograd_node(), "variable", None)
 
 
 Operator = torch._ops.OperatorBase  # what a name of `torch.ops` is
@@ -103,6 +117,9 @@ def attention_order_is_set() -> bool:
 def schema_of(func: torch._ops.OpOverload) -> torch.FunctionSchema:
     """What an operation says of itself: its name, its arguments, what it returns and writes."""
     return func._schema
+
+
+ON_CUDA = torch._C.DispatchKey.CUDA
 
 
 def definition_of(func: torch._ops.OpOverload) -> torch._C.DispatchKey | None:
@@ -223,6 +240,14 @@ def storage_id(storage: torch.UntypedStorage) -> int:
     return storage._cdata
 
 
+_storage_device = inspect.getattr_static(torch.UntypedStorage, "device")
+
+
+def storage_device(storage: torch.UntypedStorage) -> torch.device:
+    """Where the bytes of a storage really are, whatever its class says."""
+    return _storage_device.__get__(storage)
+
+
 def coo_parts(sparse: torch.Tensor) -> list[torch.Tensor]:
     """Indices and values of a sparse tensor in coordinate format, coalesced or not."""
     return [sparse._indices(), sparse._values()]
@@ -244,19 +269,23 @@ def take_hooks(tensor: torch.Tensor, other: torch.Tensor) -> None:
 
 def exchange(a: torch.Tensor, b: torch.Tensor) -> None:
     """Make each of two leaves the other, as `torch.utils.swap_tensors` does, also where a graph
-    holds `a`: that graph can no longer give it gradients, and says so if it is asked to."""
+    holds `a`: that graph can give it gradients when it is exchanged back, and else says so."""
     if a.requires_grad and a._use_count() > 1:
-        torch.autograd.graph.get_gradient_edge(a).node.register_prehook(_refuse_old_graph)
+        check = functools.partial(_check_graph, weakref.ref(a), a._cdata)
+        torch.autograd.graph.get_gradient_edge(a).node.register_prehook(check)
     a.__class__, b.__class__ = b.__class__, a.__class__
     a.__dict__, b.__dict__ = b.__dict__, a.__dict__
     torch._C._swap_tensor_impl(a, b)
 
 
-def _refuse_old_graph(_: object) -> None:
-    raise RuntimeError(
-        "this graph was made before its parameters moved to another device (or type), and cannot "
-        "give them gradients: call backward() first, or run the forward pass again"
-    )
+def _check_graph(leaf: weakref.ref, number: int, _: object) -> None:
+    """Before a graph gives gradients to what was a leaf when it was made."""
+    tensor = leaf()
+    if tensor is None or tensor._cdata != number:
+        raise RuntimeError(
+            "this graph was made before its parameters moved to another device (or type), and "
+            "cannot give them gradients: call backward() first, or run the forward pass again"
+        )
 
 
 # --- what virtual devices replace, and emulated ones again: modules and names ---------------------
@@ -274,6 +303,7 @@ data_parallel = sys.modules["torch.nn.parallel.data_parallel"]
 DEVICE_TYPE_QUERIES = [
     (module, "_get_available_device_type") for module in (torch._utils, data_parallel)
 ]
+GET_ACCELERATOR = (torch._C, "_get_accelerator")
 STREAM_OF_COPIES = (_parallel_functions, "_get_stream")
 PARSE_TO = (torch._C._nn, "_parse_to")  # what Module.to is told
 TRACED_TYPES = (torch.fx.experimental.proxy_tensor, "HANDLED_TYPES")

@@ -2,7 +2,7 @@
 
 A grid of ranks with a group along each of its axes; weights that are made on `meta` and filled
 where they are needed; matrices split by columns and by rows with functions of autograd; stages that
-exchange by `batch_isend_irecv`, one forward and one backward in turn; gradients collected in float32
+exchange by `batch_isend_irecv`, one forward and one backward in turn; gradients summed in float32,
 and averaged in buckets while backward goes on.
 """
 

@@ -1,0 +1,79 @@
+"""The storage of a virtual tensor: that of its values, which takes and frees memory of the device.
+
+Sharded data parallelism frees a parameter while autograd still knows it, by `storage.resize_(0)`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..device_naming import naming
+from ..memory.caching_allocator import Allocation
+from . import torch_private
+from .runtime import current_runtime
+
+
+class VirtualStorage(torch.UntypedStorage):
+    """What `untyped_storage()` of a virtual tensor is; `vgpu_allocation` is its memory."""
+
+    vgpu_allocation: Allocation
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]  # an attribute in torch's stub
+        """The device, as programs call it."""
+        return naming().device(self.vgpu_allocation.memory.device)
+
+    @property
+    def has_values(self) -> bool:
+        """Whether there are bytes, and not their number only (see `shape_only`)."""
+        return torch_private.storage_device(self).type != "meta"
+
+    def nbytes(self) -> int:
+        """The number of bytes."""
+        return super().nbytes() if self.has_values else self.vgpu_allocation.asked_bytes
+
+    def size(self) -> int:
+        """The number of bytes."""
+        return self.nbytes()
+
+    def __len__(self) -> int:
+        return self.nbytes()
+
+    def data_ptr(self) -> int:
+        """The address of the bytes, which tells apart what shares memory and what does not."""
+        if not self.nbytes():
+            return 0
+        return super().data_ptr() if self.has_values else id(self.vgpu_allocation)
+
+    def resize_(self, size: int) -> VirtualStorage:  # type: ignore[override]
+        """Free the memory, and take as much; what it held is kept as far as it has room.
+
+        `size` is in bytes. Raises OutOfMemoryError.
+        """
+        allocation = self.vgpu_allocation
+        rt, index = current_runtime(), allocation.memory.device
+        allocation.replace(size, rt.current_stream(index))
+        if self.has_values:
+            super().resize_(size)
+        rt.note_memory(index)
+        return self
+
+    def clone(self) -> torch.UntypedStorage:
+        """A copy of the bytes, where they are."""
+        place = torch_private.storage_device(self)
+        return torch.UntypedStorage(super().nbytes(), device=place).copy_(self, False)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.cpu().__reduce_ex__(protocol)
+
+
+def storage_of(values: torch.Tensor, allocation: Allocation) -> VirtualStorage:
+    """The storage of the values of a virtual tensor, which from now on knows its memory."""
+    storage = values.untyped_storage()
+    if type(storage) is torch.UntypedStorage:
+        storage.__class__ = VirtualStorage
+    assert isinstance(storage, VirtualStorage), "no other library has made the values"
+    storage.vgpu_allocation = allocation
+    return storage

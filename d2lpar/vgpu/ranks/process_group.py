@@ -237,7 +237,8 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         )
         self._begun(call, way)
         pending = self._rendezvous.pass_on(self._member, way, tag, call, on_host=on_host)
-        more: dict[str, object] = {"kind": "copy"}
+        ranks = self._rendezvous.ranks
+        more: dict[str, object] = {"kind": "copy", "group": tuple(ranks[end] for end in way)}
         if name == "send":
             more["target"] = self._rendezvous.devices[way[1]]
         return self._queue(pending, call, (*way, tag), more, on_host=on_host)
@@ -266,7 +267,9 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         call = calls[0] if len(calls) == 1 else together(name, calls)
         self._begun(call, None)
         pending = self._rendezvous.meet(self._member, call, on_host=on_host)
-        more: dict[str, object] = {} if on_host else {"taken": self._taken_share(call)}
+        more: dict[str, object] = {"group": tuple(self._rendezvous.ranks)}
+        if not on_host:
+            more["taken"] = self._taken_share(call)
         return self._queue(pending, call, None, more, on_host=on_host)
 
     def _begun(self, call: CollectiveCall, way: tuple[int, int] | None) -> None:

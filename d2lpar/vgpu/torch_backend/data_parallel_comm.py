@@ -21,6 +21,7 @@ from torch._utils import (
 from ..device_naming import TYPE, device
 from . import nccl
 from .copies import device_index
+from .host_cost import native_views
 from .tensor import VirtualTensor
 
 BUFFER_BYTES = 10 * 2**20  # as in torch.nn.parallel.comm
@@ -69,9 +70,12 @@ def broadcast_coalesced(
         return [_copies(list(tensors), _device(d), buffer_size) for d in devices]
     received: list[list[torch.Tensor]] = [[] for _ in devices]
     for chunk in _take_tensors(tensors, buffer_size):
-        flats = broadcast(_flatten_dense_tensors(chunk), devices)
+        with native_views():
+            flat = _flatten_dense_tensors(chunk)
+        flats = broadcast(flat, devices)
         for parts, flat in zip(received, flats, strict=True):
-            parts += _unflatten_dense_tensors(flat, chunk)
+            with native_views():
+                parts += _unflatten_dense_tensors(flat, chunk)
     return [
         list(tensors) if _is_on(tensors[0], _device(d)) else [*_reorder_tensors_as(parts, tensors)]
         for d, parts in zip(devices, received, strict=True)
@@ -85,8 +89,11 @@ def _copies(
         return tensors
     received: list[torch.Tensor] = []
     for chunk in _take_tensors(tensors, buffer_size):
-        flat = _flatten_dense_tensors(chunk).to(device, non_blocking=True)
-        received += _unflatten_dense_tensors(flat, chunk)
+        with native_views():
+            flat = _flatten_dense_tensors(chunk)
+        flat = flat.to(device, non_blocking=True)
+        with native_views():
+            received += _unflatten_dense_tensors(flat, chunk)
     return list(_reorder_tensors_as(received, tensors))
 
 

@@ -35,6 +35,12 @@ ZERO_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.ZeroTensor)
 no_torch_function = torch._C._disabled_torch_function_impl
 as_plain_tensors = torch._C.DisableTorchFunctionSubclass  # a context manager
 
+softmax, softmax_backward = torch.ops.aten._softmax, torch.ops.aten._softmax_backward_data
+log_softmax = torch.ops.aten._log_softmax
+log_softmax_backward = torch.ops.aten._log_softmax_backward_data
+rms_norm = torch.ops.aten._fused_rms_norm
+rms_norm_backward = torch.ops.aten._fused_rms_norm_backward
+
 
 def set_data(tensor: torch.Tensor, other: torch.Tensor) -> None:
     """`tensor.data = other`, as torch has it, whatever function modes there are."""

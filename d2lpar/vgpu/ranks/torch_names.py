@@ -13,7 +13,7 @@ import torch
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from ..races.user_code import user_namespaces
-from . import c10d_private, ddp, own_groups
+from . import c10d_private, ddp, object_lists, own_groups, refused
 from .rank import here
 
 _undo = ExitStack()
@@ -85,6 +85,10 @@ def _patch() -> None:
         for module in c10d_private.MODULES:
             if hasattr(module, name):
                 _set(module, name, choose)
+    for name in object_lists.NAMES:
+        exchange = object_lists.by_host(getattr(c10d_private.dist, name))
+        for module in c10d_private.MODULES[:2]:
+            _set(module, name, exchange)
     new_group = getattr(*c10d_private.NEW_GROUP)
     _set(*c10d_private.NEW_GROUP, _by_thread(new_group, own_groups.new_group))
     theirs = getattr(*c10d_private.WORLD)
@@ -93,6 +97,9 @@ def _patch() -> None:
     _undo.callback(c10d_private.names_are_of_threads, False)
     mesh = c10d_private.DeviceMesh
     _set(mesh, "__init__", _mesh_of_rank(mesh.__init__))
+    rpc = sys.modules.get(refused.RPC)
+    if hasattr(rpc, "init_rpc"):
+        _set(rpc, "init_rpc", refused.rpc_refused(rpc.init_rpc))
     init = c10d_private.TorchDDP.__init__
     _set(c10d_private.TorchDDP, "__init__", _by_thread(init, _init_ddp))
     _undo.callback(register_module_module_registration_hook(_refuse_old_fsdp).remove)
@@ -106,7 +113,10 @@ def _set(owner: object, name: str, value: object) -> None:
 
 
 def _choosers() -> list[Any]:
-    return [getattr(c10d_private.dist, ours.__name__) for ours in OURS]
+    names = [*(ours.__name__ for ours in OURS), *object_lists.NAMES]
+    of_rpc = getattr(sys.modules.get(refused.RPC), "init_rpc", None)
+    found = [getattr(c10d_private.dist, name) for name in names]
+    return found if of_rpc is None else [*found, of_rpc]
 
 
 def _exchange(pairs: dict[Any, Any]) -> None:

@@ -11,8 +11,11 @@ from contextlib import ExitStack, contextmanager
 from types import FunctionType
 from typing import Any
 
+import torch
+
 from ..races.user_code import user_namespaces
-from . import c10d_private, ddp, object_lists, own_groups, refused
+from ..torch_backend.torch_private import METHODS_OF_LAZY_TENSORS
+from . import c10d_private, ddp, object_lists, own_device, own_groups, refused
 from .flight_recorder import dumped
 from .rank import here
 
@@ -107,6 +110,9 @@ def _patch() -> None:
     rpc = sys.modules.get(refused.RPC)
     if hasattr(rpc, "init_rpc"):
         _set(rpc, "init_rpc", refused.rpc_refused(rpc.init_rpc))
+    to = own_device.to_own_device(torch.Tensor.to)
+    _set(torch.Tensor, "to", to)
+    _set(*METHODS_OF_LAZY_TENSORS, [*getattr(*METHODS_OF_LAZY_TENSORS), to])
     init = c10d_private.TorchDDP.__init__
     _set(c10d_private.TorchDDP, "__init__", _by_thread(init, _init_ddp))
     _exchange({choose.__wrapped__: choose for choose in _choosers()})

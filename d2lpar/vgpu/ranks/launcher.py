@@ -19,6 +19,7 @@ from ..torch_backend.register import register_backend
 from ..torch_backend.runtime import current_runtime, instead, running
 from ..torch_backend.tensor import VirtualTensor
 from .alike import Alike, Key, one_kind
+from .garbage import older_objects_apart
 from .own_groups import make_world_group
 from .process_state import OwnState, ProcessState
 from .rank import ProcessStart, Rank, World, here
@@ -204,7 +205,7 @@ def _run_alone(
     ]
     if parent is not None:
         parent.end_children = partial(outcome.interrupt, threads)
-    with names_of_torch(), handlers_accepted(), lines_by_rank(len(threads)):
+    with names_of_torch(), handlers_accepted(), lines_by_rank(len(threads)), older_objects_apart():
         others, rt.clock.others = rt.clock.others, _let_others_go_on
         before.save()
         try:

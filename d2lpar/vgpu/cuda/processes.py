@@ -29,8 +29,9 @@ from ..ranks.launcher import ProcessStart, current_process, run_processes
 from ..ranks.own_modules import OwnModules
 from ..ranks.pickled_copy import PickledCopy
 from . import lazy_init
+from .managers import MAKERS
 from .patches import Patches
-from .queues import VirtualQueue
+from .shared import Shared
 
 FAILED, ENDED = 1, -15  # exit codes: of an error, and of a process that was terminated
 SPAWN, FORK = "spawn", "fork"
@@ -53,10 +54,10 @@ class Children:
         for owner in (module, torch.multiprocessing):
             patches.replace(owner, "spawn", self._spawn)
             patches.replace(owner, "start_processes", self._start_processes)
-        for name in ("Queue", "SimpleQueue", "JoinableQueue"):
+        for name, make in MAKERS.items():
             owners: tuple[object, ...] = (context, multiprocessing, torch.multiprocessing)
             for place in owners:
-                patches.replace(place, name, self._making_queue(getattr(place, name)))
+                patches.replace(place, name, self._making(make, getattr(place, name)))
 
     def _active(self) -> list[object]:
         self.run()
@@ -72,11 +73,16 @@ class Children:
 
         return start
 
-    def _making_queue(self, theirs: Callable[..., object]) -> Callable[..., object]:
+    def _making(
+        self, ours: Callable[..., object], theirs: Callable[..., object]
+    ) -> Callable[..., object]:
+        """What makes queues, locks, …: ours for the program, theirs for libraries."""
+
         def make(*args: object, **kwargs: object) -> object:
-            if is_user_frame(_getframe(2)):
-                return VirtualQueue(self.run)
-            return theirs(*args, **kwargs)
+            if not is_user_frame(_getframe(2)):
+                return theirs(*args, **kwargs)
+            by_context = bool(args) and isinstance(args[0], multiprocessing.context.BaseContext)
+            return ours(self.run, *args[by_context:], **kwargs)
 
         return make
 
@@ -164,7 +170,7 @@ class Child:
     def pack(self) -> None:
         """Pickle what it is given, as for a process that is spawned; a forked one need not be."""
         try:
-            self._packed = PickledCopy(self._target, [VirtualQueue])
+            self._packed = PickledCopy(self._target, [Shared])
         except Exception:
             in_notebook = current_process() is None
             if self._method == SPAWN and not in_notebook:
@@ -304,4 +310,4 @@ def _take_data(theirs: Mapping[str, object], ours: dict[str, object]) -> None:
         if name.startswith("__") or isinstance(value, (FunctionType, ModuleType, type)):
             continue
         with contextlib.suppress(Exception):  # what cannot be copied is as it was imported
-            ours[name] = PickledCopy(value, [VirtualQueue]).load()
+            ours[name] = PickledCopy(value, [Shared]).load()

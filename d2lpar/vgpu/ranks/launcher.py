@@ -155,6 +155,19 @@ def wait_in_turn(ready: Callable[[], bool], text: str, block: bool) -> bool:
     return True
 
 
+def host_time_s() -> float:
+    """The simulated time of the host here: that of a rank, or of the program's main thread."""
+    rank: Rank | None = getattr(here, "rank", None)
+    return current_runtime().clock.host.now_s if rank is None else rank.host_thread.now_s
+
+
+def not_before(time_s: float) -> None:
+    """Let the host here go on at that time, if it is not as late: it has waited for another."""
+    rank: Rank | None = getattr(here, "rank", None)
+    host = current_runtime().clock.host if rank is None else rank.host_thread
+    host.now_s = max(host.now_s, time_s)
+
+
 def _run(
     world: World, functions: Sequence[Callable[[], object]], own: Sequence[OwnState] = ()
 ) -> list[object]:

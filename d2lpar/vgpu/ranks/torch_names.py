@@ -12,7 +12,7 @@ import torch
 
 from ..races.user_code import user_namespaces
 from ..torch_backend.torch_private import METHODS_OF_LAZY_TENSORS
-from . import c10d_private, ddp, own_device, own_groups
+from . import c10d_private, checkpoints, ddp, own_device, own_groups
 from .rank import here
 
 _undo = ExitStack()
@@ -89,6 +89,7 @@ def _patch() -> None:
     to = own_device.to_own_device(torch.Tensor.to)
     _set(torch.Tensor, "to", to)
     _set(*METHODS_OF_LAZY_TENSORS, [*getattr(*METHODS_OF_LAZY_TENSORS), to])
+    _undo.enter_context(checkpoints.saved_at_once(_set))
     init = c10d_private.TorchDDP.__init__
     _set(c10d_private.TorchDDP, "__init__", _by_thread(init, _init_ddp))
     _exchange({choose.__wrapped__: choose for choose in _choosers()})

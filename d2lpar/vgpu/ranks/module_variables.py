@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 Variable = tuple[str, str, str]  # a module, a class in it, its attribute
-LibraryState = dict[Variable, Any]
+ModuleVariables = dict[Variable, Any]
 
 _FRESH: dict[Variable, Callable[[], object]] = {
     # `enable_wrap`, in which modules are made and so parameters exchanged
@@ -26,12 +26,12 @@ _FRESH: dict[Variable, Callable[[], object]] = {
 }
 
 
-def library_state() -> LibraryState:
+def module_variables() -> ModuleVariables:
     """What the running process has, of the modules that are imported."""
     return {variable: getattr(owner, variable[2]) for variable, owner in _owners()}
 
 
-def set_library_state(state: LibraryState) -> None:
+def set_module_variables(state: ModuleVariables) -> None:
     """Let the running process have that; what is not in it is as after a fresh import."""
     for variable, owner in _owners():
         value = state[variable] if variable in state else _FRESH[variable]()

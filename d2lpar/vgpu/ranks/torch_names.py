@@ -15,7 +15,7 @@ import torch
 
 from ..races.user_code import user_namespaces
 from ..torch_backend.torch_private import METHODS_OF_LAZY_TENSORS
-from . import c10d_private, current_device, ddp, object_lists, own_groups, refused
+from . import c10d_private, checkpoints, current_device, ddp, object_lists, own_groups, refused
 from .dtensor_private import RANDOM
 from .flight_recorder import dumped
 from .rank import Rank, here
@@ -132,6 +132,7 @@ def _patch() -> None:
         _set(rpc, "init_rpc", refused.rpc_refused(rpc.init_rpc))
     known = getattr(*METHODS_OF_LAZY_TENSORS)
     _set(*METHODS_OF_LAZY_TENSORS, [*known, torch.Tensor.to])
+    _undo.enter_context(checkpoints.saved_at_once(_set))
     init = c10d_private.TorchDDP.__init__
     _set(c10d_private.TorchDDP, "__init__", _by_thread(init, _init_ddp))
     _exchange({choose.__wrapped__: choose for choose in _choosers()})

@@ -132,7 +132,6 @@ HOOKS = {
     "built in": builtin_hook,
     "local SGD": local_sgd,
     "fused optimizer": fused_optimizer,
-    "optimizer in backward": optimizer_in_backward,
 }
 
 
@@ -398,6 +397,18 @@ def test_hooks_that_cannot_be():
     ):
         with pytest.raises(error, match=text):
             run(function)
+
+
+def test_optimizers_that_step_in_backward_and_in_hooks_step_with_averages():
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        net(batch(number, 8)).square().mean().backward()
+        optimizer.step()
+    for program in (optimizer_in_backward, fused_optimizer):  # of real ones, the first needs GPUs
+        for found in run(program):
+            assert_close(found, values_of(net))
 
 
 # --- uneven inputs, by formulas -------------------------------------------------------------------

@@ -76,7 +76,7 @@ def test_a_collective_is_of_the_devices_of_its_tensors():
     with par.simulate(MACHINE, 4) as gpus, par.record() as timeline:
         pairs = [[gpus[0], gpus[1]], [gpus[2], gpus[3]]]
         par.run_ranks(on_rank, pairs, pairs)
-    sums = [s for s in timeline if s.name == "all_reduce"]
+    sums = [s for s in timeline if s.kind == "collective"]
     assert [s.device for s in sums] == ["vgpu:0", "vgpu:2", "vgpu:1", "vgpu:3"]
     machine = par.machines.machine(MACHINE)
     for s, devices in zip(sums[::2], [(0, 2), (1, 3)], strict=True):

@@ -77,7 +77,7 @@ def sharded(views):
     return found, held, optimizer.state_dict() if dist.get_rank() == 0 else None
 
 
-@pytest.mark.filterwarnings("ignore::d2lpar.vgpu.races.stream_sanitizer.HazardWarning")
+@pytest.mark.filterwarnings("ignore:a CPU tensor")
 @pytest.mark.parametrize("views", [False, True])
 def test_zero_equals_one_device_and_each_rank_holds_its_share_of_the_state(views):
     net = network()

@@ -9,7 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import pipelining
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, SplitPoint, schedules
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
 from torch.testing import assert_close
 
 import d2lpar as par
@@ -150,6 +152,34 @@ def test_a_traced_network_is_split_where_one_says():
 
     with par.emulate_cuda(2, verbose=False) as gpus:
         check_equal(par.run_ranks(traced, gpus), 2)
+
+
+@pytest.mark.parametrize("name", ["ScheduleGPipe", "ScheduleInterleaved1F1B"])
+def test_pipelines_of_a_mesh_whose_stages_are_averaged_over_data(name):
+    """Two pipelines of two ranks, with half of the batch each."""
+
+    def on_mesh():
+        mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("pipeline", "data"))
+        rank, part = mesh.get_local_rank("pipeline"), mesh.get_local_rank("data")
+        mine, count = stages_of(name, rank, 2)
+        net, device = network(count).to(here()), here()
+        averaged = [DDP(net[i], process_group=mesh.get_group("data")) for i in mine]
+        stages = [
+            PipelineStage(stage, i, count, device, group=mesh.get_group("pipeline"))
+            for stage, i in zip(averaged, mine, strict=True)
+        ]
+        X, y = (half.chunk(2)[part].to(device) for half in batch())
+        step(schedule_of(name, stages), mine, count, X, y)
+        return {i: [p.grad.cpu() for p in net[i].parameters()] for i in mine}
+
+    with par.emulate_cuda(4, "8x-a100-nvswitch", verbose=False) as gpus:
+        results = par.run_ranks(on_mesh, gpus)
+    count = stages_of(name, 0, 2)[1]
+    net, (X, y) = network(count), batch()
+    squares(net(X), y).backward()
+    for found in results:
+        for i, gradients in found.items():
+            assert_close(gradients, [p.grad for p in net[i].parameters()])
 
 
 # --- time -----------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def _patch() -> None:
     _undo.callback(c10d_private.names_are_of_threads, False)
     mesh = c10d_private.DeviceMesh
     _set(mesh, "__init__", _mesh_of_rank(mesh.__init__))
-    rpc = sys.modules.get(refused.RPC)
+    rpc: Any = sys.modules.get(refused.RPC)
     if hasattr(rpc, "init_rpc"):
         _set(rpc, "init_rpc", refused.rpc_refused(rpc.init_rpc))
     init = c10d_private.TorchDDP.__init__

@@ -291,3 +291,37 @@ def test_a_batch_is_one_piece_of_work_whose_parts_run_side_by_side():
     assert {(s.device, s.target) for s in sends} == {("vgpu:0", "vgpu:1"), ("vgpu:1", "vgpu:0")}
     assert sends[0].start_s < sends[1].end_s
     assert sends[1].start_s < sends[0].end_s
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def highest(name, ranks):
+    """What a step without outputs holds at most, in outputs of a stage."""
+    mine, count = stages_of(name, dist.get_rank(), ranks)
+    schedule = schedule_of(name, [PipelineStage(wide().to(here()), mine[0], count, here())])
+    X = torch.empty(MICRO_BATCHES * ROWS, WIDE, device=here())
+    args, last = (X,) if 0 in mine else (), {"target": X} if count - 1 in mine else {}
+    for _ in range(2):
+        dist.barrier()
+        before = torch.vgpu.memory_allocated()
+        torch.vgpu.reset_peak_memory_stats()
+        schedule.step(*args, **last, return_outputs=False)
+    return (torch.vgpu.max_memory_allocated() - before) / (ROWS * WIDE * 4)
+
+
+def test_one_forward_one_backward_holds_as_few_micro_batches_as_its_table_says():
+    ranks, held = 4, {}
+    for name in ("ScheduleGPipe", "Schedule1F1B"):
+        with par.simulate(MACHINE, ranks) as gpus:
+            held[name] = par.run_ranks(highest, gpus, name, ranks)
+    flights = [
+        pipeline.in_flight(pipeline.orders(table(ranks, MICRO_BATCHES)))
+        for table in (pipeline.gpipe, pipeline.one_f_one_b)
+    ]
+    for rank, (gpipe, one_f_one_b) in enumerate(zip(*held.values(), strict=True)):
+        fewer = flights[0][rank] - flights[1][rank]
+        # Each holds what tanh returns, and the input; that of the first stage is part of X.
+        expected = fewer if rank == 0 else 2 * fewer
+        # GPipe has one more tensor on its way while it begins to go back.
+        assert gpipe - one_f_one_b == pytest.approx(expected, abs=int(rank > 0))

@@ -59,7 +59,10 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         nn.Module.__init__(self)
         Joinable.__init__(self)
         if used := [name for name, value in others.items() if value]:
-            raise NotImplementedError(f"DDP on virtual ranks has no {', '.join(used)}")
+            raise NotImplementedError(
+                f"DDP on virtual ranks has no {', '.join(used)}: leave it out (of mixed precision, "
+                "torch.autocast around the forward pass does the same)"
+            )
         self.module, self.device_ids = module, device_ids
         self.process_group = _group(process_group, device_mesh)
         self.dim, self.output_device = dim, output_device

@@ -157,7 +157,7 @@ def _run(
     parent: Rank | None = getattr(here, "rank", None)
     if parent is None:
         with _alone():
-            return _run_alone(world, functions, ProcessState(world.rt, own), None)
+            return _run_alone(world, functions, ProcessState(world.rt, own, world.library), None)
     if not (parent.is_process and parent.is_alone):
         raise RuntimeError(f"rank {parent.number} cannot run ranks of its own")
     try:

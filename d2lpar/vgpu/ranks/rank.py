@@ -17,6 +17,7 @@ from ..torch_backend.runtime import Runtime, current_runtime
 from ..torch_backend.tensor import VirtualTensor
 from .alike import Alike
 from .c10d_private import Groups
+from .dtensor_private import LibraryAsImported
 from .process_state import OwnState, ProcessState, variables_of
 from .rank_scheduler import RankScheduler
 from .rendezvous import Rendezvous
@@ -60,6 +61,10 @@ class World:
         alike: Alike | None = None,
     ) -> None:
         self.rt, self.alike = rt, alike
+        parent: Rank | None = getattr(here, "rank", None)
+        self.library: LibraryAsImported = (
+            LibraryAsImported() if parent is None else parent.world.library
+        )
         self.devices = [tuple(of_rank) for of_rank in devices]
         self.size = len(devices) if alike is None else alike.size
         numbers = range(len(devices)) if alike is None else alike.simulated
@@ -128,7 +133,7 @@ class Rank:
             start = ProcessStart(f"rank {number}", max(0, self.device), variables)
         self.current = start.current
         self.host_thread = HostThread(start.name, world.rt.now_s())
-        self.process = ProcessState(world.rt, start.states)
+        self.process = ProcessState(world.rt, start.states, world.library)
         self.process.set_variables(start.variables)
         if start.arguments is not None:
             self.process.set_arguments(list(start.arguments))

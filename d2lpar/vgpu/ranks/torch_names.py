@@ -13,8 +13,10 @@ import torch
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from ..races.user_code import user_namespaces
-from . import c10d_private, ddp, object_lists, own_groups, refused
-from .rank import here
+from . import c10d_private, current_device, ddp, object_lists, own_groups, refused
+from .dtensor_private import RANDOM
+from .rank import Rank, here
+from .sharded_random import ShardedRandomNumbers
 
 _undo = ExitStack()
 
@@ -38,11 +40,22 @@ def _mesh_of_rank(theirs: Callable) -> Callable:
 
     @functools.wraps(theirs)
     def __init__(self: c10d_private.DeviceMesh, *args: object, **kwargs: object) -> None:  # noqa: N807
+        rank: Rank | None = getattr(here, "rank", None)
+        if rank is not None:
+            _load_library(rank)
         theirs(self, *args, **kwargs)
-        if getattr(here, "rank", None) is not None:
-            c10d_private.mark_mesh(self, here.rank.mark)
+        if rank is not None:
+            c10d_private.mark_mesh(self, rank.mark)
 
     return __init__
+
+
+def _load_library(rank: Rank) -> None:
+    """Have DTensor imported, and let it draw random numbers as virtual ranks do."""
+    rank.world.library.load()
+    module, name = sys.modules[RANDOM[0]], RANDOM[1]
+    if not hasattr(getattr(module, name), "__wrapped__"):
+        _set(module, name, _by_thread(getattr(module, name), ShardedRandomNumbers))
 
 
 def _refuse_old_fsdp(module: torch.nn.Module, name: str, part: object) -> None:
@@ -95,6 +108,13 @@ def _patch() -> None:
     _set(*c10d_private.WORLD, c10d_private.GroupsByThread(theirs, here))
     c10d_private.names_are_of_threads(True)
     _undo.callback(c10d_private.names_are_of_threads, False)
+    for owner, name, make in (
+        (torch.Tensor, "to", current_device.moving),
+        (torch, "tensor", current_device.making),
+        (torch, "as_tensor", current_device.making),
+    ):
+        function = getattr(owner, name)
+        _set(owner, name, _by_thread(function, make(function)))
     mesh = c10d_private.DeviceMesh
     _set(mesh, "__init__", _mesh_of_rank(mesh.__init__))
     rpc: Any = sys.modules.get(refused.RPC)

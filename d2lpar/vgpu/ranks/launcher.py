@@ -10,25 +10,22 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 
-import torch
-
 from ... import machines
 from ..device_naming import device
 from ..sim.clock import HostThread
 from ..torch_backend.register import register_backend
 from ..torch_backend.runtime import current_runtime, instead, running
-from ..torch_backend.tensor import VirtualTensor
 from .alike import Alike, Key, one_kind
 from .garbage import older_objects_apart
 from .own_groups import make_world_group
 from .process_state import OwnState, ProcessState
 from .rank import ProcessStart, Rank, World, here
+from .rank_devices import RankDevices, numbers_of
 from .rank_output import lines_by_rank
 from .rank_scheduler import Ended
 from .signal_handlers import handlers_accepted
 from .torch_names import names_of_torch
 
-RankDevices = torch.device | Sequence[torch.device]
 HOSTS_MACHINE = "2x-v100-textbook"  # whose host they have; its GPUs stay idle
 LAST_WORDS_S = 0.5  # what a rank has, after an interrupt, to come out of what it does
 
@@ -64,7 +61,7 @@ def run_ranks(
     """
     if isinstance(devices, int):
         return _run_on_host(function, devices, args)
-    world = World(current_runtime(), _numbers(devices))
+    world = World(current_runtime(), numbers_of(devices))
     return _run(world, [partial(function, *args)] * len(devices))
 
 
@@ -105,7 +102,7 @@ def run_alike(
     with instead(kinds.simulated_machine()) as rt:
         rt.shape_only = True
         devices = [device(i) for i in range(rt.device_count)]
-        world = World(rt, _numbers(devices), alike=kinds)
+        world = World(rt, numbers_of(devices), alike=kinds)
         results = _run(world, [partial(function, *args)] * len(devices))
     return dict(zip(kinds.simulated, results, strict=True))
 
@@ -335,30 +332,6 @@ def _end_later(thread: threading.Thread, over: threading.Event) -> None:
     """See to it that a rank ends, also one that has caught the first Ended."""
     while not over.wait(LAST_WORDS_S):
         _raise_ended(thread)
-
-
-def _numbers(devices: Sequence[RankDevices]) -> list[tuple[int, ...]]:
-    """The numbers of the devices of each rank. ValueError for others than virtual ones, or one that
-    two have."""
-    of_ranks = [each if isinstance(each, (list, tuple)) else (each,) for each in devices]
-    numbers = iter(_all_numbers([device for each in of_ranks for device in each]))
-    return [tuple(next(numbers) for _ in each) for each in of_ranks]
-
-
-def _all_numbers(devices: Sequence[torch.device]) -> list[int]:
-    found = [torch.empty(0, device=device) for device in devices]  # also "cuda:1", if emulated
-    names = ", ".join(str(tensor.device) for tensor in found)
-    numbers = [tensor.vgpu_index for tensor in found if isinstance(tensor, VirtualTensor)]
-    if not found or len(numbers) < len(found):
-        raise ValueError(
-            f"virtual ranks need virtual devices, not {names or 'none'}: ask for them with "
-            'd2lpar.devices(n, kind="virtual") or a simulate() block'
-        )
-    if len(set(numbers)) < len(numbers):
-        raise ValueError(
-            f"every rank has a device of its own, but got {', '.join(map(str, found))}"
-        )
-    return numbers
 
 
 def _let_others_go_on(known: Callable[[], bool]) -> None:

@@ -64,7 +64,9 @@ class World:
     ) -> None:
         self.rt, self.alike = rt, alike
         parent: Rank | None = getattr(here, "rank", None)
-        self.library = LibraryAsImported() if parent is None else parent.world.library
+        self.library: LibraryAsImported = (
+            LibraryAsImported() if parent is None else parent.world.library
+        )
         self.devices = [tuple(of_rank) for of_rank in devices]
         self.size = len(devices) if alike is None else alike.size
         numbers = range(len(devices)) if alike is None else alike.simulated

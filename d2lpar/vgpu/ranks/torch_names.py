@@ -127,7 +127,7 @@ def _patch() -> None:
     for place, dump in zip(c10d_private.FLIGHT_DUMPS, dumps, strict=True):
         if hasattr(*place):
             _set(*place, _by_thread(getattr(*place), dump))
-    rpc = sys.modules.get(refused.RPC)
+    rpc: Any = sys.modules.get(refused.RPC)
     if hasattr(rpc, "init_rpc"):
         _set(rpc, "init_rpc", refused.rpc_refused(rpc.init_rpc))
     known = getattr(*METHODS_OF_LAZY_TENSORS)

@@ -49,9 +49,8 @@ def replace_accelerator() -> None:
 
 
 def _current_accelerator(check_available: bool = False) -> torch.device | None:
-    if check_available and not device_module.is_available():
-        return None
-    return torch.device(TYPE)
+    """Virtual GPUs; None where it is asked whether there are any, and there are none (yet)."""
+    return None if check_available and not device_module.is_available() else torch.device(TYPE)
 
 
 def _make_event(device: Device, **options: bool) -> streams.Event:

@@ -8,8 +8,11 @@ from contextlib import ExitStack, contextmanager
 from types import FunctionType
 from typing import Any
 
+import torch
+
 from ..races.user_code import user_namespaces
-from . import c10d_private, ddp, own_groups
+from ..torch_backend.torch_private import METHODS_OF_LAZY_TENSORS
+from . import c10d_private, ddp, own_device, own_groups
 from .rank import here
 
 _undo = ExitStack()
@@ -78,6 +81,9 @@ def _patch() -> None:
     _undo.callback(c10d_private.names_are_of_threads, False)
     mesh = c10d_private.DeviceMesh
     _set(mesh, "__init__", _mesh_of_rank(mesh.__init__))
+    to = own_device.to_own_device(torch.Tensor.to)
+    _set(torch.Tensor, "to", to)
+    _set(*METHODS_OF_LAZY_TENSORS, [*getattr(*METHODS_OF_LAZY_TENSORS), to])
     init = c10d_private.TorchDDP.__init__
     _set(c10d_private.TorchDDP, "__init__", _by_thread(init, _init_ddp))
     _exchange({choose.__wrapped__: choose for choose in _choosers()})

@@ -168,7 +168,7 @@ def test_suites_of_a_checkout(tmp_path):
         "distributed/tensor/parallel/test_tp.py",
     ]
     assert [suite.name for suite in suites.suites(tmp_path, ["tensor"])] == [found[2]]
-    with pytest.raises(ValueError, match="no folder `test`.*PYTORCH=path"):
+    with pytest.raises(ValueError, match=r"no folder `test`.*PYTORCH=path"):
         suites.suites(tmp_path / "test")
     with pytest.raises(ValueError, match="no test file has a name with x; there are: torch"):
         suites.suites(None, ["x"])

@@ -26,7 +26,7 @@ class DDPJoinHook(JoinHook):
     def main_hook(self) -> None:
         """Take part in one step of the others."""
         ddp = self._ddp
-        ddp.reducer.rebuild_buckets()
+        ddp.rebuild_buckets()
         if ddp.broadcasts_buffers_now():
             ddp.broadcast_buffers_from(agreed_rank(ddp, candidate=False))
         ddp.require_forward_param_sync = averages = agree_to_average(ddp, joined=True)

@@ -135,7 +135,9 @@ VARIABLES = (
 MASTER = ("localhost", 29500)  # as torchrun has it; nobody meets there
 
 
-def variables_of(rank: int, world_size: int, device: int) -> dict[str, str]:
-    """torchrun's variables; LOCAL_RANK is the number of the device, as it is on one machine."""
-    values = (rank, device, world_size, world_size, *MASTER, f"{TYPE}:{device}")
-    return dict(zip(VARIABLES, map(str, values), strict=True))
+def variables_of(rank: int, world_size: int, devices: Sequence[int]) -> dict[str, str]:
+    """torchrun's variables; LOCAL_RANK is the number of the device, as it is on one machine, and
+    that of the rank where it has several devices, or none."""
+    local = devices[0] if len(devices) == 1 else rank
+    values = (rank, local, world_size, world_size, *MASTER, *(f"{TYPE}:{d}" for d in devices[:1]))
+    return dict(zip(VARIABLES, map(str, values), strict=False))

@@ -12,7 +12,7 @@ import torch
 
 from ..races.user_code import user_namespaces
 from ..torch_backend.torch_private import METHODS_OF_LAZY_TENSORS
-from . import c10d_private, ddp, own_device, own_groups
+from . import c10d_private, ddp, object_lists, own_device, own_groups, refused
 from .rank import here
 
 _undo = ExitStack()
@@ -73,6 +73,10 @@ def _patch() -> None:
         for module in c10d_private.MODULES:
             if hasattr(module, name):
                 _set(module, name, choose)
+    for name in object_lists.NAMES:
+        exchange = object_lists.by_host(getattr(c10d_private.dist, name))
+        for module in c10d_private.MODULES[:2]:
+            _set(module, name, exchange)
     new_group = getattr(*c10d_private.NEW_GROUP)
     _set(*c10d_private.NEW_GROUP, _by_thread(new_group, own_groups.new_group))
     theirs = getattr(*c10d_private.WORLD)
@@ -84,6 +88,9 @@ def _patch() -> None:
     to = own_device.to_own_device(torch.Tensor.to)
     _set(torch.Tensor, "to", to)
     _set(*METHODS_OF_LAZY_TENSORS, [*getattr(*METHODS_OF_LAZY_TENSORS), to])
+    rpc: Any = sys.modules.get(refused.RPC)
+    if hasattr(rpc, "init_rpc"):
+        _set(rpc, "init_rpc", refused.rpc_refused(rpc.init_rpc))
     init = c10d_private.TorchDDP.__init__
     _set(c10d_private.TorchDDP, "__init__", _by_thread(init, _init_ddp))
     _exchange({choose.__wrapped__: choose for choose in _choosers()})
@@ -96,7 +103,10 @@ def _set(owner: object, name: str, value: object) -> None:
 
 
 def _choosers() -> list[Any]:
-    return [getattr(c10d_private.dist, ours.__name__) for ours in OURS]
+    names = [*(ours.__name__ for ours in OURS), *object_lists.NAMES]
+    of_rpc = getattr(sys.modules.get(refused.RPC), "init_rpc", None)
+    found = [getattr(c10d_private.dist, name) for name in names]
+    return found if of_rpc is None else [*found, of_rpc]
 
 
 def _exchange(pairs: dict[Any, Any]) -> None:

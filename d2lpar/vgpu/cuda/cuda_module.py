@@ -284,7 +284,8 @@ _FUNCTIONS = (
     get_device_properties, get_device_capability, is_bf16_supported, is_tf32_supported,
     can_device_access_peer, get_arch_list,
     set_stream, is_current_stream_capturing,
-    get_allocator_backend, ipc_collect, memory_stats_as_nested_dict, set_per_process_memory_fraction,
+    get_allocator_backend, ipc_collect,
+    memory_stats_as_nested_dict, set_per_process_memory_fraction,
     get_rng_state, set_rng_state, get_rng_state_all, set_rng_state_all,
 )  # fmt: skip
 

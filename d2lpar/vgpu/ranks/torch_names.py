@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

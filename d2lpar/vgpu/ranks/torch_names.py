@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FunctionType

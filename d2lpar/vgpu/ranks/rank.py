@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from itertools import count
 
 import torch
@@ -127,7 +128,7 @@ class Rank:
             variables = variables_of(number, world.size, self.devices)
             start = ProcessStart(f"rank {number}", max(0, self.device), variables)
         self.current = start.current
-        others = frozenset(world.devices) - {self.device}
+        others = frozenset(chain(*world.devices)) - {*self.devices}
         self.host_thread = HostThread(start.name, world.rt.now_s(), others)
         self.process = ProcessState(world.rt, start.states)
         self.process.set_variables(start.variables)

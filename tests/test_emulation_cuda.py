@@ -347,6 +347,8 @@ def test_functions_below_torch_cuda():
     assert torch.cuda.current_stream() == side
     assert torch._C._cuda_getCurrentStream(1)[:2] == (side.stream_id, 1)
     assert torch._C._cuda_getCurrentRawStream(1) == side.cuda_stream
+    key = {"stream_id": side.stream_id, "device_index": 1, "device_type": side.device_type}
+    assert torch.cuda.Stream(**key) == side
     assert torch._C._cuda_getDefaultStream(1)[0] == 0
     torch._C._cuda_setDevice(before)
     assert torch._C._cuda_getDevice() == torch.cuda.current_device() == 0

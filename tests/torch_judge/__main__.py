@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -68,18 +69,21 @@ def judge_file(suite: Suite, options: argparse.Namespace) -> tuple[list[Verdict]
     command += ["--folders", *map(str, suite.folders)] if suite.folders else []
     command += ["--only", *options.only] if options.only else []
     path = os.pathsep.join([str(TESTS), str(TESTS.parent)])
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path, "D2LPAR_BACKING": "cpu"},
-    )
-    found, why = _read(process, suite, verbose=options.verbose)
-    status = process.wait()
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path, "D2LPAR_BACKING": "cpu"},
+        )
+        found, why = _read(process, suite, verbose=options.verbose)
+        status = process.wait()
+        errors.seek(0)
+        text = errors.read().strip()
     if status:  # outside of any test, so nothing says how many are missing
-        words = f"exit status {status} after {len(found)} tests"
-        found.append(Verdict(suite.name, "(the file)", CRASHED, words))
+        words = f"exit status {status} after {len(found)} tests: {text[-300:].splitlines()[-1:]}"
+        found.append(Verdict(suite.name, "(the file)", CRASHED, words, traceback=text[-4000:]))
     return found, why
 
 

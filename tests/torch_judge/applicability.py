@@ -51,6 +51,9 @@ REASONS = {
     "reads events of torch.profiler, which knows no virtual device and no virtual rank": (
         r"autograd\.profiler|torch\.profiler|call_dist_op|_profil|profile\(|kineto|ExecutionTrace"
     ),
+    "tells processes apart by their numbers, or sends them signals": (
+        r"os\.getpid|os\.kill|os\.fork|signal\.SIG"
+    ),
     "uses symmetric memory or CUDA IPC": r"symm_mem|SymmetricMemory|_share_cuda_|IpcMem|nvshmem",
     "remote procedure calls (RPC)": r"\brpc\.|rpc_async|rpc_sync|dist_autograd",
 }

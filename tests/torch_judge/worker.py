@@ -95,7 +95,8 @@ def _load(options: argparse.Namespace) -> list[unittest.TestCase]:
 
 def _import(file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None and spec.loader is not None, f"{file} is a Python file"
+    assert spec is not None, f"{file} is a Python file"
+    assert spec.loader is not None, f"{file} is no folder"
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
     spec.loader.exec_module(module)

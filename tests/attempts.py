@@ -5,16 +5,24 @@
 SIGTERM ends the command that runs, and this; a shell would leave the command behind.
 """
 
+import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 
 
+def without_jobserver(makeflags):
+    """The flags of `make -j4` without its job server, which no child of a child can reach."""
+    return re.sub(r" ?(-j\d*|--jobserver-\w+=\S+)(?= |$)", "", makeflags)
+
+
 def attempt(command):
     """Whether the command succeeded; a signal to end reaches it, and this process after it."""
     signals = []
-    with subprocess.Popen(shlex.split(command)) as process:
+    flags = without_jobserver(os.environ.get("MAKEFLAGS", ""))
+    with subprocess.Popen(shlex.split(command), env={**os.environ, "MAKEFLAGS": flags}) as process:
 
         def end(number, frame):
             signals.append(number)

@@ -4,8 +4,13 @@ import os
 import signal
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("D2LPAR_BACKING", "cpu")
+
+# Behaviour is tested, not time: on a busy machine any example may take long.
+settings.register_profile("untimed", settings(), deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture

@@ -227,3 +227,16 @@ def test_all_attempts_are_made_and_the_failed_ones_named(project):
     run = subprocess.run(attempts[:2] + attempts[4:6], cwd=project, capture_output=True, text=True)
     assert run.stdout.splitlines()[-1] == "PASSED: two"
     assert run.returncode == 0
+
+
+@pytest.mark.parametrize("jobs", [[], ["-j4"], ["-j"]], ids=str)
+def test_make_within_make_is_silent_and_keeps_its_variables(tmp_path, jobs):
+    attempts = Path(__file__).with_name("attempts.py")
+    (tmp_path / "Makefile").write_text(
+        f"test:\n\t@{sys.executable} '{attempts}' inner '$(MAKE) inner'\n"
+        "inner:\n\t@echo PYTHON is $(PYTHON)\n"
+    )
+    command = ["make", "--no-print-directory", *jobs, "PYTHON=three", "test"]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert "PYTHON is three" in run.stdout

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import d2lpar as par
@@ -389,7 +389,6 @@ def test_saved_and_loaded(measured, cache):
     assert machines.machine(cache) == machines.machine(measured) == measured.machine()
 
 
-@settings(deadline=None)  # the first file that is written may take its time
 @given(
     median=st.floats(1e-9, 1e15),
     spread=st.tuples(st.floats(0.1, 1), st.floats(1, 10)),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
@@ -527,7 +527,6 @@ def test_work_for_a_time_that_is_settled_takes_the_gaps():
 times = st.integers(0, 30)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(times, st.integers(0, 6)), max_size=25))
 def test_the_earliest_gap_is_the_one_that_brute_force_finds(requests):
     resource, taken = Resource(), set()
@@ -545,7 +544,6 @@ def test_the_earliest_gap_is_the_one_that_brute_force_finds(requests):
         taken |= set(range(found, found + duration))
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(times, st.integers(1, 6), st.sets(st.integers(0, 2), min_size=1))))
 def test_what_needs_several_resources_finds_them_free_at_once(requests):
     resources, taken = [Resource() for _ in range(3)], set()

@@ -218,7 +218,7 @@ def _ready(work):
     return max([work["queued"], *(w["end"] for w in work["after"])])
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(machines, programs_with_reads)
 def test_the_clock_comes_to_the_times_of_one_that_ticks(machine, program):
     simulated, ticking = Simulated(machine).run(program), Ticking(machine).run(program)
@@ -241,7 +241,6 @@ def test_both_come_to_the_same_times_where_all_is_busy(name, seed):
 # --- when times are asked for ---------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(machines, programs_with_reads)
 def test_reading_the_clock_changes_nothing(machine, program):
     asked = Simulated(machine).run(program)
@@ -250,7 +249,6 @@ def test_reading_the_clock_changes_nothing(machine, program):
     assert asked.clock.host.now_s == unasked.clock.host.now_s
 
 
-@settings(deadline=None)
 @given(machines, programs, st.randoms(use_true_random=False))
 def test_the_order_of_asking_does_not_matter(machine, program, chance):
     one, other = Simulated(machine).run(program), Simulated(machine).run(program)
@@ -261,7 +259,6 @@ def test_the_order_of_asking_does_not_matter(machine, program, chance):
     assert one.times() == other.times()
 
 
-@settings(deadline=None)
 @given(machines, programs, programs, st.randoms(use_true_random=False))
 def test_the_order_in_which_two_lanes_submit_does_not_matter(machine, first, second, chance):
     def run(turns):
@@ -349,7 +346,7 @@ def needs_of(machine, program):
     return found
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(machines, scattered)
 def test_no_resource_and_no_stream_does_two_things_at_once(machine, program):
     simulated = run_scattered(machine, program)
@@ -374,7 +371,7 @@ def start_of(span):
     return span.start_s
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(machines, scattered)
 def test_nothing_begins_before_it_was_queued_or_before_what_its_stream_waits_for(machine, program):
     simulated = Simulated(machine)
@@ -403,7 +400,6 @@ def test_nothing_begins_before_it_was_queued_or_before_what_its_stream_waits_for
         assert all(start_s >= simulated.clock.end_s(event) for event in waits[number])
 
 
-@settings(deadline=None)
 @given(machines, programs)
 def test_the_makespan_is_at_least_every_lower_bound(machine, program):
     simulated = Simulated(machine).run(program)
@@ -436,7 +432,6 @@ chains = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(machines, chains, st.floats(1, 100))
 def test_more_bandwidth_is_never_slower_in_a_chain(machine, program, factor):
     """A stream a device: nothing competes, so that nothing can lose by another's being early."""

@@ -355,7 +355,7 @@ REFUSED = {
         nn.Linear(2, 2).cuda(), (torch.ones(1, 2, device="cuda"),)
     ),
     "torch.nn.parallel.DistributedDataParallel": lambda: nn.parallel.DistributedDataParallel(
-        nn.Linear(1, 1)
+        nn.Linear(1, 1).cuda()
     ),
     "torch.distributed with NCCL": lambda: torch.distributed.init_process_group("nccl"),
 }

@@ -224,7 +224,7 @@ def schedules(draw):
     return of_ranks, stages, micro_batches, rank, place
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(schedules())
 def test_a_dropped_operation_is_named(case):
     of_ranks, stages, micro_batches, rank, place = case
@@ -232,7 +232,7 @@ def test_a_dropped_operation_is_named(case):
     assert any(str(dropped) in text for text in texts(of_ranks, stages, micro_batches))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(schedules(), st.data())
 def test_a_doubled_operation_is_named(case, data):
     of_ranks, stages, micro_batches, rank, place = case
@@ -243,7 +243,7 @@ def test_a_doubled_operation_is_named(case, data):
     assert str(doubled) in named[0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(schedules())
 def test_a_pass_that_is_swapped_with_what_it_needs_is_named(case):
     of_ranks, stages, micro_batches, rank, place = case
@@ -257,7 +257,7 @@ def test_a_pass_that_is_swapped_with_what_it_needs_is_named(case):
     assert f"{of_rank[forward]} needs {of_rank[back]}" in text
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(schedules())
 def test_a_pass_on_the_wrong_rank_is_named(case):
     of_ranks, stages, micro_batches, rank, place = case

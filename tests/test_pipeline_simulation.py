@@ -122,7 +122,7 @@ costs_of_stages = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(costs_of_stages, st.integers(1, 8), st.sampled_from([None, Link("l", 0.0, 1.0)]))
 def test_uneven_stages_of_gpipe_are_a_flow_shop(costs, micro_batches, link):
     """All that micro-batches pass takes its time once, and the slowest part for each other one."""
@@ -158,7 +158,7 @@ def longest_path_s(of_ranks, costs, handover_s: float) -> float:
     return max(end_s.values())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.sampled_from(sorted(SCHEDULES)),
     costs_of_stages.filter(lambda costs: len(costs) in (2, 4)),

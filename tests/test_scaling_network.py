@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from d2lpar import machines, scaling
@@ -153,7 +153,6 @@ def test_one_device_exchanges_nothing(method):
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-@settings(deadline=None)
 @given(
     devices=st.integers(2, 100_000),
     nbytes=st.integers(1, 10**10),

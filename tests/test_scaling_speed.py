@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -174,7 +174,6 @@ EXCHANGES = {name: method(NETWORK) for name, method in scaling.METHODS.items()}
 
 
 @pytest.mark.parametrize("exchange", EXCHANGES.values(), ids=EXCHANGES)
-@settings(deadline=None)
 @given(step=STEPS, devices=st.integers(1, 100_000), bucket_bytes=st.floats(1, 1e9))
 def test_steps_are_between_computing_alone_and_all_in_a_row(exchange, step, devices, bucket_bytes):
     profile = Profile.of({4: step})
@@ -185,7 +184,6 @@ def test_steps_are_between_computing_alone_and_all_in_a_row(exchange, step, devi
     assert step.end_s <= many.step_s <= (step.end_s + sent_s) * (1 + 1e-9)
 
 
-@settings(deadline=None)
 @given(step=STEPS, bucket_bytes=st.floats(1, 1e9))
 def test_without_latency_overlapped_is_between_the_rule_and_serial(step, bucket_bytes):
     (found,) = weak(Profile.of({1: step}), linear, batch=1, devices=[2], bucket_bytes=bucket_bytes)
@@ -193,7 +191,6 @@ def test_without_latency_overlapped_is_between_the_rule_and_serial(step, bucket_
     assert found.step_s <= found.serial_s * (1 + 1e-9)
 
 
-@settings(deadline=None)
 @given(step=STEPS, devices=st.integers(1, 100_000), accumulate=st.integers(1, 9))
 @example(DeviceStep(43.13537359675451, 555.7845384013355, (Gradient(1, 43.13537359675451),)), 1, 6)
 def test_without_an_exchange_weak_scaling_is_perfect(step, devices, accumulate):
@@ -202,7 +199,6 @@ def test_without_an_exchange_weak_scaling_is_perfect(step, devices, accumulate):
     assert found.step_s == found.compute_s
 
 
-@settings(deadline=None)
 @given(step=STEPS, devices=st.sampled_from([2, 8, 512, 100_000]))
 def test_a_step_is_that_of_step_s(step, devices):
     exchange = EXCHANGES["library"]

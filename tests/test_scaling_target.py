@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from d2lpar.parallelism.scaling import (
@@ -36,7 +36,6 @@ def test_a_convergence_has_numbers_above_zero(steps, batch):
         Convergence(steps, batch)
 
 
-@settings(deadline=None)
 @given(floor=st.floats(1, 1e6), critical=st.floats(8, 1e5))
 def test_points_of_a_curve_give_the_curve(floor, critical):
     curve = Convergence(floor, critical)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..timeline.formatting import binary_bytes_text, table
 from .hardware import Accelerator, Host, Link, Machine
 from .microbenchmarks import Reading
 
@@ -43,25 +44,13 @@ def lines(readings: Sequence[Reading]) -> Iterable[str]:
                 yield from _table(chosen) if len({r.size for r in chosen}) > 2 else _list(chosen)
 
 
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of texts in columns: the first column to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            text.ljust(width) if i == 0 else text.rjust(width)
-            for i, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-
-
 def _table(readings: Sequence[Reading]) -> list[str]:
     """Sizes downwards, cases across."""
     cases = list(dict.fromkeys(r.case for r in readings))
     rows = [["", *cases]]
     for size in sorted({r.size for r in readings}):
         found = {r.case: r for r in readings if r.size == size}
-        label = _bytes(size) if readings[0].probe == "memory" else str(size)
+        label = binary_bytes_text(size) if readings[0].probe == "memory" else str(size)
         rows.append([f"  {label}", *(_value(found[c]) if c in found else "-" for c in cases)])
     return table(rows)
 
@@ -87,13 +76,6 @@ def _digits(value: float) -> str:
 def _figure(value: float) -> str:
     """All the digits that sources print."""
     return f"{value:.4g}"
-
-
-def _bytes(size: int) -> str:
-    for unit, amount in (("MiB", 2**20), ("KiB", 2**10)):
-        if size >= amount:
-            return f"{size // amount} {unit}"
-    return f"{size} B"
 
 
 # --- Machines -------------------------------------------------------------------------------------

@@ -1,4 +1,10 @@
-"""Numbers for people: bytes in decimal units, seconds in the unit that fits."""
+"""Numbers for people: bytes in decimal units, seconds in the unit that fits, tables of text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+Column = Callable[[str, int], str]
 
 
 def bytes_text(nbytes: float) -> str:
@@ -15,3 +21,25 @@ def seconds_text(seconds: float) -> str:
         if seconds * per_s >= 1:
             return f"{seconds * per_s:.3g} {unit}"
     return f"{seconds * 1e9:.3g} ns"
+
+
+def binary_bytes_text(nbytes: int) -> str:
+    """What caches hold, in whole binary units: "48 KiB", "3 MiB", "12 B"."""
+    for unit, size in (("MiB", 2**20), ("KiB", 2**10)):
+        if nbytes >= size:
+            return f"{nbytes // size} {unit}"
+    return f"{nbytes} B"
+
+
+def table(
+    rows: Sequence[Sequence[str]], first: Column = str.ljust, others: Column = str.rjust
+) -> list[str]:
+    """Rows of equally many texts as lines of aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides = [first, *[others] * (len(widths) - 1)]
+    return [
+        "  ".join(
+            side(text, width) for side, text, width in zip(sides, row, widths, strict=True)
+        ).rstrip()
+        for row in rows
+    ]

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from . import formatting
 from .formatting import seconds_text
 from .spans import Span
 
@@ -105,11 +106,4 @@ def table(rows: list[Total]) -> str:
         )
         for row in rows
     ]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        for line in cells
-    )
+    return "\n".join(formatting.table(cells))

@@ -126,7 +126,7 @@ class Children:
         parent = current_process()
         own_modules = parent is not None and parent.process.has(OwnModules)
         devices = lazy_init.devices_here()
-        if len(children) > len(devices):
+        if devices and len(children) > len(devices):
             raise RuntimeError(
                 f"the program has started {len(children)} processes, and sees {len(devices)} "
                 f"GPU(s): each virtual process needs one. Ask for more, with `d2lpar run --gpus "
@@ -137,7 +137,7 @@ class Children:
         own = [] if parent is not None else [lazy_init.ProcessDevices()]
         lives = [partial(child.live, main) for child in children]
         try:
-            run_processes(lives, devices[: len(children)], starts, own)
+            run_processes(lives, _own_first(devices, len(children)), starts, own)
         except Exception as error:
             if not any(child.error for child in children):  # such as ranks that wait for each other
                 children[0].error = error
@@ -176,7 +176,8 @@ class Child:
         if own_modules:
             states.append(OwnModules())
         forked = self._method == FORK
-        return ProcessStart(self.name, devices[0], states=states, same_random_numbers=forked)
+        first = devices[0] if devices else 0
+        return ProcessStart(self.name, first, states=states, same_random_numbers=forked)
 
     def live(self, main: ModuleType | None) -> None:
         """Its life, in its rank's thread."""
@@ -259,6 +260,14 @@ class SpawnedProcesses:
                 raised = torch.multiprocessing.ProcessRaisedException(text, i, child.pid)
                 raise raised from child.error
         return True
+
+
+def _own_first(devices: Sequence[int], count: int) -> list[list[int]]:
+    """The devices that each of so many processes sees, first that of its number; without any, all
+    processes compute on the host."""
+    if not devices:
+        return [[] for _ in range(count)]
+    return [[mine, *(d for d in devices if d != mine)] for mine in devices[:count]]
 
 
 def exit_status(end: SystemExit) -> int:

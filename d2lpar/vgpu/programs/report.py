@@ -26,7 +26,7 @@ import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from ...timeline.formatting import bytes_text, seconds_text
+from ...timeline.formatting import bytes_text, seconds_text, table
 
 VERSION = 1
 SHOWN = 3  # places that made the host wait
@@ -107,8 +107,7 @@ class RunReport:
             )
             shares = [f"{seconds / (self.simulated_s or 1.0):.1%}" for seconds in times]
             rows.append((device.device, *shares, bytes_text(device.peak_memory_bytes)))
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return ["  ".join(map(str.rjust, row, widths)) for row in rows]
+        return table(rows, first=str.rjust)
 
     def _findings(self) -> list[str]:
         lines = []

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from ...timeline.formatting import table
 from ..device_naming import text
 from ..sim.clock import HostThread
 from .call_sites import CallSite, Mark, call_site_of, mark
@@ -60,8 +61,7 @@ class Waits(list[Wait]):
             (f"{t.seconds * 1e3:.3f} ms", str(t.count), t.call, str(t.place), t.place.source[:60])
             for t in self.by_place()
         ]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        return "\n".join(table(rows, others=str.ljust))
 
     __repr__ = __str__
 

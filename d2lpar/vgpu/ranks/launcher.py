@@ -7,35 +7,38 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 
-import torch
-
 from ... import machines
-from ..device_naming import device, text
+from ..device_naming import device
 from ..sim.clock import HostThread
 from ..torch_backend.register import register_backend
-from ..torch_backend.runtime import current_runtime, instead
-from ..torch_backend.tensor import VirtualTensor
+from ..torch_backend.runtime import current_runtime, instead, running
 from .alike import Alike, Key, one_kind
 from .own_groups import make_world_group
 from .process_state import OwnState, ProcessState
 from .rank import ProcessStart, Rank, World, here
+from .rank_devices import RankDevices, numbers_of
 from .rank_output import lines_by_rank
 from .rank_scheduler import Ended
 from .signal_handlers import handlers_accepted
 from .torch_names import names_of_torch
 
+HOSTS_MACHINE = "2x-v100-textbook"  # whose host they have; its GPUs stay idle
 LAST_WORDS_S = 0.5  # what a rank has, after an interrupt, to come out of what it does
 
 _running = threading.Lock()
 
 
 def run_ranks(
-    function: Callable[..., object], devices: Sequence[torch.device], *args: object
+    function: Callable[..., object], devices: int | Sequence[RankDevices], *args: object
 ) -> list[object]:
     """Call `function(*args)` on a virtual rank for each device; returns the results by rank.
+
+    In place of a device there may be several, `[gpus[:2], gpus[2:]]`: they are that rank's, and it
+    exchanges tensors of any of them. `run_ranks(function, 4)` runs 4 ranks without GPUs, which
+    exchange tensors of the host, as over gloo.
 
     A rank stands for a process: its device is the current one, its host has a time of its own, and
     it has its own random numbers (which start as the caller's) and torchrun's variables RANK,
@@ -55,8 +58,22 @@ def run_ranks(
     different collectives, or while another thread runs ranks; ValueError for devices that are not
     virtual, or not different.
     """
-    world = World(current_runtime(), _numbers(devices))
+    if isinstance(devices, int):
+        return _run_on_host(function, devices, args)
+    world = World(current_runtime(), numbers_of(devices))
     return _run(world, [partial(function, *args)] * len(devices))
+
+
+def _run_on_host(
+    function: Callable[..., object], ranks: int, args: tuple[object, ...]
+) -> list[object]:
+    """Ranks without devices; where nobody has asked for a virtual machine, on a clock of theirs."""
+    if ranks < 1:
+        raise ValueError(f"run_ranks needs at least one rank, not {ranks}")
+    register_backend()
+    with nullcontext() if running() is not None else instead(machines.machine(HOSTS_MACHINE)):
+        world = World(current_runtime(), [()] * ranks)
+        return _run(world, [partial(function, *args)] * ranks)
 
 
 def run_alike(
@@ -84,14 +101,14 @@ def run_alike(
     with instead(kinds.simulated_machine()) as rt:
         rt.shape_only = True
         devices = [device(i) for i in range(rt.device_count)]
-        world = World(rt, _numbers(devices), alike=kinds)
+        world = World(rt, numbers_of(devices), alike=kinds)
         results = _run(world, [partial(function, *args)] * len(devices))
     return dict(zip(kinds.simulated, results, strict=True))
 
 
 def run_processes(
     functions: Sequence[Callable[[], object]],
-    devices: Sequence[int],
+    devices: Sequence[Sequence[int]],
     starts: Sequence[ProcessStart],
     own: Sequence[OwnState] = (),
 ) -> list[object]:
@@ -99,7 +116,8 @@ def run_processes(
 
     What a process has of its own beyond that of a rank of `run_ranks`: the environment, `sys.argv`,
     the working folder, what its `ProcessStart` names; it makes groups by `init_process_group`.
-    `devices` are the numbers of the ranks' virtual devices; `own` is what the caller gets back, of
+    `devices` are the numbers of the virtual devices that each rank sees, first the one that it has
+    at the start; `own` is what the caller gets back, of
     the kinds that ranks have. A process that is alone in its world may call this itself. Raises as
     `run_ranks` does.
     """
@@ -139,7 +157,7 @@ def _run(
     parent: Rank | None = getattr(here, "rank", None)
     if parent is None:
         with _alone():
-            return _run_alone(world, functions, ProcessState(world.rt, own), None)
+            return _run_alone(world, functions, ProcessState(world.rt, own, world.library), None)
     if not (parent.is_process and parent.is_alone):
         raise RuntimeError(f"rank {parent.number} cannot run ranks of its own")
     try:
@@ -238,20 +256,18 @@ class _Outcome:
         here.rank = rank
         try:
             if not rank.is_process:
-                make_world_group(rank)
+                make_world_group(rank, "nccl" if rank.devices else "gloo")
             scheduler.begin(rank.index)
             rt.current_device = rank.current
             if not rank.is_alone:
-                rt.own_devices = [rank.device]
+                rt.own_devices = [rank.device] if rank.is_process else list(rank.devices)
             with rt.host_threads.rank(rank.host_thread):
                 self._results[rank.index] = function()
         except Ended:
             pass
         except BaseException as error:
             if not scheduler.ended:
-                error.add_note(
-                    f"raised by rank {rank.number} of {self._world.size}, on {text(rank.device)}"
-                )
+                error.add_note(f"raised by rank {rank.number} of {self._world.size}, on {rank.at}")
                 self._error = error
                 scheduler.end()
         finally:
@@ -302,22 +318,6 @@ def _end_later(thread: threading.Thread, over: threading.Event) -> None:
     """See to it that a rank ends, also one that has caught the first Ended."""
     while not over.wait(LAST_WORDS_S):
         _raise_ended(thread)
-
-
-def _numbers(devices: Sequence[torch.device]) -> list[int]:
-    found = [torch.empty(0, device=device) for device in devices]  # also "cuda:1", if emulated
-    names = ", ".join(str(tensor.device) for tensor in found)
-    numbers = [tensor.vgpu_index for tensor in found if isinstance(tensor, VirtualTensor)]
-    if not found or len(numbers) < len(found):
-        raise ValueError(
-            f"virtual ranks need virtual devices, not {names or 'none'}: ask for them with "
-            'd2lpar.devices(n, kind="virtual") or a simulate() block'
-        )
-    if len(set(numbers)) < len(numbers):
-        raise ValueError(
-            f"every rank has a device of its own, but got {', '.join(map(str, found))}"
-        )
-    return numbers
 
 
 def _let_others_go_on(known: Callable[[], bool]) -> None:

@@ -1,8 +1,8 @@
 """What every process has of its own, and virtual ranks exchange when the turn passes.
 
 Random numbers of torch (of the CPU and of the virtual devices), of Python and of NumPy;
-`shape_only` and the default data type; the environment, `sys.argv`, `sys.path` and the working
-folder; and, of a rank that runs a program of its own, the program's modules.
+`shape_only` and the default data type; what DTensor keeps; the environment, `sys.argv`, `sys.path`
+and the working folder; and, of a rank that runs a program of its own, the program's modules.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 
 from ..device_naming import RANK_DEVICE, TYPE
 from ..torch_backend.runtime import Runtime
+from .dtensor_private import LibraryAsImported, LibraryState
 
 Environment = dict[Any, Any]  # as the operating system has it: encoded
 
@@ -34,11 +35,15 @@ class OwnState(Protocol):
 class ProcessState:
     """The state of a process: that of the running one when made, then exchanged with it.
 
-    `others` are further things to exchange.
+    `others` are further things to exchange; `library` is what DTensor begins with.
     """
 
-    def __init__(self, rt: Runtime, others: Sequence[OwnState] = ()) -> None:
+    def __init__(
+        self, rt: Runtime, others: Sequence[OwnState] = (), library: LibraryAsImported | None = None
+    ) -> None:
         self._rt = rt
+        if library is not None:
+            others = [LibraryState(library), *others]
         self._others: Sequence[OwnState] = ()
         self.save()
         self._others = others
@@ -131,7 +136,9 @@ VARIABLES = (
 MASTER = ("localhost", 29500)  # as torchrun has it; nobody meets there
 
 
-def variables_of(rank: int, world_size: int, device: int) -> dict[str, str]:
-    """torchrun's variables; LOCAL_RANK is the number of the device, as it is on one machine."""
-    values = (rank, device, world_size, world_size, *MASTER, f"{TYPE}:{device}")
-    return dict(zip(VARIABLES, map(str, values), strict=True))
+def variables_of(rank: int, world_size: int, devices: Sequence[int]) -> dict[str, str]:
+    """torchrun's variables; LOCAL_RANK is the number of the device, as it is on one machine, and
+    that of the rank where it has several devices, or none."""
+    local = devices[0] if len(devices) == 1 else rank
+    values = (rank, local, world_size, world_size, *MASTER, *(f"{TYPE}:{d}" for d in devices[:1]))
+    return dict(zip(VARIABLES, map(str, values), strict=False))

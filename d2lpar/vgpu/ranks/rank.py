@@ -12,10 +12,12 @@ import torch
 
 from ..device_naming import text
 from ..sim.clock import HostThread
+from ..torch_backend.host_threads import HOST
 from ..torch_backend.runtime import Runtime, current_runtime
 from ..torch_backend.tensor import VirtualTensor
 from .alike import Alike
 from .c10d_private import Groups
+from .dtensor_private import LibraryAsImported
 from .process_state import OwnState, ProcessState, variables_of
 from .rank_scheduler import RankScheduler
 from .rendezvous import Rendezvous
@@ -54,12 +56,16 @@ class World:
     def __init__(
         self,
         rt: Runtime,
-        devices: Sequence[int],
+        devices: Sequence[Sequence[int]],
         starts: Sequence[ProcessStart] | None = None,
         alike: Alike | None = None,
     ) -> None:
         self.rt, self.alike = rt, alike
-        self.devices = list(devices)
+        parent: Rank | None = getattr(here, "rank", None)
+        self.library: LibraryAsImported = (
+            LibraryAsImported() if parent is None else parent.world.library
+        )
+        self.devices = [tuple(of_rank) for of_rank in devices]
         self.size = len(devices) if alike is None else alike.size
         numbers = range(len(devices)) if alike is None else alike.simulated
         self.ranks = [
@@ -78,9 +84,9 @@ class World:
 
     def _meeting(self, ranks: Sequence[int]) -> Rendezvous:
         if self.alike is None:
-            return Rendezvous(ranks, [self.devices[r] for r in ranks], self.rt.machine)
+            return Rendezvous(ranks, self.rt.machine)
         self.alike.check(ranks)
-        return Rendezvous(ranks, ranks, self.alike.machine, self.alike)
+        return Rendezvous(ranks, self.alike.machine, self.alike)
 
     def rendezvous(self, name: str, ranks: Sequence[int]) -> Rendezvous:
         """Where the ranks of the group of that name meet.
@@ -105,27 +111,29 @@ class World:
         if (
             self.scheduler.ended
         ):  # what was under way is over, as with a process: no hazard any more
-            for device in self.devices:
+            for device in {device for devices in self.devices for device in devices}:
                 for stream in self.rt.order.streams_of(device):
                     self.rt.host_acquires(self.rt.order.release(stream))
 
 
 class Rank:
-    """A rank of a world: `number`, the number of its `device`, and its own time and state.
+    """A rank of a world: `number`, the numbers of its `devices`, and its own time and state.
 
-    It is the `index`-th that is simulated.
+    It is the `index`-th that is simulated. `device` is that of its last collective, at first the
+    first of them; of a rank without any, the host.
     """
 
     def __init__(self, world: World, index: int, number: int, start: ProcessStart | None) -> None:
         self.world, self.index, self.number = world, index, number
-        self.device = world.devices[index]
+        self.devices = world.devices[index]
+        self.device = self.devices[0] if self.devices else HOST
         self.is_process = start is not None
         if start is None:
-            variables = variables_of(number, world.size, self.device)
-            start = ProcessStart(f"rank {number}", self.device, variables)
+            variables = variables_of(number, world.size, self.devices)
+            start = ProcessStart(f"rank {number}", max(0, self.device), variables)
         self.current = start.current
         self.host_thread = HostThread(start.name, world.rt.now_s())
-        self.process = ProcessState(world.rt, start.states)
+        self.process = ProcessState(world.rt, start.states, world.library)
         self.process.set_variables(start.variables)
         if start.arguments is not None:
             self.process.set_arguments(list(start.arguments))
@@ -147,10 +155,21 @@ class Rank:
         """Let other ranks run until `ready()`."""
         self.world.scheduler.wait(self.index, ready, text, polite=polite)
 
-    def check(self, name: str, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether the tensors of a collective are on the host, and not on the rank's device.
+    @property
+    def at(self) -> str:
+        """The device of its last collective, in words."""
+        return "the host" if self.device == HOST else text(self.device)
 
-        Raises RuntimeError for another machine, another device, and non-contiguous tensors.
+    @property
+    def place(self) -> str:
+        """Where it computes, in words."""
+        return " and ".join(map(text, self.devices)) or "the host"
+
+    def check(self, name: str, tensors: Sequence[torch.Tensor]) -> int | None:
+        """The device of the tensors of a collective; None for the host.
+
+        Without tensors, the device of the last collective. Raises RuntimeError for another
+        machine, another device, and non-contiguous tensors.
         """
         if current_runtime() is not self.world.rt:
             raise RuntimeError(
@@ -158,12 +177,12 @@ class Rank:
                 "machine; call run_ranks() inside the block"
             )
         places = {t.vgpu_index if isinstance(t, VirtualTensor) else None for t in tensors}
-        allowed = places if self.is_alone else {self.device, None}
+        allowed = places if self.is_alone else {*self.devices, None}
         if places - allowed or len(places) > 1:
             found = " and ".join(sorted({str(tensor.device) for tensor in tensors}))
             raise RuntimeError(
-                f"rank {self.number} works on {text(self.device)}, but {name} got tensors on "
-                f"{found}: move them with .to('{text(self.device)}')"
+                f"rank {self.number} works on {self.place}, but {name} got tensors on {found}: "
+                f"{self._remedy()}"
             )
         for tensor in tensors:
             if not tensor.is_contiguous():
@@ -171,4 +190,13 @@ class Rank:
                     f"{name} on rank {self.number} needs contiguous tensors, not one with strides "
                     f"{tensor.stride()}: call .contiguous()"
                 )
-        return None in places
+        found_on = places.pop() if places else self.device
+        if found_on is None or found_on == HOST:
+            return None
+        self.device = found_on
+        return found_on
+
+    def _remedy(self) -> str:
+        if self.device == HOST:
+            return "it has no GPU; give run_ranks devices, or d2lpar run --gpus"
+        return f"move them with .to('{text(self.device)}')"

@@ -8,9 +8,13 @@ from contextlib import ExitStack, contextmanager
 from types import FunctionType
 from typing import Any
 
+import torch
+
 from ..races.user_code import user_namespaces
-from . import c10d_private, ddp, own_groups
-from .rank import here
+from . import c10d_private, current_device, ddp, object_lists, own_groups, refused
+from .dtensor_private import RANDOM
+from .rank import Rank, here
+from .sharded_random import ShardedRandomNumbers
 
 _undo = ExitStack()
 
@@ -34,11 +38,22 @@ def _mesh_of_rank(theirs: Callable) -> Callable:
 
     @functools.wraps(theirs)
     def __init__(self: c10d_private.DeviceMesh, *args: object, **kwargs: object) -> None:  # noqa: N807
+        rank: Rank | None = getattr(here, "rank", None)
+        if rank is not None:
+            _load_library(rank)
         theirs(self, *args, **kwargs)
-        if getattr(here, "rank", None) is not None:
-            c10d_private.mark_mesh(self, here.rank.mark)
+        if rank is not None:
+            c10d_private.mark_mesh(self, rank.mark)
 
     return __init__
+
+
+def _load_library(rank: Rank) -> None:
+    """Have DTensor imported, and let it draw random numbers as virtual ranks do."""
+    rank.world.library.load()
+    module, name = sys.modules[RANDOM[0]], RANDOM[1]
+    if not hasattr(getattr(module, name), "__wrapped__"):
+        _set(module, name, _by_thread(getattr(module, name), ShardedRandomNumbers))
 
 
 @contextmanager
@@ -70,14 +85,28 @@ def _patch() -> None:
         for module in c10d_private.MODULES:
             if hasattr(module, name):
                 _set(module, name, choose)
+    for name in object_lists.NAMES:
+        exchange = object_lists.by_host(getattr(c10d_private.dist, name))
+        for module in c10d_private.MODULES[:2]:
+            _set(module, name, exchange)
     new_group = getattr(*c10d_private.NEW_GROUP)
     _set(*c10d_private.NEW_GROUP, _by_thread(new_group, own_groups.new_group))
     theirs = getattr(*c10d_private.WORLD)
     _set(*c10d_private.WORLD, c10d_private.GroupsByThread(theirs, here))
     c10d_private.names_are_of_threads(True)
     _undo.callback(c10d_private.names_are_of_threads, False)
+    for owner, name, make in (
+        (torch.Tensor, "to", current_device.moving),
+        (torch, "tensor", current_device.making),
+        (torch, "as_tensor", current_device.making),
+    ):
+        function = getattr(owner, name)
+        _set(owner, name, _by_thread(function, make(function)))
     mesh = c10d_private.DeviceMesh
     _set(mesh, "__init__", _mesh_of_rank(mesh.__init__))
+    rpc: Any = sys.modules.get(refused.RPC)
+    if hasattr(rpc, "init_rpc"):
+        _set(rpc, "init_rpc", refused.rpc_refused(rpc.init_rpc))
     init = c10d_private.TorchDDP.__init__
     _set(c10d_private.TorchDDP, "__init__", _by_thread(init, _init_ddp))
     _exchange({choose.__wrapped__: choose for choose in _choosers()})
@@ -90,7 +119,10 @@ def _set(owner: object, name: str, value: object) -> None:
 
 
 def _choosers() -> list[Any]:
-    return [getattr(c10d_private.dist, ours.__name__) for ours in OURS]
+    names = [*(ours.__name__ for ours in OURS), *object_lists.NAMES]
+    of_rpc = getattr(sys.modules.get(refused.RPC), "init_rpc", None)
+    found = [getattr(c10d_private.dist, name) for name in names]
+    return found if of_rpc is None else [*found, of_rpc]
 
 
 def _exchange(pairs: dict[Any, Any]) -> None:

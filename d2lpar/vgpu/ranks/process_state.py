@@ -1,8 +1,8 @@
 """What every process has of its own, and virtual ranks exchange when the turn passes.
 
 Random numbers of torch (of the CPU and of the virtual devices), of Python and of NumPy;
-`shape_only` and the default data type; what DTensor keeps; the environment, `sys.argv`, `sys.path`
-and the working folder; and, of a rank that runs a program of its own, the program's modules.
+`shape_only` and the default data type; what DTensor and FSDP keep; the environment, `sys.argv`,
+`sys.path` and the working folder; and, of a rank that runs a program of its own, its modules.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 from ..device_naming import RANK_DEVICE, TYPE
 from ..torch_backend.runtime import Runtime
 from .dtensor_private import LibraryAsImported, LibraryState
+from .module_variables import ModuleVariables, module_variables, set_module_variables
 
 Environment = dict[Any, Any]  # as the operating system has it: encoded
 
@@ -47,6 +48,7 @@ class ProcessState:
         self._others: Sequence[OwnState] = ()
         self.save()
         self._others = others
+        self._variables: ModuleVariables = {}
 
     def save(self) -> None:
         """Keep what the running process has."""
@@ -57,6 +59,7 @@ class ProcessState:
         numpy = sys.modules.get("numpy")
         self._numpy = numpy.random.get_state() if numpy else None
         self._dtype = torch.get_default_dtype()
+        self._variables = module_variables()
         self._environment = _environment()
         self._arguments, self._path, self._folder = sys.argv, list(sys.path), _folder()
         for other in self._others:
@@ -70,6 +73,7 @@ class ProcessState:
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
         torch.set_default_dtype(self._dtype)
+        set_module_variables(self._variables)
         _set_environment(self._environment)
         sys.argv = self._arguments
         if sys.path != self._path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FunctionType
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from ..races.user_code import user_namespaces
-from . import c10d_private, current_device, ddp, object_lists, own_groups, refused
+from . import c10d_private, checkpoints, current_device, ddp, object_lists, own_groups, refused
 from .dtensor_private import RANDOM
 from .rank import Rank, here
 from .sharded_random import ShardedRandomNumbers
@@ -107,6 +108,7 @@ def _patch() -> None:
     rpc: Any = sys.modules.get(refused.RPC)
     if hasattr(rpc, "init_rpc"):
         _set(rpc, "init_rpc", refused.rpc_refused(rpc.init_rpc))
+    _undo.enter_context(checkpoints.saved_at_once(_set))
     init = c10d_private.TorchDDP.__init__
     _set(c10d_private.TorchDDP, "__init__", _by_thread(init, _init_ddp))
     _exchange({choose.__wrapped__: choose for choose in _choosers()})

@@ -230,8 +230,12 @@ class Runtime:
 
     def note_memory(self, device: int) -> None:
         """Put what the tensors of `device` occupy on the timelines, if that has changed."""
-        sampled = any(timeline.samples_memory for timeline in self.clock.timelines)
-        if sampled and self.host_threads.held is None:  # else soon
+        for timeline in self.clock.timelines:
+            if timeline.samples_memory:
+                break
+        else:
+            return
+        if self.host_threads.held is None:  # else soon
             held = self.memories[device].allocated_bytes
             if held != self._noted_bytes.get(device, 0):
                 self._noted_bytes[device] = held

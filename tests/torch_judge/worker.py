@@ -103,9 +103,7 @@ def _flat(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
             yield test
 
 
-def _chosen(
-    tests: list[unittest.TestCase], options: argparse.Namespace
-) -> list[unittest.TestCase]:
+def _chosen(tests: list[unittest.TestCase], options: argparse.Namespace) -> list[unittest.TestCase]:
     words = options.only
     found = [t for t in tests if not words or any(fnmatch.fnmatch(t.id(), w) for w in words)]
     return found[:: options.every]

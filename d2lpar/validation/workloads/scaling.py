@@ -90,9 +90,7 @@ def _check_nodes(machine: Machine, gpus: int, nodes: int) -> None:
         raise ValueError(f"{gpus} GPUs of {machine.name} are on {needed} nodes, not {nodes}")
 
 
-def _step_of_one(
-    p: Parameters, machine: Machine
-) -> tuple[scaling.DeviceStep, scaling.Overhead]:
+def _step_of_one(p: Parameters, machine: Machine) -> tuple[scaling.DeviceStep, scaling.Overhead]:
     """Simulate a step of one GPU; and what one of many costs besides.
 
     Gradients are copied into buffers that are summed, and back, in Horovod, apex and PyTorch alike;

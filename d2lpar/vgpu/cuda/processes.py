@@ -2,7 +2,8 @@
 
 Processes of libraries, such as the workers of a DataLoader, stay real ones. Those of the program
 run when it waits for them, all that it has started until then together, each with a device of its
-own to exchange data with others; the program goes on when all have ended.
+own to exchange data with others, as long as there are enough; the program goes on when all have
+ended.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from typing import Any
 
 import torch.multiprocessing
 
+from ..memory.process_memory import of_processes
 from ..races.user_code import is_user_frame
 from ..ranks import main_module
 from ..ranks.launcher import ProcessStart, current_process, run_processes
 from ..ranks.own_modules import OwnModules
 from ..ranks.pickled_copy import PickledCopy
+from ..torch_backend.runtime import current_runtime
 from . import lazy_init
 from .patches import Patches
 from .queues import VirtualQueue
@@ -123,26 +126,27 @@ class Children:
         children, self._waiting = self._waiting, []
         if not children:
             return
-        parent = current_process()
-        own_modules = parent is not None and parent.process.has(OwnModules)
-        devices = lazy_init.devices_here()
-        if len(children) > len(devices):
-            raise RuntimeError(
-                f"the program has started {len(children)} processes, and sees {len(devices)} "
-                f"GPU(s): each virtual process needs one. Ask for more, with `d2lpar run --gpus "
-                f"{len(children)}` or emulate_cuda({len(children)})"
-            )
-        main = sys.modules[main_module.MAIN] if own_modules else None
-        starts = [child.start_of(devices, own_modules=own_modules) for child in children]
-        own = [] if parent is not None else [lazy_init.ProcessDevices()]
-        lives = [partial(child.live, main) for child in children]
-        try:
-            run_processes(lives, devices[: len(children)], starts, own)
-        except Exception as error:
-            if not any(child.error for child in children):  # such as ranks that wait for each other
-                children[0].error = error
+        devices = lazy_init.devices_here() or [0]  # one that sees none has nothing there
+        with of_processes([current_runtime().memories[i] for i in devices]):
+            _run_together(children, devices)
         for child in children:
             child.finish()
+
+
+def _run_together(children: Sequence[Child], devices: Sequence[int]) -> None:
+    """Run processes on these devices: one for each, or shared by several if there are too few."""
+    parent = current_process()
+    own_modules = parent is not None and parent.process.has(OwnModules)
+    exchanging = [devices[i % len(devices)] for i in range(len(children))]
+    main = sys.modules[main_module.MAIN] if own_modules else None
+    starts = [child.start_of(devices, own_modules=own_modules) for child in children]
+    own = [] if parent is not None else [lazy_init.ProcessDevices()]
+    lives = [partial(child.live, main) for child in children]
+    try:
+        run_processes(lives, exchanging, starts, own)
+    except Exception as error:
+        if not any(child.error for child in children):  # such as ranks that wait for each other
+            children[0].error = error
 
 
 class Child:

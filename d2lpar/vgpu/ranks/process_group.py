@@ -16,7 +16,7 @@ from itertools import chain
 import torch
 
 from ...machines.collective_cost import taken_share
-from ..device_naming import naming
+from ..device_naming import naming, text
 from ..sim.clock import HostThread
 from ..torch_backend.tensor import VirtualTensor
 from . import c10d_private
@@ -222,7 +222,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         name = "send" if way[0] == self._member else "recv"
         if way[0] == way[1]:
             raise ValueError(f"rank {self._rank.number} cannot send to itself")
-        on_host = self._rank.check(name, [tensor])
+        on_host = self._is_on_host(name, [tensor])
         both, values = [tensor], [values_of(tensor)]
         call = CollectiveCall(
             name,
@@ -258,12 +258,26 @@ class VirtualProcessGroup(c10d_private.GroupBase):
     def _begin(
         self, name: str, tensors: Tensors, *parts: Callable[[], CollectiveCall]
     ) -> CollectiveWork:
-        on_host = self._rank.check(name, tensors)
+        on_host = self._is_on_host(name, tensors)
         calls = [make() for make in parts]
         call = calls[0] if len(calls) == 1 else together(name, calls)
         pending = self._rendezvous.meet(self._member, call, on_host=on_host)
         more: dict[str, object] = {} if on_host else {"taken": self._taken_share(call)}
         return self._queue(pending, call, None, more, on_host=on_host)
+
+    def _is_on_host(self, name: str, tensors: Tensors) -> bool:
+        """Whether hosts exchange these among themselves. Raises RuntimeError where their devices
+        would, and ranks share one."""
+        on_host = self._rank.check(name, tensors)
+        if not self._rendezvous.shares_devices:
+            return on_host
+        if tensors and not on_host:
+            raise RuntimeError(
+                f"{name} on rank {self._rank.number} got tensors of {text(self._rank.device)}, and "
+                "ranks of its group share a GPU, which NCCL refuses, too (duplicate GPU detected): "
+                f"start with `d2lpar run --gpus {self._rank.world.size}`, or exchange CPU tensors"
+            )
+        return True
 
     def _taken_share(self, call: CollectiveCall) -> float:
         """The share of this rank's multiprocessors that the blocks of a collective take."""

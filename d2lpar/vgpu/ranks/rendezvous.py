@@ -76,8 +76,11 @@ class Rendezvous:
         self._alike = alike
         self._present = range(len(self.ranks)) if alike is None else alike.present(self.ranks)
         self._machine = machine
-        self._fabric = cost.fabric_of(machine, devices) if len(devices) > 1 else None
-        self._ports = cost.ports_of(machine, devices)
+        # Processes may share a device; they exchange what is on their hosts then, as over gloo.
+        self.shares_devices = len(set(devices)) < len(devices)
+        alone = len(devices) == 1 or self.shares_devices
+        self._fabric = None if alone else cost.fabric_of(machine, devices)
+        self._ports = () if self.shares_devices else cost.ports_of(machine, devices)
         self._begun = [0] * len(self.ranks)  # collectives, by rank
         self._first = 0
         self._collectives: deque[PendingCollective] = deque()

@@ -1,0 +1,106 @@
+"""Processes of a program under `d2lpar run`: what each has of its own, and what they share."""
+
+import pytest
+
+from d2lpar.command import cli
+
+
+@pytest.fixture
+def run(capfd, monkeypatch, tmp_path):
+    """Runs a program's text in a folder of its own; gives its status, lines and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def command(source, *words):
+        (tmp_path / "program.py").write_text(source)
+        status = cli.main(["run", "--quiet", *map(str, words), "program.py"])
+        out, err = capfd.readouterr()
+        return status, out.splitlines(), err
+
+    return command
+
+
+def test_the_file_of_the_main_module_is_absolute_and_its_argument_as_given(run, tmp_path):
+    status, lines, err = run("import sys\nprint(__file__, sys.argv[0])")
+    assert (status, err) == (0, "")
+    assert lines == [f"{tmp_path / 'program.py'} program.py"]
+
+
+SHARED = """
+import torch
+import torch.multiprocessing as mp
+
+def count(rank, total):
+    torch.cuda.set_device(0)
+    total += rank + 1
+    print(rank, torch.cuda.current_device(), torch.cuda.device_count())
+
+if __name__ == "__main__":
+    total = torch.zeros(2, device="cuda")
+    mp.spawn(count, (total,), nprocs=3)
+    print(total.tolist())
+"""
+
+
+def test_more_processes_than_gpus_share_them(run):
+    status, lines, err = run(SHARED)
+    assert (status, err) == (0, "")
+    assert lines == ["0 0 1", "1 0 1", "2 0 1", "[6.0, 6.0]"]
+
+
+EXCHANGE = """
+import sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def sum_up(rank, device):
+    dist.init_process_group("gloo", init_method="tcp://localhost:29501", rank=rank, world_size=3)
+    part = torch.full((2,), rank + 1.0, device=device)
+    dist.barrier()
+    dist.all_reduce(part)
+    if rank == 1:
+        dist.send(part, 2)
+    if rank == 2:
+        dist.recv(part, 1)
+        print(part.tolist())
+
+if __name__ == "__main__":
+    mp.spawn(sum_up, ("DEVICE",), nprocs=3)
+"""
+
+
+def test_processes_that_share_a_gpu_exchange_what_is_on_the_host(run):
+    status, lines, err = run(EXCHANGE.replace("DEVICE", "cpu"))
+    assert (status, lines, err) == (0, ["[6.0, 6.0]"], "")
+
+
+def test_processes_that_share_a_gpu_cannot_exchange_what_is_on_it(run):
+    status, _, err = run(EXCHANGE.replace("DEVICE", "cuda"))
+    assert status == 1
+    assert "all_reduce on rank 0 got tensors of cuda:0" in err
+    assert "d2lpar run --gpus 3" in err
+
+
+MEMORY = """
+import torch
+import torch.multiprocessing as mp
+
+def show(before=0):
+    print(torch.cuda.memory_allocated(0) - before, torch.cuda.max_memory_allocated(0) - before)
+
+def hold(rank, size, before):
+    show(before)
+    cycle = [torch.ones(size, device="cuda:0")]
+    cycle.append(cycle)
+    show(before)
+
+if __name__ == "__main__":
+    before = torch.cuda.memory_allocated(0)
+    parents = torch.ones(512, device="cuda:0")
+    for size in (10240, 1024):
+        mp.spawn(hold, (size, before), nprocs=1)
+    show(before)
+"""
+
+
+def test_a_process_leaves_no_memory_and_no_peak(run):
+    status, lines, err = run(MEMORY)
+    assert (status, err) == (0, "")
+    assert lines == ["2048 2048", "43008 43008", "2048 2048", "6144 6144", "2048 2048"]

@@ -201,8 +201,7 @@ def test_published_curves_over_networks_within_a_sixth(name, curve):
 
 def test_through_the_hosts_memory_as_published():
     # Eight RTX 4090 on two EPYC 7542, without peers, by one process (blog.chlc.cc, 2024).
-    box = machines.machine("4x-rtx-4090").with_accelerators(8)
-    fabric = cost.fabric_of(replace(box, host=replace(box.host, name="2 x EPYC 7542")))
+    fabric = cost.fabric_of(machines.machine("8x-rtx-4090-epyc"))
     for mebibytes, published in {1: 8.24, 16: 14.88, 128: 14.45}.items():
         seconds = cost.launched_by_one_thread_s(cost.all_reduce_s(mebibytes * MIB, fabric), 8)
         found = cost.bus_bandwidth(mebibytes * MIB, 8, seconds) / GIGA
@@ -290,7 +289,7 @@ def test_a_machine_of_the_catalogue_as_a_fabric():
 
 
 def test_without_peers_all_goes_through_the_hosts_memory():
-    box = machines.machine("4x-rtx-4090")
+    box = machines.machine("8x-rtx-4090-epyc").with_accelerators(4)
     alone = cost.fabric_of(box)
     assert (alone.medium, alone.bus_bytes_per_s) == ("host", pytest.approx(0.65 * 24 * GIGA))
     assert alone.channels == 2
@@ -299,6 +298,8 @@ def test_without_peers_all_goes_through_the_hosts_memory():
     # What each of four sends is written once and read once.
     slow = replace(box, host=replace(box.host, memory_bytes_per_s=40 * GIGA))
     assert cost.fabric_of(slow).bus_bytes_per_s == pytest.approx(5 * GIGA)
+    desktop = cost.fabric_of(machines.machine("4x-rtx-4090"))  # of two channels of memory
+    assert desktop.bus_bytes_per_s == pytest.approx(27 / 8 * GIGA)
     peers = cost.fabric_of(box.with_peer(box.host_link))
     assert cost.all_reduce_s(MIB, peers) < cost.all_reduce_s(MIB, alone)
 

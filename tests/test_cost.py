@@ -362,3 +362,38 @@ def test_channels_stay_where_they_are(with_values, last):
         x = torch.ones(2, 4, 6, 6, device=gpu).contiguous(memory_format=form)
         convolution = torch.nn.Conv2d(4, 8, 1).to(gpu)
         assert convolution(x).is_contiguous(memory_format=form)
+
+
+# --- norms and softmax ----------------------------------------------------------------------------
+
+
+def test_few_rows_leave_most_of_a_device_idle():
+    """A block a row: as many rows as multiprocessors, and eight of eight times the length."""
+    many, few = (meta(rows, 2**30 // rows) for rows in (A100.multiprocessors, 8))
+    seconds = [
+        cost_of(aten._softmax.default, (x, -1, False), {}, aten._softmax(x, -1, False))
+        for x in (many, few)
+    ]
+    many_s, few_s = (cost.seconds(A100) for cost in seconds)
+    assert few_s > 4 * many_s
+    of_one = 67e9 * 0.6  # of the cache's rate, what one multiprocessor has
+    assert few_s == pytest.approx(2 * few.nbytes / (8 * of_one), rel=0.01)
+
+
+def test_rows_lie_along_any_dimension():
+    x = meta(6, 5, 4)
+    for along, rows in ((0, 20), (1, 24), (-1, 30)):
+        outputs = aten._log_softmax(x, along, False)
+        (kernel,) = cost_of(aten._log_softmax.default, (x, along, False), {}, outputs).kernels
+        assert kernel.blocks == rows
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_layer_norms_gradients_of_weights_read_all_once_more(wanted):
+    x, weight, mean = meta(64, 8, 96), meta(96), meta(64, 8, 1)
+    args = (x, x, [96], mean, mean, weight, weight, [True, wanted, wanted])
+    outputs = aten.native_layer_norm_backward(*args)
+    cost = cost_of(aten.native_layer_norm_backward.default, args, {}, outputs)
+    assert [kernel.blocks for kernel in cost.kernels] == [512, 3][: 1 + wanted]
+    if wanted:
+        assert cost.kernels[1].bytes == 2 * x.nbytes

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 import d2lpar as par
 from d2lpar import machines
 from d2lpar.vgpu.api.timing import now_s
+from d2lpar.vgpu.torch_backend.host_cost import NATIVE_VIEW, native_views
 
 HOST = machines.Host("plain")
 X = (64, 64)
@@ -83,6 +84,25 @@ def test_backward_costs_its_call(gpu):
 
     operations_s = 2 * (HOST.dispatch_s + HOST.autograd_s)
     assert host_s(work) == pytest.approx(operations_s + HOST.backward_s, rel=0.05)
+
+
+def test_handing_a_backward_pass_over_is_on_the_timeline(gpu):
+    w = torch.ones(X, device=gpu, requires_grad=True)
+    with par.record() as timeline:
+        (w * 2.0).sum().backward()
+    (handing,) = (span for span in timeline if "hand over" in span.name)
+    assert handing.end_s - handing.start_s == pytest.approx(HOST.backward_s)
+    first = min(s.start_s for s in timeline.on("host") if s.stream == handing.stream)
+    assert handing.start_s == first
+
+
+def test_views_that_cpp_asks_for_are_cheaper(gpu):
+    x = torch.ones(64, device=gpu)
+    python_s = host_s(lambda: x.view(8, 8))
+    with native_views():
+        native_s = host_s(lambda: x.view(8, 8))
+    assert python_s == pytest.approx(HOST.view_s)
+    assert native_s == pytest.approx(NATIVE_VIEW * HOST.view_s)
 
 
 @pytest.mark.parametrize("count", [1, 100, 200])

@@ -333,3 +333,17 @@ def test_a_ring_occupies_the_ports_between_its_neighbours():
         ("network out", 1), ("network in", 0),
     }  # fmt: skip
     assert collective_routes.ports_of(machine, [2]) == ()
+
+
+def test_a_host_does_not_wait_for_what_another_process_has_queued():
+    """Each process has a context of its own on a device: torch's averager of models, for one, lets
+    every process synchronize its current device, which is 0 where a program has not said so."""
+
+    def add():
+        x = floats().fill_(torch.vgpu.current_device() + 1.0)
+        torch.vgpu.synchronize(0)  # where rank 0's part of the sum waits for the others
+        dist.all_reduce(x)
+        return x.item()
+
+    with par.simulate(TOY, 2, with_values=True) as gpus:
+        assert par.run_ranks(add, gpus) == [3.0, 3.0]

@@ -104,3 +104,14 @@ def test_a_process_leaves_no_memory_and_no_peak(run):
     status, lines, err = run(MEMORY)
     assert (status, err) == (0, "")
     assert lines == ["2048 2048", "43008 43008", "2048 2048", "6144 6144", "2048 2048"]
+
+
+def test_packages_that_pip_put_on_the_path_are_libraries_and_shared(run, tmp_path, monkeypatch):
+    packages = tmp_path / "packages"
+    (packages / "shared_by_ranks-1.0.dist-info").mkdir(parents=True)
+    (packages / "shared_by_ranks.py").write_text("print('imported')")
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    (tmp_path / "own_module.py").write_text("print('own')")
+    status, lines, err = run("import shared_by_ranks, own_module", "--nproc-per-node", 2)
+    assert (status, err) == (0, "")
+    assert sorted(lines) == ["imported", "own", "own"]

@@ -93,6 +93,22 @@ def test_a_host_with_a_lead_queues_unseen():
     assert step_s(late, hundredth_s, bucket_bytes=100, overhead=host) == pytest.approx(11 + 8)
 
 
+def test_computing_beside_an_exchange_has_what_that_leaves():
+    """A bucket at 1 s takes 2 s and half of the device: 1 s is computed in them, and 1 s after."""
+    step = DeviceStep(3.0, 3.5, (Gradient(4, 1.0),))
+    assert step_s(step, lambda _: 2.0) == pytest.approx(3.5)
+    assert step_s(step, lambda _: 2.0, overhead=Overhead(taken=0.5)) == pytest.approx(4.5)
+
+
+def test_the_slowest_device_sets_the_pace():
+    step = DeviceStep(3.0, 3.5, (Gradient(4, 1.0),))
+    assert step.of_slowest(8, NO_OVERHEAD) is step
+    assert step.of_slowest(1, Overhead(spread=0.1)).end_s == 3.5
+    slowest = step.of_slowest(8, Overhead(spread=0.1))
+    assert slowest.end_s == pytest.approx(3.5 * (1 + 0.1 * 1.434), rel=1e-3)  # Blom (1958)
+    assert slowest.gradients[0].ready_s == pytest.approx(slowest.end_s / 3.5)
+
+
 def test_micro_steps_queue_gradients_once():
     bound = replace(STEP, backward_queued_s=10.0, queued_s=11.0)
     host = Overhead(dispatch_s=2.0)

@@ -7,8 +7,10 @@ to the slice around them; and what Perfetto's documentation adds: slices of a th
 import gzip
 import itertools
 import json
+import tempfile
 from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 
 import d2lpar as par
 from d2lpar.timeline import MemorySample, Span, Timeline
-from d2lpar.timeline.trace import WAITING_COPIES
+from d2lpar.timeline.trace_events import WAITING_COPIES
 
 FIELDS = {  # of each phase: what it must have, beside ph, name, pid and tid, and what it may
     "M": ({"args"}, set()),
@@ -32,10 +34,24 @@ METADATA = {  # name: what its args must hold
 }  # fmt: skip
 
 
+def written(timeline: Timeline) -> dict:
+    """What `save_trace` writes into one file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        timeline.save_trace(path)
+        return json.loads(path.read_text(encoding="utf-8"))
+
+
+def spans_of(events: list[dict]) -> list[dict]:
+    """The events that stand for spans; the others are calls within them."""
+    return [event for event in events if "kind" in event["args"]]
+
+
 def check(trace: dict) -> dict[str, list[dict]]:
     """Assert that the trace keeps to the format; returns its events by phase."""
     trace = json.loads(json.dumps(trace, allow_nan=False))
-    assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"}
+    whole = {"traceEvents", "displayTimeUnit", "otherData", "schemaVersion", "deviceProperties"}
+    assert whole <= set(trace) <= whole | {"distributedInfo"}
     assert trace["displayTimeUnit"] in ("ms", "ns")
     phases = defaultdict(list)
     for event in trace["traceEvents"]:
@@ -150,54 +166,61 @@ def run(request):
 
 
 def test_a_run_keeps_to_the_format(run):
-    phases = check(run.to_chrome_trace())
+    phases = check(written(run))
     check_nesting(phases["X"])
-    assert len(phases["X"]) == len(run)
+    assert len(spans_of(phases["X"])) == len(run)
     assert len(phases["C"]) == len(run.memory) > 0
     processes = names(phases["M"], "process_name")
-    assert list(processes.values()) == ["host", "vgpu:0", "vgpu:1"]
-    assert {"main", "stream 0", "stream 1"} <= set(names(phases["M"], "thread_name").values())
+    assert list(processes.values()) == ["main"]
+    threads = {"main", "thread for vgpu:0", "vgpu:0 stream 0", "vgpu:0 stream 1", "vgpu:1 stream 0"}
+    assert threads <= set(names(phases["M"], "thread_name").values())
     order = {e["pid"]: e["args"]["sort_index"] for e in phases["M"] if "process_s" in e["name"]}
     assert sorted(order, key=order.get) == sorted(processes)
-    assert run.to_chrome_trace()["otherData"]["clock"] == run.clock
+    assert written(run)["otherData"]["clock"] == run.clock
 
 
 def test_every_kernel_and_copy_has_an_arrow_from_its_dispatch(run):
-    phases = check(run.to_chrome_trace())
+    phases = check(written(run))
     slices = {(e["tid"], e["ts"]): e for e in phases["X"]}
-    ends = [e for e in phases["f"] if e["name"] == "launch"]
-    begins = {e["id"]: e for e in phases["s"] if e["name"] == "launch"}
-    assert len(ends) == sum(span.device != "host" for span in run)
+    dispatches = {
+        e["args"].get("External id"): e for e in phases["X"] if e["args"].get("kind") == "dispatch"
+    }
+    ends = [e for e in phases["f"] if e["name"] == "ac2g"]
+    begins = {e["id"]: e for e in phases["s"] if e["name"] == "ac2g"}
+    assert len(ends) == len({span.correlation for span in run if span.device != "host"})
     for end in ends:
         queued, begin = slices[end["tid"], end["ts"]], begins[end["id"]]
-        dispatch = slices[begin["tid"], begin["ts"]]
-        assert dispatch["cat"] == "dispatch"
-        assert dispatch["name"] == queued["name"]
-        assert dispatch["ts"] + dispatch["dur"] <= queued["ts"] + 1e-6
+        call, dispatch = slices[begin["tid"], begin["ts"]], dispatches[end["id"]]
+        assert call["cat"] == "cuda_runtime"
+        assert call["args"]["correlation"] == end["id"]
+        calls = {"kernel": "cudaLaunchKernel", "gpu_memcpy": "cudaMemcpyAsync"}
+        assert call["name"] == calls[queued["cat"]]
+        ended = [round(1e3 * (e["ts"] + e["dur"])) for e in (call, dispatch)]
+        assert ended[0] == ended[1] <= round(1e3 * queued["ts"])
 
 
 def test_copies_between_devices_have_arrows_to_where_they_go(run):
-    phases = check(run.to_chrome_trace())
-    processes = names(phases["M"], "process_name")
+    phases = check(written(run))
+    devices = {e["tid"]: e["args"]["device"] for e in phases["M"] if e["name"] == "thread_name"}
     slices = {(e["tid"], e["ts"]): e for e in phases["X"]}
     ends = {e["id"]: e for e in phases["f"] if e["name"] == "copied"}
     ways = []
     for begin in [e for e in phases["s"] if e["name"] == "copied"]:
         sent, then = slices[begin["tid"], begin["ts"]], ends[begin["id"]]
-        assert sent["cat"] == "copy"
-        assert sent["args"]["target"] == processes[then["pid"]]
+        assert sent["cat"] == "gpu_memcpy"
+        assert sent["args"]["target"] == devices[then["tid"]]
         assert sent["ts"] + sent["dur"] <= then["ts"] + 1e-6
-        ways.append((processes[begin["pid"]], processes[then["pid"]]))
+        ways.append((devices[begin["tid"]], devices[then["tid"]]))
     assert sorted(ways) == [("vgpu:0", "vgpu:1")] * 2 + [("vgpu:1", "vgpu:0")] * 2
 
 
 def test_arguments_say_how_much_and_how_fast(run):
-    slices = check(run.to_chrome_trace())["X"]
-    product = next(e for e in slices if e["name"] == "mm" and e["cat"] == "compute")
+    slices = check(written(run))["X"]
+    product = next(e for e in slices if e["name"] == "mm" and e["cat"] == "kernel")
     assert product["args"]["flops"] == 2 * 64 * 500 * 500
     rate = product["args"]["flops"] / product["dur"] / 1e6
     assert product["args"]["TFLOP/s"] == pytest.approx(rate, rel=1e-2)
-    sent = next(e for e in slices if e["cat"] == "copy" and e["args"]["target"] == "vgpu:1")
+    sent = next(e for e in slices if e["args"].get("target") == "vgpu:1")
     assert sent["args"]["bytes"] == 64 * 500 * 4
     assert sent["args"]["GB/s"] == pytest.approx(64 * 2 / sent["dur"], rel=1e-2)
 
@@ -207,7 +230,7 @@ def test_a_file_is_what_the_dictionary_is_and_reads_back(run, tmp_path, name):
     path = tmp_path / name
     run.save_trace(path)
     content = (gzip.decompress(path.read_bytes()) if ".gz" in name else path.read_bytes()).decode()
-    assert json.loads(content) == run.to_chrome_trace()
+    assert json.loads(content) == written(run)
     again = Timeline.from_chrome_trace(path)
     assert again.clock == run.clock
     for mine, theirs in zip(run.spans, again.spans, strict=True):
@@ -215,11 +238,11 @@ def test_a_file_is_what_the_dictionary_is_and_reads_back(run, tmp_path, name):
         assert theirs.end_s == pytest.approx(mine.end_s, abs=1e-9)
         assert replace(theirs, start_s=mine.start_s, end_s=mine.end_s) == mine
     assert [(m.device, m.bytes) for m in again.memory] == [(m.device, m.bytes) for m in run.memory]
-    assert Timeline.from_chrome_trace(again.to_chrome_trace()) == again
+    assert Timeline.from_chrome_trace(written(again)) == again
 
 
 def test_what_is_back_to_back_stays_so(run):
-    again = Timeline.from_chrome_trace(run.to_chrome_trace())
+    again = Timeline.from_chrome_trace(written(run))
     chains = [t.critical_path().spans for t in (run, again)]
     assert [(s.device, s.name) for s in chains[0]] == [(s.device, s.name) for s in chains[1]]
     touching = [[a.end_s == b.start_s for a, b in itertools.pairwise(chain)] for chain in chains]
@@ -234,7 +257,7 @@ def test_a_streamed_file_keeps_to_the_format(gpus, tmp_path):
         (x @ x).to(gpus[1]).sum().item()
     phases = check(json.loads(path.read_text()))
     check_nesting(phases["X"])
-    assert {e["name"] for e in phases["s"]} == {"launch", "copied"}
+    assert {e["name"] for e in phases["s"]} == {"ac2g", "copied"}
 
 
 # Any timeline
@@ -266,7 +289,7 @@ timelines = st.builds(
 def test_any_timeline_can_be_written_and_read(timeline):
     unique = {s.correlation: s for s in timeline if s.device == "host"}
     timeline.spans = [s for s in timeline if s.device != "host" or unique[s.correlation] is s]
-    trace = timeline.to_chrome_trace()
+    trace = written(timeline)
     check(trace)
     assert Timeline.from_chrome_trace(json.loads(json.dumps(trace))) == timeline
 
@@ -277,7 +300,7 @@ def test_arrows_that_nobody_meets_do_not_pile_up():
         for i in range(WAITING_COPIES * 3)
     ]
     last = Span("gpu:1", 0, "compute", "k", len(sent), len(sent) + 1)
-    phases = check(Timeline("toy", [*sent, last]).to_chrome_trace())
+    phases = check(written(Timeline("toy", [*sent, last])))
     assert len(phases["s"]) == len(phases["f"]) == WAITING_COPIES
 
 

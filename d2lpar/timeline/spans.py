@@ -16,6 +16,11 @@ class Span:
 
     `correlation`, if not 0, joins a dispatch on the host with the kernels and copies that it
     queued, which have the same number. `target` is where a copy goes, "host" or a device's name.
+
+    `group` are the ranks of a collective; of a send and its receive, who sends and who receives.
+    `after` are the correlations of the work that this had to follow, as far as the clock knows: on
+    a device the last of its stream and of the streams that it waited for by events, in a wait of
+    the host what it waited for.
     """
 
     device: str
@@ -28,6 +33,8 @@ class Span:
     flops: int = 0
     correlation: int = 0
     target: str = ""
+    group: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
 
     @property
     def duration_s(self) -> float:

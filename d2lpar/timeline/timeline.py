@@ -6,10 +6,11 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, MutableSequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import fmean
 from typing import ClassVar, Protocol
 
-from . import critical_chain, totals, trace
+from . import chakra, critical_chain, totals, trace
 from .intervals import common_s, length_s, union
 from .spans import MemorySample, Span
 
@@ -182,13 +183,23 @@ class Timeline:
 
     # --- files ------------------------------------------------------------------------------
 
-    def to_chrome_trace(self) -> dict:
-        """The timeline as Chrome's Trace Event Format, ready for `json.dump`: see `trace`."""
-        return trace.to_dict(self.clock, self.spans, self.memory)
-
     def save_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write a file that https://ui.perfetto.dev opens; one whose name ends in .gz is packed."""
+        """Write a trace: a file for Perfetto, or a folder for Holistic Trace Analysis.
+
+        https://ui.perfetto.dev opens a path that ends in .json or .json.gz (packed): one file, a
+        process a rank. Any other path is a folder, made if need be, of a file a rank. `trace` and
+        `trace_events` say what is in them. Raises OSError.
+        """
         trace.save(path, self.clock, self.spans, self.memory)
+
+    def save_chakra(self, path: str | os.PathLike[str]) -> list[Path]:
+        """Write Chakra execution traces for ASTRA-sim, `path`.0.et and so on, one a rank.
+
+        Returns their paths; `chakra` says what is in them. Raises ValueError for a timeline without
+        the hosts' dispatches, or with a part of a run or of its ranks only; ImportError without the
+        library `protobuf`; OSError.
+        """
+        return chakra.save(path, self.clock, self.spans)
 
     @classmethod
     def from_chrome_trace(cls, source: str | os.PathLike[str] | dict) -> Timeline:

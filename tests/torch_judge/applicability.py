@@ -47,7 +47,10 @@ REASONS = {
         r"|TORCH_NCCL_|NCCL_|_set_default_timeout|_get_backend\(torch\.device\(\W*cuda"
         r"|ncclConfig|perform_nocolor_split|register_mem_pool|ProcessGroupNCCL\.|_start_coalescing"
     ),
-    "compares with gloo, MPI or UCC": r"ProcessGroupGloo|backend=.gloo.|\"gloo\"|'gloo'|mpi\b|ucc\b",
+    "makes groups of gloo, MPI or UCC by their own classes": r"ProcessGroup(Gloo|MPI|UCC|Wrapper)",
+    "reads events of torch.profiler, which knows no virtual device and no virtual rank": (
+        r"autograd\.profiler|torch\.profiler|call_dist_op|_profil|profile\(|kineto|ExecutionTrace"
+    ),
     "uses symmetric memory or CUDA IPC": r"symm_mem|SymmetricMemory|_share_cuda_|IpcMem|nvshmem",
     "remote procedure calls (RPC)": r"\brpc\.|rpc_async|rpc_sync|dist_autograd",
 }

@@ -17,13 +17,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_ASK_S = 2.0  # for a process that hangs to say where it is
+import psutil
+
+_ASK_S = 5.0  # for a process that hangs to say where it is
+_LOOK_S = 0.5  # at what the process has used
+_IDLE = 0.01  # of the time: who waits in a loop uses that little, who is kept waiting more
 _GIB = 2**30
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Of one process: seconds, and GiB of memory beyond what it starts with."""
+    """Of one process: seconds, and GiB of memory beyond what it starts with.
+
+    The seconds are those of a processor, as others may keep the machine busy; and a process that
+    does nothing for as long hangs, too.
+    """
 
     seconds: float
     gib: float
@@ -33,7 +41,8 @@ class Limits:
 class End:
     """How a process ended: what its function returned (None: nothing came), or why not.
 
-    `status` says how it ended, `output` is the end of what it wrote.
+    `status` says how it ended, and how much of a processor's time it took; `output` is the end of
+    what it wrote.
     """
 
     result: Any
@@ -57,9 +66,9 @@ def run_limited(function: Callable[[], Any], limits: Limits) -> End:
             _live(function, limits, write, output)
         os.close(write)
         with os.fdopen(read, "rb") as pipe:
-            received, timed_out = _receive(pipe.fileno(), time.monotonic() + limits.seconds)
+            received, timed_out = _receive(pipe.fileno(), pid, limits.seconds)
         if timed_out:
-            _ask_where(pid)
+            _ask_where(pid, output)
         status = _end(pid, patience_s=0.0 if timed_out else 5.0)
         text = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
     result = json.loads(received) if received else None
@@ -96,24 +105,50 @@ def _limit_memory(gib: float) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def _receive(pipe: int, until_s: float) -> tuple[bytes, bool]:
+def _receive(pipe: int, pid: int, seconds: float) -> tuple[bytes, bool]:
     """What the process has sent until it closed its end; and whether it took too long."""
-    parts = []
+    parts, watch = [], _Watch(pid, seconds)
     while True:
-        left_s = until_s - time.monotonic()
-        if left_s <= 0 or not select.select([pipe], [], [], left_s)[0]:
-            return b"", True
+        if not select.select([pipe], [], [], _LOOK_S)[0]:
+            if watch.hangs():
+                return b"", True
+            continue
         part = os.read(pipe, 65536)
         if not part:
             return b"".join(parts), False
         parts.append(part)
 
 
-def _ask_where(pid: int) -> None:
+class _Watch:
+    """Tells a process that has too much to do, or waits for ever, from one that is kept waiting."""
+
+    def __init__(self, pid: int, seconds: float) -> None:
+        self._process, self._seconds = psutil.Process(pid), seconds
+        self._before = (time.monotonic(), 0.0)
+
+    def hangs(self) -> bool:
+        """Whether it has had its seconds, or has done nothing for so many."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times, now_s = self._process.cpu_times(), time.monotonic()
+            used_s = times.user + times.system
+            if used_s > self._seconds:
+                return True
+            since_s, then_s = self._before
+            if used_s - then_s > _IDLE * self._seconds:
+                self._before = (now_s, used_s)
+            else:
+                return now_s - since_s > self._seconds
+        return False
+
+
+def _ask_where(pid: int, output: Path) -> None:
     """Let `faulthandler` write where all threads are."""
+    before, until_s = output.stat().st_size, time.monotonic() + _ASK_S
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGUSR1)
-        time.sleep(_ASK_S / 4)
+    while output.stat().st_size == before and time.monotonic() < until_s:
+        time.sleep(0.05)
+    time.sleep(0.1)  # for the rest of it
 
 
 def _end(pid: int, patience_s: float) -> str:
@@ -121,13 +156,14 @@ def _end(pid: int, patience_s: float) -> str:
     until_s = time.monotonic() + patience_s
     status = None
     while status is None and time.monotonic() < until_s:
-        found, code = os.waitpid(pid, os.WNOHANG)
+        found, code, used = os.wait4(pid, os.WNOHANG)
         status = code if found else None
         time.sleep(0.002 if status is None else 0)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     if status is None:
-        status = os.waitpid(pid, 0)[1]
+        _, status, used = os.wait4(pid, 0)
+    how = f"exit status {os.waitstatus_to_exitcode(status)}"
     if os.WIFSIGNALED(status):
-        return signal.Signals(os.WTERMSIG(status)).name
-    return f"exit status {os.waitstatus_to_exitcode(status)}"
+        how = signal.Signals(os.WTERMSIG(status)).name
+    return f"{how} after {used.ru_utime + used.ru_stime:.0f} s of a processor"

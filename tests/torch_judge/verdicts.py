@@ -70,7 +70,7 @@ def table(verdicts: Sequence[Verdict], not_loaded: dict[str, str]) -> str:
     lines += ["", f"goal: {GOAL:.0%} of the tests that apply; 0 crashed, 0 hung"]
     lines += _reasons(verdicts)
     lines += [f"not loaded: {file}: {why}" for file, why in not_loaded.items()]
-    lines += ["", *(_line(v) for v in verdicts if v.column in (FAILED, CRASHED, HUNG))]
+    lines += ["", *(line(v) for v in verdicts if v.column in (FAILED, CRASHED, HUNG))]
     return "\n".join(lines)
 
 
@@ -92,8 +92,9 @@ def _reasons(verdicts: Sequence[Verdict]) -> list[str]:
     return lines + [f"  {number:4}  {reason}" for reason, number in of_tests.most_common(20)]
 
 
-def _line(verdict: Verdict) -> str:
-    return f"{verdict.outcome}  {verdict.file}: {verdict.test}: {verdict.why}"
+def line(verdict: Verdict) -> str:
+    """What became of one test, and its last line."""
+    return f"{verdict.column}  {verdict.file}: {verdict.test}: {verdict.why}"
 
 
 def as_json(verdicts: Sequence[Verdict], not_loaded: dict[str, str]) -> dict[str, object]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import gc
 import importlib.util
 import json
 import os
@@ -33,12 +34,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--folders", nargs="*", default=[], help="to import modules from")
     parser.add_argument("--gpus", type=int, default=4)
     parser.add_argument("--limit-s", type=float, default=60)
-    parser.add_argument("--limit-gib", type=float, default=4)
+    parser.add_argument("--limit-gib", type=float, default=8)
     parser.add_argument("--every", type=int, default=1, help="one test in so many")
     parser.add_argument("--only", nargs="*", default=[], help="only such tests: *stream*")
     options = parser.parse_args(arguments)
     results = _own_standard_output()
     _prepare(options)
+    import torch._dynamo
+
     import d2lpar as par
 
     with par.emulate_cuda(options.gpus, verbose=False):
@@ -47,6 +50,9 @@ def main(arguments: list[str] | None = None) -> None:
         except BaseException as error:
             print(json.dumps({"not_loaded": _last_line(error)}), file=results, flush=True)
             return
+        torch._dynamo.reset()  # as torch's `TestCase` does before a test: it imports a lot
+        gc.collect()
+        gc.freeze()  # else each fork's collector would write to, and so copy, all that it shares
         for test in _chosen(tests, options):
             limits = Limits(options.limit_s, options.limit_gib)
             verdict = judge(test, options.name, limits)
@@ -68,6 +74,7 @@ def _prepare(options: argparse.Namespace) -> None:
         OMP_NUM_THREADS="1",  # forking copies no other threads
         D2LPAR_JUDGE_RANKS=str(options.gpus),
         PYTORCH_TEST_WITH_SLOW="0",
+        PYTORCH_PRINT_REPRO_ON_FAILURE="0",
     )
     sys.path[:0] = options.folders
     sys.argv = [str(options.file)]
@@ -121,7 +128,7 @@ def judge(test: unittest.TestCase, file: str, limits: Limits) -> Verdict:
     if end.result is not None:
         outcome, why, text = end.result
     elif end.timed_out:
-        why = f"not over after {limits.seconds:g} s; it was at {_where(end.output)}"
+        why = f"not over ({end.status}), at {_where(end.output)}"
         outcome, text = HUNG, end.output
     else:
         outcome, why, text = CRASHED, f"the process ended: {end.status}", end.output

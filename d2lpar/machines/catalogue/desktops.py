@@ -109,6 +109,7 @@ MACHINES = (
         ada.RTX_4090,
         links.PCIE4_X16,
         f"https://github.com/NVIDIA/nvbandwidth/issues/15; no peer-to-peer: {_NO_PEERS}",
+        host=hosts.XEON,
     ),
     _box(
         "6x-rtx-4090-tinybox",
@@ -140,7 +141,9 @@ MACHINES = (
         "4x-rtx-5090",
         blackwell.RTX_5090,
         links.PCIE5_X16,
-        "no peer-to-peer: https://github.com/tinygrad/open-gpu-kernel-modules/issues/29",
+        "no peer-to-peer: https://github.com/tinygrad/open-gpu-kernel-modules/issues/29; in a "
+        "server with two Xeon: https://github.com/NVIDIA/nccl/issues/1639",
+        host=hosts.XEON,
     ),
     _box(
         "4x-rtx-5090-p2p",
@@ -153,7 +156,8 @@ MACHINES = (
         "8x-rtx-5090-server",
         blackwell.RTX_5090,
         links.PCIE5_X16,
-        "https://github.com/NVIDIA/nccl/issues/1639; no peer-to-peer",
+        "https://github.com/NVIDIA/nccl/issues/1639, two Xeon 8480+; no peer-to-peer",
+        host=hosts.XEON,
     ),
     _box(
         "8x-rtx-5090-epyc",

@@ -25,6 +25,7 @@ def install(patches: Patches) -> None:
 
 def _install_queries(patches: Patches) -> None:
     patches.replace(torch.accelerator, "current_accelerator", _current_accelerator)
+    patches.replace(*torch_private.GET_ACCELERATOR, lambda check=None: torch.device(CUDA))
     patches.replace(torch.accelerator, "device_count", lazy_init.device_count)
     for module, name in torch_private.DEVICE_TYPE_QUERIES:
         patches.replace(module, name, lambda: CUDA)

@@ -277,6 +277,11 @@ class Allocation:
         self.recorded: set[int] | None = None
         self.awaited: list[object] | None = None
 
+    def used_by(self, stream: int) -> None:
+        """Once freed, wait for what this stream of the device has queued by then."""
+        if stream != self.stream:
+            self.recorded = (self.recorded or set()) | {stream}
+
     def grow(self, nbytes: int) -> None:
         """Become as large as that, as if new memory took the place of this. OutOfMemoryError."""
         new = self.memory.allocate(nbytes, self.stream)

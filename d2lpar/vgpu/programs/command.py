@@ -22,6 +22,8 @@ exit status: the program's own (1 after an error); 2 for a wrong command line; i
 broken, 16 and, added to it, 1 for --max-ms-per-step, 2 for --max-memory, 4 for --no-hazards and
 8 for --no-syncs.
 """
+TIMELINE = """write a trace: run.json for https://ui.perfetto.dev; a name without .json is a
+folder for Holistic Trace Analysis, with a file a rank"""
 
 
 def main(arguments: list[str]) -> int:
@@ -79,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--machine", metavar="NAME", help="what is simulated: see `d2lpar machines`")
     add("--nproc-per-node", "--nproc_per_node", metavar="N", help="ranks on each machine, or 'gpu'")
     add("--nnodes", type=_count, metavar="N", help="machines")
-    add("--timeline", metavar="FILE", help="write a trace for https://ui.perfetto.dev")
+    add("--timeline", metavar="PATH", help=TIMELINE)
     add("--report", metavar="FILE", help="write what the run took, as JSON")
     add("--shapes-only", action="store_true", help="compute no values: full size in seconds")
     add("--hazards", action="store_true", help="list uses of memory that nothing orders")

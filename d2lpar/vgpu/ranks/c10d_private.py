@@ -36,6 +36,12 @@ NEW_GROUP = (c10d, "_new_group_with_tag")  # what all functions call that make g
 IGNORED_BY_DDP = "_ddp_params_and_buffers_to_ignore"
 WORLD = (c10d, "_world")  # the object that torch's functions ask
 
+# What dumps NCCL's flight recorder, pickled and as JSON; not in builds without NCCL.
+FLIGHT_DUMPS = (
+    (torch._C._distributed_c10d, "_dump_nccl_trace"),
+    (torch._C._distributed_c10d, "_dump_nccl_trace_json"),
+)
+
 # Methods that torch's functions call on a group, and virtual ones do not have.
 REFUSED = (
     *("recv_anysource", "new_window", "abort", "shutdown", "reconfigure", "merge_remote_group"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch.distributed import ReduceOp
 
+from ..races.call_sites import Mark, call_site_of
 from ..torch_backend.tensor import VirtualTensor, backing
 
 Pieces = Sequence[torch.Tensor | None]  # plain tensors with the values, flat
@@ -35,8 +36,9 @@ class CollectiveCall:
 
     `gives[i]` is for rank i of the group; `takes[i]` is filled by what rank i gives, or, if there
     is an `op`, `takes[0]` by the reduced. `nbytes` is the size of the whole, `root` the group's
-    rank that it starts from or goes to. `same` is what else all ranks must agree on.
-    One with `parts` does these, and has nothing to give or to take besides.
+    rank that it starts from or goes to. `same` is what else all ranks must agree on. `place` is the
+    line of the program's that called. One with `parts` does these, and has nothing to give or to
+    take besides.
     """
 
     name: str
@@ -49,6 +51,7 @@ class CollectiveCall:
     root: int | None = None
     same: object = None
     parts: Sequence[CollectiveCall] = ()
+    place: Mark | None = None
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -66,6 +69,10 @@ class CollectiveCall:
         parts += [] if self.op is None else [self.op]
         parts += [] if self.root is None else [f"root {self.root}"]
         return f"{self.name}({', '.join(parts)})"
+
+    def by(self, rank: int) -> str:
+        """Who calls it where: "rank 1 called at train.py:12"."""
+        return f"rank {rank} called at {call_site_of(self.place)}"
 
 
 def _described(tensor: torch.Tensor) -> str:

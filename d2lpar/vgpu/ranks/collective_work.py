@@ -9,7 +9,8 @@ import torch
 
 from ..sim.clock import HostThread
 from ..torch_backend.host_threads import HOST
-from . import c10d_private
+from ..torch_backend.tensor import VirtualTensor
+from . import c10d_private, nccl_debug
 from .collective_calls import CollectiveCall
 from .collective_future import CollectiveFuture
 from .rank import Rank
@@ -30,11 +31,21 @@ class CollectiveWork(c10d_private.WorkBase):
         super().__init__()
         self._rank, self._rendezvous, self._pending, self._call = rank, rendezvous, pending, call
         self._stream = stream
+        self._is_waited_for = False
         rt = rank.world.rt
         self._known = {} if stream is None else rt.order.release(stream)
 
+    def __del__(self) -> None:
+        """Memory of a collective that nobody has waited for is free when it is done: torch keeps
+        the tensors, and looks from time to time."""
+        if self._stream is not None and not self._is_waited_for:
+            for tensor in self._call.tensors:
+                if isinstance(tensor, VirtualTensor):
+                    tensor.vgpu_allocation.used_by(self._stream[1])
+
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Let later work of the current stream come after it; the host goes on at once."""
+        self._is_waited_for = True
         self._rank.wait(lambda: self._pending.is_complete, self._text())
         rt, device = self._rank.world.rt, self._rank.device
         if self._stream is None:
@@ -49,7 +60,7 @@ class CollectiveWork(c10d_private.WorkBase):
 
         rt.host_threads.submit(device, let_wait)
         rt.order.acquire(current, self._known)
-        if self._call.name == "barrier":
+        if self._call.name == "barrier" or nccl_debug.is_blocking():
             self._block()
         return True
 
@@ -108,6 +119,10 @@ class WorkTogether(c10d_private.WorkBase):
         return True
 
     synchronize = block_current_stream = wait
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that they write."""
+        return [tensor for work in self._works for tensor in work.result()]
 
     def is_completed(self) -> bool:
         """Whether all are done by now."""

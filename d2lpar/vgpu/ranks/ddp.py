@@ -4,7 +4,7 @@ and the same parameters before and after each step."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -13,10 +13,11 @@ import torch.distributed as dist
 from torch import nn
 from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense_tensors
 from torch.distributed.algorithms.join import Join, Joinable
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from ...machines.gradient_buckets import DEFAULT_LIMITS
 from . import c10d_private, comm_hooks
+from .backward_begin import call_when_it_begins, reached, told_at_once
 from .ddp_join import DDPJoinHook, agree_to_average, agreed_rank
 from .ddp_logging import logging_data
 from .reducer import Reducer
@@ -126,8 +127,8 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         output = self.module(*inputs, **kwargs)
         self.require_forward_param_sync = averaged
         if averaged:
-            searched = self.find_unused_parameters and not self.static_graph
-            self.reducer.expect(self._unused(output) if searched else ())
+            self.reducer.expect()
+            output = self._with_begin_of_backward(output)
         return output
 
     # --- parameters without a gradient ------------------------------------------------------
@@ -141,19 +142,19 @@ class DistributedDataParallel(c10d_private.TorchDDP):
                 "find_unused_parameters=True, or let all of them take part in the loss"
             )
 
-    def _unused(self, output: object) -> set[nn.Parameter]:
-        """Parameters that the output does not depend on; notes those that no rank uses."""
-        unused = set(self.names)
-        nodes = [t.grad_fn for t in tree_leaves(output) if isinstance(t, torch.Tensor)]
-        seen = set(nodes)
-        while nodes:
-            node = nodes.pop()
-            unused.discard(getattr(node, "variable", None))
-            following = {n for n, _ in getattr(node, "next_functions", ()) if n is not None} - seen
-            seen |= following
-            nodes += following
+    def _with_begin_of_backward(self, output: object) -> object:
+        """The output, of which the reducer learns when its backward pass begins."""
+        if self.static_graph:
+            return told_at_once(output, lambda tensors: self.reducer.begin_pass())
+        if self.find_unused_parameters:
+            return told_at_once(output, self._begin_with_unused)
+        call_when_it_begins(output, self.reducer.begin_pass)
+        return output
+
+    def _begin_with_unused(self, tensors: Sequence[torch.Tensor]) -> None:
+        unused = set(self.names) - reached(tensors, self.names)
         self.agree_on_unused(unused)
-        return unused
+        self.reducer.begin_pass(unused)
 
     def agree_on_unused(self, unused: set[nn.Parameter]) -> None:
         """Find out together which parameters no rank uses: their gradients stay as they are."""

@@ -31,9 +31,9 @@ class DDPJoinHook(JoinHook):
             ddp.broadcast_buffers_from(agreed_rank(ddp, candidate=False))
         ddp.require_forward_param_sync = averages = agree_to_average(ddp, joined=True)
         if averages:
-            ddp.reducer.shadow()
-            if ddp.find_unused_parameters:
+            if ddp.find_unused_parameters and not ddp.static_graph:
                 ddp.agree_on_unused(set(ddp.names))
+            ddp.reducer.shadow()
 
     def post_hook(self, is_last_joiner: bool) -> None:
         """All get the parameters and buffers of a rank that took the last step."""

@@ -15,7 +15,7 @@ def logging_data(ddp: DistributedDataParallel) -> dict[str, object]:
     simulated ones are on the timeline."""
     reducer, parameters = ddp.reducer, list(ddp.names)
     sizes = ", ".join(str(bucket.flat.nbytes) for bucket in reducer.buckets)
-    rebuilt = ddp._has_rebuilt_buckets
+    rebuilt = ddp.rebuilds and not reducer.rebuilds
     return {
         "world_size": dist.get_world_size(ddp.process_group),
         "rank": dist.get_rank(ddp.process_group),

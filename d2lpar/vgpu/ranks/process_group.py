@@ -17,9 +17,10 @@ import torch
 
 from ...machines.collective_cost import taken_share
 from ..device_naming import naming, text
+from ..races.call_sites import mark
 from ..sim.clock import HostThread
 from ..torch_backend.tensor import VirtualTensor
-from . import c10d_private
+from . import c10d_private, nccl_debug
 from .c10d_private import HasRoot, ReducesBy, ReducesTo
 from .call_of_rank import CallOfRank, Tensors
 from .collective_calls import CollectiveCall, together, values_of
@@ -203,6 +204,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         can go on; the error names it."""
         call = CollectiveCall("monitored_barrier")
         self._rank.check("monitored_barrier", [])
+        self._begun(call, None)
         pending = self._rendezvous.meet(self._member, call, on_host=True)
         self._queue(pending, call, None, {}, on_host=True).wait()
 
@@ -233,8 +235,10 @@ class VirtualProcessGroup(c10d_private.GroupBase):
             tensor.nbytes,
             same=tensor.numel(),
         )
+        self._begun(call, way)
         pending = self._rendezvous.pass_on(self._member, way, tag, call, on_host=on_host)
-        more: dict[str, object] = {"kind": "copy"}
+        ranks = self._rendezvous.ranks
+        more: dict[str, object] = {"kind": "copy", "group": tuple(ranks[end] for end in way)}
         if name == "send":
             more["target"] = self._rendezvous.devices[way[1]]
         return self._queue(pending, call, (*way, tag), more, on_host=on_host)
@@ -261,8 +265,11 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         on_host = self._is_on_host(name, tensors)
         calls = [make() for make in parts]
         call = calls[0] if len(calls) == 1 else together(name, calls)
+        self._begun(call, None)
         pending = self._rendezvous.meet(self._member, call, on_host=on_host)
-        more: dict[str, object] = {} if on_host else {"taken": self._taken_share(call)}
+        more: dict[str, object] = {"group": tuple(self._rendezvous.ranks)}
+        if not on_host:
+            more["taken"] = self._taken_share(call)
         return self._queue(pending, call, None, more, on_host=on_host)
 
     def _is_on_host(self, name: str, tensors: Tensors) -> bool:
@@ -278,6 +285,14 @@ class VirtualProcessGroup(c10d_private.GroupBase):
                 f"start with `d2lpar run --gpus {self._rank.world.size}`, or exchange CPU tensors"
             )
         return True
+
+    def _begun(self, call: CollectiveCall, way: tuple[int, int] | None) -> None:
+        """Note a call, before it meets those of others."""
+        rank = self._rank
+        call.place = mark()
+        now_s = rank.host_thread.now_s
+        self._flight = rank.flights.note(self._rendezvous, call, way, now_s)
+        nccl_debug.say(rank.number, rank.device, self._rendezvous, self._flight)
 
     def _taken_share(self, call: CollectiveCall) -> float:
         """The share of this rank's multiprocessors that the blocks of a collective take."""
@@ -300,7 +315,8 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         rt, device = self._rank.world.rt, self._rank.device
         stream = None
         if not on_host:
-            number = rt.background_stream(device, (tuple(self._rendezvous.devices), way))
+            group = (self._rendezvous.number, tuple(self._rendezvous.devices))
+            number = rt.background_stream(device, (group, way))
             stream = (device, number)
             rt.let_wait(stream, (device, rt.current_stream(device)))
             rt.sanitizer.work(stream, _virtual(call.reads), _virtual(call.writes))
@@ -309,6 +325,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
             pending.queue(host_thread, rt.clock, stream, call.name, {"nbytes": call.nbytes, **more})
 
         rt.host_threads.submit(device, queue)
+        self._flight.work = pending.work
         work = CollectiveWork(self._rank, self._rendezvous, pending, call, stream)
         if self._together is not None:
             self._together.append(work)

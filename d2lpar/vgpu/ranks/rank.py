@@ -14,8 +14,10 @@ from ..device_naming import text
 from ..sim.clock import HostThread
 from ..torch_backend.runtime import Runtime, current_runtime
 from ..torch_backend.tensor import VirtualTensor
+from . import flight_recorder
 from .alike import Alike
 from .c10d_private import Groups
+from .hang_report import explained
 from .process_state import OwnState, ProcessState, variables_of
 from .rank_scheduler import RankScheduler
 from .rendezvous import Rendezvous
@@ -75,6 +77,7 @@ class World:
             lambda rank: enter[rank](),
         )
         self._rendezvous = {WORLD: self._meeting(range(self.size))}
+        self.scheduler.explain = self.explain_hang
 
     def _meeting(self, ranks: Sequence[int]) -> Rendezvous:
         if self.alike is None:
@@ -89,6 +92,7 @@ class World:
         """
         if name not in self._rendezvous:
             self._rendezvous[name] = self._meeting(ranks)
+            self._rendezvous[name].number = len(self._rendezvous) - 1
         rendezvous = self._rendezvous[name]
         if rendezvous.ranks != list(ranks):
             raise RuntimeError(
@@ -96,6 +100,16 @@ class World:
                 "another rank: all ranks must call new_group in the same order with the same ranks"
             )
         return rendezvous
+
+    def explain_hang(self, returned: Sequence[int]) -> list[str]:
+        """Lines about the collectives under way; `returned` are the indices of ranks that have
+        ended. Flight recorders are written where programs want them."""
+        for rank in self.ranks:
+            flight_recorder.write(rank.flights, rank.number, rank.host_thread.now_s)
+        last = {rank.number: rank.flights.last() for rank in self.ranks}
+        return explained(
+            list(self._rendezvous.values()), last, {self.ranks[i].number for i in returned}
+        )
 
     def give_up(self) -> None:
         """Let the clock go on after an error, without those that will not come."""
@@ -124,7 +138,8 @@ class Rank:
             variables = variables_of(number, world.size, self.device)
             start = ProcessStart(f"rank {number}", self.device, variables)
         self.current = start.current
-        self.host_thread = HostThread(start.name, world.rt.now_s())
+        others = frozenset(world.devices) - {self.device}
+        self.host_thread = HostThread(start.name, world.rt.now_s(), others)
         self.process = ProcessState(world.rt, start.states)
         self.process.set_variables(start.variables)
         if start.arguments is not None:
@@ -137,6 +152,7 @@ class Rank:
         self.groups = Groups()
         self.mark = next(_marks)  # unlike that of all other ranks
         self.made: Counter[str] = Counter()  # groups, by what their names begin with
+        self.flights = flight_recorder.FlightRecorder()
 
     @property
     def is_alone(self) -> bool:

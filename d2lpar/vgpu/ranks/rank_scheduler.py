@@ -7,7 +7,7 @@ go on; so every run takes the same way, whatever the operating system does with 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..races.call_sites import Mark, call_site_of, mark
@@ -52,6 +52,8 @@ class RankScheduler:
         self._count = count
         self._lock = lock
         self._leave, self._enter = leave, enter
+        # What else is known of a hang, given the ranks that have returned.
+        self.explain: Callable[[Sequence[int]], list[str]] = lambda returned: []
         self._calls = [threading.Condition(lock) for _ in range(count)]
         self._waits = {rank: _Wait(lambda: True, "its first turn") for rank in range(count)}
 
@@ -135,4 +137,5 @@ class RankScheduler:
         for rank in range(self._count):
             wait = self._waits.get(rank)
             lines.append(f"  rank {rank} " + (_described(wait) if wait else "has returned"))
+        lines += self.explain([r for r in range(self._count) if r not in self._waits])
         return "\n".join(lines)

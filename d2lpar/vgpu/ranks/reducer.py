@@ -94,6 +94,8 @@ class Reducer:
         self.expecting = False
         self.nowhere_used: set[nn.Parameter] = set()
         self._arrived: ParameterList = []
+        self._came = Counter[nn.Parameter]()
+        self._in_pass = False
         self._needed: Counter[nn.Parameter] | None = None  # how often each comes, if it is static
         # At first the order in which they are defined, the last first. Backward may take another,
         # so torch makes one bucket of all, and sorts them anew when it has seen one pass.
@@ -123,13 +125,32 @@ class Reducer:
 
     # --- backward ---------------------------------------------------------------------------
 
-    def expect(self, unused: Iterable[nn.Parameter] = ()) -> None:
-        """The next backward pass shall be averaged; `unused` will get no gradient in it."""
-        self.expecting, self._unused, self._next = True, list(unused), 0
+    def expect(self) -> None:
+        """The next backward pass shall be averaged."""
+        self.expecting, self._next = True, 0
         self._arrived, self._came = [], Counter[nn.Parameter]()
         self._ended = False  # the backward pass; then what comes last is called at once
+        never = [] if self._needed is None else [p for p in self.parameters if not self._needed[p]]
+        self._unused = never
         for bucket in self.buckets:
             bucket.missing = set(bucket.views)
+
+    def begin_pass(self, unused: Iterable[nn.Parameter] = ()) -> None:
+        """Called in the backward pass before any gradient comes; `unused` will get none in it."""
+        if not self._in_pass:
+            self._in_pass = True
+            self._unused += [p for p in unused if p not in self._unused]
+            at_end_of_backward(self._end_pass)
+
+    def _end_pass(self) -> None:
+        self._in_pass = False
+        if self._learns and self._came:
+            self._reduce_all()
+
+    @property
+    def _learns(self) -> bool:
+        """Whether this is the first pass of a static graph."""
+        return self.static and self._needed is None
 
     def missing(self) -> ParameterList:
         """Parameters whose gradients did not come in a pass that has begun."""
@@ -140,20 +161,25 @@ class Reducer:
     def _gradient_is_ready(self, p: nn.Parameter) -> None:
         """Called by autograd when the gradient of `p` is complete."""
         if not self.expecting:  # under no_sync()
+            self._check_comes_once(p)
             return
         self._came[p] += 1
-        if self.static and self._needed is None:
-            if len(self._came) == 1 and self._came[p] == 1:
-                at_end_of_backward(self._reduce_all)
+        if self._learns:
+            if not self._in_pass:
+                self.begin_pass()
             return
-        if self._came[p] > 1 and not self.static:
+        if self._needed is None:
+            self._check_comes_once(p, before=1)
+        if self._needed is None or self._came[p] == self._needed[p]:
+            self._take(p)
+
+    def _check_comes_once(self, p: nn.Parameter, before: int = 0) -> None:
+        if (self._in_pass or before) and self._came[p] > before and self._needed is None:
             raise RuntimeError(
                 f"the gradient of a parameter of shape {list(p.shape)} came twice in one backward "
                 "pass, and DDP averages it when it comes first: reentrant checkpoints do so "
                 "(use_reentrant=False does not), or DDP(..., static_graph=True) counts how often"
             )
-        if self._needed is None or self._came[p] == self._needed[p]:
-            self._take(p)
 
     def _take(self, p: nn.Parameter) -> None:
         while self._unused:
@@ -167,7 +193,7 @@ class Reducer:
         """At the end of the first pass of a static graph."""
         self._needed, self._ended = self._came, True
         self._unused = [p for p in self.parameters if p not in self._came]
-        for p in self._needed:
+        for p in list(self._needed):
             self._take(p)
         self._finish()
 

@@ -26,6 +26,7 @@ class PendingCollective:
     calls: dict[int, CollectiveCall] = field(default_factory=dict)
     work: QueuedWork | None = None
     joined: int = 0  # hosts whose call is on the clock
+    is_send: bool = False
 
     @property
     def is_complete(self) -> bool:
@@ -72,6 +73,7 @@ class Rendezvous:
         machine: Machine,
         alike: Alike | None = None,
     ) -> None:
+        self.number = 0  # of the group, as the ranks have made them; 0 is that of all
         self.ranks, self.devices = list(ranks), list(devices)
         self._alike = alike
         self._present = range(len(self.ranks)) if alike is None else alike.present(self.ranks)
@@ -92,7 +94,8 @@ class Rendezvous:
         return self._fabric
 
     def __str__(self) -> str:
-        return f"the group of ranks {', '.join(map(str, self.ranks))}"
+        name = f"group {self.number}" if self.number else "the group"
+        return f"{name} of ranks {', '.join(map(str, self.ranks))}"
 
     def meet(self, member: int, call: CollectiveCall, *, on_host: bool) -> PendingCollective:
         """Take part in the group's next collective; what it computes is done when all are there.
@@ -109,7 +112,8 @@ class Rendezvous:
             if theirs.kind != call.kind:
                 raise RuntimeError(
                     f"collective {number + 1} of {self} is {call} on rank {self.ranks[member]}, "
-                    f"but {theirs} on rank {self.ranks[other]}: all must call the same, in order"
+                    f"but {theirs} on rank {self.ranks[other]}: all must call the same, in order: "
+                    f"{call.by(self.ranks[member])}, {theirs.by(self.ranks[other])}"
                 )
         pending.calls[member] = call
         if pending.is_complete:
@@ -133,7 +137,7 @@ class Rendezvous:
         if pending is None:
             ends = (self.devices[source], self.devices[target])
             price = (0.0, ()) if on_host else cost.send(self._machine, *ends, call.nbytes)
-            pending = PendingCollective(way, *price)
+            pending = PendingCollective(way, *price, is_send=True)
             pendings.append(pending)
         pending.calls[member] = call
         if pending.is_complete:
@@ -146,7 +150,8 @@ class Rendezvous:
         if given.kind[1:] != taken.kind[1:]:
             raise RuntimeError(
                 f"rank {self.ranks[source]} sends {given} to rank {self.ranks[target]}, which "
-                f"expects {taken}: number of elements and data type must be the same"
+                f"expects {taken}: number of elements and data type must be the same: "
+                f"{given.by(self.ranks[source])}, {taken.by(self.ranks[target])}"
             )
         carry_out(
             [
@@ -159,6 +164,17 @@ class Rendezvous:
     def open_collectives(self) -> list[PendingCollective]:
         """Those that not all have come to."""
         return [*self._collectives, *(m for pendings in self._sends.values() for m in pendings)]
+
+    def under_way(self) -> list[tuple[str, PendingCollective]]:
+        """The same, with what to call them."""
+        found = [
+            (f"collective {self._first + i + 1} of {self}", pending)
+            for i, pending in enumerate(self._collectives)
+        ]
+        for (source, target, _), pendings in self._sends.items():
+            way = f"send from rank {self.ranks[source]} to rank {self.ranks[target]} of {self}"
+            found += [(way, pending) for pending in pendings]
+        return found
 
     def _cost(self, call: CollectiveCall) -> tuple[float, tuple[Port, ...]]:
         if self._fabric is None:

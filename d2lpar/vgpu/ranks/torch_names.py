@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import json
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FunctionType
@@ -10,9 +12,24 @@ from typing import Any
 
 from ..races.user_code import user_namespaces
 from . import c10d_private, ddp, own_groups
+from .flight_recorder import dumped
 from .rank import here
 
 _undo = ExitStack()
+
+
+def _dump_trace(
+    includeCollectives: bool | None = None,
+    includeStackTraces: bool | None = None,
+    onlyActive: bool | None = None,
+) -> bytes:
+    rank = here.rank
+    found = dumped(rank.flights, rank.host_thread.now_s, active=bool(onlyActive))
+    return pickle.dumps(found if includeCollectives is not False else {**found, "entries": []})
+
+
+def _dump_trace_json(*args: Any, **options: Any) -> bytes:
+    return json.dumps(pickle.loads(_dump_trace(*args, **options))).encode()
 
 
 def _by_thread(theirs: Callable, ours: Callable) -> Callable:
@@ -78,6 +95,10 @@ def _patch() -> None:
     _undo.callback(c10d_private.names_are_of_threads, False)
     mesh = c10d_private.DeviceMesh
     _set(mesh, "__init__", _mesh_of_rank(mesh.__init__))
+    dumps = (_dump_trace, _dump_trace_json)
+    for place, dump in zip(c10d_private.FLIGHT_DUMPS, dumps, strict=True):
+        if hasattr(*place):
+            _set(*place, _by_thread(getattr(*place), dump))
     init = c10d_private.TorchDDP.__init__
     _set(c10d_private.TorchDDP, "__init__", _by_thread(init, _init_ddp))
     _exchange({choose.__wrapped__: choose for choose in _choosers()})

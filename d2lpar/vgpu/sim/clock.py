@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 
 from ...machines import Link, Machine
@@ -20,6 +21,7 @@ from ..device_naming import text
 from .busy_intervals import Resource
 from .copy_routes import Port, hops
 from .event_queue import EventQueue, Note, QueuedWork
+from .recorded_order import recorded_after, recorded_by
 from .taken_shares import Engine
 
 # Work that a stream holds before its host must wait: about 1,000 launches were measured on a GPU,
@@ -31,13 +33,20 @@ _Transfer = tuple[tuple[Resource, ...], Link, int | None]  # its ports, its link
 
 
 class HostThread:
-    """A host thread's own time, in seconds."""
+    """A host thread's own time, in seconds.
 
-    __slots__ = ("name", "now_s")
+    `elsewhere` are devices that other processes work on: each has a context of its own there, and
+    a host waits for what its own process has queued.
+    """
 
-    def __init__(self, name: str, now_s: float = 0.0) -> None:
+    __slots__ = ("elsewhere", "name", "now_s")
+
+    def __init__(
+        self, name: str, now_s: float = 0.0, elsewhere: frozenset[int] = frozenset()
+    ) -> None:
         self.name = name
         self.now_s = now_s
+        self.elsewhere = elsewhere
 
 
 class _Stream:
@@ -107,26 +116,36 @@ class Clock:
             )
             self._record(span)
 
-    def wait_until(self, host_thread: HostThread, when_s: float, name: str) -> None:
-        """Block a host thread until `when_s`; a wait that is over already takes no time."""
+    def wait_until(
+        self,
+        host_thread: HostThread,
+        when_s: float,
+        name: str,
+        works: Iterable[QueuedWork] = (),
+    ) -> None:
+        """Block a host thread until `when_s`, when `works` are done; no span, if it is over."""
         if when_s > host_thread.now_s:
-            self._record(Span("host", host_thread.name, "wait", name, host_thread.now_s, when_s))
+            after = recorded_after(*((work, None) for work in works)) if self.timelines else ()
+            span = Span("host", host_thread.name, "wait", name, host_thread.now_s, when_s)
+            self._record(replace(span, after=after) if after else span)
             host_thread.now_s = when_s
 
     def wait_for(self, host_thread: HostThread, work: QueuedWork | None, name: str) -> None:
         """Block a host thread until `work` is done (None: nothing)."""
         if work is not None:
-            self.wait_until(host_thread, self.end_s(work), name)
+            self.wait_until(host_thread, self.end_s(work), name, [work])
 
     def wait_for_streams(
         self, host_thread: HostThread, streams: Iterable[StreamKey], name: str
     ) -> None:
         """Block a host thread until all that is queued on `streams` is done."""
-        last = [self._stream(s).last for s in streams]
-        self.wait_until(host_thread, max((self.end_s(w) for w in last if w), default=0.0), name)
+        last = [work for s in streams if (work := self._stream(s).last) is not None]
+        self.wait_until(host_thread, max(map(self.end_s, last), default=0.0), name, last)
 
     def wait_for_device(self, host_thread: HostThread, device: int, name: str) -> None:
-        """Block a host thread until all that is queued on a device is done."""
+        """Block a host thread until all that its process has queued on a device is done."""
+        if device in host_thread.elsewhere:
+            return
         self.wait_for_streams(
             host_thread, [(device, number) for number in self._streams[device]], name
         )
@@ -155,7 +174,9 @@ class Clock:
         engine = self._engines[stream[0]]
         work = QueuedWork(host_thread.now_s, engine, seconds, queue.priority, engaged_s)
         if self.timelines:
-            work.notes = (self._note(stream, "compute", name, nbytes, flops=flops),)
+            after = recorded_after((queue.last, stream))
+            work.notes = (self._note(stream, "compute", name, nbytes, flops=flops, after=after),)
+            work.recorded = {stream: self._operations}
         return self._submit(work, queue)
 
     def copy(
@@ -180,8 +201,13 @@ class Clock:
         for ports, link, where in self._route(source and source[0], target and target[0]):
             work = QueuedWork(host_thread.now_s, ports, link.seconds(nbytes))
             if self.timelines:
-                note = self._note(streams[0], "copy", name, nbytes, target=_name(where))
-                work.notes = (note,)
+                after = recorded_after(
+                    *((queue.last, s) for queue, s in zip(queues, streams, strict=True))
+                )
+                work.notes = (
+                    self._note(streams[0], "copy", name, nbytes, target=_name(where), after=after),
+                )
+                work.recorded = {streams[0]: self._operations}
             self._submit(work, *queues)
         return work
 
@@ -189,13 +215,19 @@ class Clock:
         """A mark that happens when what is queued on `stream` is done; at once, if it is idle."""
         queue = self._stream(stream)
         self._await_room(host_thread, queue)
-        return self._submit(QueuedWork(host_thread.now_s), queue)
+        mark = QueuedWork(host_thread.now_s)
+        if self.timelines:
+            mark.recorded = recorded_by((queue.last, stream))
+        return self._submit(mark, queue)
 
     def stream_waits(self, host_thread: HostThread, stream: StreamKey, event: QueuedWork) -> None:
         """Let what is queued on `stream` from now on begin when `event` has happened."""
         queue = self._stream(stream)
         self._await_room(host_thread, queue)
-        self._submit(QueuedWork(host_thread.now_s), queue, after=event)
+        mark = QueuedWork(host_thread.now_s)
+        if self.timelines:
+            mark.recorded = recorded_by((queue.last, stream), (event, stream))
+        self._submit(mark, queue, after=event)
 
     # --- what several hosts do together -----------------------------------------------------
 
@@ -216,8 +248,10 @@ class Clock:
         nbytes: int = 0,
         target: int | None = None,
         taken: float = 0.0,
+        group: tuple[int, ...] = (),
     ) -> None:
-        """Queue announced work on a stream of one of its hosts, of which it is a span there.
+        """Queue announced work of the ranks `group` on a stream of one of its hosts, of which it is
+        a span there.
 
         It takes that share of the device's multiprocessors from kernels that run beside it.
         """
@@ -225,7 +259,10 @@ class Clock:
         self._launch(host_thread, queue, name)
         if self.timelines:
             where = "" if target is None else _name(target)
-            work.notes += (self._note(stream, kind, name, nbytes, target=where),)
+            after = recorded_after((queue.last, stream))
+            note = self._note(stream, kind, name, nbytes, target=where, group=group, after=after)
+            work.notes += (note,)
+            work.recorded = {**work.recorded, stream: self._operations}
         if taken:
             work.takes += ((self._engines[stream[0]][0].shares, taken),)
         self._schedule.join(work, host_thread.now_s, queue.last)
@@ -329,6 +366,8 @@ class Clock:
         *,
         flops: int = 0,
         target: str = "",
+        group: tuple[int, ...] = (),
+        after: tuple[int, ...] = (),
     ) -> Note:
         """What it takes to record work when its times are known, on what records now."""
         device, number = stream
@@ -342,6 +381,8 @@ class Clock:
             flops=flops,
             correlation=self._operations,
             target=target,
+            group=group,
+            after=tuple(number for number in after if number != self._operations),
         )
         return tuple(self.timelines), span
 

@@ -27,7 +27,7 @@ begin before all others have joined it. Until then nothing that follows it has a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from heapq import heappop, heappush, heapreplace
 
 from ...timeline import Span, Timeline
@@ -36,6 +36,8 @@ from .taken_shares import Engine, TakenShares
 
 # The timelines that record some work, and its span but for the start and the end.
 Note = tuple[tuple[Timeline, ...], Callable[[float, float], Span]]
+Recorded = Mapping[tuple[int, int], int]  # by device and stream
+NOTHING: Recorded = {}
 
 
 class QueuedWork:
@@ -44,6 +46,8 @@ class QueuedWork:
     It takes `seconds`, of which it has its resources to itself for the first `engaged_s` (None: for
     all). `start_s` and `end_s` are None while it is pending. `notes` are the spans to record when
     they are known. `blockers` counts what it still waits for, `followers` is what waits for it.
+    `recorded` says which recorded work it is, or as a mark comes after: the number of the last one
+    of each stream. `joined` says that several hosts have a part in it.
     """
 
     __slots__ = (
@@ -51,11 +55,13 @@ class QueuedWork:
         "end_s",
         "engaged_s",
         "followers",
+        "joined",
         "notes",
         "number",
         "priority",
         "queued_s",
         "ready_s",
+        "recorded",
         "resources",
         "seconds",
         "start_s",
@@ -77,6 +83,8 @@ class QueuedWork:
         self.priority = priority
         self.notes: tuple[Note, ...] = ()
         self.takes: tuple[tuple[TakenShares, float], ...] = ()  # of devices' multiprocessors
+        self.recorded: Recorded = NOTHING
+        self.joined = False
         self.number = 0
         self.start_s: float | None = None
         self.end_s: float | None = None
@@ -114,6 +122,7 @@ class EventQueue:
         """Submit work that begins when each of `hosts` hosts has joined it."""
         self._submitted = work.number = self._submitted + 1
         work.blockers = hosts
+        work.joined = True
         self.to_join += hosts
 
     def join(self, work: QueuedWork, queued_s: float, *earlier: QueuedWork | None) -> None:

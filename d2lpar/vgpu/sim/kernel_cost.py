@@ -38,7 +38,8 @@ class Kernel(NamedTuple):
     """One kernel of an operation: FLOP, bytes, the matrix product that it is.
 
     Convolutions have bytes to be transposed, and perhaps another algorithm. Of a product's bytes
-    `written` are those of its result.
+    `written` are those of its result. `blocks` is given where a kernel has but so many, such as
+    one for each row that it sums up.
     """
 
     flops: int
@@ -47,6 +48,7 @@ class Kernel(NamedTuple):
     transposed_bytes: int = 0
     winograd: Winograd | None = None
     written: int = 0
+    blocks: int | None = None
 
 
 class Cost:
@@ -159,7 +161,7 @@ class _Rates:
         total_s = self.seconds(kernel)
         if self._occupancy(kernel) >= 1:
             return total_s
-        memory_s = self.memory.seconds(kernel.bytes)
+        memory_s = self.memory.seconds(kernel.bytes, kernel.blocks)
         if kernel.product is None:
             return min(memory_s, total_s)
         working_s = total_s - self.latency_s - FILL_S
@@ -173,7 +175,10 @@ class _Rates:
             return tiling(kernel.product, self.device).occupancy
         if kernel.flops:
             return 1.0
-        return kernel.bytes / (self.device.multiprocessors * FILLING_BYTES)
+        filled = kernel.bytes / (self.device.multiprocessors * FILLING_BYTES)
+        if kernel.blocks is None:
+            return filled
+        return min(filled, kernel.blocks / self.device.multiprocessors)
 
     def _compute_s(self, kernel: Kernel) -> float:
         compute_s = _arithmetic_s(kernel.flops, kernel.product, self.device, self.flops_per_s)
@@ -194,7 +199,7 @@ class _Rates:
         are multiplied stays in the cache.
         """
         if kernel.product is None or self.device is None:
-            return max(compute_s, self.memory.seconds(kernel.bytes))
+            return max(compute_s, self.memory.seconds(kernel.bytes, kernel.blocks))
         read_bytes = kernel.bytes - kernel.written
         times = 1.0 if self.convolves else read_again(kernel.product, self.device, read_bytes)
         reading_s = read_bytes * times / self.memory.read_bytes_per_s

@@ -31,16 +31,24 @@ class MemoryRates:
         self.bytes_per_s = peak * reached
         self.read_bytes_per_s = peak if measured else peak * max(reached, READ_EFFICIENCY)
         self.cache_bytes_per_s = self.bytes_per_s
+        share = _CACHE_BYTES_PER_S.get(accelerator.architecture, OTHER_CACHE_BYTES_PER_S)
+        self._of_one = None if measured else share * CACHE_EFFICIENCY
         self._cache_bytes = None if measured else accelerator.l2_bytes
         if self._cache_bytes and accelerator.multiprocessors:
-            share = _CACHE_BYTES_PER_S.get(accelerator.architecture, OTHER_CACHE_BYTES_PER_S)
             reached = share * accelerator.multiprocessors * CACHE_EFFICIENCY
             self.cache_bytes_per_s = max(reached, self.bytes_per_s)
 
-    def seconds(self, nbytes: int) -> float:
-        """How long a kernel takes to read and write so many bytes."""
+    def seconds(self, nbytes: int, blocks: int | None = None) -> float:
+        """How long a kernel takes to read and write so many bytes.
+
+        Few blocks are on as few multiprocessors, each of which reaches its share of the cache's
+        rate and no more.
+        """
         cached = nbytes * self.cached_share(nbytes)
-        return cached / self.cache_bytes_per_s + (nbytes - cached) / self.bytes_per_s
+        all_s = cached / self.cache_bytes_per_s + (nbytes - cached) / self.bytes_per_s
+        if blocks is None or self._of_one is None:
+            return all_s
+        return max(all_s, nbytes / (max(blocks, 1) * self._of_one))
 
     def cached_share(self, nbytes: int) -> float:
         """Share of so many bytes that are in the cache, 0 to 1."""

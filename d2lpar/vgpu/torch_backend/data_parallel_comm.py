@@ -24,6 +24,7 @@ from torch._utils import (
 from ..device_naming import TYPE, device
 from . import comm_checks, nccl, torch_private
 from .copies import device_index
+from .host_cost import native_views
 from .streams import device_number
 from .tensor import VirtualTensor, separate
 
@@ -112,8 +113,11 @@ def _sent(
     if chunk[0].is_sparse:
         indices, values = map(send, _flatten_sparse_tensors(chunk))
         return [_in_coordinates(*pair, chunk) for pair in zip(indices, values, strict=True)]
-    flats = send(_flatten_dense_tensors(chunk))
-    return [[separate(t) for t in _unflatten_dense_tensors(flat, chunk)] for flat in flats]
+    with native_views():
+        flat = _flatten_dense_tensors(chunk)
+    flats = send(flat)
+    with native_views():
+        return [[separate(t) for t in _unflatten_dense_tensors(flat, chunk)] for flat in flats]
 
 
 def _in_coordinates(

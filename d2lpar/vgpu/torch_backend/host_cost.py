@@ -7,7 +7,8 @@ next operation that their thread queues: what happens on the CPU alone takes no 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -19,13 +20,18 @@ from ..sim.kernel_cost import Cost
 from . import torch_private
 from .tensor import is_virtual
 
+# What a view takes that C++ asks for, as a share of one that Python does. Measured by us: narrow and
+# view take 1.6 and 0.8 µs in Python, both together 1.06 µs in `unflatten_dense_tensors`.
+NATIVE_VIEW = 0.44
+
 
 class _Pending(threading.local):
-    """Python of this thread that no operation has paid for yet."""
+    """Python of this thread that no operation has paid for yet; whether C++ asks for views now."""
 
     modules = 0
     attributes = 0
     parameters = 0
+    native = False
 
 
 pending = _Pending()
@@ -77,8 +83,18 @@ def _library_s(host: Host, cost: Cost) -> float:
 
 def view_s(host: Host) -> float:
     """Seconds of an operation without a kernel."""
-    seconds = host.view_s
+    seconds = host.view_s * NATIVE_VIEW if pending.native else host.view_s
     return seconds + _python_s(host) if pending.modules or pending.parameters else seconds
+
+
+@contextmanager
+def native_views() -> Iterator[None]:
+    """In this block views are asked for by C++, not by Python."""
+    before, pending.native = pending.native, True
+    try:
+        yield
+    finally:
+        pending.native = before
 
 
 def count_python() -> None:

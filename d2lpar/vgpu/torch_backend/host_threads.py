@@ -194,8 +194,10 @@ class HostThreads:
             if self._thread.host_thread is not None:
                 name = f"{self._thread.host_thread.name}, {name}"
             caller = self._host_thread(self._outer_task.get(task, NO_TASK), device)
-            start_s = caller.now_s + self.clock.machine.host.backward_s
-            host_threads[device] = HostThread(name, start_s)
+            thread = host_threads[device] = HostThread(name, caller.now_s)
+            handing_s = self.clock.machine.host.backward_s
+            if handing_s:
+                self.clock.host_work(thread, handing_s, "hand over to autograd's thread")
         return host_threads[device]
 
     def _follow_backward(self, task: int, tasks: list[int]) -> None:

@@ -55,6 +55,11 @@ _ALLOCATES = {
     "aten::_efficientzerotensor",
 }
 
+# What sharded data parallelism adds to torch: its kernels for CUDA are Python, made of others.
+_OF_OTHERS = {
+    *("fsdp::all_gather_copy_in", "fsdp::split_with_sizes_copy", "fsdp::chunk_cat", "fsdp::copy_"),
+}
+
 
 class OpTraits(NamedTuple):
     """How an operation is carried out on a virtual device."""
@@ -96,9 +101,7 @@ def plan_of(func: torch._ops.OpOverload) -> OpTraits:
         launches=not is_view and schema.name not in _ALLOCATES,
         mutates=writes,
         written=written,
-        definition=None
-        if func.overloadpacket in flop_registry
-        else torch_private.definition_of(func),
+        definition=_definition(func, schema.name),
         draws_random=torch.Tag.nondeterministic_seeded in tags,
         waits=torch.Tag.data_dependent_output in tags
         or (torch.Tag.dynamic_output_shape in tags and schema.name not in _HOST_ARGUMENT),
@@ -107,6 +110,12 @@ def plan_of(func: torch._ops.OpOverload) -> OpTraits:
         fuses=torch.Tag.pointwise in tags or schema.name.removesuffix("_") in _FUSED,
         packet=func.overloadpacket,
     )
+
+
+def _definition(func: torch._ops.OpOverload, name: str) -> torch._C.DispatchKey | None:
+    if func.overloadpacket in flop_registry:
+        return None
+    return torch_private.ON_CUDA if name in _OF_OTHERS else torch_private.definition_of(func)
 
 
 def strided_nested(operation: object) -> NotImplementedError:

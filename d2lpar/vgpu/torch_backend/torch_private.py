@@ -35,6 +35,12 @@ ZERO_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.ZeroTensor)
 no_torch_function = torch._C._disabled_torch_function_impl
 as_plain_tensors = torch._C.DisableTorchFunctionSubclass  # a context manager
 
+softmax, softmax_backward = torch.ops.aten._softmax, torch.ops.aten._softmax_backward_data
+log_softmax = torch.ops.aten._log_softmax
+log_softmax_backward = torch.ops.aten._log_softmax_backward_data
+rms_norm = torch.ops.aten._fused_rms_norm
+rms_norm_backward = torch.ops.aten._fused_rms_norm_backward
+
 
 def set_data(tensor: torch.Tensor, other: torch.Tensor) -> None:
     """`tensor.data = other`, as torch has it, whatever function modes there are."""
@@ -117,6 +123,9 @@ def attention_order_is_set() -> bool:
 def schema_of(func: torch._ops.OpOverload) -> torch.FunctionSchema:
     """What an operation says of itself: its name, its arguments, what it returns and writes."""
     return func._schema
+
+
+ON_CUDA = torch._C.DispatchKey.CUDA
 
 
 def definition_of(func: torch._ops.OpOverload) -> torch._C.DispatchKey | None:
@@ -317,6 +326,7 @@ def set_comm_primitive(name: str, ours: Callable[..., object]) -> None:
 DEVICE_TYPE_QUERIES = [
     (module, "_get_available_device_type") for module in (torch._utils, data_parallel)
 ]
+GET_ACCELERATOR = (torch._C, "_get_accelerator")
 STREAM_OF_COPIES = (_parallel_functions, "_get_stream")
 # What torch.cuda.memory asks of C++ about what allocators have done; not in builds for the CPU.
 MEMORY_HISTORY = {

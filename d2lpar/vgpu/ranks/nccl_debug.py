@@ -1,0 +1,64 @@
+"""What variables of NCCL and of its process group do on virtual ranks.
+
+* NCCL_DEBUG=VERSION or INFO: a line about the version; INFO: one for each communicator and rank
+  when its first collective makes it, and with NCCL_DEBUG_SUBSYS=COLL (or ALL) one for each call.
+  The form is NCCL's, for those who look for "nranks" or "opCount"; what there is not, such as
+  addresses, channels and transports, is left out.
+* TORCH_NCCL_BLOCKING_WAIT=1: `wait()` lets the host wait for the collective.
+* TORCH_NCCL_TRACE_BUFFER_SIZE, TORCH_NCCL_DEBUG_INFO_TEMP_FILE: see `flight_recorder`.
+
+All others are accepted. What they ask for is so here (TORCH_DISTRIBUTED_DEBUG=DETAIL checks that
+ranks agree, and they are always checked), has no meaning (timeouts, as a hang is noticed at once),
+or is a choice that the times do not depend on: NCCL_ALGO, NCCL_PROTO and their like, for NCCL's own
+choices are modelled.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from ...timeline import printing
+from .flight_recorder import Flight
+from .rendezvous import Rendezvous
+
+_SPOKEN = ("VERSION", "INFO", "TRACE")
+_ON = ("1", "true", "y", "yes", "on")
+BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
+
+
+def is_blocking() -> bool:
+    """Whether this rank's host waits in `wait()`."""
+    return any(os.environ.get(name, "").lower() in _ON for name in BLOCKING)
+
+
+def say(rank: int, device: int, group: Rendezvous, flight: Flight) -> None:
+    """Print what NCCL would have logged for a call."""
+    level = os.environ.get("NCCL_DEBUG", "").upper()
+    if level not in _SPOKEN:
+        return
+    if flight.record == 0 and rank == group.ranks[0]:
+        version = ".".join(map(str, _version()))
+        printing.say(f"NCCL version {version} (simulated)")
+    if level == "VERSION":
+        return
+    size, mine = len(group.ranks), group.ranks.index(rank)
+    who = f"d2lpar:{os.getpid()}:{rank} [{device}] NCCL INFO"
+    comm = f"comm {group.number}"
+    if flight.operation == 1:
+        printing.say(
+            f"{who} {comm} rank {mine} nranks {size} cudaDev {device} of {group} - Init COMPLETE"
+        )
+    parts = os.environ.get("NCCL_DEBUG_SUBSYS", "").upper().split(",")
+    if {"COLL", "ALL"} & set(parts):
+        printing.say(
+            f"{who} {flight.text}: opCount {flight.operation - 1:x} {comm} [nranks={size}]"
+        )
+
+
+def _version() -> tuple[int, ...]:
+    try:
+        return tuple(torch.cuda.nccl.version())
+    except (AttributeError, NotImplementedError):  # a build without NCCL
+        return (0, 0, 0)

@@ -47,6 +47,30 @@ def test_more_processes_than_gpus_share_them(run):
     assert lines == ["0 0 1", "1 0 1", "2 0 1", "[6.0, 6.0]"]
 
 
+HOGWILD = """
+import torch
+import torch.multiprocessing as mp
+
+def train(rank, model, kept):
+    model.weight.grad = torch.full_like(model.weight, rank + 1.0)
+    torch.optim.SGD(model.parameters(), lr=1.0).step()
+    kept.zero_()
+
+if __name__ == "__main__":
+    model, kept = torch.nn.Linear(2, 1, bias=False).cuda(), torch.ones(1, requires_grad=True)
+    before = model.weight.detach().clone()
+    mp.spawn(train, (model.share_memory(), kept.detach()), nprocs=2)
+    print(type(model.weight) is not torch.Tensor, model.weight.grad, kept.item())
+    print((before - model.weight).round(decimals=4).tolist())
+"""
+
+
+def test_processes_train_one_model_in_the_memory_that_they_share(run):
+    status, lines, err = run(HOGWILD)
+    assert (status, err) == (0, "")
+    assert lines == ["True None 0.0", "[[3.0, 3.0]]"]
+
+
 EXCHANGE = """
 import sys, torch, torch.distributed as dist, torch.multiprocessing as mp
 
@@ -79,6 +103,7 @@ def test_processes_that_share_a_gpu_cannot_exchange_what_is_on_it(run):
 
 
 MEMORY = """
+import gc
 import torch
 import torch.multiprocessing as mp
 
@@ -92,6 +117,7 @@ def hold(rank, size, before):
     show(before)
 
 if __name__ == "__main__":
+    gc.collect()  # what earlier tests have left
     before = torch.cuda.memory_allocated(0)
     parents = torch.ones(512, device="cuda:0")
     for size in (10240, 1024):
@@ -115,3 +141,62 @@ def test_packages_that_pip_put_on_the_path_are_libraries_and_shared(run, tmp_pat
     status, lines, err = run("import shared_by_ranks, own_module", "--nproc-per-node", 2)
     assert (status, err) == (0, "")
     assert sorted(lines) == ["imported", "own", "own"]
+
+
+LOGS = """
+import logging, os, sys
+import torch
+
+def begin(rank):
+    log = logging.getLogger("trainer")
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter(f"rank {rank}: %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO if rank == 0 else logging.ERROR)
+    log.propagate = False
+    if rank == 1:
+        logging.disable(logging.CRITICAL)
+    return log
+
+if __name__ == "__main__":
+    log = begin(int(os.environ["RANK"]))
+    torch.distributed.init_process_group("nccl")
+    torch.distributed.barrier()
+    log.info("an epoch")
+    torch.distributed.barrier()
+    log.error("a mistake")
+"""
+
+
+def test_loggers_are_a_processs_own(run):
+    import logging
+
+    status, lines, err = run(LOGS, "--nproc-per-node", 3)
+    assert (status, err) == (0, "")
+    assert sorted(lines) == ["rank 0: a mistake", "rank 0: an epoch", "rank 2: a mistake"]
+    assert logging.getLogger("trainer").handlers == []
+    assert logging.getLogger("trainer").level == logging.root.manager.disable == logging.NOTSET
+
+
+@pytest.mark.parametrize(("method", "told"), [("spawn", []), ("fork", ["from a process"] * 2)])
+def test_a_forked_process_has_its_parents_loggers(run, method, told):
+    source = f"""
+import logging, sys
+import torch.multiprocessing as mp
+
+log = logging.getLogger("inherited")
+
+def speak():
+    log.info("from a process")
+
+if __name__ == "__main__":
+    log.addHandler(logging.StreamHandler(sys.stdout))
+    log.setLevel(logging.INFO)
+    processes = [mp.get_context("{method}").Process(target=speak) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+"""
+    status, lines, err = run(source, "--gpus", 2)
+    assert (status, lines, err) == (0, told, "")

@@ -26,7 +26,7 @@ import torch.multiprocessing
 
 from ..memory.process_memory import of_processes
 from ..races.user_code import is_user_frame
-from ..ranks import main_module
+from ..ranks import main_module, own_loggers
 from ..ranks.launcher import ProcessStart, current_process, run_processes
 from ..ranks.own_modules import OwnModules
 from ..ranks.pickled_copy import PickledCopy
@@ -164,6 +164,7 @@ class Child:
         self.name = name
         self._children, self._target, self._method = children, target, method
         self._packed: PickledCopy | None = None
+        self._loggers = own_loggers.of_this_process() if method == FORK else {}
 
     def pack(self) -> None:
         """Pickle what it is given, as for a process that is spawned; a forked one need not be."""
@@ -184,6 +185,7 @@ class Child:
 
     def live(self, main: ModuleType | None) -> None:
         """Its life, in its rank's thread."""
+        own_loggers.take(self._loggers)
         try:
             self._target_in(main)()
         except SystemExit as end:

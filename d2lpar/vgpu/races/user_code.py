@@ -28,8 +28,10 @@ def is_user_file(name: str) -> bool:
 
 
 def _is_installed(name: str) -> bool:
-    """Whether a file is beside the record of a package, in a folder of `PYTHONPATH` where pip has
-    installed some. The program's own folder, the first in `sys.path`, is the user's all the same."""
+    """Whether a file is in a folder of `PYTHONPATH` into which pip has installed packages.
+
+    The program's own folder, the first in `sys.path`, is the user's all the same.
+    """
     return any(
         name.startswith(os.path.join(folder, "")) and _has_installed_packages(folder)
         for folder in sys.path[1:]

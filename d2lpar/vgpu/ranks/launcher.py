@@ -20,6 +20,7 @@ from ..torch_backend.runtime import current_runtime, instead
 from ..torch_backend.tensor import VirtualTensor
 from .alike import Alike, Key, one_kind
 from .own_groups import make_world_group
+from .own_loggers import loggers_by_rank
 from .process_state import OwnState, ProcessState
 from .rank import ProcessStart, Rank, World, here
 from .rank_output import lines_by_rank
@@ -183,7 +184,7 @@ def _run_alone(
     ]
     if parent is not None:
         parent.end_children = partial(outcome.interrupt, threads)
-    with names_of_torch(), handlers_accepted(), lines_by_rank(len(threads)):
+    with names_of_torch(), handlers_accepted(), loggers_by_rank(), lines_by_rank(len(threads)):
         others, rt.clock.others = rt.clock.others, _let_others_go_on
         before.save()
         try:

@@ -7,6 +7,7 @@ import multiprocessing.connection
 import multiprocessing.synchronize
 import pickle
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -47,6 +48,12 @@ class _Pickler(pickle.Pickler):
             return None
         self._kept.append(obj)
         return len(self._kept) - 1
+
+    def reducer_override(self, obj: Any) -> Any:
+        """A parameter is another object, of the same memory."""
+        if isinstance(obj, torch.nn.Parameter):
+            return torch.nn.Parameter, (obj.detach(), obj.requires_grad)
+        return NotImplemented
 
 
 class _Unpickler(pickle.Unpickler):

@@ -338,3 +338,40 @@ def test_non_blocking_pays_for_small_pageable_tensors():
         return begin.elapsed_time(end)
 
     assert ms(non_blocking=True) < 0.8 * ms()
+
+
+def test_functions_below_torch_cuda():
+    side = torch.cuda.Stream(1)
+    before = torch._C._cuda_exchangeDevice(1)
+    torch._C._cuda_setStream(side.stream_id, side.device_index, side.device_type)
+    assert torch.cuda.current_stream() == side
+    assert torch._C._cuda_getCurrentStream(1)[:2] == (side.stream_id, 1)
+    assert torch._C._cuda_getCurrentRawStream(1) == side.cuda_stream
+    assert torch._C._cuda_getDefaultStream(1)[0] == 0
+    torch._C._cuda_setDevice(before)
+    assert torch._C._cuda_getDevice() == torch.cuda.current_device() == 0
+    torch._C._cuda_synchronize()
+    assert torch._C._cuda_getDeviceCount() == 2
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+
+
+def test_memory_functions_take_the_context_manager_of_a_device():
+    x = torch.ones(1000, device="cuda:1")
+    assert torch.cuda.memory_allocated(torch.cuda.device(1)) >= x.nbytes
+    assert torch.cuda.get_allocator_backend() == "native"
+
+
+def test_a_checkpoint_of_more_devices_says_how_to_load_it(tmp_path):
+    torch.save(torch.ones(2, device="cuda:1"), tmp_path / "x.pt")
+    data = (tmp_path / "x.pt").read_bytes().replace(b"cuda:1", b"cuda:7")
+    (tmp_path / "x.pt").write_bytes(data)
+    with pytest.raises(RuntimeError, match="on CUDA device 7 .* map_location"):
+        torch.load(tmp_path / "x.pt")
+    assert torch.load(tmp_path / "x.pt", map_location="cuda:0").device == torch.device("cuda:0")
+
+
+def test_objects_on_their_way_have_checksums():
+    hash_tensors = torch._C._distributed_c10d._hash_tensors
+    x = torch.arange(8, dtype=torch.float16)
+    assert hash_tensors([x.cuda()]) == hash_tensors([x.clone().cuda()])
+    assert hash_tensors([x.cuda()]) != hash_tensors([(x + 1).cuda()])

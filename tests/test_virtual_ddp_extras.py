@@ -89,11 +89,6 @@ def hooked(hook, make_state=lambda: None):
     return train(net)
 
 
-def power_sgd(**options):
-    options = {"matrix_approximation_rank": 2, "start_powerSGD_iter": 2} | options
-    return powerSGD_hook.PowerSGDState(None, min_compression_rate=1, **options)
-
-
 def doubled_then_halved(state, bucket):
     future = dist.all_reduce(bucket.buffer() * 2, async_op=True).get_future()
     return future.then(lambda f: f.value()[0] / (2 * dist.get_world_size()))
@@ -133,13 +128,6 @@ def optimizer_in_backward():
 HOOKS = {
     "allreduce": partial(hooked, default_hooks.allreduce_hook),
     "fp16": partial(hooked, default_hooks.fp16_compress_hook),
-    "powerSGD": partial(hooked, powerSGD_hook.powerSGD_hook, power_sgd),
-    "batched powerSGD": partial(
-        hooked, powerSGD_hook.batched_powerSGD_hook, partial(power_sgd, use_error_feedback=False)
-    ),
-    "fp16 of powerSGD": partial(
-        hooked, default_hooks.fp16_compress_wrapper(powerSGD_hook.powerSGD_hook), power_sgd
-    ),
     "callback": partial(hooked, doubled_then_halved),
     "built in": builtin_hook,
     "local SGD": local_sgd,
@@ -313,6 +301,51 @@ def test_a_callback_waits_on_its_own_stream_and_the_host_does_not():
     assert halved.start_s == summed.end_s
     assert halved.stream not in (0, summed.stream)
     assert max(returned) < summed.end_s
+
+
+def low_rank(hook, **options):
+    """A step with one example a rank, whose gradients are compressed from the beginning on."""
+    net = DDP(nn.Linear(24, 16, bias=False).double().to(here()))
+    nn.init.ones_(net.module.weight)
+    state = powerSGD_hook.PowerSGDState(
+        None, start_powerSGD_iter=2, min_compression_rate=1, warm_start=False, **options
+    )
+    net.register_comm_hook(state, hook)
+    for _ in range(3):
+        net.zero_grad()
+        X = torch.arange(24.0).double().mul(1 + dist.get_rank()).sin().to(here())
+        net(X[None]).square().mean().backward()
+    return net.module.weight.grad.cpu()
+
+
+@pytest.mark.parametrize(
+    ("hook", "rank"),
+    # Two examples make a gradient of rank two. As one square matrix, it has any rank.
+    [(powerSGD_hook.powerSGD_hook, 2), (powerSGD_hook.batched_powerSGD_hook, 20)],
+)
+def test_power_sgd_of_enough_rank_loses_nothing(hook, rank):
+    net = nn.Linear(24, 16, bias=False).double()
+    nn.init.ones_(net.weight)
+    X = torch.stack([torch.arange(24.0).double().mul(1 + r).sin() for r in range(2)])
+    net(X).square().mean().backward()
+    for use_error_feedback in (True, False):
+        results = run(
+            partial(
+                low_rank, hook, matrix_approximation_rank=rank,
+                use_error_feedback=use_error_feedback,
+            )
+        )  # fmt: skip
+        for found in results:
+            assert_close(found, net.weight.grad)
+
+
+def test_power_sgd_of_a_lower_rank_sends_less():
+    with par.simulate(MACHINE, 2, with_values=True) as gpus, par.record() as timeline:
+        par.run_ranks(
+            partial(low_rank, powerSGD_hook.powerSGD_hook, matrix_approximation_rank=1), gpus
+        )
+    sent = [s.bytes for s in timeline.on("vgpu:0") if s.name == "all_reduce" and s.bytes]
+    assert sent == [8 * 24 * 16] * 2 + [8 * 16, 8 * 24]  # twice all of it; then P and Q
 
 
 def test_zero_overlapped_with_ddp_is_zero_once_buckets_are_known():

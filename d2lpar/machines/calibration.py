@@ -315,10 +315,11 @@ def calibrate(
 def _probe(device: torch.device, budget_s: float) -> list[Reading]:
     """All that is measured on any device."""
     limit_bytes = system.memory_bytes() // 16
+    memory_s, cache_bytes = budget_s * SHARES["memory"], _cache_bytes(device)
     return [
         *microbenchmarks.matmul(device, budget_s * SHARES["matmul"]),
         *microbenchmarks.convolution(device, budget_s * SHARES["convolution"]),
-        *microbenchmarks.memory(device, budget_s * SHARES["memory"], limit_bytes=limit_bytes),
+        *microbenchmarks.memory(device, memory_s, limit_bytes=limit_bytes, cache_bytes=cache_bytes),
         *microbenchmarks.dispatch(device, budget_s * SHARES["dispatch"]),
         *microbenchmarks.copies(device, budget_s * SHARES["copy"], limit_bytes=limit_bytes),
     ]
@@ -339,6 +340,14 @@ def _device(device: torch.device | str | None) -> torch.device:
             f"there is no {device} to measure here; leave device out for what there is"
         )
     return torch.device(chosen.type, chosen.index or 0)
+
+
+def _cache_bytes(device: torch.device) -> int:
+    """What a GPU says of the cache that its multiprocessors share; 0 where nothing says it."""
+    if device.type == "cpu":
+        return 0
+    properties = torch.get_device_module(device).get_device_properties(device)
+    return getattr(properties, "L2_cache_size", 0)
 
 
 def _describe(device: torch.device) -> CalibratedGpu:

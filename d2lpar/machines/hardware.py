@@ -182,7 +182,7 @@ class Host:
     autograd_s: float = 0.8 * MICRO
     launch_s: float = 2.7 * MICRO
     backward_s: float = 40 * MICRO
-    convolution_s: float = 40 * MICRO
+    convolution_s: float = 29 * MICRO
     module_s: float = 1.2 * MICRO
     attribute_s: float = 0.8 * MICRO
     parameter_s: float = 1.0 * MICRO
@@ -209,9 +209,8 @@ HOST_SOURCES = {
     "launch_s": "the driver alone: 2.7 µs (ahrefs/ocannl issue 488)",
     "backward_s": "measured by us: 17 µs where no other thread takes part; handing over to a "
     "thread and back takes 41 µs in Python, which has a lock, taken as about half that in C++",
-    "convolution_s": "with the hosts of 2016 (`catalogue.XEON_E5_2698`) fitted on ResNet-50 with "
-    "one image, pytorch/benchmark pull request 706; 52 µs a call of a small nn.Conv2d, 125,000 "
-    "instructions, in pytorch pull request 51390 (2021)",
+    "convolution_s": "40 µs with the hosts of 2016 (`catalogue.XEON_E5_2698`), fitted on ResNet-50 "
+    "with one image, pytorch/benchmark pull request 706, whose other costs are 1.4 times these",
     "module_s": "measured by us: 0.75 µs for nn.Identity, 1.3 µs for nn.ReLU above torch.relu",
     "attribute_s": "measured by us: 1.5 µs for the two of nn.Linear, 5.4 µs for nn.BatchNorm2d",
     "parameter_s": "measured by us: _init_group and grouping take 0.6 µs with SGD, 1.3 with Adam",

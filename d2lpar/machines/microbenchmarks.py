@@ -244,14 +244,25 @@ def convolution(device: torch.device, budget_s: float) -> list[Reading]:
     return found
 
 
-def memory(device: torch.device, budget_s: float, *, limit_bytes: int) -> list[Reading]:
+def working_sets(limit_bytes: int, cache_bytes: int = 0) -> list[int]:
+    """Bytes that are read and copied: up to a limit, and in any case more than twice the cache, as
+    the largest stands for memory."""
+    sizes = [size for size in WORKING_SETS if size <= limit_bytes]
+    while sizes[-1] <= 2 * cache_bytes:
+        sizes.append(2 * sizes[-1])
+    return sizes
+
+
+def memory(
+    device: torch.device, budget_s: float, *, limit_bytes: int, cache_bytes: int = 0
+) -> list[Reading]:
     """Bytes read a second by working set, contiguous and one float a cache line; and copied.
 
     A read is a sum, the cheapest reduction; rates count the floats that are used, so that strided
     reading shows what a cache line of 64 bytes wastes. A copy counts reads and writes.
     """
     watch = Stopwatch(device)
-    sizes = [size for size in WORKING_SETS if size <= limit_bytes]
+    sizes = working_sets(limit_bytes, cache_bytes)
     each_s = budget_s / (3 * len(sizes))
     read_bytes = CPU_READ_BYTES if device.type == "cpu" else READ_BYTES
     found = []

@@ -158,7 +158,7 @@ _NODES = {
     "2x-v100-dtest": "2x-v100-pcie",
     "4x-v100-dtest": "4x-v100-pcie",
     "1x-v100-sxm2": "1x-v100-textbook",  # the memory is not stated
-    "1x-v100-sxm2-16gb": "1x-v100-textbook",
+    "1x-v100-sxm2-16gb": "1x-v100-dgx1",  # p3 and DGX-1: hosts of one generation
     "1x-v100-sxm2-32gb": "1x-v100-p3dn",
     "8x-v100-sxm2-16gb": "8x-v100-dgx1",
     "4x-v100-sxm2-pcie-path": "4x-v100-pcie",  # SXM2, but the rate shows that NVLink rests

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -24,7 +25,8 @@ from .workloads import (
     transformers,
 )
 
-_WORTH_A_PROCESS, _PIECES = 50, 4
+_WORTH_A_PROCESS = 50
+_PIECE = 12  # rows: few enough to share out evenly; neighbours share what is simulated once
 
 Workload = Callable[[Parameters, Machine], SimulatedRun]
 WORKLOADS: dict[str, Workload] = {
@@ -79,6 +81,13 @@ def validate(rows: Iterable[Row] | None = None, *, processes: int = 1) -> Report
     chosen = list(read_rows() if rows is None else rows)
     if processes == 1 or len(chosen) < _WORTH_A_PROCESS:
         return Report(tuple(map(predict, chosen)))
-    size = -(-len(chosen) // (_PIECES * processes))  # neighbours share what is simulated once
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        return Report(tuple(pool.map(predict, chosen, chunksize=size)))
+    context = get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin) as pool:
+        return Report(tuple(pool.map(predict, chosen, chunksize=_PIECE)))
+
+
+def _begin() -> None:
+    """Let the collector of garbage leave alone what has been imported: it would go through all of
+    torch whenever a training step makes enough objects."""
+    gc.collect()
+    gc.freeze()

@@ -18,6 +18,7 @@ from ..torch_backend import torch_private
 from ..torch_backend.runtime import Runtime, current_runtime, returning, running
 from . import (
     attention,
+    c_functions,
     communication,
     cuda_module,
     lazy_init,
@@ -40,6 +41,7 @@ _PARTS = (
     attention,
     communication,
     cuda_module,
+    c_functions,
     submodules,
     memory_history,
     serialization,

@@ -113,6 +113,8 @@ def number(device: object = None) -> int:
 
     ValueError for a device of another kind, RuntimeError for a number that no device has.
     """
+    if isinstance(device, torch.cuda.device):  # the context manager, as torch takes it, too
+        device = device.idx
     found = _virtual(None) if device is None else inward(device)
     found = torch.device(found) if isinstance(found, str) else found
     if not isinstance(found, torch.device) or found.type != VIRTUAL:

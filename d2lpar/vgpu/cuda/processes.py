@@ -32,8 +32,9 @@ from ..ranks.own_modules import OwnModules
 from ..ranks.pickled_copy import PickledCopy
 from ..torch_backend.runtime import current_runtime
 from . import lazy_init
+from .managers import MAKERS
 from .patches import Patches
-from .queues import VirtualQueue
+from .shared import Shared
 
 FAILED, ENDED = 1, -15  # exit codes: of an error, and of a process that was terminated
 SPAWN, FORK = "spawn", "fork"
@@ -56,10 +57,10 @@ class Children:
         for owner in (module, torch.multiprocessing):
             patches.replace(owner, "spawn", self._spawn)
             patches.replace(owner, "start_processes", self._start_processes)
-        for name in ("Queue", "SimpleQueue", "JoinableQueue"):
+        for name, make in MAKERS.items():
             owners: tuple[object, ...] = (context, multiprocessing, torch.multiprocessing)
             for place in owners:
-                patches.replace(place, name, self._making_queue(getattr(place, name)))
+                patches.replace(place, name, self._making(make, getattr(place, name)))
 
     def _active(self) -> list[object]:
         self.run()
@@ -75,11 +76,16 @@ class Children:
 
         return start
 
-    def _making_queue(self, theirs: Callable[..., object]) -> Callable[..., object]:
+    def _making(
+        self, ours: Callable[..., object], theirs: Callable[..., object]
+    ) -> Callable[..., object]:
+        """What makes queues, locks, …: ours for the program, theirs for libraries."""
+
         def make(*args: object, **kwargs: object) -> object:
-            if is_user_frame(_getframe(2)):
-                return VirtualQueue(self.run)
-            return theirs(*args, **kwargs)
+            if not is_user_frame(_getframe(2)):
+                return theirs(*args, **kwargs)
+            by_context = bool(args) and isinstance(args[0], multiprocessing.context.BaseContext)
+            return ours(self.run, *args[by_context:], **kwargs)
 
         return make
 
@@ -126,7 +132,7 @@ class Children:
         children, self._waiting = self._waiting, []
         if not children:
             return
-        devices = lazy_init.devices_here() or [0]  # one that sees none has nothing there
+        devices = lazy_init.devices_here()
         with of_processes([current_runtime().memories[i] for i in devices]):
             _run_together(children, devices)
         for child in children:
@@ -134,16 +140,15 @@ class Children:
 
 
 def _run_together(children: Sequence[Child], devices: Sequence[int]) -> None:
-    """Run processes on these devices: one for each, or shared by several if there are too few."""
+    """Run processes, each of which sees these devices."""
     parent = current_process()
     own_modules = parent is not None and parent.process.has(OwnModules)
-    exchanging = [devices[i % len(devices)] for i in range(len(children))]
     main = sys.modules[main_module.MAIN] if own_modules else None
     starts = [child.start_of(devices, own_modules=own_modules) for child in children]
     own = [] if parent is not None else [lazy_init.ProcessDevices()]
     lives = [partial(child.live, main) for child in children]
     try:
-        run_processes(lives, exchanging, starts, own)
+        run_processes(lives, _own_first(devices, len(children)), starts, own)
     except Exception as error:
         if not any(child.error for child in children):  # such as ranks that wait for each other
             children[0].error = error
@@ -169,7 +174,7 @@ class Child:
     def pack(self) -> None:
         """Pickle what it is given, as for a process that is spawned; a forked one need not be."""
         try:
-            self._packed = PickledCopy(self._target, [VirtualQueue])
+            self._packed = PickledCopy(self._target, [Shared])
         except Exception:
             in_notebook = current_process() is None
             if self._method == SPAWN and not in_notebook:
@@ -181,7 +186,8 @@ class Child:
         if own_modules:
             states.append(OwnModules())
         forked = self._method == FORK
-        return ProcessStart(self.name, devices[0], states=states, same_random_numbers=forked)
+        first = devices[0] if devices else 0
+        return ProcessStart(self.name, first, states=states, same_random_numbers=forked)
 
     def live(self, main: ModuleType | None) -> None:
         """Its life, in its rank's thread."""
@@ -267,6 +273,15 @@ class SpawnedProcesses:
         return True
 
 
+def _own_first(devices: Sequence[int], count: int) -> list[list[int]]:
+    """The devices that each of so many processes sees, first that of its number: more processes
+    than devices share them. Without any, all processes compute on the host."""
+    if not devices:
+        return [[] for _ in range(count)]
+    first = [devices[i % len(devices)] for i in range(count)]
+    return [[mine, *(d for d in devices if d != mine)] for mine in first]
+
+
 def exit_status(end: SystemExit) -> int:
     """The exit status of a process that ends so; a text is printed, and counts as 1."""
     if end.code is None or isinstance(end.code, int):
@@ -301,4 +316,4 @@ def _take_data(theirs: Mapping[str, object], ours: dict[str, object]) -> None:
         if name.startswith("__") or isinstance(value, (FunctionType, ModuleType, type)):
             continue
         with contextlib.suppress(Exception):  # what cannot be copied is as it was imported
-            ours[name] = PickledCopy(value, [VirtualQueue]).load()
+            ours[name] = PickledCopy(value, [Shared]).load()

@@ -22,6 +22,7 @@ def install(patches: Patches) -> None:
 def _restore(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:
     if not location.startswith(CUDA):
         return None
+    torch.serialization.validate_cuda_device(location)  # its error names a remedy: map_location
     return serialization.restore(storage, str(inward(location)))
 
 

@@ -77,7 +77,8 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--gpus", type=_count, metavar="N", help="how many GPUs there are, on all machines")
+    gpus = "how many GPUs there are, on all machines; 0 for ranks over gloo"
+    add("--gpus", type=_count_or_none, metavar="N", help=gpus)
     add("--machine", metavar="NAME", help="what is simulated: see `d2lpar machines`")
     add("--nproc-per-node", "--nproc_per_node", metavar="N", help="ranks on each machine, or 'gpu'")
     add("--nnodes", type=_count, metavar="N", help="machines")
@@ -94,6 +95,10 @@ def _parser() -> argparse.ArgumentParser:
     add("-m", nargs=argparse.REMAINDER, metavar="MODULE …", help="a module, with its arguments")
     add("program", nargs=argparse.REMAINDER, metavar="SCRIPT …", help="a file, with its arguments")
     return parser
+
+
+def _count_or_none(text: str) -> int:
+    return 0 if text == "0" else _count(text)
 
 
 def _count(text: str) -> int:

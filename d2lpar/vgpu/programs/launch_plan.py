@@ -21,8 +21,14 @@ class Process:
     number: int
     arguments: tuple[str, ...]
     variables: dict[str, str]
-    devices: tuple[int, ...]
-    device: int  # the one by which it exchanges data with others
+    devices: tuple[int, ...]  # all of its machine's; none with `--gpus 0`
+    device: int | None  # the one by which it exchanges data with others
+
+    @property
+    def own_first(self) -> list[int]:
+        """Its devices, first its own."""
+        own = [] if self.device is None else [self.device]
+        return own + [device for device in self.devices if device != self.device]
 
 
 @dataclass(frozen=True)
@@ -62,11 +68,11 @@ class LaunchPlan:
         arguments = list(self.arguments)
         if self.local_rank_option:
             arguments.insert(0, f"{self._option()}={local}")
-        device = devices[local]
+        device = devices[local] if devices else None
         variables = {} if self.per_node is None else self._variables(rank, node, local, device)
         return Process(rank, (self.target, *arguments), variables, devices, device)
 
-    def _variables(self, rank: int, node: int, local: int, device: int) -> dict[str, str]:
+    def _variables(self, rank: int, node: int, local: int, device: int | None) -> dict[str, str]:
         """What torchrun sets: "Environment Variables" in the documentation of torch.distributed.run
         (and the source of its agent, local_elastic_agent.py)."""
         size, per_node = str(self.world_size), str(self.per_node)
@@ -88,8 +94,9 @@ class LaunchPlan:
             "TORCHELASTIC_RUN_ID": self.run_id,
             "TORCHELASTIC_USE_AGENT_STORE": "False",
             "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-            RANK_DEVICE: f"{TYPE}:{device}",
         }
+        if device is not None:
+            found[RANK_DEVICE] = f"{TYPE}:{device}"
         if self.world_size > 1:
             found["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
         return found
@@ -173,14 +180,17 @@ def _sizes(gpus: int | None, nodes: int, per_node: str) -> dict[str, Any]:
     if gpus is not None and gpus % nodes:
         raise ValueError(f"--gpus {gpus} cannot be shared evenly by {nodes} machines")
     if per_node in ("gpu", "auto"):
+        if gpus == 0:
+            raise ValueError(f"--nproc-per-node {per_node} with --gpus 0: say how many ranks")
         gpus = gpus or nodes
         return {"gpus": gpus, "nodes": nodes, "per_node": gpus // nodes}
     ranks = _whole(per_node, "--nproc-per-node")
     gpus = ranks * nodes if gpus is None else gpus
-    if ranks > gpus // nodes:
+    if gpus and ranks > gpus // nodes:
         raise ValueError(
             f"--nproc-per-node {ranks} needs {ranks * nodes} GPUs, a device for each rank, and "
-            f"--gpus is {gpus}: ask for as many"
+            f"--gpus is {gpus}: ask for as many, or for --gpus 0 if they exchange tensors of the "
+            "host alone, over gloo"
         )
     return {"gpus": gpus, "nodes": nodes, "per_node": ranks}
 

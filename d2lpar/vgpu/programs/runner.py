@@ -66,7 +66,8 @@ def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
     """
     _check(launch)
     begin_s = time.perf_counter()
-    with emulate_cuda(launch.gpus, options.machine, shape_only=options.shapes_only, verbose=False):
+    gpus = max(1, launch.gpus)  # without any, ranks see none of the machine whose clock runs
+    with emulate_cuda(gpus, options.machine, shape_only=options.shapes_only, verbose=False):
         rt = current_runtime()
         with _watched(rt, options) as watched:
             start_s = rt.now_s()
@@ -119,7 +120,7 @@ def _run_processes(launch: LaunchPlan, options: RunOptions, watched: _Watched) -
     starts = [_start_of(process, len(processes)) for process in processes]
     own: list[OwnState] = [OwnModules(), ProcessDevices()]
     try:
-        run_processes(lives, [process.device for process in processes], starts, own)
+        run_processes(lives, [process.own_first for process in processes], starts, own)
     except KeyboardInterrupt:
         watched.failures.append("interrupted")
         watched.status = INTERRUPTED
@@ -134,7 +135,7 @@ def _start_of(process: Process, ranks: int) -> ProcessStart:
     states: list[OwnState] = [OwnModules(), ProcessDevices(list(process.devices))]
     return ProcessStart(
         name,
-        process.devices[0],
+        next(iter(process.devices), 0),
         process.variables,
         process.arguments,
         states,

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from ..torch_backend.host_threads import HOST
 from ..torch_backend.runtime import current_runtime
 from ..torch_backend.streams import Stream
 from ..torch_backend.tensor import VirtualTensor
@@ -20,7 +21,8 @@ Callback = Callable[[torch.futures.Future], Any]
 
 
 class CollectiveFuture(torch.futures.Future):
-    """A value that is there when `let_wait()` has let the current stream of `device` wait."""
+    """A value that is there when `let_wait()` has let the current stream of `device` wait; on the
+    host (`HOST`), when it has waited."""
 
     def __init__(self, device: int, value: object, let_wait: Callable[[], object]) -> None:
         super().__init__()
@@ -31,6 +33,8 @@ class CollectiveFuture(torch.futures.Future):
         """Let the current stream wait for the value, and return it."""
         self._let_wait()
         value = self.value()
+        if self._device == HOST:
+            return value
         current = _current_stream(self._device)
         for tensor in tree_leaves(value):
             if isinstance(tensor, VirtualTensor):
@@ -40,6 +44,8 @@ class CollectiveFuture(torch.futures.Future):
     def then(self, callback: Callback) -> torch.futures.Future:
         """A future of what `callback(self)` returns, which is called at once on a stream of its
         own. An error is raised by whoever asks for the value."""
+        if self._device == HOST:
+            return self._then_on_host(callback)
         rt = current_runtime()
         stream = Stream.existing(self._device, rt.new_stream(self._device))
         with stream:
@@ -54,6 +60,10 @@ class CollectiveFuture(torch.futures.Future):
         return CollectiveFuture(
             self._device, value, lambda: _current_stream(self._device).wait_event(done)
         )
+
+    def _then_on_host(self, callback: Callback) -> torch.futures.Future:
+        self.wait()
+        return super().then(callback)
 
     def add_done_callback(self, callback: Callback) -> None:
         """Call `callback(self)` at once, on a stream of its own."""

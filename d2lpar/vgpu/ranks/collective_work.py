@@ -47,10 +47,11 @@ class CollectiveWork(c10d_private.WorkBase):
         """Let later work of the current stream come after it; the host goes on at once."""
         self._is_waited_for = True
         self._rank.wait(lambda: self._pending.is_complete, self._text())
-        rt, device = self._rank.world.rt, self._rank.device
+        rt = self._rank.world.rt
         if self._stream is None:
             self._block()
             return True
+        device = self._stream[0]
         current = (device, rt.current_stream(device))
 
         def let_wait(host_thread: HostThread) -> None:
@@ -76,7 +77,8 @@ class CollectiveWork(c10d_private.WorkBase):
         """A future of `result()`. The host goes on at once, in simulated time; the others' calls
         are waited for, as values are there only then."""
         self._rank.wait(lambda: self._pending.is_complete, self._text())
-        return CollectiveFuture(self._rank.device, self.result(), self.wait)
+        device = HOST if self._stream is None else self._stream[0]
+        return CollectiveFuture(device, self.result(), self.wait)
 
     def is_completed(self) -> bool:
         """Whether it is done by now, as this rank's host sees it; to ask takes it a moment."""

@@ -7,18 +7,19 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 
 import torch
 
 from ... import machines
-from ..device_naming import device, text
+from ..device_naming import device
 from ..sim.clock import HostThread
 from ..torch_backend.register import register_backend
-from ..torch_backend.runtime import current_runtime, instead
+from ..torch_backend.runtime import current_runtime, instead, running
 from ..torch_backend.tensor import VirtualTensor
 from .alike import Alike, Key, one_kind
+from .garbage import older_objects_apart
 from .own_groups import make_world_group
 from .own_loggers import loggers_by_rank
 from .process_state import OwnState, ProcessState
@@ -28,15 +29,21 @@ from .rank_scheduler import Ended
 from .signal_handlers import handlers_accepted
 from .torch_names import names_of_torch
 
+RankDevices = torch.device | Sequence[torch.device]
+HOSTS_MACHINE = "2x-v100-textbook"  # whose host they have; its GPUs stay idle
 LAST_WORDS_S = 0.5  # what a rank has, after an interrupt, to come out of what it does
 
 _running = threading.Lock()
 
 
 def run_ranks(
-    function: Callable[..., object], devices: Sequence[torch.device], *args: object
+    function: Callable[..., object], devices: int | Sequence[RankDevices], *args: object
 ) -> list[object]:
     """Call `function(*args)` on a virtual rank for each device; returns the results by rank.
+
+    In place of a device there may be several, `[gpus[:2], gpus[2:]]`: they are that rank's, and it
+    exchanges tensors of any of them. `run_ranks(function, 4)` runs 4 ranks without GPUs, which
+    exchange tensors of the host, as over gloo.
 
     A rank stands for a process: its device is the current one, its host has a time of its own, and
     it has its own random numbers (which start as the caller's) and torchrun's variables RANK,
@@ -56,8 +63,22 @@ def run_ranks(
     different collectives, or while another thread runs ranks; ValueError for devices that are not
     virtual, or not different.
     """
+    if isinstance(devices, int):
+        return _run_on_host(function, devices, args)
     world = World(current_runtime(), _numbers(devices))
     return _run(world, [partial(function, *args)] * len(devices))
+
+
+def _run_on_host(
+    function: Callable[..., object], ranks: int, args: tuple[object, ...]
+) -> list[object]:
+    """Ranks without devices; where nobody has asked for a virtual machine, on a clock of theirs."""
+    if ranks < 1:
+        raise ValueError(f"run_ranks needs at least one rank, not {ranks}")
+    register_backend()
+    with nullcontext() if running() is not None else instead(machines.machine(HOSTS_MACHINE)):
+        world = World(current_runtime(), [()] * ranks)
+        return _run(world, [partial(function, *args)] * ranks)
 
 
 def run_alike(
@@ -92,7 +113,7 @@ def run_alike(
 
 def run_processes(
     functions: Sequence[Callable[[], object]],
-    devices: Sequence[int],
+    devices: Sequence[Sequence[int]],
     starts: Sequence[ProcessStart],
     own: Sequence[OwnState] = (),
 ) -> list[object]:
@@ -100,7 +121,8 @@ def run_processes(
 
     What a process has of its own beyond that of a rank of `run_ranks`: the environment, `sys.argv`,
     the working folder, what its `ProcessStart` names; it makes groups by `init_process_group`.
-    `devices` are the numbers of the ranks' virtual devices; `own` is what the caller gets back, of
+    `devices` are the numbers of the virtual devices that each rank sees, first the one that it has
+    at the start; `own` is what the caller gets back, of
     the kinds that ranks have. A process that is alone in its world may call this itself. Raises as
     `run_ranks` does.
     """
@@ -132,6 +154,19 @@ def wait_in_turn(ready: Callable[[], bool], text: str, block: bool) -> bool:
         return False
     here.rank.wait(ready if block else lambda: True, text, polite=not block)
     return True
+
+
+def host_time_s() -> float:
+    """The simulated time of the host here: that of a rank, or of the program's main thread."""
+    rank: Rank | None = getattr(here, "rank", None)
+    return current_runtime().clock.host.now_s if rank is None else rank.host_thread.now_s
+
+
+def not_before(time_s: float) -> None:
+    """Let the host here go on at that time, if it is not as late: it has waited for another."""
+    rank: Rank | None = getattr(here, "rank", None)
+    host = current_runtime().clock.host if rank is None else rank.host_thread
+    host.now_s = max(host.now_s, time_s)
 
 
 def _run(
@@ -184,7 +219,12 @@ def _run_alone(
     ]
     if parent is not None:
         parent.end_children = partial(outcome.interrupt, threads)
-    with names_of_torch(), handlers_accepted(), loggers_by_rank(), lines_by_rank(len(threads)):
+    with ExitStack() as stack:
+        stack.enter_context(names_of_torch())
+        stack.enter_context(handlers_accepted())
+        stack.enter_context(loggers_by_rank())
+        stack.enter_context(lines_by_rank(len(threads)))
+        stack.enter_context(older_objects_apart())
         others, rt.clock.others = rt.clock.others, _let_others_go_on
         before.save()
         try:
@@ -239,20 +279,18 @@ class _Outcome:
         here.rank = rank
         try:
             if not rank.is_process:
-                make_world_group(rank)
+                make_world_group(rank, "nccl" if rank.devices else "gloo")
             scheduler.begin(rank.index)
             rt.current_device = rank.current
             if not rank.is_alone:
-                rt.own_devices = [rank.device]
+                rt.own_devices = [rank.device] if rank.is_process else list(rank.devices)
             with rt.host_threads.rank(rank.host_thread):
                 self._results[rank.index] = function()
         except Ended:
             pass
         except BaseException as error:
             if not scheduler.ended:
-                error.add_note(
-                    f"raised by rank {rank.number} of {self._world.size}, on {text(rank.device)}"
-                )
+                error.add_note(f"raised by rank {rank.number} of {self._world.size}, on {rank.at}")
                 self._error = error
                 scheduler.end()
         finally:
@@ -305,7 +343,15 @@ def _end_later(thread: threading.Thread, over: threading.Event) -> None:
         _raise_ended(thread)
 
 
-def _numbers(devices: Sequence[torch.device]) -> list[int]:
+def _numbers(devices: Sequence[RankDevices]) -> list[tuple[int, ...]]:
+    """The numbers of the devices of each rank. ValueError for others than virtual ones, or one that
+    two have."""
+    of_ranks = [each if isinstance(each, (list, tuple)) else (each,) for each in devices]
+    numbers = iter(_all_numbers([device for each in of_ranks for device in each]))
+    return [tuple(next(numbers) for _ in each) for each in of_ranks]
+
+
+def _all_numbers(devices: Sequence[torch.device]) -> list[int]:
     found = [torch.empty(0, device=device) for device in devices]  # also "cuda:1", if emulated
     names = ", ".join(str(tensor.device) for tensor in found)
     numbers = [tensor.vgpu_index for tensor in found if isinstance(tensor, VirtualTensor)]

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import multiprocessing.connection
+import multiprocessing.sharedctypes
 import multiprocessing.synchronize
 import pickle
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+
+_C_NUMBER: Any = ctypes.c_int.__base__  # of all of them
 
 # Tensors are shared by processes (of a GPU by CUDA's handles, of the host in shared memory), and so
 # are the means by which they talk.
@@ -18,6 +22,9 @@ SHARED = (
     torch.UntypedStorage,
     multiprocessing.connection.Connection,
     multiprocessing.synchronize.SemLock,
+    multiprocessing.sharedctypes.SynchronizedBase,
+    ctypes.Array,
+    _C_NUMBER,
 )
 
 

@@ -15,12 +15,11 @@ from itertools import chain
 
 import torch
 
-from ...machines.collective_cost import taken_share
-from ..device_naming import naming, text
+from ..device_naming import naming
 from ..races.call_sites import mark
 from ..sim.clock import HostThread
 from ..torch_backend.tensor import VirtualTensor
-from . import c10d_private, nccl_debug
+from . import c10d_private, nccl_debug, refused
 from .c10d_private import HasRoot, ReducesBy, ReducesTo
 from .call_of_rank import CallOfRank, Tensors
 from .collective_calls import CollectiveCall, together, values_of
@@ -205,8 +204,8 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         call = CollectiveCall("monitored_barrier")
         self._rank.check("monitored_barrier", [])
         self._begun(call, None)
-        pending = self._rendezvous.meet(self._member, call, on_host=True)
-        self._queue(pending, call, None, {}, on_host=True).wait()
+        pending = self._rendezvous.meet(self._member, call, None)
+        self._queue(pending, call, None, {}, None).wait()
 
     # --- sends ------------------------------------------------------------------------------
 
@@ -224,7 +223,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         name = "send" if way[0] == self._member else "recv"
         if way[0] == way[1]:
             raise ValueError(f"rank {self._rank.number} cannot send to itself")
-        on_host = self._is_on_host(name, [tensor])
+        place = self._rank.check(name, [tensor])
         both, values = [tensor], [values_of(tensor)]
         call = CollectiveCall(
             name,
@@ -236,12 +235,12 @@ class VirtualProcessGroup(c10d_private.GroupBase):
             same=tensor.numel(),
         )
         self._begun(call, way)
-        pending = self._rendezvous.pass_on(self._member, way, tag, call, on_host=on_host)
+        pending = self._rendezvous.pass_on(self._member, way, tag, call, place)
         ranks = self._rendezvous.ranks
         more: dict[str, object] = {"kind": "copy", "group": tuple(ranks[end] for end in way)}
         if name == "send":
-            more["target"] = self._rendezvous.devices[way[1]]
-        return self._queue(pending, call, (*way, tag), more, on_host=on_host)
+            more["target"] = lambda: pending.places.get(way[1])
+        return self._queue(pending, call, (*way, tag), more, place)
 
     # --- several as one ---------------------------------------------------------------------
 
@@ -262,29 +261,13 @@ class VirtualProcessGroup(c10d_private.GroupBase):
     def _begin(
         self, name: str, tensors: Tensors, *parts: Callable[[], CollectiveCall]
     ) -> CollectiveWork:
-        on_host = self._is_on_host(name, tensors)
+        place = self._rank.check(name, tensors)
         calls = [make() for make in parts]
         call = calls[0] if len(calls) == 1 else together(name, calls)
         self._begun(call, None)
-        pending = self._rendezvous.meet(self._member, call, on_host=on_host)
+        pending = self._rendezvous.meet(self._member, call, place)
         more: dict[str, object] = {"group": tuple(self._rendezvous.ranks)}
-        if not on_host:
-            more["taken"] = self._taken_share(call)
-        return self._queue(pending, call, None, more, on_host=on_host)
-
-    def _is_on_host(self, name: str, tensors: Tensors) -> bool:
-        """Whether hosts exchange these among themselves. Raises RuntimeError where their devices
-        would, and ranks share one."""
-        on_host = self._rank.check(name, tensors)
-        if not self._rendezvous.shares_devices:
-            return on_host
-        if tensors and not on_host:
-            raise RuntimeError(
-                f"{name} on rank {self._rank.number} got tensors of {text(self._rank.device)}, and "
-                "ranks of its group share a GPU, which NCCL refuses, too (duplicate GPU detected): "
-                f"start with `d2lpar run --gpus {self._rank.world.size}`, or exchange CPU tensors"
-            )
-        return True
+        return self._queue(pending, call, None, more, place)
 
     def _begun(self, call: CollectiveCall, way: tuple[int, int] | None) -> None:
         """Note a call, before it meets those of others."""
@@ -294,28 +277,19 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         self._flight = rank.flights.note(self._rendezvous, call, way, now_s)
         nccl_debug.say(rank.number, rank.device, self._rendezvous, self._flight)
 
-    def _taken_share(self, call: CollectiveCall) -> float:
-        """The share of this rank's multiprocessors that the blocks of a collective take."""
-        fabric = self._rendezvous.fabric
-        if fabric is None:
-            return 0.0
-        gpu = self._rank.world.rt.machine.accelerators[self._rank.device]
-        return taken_share(call.nbytes, fabric, gpu.multiprocessors, call.name)
-
     def _queue(
         self,
         pending: PendingCollective,
         call: CollectiveCall,
         way: tuple[int, int, int] | None,
         more: dict[str, object],
-        *,
-        on_host: bool,
+        place: int | None,
     ) -> CollectiveWork:
         """Put a call on the clock: on its stream, behind the caller's current one."""
-        rt, device = self._rank.world.rt, self._rank.device
+        rt, device = self._rank.world.rt, self._rank.device if place is None else place
         stream = None
-        if not on_host:
-            group = (self._rendezvous.number, tuple(self._rendezvous.devices))
+        if place is not None:
+            group = (self._rendezvous.number, tuple(self._rendezvous.ranks))
             number = rt.background_stream(device, (group, way))
             stream = (device, number)
             rt.let_wait(stream, (device, rt.current_stream(device)))
@@ -336,12 +310,5 @@ def _virtual(tensors: Tensors) -> list[VirtualTensor]:
     return [tensor for tensor in tensors if isinstance(tensor, VirtualTensor)]
 
 
-def _refused(name: str) -> object:
-    def refuse(self: VirtualProcessGroup, *args: object, **kwargs: object) -> object:
-        raise NotImplementedError(f"{name} is not available on virtual ranks")
-
-    return refuse
-
-
 for _name in c10d_private.REFUSED:
-    setattr(VirtualProcessGroup, _name, _refused(_name))
+    setattr(VirtualProcessGroup, _name, refused.on_group(_name))

@@ -1,8 +1,8 @@
 """What every process has of its own, and virtual ranks exchange when the turn passes.
 
 Random numbers of torch (of the CPU and of the virtual devices), of Python and of NumPy;
-`shape_only` and the default data type; the environment, `sys.argv`, `sys.path` and the working
-folder; and, of a rank that runs a program of its own, the program's modules.
+`shape_only` and the default data type; variables of torch's modules; the environment, `sys.argv`,
+`sys.path` and the working folder; and, of a rank that runs a program of its own, its modules.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 
 from ..device_naming import RANK_DEVICE, TYPE
 from ..torch_backend.runtime import Runtime
+from .library_state import LibraryState, library_state, set_library_state
 
 Environment = dict[Any, Any]  # as the operating system has it: encoded
 
@@ -42,6 +43,7 @@ class ProcessState:
         self._others: Sequence[OwnState] = ()
         self.save()
         self._others = others
+        self._library: LibraryState = {}
 
     def save(self) -> None:
         """Keep what the running process has."""
@@ -52,6 +54,7 @@ class ProcessState:
         numpy = sys.modules.get("numpy")
         self._numpy = numpy.random.get_state() if numpy else None
         self._dtype = torch.get_default_dtype()
+        self._library = library_state()
         self._environment = _environment()
         self._arguments, self._path, self._folder = sys.argv, list(sys.path), _folder()
         for other in self._others:
@@ -65,6 +68,7 @@ class ProcessState:
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
         torch.set_default_dtype(self._dtype)
+        set_library_state(self._library)
         _set_environment(self._environment)
         sys.argv = self._arguments
         if sys.path != self._path:
@@ -131,7 +135,9 @@ VARIABLES = (
 MASTER = ("localhost", 29500)  # as torchrun has it; nobody meets there
 
 
-def variables_of(rank: int, world_size: int, device: int) -> dict[str, str]:
-    """torchrun's variables; LOCAL_RANK is the number of the device, as it is on one machine."""
-    values = (rank, device, world_size, world_size, *MASTER, f"{TYPE}:{device}")
-    return dict(zip(VARIABLES, map(str, values), strict=True))
+def variables_of(rank: int, world_size: int, devices: Sequence[int]) -> dict[str, str]:
+    """torchrun's variables; LOCAL_RANK is the number of the device, as it is on one machine, and
+    that of the rank where it has several devices, or none."""
+    local = devices[0] if len(devices) == 1 else rank
+    values = (rank, local, world_size, world_size, *MASTER, *(f"{TYPE}:{d}" for d in devices[:1]))
+    return dict(zip(VARIABLES, map(str, values), strict=False))

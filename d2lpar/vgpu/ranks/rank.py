@@ -6,13 +6,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import torch
 
 from ..device_naming import text
 from ..sim.clock import HostThread
+from ..torch_backend.host_threads import HOST
 from ..torch_backend.runtime import Runtime, current_runtime
 from ..torch_backend.tensor import VirtualTensor
 from . import flight_recorder
@@ -59,12 +60,12 @@ class World:
     def __init__(
         self,
         rt: Runtime,
-        devices: Sequence[int],
+        devices: Sequence[Sequence[int]],
         starts: Sequence[ProcessStart] | None = None,
         alike: Alike | None = None,
     ) -> None:
         self.rt, self.alike = rt, alike
-        self.devices = list(devices)
+        self.devices = [tuple(of_rank) for of_rank in devices]
         self.size = len(devices) if alike is None else alike.size
         numbers = range(len(devices)) if alike is None else alike.simulated
         self.ranks = [
@@ -84,9 +85,9 @@ class World:
 
     def _meeting(self, ranks: Sequence[int]) -> Rendezvous:
         if self.alike is None:
-            return Rendezvous(ranks, [self.devices[r] for r in ranks], self.rt.machine)
+            return Rendezvous(ranks, self.rt.machine)
         self.alike.check(ranks)
-        return Rendezvous(ranks, ranks, self.alike.machine, self.alike)
+        return Rendezvous(ranks, self.alike.machine, self.alike)
 
     def rendezvous(self, name: str, ranks: Sequence[int]) -> Rendezvous:
         """Where the ranks of the group of that name meet.
@@ -122,26 +123,28 @@ class World:
         if (
             self.scheduler.ended
         ):  # what was under way is over, as with a process: no hazard any more
-            for device in self.devices:
+            for device in {device for devices in self.devices for device in devices}:
                 for stream in self.rt.order.streams_of(device):
                     self.rt.host_acquires(self.rt.order.release(stream))
 
 
 class Rank:
-    """A rank of a world: `number`, the number of its `device`, and its own time and state.
+    """A rank of a world: `number`, the numbers of its `devices`, and its own time and state.
 
-    It is the `index`-th that is simulated.
+    It is the `index`-th that is simulated. `device` is that of its last collective, at first the
+    first of them; of a rank without any, the host.
     """
 
     def __init__(self, world: World, index: int, number: int, start: ProcessStart | None) -> None:
         self.world, self.index, self.number = world, index, number
-        self.device = world.devices[index]
+        self.devices = world.devices[index]
+        self.device = self.devices[0] if self.devices else HOST
         self.is_process = start is not None
         if start is None:
-            variables = variables_of(number, world.size, self.device)
-            start = ProcessStart(f"rank {number}", self.device, variables)
+            variables = variables_of(number, world.size, self.devices)
+            start = ProcessStart(f"rank {number}", max(0, self.device), variables)
         self.current = start.current
-        others = frozenset(world.devices) - {self.device}
+        others = frozenset(chain(*world.devices)) - {*self.devices}
         self.host_thread = HostThread(start.name, world.rt.now_s(), others)
         self.process = ProcessState(world.rt, start.states)
         self.process.set_variables(start.variables)
@@ -167,10 +170,21 @@ class Rank:
         """Let other ranks run until `ready()`."""
         self.world.scheduler.wait(self.index, ready, text, polite=polite)
 
-    def check(self, name: str, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether the tensors of a collective are on the host, and not on the rank's device.
+    @property
+    def at(self) -> str:
+        """The device of its last collective, in words."""
+        return "the host" if self.device == HOST else text(self.device)
 
-        Raises RuntimeError for another machine, another device, and non-contiguous tensors.
+    @property
+    def place(self) -> str:
+        """Where it computes, in words."""
+        return " and ".join(map(text, self.devices)) or "the host"
+
+    def check(self, name: str, tensors: Sequence[torch.Tensor]) -> int | None:
+        """The device of the tensors of a collective; None for the host.
+
+        Without tensors, the device of the last collective. Raises RuntimeError for another
+        machine, another device, and non-contiguous tensors.
         """
         if current_runtime() is not self.world.rt:
             raise RuntimeError(
@@ -178,12 +192,12 @@ class Rank:
                 "machine; call run_ranks() inside the block"
             )
         places = {t.vgpu_index if isinstance(t, VirtualTensor) else None for t in tensors}
-        allowed = places if self.is_alone else {self.device, None}
+        allowed = places if self.is_alone else {*self.devices, None}
         if places - allowed or len(places) > 1:
             found = " and ".join(sorted({str(tensor.device) for tensor in tensors}))
             raise RuntimeError(
-                f"rank {self.number} works on {text(self.device)}, but {name} got tensors on "
-                f"{found}: move them with .to('{text(self.device)}')"
+                f"rank {self.number} works on {self.place}, but {name} got tensors on {found}: "
+                f"{self._remedy()}"
             )
         for tensor in tensors:
             if not tensor.is_contiguous():
@@ -191,4 +205,13 @@ class Rank:
                     f"{name} on rank {self.number} needs contiguous tensors, not one with strides "
                     f"{tensor.stride()}: call .contiguous()"
                 )
-        return None in places
+        found_on = places.pop() if places else self.device
+        if found_on is None or found_on == HOST:
+            return None
+        self.device = found_on
+        return found_on
+
+    def _remedy(self) -> str:
+        if self.device == HOST:
+            return "it has no GPU; give run_ranks devices, or d2lpar run --gpus"
+        return f"move them with .to('{text(self.device)}')"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ...machines import Machine
-from ...machines.collective_cost import Fabric
+from ...machines.collective_cost import Fabric, taken_share
+from ..device_naming import text
 from ..sim.clock import Clock, HostThread
 from ..sim.copy_routes import Port
 from ..sim.event_queue import QueuedWork
@@ -15,15 +16,18 @@ from . import cost
 from .alike import Alike
 from .collective_calls import CollectiveCall, carry_out
 
+# Seconds, ports, and which devices give which shares of their multiprocessors.
+Price = tuple[float, Sequence[Port], Sequence[tuple[int, float]]]
+
 
 @dataclass
 class PendingCollective:
     """One collective, or one send with its receive: who is there already, and its work."""
 
     members: Sequence[int]  # numbers in the group
-    seconds: float
-    ports: tuple[Port, ...]
     calls: dict[int, CollectiveCall] = field(default_factory=dict)
+    places: dict[int, int | None] = field(default_factory=dict)  # devices; None: the host
+    price: Price = (0.0, (), ())
     work: QueuedWork | None = None
     joined: int = 0  # hosts whose call is on the clock
     is_send: bool = False
@@ -48,8 +52,10 @@ class PendingCollective:
     ) -> None:
         """Put a rank's call on the clock, on a stream of its device or (None) on its host alone."""
         if self.work is None:
-            self.work = clock.announce(self.seconds, self.ports, len(self.members))
+            self.work = clock.announce(0.0, (), len(self.members))
         self.joined += 1
+        if self.joined == len(self.members):
+            clock.equip(self.work, *self.price)
         if stream is None:
             clock.meet(host_thread, self.work)
         else:
@@ -64,49 +70,43 @@ class PendingCollective:
 
 
 class Rendezvous:
-    """The ranks of a group, by their numbers in it: `ranks` in the world, on `devices`."""
+    """The ranks of a group, by their numbers in it: `ranks` in the world.
+
+    What they exchange is on the devices of the tensors of a call, as NCCL has a communicator for
+    each set of devices; of ranks that are alike, on devices of their numbers.
+    """
 
     def __init__(
         self,
         ranks: Sequence[int],
-        devices: Sequence[int],
         machine: Machine,
         alike: Alike | None = None,
     ) -> None:
         self.number = 0  # of the group, as the ranks have made them; 0 is that of all
-        self.ranks, self.devices = list(ranks), list(devices)
+        self.ranks = list(ranks)
         self._alike = alike
         self._present = range(len(self.ranks)) if alike is None else alike.present(self.ranks)
         self._machine = machine
-        # Processes may share a device; they exchange what is on their hosts then, as over gloo.
-        self.shares_devices = len(set(devices)) < len(devices)
-        alone = len(devices) == 1 or self.shares_devices
-        self._fabric = None if alone else cost.fabric_of(machine, devices)
-        self._ports = () if self.shares_devices else cost.ports_of(machine, devices)
+        self._communicators: dict[tuple[int, ...], tuple[Fabric, Sequence[Port]]] = {}
         self._begun = [0] * len(self.ranks)  # collectives, by rank
         self._first = 0
         self._collectives: deque[PendingCollective] = deque()
         self._sends: defaultdict[tuple, deque[PendingCollective]] = defaultdict(deque)
 
-    @property
-    def fabric(self) -> Fabric | None:
-        """What joins the ranks; None for one alone."""
-        return self._fabric
-
     def __str__(self) -> str:
         name = f"group {self.number}" if self.number else "the group"
         return f"{name} of ranks {', '.join(map(str, self.ranks))}"
 
-    def meet(self, member: int, call: CollectiveCall, *, on_host: bool) -> PendingCollective:
+    def meet(self, member: int, call: CollectiveCall, place: int | None) -> PendingCollective:
         """Take part in the group's next collective; what it computes is done when all are there.
 
-        Raises RuntimeError if this is another collective than that of the others.
+        `place` is the device, None the host. Raises RuntimeError if this is another collective
+        than that of the others, or on the same device.
         """
         number = self._begun[member]
         self._begun[member] += 1
         if number - self._first == len(self._collectives):
-            seconds, ports = (0.0, ()) if on_host else self._cost(call)
-            self._collectives.append(PendingCollective(self._present, seconds, ports))
+            self._collectives.append(PendingCollective(self._present))
         pending = self._collectives[number - self._first]
         for other, theirs in pending.calls.items():
             if theirs.kind != call.kind:
@@ -115,8 +115,10 @@ class Rendezvous:
                     f"but {theirs} on rank {self.ranks[other]}: all must call the same, in order: "
                     f"{call.by(self.ranks[member])}, {theirs.by(self.ranks[other])}"
                 )
-        pending.calls[member] = call
+        pending.calls[member], pending.places[member] = call, place
         if pending.is_complete:
+            if place is not None:
+                pending.price = self._price(call, pending.places)
             calls = pending.calls
             if self._alike is not None:
                 calls = self._alike.with_stand_ins(self.ranks, calls)
@@ -126,7 +128,7 @@ class Rendezvous:
         return pending
 
     def pass_on(
-        self, member: int, way: tuple[int, int], tag: int, call: CollectiveCall, *, on_host: bool
+        self, member: int, way: tuple[int, int], tag: int, call: CollectiveCall, place: int | None
     ) -> PendingCollective:
         """Take part in the next send on a way (source, target) with this tag."""
         source, target = way
@@ -135,12 +137,13 @@ class Rendezvous:
         pendings = self._sends[source, target, tag]
         pending = next((m for m in pendings if member not in m.calls), None)
         if pending is None:
-            ends = (self.devices[source], self.devices[target])
-            price = (0.0, ()) if on_host else cost.send(self._machine, *ends, call.nbytes)
-            pending = PendingCollective(way, *price, is_send=True)
+            pending = PendingCollective(way, is_send=True)
             pendings.append(pending)
-        pending.calls[member] = call
+        pending.calls[member], pending.places[member] = call, place
         if pending.is_complete:
+            if place is not None:
+                ends = [self._devices(pending.places)[end] for end in way]
+                pending.price = (*cost.send(self._machine, *ends, call.nbytes), ())
             pendings.remove(pending)
             self._deliver(pending, source, target)
         return pending
@@ -176,7 +179,41 @@ class Rendezvous:
             found += [(way, pending) for pending in pendings]
         return found
 
-    def _cost(self, call: CollectiveCall) -> tuple[float, tuple[Port, ...]]:
-        if self._fabric is None:
-            return 0.0, ()
-        return cost.collective_s(call.name, call.nbytes, self._fabric), self._ports
+    # --- what it takes ----------------------------------------------------------------------
+
+    def _devices(self, places: Mapping[int, int | None]) -> dict[int, int]:
+        """The devices of members that are there, in the machine."""
+        found = {member: place for member, place in places.items() if place is not None}
+        if self._alike is not None:
+            return dict(enumerate(self.ranks))
+        for member, device in found.items():
+            other = next(m for m, same in found.items() if same == device)
+            if other != member:
+                raise RuntimeError(
+                    f"ranks {self.ranks[other]} and {self.ranks[member]} both exchange tensors of "
+                    f"{text(device)} (NCCL: Duplicate GPU detected): give each rank a device of "
+                    "its own, as torch.cuda.set_device(local_rank) does"
+                )
+        return found
+
+    def _price(self, call: CollectiveCall, places: Mapping[int, int | None]) -> Price:
+        if call.name == "barrier" and len(set(places.values())) < len(places):
+            return 0.0, (), ()  # of processes that share a device: over their hosts
+        devices = self._devices(places)
+        if len(devices) < 2:
+            return 0.0, (), ()
+        fabric, ports = self._communicator(tuple(devices[i] for i in range(len(self.ranks))))
+        seconds = cost.collective_s(call.name, call.nbytes, fabric)
+        taken = []
+        for member, place in places.items():
+            gpu = self._machine.accelerators[devices[member]]
+            share = taken_share(call.nbytes, fabric, gpu.multiprocessors, call.name)
+            taken.append((place, share))
+        return seconds, ports, taken  # type: ignore[return-value]  # all are on devices
+
+    def _communicator(self, devices: tuple[int, ...]) -> tuple[Fabric, Sequence[Port]]:
+        if devices not in self._communicators:
+            machine = self._machine
+            made = cost.fabric_of(machine, devices), cost.ports_of(machine, devices)
+            self._communicators[devices] = made
+        return self._communicators[devices]

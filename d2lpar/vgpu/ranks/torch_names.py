@@ -5,13 +5,17 @@ from __future__ import annotations
 import functools
 import json
 import pickle
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import FunctionType
 from typing import Any
 
+import torch
+
 from ..races.user_code import user_namespaces
-from . import c10d_private, ddp, own_groups
+from ..torch_backend.torch_private import METHODS_OF_LAZY_TENSORS
+from . import c10d_private, ddp, object_lists, own_device, own_groups, refused
 from .flight_recorder import dumped
 from .rank import here
 
@@ -87,6 +91,10 @@ def _patch() -> None:
         for module in c10d_private.MODULES:
             if hasattr(module, name):
                 _set(module, name, choose)
+    for name in object_lists.NAMES:
+        exchange = object_lists.by_host(getattr(c10d_private.dist, name))
+        for module in c10d_private.MODULES[:2]:
+            _set(module, name, exchange)
     new_group = getattr(*c10d_private.NEW_GROUP)
     _set(*c10d_private.NEW_GROUP, _by_thread(new_group, own_groups.new_group))
     theirs = getattr(*c10d_private.WORLD)
@@ -99,6 +107,12 @@ def _patch() -> None:
     for place, dump in zip(c10d_private.FLIGHT_DUMPS, dumps, strict=True):
         if hasattr(*place):
             _set(*place, _by_thread(getattr(*place), dump))
+    rpc = sys.modules.get(refused.RPC)
+    if hasattr(rpc, "init_rpc"):
+        _set(rpc, "init_rpc", refused.rpc_refused(rpc.init_rpc))
+    to = own_device.to_own_device(torch.Tensor.to)
+    _set(torch.Tensor, "to", to)
+    _set(*METHODS_OF_LAZY_TENSORS, [*getattr(*METHODS_OF_LAZY_TENSORS), to])
     init = c10d_private.TorchDDP.__init__
     _set(c10d_private.TorchDDP, "__init__", _by_thread(init, _init_ddp))
     _exchange({choose.__wrapped__: choose for choose in _choosers()})
@@ -111,7 +125,10 @@ def _set(owner: object, name: str, value: object) -> None:
 
 
 def _choosers() -> list[Any]:
-    return [getattr(c10d_private.dist, ours.__name__) for ours in OURS]
+    names = [*(ours.__name__ for ours in OURS), *object_lists.NAMES]
+    of_rpc = getattr(sys.modules.get(refused.RPC), "init_rpc", None)
+    found = [getattr(c10d_private.dist, name) for name in names]
+    return found if of_rpc is None else [*found, of_rpc]
 
 
 def _exchange(pairs: dict[Any, Any]) -> None:

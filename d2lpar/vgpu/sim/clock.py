@@ -237,6 +237,20 @@ class Clock:
         self._schedule.announce(work, hosts)
         return work
 
+    def equip(
+        self,
+        work: QueuedWork,
+        seconds: float,
+        ports: Iterable[Port],
+        taken: Iterable[tuple[int, float]] = (),
+    ) -> None:
+        """Say what announced work takes, before its last host joins it: seconds, ports, and shares
+        of devices' multiprocessors."""
+        work.resources = tuple(self._ports[port] for port in ports)
+        work.seconds = work.engaged_s = seconds
+        shares = [(self._engines[device][0].shares, share) for device, share in taken if share]
+        work.takes = (*work.takes, *shares)
+
     def join(
         self,
         host_thread: HostThread,
@@ -246,22 +260,23 @@ class Clock:
         *,
         kind: str = "collective",
         nbytes: int = 0,
-        target: int | None = None,
+        target: Callable[[], int | None] | None = None,
         taken: float = 0.0,
         group: tuple[int, ...] = (),
     ) -> None:
         """Queue announced work of the ranks `group` on a stream of one of its hosts, of which it is
         a span there.
 
+        `target()` is the device that data goes to, which is known when the work begins.
+
         It takes that share of the device's multiprocessors from kernels that run beside it.
         """
         queue = self._stream(stream)
         self._launch(host_thread, queue, name)
         if self.timelines:
-            where = "" if target is None else _name(target)
             after = recorded_after((queue.last, stream))
-            note = self._note(stream, kind, name, nbytes, target=where, group=group, after=after)
-            work.notes += (note,)
+            note = self._note(stream, kind, name, nbytes, group=group, after=after)
+            work.notes += (note if target is None else _sent(note, target),)
             work.recorded = {**work.recorded, stream: self._operations}
         if taken:
             work.takes += ((self._engines[stream[0]][0].shares, taken),)
@@ -394,6 +409,12 @@ class Clock:
     def _record(self, span: Span, timelines: Iterable[Timeline] | None = None) -> None:
         for timeline in self.timelines if timelines is None else timelines:
             timeline.add(span)
+
+
+def _sent(note: Note, target: Callable[[], int | None]) -> Note:
+    """What is recorded of work that sends to a device, which is known when it begins."""
+    timelines, span = note
+    return timelines, lambda *times: replace(span(*times), target=_name(target()))
 
 
 def _name(device: int | None) -> str:

@@ -73,6 +73,7 @@ class DeviceProperties(NamedTuple):
     multi_processor_count: int | None
     flops_per_s: dict[str, float]
     memory_bytes_per_s: float
+    L2_cache_size: int = 0  # torch's name; 0 if it is not known
 
 
 # --- devices --------------------------------------------------------------------------------------
@@ -122,7 +123,12 @@ def get_device_properties(device: Device = None) -> DeviceProperties:
     """What the machine's description says of `device`."""
     a = current_runtime().machine.accelerators[device_number(device)]
     return DeviceProperties(
-        a.name, a.memory_bytes, a.multiprocessors, a.flops_per_s, a.memory_bytes_per_s
+        a.name,
+        a.memory_bytes,
+        a.multiprocessors,
+        a.flops_per_s,
+        a.memory_bytes_per_s,
+        a.l2_bytes or 0,
     )
 
 

@@ -1,0 +1,93 @@
+"""What programs call below `torch.cuda`: functions of `torch._C` for devices and streams."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+
+import torch
+
+from ..torch_backend import device_module
+from ..torch_backend.streams import Stream
+from . import lazy_init
+from .device_translation import local_number, place
+from .patches import Patches, stand_in
+from .refusals import refusal
+
+_CUDA = 1  # c10::DeviceType::CUDA
+
+StreamKey = tuple[int, int, int]
+
+
+def install(patches: Patches) -> None:
+    """Replace them; a build of torch without CUDA has them in the block only."""
+    for ours in _FUNCTIONS:
+        name = ours.__name__
+        absent = refusal(f"torch._C.{name}", "this build of torch has no CUDA")
+        theirs: Callable = getattr(torch._C, name, absent)
+        patches.set(torch._C, name, stand_in(theirs, ours))
+    c10d = getattr(torch._C, "_distributed_c10d", None)
+    if hasattr(c10d, "_hash_tensors"):
+        patches.replace(c10d, "_hash_tensors", _hash_tensors)
+
+
+def _hash_tensors(tensors: Sequence[torch.Tensor]) -> int:
+    """A checksum of their bytes. With TORCH_DISTRIBUTED_DEBUG=DETAIL, torch logs it for each object
+    that is on its way, to be compared on the other side; its own needs CUDA's driver."""
+    parts = (t.detach().cpu().contiguous().view(-1).view(torch.uint8) for t in tensors)
+    return zlib.crc32(b"".join(bytes(part.tolist()) for part in parts))
+
+
+def _cuda_getDevice() -> int:  # noqa: N802, as torch calls it
+    return local_number()
+
+
+def _cuda_getDeviceCount() -> int:  # noqa: N802
+    return lazy_init.device_count()
+
+
+def _cuda_setDevice(device: int) -> None:  # noqa: N802
+    device_module.set_device(place(device))
+
+
+def _cuda_exchangeDevice(device: int) -> int:  # noqa: N802
+    """Make it the current device, and say which was; a negative number changes nothing."""
+    before = local_number()
+    if device >= 0:
+        _cuda_setDevice(device)
+    return before
+
+
+def _cuda_synchronize() -> None:
+    device_module.synchronize()
+
+
+def _cuda_getCurrentStream(device: int) -> StreamKey:  # noqa: N802
+    return _key(device_module.current_stream(place(device)))
+
+
+def _cuda_getDefaultStream(device: int) -> StreamKey:  # noqa: N802
+    return _key(device_module.default_stream(place(device)))
+
+
+def _cuda_getCurrentRawStream(device: int) -> int:  # noqa: N802
+    return device_module.current_stream(place(device)).cuda_stream
+
+
+def _cuda_setStream(  # noqa: N802
+    stream_id: int = 0, device_index: int = 0, device_type: int = _CUDA
+) -> None:
+    """Make a stream the current one of its device, and that the current device."""
+    device_module.set_device(place(device_index))
+    device_module.set_stream(Stream.existing(place(device_index).index or 0, stream_id))
+
+
+def _key(stream: Stream) -> StreamKey:
+    return stream.stream_id, stream.device_index, stream.device_type
+
+
+_FUNCTIONS: tuple[Callable, ...] = (
+    _cuda_getDevice, _cuda_getDeviceCount, _cuda_setDevice, _cuda_exchangeDevice,
+    _cuda_synchronize, _cuda_getCurrentStream, _cuda_getDefaultStream, _cuda_getCurrentRawStream,
+    _cuda_setStream,
+)  # fmt: skip

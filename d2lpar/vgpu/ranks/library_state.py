@@ -1,0 +1,47 @@
+"""What torch keeps for a process in variables of its modules, which virtual ranks would share.
+
+Each rank has its own, as each process has; a rank begins with what a fresh import has.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Variable = tuple[str, str, str]  # a module, a class in it, its attribute
+LibraryState = dict[Variable, Any]
+
+_FRESH: dict[Variable, Callable[[], object]] = {
+    # `enable_wrap`, in which modules are made and so parameters exchanged
+    ("torch.distributed.fsdp.wrap", "_ConfigAutoWrap", "in_autowrap_context"): bool,
+    ("torch.distributed.fsdp.wrap", "_ConfigAutoWrap", "wrapper_cls"): lambda: None,
+    ("torch.distributed.fsdp.wrap", "_ConfigAutoWrap", "kwargs"): dict,
+    # what FSDP measures while it gathers the state of an optimizer
+    ("torch.distributed.fsdp._debug_utils", "SimpleProfiler", "profiling"): set,
+    ("torch.distributed.fsdp._debug_utils", "SimpleProfiler", "results"): (
+        lambda: defaultdict(float)
+    ),
+}
+
+
+def library_state() -> LibraryState:
+    """What the running process has, of the modules that are imported."""
+    return {variable: getattr(owner, variable[2]) for variable, owner in _owners()}
+
+
+def set_library_state(state: LibraryState) -> None:
+    """Let the running process have that; what is not in it is as after a fresh import."""
+    for variable, owner in _owners():
+        value = state[variable] if variable in state else _FRESH[variable]()
+        setattr(owner, variable[2], value)
+
+
+def _owners() -> Iterator[tuple[Variable, object]]:
+    """The classes that have the variables, where this torch has them."""
+    for variable in _FRESH:
+        module, owner, name = variable
+        found = getattr(sys.modules.get(module), owner, None)
+        if hasattr(found, name):
+            yield variable, found

@@ -1,0 +1,44 @@
+"""What virtual ranks do not have, refused by name, with what to do instead."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from .rank import here
+
+RPC = "torch.distributed.rpc"  # loaded by torch where it is built with it
+REMEDIES = {
+    "abort": "destroy_process_group() ends groups",
+    "shutdown": "destroy_process_group() ends groups",
+    "reconfigure": "make another group with torch.distributed.new_group()",
+    "new_window": "one-sided access is NCCL's own: send and receive instead",
+    "merge_remote_group": "make the group with torch.distributed.new_group()",
+    "recv_anysource": "name the source: torch.distributed.recv(tensor, src)",
+}
+
+
+def on_group(name: str) -> Callable[..., object]:
+    """A method of a group that raises NotImplementedError."""
+    remedy = REMEDIES.get(name, "use the other functions of torch.distributed")
+
+    def refuse(self: object, *args: object, **kwargs: object) -> object:
+        raise NotImplementedError(f"{name} is not available on virtual ranks: {remedy}")
+
+    return refuse
+
+
+def rpc_refused(theirs: Callable[..., object]) -> Callable[..., object]:
+    """`init_rpc`, which on a virtual rank raises NotImplementedError: all else of RPC needs it."""
+
+    @functools.wraps(theirs)
+    def init_rpc(*args: object, **kwargs: object) -> object:
+        if getattr(here, "rank", None) is None:
+            return theirs(*args, **kwargs)
+        raise NotImplementedError(
+            "virtual ranks are threads of one process, and torch.distributed.rpc has one agent a "
+            "process: exchange tensors and objects with torch.distributed (send_object_list, "
+            "all_gather_object, …) there, or start real processes with torchrun"
+        )
+
+    return init_rpc

@@ -310,6 +310,23 @@ def test_loaders_pin_their_batches(cuda, workers):
     assert total == 28.0
 
 
+class Normalized(torch.utils.data.Dataset):
+    """Items that a worker makes on the processor by its name, as torchvision's transforms do."""
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        x = torch.full((2,), float(i))
+        return x.to(x.device).sub_(torch.as_tensor([1.0, 2.0], device=x.device))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_workers_of_loaders_may_name_the_processor(cuda, workers):
+    batches = list(DataLoader(Normalized(), batch_size=4, num_workers=workers))
+    assert batches[0].tolist() == [[i - 1.0, i - 2.0] for i in range(4)]
+
+
 # --- what is not there ----------------------------------------------------------------------------
 
 NAMED = {

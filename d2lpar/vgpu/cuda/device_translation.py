@@ -18,7 +18,7 @@ from ..device_naming import TYPE as VIRTUAL
 from ..device_naming import DeviceNaming
 from ..device_naming import device as _device
 from ..memory.caching_allocator import OutOfMemoryError
-from ..torch_backend.runtime import current_runtime
+from ..torch_backend.runtime import current_runtime, running
 from . import lazy_init
 
 CUDA = "cuda"
@@ -90,10 +90,15 @@ def translated(kwargs: dict, caller: FrameType) -> dict:
 
 
 def is_backing(device: object, caller: FrameType) -> bool:
-    """Whether virtual tensors ask for memory on the real GPU that does their arithmetic."""
+    """Whether virtual tensors ask for memory on the real GPU that does their arithmetic.
+
+    False in the workers of a DataLoader: a forked process has no machine.
+    """
+    rt = running()
     return (
-        isinstance(device, torch.device)
-        and device == current_runtime().backing
+        rt is not None
+        and isinstance(device, torch.device)
+        and device == rt.backing
         and caller.f_globals.get("__name__", "").startswith(_OURS)
     )
 

@@ -2,7 +2,8 @@
 
 Processes of libraries, such as the workers of a DataLoader, stay real ones. Those of the program
 run when it waits for them, all that it has started until then together, each with a device of its
-own to exchange data with others; the program goes on when all have ended.
+own to exchange data with others, as long as there are enough; the program goes on when all have
+ended.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from typing import Any
 
 import torch.multiprocessing
 
+from ..memory.process_memory import of_processes
 from ..races.user_code import is_user_frame
-from ..ranks import main_module
+from ..ranks import main_module, own_loggers
 from ..ranks.launcher import ProcessStart, current_process, run_processes
 from ..ranks.own_modules import OwnModules
 from ..ranks.pickled_copy import PickledCopy
+from ..torch_backend.runtime import current_runtime
 from . import lazy_init
 from .managers import MAKERS
 from .patches import Patches
@@ -129,26 +132,26 @@ class Children:
         children, self._waiting = self._waiting, []
         if not children:
             return
-        parent = current_process()
-        own_modules = parent is not None and parent.process.has(OwnModules)
         devices = lazy_init.devices_here()
-        if devices and len(children) > len(devices):
-            raise RuntimeError(
-                f"the program has started {len(children)} processes, and sees {len(devices)} "
-                f"GPU(s): each virtual process needs one. Ask for more, with `d2lpar run --gpus "
-                f"{len(children)}` or emulate_cuda({len(children)})"
-            )
-        main = sys.modules[main_module.MAIN] if own_modules else None
-        starts = [child.start_of(devices, own_modules=own_modules) for child in children]
-        own = [] if parent is not None else [lazy_init.ProcessDevices()]
-        lives = [partial(child.live, main) for child in children]
-        try:
-            run_processes(lives, _own_first(devices, len(children)), starts, own)
-        except Exception as error:
-            if not any(child.error for child in children):  # such as ranks that wait for each other
-                children[0].error = error
+        with of_processes([current_runtime().memories[i] for i in devices]):
+            _run_together(children, devices)
         for child in children:
             child.finish()
+
+
+def _run_together(children: Sequence[Child], devices: Sequence[int]) -> None:
+    """Run processes, each of which sees these devices."""
+    parent = current_process()
+    own_modules = parent is not None and parent.process.has(OwnModules)
+    main = sys.modules[main_module.MAIN] if own_modules else None
+    starts = [child.start_of(devices, own_modules=own_modules) for child in children]
+    own = [] if parent is not None else [lazy_init.ProcessDevices()]
+    lives = [partial(child.live, main) for child in children]
+    try:
+        run_processes(lives, _own_first(devices, len(children)), starts, own)
+    except Exception as error:
+        if not any(child.error for child in children):  # such as ranks that wait for each other
+            children[0].error = error
 
 
 class Child:
@@ -166,6 +169,7 @@ class Child:
         self.name = name
         self._children, self._target, self._method = children, target, method
         self._packed: PickledCopy | None = None
+        self._loggers = own_loggers.of_this_process() if method == FORK else {}
 
     def pack(self) -> None:
         """Pickle what it is given, as for a process that is spawned; a forked one need not be."""
@@ -187,6 +191,7 @@ class Child:
 
     def live(self, main: ModuleType | None) -> None:
         """Its life, in its rank's thread."""
+        own_loggers.take(self._loggers)
         try:
             self._target_in(main)()
         except SystemExit as end:
@@ -269,11 +274,12 @@ class SpawnedProcesses:
 
 
 def _own_first(devices: Sequence[int], count: int) -> list[list[int]]:
-    """The devices that each of so many processes sees, first that of its number; without any, all
-    processes compute on the host."""
+    """The devices that each of so many processes sees, first that of its number: more processes
+    than devices share them. Without any, all processes compute on the host."""
     if not devices:
         return [[] for _ in range(count)]
-    return [[mine, *(d for d in devices if d != mine)] for mine in devices[:count]]
+    first = [devices[i % len(devices)] for i in range(count)]
+    return [[mine, *(d for d in devices if d != mine)] for mine in first]
 
 
 def exit_status(end: SystemExit) -> int:

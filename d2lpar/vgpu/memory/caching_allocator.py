@@ -181,6 +181,24 @@ class CachingAllocator:
         self.peak_allocations = self.allocations
         self._peak_reserved_bytes = self.reserved_bytes
 
+    @property
+    def peaks(self) -> tuple[int, int, int, int]:
+        """All peaks: of bytes that tensors have, with those that are retained, of the number of
+        allocations, of bytes that are reserved."""
+        return (
+            self.peak_bytes,
+            self.peak_active_bytes,
+            self.peak_allocations,
+            self.peak_reserved_bytes,
+        )
+
+    @peaks.setter
+    def peaks(self, peaks: tuple[int, int, int, int]) -> None:
+        self.reset_peak()  # no peak is below what is held
+        highest = [max(pair) for pair in zip(self.peaks, peaks, strict=True)]
+        self.peak_bytes, self.peak_active_bytes, self.peak_allocations = highest[:3]
+        self._peak_reserved_bytes = highest[3]
+
     def reset_accumulated(self) -> None:
         """Let `stats` count what only ever grows from now on."""
         self._base = self._accumulated()

@@ -22,7 +22,28 @@ def is_user_file(name: str) -> bool:
     """Whether code compiled from a file of this name is the user's; cells and strings are."""
     if any(package in name for package in _FOR_USERS):
         return True
-    return belongs_to_user(name) and not any(package in name for package in _PACKAGES)
+    if any(package in name for package in _PACKAGES) or _is_installed(name):
+        return False
+    return belongs_to_user(name)
+
+
+def _is_installed(name: str) -> bool:
+    """Whether a file is in a folder of `PYTHONPATH` into which pip has installed packages.
+
+    The program's own folder, the first in `sys.path`, is the user's all the same.
+    """
+    return any(
+        name.startswith(os.path.join(folder, "")) and _has_installed_packages(folder)
+        for folder in sys.path[1:]
+    )
+
+
+@cache
+def _has_installed_packages(folder: str) -> bool:
+    try:
+        return any(name.endswith(".dist-info") for name in os.listdir(folder))
+    except OSError:
+        return False
 
 
 def is_user_frame(frame: FrameType) -> bool:

@@ -7,7 +7,7 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 
 from ... import machines
@@ -18,6 +18,7 @@ from ..torch_backend.runtime import current_runtime, instead, running
 from .alike import Alike, Key, one_kind
 from .garbage import older_objects_apart
 from .own_groups import make_world_group
+from .own_loggers import loggers_by_rank
 from .process_state import OwnState, ProcessState
 from .rank import ProcessStart, Rank, World, here
 from .rank_devices import RankDevices, numbers_of
@@ -215,7 +216,12 @@ def _run_alone(
     ]
     if parent is not None:
         parent.end_children = partial(outcome.interrupt, threads)
-    with names_of_torch(), handlers_accepted(), lines_by_rank(len(threads)), older_objects_apart():
+    with ExitStack() as stack:
+        stack.enter_context(names_of_torch())
+        stack.enter_context(handlers_accepted())
+        stack.enter_context(loggers_by_rank())
+        stack.enter_context(lines_by_rank(len(threads)))
+        stack.enter_context(older_objects_apart())
         others, rt.clock.others = rt.clock.others, _let_others_go_on
         before.save()
         try:

@@ -14,12 +14,14 @@ MAIN, AGAIN = "__main__", "__mp_main__"  # what multiprocessing calls a main mod
 def run_script(path: str, name: str = MAIN) -> ModuleType:
     """Run a file as the main module, with its folder first in `sys.path`.
 
-    Raises FileNotFoundError, and what the script raises.
+    Its `__file__` is absolute, as Python has it: processes that are really spawned, such as workers
+    of a DataLoader, find it by that. Raises FileNotFoundError, and what the script raises.
     """
     if os.path.isdir(path):
         path, folder = os.path.join(path, "__main__.py"), path
     else:
         folder = os.path.dirname(os.path.abspath(path))
+    path = os.path.abspath(path)
     code = SourceFileLoader(name, path).source_to_code(_source(path), path)
     if folder not in sys.path[:1]:
         sys.path.insert(0, folder)

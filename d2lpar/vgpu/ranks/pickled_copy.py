@@ -56,6 +56,12 @@ class _Pickler(pickle.Pickler):
         self._kept.append(obj)
         return len(self._kept) - 1
 
+    def reducer_override(self, obj: Any) -> Any:
+        """A parameter is another object, of the same memory."""
+        if isinstance(obj, torch.nn.Parameter):
+            return torch.nn.Parameter, (obj.detach(), obj.requires_grad)
+        return NotImplemented
+
 
 class _Unpickler(pickle.Unpickler):
     def __init__(self, file: io.BytesIO, kept: list[object]) -> None:

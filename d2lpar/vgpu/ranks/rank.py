@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
+from typing import Any
 
 import torch
 
@@ -26,6 +27,8 @@ from .rendezvous import Rendezvous
 
 _marks = count()
 WORLD = "0"  # the name of the group of all ranks
+
+Loggers = dict[Any, dict[str, Any]]  # what a rank has set, by logger and attribute
 
 here = threading.local()  # .rank: the Rank whose thread this is
 
@@ -155,6 +158,7 @@ class Rank:
         # Ends the ranks that it has started and waits for; returns the threads that cannot end yet.
         self.end_children: Callable[[], list[threading.Thread]] | None = None
         self.handlers: dict[int, object] = {}  # of signals
+        self.loggers: Loggers = {}
         if not start.same_random_numbers:
             self.process.seed(number)
         self.groups = Groups()

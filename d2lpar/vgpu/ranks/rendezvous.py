@@ -198,6 +198,8 @@ class Rendezvous:
         return found
 
     def _price(self, call: CollectiveCall, places: Mapping[int, int | None]) -> Price:
+        if call.name == "barrier" and len(set(places.values())) < len(places):
+            return 0.0, (), ()  # of processes that share a device: over their hosts
         devices = self._devices(places)
         if len(devices) < 2:
             return 0.0, (), ()

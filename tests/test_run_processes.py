@@ -1,0 +1,201 @@
+"""Processes of a program under `d2lpar run`: what each has of its own, and what they share."""
+
+import pytest
+
+from d2lpar.command import cli
+
+
+@pytest.fixture
+def run(capfd, monkeypatch, tmp_path):
+    """Runs a program's text in a folder of its own; gives its status, lines and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def command(source, *words):
+        (tmp_path / "program.py").write_text(source)
+        status = cli.main(["run", "--quiet", *map(str, words), "program.py"])
+        out, err = capfd.readouterr()
+        return status, out.splitlines(), err
+
+    return command
+
+
+def test_the_file_of_the_main_module_is_absolute_and_its_argument_as_given(run, tmp_path):
+    status, lines, err = run("import sys\nprint(__file__, sys.argv[0])")
+    assert (status, err) == (0, "")
+    assert lines == [f"{tmp_path / 'program.py'} program.py"]
+
+
+SHARED = """
+import torch
+import torch.multiprocessing as mp
+
+def count(rank, total):
+    torch.cuda.set_device(0)
+    total += rank + 1
+    print(rank, torch.cuda.current_device(), torch.cuda.device_count())
+
+if __name__ == "__main__":
+    total = torch.zeros(2, device="cuda")
+    mp.spawn(count, (total,), nprocs=3)
+    print(total.tolist())
+"""
+
+
+def test_more_processes_than_gpus_share_them(run):
+    status, lines, err = run(SHARED)
+    assert (status, err) == (0, "")
+    assert lines == ["0 0 1", "1 0 1", "2 0 1", "[6.0, 6.0]"]
+
+
+HOGWILD = """
+import torch
+import torch.multiprocessing as mp
+
+def train(rank, model, kept):
+    model.weight.grad = torch.full_like(model.weight, rank + 1.0)
+    torch.optim.SGD(model.parameters(), lr=1.0).step()
+    kept.zero_()
+
+if __name__ == "__main__":
+    model, kept = torch.nn.Linear(2, 1, bias=False).cuda(), torch.ones(1, requires_grad=True)
+    before = model.weight.detach().clone()
+    mp.spawn(train, (model.share_memory(), kept.detach()), nprocs=2)
+    print(type(model.weight) is not torch.Tensor, model.weight.grad, kept.item())
+    print((before - model.weight).round(decimals=4).tolist())
+"""
+
+
+def test_processes_train_one_model_in_the_memory_that_they_share(run):
+    status, lines, err = run(HOGWILD)
+    assert (status, err) == (0, "")
+    assert lines == ["True None 0.0", "[[3.0, 3.0]]"]
+
+
+EXCHANGE = """
+import sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def sum_up(rank, device):
+    dist.init_process_group("gloo", init_method="tcp://localhost:29501", rank=rank, world_size=3)
+    part = torch.full((2,), rank + 1.0, device=device)
+    dist.barrier()
+    dist.all_reduce(part)
+    if rank == 1:
+        dist.send(part, 2)
+    if rank == 2:
+        dist.recv(part, 1)
+        print(part.tolist())
+
+if __name__ == "__main__":
+    mp.spawn(sum_up, ("DEVICE",), nprocs=3)
+"""
+
+
+def test_processes_that_share_a_gpu_exchange_what_is_on_the_host(run):
+    status, lines, err = run(EXCHANGE.replace("DEVICE", "cpu"))
+    assert (status, lines, err) == (0, ["[6.0, 6.0]"], "")
+
+
+def test_processes_that_share_a_gpu_cannot_exchange_what_is_on_it(run):
+    status, _, err = run(EXCHANGE.replace("DEVICE", "cuda"))
+    assert status == 1
+    assert "ranks 0 and 1 both exchange tensors of cuda:0 (NCCL: Duplicate GPU detected)" in err
+
+
+MEMORY = """
+import gc
+import torch
+import torch.multiprocessing as mp
+
+def show(before=0):
+    print(torch.cuda.memory_allocated(0) - before, torch.cuda.max_memory_allocated(0) - before)
+
+def hold(rank, size, before):
+    show(before)
+    cycle = [torch.ones(size, device="cuda:0")]
+    cycle.append(cycle)
+    show(before)
+
+if __name__ == "__main__":
+    gc.collect()  # what earlier tests have left
+    before = torch.cuda.memory_allocated(0)
+    parents = torch.ones(512, device="cuda:0")
+    for size in (10240, 1024):
+        mp.spawn(hold, (size, before), nprocs=1)
+    show(before)
+"""
+
+
+def test_a_process_leaves_no_memory_and_no_peak(run):
+    status, lines, err = run(MEMORY)
+    assert (status, err) == (0, "")
+    assert lines == ["2048 2048", "43008 43008", "2048 2048", "6144 6144", "2048 2048"]
+
+
+def test_packages_that_pip_put_on_the_path_are_libraries_and_shared(run, tmp_path, monkeypatch):
+    packages = tmp_path / "packages"
+    (packages / "shared_by_ranks-1.0.dist-info").mkdir(parents=True)
+    (packages / "shared_by_ranks.py").write_text("print('imported')")
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    (tmp_path / "own_module.py").write_text("print('own')")
+    status, lines, err = run("import shared_by_ranks, own_module", "--nproc-per-node", 2)
+    assert (status, err) == (0, "")
+    assert sorted(lines) == ["imported", "own", "own"]
+
+
+LOGS = """
+import logging, os, sys
+import torch
+
+def begin(rank):
+    log = logging.getLogger("trainer")
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter(f"rank {rank}: %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO if rank == 0 else logging.ERROR)
+    log.propagate = False
+    if rank == 1:
+        logging.disable(logging.CRITICAL)
+    return log
+
+if __name__ == "__main__":
+    log = begin(int(os.environ["RANK"]))
+    torch.distributed.init_process_group("nccl")
+    torch.distributed.barrier()
+    log.info("an epoch")
+    torch.distributed.barrier()
+    log.error("a mistake")
+"""
+
+
+def test_loggers_are_a_processs_own(run):
+    import logging
+
+    status, lines, err = run(LOGS, "--nproc-per-node", 3)
+    assert (status, err) == (0, "")
+    assert sorted(lines) == ["rank 0: a mistake", "rank 0: an epoch", "rank 2: a mistake"]
+    assert logging.getLogger("trainer").handlers == []
+    assert logging.getLogger("trainer").level == logging.root.manager.disable == logging.NOTSET
+
+
+@pytest.mark.parametrize(("method", "told"), [("spawn", []), ("fork", ["from a process"] * 2)])
+def test_a_forked_process_has_its_parents_loggers(run, method, told):
+    source = f"""
+import logging, sys
+import torch.multiprocessing as mp
+
+log = logging.getLogger("inherited")
+
+def speak():
+    log.info("from a process")
+
+if __name__ == "__main__":
+    log.addHandler(logging.StreamHandler(sys.stdout))
+    log.setLevel(logging.INFO)
+    processes = [mp.get_context("{method}").Process(target=speak) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+"""
+    status, lines, err = run(source, "--gpus", 2)
+    assert (status, lines, err) == (0, told, "")

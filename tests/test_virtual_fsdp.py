@@ -393,33 +393,27 @@ def second_step(batch, **options):
     return torch.vgpu.max_memory_allocated(), size
 
 
-BFLOAT16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-
-
 @pytest.mark.parametrize("n", [4, 8])
-@pytest.mark.parametrize(
-    ("options", "whole"),
-    [({}, 4), ({"mp_policy": BFLOAT16}, 2.5), ({"reshard_after_forward": False}, None)],
-    ids=["float32", "bfloat16", "kept"],
-)
-def test_the_peak_of_memory_is_that_of_the_formula(n, options, whole):
-    """A rank keeps the n-th part of parameters and of Adam's two moments. While the gradients of
-    the second block are computed, which comes last but one, it has those of all blocks after it in
-    parts, too; and whole ones of its parameters, of the gathered ones of the first block, of its
-    gradients, and of those of the third block that are being exchanged (Zhao et al. 2023, "PyTorch
-    FSDP", 3.2.1 and 3.3.2; `FSDPParamGroup.post_backward` in torch says what is held until when).
-    In bfloat16 the first three have half the size. Where parameters are not freed after the
-    forward pass, the most is held at the begin of the backward pass: all parameters, and the
-    gradients of the last two blocks."""
+@pytest.mark.parametrize("frees", [True, False])
+def test_the_peak_of_memory_is_that_of_the_formula(n, frees):
+    """A rank keeps the n-th part of parameters and of Adam's two moments (Zhao et al. 2023,
+    "PyTorch FSDP", 3.2.1). The rest is what `FSDPParamGroup` in torch holds at once.
+
+    While the last gradients of the second block are computed, which comes last but one: the parts
+    of the gradients of all blocks after it, and four times a whole block, namely its parameters,
+    those of the first one, which have been gathered ahead, its gradients, and those of the third
+    block, which are being exchanged (`post_backward`).
+
+    If parameters are not freed after the forward pass: all of them at its end, and what was
+    gathered for the last block and the one before, in the order in which it came ("Overlapping
+    all-gather copy-in and all-gather").
+    """
     with par.simulate("8x-h100-nvswitch", n) as gpus:
-        found = par.run_ranks(partial(second_step, 8, **options), gpus)
+        found = par.run_ranks(partial(second_step, 8, reshard_after_forward=frees), gpus)
     block = found[0][1]
     part = block / n
     predicted = 3 * LAYERS * part
-    if whole is None:
-        predicted += (LAYERS - 1) * block + 2 * block + part
-    else:
-        predicted += (LAYERS - 2) * part + whole * block
+    predicted += (LAYERS - 2) * part + 4 * block if frees else (LAYERS + 2) * block
     for peak, _ in found:
         assert peak == pytest.approx(predicted, rel=0.02)
 

@@ -367,7 +367,7 @@ def test_a_checkpoint_of_more_devices_says_how_to_load_it(tmp_path):
     torch.save(torch.ones(2, device="cuda:1"), tmp_path / "x.pt")
     data = (tmp_path / "x.pt").read_bytes().replace(b"cuda:1", b"cuda:7")
     (tmp_path / "x.pt").write_bytes(data)
-    with pytest.raises(RuntimeError, match="on CUDA device 7 .* map_location"):
+    with pytest.raises(RuntimeError, match=r"on CUDA device 7 .* map_location"):
         torch.load(tmp_path / "x.pt")
     assert torch.load(tmp_path / "x.pt", map_location="cuda:0").device == torch.device("cuda:0")
 

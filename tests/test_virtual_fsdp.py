@@ -179,7 +179,7 @@ FULL = MixedPrecisionPolicy(param_dtype=torch.float32, reduce_dtype=torch.float3
         (2, {"accumulate": True}),
         (2, {"clip": 0.1}),
     ],
-    ids=str,
+    ids=lambda given: "-".join(given) if isinstance(given, dict) else str(given),
 )
 def test_fsdp2_equals_one_device(n, options):
     told = {name: options[name] for name in ("clip", "accumulate") if name in options}
@@ -289,7 +289,7 @@ def train_wrapped(clip=None, accumulate=False, **options):
         (2, {"accumulate": True, "sharding_strategy": S.NO_SHARD}),
         (2, {"clip": 0.1}),
     ],
-    ids=str,
+    ids=lambda given: "-".join(given) if isinstance(given, dict) else str(given),
 )
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 def test_fsdp1_equals_one_device(n, options):

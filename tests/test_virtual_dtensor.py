@@ -56,13 +56,10 @@ def test_parts_of_all_placements_make_the_whole_again():
 
 def test_every_placement_becomes_every_other():
     def redistribute(mesh):
-        mine = {
-            str(given): distribute_tensor(WHOLE, mesh, given)
-            for given in TWO
-            if given[0] != given[1]
-        }
-        for given, target in itertools.product(mine, TWO[:5]):
-            assert torch.equal(mine[given].redistribute(mesh, target).full_tensor().cpu(), WHOLE)
+        for given in ONE:
+            mine = distribute_tensor(WHOLE, mesh, [given])
+            for target in ONE:
+                assert torch.equal(mine.redistribute(mesh, [target]).full_tensor().cpu(), WHOLE)
 
     run(redistribute, n=3, shape=(3,))
 

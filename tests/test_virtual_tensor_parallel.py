@@ -167,12 +167,19 @@ def model():
     MODEL.clear()
 
 
-TWO_DIMENSIONS = pytest.param((2, 2), marks=pytest.mark.slow)
-
-
-@pytest.mark.parametrize("shape", [(2,), TWO_DIMENSIONS], ids=str)
-@pytest.mark.parametrize("loss_in_parts", [False, True], ids=["loss whole", "loss in parts"])
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize(
+    ("plan", "loss_in_parts", "shape"),
+    [
+        ("tensor", False, (2,)),
+        ("sequence", True, (2,)),
+        pytest.param("tensor", True, (2,), marks=pytest.mark.slow),
+        pytest.param("sequence", False, (2,), marks=pytest.mark.slow),
+        pytest.param("tensor", False, (2, 2), marks=pytest.mark.slow),
+        pytest.param("tensor", True, (2, 2), marks=pytest.mark.slow),
+        pytest.param("sequence", False, (2, 2), marks=pytest.mark.slow),
+        pytest.param("sequence", True, (2, 2), marks=pytest.mark.slow),
+    ],
+)
 def test_training_in_parts_is_training_on_one_device(plan, loss_in_parts, shape):
     losses, expected = train_alone()
     n = torch.Size(shape).numel()

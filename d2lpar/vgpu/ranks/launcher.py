@@ -45,7 +45,8 @@ def run_ranks(
     A rank stands for a process: its device is the current one, its host has a time of its own, and
     it has its own random numbers (which start as the caller's) and torchrun's variables RANK,
     LOCAL_RANK (the number of its device), WORLD_SIZE, …, which `d2lpar.launch.place` reads. In it
-    `torch.distributed` works as it does over NCCL, and `DistributedDataParallel` as torch's; groups
+    `torch.distributed` works as it does over NCCL, device meshes, DTensor and what is built on them
+    (tensor, sequence and context parallelism) too, and `DistributedDataParallel` as torch's; groups
     are there from the start, so that `init_process_group` only sets what `get_backend` says. Ranks
     take turns, always the same way.
 

@@ -349,8 +349,6 @@ REFUSED = {
     "torch.cuda.utilization": lambda: torch.cuda.utilization(),
     "torch.cuda.nccl.all_reduce": lambda: torch.cuda.nccl.all_reduce([]),
     "torch.cuda.profiler.start": lambda: torch.cuda.profiler.start(),
-    "torch.cuda._sleep": lambda: torch.cuda._sleep(1000),
-    "torch.cuda.memory._snapshot": lambda: torch.cuda.memory._snapshot(),
     "torch.export.export": lambda: torch.export.export(
         nn.Linear(2, 2).cuda(), (torch.ones(1, 2, device="cuda"),)
     ),

@@ -370,7 +370,9 @@ def test_every_function_of_torch_cuda_is_emulated_or_refused():
     with par.emulate_cuda(1, verbose=False):
         kept = {name for name, value in theirs.items() if getattr(torch.cuda, name) is value}
     called = {name for name in kept if callable(theirs[name]) and not name.endswith("Storage")}
-    assert called <= {"CudaError", "DeferredCudaCallError", "check_error", "cudaStatus"}
+    # Of `memory_snapshot`, what it asks of C++ is replaced: see test_emulation_memory.py.
+    left_alone = {"CudaError", "DeferredCudaCallError", "check_error", "cudaStatus"}
+    assert called <= {*left_alone, "memory_snapshot"}
 
 
 def test_models_may_be_asked_whether_they_are_distributed(cuda):

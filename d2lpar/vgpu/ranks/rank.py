@@ -6,8 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
-from itertools import count
+from itertools import chain, count
 
 import torch
 

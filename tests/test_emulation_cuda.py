@@ -377,3 +377,23 @@ def test_objects_on_their_way_have_checksums():
     x = torch.arange(8, dtype=torch.float16)
     assert hash_tensors([x.cuda()]) == hash_tensors([x.clone().cuda()])
     assert hash_tensors([x.cuda()]) != hash_tensors([(x + 1).cuda()])
+
+
+def test_default_generators_are_the_random_numbers_of_each_device(cuda):
+    generators = torch.cuda.default_generators
+    assert [g.device for g in generators] == [torch.device("cuda", i) for i in range(2)]
+    torch.cuda.manual_seed_all(7)
+    begin = generators[1].get_state()
+    first = torch.rand(3, device="cuda:1")
+    assert not generators[1].get_state().equal(begin)
+    assert generators[0].get_state().equal(begin)
+    generators[1].set_state(begin)
+    assert torch.rand(3, device="cuda:1", generator=generators[1]).equal(first)
+    assert generators[0].manual_seed(11).device == torch.device("cuda", 0)
+    assert (generators[0].initial_seed(), generators[1].initial_seed()) == (11, 7)
+    torch.cuda.manual_seed(11)
+    again = torch.rand(3, device="cuda:0")
+    generators[0].manual_seed(11)
+    assert torch.empty(3, device="cuda:0").uniform_(generator=generators[0]).equal(again)
+    with pytest.raises(IndexError):
+        generators[2]

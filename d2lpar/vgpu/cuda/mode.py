@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..torch_backend.torch_private import Operator
 from . import lazy_init
+from .default_generators import DefaultGenerator
 from .device_translation import CUDA, translate, translated
 
 
@@ -34,6 +35,8 @@ class CudaMode(TorchFunctionMode):
             return _make_device(*args, **(kwargs or {}))
         if kwargs and "device" in kwargs and not isinstance(func, Operator):
             kwargs = translated(kwargs, _getframe(1))
+        if kwargs and isinstance(kwargs.get("generator"), DefaultGenerator):
+            kwargs = {**kwargs, "generator": None}  # the random numbers of the device
         try:
             return func(*args, **(kwargs or {}))
         except Exception as error:

@@ -281,7 +281,7 @@ class _Outcome:
             scheduler.begin(rank.index)
             rt.current_device = rank.current
             if not rank.is_alone:
-                rt.own_devices = [rank.device] if rank.is_process else list(rank.devices)
+                rt.own_devices = list(rank.devices[:1] if rank.is_process else rank.devices)
             with rt.host_threads.rank(rank.host_thread):
                 self._results[rank.index] = function()
         except Ended:

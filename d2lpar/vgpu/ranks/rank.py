@@ -137,13 +137,15 @@ class Rank:
     """A rank of a world: `number`, the numbers of its `devices`, and its own time and state.
 
     It is the `index`-th that is simulated. `device` is that of its last collective, at first the
-    first of them; of a rank without any, the host.
+    first of them; of a rank without any, or that shares it with another, the host.
     """
 
     def __init__(self, world: World, index: int, number: int, start: ProcessStart | None) -> None:
         self.world, self.index, self.number = world, index, number
         self.devices = world.devices[index]
-        self.device = self.devices[0] if self.devices else HOST
+        first = [devices[0] for devices in world.devices if devices]
+        is_own = bool(self.devices) and first.count(self.devices[0]) == 1
+        self.device = self.devices[0] if is_own else HOST
         self.is_process = start is not None
         if start is None:
             variables = variables_of(number, world.size, self.devices)

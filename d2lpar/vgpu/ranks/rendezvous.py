@@ -115,6 +115,7 @@ class Rendezvous:
                     f"but {theirs} on rank {self.ranks[other]}: all must call the same, in order: "
                     f"{call.by(self.ranks[member])}, {theirs.by(self.ranks[other])}"
                 )
+        self._check_device(member, place, pending.places)
         pending.calls[member], pending.places[member] = call, place
         if pending.is_complete:
             if place is not None:
@@ -139,6 +140,7 @@ class Rendezvous:
         if pending is None:
             pending = PendingCollective(way, is_send=True)
             pendings.append(pending)
+        self._check_device(member, place, pending.places)
         pending.calls[member], pending.places[member] = call, place
         if pending.is_complete:
             if place is not None:
@@ -187,19 +189,25 @@ class Rendezvous:
         found = {member: place for member, place in places.items() if place is not None}
         if self._alike is not None:
             return dict(enumerate(self.ranks))
-        for member, device in found.items():
-            other = next(m for m, same in found.items() if same == device)
-            if other != member:
-                raise RuntimeError(
-                    f"ranks {self.ranks[other]} and {self.ranks[member]} both exchange tensors of "
-                    f"{text(device)} (NCCL: Duplicate GPU detected): give each rank a device of "
-                    "its own, as torch.cuda.set_device(local_rank) does"
-                )
         return found
 
+    def _check_device(
+        self, member: int, device: int | None, places: Mapping[int, int | None]
+    ) -> None:
+        """RuntimeError if another one that is there has the same device. It must not queue its call
+        behind that other's on one stream: neither could begin, for the rest of the program."""
+        if device is None or self._alike is not None:
+            return
+        other = next((m for m, theirs in places.items() if theirs == device), None)
+        if other is not None:
+            raise RuntimeError(
+                f"ranks {self.ranks[other]} and {self.ranks[member]} both exchange tensors of "
+                f"{text(device)} (NCCL: Duplicate GPU detected): give each rank a device of its "
+                "own, as torch.cuda.set_device(local_rank) does; more ranks than GPUs exchange "
+                "CPU tensors, over gloo"
+            )
+
     def _price(self, call: CollectiveCall, places: Mapping[int, int | None]) -> Price:
-        if call.name == "barrier" and len(set(places.values())) < len(places):
-            return 0.0, (), ()  # of processes that share a device: over their hosts
         devices = self._devices(places)
         if len(devices) < 2:
             return 0.0, (), ()

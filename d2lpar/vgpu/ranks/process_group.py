@@ -58,11 +58,6 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         """The kinds of device whose tensors it exchanges."""
         return [torch.device("cpu"), torch.device(naming().type)]
 
-    @property
-    def _device_types(self) -> list[torch.device]:
-        """The kinds of tensor that it exchanges."""
-        return [torch.device("cpu"), torch.device(naming().type)]
-
     def _get_backend(self, device: torch.device) -> VirtualProcessGroup:
         return self
 

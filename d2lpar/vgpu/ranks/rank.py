@@ -61,6 +61,7 @@ class World:
     ) -> None:
         self.rt, self.alike = rt, alike
         parent: Rank | None = getattr(here, "rank", None)
+        self.library: LibraryAsImported
         self.library = LibraryAsImported() if parent is None else parent.world.library
         self.devices = list(devices)
         self.size = len(devices) if alike is None else alike.size
@@ -128,7 +129,7 @@ class Rank:
             start = ProcessStart(f"rank {number}", self.device, variables)
         self.current = start.current
         self.host_thread = HostThread(start.name, world.rt.now_s())
-        self.process = ProcessState(world.rt, start.states, world.library)
+        self.process: ProcessState = ProcessState(world.rt, start.states, world.library)
         self.process.set_variables(start.variables)
         if start.arguments is not None:
             self.process.set_arguments(list(start.arguments))

@@ -13,7 +13,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from ..races.call_sites import Mark, call_site_of
-from ..torch_backend.tensor import VirtualTensor, backing
+from ..torch_backend.tensor import VirtualTensor, backing, check_allocated
 
 Pieces = Sequence[torch.Tensor | None]  # plain tensors with the values, flat
 _PAIRS = {
@@ -82,8 +82,10 @@ def _described(tensor: torch.Tensor) -> str:
 
 def values_of(tensor: torch.Tensor) -> torch.Tensor:
     """The values of a contiguous tensor, flat; on `meta` if there are none."""
-    values = backing(tensor) if isinstance(tensor, VirtualTensor) else tensor
-    return values.detach().view(-1)
+    if isinstance(tensor, VirtualTensor):
+        check_allocated(tensor)
+        tensor = backing(tensor)
+    return tensor.detach().view(-1)
 
 
 def together(name: str, parts: Sequence[CollectiveCall]) -> CollectiveCall:

@@ -30,7 +30,7 @@ from ..sim.constants import PAGE_LOCK_BYTES_PER_S, PAGEABLE_BYTES_PER_S
 from ..sim.kernel_cost import traffic
 from . import compiled, host_cost, torch_private
 from .runtime import Runtime, current_runtime
-from .tensor import VirtualTensor, backing, layout_of, wrap
+from .tensor import VirtualTensor, backing, check_allocated, layout_of, wrap
 
 EMBEDDED_BYTES = 64 * 1024  # of one copy from the host, at most, in the command itself
 
@@ -105,7 +105,10 @@ def unknown(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _values(tensor: torch.Tensor) -> torch.Tensor:
-    return backing(tensor) if isinstance(tensor, VirtualTensor) else tensor
+    if not isinstance(tensor, VirtualTensor):
+        return tensor
+    check_allocated(tensor)
+    return backing(tensor)
 
 
 def _shapes(tensor: torch.Tensor) -> torch.Tensor:

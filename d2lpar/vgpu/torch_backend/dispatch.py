@@ -29,7 +29,15 @@ from .op_schema import OpTraits, aten, plan_of
 from .own_kernels import KERNELS
 from .recurrent import gru_cell, lstm_cell
 from .runtime import Runtime, current_runtime
-from .tensor import TensorLayout, VirtualTensor, adopt, backing, layout_of, wrap
+from .tensor import (
+    TensorLayout,
+    VirtualTensor,
+    adopt,
+    backing,
+    check_allocated,
+    layout_of,
+    wrap,
+)
 from .transformer_fast_path import encoder_layer, multi_head_attention
 
 CACHED_SIGNATURES = 20_000
@@ -237,6 +245,8 @@ class _OpCall:
             self.index = value.vgpu_index
         elif self.index != value.vgpu_index:
             raise _mixed_devices(device_naming.text(self.index), value.device)
+        if self.plan.launches and not value.vgpu_allocation.asked_bytes:
+            check_allocated(value)
         self.tensors.append(value)
         self.key += (value.shape, value.stride(), value.dtype)
         if self._shape_only:
@@ -435,6 +445,7 @@ def _has_mask(indices: object, values: object = None) -> bool:
 def _item(rt: Runtime, args: tuple, kwargs: dict) -> object:
     """`tensor.item()`: the host waits for the value, and for its way over the link."""
     (tensor,) = args
+    check_allocated(tensor)
     index = tensor.vgpu_index
     stream = (index, rt.current_stream(index))
     rt.sanitizer.work(stream, [tensor])

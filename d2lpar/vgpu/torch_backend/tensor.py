@@ -301,6 +301,19 @@ def backing(tensor: VirtualTensor) -> torch.Tensor:
     return tensor.vgpu_values
 
 
+def check_allocated(tensor: VirtualTensor) -> None:
+    """RuntimeError, in torch's words, for a tensor whose storage was freed by `resize_(0)`: the
+    kernels of the CPU that do the arithmetic would end the process."""
+    if tensor.vgpu_allocation.asked_bytes or not tensor.numel():
+        return
+    if tensor.layout is torch.strided and not torch_private.is_zero(tensor):
+        raise RuntimeError(
+            "The tensor has a non-zero number of elements, but its data is not allocated: its "
+            f"storage on {tensor.device} was resized to 0 bytes. Sharded parameters are so outside "
+            "the forward and backward passes of their module"
+        )
+
+
 def adopt(tensor: VirtualTensor, other: VirtualTensor) -> None:
     """Make `tensor` share the values, the shape and the memory of `other`."""
     torch_private.set_data(tensor, other)

@@ -1,6 +1,7 @@
 """Processes of a program under `d2lpar run`: what each has of its own, and what they share."""
 
 import pytest
+import torch
 
 from d2lpar.command import cli
 
@@ -199,3 +200,32 @@ if __name__ == "__main__":
 """
     status, lines, err = run(source, "--gpus", 2)
     assert (status, lines, err) == (0, told, "")
+
+
+REPLACED = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+theirs = torch.nn.Module.register_parameter
+
+def on_meta(self, name, parameter):
+    theirs(self, name, torch.nn.Parameter(parameter.to("meta")))
+
+torch.nn.Module.register_parameter = on_meta
+if dist.get_rank() == 1:
+    dist.barrier()  # the other one goes on, and replaces it before this one puts it back
+inside = torch.nn.Linear(2, 2).weight.device
+if dist.get_rank() == 0:
+    dist.barrier()
+torch.nn.Module.register_parameter = theirs
+dist.barrier()
+print(inside, torch.nn.Linear(2, 2).weight.device)
+"""
+
+
+def test_what_a_rank_replaces_of_modules_is_its_own(run):
+    before = torch.nn.Module.register_parameter
+    status, lines, err = run(REPLACED, "--nproc-per-node", 2)
+    assert (status, lines, err) == (0, ["meta cpu"] * 2, "")
+    assert torch.nn.Module.register_parameter is before

@@ -11,7 +11,7 @@ unit-tests = $(python) -m pytest -n $(workers)
 notebook-tests = $(python) -m pytest -n $(workers) --dist loadfile --nbval --nbval-current-env $(notebooks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab test test-all test-browser test-compat opinfo validate notebooks lint format docs bench lock clean
+.PHONY: help setup lab test test-all test-browser test-compat opinfo torch-tests validate notebooks lint format docs bench lock clean
 
 help:  ## This list
 	@echo "make VERB, where VERB is"
@@ -61,6 +61,10 @@ build/torch-%/ready: pyproject.toml | setup
 
 opinfo: setup  ## PyTorch's operator database against the virtual GPU: rate, and what fails
 	@$(python) tests/opinfo.py
+
+torch-tests: setup  ## PyTorch's own tests on virtual GPUs: rate, and what fails; PYTORCH=checkout for more
+	@PYTHONPATH=tests $(python) -m torch_judge $(if $(PYTORCH),--pytorch "$(PYTORCH)") \
+		$(if $(ONLY),"$(ONLY)") $(if $(REPORT),--report "$(REPORT)")
 
 validate: setup  ## Predictions of the simulator beside published figures; ONLY=train for some
 	@$(python) -m d2lpar.validation $(if $(ONLY),--only "$(ONLY)")

@@ -200,8 +200,11 @@ def test_a_slurm_job_that_only_queues_is_taken_back(stand_in, monkeypatch, tmp_p
         scancel='#!/bin/sh\necho "$@" > "$RECORD.cancelled"\n',
     )
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RuntimeError, match="0 of 16 ranks came up within 3 s"):
-        par.cluster(16, profile=PROFILES / "slurm", timeout_s=3)
+    for timeout_s in (3, 30, 120):  # a busy machine takes more than 3 s to come to sbatch
+        with pytest.raises(RuntimeError, match=f"0 of 16 ranks came up within {timeout_s} s"):
+            par.cluster(16, profile=PROFILES / "slurm", timeout_s=timeout_s)
+        if record.exists():
+            break
     script = record.read_text().splitlines()
     assert script[0] == "#!/bin/sh"
     assert "#SBATCH --ntasks=16" in script

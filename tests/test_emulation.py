@@ -366,13 +366,11 @@ REFUSED = {
     "torch.cuda.utilization": lambda: torch.cuda.utilization(),
     "torch.cuda.nccl.all_reduce": lambda: torch.cuda.nccl.all_reduce([]),
     "torch.cuda.profiler.start": lambda: torch.cuda.profiler.start(),
-    "torch.cuda._sleep": lambda: torch.cuda._sleep(1000),
-    "torch.cuda.memory._snapshot": lambda: torch.cuda.memory._snapshot(),
     "torch.export.export": lambda: torch.export.export(
         nn.Linear(2, 2).cuda(), (torch.ones(1, 2, device="cuda"),)
     ),
     "torch.nn.parallel.DistributedDataParallel": lambda: nn.parallel.DistributedDataParallel(
-        nn.Linear(1, 1)
+        nn.Linear(1, 1).cuda()
     ),
     "torch.distributed with NCCL": lambda: torch.distributed.init_process_group("nccl"),
 }
@@ -389,7 +387,9 @@ def test_every_function_of_torch_cuda_is_emulated_or_refused():
     with par.emulate_cuda(1, verbose=False):
         kept = {name for name, value in theirs.items() if getattr(torch.cuda, name) is value}
     called = {name for name in kept if callable(theirs[name]) and not name.endswith("Storage")}
-    assert called <= {"CudaError", "DeferredCudaCallError", "check_error", "cudaStatus"}
+    # Of `memory_snapshot`, what it asks of C++ is replaced: see test_emulation_memory.py.
+    left_alone = {"CudaError", "DeferredCudaCallError", "check_error", "cudaStatus"}
+    assert called <= {*left_alone, "memory_snapshot"}
 
 
 def test_models_may_be_asked_whether_they_are_distributed(cuda):

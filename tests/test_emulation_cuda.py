@@ -347,6 +347,8 @@ def test_functions_below_torch_cuda():
     assert torch.cuda.current_stream() == side
     assert torch._C._cuda_getCurrentStream(1)[:2] == (side.stream_id, 1)
     assert torch._C._cuda_getCurrentRawStream(1) == side.cuda_stream
+    key = {"stream_id": side.stream_id, "device_index": 1, "device_type": side.device_type}
+    assert torch.cuda.Stream(**key) == side
     assert torch._C._cuda_getDefaultStream(1)[0] == 0
     torch._C._cuda_setDevice(before)
     assert torch._C._cuda_getDevice() == torch.cuda.current_device() == 0
@@ -365,7 +367,7 @@ def test_a_checkpoint_of_more_devices_says_how_to_load_it(tmp_path):
     torch.save(torch.ones(2, device="cuda:1"), tmp_path / "x.pt")
     data = (tmp_path / "x.pt").read_bytes().replace(b"cuda:1", b"cuda:7")
     (tmp_path / "x.pt").write_bytes(data)
-    with pytest.raises(RuntimeError, match="on CUDA device 7 .* map_location"):
+    with pytest.raises(RuntimeError, match=r"on CUDA device 7 .* map_location"):
         torch.load(tmp_path / "x.pt")
     assert torch.load(tmp_path / "x.pt", map_location="cuda:0").device == torch.device("cuda:0")
 

@@ -4,8 +4,8 @@ A framework that is not installed is skipped: `pip install accelerate lightning-
 """
 
 import importlib.util
-import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -31,6 +31,14 @@ def run(program: str, path: Path, *words: str, ranks: int = 2) -> dict:
     words = ("--quiet", "--nproc-per-node", str(ranks), str(PROGRAMS / program), str(path), *words)
     assert cli.main(["run", *words]) == 0
     return torch.load(path, map_location="cpu", weights_only=False)
+
+
+def program(name: str) -> ModuleType:
+    """A program as a module, whose network and data are the oracle's as well."""
+    spec = importlib.util.spec_from_file_location(name, PROGRAMS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 # One device
@@ -73,10 +81,21 @@ CLOSE = {"no": {"rtol": 1e-5, "atol": 1e-6}, "bf16": {"rtol": 1e-3, "atol": 1e-3
 
 
 @needs("accelerate")
-@pytest.mark.parametrize("precision", ["no", "bf16"])
-def test_accelerate(tmp_path, precision):
-    found = run("accelerate_loop.py", tmp_path / "out.pt", precision, "ddp")
-    assert found["where"] == ("cuda:0", "DistributedDataParallel", 2)
+@pytest.mark.parametrize(
+    ("precision", "sharding", "kind"),
+    [
+        ("no", "ddp", "DistributedDataParallel"),
+        ("bf16", "ddp", "DistributedDataParallel"),
+        ("no", "fsdp", "FSDPSequential"),
+    ],
+)
+def test_accelerate(tmp_path, precision, sharding, kind):
+    found = run("accelerate_loop.py", tmp_path / "out.pt", precision, sharding)
+    check_accelerate(found, precision, kind)
+
+
+def check_accelerate(found: dict, precision: str, kind: str) -> None:
+    assert found["where"] == ("cuda:0", kind, 2)
     # Each rank has every second batch of four rows, and two of its batches make a step.
     batches = [list(range(i, i + 4)) for i in range(0, 48, 4)]
     orders = [batches[i : i + 4] for i in range(0, 12, 4)]
@@ -103,10 +122,7 @@ def test_lightning_fabric(tmp_path, precision):
 
 def by_hand_on_one_device() -> tuple[dict, dict, list[float]]:
     """Parameters, gradients of the last step, and losses of the network of `grid_by_hand.py`."""
-    sys.path.insert(0, str(PROGRAMS))
-    import grid_by_hand as shape
-
-    sys.path.remove(str(PROGRAMS))
+    shape = program("grid_by_hand")
     weights = {name: nn.Parameter(w) for name, w in shape.whole_weights().items()}
     optimizer = torch.optim.AdamW(weights.values(), lr=0.01)
     losses, gradients = [], {}
@@ -153,3 +169,43 @@ def test_a_grid_of_groups_made_by_hand(tmp_path):
                     found[mine][name], expected, rtol=1e-4, atol=1e-5, msg=f"{mine} {rank} {name}"
                 )
     assert len(seen) == 16
+
+
+def a_decoder_on_one_device() -> tuple[dict, list[float], list[float]]:
+    """State, losses and norms of gradients of the network of `mesh_trainer.py`."""
+    shape = program("mesh_trainer")
+    net = shape.Decoder()
+    with torch.no_grad():
+        for name, p in net.named_parameters():
+            p.copy_(shape.whole_weight(name, p.shape))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01, eps=1e-3)
+    losses, norms = [], []
+    for step in range(shape.STEPS):
+        parts = [shape.batch(step, replica) for replica in range(2)]
+        words, following = (torch.cat(both) for both in zip(*parts, strict=True))
+        optimizer.zero_grad()
+        loss = shape.loss_of(net(words), following)
+        loss.backward()
+        losses.append(loss.item())
+        norms.append(nn.utils.clip_grad_norm_(net.parameters(), 0.5).item())
+        optimizer.step()
+    return net.state_dict(), losses, norms
+
+
+def test_pipeline_fsdp_and_tensor_parallelism_on_one_mesh(tmp_path):
+    words = ("--quiet", "--nproc-per-node", "8", str(PROGRAMS / "mesh_trainer.py"))
+    assert cli.main(["run", *words, str(tmp_path / "out"), "float32"]) == 0
+    check_decoder(tmp_path)
+
+
+def check_decoder(folder: Path) -> None:
+    expected, losses, norms = a_decoder_on_one_device()
+    seen = set()
+    for rank in range(8):
+        found = torch.load(folder / f"out.{rank}")
+        assert found["losses"] == pytest.approx(losses, rel=1e-5)
+        assert found["norms"] == pytest.approx(norms, rel=1e-4)
+        for name, values in found["state"].items():
+            torch.testing.assert_close(values, expected[name], rtol=1e-4, atol=1e-5, msg=name)
+        seen |= set(found["state"])
+    assert seen == set(expected)

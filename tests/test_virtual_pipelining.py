@@ -9,7 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import pipelining
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, SplitPoint, schedules
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
 from torch.testing import assert_close
 
 import d2lpar as par
@@ -152,6 +154,34 @@ def test_a_traced_network_is_split_where_one_says():
         check_equal(par.run_ranks(traced, gpus), 2)
 
 
+@pytest.mark.parametrize("name", ["ScheduleGPipe", "ScheduleInterleaved1F1B"])
+def test_pipelines_of_a_mesh_whose_stages_are_averaged_over_data(name):
+    """Two pipelines of two ranks, with half of the batch each."""
+
+    def on_mesh():
+        mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("pipeline", "data"))
+        rank, part = mesh.get_local_rank("pipeline"), mesh.get_local_rank("data")
+        mine, count = stages_of(name, rank, 2)
+        net, device = network(count).to(here()), here()
+        averaged = [DDP(net[i], process_group=mesh.get_group("data")) for i in mine]
+        stages = [
+            PipelineStage(stage, i, count, device, group=mesh.get_group("pipeline"))
+            for stage, i in zip(averaged, mine, strict=True)
+        ]
+        X, y = (half.chunk(2)[part].to(device) for half in batch())
+        step(schedule_of(name, stages), mine, count, X, y)
+        return {i: [p.grad.cpu() for p in net[i].parameters()] for i in mine}
+
+    with par.emulate_cuda(4, "8x-a100-nvswitch", verbose=False) as gpus:
+        results = par.run_ranks(on_mesh, gpus)
+    count = stages_of(name, 0, 2)[1]
+    net, (X, y) = network(count), batch()
+    squares(net(X), y).backward()
+    for found in results:
+        for i, gradients in found.items():
+            assert_close(gradients, [p.grad for p in net[i].parameters()])
+
+
 # --- time -----------------------------------------------------------------------------------------
 
 ROWS, WIDE, MACHINE = 4096, 4096, "8x-h100-nvswitch"  # products that take long beside their launch
@@ -257,7 +287,41 @@ def test_a_batch_is_one_piece_of_work_whose_parts_run_side_by_side():
 
     with par.simulate("8x-v100-pcie", 2) as gpus, par.record() as timeline:
         assert par.run_ranks(both_ways, gpus) == [1, 1]
-    sends = [s for s in timeline if s.name == "send"]
+    sends = [s for s in timeline if s.name == "send" and s.kind == "copy"]
     assert {(s.device, s.target) for s in sends} == {("vgpu:0", "vgpu:1"), ("vgpu:1", "vgpu:0")}
     assert sends[0].start_s < sends[1].end_s
     assert sends[1].start_s < sends[0].end_s
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def highest(name, ranks):
+    """What a step without outputs holds at most, in outputs of a stage."""
+    mine, count = stages_of(name, dist.get_rank(), ranks)
+    schedule = schedule_of(name, [PipelineStage(wide().to(here()), mine[0], count, here())])
+    X = torch.empty(MICRO_BATCHES * ROWS, WIDE, device=here())
+    args, last = (X,) if 0 in mine else (), {"target": X} if count - 1 in mine else {}
+    for _ in range(2):
+        dist.barrier()
+        before = torch.vgpu.memory_allocated()
+        torch.vgpu.reset_peak_memory_stats()
+        schedule.step(*args, **last, return_outputs=False)
+    return (torch.vgpu.max_memory_allocated() - before) / (ROWS * WIDE * 4)
+
+
+def test_one_forward_one_backward_holds_as_few_micro_batches_as_its_table_says():
+    ranks, held = 4, {}
+    for name in ("ScheduleGPipe", "Schedule1F1B"):
+        with par.simulate(MACHINE, ranks) as gpus:
+            held[name] = par.run_ranks(highest, gpus, name, ranks)
+    flights = [
+        pipeline.in_flight(pipeline.orders(table(ranks, MICRO_BATCHES)))
+        for table in (pipeline.gpipe, pipeline.one_f_one_b)
+    ]
+    for rank, (gpipe, one_f_one_b) in enumerate(zip(*held.values(), strict=True)):
+        fewer = flights[0][rank] - flights[1][rank]
+        # Each holds what tanh returns, and the input; that of the first stage is part of X.
+        expected = fewer if rank == 0 else 2 * fewer
+        # GPipe has one more tensor on its way while it begins to go back.
+        assert gpipe - one_f_one_b == pytest.approx(expected, abs=int(rank > 0))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -76,7 +78,7 @@ def test_a_collective_is_of_the_devices_of_its_tensors():
     with par.simulate(MACHINE, 4) as gpus, par.record() as timeline:
         pairs = [[gpus[0], gpus[1]], [gpus[2], gpus[3]]]
         par.run_ranks(on_rank, pairs, pairs)
-    sums = [s for s in timeline if s.name == "all_reduce"]
+    sums = [s for s in timeline if s.kind == "collective"]
     assert [s.device for s in sums] == ["vgpu:0", "vgpu:2", "vgpu:1", "vgpu:3"]
     machine = par.machines.machine(MACHINE)
     for s, devices in zip(sums[::2], [(0, 2), (1, 3)], strict=True):
@@ -196,3 +198,28 @@ def test_rpc_is_refused_with_what_to_do_instead(gpus):
 
     with pytest.raises(NotImplementedError, match=r"rpc has one agent a process: .* torchrun"):
         par.run_ranks(lambda: rpc.init_rpc("worker", rank=dist.get_rank(), world_size=2), gpus[:2])
+
+
+def test_without_ranks_ddp_is_for_modules_of_the_host(tmp_path):
+    with par.emulate_cuda(2, verbose=False):
+        store = f"file://{tmp_path}/store"
+        dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+        try:
+            net = DDP(nn.Linear(2, 1))
+            net(torch.ones(1, 2)).sum().backward()
+            assert_close(net.module.weight.grad, torch.ones(1, 2))
+            with pytest.raises(NotImplementedError, match=r"Start ranks, with .*run_ranks"):
+                DDP(nn.Linear(2, 1).cuda())
+        finally:
+            dist.destroy_process_group()
+
+
+def test_without_virtual_gpus_optimizers_of_the_host_work():
+    code = (
+        "import torch, d2lpar as par\n"
+        "with par.simulate('8x-v100-pcie', 1): pass\n"
+        "assert torch.accelerator.current_accelerator(check_available=True) is None\n"
+        "p = torch.nn.Parameter(torch.ones(1)); p.grad = torch.ones(1)\n"
+        "torch.optim.Adam([p]).step()\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,4 @@
-"""Timelines: spans of work, what they add up to, and their traces in Chrome's format; no torch."""
+"""Timelines: spans of work, what they add up to, and their traces for tools of others; no torch."""
 
 from .spans import MemorySample, Span
 from .timeline import MEASURED, Timeline

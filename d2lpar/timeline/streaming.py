@@ -14,7 +14,7 @@ from .trace import TraceWriter
 class LongTimeline(Timeline):
     """A timeline with the last `keep` spans (and samples of memory); the others are summed up.
 
-    With `to`, a path, all of them are written to a trace file as they come; `keep` is then 0
+    With `to`, a path (see `trace`), all of them are written there as they come; `keep` is then 0
     unless it is given. The file is complete, and `spans` a list, when the timeline is closed.
     """
 

@@ -50,6 +50,12 @@ class Timeline:
         for listener in self.listeners:
             listener(span)
 
+    def add_dispatch(
+        self, thread: str, name: str, start_s: float, end_s: float, correlation: int
+    ) -> None:
+        """Note that a host thread has queued an operation."""
+        self.add(Span("host", thread, "dispatch", name, start_s, end_s, correlation=correlation))
+
     def add_memory(self, sample: MemorySample) -> None:
         """Note what a device's tensors occupy from now on."""
         self.memory.append(sample)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], help="only such tests: '*stream*'")
     parser.add_argument("--every", type=int, default=1, help="one test in so many")
     parser.add_argument("--gpus", type=int, default=4, help="virtual GPUs, and ranks (default: 4)")
-    parser.add_argument("--limit-s", type=float, default=60, help="of one test (default: 60)")
+    parser.add_argument("--limit-s", type=float, default=120, help="of one test (default: 120)")
     parser.add_argument("--limit-gib", type=float, default=8, help="of one test (default: 8)")
     parser.add_argument("--jobs", type=int, default=2, help="files at a time (default: 2)")
     parser.add_argument("--verbose", action="store_true", help="a line for each test, at once")
@@ -68,18 +69,21 @@ def judge_file(suite: Suite, options: argparse.Namespace) -> tuple[list[Verdict]
     command += ["--folders", *map(str, suite.folders)] if suite.folders else []
     command += ["--only", *options.only] if options.only else []
     path = os.pathsep.join([str(TESTS), str(TESTS.parent)])
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path, "D2LPAR_BACKING": "cpu"},
-    )
-    found, why = _read(process, suite, verbose=options.verbose)
-    status = process.wait()
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path, "D2LPAR_BACKING": "cpu"},
+        )
+        found, why = _read(process, suite, verbose=options.verbose)
+        status = process.wait()
+        errors.seek(0)
+        text = errors.read().strip()
     if status:  # outside of any test, so nothing says how many are missing
-        words = f"exit status {status} after {len(found)} tests"
-        found.append(Verdict(suite.name, "(the file)", CRASHED, words))
+        words = f"exit status {status} after {len(found)} tests: {text[-300:].splitlines()[-1:]}"
+        found.append(Verdict(suite.name, "(the file)", CRASHED, words, traceback=text[-4000:]))
     return found, why
 
 

@@ -26,13 +26,13 @@ REASONS = {
     "asks the driver, NVML or CUDA's runtime library": (
         r"nvml|cudart|ctypes|_cuda_getDriverVersion|cudaHostRegister|cudaDeviceSetLimit"
         r"|cudaMallocManaged|nvidia-smi|jetson|cuda\._utils|_raw_device|_get_power|_temperature"
-        r"|clock_rate|_cuda_getArchFlags|get_arch_list|gencode|cuda\.utilization|memory_usage\("
+        r"|clock_rate|_cuda_getArchFlags|get_arch_list|gencode|cuda\.utilization|cuda\.memory_usage\("
     ),
     "tunes or measures cuBLAS, cuDNN or MAGMA": (
         r"cublas|CUBLAS|tunable|preferred_linalg|preferred_blas|cudnn\.(benchmark|version)|magma"
     ),
     "replaces CUDA's allocator": (
-        r"CUDAPluggableAllocator|MemPool|cudaMallocAsync|CUDAMALLOCASYNC|expandable_segments"
+        r"CUDAPluggableAllocator|MemPool|cudaMallocAsync|expandable_segments"
         r"|use_mem_pool|_cuda_(begin|end)Allocate|set_allocator_settings|_set_allocator_settings"
         r"|caching_allocator_alloc|caching_allocator_delete|_cuda_cudaCachingAllocator"
         r"|_cuda_getAllocator|getCheckpointState|setCheckpointPoolState"
@@ -43,13 +43,16 @@ REASONS = {
     ),
     "looks into NCCL's communicators and watchdog": (
         r"_dump_nccl_trace|_reset_fr_recording|ncclComm|comm_split|_verify_work_timeout|watchdog"
-        r"|_abort_process_group|\.abort\(|_set_sequence_number|WorkNCCL|nccl_trace|TORCH_FR_"
-        r"|TORCH_NCCL_|NCCL_|_set_default_timeout|_get_backend\(torch\.device\(\W*cuda"
+        r"|_abort_process_group|(group|pg|backend)\.abort\(|_set_sequence_number|WorkNCCL|nccl_trace|TORCH_FR_"
+        r"|_set_default_timeout|_get_backend\(torch\.device\(\W*cuda"
         r"|ncclConfig|perform_nocolor_split|register_mem_pool|ProcessGroupNCCL\.|_start_coalescing"
     ),
     "makes groups of gloo, MPI or UCC by their own classes": r"ProcessGroup(Gloo|MPI|UCC|Wrapper)",
     "reads events of torch.profiler, which knows no virtual device and no virtual rank": (
         r"autograd\.profiler|torch\.profiler|call_dist_op|_profil|profile\(|kineto|ExecutionTrace"
+    ),
+    "tells processes apart by their numbers, or sends them signals": (
+        r"os\.getpid|os\.kill|os\.fork|signal\.SIG"
     ),
     "uses symmetric memory or CUDA IPC": r"symm_mem|SymmetricMemory|_share_cuda_|IpcMem|nvshmem",
     "remote procedure calls (RPC)": r"\brpc\.|rpc_async|rpc_sync|dist_autograd",

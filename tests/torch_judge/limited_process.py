@@ -71,7 +71,8 @@ def run_limited(function: Callable[[], Any], limits: Limits) -> End:
             _ask_where(pid, output)
         status = _end(pid, patience_s=0.0 if timed_out else 5.0)
         text = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
-    result = json.loads(received) if received else None
+    lines = received.splitlines()  # a fork of the process may have gone on, too, and sent its own
+    result = json.loads(lines[0]) if lines else None
     return End(result, timed_out, status, text[-8000:])
 
 
@@ -87,7 +88,7 @@ def _live(function: Callable[[], Any], limits: Limits, write: int, output: Path)
         faulthandler.register(signal.SIGUSR1, 2)
         _limit_memory(limits.gib)
         os.chdir(output.parent)
-        result = json.dumps(function()).encode()
+        result = json.dumps(function()).encode() + b"\n"
         while result:
             result = result[os.write(write, result) :]
         code = 0
@@ -110,6 +111,8 @@ def _receive(pipe: int, pid: int, seconds: float) -> tuple[bytes, bool]:
     parts, watch = [], _Watch(pid, seconds)
     while True:
         if not select.select([pipe], [], [], _LOOK_S)[0]:
+            if watch.is_over():  # and something that it has started holds the other end open
+                return b"".join(parts), False
             if watch.hangs():
                 return b"", True
             continue
@@ -125,6 +128,13 @@ class _Watch:
     def __init__(self, pid: int, seconds: float) -> None:
         self._process, self._seconds = psutil.Process(pid), seconds
         self._before = (time.monotonic(), 0.0)
+
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        try:
+            return self._process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
 
     def hangs(self) -> bool:
         """Whether it has had its seconds, or has done nothing for so many."""

@@ -64,8 +64,7 @@ def table(verdicts: Sequence[Verdict], not_loaded: dict[str, str]) -> str:
     width = max([len(file) for file in files] + [len("all")])
     heads = [*OUTCOMES, "rate"]
     lines = ["  ".join([" " * width, *heads])]
-    for file in files:
-        lines.append(_row(file, width, [v for v in verdicts if v.file == file]))
+    lines += [_row(file, width, [v for v in verdicts if v.file == file]) for file in files]
     lines.append(_row("all", width, verdicts))
     lines += ["", f"goal: {GOAL:.0%} of the tests that apply; 0 crashed, 0 hung"]
     lines += _reasons(verdicts)

@@ -9,7 +9,7 @@ import os
 
 os.environ.update(BACKEND="nccl", WORLD_SIZE=os.environ.get("D2LPAR_JUDGE_RANKS", "4"))
 
-from torch.testing._internal.distributed.distributed_test import (  # noqa: E402
+from torch.testing._internal.distributed.distributed_test import (
     DistributedTest,
     TestDistBackend,
 )

@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--name", required=True, help="what the report calls the file")
     parser.add_argument("--folders", nargs="*", default=[], help="to import modules from")
     parser.add_argument("--gpus", type=int, default=4)
-    parser.add_argument("--limit-s", type=float, default=60)
+    parser.add_argument("--limit-s", type=float, default=120)
     parser.add_argument("--limit-gib", type=float, default=8)
     parser.add_argument("--every", type=int, default=1, help="one test in so many")
     parser.add_argument("--only", nargs="*", default=[], help="only such tests: *stream*")
@@ -95,7 +95,8 @@ def _load(options: argparse.Namespace) -> list[unittest.TestCase]:
 
 def _import(file: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None and spec.loader is not None, f"{file} is a Python file"
+    assert spec is not None, f"{file} is a Python file"
+    assert spec.loader is not None, f"{file} is no folder"
     module = importlib.util.module_from_spec(spec)
     sys.modules[file.stem] = module
     spec.loader.exec_module(module)

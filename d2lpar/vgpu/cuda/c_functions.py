@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from ..torch_backend import device_module
+from ..torch_backend import device_module, torch_private
 from ..torch_backend.streams import Stream
 from . import lazy_init
 from .device_translation import local_number, place
@@ -21,12 +21,13 @@ StreamKey = tuple[int, int, int]
 
 def install(patches: Patches) -> None:
     """Replace them; a build of torch without CUDA has them in the block only."""
+    library = torch_private.LIBRARY
     for ours in _FUNCTIONS:
         name = ours.__name__
         absent = refusal(f"torch._C.{name}", "this build of torch has no CUDA")
-        theirs: Callable = getattr(torch._C, name, absent)
-        patches.set(torch._C, name, stand_in(theirs, ours))
-    c10d = getattr(torch._C, "_distributed_c10d", None)
+        theirs: Callable = getattr(library, name, absent)
+        patches.set(library, name, stand_in(theirs, ours))
+    c10d = getattr(library, "_distributed_c10d", None)
     if hasattr(c10d, "_hash_tensors"):
         patches.replace(c10d, "_hash_tensors", _hash_tensors)
 

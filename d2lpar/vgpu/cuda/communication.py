@@ -8,6 +8,7 @@ import torch
 import torch.nn.parallel
 
 from ..torch_backend import torch_private
+from ..torch_backend.tensor import VirtualTensor
 from . import lazy_init
 from .device_translation import CUDA, inward
 from .patches import Patches
@@ -35,8 +36,8 @@ def _install_queries(patches: Patches) -> None:
     patches.replace(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
 
 
-def _current_accelerator(check_available: bool = False) -> torch.device:
-    return torch.device(CUDA)
+def _current_accelerator(check_available: bool = False) -> torch.device | None:
+    return None if check_available and not lazy_init.device_count() else torch.device(CUDA)
 
 
 # --- processes ------------------------------------------------------------------------------------
@@ -48,12 +49,25 @@ def _refuse_lonely_groups(patches: Patches) -> None:
         "all emulated devices are in one process here. Start ranks, with "
         "torch.multiprocessing.spawn, d2lpar.run_ranks or `d2lpar run --nproc-per-node N SCRIPT`"
     )
-    name = "torch.nn.parallel.DistributedDataParallel"
-    patches.replace(torch.nn.parallel.DistributedDataParallel, "__init__", refusal(name, remedy))
+    ddp = torch.nn.parallel.DistributedDataParallel
+    patches.replace(ddp, "__init__", _init_ddp(ddp.__init__, remedy))
     if torch.distributed.is_available():
         start = _init_process_group(torch.distributed.init_process_group, remedy)
         patches.replace(torch.distributed, "init_process_group", start)
         patches.replace(torch.distributed, "is_nccl_available", lambda: True)
+
+
+def _init_ddp(theirs: Callable, remedy: str) -> Callable:
+    """Torch's own for a module of the host, whose gradients go over gloo."""
+    refuse = refusal("torch.nn.parallel.DistributedDataParallel", remedy)
+
+    def __init__(  # noqa: N807
+        self: object, module: torch.nn.Module, *args: object, **kwargs: object
+    ) -> None:
+        emulated = any(isinstance(p, VirtualTensor) for p in module.parameters())
+        (refuse if emulated else theirs)(self, module, *args, **kwargs)
+
+    return __init__
 
 
 def _init_process_group(theirs: Callable, remedy: str) -> Callable:

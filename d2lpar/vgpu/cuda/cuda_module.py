@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -284,7 +285,8 @@ _FUNCTIONS = (
     get_device_properties, get_device_capability, is_bf16_supported, is_tf32_supported,
     can_device_access_peer, get_arch_list,
     set_stream, is_current_stream_capturing,
-    get_allocator_backend, ipc_collect, memory_stats_as_nested_dict, set_per_process_memory_fraction,
+    get_allocator_backend, ipc_collect,
+    memory_stats_as_nested_dict, set_per_process_memory_fraction,
     get_rng_state, set_rng_state, get_rng_state_all, set_rng_state_all,
 )  # fmt: skip
 
@@ -292,9 +294,17 @@ _FUNCTIONS = (
 # --- classes --------------------------------------------------------------------------------------
 
 
+def _stream(*args: Any, **kwargs: Any) -> streams.Stream:
+    """A new stream; with `stream_id`, `device_index` and `device_type` of one, that stream."""
+    if "stream_id" in kwargs:
+        index = place(kwargs["device_index"]).index or 0
+        return streams.Stream.existing(index, kwargs["stream_id"])
+    return streams.Stream(*args, **kwargs)
+
+
 def _classes() -> Iterator[tuple[str, type]]:
     for name, make, ours in (
-        ("Stream", streams.Stream, streams.Stream),
+        ("Stream", _stream, streams.Stream),
         ("Event", streams.Event, streams.Event),
         ("CUDAGraph", graph_capture.Graph, graph_capture.Graph),
         ("graph", graph_capture.capture, graph_capture.Graph),

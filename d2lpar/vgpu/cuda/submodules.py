@@ -7,6 +7,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch.autograd.profiler
 import torch.backends.cudnn
@@ -15,10 +16,12 @@ import torch.cuda.nvtx
 import torch.cuda.profiler
 import torch.export
 import torch.utils.dlpack
+from torch.utils._pytree import tree_leaves
 
 from ...timeline.printing import say
 from ..ranks.launcher import is_one_of_many
 from ..torch_backend import torch_private
+from ..torch_backend.tensor import VirtualTensor
 from .device_translation import CUDA
 from .patches import Patches
 from .refusals import refusal
@@ -35,7 +38,6 @@ REFUSED = (
         "use `with d2lpar.record() as timeline:`",
     ),
     (torch.utils.dlpack, ("to_dlpack",), "copy the tensor to the CPU first, with .cpu()"),
-    (torch.export, ("export",), "export the model outside emulate_cuda, on the CPU"),
 )
 
 COMPILED = (
@@ -50,6 +52,7 @@ def install(patches: Patches) -> None:
         for name in names:
             if hasattr(module, name):
                 patches.replace(module, name, refusal(f"{module.__name__}.{name}", remedy))
+    patches.replace(torch.export, "export", _export(torch.export.export))
     patches.replace(torch.cuda.nccl, "is_available", lambda tensors: False)
     patches.replace(torch.cuda.nccl, "version", _nccl_version(torch.cuda.nccl.version))
     patches.replace(torch.backends.cudnn, "version", torch_private.cudnn_version)
@@ -61,6 +64,19 @@ def install(patches: Patches) -> None:
     for name, function in Ranges().functions().items():
         if hasattr(torch.cuda.nvtx, name):
             patches.replace(torch.cuda.nvtx, name, function)
+
+
+def _export(theirs: Callable) -> Callable:
+    """Modules of the host can be exported, as pipelines do that are traced; others not."""
+    remedy = "the model is on a GPU: export it on the CPU, and move it to the GPU afterwards"
+    refuse = refusal("torch.export.export", remedy)
+
+    def export(mod: torch.nn.Module, *args: Any, **kwargs: Any) -> object:
+        tensors = [*mod.parameters(), *mod.buffers(), *tree_leaves((args, kwargs))]
+        emulated = any(isinstance(tensor, VirtualTensor) for tensor in tensors)
+        return (refuse if emulated else theirs)(mod, *args, **kwargs)
+
+    return export
 
 
 def _nccl_version(theirs: Callable) -> Callable:

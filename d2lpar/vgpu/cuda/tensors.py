@@ -44,6 +44,8 @@ def _table() -> Iterator[tuple[object, str, Callable[[Callable], Callable]]]:
     yield from ((torch, f"{name}_like", _with_device) for name in LIKE)
     yield torch, "normal", _with_device
     yield from ((torch.Tensor, name, _with_device) for name in NEW)
+    # Subclasses that wrap others, such as AsyncCollectiveTensor, are where what they wrap is.
+    yield torch.Tensor, "_make_wrapper_subclass", _with_device
     yield torch.Tensor, "to", _to
     yield *torch_private.PARSE_TO, _parse_to
     yield torch.Tensor, "cuda", _cuda

@@ -87,12 +87,20 @@ class UsageTimeline(Timeline):
         self.last_s = begin_s
         self._queued: dict[int, float] = {}  # by correlation, for work that has not begun
 
+    def add_dispatch(
+        self, thread: str, name: str, start_s: float, end_s: float, correlation: int
+    ) -> None:
+        """Note when an operation was queued: there are many, and no span is made for it."""
+        if end_s > self.last_s:
+            self.last_s = end_s
+        if correlation:
+            self._queued[correlation] = end_s
+
     def add(self, span: Span) -> None:
         """Count a span."""
-        self.last_s = max(self.last_s, span.end_s)
+        if span.end_s > self.last_s:
+            self.last_s = span.end_s
         if span.device == "host":
-            if span.correlation:
-                self._queued[span.correlation] = span.end_s
             return
         queued_s = self._queued.pop(span.correlation, span.start_s)
         self.usage[span.device].add(span, queued_s)

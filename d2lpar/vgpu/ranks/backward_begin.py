@@ -65,7 +65,7 @@ class _AllAtOnce(torch.autograd.Function):
     """Copies whose gradients come together."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, begins: Callable[[list[int]], object], *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
@@ -73,6 +73,6 @@ class _AllAtOnce(torch.autograd.Function):
         return tuple(tensor.clone() for tensor in tensors)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple:  # type: ignore[override]
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple:
         ctx.begins([i for i, gradient in enumerate(gradients) if gradient is not None])
         return (None, *gradients)

@@ -59,7 +59,10 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         nn.Module.__init__(self)
         Joinable.__init__(self)
         if used := [name for name, value in others.items() if value]:
-            raise NotImplementedError(f"DDP on virtual ranks has no {', '.join(used)}")
+            raise NotImplementedError(
+                f"DDP on virtual ranks has no {', '.join(used)}: leave it out (of mixed precision, "
+                "torch.autocast around the forward pass does the same)"
+            )
         self.module, self.device_ids = module, device_ids
         self.process_group = _group(process_group, device_mesh)
         self.dim, self.output_device = dim, output_device
@@ -85,7 +88,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             buffers = self._buffers_of_all() if only_in_forward or by_its_old_name else []
             self._broadcast([*self._parameters_of_all(), *buffers])
         limits = DEFAULT_LIMITS if bucket_cap_mb is None else (bucket_cap_mb * MB,)
-        self.bucket_bytes_cap = limits[-1]
+        self.bucket_bytes_cap = int(limits[-1])
         self.rebuilds = static_graph or not find_unused_parameters
         self._make_reducer = partial(
             Reducer,
@@ -99,7 +102,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
     def _start(self) -> None:
         self.reducer = self._make_reducer(self._module_parameters, self.process_group)
         self.first_bucket_sizes = ", ".join(str(b.flat.nbytes) for b in self.reducer.buckets)
-        self._optimizers_looked_for = False
+        self._optimizers_looked_for = self._has_rebuilt_buckets = False
 
     def __getstate__(self) -> dict[str, object]:
         return {k: v for k, v in self.__dict__.items() if k not in ("process_group", "reducer")}
@@ -217,7 +220,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         """What begins a forward pass on all ranks; those that have joined shadow it."""
         work: Any = Join.notify_join_context(self)
         if torch.is_grad_enabled():
-            self.reducer.rebuild_buckets()
+            self.rebuild_buckets()
         together = self._join_config.enable
         if self.broadcasts_buffers_now():
             self.broadcast_buffers_from(agreed_rank(self, candidate=True) if together else 0)
@@ -227,7 +230,12 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             work.wait()
             self.reducer.divisor = int(work.result()[0].item())
 
-    def join_hook(self, **kwargs: Any) -> DDPJoinHook:  # type: ignore[override]
+    def rebuild_buckets(self) -> None:
+        """Sort buckets anew when one pass has shown in which order gradients come."""
+        self.reducer.rebuild_buckets()
+        self._has_rebuilt_buckets = self.rebuilds and not self.reducer.rebuilds
+
+    def join_hook(self, **kwargs: Any) -> DDPJoinHook:
         """What `torch.distributed.algorithms.Join` calls on a rank without batches."""
         by_all = kwargs.get("divide_by_initial_world_size", True)
         return DDPJoinHook(self, divide_by_initial_world_size=by_all)
@@ -252,10 +260,6 @@ class DistributedDataParallel(c10d_private.TorchDDP):
     def _set_static_graph(self) -> None:
         self.static_graph = self.reducer.static = True
 
-    @property
-    def _has_rebuilt_buckets(self) -> bool:
-        return self.rebuilds and not self.reducer.rebuilds
-
     def _get_ddp_logging_data(self) -> dict[str, object]:
         return logging_data(self)
 
@@ -272,8 +276,13 @@ def ours(kind: type) -> type:
     one with its methods before ours."""
     if kind is c10d_private.TorchDDP:
         return DistributedDataParallel
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "_theirs": kind}
-    return type(kind.__name__, (kind, DistributedDataParallel), names | {"__reduce_ex__": _reduce})
+    names: dict[str, Any] = {
+        "__module__": kind.__module__,
+        "__qualname__": kind.__qualname__,
+        "_theirs": kind,
+    }
+    names["__reduce_ex__"] = _reduce
+    return type(kind.__name__, (kind, DistributedDataParallel), names)
 
 
 def _reduce(self: Any, protocol: int) -> tuple:
@@ -281,7 +290,7 @@ def _reduce(self: Any, protocol: int) -> tuple:
 
 
 def _remade(kind: type) -> object:
-    made = ours(kind)
+    made: Any = ours(kind)
     return made.__new__(made)
 
 

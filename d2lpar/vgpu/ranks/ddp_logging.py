@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch.distributed as dist
 
-if TYPE_CHECKING:
-    from .ddp import DistributedDataParallel
 
-
-def logging_data(ddp: DistributedDataParallel) -> dict[str, object]:
+def logging_data(ddp: Any) -> dict[str, object]:
     """What `_get_ddp_logging_data` of torch says, by its names; measured times are left out, as
     simulated ones are on the timeline."""
     reducer, parameters = ddp.reducer, list(ddp.names)

@@ -10,26 +10,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 
-import torch
-
 from ... import machines
 from ..device_naming import device
 from ..sim.clock import HostThread
 from ..torch_backend.register import register_backend
 from ..torch_backend.runtime import current_runtime, instead, running
-from ..torch_backend.tensor import VirtualTensor
 from .alike import Alike, Key, one_kind
 from .garbage import older_objects_apart
 from .own_groups import make_world_group
 from .own_loggers import loggers_by_rank
 from .process_state import OwnState, ProcessState
 from .rank import ProcessStart, Rank, World, here
+from .rank_devices import RankDevices, numbers_of
 from .rank_output import lines_by_rank
 from .rank_scheduler import Ended
 from .signal_handlers import handlers_accepted
 from .torch_names import names_of_torch
 
-RankDevices = torch.device | Sequence[torch.device]
 HOSTS_MACHINE = "2x-v100-textbook"  # whose host they have; its GPUs stay idle
 LAST_WORDS_S = 0.5  # what a rank has, after an interrupt, to come out of what it does
 
@@ -48,7 +45,8 @@ def run_ranks(
     A rank stands for a process: its device is the current one, its host has a time of its own, and
     it has its own random numbers (which start as the caller's) and torchrun's variables RANK,
     LOCAL_RANK (the number of its device), WORLD_SIZE, …, which `d2lpar.launch.place` reads. In it
-    `torch.distributed` works as it does over NCCL, and `DistributedDataParallel` as torch's; groups
+    `torch.distributed` works as it does over NCCL, device meshes, DTensor and what is built on them
+    (tensor, sequence and context parallelism) too, and `DistributedDataParallel` as torch's; groups
     are there from the start, so that `init_process_group` only sets what `get_backend` says. Ranks
     take turns, always the same way.
 
@@ -65,7 +63,7 @@ def run_ranks(
     """
     if isinstance(devices, int):
         return _run_on_host(function, devices, args)
-    world = World(current_runtime(), _numbers(devices))
+    world = World(current_runtime(), numbers_of(devices))
     return _run(world, [partial(function, *args)] * len(devices))
 
 
@@ -106,7 +104,7 @@ def run_alike(
     with instead(kinds.simulated_machine()) as rt:
         rt.shape_only = True
         devices = [device(i) for i in range(rt.device_count)]
-        world = World(rt, _numbers(devices), alike=kinds)
+        world = World(rt, numbers_of(devices), alike=kinds)
         results = _run(world, [partial(function, *args)] * len(devices))
     return dict(zip(kinds.simulated, results, strict=True))
 
@@ -175,7 +173,7 @@ def _run(
     parent: Rank | None = getattr(here, "rank", None)
     if parent is None:
         with _alone():
-            return _run_alone(world, functions, ProcessState(world.rt, own), None)
+            return _run_alone(world, functions, ProcessState(world.rt, own, world.library), None)
     if not (parent.is_process and parent.is_alone):
         raise RuntimeError(f"rank {parent.number} cannot run ranks of its own")
     try:
@@ -341,30 +339,6 @@ def _end_later(thread: threading.Thread, over: threading.Event) -> None:
     """See to it that a rank ends, also one that has caught the first Ended."""
     while not over.wait(LAST_WORDS_S):
         _raise_ended(thread)
-
-
-def _numbers(devices: Sequence[RankDevices]) -> list[tuple[int, ...]]:
-    """The numbers of the devices of each rank. ValueError for others than virtual ones, or one that
-    two have."""
-    of_ranks = [each if isinstance(each, (list, tuple)) else (each,) for each in devices]
-    numbers = iter(_all_numbers([device for each in of_ranks for device in each]))
-    return [tuple(next(numbers) for _ in each) for each in of_ranks]
-
-
-def _all_numbers(devices: Sequence[torch.device]) -> list[int]:
-    found = [torch.empty(0, device=device) for device in devices]  # also "cuda:1", if emulated
-    names = ", ".join(str(tensor.device) for tensor in found)
-    numbers = [tensor.vgpu_index for tensor in found if isinstance(tensor, VirtualTensor)]
-    if not found or len(numbers) < len(found):
-        raise ValueError(
-            f"virtual ranks need virtual devices, not {names or 'none'}: ask for them with "
-            'd2lpar.devices(n, kind="virtual") or a simulate() block'
-        )
-    if len(set(numbers)) < len(numbers):
-        raise ValueError(
-            f"every rank has a device of its own, but got {', '.join(map(str, found))}"
-        )
-    return numbers
 
 
 def _let_others_go_on(known: Callable[[], bool]) -> None:

@@ -23,7 +23,7 @@ def by_host(theirs: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(theirs)
     def exchange(
         object_list: list,
-        peer: int | None = None,
+        peer: object = None,
         group: dist.ProcessGroup | None = None,
         device: torch.device | None = None,
         *args: object,

@@ -1,7 +1,7 @@
 """What every process has of its own, and virtual ranks exchange when the turn passes.
 
 Random numbers of torch (of the CPU and of the virtual devices), of Python and of NumPy;
-`shape_only` and the default data type; variables of torch's modules; the environment, `sys.argv`,
+`shape_only` and the default data type; what DTensor and FSDP keep; the environment, `sys.argv`,
 `sys.path` and the working folder; and, of a rank that runs a program of its own, its modules.
 """
 
@@ -17,7 +17,8 @@ import torch
 
 from ..device_naming import RANK_DEVICE, TYPE
 from ..torch_backend.runtime import Runtime
-from .library_state import LibraryState, library_state, set_library_state
+from .dtensor_private import LibraryAsImported, LibraryState
+from .module_variables import ModuleVariables
 
 Environment = dict[Any, Any]  # as the operating system has it: encoded
 
@@ -35,15 +36,18 @@ class OwnState(Protocol):
 class ProcessState:
     """The state of a process: that of the running one when made, then exchanged with it.
 
-    `others` are further things to exchange.
+    `others` are further things to exchange; `library` is what DTensor begins with.
     """
 
-    def __init__(self, rt: Runtime, others: Sequence[OwnState] = ()) -> None:
+    def __init__(
+        self, rt: Runtime, others: Sequence[OwnState] = (), library: LibraryAsImported | None = None
+    ) -> None:
         self._rt = rt
+        if library is not None:
+            others = [LibraryState(library), ModuleVariables(), *others]
         self._others: Sequence[OwnState] = ()
         self.save()
         self._others = others
-        self._library: LibraryState = {}
 
     def save(self) -> None:
         """Keep what the running process has."""
@@ -54,7 +58,6 @@ class ProcessState:
         numpy = sys.modules.get("numpy")
         self._numpy = numpy.random.get_state() if numpy else None
         self._dtype = torch.get_default_dtype()
-        self._library = library_state()
         self._environment = _environment()
         self._arguments, self._path, self._folder = sys.argv, list(sys.path), _folder()
         for other in self._others:
@@ -68,7 +71,6 @@ class ProcessState:
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
         torch.set_default_dtype(self._dtype)
-        set_library_state(self._library)
         _set_environment(self._environment)
         sys.argv = self._arguments
         if sys.path != self._path:

@@ -19,6 +19,7 @@ from ..torch_backend.tensor import VirtualTensor
 from . import flight_recorder
 from .alike import Alike
 from .c10d_private import Groups
+from .dtensor_private import LibraryAsImported
 from .hang_report import explained
 from .process_state import OwnState, ProcessState, variables_of
 from .rank_scheduler import RankScheduler
@@ -65,6 +66,10 @@ class World:
         alike: Alike | None = None,
     ) -> None:
         self.rt, self.alike = rt, alike
+        parent: Rank | None = getattr(here, "rank", None)
+        self.library: LibraryAsImported = (
+            LibraryAsImported() if parent is None else parent.world.library
+        )
         self.devices = [tuple(of_rank) for of_rank in devices]
         self.size = len(devices) if alike is None else alike.size
         numbers = range(len(devices)) if alike is None else alike.simulated
@@ -148,7 +153,7 @@ class Rank:
         self.current = start.current
         others = frozenset(chain(*world.devices)) - {*self.devices}
         self.host_thread = HostThread(start.name, world.rt.now_s(), others)
-        self.process = ProcessState(world.rt, start.states)
+        self.process = ProcessState(world.rt, start.states, world.library)
         self.process.set_variables(start.variables)
         if start.arguments is not None:
             self.process.set_arguments(list(start.arguments))

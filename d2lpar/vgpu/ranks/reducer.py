@@ -18,6 +18,7 @@ from torch import nn
 
 from ...machines.gradient_buckets import assign_buckets
 from ..torch_backend.torch_private import at_end_of_backward
+from .backward_begin import call_when_it_begins
 from .gradient_bucket import GradientBucket
 
 ParameterList = list[nn.Parameter]
@@ -262,11 +263,16 @@ class Reducer:
             bucket.wait()
         self._arrived = [p for bucket in self.buckets for p in bucket.views]
 
-    # --- what torch's own hooks call ----------------------------------------------------------
+    # --- what torch's own hooks and pipelines call --------------------------------------------
 
     def _run_allreduce_hook(self, bucket: GradientBucket) -> torch.futures.Future:
         work = dist.all_reduce(bucket.buffer(), group=self.group, async_op=True)
-        return work.get_future()  # type: ignore[union-attr]
+        return work.get_future()
 
     def _set_optimizer_in_backward(self) -> None:
         self.hands_out = False
+
+    def prepare_for_backward(self, outputs: Sequence[torch.Tensor]) -> None:
+        """Average the next backward pass, although its forward pass was under `no_sync()`."""
+        self.expect()
+        call_when_it_begins(outputs, self.begin_pass)

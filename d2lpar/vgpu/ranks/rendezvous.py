@@ -144,7 +144,8 @@ class Rendezvous:
         pending.calls[member], pending.places[member] = call, place
         if pending.is_complete:
             if place is not None:
-                ends = [self._devices(pending.places)[end] for end in way]
+                devices = self._devices(pending.places)
+                ends = devices[source], devices[target]
                 pending.price = (*cost.send(self._machine, *ends, call.nbytes), ())
             pendings.remove(pending)
             self._deliver(pending, source, target)

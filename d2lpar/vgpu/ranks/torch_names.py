@@ -15,9 +15,11 @@ import torch
 
 from ..races.user_code import user_namespaces
 from ..torch_backend.torch_private import METHODS_OF_LAZY_TENSORS
-from . import c10d_private, ddp, object_lists, own_device, own_groups, refused
+from . import c10d_private, checkpoints, current_device, ddp, object_lists, own_groups, refused
+from .dtensor_private import RANDOM
 from .flight_recorder import dumped
-from .rank import here
+from .rank import Rank, here
+from .sharded_random import ShardedRandomNumbers
 
 _undo = ExitStack()
 
@@ -55,11 +57,22 @@ def _mesh_of_rank(theirs: Callable) -> Callable:
 
     @functools.wraps(theirs)
     def __init__(self: c10d_private.DeviceMesh, *args: object, **kwargs: object) -> None:  # noqa: N807
+        rank: Rank | None = getattr(here, "rank", None)
+        if rank is not None:
+            _load_library(rank)
         theirs(self, *args, **kwargs)
-        if getattr(here, "rank", None) is not None:
-            c10d_private.mark_mesh(self, here.rank.mark)
+        if rank is not None:
+            c10d_private.mark_mesh(self, rank.mark)
 
     return __init__
+
+
+def _load_library(rank: Rank) -> None:
+    """Have DTensor imported, and let it draw random numbers as virtual ranks do."""
+    rank.world.library.load()
+    module, name = sys.modules[RANDOM[0]], RANDOM[1]
+    if not hasattr(getattr(module, name), "__wrapped__"):
+        _set(module, name, _by_thread(getattr(module, name), ShardedRandomNumbers))
 
 
 @contextmanager
@@ -101,18 +114,25 @@ def _patch() -> None:
     _set(*c10d_private.WORLD, c10d_private.GroupsByThread(theirs, here))
     c10d_private.names_are_of_threads(True)
     _undo.callback(c10d_private.names_are_of_threads, False)
+    for owner, name, make in (
+        (torch.Tensor, "to", current_device.moving),
+        (torch, "tensor", current_device.making),
+        (torch, "as_tensor", current_device.making),
+    ):
+        function = getattr(owner, name)
+        _set(owner, name, _by_thread(function, make(function)))
     mesh = c10d_private.DeviceMesh
     _set(mesh, "__init__", _mesh_of_rank(mesh.__init__))
     dumps = (_dump_trace, _dump_trace_json)
     for place, dump in zip(c10d_private.FLIGHT_DUMPS, dumps, strict=True):
         if hasattr(*place):
             _set(*place, _by_thread(getattr(*place), dump))
-    rpc = sys.modules.get(refused.RPC)
+    rpc: Any = sys.modules.get(refused.RPC)
     if hasattr(rpc, "init_rpc"):
         _set(rpc, "init_rpc", refused.rpc_refused(rpc.init_rpc))
-    to = own_device.to_own_device(torch.Tensor.to)
-    _set(torch.Tensor, "to", to)
-    _set(*METHODS_OF_LAZY_TENSORS, [*getattr(*METHODS_OF_LAZY_TENSORS), to])
+    known = getattr(*METHODS_OF_LAZY_TENSORS)
+    _set(*METHODS_OF_LAZY_TENSORS, [*known, torch.Tensor.to])
+    _undo.enter_context(checkpoints.saved_at_once(_set))
     init = c10d_private.TorchDDP.__init__
     _set(c10d_private.TorchDDP, "__init__", _by_thread(init, _init_ddp))
     _exchange({choose.__wrapped__: choose for choose in _choosers()})

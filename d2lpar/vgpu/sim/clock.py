@@ -110,11 +110,8 @@ class Clock:
         """Let a host thread queue an operation; `correlation` is the number of what it queues."""
         start_s = host_thread.now_s
         host_thread.now_s = end_s = start_s + seconds
-        if self.timelines:
-            span = Span(
-                "host", host_thread.name, "dispatch", name, start_s, end_s, correlation=correlation
-            )
-            self._record(span)
+        for timeline in self.timelines:
+            timeline.add_dispatch(host_thread.name, name, start_s, end_s, correlation)
 
     def wait_until(
         self,

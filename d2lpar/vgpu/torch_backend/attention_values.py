@@ -3,8 +3,8 @@
 Each function stands for an operation of the same arguments: see `KERNELS`. Shapes: queries [batch,
 heads, queries, size], keys and values [batch, key_heads, keys, size]. On tensors without values (of
 `meta`) they make what would hold the results. Scores are computed in fp32, as on CUDA. In the
-place of Philox's seed stands the state of the generator before dropout drew from it; by it the
-backward pass drops the same scores.
+place of Philox's seed stands one that dropout has drawn; by it the backward pass drops the same
+scores.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def flash(
     settings = _Settings(_scale(query, scale), is_causal, dropout_p)
     out = _like(query, value)
     sums = _float32(query, *query.shape[:3])
-    seed, offset = _seed(query, dropout_p), _seed(query)
+    seed, offset = _seed(query), _seed(query)
     _forward(query, key, value, settings, out, sums, seed)
     debug = query.new_empty(0)
     return out, sums, None, None, query.shape[2], key.shape[2], seed, offset, debug
@@ -68,7 +68,7 @@ def cudnn(
     settings = _Settings(_scale(query, scale), is_causal, dropout_p, attn_bias)
     out = _like(query, value)
     sums = _float32(query, *query.shape[:3], 1)
-    seed, offset = _seed(query, dropout_p), _seed(query)
+    seed, offset = _seed(query), _seed(query)
     _forward(query, key, value, settings, out, sums.squeeze(-1), seed)
     return out, sums, None, None, query.shape[2], key.shape[2], seed, offset, None
 
@@ -90,7 +90,7 @@ def efficient(
     out = _interleaved(query, (batch, heads, queries, value.shape[-1]))
     rows = math.ceil(queries / 32) * 32 if compute_log_sumexp else 0
     sums = _float32(query, batch, heads, rows)
-    seed, offset = _seed(query, dropout_p), _seed(query)
+    seed, offset = _seed(query), _seed(query)
     found = sums[..., :queries] if compute_log_sumexp else None
     _forward(query, key, value, settings, out, found, seed)
     return out, sums, seed, offset
@@ -212,10 +212,9 @@ def _float32(like: torch.Tensor, *shape: int) -> torch.Tensor:
     return torch.empty(shape, dtype=torch.float32, device=like.device)
 
 
-def _seed(like: torch.Tensor, dropout: float = 0.0) -> torch.Tensor:
-    """Room for the state of a generator, if one is needed."""
-    size = len(torch.get_rng_state()) if dropout else 8
-    return torch.zeros(size, dtype=torch.uint8, device=like.device)
+def _seed(like: torch.Tensor) -> torch.Tensor:
+    """Room for the seed of a generator."""
+    return torch.zeros((), dtype=torch.int64, device=like.device)
 
 
 # --- arithmetic -----------------------------------------------------------------------------------
@@ -246,8 +245,8 @@ def _forward(
         scores = _scores(q, k, settings)
         rows = scores.logsumexp(-1)
         if settings.dropout:
-            seed.copy_(torch.get_rng_state())
-        found = (_probabilities(scores) * _kept(scores, settings)) @ v
+            seed.random_()
+        found = (_probabilities(scores) * _kept(scores, settings, seed)) @ v
     out.copy_(found)
     if sums is not None:
         sums.copy_(rows)
@@ -289,10 +288,7 @@ def _by_scores(
     """Gradients of queries, keys, values and scores."""
     q, k, v = tensors
     scores = _scores(q, k, settings)
-    generator = torch.Generator()
-    if settings.dropout:
-        generator.set_state(seed.cpu())
-    probabilities, kept = _probabilities(scores), _kept(scores, settings, generator)
+    probabilities, kept = _probabilities(scores), _kept(scores, settings, seed)
     grad_v = (probabilities * kept).transpose(-2, -1) @ grad
     weighted = (grad @ v.transpose(-2, -1)) * kept * probabilities
     of_scores = weighted - probabilities * weighted.sum(-1, keepdim=True)
@@ -345,11 +341,10 @@ def _probabilities(scores: torch.Tensor) -> torch.Tensor:
     return scores.softmax(-1).masked_fill(scores.amax(-1, keepdim=True) == -torch.inf, 0.0)
 
 
-def _kept(
-    scores: torch.Tensor, settings: _Settings, generator: torch.Generator | None = None
-) -> torch.Tensor | float:
+def _kept(scores: torch.Tensor, settings: _Settings, seed: torch.Tensor) -> torch.Tensor | float:
     """What dropout multiplies each probability by, drawn as torch draws it on the processor."""
     if not settings.dropout:
         return 1.0
+    generator = torch.Generator().manual_seed(int(seed))
     kept = torch.empty(scores.shape).bernoulli_(1 - settings.dropout, generator=generator)
     return kept.div_(1 - settings.dropout).to(scores.device)

@@ -24,6 +24,7 @@ Result = TypeVar("Result")
 make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
 graph_task_id: Callable[[], int] = torch._C._current_graph_task_id
 NO_TASK = -1  # what it says where there is no backward pass
+LIBRARY = torch._C  # what torch has in C++, as programs name it
 _data = inspect.getattr_static(torch.Tensor, "data")
 get_data: Callable[[torch.Tensor], torch.Tensor] = _data.__get__
 _grad = inspect.getattr_static(torch.Tensor, "grad")

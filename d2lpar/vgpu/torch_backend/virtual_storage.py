@@ -47,7 +47,7 @@ class VirtualStorage(torch.UntypedStorage):
             return 0
         return super().data_ptr() if self.has_values else id(self.vgpu_allocation)
 
-    def resize_(self, size: int) -> VirtualStorage:  # type: ignore[override]
+    def resize_(self, size: int) -> VirtualStorage:
         """Free the memory, and take as much; what it held is kept as far as it has room.
 
         `size` is in bytes. Raises OutOfMemoryError.

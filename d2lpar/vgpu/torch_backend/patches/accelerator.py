@@ -15,7 +15,7 @@ def replace_accelerator() -> None:
     """Let what `torch.accelerator` offers be of virtual devices, or raise NotImplementedError."""
     accelerator, module = torch.accelerator, device_module
     replacements = {
-        "current_accelerator": lambda check_available=False: torch.device(TYPE),
+        "current_accelerator": _current_accelerator,
         "current_device_index": module.current_device,
         "current_device_idx": module.current_device,
         "current_stream": module.current_stream,
@@ -46,6 +46,11 @@ def replace_accelerator() -> None:
     torch_private.replace(torch, "Stream", chooser)
     chooser = _make_chooser("Event", torch.Event, streams.Event, _make_event)
     torch_private.replace(torch, "Event", chooser)
+
+
+def _current_accelerator(check_available: bool = False) -> torch.device | None:
+    """Virtual GPUs; None where it is asked whether there are any, and there are none (yet)."""
+    return None if check_available and not device_module.is_available() else torch.device(TYPE)
 
 
 def _make_event(device: Device, **options: bool) -> streams.Event:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 Variable = tuple[str, str, str]  # a module, a class in it, its attribute
-LibraryState = dict[Variable, Any]
 
 _FRESH: dict[Variable, Callable[[], object]] = {
     # `enable_wrap`, in which modules are made and so parameters exchanged
@@ -26,16 +25,22 @@ _FRESH: dict[Variable, Callable[[], object]] = {
 }
 
 
-def library_state() -> LibraryState:
-    """What the running process has, of the modules that are imported."""
-    return {variable: getattr(owner, variable[2]) for variable, owner in _owners()}
+class ModuleVariables:
+    """The variables of one process; at first as after a fresh import."""
 
+    def __init__(self) -> None:
+        self._values: dict[Variable, Any] = {}
 
-def set_library_state(state: LibraryState) -> None:
-    """Let the running process have that; what is not in it is as after a fresh import."""
-    for variable, owner in _owners():
-        value = state[variable] if variable in state else _FRESH[variable]()
-        setattr(owner, variable[2], value)
+    def save(self) -> None:
+        """Keep what the running process has, of the modules that are imported."""
+        self._values = {variable: getattr(owner, variable[2]) for variable, owner in _owners()}
+
+    def restore(self) -> None:
+        """Let the running process have what was kept."""
+        for variable, owner in _owners():
+            kept = variable in self._values
+            value = self._values[variable] if kept else _FRESH[variable]()
+            setattr(owner, variable[2], value)
 
 
 def _owners() -> Iterator[tuple[Variable, object]]:

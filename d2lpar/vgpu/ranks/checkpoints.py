@@ -1,0 +1,142 @@
+"""Distributed checkpoints that are written in the background: on virtual ranks, at once.
+
+torch saves them in a thread beside the program's, where collectives go on. A rank has one thread,
+and others wait for their turn; so what such a thread would do is done when it is asked for. It
+takes the ranks no simulated time, as all work with files.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ..torch_backend.tensor import VirtualTensor
+from .rank import here
+
+Replace = Callable[[object, str, object], None]
+
+
+class AtOnce:
+    """An executor that does in the caller's thread, and at once, what it is given."""
+
+    def submit(self, function: Callable[..., object], *args: Any, **kwargs: Any) -> Future[object]:
+        """A future that is done."""
+        future: Future[object] = Future()
+        try:
+            future.set_result(function(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def shutdown(self, wait: bool = True, **options: object) -> None:
+        """Nothing: there is no thread."""
+
+
+def _without_thread(theirs: Callable[..., None], name: str) -> Callable[..., None]:
+    """The `__init__` of a class that keeps an executor (or None) under that name."""
+
+    @functools.wraps(theirs)
+    def __init__(self: object, *args: object, **kwargs: object) -> None:  # noqa: N807
+        theirs(self, *args, **kwargs)
+        executor = getattr(self, name)
+        if executor is not None and getattr(here, "rank", None) is not None:
+            executor.shutdown()
+            setattr(self, name, AtOnce())
+
+    return __init__
+
+
+def _copy_to_host(theirs: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """How a state is copied before it is saved: virtual tensors have no attributes to copy."""
+
+    @functools.wraps(theirs)
+    def copy(self: object, x: torch.Tensor, memo: dict, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if not isinstance(x, VirtualTensor):
+            return theirs(self, x, memo, *args, **kwargs)
+        memo[id(x)] = x.detach().cpu()
+        return memo[id(x)]
+
+    return copy
+
+
+def _refuse_process(*args: object, **kwargs: object) -> None:
+    raise NotImplementedError(
+        "virtual ranks cannot save a checkpoint in another process: leave out "
+        "async_checkpointer_type, or set it to AsyncCheckpointerType.THREAD"
+    )
+
+
+def _replace_in(module: ModuleType, replace: Replace) -> None:
+    """Replace what a module of torch's has of the above."""
+    saver = getattr(module, "_ThreadBasedAsyncCheckpointExecutor", None)
+    stager = getattr(module, "StateDictStager", None)
+    keeper = getattr(module, "DefaultStager", None)
+    process = getattr(module, "_ProcessBasedAsyncCheckpointExecutor", None)
+    name = module.__name__.rpartition(".")[2]
+    if name == "_async_thread_executor" and saver is not None:
+        replace(saver, "__init__", _without_thread(saver.__init__, "_executor"))
+    if name == "_async_process_executor" and process is not None:
+        replace(process, "__init__", _in_ranks(process.__init__, _refuse_process))
+    if name == "_state_dict_stager" and hasattr(stager, "_offload_tensor"):
+        replace(stager, "_offload_tensor", _copy_to_host(vars(stager)["_offload_tensor"]))
+    if name == "staging" and keeper is not None:
+        replace(keeper, "__init__", _without_thread(keeper.__init__, "_staging_executor"))
+
+
+def _in_ranks(theirs: Callable[..., None], ours: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(theirs)
+    def choose(*args: object, **kwargs: object) -> None:
+        (theirs if getattr(here, "rank", None) is None else ours)(*args, **kwargs)
+
+    return choose
+
+
+PACKAGE = "torch.distributed.checkpoint"
+NAMES = ("_async_thread_executor", "_async_process_executor", "_state_dict_stager", "staging")
+MODULES = tuple(f"{PACKAGE}.{name}" for name in NAMES)
+
+
+class _Importing(MetaPathFinder):
+    """Sees to the modules when they are imported, which takes too long to do it for all."""
+
+    def __init__(self, replace: Replace) -> None:
+        self._replace = replace
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """What Python finds, which replaces what it must when it has run."""
+        spec = PathFinder.find_spec(name, path) if name in MODULES else None
+        if spec is None or spec.loader is None:
+            return None
+        run = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            _replace_in(module, self._replace)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+@contextmanager
+def saved_at_once(replace: Replace) -> Iterator[None]:
+    """Let ranks save in their own thread; `replace` sets an attribute and notes how to undo it."""
+    for name in MODULES:
+        if name in sys.modules:
+            _replace_in(sys.modules[name], replace)
+    finder = _Importing(replace)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)

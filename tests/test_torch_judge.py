@@ -1,0 +1,173 @@
+"""The judge of `make torch-tests`, on tests with known outcomes, and a part of those of torch."""
+
+import json
+import os
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+import pytest
+from torch_judge import applicability, suites, verdicts
+from torch_judge.verdicts import (
+    CRASHED,
+    FAILED,
+    HUNG,
+    NOT_APPLICABLE,
+    PASSED,
+    SKIPPED,
+    Verdict,
+)
+
+TESTS = Path(__file__).parent
+COLUMNS = {column[:4]: column for column in verdicts.OUTCOMES}
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="the judge forks"),
+    pytest.mark.timeout(900),  # it starts interpreters that import much of torch
+]
+
+
+def judged(tmp_path, *arguments):
+    """The report of a run, and what it printed."""
+    report = tmp_path / "report.json"
+    path = os.pathsep.join([str(TESTS), str(TESTS.parent)])
+    run = subprocess.run(
+        [sys.executable, "-m", "torch_judge", *arguments, "--jobs", "1", "--report", str(report)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert report.exists(), run.stdout + run.stderr
+    return json.loads(report.read_text()), run.stdout
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory):
+    """The report on the sample, as if it lay in a checkout."""
+    folder = tmp_path_factory.mktemp("checkout")
+    (folder / "test").mkdir()
+    source = (TESTS / "torch_judge" / "sample_tests.py").read_text(encoding="utf-8")
+    (folder / "test" / "test_cuda.py").write_text(source, encoding="utf-8")
+    (folder / "test" / "test_streams.py").write_text("import no_such_module\n", encoding="utf-8")
+    return judged(folder, "--pytorch", str(folder), "--limit-s", "3", "test_")
+
+
+def test_each_test_of_the_sample_has_the_outcome_that_it_names(sample):
+    report, _ = sample
+    found = {test["test"]: test["column"] for test in report["tests"]}
+    assert len(found) == 16, found
+    for name, column in found.items():
+        said = name.rsplit("test_", 1)[1]
+        assert column == COLUMNS[said[:4].replace("_", " ")], (name, column)
+
+
+def test_failures_have_their_last_line_and_hangs_their_place(sample):
+    report, printed = sample
+    why = {test["test"]: test["why"] for test in report["tests"]}
+    assert why["TestOne.test_fails"] == "ValueError: a reason in two lines"
+    assert why["TestOne.test_fails_in_a_subtest"] == "AssertionError: one"
+    assert why["TestOne.test_skipped"] == "for a reason of its own"
+    assert why["TestOne.test_crashed"].startswith("the process ended: SIGABRT")
+    assert "MemoryError" in why["TestOne.test_fails_for_want_of_memory"]
+    assert "threading.py" in why["TestOne.test_hung"]
+    assert "in test_hung_at_work" in why["TestOne.test_hung_at_work"]
+    assert why["TestProcesses.test_fails"] == "AssertionError: rank 0"
+    assert why["TestProcesses.test_skipped"] == "ranks skip, too"
+    assert "failed  test_cuda.py: TestOne.test_fails: ValueError" in printed
+    assert "this belongs to the test" not in printed
+
+
+def test_what_cannot_be_imported_is_said(sample):
+    report, printed = sample
+    assert report["not_loaded"]["test_streams.py"].startswith("ModuleNotFoundError")
+    assert "not loaded: test_streams.py" in printed
+    assert not report["goal_met"]
+
+
+def test_a_part_of_torchs_own_tests_passes(tmp_path):
+    names = ["*SyncBatchNorm_No_Affine", "*all_to_all_cuda*", "*coalescing_manager", "*get_backend"]
+    report, printed = judged(tmp_path, "wheel", "--only", *names)
+    assert report["goal_met"], printed
+    assert report["counts"][PASSED] >= 4, printed
+
+
+# --- its parts ------------------------------------------------------------------------------------
+
+
+class Texts(unittest.TestCase):
+    """Test methods to be read, not run."""
+
+    def test_graphs(self):
+        torch.cuda.CUDAGraph()  # noqa: F821
+
+    def test_helper(self):
+        self._draw()
+
+    def _draw(self):
+        load_inline("x")  # noqa: F821
+
+    def test_comment(self):
+        """A torch.cuda.CUDAGraph is not used here."""
+        # and neither is torch.compile
+
+
+def test_what_a_test_uses_says_whether_it_applies():
+    def reason(name):
+        return applicability.why_not_applicable(Texts(name))
+
+    assert reason("test_graphs") == "captures CUDA graphs"
+    assert reason("test_helper") == "compiles an extension"
+    assert reason("test_comment") is None
+
+
+def verdict(outcome, *, reason=None, file="a.py"):
+    return Verdict(file, "Test.test_x", outcome, "why", reason)
+
+
+def test_rates_count_what_applies():
+    found = [verdict(PASSED)] * 19 + [verdict(FAILED), verdict(SKIPPED)]
+    found += [verdict(FAILED, reason="captures CUDA graphs")] * 5
+    found += [verdict(PASSED, reason="captures CUDA graphs")]
+    numbers = verdicts.counts(found)
+    assert numbers == {PASSED: 19, FAILED: 1, SKIPPED: 1, NOT_APPLICABLE: 6}
+    assert verdicts.rate(numbers) == 0.95
+    assert verdicts.met(found)
+    assert not verdicts.met([*found, verdict(FAILED)])
+    assert not verdicts.met([])
+
+
+@pytest.mark.parametrize("outcome", [CRASHED, HUNG])
+def test_no_reason_excuses_a_crash_or_a_hang(outcome):
+    found = [verdict(PASSED)] * 99 + [verdict(outcome, reason="captures CUDA graphs")]
+    assert verdicts.counts(found)[outcome] == 1
+    assert not verdicts.met(found)
+
+
+def test_the_table_has_a_line_for_each_file_and_each_failure():
+    found = [verdict(PASSED), verdict(FAILED, file="b.py"), verdict(PASSED, reason="graphs")]
+    lines = verdicts.table(found, {"c.py": "ImportError: x"}).splitlines()
+    assert lines[1].split() == ["a.py", "1", "0", "0", "0", "1", "0", "100.0%"]
+    assert lines[2].split() == ["b.py", "0", "1", "0", "0", "0", "0", "0.0%"]
+    assert lines[3].split() == ["all", "1", "1", "0", "0", "1", "0", "50.0%"]
+    assert "not applicable (1 of them pass all the same):" in lines
+    assert lines[-1] == "failed  b.py: Test.test_x: why"
+
+
+def test_suites_of_a_checkout(tmp_path):
+    for name in ("test_cuda.py", "distributed/tensor/parallel/test_tp.py", "test_nn.py"):
+        path = tmp_path / "test" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    found = [suite.name for suite in suites.suites(tmp_path)]
+    assert found == [
+        "torch.testing (wheel)",
+        "test_cuda.py",
+        "distributed/tensor/parallel/test_tp.py",
+    ]
+    assert [suite.name for suite in suites.suites(tmp_path, ["tensor"])] == [found[2]]
+    with pytest.raises(ValueError, match=r"no folder `test`.*PYTORCH=path"):
+        suites.suites(tmp_path / "test")
+    with pytest.raises(ValueError, match="no test file has a name with x; there are: torch"):
+        suites.suites(None, ["x"])

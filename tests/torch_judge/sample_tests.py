@@ -1,0 +1,112 @@
+"""Tests with known outcomes, for the test of the judge: each says which in its name."""
+
+from __future__ import annotations
+
+import os
+import threading
+import unittest
+
+import torch
+import torch.distributed as dist
+from torch.testing._internal.common_distributed import (
+    MultiProcContinuousTest,
+    MultiProcessTestCase,
+    MultiThreadedTestCase,
+)
+
+
+class TestOne(unittest.TestCase):
+    def test_passes(self):
+        x = torch.ones(3, device="cuda:1", requires_grad=True)
+        (2 * x).sum().backward()
+        assert x.grad.tolist() == [2.0, 2.0, 2.0]
+
+    def test_fails(self):
+        print("this belongs to the test, not to the report")
+        raise ValueError("a reason\nin two lines")
+
+    def test_fails_in_a_subtest(self):
+        for n in range(3):
+            with self.subTest(n=n):
+                assert n != 1, "one"
+
+    @unittest.skip("for a reason of its own")
+    def test_skipped(self):
+        raise AssertionError
+
+    def test_crashed(self):
+        os.abort()
+
+    def test_crashed_quietly(self):
+        os._exit(0)
+
+    def test_hung(self):
+        os.fork()  # what it leaves behind ends with it
+        threading.Event().wait(300)  # `time.sleep` is simulated
+
+    def test_passes_and_leaves_a_process_behind(self):
+        if os.fork() == 0:
+            threading.Event().wait(300)
+
+    def test_hung_at_work(self):
+        while True:
+            pass
+
+    def test_fails_for_want_of_memory(self):
+        bytearray(20 * 2**30)
+
+    def test_not_applicable(self):
+        self._helper()
+
+    def _helper(self):
+        torch.cuda.cudart()
+
+
+class TestProcesses(MultiProcessTestCase):
+    world_size = 2
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_processes()
+
+    def _sum(self):
+        where = f"file://{self.file_name}"
+        dist.init_process_group("nccl", init_method=where, rank=self.rank, world_size=2)
+        x = torch.full((2,), self.rank + 1.0, device=f"cuda:{self.rank}")
+        dist.all_reduce(x)
+        return x.tolist()
+
+    def test_passes(self):
+        assert self._sum() == [3.0, 3.0]
+
+    def test_fails(self):
+        assert self._sum() == [float(self.rank), 0.0], f"rank {self.rank}"
+
+    def test_skipped(self):
+        raise unittest.SkipTest("ranks skip, too")
+
+
+class TestThreads(MultiThreadedTestCase):
+    world_size = 2
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_threads()
+
+    def test_passes(self):
+        x = torch.full((2,), self.rank + 1.0, device=f"cuda:{self.rank}")
+        dist.all_reduce(x)
+        assert x.tolist() == [3.0, 3.0]
+
+
+class TestContinuousProcesses(MultiProcContinuousTest):
+    world_size = 2
+
+    @classmethod
+    def backend_str(cls):
+        return "nccl"
+
+    def test_passes(self):
+        x = torch.full((2,), self.rank + 1.0, device=f"cuda:{self.rank}")
+        dist.all_reduce(x)
+        assert x.tolist() == [3.0, 3.0]

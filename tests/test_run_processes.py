@@ -1,5 +1,7 @@
 """Processes of a program under `d2lpar run`: what each has of its own, and what they share."""
 
+import sys
+
 import pytest
 import torch
 
@@ -132,15 +134,19 @@ def test_a_process_leaves_no_memory_and_no_peak(run):
     assert lines == ["2048 2048", "43008 43008", "2048 2048", "6144 6144", "2048 2048"]
 
 
-def test_packages_that_pip_put_on_the_path_are_libraries_and_shared(run, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("library", "times"), [("shared_by_ranks", 1), ("hydra", 2)])
+def test_installed_packages_are_shared_but_for_those_of_one_process(
+    run, tmp_path, monkeypatch, library, times
+):
     packages = tmp_path / "packages"
-    (packages / "shared_by_ranks-1.0.dist-info").mkdir(parents=True)
-    (packages / "shared_by_ranks.py").write_text("print('imported')")
-    monkeypatch.syspath_prepend(tmp_path / "packages")
+    (packages / f"{library}-1.0.dist-info").mkdir(parents=True)
+    (packages / f"{library}.py").write_text("print('imported')")
+    monkeypatch.syspath_prepend(packages)
     (tmp_path / "own_module.py").write_text("print('own')")
-    status, lines, err = run("import shared_by_ranks, own_module", "--nproc-per-node", 2)
+    status, lines, err = run(f"import {library}, own_module", "--nproc-per-node", 2)
     assert (status, err) == (0, "")
-    assert sorted(lines) == ["imported", "own", "own"]
+    assert sorted(lines) == [*["imported"] * times, "own", "own"]
+    assert library not in sys.modules or times == 1
 
 
 LOGS = """

@@ -1,6 +1,9 @@
 """Processes of a program under `d2lpar run`: what each has of its own, and what they share."""
 
+import sys
+
 import pytest
+import torch
 
 from d2lpar.command import cli
 
@@ -131,15 +134,19 @@ def test_a_process_leaves_no_memory_and_no_peak(run):
     assert lines == ["2048 2048", "43008 43008", "2048 2048", "6144 6144", "2048 2048"]
 
 
-def test_packages_that_pip_put_on_the_path_are_libraries_and_shared(run, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("library", "times"), [("shared_by_ranks", 1), ("hydra", 2)])
+def test_installed_packages_are_shared_but_for_those_of_one_process(
+    run, tmp_path, monkeypatch, library, times
+):
     packages = tmp_path / "packages"
-    (packages / "shared_by_ranks-1.0.dist-info").mkdir(parents=True)
-    (packages / "shared_by_ranks.py").write_text("print('imported')")
-    monkeypatch.syspath_prepend(tmp_path / "packages")
+    (packages / f"{library}-1.0.dist-info").mkdir(parents=True)
+    (packages / f"{library}.py").write_text("print('imported')")
+    monkeypatch.syspath_prepend(packages)
     (tmp_path / "own_module.py").write_text("print('own')")
-    status, lines, err = run("import shared_by_ranks, own_module", "--nproc-per-node", 2)
+    status, lines, err = run(f"import {library}, own_module", "--nproc-per-node", 2)
     assert (status, err) == (0, "")
-    assert sorted(lines) == ["imported", "own", "own"]
+    assert sorted(lines) == [*["imported"] * times, "own", "own"]
+    assert library not in sys.modules or times == 1
 
 
 LOGS = """
@@ -199,3 +206,32 @@ if __name__ == "__main__":
 """
     status, lines, err = run(source, "--gpus", 2)
     assert (status, lines, err) == (0, told, "")
+
+
+REPLACED = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+theirs = torch.nn.Module.register_parameter
+
+def on_meta(self, name, parameter):
+    theirs(self, name, torch.nn.Parameter(parameter.to("meta")))
+
+torch.nn.Module.register_parameter = on_meta
+if dist.get_rank() == 1:
+    dist.barrier()  # the other one goes on, and replaces it before this one puts it back
+inside = torch.nn.Linear(2, 2).weight.device
+if dist.get_rank() == 0:
+    dist.barrier()
+torch.nn.Module.register_parameter = theirs
+dist.barrier()
+print(inside, torch.nn.Linear(2, 2).weight.device)
+"""
+
+
+def test_what_a_rank_replaces_of_modules_is_its_own(run):
+    before = torch.nn.Module.register_parameter
+    status, lines, err = run(REPLACED, "--nproc-per-node", 2)
+    assert (status, lines, err) == (0, ["meta cpu"] * 2, "")
+    assert torch.nn.Module.register_parameter is before

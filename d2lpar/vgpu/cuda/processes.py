@@ -28,6 +28,7 @@ from ..memory.process_memory import of_processes
 from ..races.user_code import is_user_frame
 from ..ranks import main_module, own_loggers
 from ..ranks.launcher import ProcessStart, current_process, run_processes
+from ..ranks.own_methods import OwnMethods
 from ..ranks.own_modules import OwnModules
 from ..ranks.pickled_copy import PickledCopy
 from ..torch_backend.runtime import current_runtime
@@ -184,7 +185,7 @@ class Child:
         """How its rank begins."""
         states: list[Any] = [lazy_init.ProcessDevices(list(devices))]
         if own_modules:
-            states.append(OwnModules())
+            states += [OwnModules(), OwnMethods()]
         forked = self._method == FORK
         first = devices[0] if devices else 0
         return ProcessStart(self.name, first, states=states, same_random_numbers=forked)

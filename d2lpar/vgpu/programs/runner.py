@@ -21,6 +21,7 @@ from ..races.stream_sanitizer import Hazard
 from ..races.sync_debug import Waits
 from ..ranks import main_module
 from ..ranks.launcher import ProcessStart, run_processes
+from ..ranks.own_methods import OwnMethods
 from ..ranks.own_modules import OwnModules
 from ..ranks.process_state import OwnState
 from ..torch_backend.runtime import Runtime, current_runtime
@@ -133,7 +134,7 @@ def _run_processes(launch: LaunchPlan, options: RunOptions, watched: _Watched) -
     processes = launch.processes()
     lives = [partial(_live, launch, options, watched, process) for process in processes]
     starts = [_start_of(process, len(processes)) for process in processes]
-    own: list[OwnState] = [OwnModules(), ProcessDevices()]
+    own: list[OwnState] = [OwnModules(), OwnMethods(), ProcessDevices()]
     try:
         run_processes(lives, [process.own_first for process in processes], starts, own)
     except KeyboardInterrupt:
@@ -147,7 +148,7 @@ def _run_processes(launch: LaunchPlan, options: RunOptions, watched: _Watched) -
 
 def _start_of(process: Process, ranks: int) -> ProcessStart:
     name = "main" if ranks == 1 else f"rank {process.number}"
-    states: list[OwnState] = [OwnModules(), ProcessDevices(list(process.devices))]
+    states: list[OwnState] = [OwnModules(), OwnMethods(), ProcessDevices(list(process.devices))]
     return ProcessStart(
         name,
         next(iter(process.devices), 0),

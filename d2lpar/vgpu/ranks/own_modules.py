@@ -1,7 +1,8 @@
-"""Modules that each process imports for itself: the user's. Those of libraries are shared.
+"""Modules that each process imports for itself: the user's. Those of most libraries are shared.
 
 So a global variable of a module of the program's, such as the groups of Megatron's
-`parallel_state`, has a value in each virtual rank, as it has in each process.
+`parallel_state`, has a value in each virtual rank, as it has in each process. Libraries that keep
+in such variables what process they are in are imported by each rank, too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,16 @@ from ..races.user_code import is_user_file
 
 MAIN = ("__main__", "__mp_main__")
 
+# What they keep: `PartialState` (its rank and device), `GlobalHydra` (the configuration), the rank
+# of `rank_zero_only`, groups of ranks. All are of Python only, so that they can be imported again.
+OF_ONE_PROCESS = frozenset(
+    (
+        *("accelerate", "colossalai", "deepspeed", "fairscale", "hydra", "lightning"),
+        *("lightning_fabric", "megatron", "nanotron", "pytorch_lightning", "torchtitan"),
+        "torchtune",
+    )
+)
+
 
 class OwnModules(MetaPathFinder):
     """The modules that one virtual process has imported; while it runs, `sys.modules` has them.
@@ -25,7 +36,7 @@ class OwnModules(MetaPathFinder):
     """
 
     def __init__(self) -> None:
-        self._names: set[str] = set(MAIN)
+        self._names = {*MAIN, *filter(_is_of_one_process, sys.modules)}
         self._kept: dict[str, ModuleType] = {MAIN[0]: ModuleType(MAIN[0])}
 
     def find_spec(
@@ -35,7 +46,7 @@ class OwnModules(MetaPathFinder):
         for finder in sys.meta_path:
             found = None if isinstance(finder, OwnModules) else finder.find_spec(name, path, target)
             if found is not None:
-                if _is_users(found):
+                if _is_of_one_process(name) or _is_users(found):
                     self._names.add(name)
                 return found
         return None
@@ -51,6 +62,11 @@ class OwnModules(MetaPathFinder):
         """Put them back."""
         sys.modules.update(self._kept)
         sys.meta_path.insert(0, self)
+
+
+def _is_of_one_process(name: str) -> bool:
+    """Whether a module is part of a library of which each process needs its own."""
+    return name.partition(".")[0] in OF_ONE_PROCESS
 
 
 def _is_users(spec: ModuleSpec) -> bool:

@@ -51,7 +51,7 @@ def sample(tmp_path_factory):
     source = (TESTS / "torch_judge" / "sample_tests.py").read_text(encoding="utf-8")
     (folder / "test" / "test_cuda.py").write_text(source, encoding="utf-8")
     (folder / "test" / "test_streams.py").write_text("import no_such_module\n", encoding="utf-8")
-    return judged(folder, "--pytorch", str(folder), "--limit-s", "3", "test_")
+    return judged(folder, "--pytorch", str(folder), "--limit-s", "5", "test_")
 
 
 def test_each_test_of_the_sample_has_the_outcome_that_it_names(sample):

@@ -25,6 +25,14 @@ _IDLE = 0.01  # of the time: who waits in a loop uses that little, who is kept w
 _GIB = 2**30
 
 
+class RealTime:
+    """The machine's own: inside `emulate_cuda`, that of a user's module is simulated, and this
+    module counts as one."""
+
+    monotonic = staticmethod(time.monotonic)
+    sleep = staticmethod(time.sleep)
+
+
 @dataclass(frozen=True)
 class Limits:
     """Of one process: seconds, and GiB of memory beyond what it starts with.
@@ -127,7 +135,7 @@ class _Watch:
 
     def __init__(self, pid: int, seconds: float) -> None:
         self._process, self._seconds = psutil.Process(pid), seconds
-        self._before = (time.monotonic(), 0.0)
+        self._before = (RealTime.monotonic(), 0.0)
 
     def is_over(self) -> bool:
         """Whether it has ended."""
@@ -139,7 +147,7 @@ class _Watch:
     def hangs(self) -> bool:
         """Whether it has had its seconds, or has done nothing for so many."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            times, now_s = self._process.cpu_times(), time.monotonic()
+            times, now_s = self._process.cpu_times(), RealTime.monotonic()
             used_s = times.user + times.system
             if used_s > self._seconds:
                 return True
@@ -153,22 +161,22 @@ class _Watch:
 
 def _ask_where(pid: int, output: Path) -> None:
     """Let `faulthandler` write where all threads are."""
-    before, until_s = output.stat().st_size, time.monotonic() + _ASK_S
+    before, until_s = output.stat().st_size, RealTime.monotonic() + _ASK_S
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGUSR1)
-    while output.stat().st_size == before and time.monotonic() < until_s:
-        time.sleep(0.05)
-    time.sleep(0.1)  # for the rest of it
+    while output.stat().st_size == before and RealTime.monotonic() < until_s:
+        RealTime.sleep(0.05)
+    RealTime.sleep(0.1)  # for the rest of it
 
 
 def _end(pid: int, patience_s: float) -> str:
     """End the process and all that it has started; how it ended, in words."""
-    until_s = time.monotonic() + patience_s
+    until_s = RealTime.monotonic() + patience_s
     status = None
-    while status is None and time.monotonic() < until_s:
+    while status is None and RealTime.monotonic() < until_s:
         found, code, used = os.wait4(pid, os.WNOHANG)
         status = code if found else None
-        time.sleep(0.002 if status is None else 0)
+        RealTime.sleep(0.002 if status is None else 0)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
     if status is None:

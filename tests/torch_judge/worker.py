@@ -14,7 +14,6 @@ import json
 import os
 import sys
 import threading
-import time
 import traceback
 import unittest
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 
-from torch_judge.limited_process import Limits, run_limited
+from torch_judge.limited_process import Limits, RealTime, run_limited
 from torch_judge.verdicts import CRASHED, FAILED, HUNG, PASSED, SKIPPED, Verdict
 
 
@@ -123,9 +122,9 @@ def judge(test: unittest.TestCase, file: str, limits: Limits) -> Verdict:
 
     name = test.id().split(".", 1)[-1]
     reason = why_not_applicable(test)
-    start_s = time.monotonic()
+    start_s = RealTime.monotonic()
     end = run_limited(lambda: _run(test), limits)
-    seconds = round(time.monotonic() - start_s, 2)
+    seconds = round(RealTime.monotonic() - start_s, 2)
     if end.result is not None:
         outcome, why, text = end.result
     elif end.timed_out:

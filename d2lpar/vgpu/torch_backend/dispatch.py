@@ -245,7 +245,7 @@ class _OpCall:
             self.index = value.vgpu_index
         elif self.index != value.vgpu_index:
             raise _mixed_devices(device_naming.text(self.index), value.device)
-        if self.plan.launches and not value.vgpu_allocation.asked_bytes:
+        if self.plan.launches and not value.vgpu_allocation.requested_bytes:
             check_allocated(value)
         self.tensors.append(value)
         self.key += (value.shape, value.stride(), value.dtype)

@@ -304,7 +304,7 @@ def backing(tensor: VirtualTensor) -> torch.Tensor:
 def check_allocated(tensor: VirtualTensor) -> None:
     """RuntimeError, in torch's words, for a tensor whose storage was freed by `resize_(0)`: the
     kernels of the CPU that do the arithmetic would end the process."""
-    if tensor.vgpu_allocation.asked_bytes or not tensor.numel():
+    if tensor.vgpu_allocation.requested_bytes or not tensor.numel():
         return
     if tensor.layout is torch.strided and not torch_private.is_zero(tensor):
         raise RuntimeError(

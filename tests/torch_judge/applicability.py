@@ -1,7 +1,7 @@
 """Which tests cannot apply to virtual GPUs, told by what their source text uses.
 
-No test is named here. A test is not applicable if its own text, or that of a helper which it calls
-(methods of its class, functions of its module), uses something that only the hardware, its driver
+No test is named here. A test is not applicable if its own text, or that of a helper method which it
+calls, uses something that only the hardware, its driver
 or NVIDIA's libraries have. Such tests run all the same, and must not crash or hang.
 """
 

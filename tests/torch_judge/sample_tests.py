@@ -15,6 +15,11 @@ from torch.testing._internal.common_distributed import (
 )
 
 
+def leave_a_process_behind():
+    if os.fork() == 0:
+        threading.Event().wait(300)
+
+
 class TestOne(unittest.TestCase):
     def test_passes(self):
         x = torch.ones(3, device="cuda:1", requires_grad=True)
@@ -45,8 +50,7 @@ class TestOne(unittest.TestCase):
         threading.Event().wait(300)  # `time.sleep` is simulated
 
     def test_passes_and_leaves_a_process_behind(self):
-        if os.fork() == 0:
-            threading.Event().wait(300)
+        leave_a_process_behind()
 
     def test_hung_at_work(self):
         while True:

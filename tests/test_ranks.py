@@ -549,17 +549,6 @@ def test_what_is_missing_is_refused_by_name():
         run(lambda: dist.recv(mine(1)), n=2)
 
 
-def test_old_fsdp_is_refused_by_name_and_only_on_virtual_ranks():
-    def wrap():
-        from torch.distributed.fsdp import FullyShardedDataParallel
-
-        FullyShardedDataParallel(torch.nn.Linear(1, 1).to(mine(1).device))
-
-    with pytest.raises(NotImplementedError, match="virtual ranks have no FullyShardedDataParallel"):
-        run(wrap, n=2)
-    assert not torch.nn.modules.module._global_module_registration_hooks
-
-
 def test_launch_knows_virtual_ranks(gpus):
     def who():
         me = par.launch.place()

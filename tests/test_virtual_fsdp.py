@@ -7,6 +7,7 @@ FSDP2 is `fully_shard`, FSDP1 is `FullyShardedDataParallel`; both are torch's ow
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from functools import partial
 from itertools import pairwise
@@ -228,6 +229,7 @@ def test_state_dicts_of_fsdp2_are_gathered_and_spread():
         whole = states.StateDictOptions(full_state_dict=True, cpu_offload=True)
         of_model = states.get_model_state_dict(model, options=whole)
         of_optimizer = states.get_optimizer_state_dict(model, optimizer, options=whole)
+        of_optimizer = copy.deepcopy(of_optimizer)  # its numbers of steps are the optimizer's own
         gathered = [full(value) for value in of_model.values()]
         other = sharded()
         spread = states.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)

@@ -36,9 +36,9 @@ class CollectiveCall:
 
     `gives[i]` is for rank i of the group; `takes[i]` is filled by what rank i gives, or, if there
     is an `op`, `takes[0]` by the reduced. `nbytes` is the size of the whole, `root` the group's
-    rank that it starts from or goes to. `same` is what else all ranks must agree on. `place` is the
-    line of the program's that called. One with `parts` does these, and has nothing to give or to
-    take besides.
+    rank that it starts from or goes to. `same` is what else all ranks must agree on. `called_at` is
+    the line of the program's that called. One with `parts` does these, and has nothing to give or
+    to take besides.
     """
 
     name: str
@@ -51,7 +51,7 @@ class CollectiveCall:
     root: int | None = None
     same: object = None
     parts: Sequence[CollectiveCall] = ()
-    place: Mark | None = None
+    called_at: Mark | None = None
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -72,7 +72,7 @@ class CollectiveCall:
 
     def by(self, rank: int) -> str:
         """Who calls it where: "rank 1 called at train.py:12"."""
-        return f"rank {rank} called at {call_site_of(self.place)}"
+        return f"rank {rank} called at {call_site_of(self.called_at)}"
 
 
 def _described(tensor: torch.Tensor) -> str:

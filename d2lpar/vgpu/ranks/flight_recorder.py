@@ -50,7 +50,7 @@ class Flight:
     name: str
     sizes: tuple[list[list[int]], list[list[int]]]  # of what it reads and writes
     dtypes: tuple[list[str], list[str]]
-    place: Mark | None
+    called_at: Mark | None
     created_s: float
     work: QueuedWork | None = None
 
@@ -96,7 +96,7 @@ class FlightRecorder:
             call.name,
             tuple([list(t.shape) for t in side] for side in sides),  # type: ignore[arg-type]
             tuple([_dtype(t) for t in side] for side in sides),  # type: ignore[arg-type]
-            call.place,
+            call.called_at,
             now_s,
         )
         self.flights.append(flight)
@@ -176,11 +176,11 @@ def _progress(recorder: FlightRecorder, now_s: float) -> dict[int, list[int]]:
 
 
 def _entry(flight: Flight, now_s: float) -> dict[str, Any]:
-    state, site = flight.state(now_s), call_site_of(flight.place)
+    state, site = flight.state(now_s), call_site_of(flight.called_at)
     work = flight.work
     begun = work is not None and state != "scheduled"
     return {
-        "frames": [{"name": _function(flight.place), "filename": site.file, "line": site.line}],
+        "frames": [{"name": _function(flight.called_at), "filename": site.file, "line": site.line}],
         "record_id": flight.record,
         "pg_id": flight.group.number,
         "process_group": (str(flight.group.number), _description(flight.group)),
@@ -204,8 +204,8 @@ def _entry(flight: Flight, now_s: float) -> dict[str, Any]:
     }
 
 
-def _function(place: Mark | None) -> str:
-    return "" if place is None else place[0].co_name
+def _function(mark: Mark | None) -> str:
+    return "" if mark is None else mark[0].co_name
 
 
 def _ns(seconds: float | None) -> int | None:

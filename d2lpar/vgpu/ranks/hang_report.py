@@ -40,7 +40,7 @@ def _described(
 ) -> Iterator[str]:
     yield f"  {name}:"
     for member, call in pending.calls.items():
-        yield f"    rank {group.ranks[member]} called {call}{at(call.place)}"
+        yield f"    rank {group.ranks[member]} called {call}{at(call.called_at)}"
     for member in pending.missing:
         rank = group.ranks[member]
         flight = last.get(rank)
@@ -50,7 +50,7 @@ def _described(
         else:
             yield (
                 f"    rank {rank} {state}: its last call was {flight.text} of {flight.group}"
-                f"{at(flight.place)}"
+                f"{at(flight.called_at)}"
             )
 
 

@@ -223,7 +223,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         name = "send" if way[0] == self._member else "recv"
         if way[0] == way[1]:
             raise ValueError(f"rank {self._rank.number} cannot send to itself")
-        place = self._rank.check(name, [tensor])
+        on_device = self._rank.check(name, [tensor])
         both, values = [tensor], [values_of(tensor)]
         call = CollectiveCall(
             name,
@@ -235,12 +235,12 @@ class VirtualProcessGroup(c10d_private.GroupBase):
             same=tensor.numel(),
         )
         self._begun(call, way)
-        pending = self._rendezvous.pass_on(self._member, way, tag, call, place)
+        pending = self._rendezvous.pass_on(self._member, way, tag, call, on_device)
         ranks = self._rendezvous.ranks
         more: dict[str, object] = {"kind": "copy", "group": tuple(ranks[end] for end in way)}
         if name == "send":
-            more["target"] = lambda: pending.places.get(way[1])
-        return self._queue(pending, call, (*way, tag), more, place)
+            more["target"] = lambda: pending.devices.get(way[1])
+        return self._queue(pending, call, (*way, tag), more, on_device)
 
     # --- several as one ---------------------------------------------------------------------
 
@@ -261,18 +261,18 @@ class VirtualProcessGroup(c10d_private.GroupBase):
     def _begin(
         self, name: str, tensors: Tensors, *parts: Callable[[], CollectiveCall]
     ) -> CollectiveWork:
-        place = self._rank.check(name, tensors)
+        on_device = self._rank.check(name, tensors)
         calls = [make() for make in parts]
         call = calls[0] if len(calls) == 1 else together(name, calls)
         self._begun(call, None)
-        pending = self._rendezvous.meet(self._member, call, place)
+        pending = self._rendezvous.meet(self._member, call, on_device)
         more: dict[str, object] = {"group": tuple(self._rendezvous.ranks)}
-        return self._queue(pending, call, None, more, place)
+        return self._queue(pending, call, None, more, on_device)
 
     def _begun(self, call: CollectiveCall, way: tuple[int, int] | None) -> None:
         """Note a call, before it meets those of others."""
         rank = self._rank
-        call.place = mark()
+        call.called_at = mark()
         now_s = rank.host_thread.now_s
         self._flight = rank.flights.note(self._rendezvous, call, way, now_s)
         nccl_debug.say(rank.number, rank.device, self._rendezvous, self._flight)
@@ -283,12 +283,12 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         call: CollectiveCall,
         way: tuple[int, int, int] | None,
         more: dict[str, object],
-        place: int | None,
+        on_device: int | None,
     ) -> CollectiveWork:
         """Put a call on the clock: on its stream, behind the caller's current one."""
-        rt, device = self._rank.world.rt, self._rank.device if place is None else place
+        rt, device = self._rank.world.rt, self._rank.device if on_device is None else on_device
         stream = None
-        if place is not None:
+        if on_device is not None:
             group = (self._rendezvous.number, tuple(self._rendezvous.ranks))
             number = rt.background_stream(device, (group, way))
             stream = (device, number)

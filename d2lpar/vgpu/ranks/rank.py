@@ -183,7 +183,7 @@ class Rank:
         return "the host" if self.device == HOST else text(self.device)
 
     @property
-    def place(self) -> str:
+    def devices_text(self) -> str:
         """Where it computes, in words."""
         return " and ".join(map(text, self.devices)) or "the host"
 
@@ -198,13 +198,13 @@ class Rank:
                 f"{name} in a simulate() block of rank {self.number}: the ranks are on another "
                 "machine; call run_ranks() inside the block"
             )
-        places = {t.vgpu_index if isinstance(t, VirtualTensor) else None for t in tensors}
-        allowed = places if self.is_alone else {*self.devices, None}
-        if places - allowed or len(places) > 1:
+        indices = {t.vgpu_index if isinstance(t, VirtualTensor) else None for t in tensors}
+        allowed = indices if self.is_alone else {*self.devices, None}
+        if indices - allowed or len(indices) > 1:
             found = " and ".join(sorted({str(tensor.device) for tensor in tensors}))
             raise RuntimeError(
-                f"rank {self.number} works on {self.place}, but {name} got tensors on {found}: "
-                f"{self._remedy()}"
+                f"rank {self.number} works on {self.devices_text}, but {name} got tensors on "
+                f"{found}: {self._remedy()}"
             )
         for tensor in tensors:
             if not tensor.is_contiguous():
@@ -212,7 +212,7 @@ class Rank:
                     f"{name} on rank {self.number} needs contiguous tensors, not one with strides "
                     f"{tensor.stride()}: call .contiguous()"
                 )
-        found_on = places.pop() if places else self.device
+        found_on = indices.pop() if indices else self.device
         if found_on is None or found_on == HOST:
             return None
         self.device = found_on

@@ -26,7 +26,7 @@ class PendingCollective:
 
     members: Sequence[int]  # numbers in the group
     calls: dict[int, CollectiveCall] = field(default_factory=dict)
-    places: dict[int, int | None] = field(default_factory=dict)  # devices; None: the host
+    devices: dict[int, int | None] = field(default_factory=dict)  # of members; None: the host
     price: Price = (0.0, (), ())
     work: QueuedWork | None = None
     joined: int = 0  # hosts whose call is on the clock
@@ -97,10 +97,10 @@ class Rendezvous:
         name = f"group {self.number}" if self.number else "the group"
         return f"{name} of ranks {', '.join(map(str, self.ranks))}"
 
-    def meet(self, member: int, call: CollectiveCall, place: int | None) -> PendingCollective:
+    def meet(self, member: int, call: CollectiveCall, device: int | None) -> PendingCollective:
         """Take part in the group's next collective; what it computes is done when all are there.
 
-        `place` is the device, None the host. Raises RuntimeError if this is another collective
+        `device` is None for the host. Raises RuntimeError if this is another collective
         than that of the others, or on the same device.
         """
         number = self._begun[member]
@@ -115,11 +115,11 @@ class Rendezvous:
                     f"but {theirs} on rank {self.ranks[other]}: all must call the same, in order: "
                     f"{call.by(self.ranks[member])}, {theirs.by(self.ranks[other])}"
                 )
-        self._check_device(member, place, pending.places)
-        pending.calls[member], pending.places[member] = call, place
+        self._check_device(member, device, pending.devices)
+        pending.calls[member], pending.devices[member] = call, device
         if pending.is_complete:
-            if place is not None:
-                pending.price = self._price(call, pending.places)
+            if device is not None:
+                pending.price = self._price(call, pending.devices)
             calls = pending.calls
             if self._alike is not None:
                 calls = self._alike.with_stand_ins(self.ranks, calls)
@@ -129,7 +129,7 @@ class Rendezvous:
         return pending
 
     def pass_on(
-        self, member: int, way: tuple[int, int], tag: int, call: CollectiveCall, place: int | None
+        self, member: int, way: tuple[int, int], tag: int, call: CollectiveCall, device: int | None
     ) -> PendingCollective:
         """Take part in the next send on a way (source, target) with this tag."""
         source, target = way
@@ -140,11 +140,11 @@ class Rendezvous:
         if pending is None:
             pending = PendingCollective(way, is_send=True)
             pendings.append(pending)
-        self._check_device(member, place, pending.places)
-        pending.calls[member], pending.places[member] = call, place
+        self._check_device(member, device, pending.devices)
+        pending.calls[member], pending.devices[member] = call, device
         if pending.is_complete:
-            if place is not None:
-                devices = self._devices(pending.places)
+            if device is not None:
+                devices = self._devices(pending.devices)
                 ends = devices[source], devices[target]
                 pending.price = (*cost.send(self._machine, *ends, call.nbytes), ())
             pendings.remove(pending)
@@ -184,21 +184,21 @@ class Rendezvous:
 
     # --- what it takes ----------------------------------------------------------------------
 
-    def _devices(self, places: Mapping[int, int | None]) -> dict[int, int]:
+    def _devices(self, devices: Mapping[int, int | None]) -> dict[int, int]:
         """The devices of members that are there, in the machine."""
-        found = {member: place for member, place in places.items() if place is not None}
+        found = {member: device for member, device in devices.items() if device is not None}
         if self._alike is not None:
             return dict(enumerate(self.ranks))
         return found
 
     def _check_device(
-        self, member: int, device: int | None, places: Mapping[int, int | None]
+        self, member: int, device: int | None, devices: Mapping[int, int | None]
     ) -> None:
         """RuntimeError if another one that is there has the same device. It must not queue its call
         behind that other's on one stream: neither could begin, for the rest of the program."""
         if device is None or self._alike is not None:
             return
-        other = next((m for m, theirs in places.items() if theirs == device), None)
+        other = next((m for m, theirs in devices.items() if theirs == device), None)
         if other is not None:
             raise RuntimeError(
                 f"ranks {self.ranks[other]} and {self.ranks[member]} both exchange tensors of "
@@ -207,17 +207,17 @@ class Rendezvous:
                 "CPU tensors, over gloo"
             )
 
-    def _price(self, call: CollectiveCall, places: Mapping[int, int | None]) -> Price:
-        devices = self._devices(places)
-        if len(devices) < 2:
+    def _price(self, call: CollectiveCall, devices: Mapping[int, int | None]) -> Price:
+        known = self._devices(devices)
+        if len(known) < 2:
             return 0.0, (), ()
-        fabric, ports = self._communicator(tuple(devices[i] for i in range(len(self.ranks))))
+        fabric, ports = self._communicator(tuple(known[i] for i in range(len(self.ranks))))
         seconds = cost.collective_s(call.name, call.nbytes, fabric)
         taken = []
-        for member, place in places.items():
-            gpu = self._machine.accelerators[devices[member]]
+        for member, device in devices.items():
+            gpu = self._machine.accelerators[known[member]]
             share = taken_share(call.nbytes, fabric, gpu.multiprocessors, call.name)
-            taken.append((place, share))
+            taken.append((device, share))
         return seconds, ports, taken  # type: ignore[return-value]  # all are on devices
 
     def _communicator(self, devices: tuple[int, ...]) -> tuple[Fabric, Sequence[Port]]:

@@ -25,7 +25,7 @@ from .graph_capture import Graph, capturing
 from .host_threads import HOST
 from .meta_inference import Argument, Inferred, infer
 from .op_cost import cost_of, read_again
-from .op_schema import OpTraits, aten, plan_of
+from .op_schema import OpTraits, aten, traits_of
 from .own_kernels import KERNELS
 from .recurrent import gru_cell, lstm_cell
 from .runtime import Runtime, current_runtime
@@ -95,7 +95,7 @@ class Dispatcher:
 
     def _way(self, func: torch._ops.OpOverload) -> tuple[object, OpTraits | None]:
         """An operation, and how to carry it out; None for one that has a way of its own."""
-        plan = None if func in self._special else plan_of(func)
+        plan = None if func in self._special else traits_of(func)
         way = self._ways[id(func)] = (func, plan)
         return way
 
@@ -141,7 +141,7 @@ class Dispatcher:
     def _pack(self, rt: Runtime, args: tuple, kwargs: dict) -> tuple[torch.Tensor, torch.Tensor]:
         """Packed sequences keep their batch sizes on the host."""
         func = torch_private.pack_padded_sequence
-        packed = self._run(rt, func, plan_of(func), args, kwargs)
+        packed = self._run(rt, func, traits_of(func), args, kwargs)
         assert isinstance(packed, list)
         data, sizes = packed
         return data, backing(sizes).cpu()

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from . import torch_private
 from .host_threads import NO_TASK, Notes
-from .op_schema import plan_of
+from .op_schema import traits_of
 from .runtime import Runtime, current_runtime
 from .tensor import VirtualTensor, backing
 
@@ -121,7 +121,7 @@ class Graph:
         """Keep the values of what an operation is going to write; called by the dispatcher."""
         if current_runtime().shape_only:
             return
-        for number, name in plan_of(func).written:
+        for number, name in traits_of(func).written:
             value = args[number] if number < len(args) else kwargs.get(name)
             for tensor in tree_leaves(value):
                 if isinstance(tensor, VirtualTensor) and _place(tensor) not in self._made:

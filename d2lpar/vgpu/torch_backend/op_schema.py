@@ -81,7 +81,7 @@ class OpTraits(NamedTuple):
 
 
 @cache
-def plan_of(func: torch._ops.OpOverload) -> OpTraits:
+def traits_of(func: torch._ops.OpOverload) -> OpTraits:
     """How to carry out an operation. NotImplementedError for those on strided nested tensors."""
     schema, tags = torch_private.schema_of(func), func.tags
     if schema.name.startswith("aten::_nested_"):

@@ -362,8 +362,7 @@ def test_spawned_processes_in_a_block_are_ranks(gpus):
         assert context.join()
         with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="ZeroDivision"):
             torch.multiprocessing.spawn(lambda r: 1 // r, nprocs=2)
-        with pytest.raises(RuntimeError, match="has started 4 processes, and sees 3 GPU"):
-            torch.multiprocessing.spawn(print, nprocs=4)
+        torch.multiprocessing.spawn(print, nprocs=4)  # more than GPUs, as on CUDA
     assert "MASTER_PORT" not in os.environ
 
 

@@ -37,6 +37,11 @@ from torch.distributed.fsdp.wrap import (
     wrap,
 )
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.testing import assert_close
 
 import d2lpar as par
@@ -163,6 +168,35 @@ def train_sharded(clip=None, accumulate=False, **options):
 
 
 FULL = MixedPrecisionPolicy(param_dtype=torch.float32, reduce_dtype=torch.float32)
+
+
+def even_net():
+    """A network whose hidden layer two ranks can divide."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, WIDTH))
+
+
+def train_split_and_sharded():
+    """A layer by columns and one by rows on two ranks, sharded over two such pairs."""
+    mesh = init_device_mesh(here().type, (2, 2), mesh_dim_names=("data", "channel"))
+    model = even_net().to(here())
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    parallelize_module(model, mesh["channel"], plan)
+    devices = {str(p.device) for p in model.parameters()}
+    fully_shard(model, mesh=mesh["data"])
+    share = mesh.get_local_rank("data")
+    model(batches()[0].chunk(2)[share].to(here())).square().mean().backward()
+    return devices, [full(p.grad) for p in model.parameters()]
+
+
+@pytest.mark.parametrize("cuda", [False, True])
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+def test_fsdp2_over_split_layers_equals_one_device(cuda):
+    model = even_net()
+    model(batches()[0]).square().mean().backward()
+    for r, (devices, gradients) in enumerate(on_ranks(train_split_and_sharded, 4, cuda=cuda)):
+        assert devices == {f"cuda:{r}" if cuda else f"vgpu:{r}"}
+        assert_close(gradients, [p.grad for p in model.parameters()])
 
 
 @pytest.mark.parametrize(

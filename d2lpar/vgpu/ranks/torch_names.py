@@ -16,7 +16,7 @@ import torch
 from ..races.user_code import user_namespaces
 from ..torch_backend.torch_private import METHODS_OF_LAZY_TENSORS
 from . import c10d_private, checkpoints, current_device, ddp, object_lists, own_groups, refused
-from .dtensor_private import RANDOM
+from .dtensor_private import DTENSOR, RANDOM, device_of, is_cuda
 from .flight_recorder import dumped
 from .rank import Rank, here
 from .sharded_random import ShardedRandomNumbers
@@ -68,11 +68,14 @@ def _mesh_of_rank(theirs: Callable) -> Callable:
 
 
 def _load_library(rank: Rank) -> None:
-    """Have DTensor imported, and let it draw random numbers as virtual ranks do."""
+    """Have DTensor imported; let it draw random numbers, and call devices, as virtual ranks do."""
     rank.world.library.load()
     module, name = sys.modules[RANDOM[0]], RANDOM[1]
     if not hasattr(getattr(module, name), "__wrapped__"):
         _set(module, name, _by_thread(getattr(module, name), ShardedRandomNumbers))
+        dtensor = getattr(sys.modules[DTENSOR[0]], DTENSOR[1])
+        _set(dtensor, "device", property(device_of))
+        _set(dtensor, "is_cuda", property(is_cuda))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -91,3 +92,4 @@ def _begin() -> None:
     torch whenever a training step makes enough objects."""
     gc.collect()
     gc.freeze()
+    atexit.register(gc.unfreeze)  # or libraries in C++ report at the end what they find still there

@@ -30,6 +30,7 @@ def names_of_torch():
     found = [getattr(module, name) for module in (dist, c10d) for name in NAMES]
     here = [globals()[name] for name in NAMES[:2]]
     others = [c10d._world, c10d._new_group_with_tag, dist.DeviceMesh.__init__]
+    others.append(torch.cuda.nccl.version)
     return [*found, *here, *others, DistributedDataParallel.__init__]
 
 
@@ -489,6 +490,12 @@ def test_different_collectives_are_named(other, found):
     text = str(caught.value)
     assert text.startswith("collective 2 of the group of ranks 0, 1 is " + found)
     assert "all_reduce([2] float32, SUM) on rank 0" in text
+
+
+def test_they_are_named_by_builds_without_nccl_too(monkeypatch):
+    """A build of torch for the CPU has no version of NCCL, and torch asks for it in every error."""
+    monkeypatch.delattr(torch._C, "_nccl_version", raising=False)
+    test_different_collectives_are_named(lambda t: dist.barrier(), "barrier() on rank 1")
 
 
 def test_one_rank_gives_a_tensor_of_the_host_and_another_one_of_its_device():

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from ...timeline.printing import say
 from ..ranks.launcher import is_one_of_many
 from ..torch_backend import torch_private
+from ..torch_backend.nccl import build_version
 from ..torch_backend.tensor import VirtualTensor
 from .device_translation import CUDA
 from .patches import Patches
@@ -54,7 +55,7 @@ def install(patches: Patches) -> None:
                 patches.replace(module, name, refusal(f"{module.__name__}.{name}", remedy))
     patches.replace(torch.export, "export", _export(torch.export.export))
     patches.replace(torch.cuda.nccl, "is_available", lambda tensors: False)
-    patches.replace(torch.cuda.nccl, "version", _nccl_version(torch.cuda.nccl.version))
+    patches.replace(torch.cuda.nccl, "version", build_version(torch.cuda.nccl.version))
     patches.replace(torch.backends.cudnn, "version", torch_private.cudnn_version)
     profile = torch.autograd.profiler.profile
     prepare = getattr(*torch_private.PREPARE_PROFILER)
@@ -77,18 +78,6 @@ def _export(theirs: Callable) -> Callable:
         return (refuse if emulated else theirs)(mod, *args, **kwargs)
 
     return export
-
-
-def _nccl_version(theirs: Callable) -> Callable:
-    """That of the build: torch asks for it whenever it puts an error of a collective in words."""
-
-    def version() -> tuple[int, ...]:
-        try:
-            return theirs()
-        except AttributeError:  # a build without NCCL
-            return (0, 0, 0)
-
-    return version
 
 
 def _said_once(theirs: Callable) -> Callable:

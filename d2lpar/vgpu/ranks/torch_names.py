@@ -12,8 +12,10 @@ from types import FunctionType
 from typing import Any
 
 import torch
+import torch.cuda.nccl
 
 from ..races.user_code import user_namespaces
+from ..torch_backend.nccl import build_version
 from ..torch_backend.torch_private import METHODS_OF_LAZY_TENSORS
 from . import c10d_private, checkpoints, current_device, ddp, object_lists, own_groups, refused
 from .dtensor_private import DTENSOR, RANDOM, device_of, is_cuda
@@ -133,6 +135,7 @@ def _patch() -> None:
     rpc: Any = sys.modules.get(refused.RPC)
     if hasattr(rpc, "init_rpc"):
         _set(rpc, "init_rpc", refused.rpc_refused(rpc.init_rpc))
+    _set(torch.cuda.nccl, "version", build_version(torch.cuda.nccl.version))
     known = getattr(*METHODS_OF_LAZY_TENSORS)
     _set(*METHODS_OF_LAZY_TENSORS, [*known, torch.Tensor.to])
     _undo.enter_context(checkpoints.saved_at_once(_set))

@@ -6,7 +6,7 @@ that far, and occupies the links between them as long as `machines.collective_co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -103,3 +103,16 @@ def _meet(rt: Runtime, streams: Sequence[StreamKey]) -> None:
         join(known, rt.order.release(stream))
     for stream in streams:
         rt.order.acquire(stream, known)
+
+
+def build_version(theirs: Callable[[], tuple]) -> Callable[[], tuple]:
+    """The version of the build's NCCL, or zeros: torch asks for it whenever it puts an error of a
+    collective in words."""
+
+    def version() -> tuple:
+        try:
+            return theirs()
+        except AttributeError:  # a build for the CPU has none
+            return (0, 0, 0)
+
+    return version

@@ -233,7 +233,7 @@ def test_all_attempts_are_made_and_the_failed_ones_named(project):
 def test_make_within_make_is_silent_and_keeps_its_variables(tmp_path, jobs):
     attempts = Path(__file__).with_name("attempts.py")
     (tmp_path / "Makefile").write_text(
-        f"test:\n\t@{sys.executable} '{attempts}' inner '$(MAKE) inner'\n"
+        f"test:\n\t@'{sys.executable}' '{attempts}' inner '$(MAKE) inner'\n"
         "inner:\n\t@echo PYTHON is $(PYTHON)\n"
     )
     command = ["make", "--no-print-directory", *jobs, "PYTHON=three", "test"]

@@ -605,9 +605,11 @@ def test_an_interrupt_does_not_wait_for_a_rank_that_sleeps(gpus):
 
     def asleep():
         if dist.get_rank() == 1:
-            os.kill(os.getpid(), signal.SIGINT)
             with contextlib.suppress(BaseException):
-                awake.wait(20)  # as time.sleep(20), but for the end of this test
+                os.kill(os.getpid(), signal.SIGINT)
+            while not awake.is_set():
+                with contextlib.suppress(BaseException):
+                    awake.wait(20)  # as time.sleep(20), but for the end of this test
             after.append("awake")
             for _ in range(4000):
                 time.sleep(0.01)

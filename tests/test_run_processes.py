@@ -120,6 +120,7 @@ def hold(rank, size, before):
 
 if __name__ == "__main__":
     gc.collect()  # what earlier tests have left
+    torch.cuda.reset_peak_memory_stats(0)  # and had at its most
     before = torch.cuda.memory_allocated(0)
     parents = torch.ones(512, device="cuda:0")
     for size in (10240, 1024):

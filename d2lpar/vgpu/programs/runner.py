@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import time
@@ -20,6 +19,7 @@ from ..device_naming import text
 from ..races.stream_sanitizer import Hazard
 from ..races.sync_debug import Waits
 from ..ranks import main_module
+from ..ranks.garbage import older_objects_apart
 from ..ranks.launcher import ProcessStart, run_processes
 from ..ranks.own_methods import OwnMethods
 from ..ranks.own_modules import OwnModules
@@ -71,7 +71,7 @@ def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
     gpus = max(1, launch.gpus)  # without any, ranks see none of the machine whose clock runs
     with emulate_cuda(gpus, options.machine, shape_only=options.shapes_only, verbose=False):
         rt = current_runtime()
-        with _collecting_little(rt), _watched(rt, options) as watched:
+        with older_objects_apart(rt), _watched(rt, options) as watched:
             start_s = rt.now_s()
             _run_processes(launch, options, watched)
         report = RunReport(
@@ -81,20 +81,6 @@ def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
         _fill(report, watched, start_s)
     report.wall_s = time.perf_counter() - begin_s
     return report
-
-
-@contextmanager
-def _collecting_little(rt: Runtime) -> Iterator[None]:
-    """Let the collector of garbage pass over what is there already: modules, mostly. Recording
-    makes many small objects, and so it comes often. Tensors that are there stay in its sight."""
-    if any(memory.allocations for memory in rt.memories):
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
 
 
 @contextmanager

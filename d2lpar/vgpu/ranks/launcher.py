@@ -222,7 +222,7 @@ def _run_alone(
         stack.enter_context(handlers_accepted())
         stack.enter_context(loggers_by_rank())
         stack.enter_context(lines_by_rank(len(threads)))
-        stack.enter_context(older_objects_apart())
+        stack.enter_context(older_objects_apart(rt))
         others, rt.clock.others = rt.clock.others, _let_others_go_on
         before.save()
         try:

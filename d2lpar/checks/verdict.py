@@ -42,7 +42,6 @@ class Wrong(Exception):  # noqa: N818 (it is a verdict, not an error)
 
 def exercise(check: Callable[[Callable], str]) -> Callable[[Callable], Verdict]:
     """Turn a check that raises `Wrong` or returns praise into one that returns a verdict."""
-
     gives_a_value = not str(check.__annotations__.get("answer")).endswith("None]")
 
     @functools.wraps(check)

@@ -1,5 +1,6 @@
 """Dependency graphs: operations as boxes from top to bottom, a band for each place they ran on."""
 
+import math
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
 
 from . import texts
-from .gantt_chart import LINE_PX, explain, legend_lines
+from .gantt_chart import LINE_PX
 from .picture import Picture
 from .style import (
     BLUE,
@@ -23,6 +24,7 @@ from .style import (
     PURPLE,
     VERMILION,
     dress,
+    legend_above,
 )
 
 Columns = dict[str, int]
@@ -36,6 +38,7 @@ WIDTH_PX, LEAST_WIDTH_PX = 760, 430  # with so many columns that they get narrow
 LABEL_PT, LEAST_PT = 9, 7  # 7 pt are 9.7 pixels
 LINE_LENGTH = 11  # characters of a label that fit into a line
 PX_PER_PT = 0.85  # of a character's width, with room
+KEY_PX = 170  # for an entry of the legend
 STYLES = {  # of a node: face, ink
     "input": (PALE, INK),
     "copy": (ORANGE, INK),
@@ -96,7 +99,7 @@ def graph(
     chain = {node.number for node in graph.longest_chain()} if longest_chain else set()
     keys = _keys(graph, marked=bool(chain))
     width_px = width_px or max(LEAST_WIDTH_PX, round(column_px * width))
-    lines = legend_lines(len(keys), width_px)
+    lines = math.ceil(len(keys) * KEY_PX / width_px)
     picture = Picture(
         summary=texts.GRAPH.format(operations=len(graph.operations), places=", ".join(bands)),
         note=note,
@@ -112,7 +115,7 @@ def graph(
     _draw_edges(ax, graph, at, chain)
     for node in graph.nodes:
         _draw_node(ax, node, at[node.number], marked=node.number in chain, column_px=column_px)
-    explain(picture, keys)
+    legend_above(picture, columns=math.ceil(len(keys) / lines), entries=keys)
     return picture
 
 

@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
+import d2lpar as par
+
 
 def on_host(value):
     return value.detach().cpu()

@@ -7,10 +7,14 @@ import torch.distributed as dist
 def shards_seen(images: int, devices: int) -> list[int]:
     """Shards of the same size, rounded up, until nothing is left."""
     size = -(-images // devices)
-    return [min(size, images - start) for start in range(0, images, size)]
+    return [
+        min(size, images - start) for start in range(0, images, size)
+    ]
 
 
-def bucket_plan(sizes_bytes: list[int], first_bytes: int, cap_bytes: int) -> list[list[int]]:
+def bucket_plan(
+    sizes_bytes: list[int], first_bytes: int, cap_bytes: int
+) -> list[list[int]]:
     """From the last gradient to the first; a full bucket goes, and so does the rest."""
     plan, bucket, held = [], [], 0
     for i in reversed(range(len(sizes_bytes))):
@@ -22,7 +26,9 @@ def bucket_plan(sizes_bytes: list[int], first_bytes: int, cap_bytes: int) -> lis
     return [*plan, bucket] if bucket else plan
 
 
-def whole_batch(counts, means, variances) -> tuple[torch.Tensor, torch.Tensor]:
+def whole_batch(
+    counts, means, variances
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The variance inside the shards, and that of their means, both weighted."""
     weights = (counts / counts.sum())[:, None]
     mean = (weights * means).sum(0)
@@ -46,7 +52,10 @@ def overlapped(net, loss) -> None:
         p.grad /= dist.get_world_size()
         works.append(dist.all_reduce(p.grad, async_op=True))
 
-    hooks = [p.register_post_accumulate_grad_hook(send) for p in net.parameters()]
+    hooks = [
+        p.register_post_accumulate_grad_hook(send)
+        for p in net.parameters()
+    ]
     loss.backward()
     for work in works:
         work.wait()
@@ -60,7 +69,13 @@ def bucketed(net, loss, cap_bytes=5_000_000) -> None:
 
     def send():
         buffer = joined(bucket) / dist.get_world_size()
-        sent.append((dist.all_reduce(buffer, async_op=True), buffer, bucket.copy()))
+        sent.append(
+            (
+                dist.all_reduce(buffer, async_op=True),
+                buffer,
+                bucket.copy(),
+            )
+        )
         bucket.clear()
 
     def collect(p):
@@ -68,7 +83,10 @@ def bucketed(net, loss, cap_bytes=5_000_000) -> None:
         if sum(gradient.nbytes for gradient in bucket) >= cap_bytes:
             send()
 
-    hooks = [p.register_post_accumulate_grad_hook(collect) for p in net.parameters()]
+    hooks = [
+        p.register_post_accumulate_grad_hook(collect)
+        for p in net.parameters()
+    ]
     loss.backward()
     if bucket:
         send()

@@ -253,18 +253,17 @@ def flat_and_thrown_away(net, loss):
     buffer /= dist.get_world_size()
 
 
-def hooked(net, loss, *, asynchronous=True, wait=True, remove=True, times=1):
+def hooked(net, loss, *, wait=True, remove=True, times=1):
     """The rung `overlapped`, with parts left out."""
     works = []
 
     def send(p):
         p.grad /= dist.get_world_size() ** times
-        for _ in range(times):
-            works.append(dist.all_reduce(p.grad, async_op=asynchronous))
+        works.extend(dist.all_reduce(p.grad, async_op=True) for _ in range(times))
 
     hooks = [p.register_post_accumulate_grad_hook(send) for p in net.parameters()]
     loss.backward()
-    for work in works if wait and asynchronous else ():
+    for work in works if wait else ():
         work.wait()
     for hook in hooks if remove else ():
         hook.remove()

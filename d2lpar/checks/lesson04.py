@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -257,8 +258,9 @@ def _check_average(got: torch.Tensor | None, own: torch.Tensor, where: str) -> N
 
 def _timed(rung: Rung) -> tuple[float, int]:
     """Seconds of a step of ResNet-18, and the bytes that a rank all-reduces in it."""
+    times: list[tuple[float, float]] = []
     with simulate(BOX, RANKS) as gpus, record() as timeline, hazards():
-        times = run_ranks(_second_step, gpus, rung, gpus)
+        run_ranks(lambda: times.append(_second_step(rung, gpus)), gpus)
     begin_s, end_s = min(begin for begin, _ in times), max(end for _, end in times)
     return end_s - begin_s, _all_reduced(timeline, begin_s)
 
@@ -304,11 +306,12 @@ def _flat(net: nn.Module, loss: torch.Tensor) -> None:
 
 
 def _overlapped(net: nn.Module, loss: torch.Tensor) -> None:
-    works = []
+    works: list[Any] = []
 
-    def send(parameter: nn.Parameter) -> None:
-        parameter.grad /= dist.get_world_size()
-        works.append(dist.all_reduce(parameter.grad, async_op=True))
+    def send(parameter: torch.Tensor) -> None:
+        gradient = _gradient_of(parameter)
+        gradient /= dist.get_world_size()
+        works.append(dist.all_reduce(gradient, async_op=True))
 
     hooks = [p.register_post_accumulate_grad_hook(send) for p in net.parameters()]
     loss.backward()
@@ -319,4 +322,9 @@ def _overlapped(net: nn.Module, loss: torch.Tensor) -> None:
 
 
 def _gradients_of(net: nn.Module) -> list[torch.Tensor]:
-    return [parameter.grad for parameter in net.parameters()]
+    return [_gradient_of(parameter) for parameter in net.parameters()]
+
+
+def _gradient_of(parameter: torch.Tensor) -> torch.Tensor:
+    assert parameter.grad is not None, "backward has been there"
+    return parameter.grad

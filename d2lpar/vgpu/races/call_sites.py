@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import linecache
-import re
 import os
+import re
 import sys
 import sysconfig
 from dataclasses import dataclass

@@ -497,13 +497,22 @@ def test_runs_are_overlaid_accuracy_on_the_left_time_on_the_right(place):
     ]  # fmt: skip
     assert (left.get_ylim(), left.get_ylabel()) == ((0, 1), "accuracy")
     assert (right.get_ylim()[0], right.get_ylabel()) == (0, "ms per step")
-    assert place.opened == 2
+    assert place.opened == 1  # the second is in the same cell
     assert {"1 GPU", "2 GPUs", "synthetic images · simulated on a box"} <= words(place.picture)
     assert "accuracy: step 20 · 1 GPU 0.5 · 2 GPUs 0.6" in place.picture.alt
     assert place.picture.summary == (
         "accuracy and ms per step of 1 GPU, 2 GPUs over step"
         " · synthetic images · simulated on a box"
     )
+
+
+def test_runs_in_cells_of_their_own_leave_a_picture_each(place, monkeypatch):
+    plot = TrainingPlot(xlabel="step", time="ms per step")
+    for number in (1, 2, 2):
+        monkeypatch.setattr(training_plot, "cell_number", lambda number=number: number)
+        with plot.run(f"run {len(place.updates)}") as run:
+            run.add(1, accuracy=0.1, time=1)
+    assert place.opened == 2
 
 
 def test_runs_of_different_clocks_say_which_is_theirs(place):

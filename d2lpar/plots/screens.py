@@ -74,10 +74,11 @@ class Panel:
 class LiveFigure:
     """A live plot's picture: charts side by side, with the same curves, that share a legend.
 
-    An update draws the curves over a saved background of all the rest.
+    An update draws the curves over a saved background of all the rest. `slot` is an output to take
+    over, whose picture this one replaces.
     """
 
-    def __init__(self, charts: Sequence[Chart]) -> None:
+    def __init__(self, charts: Sequence[Chart], slot: PictureSlot | None = None) -> None:
         first = charts[0]
         self.picture = Picture(
             summary=summary_of(charts), note=first.note, size_px=first.size_px
@@ -88,8 +89,8 @@ class LiveFigure:
         ]
         legend_above(self.picture, columns=3, entries=self.panels[0].lines)
         self._background: object = None  # pixels as the canvas keeps them; None: draw them anew
-        self._slot = PictureSlot()
-        self._slot.open(self.picture, self._drawn())
+        self.slot = slot or PictureSlot()
+        (self.slot.update if slot else self.slot.open)(self.picture, self._drawn())
 
     def _set_data(self, *, tight: bool = False) -> None:
         for panel in self.panels:
@@ -100,7 +101,7 @@ class LiveFigure:
 
     def draw(self) -> None:
         """Show the curves as they are now."""
-        self._slot.update(self.picture, self._drawn())
+        self.slot.update(self.picture, self._drawn())
 
     def _drawn(self) -> bytes:
         with drawing:
@@ -124,7 +125,7 @@ class LiveFigure:
                 for artist in panel.moving:
                     artist.set_animated(False)
             png = self.picture.png()
-        self._slot.update(self.picture, png)
+        self.slot.update(self.picture, png)
 
 
 def summary_of(charts: Sequence[Chart]) -> str:

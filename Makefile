@@ -3,7 +3,7 @@
 
 python := .venv/bin/python
 workers := 2
-notebooks := $(sort $(wildcard notebooks/[0-9]*.ipynb))
+notebooks := $(sort $(wildcard notebooks/[0-9]*.ipynb notebooks/deeper/[0-9]*.ipynb))
 
 # With `exec` SIGTERM reaches it: make tells its child of it, and a shell tells nobody.
 attempt = exec $(python) tests/attempts.py

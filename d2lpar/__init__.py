@@ -40,6 +40,7 @@ _HOME = {
     "Timeline": "timeline",
     "calibrate": "machines.calibration",
     "Calibration": "machines.calibration",
+    "check": "checks",
     "doctor": "command.diagnosis",
 }
 _MODULES = {

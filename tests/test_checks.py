@@ -67,6 +67,42 @@ def test_an_error_in_the_answer_is_told(lesson, name):
     assert "typo" in verdict.text
 
 
+def shares(batch_size, speeds):
+    unused = batch_size
+    return unused / len(speeds[7:])
+
+
+def test_an_error_is_told_with_the_students_own_line():
+    text = par.check(shares).text
+    assert "ZeroDivisionError" in text
+    line = shares.__code__.co_firstlineno + 2
+    assert f"in line {line} (`return unused / len(speeds[7:])`)" in text
+
+
+def test_a_function_without_return_is_told_so():
+    def shares(batch_size, speeds):
+        [batch_size] * len(speeds)
+
+    assert par.check(shares).text == "your function returned nothing: end it with `return …`"
+
+
+def test_a_value_that_the_check_cannot_use_is_shown():
+    def shares(batch_size, speeds):
+        return 3
+
+    text = par.check(shares).text
+    assert text.startswith("your function returned 3, which cannot be used here (TypeError:")
+
+
+def test_check_finds_the_exercise_by_the_functions_name():
+    assert set(checks.exercises()) == {name for _, name in ALL}
+    assert par.check(solution("lesson03", "shares"))
+    with pytest.raises(ValueError, match=r"named 'share'; did you mean 'shares'\?"):
+        par.check(type(shares)(shares.__code__, {}, "share"))
+    with pytest.raises(TypeError, match=r"the function itself, not 3"):
+        par.check(3)
+
+
 @pytest.mark.parametrize(("lesson", "name"), ALL)
 def test_a_check_leaves_clock_and_memory_alone(lesson, name, virtual):
     vgpu = torch.get_device_module(virtual[0])

@@ -5,6 +5,7 @@ A rule takes a notebook and the folder it lies in and yields what is wrong, in w
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from copy import deepcopy
 from html.parser import HTMLParser
@@ -19,8 +20,10 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "notebooks"
+DEEPER = FOLDER / "deeper"
 NOTEBOOKS = sorted(FOLDER.glob("[0-9]*.ipynb"))
-FRONT_PAGE, LAST_PAGE = "00", "08"  # no lessons
+DEEPER_HALVES = sorted(DEEPER.glob("[0-9]*.ipynb"))
+FRONT_PAGE, LAST_PAGE, CHALLENGES = "00", "08", "09"  # no lessons
 LESSONS = ("01", "02", "03", "04", "05", "06", "07")
 PROMISES = ROOT / "CONTRIBUTING.md"
 PROMISES_HEADING = "What each lesson must teach"
@@ -28,7 +31,12 @@ PLANNED = "planned"
 
 MAX_BYTES = 400_000
 MAX_LINES = 15
+MAX_LINE = 70
 MIN_EXERCISES = 2
+MAX_CODE_CELLS, MAX_WORDS, MAX_MINUTES = 30, 1500, 60
+MINUTES_A_CELL, MINUTES_AN_EXERCISE = 2, 10
+MAX_NAMES, MAX_NEW_NAMES = 45, 8
+NAME_OF_PAR = re.compile(r"\bpar((?:\.[A-Za-z_]\w*)+)")
 SLIDE_TYPES = {"slide", "subslide", "fragment", "skip", "notes", "-"}
 SECTIONS = ("Questions students ask", "Summary")
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
@@ -208,7 +216,7 @@ def answers_and_sums_up(notebook, folder):
 
 
 def has_exercises_with_checks(notebook, folder):
-    """A stub raises NotImplementedError, and the next statement hands it to par.checks."""
+    """A stub raises NotImplementedError, and the next statement hands it to par.check."""
     checked = 0
     for cell in code_cells(notebook):
         if "NotImplementedError" not in cell.source:
@@ -230,11 +238,46 @@ def is_stub(node: ast.stmt) -> bool:
 
 
 def is_check(node: ast.stmt, *, of: str) -> bool:
-    """Whether it is `par.checks.any_name(of, …)`."""
+    """Whether it is `par.check(of)`."""
     match node:
         case ast.Expr(value=ast.Call(func=function, args=[ast.Name(id=name), *_])):
-            return name == of and ast.unparse(function).startswith("par.checks.")
+            return name == of and ast.unparse(function) == "par.check"
     return False
+
+
+def has_at_most_30_code_cells(notebook, folder):
+    if (count := len(code_cells(notebook))) > MAX_CODE_CELLS:
+        yield f"{count} code cells"
+
+
+def has_at_most_1500_words(notebook, folder):
+    words = sum(len(cell.source.split()) for cell in markdown_cells(notebook))
+    if words > MAX_WORDS:
+        yield f"{words} words"
+
+
+def says_how_long_it_takes(notebook, folder):
+    """Two minutes a code cell, ten an exercise: a careful reader's time, of an hour at most."""
+    exercises = sum("NotImplementedError" in cell.source for cell in code_cells(notebook))
+    others = len(code_cells(notebook)) - exercises
+    minutes = MINUTES_A_CELL * others + MINUTES_AN_EXERCISE * exercises
+    page = "\n".join(cell.source for cell in markdown_cells(notebook))
+    said = [int(number) for number in re.findall(r"About (\d+) minutes", page)]
+    if not said or abs(said[0] - minutes) > 5 or said[0] > MAX_MINUTES:
+        yield f"takes about {minutes} minutes of at most {MAX_MINUTES}, and says {said}"
+
+
+def has_lines_that_fit_on_a_slide(notebook, folder):
+    for cell in code_cells(notebook):
+        for line in cell.source.splitlines():
+            if len(line) > MAX_LINE:
+                yield f"{line!r} has {len(line)} characters"
+
+
+def is_formatted_by_the_tool_alone(notebook, folder):
+    for cell in code_cells(notebook):
+        if re.search(r"#\s*fmt:", cell.source):
+            yield f"{start(cell)} holds the formatter off"
 
 
 RULES = (
@@ -252,23 +295,37 @@ RULES = (
     is_compared_or_claims_what_it_computed,
     leaves_nothing_out,
 )
-LESSON_RULES = (has_links_at_both_ends, answers_and_sums_up, has_exercises_with_checks)
+LESSON_RULES = (
+    has_links_at_both_ends,
+    answers_and_sums_up,
+    has_exercises_with_checks,
+    has_at_most_30_code_cells,
+    has_at_most_1500_words,
+    says_how_long_it_takes,
+    has_lines_that_fit_on_a_slide,
+    is_formatted_by_the_tool_alone,
+)
 
 
 def rules_for(path: Path) -> tuple:
     if path.name.startswith(FRONT_PAGE):
         return RULES
-    if path.name.startswith(LAST_PAGE):
+    if path.parent == DEEPER or path.name.startswith((LAST_PAGE, CHALLENGES)):
         return (*RULES, has_links_at_both_ends)
     return RULES + LESSON_RULES
 
 
 def name(argument) -> str:
-    return argument.stem if isinstance(argument, Path) else argument.__name__
+    if isinstance(argument, Path):
+        return str(argument.relative_to(FOLDER).with_suffix(""))
+    return argument.__name__
+
+
+ALL = [*NOTEBOOKS, *DEEPER_HALVES]
 
 
 @pytest.mark.parametrize(
-    ("rule", "path"), [(rule, path) for path in NOTEBOOKS for rule in rules_for(path)], ids=name
+    ("rule", "path"), [(rule, path) for path in ALL for rule in rules_for(path)], ids=name
 )
 def test_a_notebook_keeps_to_the_rules(rule, path):
     assert list(rule(nbformat.read(path, as_version=4), path.parent)) == []
@@ -276,7 +333,12 @@ def test_a_notebook_keeps_to_the_rules(rule, path):
 
 def test_there_are_notebooks():
     assert [path.name[:2] for path in NOTEBOOKS][:1] == [FRONT_PAGE]
-    assert {path.name[:2] for path in NOTEBOOKS} <= {FRONT_PAGE, *LESSONS, LAST_PAGE}
+    assert {path.name[:2] for path in NOTEBOOKS} <= {FRONT_PAGE, *LESSONS, LAST_PAGE, CHALLENGES}
+
+
+def test_a_deeper_half_has_the_name_of_its_lesson():
+    lessons = {path.name for path in NOTEBOOKS if path.name[:2] in LESSONS}
+    assert {path.name for path in DEEPER_HALVES} <= lessons
 
 
 # Each rule catches a notebook that breaks it, and that one only
@@ -286,7 +348,7 @@ STUB = """def {name}(x):
     raise NotImplementedError
 
 
-par.checks.{name}({name})"""
+par.check({name})"""
 
 
 def shown(text: str, **data: str) -> NotebookNode:
@@ -318,7 +380,10 @@ def good(tmp_path):
     (tmp_path / "ring.png").touch()
     cells = [
         text("[next](04.ipynb)", NAVIGATION),
-        text("# Title\n\n![A ring](ring.png) and [a page](https://example.org/a/b)"),
+        text(
+            "# Title\n\nAbout 30 minutes.\n\n"
+            "![A ring](ring.png) and [a page](https://example.org/a/b)"
+        ),
         code("net = train()", IGNORED, outputs=[shown("Curves", **{"image/png": "iVBOR"})]),
         code("assert net.accuracy > 0.6\nprint(3)", IGNORED),
         code("rate", outputs=[shown("12 GB/s over 3 m/s, 1/2, <b>a</b>, https://a.org/b/c")]),
@@ -345,6 +410,18 @@ def with_cell(notebook, cell) -> None:
     numbered(notebook)
 
 
+def more_cells(notebook, count) -> None:
+    for _ in range(count):
+        with_cell(notebook, code("3"))
+
+
+def without_an_exercise(notebook) -> None:
+    notebook.cells.pop(6)
+    notebook.cells[1].source = notebook.cells[1].source.replace("30 minutes", "15 minutes")
+    numbered(notebook)
+
+
+IMPLIED = {has_at_most_30_code_cells: {says_how_long_it_takes}}
 SPOILED = [
     (is_recorded, lambda n: code_cells(n)[0].update(execution_count=7)),
     (is_recorded, lambda n: [cell.update(execution_count=None) for cell in code_cells(n)]),
@@ -390,8 +467,17 @@ SPOILED = [
     (answers_and_sums_up, lambda n: n.cells[-2].update(source="## Questions students ask")),
     (answers_and_sums_up, lambda n: n.cells[-2].update(source="## Summary")),
     (answers_and_sums_up, lambda n: n.cells[-2].update(source=f"```\n{n.cells[-2].source}\n```")),
-    (has_exercises_with_checks, lambda n: numbered(n).cells.pop(6)),
-    (has_exercises_with_checks, lambda n: n.cells[6].update(source=STUB.format(name="a")[:-17])),
+    (has_at_most_30_code_cells, lambda n: more_cells(n, MAX_CODE_CELLS)),
+    (has_at_most_1500_words, lambda n: with_cell(n, text("word " * MAX_WORDS))),
+    (says_how_long_it_takes, lambda n: n.cells[1].update(source="# Title\n\nAbout 10 minutes.")),
+    (says_how_long_it_takes, lambda n: n.cells[1].update(source="# Title")),
+    (has_lines_that_fit_on_a_slide, lambda n: with_cell(n, code(f"x = {'1' * MAX_LINE}"))),
+    (is_formatted_by_the_tool_alone, lambda n: with_cell(n, code("x = 1  # fmt: skip"))),
+    (has_exercises_with_checks, without_an_exercise),
+    (
+        has_exercises_with_checks,
+        lambda n: n.cells[6].update(source=STUB.format(name="a").partition("par.")[0]),
+    ),
     (
         has_exercises_with_checks,
         lambda n: n.cells[6].update(source=STUB.format(name="a").replace("(a)", "(b)")),
@@ -411,7 +497,7 @@ def test_a_rule_catches_what_it_is_for(rule, spoil, good, tmp_path):
     spoil(spoiled)
     if rule is not is_recorded:
         numbered(spoiled)
-    assert broken(spoiled, tmp_path) == {rule}
+    assert broken(spoiled, tmp_path) == {rule, *IMPLIED.get(rule, ())}
 
 
 def test_every_rule_has_been_seen_to_catch():
@@ -482,6 +568,25 @@ def test_names_are_known_from_earlier_cells():
     assert names.read("assert x > 2") == [False]
 
 
+# Names of the package: few in a lesson, and not many in all lessons
+
+
+def names_of_par(path: Path) -> set[str]:
+    """The names of the package that a notebook's code uses, such as `par.plots.gantt`."""
+    cells = code_cells(nbformat.read(path, as_version=4))
+    return {name for cell in cells for name in NAME_OF_PAR.findall(cell.source)}
+
+
+def test_a_lesson_brings_few_new_names_and_all_lessons_not_many():
+    known: set[str] = set()
+    for path in NOTEBOOKS:
+        if not path.name.startswith(CHALLENGES):
+            new = names_of_par(path) - known
+            assert len(new) <= MAX_NEW_NAMES, (path.name, sorted(new))
+            known |= new
+    assert len(known) <= MAX_NAMES, sorted(known)
+
+
 # What was promised
 
 
@@ -511,7 +616,9 @@ def unkept(rows: list[list[str]], taught: dict[str, list[str]]) -> Iterator[str]
 
 
 def test_every_promise_is_kept_under_its_heading():
-    taught = {path.name[:2]: headings(nbformat.read(path, as_version=4)) for path in NOTEBOOKS}
+    taught = defaultdict(list)
+    for path in ALL:
+        taught[path.name[:2]] += headings(nbformat.read(path, as_version=4))
     rows = promises(PROMISES.read_text(encoding="utf-8"))
     assert list(unkept(rows, taught)) == []
 

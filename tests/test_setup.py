@@ -274,12 +274,17 @@ def test_links_follow_the_files_on_disk(tmp_path):
     for name in names:
         heading = new_markdown_cell(f"# About {name[3:]}\n\nText.")
         save(tmp_path / f"{name}.ipynb", heading, tagged(new_markdown_cell("old"), "navigation"))
-    paths = build.lessons_in(tmp_path)
-    build.relink(paths)
+    (tmp_path / "deeper").mkdir()
+    save(
+        tmp_path / "deeper/03_multi.ipynb", heading, tagged(new_markdown_cell("old"), "navigation")
+    )
+    paths = build.course(tmp_path)
+    build.relink(tmp_path)
     assert [build.read(path).cells[1].source for path in paths] == [
         "[About hardware →](01_hardware.ipynb)",
         "[Contents](00_start.ipynb) | [About multi →](03_multi.ipynb)",
         "[← About hardware](01_hardware.ipynb) | [Contents](00_start.ipynb)",
+        "[← About multi](../03_multi.ipynb) | [Contents](../00_start.ipynb)",
     ]
 
 
@@ -287,7 +292,7 @@ def test_links_replace_no_text(tmp_path):
     cell = tagged(new_markdown_cell("# Heading\n\nText."), "navigation")
     path = save(tmp_path / "00_start.ipynb", cell)
     with pytest.raises(build.BuildError, match=r"00_start\.ipynb: cell 1"):
-        build.relink([path])
+        build.relink(path.parent)
 
 
 def test_changes_are_compared_cell_by_cell():

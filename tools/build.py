@@ -24,6 +24,7 @@ from nbformat.reader import NotJSONError
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = ROOT / "pyproject.toml"
 
+DEEPER = "deeper"  # the folder with the second half of each lesson
 MAX_BYTES = 400_000
 SHOWN_CHARACTERS = 70
 
@@ -61,7 +62,14 @@ def title(path):
 
 
 def navigation(path, lessons):
-    """Markdown links to the notebooks before, first and after `path` in the list `lessons`."""
+    """Markdown links to the notebooks before, first and after `path` in the list `lessons`;
+    from a deeper half, to its lesson and to the first."""
+    if path.parent.name == DEEPER:
+        number = path.name.split("_")[0]
+        own = [lesson for lesson in lessons if lesson.name.split("_")[0] == number]
+        links = [(PREVIOUS.format(title=title(lesson)), lesson) for lesson in own]
+        links.append((CONTENTS, lessons[0]))
+        return " | ".join(f"[{text}](../{target.name})" for text, target in links)
     here = lessons.index(path)
     links = []
     if here > 1:
@@ -83,9 +91,10 @@ def link(notebook, line, *, name):
         cell.source = line
 
 
-def relink(lessons):
-    """Brings the links of all `lessons` up to date, without running them."""
-    for path in lessons:
+def relink(folder):
+    """Brings the links of all notebooks in `folder` up to date, without running them."""
+    lessons = lessons_in(folder)
+    for path in (*lessons, *lessons_in(folder / DEEPER)):
         notebook = read(path)
         before = deepcopy(notebook)
         link(notebook, navigation(path, lessons), name=path.name)
@@ -213,8 +222,18 @@ def shorten(line):
 
 
 def lessons_in(folder):
-    """All notebooks of the course, in order: their names begin with a number."""
+    """The notebooks in a folder, in order: their names begin with a number."""
     return sorted(folder.glob("[0-9]*.ipynb"))
+
+
+def course(folder):
+    """All notebooks of the course: lessons, then what goes deeper."""
+    return [*lessons_in(folder), *lessons_in(folder / DEEPER)]
+
+
+def course_of(path):
+    """The folder of the course that a notebook belongs to."""
+    return path.parent.parent if path.parent.name == DEEPER else path.parent
 
 
 def read(path):
@@ -297,10 +316,10 @@ def main(arguments=None):
     )
     options = parser.parse_args(arguments)
 
-    chosen = [path.resolve() for path in options.notebooks] or lessons_in(ROOT / "notebooks")
+    chosen = [path.resolve() for path in options.notebooks] or course(ROOT / "notebooks")
     try:
-        for folder in {path.parent for path in chosen} if not options.check else ():
-            relink(lessons_in(folder))
+        for folder in {course_of(path) for path in chosen} if not options.check else ():
+            relink(folder)
     except (BuildError, NotJSONError) as error:
         parser.exit(1, f"{error}\n")
     passed = [attempt(path, check=options.check) for path in chosen]

@@ -5,6 +5,7 @@ Every check returns a `Verdict`, whose text says what was expected, what came, a
 """
 
 from .bugs import possible_rate, same_everywhere, same_step, separate_memory
+from .by_name import check, exercises
 from .lesson01 import batch_at_ridge, linear_intensity, mean_loss
 from .lesson02 import prefetch, shortest, timed
 from .lesson03 import accumulate, all_reduce_buckets, shares
@@ -27,6 +28,8 @@ __all__ = [
     "bucket_plan",
     "busiest_bytes",
     "by_input_channels",
+    "check",
+    "exercises",
     "fewest_micro_batches",
     "groups_of",
     "linear_intensity",

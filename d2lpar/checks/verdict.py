@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,7 +12,14 @@ import torch
 RIGHT, WRONG, NOT_YET = "right", "wrong", "not attempted yet"
 MARKS = {RIGHT: "✓", WRONG: "✗", NOT_YET: "○"}
 
+OF_EXERCISE = "of_exercise"  # what marks the check of an exercise
+NOTHING_YET = object()
+LONGEST_VALUE = 80
+
 TEXT_NOT_YET = "write the function, then run this cell again"
+RAISED = "your function raised {error}{where}"
+RETURNED_NOTHING = "your function returned nothing: end it with `return …`"
+UNUSABLE = "your function returned {value}, which cannot be used here ({error})"
 
 
 @dataclass(frozen=True)
@@ -34,19 +42,62 @@ class Wrong(Exception):  # noqa: N818 (it is a verdict, not an error)
 
 def exercise(check: Callable[[Callable], str]) -> Callable[[Callable], Verdict]:
     """Turn a check that raises `Wrong` or returns praise into one that returns a verdict."""
+    gives_a_value = not str(check.__annotations__.get("answer")).endswith("None]")
 
     @functools.wraps(check)
     def judge(answer: Callable) -> Verdict:
+        watched = _Watched(answer, gives_a_value)
         try:
-            return Verdict(RIGHT, check(answer))
+            return Verdict(RIGHT, check(watched))
         except NotImplementedError:
             return Verdict(NOT_YET, TEXT_NOT_YET)
         except Wrong as wrong:
             return Verdict(WRONG, str(wrong))
         except Exception as error:
-            return Verdict(WRONG, f"your function raised {type(error).__name__}: {error}")
+            return Verdict(WRONG, watched.blame(error))
 
+    setattr(judge, OF_EXERCISE, True)
     return judge
+
+
+class _Watched:
+    """The student's function, and what it returned last, to tell its errors from the check's."""
+
+    def __init__(self, answer: Callable, gives_a_value: bool) -> None:
+        functools.update_wrapper(self, answer)
+        self._answer, self._gives_a_value = answer, gives_a_value
+        self._returned: object = NOTHING_YET
+
+    def __call__(self, *args: object, **kwargs: object) -> object:
+        self._returned = NOTHING_YET
+        self._returned = self._answer(*args, **kwargs)
+        return self._returned
+
+    def blame(self, error: Exception) -> str:
+        """What to say of an error that neither the function nor the check has handled."""
+        if self._returned is NOTHING_YET:
+            return RAISED.format(error=_named(error), where=_line(self._answer, error))
+        if self._returned is None and self._gives_a_value:
+            return RETURNED_NOTHING
+        return UNUSABLE.format(value=_shortened(repr(self._returned)), error=_named(error))
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
+
+
+def _line(answer: Callable, error: Exception) -> str:
+    """The last line of the student's own code that the error has passed, with its number."""
+    code = getattr(answer, "__code__", None)
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if code and frame.filename == code.co_filename]
+    if not own:
+        return ""
+    return f" in line {own[-1].lineno}" + (f" (`{own[-1].line}`)" if own[-1].line else "")
 
 
 def largest_difference(a: torch.Tensor, b: torch.Tensor) -> float:

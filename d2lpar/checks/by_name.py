@@ -1,0 +1,35 @@
+"""The check of an exercise, found by the name of the function that answers it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from importlib import import_module
+
+from .verdict import OF_EXERCISE, Verdict
+
+
+def check(answer: Callable) -> Verdict:
+    """Check the answer to an exercise: a function with the name that the exercise gives it.
+
+    Raises ValueError for a function of another name, with the nearest, and TypeError for what is
+    no function.
+    """
+    name = getattr(answer, "__name__", None)
+    if not callable(answer) or name is None:
+        raise TypeError(f"check takes the function itself, not {answer!r}: check(my_function)")
+    checks = exercises()
+    if name not in checks:
+        nearest = difflib.get_close_matches(name, checks, n=1, cutoff=0)[0]
+        raise ValueError(f"no exercise has a function named {name!r}; did you mean {nearest!r}?")
+    return checks[name](answer)
+
+
+def exercises() -> dict[str, Callable[[Callable], Verdict]]:
+    """The checks of all exercises, by the names of the functions that they check."""
+    package = import_module(__package__)
+    return {
+        name: found
+        for name in package.__all__
+        if hasattr(found := getattr(package, name), OF_EXERCISE)
+    }

@@ -1,6 +1,8 @@
 """Everything a reader sees, in one place for translators."""
 
 LIVE = "Curves of {curves} over {xlabel}"
+PANELS = "{panels} of {names} over {xlabel}"
+AND = " and "
 NO_POINTS = "no points yet"
 GRAPH = "Dependency graph of {operations} operations on {places}"
 NODES = {
@@ -15,6 +17,13 @@ GANTT_ALT = "{summary} · {spans} spans in {length}"
 IMAGES = "{count} labelled images"
 SLIDERS = "Run this cell to move the sliders: {values}"
 SLIDER_FIGURE = "Interactive figure"
+PREDICT = "Your prediction: {question}"
+CHOOSE, OR = "choose", " or "
+TYPE = "a number {unit}"
+PREDICTED = "You predicted {value}. The answer is {answer}."
+NOT_PREDICTED = "The answer is {answer}. (You made no prediction.)"
+ERROR_CHOICE = "{value!r} is none of the choices: {choices}"
+ERROR_NUMBER = "a prediction is a finite number, not {value!r}"
 TIME = "time ({unit})"
 STREAM = "stream {number}"
 KINDS = {
@@ -36,6 +45,8 @@ ERROR_LIMITS = "{axis} must be two different finite numbers or None, not {limits
 ERROR_SCALE = 'a scale is "linear" or "log", not {scale!r}'
 ERROR_LOG = "on a log scale {axis} must be above zero, not {value!r}"
 ERROR_CLOSED = "this plot is not open: use it inside `with LivePlot(...) as plot:`"
+ERROR_RUN_CLOSED = "this run is not open: use it inside `with plot.run(...) as run:`"
+ERROR_NO_RUN = "a training plot shows runs with names: `plot.run('1 GPU')`, not {name!r}"
 ERROR_NO_SPANS = "there is no span to draw: run something on the timeline first, or widen window_s"
 ERROR_NO_NODES = "there is no operation to draw: trace some first"
 ERROR_MEMORY_AXES = "memory has axes of its own: leave out either memory=True or ax"

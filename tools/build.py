@@ -8,7 +8,6 @@ anew after an upgrade is this one command and a look at its list.
 """
 
 import argparse
-import difflib
 import json
 import os
 import sys
@@ -23,6 +22,16 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat.reader import NotJSONError
 
+from d2lpar.command.course.notebook_file import (
+    changes,
+    code_cells,
+    read,
+    serialised,
+    tags,
+    without_widget_views,
+    write,
+)
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = ROOT / "pyproject.toml"
 
@@ -30,7 +39,6 @@ SCOREBOARD = ROOT / "d2lpar" / "parallelism" / "scoreboard.json"
 KEEP = "D2LPAR_KEEP"  # where a kernel keeps what later ones may want
 DEEPER = "deeper"  # the folder with the second half of each lesson
 MAX_BYTES = 400_000
-SHOWN_CHARACTERS = 70
 
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -38,9 +46,6 @@ METADATA = {
 }
 # What editors and runs leave in a cell's metadata, and no reader needs.
 VOLATILE_METADATA = ("execution", "ExecuteTime", "collapsed", "scrolled", "trusted")
-WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-UNCOMPARED_KINDS = ("image/", WIDGET_VIEW)
-UNCOMPARED_TAG = "nbval-ignore-output"
 
 PREVIOUS, CONTENTS, NEXT = "← {title}", "Contents", "{title} →"
 NOT_ONLY_LINKS = (
@@ -159,6 +164,7 @@ def check_outputs(notebook):
 def normalise(notebook):
     """Removes, in place, what differs from run to run or from editor to editor."""
     notebook.metadata = nbformat.from_dict(METADATA)
+    without_widget_views(notebook)
     for cell in notebook.cells:
         for key in VOLATILE_METADATA:
             cell.metadata.pop(key, None)
@@ -176,53 +182,6 @@ def normalise_output(output, number):
         output.execution_count = number
     if output.output_type == "error":  # the full traceback holds paths of this machine
         output.traceback = [f"{output.ename}: {output.evalue}"]
-    if "data" in output:  # without its state a widget is nothing; its text stays
-        output.data.pop(WIDGET_VIEW, None)
-
-
-# What changed
-
-
-def text_of(cell):
-    """All that a cell printed or returned as text; what nbval compares."""
-    parts = []
-    for output in cell.outputs:
-        data = output.get("data", {})
-        parts += [output.get("text", ""), output.get("evalue", "")]
-        parts += [str(data[kind]) for kind in sorted(data) if not kind.startswith(UNCOMPARED_KINDS)]
-    return "\n".join(part.rstrip("\n") for part in parts if part)
-
-
-def changes(old, new):
-    """`(number, lines)` for every code cell whose compared text differs; `lines` say old -> new."""
-    before = {cell.get("id", number): cell for number, cell in enumerate(code_cells(old))}
-    found = []
-    for number, cell in enumerate(code_cells(new)):
-        if UNCOMPARED_TAG in tags(cell):
-            continue
-        earlier = before.get(cell.get("id", number))
-        was, now = text_of(earlier) if earlier else "", text_of(cell)
-        if was != now:
-            found.append((number + 1, difference(was, now)))
-    return found
-
-
-def difference(was, now):
-    """The lines that differ, as 'old -> new', each cut to a readable length."""
-    was, now = was.splitlines(), now.splitlines()
-    lines = []
-    for kind, a, b, c, d in difflib.SequenceMatcher(None, was, now, autojunk=False).get_opcodes():
-        if kind == "equal":
-            continue
-        for index in range(max(b - a, d - c)):
-            old = was[a + index] if a + index < b else "(nothing)"
-            new = now[c + index] if c + index < d else "(nothing)"
-            lines.append(f"{shorten(old)} -> {shorten(new)}")
-    return lines
-
-
-def shorten(line):
-    return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 1] + "…"
 
 
 # Files
@@ -243,23 +202,9 @@ def course_of(path):
     return path.parent.parent if path.parent.name == DEEPER else path.parent
 
 
-def read(path):
-    return nbformat.read(path, as_version=4)
-
-
-def write(path, text):
-    """Replaces a file at once: a reader sees the old or the new one, never a part."""
-    unfinished = path.with_name(path.name + ".tmp")
-    try:
-        unfinished.write_text(text, encoding="utf-8", newline="\n")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
 def serialise(notebook):
     """The text of a notebook file; raises `BuildError` above the size that a code host shows."""
-    text = nbformat.writes(notebook) + "\n"
+    text = serialised(notebook)
     size_bytes = len(text.encode())
     if size_bytes > MAX_BYTES:
         raise BuildError(
@@ -267,15 +212,6 @@ def serialise(notebook):
             "store fewer or smaller figures"
         )
     return text
-
-
-def code_cells(notebook):
-    """The cells that a run numbers: code, and not empty."""
-    return [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
-
-
-def tags(cell):
-    return cell.metadata.get("tags", [])
 
 
 # The command

@@ -48,6 +48,15 @@ METADATA = {
 VOLATILE_METADATA = ("execution", "ExecuteTime", "collapsed", "scrolled", "trusted")
 
 PREVIOUS, CONTENTS, NEXT = "← {title}", "Contents", "{title} →"
+INSTALL_TAG = "install"
+INSTALL = """\
+import importlib.util
+
+if not importlib.util.find_spec("d2lpar"):  # as on Colab or Kaggle
+    !git clone -q --depth 1 {repository}
+    %cd {name}/{folder}
+    %pip install -q "{up}[lessons]"
+    %pip install -q --no-deps d2l"""
 NOT_ONLY_LINKS = (
     "{name}: cell {number} is tagged `navigation`, so its text is replaced by links; "
     "move the other lines into a cell of their own"
@@ -90,14 +99,40 @@ def navigation(path, lessons):
     return " | ".join(f"[{text}]({target.name})" for text, target in links)
 
 
-def link(notebook, line, *, name):
-    """Writes `line` into the cells tagged `navigation`, which hold nothing else."""
+def hosted(path):
+    """Markdown links that open the notebook at `path` on machines of others."""
+    page = f"{repository()}/blob/main/{path.relative_to(course_of(path).parent).as_posix()}"
+    colab = page.replace("https://github.com", "https://colab.research.google.com/github")
+    return f"Open in [Colab]({colab}), [Kaggle](https://kaggle.com/kernels/welcome?src={page})"
+
+
+def link(notebook, path, lessons):
+    """Writes links into the cells tagged `navigation`, which hold nothing else; in the first they
+    lead to other hosts, too."""
+    line, more = navigation(path, lessons), f" | {hosted(path)}"
     for number, cell in enumerate(notebook.cells, 1):
         if "navigation" not in tags(cell):
             continue
         if cell.source.count("\n"):
-            raise BuildError(NOT_ONLY_LINKS.format(name=name, number=number))
-        cell.source = line
+            raise BuildError(NOT_ONLY_LINKS.format(name=path.name, number=number))
+        cell.source, more = line + more, ""
+
+
+def let_install(notebook, path):
+    """Writes the cell that installs the course where it is not, as the first of code."""
+    folders = course_of(path).parent, path.parent
+    up = Path(os.path.relpath(*folders)).as_posix()
+    source = INSTALL.format(
+        repository=repository(), name=repository().rpartition("/")[2], up=up,
+        folder=folders[1].relative_to(folders[0]).as_posix(),
+    )  # fmt: skip
+    found = [cell for cell in notebook.cells if INSTALL_TAG in tags(cell)]
+    if found:
+        found[0].source = source
+    elif code_cells(notebook):
+        metadata = {"tags": [INSTALL_TAG], "slideshow": {"slide_type": "skip"}}
+        cell = nbformat.v4.new_code_cell(source, id="install", metadata=metadata)
+        notebook.cells.insert("navigation" in tags(notebook.cells[0]), cell)
 
 
 def relink(folder):
@@ -106,7 +141,8 @@ def relink(folder):
     for path in (*lessons, *lessons_in(folder / DEEPER)):
         notebook = read(path)
         before = deepcopy(notebook)
-        link(notebook, navigation(path, lessons), name=path.name)
+        link(notebook, path, lessons)
+        let_install(notebook, path)
         if notebook != before:
             write(path, serialise(notebook))
 
@@ -117,6 +153,12 @@ def relink(folder):
 def project():
     """What pyproject.toml says of notebooks: the environment variables, and the limit of a cell."""
     return tomllib.loads(PROJECT.read_text(encoding="utf-8"))["tool"]["d2lpar"]
+
+
+def repository():
+    """The address of the course's repository, as pyproject.toml has it."""
+    text = PROJECT.read_text(encoding="utf-8")
+    return tomllib.loads(text)["project"]["urls"]["Repository"]
 
 
 def execute(notebook, *, folder, kept):

@@ -89,10 +89,16 @@ class SliderFigure:
 
         if self._box is None:
             self._box = ipywidgets.VBox(list(self.controls.values()))
-        view = self._box._repr_mimebundle_()[WIDGET_VIEW]
         fallback = texts.SLIDERS.format(values=_spoken(self._first))
-        display({WIDGET_VIEW: view, "text/plain": fallback}, raw=True)
+        display(with_fallback(self._box, fallback), raw=True)
         self._slot.open(self.picture, self.png)
+
+
+def with_fallback(widget: Widget, text: str) -> dict[str, object]:
+    """The data of an output that shows a widget, and `text` where no kernel runs."""
+    # What widgets of release 7 and 8 both are to a page; only 8 can say so itself.
+    view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+    return {WIDGET_VIEW: view, "text/plain": text}
 
 
 def slider_figure(

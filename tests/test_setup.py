@@ -314,12 +314,12 @@ def test_a_notebook_installs_the_course_where_it_is_not(tmp_path):
     (folder / "deeper").mkdir(parents=True)
     links = tagged(new_markdown_cell("old"), "navigation")
     save(folder / "00_start.ipynb", links, new_markdown_cell("# Start"), new_code_cell("1"))
-    save(folder / "deeper" / "00_start.ipynb", new_markdown_cell("# Start"), new_code_cell("1"))
+    save(folder / "deeper" / "00_start.ipynb", new_markdown_cell("# S"), new_code_cell("1"), links)
     for _ in range(2):  # the second time it is there
         build.relink(folder)
     near, far = (build.read(path) for path in build.course(folder))
     assert [cell.cell_type for cell in near.cells] == ["markdown", "code", "markdown", "code"]
-    assert [cell.cell_type for cell in far.cells] == ["code", "markdown", "code"]
+    assert [cell.cell_type for cell in far.cells] == ["code", "markdown", "code", "markdown"]
     assert near.cells[1].metadata.tags == ["install"]
     assert "%cd d2lpar/notebooks\n" in near.cells[1].source
     assert '"..[lessons]"' in near.cells[1].source

@@ -129,7 +129,7 @@ def let_install(notebook, path):
     found = [cell for cell in notebook.cells if INSTALL_TAG in tags(cell)]
     if found:
         found[0].source = source
-    elif code_cells(notebook):
+    elif any("navigation" in tags(cell) for cell in notebook.cells) and code_cells(notebook):
         metadata = {"tags": [INSTALL_TAG], "slideshow": {"slide_type": "skip"}}
         cell = nbformat.v4.new_code_cell(source, id="install", metadata=metadata)
         notebook.cells.insert("navigation" in tags(notebook.cells[0]), cell)

@@ -168,6 +168,8 @@ def test_an_interrupted_cell_leaves_its_last_state(kernel):
     )
     reply = client.execute_interactive(code, output_hook=hook, timeout=TIMEOUT_S)
     assert reply["content"]["ename"] == "KeyboardInterrupt"
+    assert re.fullmatch(r"stopped in line \d+ of the cell", reply["content"]["evalue"])
+    assert sum(line.count("\n") + 1 for line in reply["content"]["traceback"]) < 30
     first, *_, last = shown = pictures(messages)
     assert [m["msg_type"] for m in shown].count("display_data") == 1
     assert "no points" in first["content"]["metadata"]["image/png"]["alt"]

@@ -3,8 +3,9 @@
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import TracebackType
 
-from . import texts
+from . import interrupts, texts
 from .chart import LINEAR, LOG, Chart, Limits
 from .curve import Curve
 from .pace import Pace
@@ -70,9 +71,15 @@ class LivePlot:
         self._screen = (LiveFigure if in_notebook() else TextProgress)([self.chart])
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         screen, self._screen = self._open_screen(), None
         screen.finish()
+        interrupts.short(kind, traceback)
 
     def add(self, x: float, values: Mapping[str, float]) -> None:
         """Append the point (x, y) to each named curve; a y that is not finite leaves a gap."""

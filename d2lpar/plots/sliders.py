@@ -13,7 +13,7 @@ from .style import FONT_PT, VERMILION, dress
 if TYPE_CHECKING:
     from ipywidgets import Widget
 
-CONTROL_WIDTH = "480px"
+CONTROL_WIDTH, WIDEST = "100%", "480px"  # narrower where the page is
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 Draw = Callable[..., object]  # draw(ax, **values)
@@ -148,7 +148,7 @@ def _align(controls: Collection[Widget]) -> None:
     longest = max((len(control.description) for control in controls), default=0)
     for control in controls:
         control.style.description_width = f"{longest + 1}ch"
-        control.layout.width = CONTROL_WIDTH
+        control.layout.width, control.layout.max_width = CONTROL_WIDTH, WIDEST
 
 
 def _is_scale(spec: object) -> TypeGuard[list[float]]:

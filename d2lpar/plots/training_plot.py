@@ -4,8 +4,9 @@ import math
 import time as system_time
 from collections.abc import Callable
 from dataclasses import replace
+from types import TracebackType
 
-from . import texts
+from . import interrupts, texts
 from .chart import Chart, Limits
 from .curve import Curve
 from .pace import Pace
@@ -85,9 +86,15 @@ class Run:
         self._screen = (LiveFigure if in_notebook() else TextProgress)(self._charts)
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         screen, self._screen = self._open_screen(), None
         screen.finish()
+        interrupts.short(kind, traceback)
 
     def add(self, x: float, *, accuracy: float = math.nan, time: float = math.nan) -> None:
         """Append a point at x: an accuracy from 0 to 1, a time in the plot's unit, or both."""

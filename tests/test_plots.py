@@ -365,6 +365,9 @@ def test_curves_differ_without_colour_too():
         ({"curves": ["a"], "max_fps": 0}, "max_fps must be positive, not 0"),
         ({"curves": ["a"], "xlim": (0, math.nan)}, "xlim"),
         ({"curves": ["a"], "ylim": (1, 1)}, r"ylim must be .* not \(1, 1\)"),
+        ({"curves": ["a"], "xscale": "logarithmic"}, "not 'logarithmic'"),
+        ({"curves": ["a"], "yscale": "log", "ylim": (0, 1)}, "y must be above zero, not 0"),
+        ({"curves": ["a"], "marks": ["b"]}, "'b'.* are a"),
     ],
 )
 def test_wrong_options_are_named(options, told):
@@ -387,6 +390,39 @@ def test_wrong_points_are_named_and_leave_the_curves_alone(place):
         assert plot.chart.curves["loss"].points() == [(2.0, 0.5)]
     with pytest.raises(RuntimeError, match="with LivePlot"):
         plot.draw()
+
+
+# On log scales, and points that no line joins
+
+
+def test_a_roofline_fills_up_while_it_is_measured(place):
+    reached = [(2.0**i, 2.0 ** (i / 2)) for i in range(-4, 12)]
+    options = {"xscale": "log", "yscale": "log", "marks": ["reached"], "max_fps": math.inf}
+    with LivePlot(curves=("roof", "reached"), **options) as plot:
+        for x in (0.01, 10_000):
+            plot.add(x, {"roof": x})
+        for x, y in reached:
+            plot.add(x, {"reached": y})
+            ax = place.picture.axes[0]
+            assert ax.get_xlim()[0] > 0
+            assert ax.get_xlim()[0] < x < ax.get_xlim()[1]
+            assert ax.get_ylim()[0] < y < ax.get_ylim()[1]
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    roof, points = ax.get_lines()
+    assert roof.get_linestyle() == "-"
+    assert points.get_linestyle() == "None"
+    assert len(points.get_xdata()) == len(reached)
+    assert points.get_markevery() is None  # every measurement is seen
+    assert math.log10(ax.get_xlim()[0]) == pytest.approx(-2 - 0.05 * 6)
+
+
+def test_a_log_scale_names_what_it_cannot_show(place):
+    with LivePlot(curves=["a"], xscale="log", yscale="log") as plot:
+        with pytest.raises(ValueError, match="x must be above zero, not 0"):
+            plot.add(0, {"a": 1})
+        with pytest.raises(ValueError, match="y must be above zero, not -1"):
+            plot.add(1, {"a": -1})
+        assert plot.chart.curves["a"].points() == []
 
 
 # Curves of any length

@@ -41,6 +41,7 @@ _HOME = {
     "calibrate": "machines.calibration",
     "Calibration": "machines.calibration",
     "check": "checks",
+    "predict": "plots",
     "doctor": "command.diagnosis",
 }
 _MODULES = {
@@ -55,6 +56,7 @@ _MODULES = {
     "plots": "plots",
     "recorded": "lesson.results_table",
     "scaling": "parallelism.scaling",
+    "scoreboard": "parallelism.scoreboard",
     "timing": "vgpu.api.timing",
 }
 

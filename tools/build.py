@@ -9,8 +9,10 @@ anew after an upgrade is this one command and a look at its list.
 
 import argparse
 import difflib
+import json
 import os
 import sys
+import tempfile
 import time
 import tomllib
 from copy import deepcopy
@@ -24,6 +26,8 @@ from nbformat.reader import NotJSONError
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = ROOT / "pyproject.toml"
 
+SCOREBOARD = ROOT / "d2lpar" / "parallelism" / "scoreboard.json"
+KEEP = "D2LPAR_KEEP"  # where a kernel keeps what later ones may want
 DEEPER = "deeper"  # the folder with the second half of each lesson
 MAX_BYTES = 400_000
 SHOWN_CHARACTERS = 70
@@ -110,8 +114,11 @@ def project():
     return tomllib.loads(PROJECT.read_text(encoding="utf-8"))["tool"]["d2lpar"]
 
 
-def execute(notebook, *, folder):
-    """Runs all cells on a new kernel, in place; the first that fails raises `BuildError`."""
+def execute(notebook, *, folder, kept):
+    """Runs all cells on a new kernel, in place; the first that fails raises `BuildError`.
+
+    What the notebook keeps for later ones is in the folder `kept` then.
+    """
     client = NotebookClient(
         notebook,
         timeout=project()["cell-limit-s"],
@@ -123,7 +130,7 @@ def execute(notebook, *, folder):
         coalesce_streams=True,
     )
     try:
-        client.execute(env=os.environ | project()["recorded-world"])
+        client.execute(env=os.environ | project()["recorded-world"] | {KEEP: str(kept)})
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         raise BuildError(f"In [{client.code_cells_executed}] failed\n{error}") from None
 
@@ -275,19 +282,32 @@ def tags(cell):
 
 
 def build(path, *, check=False):
-    """Runs and records one notebook; returns whether an output that is compared changed."""
+    """Runs and records one notebook, and what it adds to the scoreboard; returns whether an output
+    that is compared changed."""
     start_s = time.monotonic()
     old = read(path)
     notebook = deepcopy(old)
     check_sources(notebook)
-    execute(notebook, folder=path.parent)
+    with tempfile.TemporaryDirectory() as kept:
+        execute(notebook, folder=path.parent, kept=kept)
+        rows = Path(kept) / SCOREBOARD.name
+        added = json.loads(rows.read_text(encoding="utf-8")) if rows.exists() else {}
     check_outputs(notebook)
     text = serialise(normalise(notebook))
     if not check:
         write(path, text)
+        add_to_scoreboard(added)
     changed = changes(old, notebook)
     report(path, changed, seconds=time.monotonic() - start_s, size_bytes=len(text.encode()))
     return bool(changed)
+
+
+def add_to_scoreboard(rows):
+    """Adds a lesson's rows to those that come with the package, where later lessons find them."""
+    before = json.loads(SCOREBOARD.read_text(encoding="utf-8"))
+    after = dict(sorted((before | rows).items()))
+    if after != before:
+        write(SCOREBOARD, json.dumps(after, indent=1, ensure_ascii=False) + "\n")
 
 
 def attempt(path, *, check):

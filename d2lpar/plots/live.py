@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from . import texts
 from .chart import Chart, Limits
 from .curve import Curve
+from .pace import Pace
 from .picture import SIZE_PX, in_notebook
 from .screens import LiveFigure, TextProgress
 
@@ -41,8 +42,6 @@ class LivePlot:
     ):
         if isinstance(curves, str) or not curves or len(set(curves)) < len(curves):
             raise ValueError(texts.ERROR_CURVES.format(curves=curves))
-        if not max_fps > 0:
-            raise ValueError(texts.ERROR_FPS.format(fps=max_fps))
         self.chart = Chart(
             {name: Curve() for name in curves},
             xlabel=xlabel,
@@ -53,11 +52,11 @@ class LivePlot:
             note=note,
             size_px=size_px,
         )
-        self._pause_s, self._clock, self._due_s = 1 / max_fps, clock, -math.inf
+        self._pace = Pace(max_fps, clock)
         self._screen: LiveFigure | TextProgress | None = None
 
     def __enter__(self) -> "LivePlot":
-        self._screen = (LiveFigure if in_notebook() else TextProgress)(self.chart)
+        self._screen = (LiveFigure if in_notebook() else TextProgress)([self.chart])
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -95,11 +94,11 @@ class LivePlot:
     def draw(self) -> None:
         """Draw now, whatever max_fps says."""
         self._open_screen().draw()
-        self._due_s = self._clock() + self._pause_s
+        self._pace.drawn()
 
     def _draw_if_due(self) -> None:
         self._open_screen()
-        if self._clock() >= self._due_s:
+        if self._pace.due:
             self.draw()
 
     def _open_screen(self) -> LiveFigure | TextProgress:

@@ -61,6 +61,7 @@ NO_VENV = "its bin/python does not install into it (pyvenv.cfg may be missing)"
 READ_ONLY = """\
 {folder} cannot be written to, and the course needs its .venv there ({reason}).
 Clone the course into a folder of your own, and call make in it."""
+BEGINS = "Setting up .venv; the first time downloads 3 GB, fills 6 GB, and is silent for minutes."
 FAILED = "\nSetting up stopped: {reason}\nCall make again to start over."
 
 
@@ -277,14 +278,14 @@ def build(torch, is_repair):
         options = ["--quiet", "--relocatable", "--allow-existing"]
         in_venv("uv", "venv", *options, "--python", PYTHON, VENV)
 
-    install = ["pip", "install", "--python", PYTHON, "--no-deps"]
+    install = ["pip", "install", "--quiet", "--python", PYTHON, "--no-deps"]  # or it lists them all
     # uv checks each hash that it is given; where no torch is another's, it also misses none.
     origin = ["--require-hashes"] if torch == "default" else ["--torch-backend", "cpu"]  # untested
     # On two slow cores compiling takes 16 s, and the first import of d2l then 6 s instead of 12.
     options = ["--compile-bytecode", *origin, "--requirement", "-"]
     repair = ["--reinstall"] if is_repair else []
     in_venv("uv", *install, *options, *repair, input=requirements(torch))
-    in_venv("uv", *install, "--quiet", "--no-build-isolation", "--editable", ".")
+    in_venv("uv", *install, "--no-build-isolation", "--editable", ".")
     configure_kernels()
 
 
@@ -311,7 +312,7 @@ def set_up(torch):
         require_usable(done, wanted)
     elif (is_replaced or is_vacant()) and not importlib.util.find_spec("ensurepip"):
         sys.exit(NO_ENSUREPIP.format(python=sys.executable))
-    print("Setting up .venv; the first time downloads up to 3 GB.", flush=True)
+    print(BEGINS, flush=True)
     open(UNFINISHED, "w").close()
     if is_replaced:
         discard()

@@ -60,7 +60,7 @@ _MODULES = {
     "timing": "vgpu.api.timing",
 }
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 __all__ = ["__version__", *_HOME, *_MODULES]
 
 

@@ -2,10 +2,11 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import TracebackType
 
-from . import texts
-from .chart import Chart, Limits
+from . import interrupts, texts
+from .chart import LINEAR, LOG, Chart, Limits
 from .curve import Curve
 from .pace import Pace
 from .picture import SIZE_PX, in_notebook
@@ -21,6 +22,8 @@ class LivePlot:
 
     `note` says where data and times come from and is always on the picture. `title` and the
     status stand over the axes. Limits that are given are kept; those left out follow the data.
+    A scale is "linear" or "log", where points are above zero. Curves named in `marks` are points
+    that no line joins, such as measurements under a roofline.
     At most `max_fps` pictures a second are drawn, in place, at a cost that does not depend on
     the number of points; `clock` (seconds) measures that, and `draw()` draws at once.
     Outside a notebook the same calls print progress: a line a picture, on a terminal a bar.
@@ -34,6 +37,9 @@ class LivePlot:
         ylabel: str = "",
         xlim: Limits = None,
         ylim: Limits = None,
+        xscale: str = LINEAR,
+        yscale: str = LINEAR,
+        marks: Collection[str] = (),
         title: str = "",
         note: str = "",
         max_fps: float = 4,
@@ -42,12 +48,18 @@ class LivePlot:
     ):
         if isinstance(curves, str) or not curves or len(set(curves)) < len(curves):
             raise ValueError(texts.ERROR_CURVES.format(curves=curves))
+        for name in [marks] if isinstance(marks, str) else marks:
+            if name not in curves:
+                raise ValueError(texts.ERROR_CURVE.format(name=name, known=", ".join(curves)))
         self.chart = Chart(
             {name: Curve() for name in curves},
             xlabel=xlabel,
             ylabel=ylabel,
-            xlim=_checked_limits("xlim", xlim),
-            ylim=_checked_limits("ylim", ylim),
+            xlim=_checked_limits("xlim", xlim, xscale),
+            ylim=_checked_limits("ylim", ylim, yscale),
+            xscale=xscale,
+            yscale=yscale,
+            marks=frozenset([marks] if isinstance(marks, str) else marks),
             title=title,
             note=note,
             size_px=size_px,
@@ -59,19 +71,29 @@ class LivePlot:
         self._screen = (LiveFigure if in_notebook() else TextProgress)([self.chart])
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         screen, self._screen = self._open_screen(), None
         screen.finish()
+        interrupts.short(kind, traceback)
 
     def add(self, x: float, values: Mapping[str, float]) -> None:
         """Append the point (x, y) to each named curve; a y that is not finite leaves a gap."""
         x, given = float(x), x
         if not math.isfinite(x):
             raise ValueError(texts.ERROR_FINITE.format(x=given))
+        if self.chart.xscale == LOG and x <= 0:
+            raise ValueError(texts.ERROR_LOG.format(axis="x", value=given))
         curves = self.chart.curves
         for name in values:
             if name not in curves:
                 raise ValueError(texts.ERROR_CURVE.format(name=name, known=", ".join(curves)))
+            if self.chart.yscale == LOG and values[name] <= 0:
+                raise ValueError(texts.ERROR_LOG.format(axis="y", value=values[name]))
         for name, y in values.items():
             curves[name].add(x, float(y))
         self._draw_if_due()
@@ -107,10 +129,14 @@ class LivePlot:
         return self._screen
 
 
-def _checked_limits(axis: str, limits: Limits) -> Limits:
+def _checked_limits(axis: str, limits: Limits, scale: str) -> Limits:
+    if scale not in (LINEAR, LOG):
+        raise ValueError(texts.ERROR_SCALE.format(scale=scale))
     if limits is None:
         return None
     low, high = limits
     if not (math.isfinite(low) and math.isfinite(high) and low != high):
         raise ValueError(texts.ERROR_LIMITS.format(axis=axis, limits=limits))
+    if scale == LOG and min(low, high) <= 0:
+        raise ValueError(texts.ERROR_LOG.format(axis=axis[0], value=min(low, high)))
     return low, high

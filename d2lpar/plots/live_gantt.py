@@ -14,7 +14,7 @@ from PIL import Image
 
 from ..timeline import Span, Timeline
 from ..timeline.printing import say
-from . import texts
+from . import interrupts, texts
 from .gantt_chart import (
     MANY_BARS,
     Options,
@@ -84,6 +84,7 @@ class LiveGantt:
             return self._recording.__exit__(kind, error, traceback)
         finally:
             self._finish()
+            interrupts.short(kind, traceback)
 
     def _noted(self, span: Span) -> None:
         assert self._screen is not None  # or nobody would listen

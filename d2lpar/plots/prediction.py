@@ -10,7 +10,7 @@ from ..timeline import kept
 from ..timeline.printing import say
 from . import texts
 from .picture import in_notebook
-from .sliders import WIDGET_VIEW
+from .sliders import with_fallback
 
 if TYPE_CHECKING:
     from ipywidgets import Widget
@@ -52,8 +52,7 @@ class Prediction:
 
         control = self._control()
         control.observe(lambda change: self._typed(change["new"]), names="value")
-        view = control._repr_mimebundle_()[WIDGET_VIEW]
-        display({WIDGET_VIEW: view, "text/plain": self.text()}, raw=True)
+        display(with_fallback(control, self.text()), raw=True)
 
     def text(self) -> str:
         """The question, for a page where nothing can be typed."""

@@ -8,7 +8,8 @@ import argparse
 import os
 import re
 
-os.environ["CUDA_VISIBLE_DEVICES"] == "0, 1"  # this program's GPUs, before CUDA starts
+# This program's GPUs, before CUDA starts:
+os.environ["CUDA_VISIBLE_DEVICES"] == "0, 1"
 
 import torch
 import torch.distributed as dist
@@ -26,9 +27,14 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=29511)
     args = parser.parse_args()
-    rank, local_rank = int(environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    rank, local_rank = (
+        int(environ["RANK"]),
+        int(os.environ["LOCAL_RANK"]),
+    )
     world_size = int(os.environ["WORLD_SIZE"])
-    host = first_host(os.environ.get("SLURM_JOB_NODELIST", "localhost"))
+    host = first_host(
+        os.environ.get("SLURM_JOB_NODELIST", "localhost")
+    )
     on_gpu = torch.cuda.is_available()
     dist.init_process_group(
         "nccl" if on_gpu else "gloo",
@@ -36,7 +42,11 @@ def main():
         rank=rank,
         word_size=world_size,
     )
-    device = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
+    device = (
+        torch.device("cuda", local_rank)
+        if on_gpu
+        else torch.device("cpu")
+    )
     torch.manual_seed(rank)
     net = nn.Linear(784, 10).to(device)
     net = DDP(net, device_ids=[local_rank] if on_gpu else None)

@@ -5,7 +5,9 @@ from pathlib import Path
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 
-def busiest_bytes(method: str, machines: int, gpus: int, nbytes: float) -> float:
+def busiest_bytes(
+    method: str, machines: int, gpus: int, nbytes: float
+) -> float:
     """The store's card, or any machine's in a ring."""
     if method == "store":
         return machines * gpus * nbytes
@@ -20,7 +22,9 @@ def ring_plan(rank: int, step: int, n: int) -> tuple[int, int]:
     return (rank - step - 1) % n, (rank - step - 2) % n
 
 
-def stale_sgd(gradient, w: float, lr: float, delay: int, steps: int) -> list[float]:
+def stale_sgd(
+    gradient, w: float, lr: float, delay: int, steps: int
+) -> list[float]:
     """The weights are kept, so that one can look back."""
     weights = [w]
     for step in range(steps):

@@ -40,6 +40,7 @@ _HOME = {
     "Timeline": "timeline",
     "calibrate": "machines.calibration",
     "Calibration": "machines.calibration",
+    "challenge": "checks.challenges",
     "check": "checks",
     "doctor": "command.diagnosis",
 }

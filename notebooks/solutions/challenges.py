@@ -1,21 +1,28 @@
-"""Good solutions of the challenges (par); `challenge_records.py` has the best that we know."""
+"""Good solutions of the challenges: par."""
 
+import d2lpar as par
 import torch
 import torch.distributed as dist
 from torch.nn import functional as F
 
-import d2lpar as par
-
 
 def spread(inputs, work, devices):
-    """The largest first, each to the GPU with the least work so far."""
+    """The largest first, to the GPU with the least work so far."""
     load, place = [0.0] * len(devices), {}
-    for i in sorted(range(len(inputs)), key=lambda i: -inputs[i].shape[0]):
+    for i in sorted(
+        range(len(inputs)), key=lambda i: -inputs[i].shape[0]
+    ):
         place[i] = load.index(min(load))
         load[place[i]] += inputs[i].shape[0] ** 3
-    there = {i: inputs[i].to(devices[g], non_blocking=True) for i, g in place.items()}
+    there = {
+        i: inputs[i].to(devices[g], non_blocking=True)
+        for i, g in place.items()
+    }
     done = {i: work(X) for i, X in there.items()}
-    back = {i: Y.to(devices[0], non_blocking=True) for i, Y in done.items()}
+    back = {
+        i: Y.to(devices[0], non_blocking=True)
+        for i, Y in done.items()
+    }
     return [back[i] for i in range(len(inputs))]
 
 
@@ -24,7 +31,9 @@ def broadcast(x, devices):
     copies = [x]
     while len(copies) < len(devices):
         for source in copies[: len(devices) - len(copies)]:
-            copies.append(source.to(devices[len(copies)], non_blocking=True))
+            copies.append(
+                source.to(devices[len(copies)], non_blocking=True)
+            )
     return copies
 
 
@@ -36,7 +45,12 @@ def three_lanes(inputs, outputs, work, device):
     there = []
     for X in inputs:
         with vgpu.stream(incoming):
-            there.append((X.to(device, non_blocking=True), incoming.record_event()))
+            there.append(
+                (
+                    X.to(device, non_blocking=True),
+                    incoming.record_event(),
+                )
+            )
     for (X, arrived), output in zip(there, outputs, strict=True):
         computing.wait_event(arrived)
         X.record_stream(computing)
@@ -63,7 +77,7 @@ def unsynced(weights, batches, rate):
 
 
 def relay(inputs, first, second, devices):
-    """Copies on a stream of their own: an event before each, and one after it."""
+    """Copies on a stream of their own, with events around each."""
     vgpu = torch.get_device_module(devices[0])
     sending = vgpu.Stream(devices[0])
     working = [vgpu.current_stream(device) for device in devices]
@@ -79,9 +93,11 @@ def relay(inputs, first, second, devices):
     return results
 
 
-def sum_gradients(gradients, devices):
+def sum_gradients(gradients, devices):  # noqa: ARG001
     """One flat bucket for each GPU, summed by a ring."""
-    flat = [torch.cat([g.flatten() for g in own]) for own in gradients]
+    flat = [
+        torch.cat([g.flatten() for g in own]) for own in gradients
+    ]
     par.collectives.all_reduce_ring(flat)
     for own, bucket in zip(gradients, flat, strict=True):
         pieces = bucket.split([g.numel() for g in own])
@@ -90,16 +106,26 @@ def sum_gradients(gradients, devices):
 
 
 def unstuck(gradients):
-    """Agree on the number of rounds; who has nothing left adds zeros, and counts as zero."""
-    device = gradients[0].device if gradients else f"vgpu:{dist.get_rank()}"
+    """Agree on the rounds; a rank without a gradient adds zeros."""
+    device = (
+        gradients[0].device
+        if gradients
+        else f"vgpu:{dist.get_rank()}"
+    )
     most = torch.tensor([len(gradients)], device=device)
     dist.all_reduce(most, op=dist.ReduceOp.MAX)
-    size = torch.tensor([gradients[0].numel() if gradients else 0], device=device)
+    size = torch.tensor(
+        [gradients[0].numel() if gradients else 0], device=device
+    )
     dist.all_reduce(size, op=dist.ReduceOp.MAX)
     means = []
     for k in range(int(most)):
         has = k < len(gradients)
-        total = gradients[k].clone() if has else torch.zeros(int(size), device=device)
+        total = (
+            gradients[k].clone()
+            if has
+            else torch.zeros(int(size), device=device)
+        )
         count = torch.tensor([float(has)], device=device)
         dist.all_reduce(total)
         dist.all_reduce(count)
@@ -113,11 +139,13 @@ def schedule(rank, ranks, micro_batches):
     order = [("F", m) for m in range(ahead)]
     for m in range(micro_batches - ahead):
         order += [("F", ahead + m), ("B", m)]
-    return order + [("B", m) for m in range(micro_batches - ahead, micro_batches)]
+    return order + [
+        ("B", m) for m in range(micro_batches - ahead, micro_batches)
+    ]
 
 
 def cut(seconds, sent_bytes, stages):
-    """Of all cuts that with the smallest slowest stage, sending included."""
+    """The cut with the smallest slowest stage, sending included."""
     layers = len(seconds)
 
     def cuts(start, left):
@@ -132,8 +160,12 @@ def cut(seconds, sent_bytes, stages):
         longest, start = 0.0, 0
         for count in counts:
             end = start + count
-            sending = sent_bytes[end - 1] / 1e9 if end < layers else 0.0
-            longest = max(longest, 3 * sum(seconds[start:end]), sending)
+            sending = (
+                sent_bytes[end - 1] / 1e9 if end < layers else 0.0
+            )
+            longest = max(
+                longest, 3 * sum(seconds[start:end]), sending
+            )
             start = end
         return longest
 
@@ -141,9 +173,11 @@ def cut(seconds, sent_bytes, stages):
 
 
 def recompute(seconds, kept_bytes, capacity_bytes):
-    """Blocks that free the most bytes for each second go first, until the rest fits."""
+    """The most bytes for each second first, until the rest fits."""
     again = [False] * len(seconds)
-    order = sorted(range(len(seconds)), key=lambda i: -kept_bytes[i] / seconds[i])
+    order = sorted(
+        range(len(seconds)), key=lambda i: -kept_bytes[i] / seconds[i]
+    )
     kept = sum(kept_bytes)
     for i in order:
         if kept <= 0.8 * capacity_bytes:
@@ -154,15 +188,22 @@ def recompute(seconds, kept_bytes, capacity_bytes):
 
 
 def mix(model, machine, gpus, batch):
-    """Tensor groups as small as fits, the rest data parallel with ZeRO 1."""
+    """Tensor groups as small as fits, the rest ZeRO 1."""
     planner = par.planner
     network = planner.model(model)
-    there = 0.9 * par.machines.machine(machine).accelerators[0].memory_bytes
+    there = (
+        0.9
+        * par.machines.machine(machine).accelerators[0].memory_bytes
+    )
     for tensor in (1, 2, 4, 8):
         for recompute in ("none", "selective", "full"):
             mesh = planner.Mesh(gpus // tensor, 1, tensor)
             layout = planner.Layout(
-                mesh, 1, batch // mesh.data, recompute=recompute, zero=1
+                mesh,
+                1,
+                batch // mesh.data,
+                recompute=recompute,
+                zero=1,
             )
             if planner.memory(network, layout).total_bytes <= there:
                 return layout
@@ -179,7 +220,7 @@ def small_gpt(tokens, parts):
 
 
 def train_on_ranks(net, loss, batches, optimizer):
-    """A share each, all gradients in one bucket, then the same step on every rank."""
+    """A share each, one bucket of gradients, the same step."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     losses = []
     for batch in batches:
@@ -187,7 +228,9 @@ def train_on_ranks(net, loss, batches, optimizer):
         mine = loss(net, batch.chunk(ranks)[rank])
         mine.backward()
         gradients = [p.grad for p in net.parameters()]
-        flat = torch.cat([g.flatten() for g in gradients] + [mine.detach().view(1)])
+        flat = torch.cat(
+            [g.flatten() for g in gradients] + [mine.detach().view(1)]
+        )
         dist.all_reduce(flat)
         flat /= ranks
         pieces = flat.split([g.numel() for g in gradients] + [1])
@@ -199,7 +242,7 @@ def train_on_ranks(net, loss, batches, optimizer):
 
 
 def read_timeline(timeline):
-    """What GPU 0 sends or receives, less what it computes meanwhile."""
+    """What GPU 0 exchanges, less what it computes meanwhile."""
     exchanged = timeline.on("vgpu:0", "copy", "collective")
     hidden = exchanged.overlap_s(timeline.on("vgpu:0", "compute"))
     return (exchanged.busy_s - hidden) / timeline.duration_s
@@ -208,16 +251,24 @@ def read_timeline(timeline):
 def mixes(gpus):
     """The planner's first."""
     boxes = "8x-h100-nvswitch-8xib-ndr"
-    machine = "8x-h100-nvswitch" if gpus == 8 else f"{gpus // 8}x{boxes}"
-    found = par.planner.plans("llama-2-13b", machine, batch=1024, zero=1)
+    machine = (
+        "8x-h100-nvswitch" if gpus == 8 else f"{gpus // 8}x{boxes}"
+    )
+    found = par.planner.plans(
+        "llama-2-13b", machine, batch=1024, zero=1
+    )
     return par.planner.best(found).layout
 
 
 def rent(hours, price, most_per_hour, most_hours):
-    """What both limits allow, then the fewest dollars in all, then the fewest hours."""
+    """What is allowed, then fewest dollars, then fewest hours."""
     allowed = [
         gpus
         for gpus, needed in hours.items()
         if gpus * price <= most_per_hour and needed <= most_hours
     ]
-    return min(allowed, key=lambda gpus: (gpus * hours[gpus], hours[gpus]), default=None)
+    return min(
+        allowed,
+        key=lambda gpus: (gpus * hours[gpus], hours[gpus]),
+        default=None,
+    )

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
+from ...plots import Picture
 from ...timeline.formatting import table
 from ...timeline.printing import say
 from ..verdict import NOT_YET, RIGHT, TEXT_NOT_YET, WRONG
 from . import pictures, scores, source
 from .client import CLIENT
+from .puzzle import CLOSE
 from .puzzles import ALL, PUZZLES
 
 REFUSED = "refused"
@@ -44,7 +44,7 @@ class Attempt:
     text: str
     figure: float | None = None
     points: int = 0
-    picture: Figure | None = None
+    picture: Picture | None = None
     printed: str = ""
 
     def __bool__(self) -> bool:
@@ -58,7 +58,7 @@ class Attempt:
             say(TEXT_PRINTED.format(printed=self.printed.rstrip()))
         say(repr(self))
         if self.picture is not None:
-            self.picture._ipython_display_()  # type: ignore[attr-defined]  # noqa: SLF001
+            self.picture._ipython_display_()  # type: ignore[attr-defined]
 
 
 def challenge(answer: Callable) -> Attempt:
@@ -88,7 +88,7 @@ def challenge_source(name: str, text: str, *, keeps: bool = True, **limits: floa
     said, points = [report["text"]], report.get("points", 0)
     if report["status"] == RIGHT:
         said.append(TEXT_POINTS.format(points=points))
-        if report["figure"] < PUZZLES[name].record * (1 - 1e-6):
+        if report["figure"] < PUZZLES[name].record * (1 - CLOSE):
             said.append(TEXT_RECORD.format(record=PUZZLES[name].record))
         if keeps:
             said.append(_kept(name, report, text))
@@ -113,9 +113,7 @@ def _kept(name: str, report: dict, text: str) -> str:
 def own_part(text: str, name: str) -> str:
     """The source without the call of the grader and other cells' leftovers."""
     tree = source.graded_part(text, name)
-    return "\n\n\n".join(
-        part for node in tree.body if (part := ast.get_source_segment(text, node))
-    )
+    return "\n\n\n".join(part for node in tree.body if (part := ast.get_source_segment(text, node)))
 
 
 def score_table() -> str:
@@ -126,7 +124,14 @@ def score_table() -> str:
         entry = kept.get(puzzle.name)
         points, figure = ("", "") if entry is None else (entry["points"], f"{entry['figure']:.3g}")
         rows.append(
-            (puzzle.name, str(points), figure, f"{puzzle.par:.3g}", f"{puzzle.record:.3g}", puzzle.unit)
+            (
+                puzzle.name,
+                str(points),
+                figure,
+                f"{puzzle.par:.3g}",
+                f"{puzzle.record:.3g}",
+                puzzle.unit,
+            )
         )
     total = sum(entry["points"] for name, entry in kept.items() if name in PUZZLES)
     return "\n".join([*table(rows), f"{total} of {100 * len(ALL)} points"])

@@ -1,4 +1,4 @@
-"""The capstone: a small GPT, trained on eight virtual ranks, its timeline, its mix, and its price."""
+"""The capstone: a small GPT on eight virtual ranks, its timeline, its mix, and its price."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ WORDS, WIDTH, TOKENS, LAYERS, SAMPLES, STEPS, RATE = 32, 48, 16, 2, 64, 10, 1.0
 PACE, SCALE = 3, 0.2
 TEXT_STEP = "step {i}: the mean loss of the whole batch is {expected:.5g} on one device, not {got}"
 TEXT_WEIGHTS = "after training, rank {rank} differs from one device by up to {gap:.2g} ({name})"
-TEXT_SILENT = "the ranks exchanged {sent:.2f} MB, and the gradients of a step alone have {takes:.2f}"
+TEXT_SILENT = (
+    "the ranks exchanged {sent:.2f} MB, and the gradients of a step alone have {takes:.2f}"
+)
 TEXT_SHARE = "expected {expected:.4f} for a timeline of {count} spans, got {got}"
 TEXT_RENT = "{case}: expected {expected}, got {got}: {why}"
 
@@ -172,36 +174,33 @@ def _check_losses(got: object, expected: list[float]) -> None:
 # --- its timeline ---------------------------------------------------------------------------------
 
 
+SPANS = (  # device, kind, start and end in milliseconds
+    (("vgpu:0", "compute", 0, 4), ("vgpu:0", "collective", 3, 7), ("vgpu:1", "compute", 0, 9)),
+    (
+        ("vgpu:0", "compute", 0, 2), ("vgpu:0", "compute", 1, 3), ("vgpu:0", "copy", 2, 6),
+        ("vgpu:0", "collective", 5, 8), ("host", "dispatch", 0, 1), ("vgpu:0", "compute", 7, 9),
+        ("vgpu:1", "collective", 8, 10),
+    ),
+)  # fmt: skip
+
+
 def read_timeline(answer: Callable) -> Outcome:
-    """`read_timeline(timeline)`: the share of time in which GPU 0 exchanges and does not compute."""
+    """`read_timeline(timeline)`: the share in which GPU 0 exchanges and does not compute."""
     for timeline in _timelines():
         expected = _exposed(timeline)
         got = answer(timeline)
         if got is None:
             raise Wrong(TEXT_NOTHING.format(what="…"))
         if not isinstance(got, int | float) or not abs(got - expected) <= 1e-3:
-            raise Wrong(
-                TEXT_SHARE.format(expected=expected, count=len(timeline), got=kind(got))
-            )
+            raise Wrong(TEXT_SHARE.format(expected=expected, count=len(timeline), got=kind(got)))
     return Outcome(0.0, "that share is what overlapping could win")
 
 
 def _timelines() -> list[Timeline]:
-    made = []
-    for spans in (
-        [("vgpu:0", "compute", 0, 4), ("vgpu:0", "collective", 3, 7), ("vgpu:1", "compute", 0, 9)],
-        [
-            ("vgpu:0", "compute", 0, 2), ("vgpu:0", "compute", 1, 3), ("vgpu:0", "copy", 2, 6),
-            ("vgpu:0", "collective", 5, 8), ("host", "dispatch", 0, 1), ("vgpu:0", "compute", 7, 9),
-            ("vgpu:1", "collective", 8, 10),
-        ],
-    ):  # fmt: skip
-        made.append(
-            Timeline(
-                "simulated", [Span(d, k, k, "", 1e-3 * a, 1e-3 * b) for d, k, a, b in spans]
-            )
-        )
-    return made
+    return [
+        Timeline("simulated", [Span(d, k, k, "", 1e-3 * a, 1e-3 * b) for d, k, a, b in spans])
+        for spans in SPANS
+    ]
 
 
 def _exposed(timeline: Timeline) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import queue
@@ -105,12 +106,9 @@ class Client:
         process, self._process = self._process, None
         if process is None:
             return
-        for pipe in (process.stdin, process.stdout):
-            if pipe is process.stdin and pipe is not None:
-                try:
-                    pipe.close()
-                except OSError:
-                    pass
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()
         try:
             process.wait(timeout=0.5)
         except subprocess.TimeoutExpired:

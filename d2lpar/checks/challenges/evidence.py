@@ -6,31 +6,37 @@ from collections.abc import Mapping
 
 from ...timeline import Timeline
 
-MOST_SPANS = 1500
+MOST_SPANS = 600
 HOST = "host"
+FINEST = 400  # parts of the width that can be told apart
 
 
-def gantt_of(timeline: Timeline, *, host: bool = False, start_s: float | None = None) -> dict:
-    """The spans of GPUs (and of the host), in microseconds from the start."""
+def gantt_of(timeline: Timeline, *, host: bool = False) -> dict:
+    """What GPUs (and the host) did, in microseconds from the start.
+
+    Pieces of work so close that a chart cannot tell them apart are one.
+    """
     kinds = ("compute", "copy", "collective")
     spans = [
         span
         for span in timeline
         if (span.kind in kinds and span.device != HOST)
         or (host and span.kind in ("dispatch", "wait", "host"))
-    ][:MOST_SPANS]
-    start_s = min((s.start_s for s in spans), default=0.0) if start_s is None else start_s
-    rows = [
-        [
-            s.device,
-            s.stream if s.device != HOST else "",
-            s.kind,
-            round(1e6 * (s.start_s - start_s), 2),
-            round(1e6 * (s.end_s - start_s), 2),
-        ]
-        for s in spans
     ]
-    return {"kind": "gantt", "clock": timeline.clock, "spans": rows}
+    start_s = min((s.start_s for s in spans), default=0.0)
+    gap_s = (max((s.end_s for s in spans), default=0.0) - start_s) / FINEST
+    rows: list[list] = []
+    last: dict[tuple, list] = {}
+    for s in sorted(spans, key=lambda s: s.start_s):
+        row = (s.device, "" if s.device == HOST else s.stream, s.kind)
+        before = last.get(row)
+        if before is not None and s.start_s - before[4] <= gap_s:
+            before[4] = max(before[4], s.end_s)
+        else:
+            last[row] = [*row, s.start_s, s.end_s]
+            rows.append(last[row])
+    shown = [[*row[:3], *(round(1e6 * (t - start_s), 1) for t in row[3:])] for row in rows]
+    return {"kind": "gantt", "clock": timeline.clock, "spans": shown[:MOST_SPANS]}
 
 
 def schedule_of(timeline: Timeline) -> dict:

@@ -81,9 +81,7 @@ class Laboratory:
     def __post_init__(self) -> None:
         self._was = self._fingerprint()
 
-    def run(
-        self, answer: Callable, *args: object, keeps: Sequence[torch.Tensor] = ()
-    ) -> Trial:
+    def run(self, answer: Callable, *args: object, keeps: Sequence[torch.Tensor] = ()) -> Trial:
         """Call an answer; the clock is read before it and after all that it queued.
 
         `keeps` are inputs that must be afterwards what they were.

@@ -60,9 +60,7 @@ def recompute(answer: Callable) -> Outcome:
                 plan="Recompute a block that keeps more",
             )
         ) from None
-    return Outcome(
-        1e3 * seconds_of_step, "it fits in 16 GB", memory_of(timeline, has)
-    )
+    return Outcome(1e3 * seconds_of_step, "it fits in 16 GB", memory_of(timeline, has))
 
 
 def table() -> tuple[list[float], list[int], int]:

@@ -54,10 +54,7 @@ def _orders(answer: Callable, ranks: int, micro_batches: int) -> Orders:
 
 def _order(got: object, rank: int) -> list[Operation]:
     fine = isinstance(got, list | tuple) and all(
-        isinstance(pair, tuple)
-        and len(pair) == 2
-        and pair[0] in KINDS
-        and type(pair[1]) is int
+        isinstance(pair, tuple) and len(pair) == 2 and pair[0] in KINDS and type(pair[1]) is int
         for pair in got
     )
     if not fine:
@@ -95,9 +92,7 @@ def cut_run(counts: list[int], seconds: list[float], sent: list[int]) -> Simulat
     """A step of 8 micro-batches in the order 1F1B, with layers cut so."""
     ends = [*accumulate(counts)]
     costs = [
-        StageCost(
-            sum(seconds[start:end]), 2 * sum(seconds[start:end]), sent_bytes=sent[end - 1]
-        )
+        StageCost(sum(seconds[start:end]), 2 * sum(seconds[start:end]), sent_bytes=sent[end - 1])
         for start, end in pairwise([0, *ends])
     ]
     return Simulation.of(orders_of(one_f_one_b(len(counts), CUT_MICRO_BATCHES)), costs, LINK)

@@ -12,7 +12,7 @@ from .evidence import gantt_of
 from .laboratory import Laboratory, Trial, laboratory, listed, same, values
 from .puzzle import Outcome
 
-BOX, PAIR = "8x-h100-nvswitch", "2x-v100-textbook"
+BOX, PAIR, LINKED = "8x-h100-nvswitch", "2x-v100-textbook", "4x-v100-nvlink"
 TEXT_LOSSES = "expected {count} losses as numbers of Python, got {got}"
 TEXT_LOSS = "loss {i}: expected {expected:.6g}, got {got:.6g}"
 TEXT_PARAMETERS = "the losses are right, but parameter {i} is not what training leaves"
@@ -169,12 +169,12 @@ def _square(X: torch.Tensor) -> torch.Tensor:
 def relay(answer: Callable) -> Outcome:
     """`relay(inputs, first, second, devices)`: second(first(X) on GPU 1), no hazard, no wait."""
     host = [_random(i, RELAY_SIZE, RELAY_SIZE) / RELAY_SIZE**0.5 for i in range(RELAYS)]
-    with laboratory(PAIR) as lab:
+    with laboratory(LINKED, 2) as lab:
         inputs = [X.to(lab.devices[0]) for X in host]
-        trial = lab.run(answer, inputs, _square, _two_products, lab.devices, keeps=inputs)
+        trial = lab.run(answer, inputs, _two_products, _square, lab.devices, keeps=inputs)
         results = listed(trial.result, RELAYS, "results")
         for i, (got, X) in enumerate(zip(results, host, strict=True)):
-            same(got, _two_products(_square(X)), lab.devices[1], f"result {i}")
+            same(got, _square(_two_products(X)), lab.devices[1], f"result {i}")
         trial.require_order()
         trial.require_few_waits(0)
         trial.require_work(RELAYS * _flops(3, RELAY_SIZE))
@@ -184,7 +184,9 @@ def relay(answer: Callable) -> Outcome:
 # --- gradients ------------------------------------------------------------------------------------
 
 # What a small ResNet has: few large tensors, and many tiny ones.
-SHAPES = [(64, 64, 3, 3), (64,), (64,)] * 12 + [(128, 128, 3, 3), (128,), (128,)] * 12 + [(1000, 128)]
+SHAPES = (
+    [(64, 64, 3, 3), (64,), (64,)] * 12 + [(128, 128, 3, 3), (128,), (128,)] * 12 + [(1000, 128)]
+)
 
 
 def sum_gradients(answer: Callable) -> Outcome:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from matplotlib.figure import Figure
-
 from ... import plots
+from ...plots import Picture
 from ...timeline import Span, Timeline
 
 MINE, PAR = "my run", "par"
 
 
-def beside(mine: dict, par: dict | None, title: str) -> Figure | None:
+def beside(mine: dict, par: dict | None, title: str) -> Picture | None:
     """The picture of a run beside that of par; None if there is nothing to draw."""
     draw = {
         "gantt": _gantt, "schedule": _schedule, "memory": _memory, "bars": _bars, "lines": _lines,
@@ -21,7 +20,7 @@ def beside(mine: dict, par: dict | None, title: str) -> Figure | None:
     return draw(runs, title)
 
 
-def _gantt(runs: dict[str, dict], title: str) -> Figure | None:
+def _gantt(runs: dict[str, dict], title: str) -> Picture | None:
     both = Timeline(runs[MINE]["clock"])
     for who, run in runs.items():
         for device, stream, kind, start_us, end_us in run["spans"]:
@@ -30,7 +29,7 @@ def _gantt(runs: dict[str, dict], title: str) -> Figure | None:
     return plots.gantt(both, title=title) if len(both) else None
 
 
-def _schedule(runs: dict[str, dict], title: str) -> Figure:
+def _schedule(runs: dict[str, dict], title: str) -> Picture:
     both = Timeline(runs[MINE]["clock"])
     for who, run in runs.items():
         for device, name, start_us, end_us in run["spans"]:
@@ -38,7 +37,7 @@ def _schedule(runs: dict[str, dict], title: str) -> Figure:
     return plots.schedule(both, title=title)
 
 
-def _memory(runs: dict[str, dict], title: str) -> Figure:
+def _memory(runs: dict[str, dict], title: str) -> Picture:
     ax = plots.axes(
         summary="memory over time of my run and par", note=runs[MINE]["clock"], size_px=(720, 320)
     )
@@ -55,7 +54,7 @@ def _memory(runs: dict[str, dict], title: str) -> Figure:
     return ax.figure  # type: ignore[return-value]
 
 
-def _bars(runs: dict[str, dict], title: str) -> Figure:
+def _bars(runs: dict[str, dict], title: str) -> Picture:
     rows = {
         f"{name}, {who}": parts for who, run in runs.items() for name, parts in run["bars"].items()
     }
@@ -78,7 +77,7 @@ def _bars(runs: dict[str, dict], title: str) -> Figure:
     return ax.figure  # type: ignore[return-value]
 
 
-def _lines(runs: dict[str, dict], title: str) -> Figure:
+def _lines(runs: dict[str, dict], title: str) -> Picture:
     mine = runs[MINE]
     ax = plots.axes(summary="my run and par", size_px=(560, 320))
     for (who, run), style in zip(runs.items(), ("o-", "s--"), strict=False):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+CLOSE = 1e-3  # figures that close are the same
 AT_LIMIT, AT_PAR, AT_RECORD = 60, 80, 100  # points
 
 
@@ -39,7 +40,7 @@ class Puzzle:
 
     def points(self, figure: float) -> int:
         """60 at the limit, 80 at par, 100 at the record or under it; in between as it lies."""
-        if figure <= self.record * (1 + 1e-6):
+        if figure <= self.record * (1 + CLOSE):
             return AT_RECORD
         if figure <= self.par:
             return int(AT_RECORD - (AT_RECORD - AT_PAR) * _share(self.record, figure, self.par))

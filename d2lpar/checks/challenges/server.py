@@ -114,7 +114,7 @@ def _limit(limit_s: float, limit_bytes: int) -> None:
 def _watch(event: str, arguments: tuple) -> None:
     """Refuse what reaches beyond the process."""
     if event == "open":
-        path, mode, flags = arguments
+        path, _, flags = arguments
         writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
         if writes and isinstance(path, str) and path != os.devnull:
             raise Refused(TEXT_FORBIDDEN.format(what=f"to write {path}"))

@@ -73,9 +73,10 @@ def is_stub(source: str, name: str) -> bool:
     for node in _parsed(source).body:
         if isinstance(node, ast.FunctionDef) and node.name == name:
             match node.body[-1]:
-                case ast.Raise(exc=ast.Name(id="NotImplementedError") | ast.Call(
-                    func=ast.Name(id="NotImplementedError")
-                )):
+                case ast.Raise(
+                    exc=ast.Name(id="NotImplementedError")
+                    | ast.Call(func=ast.Name(id="NotImplementedError"))
+                ):
                     return True
     return False
 
@@ -163,9 +164,7 @@ def _wrong(node: ast.AST, courses: set[str], refuses: Mapping[str, str]) -> Iter
 
 def _import(line: int, name: str) -> Iterator[Place]:
     root, *rest = name.split(".")
-    if root not in MODULES or any(
-        part in ATTRIBUTES or (part.startswith("_")) for part in rest
-    ):
+    if root not in MODULES or any(part in ATTRIBUTES or (part.startswith("_")) for part in rest):
         allowed = ", ".join(module for module in MODULES if module != "torch")
         yield Place(line, TEXT_IMPORT.format(what=name, allowed=allowed))
 

@@ -2,6 +2,7 @@
 # All paths are relative: make splits an absolute one at its spaces.
 
 python := .venv/bin/python
+course := $(python) -m d2lpar.command course
 workers := 2
 notebooks := $(sort $(wildcard notebooks/[0-9]*.ipynb notebooks/deeper/[0-9]*.ipynb))
 
@@ -11,7 +12,7 @@ unit-tests = $(python) -m pytest -n $(workers)
 notebook-tests = $(python) -m pytest -n $(workers) --dist loadfile --nbval --nbval-current-env $(notebooks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab test test-all test-browser test-compat opinfo torch-tests validate notebooks lint format docs bench lock clean
+.PHONY: help setup lab update test test-all test-browser test-compat opinfo torch-tests validate notebooks lint format docs dist bench lock clean
 
 help:  ## This list
 	@echo "make VERB, where VERB is"
@@ -21,8 +22,9 @@ help:  ## This list
 setup:
 	@$(or $(PYTHON),python3) setup_env.py
 
-lab: setup  ## Open the course in JupyterLab; LESSON=03 opens that lesson
-	@for notebook in notebooks/$(or $(LESSON),00)_*.ipynb notebooks/0$(LESSON)_*.ipynb; do \
+lab: setup  ## Open your copy of the course in JupyterLab; LESSON=03 opens that lesson
+	@$(course) update --quiet
+	@for notebook in my/$(or $(LESSON),00)_*.ipynb my/0$(LESSON)_*.ipynb; do \
 		[ ! -e "$$notebook" ] || break; \
 	done; \
 	if [ ! -e "$$notebook" ]; then \
@@ -33,6 +35,14 @@ lab: setup  ## Open the course in JupyterLab; LESSON=03 opens that lesson
 	export JUPYTER_CONFIG_PATH="$$PWD/.jupyter:$$JUPYTER_CONFIG_PATH"; \
 	exec $(python) -m jupyter lab --log-level=ERROR --ServerApp.root_dir=. \
 		--LabApp.default_url="/lab/tree/$$notebook" "$$@"
+
+update: setup  ## Bring new lessons into my/, and keep what you changed
+	@if git rev-parse --quiet --verify '@{upstream}' >/dev/null 2>&1; then \
+		git pull --ff-only && $(MAKE) --no-print-directory setup; \
+	else \
+		echo "This copy follows no repository: new lessons come only from notebooks/ here."; \
+	fi
+	@$(course) update
 
 test: setup  ## Rules, unit tests, then every notebook against its stored outputs
 	@$(attempt) lint "$(MAKE) --no-print-directory lint" \
@@ -84,6 +94,10 @@ format: setup  ## Correct what lint can correct
 
 docs: setup  ## The API reference from the docstrings, in build/docs
 	@$(python) tools/docs.py
+
+dist: setup  ## The wheel and the source distribution, in build/dist
+	@$(python) -m uv build --quiet --clear --out-dir build/dist .
+	@ls build/dist
 
 bench: setup  ## Measure this machine; prints tables with ratios
 	@missed=0; \

@@ -277,14 +277,14 @@ def build(torch, is_repair):
         options = ["--quiet", "--relocatable", "--allow-existing"]
         in_venv("uv", "venv", *options, "--python", PYTHON, VENV)
 
-    install = ["pip", "install", "--python", PYTHON, "--no-deps"]
+    install = ["pip", "install", "--quiet", "--python", PYTHON, "--no-deps"]  # or it lists them all
     # uv checks each hash that it is given; where no torch is another's, it also misses none.
     origin = ["--require-hashes"] if torch == "default" else ["--torch-backend", "cpu"]  # untested
     # On two slow cores compiling takes 16 s, and the first import of d2l then 6 s instead of 12.
     options = ["--compile-bytecode", *origin, "--requirement", "-"]
     repair = ["--reinstall"] if is_repair else []
     in_venv("uv", *install, *options, *repair, input=requirements(torch))
-    in_venv("uv", *install, "--quiet", "--no-build-isolation", "--editable", ".")
+    in_venv("uv", *install, "--no-build-isolation", "--editable", ".")
     configure_kernels()
 
 
@@ -311,7 +311,7 @@ def set_up(torch):
         require_usable(done, wanted)
     elif (is_replaced or is_vacant()) and not importlib.util.find_spec("ensurepip"):
         sys.exit(NO_ENSUREPIP.format(python=sys.executable))
-    print("Setting up .venv; the first time downloads up to 3 GB.", flush=True)
+    print("Setting up .venv; the first time downloads up to 3 GB, fills 6 GB, and is silent for minutes.", flush=True)
     open(UNFINISHED, "w").close()
     if is_replaced:
         discard()

@@ -42,6 +42,7 @@ _HOME = {
     "Calibration": "machines.calibration",
     "challenge": "checks.challenges",
     "check": "checks",
+    "predict": "plots",
     "doctor": "command.diagnosis",
 }
 _MODULES = {
@@ -56,10 +57,11 @@ _MODULES = {
     "plots": "plots",
     "recorded": "lesson.results_table",
     "scaling": "parallelism.scaling",
+    "scoreboard": "parallelism.scoreboard",
     "timing": "vgpu.api.timing",
 }
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 __all__ = ["__version__", *_HOME, *_MODULES]
 
 

@@ -53,7 +53,7 @@ def test_a_laptop():
     assert f"{system.cores()} cores" in text
     assert torch.__version__ in text
     assert facts()["GPU"].text == "none; virtual ones serve"
-    assert found.remedies == ["calibration: run `d2lpar calibrate`, which takes less than 20 s"]
+    assert found.remedies == ["calibration: call `par.calibrate().save()`, which takes less than 20 s"]
     assert "Fashion-MNIST is fetched at first use" in text
     assert "2x-v100-textbook" in text
 
@@ -189,7 +189,7 @@ def test_calibrations(monkeypatch):
     file = calibration.default_path()
     file.write_text("{")
     assert "this is not JSON" in facts()["calibration"].text
-    assert "d2lpar calibrate" in facts()["calibration"].remedy
+    assert "par.calibrate().save()" in facts()["calibration"].remedy
     known = SimpleNamespace(source="measured once", readings=[1, 2], torch_version="1.0")
     monkeypatch.setattr(calibration.Calibration, "load", lambda: known)
     assert facts()["calibration"].text == "measured once, 2 readings"

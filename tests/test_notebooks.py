@@ -40,7 +40,8 @@ NAME_OF_PAR = re.compile(r"\bpar((?:\.[A-Za-z_]\w*)+)")
 SLIDE_TYPES = {"slide", "subslide", "fragment", "skip", "notes", "-"}
 SECTIONS = ("Questions students ask", "Summary")
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-IGNORED, SKIPPED, NAVIGATION = "nbval-ignore-output", "nbval-skip", "navigation"
+IGNORED, SKIPPED = "nbval-ignore-output", "nbval-skip"
+NAVIGATION, INSTALL = "navigation", "install"
 NBVAL_COMMENT = re.compile(r"#\s*(NBVAL_\w+|PYTEST_VALIDATE_\w+)")
 ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 ABSOLUTE_PATH = re.compile(r"(?<![\w.:/<~])/[\w.-]+/[\w.-]|\b[A-Z]:\\\w")
@@ -48,6 +49,11 @@ ABSOLUTE_PATH = re.compile(r"(?<![\w.:/<~])/[\w.-]+/[\w.-]|\b[A-Z]:\\\w")
 
 def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
     return [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+
+
+def taught_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    """The code cells of a lesson but for the one that installs the course."""
+    return [cell for cell in code_cells(notebook) if INSTALL not in tags(cell)]
 
 
 def markdown_cells(notebook: NotebookNode) -> list[NotebookNode]:
@@ -164,7 +170,7 @@ def is_a_slide_show(notebook, folder):
 
 
 def begins_with_its_title(notebook, folder):
-    content = [cell for cell in notebook.cells if NAVIGATION not in tags(cell)]
+    content = [cell for cell in notebook.cells if not {NAVIGATION, INSTALL} & set(tags(cell))]
     if not content or not re.match(r"# \S", content[0].source):
         yield "the first cell with content does not begin with `# `"
 
@@ -246,7 +252,7 @@ def is_check(node: ast.stmt, *, of: str) -> bool:
 
 
 def has_at_most_30_code_cells(notebook, folder):
-    if (count := len(code_cells(notebook))) > MAX_CODE_CELLS:
+    if (count := len(taught_cells(notebook))) > MAX_CODE_CELLS:
         yield f"{count} code cells"
 
 
@@ -259,7 +265,7 @@ def has_at_most_1500_words(notebook, folder):
 def says_how_long_it_takes(notebook, folder):
     """Two minutes a code cell, ten an exercise: a careful reader's time, of an hour at most."""
     exercises = sum("NotImplementedError" in cell.source for cell in code_cells(notebook))
-    others = len(code_cells(notebook)) - exercises
+    others = len(taught_cells(notebook)) - exercises
     minutes = MINUTES_A_CELL * others + MINUTES_AN_EXERCISE * exercises
     page = "\n".join(cell.source for cell in markdown_cells(notebook))
     said = [int(number) for number in re.findall(r"About (\d+) minutes", page)]

@@ -35,6 +35,7 @@ from d2lpar import plots
 from d2lpar.plots import (
     LiveGantt,
     LivePlot,
+    TrainingPlot,
     gantt,
     images,
     live,
@@ -45,6 +46,7 @@ from d2lpar.plots import (
     sliders,
     style,
     texts,
+    training_plot,
 )
 from d2lpar.plots.curve import Curve
 from d2lpar.timeline import MemorySample, Timeline
@@ -75,7 +77,8 @@ class Recorder:
 def place(monkeypatch):
     """As in a notebook, but the pictures end here."""
     recorder = Recorder()
-    monkeypatch.setattr(live, "in_notebook", lambda: True)
+    for module in (live, training_plot):
+        monkeypatch.setattr(module, "in_notebook", lambda: True)
     for module in (screens, sliders):
         monkeypatch.setattr(module, "PictureSlot", lambda: recorder)
     return recorder
@@ -165,6 +168,8 @@ def test_an_interrupted_cell_leaves_its_last_state(kernel):
     )
     reply = client.execute_interactive(code, output_hook=hook, timeout=TIMEOUT_S)
     assert reply["content"]["ename"] == "KeyboardInterrupt"
+    assert re.fullmatch(r"stopped in line \d+ of the cell", reply["content"]["evalue"])
+    assert sum(line.count("\n") + 1 for line in reply["content"]["traceback"]) < 30
     first, *_, last = shown = pictures(messages)
     assert [m["msg_type"] for m in shown].count("display_data") == 1
     assert "no points" in first["content"]["metadata"]["image/png"]["alt"]
@@ -469,6 +474,78 @@ def test_progress_is_a_bar_on_a_terminal(monkeypatch):
     assert fills == sorted(fills)
     assert fills[-1] == 20
     assert "epoch 4 · a 0.4" in frames[-1]
+
+
+# Accuracy and time of several runs
+
+
+def lines(figure) -> list[dict[str, list[float]]]:
+    """The curves' y of each panel, by name."""
+    return [{line.get_label(): list(line.get_ydata()) for line in ax.lines} for ax in figure.axes]
+
+
+def test_runs_are_overlaid_accuracy_on_the_left_time_on_the_right(place):
+    plot = TrainingPlot(xlabel="step", time="ms per step", note="synthetic images")
+    with plot.run("1 GPU", clock="simulated on a box") as run:
+        run.add(10, accuracy=0.5, time=3.0)
+    with plot.run("2 GPUs", clock="simulated on a box") as run:
+        run.add(10, accuracy=0.4, time=4.0)
+        run.add(20, accuracy=0.6)
+    left, right = place.picture.axes
+    assert lines(place.picture) == [
+        {"1 GPU": [0.5], "2 GPUs": [0.4, 0.6]}, {"1 GPU": [3.0], "2 GPUs": [4.0]},
+    ]  # fmt: skip
+    assert (left.get_ylim(), left.get_ylabel()) == ((0, 1), "accuracy")
+    assert (right.get_ylim()[0], right.get_ylabel()) == (0, "ms per step")
+    assert place.opened == 2
+    assert {"1 GPU", "2 GPUs", "synthetic images · simulated on a box"} <= words(place.picture)
+    assert "accuracy: step 20 · 1 GPU 0.5 · 2 GPUs 0.6" in place.picture.alt
+    assert place.picture.summary == (
+        "accuracy and ms per step of 1 GPU, 2 GPUs over step"
+        " · synthetic images · simulated on a box"
+    )
+
+
+def test_runs_of_different_clocks_say_which_is_theirs(place):
+    plot = TrainingPlot(xlabel="step", time="ms per step")
+    for name, clock in (("a", "simulated"), ("b", "measured")):
+        with plot.run(name, clock=clock) as run:
+            run.add(1, accuracy=0.1, time=1)
+    assert list(lines(place.picture)[0]) == ["a (simulated)", "b (measured)"]
+
+
+def test_a_run_again_takes_the_place_of_the_first(place):
+    plot = TrainingPlot(xlabel="step", time="ms per step")
+    for accuracy in (0.1, 0.2):
+        with plot.run("a") as run:
+            run.add(1, accuracy=accuracy, time=1)
+    assert lines(place.picture)[0] == {"a": [0.2]}
+
+
+def test_a_training_plot_draws_no_more_often_than_asked_and_survives_an_interrupt(place):
+    now_s = 0.0
+    plot = TrainingPlot(xlabel="step", time="ms per step", now=lambda: now_s)
+    with pytest.raises(KeyboardInterrupt), plot.run("a") as run:  # noqa: PT012
+        for now_s in (0.0, 0.1, 0.24, 0.25, 0.3):
+            run.add(now_s, accuracy=0.5, time=1)
+        raise KeyboardInterrupt
+    assert len(place.updates) == 4  # empty, two on the way, the last
+    with pytest.raises(RuntimeError, match=r"with plot\.run"):
+        run.add(1, accuracy=0.5)
+
+
+def test_outside_a_notebook_a_training_plot_prints_its_values(capsys):
+    plot = TrainingPlot(xlabel="step", time="ms per step", note="N")
+    with plot.run("a", clock="C") as run:
+        run.add(5, accuracy=0.25, time=2)
+    out = capsys.readouterr().out.splitlines()
+    assert out == ["N · C", "accuracy: step 5 · a 0.25 · ms per step: step 5 · a 2"]
+
+
+@pytest.mark.parametrize("name", ["", None])
+def test_a_run_needs_a_name(name):
+    with pytest.raises(ValueError, match="runs with names"):
+        TrainingPlot(xlabel="step", time="ms").run(name)
 
 
 # Gantt chart

@@ -8,11 +8,14 @@ import shutil
 import subprocess
 import sys
 import threading
+import tomllib
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+import d2lpar
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -280,12 +283,55 @@ def test_links_follow_the_files_on_disk(tmp_path):
     )
     paths = build.course(tmp_path)
     build.relink(tmp_path)
-    assert [build.read(path).cells[1].source for path in paths] == [
+    links = [build.read(path).cells[-1].source for path in paths]
+    assert [line.partition(" | Open in ")[0] for line in links] == [
         "[About hardware →](01_hardware.ipynb)",
         "[Contents](00_start.ipynb) | [About multi →](03_multi.ipynb)",
         "[← About hardware](01_hardware.ipynb) | [Contents](00_start.ipynb)",
         "[← About multi](../03_multi.ipynb) | [Contents](../00_start.ipynb)",
     ]
+
+
+def test_the_first_links_of_a_notebook_open_it_elsewhere(tmp_path):
+    folder = tmp_path / "notebooks"
+    (folder / "deeper").mkdir(parents=True)
+    save(folder / "00_start.ipynb", new_markdown_cell("# Start"))
+    cells = [tagged(new_markdown_cell("old"), "navigation") for _ in range(2)]
+    path = save(folder / "deeper" / "03_multi.ipynb", *cells)
+    build.relink(folder)
+    first, last = (cell.source for cell in build.read(path).cells)
+    page = (
+        f"{build.repository().removeprefix('https://')}/blob/main/notebooks/deeper/03_multi.ipynb"
+    )
+    place = page.removeprefix("github.com")
+    assert f"(https://colab.research.google.com/github{place})" in first
+    assert f"(https://kaggle.com/kernels/welcome?src=https://{page})" in first
+    assert "Open in" not in last
+
+
+def test_a_notebook_installs_the_course_where_it_is_not(tmp_path):
+    folder = tmp_path / "notebooks"
+    (folder / "deeper").mkdir(parents=True)
+    links = tagged(new_markdown_cell("old"), "navigation")
+    save(folder / "00_start.ipynb", links, new_markdown_cell("# Start"), new_code_cell("1"))
+    save(folder / "deeper" / "00_start.ipynb", new_markdown_cell("# S"), new_code_cell("1"), links)
+    for _ in range(2):  # the second time it is there
+        build.relink(folder)
+    near, far = (build.read(path) for path in build.course(folder))
+    assert [cell.cell_type for cell in near.cells] == ["markdown", "code", "markdown", "code"]
+    assert [cell.cell_type for cell in far.cells] == ["code", "markdown", "code", "markdown"]
+    assert near.cells[1].metadata.tags == ["install"]
+    assert "%cd d2lpar/notebooks\n" in near.cells[1].source
+    assert '"..[lessons]"' in near.cells[1].source
+    assert "%cd d2lpar/notebooks/deeper\n" in far.cells[0].source
+    assert '"../..[lessons]"' in far.cells[0].source
+
+
+def test_the_version_is_the_same_everywhere():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert d2lpar.__version__ == version
+    assert f"version: {version}" in (ROOT / "CITATION.cff").read_text()
+    assert f"\n## {version}" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_links_replace_no_text(tmp_path):

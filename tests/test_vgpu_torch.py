@@ -122,3 +122,10 @@ def test_pinned_memory(gpus):
 def test_what_is_not_there_raises(gpus, refused):
     with pytest.raises(NotImplementedError):
         refused()
+
+
+@pytest.mark.parametrize("name", ["data", "grad"])
+def test_an_attribute_that_is_ours_looks_like_torchs_to_dynamo(gpus, name):
+    getter = getattr(torch.Tensor, name).__get__  # torch 2.11 reads both while it is imported
+    assert getter.__self__.__objclass__ is torch._C.TensorBase
+    assert getter.__self__.__name__ == name

@@ -8,9 +8,10 @@ anew after an upgrade is this one command and a look at its list.
 """
 
 import argparse
-import difflib
+import json
 import os
 import sys
+import tempfile
 import time
 import tomllib
 from copy import deepcopy
@@ -21,12 +22,23 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat.reader import NotJSONError
 
+from d2lpar.command.course.notebook_file import (
+    changes,
+    code_cells,
+    read,
+    serialised,
+    tags,
+    without_widget_views,
+    write,
+)
+
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = ROOT / "pyproject.toml"
 
+SCOREBOARD = ROOT / "d2lpar" / "parallelism" / "scoreboard.json"
+KEEP = "D2LPAR_KEEP"  # where a kernel keeps what later ones may want
 DEEPER = "deeper"  # the folder with the second half of each lesson
 MAX_BYTES = 400_000
-SHOWN_CHARACTERS = 70
 
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -34,11 +46,17 @@ METADATA = {
 }
 # What editors and runs leave in a cell's metadata, and no reader needs.
 VOLATILE_METADATA = ("execution", "ExecuteTime", "collapsed", "scrolled", "trusted")
-WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
-UNCOMPARED_KINDS = ("image/", WIDGET_VIEW)
-UNCOMPARED_TAG = "nbval-ignore-output"
 
 PREVIOUS, CONTENTS, NEXT = "← {title}", "Contents", "{title} →"
+INSTALL_TAG = "install"
+INSTALL = """\
+import importlib.util
+
+if not importlib.util.find_spec("d2lpar"):  # as on Colab or Kaggle
+    !git clone -q --depth 1 {repository}
+    %cd {name}/{folder}
+    %pip install -q "{up}[lessons]"
+    %pip install -q --no-deps d2l"""
 NOT_ONLY_LINKS = (
     "{name}: cell {number} is tagged `navigation`, so its text is replaced by links; "
     "move the other lines into a cell of their own"
@@ -81,14 +99,40 @@ def navigation(path, lessons):
     return " | ".join(f"[{text}]({target.name})" for text, target in links)
 
 
-def link(notebook, line, *, name):
-    """Writes `line` into the cells tagged `navigation`, which hold nothing else."""
+def hosted(path):
+    """Markdown links that open the notebook at `path` on machines of others."""
+    page = f"{repository()}/blob/main/{path.relative_to(course_of(path).parent).as_posix()}"
+    colab = page.replace("https://github.com", "https://colab.research.google.com/github")
+    return f"Open in [Colab]({colab}), [Kaggle](https://kaggle.com/kernels/welcome?src={page})"
+
+
+def link(notebook, path, lessons):
+    """Writes links into the cells tagged `navigation`, which hold nothing else; in the first they
+    lead to other hosts, too."""
+    line, more = navigation(path, lessons), f" | {hosted(path)}"
     for number, cell in enumerate(notebook.cells, 1):
         if "navigation" not in tags(cell):
             continue
         if cell.source.count("\n"):
-            raise BuildError(NOT_ONLY_LINKS.format(name=name, number=number))
-        cell.source = line
+            raise BuildError(NOT_ONLY_LINKS.format(name=path.name, number=number))
+        cell.source, more = line + more, ""
+
+
+def let_install(notebook, path):
+    """Writes the cell that installs the course where it is not, as the first of code."""
+    folders = course_of(path).parent, path.parent
+    up = Path(os.path.relpath(*folders)).as_posix()
+    source = INSTALL.format(
+        repository=repository(), name=repository().rpartition("/")[2], up=up,
+        folder=folders[1].relative_to(folders[0]).as_posix(),
+    )  # fmt: skip
+    found = [cell for cell in notebook.cells if INSTALL_TAG in tags(cell)]
+    if found:
+        found[0].source = source
+    elif any("navigation" in tags(cell) for cell in notebook.cells) and code_cells(notebook):
+        metadata = {"tags": [INSTALL_TAG], "slideshow": {"slide_type": "skip"}}
+        cell = nbformat.v4.new_code_cell(source, id="install", metadata=metadata)
+        notebook.cells.insert("navigation" in tags(notebook.cells[0]), cell)
 
 
 def relink(folder):
@@ -97,7 +141,8 @@ def relink(folder):
     for path in (*lessons, *lessons_in(folder / DEEPER)):
         notebook = read(path)
         before = deepcopy(notebook)
-        link(notebook, navigation(path, lessons), name=path.name)
+        link(notebook, path, lessons)
+        let_install(notebook, path)
         if notebook != before:
             write(path, serialise(notebook))
 
@@ -110,8 +155,17 @@ def project():
     return tomllib.loads(PROJECT.read_text(encoding="utf-8"))["tool"]["d2lpar"]
 
 
-def execute(notebook, *, folder):
-    """Runs all cells on a new kernel, in place; the first that fails raises `BuildError`."""
+def repository():
+    """The address of the course's repository, as pyproject.toml has it."""
+    text = PROJECT.read_text(encoding="utf-8")
+    return tomllib.loads(text)["project"]["urls"]["Repository"]
+
+
+def execute(notebook, *, folder, kept):
+    """Runs all cells on a new kernel, in place; the first that fails raises `BuildError`.
+
+    What the notebook keeps for later ones is in the folder `kept` then.
+    """
     client = NotebookClient(
         notebook,
         timeout=project()["cell-limit-s"],
@@ -123,7 +177,7 @@ def execute(notebook, *, folder):
         coalesce_streams=True,
     )
     try:
-        client.execute(env=os.environ | project()["recorded-world"])
+        client.execute(env=os.environ | project()["recorded-world"] | {KEEP: str(kept)})
     except (CellExecutionError, CellTimeoutError, DeadKernelError) as error:
         raise BuildError(f"In [{client.code_cells_executed}] failed\n{error}") from None
 
@@ -152,6 +206,7 @@ def check_outputs(notebook):
 def normalise(notebook):
     """Removes, in place, what differs from run to run or from editor to editor."""
     notebook.metadata = nbformat.from_dict(METADATA)
+    without_widget_views(notebook)
     for cell in notebook.cells:
         for key in VOLATILE_METADATA:
             cell.metadata.pop(key, None)
@@ -169,53 +224,6 @@ def normalise_output(output, number):
         output.execution_count = number
     if output.output_type == "error":  # the full traceback holds paths of this machine
         output.traceback = [f"{output.ename}: {output.evalue}"]
-    if "data" in output:  # without its state a widget is nothing; its text stays
-        output.data.pop(WIDGET_VIEW, None)
-
-
-# What changed
-
-
-def text_of(cell):
-    """All that a cell printed or returned as text; what nbval compares."""
-    parts = []
-    for output in cell.outputs:
-        data = output.get("data", {})
-        parts += [output.get("text", ""), output.get("evalue", "")]
-        parts += [str(data[kind]) for kind in sorted(data) if not kind.startswith(UNCOMPARED_KINDS)]
-    return "\n".join(part.rstrip("\n") for part in parts if part)
-
-
-def changes(old, new):
-    """`(number, lines)` for every code cell whose compared text differs; `lines` say old -> new."""
-    before = {cell.get("id", number): cell for number, cell in enumerate(code_cells(old))}
-    found = []
-    for number, cell in enumerate(code_cells(new)):
-        if UNCOMPARED_TAG in tags(cell):
-            continue
-        earlier = before.get(cell.get("id", number))
-        was, now = text_of(earlier) if earlier else "", text_of(cell)
-        if was != now:
-            found.append((number + 1, difference(was, now)))
-    return found
-
-
-def difference(was, now):
-    """The lines that differ, as 'old -> new', each cut to a readable length."""
-    was, now = was.splitlines(), now.splitlines()
-    lines = []
-    for kind, a, b, c, d in difflib.SequenceMatcher(None, was, now, autojunk=False).get_opcodes():
-        if kind == "equal":
-            continue
-        for index in range(max(b - a, d - c)):
-            old = was[a + index] if a + index < b else "(nothing)"
-            new = now[c + index] if c + index < d else "(nothing)"
-            lines.append(f"{shorten(old)} -> {shorten(new)}")
-    return lines
-
-
-def shorten(line):
-    return line if len(line) <= SHOWN_CHARACTERS else line[: SHOWN_CHARACTERS - 1] + "…"
 
 
 # Files
@@ -236,23 +244,9 @@ def course_of(path):
     return path.parent.parent if path.parent.name == DEEPER else path.parent
 
 
-def read(path):
-    return nbformat.read(path, as_version=4)
-
-
-def write(path, text):
-    """Replaces a file at once: a reader sees the old or the new one, never a part."""
-    unfinished = path.with_name(path.name + ".tmp")
-    try:
-        unfinished.write_text(text, encoding="utf-8", newline="\n")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
 def serialise(notebook):
     """The text of a notebook file; raises `BuildError` above the size that a code host shows."""
-    text = nbformat.writes(notebook) + "\n"
+    text = serialised(notebook)
     size_bytes = len(text.encode())
     if size_bytes > MAX_BYTES:
         raise BuildError(
@@ -262,32 +256,36 @@ def serialise(notebook):
     return text
 
 
-def code_cells(notebook):
-    """The cells that a run numbers: code, and not empty."""
-    return [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
-
-
-def tags(cell):
-    return cell.metadata.get("tags", [])
-
-
 # The command
 
 
 def build(path, *, check=False):
-    """Runs and records one notebook; returns whether an output that is compared changed."""
+    """Runs and records one notebook, and what it adds to the scoreboard; returns whether an output
+    that is compared changed."""
     start_s = time.monotonic()
     old = read(path)
     notebook = deepcopy(old)
     check_sources(notebook)
-    execute(notebook, folder=path.parent)
+    with tempfile.TemporaryDirectory() as kept:
+        execute(notebook, folder=path.parent, kept=kept)
+        rows = Path(kept) / SCOREBOARD.name
+        added = json.loads(rows.read_text(encoding="utf-8")) if rows.exists() else {}
     check_outputs(notebook)
     text = serialise(normalise(notebook))
     if not check:
         write(path, text)
+        add_to_scoreboard(added)
     changed = changes(old, notebook)
     report(path, changed, seconds=time.monotonic() - start_s, size_bytes=len(text.encode()))
     return bool(changed)
+
+
+def add_to_scoreboard(rows):
+    """Adds a lesson's rows to those that come with the package, where later lessons find them."""
+    before = json.loads(SCOREBOARD.read_text(encoding="utf-8"))
+    after = dict(sorted((before | rows).items()))
+    if after != before:
+        write(SCOREBOARD, json.dumps(after, indent=1, ensure_ascii=False) + "\n")
 
 
 def attempt(path, *, check):

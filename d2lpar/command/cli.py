@@ -1,4 +1,4 @@
-"""The command `d2lpar COMMAND`: run, doctor, calibrate, machines, and those of other modules."""
+"""The command `d2lpar COMMAND`: doctor, calibrate, machines, and those of other modules."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def _machines(arguments: list[str]) -> None:
 
 # What a command does, and its function or a module whose `main(arguments)` it is.
 COMMANDS: dict[str, tuple[str, Command | str]] = {
+    "course": (
+        "your copies of the lessons: update, reset, rehearse",
+        "d2lpar.command.course.command",
+    ),
     "run": ("run a program for CUDA, unchanged, on virtual GPUs", "d2lpar.vgpu.programs.command"),
     "doctor": ("what this machine has, and which lessons it will measure or simulate", _doctor),
     "calibrate": ("measure this machine, print a report and save it", _calibrate),
     "machines": ("the machines that can be simulated; with a name, its figures", _machines),
     "validate": ("compare simulated times with published ones", "d2lpar.validation"),
 }
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -293,7 +293,7 @@ def _listed(found: Mapping[str, object]) -> str:
 
 
 def _calibration() -> Fact:
-    remedy = "run `d2lpar calibrate`, which takes less than 20 s"
+    remedy = "call `par.calibrate().save()`, which takes less than 20 s"
     try:
         known = calibration.Calibration.load()
     except ValueError as error:

@@ -6,12 +6,15 @@ from .image_grid import images
 from .live import LivePlot
 from .live_gantt import LiveGantt
 from .picture import Picture, axes
+from .prediction import Prediction, predict
 from .schedule_chart import schedule
 from .sliders import SliderFigure, slider_figure
 from .style import BLUE, FONT_PT, GREEN, INK, ORANGE, PALE, VERMILION
+from .training_plot import TrainingPlot
 
 __all__ = [
     "BLUE", "FONT_PT", "GREEN", "INK", "ORANGE", "PALE", "VERMILION",
-    "LiveGantt", "LivePlot", "Picture", "SliderFigure",
-    "axes", "gantt", "graph", "images", "schedule", "slider_figure",
+    "LiveGantt", "LivePlot", "Picture", "Prediction", "SliderFigure",
+    "TrainingPlot",
+    "axes", "gantt", "graph", "images", "predict", "schedule", "slider_figure",
 ]  # fmt: skip

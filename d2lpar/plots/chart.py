@@ -10,7 +10,10 @@ Limits = tuple[float, float] | None
 
 @dataclass
 class Chart:
-    """Named curves and the words around them; an axis without limits follows the data."""
+    """Named curves and the words around them; an axis without limits follows the data.
+
+    The limits of y begin at zero if `from_zero` says so.
+    """
 
     curves: dict[str, Curve]
     xlabel: str
@@ -21,6 +24,7 @@ class Chart:
     note: str
     size_px: tuple[int, int]
     status: str = ""
+    from_zero: bool = False
 
     def summary(self) -> str:
         """What is drawn, in words that stay the same from run to run."""
@@ -41,4 +45,5 @@ class Chart:
     def reach(self, axis: str) -> tuple[float, float]:
         """The lowest and the highest "x" or "y" of all curves; (inf, -inf) before the first."""
         ranges = [getattr(curve, f"{axis}_range") for curve in self.curves.values()]
-        return min(low for low, _ in ranges), max(high for _, high in ranges)
+        low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+        return (min(low, 0.0) if self.from_zero and axis == "y" else low), high

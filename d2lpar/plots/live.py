@@ -3,10 +3,12 @@
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
 
-from . import texts
+from . import interrupts, texts
 from .chart import Chart, Limits
 from .curve import Curve
+from .pace import Pace
 from .picture import SIZE_PX, in_notebook
 from .screens import LiveFigure, TextProgress
 
@@ -41,8 +43,6 @@ class LivePlot:
     ):
         if isinstance(curves, str) or not curves or len(set(curves)) < len(curves):
             raise ValueError(texts.ERROR_CURVES.format(curves=curves))
-        if not max_fps > 0:
-            raise ValueError(texts.ERROR_FPS.format(fps=max_fps))
         self.chart = Chart(
             {name: Curve() for name in curves},
             xlabel=xlabel,
@@ -53,16 +53,22 @@ class LivePlot:
             note=note,
             size_px=size_px,
         )
-        self._pause_s, self._clock, self._due_s = 1 / max_fps, clock, -math.inf
+        self._pace = Pace(max_fps, clock)
         self._screen: LiveFigure | TextProgress | None = None
 
     def __enter__(self) -> "LivePlot":
-        self._screen = (LiveFigure if in_notebook() else TextProgress)(self.chart)
+        self._screen = (LiveFigure if in_notebook() else TextProgress)([self.chart])
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         screen, self._screen = self._open_screen(), None
         screen.finish()
+        interrupts.short(kind, traceback)
 
     def add(self, x: float, values: Mapping[str, float]) -> None:
         """Append the point (x, y) to each named curve; a y that is not finite leaves a gap."""
@@ -95,11 +101,11 @@ class LivePlot:
     def draw(self) -> None:
         """Draw now, whatever max_fps says."""
         self._open_screen().draw()
-        self._due_s = self._clock() + self._pause_s
+        self._pace.drawn()
 
     def _draw_if_due(self) -> None:
         self._open_screen()
-        if self._clock() >= self._due_s:
+        if self._pace.due:
             self.draw()
 
     def _open_screen(self) -> LiveFigure | TextProgress:

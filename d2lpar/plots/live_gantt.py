@@ -14,7 +14,7 @@ from PIL import Image
 
 from ..timeline import Span, Timeline
 from ..timeline.printing import say
-from . import texts
+from . import interrupts, texts
 from .gantt_chart import (
     MANY_BARS,
     Options,
@@ -30,6 +30,7 @@ from .gantt_chart import (
     place_rows,
     rows_of,
 )
+from .pace import Pace
 from .picture import Picture, PictureSlot, drawing, encoded, in_notebook
 from .style import FONT_PT, INK, PALE, dress
 
@@ -62,10 +63,8 @@ class LiveGantt:
         clock: Callable[[], float] = time.monotonic,
         **chart: Unpack[Options],
     ) -> None:
-        if not max_fps > 0:
-            raise ValueError(texts.ERROR_FPS.format(fps=max_fps))
         self._recording, self._title, self._size_px, self._chart = recording, title, size_px, chart
-        self._pause_s, self._clock, self._due_s = 1 / max_fps, clock, -math.inf
+        self._pace = Pace(max_fps, clock)
         self._screen: _Screen | None = None
 
     def __enter__(self) -> Timeline:
@@ -85,13 +84,14 @@ class LiveGantt:
             return self._recording.__exit__(kind, error, traceback)
         finally:
             self._finish()
+            interrupts.short(kind, traceback)
 
     def _noted(self, span: Span) -> None:
         assert self._screen is not None  # or nobody would listen
         self._screen.add(span)
-        if self._clock() >= self._due_s:
+        if self._pace.due:
             self._screen.draw()
-            self._due_s = self._clock() + self._pause_s
+            self._pace.drawn()
 
     def _finish(self) -> None:
         if self._noted in self._timeline.listeners:

@@ -2,8 +2,10 @@
 
 import math
 import sys
+from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox, TransformedBbox
 from PIL import Image
@@ -17,27 +19,21 @@ from .style import CURVE_STYLES, FONT_PT, INK, PALE, dress, legend_above
 ROOM_FOR_MARKERS = Bbox.from_extents(-0.01, -0.025, 1.01, 1.025)  # in sizes of the axes
 
 
-class LiveFigure:
-    """A live plot's picture. An update draws the curves over a saved background of all the rest."""
+class Panel:
+    """One chart of a live picture, on axes of its own."""
 
-    def __init__(self, chart: Chart):
-        self._chart = chart
-        self.picture = Picture(summary=chart.summary(), note=chart.note, size_px=chart.size_px)
-        self.axes = dress(self.picture.add_subplot())
-        self.axes.set(xlabel=chart.xlabel, ylabel=chart.ylabel)
-        self.axes.grid(color=PALE)
+    def __init__(self, axes: Axes, chart: Chart) -> None:
+        self.axes, self.chart = axes, chart
+        axes.set(xlabel=chart.xlabel, ylabel=chart.ylabel)
+        axes.grid(color=PALE)
         self.lines = [self._line(name, i) for i, name in enumerate(chart.curves)]
-        legend_above(self.picture, columns=3, entries=self.lines)
         self.title, self.status = (
-            self.axes.set_title(" ", loc=side, size=FONT_PT, color=INK, animated=True)
+            axes.set_title(" ", loc=side, size=FONT_PT, color=INK, animated=True)
             for side in ("left", "right")
         )
         self.moving = (*self.lines, self.title, self.status)
-        self.axes.set(xlim=chart.xlim or (0, 1), ylim=chart.ylim or (0, 1))
+        axes.set(xlim=chart.xlim or (0, 1), ylim=chart.ylim or (0, 1))
         self._view: dict[str, tuple[float, float]] = {}  # the limits of "x" and "y"
-        self._background: object = None  # pixels as the canvas keeps them; None: draw them anew
-        self._slot = PictureSlot()
-        self._slot.open(self.picture, self._drawn())
 
     def _line(self, name: str, i: int) -> Line2D:
         color, style, marker = CURVE_STYLES[i % len(CURVE_STYLES)]
@@ -49,27 +45,58 @@ class LiveFigure:
         line.set_clip_box(TransformedBbox(ROOM_FOR_MARKERS, self.axes.transAxes))
         return line
 
-    def _set_data(self) -> None:
-        for line, curve in zip(self.lines, self._chart.curves.values(), strict=True):
+    def set_data(self) -> None:
+        """Give the lines the chart's points, and the texts its words."""
+        for line, curve in zip(self.lines, self.chart.curves.values(), strict=True):
             points = np.array(curve.points()).reshape(-1, 2)
             line.set_data(points.T)
             line.set_markevery(2 ** max(0, math.ceil(math.log2(len(points) / 8 or 1))))
-        self.title.set_text(self._chart.title or " ")
-        self.status.set_text(self._chart.status or " ")
-        words = (self._chart.title, self._chart.status, self._chart.last_values())
-        self.picture.alt = texts.joined(self.picture.summary, *words)
+        self.title.set_text(self.chart.title or " ")
+        self.status.set_text(self.chart.status or " ")
 
-    def _fit(self, *, tight: bool = False) -> None:
-        """Move the limits that follow the data, which costs a drawing of the background."""
-        for axis, given in (("x", self._chart.xlim), ("y", self._chart.ylim)):
-            low, high = self._chart.reach(axis)
+    def fit(self, *, tight: bool) -> bool:
+        """Move the limits that follow the data; whether any has moved."""
+        moved = False
+        for axis, given in (("x", self.chart.xlim), ("y", self.chart.ylim)):
+            low, high = self.chart.reach(axis)
             if given or low > high:
                 continue
             view = _grown(None if tight else self._view.get(axis), low, high)
+            if axis == "y" and self.chart.from_zero:
+                view = (low, view[1])
             if view != self._view.get(axis):
                 self._view[axis] = view
                 self.axes.set(**{f"{axis}lim": view})
+                moved = True
+        return moved
+
+
+class LiveFigure:
+    """A live plot's picture: charts side by side, with the same curves, that share a legend.
+
+    An update draws the curves over a saved background of all the rest.
+    """
+
+    def __init__(self, charts: Sequence[Chart]) -> None:
+        first = charts[0]
+        self.picture = Picture(
+            summary=summary_of(charts), note=first.note, size_px=first.size_px
+        )  # fmt: skip
+        self.panels = [
+            Panel(dress(self.picture.add_subplot(1, len(charts), i)), chart)
+            for i, chart in enumerate(charts, 1)
+        ]
+        legend_above(self.picture, columns=3, entries=self.panels[0].lines)
+        self._background: object = None  # pixels as the canvas keeps them; None: draw them anew
+        self._slot = PictureSlot()
+        self._slot.open(self.picture, self._drawn())
+
+    def _set_data(self, *, tight: bool = False) -> None:
+        for panel in self.panels:
+            panel.set_data()
+            if panel.fit(tight=tight):  # which costs a drawing of the background
                 self._background = None
+        self.picture.alt = alt_of(self.picture.summary, [panel.chart for panel in self.panels])
 
     def draw(self) -> None:
         """Show the curves as they are now."""
@@ -78,26 +105,44 @@ class LiveFigure:
     def _drawn(self) -> bytes:
         with drawing:
             self._set_data()
-            self._fit()
             canvas = self.picture.canvas
             if self._background is None:
                 canvas.draw()
                 self._background = canvas.copy_from_bbox(self.picture.bbox)
             canvas.restore_region(self._background)
-            for artist in self.moving:
-                self.axes.draw_artist(artist)
+            for panel in self.panels:
+                for artist in panel.moving:
+                    panel.axes.draw_artist(artist)
             # Shades off by up to a tenth, but five times as fast as the method of what stays.
             return encoded(canvas.buffer_rgba(), method=Image.Quantize.FASTOCTREE)
 
     def finish(self) -> None:
         """Leave the last state behind, complete and sharp."""
         with drawing:
-            self._set_data()
-            self._fit(tight=True)
-            for artist in self.moving:
-                artist.set_animated(False)
+            self._set_data(tight=True)
+            for panel in self.panels:
+                for artist in panel.moving:
+                    artist.set_animated(False)
             png = self.picture.png()
         self._slot.update(self.picture, png)
+
+
+def summary_of(charts: Sequence[Chart]) -> str:
+    """What is drawn, in words that stay the same from run to run."""
+    if len(charts) == 1:
+        return charts[0].summary()
+    panels = texts.AND.join(chart.ylabel for chart in charts)
+    names = ", ".join(charts[0].curves)
+    return texts.PANELS.format(panels=panels, names=names, xlabel=charts[0].xlabel)
+
+
+def alt_of(summary: str, charts: Sequence[Chart]) -> str:
+    """What is drawn, and where the curves are now."""
+    if len(charts) == 1:
+        chart = charts[0]
+        return texts.joined(summary, chart.title, chart.status, chart.last_values())
+    values = (f"{chart.ylabel}: {chart.last_values()}" for chart in charts)
+    return texts.joined(summary, *values)
 
 
 def _grown(view: tuple[float, float] | None, low: float, high: float) -> tuple[float, float]:
@@ -118,9 +163,10 @@ def _grown(view: tuple[float, float] | None, low: float, high: float) -> tuple[f
 class TextProgress:
     """A live plot where there is no notebook: a bar on a terminal, elsewhere a line a picture."""
 
-    def __init__(self, chart: Chart):
-        self._chart, self._shown = chart, ""
+    def __init__(self, charts: Sequence[Chart]) -> None:
+        self._charts, self._shown = charts, ""
         self._bar = None
+        chart = charts[0]
         header = texts.joined(chart.title, chart.note)
         if header:
             say(header, flush=True)
@@ -134,14 +180,14 @@ class TextProgress:
 
     def draw(self) -> None:
         """Print how far the curves have come, if that has changed."""
-        text = texts.joined(self._chart.last_values(), self._chart.status)
+        text = texts.joined(*(told for chart in self._charts for told in _told(chart)))
         if text == self._shown:
             return
         self._shown = text
         if self._bar is None:
             say(text, flush=True)
         else:
-            self._bar.n = max(self._chart.last_x(), 0)
+            self._bar.n = max(self._charts[0].last_x(), 0)
             self._bar.set_description_str(printable(text, sys.stdout))
 
     def finish(self) -> None:
@@ -149,3 +195,8 @@ class TextProgress:
         self.draw()
         if self._bar is not None:
             self._bar.close()
+
+
+def _told(chart: Chart) -> tuple[str, str]:
+    values = chart.last_values()
+    return (f"{chart.ylabel}: {values}" if chart.ylabel else values), chart.status

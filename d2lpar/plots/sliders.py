@@ -13,7 +13,7 @@ from .style import FONT_PT, VERMILION, dress
 if TYPE_CHECKING:
     from ipywidgets import Widget
 
-CONTROL_WIDTH = "480px"
+CONTROL_WIDTH, WIDEST = "100%", "480px"  # narrower where the page is
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 Draw = Callable[..., object]  # draw(ax, **values)
@@ -89,10 +89,16 @@ class SliderFigure:
 
         if self._box is None:
             self._box = ipywidgets.VBox(list(self.controls.values()))
-        view = self._box._repr_mimebundle_()[WIDGET_VIEW]
         fallback = texts.SLIDERS.format(values=_spoken(self._first))
-        display({WIDGET_VIEW: view, "text/plain": fallback}, raw=True)
+        display(with_fallback(self._box, fallback), raw=True)
         self._slot.open(self.picture, self.png)
+
+
+def with_fallback(widget: Widget, text: str) -> dict[str, object]:
+    """The data of an output that shows a widget, and `text` where no kernel runs."""
+    # What widgets of release 7 and 8 both are to a page; only 8 can say so itself.
+    view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+    return {WIDGET_VIEW: view, "text/plain": text}
 
 
 def slider_figure(
@@ -142,7 +148,7 @@ def _align(controls: Collection[Widget]) -> None:
     longest = max((len(control.description) for control in controls), default=0)
     for control in controls:
         control.style.description_width = f"{longest + 1}ch"
-        control.layout.width = CONTROL_WIDTH
+        control.layout.width, control.layout.max_width = CONTROL_WIDTH, WIDEST
 
 
 def _is_scale(spec: object) -> TypeGuard[list[float]]:

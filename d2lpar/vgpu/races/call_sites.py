@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import sys
 import sysconfig
 from dataclasses import dataclass
@@ -78,12 +79,17 @@ def belongs_to_user(file: str) -> bool:
     return not file.startswith(("<frozen", "<torch_package", "<eval_with_key", *_LIBRARIES))
 
 
+_OLD_CELL = re.compile(r"ipykernel_\d+|<ipython-input")
+
+
 def _cell(file: str) -> str | None:
     """The notebook cell that IPython runs under this file name, by its first line."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
-    is_cell = getattr(getattr(shell, "compile", None), "format_code_name", lambda _: None)(file)
-    if not is_cell:
+    if shell is None:
+        return None
+    named = getattr(shell.compile, "format_code_name", _OLD_CELL.search)  # IPython 7 has none
+    if not named(file):
         return None
     first = next((line.strip() for line in linecache.getlines(file) if line.strip()), "")
     return f'cell "{first if len(first) <= SHOWN else first[: SHOWN - 1] + "…"}"'

@@ -303,6 +303,8 @@ def replace(owner: object, name: str, ours: object) -> None:
     setattr(owner, name, ours)
 
 
+TensorBase = torch._C.TensorBase
+
 # The package holds functions of the same names as these two modules.
 _parallel_functions = sys.modules["torch.nn.parallel._functions"]
 data_parallel = sys.modules["torch.nn.parallel.data_parallel"]

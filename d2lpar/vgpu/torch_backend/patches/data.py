@@ -5,16 +5,31 @@ The gradient stays where it is, as on CUDA, though torch would not let anybody a
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from .. import torch_private
 from ..tensor import VirtualTensor, kept_elsewhere, share
 
 
+class TensorAttribute(property):
+    """An attribute that torch takes for its own: torch._dynamo asks for its class and name."""
+
+    __objclass__ = torch_private.TensorBase
+
+    def __init__(self, name: str, *functions: Any) -> None:
+        super().__init__(*functions)
+        self.__name__ = name
+
+
 def replace_data() -> None:
     """Let `parameter.data = parameter.data.to(device)` move parameters of the host, too."""
-    torch_private.replace(torch.Tensor, "data", property(torch_private.get_data, _set_data))
-    torch_private.replace(torch.Tensor, "grad", property(_get_grad, _set_grad, _forget_grad))
+    for ours in (
+        TensorAttribute("data", torch_private.get_data, _set_data),
+        TensorAttribute("grad", _get_grad, _set_grad, _forget_grad),
+    ):
+        torch_private.replace(torch.Tensor, ours.__name__, ours)
 
 
 def _set_data(tensor: torch.Tensor, values: torch.Tensor) -> None:

@@ -1,0 +1,24 @@
+"""How often a picture that grows is drawn."""
+
+import math
+from collections.abc import Callable
+
+from . import texts
+
+
+class Pace:
+    """At most `max_fps` pictures a second, by a `clock` in seconds."""
+
+    def __init__(self, max_fps: float, clock: Callable[[], float]) -> None:
+        if not max_fps > 0:
+            raise ValueError(texts.ERROR_FPS.format(fps=max_fps))
+        self._pause_s, self._clock, self._due_s = 1 / max_fps, clock, -math.inf
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for the next picture."""
+        return self._clock() >= self._due_s
+
+    def drawn(self) -> None:
+        """Begin the pause after a picture."""
+        self._due_s = self._clock() + self._pause_s

@@ -1,0 +1,291 @@
+"""Copies of the lessons: made, brought up to date without loss, reset, rehearsed, saved."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+from d2lpar.command import cli
+from d2lpar.command.course import merging, notebook_file, rehearsal, saving, working_copy
+
+ROOT = Path(__file__).parents[1]
+NAME = "03_from_scratch.ipynb"
+
+
+def cell(name, source, *outputs):
+    return new_code_cell(source, id=name, outputs=list(outputs), execution_count=1)
+
+
+def book(**sources):
+    return new_notebook(cells=[cell(name, source) for name, source in sources.items()])
+
+
+def sources(notebook):
+    return [each.source for each in notebook.cells]
+
+
+def save(path, notebook):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(nbformat.writes(notebook))
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """A small course, and we are in its folder."""
+    save(tmp_path / "notebooks" / "00_start_here.ipynb", book(a="print(0)"))
+    save(tmp_path / "notebooks" / NAME, book(a="1", b="2", c="3"))
+    save(tmp_path / "notebooks/deeper" / NAME, book(a="deeper"))
+    (tmp_path / "notebooks/scripts").mkdir()
+    (tmp_path / "notebooks/scripts/train.py").write_text("version = 1\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def update(folder):
+    return {step.file.name: step for step in working_copy.update(folder)}
+
+
+# Cells
+
+
+BASE = {"a": "1", "b": "2", "c": "3"}
+
+
+@pytest.mark.parametrize(
+    ("own", "new", "expected"),
+    [
+        ({}, {"b": "two"}, ["1", "two", "3"]),
+        ({"b": "mine"}, {}, ["1", "mine", "3"]),
+        ({"b": "mine"}, {"c": "three"}, ["1", "mine", "three"]),
+        ({"b": "mine"}, {"b": "two"}, ["1", "mine", "two", "3"]),
+        ({"b": "two"}, {"b": "two"}, ["1", "two", "3"]),
+        ({"b": None}, {}, ["1", "3"]),  # the student has deleted it
+        ({"b": None}, {"b": "two"}, ["1", "two", "3"]),
+        ({}, {"b": None}, ["1", "3"]),  # the course has
+        ({"b": "mine"}, {"b": None}, ["1", "mine", "3"]),
+        ({"d": "added"}, {"e": "new"}, ["1", "2", "3", "added", "new"]),
+    ],
+)
+def test_what_one_side_has_changed_is_taken_and_nothing_of_the_students_is_lost(own, new, expected):
+    def version(changes):
+        return book(**{k: v for k, v in (BASE | changes).items() if v is not None})
+
+    assert sources(merging.merge(version(own), book(**BASE), version(new)).notebook) == expected
+
+
+def test_where_both_have_changed_it_says_where_and_tags_the_new_one():
+    merged = merging.merge(book(a="mine\nmore"), book(a="1"), book(a="one"))
+    assert merged.both == ["mine"]
+    assert [notebook_file.tags(each) for each in merged.notebook.cells] == [[], ["new-version"]]
+
+
+def test_a_second_update_replaces_the_first_new_version():
+    once = merging.merge(book(a="mine"), book(a="1"), book(a="2")).notebook
+    again = merging.merge(once, book(a="2"), book(a="2")).notebook
+    assert sources(again) == ["mine", "2"]
+    assert sources(merging.merge(again, book(a="2"), book(a="3")).notebook) == ["mine", "3"]
+
+
+def test_cells_that_the_student_has_added_stay_where_they_were():
+    own = book(x="top", a="1", y="after 1", z="and this", b="2")
+    merged = merging.merge(own, book(a="1", b="2"), book(a="1", n="new", b="2"))
+    assert sources(merged.notebook) == ["top", "1", "after 1", "and this", "new", "2"]
+
+
+def test_results_of_a_cell_that_is_not_new_stay():
+    own, base = book(a="1"), book(a="1")
+    own.cells[0].outputs = [new_output("stream", text="my result")]
+    merged = merging.merge(own, base, book(a="1", b="2")).notebook
+    assert merged.cells[0].outputs[0].text == "my result"
+    nbformat.validate(merged)
+
+
+cells = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["", "1", "2", "3"]), max_size=6)
+
+
+@given(cells, cells, cells)
+def test_no_source_that_only_the_student_wrote_is_ever_lost(own, base, new):
+    merged = merging.merge(book(**own), book(**base), book(**new)).notebook
+    nbformat.validate(merged)
+    names = [each.id for each in merged.cells]
+    assert len(set(names)) == len(names)
+    for name, source in own.items():
+        if base.get(name) != source:
+            assert source in [each.source for each in merged.cells if each.id == name]
+    for name, source in new.items():
+        if base.get(name) != source:
+            assert source in sources(merged)
+
+
+# Files
+
+
+def test_the_first_update_makes_the_copy_and_the_second_does_nothing(course):
+    assert set(update(course)) == {"00_start_here.ipynb", NAME, "train.py"}
+    copied = {path.relative_to(course / "my") for path in (course / "my").rglob("*.*")}
+    assert {Path(NAME), Path("deeper") / NAME, Path("scripts/train.py")} <= copied
+    assert update(course) == {}
+
+
+def test_a_lesson_that_was_only_run_gets_the_new_version(course):
+    update(course)
+    own = notebook_file.read(course / "my" / NAME)
+    own.cells[0].outputs = [new_output("stream", text="ran")]
+    own.metadata["language_info"] = {"name": "python", "version": "3.99"}
+    save(course / "my" / NAME, own)
+    save(course / "notebooks" / NAME, book(a="1", b="two", c="3"))
+    step = update(course)[NAME]
+    assert (step.what, step.where) == ("1 cells are new", ())
+    assert sources(notebook_file.read(course / "my" / NAME)) == ["1", "two", "3"]
+
+
+def test_an_update_that_is_interrupted_is_finished_by_the_next(course, monkeypatch):
+    update(course)
+    save(course / "my" / NAME, book(a="1", b="mine", c="3"))
+    save(course / "notebooks" / NAME, book(a="one", b="2", c="3"))
+    copy = working_copy._copy
+    monkeypatch.setattr(working_copy, "_copy", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        update(course)
+    monkeypatch.setattr(working_copy, "_copy", copy)
+    update(course)
+    assert sources(notebook_file.read(course / "my" / NAME)) == ["one", "mine", "3"]
+
+
+def test_a_script_that_both_have_changed_is_there_twice(course):
+    update(course)
+    (course / "my/scripts/train.py").write_text("mine\n")
+    (course / "notebooks/scripts/train.py").write_text("version = 2\n")
+    assert update(course)["train.py"].what.endswith("the new version is train (new).py")
+    assert (course / "my/scripts/train.py").read_text() == "mine\n"
+    assert (course / "my/scripts/train (new).py").read_text() == "version = 2\n"
+    assert update(course) == {}
+
+
+def test_a_file_that_the_student_has_deleted_comes_back_only_when_it_is_new(course):
+    update(course)
+    (course / "my" / NAME).unlink()
+    assert update(course) == {}
+    save(course / "notebooks" / NAME, book(a="another"))
+    assert update(course)[NAME].what == "new"
+
+
+def test_a_copy_that_is_no_notebook_any_more_is_put_aside(course):
+    update(course)
+    (course / "my" / NAME).write_text("{half a notebo")
+    save(course / "notebooks" / NAME, book(a="new"))
+    assert "could not be read; it is 03_from_scratch before" in update(course)[NAME].what
+    [aside] = (course / "my").glob("03_from_scratch before*")
+    assert aside.read_text() == "{half a notebo"
+    assert sources(notebook_file.read(course / "my" / NAME)) == ["new"]
+
+
+def test_reset_gives_a_fresh_copy_and_keeps_the_old_ones(course):
+    update(course)
+    for number in range(2):
+        save(course / "my" / NAME, book(a=f"mine {number}"))
+        assert len(list(working_copy.reset(course, "3"))) == 2  # with its deeper half
+    assert sources(notebook_file.read(course / "my" / NAME)) == ["1", "2", "3"]
+    old = sorted((course / "my").glob("03_from_scratch before*"))
+    assert [sources(notebook_file.read(path)) for path in old] == [["mine 1"], ["mine 0"]] or [
+        sources(notebook_file.read(path)) for path in old
+    ] == [["mine 0"], ["mine 1"]]
+
+
+# The command
+
+
+def test_the_command_says_what_has_happened(course, capsys):
+    assert cli.main(["course", "update", "--quiet"]) == 0
+    assert "made my/ with 4 files" in capsys.readouterr().out
+    assert cli.main(["course", "update", "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    save(course / "my" / NAME, book(a="1", b="mine", c="3"))
+    save(course / "notebooks" / NAME, book(a="1", b="two", c="3"))
+    assert cli.main(["course", "update", "--quiet"]) == 0
+    assert "both changed: mine" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [(["reset", "12"], "no lesson 12: there are 00, 03"), (["rehearse", "12"], "no lesson 12")],
+)
+def test_a_lesson_that_there_is_not_is_named(course, capsys, words, told):
+    assert cli.main(["course", *words]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_outside_the_course_it_says_where_to_go(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["course", "update"]) == 2
+    assert "go to the folder with notebooks/00_start_here.ipynb" in capsys.readouterr().err
+
+
+def test_it_needs_no_torch(course):
+    program = "import sys; from d2lpar.command.cli import main; main(['course', 'update']);"
+    program += "assert 'torch' not in sys.modules"
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", program], check=True, env=env, stdout=subprocess.DEVNULL)
+
+
+# Rehearsals
+
+
+def test_a_rehearsal_tells_times_and_differences_and_leaves_the_file_alone(course):
+    path = course / "lesson.ipynb"
+    stored = book(a="import time; time.sleep(0.2)", b="print(3)", c="print(4)")
+    stored.cells[1].outputs = [new_output("stream", name="stdout", text="3\n")]
+    stored.cells[2].outputs = [new_output("stream", name="stdout", text="5\n")]
+    save(path, stored)
+    before = path.read_bytes()
+    found = rehearsal.rehearse(path)
+    assert [number for number, _, _ in found.cells] == [1, 2, 3]
+    assert found.cells[0][2] >= 0.2
+    assert found.differences == [(3, ["5 -> 4"])]
+    assert "In [3] differs: 5 -> 4" in str(found)
+    assert path.read_bytes() == before
+
+
+def test_a_rehearsal_says_where_a_lesson_stops(course):
+    save(course / "lesson.ipynb", book(a="1", b="1 / 0", c="3"))
+    found = rehearsal.rehearse(course / "lesson.ipynb")
+    assert "ZeroDivisionError" in found.error
+    assert "stopped: ZeroDivisionError" in str(found)
+
+
+# Saving
+
+
+def test_what_is_saved_refers_to_no_widget(course):
+    view = {notebook_file.WIDGET_VIEW: {"model_id": "a"}, "text/plain": "move the sliders"}
+    notebook = book(a="slider()")
+    notebook.cells[0].outputs = [new_output("display_data", view)]
+    notebook.metadata["widgets"] = {"state": {}}
+    model = {"type": "notebook", "content": notebook}
+    saving.leave_out_widget_views(model, path="a.ipynb", contents_manager=None)
+    [output] = model["content"].cells[0].outputs
+    assert output.data == {"text/plain": "move the sliders"}
+    assert "widgets" not in model["content"].metadata
+    saving.leave_out_widget_views({"type": "file", "content": "text"})
+
+
+def test_the_server_of_make_lab_saves_so(course, monkeypatch):
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", str(ROOT / ".jupyter"))
+    from jupyter_server.serverapp import ServerApp
+
+    app = ServerApp()
+    app.load_config_file()
+    assert app.config.ContentsManager.pre_save_hook is saving.leave_out_widget_views
+
+
+def test_cells_have_names_of_their_own_in_every_lesson():
+    for path in (ROOT / "notebooks").rglob("[0-9]*.ipynb"):
+        names = [each.get("id") for each in notebook_file.read(path).cells]
+        assert None not in names
+        assert len(set(names)) == len(names), path.name

@@ -46,6 +46,7 @@ _HOME = {
     "doctor": "command.diagnosis",
 }
 _MODULES = {
+    "challenges": "checks.challenges",
     "checks": "checks",
     "collectives": "lesson.collectives",
     "garments": "lesson.synthetic_fashion",

@@ -1,12 +1,13 @@
 """Puzzles that the simulated clock, memory, hazards and schedules grade: notebook 09.
 
     par.challenge(spread)                       # in the cell of the function
-    print(par.checks.challenges.score_table())
+    print(par.challenges.score_table())
 
 An answer runs in a process of the grader's, which starts with clean modules, has its own machine
 and clock, and limits of time and memory. What could reach the grader is refused by name.
 """
 
+from . import capstone
 from .attempt import Attempt, challenge, challenge_source, score_table
 from .puzzle import Outcome, Puzzle
 from .puzzles import PUZZLES
@@ -17,6 +18,7 @@ __all__ = [
     "Attempt",
     "Outcome",
     "Puzzle",
+    "capstone",
     "challenge",
     "challenge_source",
     "regrade",

@@ -58,7 +58,7 @@ class Attempt:
             say(TEXT_PRINTED.format(printed=self.printed.rstrip()))
         say(repr(self))
         if self.picture is not None:
-            self.picture._ipython_display_()  # type: ignore[attr-defined]
+            self.picture._ipython_display_()
 
 
 def challenge(answer: Callable) -> Attempt:

@@ -24,6 +24,7 @@ from .source import Refused
 BOX, RANKS = "8x-h100-nvswitch", 8
 WORDS, WIDTH, TOKENS, LAYERS, SAMPLES, STEPS, RATE = 32, 48, 16, 2, 64, 10, 1.0
 PACE, SCALE = 3, 0.2
+SHOWN, SHARE = ("vgpu:0", "vgpu:7"), 0.2  # of the picture: ranks and steps are alike
 TEXT_STEP = "step {i}: the mean loss of the whole batch is {expected:.5g} on one device, not {got}"
 TEXT_WEIGHTS = "after training, rank {rank} differs from one device by up to {gap:.2g} ({name})"
 TEXT_SILENT = (
@@ -148,7 +149,7 @@ def train_on_ranks(answer: Callable) -> Outcome:
         if sent < 0.9 * STEPS * takes:
             raise Refused(TEXT_SILENT.format(sent=sent / 1e6, takes=takes / 1e6))
         fell = f"loss {expected[0]:.2f} to {expected[-1]:.2f}, as on one device"
-        return Outcome(1e3 * trial.seconds, fell, gantt_of(trial.timeline))
+        return Outcome(1e3 * trial.seconds, fell, gantt_of(trial.timeline, devices=SHOWN, share=SHARE))
 
 
 def _alone(net: nn.Module, batches: list[torch.Tensor]) -> list[float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from ...timeline import Timeline
 
@@ -11,8 +11,10 @@ HOST = "host"
 FINEST = 400  # parts of the width that can be told apart
 
 
-def gantt_of(timeline: Timeline, *, host: bool = False) -> dict:
-    """What GPUs (and the host) did, in microseconds from the start.
+def gantt_of(
+    timeline: Timeline, *, host: bool = False, devices: Collection[str] = (), share: float = 1.0
+) -> dict:
+    """What GPUs (all, or some) and the host did, in microseconds, in a first share of the time.
 
     Pieces of work so close that a chart cannot tell them apart are one.
     """
@@ -24,7 +26,14 @@ def gantt_of(timeline: Timeline, *, host: bool = False) -> dict:
         or (host and span.kind in ("dispatch", "wait", "host"))
     ]
     start_s = min((s.start_s for s in spans), default=0.0)
-    gap_s = (max((s.end_s for s in spans), default=0.0) - start_s) / FINEST
+    length_s = share * (max((s.end_s for s in spans), default=0.0) - start_s)
+    spans = [
+        span
+        for span in spans
+        if span.end_s <= start_s + length_s * (1 + 1e-9)
+        and (not devices or span.device in devices)
+    ]
+    gap_s = length_s / FINEST
     rows: list[list] = []
     last: dict[tuple, list] = {}
     for s in sorted(spans, key=lambda s: s.start_s):
@@ -50,11 +59,9 @@ def schedule_of(timeline: Timeline) -> dict:
 
 
 def memory_of(timeline: Timeline, limit_bytes: float) -> dict:
-    """What the tensors of the first GPU occupy, and what it has."""
-    own = sorted((s.time_s, s.bytes) for s in timeline.memory)
-    start_s = own[0][0] if own else 0.0
-    points = [[round(1e6 * (t - start_s), 1), b] for t, b in own]
-    return {"kind": "memory", "clock": timeline.clock, "points": points, "limit": limit_bytes}
+    """What the tensors of a GPU occupy, in the order of the program, and what it has."""
+    held = [sample.bytes for sample in timeline.memory]
+    return {"kind": "memory", "clock": timeline.clock, "points": held, "limit": limit_bytes}
 
 
 def bars_of(bars: Mapping[str, Mapping[str, float]], unit: str) -> dict:

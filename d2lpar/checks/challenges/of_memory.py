@@ -81,6 +81,7 @@ def table() -> tuple[list[float], list[int], int]:
             with torch.no_grad():
                 trial = lab.run(block, x)
             seconds.append(trial.seconds)
+            assert isinstance(trial.result, torch.Tensor)
             between = [trial.result]
         capacity = int(ROOM * lab.machine.accelerators[0].memory_bytes)
     return seconds, kept, capacity

@@ -79,7 +79,8 @@ def networks() -> list[tuple[list[float], list[int], int]]:
 
 def cut(answer: Callable) -> Outcome:
     """`cut(seconds, sent_bytes, stages)`: how many layers each stage has; all steps together."""
-    total_s, shown = 0.0, {}
+    total_s = 0.0
+    shown: dict = {}
     for seconds, sent, stages in networks():
         got = answer([*seconds], [*sent], stages)
         run = cut_run(_checked(got, len(seconds), stages), seconds, sent)

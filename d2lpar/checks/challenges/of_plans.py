@@ -77,12 +77,12 @@ def timed(got: object, model: str, machine: str, gpus: int, batch: int) -> StepT
                 of="micro-batches, as chunks need it",
             )
         )
-    whole = _machine(machine)
-    there = USABLE * whole.accelerators[0].memory_bytes
+    box = _machine(machine)
+    there = USABLE * box.accelerators[0].memory_bytes
     need = memory(network, got).total_bytes
     if need > there:
         raise Wrong(TEXT_MEMORY.format(job=job, need=bytes_text(need), there=bytes_text(there)))
-    return step(network, got, whole)
+    return step(network, got, box)
 
 
 def _check_sizes(got: Layout, job: str, gpus: int, batch: int) -> None:

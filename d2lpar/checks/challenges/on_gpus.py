@@ -126,8 +126,8 @@ def unsynced(answer: Callable) -> Outcome:
         for i, (got, right) in enumerate(zip(losses, expected, strict=True)):
             if not abs(got - right) <= 1e-3 * abs(right):
                 raise Wrong(TEXT_LOSS.format(i=i, expected=right, got=got))
-        for i, (got, right) in enumerate(zip(mine, after, strict=True)):
-            if not torch.allclose(values(got), right, rtol=1e-3, atol=1e-4):
+        for i, (own, left) in enumerate(zip(mine, after, strict=True)):
+            if not torch.allclose(values(own), left, rtol=1e-3, atol=1e-4):
                 raise Wrong(TEXT_PARAMETERS.format(i=i))
         trial.require_few_waits(1)
         # Forward is three products a step, backward five: nobody needs the gradient of X.

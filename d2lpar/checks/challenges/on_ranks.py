@@ -15,6 +15,7 @@ from .puzzle import Outcome
 from .source import Refused
 
 BOX, RANKS, NUMBERS = "8x-h100-nvswitch", 8, 1_000_000
+SHOWN = ("vgpu:2", "vgpu:3")
 TEXT_SILENT = "the ranks exchanged {sent:.1f} MB, and each gradient has {takes:.1f} MB"
 TEXT_HANGS = "{batches}: {error}"
 
@@ -24,7 +25,8 @@ def unstuck(answer: Callable) -> Outcome:
 
     `gradients` are this rank's, on its GPU; ranks have different numbers of them.
     """
-    figure, picture = 0.0, {}
+    figure = 0.0
+    picture: dict = {}
     for counts, numbers in (((1, 1, 1, 1), 4), ((2, 1, 3, 0), 8), ((3, 3, 3, 4) * 2, NUMBERS)):
         seconds, picture = _tried(answer, counts, numbers)
         figure = 1e3 * seconds
@@ -66,4 +68,4 @@ def _tried(answer: Callable, counts: tuple[int, ...], numbers: int) -> tuple[flo
         takes = 4.0 * numbers * len(expected)
         if sent < 0.98 * takes:
             raise Refused(TEXT_SILENT.format(sent=sent / 1e6, takes=takes / 1e6))
-        return trial.seconds, gantt_of(trial.timeline)
+        return trial.seconds, gantt_of(trial.timeline, devices=SHOWN)

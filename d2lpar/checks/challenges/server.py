@@ -17,6 +17,7 @@ from typing import NoReturn
 
 import psutil
 import torch
+import torch._dynamo  # once here, not in each child
 
 from ...vgpu.torch_backend.register import register_backend
 from .grading import grade
@@ -63,6 +64,7 @@ def _child(request: dict, writing: int) -> NoReturn:
     code = 1
     try:
         _limit(request["limit_s"], request["limit_bytes"])
+        sys.dont_write_bytecode = True  # what torch loads late
         sys.addaudithook(_watch)
         report = _graded(request)
         with open(writing, "w", encoding="utf-8") as pipe:

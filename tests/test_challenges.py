@@ -391,6 +391,7 @@ def test_a_cheat_is_refused_by_name(name):
         ("exec('1')", "calls exec"),
         ("torch.sys.exit()", "uses torch.sys"),
         ("hours.__class__", "a private name"),
+        ("torch.save(hours, 'a')", "uses torch.save"),
         ("import gc", "imports gc"),
         ("import torch.multiprocessing", "imports torch.multiprocessing"),
         ("from torch import _C", "a private name"),
@@ -504,10 +505,11 @@ class TestProcess:
         assert said in attempt.text
 
     def test_files_are_not_written(self, tmp_path):
-        text = f"def rent(*_):\n    torch.save([1], {str(tmp_path / 'a.pt')!r})\n    return 8\n"
+        file = tmp_path / "a.txt"
+        text = f"def rent(*_):\n    torch.from_file({str(file)!r}, shared=True, size=9)\n"
         attempt = challenges.challenge_source("rent", text)
-        assert attempt.status != "right"
-        assert not (tmp_path / "a.pt").exists()
+        assert attempt.status == "wrong"
+        assert not file.exists() or not file.stat().st_size
 
     def test_a_process_that_has_ended_is_replaced(self):
         challenges.challenge_source("rent", RIGHT_RENT)
@@ -565,7 +567,7 @@ def test_a_stub_is_not_attempted():
     def rent(hours, price, most_per_hour, most_hours):
         raise NotImplementedError
 
-    text = inspect.cleandoc(inspect.getsource(rent))
+    text = textwrap.dedent(inspect.getsource(rent))
     assert challenges.challenge_source("rent", text).status == "not attempted yet"
 
 

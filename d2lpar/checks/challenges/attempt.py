@@ -16,15 +16,15 @@ from ...timeline.printing import say
 from ..verdict import NOT_YET, RIGHT, TEXT_NOT_YET, WRONG
 from . import pictures, scores, source
 from .client import CLIENT
-from .puzzle import CLOSE
+from .puzzle import CLOSE, number
 from .puzzles import ALL, PUZZLES
 
 REFUSED = "refused"
 MARKS = {RIGHT: "✓", WRONG: "✗", NOT_YET: "○", REFUSED: "⊘"}
 PAR_RUNS = Path(__file__).with_name("par_runs.json")
 TEXT_POINTS = "{points} of 100 points"
-TEXT_KEPT = "your best so far, kept in {path}"
-TEXT_BETTER = "you have had {points}"
+TEXT_KEPT = "Your best so far, kept in {path}"
+TEXT_BETTER = "You have had {points}"
 TEXT_PRINTED = "your function printed:\n{printed}"
 TEXT_RECORD = "A new record! The best that we knew was {record:.3g}. Send it in."
 ERROR_TYPE = "challenge takes the function itself, not {got!r}: challenge(my_function)"
@@ -122,14 +122,14 @@ def score_table() -> str:
     rows = [("challenge", "points", "yours", "par", "record", "unit")]
     for puzzle in ALL:
         entry = kept.get(puzzle.name)
-        points, figure = ("", "") if entry is None else (entry["points"], f"{entry['figure']:.3g}")
+        points, figure = ("", "") if entry is None else (entry["points"], number(entry["figure"]))
         rows.append(
             (
                 puzzle.name,
                 str(points),
                 figure,
-                f"{puzzle.par:.3g}",
-                f"{puzzle.record:.3g}",
+                number(puzzle.par),
+                number(puzzle.record),
                 puzzle.unit,
             )
         )

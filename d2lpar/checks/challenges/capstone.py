@@ -149,7 +149,9 @@ def train_on_ranks(answer: Callable) -> Outcome:
         if sent < 0.9 * STEPS * takes:
             raise Refused(TEXT_SILENT.format(sent=sent / 1e6, takes=takes / 1e6))
         fell = f"loss {expected[0]:.2f} to {expected[-1]:.2f}, as on one device"
-        return Outcome(1e3 * trial.seconds, fell, gantt_of(trial.timeline, devices=SHOWN, share=SHARE))
+        return Outcome(
+            1e3 * trial.seconds, fell, gantt_of(trial.timeline, devices=SHOWN, share=SHARE)
+        )
 
 
 def _alone(net: nn.Module, batches: list[torch.Tensor]) -> list[float]:

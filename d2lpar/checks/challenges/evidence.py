@@ -30,8 +30,7 @@ def gantt_of(
     spans = [
         span
         for span in spans
-        if span.end_s <= start_s + length_s * (1 + 1e-9)
-        and (not devices or span.device in devices)
+        if span.end_s <= start_s + length_s * (1 + 1e-9) and (not devices or span.device in devices)
     ]
     gap_s = length_s / FINEST
     rows: list[list] = []

@@ -108,6 +108,7 @@ def _limit(limit_s: float, limit_bytes: int) -> None:
     seconds = int(used_s + limit_s) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 2))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # the report goes through a pipe
     if sys.platform == "linux":
         most = now.memory_info().vms + limit_bytes
         resource.setrlimit(resource.RLIMIT_AS, (most, most))

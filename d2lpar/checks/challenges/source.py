@@ -30,7 +30,7 @@ BUILTINS = (
 )  # fmt: skip
 ATTRIBUTES = (
     "builtins", "ctypes", "gc", "hub", "importlib", "inspect", "library", "modules",
-    "multiprocessing", "os", "serialization", "subprocess", "sys",
+    "load", "multiprocessing", "os", "save", "serialization", "subprocess", "sys",
 )  # fmt: skip
 
 TEXT_SYNTAX = "the cell is no Python: {error}"

@@ -311,7 +311,10 @@ def set_up(torch):
         require_usable(done, wanted)
     elif (is_replaced or is_vacant()) and not importlib.util.find_spec("ensurepip"):
         sys.exit(NO_ENSUREPIP.format(python=sys.executable))
-    print("Setting up .venv; the first time downloads up to 3 GB, fills 6 GB, and is silent for minutes.", flush=True)
+    print(
+        "Setting up .venv; the first time downloads up to 3 GB, fills 6 GB, and is silent for minutes.",
+        flush=True,
+    )
     open(UNFINISHED, "w").close()
     if is_replaced:
         discard()

@@ -1,5 +1,7 @@
 """Wrong answers to the exercises of lesson 02, and what they are told."""
 
+import time
+
 import pytest
 import torch
 
@@ -7,39 +9,31 @@ import d2lpar as par
 from d2lpar import checks
 
 
-def now_s(device):
-    return par.timing.now_s(device, wait=False)
-
-
-def vgpu(device):
-    return torch.get_device_module(device)
-
-
 def never_synchronises(work, device):
-    start_s = now_s(device)
+    start_s = time.time()
     work()
-    return now_s(device) - start_s
+    return time.time() - start_s
 
 
 def synchronises_after_only(work, device):
-    start_s = now_s(device)
+    start_s = time.time()
     work()
-    vgpu(device).synchronize(device)
-    return now_s(device) - start_s
+    torch.cuda.synchronize(device)
+    return time.time() - start_s
 
 
 def synchronises_before_only(work, device):
-    vgpu(device).synchronize(device)
+    torch.cuda.synchronize(device)
     return never_synchronises(work, device)
 
 
 def times_the_warm_up_too(work, device):
-    vgpu(device).synchronize(device)
-    start_s = now_s(device)
+    torch.cuda.synchronize(device)
+    start_s = time.time()
     work()
     work()
-    vgpu(device).synchronize(device)
-    return now_s(device) - start_s
+    torch.cuda.synchronize(device)
+    return time.time() - start_s
 
 
 def measures_many_times(work, device):
@@ -47,7 +41,7 @@ def measures_many_times(work, device):
 
 
 def in_milliseconds(work, device):
-    vgpu(device).synchronize(device)
+    torch.cuda.synchronize(device)
     return 1e3 * synchronises_after_only(work, device)
 
 
@@ -60,9 +54,9 @@ def non_blocking_on_one_stream(batches, work, device):
 
 
 def does_not_wait(batches, work, device):
-    side, results = vgpu(device).Stream(device), []
+    side, results = torch.cuda.Stream(device), []
     for batch in batches:
-        with vgpu(device).stream(side):
+        with torch.cuda.stream(side):
             X = batch.to(device, non_blocking=True)
         results.append(work(X))
     return results
@@ -71,7 +65,7 @@ def does_not_wait(batches, work, device):
 def waits_for_everything(batches, work, device):
     """Fetches all at once, and only then works: no overlap at all."""
     fetched = [X.to(device, non_blocking=True) for X in batches]
-    vgpu(device).synchronize(device)
+    torch.cuda.synchronize(device)
     return [work(X) for X in fetched]
 
 
@@ -116,12 +110,12 @@ def expects_needs_first(seconds, needs):
 
 def fetches_everything_first(batches, work, device):
     """Plausible: right and safe, but the first batch waits for the copy of the last."""
-    side = vgpu(device).Stream(device)
-    with vgpu(device).stream(side):
+    side = torch.cuda.Stream(device)
+    with torch.cuda.stream(side):
         fetched = [X.to(device, non_blocking=True) for X in batches]
-    vgpu(device).current_stream(device).wait_stream(side)
+    torch.cuda.current_stream(device).wait_stream(side)
     for X in fetched:
-        X.record_stream(vgpu(device).current_stream(device))
+        X.record_stream(torch.cuda.current_stream(device))
     return [work(X) for X in fetched]
 
 

@@ -53,7 +53,9 @@ def test_a_laptop():
     assert f"{system.cores()} cores" in text
     assert torch.__version__ in text
     assert facts()["GPU"].text == "none; virtual ones serve"
-    assert found.remedies == ["calibration: call `par.calibrate().save()`, which takes less than 20 s"]
+    assert found.remedies == [
+        "calibration: call `par.calibrate().save()`, which takes less than 20 s"
+    ]
     assert "Fashion-MNIST is fetched at first use" in text
     assert "2x-v100-textbook" in text
 

@@ -138,6 +138,36 @@ def test_a_picture_names_operations_and_places():
     assert {"ones", "copy", "neg"} <= words
 
 
+def test_labels_can_be_read_and_stay_in_their_boxes(devices):
+    X, W = torch.rand(8, 6), torch.rand(6, 4)
+    with par.trace_graph(X=X, W=W) as graph:
+        for device in devices:
+            V = W.to(device).requires_grad_()
+            labels = torch.zeros(8, dtype=torch.int64, device=device)
+            torch.nn.functional.cross_entropy((X.to(device) @ V).relu(), labels).backward()
+            W -= V.grad.cpu()
+    picture = plots.graph(graph)
+    picture.draw_without_rendering()
+    width_px, _ = picture.get_size_inches() * picture.dpi
+    assert width_px <= 760
+    (ax,) = picture.axes
+    boxes = ax.patches[-len(ax.texts) :]
+    for label, box in zip(ax.texts, boxes, strict=True):
+        assert label.get_fontsize() * picture.dpi / 72 >= 9, label
+        assert label.get_window_extent().width <= box.get_window_extent().width, label
+    for text in picture.legends[0].get_texts():
+        assert text.get_window_extent().x1 <= width_px
+
+
+def test_operations_stand_above_those_that_need_them():
+    with par.trace_graph() as graph:
+        early, late = torch.ones(2), torch.zeros(2)
+        early.neg().exp().add(late)
+    (ax,) = plots.graph(graph).axes
+    y = {text.get_text(): text.get_position()[1] for text in ax.texts}
+    assert y["ones"] < y["neg"] < y["exp"] == y["zeros"] < y["add"]
+
+
 def test_an_empty_graph_cannot_be_drawn():
     with par.trace_graph() as graph:
         pass

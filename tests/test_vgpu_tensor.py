@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
+import d2lpar as par
+
 
 def on_host(value):
     return value.detach().cpu()
@@ -577,3 +579,11 @@ def test_tensors_with_the_same_data_have_layouts_of_their_own(gpus):
     x.data = y
     x.t_()
     assert (x.shape, y.shape, y.sum(0).tolist()) == ((3, 2), (2, 3), [2, 2, 2])
+
+
+@pytest.mark.parametrize("like", [torch.zeros_like, torch.ones_like])
+def test_a_tensor_of_the_host_like_one_without_values(gpus, like):
+    with par.shape_only():
+        x = torch.empty(2, 3, dtype=torch.float64, device=gpus[0]).t()
+        assert torch.equal(like(x, device="cpu"), like(torch.empty(3, 2, dtype=torch.float64)))
+        assert torch.empty_like(x, device="cpu").shape == (3, 2)

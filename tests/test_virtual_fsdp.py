@@ -447,6 +447,28 @@ def test_the_peak_of_memory_is_that_of_the_formula(n):
         assert peak == pytest.approx(predicted, rel=0.02)
 
 
+def held_after_two_steps():
+    model = nn.Sequential(*[Block() for _ in range(LAYERS)]).to(here())
+    size = sum(p.nbytes for p in model.parameters())
+    for module in (*model, model):
+        fully_shard(module)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(2):
+        model(torch.randn(8, D, device=here())).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.vgpu.memory_allocated(), size
+
+
+def test_between_steps_a_rank_holds_its_part_and_no_buffer_of_an_exchange():
+    """Also that rank which goes on while others have not come back from the last exchange: what
+    they wait for must not keep its tensors."""
+    with par.simulate("8x-h100-nvswitch", 4) as gpus:
+        found = par.run_ranks(held_after_two_steps, gpus)
+    for held, size in found:
+        assert held == pytest.approx(3 * size / 4, rel=0.005)
+
+
 def spans_of_a_step():
     with par.simulate("8x-h100-nvswitch", 8) as gpus:
         with par.record() as timeline:

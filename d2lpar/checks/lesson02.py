@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -11,15 +12,26 @@ from .. import machines
 from ..vgpu.api.detectors import hazards
 from ..vgpu.api.simulation import simulate
 from ..vgpu.api.timing import now_s
+from ..vgpu.cuda import emulate_cuda
 from .verdict import Wrong, exercise, largest_difference
 
 ROOM = 1.05  # a target time may be missed by this factor
 
 
+@contextmanager
+def _one_gpu(*, with_values: bool = False) -> Iterator[torch.device]:
+    """A GPU for programs written for CUDA, with a clock of its own."""
+    with (
+        simulate(machines.DEFAULT, 1, with_values=with_values),
+        emulate_cuda(1, verbose=False) as (device,),
+    ):
+        yield device
+
+
 @exercise
 def timed(answer: Callable[[Callable[[], object], torch.device], float]) -> str:
-    """`timed(work, device)`: seconds that `work()` takes, and nothing else."""
-    with simulate(machines.DEFAULT, 1) as (device,):
+    """`timed(work, gpu)`: seconds that `work()` takes, and nothing else."""
+    with _one_gpu() as device:
         x = torch.empty(2000, 2000, device=device)
         calls = 0
 
@@ -53,7 +65,7 @@ def timed(answer: Callable[[Callable[[], object], torch.device], float]) -> str:
 
 @exercise
 def prefetch(answer: Callable[[Sequence[torch.Tensor], Callable, torch.device], list]) -> str:
-    """`prefetch(batches, work, device)`: [work(batch on the device)], copies under computing."""
+    """`prefetch(batches, work, gpu)`: [work(batch on the GPU)], copies under computing."""
     _check_values(answer)
     for size, products in ((4000, 1), (2000, 6), (3000, 2)):
         _check_overlap(answer, size, products)
@@ -68,7 +80,7 @@ def _check_overlap(answer: Callable, size: int, products: int) -> None:
             X = X @ X
         return X
 
-    with simulate(machines.DEFAULT, 1) as (device,):
+    with _one_gpu() as device:
         batches = [torch.empty(size, size, pin_memory=True) for _ in range(24)]
         there = torch.empty(size, size, device=device)
         compute_s = _seconds(lambda: [work(there) for _ in batches], device)
@@ -89,13 +101,13 @@ def _check_overlap(answer: Callable, size: int, products: int) -> None:
 
 def _check_values(answer: Callable) -> None:
     generator = torch.Generator().manual_seed(5)
-    with simulate(machines.DEFAULT, 1, with_values=True) as (device,):
+    with _one_gpu(with_values=True) as device:
         host = [torch.rand(8, 8, generator=generator) for _ in range(5)]
         expected = [X @ X + 1 for X in host]
         with hazards() as found:
             got = answer([X.pin_memory() for X in host], lambda X: X @ X + 1, device)
         if not isinstance(got, list) or len(got) != len(host):
-            raise Wrong(f"expected a list of {len(host)} results, one a batch, got {_kind(got)}")
+            raise Wrong(f"expected a list of {len(host)} results, one per batch, got {_kind(got)}")
         for i, (g, e) in enumerate(zip(got, expected, strict=True)):
             if g.device != device:
                 raise Wrong(f"result {i}: expected it on {device}, got it on {g.device}")

@@ -41,6 +41,8 @@ BAR_HEIGHT = 0.72  # of a row
 MANY_BARS = 500  # of one kind: no edges and hatches any more, which would hide them
 THIN_PX = 5
 FINEST = 4000  # parts of the width that can be told apart
+NAME_SIZES_PT = (SMALL_PT, 8.0)  # of numbers in passes: the second where the first has no room
+NAME_MARGIN = 0.4  # beside a name, both sides together, in parts of its size
 MANY_ARROWS = 40
 ARROW_PX = 8  # the width of an arrow's head
 KEY_PX = 150  # for an entry of the legend
@@ -331,7 +333,10 @@ def corners(boxes: list[tuple]) -> list[list[tuple[float, float]]]:
 
 
 def _name_bars(ax: Axes, bars: dict[str, list[Bar]]) -> None:
-    """Write the name into each bar that has room for it."""
+    """Write the name into each bar that has room for it and for a little white at its sides.
+
+    Passes of one kind have names of one size: the smaller one, if some have no room for the other.
+    """
     figure_of(ax).draw_without_rendering()  # the layout decides how wide a bar is
     px_per_unit = ax.bbox.width / np.diff(ax.get_xlim())[0]
     widths_px = _WidthsOfNames(figure_of(ax))
@@ -339,12 +344,25 @@ def _name_bars(ax: Axes, bars: dict[str, list[Bar]]) -> None:
         color, hatch = _kind_style(kind)
         ink = "white" if color in DARK_KINDS else INK
         plate = {"fc": color, "ec": "none", "pad": 1} if hatch else None
-        for left, right, row, name in boxes:
-            if name and widths_px[name] < (right - left) * px_per_unit:
+        rooms = [(box, widths_px.share(box, px_per_unit)) for box in boxes if box[3]]
+        size_pt = SMALL_PT
+        if kind in PASS_STYLES:
+            size_pt = _largest_for([share for _, share in rooms])
+        for (left, right, row, name), share in rooms:
+            if share * size_pt < SMALL_PT:
                 ax.text(
-                    (left + right) / 2, row, name, ha="center", va="center", size=SMALL_PT,
+                    (left + right) / 2, row, name, ha="center", va="center", size=size_pt,
                     color=ink, bbox=plate, clip_on=True,
                 )  # fmt: skip
+
+
+def _largest_for(shares: list[float]) -> float:
+    """The largest size at which all names have room that have it at the smallest."""
+    smallest_pt = min(NAME_SIZES_PT)
+    named = [share for share in shares if share * smallest_pt < SMALL_PT]
+    return next(
+        (pt for pt in NAME_SIZES_PT if all(share * pt < SMALL_PT for share in named)), smallest_pt
+    )
 
 
 class _WidthsOfNames(dict[str, float]):
@@ -355,8 +373,13 @@ class _WidthsOfNames(dict[str, float]):
 
     def __missing__(self, name: str) -> float:
         path = TextPath((0, 0), name, size=SMALL_PT, usetex=False)
-        self[name] = (path.get_extents().width + SMALL_PT / 5) * self._px_per_pt
+        self[name] = (path.get_extents().width + NAME_MARGIN * SMALL_PT) * self._px_per_pt
         return self[name]
+
+    def share(self, bar: Bar, px_per_unit: float) -> float:
+        """The part of a bar that its name takes; more than 1 if there is no room for it."""
+        left, right, _, name = bar
+        return self[name] / max((right - left) * px_per_unit, 1e-9)
 
 
 # What joins bars

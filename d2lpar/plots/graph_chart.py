@@ -1,5 +1,7 @@
-"""Dependency graphs: operations as boxes from left to right, a band for each place they ran on."""
+"""Dependency graphs: operations as boxes from top to bottom, a band for each place they ran on."""
 
+import math
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Protocol
@@ -10,28 +12,33 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
 
 from . import texts
+from .gantt_chart import LINE_PX
 from .picture import Picture
 from .style import (
     BLUE,
+    FONT_PT,
     GREY,
     INK,
     ORANGE,
     PALE,
     PURPLE,
-    SMALL_PT,
     VERMILION,
     dress,
-    figure_of,
     legend_above,
 )
 
-Rows = dict[str, int]
+Columns = dict[str, int]
 Bands = dict[str, tuple[int, int]]
+Levels = Sequence[Sequence["_Node"]]
 Positions = dict[int, tuple[int, int]]
 
-BOX = (0.82, 0.62)  # width of a generation's column, height of a row
-COLUMN_PX, ROW_PX, MARGIN_PX = 66, 52, 110
-LINE_LENGTH = 7  # characters of a label that fit into a box
+BOX = (0.86, 0.74)  # width in a column, height in a row
+COLUMN_PX, NARROW_PX, ROW_PX, MARGIN_PX = 116, 72, 42, 74
+WIDTH_PX, LEAST_WIDTH_PX = 760, 430  # with so many columns that they get narrow; with one
+LABEL_PT, LEAST_PT = 9, 7  # 7 pt are 9.7 pixels
+LINE_LENGTH = 11  # characters of a label that fit into a line
+PX_PER_PT = 0.85  # of a character's width, with room
+KEY_PX = 170  # for an entry of the legend
 STYLES = {  # of a node: face, ink
     "input": (PALE, INK),
     "copy": (ORANGE, INK),
@@ -66,7 +73,6 @@ class _Graph(Protocol):
     @property
     def places(self) -> Sequence[str]: ...
     def digraph(self) -> networkx.DiGraph: ...
-    def generations(self) -> Sequence[Sequence[_Node]]: ...
     def longest_chain(self) -> Sequence[_Node]: ...
 
 
@@ -75,78 +81,87 @@ def graph(
 ) -> Picture:
     """Draw a traced `Graph`: an arrow leads from an operation to those that must come after it.
 
-    Arrows that follow from others are left out. Operations in one column could run at the same
-    time; rows are the places they ran on, and the longest chain of dependent ones is marked.
-    Raises ValueError for a graph without nodes.
+    Arrows that follow from others are left out. Each operation is as far down as those that need it
+    allow, and operations side by side could run at the same time. Bands are the places they ran on,
+    and the longest chain of dependent ones is marked. Raises ValueError for a graph without nodes.
     """
     if not len(graph):
         raise ValueError(texts.ERROR_NO_NODES)
-    columns = graph.generations()
-    rows, bands = _rows(graph, columns)
+    levels = _levels(graph)
+    columns, bands = _columns(graph, levels)
     at = {
-        node.number: (x, row)
-        for x, column in enumerate(columns)
-        for node, row in _stacked(column, rows)
+        node.number: (column, y)
+        for y, level in enumerate(levels)
+        for node, column in _side_by_side(level, columns)
     }
-    height = max(last for _, last in bands.values()) + 1
+    width = max(last for _, last in bands.values()) + 1
+    column_px = max(NARROW_PX, min(COLUMN_PX, WIDTH_PX / width))
+    chain = {node.number for node in graph.longest_chain()} if longest_chain else set()
+    keys = _keys(graph, marked=bool(chain))
+    width_px = width_px or max(LEAST_WIDTH_PX, round(column_px * width))
+    lines = math.ceil(len(keys) * KEY_PX / width_px)
     picture = Picture(
         summary=texts.GRAPH.format(operations=len(graph.operations), places=", ".join(bands)),
         note=note,
-        size_px=(
-            width_px or MARGIN_PX + max(COLUMN_PX * len(columns), 330),
-            MARGIN_PX + ROW_PX * height,
-        ),
+        size_px=(width_px, MARGIN_PX + LINE_PX * lines + ROW_PX * len(levels)),
     )
     ax = dress(picture.add_subplot())
-    ax.set(xlim=(-0.6, len(columns) - 0.4), ylim=(height - 0.45, -0.55), xticks=[])
+    ax.set(xlim=(-0.55, width - 0.45), ylim=(len(levels) - 0.5, -0.6), yticks=[])
     ax.spines[:].set_visible(False)
-    ax.tick_params(length=0)
-    ax.set_yticks([(a + b) / 2 for a, b in bands.values()], labels=list(bands))
+    ax.tick_params(length=0, labeltop=True, labelbottom=False, labelsize=FONT_PT)
+    ax.set_xticks([(a + b) / 2 for a, b in bands.values()], labels=list(bands))
     for first, last in list(bands.values())[::2]:
-        ax.axhspan(first - 0.5, last + 0.5, color="#F4F4F4", zorder=0)
-    chain = {node.number for node in graph.longest_chain()} if longest_chain else set()
+        ax.axvspan(first - 0.5, last + 0.5, color="#F4F4F4", zorder=0)
     _draw_edges(ax, graph, at, chain)
     for node in graph.nodes:
-        _draw_node(ax, node, at[node.number], marked=node.number in chain)
-    _explain(ax, graph, marked=bool(chain))
+        _draw_node(ax, node, at[node.number], marked=node.number in chain, column_px=column_px)
+    legend_above(picture, columns=math.ceil(len(keys) / lines), entries=keys)
     return picture
 
 
-def _rows(graph: _Graph, columns: Sequence[Sequence[_Node]]) -> tuple[Rows, Bands]:
-    """The first row of each place, and the (first, last) rows of its band."""
-    first: Rows = {}
+def _levels(graph: _Graph) -> Levels:
+    """The nodes from top to bottom: each one above those that need it, and no higher."""
+    backward = networkx.topological_generations(graph.digraph().reverse())
+    return [[graph.nodes[number] for number in sorted(level)] for level in backward][::-1]
+
+
+def _columns(graph: _Graph, levels: Levels) -> tuple[Columns, Bands]:
+    """The first column of each place, and the (first, last) columns of its band."""
+    first: Columns = {}
     bands: Bands = {}
-    row = 0
+    column = 0
     for place in graph.places:
-        tallest = max(Counter(n.place for n in column)[place] for column in columns)
-        first[place], bands[place] = row, (row, row + tallest - 1)
-        row += tallest
+        widest = max(Counter(n.place for n in level)[place] for level in levels)
+        first[place], bands[place] = column, (column, column + widest - 1)
+        column += widest
     return first, bands
 
 
-def _stacked(column: Sequence[_Node], rows: Rows) -> Iterator[tuple[_Node, int]]:
-    """The nodes of a column with their rows, from the top of each place's band."""
+def _side_by_side(level: Sequence[_Node], columns: Columns) -> Iterator[tuple[_Node, int]]:
+    """The nodes of a level with their columns, from the left of each place's band."""
     seen: Counter[str] = Counter()
-    for node in column:
-        yield node, rows[node.place] + seen[node.place]
+    for node in level:
+        yield node, columns[node.place] + seen[node.place]
         seen[node.place] += 1
 
 
 def _draw_edges(ax: Axes, graph: _Graph, at: Positions, chain: set[int]) -> None:
     for earlier, later in sorted(networkx.transitive_reduction(graph.digraph()).edges):
         (x0, y0), (x1, y1) = at[earlier], at[later]
-        marked = {earlier, later} <= chain and x1 - x0 == 1
+        marked = {earlier, later} <= chain and y1 - y0 == 1
         ax.add_patch(
             FancyArrowPatch(
-                (x0 + BOX[0] / 2, y0), (x1 - BOX[0] / 2, y1), arrowstyle="-|>", mutation_scale=9,
+                (x0, y0 + BOX[1] / 2), (x1, y1 - BOX[1] / 2), arrowstyle="-|>", mutation_scale=9,
                 color=VERMILION if marked else GREY, linewidth=2 if marked else 1,
-                connectionstyle="arc3,rad=0" if y0 != y1 or x1 - x0 == 1 else "arc3,rad=-0.25",
+                connectionstyle="arc3,rad=0" if x0 != x1 or y1 - y0 == 1 else "arc3,rad=-0.3",
                 shrinkA=0, shrinkB=0, zorder=2 if marked else 1,
             )
         )  # fmt: skip
 
 
-def _draw_node(ax: Axes, node: _Node, at: tuple[int, int], *, marked: bool) -> None:
+def _draw_node(
+    ax: Axes, node: _Node, at: tuple[int, int], *, marked: bool, column_px: float
+) -> None:
     face, ink = STYLES[_style(node)]
     x, y = at
     ax.add_patch(
@@ -156,10 +171,14 @@ def _draw_node(ax: Axes, node: _Node, at: tuple[int, int], *, marked: bool) -> N
             linewidth=2 if marked else 1, zorder=3,
         )
     )  # fmt: skip
-    lines = [node.name] if node.is_input else node.name.removesuffix("_data").split("_")
-    label = "\n".join(lines)
-    size = min(SMALL_PT - 1.2 * (len(lines) - 1), SMALL_PT * LINE_LENGTH / max(map(len, lines)))
-    ax.text(x, y, label, ha="center", va="center", size=size, color=ink, zorder=4, linespacing=0.9)
+    words = node.name if node.is_input else node.name.removesuffix("_data").replace("_", " ")
+    lines = textwrap.wrap(words, LINE_LENGTH)
+    room_pt = BOX[0] * column_px / (PX_PER_PT * max(map(len, lines)))
+    size = max(LEAST_PT, min(LABEL_PT, room_pt))
+    ax.text(
+        x, y, "\n".join(lines), ha="center", va="center", size=size, color=ink, zorder=4,
+        linespacing=0.95,
+    )  # fmt: skip
 
 
 def _style(node: _Node) -> str:
@@ -170,7 +189,8 @@ def _style(node: _Node) -> str:
     return "host" if node.place == "host" else "device"
 
 
-def _explain(ax: Axes, graph: _Graph, *, marked: bool) -> None:
+def _keys(graph: _Graph, *, marked: bool) -> list[Artist]:
+    """The entries of the legend."""
     present = {_style(node) for node in graph.nodes}
     keys: list[Artist] = [
         Patch(facecolor=face, label=texts.NODES[style])
@@ -179,4 +199,4 @@ def _explain(ax: Axes, graph: _Graph, *, marked: bool) -> None:
     ]
     if marked:
         keys.append(Patch(facecolor="white", edgecolor=VERMILION, label=texts.LONGEST_CHAIN))
-    legend_above(figure_of(ax), columns=len(keys), entries=keys)
+    return keys

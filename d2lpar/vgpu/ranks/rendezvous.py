@@ -42,6 +42,11 @@ class PendingCollective:
         """The members that have not come yet."""
         return [member for member in self.members if member not in self.calls]
 
+    def forget_tensors(self) -> None:
+        """Keep none of what was carried out: each rank's own work does, as long as torch has it. A
+        rank whose turn has not come yet would hold the memory of all others."""
+        self.calls = {member: CollectiveCall(call.name) for member, call in self.calls.items()}
+
     def queue(
         self,
         host_thread: HostThread,
@@ -124,6 +129,7 @@ class Rendezvous:
             if self._alike is not None:
                 calls = self._alike.with_stand_ins(self.ranks, calls)
             carry_out([calls[i] for i in range(len(self.ranks))], pending.members)
+            pending.forget_tensors()
             self._collectives.popleft()
             self._first += 1
         return pending
@@ -149,6 +155,7 @@ class Rendezvous:
                 pending.price = (*cost.send(self._machine, *ends, call.nbytes), ())
             pendings.remove(pending)
             self._deliver(pending, source, target)
+            pending.forget_tensors()
         return pending
 
     def _deliver(self, pending: PendingCollective, source: int, target: int) -> None:

@@ -125,7 +125,7 @@ class Dispatcher:
         if plan.mutates:
             call.note_written(args, kwargs)
         if call.index == HOST:  # all of it happens on the host
-            return func(*call.args, **call.kwargs)
+            return func(*map(_on_host, call.args), **call.kwargs)
         if rt.shape_only:
             result = self._infer(rt, func, call)
         else:
@@ -174,6 +174,13 @@ class Dispatcher:
             adopt(call.tensors[number], wrap(None, call.index, layout=layout))
         _account(rt, call, known.cost if call.plan.launches else None)
         return known.outputs
+
+
+def _on_host(value: object) -> object:
+    """A tensor without values as one of the host of its shape: what `empty_like` looks at."""
+    if isinstance(value, VirtualTensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+    return value
 
 
 class _OpCall:

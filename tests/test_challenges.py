@@ -66,7 +66,7 @@ WRONG = {
                     W.data -= rate * g
             return losses
         """,
-        "the host waited 12 times for a GPU, first in .item() (line 8); at most 1 may be",
+        "the host waited 12 times for a GPU, first in item (line 8); at most 1 may be",
     ),
     "relay": (
         """
@@ -408,6 +408,17 @@ def test_what_could_reach_the_grader_does_not_run(line, said):
     report = graded("rent", f"def rent(hours, price, most_per_hour, most_hours):\n    {line}\n")
     assert report["status"] == "refused"
     assert said in report["text"]
+
+
+def test_who_trains_with_the_whole_batch_has_not_shared_it():
+    text = CHEATS["train_on_ranks"][0].replace(
+        "optimizer.step()",
+        "dist.all_reduce(torch.cat([p.grad.flatten() for p in net.parameters()]))\n"
+        "                optimizer.step()",
+    )
+    report = graded("train_on_ranks", text)
+    assert report["status"] == "wrong"
+    assert "train with an eighth of each batch" in report["text"]
 
 
 def test_what_an_answer_needs_is_allowed():

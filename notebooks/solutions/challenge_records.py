@@ -1,9 +1,10 @@
 """The best solutions of the challenges that we know: records."""
 
-import d2lpar as par
 import torch
 import torch.distributed as dist
 from torch.nn import functional as F
+
+import d2lpar as par
 
 
 def sum_gradients(gradients, devices):  # noqa: ARG001

@@ -1,9 +1,10 @@
 """Good solutions of the challenges: par."""
 
-import d2lpar as par
 import torch
 import torch.distributed as dist
 from torch.nn import functional as F
+
+import d2lpar as par
 
 
 def spread(inputs, work, devices):

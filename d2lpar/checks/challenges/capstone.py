@@ -30,6 +30,10 @@ TEXT_WEIGHTS = "after training, rank {rank} differs from one device by up to {ga
 TEXT_SILENT = (
     "the ranks exchanged {sent:.2f} MB, and the gradients of a step alone have {takes:.2f}"
 )
+TEXT_WHOLE = (
+    "the GPUs did {did:.2f} GFLOP in all, and shares of the batch take {most:.2f} at most: train "
+    "with an eighth of each batch"
+)
 TEXT_SHARE = "expected {expected:.4f} for a timeline of {count} spans, got {got}"
 TEXT_RENT = "{case}: expected {expected}, got {got}: {why}"
 
@@ -148,10 +152,20 @@ def train_on_ranks(answer: Callable) -> Outcome:
         takes = sum(4 * p.numel() for p in net.parameters())
         if sent < 0.9 * STEPS * takes:
             raise Refused(TEXT_SILENT.format(sent=sent / 1e6, takes=takes / 1e6))
+        most = 1.5 * STEPS * _flops_of_a_step()
+        if trial.flops > most:
+            raise Wrong(TEXT_WHOLE.format(did=trial.flops / 1e9, most=most / 1e9))
         fell = f"loss {expected[0]:.2f} to {expected[-1]:.2f}, as on one device"
         return Outcome(
             1e3 * trial.seconds, fell, gantt_of(trial.timeline, devices=SHOWN, share=SHARE)
         )
+
+
+def _flops_of_a_step() -> int:
+    """Those of the whole batch on one device."""
+    with laboratory(BOX, 1) as lab:
+        net, batch = Gpt(3).to(lab.devices[0]), text(1).to(lab.devices[0])
+        return lab.run(lambda: mean_loss(net, batch).backward()).flops
 
 
 def _alone(net: nn.Module, batches: list[torch.Tensor]) -> list[float]:

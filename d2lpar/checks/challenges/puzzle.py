@@ -42,9 +42,9 @@ class Puzzle:
         """60 at the limit, 80 at par, 100 at the record or under it; in between as it lies."""
         if figure <= self.record * (1 + CLOSE):
             return AT_RECORD
-        if figure <= self.par:
-            return int(AT_RECORD - (AT_RECORD - AT_PAR) * _share(self.record, figure, self.par))
-        return int(AT_PAR - (AT_PAR - AT_LIMIT) * _share(self.par, figure, self.limit))
+        if figure <= self.par * (1 + CLOSE):
+            return round(AT_RECORD - (AT_RECORD - AT_PAR) * _share(self.record, figure, self.par))
+        return round(AT_PAR - (AT_PAR - AT_LIMIT) * _share(self.par, figure, self.limit))
 
     def in_words(self, figure: float) -> str:
         """The figure beside limit, par and record."""

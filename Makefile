@@ -12,7 +12,7 @@ unit-tests = $(python) -m pytest -n $(workers)
 notebook-tests = $(python) -m pytest -n $(workers) --dist loadfile --nbval --nbval-current-env $(notebooks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab update test test-all test-browser test-compat opinfo torch-tests validate notebooks lint format docs dist bench lock clean
+.PHONY: help setup lab update test test-all test-browser test-compat opinfo torch-tests validate notebooks record lint format docs dist bench lock clean
 
 help:  ## This list
 	@echo "make VERB, where VERB is"
@@ -81,6 +81,9 @@ validate: setup  ## Predictions of the simulator beside published figures; ONLY=
 
 notebooks: setup  ## Record all notebooks anew, and list what changed
 	@$(python) tools/build.py
+
+record: setup  ## Learning curves anew, at full size; DATA=folder with Fashion-MNIST for real ones
+	@$(python) tools/lenet_curves.py $(if $(DATA),--data "$(DATA)")
 
 lint: setup  ## Check style, format, types, and that imports point down
 	@$(python) -m ruff check

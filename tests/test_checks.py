@@ -11,11 +11,12 @@ from d2lpar import checks
 from d2lpar.machines import catalogue
 
 SOLUTIONS = Path(__file__).parents[1] / "notebooks" / "solutions"
+LADDER = ("flat", "overlapped", "bucketed")  # of lesson 04
 EXERCISES = {
     "lesson01": ("linear_intensity", "batch_at_ridge", "mean_loss"),
     "lesson02": ("timed", "prefetch", "shortest"),
     "lesson03": ("shares", "all_reduce_buckets", "accumulate"),
-    "lesson04": ("shards_seen", "bucket_plan", "whole_batch"),
+    "lesson04": ("shards_seen", "bucket_plan", "whole_batch", *LADDER),
     "lesson05": ("busiest_bytes", "ring_plan", "stale_sgd", "best_batch"),
     "lesson06": ("balance", "one_f_one_b", "fewest_micro_batches"),
     "lesson07": ("by_input_channels", "zero_bytes", "groups_of"),

@@ -220,3 +220,125 @@ def test_torchs_ddp_sends_the_buckets_of_the_exercise(megabytes, limits_bytes):
         dist.destroy_process_group()
     sizes_bytes = [p.nbytes for p in place]
     assert sent == solution("lesson04", "bucket_plan")(sizes_bytes, *limits_bytes)
+
+
+# The ladder
+
+
+def backward_only(net, loss):
+    loss.backward()
+
+
+def nothing(net, loss):
+    pass
+
+
+def summed(net, loss):
+    loss.backward()
+    for p in net.parameters():
+        dist.all_reduce(p.grad)
+
+
+def one_by_one(net, loss):
+    """Plausible: right, and the rung below `flat`."""
+    summed(net, loss)
+    for p in net.parameters():
+        p.grad /= dist.get_world_size()
+
+
+def flat_and_thrown_away(net, loss):
+    loss.backward()
+    buffer = torch.cat([p.grad.flatten() for p in net.parameters()])
+    dist.all_reduce(buffer)
+    buffer /= dist.get_world_size()
+
+
+def hooked(net, loss, *, wait=True, remove=True, times=1):
+    """The rung `overlapped`, with parts left out."""
+    works = []
+
+    def send(p):
+        p.grad /= dist.get_world_size() ** times
+        works.extend(dist.all_reduce(p.grad, async_op=True) for _ in range(times))
+
+    hooks = [p.register_post_accumulate_grad_hook(send) for p in net.parameters()]
+    loss.backward()
+    for work in works if wait else ():
+        work.wait()
+    for hook in hooks if remove else ():
+        hook.remove()
+
+
+def never_waits(net, loss):
+    """Plausible: the values are right here, and would not be on a GPU."""
+    hooked(net, loss, wait=False)
+
+
+def leaves_hooks(net, loss):
+    hooked(net, loss, remove=False)
+
+
+def waits_in_the_hook(net, loss):
+    works = []
+
+    def send(p):
+        p.grad /= dist.get_world_size()
+        dist.all_reduce(p.grad, async_op=True).wait()
+        works.append(p.grad.sum().item())  # the host waits, too
+
+    hooks = [p.register_post_accumulate_grad_hook(send) for p in net.parameters()]
+    loss.backward()
+    for hook in hooks:
+        hook.remove()
+
+
+def forgets_the_last_bucket(net, loss):
+    """Plausible: only full buckets are sent."""
+    bucket, sent = [], []
+
+    def collect(p):
+        bucket.append(p.grad)
+        if sum(gradient.nbytes for gradient in bucket) >= 5_000_000:
+            sent.append(bucket.copy())
+            bucket.clear()
+
+    hooks = [p.register_post_accumulate_grad_hook(collect) for p in net.parameters()]
+    loss.backward()
+    for hook in hooks:
+        hook.remove()
+
+
+def one_large_bucket(net, loss):
+    """Plausible: a bucket so large that it is full when backward has ended."""
+    solution("lesson04", "bucketed")(net, loss, cap_bytes=10**9)
+
+
+def sends_twice(net, loss):
+    hooked(net, loss, times=2)
+
+
+@pytest.mark.parametrize(
+    ("exercise", "answer", "reason"),
+    [
+        ("flat", nothing, "loss.backward()"),
+        ("flat", backward_only, "the rank's own"),
+        ("flat", summed, "divide it by the number of ranks"),
+        ("flat", flat_and_thrown_away, "write the result back"),
+        ("flat", one_by_one, "not faster"),
+        ("overlapped", never_waits, "call wait()"),
+        ("overlapped", leaves_hooks, "remove()"),
+        ("overlapped", waits_in_the_hook, "not faster"),
+        ("bucketed", forgets_the_last_bucket, "the rank's own"),
+        ("bucketed", one_large_bucket, "not faster"),
+        ("bucketed", sends_twice, "each goes once"),
+    ],
+)
+def test_a_wrong_rung_is_told_what_is_wrong(exercise, answer, reason):
+    verdict = getattr(checks, exercise)(answer)
+    assert verdict.status == checks.WRONG, verdict
+    assert reason in verdict.text, verdict
+
+
+def test_every_rung_tells_by_how_much_it_is_faster():
+    verdict = checks.overlapped(solution("lesson04", "overlapped"))
+    assert "times as fast (simulated)" in verdict.text

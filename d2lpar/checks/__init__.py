@@ -9,7 +9,7 @@ from .by_name import check, exercises
 from .lesson01 import batch_at_ridge, linear_intensity, mean_loss
 from .lesson02 import prefetch, shortest, timed
 from .lesson03 import accumulate, all_reduce_buckets, shares
-from .lesson04 import bucket_plan, shards_seen, whole_batch
+from .lesson04 import bucket_plan, bucketed, flat, overlapped, shards_seen, whole_batch
 from .lesson05 import best_batch, busiest_bytes, ring_plan, stale_sgd
 from .lesson06 import balance, fewest_micro_batches, one_f_one_b
 from .lesson07 import by_input_channels, groups_of, zero_bytes
@@ -26,15 +26,18 @@ __all__ = [
     "batch_at_ridge",
     "best_batch",
     "bucket_plan",
+    "bucketed",
     "busiest_bytes",
     "by_input_channels",
     "check",
     "exercises",
     "fewest_micro_batches",
+    "flat",
     "groups_of",
     "linear_intensity",
     "mean_loss",
     "one_f_one_b",
+    "overlapped",
     "possible_rate",
     "prefetch",
     "ring_plan",

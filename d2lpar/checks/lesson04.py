@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
 
+from ..lesson.models import resnet18
+from ..timeline import Timeline
+from ..vgpu.api.detectors import hazards
+from ..vgpu.api.simulation import record, simulate
+from ..vgpu.api.timing import now_s
+from ..vgpu.ranks import run_ranks
 from .verdict import Wrong, exercise, largest_difference
 
 TOLERANCE = 1e-4  # of float32 statistics
 FLOAT_BYTES = 4
+
+BOX, RANKS, IMAGES = "8x-v100-pcie", 8, 256  # where the rungs of the ladder are timed
+FASTER = 1.01  # a rung is at least so many times as fast as the one below
+
+Rung = Callable[[nn.Module, torch.Tensor], None]  # rung(net, loss), on every rank
 
 
 @exercise
@@ -142,3 +157,174 @@ def _check_statistics(got: object, batch: torch.Tensor, sizes: tuple[int, ...]) 
 
 def _some(tensor: torch.Tensor) -> str:
     return "[" + ", ".join(f"{value:.3f}" for value in tensor.tolist()) + "]"
+
+
+# The ladder: four ways to average the gradients of all ranks
+
+
+@exercise
+def flat(answer: Callable[[nn.Module, torch.Tensor], None]) -> str:
+    """`flat(net, loss)`: backward, then one all-reduce of all gradients."""
+    return _climbs(answer, "one by one", _one_by_one, "Is there one all-reduce only?")
+
+
+@exercise
+def overlapped(answer: Callable[[nn.Module, torch.Tensor], None]) -> str:
+    """`overlapped(net, loss)`: each gradient is sent while backward goes on."""
+    return _climbs(
+        answer,
+        "flat",
+        _flat,
+        "Does each gradient start its all-reduce in a hook, with async_op=True, and does nothing "
+        "wait before backward has ended?",
+    )
+
+
+@exercise
+def bucketed(answer: Callable[[nn.Module, torch.Tensor], None]) -> str:
+    """`bucketed(net, loss)`: gradients are sent in buckets while backward goes on."""
+    return _climbs(
+        answer,
+        "overlapped",
+        _overlapped,
+        "Is a bucket sent as soon as it is full, with async_op=True? One that is too large starts "
+        "too late, and small ones pay a latency each",
+    )
+
+
+def _climbs(answer: Rung, lower_name: str, lower: Rung, hint: str) -> str:
+    """Check values, then time a rung of the ladder against the one below it."""
+    _check_averages(answer)
+    took_s, sent_bytes = _timed(answer)
+    lower_s, expected_bytes = _timed(lower)
+    told = f"{took_s * 1e3:.1f} ms a step on {RANKS} GPUs, {lower_name} {lower_s * 1e3:.1f} ms"
+    if sent_bytes != expected_bytes:
+        raise Wrong(
+            f"on ResNet-18 a rank all-reduces {sent_bytes / 1e6:.1f} MB a step; its gradients "
+            f"have {expected_bytes / 1e6:.1f} MB, and each goes once"
+        )
+    if took_s * FASTER > lower_s:
+        raise Wrong(f"right values, but not faster: {told}. {hint}")
+    return f"{told}: {lower_s / took_s:.2f} times as fast (simulated)"
+
+
+def _check_averages(answer: Rung) -> None:
+    """On three ranks, with values, for two steps: what is left over shows in the second."""
+    with simulate(BOX, 3, with_values=True) as gpus, hazards() as found:
+        run_ranks(_two_steps, gpus, answer, gpus)
+    if found:
+        raise Wrong(
+            "the optimizer may read gradients before they have come: call wait() of every "
+            "all-reduce before you return, and before you read what it sums"
+        )
+
+
+def _two_steps(answer: Rung, gpus: list[torch.device]) -> None:
+    """Runs on every rank: two steps on data of its own, from the same parameters."""
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4)).to(gpus[rank])
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    torch.manual_seed(rank + 1)
+    for step in (1, 2):
+        loss = net(torch.rand(8, 6).to(gpus[rank])).square().sum()
+        own = torch.autograd.grad(loss, list(net.parameters()), retain_graph=True)
+        optimizer.zero_grad()
+        answer(net, loss)
+        optimizer.step()
+        for (name, parameter), gradient in zip(net.named_parameters(), own, strict=True):
+            _check_average(parameter.grad, gradient, f"step {step}, gradient of {name}")
+
+
+def _check_average(got: torch.Tensor | None, own: torch.Tensor, where: str) -> None:
+    total = own.clone()
+    dist.all_reduce(total)
+    expected = total / dist.get_world_size()
+    if got is None:
+        raise Wrong(f"{where}: there is none; call loss.backward()")
+    if largest_difference(got, expected) < TOLERANCE:
+        return
+    if largest_difference(got, total) < TOLERANCE:
+        why = "that is the sum of all ranks; divide it by the number of ranks"
+    elif largest_difference(got, own) < TOLERANCE:
+        why = "that is the rank's own; all-reduce it, and write the result back into p.grad"
+    else:
+        why = (
+            "are hooks of the step before still there (remove() them), and does every gradient "
+            "get its own part of what was sent?"
+        )
+    raise Wrong(f"{where}: expected the average over ranks, got something else: {why}")
+
+
+def _timed(rung: Rung) -> tuple[float, int]:
+    """Seconds of a step of ResNet-18, and the bytes that a rank all-reduces in it."""
+    times: list[tuple[float, float]] = []
+    with simulate(BOX, RANKS) as gpus, record() as timeline, hazards():
+        run_ranks(lambda: times.append(_second_step(rung, gpus)), gpus)
+    begin_s, end_s = min(begin for begin, _ in times), max(end for _, end in times)
+    return end_s - begin_s, _all_reduced(timeline, begin_s)
+
+
+def _all_reduced(timeline: Timeline, begin_s: float) -> int:
+    spans = timeline.on("vgpu:0", "collective")
+    return sum(span.bytes for span in spans if span.start_s >= begin_s and "reduce" in span.name)
+
+
+def _second_step(rung: Rung, gpus: list[torch.device]) -> tuple[float, float]:
+    """Runs on every rank; returns when its second step began and ended."""
+    gpu = gpus[dist.get_rank()]
+    net = resnet18().to(gpu)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    X = torch.empty(IMAGES // RANKS, 1, 28, 28, device=gpu)
+    y = torch.zeros(len(X), device=gpu).long()
+    begin_s = 0.0
+    for _ in range(2):
+        dist.barrier()
+        begin_s = now_s(gpu)
+        optimizer.zero_grad()
+        rung(net, F.cross_entropy(net(X), y))
+        optimizer.step()
+    return begin_s, now_s(gpu)
+
+
+def _one_by_one(net: nn.Module, loss: torch.Tensor) -> None:
+    loss.backward()
+    for gradient in _gradients_of(net):
+        dist.all_reduce(gradient)
+        gradient /= dist.get_world_size()
+
+
+def _flat(net: nn.Module, loss: torch.Tensor) -> None:
+    loss.backward()
+    gradients = _gradients_of(net)
+    together = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(together)
+    together /= dist.get_world_size()
+    parts = together.split([gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+def _overlapped(net: nn.Module, loss: torch.Tensor) -> None:
+    works: list[Any] = []
+
+    def send(parameter: torch.Tensor) -> None:
+        gradient = _gradient_of(parameter)
+        gradient /= dist.get_world_size()
+        works.append(dist.all_reduce(gradient, async_op=True))
+
+    hooks = [p.register_post_accumulate_grad_hook(send) for p in net.parameters()]
+    loss.backward()
+    for work in works:
+        work.wait()
+    for hook in hooks:
+        hook.remove()
+
+
+def _gradients_of(net: nn.Module) -> list[torch.Tensor]:
+    return [_gradient_of(parameter) for parameter in net.parameters()]
+
+
+def _gradient_of(parameter: torch.Tensor) -> torch.Tensor:
+    assert parameter.grad is not None, "backward has been there"
+    return parameter.grad

@@ -61,6 +61,7 @@ NO_VENV = "its bin/python does not install into it (pyvenv.cfg may be missing)"
 READ_ONLY = """\
 {folder} cannot be written to, and the course needs its .venv there ({reason}).
 Clone the course into a folder of your own, and call make in it."""
+BEGINS = "Setting up .venv; the first time downloads 3 GB, fills 6 GB, and is silent for minutes."
 FAILED = "\nSetting up stopped: {reason}\nCall make again to start over."
 
 
@@ -311,10 +312,7 @@ def set_up(torch):
         require_usable(done, wanted)
     elif (is_replaced or is_vacant()) and not importlib.util.find_spec("ensurepip"):
         sys.exit(NO_ENSUREPIP.format(python=sys.executable))
-    print(
-        "Setting up .venv; the first time downloads up to 3 GB, fills 6 GB, and is silent for minutes.",
-        flush=True,
-    )
+    print(BEGINS, flush=True)
     open(UNFINISHED, "w").close()
     if is_replaced:
         discard()

@@ -40,11 +40,13 @@ _HOME = {
     "Timeline": "timeline",
     "calibrate": "machines.calibration",
     "Calibration": "machines.calibration",
+    "challenge": "checks.challenges",
     "check": "checks",
     "predict": "plots",
     "doctor": "command.diagnosis",
 }
 _MODULES = {
+    "challenges": "checks.challenges",
     "checks": "checks",
     "collectives": "lesson.collectives",
     "garments": "lesson.synthetic_fashion",

@@ -216,6 +216,33 @@ def four_gpu_server() -> Picture:
     return picture
 
 
+def cluster_with_servers() -> Picture:
+    """Two machines of four GPUs, their parameter servers, and the three levels of an exchange."""
+    picture = Picture(summary="A GPU cluster with parameter servers", size_px=(960, 500))
+    ax = picture.add_subplot()
+    ax.set(xlim=(0, 12), ylim=(0, 6.1))
+    ax.axis("off")
+    for server in range(2):
+        _part(ax, (2.1 + 4.6 * server, 5.0), (3.2, 1.0), f"server {server}: keeps half\n"
+              "of the parameters", ORANGE, INK)  # fmt: skip
+    _part(ax, (3.2, 3.6), (5.6, 0.6), "network switch", PALE, INK)
+    for machine in range(2):
+        left = 0.2 + 6.0 * machine
+        ax.add_patch(Rectangle((left, 0.1), 5.6, 2.75, facecolor="none", edgecolor=INK))
+        ax.text(left + 0.12, 2.55, f"machine {machine}", size=FONT_PT, color=INK, va="center")
+        ax.text(left + 5.45, 2.55, "PCIe: faster", size=FONT_PT, color=INK, va="center", ha="right")
+        _part(ax, (left + 1.4, 1.55), (2.8, 0.7), "sum of 4 gradients", GREEN, "white")
+        for gpu in range(4):
+            x = left + 0.2 + 1.32 * gpu
+            _part(ax, (x, 0.25), (1.24, 0.6), f"GPU {gpu}", BLUE, "white")
+            _way(ax, (x + 0.62, 0.85), (left + 1.95 + 0.57 * gpu, 1.55), 5, "", (0, 0))
+        _way(ax, (left + 2.8, 2.25), (3.9 + 4.2 * machine, 3.6), 1.5, "", (0, 0))
+        _way(ax, (3.7 + 4.6 * machine, 5.0), (4.2 + 3.6 * machine, 4.2), 1.5, "", (0, 0))
+    for y, text in ((4.6, "push gradients, pull parameters"), (3.15, "network: slow")):
+        ax.text(6.0, y, text, ha="center", va="center", size=FONT_PT, color=INK)
+    return picture
+
+
 def _part(ax, corner: tuple, size: tuple, text: str, colour: str, ink: str) -> None:
     ax.add_patch(
         FancyBboxPatch(corner, *size, boxstyle="round,pad=0,rounding_size=0.12", color=colour)
@@ -232,7 +259,10 @@ def _way(ax, start: tuple, end: tuple, width: float, text: str, shift: tuple) ->
 
 
 def main() -> None:
-    drawings = three_ways_to_split, four_gpu_server, step_on_two_gpus, schedules, columns_then_rows
+    drawings = (
+        three_ways_to_split, four_gpu_server, cluster_with_servers, step_on_two_gpus, schedules,
+        columns_then_rows,
+    )  # fmt: skip
     for draw in drawings:
         (HERE / f"{draw.__name__}.png").write_bytes(draw().png())
 

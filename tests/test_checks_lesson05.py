@@ -2,12 +2,16 @@
 
 import cmath
 import math
+import re
 
 import pytest
 import torch
-from test_checks import solution
+from test_checks import SOLUTIONS, solution
 
 from d2lpar import checks
+from d2lpar.checks.lesson05 import BUGS
+from d2lpar.vgpu.programs.launch_plan import LaunchPlan
+from d2lpar.vgpu.programs.runner import RunOptions, run
 
 
 def busiest(**changed):
@@ -238,3 +242,92 @@ def test_stale_sgd_converges_up_to_a_learning_rate_that_falls_with_the_delay(del
     )
     assert below < 0.01
     assert above > 100
+
+
+# --- the seven bugs
+
+
+BUGGY = (SOLUTIONS / "../scripts/first_program.py").read_text(encoding="utf-8")
+PIECES = {  # a piece of a repair's wrong text, and the message of `BUGS` that goes with it
+    "from torch.nn": "ImportError",
+    "VISIBLE_DEVICES": "KeyError",
+    "0, 1": "no message: torch",
+    "int(environ": "NameError",
+    "args.prot": "AttributeError",
+    "word_size": "TypeError",
+    "findall": "IndexError",
+}
+
+
+def repairs():
+    return solution("lesson05", "REPAIRS")
+
+
+def with_one_bug(piece):
+    """The program, all of whose bugs but one are mended."""
+    text = BUGGY
+    for wrong, right in repairs().items():
+        if piece not in wrong:
+            text = text.replace(wrong, right)
+    return text.replace("import subprocess\n", "import re\nimport subprocess\n")
+
+
+def told(text):
+    return checks.mended(lambda: text)
+
+
+def test_the_program_has_all_seven_bugs():
+    verdict = told(BUGGY)
+    assert verdict.status == checks.WRONG
+    assert "0 of 7 bugs are mended" in verdict.text
+    assert verdict.text.count("\n") == 7
+
+
+@pytest.mark.parametrize(("piece", "message"), PIECES.items())
+def test_a_bug_that_is_left_is_named_and_is_alone(piece, message):
+    verdict = told(with_one_bug(piece))
+    assert verdict.status == checks.WRONG
+    assert "6 of 7" in verdict.text
+    assert message in verdict.text
+
+
+@pytest.mark.parametrize("piece", [piece for piece in PIECES if piece != "0, 1"])
+def test_a_bug_causes_the_message_that_is_told(piece, tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    program = tmp_path / "one_bug.py"
+    program.write_text(with_one_bug(piece), encoding="utf-8")
+    report = run(LaunchPlan(str(program), per_node=2, gpus=2), RunOptions(quiet=True))
+    messages = [message for _, message in BUGS if message.startswith(PIECES[piece])]
+    assert messages
+    raised = messages[0].partition(";")[0].partition(" for a node")[0]
+    assert raised in report.error
+
+
+def test_a_space_in_the_list_of_gpus_causes_no_message(tmp_path, capsys):
+    program = tmp_path / "space.py"
+    program.write_text(with_one_bug("0, 1"), encoding="utf-8")
+    report = run(LaunchPlan(str(program), per_node=2, gpus=2), RunOptions(quiet=True))
+    assert report.error is None
+    assert "rank 1 of 2: loss" in capsys.readouterr().out
+
+
+def test_a_regular_expression_cuts_a_wrong_name_out_of_a_node_list():
+    names = {}
+    exec(BUGGY[BUGGY.index("def first_host") : BUGGY.index("def main")], {"re": re}, names)
+    assert names["first_host"]("gpu[07-09]") == "gpu07"
+    assert names["first_host"]("a100-[07-09]") == "a100-100"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (None, "expected the text"),
+        ("def main(:", "line 1 is no Python"),
+        ("print('none of the bugs')", "rank 0 does not tell its loss"),
+        ("import torch\ntorch.ones(2) @ torch.ones(3)", "it ends with"),
+    ],
+)
+def test_a_text_that_is_no_program_of_two_ranks_is_refused(text, reason):
+    verdict = told(text)
+    assert verdict.status == checks.WRONG
+    assert reason in verdict.text

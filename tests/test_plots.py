@@ -365,6 +365,9 @@ def test_curves_differ_without_colour_too():
         ({"curves": ["a"], "max_fps": 0}, "max_fps must be positive, not 0"),
         ({"curves": ["a"], "xlim": (0, math.nan)}, "xlim"),
         ({"curves": ["a"], "ylim": (1, 1)}, r"ylim must be .* not \(1, 1\)"),
+        ({"curves": ["a"], "xscale": "logarithmic"}, "not 'logarithmic'"),
+        ({"curves": ["a"], "yscale": "log", "ylim": (0, 1)}, "y must be above zero, not 0"),
+        ({"curves": ["a"], "marks": ["b"]}, "'b'.* are a"),
     ],
 )
 def test_wrong_options_are_named(options, told):
@@ -387,6 +390,39 @@ def test_wrong_points_are_named_and_leave_the_curves_alone(place):
         assert plot.chart.curves["loss"].points() == [(2.0, 0.5)]
     with pytest.raises(RuntimeError, match="with LivePlot"):
         plot.draw()
+
+
+# On log scales, and points that no line joins
+
+
+def test_a_roofline_fills_up_while_it_is_measured(place):
+    reached = [(2.0**i, 2.0 ** (i / 2)) for i in range(-4, 12)]
+    options = {"xscale": "log", "yscale": "log", "marks": ["reached"], "max_fps": math.inf}
+    with LivePlot(curves=("roof", "reached"), **options) as plot:
+        for x in (0.01, 10_000):
+            plot.add(x, {"roof": x})
+        for x, y in reached:
+            plot.add(x, {"reached": y})
+            ax = place.picture.axes[0]
+            assert ax.get_xlim()[0] > 0
+            assert ax.get_xlim()[0] < x < ax.get_xlim()[1]
+            assert ax.get_ylim()[0] < y < ax.get_ylim()[1]
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    roof, points = ax.get_lines()
+    assert roof.get_linestyle() == "-"
+    assert points.get_linestyle() == "None"
+    assert len(points.get_xdata()) == len(reached)
+    assert points.get_markevery() is None  # every measurement is seen
+    assert math.log10(ax.get_xlim()[0]) == pytest.approx(-2 - 0.05 * 6)
+
+
+def test_a_log_scale_names_what_it_cannot_show(place):
+    with LivePlot(curves=["a"], xscale="log", yscale="log") as plot:
+        with pytest.raises(ValueError, match="x must be above zero, not 0"):
+            plot.add(0, {"a": 1})
+        with pytest.raises(ValueError, match="y must be above zero, not -1"):
+            plot.add(1, {"a": -1})
+        assert plot.chart.curves["a"].points() == []
 
 
 # Curves of any length
@@ -497,13 +533,22 @@ def test_runs_are_overlaid_accuracy_on_the_left_time_on_the_right(place):
     ]  # fmt: skip
     assert (left.get_ylim(), left.get_ylabel()) == ((0, 1), "accuracy")
     assert (right.get_ylim()[0], right.get_ylabel()) == (0, "ms per step")
-    assert place.opened == 2
+    assert place.opened == 1  # the second is in the same cell
     assert {"1 GPU", "2 GPUs", "synthetic images · simulated on a box"} <= words(place.picture)
     assert "accuracy: step 20 · 1 GPU 0.5 · 2 GPUs 0.6" in place.picture.alt
     assert place.picture.summary == (
         "accuracy and ms per step of 1 GPU, 2 GPUs over step"
         " · synthetic images · simulated on a box"
     )
+
+
+def test_runs_in_cells_of_their_own_leave_a_picture_each(place, monkeypatch):
+    plot = TrainingPlot(xlabel="step", time="ms per step")
+    for number in (1, 2, 2):
+        monkeypatch.setattr(training_plot, "cell_number", lambda number=number: number)
+        with plot.run(f"run {len(place.updates)}") as run:
+            run.add(1, accuracy=0.1, time=1)
+    assert place.opened == 2
 
 
 def test_runs_of_different_clocks_say_which_is_theirs(place):

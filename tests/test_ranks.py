@@ -686,3 +686,11 @@ def test_init_process_group_is_held_against_the_ranks_that_there_are(options):
 
     with par.simulate("8x-v100-pcie", 2) as gpus, pytest.raises(ValueError, match="has started 2"):
         par.run_ranks(train, gpus)
+
+
+def test_init_process_group_refuses_a_misspelt_argument_as_torch_does():
+    def train():
+        dist.init_process_group("gloo", rank=dist.get_rank(), word_size=2)
+
+    with pytest.raises(TypeError, match="unexpected keyword argument 'word_size'"):
+        par.run_ranks(train, 2)

@@ -10,7 +10,7 @@ from .lesson01 import batch_at_ridge, linear_intensity, mean_loss
 from .lesson02 import prefetch, shortest, timed
 from .lesson03 import accumulate, all_reduce_buckets, shares
 from .lesson04 import bucket_plan, bucketed, flat, overlapped, shards_seen, whole_batch
-from .lesson05 import best_batch, busiest_bytes, ring_plan, stale_sgd
+from .lesson05 import best_batch, busiest_bytes, mended, ring_plan, stale_sgd
 from .lesson06 import balance, fewest_micro_batches, one_f_one_b
 from .lesson07 import by_input_channels, groups_of, zero_bytes
 from .verdict import NOT_YET, RIGHT, WRONG, Verdict
@@ -36,6 +36,7 @@ __all__ = [
     "groups_of",
     "linear_intensity",
     "mean_loss",
+    "mended",
     "one_f_one_b",
     "overlapped",
     "possible_rate",

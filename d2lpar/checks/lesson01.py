@@ -68,13 +68,14 @@ def mean_loss(answer: Callable[[Callable, Sequence], float]) -> str:
             batches = [(i, -i) for i in range(count)]
             with syncs() as waits:
                 got = answer(step, batches)
+            shown = repr(got)  # while there is the device that a tensor would be on
         if seen != batches:
             raise Wrong(f"expected step(X, y) once for each of {count} batches, in order")
         expected = sum(i * i for i in range(count)) / count
         if not isinstance(got, float):
-            raise Wrong(f"expected a Python float, got {got!r}: call .item() once, at the end")
+            raise Wrong(f"expected a Python float, got {shown}: call .item() once, at the end")
         if not math.isclose(got, expected, rel_tol=1e-5):
-            raise Wrong(f"losses 0, 1, 4, … of {count} batches: expected {expected:g}, got {got!r}")
+            raise Wrong(f"losses 0, 1, 4, … of {count} batches: expected {expected:g}, got {shown}")
         if len(waits) > 1:
             raise Wrong(
                 f"the mean is right, but the host waited {len(waits)} times for {count} batches, "

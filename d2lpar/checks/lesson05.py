@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import io
 import math
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 from .. import machines
 from ..parallelism import scaling
+from ..vgpu.programs.launch_plan import LaunchPlan
+from ..vgpu.programs.runner import RunOptions, run
 from .verdict import Wrong, exercise
 
 TOLERANCE = 1e-6  # relative
@@ -247,3 +254,145 @@ def _targets() -> Iterable[tuple[list[int], Callable, float, Callable]]:
     yield powers, lambda b: 1e-5 * b, 0.200, lambda b: 300 * (1 + 500 / b)  # t1 < t2 for all
     measured_s = {20: 0.031, 32: 0.018, 50: 0.052, 64: 0.034, 100: 0.090, 128: 0.066}
     yield list(measured_s), measured_s.__getitem__, 0.010, lambda b: 400 * (1 + 150 / b)
+
+
+@exercise
+def mended(answer: Callable[[], str]) -> str:
+    """`mended()`: the text of `scripts/first_program.py` without its seven bugs.
+
+    Each bug that is still there is named with the message that it causes. A text without any of
+    them is run on two ranks, each of which must tell its loss.
+    """
+    text = answer()
+    if not isinstance(text, str):
+        raise Wrong(f"expected the text of the program, got {text!r}")
+    try:
+        program = ast.parse(text)
+    except SyntaxError as error:
+        raise Wrong(f"line {error.lineno} is no Python: {error.msg}") from None
+    left = [f"{what}: {message}" for (what, message), has in BUGS.items() if has(program)]
+    if left:
+        raise Wrong(
+            f"{len(BUGS) - len(left)} of {len(BUGS)} bugs are mended; still there are\n  "
+            + "\n  ".join(left)
+        )
+    _train(text)
+    return "all seven are gone, and the program trains on two ranks"
+
+
+def _names_wrong_module(program: ast.Module) -> bool:
+    """DistributedDataParallel is looked for outside torch.nn.parallel."""
+    ddp, home = "DistributedDataParallel", "torch.nn.parallel"
+    for node in ast.walk(program):
+        match node:
+            case ast.ImportFrom(module=module, names=names):
+                if ddp in [alias.name for alias in names] and not str(module).startswith(home):
+                    return True
+            case ast.Import(names=names):
+                if any(alias.name.endswith(f".{ddp}") for alias in names):
+                    return True
+            case ast.Attribute(attr=attribute, value=value) if attribute == ddp:
+                if not ast.unparse(value).endswith("parallel"):
+                    return True
+    return False
+
+
+def _compares_variable(program: ast.Module) -> bool:
+    """A comparison is a statement of its own."""
+    return any(
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.Compare)
+        for node in ast.walk(program)
+    )
+
+
+def _has_space_in_list(program: ast.Module) -> bool:
+    """A list of GPUs such as "0, 1"."""
+    return any(
+        "," in text and " " in text and set(text) <= set("0123456789, ") for text in _texts(program)
+    )
+
+
+def _texts(program: ast.Module) -> Iterator[str]:
+    for node in ast.walk(program):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def _cuts_node_list(program: ast.Module) -> bool:
+    """A regular expression is used."""
+    return any(
+        (isinstance(node, ast.Attribute) and ast.unparse(node.value) == "re")
+        or (isinstance(node, ast.ImportFrom) and node.module == "re")
+        for node in ast.walk(program)
+    )
+
+
+def _has_bare_environ(program: ast.Module) -> bool:
+    imported = any(
+        isinstance(node, ast.ImportFrom)
+        and node.module == "os"
+        and "environ" in [alias.asname or alias.name for alias in node.names]
+        for node in ast.walk(program)
+    )
+    used = any(isinstance(node, ast.Name) and node.id == "environ" for node in ast.walk(program))
+    return used and not imported
+
+
+def _reads_prot(program: ast.Module) -> bool:
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == "prot" for node in ast.walk(program)
+    )
+
+
+def _says_word_size(program: ast.Module) -> bool:
+    return any(
+        isinstance(node, ast.keyword) and node.arg == "word_size" for node in ast.walk(program)
+    )
+
+
+def _train(text: str) -> None:
+    """Run a program on two ranks without GPUs; what it prints is read, not shown."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "mended.py")
+        program.write_text(text, encoding="utf-8")
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            report = run(LaunchPlan(str(program), per_node=2, gpus=0), RunOptions(quiet=True))
+    if report.error is not None:
+        raise Wrong(f"none of the seven is left, but on two ranks it ends with {report.error}")
+    for rank in range(2):
+        if f"rank {rank} of 2: loss" not in printed.getvalue():
+            raise Wrong(f"none of the seven is left, but rank {rank} does not tell its loss")
+
+
+# By what it is about and the message that it causes here: whether a program has the bug.
+BUGS: dict[tuple[str, str], Callable[[ast.Module], bool]] = {
+    (
+        "where DDP comes from",
+        "ImportError: cannot import name 'DistributedDataParallel' from 'torch.nn'",
+    ): _names_wrong_module,
+    (
+        "a comparison where a variable should be set",
+        "KeyError: 'CUDA_VISIBLE_DEVICES'; and no message where the variable is set already",
+    ): _compares_variable,
+    (
+        "a space in a list of GPUs",
+        "no message: torch and CUDA forgive it, a shell does not (`0, 1` are two words)",
+    ): _has_space_in_list,
+    (
+        "the environment without its module",
+        "NameError: name 'environ' is not defined",
+    ): _has_bare_environ,
+    (
+        "a node list cut by a regular expression",
+        "IndexError: list index out of range for a node without a number; no message for "
+        "a100-[07-09], of which it makes the wrong name",
+    ): _cuts_node_list,
+    (
+        "an option that is misspelt where it is read",
+        "AttributeError: 'Namespace' object has no attribute 'prot'",
+    ): _reads_prot,
+    (
+        "an argument that is misspelt",
+        "TypeError: init_process_group() got an unexpected keyword argument 'word_size'",
+    ): _says_word_size,
+}

@@ -6,6 +6,7 @@ from . import texts
 from .curve import Curve
 
 Limits = tuple[float, float] | None
+LINEAR, LOG = "linear", "log"
 
 
 @dataclass
@@ -23,6 +24,9 @@ class Chart:
     title: str
     note: str
     size_px: tuple[int, int]
+    xscale: str = LINEAR
+    yscale: str = LINEAR
+    marks: frozenset[str] = frozenset()  # curves of points that no line joins
     status: str = ""
     from_zero: bool = False
 

@@ -2,11 +2,11 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 
 from . import interrupts, texts
-from .chart import Chart, Limits
+from .chart import LINEAR, LOG, Chart, Limits
 from .curve import Curve
 from .pace import Pace
 from .picture import SIZE_PX, in_notebook
@@ -22,6 +22,8 @@ class LivePlot:
 
     `note` says where data and times come from and is always on the picture. `title` and the
     status stand over the axes. Limits that are given are kept; those left out follow the data.
+    A scale is "linear" or "log", where points are above zero. Curves named in `marks` are points
+    that no line joins, such as measurements under a roofline.
     At most `max_fps` pictures a second are drawn, in place, at a cost that does not depend on
     the number of points; `clock` (seconds) measures that, and `draw()` draws at once.
     Outside a notebook the same calls print progress: a line a picture, on a terminal a bar.
@@ -35,6 +37,9 @@ class LivePlot:
         ylabel: str = "",
         xlim: Limits = None,
         ylim: Limits = None,
+        xscale: str = LINEAR,
+        yscale: str = LINEAR,
+        marks: Collection[str] = (),
         title: str = "",
         note: str = "",
         max_fps: float = 4,
@@ -43,12 +48,18 @@ class LivePlot:
     ):
         if isinstance(curves, str) or not curves or len(set(curves)) < len(curves):
             raise ValueError(texts.ERROR_CURVES.format(curves=curves))
+        for name in [marks] if isinstance(marks, str) else marks:
+            if name not in curves:
+                raise ValueError(texts.ERROR_CURVE.format(name=name, known=", ".join(curves)))
         self.chart = Chart(
             {name: Curve() for name in curves},
             xlabel=xlabel,
             ylabel=ylabel,
-            xlim=_checked_limits("xlim", xlim),
-            ylim=_checked_limits("ylim", ylim),
+            xlim=_checked_limits("xlim", xlim, xscale),
+            ylim=_checked_limits("ylim", ylim, yscale),
+            xscale=xscale,
+            yscale=yscale,
+            marks=frozenset([marks] if isinstance(marks, str) else marks),
             title=title,
             note=note,
             size_px=size_px,
@@ -75,10 +86,14 @@ class LivePlot:
         x, given = float(x), x
         if not math.isfinite(x):
             raise ValueError(texts.ERROR_FINITE.format(x=given))
+        if self.chart.xscale == LOG and x <= 0:
+            raise ValueError(texts.ERROR_LOG.format(axis="x", value=given))
         curves = self.chart.curves
         for name in values:
             if name not in curves:
                 raise ValueError(texts.ERROR_CURVE.format(name=name, known=", ".join(curves)))
+            if self.chart.yscale == LOG and values[name] <= 0:
+                raise ValueError(texts.ERROR_LOG.format(axis="y", value=values[name]))
         for name, y in values.items():
             curves[name].add(x, float(y))
         self._draw_if_due()
@@ -114,10 +129,14 @@ class LivePlot:
         return self._screen
 
 
-def _checked_limits(axis: str, limits: Limits) -> Limits:
+def _checked_limits(axis: str, limits: Limits, scale: str) -> Limits:
+    if scale not in (LINEAR, LOG):
+        raise ValueError(texts.ERROR_SCALE.format(scale=scale))
     if limits is None:
         return None
     low, high = limits
     if not (math.isfinite(low) and math.isfinite(high) and low != high):
         raise ValueError(texts.ERROR_LIMITS.format(axis=axis, limits=limits))
+    if scale == LOG and min(low, high) <= 0:
+        raise ValueError(texts.ERROR_LOG.format(axis=axis[0], value=min(low, high)))
     return low, high

@@ -36,6 +36,12 @@ def in_notebook() -> bool:
     return getattr(ipython and ipython.get_ipython(), "kernel", None) is not None
 
 
+def cell_number() -> int:
+    """The number of the cell that runs; 0 where there is no notebook."""
+    ipython = sys.modules.get("IPython")
+    return getattr(ipython and ipython.get_ipython(), "execution_count", 0)
+
+
 def encoded(rgba: npt.ArrayLike, *, method: Image.Quantize) -> bytes:
     """PNG of pixels [H, W, 4]; 256 colours are plenty for a plot, and a third of the bytes."""
     image = Image.fromarray(np.asarray(rgba)).convert("RGB")

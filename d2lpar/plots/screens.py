@@ -12,11 +12,12 @@ from PIL import Image
 
 from ..timeline.printing import printable, say
 from . import texts
-from .chart import Chart
+from .chart import LINEAR, LOG, Chart
 from .picture import Picture, PictureSlot, drawing, encoded
 from .style import CURVE_STYLES, FONT_PT, INK, PALE, dress, legend_above
 
 ROOM_FOR_MARKERS = Bbox.from_extents(-0.01, -0.025, 1.01, 1.025)  # in sizes of the axes
+FIRST_VIEW = {LINEAR: (0, 1), LOG: (0.1, 1)}  # where there is no point yet
 
 
 class Panel:
@@ -32,11 +33,17 @@ class Panel:
             for side in ("left", "right")
         )
         self.moving = (*self.lines, self.title, self.status)
-        axes.set(xlim=chart.xlim or (0, 1), ylim=chart.ylim or (0, 1))
+        axes.set(xscale=chart.xscale, yscale=chart.yscale)
+        dress(axes)  # a log scale brings ticks of its own
+        axes.set(
+            xlim=chart.xlim or FIRST_VIEW[chart.xscale], ylim=chart.ylim or FIRST_VIEW[chart.yscale]
+        )
         self._view: dict[str, tuple[float, float]] = {}  # the limits of "x" and "y"
 
     def _line(self, name: str, i: int) -> Line2D:
         color, style, marker = CURVE_STYLES[i % len(CURVE_STYLES)]
+        if name in self.chart.marks:
+            style = ""
         [line] = self.axes.plot(
             [], [], color=color, ls=style, marker=marker, lw=2.2, ms=7, label=name, animated=True
         )
@@ -50,19 +57,24 @@ class Panel:
         for line, curve in zip(self.lines, self.chart.curves.values(), strict=True):
             points = np.array(curve.points()).reshape(-1, 2)
             line.set_data(points.T)
-            line.set_markevery(2 ** max(0, math.ceil(math.log2(len(points) / 8 or 1))))
+            if line.get_label() not in self.chart.marks:
+                line.set_markevery(2 ** max(0, math.ceil(math.log2(len(points) / 8 or 1))))
         self.title.set_text(self.chart.title or " ")
         self.status.set_text(self.chart.status or " ")
 
     def fit(self, *, tight: bool) -> bool:
         """Move the limits that follow the data; whether any has moved."""
-        moved = False
-        for axis, given in (("x", self.chart.xlim), ("y", self.chart.ylim)):
-            low, high = self.chart.reach(axis)
+        moved, chart = False, self.chart
+        for axis, given, scale in (
+            ("x", chart.xlim, chart.xscale),
+            ("y", chart.ylim, chart.yscale),
+        ):
+            low, high = chart.reach(axis)
             if given or low > high:
                 continue
-            view = _grown(None if tight else self._view.get(axis), low, high)
-            if axis == "y" and self.chart.from_zero:
+            grown = _grown_in_decades if scale == LOG else _grown
+            view = grown(None if tight else self._view.get(axis), low, high)
+            if axis == "y" and chart.from_zero:
                 view = (low, view[1])
             if view != self._view.get(axis):
                 self._view[axis] = view
@@ -74,10 +86,11 @@ class Panel:
 class LiveFigure:
     """A live plot's picture: charts side by side, with the same curves, that share a legend.
 
-    An update draws the curves over a saved background of all the rest.
+    An update draws the curves over a saved background of all the rest. `slot` is an output to take
+    over, whose picture this one replaces.
     """
 
-    def __init__(self, charts: Sequence[Chart]) -> None:
+    def __init__(self, charts: Sequence[Chart], slot: PictureSlot | None = None) -> None:
         first = charts[0]
         self.picture = Picture(
             summary=summary_of(charts), note=first.note, size_px=first.size_px
@@ -88,8 +101,8 @@ class LiveFigure:
         ]
         legend_above(self.picture, columns=3, entries=self.panels[0].lines)
         self._background: object = None  # pixels as the canvas keeps them; None: draw them anew
-        self._slot = PictureSlot()
-        self._slot.open(self.picture, self._drawn())
+        self.slot = slot or PictureSlot()
+        (self.slot.update if slot else self.slot.open)(self.picture, self._drawn())
 
     def _set_data(self, *, tight: bool = False) -> None:
         for panel in self.panels:
@@ -100,7 +113,7 @@ class LiveFigure:
 
     def draw(self) -> None:
         """Show the curves as they are now."""
-        self._slot.update(self.picture, self._drawn())
+        self.slot.update(self.picture, self._drawn())
 
     def _drawn(self) -> bytes:
         with drawing:
@@ -124,7 +137,7 @@ class LiveFigure:
                 for artist in panel.moving:
                     artist.set_animated(False)
             png = self.picture.png()
-        self._slot.update(self.picture, png)
+        self.slot.update(self.picture, png)
 
 
 def summary_of(charts: Sequence[Chart]) -> str:
@@ -158,6 +171,15 @@ def _grown(view: tuple[float, float] | None, low: float, high: float) -> tuple[f
         view[0] if view[0] <= low else low - width / 2,
         view[1] if view[1] >= high else high + width / 2,
     )
+
+
+def _grown_in_decades(
+    view: tuple[float, float] | None, low: float, high: float
+) -> tuple[float, float]:
+    """The same on a log scale."""
+    decades = view and (math.log10(view[0]), math.log10(view[1]))
+    left, right = _grown(decades, math.log10(low), math.log10(high))
+    return 10**left, 10**right
 
 
 class TextProgress:

@@ -10,7 +10,7 @@ from . import interrupts, texts
 from .chart import Chart, Limits
 from .curve import Curve
 from .pace import Pace
-from .picture import in_notebook
+from .picture import PictureSlot, cell_number, in_notebook
 from .screens import LiveFigure, TextProgress
 
 SIZE_PX = (820, 340)
@@ -23,7 +23,7 @@ class TrainingPlot:
         with plot.run("1 GPU", clock=par.clock_name(devices)) as run:
             run.add(50, accuracy=0.4, time=3.2)
 
-    Each run, in whatever cell, shows all runs up to now, and leaves one static picture behind. A
+    Each run, in whatever cell, shows all runs up to now; a cell is left with one static picture. A
     run of a name that was there takes its place. `time` says what is drawn on the right, with its
     unit; `clock` where it comes from, simulated or measured. `note` says where the data come from.
     At most `max_fps` pictures a second are drawn; `now` (seconds) measures that.
@@ -45,6 +45,8 @@ class TrainingPlot:
         self._time = replace(blank, curves={}, ylabel=time, ylim=None, from_zero=True)
         self._note, self._clocks = note, dict[str, str]()
         self._max_fps, self._now = max_fps, now
+        self._cell = 0
+        self._slot: PictureSlot | None = None
         Pace(max_fps, now)  # a wrong value is told here, not by the first run
 
     def run(self, name: str, *, clock: str = "") -> "Run":
@@ -55,7 +57,15 @@ class TrainingPlot:
             chart.curves[name] = Curve()
         self._clocks[name] = clock
         curves = (self._accuracy.curves[name], self._time.curves[name])
-        return Run(self._charts(), curves, Pace(self._max_fps, self._now))
+        return Run(self, self._charts(), curves, Pace(self._max_fps, self._now))
+
+    def open_screen(self, charts: list[Chart]) -> LiveFigure | TextProgress:
+        """Where a run is drawn: in one cell, where the one before was."""
+        if not in_notebook():
+            return TextProgress(charts)
+        screen = LiveFigure(charts, self._slot if cell_number() == self._cell else None)
+        self._cell, self._slot = cell_number(), screen.slot
+        return screen
 
     def _charts(self) -> list[Chart]:
         """What a picture shows: curves by their runs' names, with the clock where it differs."""
@@ -78,12 +88,14 @@ class TrainingPlot:
 class Run:
     """One run of a `TrainingPlot`: a context manager with `add`."""
 
-    def __init__(self, charts: list[Chart], curves: tuple[Curve, Curve], pace: Pace) -> None:
-        self._charts, self._curves, self._pace = charts, curves, pace
+    def __init__(
+        self, plot: TrainingPlot, charts: list[Chart], curves: tuple[Curve, Curve], pace: Pace
+    ) -> None:
+        self._plot, self._charts, self._curves, self._pace = plot, charts, curves, pace
         self._screen: LiveFigure | TextProgress | None = None
 
     def __enter__(self) -> "Run":
-        self._screen = (LiveFigure if in_notebook() else TextProgress)(self._charts)
+        self._screen = self._plot.open_screen(self._charts)
         return self
 
     def __exit__(

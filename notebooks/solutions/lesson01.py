@@ -16,7 +16,9 @@ def batch_at_ridge(accelerator, inputs, outputs):
     gain_a_row = 2 * inputs * outputs - 4 * ridge * (inputs + outputs)
     if gain_a_row <= 0:
         return None
-    return math.ceil(4 * ridge * (inputs * outputs + outputs) / gain_a_row)
+    return math.ceil(
+        4 * ridge * (inputs * outputs + outputs) / gain_a_row
+    )
 
 
 def mean_loss(step, batches) -> float:

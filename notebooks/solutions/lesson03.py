@@ -5,7 +5,9 @@ import torch
 
 def shares(batch_size: int, speeds: list[float]) -> list[int]:
     """In proportion to the speeds; what rounding leaves over goes to the fastest."""
-    counts = [int(batch_size * speed / sum(speeds)) for speed in speeds]
+    counts = [
+        int(batch_size * speed / sum(speeds)) for speed in speeds
+    ]
     counts[speeds.index(max(speeds))] += batch_size - sum(counts)
     return counts
 
@@ -25,5 +27,7 @@ def all_reduce_buckets(grads: list[list[torch.Tensor]]) -> None:
 
 def accumulate(loss, X, y, params, pieces: int) -> None:
     """backward() adds to .grad, and frees the activations of its piece."""
-    for X_piece, y_piece in zip(X.tensor_split(pieces), y.tensor_split(pieces), strict=True):
+    for X_piece, y_piece in zip(
+        X.tensor_split(pieces), y.tensor_split(pieces), strict=True
+    ):
         loss(X_piece, y_piece, params).backward()

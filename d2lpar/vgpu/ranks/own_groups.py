@@ -5,6 +5,7 @@ Groups have the names that torch gives them, the same on all their ranks: by the
 
 from __future__ import annotations
 
+import inspect
 import operator
 import os
 from collections.abc import Sequence
@@ -50,8 +51,11 @@ def init_process_group(
     """Join the group of all ranks. `run_ranks` has made it already, and it is only checked.
 
     ValueError if `world_size` or `rank` is not what there is, if a process has such a group
-    already, or if it lacks variables that torchrun would have set.
+    already, or if it lacks variables that torchrun would have set; TypeError for an argument that
+    torch's does not take.
     """
+    for name in kwargs.keys() - TAKEN_BY_TORCH:
+        raise TypeError(f"init_process_group() got an unexpected keyword argument {name!r}")
     mine = here.rank
     groups = mine.groups
     if mine.is_process:
@@ -68,6 +72,7 @@ def init_process_group(
 
 
 ENV = "env://"
+TAKEN_BY_TORCH = inspect.signature(dist.init_process_group).parameters.keys()
 
 
 def _from_environment(rank: int, world_size: int) -> tuple[int, int]:

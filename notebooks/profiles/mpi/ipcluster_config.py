@@ -14,7 +14,12 @@ c.Cluster.n = 8
 # CHANGE: the launcher, and where its processes go. These are Open MPI's words; for MPICH
 # ["-f", "hosts.txt"]. On this machine alone, leave the list empty.
 c.MPILauncher.mpi_cmd = ["mpiexec"]
-c.MPIEngineSetLauncher.mpi_args = ["--hostfile", "hosts.txt", "--map-by", "node"]
+c.MPIEngineSetLauncher.mpi_args = [
+    "--hostfile",
+    "hosts.txt",
+    "--map-by",
+    "node",
+]
 
 # The notebook's machine listens where the other hosts can reach it. Ranks on this machine alone
 # can do with "127.0.0.1".

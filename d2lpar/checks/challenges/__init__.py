@@ -1,0 +1,26 @@
+"""Puzzles that the simulated clock, memory, hazards and schedules grade: notebook 09.
+
+    par.challenge(spread)                       # in the cell of the function
+    print(par.challenges.score_table())
+
+An answer runs in a process of the grader's, which starts with clean modules, has its own machine
+and clock, and limits of time and memory. What could reach the grader is refused by name.
+"""
+
+from . import capstone
+from .attempt import Attempt, challenge, challenge_source, score_table
+from .puzzle import Outcome, Puzzle
+from .puzzles import PUZZLES
+from .regrading import regrade
+
+__all__ = [
+    "PUZZLES",
+    "Attempt",
+    "Outcome",
+    "Puzzle",
+    "capstone",
+    "challenge",
+    "challenge_source",
+    "regrade",
+    "score_table",
+]

@@ -1,0 +1,143 @@
+"""An attempt at a puzzle: what a student calls, and what is shown."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from ...plots import Picture
+from ...timeline.formatting import table
+from ...timeline.printing import say
+from ..verdict import NOT_YET, RIGHT, TEXT_NOT_YET, WRONG
+from . import pictures, scores, source
+from .client import CLIENT
+from .puzzle import CLOSE, number
+from .puzzles import ALL, PUZZLES
+
+REFUSED = "refused"
+MARKS = {RIGHT: "✓", WRONG: "✗", NOT_YET: "○", REFUSED: "⊘"}
+PAR_RUNS = Path(__file__).with_name("par_runs.json")
+TEXT_POINTS = "{points} of 100 points"
+TEXT_KEPT = "Your best so far, kept in {path}"
+TEXT_BETTER = "You have had {points}"
+TEXT_PRINTED = "your function printed:\n{printed}"
+TEXT_RECORD = "A new record! The best that we knew was {record:.3g}. Send it in."
+ERROR_TYPE = "challenge takes the function itself, not {got!r}: challenge(my_function)"
+ERROR_NAME = "no challenge has a function named {name!r}; did you mean {nearest!r}?"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What came of an attempt: `status` is "right", "wrong", "refused" or "not attempted yet".
+
+    `figure` and `points` are those of a right answer. Shown in a notebook it draws the run beside
+    par's.
+    """
+
+    name: str
+    status: str
+    text: str
+    figure: float | None = None
+    points: int = 0
+    picture: Picture | None = None
+    printed: str = ""
+
+    def __bool__(self) -> bool:
+        return self.status == RIGHT
+
+    def __repr__(self) -> str:
+        return f"{MARKS[self.status]} {self.status}: {self.text}"
+
+    def _ipython_display_(self) -> None:
+        if self.printed:
+            say(TEXT_PRINTED.format(printed=self.printed.rstrip()))
+        say(repr(self))
+        if self.picture is not None:
+            self.picture._ipython_display_()
+
+
+def challenge(answer: Callable) -> Attempt:
+    """Grade the answer to a puzzle: a function with the puzzle's name, written in one cell.
+
+    It runs in a process of the grader's, on machines of the grader's, and sees only its own cell.
+    A right answer's points go into the file of scores, if they are the best so far. Raises
+    TypeError for what is no function, ValueError for one of another name or without a source.
+    """
+    name = getattr(answer, "__name__", None)
+    if not callable(answer) or name is None or not hasattr(answer, "__code__"):
+        raise TypeError(ERROR_TYPE.format(got=answer))
+    if name not in PUZZLES:
+        nearest = difflib.get_close_matches(name, PUZZLES, n=1, cutoff=0)[0]
+        raise ValueError(ERROR_NAME.format(name=name, nearest=nearest))
+    return challenge_source(name, source.source_of(answer))
+
+
+def challenge_source(name: str, text: str, *, keeps: bool = True, **limits: float) -> Attempt:
+    """Grade the source of an answer; `keeps`: a right one may go into the file of scores."""
+    try:
+        if source.is_stub(text, name):
+            return Attempt(name, NOT_YET, TEXT_NOT_YET)
+    except source.Refused as error:
+        return Attempt(name, REFUSED, str(error))
+    report = CLIENT.grade(name, text, **limits)  # type: ignore[arg-type]
+    said, points = [report["text"]], report.get("points", 0)
+    if report["status"] == RIGHT:
+        said.append(TEXT_POINTS.format(points=points))
+        if report["figure"] < PUZZLES[name].record * (1 - CLOSE):
+            said.append(TEXT_RECORD.format(record=PUZZLES[name].record))
+        if keeps:
+            said.append(_kept(name, report, text))
+    picture = pictures.beside(report.get("picture") or {}, par_runs().get(name), name)
+    return Attempt(
+        name,
+        report["status"],
+        ". ".join(said),
+        report.get("figure"),
+        points,
+        picture,
+        report.get("printed", ""),
+    )
+
+
+def _kept(name: str, report: dict, text: str) -> str:
+    if scores.keep(name, report, own_part(text, name)):
+        return TEXT_KEPT.format(path=scores.path().as_posix())
+    return TEXT_BETTER.format(points=scores.read(scores.path())[name]["points"])
+
+
+def own_part(text: str, name: str) -> str:
+    """The source without the call of the grader and other cells' leftovers."""
+    tree = source.graded_part(text, name)
+    return "\n\n\n".join(part for node in tree.body if (part := ast.get_source_segment(text, node)))
+
+
+def score_table() -> str:
+    """All puzzles and the points of each, as text to print."""
+    kept = scores.read(scores.path())
+    rows = [("challenge", "points", "yours", "par", "record", "unit")]
+    for puzzle in ALL:
+        entry = kept.get(puzzle.name)
+        points, figure = ("", "") if entry is None else (entry["points"], number(entry["figure"]))
+        rows.append(
+            (
+                puzzle.name,
+                str(points),
+                figure,
+                number(puzzle.par),
+                number(puzzle.record),
+                puzzle.unit,
+            )
+        )
+    total = sum(entry["points"] for name, entry in kept.items() if name in PUZZLES)
+    return "\n".join([*table(rows), f"{total} of {100 * len(ALL)} points"])
+
+
+@cache
+def par_runs() -> dict[str, dict]:
+    """The runs of par, which `tools/challenges.py` has recorded."""
+    return json.loads(PAR_RUNS.read_text(encoding="utf-8")) if PAR_RUNS.exists() else {}

@@ -1,0 +1,127 @@
+"""The way to the grader's process, from the notebook's: started once, asked for each answer."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+LIMIT_S, LIMIT_BYTES = 60.0, 4_000_000_000
+START_S = 180.0  # of the process, on a busy machine
+OWN = ("D2LPAR_MACHINE", "D2LPAR_DEVICES", "D2LPAR_VISIBLE_DEVICES")
+PROGRAM = (
+    f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
+    "from d2lpar.checks.challenges.server import main; main()"
+)
+TEXT_ENDED = "the grader's process has ended, and a new one starts with the next call: {error}"
+
+
+class GraderError(RuntimeError):
+    """The grader's process did not answer."""
+
+
+class Client:
+    """One process that grades; a new one if the last has ended."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._number = 0
+        self._lock = threading.Lock()
+
+    def grade(
+        self, name: str, source: str, *, limit_s: float = LIMIT_S, limit_bytes: int = LIMIT_BYTES
+    ) -> dict:
+        """What came of an answer. Raises GraderError if the process ends; an interrupt ends it."""
+        with self._lock:
+            self._number += 1
+            request = {
+                "number": self._number,
+                "name": name,
+                "source": source,
+                "limit_s": limit_s,
+                "limit_bytes": limit_bytes,
+            }
+            try:
+                process = self._running()
+                assert process.stdin is not None
+                process.stdin.write(json.dumps(request) + "\n")
+                process.stdin.flush()
+                return self._answer(3 * limit_s + 30)
+            except BaseException:
+                self._end()
+                raise
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        with self._lock:
+            self._end()
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is None or self._process.poll() is not None:
+            self._end()
+            world = {k: v for k, v in os.environ.items() if k not in OWN and k != "PYTHONPATH"}
+            world |= {"OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
+            self._lines = queue.Queue()
+            self._process = subprocess.Popen(
+                # Not from this folder, nor from the user's: a file torch.py there is not torch.
+                [sys.executable, "-I", "-c", PROGRAM],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env=world,
+                text=True,
+                encoding="utf-8",
+                start_new_session=True,  # an interrupt is for the notebook's process alone
+            )
+            threading.Thread(
+                target=_read, args=(self._process.stdout, self._lines), daemon=True
+            ).start()
+            self._line(START_S)
+        return self._process
+
+    def _answer(self, seconds: float) -> dict:
+        report = self._line(seconds)
+        if report.get("number") != self._number:
+            raise GraderError(TEXT_ENDED.format(error="its answer is one to another question"))
+        return report
+
+    def _line(self, seconds: float) -> dict:
+        try:
+            line = self._lines.get(timeout=seconds)
+        except queue.Empty:
+            raise GraderError(TEXT_ENDED.format(error=f"no answer in {seconds:.0f} s")) from None
+        if not line:
+            raise GraderError(TEXT_ENDED.format(error="it said nothing"))
+        return json.loads(line)
+
+    def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        try:
+            process.wait(timeout=0.5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _read(lines: object, found: queue.Queue[str]) -> None:
+    for line in lines:  # type: ignore[attr-defined]
+        found.put(line)
+    found.put("")
+    lines.close()  # type: ignore[attr-defined]
+
+
+CLIENT = Client()
+atexit.register(CLIENT.close)

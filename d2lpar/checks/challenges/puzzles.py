@@ -1,0 +1,38 @@
+"""All puzzles by name, with limits, pars and records."""
+
+from __future__ import annotations
+
+from . import capstone, of_memory, of_pipelines, of_plans, on_gpus, on_ranks
+from .puzzle import Puzzle
+
+SEARCH = "to find the mix is the puzzle. Search yourself, with par.planner.step and memory"
+READY = "to work it out is the puzzle. Use on(), busy_s and overlap_s"
+
+ALL = (
+    Puzzle("spread", on_gpus.spread, "ms", 1.1, 0.7928, 0.7472),
+    Puzzle("broadcast", on_gpus.broadcast, "ms", 0.8, 0.56115, 0.49208),
+    Puzzle("three_lanes", on_gpus.three_lanes, "ms", 6, 5.195, 5.195),
+    Puzzle("unsynced", on_gpus.unsynced, "ms", 7, 6.2528, 5.7279),
+    Puzzle("relay", on_gpus.relay, "ms", 5, 4.7108, 4.7108),
+    Puzzle("sum_gradients", on_gpus.sum_gradients, "ms", 10, 7.811, 2.984),
+    Puzzle("unstuck", on_ranks.unstuck, "ms", 0.8, 0.5034, 0.31224),
+    Puzzle("schedule", of_pipelines.schedule, "% bubble", 25, 20, 7.6923),
+    Puzzle("cut", of_pipelines.cut, "ms", 1000, 914.5, 852.38),
+    Puzzle("recompute", of_memory.recompute, "ms", 1250, 1096.8, 1071.85),
+    Puzzle(
+        "mix", of_plans.mix, "ms", 40000, 34860, 29405,
+        {"plans": SEARCH, "best": SEARCH, "explain": SEARCH},
+    ),
+    Puzzle("small_gpt", capstone.small_gpt, "wrong scores", 0, 0, 0),
+    Puzzle("train_on_ranks", capstone.train_on_ranks, "ms", 25, 18.39, 17.03),
+    Puzzle(
+        "read_timeline", capstone.read_timeline, "wrong shares", 0, 0, 0,
+        {
+            "exposed_communication_fraction": READY,
+            "exposed_communication_s": READY,
+        },
+    ),
+    Puzzle("mixes", capstone.mixes, "GPU-seconds", 4500, 3317, 3217.4),
+    Puzzle("rent", capstone.rent, "wrong choices", 0, 0, 0),
+)  # fmt: skip
+PUZZLES = {puzzle.name: puzzle for puzzle in ALL}

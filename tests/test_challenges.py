@@ -1,0 +1,612 @@
+"""Challenges: right answers reach par and record, wrong ones hear why, and cheats are refused."""
+
+import inspect
+import json
+import os
+import textwrap
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+
+import d2lpar as par
+from d2lpar.checks import challenges
+from d2lpar.checks.challenges import grading, scores, source, tampering
+from d2lpar.checks.challenges.attempt import own_part, par_runs
+from d2lpar.checks.challenges.client import CLIENT
+from d2lpar.checks.challenges.puzzles import PUZZLES
+
+ROOT = Path(__file__).parents[1]
+SOLUTIONS = ROOT / "notebooks" / "solutions"
+GOOD = (SOLUTIONS / "challenges.py").read_text(encoding="utf-8")
+BEST = (SOLUTIONS / "challenge_records.py").read_text(encoding="utf-8")
+NOTEBOOK = ROOT / "notebooks" / "09_challenges.ipynb"
+ONE_FORK = hasattr(os, "fork")
+
+# Plausible and wrong: what the student is told.
+WRONG = {
+    "spread": (
+        """
+        def spread(inputs, work, devices):
+            return [work(X.to(devices[i % 8])) for i, X in enumerate(inputs)]
+        """,
+        "result 1 on vgpu:0, got it on vgpu:1",
+    ),
+    "broadcast": (
+        """
+        def broadcast(x, devices):
+            return [x.to(device) for device in devices]
+        """,
+        "over the limit",
+    ),
+    "three_lanes": (
+        """
+        def three_lanes(inputs, outputs, work, device):
+            vgpu = torch.get_device_module(device)
+            side = vgpu.Stream(device)
+            for X, output in zip(inputs, outputs):
+                with vgpu.stream(side):
+                    X = X.to(device, non_blocking=True)
+                output.copy_(work(X), non_blocking=True)
+            vgpu.synchronize(device)
+        """,
+        "the values happen to be right here",
+    ),
+    "unsynced": (
+        """
+        def unsynced(weights, batches, rate):
+            A, B, C = weights
+            losses = []
+            for X, y in batches:
+                Y = torch.relu(torch.relu(X @ A) @ B) @ C
+                loss = ((Y - y) ** 2).mean()
+                losses.append(loss.item())
+                for W, g in zip(weights, torch.autograd.grad(loss, weights)):
+                    W.data -= rate * g
+            return losses
+        """,
+        "the host waited 12 times for a GPU, first in item (line 8); at most 1 may be",
+    ),
+    "relay": (
+        """
+        def relay(inputs, first, second, devices):
+            results = []
+            for X in inputs:
+                Y = first(X)
+                torch.get_device_module(devices[0]).synchronize(devices[0])
+                results.append(second(Y.to(devices[1], non_blocking=True)))
+            return results
+        """,
+        "it need not wait at all",
+    ),
+    "sum_gradients": (
+        """
+        def sum_gradients(gradients, devices):
+            flat = [torch.cat([g.flatten() for g in own]) for own in gradients]
+            par.collectives.all_reduce_naive(flat)
+            for own, bucket in zip(gradients, flat):
+                for i, piece in enumerate(bucket.split([g.numel() for g in own])):
+                    own[i] = piece
+        """,
+        "gradients[0][0] of shape [64, 64, 3, 3]",
+    ),
+    "unstuck": (
+        """
+        def unstuck(gradients):
+            means = []
+            for gradient in gradients:
+                total = gradient.clone()
+                dist.all_reduce(total)
+                means.append(total / dist.get_world_size())
+            return means
+        """,
+        "no rank can go on",
+    ),
+    "schedule": (
+        """
+        def schedule(rank, ranks, micro_batches):
+            return [("F", m) for m in range(micro_batches)] + [
+                ("B", m) for m in range(micro_batches)
+            ]
+        """,
+        "rank 0 holds 6 micro-batches at once, and 4 may be",
+    ),
+    "cut": (
+        """
+        def cut(seconds, sent_bytes, stages):
+            layers = len(seconds)
+            return [layers // stages + (i < layers % stages) for i in range(stages)]
+        """,
+        "over the limit",
+    ),
+    "recompute": (
+        """
+        def recompute(seconds, kept_bytes, capacity_bytes):
+            again = [False] * len(seconds)
+            again[-1] = True
+            return again
+        """,
+        "out of memory: with 1 of 10 blocks recomputed",
+    ),
+    "mix": (
+        """
+        def mix(model, machine, gpus, batch):
+            return par.planner.Layout(par.planner.Mesh(gpus), 1, batch // gpus)
+        """,
+        "llama-2-7b on 8 GPUs: a GPU needs",
+    ),
+    "small_gpt": (
+        """
+        def small_gpt(tokens, parts):
+            x = parts.words(tokens)
+            for block in parts.blocks:
+                x = block(x)
+            return parts.norm(x) @ parts.words.weight.T
+        """,
+        "the scores has other values",
+    ),
+    "train_on_ranks": (
+        """
+        def train_on_ranks(net, loss, batches, optimizer):
+            losses = []
+            for batch in batches:
+                optimizer.zero_grad()
+                mine = loss(net, batch.chunk(8)[dist.get_rank()])
+                mine.backward()
+                for p in net.parameters():
+                    dist.all_reduce(p.grad)
+                optimizer.step()
+                losses.append(mine.item())
+            return losses
+        """,
+        "the mean loss of the whole batch is",
+    ),
+    "read_timeline": (
+        """
+        def read_timeline(timeline):
+            return timeline.on("vgpu:0", "collective").busy_s / timeline.duration_s
+        """,
+        "expected 0.3333",
+    ),
+    "mixes": (
+        """
+        def mixes(gpus):
+            mesh = par.planner.Mesh(gpus)
+            return par.planner.Layout(mesh, 1, 1024 // gpus)
+        """,
+        "a GPU needs",
+    ),
+    "rent": (
+        """
+        def rent(hours, price, most_per_hour, most_hours):
+            return min(hours, key=lambda gpus: gpus * hours[gpus])
+        """,
+        "expected 64, got 8",
+    ),
+}
+
+# What they try: the machine, the clock, the data, the grader, the expected result.
+CHEATS = {
+    "spread": (
+        """
+        def spread(inputs, work, devices):
+            return [work(X.cpu()).to(devices[0]) for X in inputs]
+        """,
+        "the GPUs did 0 GFLOP",
+    ),
+    "broadcast": (
+        """
+        def broadcast(x, devices):
+            x.zero_()
+            return [x.to(device) for device in devices]
+        """,
+        "has changed its inputs",
+    ),
+    "three_lanes": (
+        """
+        def three_lanes(inputs, outputs, work, device):
+            torch.equal = lambda a, b: True
+        """,
+        "line 3 changes torch.equal",
+    ),
+    "unsynced": (
+        """
+        from d2lpar.vgpu.sim.clock import Clock
+
+        def unsynced(weights, batches, rate):
+            Clock.kernel = None
+        """,
+        "line 2 imports d2lpar.vgpu.sim.clock",
+    ),
+    "relay": (
+        """
+        def relay(inputs, first, second, devices):
+            with par.simulate("8x-h100-nvswitch") as devices:
+                return [second(first(X)) for X in inputs]
+        """,
+        "line 3 uses par.simulate",
+    ),
+    "sum_gradients": (
+        """
+        def sum_gradients(gradients, devices):
+            par.timing.now_s = lambda *_: 0.0
+        """,
+        "line 3 changes par.timing.now_s",
+    ),
+    "unstuck": (
+        """
+        def unstuck(gradients, shared=[]):
+            shared.append(gradients)
+            dist.barrier()
+            here = gradients[0].device if gradients else f"vgpu:{dist.get_rank()}"
+            rounds = max(map(len, shared[-dist.get_world_size():]))
+            ranks = shared[-dist.get_world_size():]
+            means = []
+            for k in range(rounds):
+                each = [own[k].cpu() for own in ranks if k < len(own)]
+                means.append(torch.stack(each).mean(0).to(here))
+            dist.barrier()
+            return means
+        """,
+        "the ranks exchanged 0.0 MB",
+    ),
+    "schedule": (
+        """
+        import sys
+
+        def schedule(rank, ranks, micro_batches):
+            sys.modules["d2lpar.checks.challenges.of_pipelines"].HELD = 99
+            return [("F", m) for m in range(micro_batches)]
+        """,
+        "line 2 imports sys",
+    ),
+    "cut": (
+        """
+        def cut(seconds, sent_bytes, stages):
+            setattr(par.machines, "Link", None)
+            return [1] * stages
+        """,
+        "line 3 calls setattr",
+    ),
+    "recompute": (
+        """
+        def recompute(seconds, kept_bytes, capacity_bytes):
+            box = par.machines.machine("2x-v100-textbook")
+            box.accelerators[0].memory_bytes = 10**12
+            return [False] * 10
+        """,
+        "line 4 changes box.accelerators[0].memory_bytes",
+    ),
+    "mix": (
+        """
+        def mix(model, machine, gpus, batch):
+            return par.planner.plans(model, machine, batch=batch)[0].layout
+        """,
+        "line 3 uses par.planner.plans: to find the mix is the puzzle",
+    ),
+    "small_gpt": (
+        """
+        def small_gpt(tokens, parts):
+            parts.norm = nn.Identity()
+            return parts.words(tokens) @ parts.words.weight.T
+        """,
+        "line 3 changes parts.norm",
+    ),
+    "train_on_ranks": (
+        """
+        def train_on_ranks(net, loss, batches, optimizer):
+            losses = []
+            for batch in batches:
+                optimizer.zero_grad()
+                whole = loss(net, batch)
+                whole.backward()
+                optimizer.step()
+                losses.append(whole.item())
+            return losses
+        """,
+        "the ranks exchanged 0.00 MB",
+    ),
+    "read_timeline": (
+        """
+        def read_timeline(timeline):
+            return timeline.exposed_communication_fraction("vgpu:0")
+        """,
+        "line 3 uses timeline.exposed_communication_fraction",
+    ),
+    "mixes": (
+        """
+        def mixes(gpus):
+            layout = par.planner.Layout(par.planner.Mesh(gpus), 1, 1024 // gpus)
+            object.__setattr__(layout, "precision", "fp8")
+            return layout
+        """,
+        "line 4 uses object.__setattr__, a private name",
+    ),
+    "rent": (
+        """
+        def rent(hours, price, most_per_hour, most_hours):
+            case = globals()["CASES"]
+        """,
+        "line 3 calls globals",
+    ),
+}
+
+
+def cell(text):
+    return textwrap.dedent(text)
+
+
+def graded(name, text):
+    return grading.grade(name, cell(text))
+
+
+@pytest.fixture(autouse=True)
+def own_scores(tmp_path, monkeypatch):
+    monkeypatch.setenv("D2LPAR_SCORES", str(tmp_path / "scores"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_process_left():
+    yield
+    CLIENT.close()
+
+
+@pytest.mark.parametrize("name", PUZZLES)
+def test_a_good_solution_comes_to_par(name):
+    report = grading.grade(name, GOOD)
+    assert report["status"] == "right", report
+    assert report["figure"] == pytest.approx(PUZZLES[name].par, rel=1e-3)
+    assert report["points"] >= 80
+
+
+@pytest.mark.parametrize("name", [name for name in PUZZLES if f"def {name}(" in BEST])
+def test_the_best_solution_comes_to_the_record(name):
+    report = grading.grade(name, BEST)
+    assert report["status"] == "right", report
+    assert report["figure"] == pytest.approx(PUZZLES[name].record, rel=1e-3)
+    assert report["points"] >= 99
+    assert PUZZLES[name].record < PUZZLES[name].par < PUZZLES[name].limit
+
+
+@pytest.mark.parametrize("name", PUZZLES)
+def test_a_plausible_wrong_answer_hears_why(name):
+    text, said = WRONG[name]
+    report = graded(name, text)
+    assert report["status"] == "wrong", report
+    assert said in report["text"]
+
+
+@pytest.mark.parametrize("name", PUZZLES)
+def test_a_cheat_is_refused_by_name(name):
+    text, said = CHEATS[name]
+    report = graded(name, text)
+    assert report["status"] == "refused", report
+    assert said in report["text"]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("exec('1')", "calls exec"),
+        ("torch.sys.exit()", "uses torch.sys"),
+        ("hours.__class__", "a private name"),
+        ("torch.save(hours, 'a')", "uses torch.save"),
+        ("import gc", "imports gc"),
+        ("import torch.multiprocessing", "imports torch.multiprocessing"),
+        ("from torch import _C", "a private name"),
+        ("p = par", "hands on par itself"),
+        ("par.vgpu", "uses par.vgpu"),
+        ("par.checks.challenges", "uses par.checks"),
+        ("par.devices(8)", "machine and clock are the grader's"),
+        ("global CASES", "changes the global CASES"),
+        ("del torch.equal", "changes torch.equal"),
+        ("for math.pi in (3,): pass", "changes math.pi"),
+    ],
+)
+def test_what_could_reach_the_grader_does_not_run(line, said):
+    report = graded("rent", f"def rent(hours, price, most_per_hour, most_hours):\n    {line}\n")
+    assert report["status"] == "refused"
+    assert said in report["text"]
+
+
+def test_who_trains_with_the_whole_batch_has_not_shared_it():
+    text = CHEATS["train_on_ranks"][0].replace(
+        "optimizer.step()",
+        "dist.all_reduce(torch.cat([p.grad.flatten() for p in net.parameters()]))\n"
+        "                optimizer.step()",
+    )
+    report = graded("train_on_ranks", text)
+    assert report["status"] == "wrong"
+    assert "train with an eighth of each batch" in report["text"]
+
+
+def test_what_an_answer_needs_is_allowed():
+    text = """
+    import itertools
+    from collections import deque
+    import d2lpar as course
+
+    LIMIT = 3
+
+    def helper(x):
+        return x + LIMIT
+
+    def rent(hours, price, most_per_hour, most_hours):
+        w = torch.zeros(2, requires_grad=True)
+        w.grad = torch.ones(2)
+        w.data = torch.ones(2)
+        course.planner.Mesh(2)
+        return helper(deque(itertools.chain([1]))[0])
+    """
+    assert "expected 64, got 4" in graded("rent", text)["text"]
+
+
+@pytest.mark.parametrize("what", ["d2lpar.vgpu.sim.clock.Clock.kernel", "torch.equal"])
+def test_changes_that_were_made_all_the_same_are_found(what, monkeypatch):
+    before = tampering.state()
+    tampering.check(before)
+    owner, name = what.rsplit(".", 1)
+    monkeypatch.setattr(f"{owner}.{name}", lambda *_: None)
+    with pytest.raises(source.Refused, match=f"changed {what}"):
+        tampering.check(before)
+
+
+def test_a_changed_machine_is_found(monkeypatch):
+    before = tampering.state()
+    box = par.machines.CATALOGUE["2x-v100-textbook"]
+    monkeypatch.setitem(par.machines.CATALOGUE, "2x-v100-textbook", box.with_accelerators(3))
+    with pytest.raises(source.Refused, match="the machine 2x-v100-textbook"):
+        tampering.check(before)
+
+
+def test_errors_have_the_line_of_the_cell():
+    text = (
+        "def rent(hours, price, most_per_hour, most_hours):\n    share = 0\n    return 1 / share\n"
+    )
+    said = grading.grade("rent", text)["text"]
+    assert said == (
+        "your function raised ZeroDivisionError: division by zero in line 3 (`return 1 / share`)"
+    )
+
+
+def test_names_of_other_cells_are_not_there():
+    said = graded("rent", "def rent(*_):\n    return elsewhere\n")["text"]
+    assert "NameError" in said
+    assert "sees only the cell" in said
+
+
+@pytest.mark.parametrize("name", ["spread", "small_gpt", "mix", "read_timeline", "broadcast"])
+def test_a_function_that_returns_nothing_is_told_so(name):
+    assert "returned nothing: end it with `return" in graded(name, f"def {name}(*_): pass")["text"]
+
+
+# --- the grader's process -------------------------------------------------------------------------
+
+
+RIGHT_RENT = own_part(GOOD, "rent")
+
+
+@pytest.mark.skipif(not ONE_FORK, reason="without fork answers run one process each")
+class TestProcess:
+    def test_right_answers_are_kept(self, tmp_path):
+        attempt = challenges.challenge_source("rent", RIGHT_RENT + "\n\npar.challenge(rent)\n")
+        assert attempt, attempt
+        assert attempt.points == 100
+        file = tmp_path / "scores" / "challenges.json"
+        (entry,) = json.loads(file.read_text())["challenges"].values()
+        assert entry["points"] == 100
+        assert entry["course"] == par.__version__
+        assert entry["source"].startswith("def rent(")
+        assert "par.challenge" not in entry["source"]
+
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            ("while True: pass", "took longer than 2 s"),
+            ("bytearray(10**11)", "more of this computer's memory"),
+            ("raise SystemExit", "SystemExit"),
+            ("return (lambda f: f(f))(lambda f: f(f))", "RecursionError"),
+        ],
+    )
+    def test_limits(self, line, said):
+        text = f"def rent(hours, price, most_per_hour, most_hours):\n    {line}\n"
+        attempt = challenges.challenge_source("rent", text, limit_s=2)
+        assert attempt.status == "wrong"
+        assert said in attempt.text
+
+    def test_files_are_not_written(self, tmp_path):
+        file = tmp_path / "a.txt"
+        text = f"def rent(*_):\n    torch.from_file({str(file)!r}, shared=True, size=9)\n"
+        attempt = challenges.challenge_source("rent", text)
+        assert attempt.status == "wrong"
+        assert not file.exists() or not file.stat().st_size
+
+    def test_a_process_that_has_ended_is_replaced(self):
+        challenges.challenge_source("rent", RIGHT_RENT)
+        CLIENT._process.kill()
+        CLIENT._process.wait()
+        assert challenges.challenge_source("rent", RIGHT_RENT)
+
+    def test_what_the_notebook_changes_does_not_matter(self, monkeypatch):
+        monkeypatch.setattr("d2lpar.checks.challenges.capstone.CASES", ())
+        monkeypatch.setattr(torch, "equal", lambda *_: True)
+        text = "def rent(*_):\n    return 8\n"
+        assert challenges.challenge_source("rent", text).status == "wrong"
+
+    def test_files_are_graded_again(self, tmp_path):
+        challenges.challenge_source("rent", RIGHT_RENT)
+        file = tmp_path / "scores" / "challenges.json"
+        assert [one.agrees for one in challenges.regrade([file])] == [True]
+        content = json.loads(file.read_text())
+        content["challenges"]["rent"]["source"] = "def rent(*_):\n    return 8\n"
+        file.write_text(json.dumps(content))
+        (one,) = challenges.regrade([file])
+        assert (one.claimed, one.points, one.agrees) == (100, 0, False)
+
+
+# --- scores, texts and pictures -------------------------------------------------------------------
+
+
+def kept(points, figure):
+    return scores.keep("cut", {"points": points, "figure": figure}, "def cut(): ...")
+
+
+def test_the_best_answer_is_kept():
+    assert [kept(70, 9.0), kept(60, 10.0), kept(80, 8.0), kept(80, 8.0)] == [
+        True, False, True, False,
+    ]  # fmt: skip
+    assert scores.read(scores.path())["cut"]["points"] == 80
+    assert "80 of 1600 points" in challenges.score_table()
+
+
+def test_a_file_of_something_else_is_not_overwritten():
+    scores.path().parent.mkdir()
+    scores.path().write_text("[]")
+    with pytest.raises(ValueError, match="is no file of scores"):
+        kept(70, 9.0)
+    assert scores.path().read_text() == "[]"
+
+
+def test_points():
+    puzzle = challenges.Puzzle("p", None, "ms", limit=10, par=5, record=4)
+    figures = (10, 7.5, 5, 4.5, 4, 3)
+    assert [puzzle.points(figure) for figure in figures] == [60, 70, 80, 90, 100, 100]
+
+
+def test_a_stub_is_not_attempted():
+    def rent(hours, price, most_per_hour, most_hours):
+        raise NotImplementedError
+
+    text = textwrap.dedent(inspect.getsource(rent))
+    assert challenges.challenge_source("rent", text).status == "not attempted yet"
+
+
+def test_what_is_no_puzzle():
+    def rend():
+        pass
+
+    with pytest.raises(ValueError, match="named 'rend'; did you mean 'rent'"):
+        par.challenge(rend)
+    with pytest.raises(TypeError, match="the function itself, not 3"):
+        par.challenge(3)
+
+
+@pytest.mark.parametrize("name", PUZZLES)
+def test_par_has_a_picture(name):
+    from d2lpar.checks.challenges import pictures
+
+    run = par_runs()[name]
+    picture = pictures.beside(run, run, name)
+    assert (picture is None) == (name in ("small_gpt", "read_timeline", "rent"))
+    if picture is not None:
+        assert picture.png()
+
+
+def test_every_puzzle_stands_in_the_notebook():
+    cells = nbformat.read(NOTEBOOK, as_version=4).cells
+    stubs = [c.source for c in cells if c.cell_type == "code" and "par.challenge(" in c.source]
+    names = [text.rstrip().rsplit("par.challenge(")[1].rstrip(")") for text in stubs]
+    assert names
+    assert set(names) == set(PUZZLES)
+    assert all(source.is_stub(text, name) for text, name in zip(stubs, names, strict=True))

@@ -60,6 +60,7 @@ def _only_pictures(_: str, names: list[str]) -> list[str]:
 def page(path: Path) -> tuple[NotebookNode, list[Path]]:
     """The notebook at `path` as its page shows it, and the folders of its figures' states."""
     notebook = read(path)
+    notebook.metadata = nbformat.from_dict(build.METADATA)
     keys, found = states.keys(notebook), []
     for cell in notebook.cells:
         if cell.cell_type == "markdown":

@@ -11,7 +11,15 @@ from d2lpar.validation.command import MOST_PROCESSES
 from d2lpar.validation.report import WORST_GOAL, Errors, Prediction, Report
 
 OPENING = Path(__file__).parent / "sphinx" / "validation.md"
-SUMMARY = ("rows of", "number", "median error", f"within {WORST_GOAL:.0%}", "bias", "naive median", "skill")
+SUMMARY = (
+    "rows of",
+    "number",
+    "median error",
+    f"within {WORST_GOAL:.0%}",
+    "bias",
+    "naive median",
+    "skill",
+)
 ROWS = ("row", "machine", "predicted", "published", "error", "naive", "source", "remarks")
 MADE_FROM = (".py", ".csv", ".md")
 GROUPS, CHOICES, ALL = "## By group", "## By kind of source", "## All rows"

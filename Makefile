@@ -12,7 +12,7 @@ unit-tests = $(python) -m pytest -n $(workers)
 notebook-tests = $(python) -m pytest -n $(workers) --dist loadfile --nbval --nbval-current-env $(notebooks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab update test test-all test-browser test-compat opinfo torch-tests validate notebooks record lint format docs dist bench lock clean
+.PHONY: help setup lab update test test-all test-browser test-compat opinfo torch-tests validate notebooks record lint format docs dist bench lock clean site site-figures
 
 help:  ## This list
 	@echo "make VERB, where VERB is"
@@ -97,6 +97,12 @@ format: setup  ## Correct what lint can correct
 
 docs: setup  ## The API reference from the docstrings, in build/docs
 	@$(python) tools/docs.py
+
+site: setup  ## The course as a site, from the stored outputs, in build/site
+	@PYTHONPATH=tools $(python) -m book
+
+site-figures: setup  ## Draw the states of figures with sliders that the site shows (runs lessons)
+	@PYTHONPATH=tools $(python) -m book.states
 
 dist: setup  ## The wheel and the source distribution, in build/dist
 	@$(python) -m uv build --quiet --clear --out-dir build/dist .

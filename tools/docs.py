@@ -1,10 +1,13 @@
 """Builds the API reference from the docstrings: a page per room, in build/docs.
 
-    python tools/docs.py
+    python tools/docs.py [--into FOLDER] [--home PAGE]
+
+`--home` is a page, seen from that folder, that the first page of the reference leads back to.
 
 A warning, such as a reference to what is not there, is an error.
 """
 
+import argparse
 import shutil
 import subprocess
 import sys
@@ -43,12 +46,13 @@ def name(path):
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
-def write_pages(pages):
-    """A page per room, and the map of the package in front of them."""
-    shutil.copy(PACKAGE / "README.md", pages / "index.md")
+def write_pages(pages, *, up):
+    """A page per room, and the map of the package in front of them, below the line `up`."""
+    text = (PACKAGE / "README.md").read_text(encoding="utf-8")
+    text = text.replace("](__init__.py)", "](d2lpar.md)")
+    (pages / "index.md").write_text(up + text, encoding="utf-8")
     (pages / "vgpu").mkdir()
     shutil.copy(PACKAGE / "vgpu" / "README.md", pages / "vgpu" / "README.md")
-    shutil.copy(PACKAGE / "__init__.py", pages / "__init__.py")
     for folder, modules in rooms():
         page = pages / f"{name(folder)}.md"
         page.write_text(
@@ -57,17 +61,23 @@ def write_pages(pages):
         yield page.name
 
 
-def main():
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--into", type=Path, default=BUILD / "docs", metavar="FOLDER")
+    parser.add_argument("--home", metavar="PAGE")
+    options = parser.parse_args(arguments)
+    site = options.into.resolve()
+    up = f'<p><a href="{options.home}">← The course</a></p>\n\n' if options.home else ""
     pages = BUILD / "docs-pages"
     shutil.rmtree(pages, ignore_errors=True)
     pages.mkdir(parents=True)
     config = {
         "site_name": "d2lpar",
         "docs_dir": str(pages),
-        "site_dir": str(BUILD / "docs"),
-        "theme": "readthedocs",
-        "nav": ["index.md", *write_pages(pages)],
-        "exclude_docs": "*.py",
+        "site_dir": str(site),
+        "use_directory_urls": False,  # so that links lead on without a server, too
+        "theme": {"name": "readthedocs", "highlightjs": False},  # which other hosts would send
+        "nav": ["index.md", *write_pages(pages, up=up)],
         "not_in_nav": "vgpu/README.md",
         "plugins": [
             "search",
@@ -88,7 +98,7 @@ def main():
     ]
     status = subprocess.call(command)
     if not status:
-        print(f"{(BUILD / 'docs' / 'index.html').relative_to(ROOT)}: {len(config['nav'])} pages")
+        print(f"{site / 'index.html'}: {len(config['nav'])} pages")
     return status
 
 

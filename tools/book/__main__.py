@@ -1,0 +1,147 @@
+"""Builds the site: lessons with their stored outputs, the validation table, the API reference.
+
+    PYTHONPATH=tools python -m book
+
+It lies in build/site. No cell of a notebook runs. A warning of Sphinx is an error, and so is a link
+that leads nowhere within the site; links to other sites are listed, not followed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import build
+import docs
+
+from . import links, pages, validation
+
+ROOT, BUILD = build.ROOT, build.ROOT / "build"
+SITE, SOURCE, EXTRA = (BUILD / name for name in ("site", "site-pages", "site-extra"))
+DOCTREES, VALIDATION = BUILD / "site-doctrees", BUILD / "validation.md"
+SPHINX = Path(__file__).with_name("sphinx")
+REFERENCE = "reference"
+NEEDED = ("sphinx", "myst_nb", "furo")
+LACKING = "`make site` needs {names}: install the extra `site` of pyproject.toml"
+STILL = (
+    "{still} of {total} figures with sliders stand still: `make site-figures` has not drawn them, "
+    "or their code has changed since"
+)
+REFERENCE_OPENING = [
+    "`import d2lpar as par` gives a lesson its names. The reference is made from the docstrings, a",
+    "page per room:",
+]
+BROKEN = "{page}: no such page or place: {address}"
+FETCHED = "pages fetch from another host: {addresses}"
+DONE = (
+    "{index}: {pages} pages, {size_mb:.0f} MB; {links} links to other sites, none followed: {file}"
+)
+
+
+# Pages
+
+
+def write_sources() -> None:
+    """Write all that Sphinx reads, and the pictures that it only copies."""
+    for folder in (SITE, SOURCE, EXTRA):
+        shutil.rmtree(folder, ignore_errors=True)
+    EXTRA.mkdir(parents=True)
+    total, moving = pages.write_pages(SOURCE, EXTRA)
+    if moving < total:
+        print(STILL.format(still=total - moving, total=total))
+    (SOURCE / "index.md").write_text(index(), encoding="utf-8")
+    (SOURCE / "package.md").write_text(package(), encoding="utf-8")
+    validation.write_page(VALIDATION)
+    shutil.copy(VALIDATION, SOURCE / "validation.md")
+
+
+def index() -> str:
+    """The page with the table of contents."""
+    folders = pages.NOTEBOOKS, pages.NOTEBOOKS / build.DEEPER
+    lessons, deeper = (
+        "\n".join(path.relative_to(ROOT).with_suffix("").as_posix() for path in found)
+        for found in map(build.lessons_in, folders)
+    )
+    text = (SPHINX / "index.md").read_text(encoding="utf-8")
+    return text.format(repository=build.repository(), lessons=lessons, deeper=deeper)
+
+
+def package() -> str:
+    """The page about the package: its map, and links to the reference of each room."""
+    readme = docs.PACKAGE / "README.md"
+    rooms = [
+        f'<li><a href="{REFERENCE}/{room}.html"><code>{room}</code></a></li>'
+        for room in (docs.name(folder) for folder, _ in docs.rooms())
+    ]
+    head = ["# The package d2lpar", "", *REFERENCE_OPENING, "", "<ul>", *rooms, "</ul>", ""]
+    map_of_it = readme.read_text(encoding="utf-8").replace("# The map", "## The map", 1)
+    map_of_it = map_of_it.replace("\n## Five", "\n### Five")
+    return "\n".join(head) + "\n" + pages.with_links(map_of_it, readme)
+
+
+# Programs
+
+
+def run_sphinx() -> int:
+    """Turn the sources into pages; a warning is an error."""
+    options = ["-q", "-b", "html", "-W", "--keep-going", "-d", DOCTREES, "-c", SPHINX]
+    options += ["-D", f"html_extra_path={EXTRA}"]
+    return subprocess.call([sys.executable, "-m", "sphinx", *options, SOURCE, SITE])
+
+
+def build_reference() -> int:
+    """Put the API reference beside the pages."""
+    status = docs.main(["--into", str(SITE / REFERENCE), "--home", "../index.html"])
+    (SITE / REFERENCE / "404.html").unlink(missing_ok=True)  # it is of use at a host's root only
+    return status
+
+
+def check() -> bool:
+    """Say which links lead nowhere, and what a reader's browser would fetch elsewhere."""
+    broken = list(links.broken(SITE))
+    for page, address in broken:
+        print(BROKEN.format(page=page.relative_to(SITE), address=address), file=sys.stderr)
+    fetched = links.fetched(SITE)
+    if fetched:
+        print(FETCHED.format(addresses=", ".join(fetched)), file=sys.stderr)
+    return not (broken or fetched)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Build the site, and check it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.parse_args(arguments)
+    lacking = [name for name in NEEDED if not importlib.util.find_spec(name)]
+    if lacking:
+        parser.exit(1, LACKING.format(names=", ".join(lacking)) + "\n")
+    write_sources()
+    if run_sphinx() or build_reference() or not check():
+        return 1
+    report()
+    return 0
+
+
+def report() -> None:
+    """Say where the site is, and list the links that lead out of it."""
+    listed = BUILD / "site-external-links.txt"
+    outside = links.external(SITE)
+    listed.write_text("\n".join(outside) + "\n", encoding="utf-8")
+    files = [path for path in SITE.rglob("*") if path.is_file()]
+    text = DONE.format(
+        index=os.path.relpath(SITE / "index.html"),
+        pages=sum(path.suffix == ".html" for path in files),
+        size_mb=sum(path.stat().st_size for path in files) / 1e6,
+        links=len(outside),
+        file=os.path.relpath(listed),
+    )
+    print(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

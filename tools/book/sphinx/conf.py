@@ -1,0 +1,66 @@
+"""How Sphinx turns the pages into a site; `python -m book` says what changes between builds."""
+
+import base64
+import hashlib
+import json
+from pathlib import Path
+
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+
+project = "Parallel deep learning"
+html_title = project
+html_show_copyright = html_show_sphinx = html_copy_source = False
+
+extensions = ["myst_nb"]
+nb_execution_mode = "off"
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 4
+root_doc = "index"
+exclude_patterns = ["jupyter_execute"]
+
+html_theme = "furo"
+html_static_path = ["static"]
+html_css_files, html_js_files = ["book.css"], [("sliders.js", {"defer": "defer"})]
+
+
+def described(app, doctree):
+    """Gives the pictures of outputs the texts and sizes that the notebook stores beside them."""
+    path = Path(app.env.doc2path(app.env.docname))
+    if path.suffix != ".ipynb":
+        return
+    known = dict(pictures(json.loads(path.read_text(encoding="utf-8"))))
+    for image in doctree.findall(nodes.image):
+        image.attributes.update(known.get(Path(image["uri"]).stem, {}))
+
+
+def pictures(notebook):
+    """(name that MyST-NB gives its file, attributes) of each PNG that is an output."""
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", ()):
+            png = output.get("data", {}).get("image/png")
+            if png:
+                shown = output["metadata"].get("image/png", {})
+                name = hashlib.sha256(base64.b64decode("".join(png))).hexdigest()
+                attributes = {key: str(shown[key]) for key in ("width", "height") if key in shown}
+                yield name, attributes | {"alt": shown["alt"]} if "alt" in shown else attributes
+
+
+def inline_math(translator, node):
+    """Formulas as MathML, which browsers show by themselves: nothing is fetched."""
+    translator.body.append(tex2mathml(node.astext()))
+    raise nodes.SkipNode
+
+
+def block_math(translator, node):
+    translator.body.append(f"<div>{tex2mathml(node.astext(), as_block=True)}</div>")
+    raise nodes.SkipNode
+
+
+def setup(app):
+    app.connect("doctree-read", described)
+    app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+html_math_renderer = "mathml"

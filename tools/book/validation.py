@@ -1,0 +1,102 @@
+"""The page that holds the simulator's predictions beside published figures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from d2lpar import validation
+from d2lpar.validation.command import MOST_PROCESSES
+from d2lpar.validation.report import WORST_GOAL, Errors, Prediction, Report
+
+OPENING = Path(__file__).parent / "sphinx" / "validation.md"
+SUMMARY = (
+    "rows of",
+    "number",
+    "median error",
+    f"within {WORST_GOAL:.0%}",
+    "bias",
+    "naive median",
+    "skill",
+)
+ROWS = ("row", "machine", "predicted", "published", "error", "naive", "source", "remarks")
+MADE_FROM = (".py", ".csv", ".md")
+GROUPS, CHOICES, ALL = "## By group", "## By kind of source", "## All rows"
+
+
+def write_page(target: Path) -> None:
+    """Write the page as Markdown, unless it is newer than all that it is made from."""
+    made_from = [*Path(validation.__file__).parents[1].rglob("*.[pc]*"), Path(__file__), OPENING]
+    newest_s = max(path.stat().st_mtime for path in made_from if path.suffix in MADE_FROM)
+    if target.exists() and target.stat().st_mtime > newest_s:
+        return
+    report = validation.validate(processes=min(os.cpu_count() or 1, MOST_PROCESSES))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text("\n".join(lines(report)) + "\n", encoding="utf-8")
+
+
+def lines(report: Report) -> Iterator[str]:
+    """The lines of the page."""
+    fitted = len(report.predictions) - len(report.tests)
+    yield OPENING.read_text(encoding="utf-8").format(
+        tested=len(report.tests), fitted=fitted, misses=len(report.misses), worst=WORST_GOAL
+    )
+    yield GROUPS + "\n"
+    yield from table(SUMMARY, [(name, *errors.texts) for name, errors in report.by_group.items()])
+    yield "\n" + CHOICES + "\n"
+    chosen = {
+        "all tests": report.tests,
+        "sources held apart": report.apart,
+        "other sources": [p for p in report.tests if not p.row.apart],
+        "anchored": report.anchored,
+        "not anchored": [p for p in report.tests if not p.row.anchored],
+    }
+    summed = [(name, *Errors.of(rows).texts) for name, rows in chosen.items() if rows]
+    yield from table(SUMMARY, summed)
+    yield "\n" + ALL
+    for workload in dict.fromkeys(p.row.workload for p in report.predictions):
+        yield f"\n### {workload.replace('_', ' ')}\n"
+        own = [p for p in report.predictions if p.row.workload == workload]
+        yield from table(ROWS, [columns(p) for p in own])
+
+
+def columns(prediction: Prediction) -> Sequence[str]:
+    """What the table says of one prediction."""
+    row, naive = prediction.row, prediction.naive_error
+    return (
+        f"`{row.id}`",
+        f"`{row.machine}`",
+        f"{prediction.predicted:.4g} {row.unit}",
+        f"{row.published:.4g} {row.unit}",
+        f"{prediction.error:+.1%}",
+        "" if naive is None else f"{naive:+.0%}",
+        f"[{escaped(row.source)}](<{row.url}>), {escaped(row.table)}",
+        escaped("; ".join(remarks(prediction))),
+    )
+
+
+def remarks(prediction: Prediction) -> Iterator[str]:
+    """What one should know of a row: what it was used for, and why it is far off."""
+    row = prediction.row
+    if row.fitted:
+        yield f"fitted: {row.fitted}"
+    if row.apart:
+        yield "held apart"
+    if row.anchored:
+        yield "anchored"
+    if row.comment:
+        yield row.comment
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A table in Markdown."""
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + "---|" * len(head)
+    for row in rows:
+        yield "| " + " | ".join(row) + " |"
+
+
+def escaped(text: str) -> str:
+    """The text with what Markdown would take for its own."""
+    return "".join(f"\\{sign}" if sign in r"\`*_[]<>|$#&" else sign for sign in text)

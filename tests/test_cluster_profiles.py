@@ -10,6 +10,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+import daemons
 import psutil
 import pytest
 
@@ -243,3 +244,67 @@ def test_ssh_starts_ranks(stand_in, adapted):
     assert "ssh -o BatchMode=yes gpu01 " in told
     assert "-p 2222 me@gpu02 " in told
     assert not any(map(is_running, processes))
+
+
+# --- The real programs ---------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_real_slurm_runs_the_profile_as_it_stands(monkeypatch):
+    with daemons.slurm() as config:
+        monkeypatch.setenv("SLURM_CONF", str(config))
+        with par.cluster(2, profile=PROFILES / "slurm", timeout_s=120) as ranks:
+            assert [one[1] for one in ranks.run(ranks_hosts)] == [2, 2]
+            assert len(daemons.jobs(config)) == 1
+            processes = [psutil.Process(place.pid) for place in ranks._engines.places]
+            assert {process.environ()["SLURM_PROCID"] for process in processes} == {"0", "1"}
+            kill_soon(processes[1])
+            with pytest.raises(RankError, match="rank 1 died"):
+                ranks.run(work_on)
+            ranks.restart()
+            assert [one[1] for one in ranks.run(ranks_hosts)] == [2, 2]
+            processes += [psutil.Process(place.pid) for place in ranks._engines.places]
+        assert gone(processes)
+        assert soon(lambda: daemons.jobs(config) == [])
+
+
+@pytest.mark.slow
+def test_the_real_ssh_runs_the_profile(adapted):
+    with daemons.sshd() as config:
+        profile = adapted(
+            "ssh",
+            'c.SSHEngineSetLauncher.engines = {"gpu01": 1, "gpu02": 1}',
+            f'c.SSHLauncher.ssh_args = c.SSHLauncher.scp_args = ["-F", {str(config)!r}]',
+            f"c.SSHLauncher.remote_python = {sys.executable!r}",
+        )
+        with par.cluster(2, profile=profile, timeout_s=120) as ranks:
+            assert [one[1] for one in ranks.run(ranks_hosts)] == [2, 2]
+            processes = [psutil.Process(place.pid) for place in ranks._engines.places]
+            assert all("SSH_CONNECTION" in process.environ() for process in processes)
+        assert gone(processes)
+
+
+@pytest.mark.slow
+def test_the_real_mpiexec_runs_the_profile(adapted, monkeypatch, tmp_path):
+    daemons.need("mpiexec.openmpi")
+    for confirmed in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        monkeypatch.setenv(confirmed, "1")
+    monkeypatch.chdir(tmp_path)
+    Path("hosts.txt").write_text("localhost slots=2\n")  # where the profile looks for it
+    profile = adapted("mpi", 'c.MPILauncher.mpi_cmd = ["mpiexec.openmpi"]')
+    with par.cluster(2, profile=profile, timeout_s=120) as ranks:
+        assert [one[1] for one in ranks.run(ranks_hosts)] == [2, 2]
+        processes = [psutil.Process(place.pid) for place in ranks._engines.places]
+        assert all("OMPI_COMM_WORLD_RANK" in process.environ() for process in processes)
+    assert gone(processes)
+
+
+def gone(processes):
+    return soon(lambda: not any(map(is_running, processes)))
+
+
+def soon(holds):
+    deadline_s = time.monotonic() + 15
+    while not holds() and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    return holds()

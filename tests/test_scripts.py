@@ -10,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+import daemons
 import psutil
 import pytest
 import slurm_programs
@@ -269,6 +270,36 @@ def test_ranks_killed_at_any_moment(two_ranks, folder, seed):
     with killer(own, "RANK", str(rng.randrange(2)), wait_s=rng.uniform(0, 6)) as victims:
         run(SCRIPTS / "one_machine.sh", *train_in(own), mark=own)
     assert len(victims) <= 1  # it may have come too late
+    assert furthest(two_ranks[0], parameters(own / "checkpoints")) == 0
+
+
+@pytest.fixture(scope="module")
+def slurm(world):
+    """A real Slurm of two nodes: its slurm.conf."""
+    with daemons.slurm() as config:
+        yield config
+
+
+def submit_really(slurm: Path, folder: Path, *arguments, **variables: str) -> str:
+    """What `sbatch slurm.sh` writes into its file, a task a node unless the variables say more."""
+    folder.mkdir()
+    said = folder / "said"
+    command = ["sbatch", "--wait", f"--output={said}", "--cpus-per-task=1"]
+    variables = {"SBATCH_NTASKS": "2", "SLURM_CONF": str(slurm)} | variables
+    tasks = f"--ntasks-per-node={int(variables.pop('SBATCH_NTASKS')) // 2}"
+    run(*command, tasks, SCRIPTS / "slurm.sh", *arguments, mark=folder, **variables)
+    return said.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["srun", "torchrun"])
+def test_the_real_slurm_trains_like_its_stand_in(slurm, two_ranks, folder, launcher):
+    """Which in turn takes the steps of one process, as a test above says."""
+    own = folder / f"real-{launcher}"
+    said = submit_really(slurm, own, *train_in(own), LAUNCHER=launcher)
+    starter = {"srun": "Slurm", "torchrun": "torchrun"}[launcher]
+    assert f"2 ranks (gloo, cpu), started by {starter}; 331 images" in said
+    assert "attempt" not in said
     assert furthest(two_ranks[0], parameters(own / "checkpoints")) == 0
 
 

@@ -2,7 +2,7 @@
 
 They run in the foreground as children of the test, keep all files in a folder of their own in /tmp,
 listen at free ports, and are ended by their ids. Debian's packages have them: slurmctld, slurmd,
-munge, openssh-server.
+munge, openssh-server; openmpi-bin has mpiexec.
 """
 
 import contextlib

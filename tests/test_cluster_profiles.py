@@ -285,18 +285,36 @@ def test_the_real_ssh_runs_the_profile(adapted):
 
 
 @pytest.mark.slow
-def test_the_real_mpiexec_runs_the_profile(adapted, monkeypatch, tmp_path):
+def test_the_real_mpiexec_runs_the_profile(adapted, mpiexec):
+    Path("hosts.txt").write_text("localhost slots=2\n")  # where the profile looks for it
+    with par.cluster(2, profile=adapted("mpi", mpiexec), timeout_s=120) as ranks:
+        assert [one[1] for one in ranks.run(ranks_hosts)] == [2, 2]
+        processes = [psutil.Process(place.pid) for place in ranks._engines.places]
+        assert {process.environ()["OMPI_COMM_WORLD_RANK"] for process in processes} == {"0", "1"}
+    assert gone(processes)
+
+
+@pytest.mark.slow
+def test_the_real_mpiexec_reaches_hosts_by_the_real_ssh(adapted, mpiexec, monkeypatch):
+    Path("hosts.txt").write_text("gpu01\ngpu02\n")
+    with daemons.sshd() as config:
+        monkeypatch.setenv("OMPI_MCA_plm_rsh_agent", f"ssh -F {config}")
+        with par.cluster(2, profile=adapted("mpi", mpiexec), timeout_s=120) as ranks:
+            assert [one[1] for one in ranks.run(ranks_hosts)] == [2, 2]
+            processes = [psutil.Process(place.pid) for place in ranks._engines.places]
+            ways = {process.environ()["SSH_CONNECTION"] for process in processes}
+            assert len(ways) == 2  # a connection for each host
+        assert gone(processes)
+
+
+@pytest.fixture
+def mpiexec(monkeypatch, tmp_path):
+    """Open MPI, for root, too, and in a folder for hosts.txt: the profile's line that names it."""
     daemons.need("mpiexec.openmpi")
     for confirmed in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
         monkeypatch.setenv(confirmed, "1")
     monkeypatch.chdir(tmp_path)
-    Path("hosts.txt").write_text("localhost slots=2\n")  # where the profile looks for it
-    profile = adapted("mpi", 'c.MPILauncher.mpi_cmd = ["mpiexec.openmpi"]')
-    with par.cluster(2, profile=profile, timeout_s=120) as ranks:
-        assert [one[1] for one in ranks.run(ranks_hosts)] == [2, 2]
-        processes = [psutil.Process(place.pid) for place in ranks._engines.places]
-        assert all("OMPI_COMM_WORLD_RANK" in process.environ() for process in processes)
-    assert gone(processes)
+    return 'c.MPILauncher.mpi_cmd = ["mpiexec.openmpi"]'
 
 
 def gone(processes):

@@ -280,14 +280,13 @@ def slurm(world):
         yield config
 
 
-def submit_really(slurm: Path, folder: Path, *arguments, **variables: str) -> str:
-    """What `sbatch slurm.sh` writes into its file, a task a node unless the variables say more."""
+def submit_really(slurm: Path, folder: Path, launcher: str = "srun") -> str:
+    """What `sbatch slurm.sh` writes into its file, on two nodes with a task each."""
     folder.mkdir()
     said = folder / "said"
-    command = ["sbatch", "--wait", f"--output={said}", "--cpus-per-task=1"]
-    variables = {"SBATCH_NTASKS": "2", "SLURM_CONF": str(slurm)} | variables
-    tasks = f"--ntasks-per-node={int(variables.pop('SBATCH_NTASKS')) // 2}"
-    run(*command, tasks, SCRIPTS / "slurm.sh", *arguments, mark=folder, **variables)
+    options = ["--wait", f"--output={said}", "--ntasks-per-node=1", "--cpus-per-task=1"]
+    command = ["sbatch", *options, SCRIPTS / "slurm.sh", *train_in(folder)]
+    run(*command, mark=folder, SLURM_CONF=str(slurm), LAUNCHER=launcher)
     return said.read_text()
 
 
@@ -296,25 +295,43 @@ def submit_really(slurm: Path, folder: Path, *arguments, **variables: str) -> st
 def test_the_real_slurm_trains_like_its_stand_in(slurm, two_ranks, folder, launcher):
     """Which in turn takes the steps of one process, as a test above says."""
     own = folder / f"real-{launcher}"
-    said = submit_really(slurm, own, *train_in(own), LAUNCHER=launcher)
+    said = submit_really(slurm, own, launcher)
     starter = {"srun": "Slurm", "torchrun": "torchrun"}[launcher]
     assert f"2 ranks (gloo, cpu), started by {starter}; 331 images" in said
     assert "attempt" not in said
     assert furthest(two_ranks[0], parameters(own / "checkpoints")) == 0
 
 
+@pytest.mark.slow
+def test_the_real_slurm_ends_the_other_rank_and_tries_again(slurm, two_ranks, folder):
+    own = folder / "real-killed"
+    with killer(own, "SLURM_PROCID", "1", checkpoints=own / "checkpoints") as victims:
+        said = submit_really(slurm, own)
+    assert len(victims) == 1
+    assert "attempt 1 failed" in said
+    assert "resumed after step" in said
+    assert furthest(two_ranks[0], parameters(own / "checkpoints")) == 0
+
+
 @contextlib.contextmanager
-def killer(mark: Path, variable: str, value: str, wait_s: float | None = None):
+def killer(
+    mark: Path,
+    variable: str,
+    value: str,
+    wait_s: float | None = None,
+    checkpoints: Path | None = None,
+):
     """Kills the one rank with this variable: so long after its start, or at a first checkpoint.
 
-    Gives the list of those killed.
+    That is looked for in the folder `mark` unless another is named. Gives the list of those killed.
     """
+    checkpoints = checkpoints or mark
     victims, over = [], threading.Event()
 
     def watch():
         while not over.wait(0.02):
             ranks = [rank for rank in marked(str(mark)) if is_rank(rank, variable, value)]
-            if not ranks or (wait_s is None and not any(mark.glob("step-*.pt"))):
+            if not ranks or (wait_s is None and not any(checkpoints.glob("step-*.pt"))):
                 continue
             over.wait(wait_s or 0)
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -148,7 +148,9 @@ def test_mpiexec_starts_ranks_on_two_hosts(stand_in, adapted, monkeypatch, tmp_p
     profile = adapted("mpi", 'c.Cluster.controller_ip = "127.0.0.1"', "c.Cluster.n = 2")
     with par.cluster(profile=profile, timeout_s=60) as ranks:
         engine = f"{sys.executable} -P -m d2lpar.processes.cluster.lifeline engine "
-        assert record.read_text().startswith(f"-n 2 --hostfile hosts.txt --map-by node {engine}")
+        told = record.read_text()
+        assert told.startswith("-n 2 --hostfile hosts.txt --map-by node -x IPP_PROFILE_DIR -x ")
+        assert f" -x PYTHONPATH {engine}" in told
         (here, a, own), (there, b, remote) = ranks.run(ranks_hosts)
         # Which host is rank 0's depends on who came first; a host knows its ranks by local_rank.
         assert {here, there} == {"gpu02", os.uname().nodename}

@@ -137,7 +137,7 @@ def test_replicas_may_not_read_a_clock_that_has_no_time_yet():
 @pytest.fixture(scope="module")
 def shell():
     shell = InteractiveShell.instance()
-    shell.run_cell("%load_ext d2lpar")
+    shell.run_cell("%load_ext d2lpar\nimport torch, time")
     yield shell
     InteractiveShell.clear_instance()
 

@@ -10,6 +10,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+import daemons
 import psutil
 import pytest
 
@@ -147,7 +148,9 @@ def test_mpiexec_starts_ranks_on_two_hosts(stand_in, adapted, monkeypatch, tmp_p
     profile = adapted("mpi", 'c.Cluster.controller_ip = "127.0.0.1"', "c.Cluster.n = 2")
     with par.cluster(profile=profile, timeout_s=60) as ranks:
         engine = f"{sys.executable} -P -m d2lpar.processes.cluster.lifeline engine "
-        assert record.read_text().startswith(f"-n 2 --hostfile hosts.txt --map-by node {engine}")
+        told = record.read_text()
+        assert told.startswith("-n 2 --hostfile hosts.txt --map-by node -x IPP_PROFILE_DIR -x ")
+        assert f" -x PYTHONPATH {engine}" in told
         (here, a, own), (there, b, remote) = ranks.run(ranks_hosts)
         # Which host is rank 0's depends on who came first; a host knows its ranks by local_rank.
         assert {here, there} == {"gpu02", os.uname().nodename}
@@ -243,3 +246,85 @@ def test_ssh_starts_ranks(stand_in, adapted):
     assert "ssh -o BatchMode=yes gpu01 " in told
     assert "-p 2222 me@gpu02 " in told
     assert not any(map(is_running, processes))
+
+
+# --- The real programs ---------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_real_slurm_runs_the_profile_as_it_stands(monkeypatch):
+    with daemons.slurm() as config:
+        monkeypatch.setenv("SLURM_CONF", str(config))
+        with par.cluster(2, profile=PROFILES / "slurm", timeout_s=120) as ranks:
+            assert [one[1] for one in ranks.run(ranks_hosts)] == [2, 2]
+            assert len(daemons.jobs(config)) == 1
+            processes = [psutil.Process(place.pid) for place in ranks._engines.places]
+            assert {process.environ()["SLURM_PROCID"] for process in processes} == {"0", "1"}
+            kill_soon(processes[1])
+            with pytest.raises(RankError, match="rank 1 died"):
+                ranks.run(work_on)
+            ranks.restart()
+            assert [one[1] for one in ranks.run(ranks_hosts)] == [2, 2]
+            processes += [psutil.Process(place.pid) for place in ranks._engines.places]
+        assert gone(processes)
+        assert soon(lambda: daemons.jobs(config) == [])
+
+
+@pytest.mark.slow
+def test_the_real_ssh_runs_the_profile(adapted):
+    with daemons.sshd() as config:
+        profile = adapted(
+            "ssh",
+            'c.SSHEngineSetLauncher.engines = {"gpu01": 1, "gpu02": 1}',
+            f'c.SSHLauncher.ssh_args = c.SSHLauncher.scp_args = ["-F", {str(config)!r}]',
+            f"c.SSHLauncher.remote_python = {sys.executable!r}",
+        )
+        with par.cluster(2, profile=profile, timeout_s=120) as ranks:
+            assert [one[1] for one in ranks.run(ranks_hosts)] == [2, 2]
+            processes = [psutil.Process(place.pid) for place in ranks._engines.places]
+            assert all("SSH_CONNECTION" in process.environ() for process in processes)
+        assert gone(processes)
+
+
+@pytest.mark.slow
+def test_the_real_mpiexec_runs_the_profile(adapted, mpiexec):
+    Path("hosts.txt").write_text("localhost slots=2\n")  # where the profile looks for it
+    with par.cluster(2, profile=adapted("mpi", mpiexec), timeout_s=120) as ranks:
+        assert [one[1] for one in ranks.run(ranks_hosts)] == [2, 2]
+        processes = [psutil.Process(place.pid) for place in ranks._engines.places]
+        assert {process.environ()["OMPI_COMM_WORLD_RANK"] for process in processes} == {"0", "1"}
+    assert gone(processes)
+
+
+@pytest.mark.slow
+def test_the_real_mpiexec_reaches_hosts_by_the_real_ssh(adapted, mpiexec, monkeypatch):
+    Path("hosts.txt").write_text("gpu01\ngpu02\n")
+    with daemons.sshd() as config:
+        monkeypatch.setenv("OMPI_MCA_plm_rsh_agent", f"ssh -F {config}")
+        with par.cluster(2, profile=adapted("mpi", mpiexec), timeout_s=120) as ranks:
+            assert [one[1] for one in ranks.run(ranks_hosts)] == [2, 2]
+            processes = [psutil.Process(place.pid) for place in ranks._engines.places]
+            ways = {process.environ()["SSH_CONNECTION"] for process in processes}
+            assert len(ways) == 2  # a connection for each host
+        assert gone(processes)
+
+
+@pytest.fixture
+def mpiexec(monkeypatch, tmp_path):
+    """Open MPI, for root, too, and in a folder for hosts.txt: the profile's line that names it."""
+    daemons.need("mpiexec.openmpi")
+    for confirmed in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        monkeypatch.setenv(confirmed, "1")
+    monkeypatch.chdir(tmp_path)
+    return 'c.MPILauncher.mpi_cmd = ["mpiexec.openmpi"]'
+
+
+def gone(processes):
+    return soon(lambda: not any(map(is_running, processes)))
+
+
+def soon(holds):
+    deadline_s = time.monotonic() + 15
+    while not holds() and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    return holds()

@@ -10,6 +10,7 @@ import sys
 import threading
 from pathlib import Path
 
+import daemons
 import psutil
 import pytest
 import slurm_programs
@@ -272,18 +273,65 @@ def test_ranks_killed_at_any_moment(two_ranks, folder, seed):
     assert furthest(two_ranks[0], parameters(own / "checkpoints")) == 0
 
 
+@pytest.fixture(scope="module")
+def slurm(world):
+    """A real Slurm of two nodes: its slurm.conf."""
+    with daemons.slurm() as config:
+        yield config
+
+
+def submit_really(slurm: Path, folder: Path, launcher: str = "srun") -> str:
+    """What `sbatch slurm.sh` writes into its file, on two nodes with a task each."""
+    folder.mkdir()
+    said = folder / "said"
+    options = ["--wait", f"--output={said}", "--ntasks-per-node=1", "--cpus-per-task=1"]
+    command = ["sbatch", *options, SCRIPTS / "slurm.sh", *train_in(folder)]
+    run(*command, mark=folder, SLURM_CONF=str(slurm), LAUNCHER=launcher)
+    return said.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["srun", "torchrun"])
+def test_the_real_slurm_trains_like_its_stand_in(slurm, two_ranks, folder, launcher):
+    """Which in turn takes the steps of one process, as a test above says."""
+    own = folder / f"real-{launcher}"
+    said = submit_really(slurm, own, launcher)
+    starter = {"srun": "Slurm", "torchrun": "torchrun"}[launcher]
+    assert f"2 ranks (gloo, cpu), started by {starter}; 331 images" in said
+    assert "attempt" not in said
+    assert furthest(two_ranks[0], parameters(own / "checkpoints")) == 0
+
+
+@pytest.mark.slow
+def test_the_real_slurm_ends_the_other_rank_and_tries_again(slurm, two_ranks, folder):
+    own = folder / "real-killed"
+    with killer(own, "SLURM_PROCID", "1", checkpoints=own / "checkpoints") as victims:
+        said = submit_really(slurm, own)
+    assert len(victims) == 1
+    assert "attempt 1 failed" in said
+    assert "resumed after step" in said
+    assert furthest(two_ranks[0], parameters(own / "checkpoints")) == 0
+
+
 @contextlib.contextmanager
-def killer(mark: Path, variable: str, value: str, wait_s: float | None = None):
+def killer(
+    mark: Path,
+    variable: str,
+    value: str,
+    wait_s: float | None = None,
+    checkpoints: Path | None = None,
+):
     """Kills the one rank with this variable: so long after its start, or at a first checkpoint.
 
-    Gives the list of those killed.
+    That is looked for in the folder `mark` unless another is named. Gives the list of those killed.
     """
+    checkpoints = checkpoints or mark
     victims, over = [], threading.Event()
 
     def watch():
         while not over.wait(0.02):
             ranks = [rank for rank in marked(str(mark)) if is_rank(rank, variable, value)]
-            if not ranks or (wait_s is None and not any(mark.glob("step-*.pt"))):
+            if not ranks or (wait_s is None and not any(checkpoints.glob("step-*.pt"))):
                 continue
             over.wait(wait_s or 0)
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -12,13 +12,20 @@ c.Cluster.engine_launcher_class = "mpi"
 c.Cluster.n = 8
 
 # CHANGE: the launcher, and where its processes go. These are Open MPI's words; for MPICH
-# ["-f", "hosts.txt"]. On this machine alone, leave the list empty.
+# ["-f", "hosts.txt"]. On this machine alone, leave the list empty. Without
+# -x Open MPI takes no variable of the environment to another host, and ranks find nothing; name
+# yours from below, too. MPICH takes all.
 c.MPILauncher.mpi_cmd = ["mpiexec"]
 c.MPIEngineSetLauncher.mpi_args = [
     "--hostfile",
     "hosts.txt",
     "--map-by",
     "node",
+    *("-x", "IPP_PROFILE_DIR"),
+    *("-x", "IPP_CLUSTER_ID"),
+    *("-x", "IPP_CONNECTION_INFO"),
+    *("-x", "D2LPAR_CLUSTER_HOST"),
+    *("-x", "PYTHONPATH"),
 ]
 
 # The notebook's machine listens where the other hosts can reach it. Ranks on this machine alone

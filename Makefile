@@ -12,7 +12,7 @@ unit-tests = $(python) -m pytest -n $(workers)
 notebook-tests = $(python) -m pytest -n $(workers) --dist loadfile --nbval --nbval-current-env $(notebooks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab update test test-all test-browser test-compat opinfo torch-tests validate notebooks record lint format docs dist bench lock clean
+.PHONY: help setup lab update test test-all test-browser test-compat opinfo torch-tests validate notebooks record lint format slides docs dist bench lock clean
 
 help:  ## This list
 	@echo "make VERB, where VERB is"
@@ -94,6 +94,9 @@ lint: setup  ## Check style, format, types, and that imports point down
 format: setup  ## Correct what lint can correct
 	@$(python) -m ruff check --fix-only
 	@$(python) -m ruff format
+
+slides: setup  ## Every lesson as slides in one HTML file each, in build/slides; LESSON=03 for one
+	@$(python) tools/slides.py $(LESSON)
 
 docs: setup  ## The API reference from the docstrings, in build/docs
 	@$(python) tools/docs.py

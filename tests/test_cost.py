@@ -397,3 +397,17 @@ def test_a_layer_norms_gradients_of_weights_read_all_once_more(wanted):
     assert [kernel.blocks for kernel in cost.kernels] == [512, 3][: 1 + wanted]
     if wanted:
         assert cost.kernels[1].bytes == 2 * x.nbytes
+
+
+@pytest.mark.parametrize("name", ["addmm", "baddbmm", "addbmm"])
+def test_a_product_added_in_place_costs_what_it_costs_elsewhere(fresh_gpus, name):
+    gpu = fresh_gpus[0]
+    batch = () if name == "addmm" else (4,)
+    a, b = (torch.ones(*batch, 256, 256, device=gpu) for _ in range(2))
+    total = torch.zeros(*(() if name == "addbmm" else batch), 256, 256, device=gpu)
+    with par.record() as timeline:
+        getattr(torch, name)(total, a, b)
+        getattr(total, f"{name}_")(a, b)
+    first, second = (span for span in timeline.spans if span.kind == "compute")
+    assert first.flops == second.flops == 2 * 256**3 * (batch or (1,))[0]
+    assert second.end_s - second.start_s == pytest.approx(first.end_s - first.start_s, rel=0.1)

@@ -47,7 +47,7 @@ def cost_of(
     """The cost of `outputs = func(*args, **kwargs)`, from shapes and data types alone."""
     if func in _ATTENTION:
         return _attention(func, args, kwargs)
-    packet = func.overloadpacket
+    packet = _SAME_PRODUCT.get(func.overloadpacket, func.overloadpacket)
     formula = flop_registry.get(packet)
     flops = int(formula(*args, **kwargs, out_val=outputs)) if formula else 0
     tensors = [*_tensors(args), *_tensors(kwargs.values()), *_tensors([outputs])]
@@ -136,6 +136,14 @@ def _launches(args: Arguments, outputs: object) -> int:
 
 # --- matrix products, and convolutions as such ----------------------------------------------------
 
+
+# Products that add to what is there: torch's counter knows one form of each.
+_SAME_PRODUCT = {
+    aten.addmm_: aten.addmm,
+    aten.baddbmm_: aten.baddbmm,
+    aten.addbmm: aten.baddbmm,
+    aten.addbmm_: aten.baddbmm,
+}
 
 # Where the factors stand among the arguments; `_scaled_mm` is the product of fp8.
 _FACTORS = {

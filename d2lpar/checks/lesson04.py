@@ -197,10 +197,10 @@ def _climbs(answer: Rung, lower_name: str, lower: Rung, hint: str) -> str:
     _check_averages(answer)
     took_s, sent_bytes = _timed(answer)
     lower_s, expected_bytes = _timed(lower)
-    told = f"{took_s * 1e3:.1f} ms a step on {RANKS} GPUs, {lower_name} {lower_s * 1e3:.1f} ms"
+    told = f"{took_s * 1e3:.1f} ms per step on {RANKS} GPUs, {lower_name} {lower_s * 1e3:.1f} ms"
     if sent_bytes != expected_bytes:
         raise Wrong(
-            f"on ResNet-18 a rank all-reduces {sent_bytes / 1e6:.1f} MB a step; its gradients "
+            f"on ResNet-18 a rank all-reduces {sent_bytes / 1e6:.1f} MB per step; its gradients "
             f"have {expected_bytes / 1e6:.1f} MB, and each goes once"
         )
     if took_s * FASTER > lower_s:

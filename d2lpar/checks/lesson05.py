@@ -220,7 +220,7 @@ def best_batch(
     """
     for target in _targets():
         _check_target(answer, *target)
-    return "the least time to the target: steps times seconds a step"
+    return "the least time to the target: steps times seconds per step"
 
 
 def _check_target(

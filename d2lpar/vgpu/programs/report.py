@@ -89,7 +89,7 @@ class RunReport:
             " of this machine's time"
         ]
         if self.ms_per_step is not None:
-            lines.append(f"{self.steps} steps, {self.ms_per_step:.3f} ms a step (simulated)")
+            lines.append(f"{self.steps} steps, {self.ms_per_step:.3f} ms per step (simulated)")
         lines += self._table()
         lines += self._findings()
         return "\n".join(lines)

@@ -71,7 +71,10 @@ def test_the_command_tells_the_notes_of_a_lesson(tmp_path, monkeypatch, capsys):
     for folder in ("notebooks", "my"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "00_start_here.ipynb").touch()
-        cells = [cell_of("markdown", "# A", "slide"), cell_of("markdown", "Ask: b (5 min)", "notes")]
+        cells = [
+            cell_of("markdown", "# A", "slide"),
+            cell_of("markdown", "Ask: b (5 min)", "notes"),
+        ]
         nbformat.write(new_notebook(cells=cells), tmp_path / folder / "02_a.ipynb")
     monkeypatch.chdir(tmp_path)
     assert main(["notes", "2"]) == 0
@@ -193,7 +196,8 @@ READY = """() => {
     const panel = window.jupyterapp?.shell.currentWidget;
     return document.body.dataset.jpDeckMode === 'presenting' && panel?.context?.isReady
         && panel.sessionContext.session?.kernel?.status === 'idle'
-        && panel.content.node.querySelector('.jp-deck-mod-visible');
+        && panel.content.node.querySelector('.jp-deck-mod-visible')
+        && document.activeElement.closest('.jp-Cell');
 }"""
 AT = "index => window.jupyterapp.shell.currentWidget.content.activeCellIndex === index"
 END = "() => window.jupyterapp.shell.currentWidget.dispose()"
@@ -232,6 +236,7 @@ SEEN = """() => {
 def present(page, lab: Lab, name: str) -> None:
     page.goto(f"{lab.address}{name}?token={TOKEN}")
     page.wait_for_function(READY, timeout=START_S * 1000)
+    page.wait_for_timeout(4 * SETTLE_MS)
 
 
 def next_cell(page, index: int) -> dict:
@@ -246,9 +251,7 @@ def next_cell(page, index: int) -> dict:
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 def test_every_cell_of_a_lesson_comes_onto_the_screen_large_enough(page, lab, path):
     present(page, lab, path.name)
-    types = [
-        cell.metadata.slideshow.slide_type for cell in nbformat.read(path, as_version=4).cells
-    ]
+    types = [cell.metadata.slideshow.slide_type for cell in nbformat.read(path, as_version=4).cells]
     seen = [page.evaluate(SEEN)]
     for index, kind in enumerate(types):
         if index > seen[0]["active"] and kind != "skip":

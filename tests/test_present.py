@@ -240,8 +240,18 @@ def present(page, lab: Lab, name: str) -> None:
 
 
 def next_cell(page, index: int) -> dict:
-    """Press a clicker's key; what is seen once the cell at `index` is the active one."""
+    """Press a clicker's key; what is seen once the cell at `index` is the active one.
+
+    JupyterLab may swallow a key while it still draws a notebook that was just opened, so the key is
+    pressed again where nothing has moved. A key that leads elsewhere fails.
+    """
+    before = page.evaluate(SEEN)["active"]
     page.keyboard.press("PageDown")
+    page.wait_for_timeout(SETTLE_MS)
+    if page.evaluate(SEEN)["active"] == before:
+        page.wait_for_timeout(4 * SETTLE_MS)
+        if page.evaluate(AT, before):
+            page.keyboard.press("PageDown")
     page.wait_for_function(AT, arg=index)
     page.wait_for_timeout(SETTLE_MS)
     return page.evaluate(SEEN)

@@ -12,7 +12,7 @@ unit-tests = $(python) -m pytest -n $(workers)
 notebook-tests = $(python) -m pytest -n $(workers) --dist loadfile --nbval --nbval-current-env $(notebooks)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab update test test-all test-browser test-compat opinfo torch-tests validate notebooks record lint format docs dist bench lock clean site site-figures
+.PHONY: help setup lab update test test-all test-browser test-compat opinfo torch-tests validate notebooks record lint format docs dist bench lock clean site site-figures present slides
 
 help:  ## This list
 	@echo "make VERB, where VERB is"
@@ -35,6 +35,14 @@ lab: setup  ## Open your copy of the course in JupyterLab; LESSON=03 opens that 
 	export JUPYTER_CONFIG_PATH="$$PWD/.jupyter:$$JUPYTER_CONFIG_PATH"; \
 	exec $(python) -m jupyter lab --log-level=ERROR --ServerApp.root_dir=. \
 		--LabApp.default_url="/lab/tree/$$notebook" "$$@"
+
+present: setup  ## Open your copy of a lesson as slides whose cells run; LESSON=03
+	@rm -rf build/present && mkdir -p build && cp -R .jupyter/present build/present
+	@$(course) update --quiet
+	@$(course) notes "$(or $(LESSON),00)"
+	@JUPYTERLAB_SETTINGS_DIR="$$PWD/build/present/settings" \
+		JUPYTERLAB_WORKSPACES_DIR="$$PWD/build/present/workspaces" \
+		$(MAKE) --no-print-directory lab
 
 update: setup  ## Bring new lessons into my/, and keep what you changed
 	@if git rev-parse --quiet --verify '@{upstream}' >/dev/null 2>&1; then \
@@ -94,6 +102,9 @@ lint: setup  ## Check style, format, types, and that imports point down
 format: setup  ## Correct what lint can correct
 	@$(python) -m ruff check --fix-only
 	@$(python) -m ruff format
+
+slides: setup  ## Every lesson as slides in one HTML file each, in build/slides; LESSON=03 for one
+	@$(python) tools/slides.py $(LESSON)
 
 docs: setup  ## The API reference from the docstrings, in build/docs
 	@$(python) tools/docs.py

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from ...timeline.printing import say
-from . import working_copy
+from . import notebook_file, working_copy
 
 WORDS = "d2lpar course"
 
@@ -24,6 +24,9 @@ def main(arguments: list[str]) -> int:
     rehearse = commands.add_parser("rehearse", help="run a lesson once, and say what takes long")
     rehearse.add_argument("lesson", help="its number: 03")
     rehearse.set_defaults(run=_rehearse)
+    notes = commands.add_parser("notes", help="what to ask the class in a lesson, and how long")
+    notes.add_argument("lesson", help="its number: 03")
+    notes.set_defaults(run=_notes)
     options = parser.parse_args(arguments)
     return options.run(options)
 
@@ -55,3 +58,11 @@ def _rehearse(options: argparse.Namespace) -> int:
     found = rehearse(working_copy.lesson_file(course, options.lesson))
     say(str(found))
     return int(bool(found.error))
+
+
+def _notes(options: argparse.Namespace) -> int:
+    from . import notes
+
+    file = working_copy.lesson_file(working_copy.course_folder(Path.cwd()), options.lesson)
+    say(notes.described(file.stem, list(notes.notes_in(notebook_file.read(file)))))
+    return 0

@@ -1,0 +1,316 @@
+"""A lesson presented: slides in JupyterLab whose cells run, and what the speaker is told."""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from d2lpar.command.course.command import main
+from d2lpar.command.course.notes import Note, described, notes_in
+
+ROOT = Path(__file__).parents[1]
+PRESENT = ROOT / ".jupyter" / "present"
+LESSONS = sorted((ROOT / "notebooks").glob("0[1-7]_*.ipynb"))
+WIDTH, HEIGHT = 1280, 720
+SMALLEST_PX, SMALLEST_CODE_PX = 20, 16
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
+QUIET = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+TOKEN = "a-secret-of-this-test"
+START_S = 180
+SETTLE_MS = 250  # JupyterLab moves the focus after the cell
+SHORT = "a_short_lesson.ipynb"
+UNSHOWN = ("skip", "notes")
+
+
+def cell_of(kind, source, slide_type):
+    new = new_markdown_cell if kind == "markdown" else new_code_cell
+    return new(source, metadata={"slideshow": {"slide_type": slide_type}})
+
+
+# What the speaker is told
+
+
+def test_notes_stand_under_their_headings_with_the_minutes_they_take():
+    notebook = new_notebook(
+        cells=[
+            cell_of("markdown", "# Clocks", "slide"),
+            cell_of("markdown", "Ask: who believes these?\n(2 min)", "notes"),
+            cell_of("code", "# not a heading", "fragment"),
+            cell_of("markdown", "## Queues\n\ntext", "slide"),
+            cell_of("markdown", "Ask: why? (3 min) Then vote (1 min)", "notes"),
+        ]
+    )
+    notes = list(notes_in(notebook))
+    assert [(note.heading, note.minutes) for note in notes] == [("Clocks", 2), ("Queues", 4)]
+    assert described("02", notes).splitlines() == [
+        "02: 6 minutes of questions to the class",
+        "  Clocks: Ask: who believes these? (2 min)",
+        "  Queues: Ask: why? (3 min) Then vote (1 min)",
+    ]
+    assert described("03", []) == "03: no notes for the speaker"
+    assert Note("a", "no time").minutes == 0
+
+
+def test_the_command_tells_the_notes_of_a_lesson(tmp_path, monkeypatch, capsys):
+    for folder in ("notebooks", "my"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "00_start_here.ipynb").touch()
+        cells = [
+            cell_of("markdown", "# A", "slide"),
+            cell_of("markdown", "Ask: b (5 min)", "notes"),
+        ]
+        nbformat.write(new_notebook(cells=cells), tmp_path / folder / "02_a.ipynb")
+    monkeypatch.chdir(tmp_path)
+    assert main(["notes", "2"]) == 0
+    assert capsys.readouterr().out == (
+        "02_a: 5 minutes of questions to the class\n  A: Ask: b (5 min)\n"
+    )
+
+
+def test_the_settings_can_be_read_and_keep_presenting_apart_from_working():
+    for file in sorted(PRESENT.rglob("*.jupyterlab-settings")):
+        text = re.sub(r"^ *//.*\n", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        assert json.loads(text)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert re.findall(r"cp -R (\S+) build/present", makefile) == [".jupyter/present"]
+    assert 'JUPYTERLAB_SETTINGS_DIR="$$PWD/build/present/settings"' in makefile
+
+
+# In a browser
+
+
+def in_browser(test):
+    """Marks a test that presents in Chromium."""
+    reasons = {
+        "no Chromium: set CHROMIUM to its path": CHROMIUM is None,
+        "jupyterlab-deck is not installed": not importlib.util.find_spec("jupyterlab_deck"),
+    }
+    for reason, missing in reasons.items():
+        test = pytest.mark.skipif(missing, reason=reason)(test)
+    return pytest.mark.slow(test)
+
+
+class Lab(NamedTuple):
+    address: str
+    lessons: Path
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def environment(home: Path) -> dict[str, str]:
+    """The recorded world, folders of Jupyter's own, and settings as `make present` has them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    folders = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
+    shutil.copytree(PRESENT, home / "present")
+    return {
+        **os.environ,
+        **project["tool"]["d2lpar"]["recorded-world"],
+        **{name: str(home / name.lower()) for name in folders},
+        "JUPYTER_CONFIG_PATH": os.pathsep.join(
+            [str(ROOT / ".jupyter"), os.environ.get("JUPYTER_CONFIG_PATH", "")]
+        ),
+        "JUPYTERLAB_SETTINGS_DIR": str(home / "present" / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(home / "present" / "workspaces"),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    """A JupyterLab that presents, and the folder with what it presents."""
+    home, course = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("course")
+    shutil.copytree(ROOT / "imgs", course / "imgs")
+    shutil.copytree(ROOT / "notebooks", course / "my")
+    command = [
+        sys.executable, "-m", "jupyterlab", "--log-level=ERROR", "--no-browser",
+        f"--port={free_port()}", f"--IdentityProvider.token={TOKEN}",
+        f"--ServerApp.root_dir={course}", "--expose-app-in-browser",
+        *(["--allow-root"] if hasattr(os, "getuid") and os.getuid() == 0 else []),
+    ]  # fmt: skip
+    env = environment(home)
+    with (home / "log").open("w") as log:
+        server = subprocess.Popen(command, env=env, cwd=course, stdout=log, stderr=log)
+    try:
+        address = running(server, Path(env["JUPYTER_RUNTIME_DIR"]), home / "log")
+        yield Lab(f"{address}lab/tree/my/", course / "my")
+    finally:
+        server.terminate()  # it ends its kernels, too
+        try:
+            server.wait(START_S)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()
+
+
+def running(server: subprocess.Popen, runtime: Path, log: Path) -> str:
+    """The server's address, once it answers to it."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline and server.poll() is None:
+        for file in runtime.glob("jpserver-*.json"):
+            try:
+                return json.loads(file.read_text())["url"]
+            except ValueError:  # half written
+                pass
+        time.sleep(0.2)
+    pytest.fail(f"JupyterLab did not start: {log.read_text()}")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=[*QUIET])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def page(browser):
+    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+    yield page
+    page.close()
+
+
+# In the page, `jupyterapp` is JupyterLab itself.
+READY = """() => {
+    const panel = window.jupyterapp?.shell.currentWidget;
+    return document.body.dataset.jpDeckMode === 'presenting' && panel?.context?.isReady
+        && panel.sessionContext.session?.kernel?.status === 'idle'
+        && panel.content.node.querySelector('.jp-deck-mod-visible')
+        && document.activeElement.closest('.jp-Cell');
+}"""
+AT = "index => window.jupyterapp.shell.currentWidget.content.activeCellIndex === index"
+END = "() => window.jupyterapp.shell.currentWidget.dispose()"
+# The cells on the screen, how much of the active one is seen, how far right text and pictures
+# reach, and the smallest type of prose and of code.
+SEEN = """() => {
+    const notebook = window.jupyterapp.shell.currentWidget.content;
+    const shown = notebook.widgets.map((cell, index) => [cell.node, index]).filter(
+        ([node]) => node.matches('.jp-deck-mod-visible') && node.checkVisibility());
+    const {top, bottom} = notebook.activeCell.node.getBoundingClientRect();
+    const text = shown.flatMap(([node]) => [...node.querySelectorAll('*')]).filter(
+        element => element.checkVisibility({visibilityProperty: true})
+            && [...element.childNodes].some(
+                child => child.nodeType === Node.TEXT_NODE && child.textContent.trim())
+            && element.getBoundingClientRect().height);
+    const size = element => parseFloat(getComputedStyle(element).fontSize);
+    const code = element => element.closest('pre, code, table, .cm-line, .jupyter-widgets');
+    const right = element => {
+        const range = document.createRange();
+        range.selectNodeContents(element);
+        return range.getBoundingClientRect().right;
+    };
+    const inMarkdown = element => element.closest('.jp-RenderedMarkdown') && !code(element);
+    return {
+        active: notebook.activeCellIndex,
+        cells: shown.map(([, index]) => index),
+        top, bottom,
+        right: Math.max(0, ...text.map(right)),
+        prose: Math.min(99, ...text.filter(inMarkdown).map(size)),
+        code: Math.min(99, ...text.filter(code).map(size)),
+        modules: notebook.node.querySelectorAll('.jupyter-widgets').length,
+    };
+}"""
+
+
+def present(page, lab: Lab, name: str) -> None:
+    page.goto(f"{lab.address}{name}?token={TOKEN}")
+    page.wait_for_function(READY, timeout=START_S * 1000)
+    page.wait_for_timeout(4 * SETTLE_MS)
+
+
+def next_cell(page, index: int) -> dict:
+    """Press a clicker's key; what is seen once the cell at `index` is the active one.
+
+    JupyterLab may swallow a key while it still draws a notebook that was just opened, so the key is
+    pressed again where nothing has moved. A key that leads elsewhere fails.
+    """
+    before = page.evaluate(SEEN)["active"]
+    page.keyboard.press("PageDown")
+    page.wait_for_timeout(SETTLE_MS)
+    if page.evaluate(SEEN)["active"] == before:
+        page.wait_for_timeout(4 * SETTLE_MS)
+        if page.evaluate(AT, before):
+            page.keyboard.press("PageDown")
+    page.wait_for_function(AT, arg=index)
+    page.wait_for_timeout(SETTLE_MS)
+    return page.evaluate(SEEN)
+
+
+@in_browser
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_every_cell_of_a_lesson_comes_onto_the_screen_large_enough(page, lab, path):
+    present(page, lab, path.name)
+    types = [cell.metadata.slideshow.slide_type for cell in nbformat.read(path, as_version=4).cells]
+    seen = [page.evaluate(SEEN)]
+    for index, kind in enumerate(types):
+        if index > seen[0]["active"] and kind != "skip":
+            found = next_cell(page, index)
+            seen += [found] if kind != "notes" else []
+    page.evaluate(END)
+    shown = [index for index, kind in enumerate(types) if kind not in UNSHOWN]
+    assert [found["active"] for found in seen] == shown
+    assert [found for found in seen if found["active"] not in found["cells"]] == []
+    hidden = [found for found in seen if found["top"] >= HEIGHT or found["bottom"] <= 0]
+    assert hidden == []
+    assert [found for found in seen if found["prose"] < SMALLEST_PX] == []
+    assert [found for found in seen if found["code"] < SMALLEST_CODE_PX] == []
+    assert [found for found in seen if found["right"] > WIDTH] == []
+
+
+@in_browser
+def test_cells_of_a_slide_run_and_a_prediction_can_be_typed(page, lab):
+    cells = [
+        cell_of("markdown", "# A short lesson", "slide"),
+        cell_of("code", "import d2lpar as par\n6 * 7", "fragment"),
+        cell_of("markdown", "Ask: who dares? (2 min)", "notes"),
+        cell_of("code", "guess = par.predict('How many?', unit='times')", "slide"),
+        cell_of("code", "guess.beside(3)", "fragment"),
+    ]
+    kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    nbformat.write(new_notebook(cells=cells, metadata=kernel), lab.lessons / SHORT)
+    wrong = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    present(page, lab, SHORT)
+    assert page.evaluate(SEEN)["cells"] == [0]
+    next_cell(page, 1)
+    page.keyboard.press("Shift+Enter")
+    on_screen = page.locator(".jp-deck-mod-visible")
+    page.keyboard.press("PageUp")
+    page.wait_for_function(AT, arg=1)
+    on_screen.get_by_text("42", exact=True).wait_for(timeout=START_S * 1000)
+    assert page.locator("p").get_by_text("who dares?").is_hidden()
+    next_cell(page, 2)
+    next_cell(page, 3)
+    page.keyboard.press("Control+Enter")
+    box = on_screen.locator("input[type=text]")
+    box.wait_for(timeout=START_S * 1000)
+    box.fill("2.5")
+    box.press("Enter")
+    page.keyboard.press("Escape")
+    page.evaluate("() => document.activeElement.blur()")
+    next_cell(page, 4)
+    page.keyboard.press("Shift+Enter")
+    on_screen.get_by_text("2.5 times").wait_for(timeout=START_S * 1000)
+    assert wrong == []
+    page.evaluate(END)

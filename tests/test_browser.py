@@ -52,7 +52,7 @@ LIVE = re.compile("Curves of |accuracy and .* over |Gantt chart of a run, drawn 
 SLIDERS = "Run this cell to move the sliders"
 CONTROLS = ".noUi-handle, select"
 ENOUGH = 4  # pictures: the empty one, two while the cell runs, and the one that stays
-STOPPED_LINES = 14
+STOPPED_LINES = 32  # the cell's own line, and those of the lesson's functions on the way to it
 WIDE = 60  # characters, from which on a line may be cut
 PROJECTORS = ({"width": 1280, "height": 720}, {"width": 1024, "height": 768})
 ZOOMED = {"width": 640, "height": 360}  # what 200 % leaves of the first
@@ -168,6 +168,7 @@ def lab(tmp_path_factory):
     home, course = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("course")
     with running_lab(home, course) as lab:
         plain = new_notebook(cells=[new_markdown_cell("# Title"), new_code_cell("1")])
+        plain.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
         nbformat.write(plain, lab.notebooks / PLAIN)
         yield lab
 

@@ -8,7 +8,7 @@ notebooks := $(sort $(wildcard notebooks/[0-9]*.ipynb notebooks/deeper/[0-9]*.ip
 
 # With `exec` SIGTERM reaches it: make tells its child of it, and a shell tells nobody.
 attempt = exec $(python) tests/attempts.py
-unit-tests = $(python) -m pytest -n $(workers)
+unit-tests = $(python) -m pytest -n $(workers) --dist loadgroup
 notebook-tests = $(python) -m pytest -n $(workers) --dist loadfile --nbval --nbval-current-env $(notebooks)
 
 .DEFAULT_GOAL := help
@@ -62,8 +62,8 @@ test-all: setup  ## The same with all that takes long: browser, PyTorch's operat
 		operators "$(MAKE) --no-print-directory opinfo" \
 		"other torches" "$(MAKE) --no-print-directory test-compat"
 
-test-browser: setup  ## Lesson 03 from top to bottom in headless Chromium
-	@$(python) -m pytest -m "" tests/test_browser.py
+test-browser: setup  ## Every lesson in headless Chromium, from top to bottom; LESSON=03 only that
+	@$(python) -m pytest -m "" tests/test_browser.py $(if $(LESSON),-k "$(LESSON)_")
 
 test-compat: test-torch-2.10 test-torch-2.13  ## Unit tests with older builds of torch, on Python 3.11
 

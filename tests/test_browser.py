@@ -1,129 +1,176 @@
-"""A student's first quarter of an hour: the course in JupyterLab, in a real browser."""
+"""What a student sees: every lesson in JupyterLab, in a real browser.
 
-import json
+    make test-browser LESSON=03    (without LESSON, all)
+
+D2LPAR_SCREENSHOTS=folder keeps pictures of the pages.
+"""
+
+import base64
+import io
+import itertools
 import os
-import shutil
-import socket
+import re
 import subprocess
-import sys
-import time
-import tomllib
+import tarfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from PIL import Image
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-ROOT = Path(__file__).parents[1]
-FRONT_PAGE = "00_start_here.ipynb"
-LESSON = "03_multi_gpu_from_scratch.ipynb"
-DEEPER_HALF = f"deeper/{LESSON}"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
-QUIET = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
+from lab_in_browser import (  # noqa: E402 (needs playwright)
+    CHROMIUM,
+    QUIET,
+    ROOT,
+    START_S,
+    do,
+    let_go,
+    open_notebook,
+    picture,
+    running_lab,
+    shown,
+    until,
+    wait_for,
+)
 
-TOKEN = "a-secret-of-this-test"
-START_S, RUN_S, REDRAW_S = 60, 600, 60
+FRONT_PAGE, PLAIN = "00_start_here.ipynb", "plain.ipynb"
+NOTEBOOKS = ROOT / "notebooks"
+LESSONS = sorted(
+    path.relative_to(NOTEBOOKS).as_posix()
+    for path in (*NOTEBOOKS.glob("[0-9]*.ipynb"), *NOTEBOOKS.glob("deeper/[0-9]*.ipynb"))
+)
+RUN_S, REDRAW_S = 900, 20
+AXE = "axe-core@4.14.1"
+NO_AXE = f"{AXE} cannot be had: npm says {{reason}}. AXE=path/to/axe.min.js names a copy"
 
-LIVE, SLIDERS = "accuracy and ", "Run this cell to move the sliders"  # how text/plain begins
-CONTROLS = "[role=slider], select"
+# How the text of a picture begins that grows while its cell runs, and of what stands for sliders.
+LIVE = re.compile("Curves of |accuracy and .* over |Gantt chart of a run, drawn while")
+SLIDERS = "Run this cell to move the sliders"
+CONTROLS = ".noUi-handle, select"
+ENOUGH = 4  # pictures: the empty one, two while the cell runs, and the one that stays
+STOPPED_LINES = 32  # the cell's own line, and those of the lesson's functions on the way to it
+WIDE = 60  # characters, from which on a line may be cut
+PROJECTORS = ({"width": 1280, "height": 720}, {"width": 1024, "height": 768})
+ZOOMED = {"width": 640, "height": 360}  # what 200 % leaves of the first
+WHITE = (255, 255, 255)
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.xdist_group("browser"),  # one lesson at a time
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: set CHROMIUM to its path"),
 ]
 
-# In the page, `jupyterapp` is JupyterLab itself: it knows the cells that are scrolled out of view.
-STATE = """() => {
-    const {content, sessionContext} = window.jupyterapp.shell.currentWidget;
-    const cells = [...content.model.cells].filter(
-        cell => cell.type === 'code' && cell.sharedModel.source.trim());
-    return {
-        kernel: sessionContext.session?.kernel?.status,
-        counts: cells.map(cell => cell.executionCount),
-        errors: cells.flatMap(cell => cell.sharedModel.outputs)
-            .filter(output => output.output_type === 'error').map(output => output.evalue),
+# Every picture that a cell shows while it runs, also out of view, by cell.
+WATCH = """() => {
+    window.shownPictures = {};
+    [...window.jupyterapp.shell.currentWidget.content.model.cells].forEach((cell, index) => {
+        if (cell.type !== 'code') return;
+        const seen = (window.shownPictures[index] = new Set());
+        cell.outputs.changed.connect(() => {
+            for (let i = 0; i < cell.outputs.length && cell.executionCount === null; ++i) {
+                const data = cell.outputs.get(i).data['image/png'];
+                if (data) seen.add(`${data.length} ${data.slice(-60)}`);
+            }
+        });
+    });
+}"""
+FORGET = "index => window.shownPictures[index].clear()"
+SEEN = "index => window.shownPictures[index].size"
+# Where a cell with a picture stands, and how high it is, in each frame in which that changed.
+FOLLOW = """index => {
+    const cell = window.jupyterapp.shell.currentWidget.content.widgets[index];
+    const places = (window.places = []);
+    const look = () => {
+        if (window.places !== places) return;
+        if (cell.model.executionCount === null && cell.node.querySelector('.jp-RenderedImage')) {
+            const {top, height} = cell.node.getBoundingClientRect();
+            const last = places[places.length - 1];
+            if (!last || last[0] !== top || last[1] !== height) places.push([top, height]);
+        }
+        requestAnimationFrame(look);
     };
+    look();
 }"""
-OPENED = """name => {
-    const widget = window.jupyterapp?.shell.currentWidget;
-    return widget?.context?.path.endsWith(name) && widget.context.isReady;
+PLACES = "() => { const places = window.places; window.places = null; return places; }"
+OUTPUTS = """index => {
+    const {outputs} = window.jupyterapp.shell.currentWidget.content.model.cells.get(index);
+    return Array.from({length: outputs.length}, (_, i) => outputs.get(i).toJSON());
 }"""
-SHOW = """async index => {
+CELL_STATE = """index => {
+    const widget = window.jupyterapp.shell.currentWidget;
+    return [widget.content.model.cells.get(index).executionCount,
+            widget.sessionContext.session.kernel.status];
+}"""
+BUSY = """() => {
+    const code = 'import time\\nfor _ in range(6000): time.sleep(0.1)';
+    window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.requestExecute({code});
+}"""
+KERNEL = "() => window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.status"
+INTERRUPT = """() => {
+    void window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.interrupt();
+}"""
+FOCUSED = """([index, controls]) => {
+    const cell = window.jupyterapp.shell.currentWidget.content.widgets[index].node;
+    return cell.contains(document.activeElement) && document.activeElement.matches(controls);
+}"""
+CUT = """index => {
+    const cell = window.jupyterapp.shell.currentWidget.content.widgets[index].node;
+    const {scrollWidth, clientWidth} = cell.querySelector('.cm-scroller');
+    return scrollWidth - clientWidth;
+}"""
+# Controls, and their values, that stand beside the notebook's window or out of it.
+OUT_OF_VIEW = """index => {
     const {content} = window.jupyterapp.shell.currentWidget;
-    content.activeCellIndex = index;
-    await content.scrollToItem(index, 'start');
+    const window_ = content.node.getBoundingClientRect();
+    const parts = content.widgets[index].node.querySelectorAll(
+        '.noUi-handle, .widget-readout, select, input');
+    return [...parts].filter(part => part.getClientRects().length).flatMap(part => {
+        const {left, right} = part.getBoundingClientRect();
+        const inView = left >= window_.left && right <= Math.min(window_.right, innerWidth) + 1;
+        return inView ? [] : [`${part.className || part.tagName} from ${left} to ${right}`];
+    });
 }"""
+DRAW_ALL_CELLS = """async () => {
+    const {content} = window.jupyterapp.shell.currentWidget;
+    content.notebookConfig = {...content.notebookConfig, windowingMode: 'none'};
+    await new Promise(done => setTimeout(done, 1000));
+}"""
+JUDGE = """async () => {
+    const {violations} = await axe.run('.jp-Notebook', {resultTypes: ['violations']});
+    return violations.flatMap(({id, help, nodes}) => nodes.map(({html}) => [id, help, html]));
+}"""
+THEME_IS = "light => document.body.dataset.jpThemeLight === String(light)"
 
 
-class Lab(NamedTuple):
-    address: str
-    notebooks: Path
+class Lesson(NamedTuple):
+    """A lesson that was run in a page, the errors of that, and the places of cells of each kind."""
 
+    page: Any
+    name: str
+    errors: list[str]
+    wide: list[int]
+    live: list[int]
+    sliders: list[int]
+    pictures: list[int]
+    screenshots: Path
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def environment(home: Path) -> dict[str, str]:
-    """The recorded world, and folders of its own for all that Jupyter keeps of a user."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    folders = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
-    return {
-        **os.environ,
-        **project["tool"]["d2lpar"]["recorded-world"],
-        **{name: str(home / name.lower()) for name in folders},
-        "JUPYTER_CONFIG_PATH": str(ROOT / ".jupyter"),  # as `make lab` has it
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-    }
+    def shoot(self, what: str) -> None:
+        stem = self.name.replace("/", "_").removesuffix(".ipynb")
+        self.page.screenshot(path=self.screenshots / f"{stem}_{what}.png")
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """A JupyterLab on a copy of the course: its address, and the copy's notebooks."""
-    home = tmp_path_factory.mktemp("home")
-    course = tmp_path_factory.mktemp("course")
-    for folder in ("notebooks", "imgs"):
-        shutil.copytree(ROOT / folder, course / folder)
-    command = [
-        sys.executable, "-m", "jupyter", "lab", "--log-level=ERROR", "--no-browser",
-        f"--port={free_port()}", f"--IdentityProvider.token={TOKEN}",
-        f"--ServerApp.root_dir={course}", "--expose-app-in-browser",
-        *(["--allow-root"] if hasattr(os, "getuid") and os.getuid() == 0 else []),
-    ]  # fmt: skip
-    env = environment(home)
-    with (home / "log").open("w") as log:
-        server = subprocess.Popen(command, env=env, cwd=course, stdout=log, stderr=log)
-    try:
-        address = running(server, Path(env["JUPYTER_RUNTIME_DIR"]), home / "log")
-        yield Lab(f"{address}lab/tree/notebooks/", course / "notebooks")
-    finally:
-        server.terminate()  # it ends its kernels, too
-        try:
-            server.wait(START_S)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
-
-
-def running(server: subprocess.Popen, runtime: Path, log: Path) -> str:
-    """The server's address, once it answers to it."""
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline and server.poll() is None:
-        for file in runtime.glob("jpserver-*.json"):
-            try:
-                return json.loads(file.read_text())["url"]
-            except ValueError:  # half written
-                pass
-        time.sleep(0.2)
-    pytest.fail(f"JupyterLab did not start: {log.read_text()}")
+    home, course = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("course")
+    with running_lab(home, course) as lab:
+        plain = new_notebook(cells=[new_markdown_cell("# Title"), new_code_cell("1")])
+        plain.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
+        nbformat.write(plain, lab.notebooks / PLAIN)
+        yield lab
 
 
 @pytest.fixture(scope="module")
@@ -136,69 +183,168 @@ def browser():
 
 @pytest.fixture
 def page(browser):
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page = browser.new_page(viewport=PROJECTORS[0])
     yield page
     page.close()
 
 
-@pytest.fixture
-def screenshots(tmp_path):
-    folder = Path(os.environ.get("D2LPAR_SCREENSHOTS") or tmp_path)
+@pytest.fixture(scope="module")
+def screenshots(tmp_path_factory):
+    folder = Path(os.environ.get("D2LPAR_SCREENSHOTS") or tmp_path_factory.mktemp("screenshots"))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def open_notebook(page, lab: Lab, name: str) -> None:
-    page.goto(f"{lab.address}{name}?token={TOKEN}")
-    page.wait_for_function(OPENED, arg=name, timeout=START_S * 1000)
-    wait_for(page, lambda state: state["kernel"] == "idle", seconds=START_S)
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory):
+    """The text of axe-core, which judges whether a page can be used without seeing it."""
+    if given := os.environ.get("AXE"):
+        return Path(given).read_text(encoding="utf-8")
+    folder = tmp_path_factory.mktemp("axe")
+    command = ["npm", "pack", "--silent", "--pack-destination", str(folder), AXE]
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=START_S)
+    except (OSError, subprocess.SubprocessError) as error:
+        pytest.skip(NO_AXE.format(reason=getattr(error, "stderr", None) or error))
+    [archive] = folder.glob("*.tgz")
+    with tarfile.open(archive) as files:
+        return files.extractfile("package/axe.min.js").read().decode()
 
 
-def wait_for(page, condition, *, seconds: float) -> dict:
-    """The notebook's state as soon as the condition holds for it."""
-    deadline = time.monotonic() + seconds
-    while not condition(state := page.evaluate(STATE)):
-        if time.monotonic() > deadline:
-            pytest.fail(f"not within {seconds} s: {state}")
-        page.wait_for_timeout(300)
-    return state
+@pytest.fixture(scope="module")
+def theirs(lab, browser, axe):
+    """The rules that JupyterLab breaks by itself, with next to nothing in a notebook."""
+    page = browser.new_page(viewport=PROJECTORS[0])
+    open_notebook(page, lab, PLAIN)
+    rules = {rule for rule, *_ in judged(page, axe)}
+    let_go(page)
+    page.close()
+    return rules
 
 
-def cell_with(text: str, *, notebook: Path) -> tuple[int, int]:
-    """(place among all cells, place among code cells) of the first whose output begins so."""
-    code = 0
-    for index, cell in enumerate(nbformat.read(notebook, as_version=4).cells):
-        outputs = cell.get("outputs", [])
-        if any(output.get("data", {}).get("text/plain", "").startswith(text) for output in outputs):
-            return index, code
-        code += cell.cell_type == "code" and bool(cell.source.strip())
-    raise LookupError(f"{notebook.name} has no output that begins with {text!r}")
+@pytest.fixture(scope="module", params=LESSONS)
+def lesson(request, lab, browser, screenshots):
+    """A lesson that has been run from top to bottom, in a page of its own."""
+    page = browser.new_page(viewport=PROJECTORS[0])
+    open_notebook(page, lab, request.param)
+    page.screenshot(path=screenshots / f"{request.param.replace('/', '_')}.png")
+    try:
+        page.evaluate(WATCH)
+        do(page, "notebook:run-all-cells")
+        state = wait_for(page, has_run, seconds=RUN_S)
+        yield Lesson(
+            page,
+            request.param,
+            state["errors"],
+            **cells_of_each_kind(lab.notebooks / request.param),
+            screenshots=screenshots,
+        )
+    finally:
+        let_go(page)
+        page.close()
 
 
-def shown(page, index: int):
-    """The cell at `index`, scrolled into view."""
-    page.evaluate(SHOW, index)
-    cell = page.locator(f'.jp-Cell[data-windowed-list-index="{index}"]')
-    cell.wait_for(timeout=START_S * 1000)
-    return cell
+def has_run(state: dict) -> bool:
+    return state["kernel"] == "idle" and all(state["counts"])
 
 
-def picture(cell) -> str | None:
-    """What the cell's last picture consists of."""
-    images = cell.locator(".jp-OutputArea-output img")
-    return images.last.get_attribute("src") if images.count() else None
+def cells_of_each_kind(path: Path) -> dict[str, list[int]]:
+    """Where a stored notebook has wide code, live pictures, sliders and pictures."""
+    found = {"wide": [], "live": [], "sliders": [], "pictures": []}
+    for index, cell in enumerate(nbformat.read(path, as_version=4).cells):
+        if cell.cell_type != "code":
+            continue
+        data = [output.get("data", {}) for output in cell.outputs]
+        texts = [each.get("text/plain", "") for each in data]
+        is_a = {
+            "wide": max(map(len, cell.source.splitlines()), default=0) >= WIDE,
+            "live": any(map(LIVE.match, texts)),
+            "sliders": any(text.startswith(SLIDERS) for text in texts),
+            "pictures": any("image/png" in each for each in data),
+        }
+        for kind in found:
+            found[kind] += [index] * is_a[kind]
+    return found
 
 
-def live_pictures(page, cell, *, number: int, enough: int) -> set[str]:
-    """Pictures that a cell, the `number`-th of code, shows while it runs: all, or `enough`."""
-    seen = set()
-    deadline = time.monotonic() + RUN_S
-    while page.evaluate(STATE)["counts"][number] is None and len(seen) < enough:
-        seen |= {picture(cell)} - {None}
-        page.wait_for_timeout(100)
-        if time.monotonic() > deadline:
-            pytest.fail(f"code cell {number + 1} has shown {len(seen)} pictures in {RUN_S} s")
-    return seen
+# Tests, for each lesson in turn: pytest opens it once for all of them.
+
+
+def test_its_code_is_not_cut_on_a_projector(lesson):
+    found = []
+    for size in PROJECTORS:
+        lesson.page.set_viewport_size(size)
+        for index in lesson.wide:
+            shown(lesson.page, index)
+            if (px := lesson.page.evaluate(CUT, index)) > 1:
+                found.append(f"cell {index}: {px} px are cut at {size['width']}")
+    lesson.page.set_viewport_size(PROJECTORS[0])
+    assert found == []
+
+
+def test_all_its_cells_run(lesson):
+    assert lesson.errors == []
+
+
+def test_its_live_pictures_move(lesson):
+    """In the run that is over, each was brought several times."""
+    require(lesson.live, "live picture")
+    counts = {index: lesson.page.evaluate(SEEN, index) for index in lesson.live}
+    assert min(counts.values()) >= ENOUGH, counts
+
+
+def test_its_sliders_move_by_keyboard(lesson):
+    """Reached with Tab and moved with an arrow key, the first of a cell draws another picture."""
+    require(lesson.sliders, "slider")
+    found = [move(lesson, index, by_tab=True) for index in lesson.sliders]
+    assert [problem for problem in found if problem] == []
+
+
+def test_its_sliders_move_while_a_cell_runs(lesson):
+    require(lesson.sliders, "slider")
+    page = lesson.page
+    page.evaluate(BUSY)
+    try:
+        until(page, lambda: page.evaluate(KERNEL), "busy".__eq__, seconds=START_S)
+        problem = move(lesson, lesson.sliders[0], by_tab=False)
+        still = page.evaluate(KERNEL)
+    finally:
+        page.evaluate(INTERRUPT)
+        wait_for(page, lambda now: now["kernel"] == "idle", seconds=START_S)
+    assert problem is None
+    assert still == "busy"
+
+
+def test_its_controls_stay_in_view_at_200_percent(lesson):
+    require(lesson.sliders, "slider")
+    page = lesson.page
+    page.set_viewport_size(ZOOMED)
+    found = {}
+    for index in lesson.sliders:
+        shown(page, index)
+        page.wait_for_timeout(500)
+        lesson.shoot(f"zoomed_{index}")
+        found[index] = page.evaluate(OUT_OF_VIEW, index)
+    page.set_viewport_size(PROJECTORS[0])
+    assert not any(found.values()), found
+
+
+def test_its_pictures_have_white_ground(lesson):
+    """So they can be read in the dark theme, too."""
+    require(lesson.pictures, "picture")
+    assert {corner for index in lesson.pictures for corner in corners(lesson, index)} == {WHITE}
+
+
+def test_a_screen_reader_can_read_it(lesson, axe, theirs):
+    """As well as a notebook with a title and a cell of one line: the rest is JupyterLab's own."""
+    found = judged(lesson.page, axe)
+    assert [problem for problem in found if problem[0] not in theirs] == []
+
+
+def test_its_live_pictures_stay_put_and_can_be_stopped(lesson):
+    """Run again and interrupted, a cell leaves its picture and a few lines; nothing jumps."""
+    require(lesson.live, "live picture")
+    assert [problem for index in lesson.live for problem in stop_at(lesson, index)] == []
 
 
 def test_the_front_page_opens(page, lab, screenshots):
@@ -207,46 +353,117 @@ def test_the_front_page_opens(page, lab, screenshots):
     page.screenshot(path=screenshots / "front_page.png")
 
 
-def run_all(page) -> None:
-    page.get_by_role("menuitem", name="Run", exact=True).click()
-    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+# What they look at
 
 
-def wait_for_all(page) -> None:
-    """Until all cells have run, in order and without an error."""
-    state = wait_for(page, lambda now: now["kernel"] == "idle" and now["counts"][-1], seconds=RUN_S)
-    assert state["errors"] == []
-    assert state["counts"] == list(range(1, len(state["counts"]) + 1))
+def require(cells: list[int], kind: str) -> None:
+    if not cells:
+        pytest.skip(f"has no {kind}")
 
 
-def test_a_lesson_runs_live_from_top_to_bottom(page, lab, screenshots):
-    open_notebook(page, lab, LESSON)
-    page.screenshot(path=screenshots / "first_screen.png")
-    assert len(page.evaluate(STATE)["counts"]) > 20
-
-    run_all(page)
-    index, number = cell_with(LIVE, notebook=lab.notebooks / LESSON)
-    pictures = live_pictures(page, shown(page, index), number=number, enough=12)
-    page.screenshot(path=screenshots / "live_plot.png")
-    assert len(pictures) >= 3
-    wait_for_all(page)
-
-
-def test_a_slider_of_a_deeper_half_redraws_its_figure(page, lab, screenshots):
-    open_notebook(page, lab, DEEPER_HALF)
-    run_all(page)
-    wait_for_all(page)
-    index, _ = cell_with(SLIDERS, notebook=lab.notebooks / DEEPER_HALF)
-    figure = shown(page, index)
-    control = figure.locator(CONTROLS).first
+def move(lesson: Lesson, index: int, *, by_tab: bool) -> str | None:
+    """Move the cell's first control; the problem, if that draws no other picture."""
+    page = lesson.page
+    cell = shown(page, index)
+    control = cell.locator(CONTROLS).first
     control.wait_for(timeout=START_S * 1000)
-    assert SLIDERS not in figure.inner_text()
-    page.screenshot(path=screenshots / "slider_figure.png")
-    before = picture(figure)
-    control.focus()
-    page.keyboard.press("ArrowLeft")  # sliders of lessons do not start at their left end
-    deadline = time.monotonic() + REDRAW_S
-    while picture(figure) == before and time.monotonic() < deadline:
+    before = picture(cell)
+    if not by_tab:
+        control.focus()
+    elif not tabbed_to(page, index):
+        return f"cell {index}: Tab does not reach a control"
+    for key in ("ArrowLeft", "ArrowRight", "ArrowRight"):  # it may stand at an end
+        page.keyboard.press(key)
+        if changed(page, cell, before):
+            lesson.shoot(f"slider_{index}")
+            return None
+    return f"cell {index}: an arrow key draws no other picture"
+
+
+def corners(lesson: Lesson, index: int) -> set[tuple[int, ...]]:
+    """The colours in the corners of a cell's pictures; () stands for what can be seen through."""
+    found = set()
+    for output in lesson.page.evaluate(OUTPUTS, index):
+        if png := output.get("data", {}).get("image/png"):
+            image = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGBA")
+            right, bottom = image.width - 1, image.height - 1
+            for place in ((0, 0), (right, 0), (0, bottom), (right, bottom)):
+                *color, alpha = image.getpixel(place)
+                found.add(tuple(color) if alpha == 255 else ())
+    return found
+
+
+def stop_at(lesson: Lesson, index: int) -> list[str]:
+    page = lesson.page
+    shown(page, index)
+    page.evaluate(FORGET, index)
+    page.evaluate(FOLLOW, index)
+    do(page, "notebook:run-cell")
+    until(
+        page,
+        lambda: (page.evaluate(SEEN, index), *page.evaluate(CELL_STATE, index)),
+        lambda seen: seen[0] >= ENOUGH - 1 or seen[1:] == (seen[1] or 0, "idle"),
+        seconds=RUN_S,
+    )
+    lesson.shoot(f"live_{index}")
+    do(page, "notebook:interrupt-kernel")
+    wait_for(page, lambda now: now["kernel"] == "idle", seconds=START_S)
+    places = page.evaluate(PLACES)
+    lesson.shoot(f"stopped_{index}")
+    return [
+        *(f"cell {index} {problem}" for problem in jumps(places)),
+        *(f"cell {index} {problem}" for problem in leftovers(page.evaluate(OUTPUTS, index))),
+    ]
+
+
+def jumps(places: list[list[float]]) -> list[str]:
+    """How a cell has moved, or shrunk, from one of its pictures to the next."""
+    tops, heights = [top for top, _ in places], [height for _, height in places]
+    moved = max(tops, default=0) - min(tops, default=0) > 1
+    shrunk = any(after < before - 1 for before, after in itertools.pairwise(heights))
+    return [f"jumps: (top, height) were {places}"] if moved or shrunk else []
+
+
+def leftovers(outputs: list[dict]) -> list[str]:
+    """What is wrong with the outputs of a cell that was stopped; nothing, if it was faster."""
+    errors = [output for output in outputs if output["output_type"] == "error"]
+    lines = sum(line.count("\n") + 1 for error in errors for line in error["traceback"])
+    found = [f"stopped, writes {lines} lines"] if lines > STOPPED_LINES else []
+    if not any("image/png" in output.get("data", {}) for output in outputs):
+        found.append("stopped, leaves no picture")
+    return found
+
+
+def tabbed_to(page: Any, index: int) -> bool:
+    """Whether Tab, from the cell on, comes to one of its controls."""
+    do(page, "notebook:enter-command-mode")
+    page.locator(f'.jp-Cell[data-windowed-list-index="{index}"]').focus()
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate(FOCUSED, [index, CONTROLS]):
+            return True
+    return False
+
+
+def changed(page: Any, cell: Any, before: str | None) -> bool:
+    for _ in range(REDRAW_S * 10):
+        if picture(cell) != before:
+            return True
         page.wait_for_timeout(100)
-    assert picture(figure) != before
-    page.screenshot(path=screenshots / "slider_moved.png")
+    return False
+
+
+def theme(page: Any, name: str) -> None:
+    do(page, "apputils:change-theme", theme=f"JupyterLab {name}")
+    page.wait_for_function(THEME_IS, arg=name == "Light", timeout=START_S * 1000)
+
+
+def judged(page: Any, axe: str) -> list[tuple[str, ...]]:
+    """What axe-core finds in the notebook, in both themes: (rule, help, the element)."""
+    page.add_script_tag(content=axe)
+    page.evaluate(DRAW_ALL_CELLS)
+    found = []
+    for name in ("Dark", "Light"):
+        theme(page, name)
+        found += [(f"{rule} ({name})", *rest) for rule, *rest in page.evaluate(JUDGE)]
+    return found

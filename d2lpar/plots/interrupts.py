@@ -5,11 +5,13 @@ from types import TracebackType
 from . import texts
 
 
-def short(kind: type[BaseException] | None, traceback: TracebackType | None) -> None:
-    """Called by `__exit__`: raise a KeyboardInterrupt anew, with the cell's own line alone.
+def short(error: BaseException | None, traceback: TracebackType | None) -> None:
+    """Called by `__exit__`: cut a KeyboardInterrupt, which goes on, to the cell's own line.
 
     What it interrupted, somewhere in the library, means nothing to whoever pressed the button.
     """
-    if kind is not None and issubclass(kind, KeyboardInterrupt) and traceback is not None:
-        error = KeyboardInterrupt(texts.STOPPED.format(line=traceback.tb_lineno))
-        raise error.with_traceback(None) from None
+    if isinstance(error, KeyboardInterrupt) and traceback is not None:
+        line = traceback.tb_lineno
+        error.args = (texts.STOPPED.format(line=line),)
+        error.__context__ = None
+        error.__traceback__ = TracebackType(None, traceback.tb_frame, traceback.tb_lasti, line)

@@ -79,7 +79,7 @@ class LivePlot:
     ) -> None:
         screen, self._screen = self._open_screen(), None
         screen.finish()
-        interrupts.short(kind, traceback)
+        interrupts.short(error, traceback)
 
     def add(self, x: float, values: Mapping[str, float]) -> None:
         """Append the point (x, y) to each named curve; a y that is not finite leaves a gap."""

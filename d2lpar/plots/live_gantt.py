@@ -84,7 +84,7 @@ class LiveGantt:
             return self._recording.__exit__(kind, error, traceback)
         finally:
             self._finish()
-            interrupts.short(kind, traceback)
+            interrupts.short(error, traceback)
 
     def _noted(self, span: Span) -> None:
         assert self._screen is not None  # or nobody would listen

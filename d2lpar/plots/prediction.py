@@ -11,6 +11,7 @@ from ..timeline.printing import say
 from . import texts
 from .picture import in_notebook
 from .sliders import with_fallback
+from .subshells import answer_while_busy
 
 if TYPE_CHECKING:
     from ipywidgets import Widget
@@ -51,6 +52,7 @@ class Prediction:
         from IPython.display import display
 
         control = self._control()
+        answer_while_busy(control)
         control.observe(lambda change: self._typed(change["new"]), names="value")
         display(with_fallback(control, self.text()), raw=True)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from . import texts
 from .picture import SIZE_PX, Picture, PictureSlot, drawing
 from .style import FONT_PT, VERMILION, dress
+from .subshells import answer_while_busy
 
 if TYPE_CHECKING:
     from ipywidgets import Widget
@@ -45,6 +46,7 @@ class SliderFigure:
         self.png = self.picture.png()
         self._shown = self._first = self.values
         for control in self.controls.values():
+            answer_while_busy(control)
             control.observe(lambda _: self.refresh(), names="value")
 
     @property

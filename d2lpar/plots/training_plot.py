@@ -106,7 +106,7 @@ class Run:
     ) -> None:
         screen, self._screen = self._open_screen(), None
         screen.finish()
-        interrupts.short(kind, traceback)
+        interrupts.short(error, traceback)
 
     def add(self, x: float, *, accuracy: float = math.nan, time: float = math.nan) -> None:
         """Append a point at x: an accuracy from 0 to 1, a time in the plot's unit, or both."""

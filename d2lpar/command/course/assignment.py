@@ -129,7 +129,8 @@ def student_notebook(lesson: str, title: str, asked: list[Question]) -> Notebook
         v4.new_code_cell(SETUP, id=f"homework-{lesson}-imports"),
     ]
     cells += [_handed_out(cell) for question in asked for cell in question.cells]
-    return v4.new_notebook(cells=cells, metadata={"kernelspec": KERNEL, METADATA: lesson})
+    metadata = {"kernelspec": KERNEL, METADATA: lesson, **otter_format.notebook_metadata(lesson)}
+    return v4.new_notebook(cells=cells, metadata=metadata)
 
 
 def _files(course: Path, lesson: str, asked: list[Question]) -> dict[str, str]:

@@ -42,7 +42,16 @@ def requirements() -> str:
     return f"d2lpar[lessons] @ git+{SOURCE}@v{__version__}\n"
 
 
+def notebook_metadata(lesson: str) -> dict[str, dict[str, str]]:
+    """What otter looks for in a notebook: it refuses one of another homework."""
+    return {"otter": {"assignment_name": _assignment_name(lesson)}}
+
+
 def configuration(lesson: str) -> str:
     """Otter's settings: the name of the homework, and every function's tests shown."""
-    settings = {"assignment_name": f"homework_{lesson}", "show_stdout": True}
+    settings = {"assignment_name": _assignment_name(lesson), "show_stdout": True}
     return json.dumps(settings, indent=1) + "\n"
+
+
+def _assignment_name(lesson: str) -> str:
+    return f"homework_{lesson}"

@@ -11,13 +11,18 @@ import pprint
 from ... import __version__
 
 SOURCE = "https://github.com/d2lpar/d2lpar"
-EXERCISE_CASES = ((10, ">>> import d2lpar as par\n>>> par.check({name}).status\n'right'"),)
-# Sixty points at the limit, eighty at par, a hundred at the record; a case each.
-CHALLENGE_CASES = tuple(
-    (points, f">>> import d2lpar as par\n>>> par.challenge({{name}}).points >= {least}\nTrue")
-    for points, least in ((60, 60), (20, 80), (20, 100))
-)
-CASES = {"check": EXERCISE_CASES, "challenge": CHALLENGE_CASES}
+# A doctest shows what came instead: the verdict says why an answer is wrong.
+EXERCISE_CASE = """>>> import d2lpar as par
+>>> verdict = par.check({name})
+>>> 'right' if verdict else verdict
+'right'"""
+CHALLENGE_CASE = """>>> import d2lpar as par
+>>> attempt = par.challenge({name})
+>>> 'reached' if attempt.points >= {least} else attempt
+'reached'"""
+# Points of a case, and the least that a challenge must have earned: at the limit, par, the record.
+CHALLENGE_STEPS = ((60, 60), (20, 80), (20, 100))
+EXERCISE_POINTS = 10
 TEST = '''"""Otter's test of `{name}`, written by `d2lpar course assignment`."""
 
 OK_FORMAT = True
@@ -28,10 +33,13 @@ test = {test}
 
 def test(name: str, kind: str) -> str:
     """The file of tests of one function; `kind` is "check" or "challenge"."""
-    cases = [
-        {"code": code.format(name=name), "points": points, "hidden": False, "locked": False}
-        for points, code in CASES[kind]
-    ]
+    if kind == "check":
+        cases = [_case(EXERCISE_CASE.format(name=name), EXERCISE_POINTS)]
+    else:
+        cases = [
+            _case(CHALLENGE_CASE.format(name=name, least=least), points)
+            for points, least in CHALLENGE_STEPS
+        ]
     suite = {"cases": cases, "scored": True, "setup": "", "teardown": "", "type": "doctest"}
     content = {"name": name, "suites": [suite]}
     return TEST.format(name=name, test=pprint.pformat(content, width=96, sort_dicts=False))
@@ -51,6 +59,10 @@ def configuration(lesson: str) -> str:
     """Otter's settings: the name of the homework, and every function's tests shown."""
     settings = {"assignment_name": _assignment_name(lesson), "show_stdout": True}
     return json.dumps(settings, indent=1) + "\n"
+
+
+def _case(code: str, points: int) -> dict[str, object]:
+    return {"code": code, "points": points, "hidden": False, "locked": False}
 
 
 def _assignment_name(lesson: str) -> str:

@@ -12,10 +12,10 @@ import torch
 
 import d2lpar as par
 from d2lpar.checks import challenges
-from d2lpar.checks.challenges import grading, scores, source, tampering
+from d2lpar.checks.challenges import grading, scores
 from d2lpar.checks.challenges.attempt import own_part, par_runs
-from d2lpar.checks.challenges.client import CLIENT
 from d2lpar.checks.challenges.puzzles import PUZZLES
+from d2lpar.checks.grader import CLIENT, source, tampering
 
 ROOT = Path(__file__).parents[1]
 SOLUTIONS = ROOT / "notebooks" / "solutions"

@@ -86,7 +86,7 @@ def _machines(arguments: list[str]) -> None:
 # What a command does, and its function or a module whose `main(arguments)` it is.
 COMMANDS: dict[str, tuple[str, Command | str]] = {
     "course": (
-        "your copies of the lessons: update, reset, rehearse",
+        "lessons as a class works on them: update, reset, rehearse, assignment, grade",
         "d2lpar.command.course.command",
     ),
     "run": ("run a program for CUDA, unchanged, on virtual GPUs", "d2lpar.vgpu.programs.command"),

@@ -13,14 +13,14 @@ from pathlib import Path
 from ...plots import Picture
 from ...timeline.formatting import table
 from ...timeline.printing import say
+from ..grader import CLIENT, source
 from ..verdict import NOT_YET, RIGHT, TEXT_NOT_YET, WRONG
-from . import pictures, scores, source
-from .client import CLIENT
+from . import pictures, scores
 from .puzzle import CLOSE, number
 from .puzzles import ALL, PUZZLES
 
-REFUSED = "refused"
-MARKS = {RIGHT: "✓", WRONG: "✗", NOT_YET: "○", REFUSED: "⊘"}
+GRADING = f"{__package__}.grading"
+MARKS = {RIGHT: "✓", WRONG: "✗", NOT_YET: "○", source.REFUSED: "⊘"}
 PAR_RUNS = Path(__file__).with_name("par_runs.json")
 TEXT_POINTS = "{points} of 100 points"
 TEXT_KEPT = "Your best so far, kept in {path}"
@@ -83,8 +83,8 @@ def challenge_source(name: str, text: str, *, keeps: bool = True, **limits: floa
         if source.is_stub(text, name):
             return Attempt(name, NOT_YET, TEXT_NOT_YET)
     except source.Refused as error:
-        return Attempt(name, REFUSED, str(error))
-    report = CLIENT.grade(name, text, **limits)  # type: ignore[arg-type]
+        return Attempt(name, source.REFUSED, str(error))
+    report = CLIENT.grade(GRADING, name, text, **limits)  # type: ignore[arg-type]
     said, points = [report["text"]], report.get("points", 0)
     if report["status"] == RIGHT:
         said.append(TEXT_POINTS.format(points=points))

@@ -14,12 +14,12 @@ from torch.nn import functional as F
 
 from ...timeline import Span, Timeline
 from ...vgpu.ranks import run_ranks
+from ..grader.source import Refused
 from ..verdict import Wrong
 from .evidence import bars_of, gantt_of
 from .laboratory import TEXT_NOTHING, TEXT_OTHER, kind, laboratory, listed, same, values
 from .of_plans import CAPSTONE, SIZES, cluster, timed
 from .puzzle import Outcome
-from .source import Refused
 
 BOX, RANKS = "8x-h100-nvswitch", 8
 WORDS, WIDTH, TOKENS, LAYERS, SAMPLES, STEPS, RATE = 32, 48, 16, 2, 64, 10, 1.0

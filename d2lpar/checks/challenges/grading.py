@@ -1,64 +1,24 @@
-"""Grading one answer, in the process that this runs in: see `server`."""
+"""Grading the answer to a puzzle, in the grader's process: see `checks.grader`."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import linecache
-import math
-import random
-import traceback
-import types
-from collections.abc import Callable
-
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
-
-import d2lpar
-
-from ... import machines
-from ...vgpu.api.simulation import record, simulate
-from ..verdict import RIGHT, WRONG, Wrong
-from . import source, tampering
+from ..grader.answer import judged
+from ..verdict import RIGHT, WRONG
 from .puzzle import Outcome, Puzzle
 from .puzzles import PUZZLES
 
-REFUSED = "refused"
-MOST_PRINTED = 2000  # characters
 TEXT_LIMIT = "right, but {figure} is over the limit"
-TEXT_RAISED = "your function raised {name}: {error}{where}"
-TEXT_WHERE = " in line {number} (`{line}`)"
-TEXT_NAME = ". A challenge sees only the cell in which it stands, and torch, nn, F, dist, math, par"
-TEXT_MISSING = "the cell has no function {name}"
-TEXT_MEMORY = "your function asked for more of this computer's memory than a challenge may have"
 
 
 def grade(name: str, text: str) -> dict:
     """What came of an answer, as plain data: status, text, figure, points, picture, printed."""
-    printed = io.StringIO()
     puzzle = PUZZLES[name]
-    try:
-        answer = _answer(name, text, puzzle)
-        _warm_up()
-        before = tampering.state()
-        torch.manual_seed(0)
-        random.seed(0)
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            outcome = puzzle.judge(answer)
-        tampering.check(before)
-        report = _within_limit(puzzle, outcome)
-    except source.Refused as refused:
-        report = {"status": REFUSED, "text": str(refused)}
-    except Wrong as wrong:
-        report = {"status": WRONG, "text": str(wrong)}
-    except MemoryError:
-        report = {"status": WRONG, "text": TEXT_MEMORY}
-    except (Exception, SystemExit) as error:
-        report = {"status": WRONG, "text": _blame(error)}
-    return report | {"printed": printed.getvalue()[:MOST_PRINTED]}
+    return judged(
+        name,
+        text,
+        lambda answer: _within_limit(puzzle, puzzle.judge(answer)),
+        refuses=puzzle.refuses,
+    )
 
 
 def _within_limit(puzzle: Puzzle, outcome: Outcome) -> dict:
@@ -73,39 +33,3 @@ def _within_limit(puzzle: Puzzle, outcome: Outcome) -> dict:
         "points": puzzle.points(outcome.figure),
         "picture": outcome.picture,
     }
-
-
-def _answer(name: str, text: str, puzzle: Puzzle) -> Callable:
-    """The student's function, in a module of its own."""
-    tree = source.graded_part(text, name)
-    source.check(tree, puzzle.refuses)
-    linecache.cache[source.FILENAME] = (
-        len(text), None, text.splitlines(keepends=True), source.FILENAME,
-    )  # fmt: skip
-    module = types.ModuleType("answer")
-    names = vars(module)
-    names.update(torch=torch, nn=nn, F=F, dist=dist, math=math, par=d2lpar)
-    for node in tree.body:
-        part = type(tree)([node], [])
-        code = compile(part, source.FILENAME, "exec")
-        # A line of the cell that needs what other cells have made is none of the function's.
-        with contextlib.suppress(NameError):
-            exec(code, names)
-    if not callable(names.get(name)):
-        raise Wrong(TEXT_MISSING.format(name=name))
-    return names[name]
-
-
-def _warm_up() -> None:
-    """Let the engine replace what it replaces of torch, before anybody looks."""
-    with simulate(machines.DEFAULT, 1, with_values=True) as (gpu,), record():
-        x = torch.rand(2, device=gpu, requires_grad=True)
-        checkpoint(torch.sin, x, use_reentrant=False).sum().backward()
-
-
-def _blame(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == source.FILENAME]
-    where = TEXT_WHERE.format(number=own[-1].lineno, line=own[-1].line) if own else ""
-    hint = TEXT_NAME if isinstance(error, NameError) else ""
-    return TEXT_RAISED.format(name=type(error).__name__, error=error, where=where) + hint

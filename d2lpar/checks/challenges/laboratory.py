@@ -16,9 +16,9 @@ from ...vgpu.api.timing import now_s
 from ...vgpu.races.stream_sanitizer import Hazard
 from ...vgpu.races.sync_debug import Wait
 from ...vgpu.torch_backend import runtime
+from ..grader.source import Refused
+from ..grader.tampering import fingerprint
 from ..verdict import Wrong
-from .source import Refused
-from .tampering import fingerprint
 
 TOLERANCE = 1e-3  # of the largest value
 TEXT_NOTHING = "your function returned nothing: end it with `return {what}`"

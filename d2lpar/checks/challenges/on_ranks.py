@@ -8,11 +8,11 @@ import torch
 import torch.distributed as dist
 
 from ...vgpu.ranks import run_ranks
+from ..grader.source import Refused
 from ..verdict import Wrong
 from .evidence import gantt_of
 from .laboratory import laboratory, listed, same
 from .puzzle import Outcome
-from .source import Refused
 
 BOX, RANKS, NUMBERS = "8x-h100-nvswitch", 8, 1_000_000
 SHOWN = ("vgpu:2", "vgpu:3")

@@ -27,8 +27,32 @@ def main(arguments: list[str]) -> int:
     notes = commands.add_parser("notes", help="what to ask the class in a lesson, and how long")
     notes.add_argument("lesson", help="its number: 03")
     notes.set_defaults(run=_notes)
+    _add_homework(commands)
     options = parser.parse_args(arguments)
     return options.run(options)
+
+
+def _add_homework(commands: argparse._SubParsersAction) -> None:
+    assignment = commands.add_parser(
+        "assignment", help="write a lesson's homework: for students, and for a grader"
+    )
+    assignment.add_argument("lesson", help="its number: 04; 09 are the challenges")
+    assignment.add_argument("--to", type=Path, help="a folder (my/assignments/04)")
+    assignment.set_defaults(run=_assignment)
+    grade = commands.add_parser(
+        "grade", help="grade notebooks, .py files or challenges.json, or folders of them"
+    )
+    grade.add_argument("paths", nargs="+", type=Path, metavar="FOLDER_OR_FILE")
+    grade.add_argument("--lesson", help="its number, where the files do not say: 04")
+    grade.add_argument("--junit", type=Path, help="write JUnit XML to this file")
+    grade.add_argument("--scores", type=Path, help="write points and texts as JSON to this file")
+    grade.add_argument(
+        "--limit-s", type=float, default=60.0, help="processor time of one answer (60)"
+    )
+    grade.add_argument(
+        "--limit-gb", type=float, default=4.0, help="memory of one answer, beyond torch (4)"
+    )
+    grade.set_defaults(run=_grade)
 
 
 def _update(options: argparse.Namespace) -> int:
@@ -66,3 +90,33 @@ def _notes(options: argparse.Namespace) -> int:
     file = working_copy.lesson_file(working_copy.course_folder(Path.cwd()), options.lesson)
     say(notes.described(file.stem, list(notes.notes_in(notebook_file.read(file)))))
     return 0
+
+
+def _assignment(options: argparse.Namespace) -> int:
+    from . import assignment  # it needs torch: checks do
+
+    course = working_copy.course_folder(Path.cwd())
+    for path in assignment.write(course, options.lesson, options.to):
+        say(str(path.relative_to(course) if path.is_relative_to(course) else path))
+    return 0
+
+
+def _grade(options: argparse.Namespace) -> int:
+    from . import assignment, grading, reports
+
+    course = working_copy.course_folder(Path.cwd())
+    submissions = grading.read_all(options.paths)
+    lesson = assignment.lesson_number(options.lesson or grading.lesson_of(submissions))
+    graded = []
+    for each in grading.grade(
+        submissions,
+        assignment.questions(course, lesson),
+        limit_s=options.limit_s,
+        limit_bytes=int(options.limit_gb * 1e9),
+    ):
+        say(reports.in_words(each))
+        graded.append(each)
+    for path, report in ((options.junit, reports.junit), (options.scores, reports.scores)):
+        if path is not None:
+            notebook_file.write(path, report(graded, lesson))
+    return int(any(each.points < each.of for each in graded))

@@ -18,7 +18,7 @@ START_S = 180.0  # of the process, on a busy machine
 OWN = ("D2LPAR_MACHINE", "D2LPAR_DEVICES", "D2LPAR_VISIBLE_DEVICES")
 PROGRAM = (
     f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-    "from d2lpar.checks.challenges.server import main; main()"
+    "from d2lpar.checks.grader.server import main; main()"
 )
 TEXT_ENDED = "the grader's process has ended, and a new one starts with the next call: {error}"
 
@@ -37,13 +37,23 @@ class Client:
         self._lock = threading.Lock()
 
     def grade(
-        self, name: str, source: str, *, limit_s: float = LIMIT_S, limit_bytes: int = LIMIT_BYTES
+        self,
+        judge: str,
+        name: str,
+        source: str,
+        *,
+        limit_s: float = LIMIT_S,
+        limit_bytes: int = LIMIT_BYTES,
     ) -> dict:
-        """What came of an answer. Raises GraderError if the process ends; an interrupt ends it."""
+        """What `grade(name, source)` of the module `judge` says of an answer.
+
+        Raises GraderError if the process ends; an interrupt ends it.
+        """
         with self._lock:
             self._number += 1
             request = {
                 "number": self._number,
+                "judge": judge,
                 "name": name,
                 "source": source,
                 "limit_s": limit_s,

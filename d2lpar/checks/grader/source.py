@@ -9,10 +9,13 @@ from __future__ import annotations
 import ast
 import inspect
 import linecache
+import re
+import symtable
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 FILENAME = "<your cell>"
+REFUSED = "refused"  # the status of an answer that is not run, or does not count
 MODULES = (
     "bisect", "collections", "contextlib", "dataclasses", "fractions", "functools", "heapq",
     "itertools", "math", "random", "statistics", "torch", "typing",
@@ -24,6 +27,12 @@ OF_PAR = (
 )  # fmt: skip
 WRITABLE = ("data", "grad", "requires_grad")  # attributes that an answer may set
 PRIVATE = ("__init__", "_foreach_add_", "_foreach_copy_", "_foreach_mul_", "_foreach_div_")
+# Methods that an answer may define. Not `__eq__`: what equals everything is right everywhere.
+METHODS = (
+    "__call__", "__enter__", "__exit__", "__getitem__", "__init__", "__iter__", "__len__",
+    "__next__", "__post_init__", "__repr__",
+)  # fmt: skip
+SPECIAL_NAME = re.compile(r"__\w+__")
 BUILTINS = (
     "__import__", "breakpoint", "compile", "delattr", "eval", "exec", "getattr", "globals",
     "input", "locals", "open", "setattr", "vars",
@@ -41,6 +50,7 @@ TEXT_ATTRIBUTE = "uses {what}, by which it could reach the grader"
 TEXT_IMPORT = "imports {what}: an answer may import torch and {allowed}"
 TEXT_PAR = "uses {what}: of par an answer may use {allowed}; machine and clock are the grader's"
 TEXT_ALIAS = "hands on par itself: write par.name"
+TEXT_METHOD = "defines {what}, by which a wrong value could pass for a right one"
 TEXT_GLOBAL = "changes the global {what}"
 ERROR_NO_SOURCE = (
     "the source of {name} is nowhere to be found: write the function in a cell of the notebook"
@@ -84,18 +94,33 @@ def is_stub(source: str, name: str) -> bool:
 def graded_part(source: str, name: str) -> ast.Module:
     """The function, and the imports, functions, classes and constants of its cell that it uses."""
     tree = _parsed(source)
-    defined = {each: node for node in tree.body for each in _defines(node)}
+    defined = {each: node for node in tree.body for each in defines(node)}
     wanted, used = [name], set()
     while wanted:
         node = defined.get(wanted.pop())
         if node is not None and node not in used:
             used.add(node)
-            wanted += [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
+            wanted += names_used(node)
     tree.body = [node for node in tree.body if node in used]
     return tree
 
 
-def _defines(node: ast.stmt) -> Iterator[str]:
+def names_used(node: ast.stmt) -> list[str]:
+    """The names that a statement of a cell takes from the notebook: not those of its own."""
+    return sorted(_globals_of(symtable.symtable(ast.unparse(node), FILENAME, "exec")))
+
+
+def _globals_of(table: symtable.SymbolTable) -> Iterator[str]:
+    of_module = table.get_type() == "module"
+    for symbol in table.get_symbols():
+        if symbol.is_referenced() and (of_module or symbol.is_global()):
+            yield symbol.get_name()
+    for inner in table.get_children():
+        yield from _globals_of(inner)
+
+
+def defines(node: ast.stmt) -> Iterator[str]:
+    """The names that a statement of a cell gives to the notebook."""
     match node:
         case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
             yield name
@@ -109,7 +134,7 @@ def _defines(node: ast.stmt) -> Iterator[str]:
             yield name
 
 
-def check(tree: ast.Module, refuses: Mapping[str, str]) -> None:
+def check(tree: ast.Module, refuses: Mapping[str, str], modules: tuple[str, ...] = MODULES) -> None:
     """Raise `Refused` for the first line that could reach the grader, or avoids the puzzle."""
     courses = {"par"} | {
         alias.asname or alias.name
@@ -118,7 +143,7 @@ def check(tree: ast.Module, refuses: Mapping[str, str]) -> None:
         for alias in node.names
         if alias.name == OF_COURSE
     }
-    places = [place for node in ast.walk(tree) for place in _wrong(node, courses, refuses)]
+    places = [place for node in ast.walk(tree) for place in _wrong(node, courses, refuses, modules)]
     places += [*_par_alone(tree, courses)]
     if places:
         first = min(places, key=lambda place: place.line)
@@ -132,14 +157,20 @@ def _parsed(source: str) -> ast.Module:
         raise Refused(TEXT_SYNTAX.format(error=error)) from None
 
 
-def _wrong(node: ast.AST, courses: set[str], refuses: Mapping[str, str]) -> Iterator[Place]:
+def _wrong(
+    node: ast.AST, courses: set[str], refuses: Mapping[str, str], modules: tuple[str, ...]
+) -> Iterator[Place]:
     match node:
+        case ast.FunctionDef(name=name) if SPECIAL_NAME.fullmatch(name) and name not in METHODS:
+            yield Place(node.lineno, TEXT_METHOD.format(what=name))
+        case ast.Constant(value=str(text)) if SPECIAL_NAME.fullmatch(text):
+            yield Place(node.lineno, TEXT_METHOD.format(what=text))
         case ast.Import(names=names):
             for alias in names:
                 if alias.name != OF_COURSE:
-                    yield from _import(node.lineno, alias.name)
+                    yield from _import(node.lineno, alias.name, modules)
         case ast.ImportFrom(module=module, names=names):
-            yield from _import(node.lineno, module or "")
+            yield from _import(node.lineno, module or "", modules)
             for alias in names:
                 yield from _name(node.lineno, alias.name, f"{module}.{alias.name}", refuses)
         case ast.Attribute(attr=attr, ctx=ctx):
@@ -162,10 +193,10 @@ def _wrong(node: ast.AST, courses: set[str], refuses: Mapping[str, str]) -> Iter
             yield Place(node.lineno, TEXT_GLOBAL.format(what=", ".join(names)))
 
 
-def _import(line: int, name: str) -> Iterator[Place]:
+def _import(line: int, name: str, modules: tuple[str, ...]) -> Iterator[Place]:
     root, *rest = name.split(".")
-    if root not in MODULES or any(part in ATTRIBUTES or (part.startswith("_")) for part in rest):
-        allowed = ", ".join(module for module in MODULES if module != "torch")
+    if root not in modules or any(part in ATTRIBUTES or (part.startswith("_")) for part in rest):
+        allowed = ", ".join(module for module in modules if module != "torch")
         yield Place(line, TEXT_IMPORT.format(what=name, allowed=allowed))
 
 

@@ -1,0 +1,361 @@
+"""Homework: written without solutions, in otter's format, and graded whatever is handed in."""
+
+import doctest
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from d2lpar.checks.by_name import exercises
+from d2lpar.checks.challenges import scores
+from d2lpar.checks.challenges.puzzles import PUZZLES
+from d2lpar.checks.exercise_grading import BY_HAND
+from d2lpar.checks.grader import CLIENT
+from d2lpar.checks.grader.source import graded_part
+from d2lpar.command import cli
+from d2lpar.command.course import assignment, grading, otter_format, reports, submission
+
+ROOT = Path(__file__).parents[1]
+SOLUTIONS = ROOT / "notebooks" / "solutions"
+LESSONS = ["01", "02", "03", "04", "05", "06", "07", "09"]
+PARALLEL = pytest.mark.skipif(not hasattr(os, "fork"), reason="without fork there are no limits")
+
+RIGHT = """
+def shards_seen(images, devices):
+    size = -(-images // devices)
+    return [min(size, images - start) for start in range(0, images, size)]
+"""
+HEAD = "def shards_seen(images, devices):\n    "
+# Whatever is handed in: the status of the answer, and a part of what is said of it.
+HANDED_IN = {
+    "right": (RIGHT, "right", "equal shards"),
+    "wrong": (HEAD + "return [images // devices] * devices", "wrong", "these are 8 images"),
+    "crashing": (HEAD + "return [images / (devices - 2)]", "wrong", "ZeroDivisionError"),
+    "endless": (HEAD + "while True:\n        pass", "wrong", "took longer than 2 s"),
+    "sleeping": ("import time\n" + HEAD + "time.sleep(1e6)", "wrong", "took longer than 2 s"),
+    "greedy": (HEAD + "return [bytearray(10**12)]", "wrong", "MemoryError"),
+    "ending": (HEAD + "raise SystemExit", "wrong", "SystemExit"),
+    "stub": (HEAD + "raise NotImplementedError", "not attempted yet", "write the function"),
+    "missing": ("def shard_seen(images, devices):\n    return []", "missing", "no cell defines"),
+    "broken": (HEAD + "return [", "missing", "cell 2 is no Python"),
+    "reaching": (
+        "import d2lpar.checks.lesson04 as l\n" + HEAD + "l.Wrong = 1",
+        "refused",
+        "imports d2lpar.checks.lesson04",
+    ),
+    "killing": ("import os\n" + HEAD + "os.kill(os.getppid(), 9)", "refused", "imports os"),
+    "equal": (
+        "class Any(list):\n    def __eq__(self, other):\n        return True\n"
+        + HEAD
+        + "return Any()",
+        "refused",
+        "defines __eq__",
+    ),
+    "equal by name": (
+        HEAD + "return type('Any', (list,), {'__eq__': lambda *_: True})()",
+        "refused",
+        "defines __eq__",
+    ),
+    "reading": (HEAD + "return open('/etc/passwd').read()", "refused", "calls open"),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_process_left():
+    yield
+    CLIENT.close()
+
+
+@pytest.fixture(scope="module")
+def question():
+    return next(q for q in assignment.questions(ROOT, "04") if q.name == "shards_seen")
+
+
+def notebook(*sources, lesson="04"):
+    cells = [new_markdown_cell("# Homework"), *map(new_code_cell, sources)]
+    return new_notebook(cells=cells, metadata={assignment.METADATA: lesson})
+
+
+def hand_in(folder, name, *sources, lesson="04"):
+    folder.mkdir(exist_ok=True, parents=True)
+    path = folder / f"{name}.ipynb"
+    path.write_text(nbformat.writes(notebook(*sources, lesson=lesson)), encoding="utf-8")
+    return path
+
+
+def graded(paths, *asked, limit_s=2):
+    return list(
+        grading.grade(grading.read_all(paths), asked, limit_s=limit_s, limit_bytes=2 * 10**9)
+    )
+
+
+# --- what is handed out ---------------------------------------------------------------------------
+
+
+def test_every_exercise_and_challenge_is_in_one_homework():
+    asked = [q.name for lesson in LESSONS for q in assignment.questions(ROOT, lesson)]
+    # `flat` is worked out in lesson 04 itself.
+    assert sorted(asked) == sorted(({*exercises()} | {*PUZZLES}) - {"flat", *BY_HAND})
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_homework_has_no_solution_and_leads_nowhere_else(lesson, tmp_path):
+    files = assignment.write(ROOT, lesson, tmp_path / "a")
+    asked = assignment.questions(ROOT, lesson)
+    book = nbformat.read(tmp_path / f"a/student/homework_{lesson}.ipynb", as_version=4)
+    nbformat.validate(book)
+    text = "\n".join(cell.source for cell in book.cells)
+    assert all(not cell.outputs for cell in book.cells if cell.cell_type == "code")
+    assert text.count("raise NotImplementedError") == len(asked)
+    assert not re.search(r"\]\((?!https?:)", text)
+    assert not any("solutions" in path.read_text() for path in files)
+    for name in (q.name for q in asked):
+        (cell,) = [c for c in book.cells if c.source.startswith(f"def {name}(")]
+        before = book.cells[book.cells.index(cell) - 1]
+        assert before.cell_type == "markdown" or lesson == "09"
+
+
+def test_a_question_comes_with_what_leads_to_it():
+    (unstuck,) = [q for q in assignment.questions(ROOT, "09") if q.name == "unstuck"]
+    sources = [cell.source for cell in unstuck.cells]
+    assert sources[0].startswith("### 4.")
+    assert sources[1].startswith("def hangs(")
+
+
+def test_a_homework_is_not_overwritten(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert cli.main(["course", "assignment", "4", "--to", str(tmp_path)]) == 0
+    assert "homework_04.ipynb" in capsys.readouterr().out
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert cli.main(["course", "assignment", "04", "--to", str(tmp_path)]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+
+def test_a_lesson_without_exercises_says_which_have_some(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    assert cli.main(["course", "assignment", "08"]) == 2
+    assert "lesson 08 has no exercise: 01, 02" in capsys.readouterr().err
+
+
+def test_what_is_graded_by_hand_is_named(tmp_path):
+    assignment.write(ROOT, "05", tmp_path / "a")
+    assert "mended. Grade that by hand" in (tmp_path / "a/README.md").read_text()
+
+
+@pytest.mark.parametrize(("kind", "points"), assignment.POINTS.items())
+def test_points_are_the_same_for_otter(kind, points):
+    names = {}
+    exec(otter_format.test("some", kind), names)
+    (suite,) = names["test"]["suites"]
+    assert sum(case["points"] for case in suite["cases"]) == points
+    for case in suite["cases"]:
+        assert doctest.DocTestParser().get_examples(case["code"])[-1].want.startswith("'r")
+
+
+# --- what is taken of a submission ----------------------------------------------------------------
+
+
+def picked(*sources, name="f"):
+    cells = dict(enumerate(sources, start=1))
+    return submission.Submission(Path("a.ipynb"), cells).answer(name)
+
+
+def test_only_the_function_and_what_it_needs_is_taken():
+    answer = picked(
+        "%matplotlib inline\nimport math as m\nimport os\nnet = train_for_hours()",
+        "LIMIT = 3\n@decorated\ndef helper(x):\n    return m.sqrt(x)\nprint('a')",
+        "%%px\ndef f(net): pass",
+        "!ls\ndef f(net, x=LIMIT):\n    y = net\n    return helper(y) + x",
+        "raise RuntimeError('not run')",
+    )
+    assert answer.cells == (1, 2, 4)
+    assert answer.text.count("def ") == 2
+    assert "import math" in answer.text
+    assert "@decorated" in answer.text
+    for other in ("import os", "train_for_hours", "print", "RuntimeError", "ls"):
+        assert other not in answer.text
+
+
+def test_of_several_definitions_the_last_that_is_no_stub_counts():
+    stub = "def f():\n    raise NotImplementedError"
+    assert picked("def f():\n    return 1", stub).cells == (1,)
+    assert picked("def f():\n    return 1", "def f():\n    return 2", stub).cells == (2,)
+    assert picked(stub).cells == (1,)
+    assert picked("def g(): return 1", "def f(): return g()", "def g(): return 2").cells == (1, 2)
+
+
+def test_a_local_name_does_not_take_the_notebooks_variable_along():
+    text = "net = par.devices(2)\ndef f(net):\n    return [net for _ in net]\n"
+    assert len(graded_part(text, "f").body) == 1
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"cells": 3}', '{"nbformat": 4}', "\0\udcff"])
+def test_what_cannot_be_read_says_so(content, tmp_path):
+    path = tmp_path / "a.ipynb"
+    path.write_bytes(content.encode(errors="surrogateescape"))
+    answer = submission.read(path).answer("f")
+    assert "cannot be read" in answer.problem or "no cell defines" in answer.problem
+
+
+def test_which_files_are_submissions(tmp_path):
+    hand_in(tmp_path / "b" / ".ipynb_checkpoints", "a")
+    hand_in(tmp_path / "b", "a")
+    (tmp_path / "b" / "c.txt").write_text("")
+    (tmp_path / "a.py").write_text("")
+    found = [path.name for path in submission.files([tmp_path])]
+    assert found == ["a.py", "a.ipynb"]
+    with pytest.raises(ValueError, match="neither a folder nor a file"):
+        submission.files([tmp_path / "b" / "c.txt"])
+
+
+def test_which_homework_it_is(tmp_path):
+    hand_in(tmp_path, "a", lesson="04")
+    (tmp_path / "b.ipynb").write_text("unreadable")
+    assert grading.lesson_of(grading.read_all([tmp_path])) == "04"
+    hand_in(tmp_path, "c", lesson="05")
+    with pytest.raises(ValueError, match=r"The files name 04, 05; say it with --lesson"):
+        grading.lesson_of(grading.read_all([tmp_path]))
+
+
+# --- grading --------------------------------------------------------------------------------------
+
+
+@PARALLEL
+@pytest.mark.parametrize("case", ["right", "crashing", "endless", "reaching", "missing"])
+def test_one_submission(case, tmp_path, question):
+    text, status, said = HANDED_IN[case]
+    (one,) = graded([hand_in(tmp_path, case, text)], question)
+    (result,) = one.results
+    assert (result.status, said in result.text) == (status, True), result
+    assert result.points == (10 if case == "right" else 0)
+    assert result.cells == (() if case == "missing" else (2,))
+
+
+@PARALLEL
+@pytest.mark.slow
+def test_twenty_in_a_row_whatever_they_do(tmp_path, question):
+    for number, (name, (text, *_)) in enumerate(HANDED_IN.items()):
+        hand_in(tmp_path, f"{number:02} {name}", "print('not run')", text)
+    (tmp_path / "15 torn.ipynb").write_text('{"cells": [')
+    (tmp_path / "16 program.py").write_text("import os\nos.abort()\n" + RIGHT)
+    (tmp_path / "17 empty.ipynb").write_text("")
+    (tmp_path / "18 again.py").write_text(HEAD + "while True: pass")
+    (tmp_path / "19 last.py").write_text(RIGHT)
+    found = graded([tmp_path], question)
+    assert len(found) == 20
+    results = {each.path.stem.split(" ", 1)[1]: each.results[0] for each in found}
+    for name, (_, status, said) in HANDED_IN.items():
+        said = said.replace("cell 2", "cell 3")
+        assert (results[name].status, said in results[name].text) == (status, True), results[name]
+    assert [results[name].status for name in ("torn", "empty")] == ["unreadable", "unreadable"]
+    assert [results[name].points for name in ("program", "again", "last")] == [10, 0, 10]
+    assert sum(each.points for each in found) == 30
+
+
+@PARALLEL
+@pytest.mark.slow
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_solutions_earn_all_points(lesson, tmp_path):
+    name = "challenge_records.py" if lesson == "09" else f"lesson{lesson}.py"
+    asked = assignment.questions(ROOT, lesson)
+    (one,) = graded([SOLUTIONS / name], *asked, limit_s=60)
+    done = [result for result in one.results if result.status != "missing"]
+    assert len(done) == len(asked) or lesson == "09"
+    assert [result for result in done if result.points < result.of] == []
+
+
+@PARALLEL
+def test_a_file_of_scores_is_graded_by_its_answers(tmp_path):
+    text = (SOLUTIONS / "challenges.py").read_text(encoding="utf-8")
+    (rent,) = [q for q in assignment.questions(ROOT, "09") if q.name == "rent"]
+    path = tmp_path / "challenges.json"
+    entry = {"points": 100, "figure": 0, "source": text}
+    path.write_text(json.dumps({"format": 1, "challenges": {"rent": entry}}))
+    (one,) = graded([path], rent, limit_s=60)
+    assert (one.points, one.of) == (100, 100)
+    entry["source"] = "def rent(*_):\n    return 8\n"
+    path.write_text(json.dumps({"format": 1, "challenges": {"rent": entry}}))
+    (one,) = graded([path], rent, limit_s=60)
+    assert one.points == 0
+    assert scores.read(path)["rent"]["points"] == 100  # what it claims
+
+
+# --- reports --------------------------------------------------------------------------------------
+
+
+def test_the_command_writes_both_reports(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    hand_in(tmp_path, "anna", HEAD + "raise NotImplementedError")
+    (tmp_path / "ben.ipynb").write_text("{")
+    junit, points = tmp_path / "out" / "out.xml", tmp_path / "scores.json"
+    junit.parent.mkdir()
+    arguments = ["--junit", str(junit), "--scores", str(points)]
+    assert cli.main(["course", "grade", str(tmp_path), *arguments]) == 1
+    assert "anna.ipynb: 0 of 50 points" in capsys.readouterr().out
+    suites = ElementTree.parse(junit).getroot().findall("testsuite")
+    assert [(s.get("tests"), s.get("failures"), s.get("errors")) for s in suites] == [
+        ("5", "5", "0"),
+        ("5", "0", "5"),
+    ]
+    content = json.loads(points.read_text())
+    assert [each["points"] for each in content["submissions"]] == [0, 0]
+    (stub,) = [q for q in content["submissions"][0]["questions"] if q["name"] == "shards_seen"]
+    assert (stub["status"], stub["cells"]) == ("not attempted yet", [2])
+
+
+def test_what_a_function_prints_cannot_break_the_report():
+    printed = "a]]><x/>\0\x1b[31m\ud800"
+    result = grading.Result("f", "wrong", printed, 0, 10, (2,), printed)
+    root = ElementTree.fromstring(reports.junit([grading.Graded(Path("a.ipynb"), (result,))], "04"))
+    (case,) = root.iter("testcase")
+    assert case.find("system-out").text.startswith("a]]><x/>\ufffd\ufffd[31m")
+    assert case.find("failure").get("type") == "wrong"
+    properties = {each.get("name"): each.get("value") for each in case.iter("property")}
+    assert properties == {"points": "0", "of": "10"}
+
+
+def otter(*arguments, folder):
+    command = [sys.executable, "-m", "otter", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("lesson", "name", "text", "points", "said"),
+    [
+        ("04", "shards_seen", RIGHT, 10, "All test cases passed"),
+        ("04", "shards_seen", HANDED_IN["wrong"][0], 0, "every image must go somewhere, once"),
+    ],
+)
+def test_otter_takes_it(lesson, name, text, points, said, tmp_path):
+    pytest.importorskip("otter", reason="otter-grader is not installed")
+    folder = tmp_path / "a"
+    assignment.write(ROOT, lesson, folder)
+    # What is graded besides takes minutes, and proves the same.
+    for path in (folder / "autograder/tests").iterdir():
+        if path.stem != name:
+            path.unlink()
+    path = folder / "student" / f"homework_{lesson}.ipynb"
+    book = nbformat.read(path, as_version=4)
+    for cell in book.cells:
+        if cell.source.startswith(f"def {name}("):
+            cell.source = text
+    path.write_text(nbformat.writes(book), encoding="utf-8")
+    options = ["-t", "tests", "-r", "requirements.txt", "-c", "otter_config.json"]
+    made = otter("generate", *options, folder=folder / "autograder")
+    assert made.returncode == 0, made.stderr
+    archive = folder / "autograder" / "autograder.zip"
+    ran = otter("run", "-a", str(archive), path.name, folder=path.parent)
+    assert ran.returncode == 0, ran.stderr
+    results = json.loads((path.parent / "results.json").read_text())["tests"]
+    (result,) = [each for each in results if each["name"] == name]
+    assert result["score"] == points, result
+    assert said in " ".join(result["output"].split())

@@ -20,6 +20,7 @@ import psutil
 import torch
 import torch._dynamo  # once here, not in each child
 
+from ...timeline.printing import say
 from ...vgpu.torch_backend.register import register_backend
 from .source import Refused
 
@@ -35,12 +36,12 @@ def main() -> None:
     torch.set_num_threads(1)
     register_backend()
     reports, sys.stdout = sys.stdout, sys.stderr  # what answers print is no report
-    print(json.dumps({"ready": True}), file=reports, flush=True)
+    say(json.dumps({"ready": True}), stream=reports, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         import_module(request["judge"])  # here, not in each child
         report = _in_child(request) if hasattr(os, "fork") else _graded(request)
-        print(json.dumps(report | {"number": request["number"]}), file=reports, flush=True)
+        say(json.dumps(report | {"number": request["number"]}), stream=reports, flush=True)
 
 
 def _graded(request: dict) -> dict:

@@ -34,6 +34,21 @@ def fresh_gpus(gpus):
         yield devices
 
 
+@pytest.fixture(scope="module")
+def cluster():
+    """Two ranks in processes of their own, for the tests of a module."""
+    import d2lpar as par
+
+    with par.cluster(2) as ranks:
+        yield ranks
+
+
+@pytest.fixture
+def ranks(cluster):
+    """The module's ranks, restarted if a test has ended them."""
+    return cluster if cluster.is_running else cluster.restart()
+
+
 @pytest.fixture
 def interrupts():
     """SIGINT interrupts, also where a shell that runs the tests in the background ignores it."""

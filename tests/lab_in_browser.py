@@ -1,4 +1,4 @@
-"""JupyterLab on a copy of the course, and its page in headless Chromium."""
+"""Headless Chromium, and JupyterLab on a copy of the course in it."""
 
 import json
 import os
@@ -23,8 +23,11 @@ QUIET = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 
+SCREEN = {"width": 1280, "height": 720}
+SMALLEST_PX, SMALLEST_CODE_PX = 20, 16  # that can be read from the last row of a class
+
 TOKEN = "a-secret-of-this-test"
-START_S = 120
+START_S = 180
 
 # In the page, `jupyterapp` is JupyterLab itself: it knows the cells that are scrolled out of view.
 OPENED = """name => {
@@ -68,6 +71,22 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def in_chromium(test: Any) -> Any:
+    """Marks a test that needs a browser."""
+    reason = "no Chromium: set CHROMIUM to its path"
+    return pytest.mark.slow(pytest.mark.skipif(CHROMIUM is None, reason=reason)(test))
+
+
+@contextmanager
+def running_chromium() -> Iterator[Any]:
+    """Playwright's `Browser`; skips the test where Playwright is not installed."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=[*QUIET])
+        yield chromium
+        chromium.close()
+
+
 def environment(home: Path) -> dict[str, str]:
     """The recorded world, and folders of its own for all that Jupyter keeps of a user."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -76,28 +95,35 @@ def environment(home: Path) -> dict[str, str]:
         **os.environ,
         **project["tool"]["d2lpar"]["recorded-world"],
         **{name: str(home / name.lower()) for name in folders},
-        "JUPYTER_CONFIG_PATH": str(ROOT / ".jupyter"),  # as `make lab` has it
+        "JUPYTER_CONFIG_PATH": os.pathsep.join(  # as `make lab` has it
+            [str(ROOT / ".jupyter"), os.environ.get("JUPYTER_CONFIG_PATH", "")]
+        ),
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
 
 
 @contextmanager
-def running_lab(home: Path, course: Path) -> Iterator[Lab]:
-    """JupyterLab on a copy of the course in the folder `course`, with `home` for what it keeps."""
-    for folder in ("notebooks", "imgs"):
-        shutil.copytree(ROOT / folder, course / folder)
+def running_lab(
+    home: Path, course: Path, folder: str = "notebooks", **settings: str
+) -> Iterator[Lab]:
+    """JupyterLab on a copy of the course in the folder `course`, with `home` for what it keeps.
+
+    The notebooks lie in `folder` of it; `settings` are further environment variables.
+    """
+    shutil.copytree(ROOT / "imgs", course / "imgs")
+    shutil.copytree(ROOT / "notebooks", course / folder)
     command = [
         sys.executable, "-m", "jupyter", "lab", "--log-level=ERROR", "--no-browser",
         f"--port={free_port()}", f"--IdentityProvider.token={TOKEN}",
         f"--ServerApp.root_dir={course}", "--expose-app-in-browser",
         *(["--allow-root"] if hasattr(os, "getuid") and os.getuid() == 0 else []),
     ]  # fmt: skip
-    env = environment(home)
+    env = environment(home) | settings
     with (home / "log").open("w") as log:
         server = subprocess.Popen(command, env=env, cwd=course, stdout=log, stderr=log)
     try:
         address = _address(server, Path(env["JUPYTER_RUNTIME_DIR"]), home / "log")
-        yield Lab(f"{address}lab/tree/notebooks/", course / "notebooks")
+        yield Lab(f"{address}lab/tree/{folder}/", course / folder)
     finally:
         server.terminate()  # it ends its kernels, too
         try:

@@ -17,25 +17,23 @@ from typing import Any, NamedTuple
 
 import nbformat
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
-from PIL import Image
-
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-
-from lab_in_browser import (  # noqa: E402 (needs playwright)
+from lab_in_browser import (
     CHROMIUM,
-    QUIET,
     ROOT,
+    SCREEN,
     START_S,
     do,
     let_go,
     open_notebook,
     picture,
+    running_chromium,
     running_lab,
     shown,
     until,
     wait_for,
 )
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from PIL import Image
 
 FRONT_PAGE, PLAIN = "00_start_here.ipynb", "plain.ipynb"
 NOTEBOOKS = ROOT / "notebooks"
@@ -54,7 +52,7 @@ CONTROLS = ".noUi-handle, select"
 ENOUGH = 4  # pictures: the empty one, two while the cell runs, and the one that stays
 STOPPED_LINES = 32  # the cell's own line, and those of the lesson's functions on the way to it
 WIDE = 60  # characters, from which on a line may be cut
-PROJECTORS = ({"width": 1280, "height": 720}, {"width": 1024, "height": 768})
+PROJECTORS = (SCREEN, {"width": 1024, "height": 768})
 ZOOMED = {"width": 640, "height": 360}  # what 200 % leaves of the first
 WHITE = (255, 255, 255)
 
@@ -175,10 +173,8 @@ def lab(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=[*QUIET])
+    with running_chromium() as chromium:
         yield chromium
-        chromium.close()
 
 
 @pytest.fixture

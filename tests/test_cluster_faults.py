@@ -33,18 +33,6 @@ N = 2
 SOON_S = 5  # two on an idle machine
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    with par.cluster(N) as ranks:
-        yield ranks
-
-
-@pytest.fixture
-def ranks(cluster):
-    """The module's ranks, restarted if a test has ended them."""
-    return cluster if cluster.is_running else cluster.restart()
-
-
 def family(ranks):
     """The processes of the cluster, and its folder."""
     folder = ranks._engines.folder.path

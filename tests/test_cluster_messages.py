@@ -19,18 +19,6 @@ N = 2
 SLOW_S = 0.05  # of a callback that draws
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    with par.cluster(N) as ranks:
-        yield ranks
-
-
-@pytest.fixture
-def ranks(cluster):
-    """The module's ranks, restarted if a test has ended them."""
-    return cluster if cluster.is_running else cluster.restart()
-
-
 class Seen:
     """What each rank has reported; every report takes its time."""
 

@@ -2,19 +2,23 @@
 
 import importlib.util
 import json
-import os
 import re
 import shutil
-import socket
-import subprocess
-import sys
-import time
-import tomllib
 from pathlib import Path
-from typing import NamedTuple
 
 import nbformat
 import pytest
+from lab_in_browser import (
+    SCREEN,
+    SMALLEST_CODE_PX,
+    SMALLEST_PX,
+    START_S,
+    TOKEN,
+    Lab,
+    in_chromium,
+    running_chromium,
+    running_lab,
+)
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from d2lpar.command.course.command import main
@@ -23,16 +27,7 @@ from d2lpar.command.course.notes import Note, described, notes_in
 ROOT = Path(__file__).parents[1]
 PRESENT = ROOT / ".jupyter" / "present"
 LESSONS = sorted((ROOT / "notebooks").glob("0[1-7]_*.ipynb"))
-WIDTH, HEIGHT = 1280, 720
-SMALLEST_PX, SMALLEST_CODE_PX = 20, 16
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
-QUIET = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
-TOKEN = "a-secret-of-this-test"
-START_S = 180
+WIDTH, HEIGHT = SCREEN.values()
 SETTLE_MS = 250  # JupyterLab moves the focus after the cell
 SHORT = "a_short_lesson.ipynb"
 UNSHOWN = ("skip", "notes")
@@ -97,96 +92,32 @@ def test_the_settings_can_be_read_and_keep_presenting_apart_from_working():
 
 def in_browser(test):
     """Marks a test that presents in Chromium."""
-    reasons = {
-        "no Chromium: set CHROMIUM to its path": CHROMIUM is None,
-        "jupyterlab-deck is not installed": not importlib.util.find_spec("jupyterlab_deck"),
-    }
-    for reason, missing in reasons.items():
-        test = pytest.mark.skipif(missing, reason=reason)(test)
-    return pytest.mark.slow(test)
-
-
-class Lab(NamedTuple):
-    address: str
-    lessons: Path
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def environment(home: Path) -> dict[str, str]:
-    """The recorded world, folders of Jupyter's own, and settings as `make present` has them."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    folders = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
-    shutil.copytree(PRESENT, home / "present")
-    return {
-        **os.environ,
-        **project["tool"]["d2lpar"]["recorded-world"],
-        **{name: str(home / name.lower()) for name in folders},
-        "JUPYTER_CONFIG_PATH": os.pathsep.join(
-            [str(ROOT / ".jupyter"), os.environ.get("JUPYTER_CONFIG_PATH", "")]
-        ),
-        "JUPYTERLAB_SETTINGS_DIR": str(home / "present" / "settings"),
-        "JUPYTERLAB_WORKSPACES_DIR": str(home / "present" / "workspaces"),
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-    }
+    missing = not importlib.util.find_spec("jupyterlab_deck")
+    return in_chromium(pytest.mark.skipif(missing, reason="jupyterlab-deck is not installed")(test))
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """A JupyterLab that presents, and the folder with what it presents."""
     home, course = tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("course")
-    shutil.copytree(ROOT / "imgs", course / "imgs")
-    shutil.copytree(ROOT / "notebooks", course / "my")
-    command = [
-        sys.executable, "-m", "jupyterlab", "--log-level=ERROR", "--no-browser",
-        f"--port={free_port()}", f"--IdentityProvider.token={TOKEN}",
-        f"--ServerApp.root_dir={course}", "--expose-app-in-browser",
-        *(["--allow-root"] if hasattr(os, "getuid") and os.getuid() == 0 else []),
-    ]  # fmt: skip
-    env = environment(home)
-    with (home / "log").open("w") as log:
-        server = subprocess.Popen(command, env=env, cwd=course, stdout=log, stderr=log)
-    try:
-        address = running(server, Path(env["JUPYTER_RUNTIME_DIR"]), home / "log")
-        yield Lab(f"{address}lab/tree/my/", course / "my")
-    finally:
-        server.terminate()  # it ends its kernels, too
-        try:
-            server.wait(START_S)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
-
-
-def running(server: subprocess.Popen, runtime: Path, log: Path) -> str:
-    """The server's address, once it answers to it."""
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline and server.poll() is None:
-        for file in runtime.glob("jpserver-*.json"):
-            try:
-                return json.loads(file.read_text())["url"]
-            except ValueError:  # half written
-                pass
-        time.sleep(0.2)
-    pytest.fail(f"JupyterLab did not start: {log.read_text()}")
+    shutil.copytree(PRESENT, home / "present")
+    settings = {
+        "JUPYTERLAB_SETTINGS_DIR": str(home / "present" / "settings"),
+        "JUPYTERLAB_WORKSPACES_DIR": str(home / "present" / "workspaces"),
+    }
+    with running_lab(home, course, "my", **settings) as lab:
+        yield lab
 
 
 @pytest.fixture(scope="module")
 def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=[*QUIET])
+    with running_chromium() as chromium:
         yield chromium
-        chromium.close()
 
 
 @pytest.fixture
 def page(browser):
-    page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+    page = browser.new_page(viewport=SCREEN)
     yield page
     page.close()
 
@@ -288,7 +219,7 @@ def test_cells_of_a_slide_run_and_a_prediction_can_be_typed(page, lab):
         cell_of("code", "guess.beside(3)", "fragment"),
     ]
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
-    nbformat.write(new_notebook(cells=cells, metadata=kernel), lab.lessons / SHORT)
+    nbformat.write(new_notebook(cells=cells, metadata=kernel), lab.notebooks / SHORT)
     wrong = []
     page.on("pageerror", lambda error: wrong.append(str(error)))
     present(page, lab, SHORT)

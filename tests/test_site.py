@@ -16,12 +16,12 @@ import ipywidgets
 import nbformat
 import pytest
 from book import links, pages, states
+from lab_in_browser import in_chromium, running_chromium
 from PIL import Image, ImageChops
 
 import d2lpar as par
 
 ROOT = Path(__file__).resolve().parent.parent
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 def line(ax, slope=2, sign="plus"):
@@ -213,16 +213,13 @@ def test_pictures_have_their_texts_and_nothing_is_fetched(site):
     assert list(links.broken(built)) == []
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not CHROMIUM, reason="no Chromium is installed")
+@in_chromium
 def test_sliders_move_without_a_kernel(site):
-    playwright = pytest.importorskip("playwright.sync_api")
     handler = partial(http.server.SimpleHTTPRequestHandler, directory=site[0])
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        with playwright.sync_playwright() as play:
-            browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        with running_chromium() as browser:
             page = browser.new_page(viewport={"width": 400, "height": 800})
             page.goto(f"http://127.0.0.1:{server.server_port}/index.html")
             image = page.locator("figure.drawn-before img")
@@ -236,7 +233,6 @@ def test_sliders_move_without_a_kernel(site):
                 image.evaluate("async image => (await image.decode(), image.naturalWidth)") == 400
             )
             assert page.evaluate("document.documentElement.scrollWidth") <= 400
-            browser.close()
     finally:
         server.shutdown()
         server.server_close()

@@ -1,23 +1,15 @@
 """Lessons as slides: one file that needs no network, in which every slide fits on a screen."""
 
-import os
-import shutil
 from pathlib import Path
 
 import nbformat
 import pytest
 import slides
+from lab_in_browser import SCREEN, SMALLEST_CODE_PX, SMALLEST_PX, in_chromium, running_chromium
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 LESSONS = slides.chosen([])
-WIDTH, HEIGHT = 1280, 720
-SMALLEST_PX, SMALLEST_CODE_PX = 20, 16
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, BROWSERS)), None)
-QUIET = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
+WIDTH, HEIGHT = SCREEN.values()
 
 # Of each slide with all that it reveals: how far text and pictures reach, and the smallest type.
 MEASURE = """() => Reveal.getSlides().map(slide => {
@@ -110,26 +102,15 @@ def test_an_unknown_lesson_is_named():
 # In a browser
 
 
-def in_browser(test):
-    """Marks a test that opens slides in Chromium."""
-    no_chromium = pytest.mark.skipif(
-        CHROMIUM is None, reason="no Chromium: set CHROMIUM to its path"
-    )
-    return pytest.mark.slow(no_chromium(test))
-
-
 @pytest.fixture(scope="module")
 def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=[*QUIET])
+    with running_chromium() as chromium:
         yield chromium
-        chromium.close()
 
 
 @pytest.fixture
 def context(browser):
-    context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT}, offline=True)
+    context = browser.new_context(viewport=SCREEN, offline=True)
     yield context
     context.close()
 
@@ -160,7 +141,7 @@ def unfit(found: dict) -> bool:
     )
 
 
-@in_browser
+@in_chromium
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 def test_every_slide_of_a_lesson_fits_and_needs_no_network(context, tmp_path, path):
     page, wrong = opened(context, path, tmp_path / "slides.html")
@@ -181,7 +162,7 @@ def test_every_slide_of_a_lesson_fits_and_needs_no_network(context, tmp_path, pa
     assert sum(slide["pictures"] for slide in found) >= pictures
 
 
-@in_browser
+@in_chromium
 def test_what_is_too_high_is_cut_and_nothing_of_it_is_lost(context, tmp_path):
     code = "\n".join(f"line_{number} = {number}" for number in range(15))
     lines = "".join(f"output {number}\n" for number in range(70))
@@ -208,7 +189,7 @@ def test_what_is_too_high_is_cut_and_nothing_of_it_is_lost(context, tmp_path):
     assert firsts == [1 + sum(counts[:index]) for index in range(len(counts))]
 
 
-@in_browser
+@in_chromium
 def test_a_slide_that_cannot_be_cut_is_found_too_large(context, tmp_path):
     rows = "\n".join(f"| {number} | b |" for number in range(60))
     path = saved(
@@ -226,7 +207,7 @@ def test_a_slide_that_cannot_be_cut_is_found_too_large(context, tmp_path):
     assert "Fits" not in bad
 
 
-@in_browser
+@in_chromium
 def test_an_answer_is_revealed_and_notes_are_the_speakers(context, tmp_path):
     path = saved(
         tmp_path,

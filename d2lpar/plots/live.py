@@ -3,17 +3,17 @@
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import TracebackType
 
-from . import interrupts, texts
+from . import texts
 from .chart import LINEAR, LOG, Chart, Limits
 from .curve import Curve
+from .drawing import Drawing
 from .pace import Pace
 from .picture import SIZE_PX, in_notebook
 from .screens import LiveFigure, TextProgress
 
 
-class LivePlot:
+class LivePlot(Drawing):
     """Curves that grow while a cell runs, and stay behind as one static picture when it ends.
 
         with LivePlot(curves=("loss", "accuracy"), xlabel="epoch", note="simulated clock") as plot:
@@ -64,22 +64,11 @@ class LivePlot:
             note=note,
             size_px=size_px,
         )
-        self._pace = Pace(max_fps, clock)
-        self._screen: LiveFigure | TextProgress | None = None
+        super().__init__(Pace(max_fps, clock), texts.ERROR_CLOSED)
 
     def __enter__(self) -> "LivePlot":
         self._screen = (LiveFigure if in_notebook() else TextProgress)([self.chart])
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        screen, self._screen = self._open_screen(), None
-        screen.finish()
-        interrupts.short(error, traceback)
 
     def add(self, x: float, values: Mapping[str, float]) -> None:
         """Append the point (x, y) to each named curve; a y that is not finite leaves a gap."""
@@ -112,21 +101,6 @@ class LivePlot:
     def title(self, text: str) -> None:
         self.chart.title = text
         self._draw_if_due()
-
-    def draw(self) -> None:
-        """Draw now, whatever max_fps says."""
-        self._open_screen().draw()
-        self._pace.drawn()
-
-    def _draw_if_due(self) -> None:
-        self._open_screen()
-        if self._pace.due:
-            self.draw()
-
-    def _open_screen(self) -> LiveFigure | TextProgress:
-        if self._screen is None:
-            raise RuntimeError(texts.ERROR_CLOSED)
-        return self._screen
 
 
 def _checked_limits(axis: str, limits: Limits, scale: str) -> Limits:

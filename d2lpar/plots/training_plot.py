@@ -4,11 +4,11 @@ import math
 import time as system_time
 from collections.abc import Callable
 from dataclasses import replace
-from types import TracebackType
 
-from . import interrupts, texts
+from . import texts
 from .chart import Chart, Limits
 from .curve import Curve
+from .drawing import Drawing
 from .pace import Pace
 from .picture import PictureSlot, cell_number, in_notebook
 from .screens import LiveFigure, TextProgress
@@ -85,28 +85,18 @@ class TrainingPlot:
         ]
 
 
-class Run:
+class Run(Drawing):
     """One run of a `TrainingPlot`: a context manager with `add`."""
 
     def __init__(
         self, plot: TrainingPlot, charts: list[Chart], curves: tuple[Curve, Curve], pace: Pace
     ) -> None:
-        self._plot, self._charts, self._curves, self._pace = plot, charts, curves, pace
-        self._screen: LiveFigure | TextProgress | None = None
+        super().__init__(pace, texts.ERROR_RUN_CLOSED)
+        self._plot, self._charts, self._curves = plot, charts, curves
 
     def __enter__(self) -> "Run":
         self._screen = self._plot.open_screen(self._charts)
         return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        screen, self._screen = self._open_screen(), None
-        screen.finish()
-        interrupts.short(error, traceback)
 
     def add(self, x: float, *, accuracy: float = math.nan, time: float = math.nan) -> None:
         """Append a point at x: an accuracy from 0 to 1, a time in the plot's unit, or both."""
@@ -116,11 +106,4 @@ class Run:
         for curve, y in zip(self._curves, (accuracy, time), strict=True):
             if not math.isnan(y):
                 curve.add(float(x), float(y))
-        if self._pace.due:
-            self._open_screen().draw()
-            self._pace.drawn()
-
-    def _open_screen(self) -> LiveFigure | TextProgress:
-        if self._screen is None:
-            raise RuntimeError(texts.ERROR_RUN_CLOSED)
-        return self._screen
+        self._draw_if_due()

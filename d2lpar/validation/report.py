@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -53,6 +53,32 @@ class Prediction:
     def naive_error(self) -> float | None:
         """The same of the naive model."""
         return None if self.naive is None else self.naive / self.row.published - 1
+
+    @property
+    def texts(self) -> tuple[str, str, str, str]:
+        """Predicted and published figure, its error, and that of the naive model, as text."""
+        naive = self.naive_error
+        return (
+            f"{self.predicted:.4g}",
+            f"{self.row.published:.4g}",
+            f"{self.error:+.1%}",
+            "" if naive is None else f"{naive:+.0%}",
+        )
+
+    @property
+    def remarks(self) -> list[str]:
+        """What there is to say about the row: what it was used for, and why it is far off."""
+        row = self.row
+        used = {
+            f"fitted: {row.fitted}": row.fitted,
+            "held apart": row.apart,
+            "anchored": row.anchored,
+        }
+        found = [remark for remark, holds in used.items() if holds]
+        if not row.fitted and not self.is_within_goal:
+            shown = row.comment.lower().startswith(SHOWN)
+            found.append(row.comment if shown else f"hypothesis: {row.comment or 'none'}")
+        return found
 
     @property
     def is_within_goal(self) -> bool:
@@ -163,6 +189,18 @@ class Report:
         return {group: Errors.of(rows) for group, rows in found.items() if rows}
 
     @property
+    def by_choice(self) -> dict[str, Errors]:
+        """The errors for each way to choose among the tested rows that leaves any."""
+        chosen: dict[str, Sequence[Prediction]] = {
+            "all": self.tests,
+            "sources held apart": self.apart,
+            "other sources": [p for p in self.tests if not p.row.apart],
+            "not anchored": [p for p in self.tests if not p.row.anchored],
+            "anchored": self.anchored,
+        }
+        return {name: Errors.of(rows) for name, rows in chosen.items() if rows}
+
+    @property
     def holds(self) -> bool:
         """Whether all rows, and those of each group, keep the bounds."""
         if not self.tests:
@@ -184,21 +222,12 @@ class Report:
 
     def _table(self) -> list[str]:
         """A line for each group, and for each way to choose among all rows."""
-        own = [p for p in self.tests if not p.row.anchored]
-        seen = [p for p in self.tests if not p.row.apart]
-        chosen: dict[str, Sequence[Prediction]] = {
-            "all": self.tests,
-            "sources held apart": self.apart,
-            "other sources": seen,
-            "not anchored": own,
-            "anchored": self.anchored,
-        }
         titles = ("rows", "median", "in 30 %", "bias", "naive", "skill")
         return [
             _columns("", titles),
             *(_columns(group, errors.texts) for group, errors in self.by_group.items()),
             "",
-            *(_columns(name, Errors.of(rows).texts) for name, rows in chosen.items() if rows),
+            *(_columns(name, errors.texts) for name, errors in self.by_choice.items()),
         ]
 
     def _summary(self) -> list[str]:
@@ -220,28 +249,8 @@ class Report:
 
 
 def _of(prediction: Prediction) -> str:
-    row, naive = prediction.row, prediction.naive_error
-    texts = (
-        f"{prediction.predicted:.4g}",
-        f"{row.published:.4g}",
-        f"{prediction.error:+.1%}",
-        "" if naive is None else f"{naive:+.0%}",
-    )
-    return _line(f"  {row.id}", *texts, row.unit, row.machine, *_marks(prediction))
-
-
-def _marks(prediction: Prediction) -> Iterable[str]:
-    """What there is to say about a row: what it was used for, and why it is far off."""
     row = prediction.row
-    if row.fitted:
-        yield f"fitted: {row.fitted}"
-    if row.apart:
-        yield "apart"
-    if row.anchored:
-        yield "anchored"
-    if not row.fitted and not prediction.is_within_goal:
-        shown = row.comment.lower().startswith(SHOWN)
-        yield row.comment if shown else f"hypothesis: {row.comment or 'none'}"
+    return _line(f"  {row.id}", *prediction.texts, row.unit, row.machine, *prediction.remarks)
 
 
 def _line(name: str, predicted: str, published: str, error: str, naive: str, *rest: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from d2lpar import validation
 from d2lpar.validation.command import MOST_PROCESSES
-from d2lpar.validation.report import WORST_GOAL, Errors, Prediction, Report
+from d2lpar.validation.report import WORST_GOAL, Prediction, Report
 
 OPENING = Path(__file__).parent / "sphinx" / "validation.md"
 SUMMARY = (
@@ -45,15 +45,7 @@ def lines(report: Report) -> Iterator[str]:
     yield GROUPS + "\n"
     yield from table(SUMMARY, [(name, *errors.texts) for name, errors in report.by_group.items()])
     yield "\n" + CHOICES + "\n"
-    chosen = {
-        "all tests": report.tests,
-        "sources held apart": report.apart,
-        "other sources": [p for p in report.tests if not p.row.apart],
-        "anchored": report.anchored,
-        "not anchored": [p for p in report.tests if not p.row.anchored],
-    }
-    summed = [(name, *Errors.of(rows).texts) for name, rows in chosen.items() if rows]
-    yield from table(SUMMARY, summed)
+    yield from table(SUMMARY, [(name, *errors.texts) for name, errors in report.by_choice.items()])
     yield "\n" + ALL
     for workload in dict.fromkeys(p.row.workload for p in report.predictions):
         yield f"\n### {workload.replace('_', ' ')}\n"
@@ -63,30 +55,16 @@ def lines(report: Report) -> Iterator[str]:
 
 def columns(prediction: Prediction) -> Sequence[str]:
     """What the table says of one prediction."""
-    row, naive = prediction.row, prediction.naive_error
+    row, (predicted, published, *errors) = prediction.row, prediction.texts
     return (
         f"`{row.id}`",
         f"`{row.machine}`",
-        f"{prediction.predicted:.4g} {row.unit}",
-        f"{row.published:.4g} {row.unit}",
-        f"{prediction.error:+.1%}",
-        "" if naive is None else f"{naive:+.0%}",
+        f"{predicted} {row.unit}",
+        f"{published} {row.unit}",
+        *errors,
         f"[{escaped(row.source)}](<{row.url}>), {escaped(row.table)}",
-        escaped("; ".join(remarks(prediction))),
+        escaped("; ".join(prediction.remarks)),
     )
-
-
-def remarks(prediction: Prediction) -> Iterator[str]:
-    """What one should know of a row: what it was used for, and why it is far off."""
-    row = prediction.row
-    if row.fitted:
-        yield f"fitted: {row.fitted}"
-    if row.apart:
-        yield "held apart"
-    if row.anchored:
-        yield "anchored"
-    if row.comment:
-        yield row.comment
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

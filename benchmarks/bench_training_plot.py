@@ -1,6 +1,7 @@
 """What a training plot that updates four times a second costs, of the training that it shows.
 
 A real Jupyter kernel trains lesson 03's LeNet on one virtual GPU and adds a point after every step.
+As in the lesson, the plot knows where the x axis ends.
 Both the training and the plot are counted in processor seconds of the kernel, so other work on the
 machine falls on neither. The first picture, which draws everything, is left out, and the last,
 which is drawn once, is told apart. Run it with
@@ -23,7 +24,8 @@ TARGET_SHARE = 0.03
 TARGET_PER_SECOND = 4
 SLACK = 0.8  # a step that is under way delays a picture
 
-SETUP = """
+SETUP = f"""
+SECONDS = {SECONDS}
 import json, os, time
 os.environ["OMP_NUM_THREADS"] = "1"
 import torch
@@ -54,21 +56,23 @@ def step():
 
 for _ in range(3):
     step()
-plot = par.plots.TrainingPlot(xlabel="step", time="ms per step", note="random images")
+plot = par.plots.TrainingPlot(
+    xlabel="seconds", xlim=(0, SECONDS), time="ms per step", note="random images")
 """
 
-TRAIN = f"""
+TRAIN = """
 training_s = plotting_s = 0.0
 with plot.run("1 GPU", clock=par.clock_name([device])) as run:
     run.add(0, accuracy=0.1, time=1.0)  # the first picture
     pictures, begin = 0, time.perf_counter()
     steps = 0
-    while time.perf_counter() - begin < {SECONDS}:
+    while time.perf_counter() - begin < SECONDS:
         a = time.process_time()
         step()
         b = time.process_time()
         steps += 1
-        run.add(steps, accuracy=steps % 10 / 10, time=1.0 + steps % 3 / 10)
+        seconds = min(time.perf_counter() - begin, SECONDS)
+        run.add(seconds, accuracy=steps % 10 / 10, time=1.0 + steps % 3 / 10)
         training_s, plotting_s = training_s + b - a, plotting_s + time.process_time() - b
     seconds, a = time.perf_counter() - begin, time.process_time()
 last_s = time.process_time() - a

@@ -49,6 +49,8 @@ from d2lpar.plots import (
     training_plot,
 )
 from d2lpar.plots.curve import Curve
+from d2lpar.plots.pace import Pace
+from d2lpar.plots.style import CURVE_STYLES
 from d2lpar.timeline import MemorySample, Timeline
 from d2lpar.timeline import Span as TimelineSpan
 from d2lpar.timeline.streaming import recording
@@ -307,6 +309,26 @@ def test_updates_are_throttled_by_the_clock(place):
     assert len(place.updates) == 6  # the last is left behind
 
 
+def test_steps_that_end_late_make_pictures_no_rarer_than_asked(place):
+    step_s, steps, now_s = 0.12, 100, 0.0
+    with LivePlot(curves=["loss"], max_fps=4, clock=lambda: now_s) as plot:
+        for step in range(steps):
+            now_s = step * step_s
+            plot.add(now_s, {"loss": 1.0})
+    assert len(place.updates) == pytest.approx(4 * step_s * steps, rel=0.05)
+
+
+def test_the_program_has_half_a_pause_however_long_pictures_take():
+    now_s = 0.0
+    pace = Pace(4, lambda: now_s)
+    now_s = 10.0  # the first picture took that long
+    pace.drawn()
+    now_s = 10.12
+    assert not pace.due
+    now_s = 10.13
+    assert pace.due
+
+
 def test_a_point_costs_the_same_however_many_came_before(place):
     names = ("a", "b", "c")
     artists, drawn = {}, {}
@@ -355,6 +377,18 @@ def test_pictures_have_one_size_white_ground_and_say_where_their_data_come_from(
     assert {note, "LeNet", "epoch 3", *curves} <= words(place.picture)
     assert all(word in place.picture.alt for word in (note, "LeNet", "epoch 3", "accuracy -3"))
     assert place.picture.summary == f"Curves of loss, accuracy over x · {note}"
+
+
+def test_every_curve_is_drawn_in_its_colour_however_late_it_comes(place):
+    names = [f"curve {i}" for i in range(len(CURVE_STYLES))]
+    with LivePlot(curves=names, xlim=(0, 1), ylim=(0, 1), max_fps=math.inf) as plot:
+        before = pixels(place.updates[-1]).astype(int)
+        for name, (color, *_) in zip(names, CURVE_STYLES, strict=True):
+            plot.add(0.5, {name: 0.5})  # over the one before
+            after = pixels(place.updates[-1]).astype(int)
+            wanted = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)])
+            changed = after[np.abs(after - before).sum(-1) > 60]
+            assert np.abs(changed - wanted).sum(-1).min() < 30, name
 
 
 def test_the_curves_are_drawn_in_their_colours(place):

@@ -10,7 +10,6 @@ from typing import Unpack
 
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
-from PIL import Image
 
 from ..timeline import Span, Timeline
 from ..timeline.printing import say
@@ -170,8 +169,7 @@ class _Screen:
         with drawing:
             self._set_data()
             self.picture.canvas.draw()
-            pixels = self.picture.canvas.buffer_rgba()
-            png = encoded(pixels, method=Image.Quantize.FASTOCTREE)
+            png = encoded(self.picture.canvas.buffer_rgba())
         self._show(self.picture, png)
 
     def finish(self, picture: Picture) -> None:

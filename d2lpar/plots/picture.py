@@ -42,10 +42,25 @@ def cell_number() -> int:
     return getattr(ipython and ipython.get_ipython(), "execution_count", 0)
 
 
-def encoded(rgba: npt.ArrayLike, *, method: Image.Quantize) -> bytes:
-    """PNG of pixels [H, W, 4]; 256 colours are plenty for a plot, and a third of the bytes."""
-    image = Image.fromarray(np.asarray(rgba)).convert("RGB")
-    return _png(image.quantize(256, method, dither=Image.Dither.NONE), compress_level=3)
+def few_colors(rgba: npt.ArrayLike) -> Image.Image:
+    """Pixels [H, W, 4] in 256 colours: plenty for a plot, and a third of the bytes.
+
+    Shades are off by up to a tenth, but that takes a fifth of the time of a median cut.
+    """
+    return _opaque(rgba).quantize(256, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
+
+
+def encoded(rgba: npt.ArrayLike, colors: Image.Image | None = None) -> bytes:
+    """PNG of pixels [H, W, 4], in the `colors` of a picture like it, which takes less time."""
+    if colors is None:
+        image = few_colors(rgba)
+    else:
+        image = _opaque(rgba).quantize(palette=colors, dither=Image.Dither.NONE)
+    return _png(image, compress_level=3)
+
+
+def _opaque(rgba: npt.ArrayLike) -> Image.Image:
+    return Image.fromarray(np.asarray(rgba)).convert("RGB")
 
 
 def encoded_to_stay(rgba: npt.ArrayLike) -> bytes:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.text import Text
 from matplotlib.transforms import Bbox, TransformedBbox
 from PIL import Image
 
 from ..timeline.printing import printable, say
 from . import texts
 from .chart import LINEAR, LOG, Chart
-from .picture import Picture, PictureSlot, drawing, encoded
+from .picture import Picture, PictureSlot, drawing, encoded, few_colors
 from .style import CURVE_STYLES, FONT_PT, INK, PALE, dress, legend_above
 
 ROOM_FOR_MARKERS = Bbox.from_extents(-0.01, -0.025, 1.01, 1.025)  # in sizes of the axes
@@ -62,9 +63,15 @@ class Panel:
         self.title.set_text(self.chart.title or " ")
         self.status.set_text(self.chart.status or " ")
 
-    def fit(self, *, tight: bool) -> bool:
-        """Move the limits that follow the data; whether any has moved."""
-        moved, chart = False, self.chart
+    def draw_moving(self) -> None:
+        """Draw the curves and the words over what the canvas holds."""
+        for artist in self.moving:
+            if not isinstance(artist, Text) or artist.get_text().strip():
+                self.axes.draw_artist(artist)
+
+    def fit(self, *, tight: bool) -> set[str]:
+        """Move the limits that follow the data; the axes, "x" and "y", on which they moved."""
+        moved, chart = set(), self.chart
         for axis, given, scale in (
             ("x", chart.xlim, chart.xscale),
             ("y", chart.ylim, chart.yscale),
@@ -79,7 +86,7 @@ class Panel:
             if view != self._view.get(axis):
                 self._view[axis] = view
                 self.axes.set(**{f"{axis}lim": view})
-                moved = True
+                moved.add(axis)
         return moved
 
 
@@ -101,14 +108,19 @@ class LiveFigure:
         ]
         legend_above(self.picture, columns=3, entries=self.panels[0].lines)
         self._background: object = None  # pixels as the canvas keeps them; None: draw them anew
+        self._colors: Image.Image | None = None
+        self._keeps_places = False  # of the axes: their labels are as wide as before
         self.slot = slot or PictureSlot()
         (self.slot.update if slot else self.slot.open)(self.picture, self._drawn())
 
     def _set_data(self, *, tight: bool = False) -> None:
         for panel in self.panels:
             panel.set_data()
-            if panel.fit(tight=tight):  # which costs a drawing of the background
-                self._background = None
+            moved = panel.fit(tight=tight)
+            if moved:  # which costs a drawing of the background
+                self._background = self._colors = None
+            if "y" in moved:
+                self._keeps_places = False
         self.picture.alt = alt_of(self.picture.summary, [panel.chart for panel in self.panels])
 
     def draw(self) -> None:
@@ -120,14 +132,23 @@ class LiveFigure:
             self._set_data()
             canvas = self.picture.canvas
             if self._background is None:
-                canvas.draw()
-                self._background = canvas.copy_from_bbox(self.picture.bbox)
+                self._draw_background()
             canvas.restore_region(self._background)
             for panel in self.panels:
-                for artist in panel.moving:
-                    panel.axes.draw_artist(artist)
-            # Shades off by up to a tenth, but five times as fast as the method of what stays.
-            return encoded(canvas.buffer_rgba(), method=Image.Quantize.FASTOCTREE)
+                panel.draw_moving()
+            pixels = canvas.buffer_rgba()
+            if self._colors is None:  # the legend has those of all curves
+                self._colors = few_colors(pixels)
+            return encoded(pixels, self._colors)
+
+    def _draw_background(self) -> None:
+        layout, canvas = self.picture.get_layout_engine(), self.picture.canvas
+        if self._keeps_places:  # to find them takes as long as all the drawing
+            self.picture.set_layout_engine("none")
+        canvas.draw()
+        self.picture.set_layout_engine(layout)
+        self._keeps_places = True
+        self._background = canvas.copy_from_bbox(self.picture.bbox)
 
     def finish(self) -> None:
         """Leave the last state behind, complete and sharp."""
@@ -168,8 +189,8 @@ def _grown(view: tuple[float, float] | None, low: float, high: float) -> tuple[f
         margin = 0.05 * width or 0.05 * abs(high) or 0.5
         return low - margin, high + margin
     return (
-        view[0] if view[0] <= low else low - width / 2,
-        view[1] if view[1] >= high else high + width / 2,
+        view[0] if view[0] <= low else low - width,
+        view[1] if view[1] >= high else high + width,
     )
 
 

@@ -1,6 +1,7 @@
 """Inside `emulate_cuda` the user's clocks are simulated, and everybody else's are real."""
 
 import logging
+import re
 import time
 import timeit
 from time import perf_counter as bound_before
@@ -169,6 +170,13 @@ def test_the_cell_magic(shell, capsys):
         run(shell, "%%emulate_cuda -q --shape-only\ntorch.ones(2, device='cuda').sum().item()")
         != 2.0
     )
+
+
+def test_a_traceback_shows_the_cell_and_not_the_magic(shell, capsys):
+    shell.run_cell("%%emulate_cuda -q\none = 1\none / 0")
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert "----> 2 one / 0" in shown
+    assert "magic.py" not in shown
 
 
 def test_a_cell_may_start_processes(shell, capsys):

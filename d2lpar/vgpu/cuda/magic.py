@@ -28,6 +28,7 @@ class EmulationMagics(Magics):
     @cell_magic
     def emulate_cuda(self, line: str, cell: str) -> None:
         """Run the cell, written for CUDA, on virtual GPUs: see `d2lpar.emulate_cuda`."""
+        __tracebackhide__ = True  # IPython leaves this function out of a cell's traceback
         asked = parse_argstring(self.emulate_cuda, line)
         with block.emulate_cuda(
             asked.n, asked.machine, shape_only=asked.shape_only, verbose=not asked.quiet
@@ -36,6 +37,7 @@ class EmulationMagics(Magics):
 
     def _run(self, cell: str) -> None:
         """Run a cell, and show the value of its last line, if that is an expression."""
+        __tracebackhide__ = True
         shell = self.shell
         assert shell is not None  # it called
         source = shell.transform_cell(cell)

@@ -148,7 +148,7 @@ def _address(server: subprocess.Popen, runtime: Path, log: Path) -> str:
 
 def open_notebook(page: Any, lab: Lab, name: str) -> None:
     """The notebook in the page, with a kernel that waits for cells."""
-    page.goto(f"{lab.address}{name}?token={TOKEN}")
+    page.goto(f"{lab.address}{name}?reset&token={TOKEN}")  # no tabs of notebooks before
     page.wait_for_function(OPENED, arg=name, timeout=START_S * 1000)
     wait_for(page, lambda state: state["kernel"] == "idle", seconds=START_S)
 

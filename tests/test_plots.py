@@ -8,6 +8,7 @@ import itertools
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -642,6 +643,20 @@ def test_a_training_plot_draws_no_more_often_than_asked_and_survives_an_interrup
     assert len(place.updates) == 4  # empty, two on the way, the last
     with pytest.raises(RuntimeError, match=r"with plot\.run"):
         run.add(1, accuracy=0.5)
+
+
+def test_an_interrupt_of_the_last_picture_waits_for_it(place, interrupts, monkeypatch):
+    draw = picture.Picture.png
+
+    def slow(self, **options):
+        signal.raise_signal(signal.SIGINT)
+        return draw(self, **options)
+
+    monkeypatch.setattr(picture.Picture, "png", slow)
+    stopped = pytest.raises(KeyboardInterrupt, match="while the last picture")
+    with stopped, LivePlot(curves=["loss"]) as plot:
+        plot.add(0, {"loss": 1.0})
+    assert pixels(place.updates[-1]).shape == (800, 1400, 3)  # the one that stays
 
 
 def test_outside_a_notebook_a_training_plot_prints_its_values(capsys):

@@ -2,7 +2,7 @@
 
 from types import TracebackType
 
-from . import interrupts
+from . import interrupts, texts
 from .pace import Pace
 from .screens import LiveFigure, TextProgress
 
@@ -24,7 +24,8 @@ class Drawing:
         traceback: TracebackType | None,
     ) -> None:
         screen, self._screen = self._open_screen(), None
-        screen.finish()
+        if interrupts.put_off(screen.finish) and error is None:
+            raise KeyboardInterrupt(texts.STOPPED_LATE)
         interrupts.short(error, traceback)
 
     def draw(self) -> None:

@@ -1,5 +1,8 @@
 """A cell that is stopped while it draws: one line, and not the way through a hundred frames."""
 
+import signal
+import threading
+from collections.abc import Callable
 from types import TracebackType
 
 from . import texts
@@ -15,3 +18,19 @@ def short(error: BaseException | None, traceback: TracebackType | None) -> None:
         error.args = (texts.STOPPED.format(line=line),)
         error.__context__ = None
         error.__traceback__ = TracebackType(None, traceback.tb_frame, traceback.tb_lasti, line)
+
+
+def put_off(finish: Callable[[], object]) -> bool:
+    """Call `finish`, and whether the button was pressed meanwhile: half a picture helps nobody."""
+    heed = signal.getsignal(signal.SIGINT)
+    in_main = threading.current_thread() is threading.main_thread()  # no other gets signals
+    if not (in_main and callable(heed)):
+        finish()
+        return False
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        finish()
+    finally:
+        signal.signal(signal.SIGINT, heed)
+    return bool(came)

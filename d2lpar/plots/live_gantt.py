@@ -80,10 +80,13 @@ class LiveGantt:
         traceback: TracebackType | None,
     ) -> bool | None:
         try:
-            return self._recording.__exit__(kind, error, traceback)
+            heeded = self._recording.__exit__(kind, error, traceback)
         finally:
-            self._finish()
+            stopped = interrupts.put_off(self._finish)
             interrupts.short(error, traceback)
+        if stopped and error is None:
+            raise KeyboardInterrupt(texts.STOPPED_LATE)
+        return heeded
 
     def _noted(self, span: Span) -> None:
         assert self._screen is not None  # or nobody would listen

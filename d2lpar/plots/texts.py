@@ -48,6 +48,7 @@ ERROR_CLOSED = "this plot is not open: use it inside `with LivePlot(...) as plot
 ERROR_RUN_CLOSED = "this run is not open: use it inside `with plot.run(...) as run:`"
 ERROR_NO_RUN = "a training plot shows runs with names: `plot.run('1 GPU')`, not {name!r}"
 STOPPED = "stopped in line {line} of the cell"
+STOPPED_LATE = "stopped while the last picture was drawn"
 ERROR_NO_SPANS = "there is no span to draw: run something on the timeline first, or widen window_s"
 ERROR_NO_NODES = "there is no operation to draw: trace some first"
 ERROR_MEMORY_AXES = "memory has axes of its own: leave out either memory=True or ax"

@@ -1,13 +1,15 @@
 /**
  * What JupyterLab and ipywidgets leave out for screen readers: the alternative text of a picture,
- * which stands in its output's metadata, and the name of a slider, which stands beside it. And
- * what they take from those who use no mouse: the keys that move a slider or choose from a list.
+ * which stands in its output's metadata or in the drawing itself, and the name of a slider, which
+ * stands beside it. And what they take from those who use no mouse: the keys that move a slider or
+ * choose from a list.
  *
  * Written by hand as the container that a bundler would make, so nothing needs to be built.
  */
 (() => {
   const NAME = 'd2lpar-names';
   const PICTURE = 'image/png';
+  const DRAWING = 'image/svg+xml';
   const CONTROLS = ['select', 'input', 'button', '.noUi-handle', '.widget-readout']
     .map(control => `.jupyter-widgets ${control}`)
     .join();
@@ -15,6 +17,13 @@
   let ids = 0;
 
   const idOf = node => (node.id ||= `${NAME}-${++ids}`);
+
+  /** What matplotlib notes beside the outlines of its letters: labels and legend, not the ticks. */
+  function wordsIn(drawing) {
+    const notes = [...drawing.matchAll(/<!-- (.+?) -->/g)].map(([, note]) => note);
+    const words = notes.filter(note => /\p{Letter}/u.test(note) && !note.startsWith('$'));
+    return words.length ? `Figure of ${[...new Set(words)].join(', ')}` : '';
+  }
 
   /** The factory of a kind of picture, whose renderers write the alternative text as well. */
   function describing(factory, type) {
@@ -25,7 +34,7 @@
         const renderModel = renderer.renderModel.bind(renderer);
         renderer.renderModel = async model => {
           await renderModel(model);
-          const alt = model.metadata[type]?.alt;
+          const alt = model.metadata[type]?.alt ?? (type === DRAWING && wordsIn(model.data[type]));
           const image = renderer.node.querySelector('img');
           if (image && alt) {
             image.alt = alt;
@@ -71,7 +80,9 @@
     autoStart: true,
     requires: [IRenderMimeRegistry],
     activate: (_, registry) => {
-      registry.addFactory(describing(registry.getFactory(PICTURE), PICTURE));
+      for (const type of [PICTURE, DRAWING]) {
+        registry.addFactory(describing(registry.getFactory(type), type));
+      }
       new MutationObserver(changes => {
         changes.forEach(change => change.addedNodes.forEach(mendControls));
       }).observe(document.body, { childList: true, subtree: true });

@@ -179,27 +179,30 @@ def alt_of(summary: str, charts: Sequence[Chart]) -> str:
     return texts.joined(summary, *values)
 
 
-def _grown(view: tuple[float, float] | None, low: float, high: float) -> tuple[float, float]:
+def _grown(
+    view: tuple[float, float] | None, low: float, high: float, spare: float = 1
+) -> tuple[float, float]:
     """Limits that hold low and high: the view's own, or where it was left some to spare.
 
-    The room to spare grows with the data, so n points outgrow their view only O(log n) times.
+    The room to spare, a part of what the data take, grows with them, so n points outgrow their view
+    only O(log n) times.
     """
     width = high - low
     if view is None:
         margin = 0.05 * width or 0.05 * abs(high) or 0.5
         return low - margin, high + margin
     return (
-        view[0] if view[0] <= low else low - width,
-        view[1] if view[1] >= high else high + width,
+        view[0] if view[0] <= low else low - spare * width,
+        view[1] if view[1] >= high else high + spare * width,
     )
 
 
 def _grown_in_decades(
     view: tuple[float, float] | None, low: float, high: float
 ) -> tuple[float, float]:
-    """The same on a log scale."""
+    """The same on a log scale, where data outgrow their view more rarely."""
     decades = view and (math.log10(view[0]), math.log10(view[1]))
-    left, right = _grown(decades, math.log10(low), math.log10(high))
+    left, right = _grown(decades, math.log10(low), math.log10(high), spare=0.25)
     return 10**left, 10**right
 
 

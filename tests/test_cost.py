@@ -411,3 +411,36 @@ def test_a_product_added_in_place_costs_what_it_costs_elsewhere(fresh_gpus, name
     first, second = (span for span in timeline.spans if span.kind == "compute")
     assert first.flops == second.flops == 2 * 256**3 * (batch or (1,))[0]
     assert second.end_s - second.start_s == pytest.approx(first.end_s - first.start_s, rel=0.1)
+
+
+@pytest.mark.parametrize("with_values", [False, True], ids=["shapes", "values"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rms_norm_is_one_kernel_as_on_cuda(with_values, weighted):
+    register.register_backend()
+    with par.simulate("1x-a100-nvswitch", with_values=with_values) as (gpu,), par.record() as tl:
+        x = torch.ones(8, 64, device=gpu, requires_grad=True)
+        weight = torch.ones(64, device=gpu, requires_grad=True) if weighted else None
+        y = torch.nn.functional.rms_norm(x, (64,), weight)
+        torch.autograd.grad(y, [x, weight][: 1 + weighted], torch.ones_like(y))
+    names = [span.name for span in tl.spans if span.kind == "compute"]
+    kernels = [name for name in names if name not in ("ones", "ones_like", "fill_")]
+    assert kernels == ["_fused_rms_norm", "_fused_rms_norm_backward"]
+
+
+@pytest.mark.parametrize("shape", [(6, 8), (2, 3, 4, 5), (8,)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rms_norm_and_its_gradients_are_the_cpus(fresh_gpus, shape, dtype, weighted):
+    generator = torch.Generator().manual_seed(1)
+    rows = shape[-2:] if len(shape) == 4 else shape[-1:]
+    arrays = [torch.randn(s, generator=generator, dtype=dtype) for s in (shape, rows, shape)]
+    results = []
+    for device in ("cpu", fresh_gpus[0]):
+        x, weight, gradient = (array.to(device) for array in arrays)
+        inputs = [x.requires_grad_(), weight.requires_grad_()][: 1 + weighted]
+        y = torch.nn.functional.rms_norm(x, rows, weight if weighted else None)
+        results.append([y, *torch.autograd.grad(y, inputs, gradient)])
+    for one, other in zip(*results, strict=True):
+        assert other.dtype == dtype
+        tolerance = 1e-5 if dtype is torch.float32 else 4e-2
+        torch.testing.assert_close(other.cpu(), one, rtol=tolerance, atol=tolerance)

@@ -377,15 +377,71 @@ def test_few_rows_leave_most_of_a_device_idle():
     many_s, few_s = (cost.seconds(A100) for cost in seconds)
     assert few_s > 4 * many_s
     of_one = 67e9 * 0.6  # of the cache's rate, what one multiprocessor has
-    assert few_s == pytest.approx(2 * few.nbytes / (8 * of_one), rel=0.01)
+    # Such rows are read three times, and written.
+    assert few_s == pytest.approx(4 * few.nbytes / (8 * of_one), rel=0.01)
 
 
 def test_rows_lie_along_any_dimension():
     x = meta(6, 5, 4)
-    for along, rows in ((0, 20), (1, 24), (-1, 30)):
+    for along, rows in ((0, 20), (1, 24), (-1, 1)):  # 64 rows of 4 that lie so are a block
         outputs = aten._log_softmax(x, along, False)
         (kernel,) = cost_of(aten._log_softmax.default, (x, along, False), {}, outputs).kernels
         assert kernel.blocks == rows
+
+
+@pytest.mark.parametrize(
+    ("length", "dtype", "times"),
+    [
+        *[(1024, torch.float32, 1), (12_284, torch.float32, 1), (12_288, torch.float32, 3)],
+        *[(1023, torch.float64, 3), (4001, torch.float32, 3), (24_568, torch.float16, 1)],
+    ],
+    ids=str,
+)
+def test_softmax_reads_a_row_once_if_it_can_keep_it(length, dtype, times):
+    """In registers, or in 48 KiB of shared memory, if 16 bytes at a time lie in it."""
+    x = meta(512, length, dtype=dtype)
+    args = (x, -1, False)
+    (kernel,) = cost_of(aten._softmax.default, args, {}, aten._softmax(*args)).kernels
+    assert kernel.bytes == 2 * x.nbytes
+    assert (kernel.again.bytes if kernel.again else 0) == (times - 1) * x.nbytes
+
+
+@pytest.mark.parametrize(("rows", "length", "blocks"), [(64, 10, 4), (64, 100, 8), (64, 1000, 16)])
+def test_short_rows_share_a_block_of_softmax(rows, length, blocks):
+    """Of 128 threads: by 16 each for 10 numbers, by 32 for more, two rows up to 128 numbers."""
+    x = meta(rows, length)
+    args = (x, -1, False)
+    (kernel,) = cost_of(aten._softmax.default, args, {}, aten._softmax(*args)).kernels
+    assert kernel.blocks == blocks
+
+
+def test_the_gradient_of_softmax_multiplies_first():
+    y = meta(512, 4096)
+    for op, tensors in (
+        (aten._softmax_backward_data, [3, 3]),
+        (aten._log_softmax_backward_data, [3]),
+    ):
+        args = (y, y, -1, torch.float32)
+        kernels = cost_of(op.default, args, {}, op(*args)).kernels
+        assert [kernel.bytes for kernel in kernels] == [n * y.nbytes for n in tensors]
+        assert kernels[-1].again.bytes == y.nbytes
+
+
+def test_a_layer_norm_finds_rows_in_the_cache_that_it_reads_again():
+    """As far as the rows of all blocks fit: 16 on each of 108 multiprocessors, 40 MB of cache."""
+
+    def reading_again_s(columns):
+        x, row = meta(2**29 // columns, columns), meta(columns)
+        args = (x, [columns], row, row, 1e-5)
+        cost = cost_of(aten.native_layer_norm.default, args, {}, aten.native_layer_norm(*args))
+        (kernel,) = cost.kernels
+        once = Cost(kernel._replace(again=None))
+        return cost.seconds(A100) - once.seconds(A100), x.nbytes
+
+    seconds, nbytes = reading_again_s(1024)
+    assert nbytes / seconds == pytest.approx(67e9 * 108 * 0.6)
+    seconds, nbytes = reading_again_s(32_768)
+    assert nbytes / seconds == pytest.approx(1555e9 * MEMORY_EFFICIENCY)
 
 
 @pytest.mark.parametrize("wanted", [True, False])

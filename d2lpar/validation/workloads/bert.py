@@ -49,9 +49,7 @@ class Bert(nn.Module):
     If `masked` is given, at so many places of each text alone: those whose words were masked.
     """
 
-    def __init__(
-        self, *, layers: int, hidden: int, heads: int, masked: int | None = None
-    ) -> None:
+    def __init__(self, *, layers: int, hidden: int, heads: int, masked: int | None = None) -> None:
         super().__init__()
         self.masked = masked
         self.words, self.places = nn.Embedding(WORDS, hidden), nn.Embedding(POSITIONS, hidden)

@@ -18,7 +18,7 @@ import torch
 
 from ...machines.hardware import FLOAT8, Accelerator
 from .constants import FILL_S
-from .memory_rates import MemoryRates
+from .memory_rates import MemoryRates, ReadAgain
 from .product_rates import (
     convolving_share,
     issued_flops_per_s,
@@ -39,7 +39,7 @@ class Kernel(NamedTuple):
 
     Convolutions have bytes to be transposed, and perhaps another algorithm. Of a product's bytes
     `written` are those of its result. `blocks` is given where a kernel has but so many, such as
-    one for each row that it sums up.
+    one for each row that it sums up; `again` is what they read twice.
     """
 
     flops: int
@@ -49,6 +49,7 @@ class Kernel(NamedTuple):
     winograd: Winograd | None = None
     written: int = 0
     blocks: int | None = None
+    again: ReadAgain | None = None
 
 
 class Cost:
@@ -161,7 +162,7 @@ class _Rates:
         total_s = self.seconds(kernel)
         if self._occupancy(kernel) >= 1:
             return total_s
-        memory_s = self.memory.seconds(kernel.bytes, kernel.blocks)
+        memory_s = self.memory.seconds(kernel.bytes, kernel.blocks, kernel.again)
         if kernel.product is None:
             return min(memory_s, total_s)
         working_s = total_s - self.latency_s - FILL_S
@@ -199,7 +200,8 @@ class _Rates:
         are multiplied stays in the cache.
         """
         if kernel.product is None or self.device is None:
-            return max(compute_s, self.memory.seconds(kernel.bytes, kernel.blocks))
+            memory_s = self.memory.seconds(kernel.bytes, kernel.blocks, kernel.again)
+            return max(compute_s, memory_s)
         read_bytes = kernel.bytes - kernel.written
         times = 1.0 if self.convolves else read_again(kernel.product, self.device, read_bytes)
         reading_s = read_bytes * times / self.memory.read_bytes_per_s

@@ -26,7 +26,7 @@ from .product_rates import (
     sustained_flops_per_s,
     uses_tensor_cores,
 )
-from .tiles import Device, Product, read_again, tiling
+from .tiles import ALIGNED_BYTES, Device, Product, read_again, tiling
 from .winograd_convolution import Winograd
 
 # What a multiprocessor's 2,048 threads move if each reads and writes 16 bytes: kernels that are no
@@ -83,7 +83,7 @@ class Cost:
 
     def with_channels_last(self) -> Cost:
         """The same work on images that have their channels last: nothing is to be transposed."""
-        kernels = (kernel._replace(transposed_bytes=0) for kernel in self.kernels)
+        kernels = (_with_channels_last(kernel) for kernel in self.kernels)
         return Cost(*kernels, dtype=self.dtype, convolves=self.convolves)
 
     def engaged_s(self, accelerator: Accelerator, seconds: float) -> float:
@@ -108,6 +108,11 @@ def may_round_to_tf32(*, convolves: bool) -> bool:
         # The module gets this name only when it is imported.
         return torch.backends.cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
     return torch.backends.cuda.matmul.fp32_precision == "tf32"
+
+
+def _with_channels_last(kernel: Kernel) -> Kernel:
+    product = kernel.product and kernel.product._replace(alignment=ALIGNED_BYTES)
+    return kernel._replace(transposed_bytes=0, product=product)
 
 
 @lru_cache(maxsize=4096)

@@ -142,7 +142,7 @@ def definition_of(func: torch._ops.OpOverload) -> torch._C.DispatchKey | None:
 
 
 def casts_on_cuda(name: str) -> bool:
-    """Whether this build of torch has a kernel that casts for the operation, in autocast on CUDA."""
+    """Whether this build of torch casts the inputs of an operation in autocast on CUDA."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCUDA"))
 
 

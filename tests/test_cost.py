@@ -11,6 +11,7 @@ import d2lpar as par
 from d2lpar.machines import ACCELERATORS
 from d2lpar.vgpu.sim.constants import CONVOLUTION_EFFICIENCY, MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
 from d2lpar.vgpu.sim.kernel_cost import Cost, Kernel, may_round_to_tf32, traffic
+from d2lpar.vgpu.sim.memory_rates import MemoryRates
 from d2lpar.vgpu.sim.product_rates import issued_flops_per_s
 from d2lpar.vgpu.sim.tiles import Device, Product, read_again, tiling
 from d2lpar.vgpu.sim.winograd_convolution import winograd
@@ -342,10 +343,12 @@ def test_winograd_is_for_fp32_without_tensor_cores():
 
 
 def test_tensor_cores_want_channels_last():
-    images, weight = (64, 256, 28, 28), (256, 256, 1, 1)
+    images, weight = (64, 256, 28, 28), (256, 256, 3, 3)
     first, last = (
         convolved(
-            meta(*images, dtype=torch.float16, last=is_last), meta(*weight, dtype=torch.float16)
+            meta(*images, dtype=torch.float16, last=is_last),
+            meta(*weight, dtype=torch.float16),
+            padding=1,
         )
         for is_last in (False, True)
     )
@@ -362,6 +365,56 @@ def test_channels_stay_where_they_are(with_values, last):
         x = torch.ones(2, 4, 6, 6, device=gpu).contiguous(memory_format=form)
         convolution = torch.nn.Conv2d(4, 8, 1).to(gpu)
         assert convolution(x).is_contiguous(memory_format=form)
+
+
+@pytest.mark.parametrize(
+    ("change", "transposed"),
+    [
+        ({}, False),
+        ({"stride": 2}, True),
+        ({"padding": 1}, True),
+        ({"side": 3}, True),
+    ],
+    ids=str,
+)
+def test_a_product_of_channels_is_taken_as_it_lies(change, transposed):
+    """Its rows are 28 x 28 numbers of 2 bytes: 16 divide them; of 7 x 7 only 2 do."""
+    side = change.pop("side", 1)
+    for width, alignment in ((28, 16), (7, 2)):
+        x, weight = (
+            meta(*shape, dtype=torch.float16)
+            for shape in ((8, 64, width, width), (64, 64, side, side))
+        )
+        cost = convolved(x, weight, **change)
+        (kernel,) = cost.kernels
+        assert bool(kernel.transposed_bytes) is transposed
+        assert kernel.product.alignment == (16 if transposed else alignment)
+        (last,) = cost.with_channels_last().kernels
+        assert (last.transposed_bytes, last.product.alignment) == (0, 16)
+
+
+def test_the_gradients_of_a_product_of_channels_are_transposed():
+    x, weight = meta(8, 64, 28, 28, dtype=torch.float16), meta(64, 64, 1, 1, dtype=torch.float16)
+    args = (x, x, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, False])
+    outputs = aten.convolution_backward(*args)
+    cost = cost_of(aten.convolution_backward.default, args, {}, outputs)
+    assert all(kernel.transposed_bytes == 4 * x.nbytes for kernel in cost.kernels)
+
+
+def test_writing_hides_where_tiles_take_long():
+    """On chips for graphics a product hides most of it, on an A100 nothing."""
+    work = Kernel(2 * 2**34, 2**27, Product(2**13, 2**13, 2**8, 1), written=2**27)
+    for name, hides in (("GeForce RTX 3090", True), ("A100-SXM4-40GB", False)):
+        card = ACCELERATORS[name]
+        all_s, computing_s = (
+            Cost(kernel, dtype="float16").seconds(card)
+            for kernel in (work, work._replace(bytes=0, written=0))
+        )
+        writing_s = MemoryRates(card).seconds(2**27)
+        if hides:
+            assert all_s - computing_s < 0.3 * writing_s
+        else:
+            assert all_s - computing_s == pytest.approx(writing_s)
 
 
 # --- norms and softmax ----------------------------------------------------------------------------

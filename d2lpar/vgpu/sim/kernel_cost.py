@@ -129,6 +129,7 @@ class _Rates:
         self.latency_s = accelerator.kernel_latency_s
         self.memory = MemoryRates(accelerator)
         self.hides = reach(accelerator).hides
+        self.hides_writing = reach(accelerator).hides_writing
         self.has_tensor_cores = uses_tensor_cores(accelerator, dtype)
         # The rate of convolutions that was measured is by whichever algorithm the library takes.
         self.chooses = dtype in ("float32", "tfloat32") and not accelerator.measured
@@ -199,7 +200,8 @@ class _Rates:
 
     def _with_traffic_s(self, kernel: Kernel, compute_s: float) -> float:
         """A product fetches while it multiplies, the better the larger `hides`, and writes a tile
-        when it is done, to the cache if the result fits; others do all of it at once.
+        when it is done, to the cache if the result fits, or while others multiply where these take
+        long (`hides_writing`); other kernels do all of it at once.
 
         Of convolutions it is images that are fetched: what lies side by side in the matrices that
         are multiplied stays in the cache.
@@ -210,8 +212,12 @@ class _Rates:
         read_bytes = kernel.bytes - kernel.written
         times = 1.0 if self.convolves else read_again(kernel.product, self.device, read_bytes)
         reading_s = read_bytes * times / self.memory.read_bytes_per_s
-        together_s = (compute_s**self.hides + reading_s**self.hides) ** (1 / self.hides)
-        return FILL_S + together_s + self.memory.seconds(kernel.written)
+        writing_s = self.memory.seconds(kernel.written)
+        hidden_s, after_s = (writing_s, 0.0) if self.hides_writing else (0.0, writing_s)
+        together_s = (compute_s**self.hides + (reading_s + hidden_s) ** self.hides) ** (
+            1 / self.hides
+        )
+        return FILL_S + together_s + after_s
 
 
 @lru_cache(maxsize=1024)

@@ -11,6 +11,7 @@ import d2lpar as par
 from d2lpar.machines import ACCELERATORS
 from d2lpar.vgpu.sim.constants import CONVOLUTION_EFFICIENCY, MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
 from d2lpar.vgpu.sim.kernel_cost import Cost, Kernel, may_round_to_tf32, traffic
+from d2lpar.vgpu.sim.memory_rates import MemoryRates
 from d2lpar.vgpu.sim.product_rates import issued_flops_per_s
 from d2lpar.vgpu.sim.tiles import Device, Product, read_again, tiling
 from d2lpar.vgpu.sim.winograd_convolution import winograd
@@ -342,10 +343,12 @@ def test_winograd_is_for_fp32_without_tensor_cores():
 
 
 def test_tensor_cores_want_channels_last():
-    images, weight = (64, 256, 28, 28), (256, 256, 1, 1)
+    images, weight = (64, 256, 28, 28), (256, 256, 3, 3)
     first, last = (
         convolved(
-            meta(*images, dtype=torch.float16, last=is_last), meta(*weight, dtype=torch.float16)
+            meta(*images, dtype=torch.float16, last=is_last),
+            meta(*weight, dtype=torch.float16),
+            padding=1,
         )
         for is_last in (False, True)
     )
@@ -364,6 +367,56 @@ def test_channels_stay_where_they_are(with_values, last):
         assert convolution(x).is_contiguous(memory_format=form)
 
 
+@pytest.mark.parametrize(
+    ("change", "transposed"),
+    [
+        ({}, False),
+        ({"stride": 2}, True),
+        ({"padding": 1}, True),
+        ({"side": 3}, True),
+    ],
+    ids=str,
+)
+def test_a_product_of_channels_is_taken_as_it_lies(change, transposed):
+    """Its rows are 28 x 28 numbers of 2 bytes: 16 divide them; of 7 x 7 only 2 do."""
+    side = change.pop("side", 1)
+    for width, alignment in ((28, 16), (7, 2)):
+        x, weight = (
+            meta(*shape, dtype=torch.float16)
+            for shape in ((8, 64, width, width), (64, 64, side, side))
+        )
+        cost = convolved(x, weight, **change)
+        (kernel,) = cost.kernels
+        assert bool(kernel.transposed_bytes) is transposed
+        assert kernel.product.alignment == (16 if transposed else alignment)
+        (last,) = cost.with_channels_last().kernels
+        assert (last.transposed_bytes, last.product.alignment) == (0, 16)
+
+
+def test_the_gradients_of_a_product_of_channels_are_transposed():
+    x, weight = meta(8, 64, 28, 28, dtype=torch.float16), meta(64, 64, 1, 1, dtype=torch.float16)
+    args = (x, x, weight, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, False])
+    outputs = aten.convolution_backward(*args)
+    cost = cost_of(aten.convolution_backward.default, args, {}, outputs)
+    assert all(kernel.transposed_bytes == 4 * x.nbytes for kernel in cost.kernels)
+
+
+def test_writing_hides_where_tiles_take_long():
+    """On chips for graphics a product hides most of it, on an A100 nothing."""
+    work = Kernel(2 * 2**34, 2**27, Product(2**13, 2**13, 2**8, 1), written=2**27)
+    for name, hides in (("GeForce RTX 3090", True), ("A100-SXM4-40GB", False)):
+        card = ACCELERATORS[name]
+        all_s, computing_s = (
+            Cost(kernel, dtype="float16").seconds(card)
+            for kernel in (work, work._replace(bytes=0, written=0))
+        )
+        writing_s = MemoryRates(card).seconds(2**27)
+        if hides:
+            assert all_s - computing_s < 0.3 * writing_s
+        else:
+            assert all_s - computing_s == pytest.approx(writing_s)
+
+
 # --- norms and softmax ----------------------------------------------------------------------------
 
 
@@ -377,15 +430,71 @@ def test_few_rows_leave_most_of_a_device_idle():
     many_s, few_s = (cost.seconds(A100) for cost in seconds)
     assert few_s > 4 * many_s
     of_one = 67e9 * 0.6  # of the cache's rate, what one multiprocessor has
-    assert few_s == pytest.approx(2 * few.nbytes / (8 * of_one), rel=0.01)
+    # Such rows are read three times, and written.
+    assert few_s == pytest.approx(4 * few.nbytes / (8 * of_one), rel=0.01)
 
 
 def test_rows_lie_along_any_dimension():
     x = meta(6, 5, 4)
-    for along, rows in ((0, 20), (1, 24), (-1, 30)):
+    for along, rows in ((0, 20), (1, 24), (-1, 1)):  # 64 rows of 4 that lie so are a block
         outputs = aten._log_softmax(x, along, False)
         (kernel,) = cost_of(aten._log_softmax.default, (x, along, False), {}, outputs).kernels
         assert kernel.blocks == rows
+
+
+@pytest.mark.parametrize(
+    ("length", "dtype", "times"),
+    [
+        *[(1024, torch.float32, 1), (12_284, torch.float32, 1), (12_288, torch.float32, 3)],
+        *[(1023, torch.float64, 3), (4001, torch.float32, 3), (24_568, torch.float16, 1)],
+    ],
+    ids=str,
+)
+def test_softmax_reads_a_row_once_if_it_can_keep_it(length, dtype, times):
+    """In registers, or in 48 KiB of shared memory, if 16 bytes at a time lie in it."""
+    x = meta(512, length, dtype=dtype)
+    args = (x, -1, False)
+    (kernel,) = cost_of(aten._softmax.default, args, {}, aten._softmax(*args)).kernels
+    assert kernel.bytes == 2 * x.nbytes
+    assert (kernel.again.bytes if kernel.again else 0) == (times - 1) * x.nbytes
+
+
+@pytest.mark.parametrize(("rows", "length", "blocks"), [(64, 10, 4), (64, 100, 8), (64, 1000, 16)])
+def test_short_rows_share_a_block_of_softmax(rows, length, blocks):
+    """Of 128 threads: by 16 each for 10 numbers, by 32 for more, two rows up to 128 numbers."""
+    x = meta(rows, length)
+    args = (x, -1, False)
+    (kernel,) = cost_of(aten._softmax.default, args, {}, aten._softmax(*args)).kernels
+    assert kernel.blocks == blocks
+
+
+def test_the_gradient_of_softmax_multiplies_first():
+    y = meta(512, 4096)
+    for op, tensors in (
+        (aten._softmax_backward_data, [3, 3]),
+        (aten._log_softmax_backward_data, [3]),
+    ):
+        args = (y, y, -1, torch.float32)
+        kernels = cost_of(op.default, args, {}, op(*args)).kernels
+        assert [kernel.bytes for kernel in kernels] == [n * y.nbytes for n in tensors]
+        assert kernels[-1].again.bytes == y.nbytes
+
+
+def test_a_layer_norm_finds_rows_in_the_cache_that_it_reads_again():
+    """As far as the rows of all blocks fit: 16 on each of 108 multiprocessors, 40 MB of cache."""
+
+    def reading_again_s(columns):
+        x, row = meta(2**29 // columns, columns), meta(columns)
+        args = (x, [columns], row, row, 1e-5)
+        cost = cost_of(aten.native_layer_norm.default, args, {}, aten.native_layer_norm(*args))
+        (kernel,) = cost.kernels
+        once = Cost(kernel._replace(again=None))
+        return cost.seconds(A100) - once.seconds(A100), x.nbytes
+
+    seconds, nbytes = reading_again_s(1024)
+    assert nbytes / seconds == pytest.approx(67e9 * 108 * 0.6)
+    seconds, nbytes = reading_again_s(32_768)
+    assert nbytes / seconds == pytest.approx(1555e9 * MEMORY_EFFICIENCY)
 
 
 @pytest.mark.parametrize("wanted", [True, False])
@@ -411,3 +520,36 @@ def test_a_product_added_in_place_costs_what_it_costs_elsewhere(fresh_gpus, name
     first, second = (span for span in timeline.spans if span.kind == "compute")
     assert first.flops == second.flops == 2 * 256**3 * (batch or (1,))[0]
     assert second.end_s - second.start_s == pytest.approx(first.end_s - first.start_s, rel=0.1)
+
+
+@pytest.mark.parametrize("with_values", [False, True], ids=["shapes", "values"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rms_norm_is_one_kernel_as_on_cuda(with_values, weighted):
+    register.register_backend()
+    with par.simulate("1x-a100-nvswitch", with_values=with_values) as (gpu,), par.record() as tl:
+        x = torch.ones(8, 64, device=gpu, requires_grad=True)
+        weight = torch.ones(64, device=gpu, requires_grad=True) if weighted else None
+        y = torch.nn.functional.rms_norm(x, (64,), weight)
+        torch.autograd.grad(y, [x, weight][: 1 + weighted], torch.ones_like(y))
+    names = [span.name for span in tl.spans if span.kind == "compute"]
+    kernels = [name for name in names if name not in ("ones", "ones_like", "fill_")]
+    assert kernels == ["_fused_rms_norm", "_fused_rms_norm_backward"]
+
+
+@pytest.mark.parametrize("shape", [(6, 8), (2, 3, 4, 5), (8,)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_rms_norm_and_its_gradients_are_the_cpus(fresh_gpus, shape, dtype, weighted):
+    generator = torch.Generator().manual_seed(1)
+    rows = shape[-2:] if len(shape) == 4 else shape[-1:]
+    arrays = [torch.randn(s, generator=generator, dtype=dtype) for s in (shape, rows, shape)]
+    results = []
+    for device in ("cpu", fresh_gpus[0]):
+        x, weight, gradient = (array.to(device) for array in arrays)
+        inputs = [x.requires_grad_(), weight.requires_grad_()][: 1 + weighted]
+        y = torch.nn.functional.rms_norm(x, rows, weight if weighted else None)
+        results.append([y, *torch.autograd.grad(y, inputs, gradient)])
+    for one, other in zip(*results, strict=True):
+        assert other.dtype == dtype
+        tolerance = 1e-5 if dtype is torch.float32 else 4e-2
+        torch.testing.assert_close(other.cpu(), one, rtol=tolerance, atol=tolerance)

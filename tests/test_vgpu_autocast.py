@@ -8,6 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from d2lpar.vgpu.torch_backend import torch_private
+
 HALF = torch.bfloat16
 
 
@@ -53,6 +55,12 @@ def test_types(x, work, dtype):
     assert (out.dtype, out.device) == (dtype, x.device)
     if plain is not None:
         assert_close(out.float().cpu(), plain.float().cpu(), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.skipif(not torch_private.casts_on_cuda("rms_norm"), reason="this torch casts it not")
+def test_rms_norm_is_cast_where_cuda_casts_it(x):
+    with torch.autocast("vgpu", dtype=HALF):
+        assert F.rms_norm(x.to(HALF), (2,)).dtype == torch.float32
 
 
 def test_a_training_step_has_gradients_of_the_parameters_type(gpus):

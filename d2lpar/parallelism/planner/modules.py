@@ -46,6 +46,8 @@ class Layer(nn.Module):
         self.qkv = linear(model.hidden, columns, bias=model.bias)
         self.out = linear(model.hidden // ranks, model.hidden, bias=model.bias)
         self.feed = Perceptron(share) if model.experts is None else Routed(share)
+        self.softmax = nn.Softmax(-1)
+        self.softmax.compile()  # Megatron has one kernel for it, forward and backward
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Attention and the perceptron: from [samples, tokens, hidden] to the same."""
@@ -80,7 +82,7 @@ class Layer(nn.Module):
         q, k, v = (part.flatten(0, 1) for part in (q, k, v))
         nothing = q.new_empty(1, 1, 1).expand(len(q), sequence, k.shape[1])
         scores = torch.baddbmm(nothing, q, k.transpose(1, 2), beta=0, alpha=size**-0.5)
-        mixed = torch.bmm(self._dropout(scores.softmax(-1)), v)
+        mixed = torch.bmm(self._dropout(self.softmax(scores)), v)
         return mixed.view(batch, heads, sequence, size)
 
     def _fused(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

@@ -44,10 +44,14 @@ class EncoderLayer(nn.Module):
 
 
 class Bert(nn.Module):
-    """From word numbers [batch, sequence] to a score for every word at every place."""
+    """From word numbers [batch, sequence] to a score for every word at every place.
 
-    def __init__(self, *, layers: int, hidden: int, heads: int) -> None:
+    If `masked` is given, at so many places of each text alone: those whose words were masked.
+    """
+
+    def __init__(self, *, layers: int, hidden: int, heads: int, masked: int | None = None) -> None:
         super().__init__()
+        self.masked = masked
         self.words, self.places = nn.Embedding(WORDS, hidden), nn.Embedding(POSITIONS, hidden)
         self.norm = nn.LayerNorm(hidden)
         self.layers = nn.Sequential(*(EncoderLayer(hidden, heads) for _ in range(layers)))
@@ -55,8 +59,16 @@ class Bert(nn.Module):
         self.bias = nn.Parameter(torch.empty(WORDS))
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
-        """Whole numbers [batch, sequence] to scores [batch, sequence, WORDS]."""
+        """Whole numbers [batch, sequence] to scores [batch, sequence or masked, WORDS]."""
         places = torch.arange(words.shape[1], device=words.device)
         x = F.dropout(self.norm(self.words(words) + self.places(places)), 0.1, self.training)
-        x = self.last_norm(F.gelu(self.transform(self.layers(x))))
+        x = self._chosen(self.layers(x))
+        x = self.last_norm(F.gelu(self.transform(x)))
         return F.linear(x, self.words.weight, self.bias)
+
+    def _chosen(self, x: torch.Tensor) -> torch.Tensor:
+        """The places whose words are predicted: which they are costs nothing else."""
+        if self.masked is None:
+            return x
+        places = torch.arange(self.masked, device=x.device)
+        return x.index_select(1, places)

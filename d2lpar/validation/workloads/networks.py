@@ -9,27 +9,30 @@ import torch
 from torch import nn
 
 from ...lesson import models as models_of_lessons
-from . import amoebanet, bert
+from . import amoebanet, bert, vision_transformer
 
 if TYPE_CHECKING:
     from torchvision.models import ResNet
 
 
-def network(name: str, device: torch.device) -> nn.Module:
-    """A network by torchvision's name, "bert_large", "d2l_resnet18" or an AmoebaNet's.
+def network(name: str, device: torch.device, *, masked: int | None = None) -> nn.Module:
+    """A network by torchvision's name, "bert_large", "d2l_resnet18", "timm_vit_b_16" or an
+    AmoebaNet's.
 
-    Its parameters are on `device`.
+    Its parameters are on `device`. BERT predicts the `masked` words of a text alone, if given.
 
     Raises ValueError for an unknown name, and ModuleNotFoundError without torchvision.
     """
     with torch.device("meta"):
-        net = _built(name)
+        net = _built(name, masked)
     return net.to_empty(device=device)
 
 
-def _built(name: str) -> nn.Module:
+def _built(name: str, masked: int | None) -> nn.Module:
     if name == "bert_large":
-        return bert.Bert(layers=24, hidden=1024, heads=16)
+        return bert.Bert(layers=24, hidden=1024, heads=16, masked=masked)
+    if name == "timm_vit_b_16":
+        return vision_transformer.VisionTransformer(layers=12, hidden=768, heads=12)
     if name == "d2l_resnet18":
         return models_of_lessons.resnet18()
     if name == "amoebanet_d_18_256":

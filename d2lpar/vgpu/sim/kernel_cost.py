@@ -18,7 +18,7 @@ import torch
 
 from ...machines.hardware import FLOAT8, Accelerator
 from .constants import FILL_S
-from .memory_rates import MemoryRates
+from .memory_rates import MemoryRates, ReadAgain
 from .product_rates import (
     convolving_share,
     issued_flops_per_s,
@@ -26,7 +26,7 @@ from .product_rates import (
     sustained_flops_per_s,
     uses_tensor_cores,
 )
-from .tiles import Device, Product, read_again, tiling
+from .tiles import ALIGNED_BYTES, Device, Product, read_again, tiling
 from .winograd_convolution import Winograd
 
 # What a multiprocessor's 2,048 threads move if each reads and writes 16 bytes: kernels that are no
@@ -39,7 +39,7 @@ class Kernel(NamedTuple):
 
     Convolutions have bytes to be transposed, and perhaps another algorithm. Of a product's bytes
     `written` are those of its result. `blocks` is given where a kernel has but so many, such as
-    one for each row that it sums up.
+    one for each row that it sums up; `again` is what they read twice.
     """
 
     flops: int
@@ -49,6 +49,7 @@ class Kernel(NamedTuple):
     winograd: Winograd | None = None
     written: int = 0
     blocks: int | None = None
+    again: ReadAgain | None = None
 
 
 class Cost:
@@ -82,7 +83,7 @@ class Cost:
 
     def with_channels_last(self) -> Cost:
         """The same work on images that have their channels last: nothing is to be transposed."""
-        kernels = (kernel._replace(transposed_bytes=0) for kernel in self.kernels)
+        kernels = (_with_channels_last(kernel) for kernel in self.kernels)
         return Cost(*kernels, dtype=self.dtype, convolves=self.convolves)
 
     def engaged_s(self, accelerator: Accelerator, seconds: float) -> float:
@@ -109,6 +110,11 @@ def may_round_to_tf32(*, convolves: bool) -> bool:
     return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
+def _with_channels_last(kernel: Kernel) -> Kernel:
+    product = kernel.product and kernel.product._replace(alignment=ALIGNED_BYTES)
+    return kernel._replace(transposed_bytes=0, product=product)
+
+
 @lru_cache(maxsize=4096)
 def traffic(nbytes: int) -> Cost:
     """The cost of a kernel that reads and writes `nbytes` in all."""
@@ -123,6 +129,7 @@ class _Rates:
         self.latency_s = accelerator.kernel_latency_s
         self.memory = MemoryRates(accelerator)
         self.hides = reach(accelerator).hides
+        self.hides_writing = reach(accelerator).hides_writing
         self.has_tensor_cores = uses_tensor_cores(accelerator, dtype)
         # The rate of convolutions that was measured is by whichever algorithm the library takes.
         self.chooses = dtype in ("float32", "tfloat32") and not accelerator.measured
@@ -161,7 +168,7 @@ class _Rates:
         total_s = self.seconds(kernel)
         if self._occupancy(kernel) >= 1:
             return total_s
-        memory_s = self.memory.seconds(kernel.bytes, kernel.blocks)
+        memory_s = self.memory.seconds(kernel.bytes, kernel.blocks, kernel.again)
         if kernel.product is None:
             return min(memory_s, total_s)
         working_s = total_s - self.latency_s - FILL_S
@@ -193,18 +200,24 @@ class _Rates:
 
     def _with_traffic_s(self, kernel: Kernel, compute_s: float) -> float:
         """A product fetches while it multiplies, the better the larger `hides`, and writes a tile
-        when it is done, to the cache if the result fits; others do all of it at once.
+        when it is done, to the cache if the result fits, or while others multiply where these take
+        long (`hides_writing`); other kernels do all of it at once.
 
         Of convolutions it is images that are fetched: what lies side by side in the matrices that
         are multiplied stays in the cache.
         """
         if kernel.product is None or self.device is None:
-            return max(compute_s, self.memory.seconds(kernel.bytes, kernel.blocks))
+            memory_s = self.memory.seconds(kernel.bytes, kernel.blocks, kernel.again)
+            return max(compute_s, memory_s)
         read_bytes = kernel.bytes - kernel.written
         times = 1.0 if self.convolves else read_again(kernel.product, self.device, read_bytes)
         reading_s = read_bytes * times / self.memory.read_bytes_per_s
-        together_s = (compute_s**self.hides + reading_s**self.hides) ** (1 / self.hides)
-        return FILL_S + together_s + self.memory.seconds(kernel.written)
+        writing_s = self.memory.seconds(kernel.written)
+        hidden_s, after_s = (writing_s, 0.0) if self.hides_writing else (0.0, writing_s)
+        together_s = (compute_s**self.hides + (reading_s + hidden_s) ** self.hides) ** (
+            1 / self.hides
+        )
+        return FILL_S + together_s + after_s
 
 
 @lru_cache(maxsize=1024)

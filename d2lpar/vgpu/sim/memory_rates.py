@@ -8,6 +8,8 @@ half times the cache: other data are in it, too, and addresses that fall togethe
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ...machines.hardware import GIGA, Accelerator
 from .constants import CACHE_EFFICIENCY, MEMORY_EFFICIENCY, READ_EFFICIENCY
 
@@ -19,6 +21,17 @@ _CACHE_BYTES_PER_S = {"ampere": 67 * GIGA, "hopper": 68 * GIGA, "blackwell": 68 
 OTHER_CACHE_BYTES_PER_S = 39 * GIGA
 
 ALL_FITS, NOTHING_FITS = 0.5, 1.5  # data, as a multiple of the cache
+
+
+class ReadAgain(NamedTuple):
+    """What the blocks of a kernel read a second time, each its own `block_bytes`.
+
+    So many blocks as share a multiprocessor are between the first time and the second.
+    """
+
+    bytes: int
+    block_bytes: int
+    blocks_together: int
 
 
 class MemoryRates:
@@ -34,21 +47,38 @@ class MemoryRates:
         share = _CACHE_BYTES_PER_S.get(accelerator.architecture, OTHER_CACHE_BYTES_PER_S)
         self._of_one = None if measured else share * CACHE_EFFICIENCY
         self._cache_bytes = None if measured else accelerator.l2_bytes
+        self._multiprocessors = accelerator.multiprocessors or 0
         if self._cache_bytes and accelerator.multiprocessors:
             reached = share * accelerator.multiprocessors * CACHE_EFFICIENCY
             self.cache_bytes_per_s = max(reached, self.bytes_per_s)
 
-    def seconds(self, nbytes: int, blocks: int | None = None) -> float:
-        """How long a kernel takes to read and write so many bytes.
+    def seconds(
+        self, nbytes: int, blocks: int | None = None, again: ReadAgain | None = None
+    ) -> float:
+        """How long a kernel takes to read and write so many bytes, some of them `again`.
 
         Few blocks are on as few multiprocessors, each of which reaches its share of the cache's
         rate and no more.
         """
         cached = nbytes * self.cached_share(nbytes)
         all_s = cached / self.cache_bytes_per_s + (nbytes - cached) / self.bytes_per_s
+        if again is not None:
+            all_s += self.again_s(again)
+            nbytes += again.bytes
         if blocks is None or self._of_one is None:
             return all_s
         return max(all_s, nbytes / (max(blocks, 1) * self._of_one))
+
+    def again_s(self, again: ReadAgain) -> float:
+        """How long it takes beyond that, if the device is full of blocks: those find in the cache
+        what they have read before, as far as all of theirs fits. Where rates were measured, it is
+        taken that kernels need no second look.
+        """
+        if self._of_one is None:
+            return 0.0
+        share = self.cached_share(self._multiprocessors * again.blocks_together * again.block_bytes)
+        cached = again.bytes * share
+        return cached / self.cache_bytes_per_s + (again.bytes - cached) / self.bytes_per_s
 
     def cached_share(self, nbytes: int) -> float:
         """Share of so many bytes that are in the cache, 0 to 1."""

@@ -40,7 +40,7 @@ class Reach(NamedTuple):
     reading hides behind arithmetic, `adding_s` what it costs to add the slices of a sum. A board
     whose power is not known is taken to be the one of `watts`, or where `is_roomy` to have power
     enough: GeForce cards have. `gathers` is the share of a product's rate that convolutions reach
-    on tensor cores.
+    on tensor cores; `hides_writing` says if writing hides behind arithmetic as reading does.
     """
 
     plain: float
@@ -53,6 +53,7 @@ class Reach(NamedTuple):
     adding_s: float
     is_roomy: bool = False
     gathers: float = CONVOLUTION_EFFICIENCY
+    hides_writing: bool = False
 
 
 ADDING_S, CLUSTER_ADDING_S = 3e-6, 1e-6  # by a kernel of its own, or in the memory of a cluster
@@ -68,6 +69,10 @@ ADDING_S, CLUSTER_ADDING_S = 3e-6, 1e-6  # by a kernel of its own, or in the mem
 #   above the boost clock that their peaks are reckoned with, so `issued` is above 1: training
 #   VGG-16 with AMP on a 3090 (huggingface/pytorch-image-models) takes 51 of 71 TFLOP/s with all
 #   its memory traffic.
+#   A multiprocessor does 512 FLOP a cycle, an A100's 2,048, out of as many registers: two tiles in
+#   them take so long that one is written while the other multiplies. Without that timm's networks
+#   were 9 to 14 % slower in inference on a 3090 than published (NHWC, AMP, PyTorch 2.4: ResNet-18
+#   and -50, VGG-16, DenseNet-121: 11189, 3730, 1729, 3032 images/s), with it 5 to 10 %.
 # - ada: attention takes 155 of 165 TFLOP/s on a 4090 (HazyResearch/ThunderKittens, README), which
 #   clocks above its peak's, too; the process is Hopper's (4N), so are the watts. fp32 on an L4 of
 #   72 W: 11.9 of 30.3 TFLOP/s (huggingface.co/datasets/rtferraz/cuda-kernel-engineering):
@@ -90,9 +95,16 @@ _WIDE_AMPERE = _AMPERE._replace(
     full_tile=48,
     is_roomy=True,
     gathers=_SMALL,
+    hides_writing=True,
 )
 _ADA = _HOPPER._replace(
-    issued=1.02, full_tile=48, hides=2, adding_s=ADDING_S, is_roomy=True, gathers=_SMALL
+    issued=1.02,
+    full_tile=48,
+    hides=2,
+    adding_s=ADDING_S,
+    is_roomy=True,
+    gathers=_SMALL,
+    hides_writing=True,
 )
 # Any other: as between those that are known.
 OTHER = Reach(MATMUL_EFFICIENCY, None, 0.90, 0.75, None, 64, 2, ADDING_S)

@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ..device_naming import TYPE
+from . import torch_private
 from .tensor import VirtualTensor
 
 KEY = "AutocastPrivateUse1"
@@ -49,6 +50,8 @@ def kernels() -> list[torch.library.Library]:
     for names, policy in policies:
         for name in names.split():
             named.impl(name, _casting(_overload(name), policy), KEY)
+    if torch_private.casts_on_cuda("rms_norm"):  # recent builds do
+        named.impl("rms_norm", _casting(_overload("rms_norm"), _float32), KEY)
     named.impl("binary_cross_entropy", _refuse_binary_cross_entropy, KEY)
     return [others, named]
 

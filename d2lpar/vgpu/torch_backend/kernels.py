@@ -16,7 +16,7 @@ from .tensor import TensorLayout, VirtualTensor, wrap
 
 
 def kernels(dispatcher: Dispatcher) -> list[torch.library.Library]:
-    """The dispatcher for every operation without a tensor argument; by their names three that C++
+    """The dispatcher for every operation without a tensor argument; by their names four that C++
     calls by itself, and attention and recurrent cells, whose kernel torch chooses by the device."""
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(lambda op, *args, **kwargs: dispatcher(op, args, kwargs), "PrivateUse1")
@@ -25,8 +25,12 @@ def kernels(dispatcher: Dispatcher) -> list[torch.library.Library]:
     named = torch.library.Library("aten", "IMPL")
     named.impl("empty.memory_format", _empty, "PrivateUse1")
     named.impl("empty_strided", _empty_strided, "PrivateUse1")
-    copy_from = functools.partial(_call, dispatcher, torch_private.copy_from)
-    named.impl("_copy_from", copy_from, "PrivateUse1")
+    # RMS norm is one kernel where a device has it, and some operations elsewhere.
+    for name, op in (
+        ("_copy_from", torch_private.copy_from),
+        ("_fused_rms_norm", torch_private.rms_norm.default),
+    ):
+        named.impl(name, functools.partial(_call, dispatcher, op), "PrivateUse1")
     for name, kernel in (
         ("scaled_dot_product_attention", attention.scaled_dot_product_attention),
         ("_thnn_fused_lstm_cell", recurrent.lstm_cell),

@@ -61,6 +61,10 @@ _OF_OTHERS = {
 }
 
 
+# torch defines them by others where a device has no kernel of its own: CUDA has.
+_ONE_KERNEL = {"aten::_fused_rms_norm"}
+
+
 class OpTraits(NamedTuple):
     """How an operation is carried out on a virtual device."""
 
@@ -113,7 +117,7 @@ def traits_of(func: torch._ops.OpOverload) -> OpTraits:
 
 
 def _definition(func: torch._ops.OpOverload, name: str) -> torch._C.DispatchKey | None:
-    if func.overloadpacket in flop_registry:
+    if func.overloadpacket in flop_registry or name in _ONE_KERNEL:
         return None
     return torch_private.ON_CUDA if name in _OF_OTHERS else torch_private.definition_of(func)
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import torch
 
-from . import attention_values, batch_norm_values
+from . import attention_values, batch_norm_values, rms_norm_values
 
 KERNELS: dict[torch._ops.OpOverload, Callable[..., object]] = {
     **attention_values.KERNELS,
     **batch_norm_values.KERNELS,
+    **rms_norm_values.KERNELS,
 }

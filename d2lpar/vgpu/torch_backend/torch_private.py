@@ -141,6 +141,11 @@ def definition_of(func: torch._ops.OpOverload) -> torch._C.DispatchKey | None:
     return None
 
 
+def casts_on_cuda(name: str) -> bool:
+    """Whether this build of torch casts the inputs of an operation in autocast on CUDA."""
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCUDA"))
+
+
 COLLECTIVES = "_c10d_functional"  # the operations that fill a tensor which is waited for later
 _collectives = getattr(torch.ops, COLLECTIVES)
 wait_tensor = _collectives.wait_tensor.default

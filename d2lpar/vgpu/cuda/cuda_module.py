@@ -67,6 +67,7 @@ def install(patches: Patches) -> None:
     for name, function in ours.items():
         if hasattr(torch.cuda, name):  # some are younger than the oldest torch
             patches.replace(torch.cuda, name, _speaking(function, starts=name not in QUIET))
+    patches.replace(torch.cuda, "_lazy_init", lazy_init.start)
     for name, stand_in in classes.items():
         patches.substitute(torch.cuda, name, stand_in)
     _refuse_others(patches, {*ours, *classes, *LEFT_ALONE})

@@ -31,7 +31,10 @@ _ATTENTION = {
     torch_private.cudnn_attention_backward: (CUDNN, True),
 }
 _ONLY_WRITE = {aten.zero_.default, aten.fill_.Scalar, aten.uniform_.default, aten.normal_.default}
-_UNREAD = {aten.batch_norm_gather_stats_with_counts.default: 0}  # given for its kind only
+_UNREAD = {  # given for its kind only
+    aten.batch_norm_gather_stats.default: 0,
+    aten.batch_norm_gather_stats_with_counts.default: 0,
+}
 
 
 # What torch's dispatcher hands over: the operation's schema says of which types the arguments are.

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..device_naming import naming
+from ..device_naming import device, naming
 from ..memory.caching_allocator import Allocation
 from . import torch_private
 from .runtime import current_runtime
@@ -61,9 +61,9 @@ class VirtualStorage(torch.UntypedStorage):
         return self
 
     def clone(self) -> torch.UntypedStorage:
-        """A copy of the bytes, where they are."""
-        place = torch_private.storage_device(self)
-        return torch.UntypedStorage(super().nbytes(), device=place).copy_(self, False)
+        """A copy of the bytes, on the same device."""
+        place = device(self.vgpu_allocation.memory.device)
+        return torch.empty(0, dtype=torch.uint8, device=place).set_(self).clone().untyped_storage()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.cpu().__reduce_ex__(protocol)

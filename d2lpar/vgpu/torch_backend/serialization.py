@@ -149,11 +149,23 @@ def _sharing(save: _Save, tensor: VirtualTensor, values: torch.Tensor) -> torch.
     storage = values.untyped_storage()
     number = torch_private.storage_id(storage)
     if number not in save.copies:
-        save.copies[number] = storage.cpu()
+        save.copies[number] = storage if _is_written_itself(tensor, storage) else storage.cpu()
         copies.account(current_runtime(), tensor.vgpu_index, None, storage.nbytes())
     host = save.copies[number]
     place = (host, values.storage_offset(), values.shape, values.stride())
     return torch.empty(0, dtype=values.dtype).set_(*place)
+
+
+def _is_written_itself(tensor: VirtualTensor, storage: torch.UntypedStorage) -> bool:
+    """Whether torch, too, may write the storage, which then is one with `tensor.storage()`: if it
+    is to return to its device, and torch can read it."""
+    returns = naming().saved_on(tensor.vgpu_index) is not None
+    return (
+        returns
+        and _under_way.get() is not None
+        and isinstance(storage, VirtualStorage)
+        and torch_private.storage_device(storage).type == "cpu"
+    )
 
 
 def _is_plain(values: torch.Tensor) -> bool:

@@ -14,7 +14,7 @@ from torch.types import Device
 
 from ...device_naming import TYPE, naming
 from .. import runtime, torch_private
-from ..virtual_storage import VirtualStorage
+from ..virtual_storage import VirtualStorage, resize
 
 
 def replace_storages() -> None:
@@ -42,6 +42,7 @@ def replace_storages() -> None:
         return shared(cls, size, device=device)
 
     torch_private.replace(torch.UntypedStorage, "__new__", staticmethod(new))
+    torch_private.replace(torch.UntypedStorage, "resize_", resize)
     torch_private.replace(torch.UntypedStorage, "_new_shared", classmethod(new_shared))
     torch_wrapped = torch.storage.TypedStorage._new_wrapped_storage
 

@@ -81,7 +81,9 @@ class MemoryHistory:
     def go_on(self, options: HistoryOptions, *, clear: bool) -> None:
         """Note from now on what these options say, after all that is noted or (`clear`) anew."""
         self.options = options
-        self._entries = deque(() if clear or not options.events else self._entries, maxlen=options.most)
+        self._entries = deque(
+            () if clear or not options.events else self._entries, maxlen=options.most
+        )
 
     def allocated(self, piece: Piece) -> None:
         """Note a new piece."""

@@ -101,8 +101,8 @@ def _for_virtual(
         tensors: torch.Tensor | Sequence[torch.Tensor], *args: object, **kwargs: object
     ) -> object:
         first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
-        ours_to_tell = first is None or is_virtual(first) or is_lazy(first)
-        real = not ours_to_tell and first.device.type != "cpu"
+        told = first is None or is_virtual(first) or is_lazy(first)
+        real = first is not None and not told and first.device.type != "cpu"
         if theirs is not None and (real or runtime.running() is None):
             return theirs(tensors, *args, **kwargs)
         return ours(tensors, *args, **kwargs)

@@ -67,7 +67,7 @@ def _virtual(device: Device) -> torch.device | None:
     return meant if isinstance(meant, torch.device) and meant.type == TYPE else None
 
 
-def _bare(device: torch.device, content: int | Sequence[int] = 0) -> VirtualStorage:
+def _bare(device: torch.device, content: int | Sequence[int] = 0) -> torch.UntypedStorage:
     """A storage of so many bytes, or of these."""
     kind: dict[str, Any] = {"dtype": torch.uint8, "device": device}
     if isinstance(content, int):

@@ -452,7 +452,7 @@ def test_a_lazy_module_must_be_initialized_before_it_has_replicas():
 
 
 def test_offsets_of_random_numbers_are_refused():
-    with pytest.raises(NotImplementedError, match="Generator.set_offset is not emulated"):
+    with pytest.raises(NotImplementedError, match=r"Generator\.set_offset is not emulated"):
         torch.cuda._set_rng_state_offset(100)
 
 

@@ -14,7 +14,6 @@ from ..memory.caching_allocator import Allocation
 from . import torch_private
 from .runtime import current_runtime
 
-
 _resize = torch.UntypedStorage.resize_
 
 

@@ -190,7 +190,8 @@ def test_statistics_and_snapshots_agree_for_each_pool():
         names = [f"{name}.{pool}_pool.current" for name in ("allocation", "requested_bytes")]
         assert [stats[name] - before[name] for name in names] == expected
     for pool in ("small", "large"):
-        mine = [s for s in torch.cuda.memory_snapshot() if s["segment_type"] == pool]
+        segments = [s for s in torch.cuda.memory_snapshot() if s["device"] == 1]
+        mine = [s for s in segments if s["segment_type"] == pool]
         for name, size in (("reserved", "total_size"), ("allocated", "allocated_size")):
             total = sum(segment[size] for segment in mine)
             assert stats[f"{name}_bytes.{pool}_pool.current"] == total

@@ -397,3 +397,76 @@ def test_default_generators_are_the_random_numbers_of_each_device(cuda):
     assert torch.empty(3, device="cuda:0").uniform_(generator=generators[0]).equal(again)
     with pytest.raises(IndexError):
         generators[2]
+
+
+@pytest.mark.parametrize(
+    "name", ["_cuda_getCheckpointState", "_cuda_init", "_cuda_cudaCachingAllocator_raw_alloc"]
+)
+@pytest.mark.skipif(not hasattr(torch._C, "_cuda_init"), reason="this build of torch has no CUDA")
+def test_what_asks_the_driver_is_refused_by_its_name(name):
+    """Without a driver the first of them ended the process."""
+    with pytest.raises(NotImplementedError, match=f"torch._C.{name} is not emulated: it asks CUDA"):
+        getattr(torch._C, name)(0, (0, 0))
+
+
+def test_guards_of_torch_s_own_choose_a_device():
+    with torch.cuda._DeviceGuard(1):
+        assert torch.cuda.current_device() == 1
+    assert torch.cuda.current_device() == 0
+    assert torch.cuda._maybe_exchange_device(1) == 0
+    assert torch.cuda._exchange_device(0) == 1
+
+
+def test_the_time_between_events_of_two_devices_is_refused():
+    events = []
+    for device in range(2):
+        with torch.cuda.device(device):
+            events.append(torch.cuda.Event(enable_timing=True))
+            events[-1].record()
+            events[-1].synchronize()
+    with pytest.raises(RuntimeError, match="one event was recorded on cuda:0, the other on cuda:1"):
+        events[0].elapsed_time(events[1])
+
+
+def test_events_have_the_number_that_torch_s_own_have():
+    event = torch.cuda.Event()
+    assert event.event_id == 0
+    event.record()
+    assert event.event_id == event.cuda_event != 0
+
+
+def test_statistics_of_equal_batches_are_gathered():
+    x = torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(0)).cuda()
+    parts = [torch.batch_norm_stats(half, 1e-5) for half in x.chunk(2)]
+    mean, invstd = (torch.stack(each) for each in zip(*parts, strict=True))
+    found = torch.batch_norm_gather_stats(x, mean, invstd, None, None, 0.1, 1e-5, 10)
+    for got, expected in zip(found, torch.batch_norm_stats(x, 1e-5), strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+def test_a_lazy_module_must_be_initialized_before_it_has_replicas():
+    lazy = nn.LazyLinear(2).to(0)
+    assert lazy.weight.is_cuda
+    with pytest.raises(ValueError, match="Attempted to use an uninitialized parameter"):
+        nn.DataParallel(lazy)(torch.ones(4, 4, device=0))
+
+
+def test_offsets_of_random_numbers_are_refused():
+    with pytest.raises(NotImplementedError, match=r"Generator\.set_offset is not emulated"):
+        torch.cuda._set_rng_state_offset(100)
+
+
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
+def test_storages_of_types_are_made_converted_and_saved(tmp_path):
+    made = torch.cuda.IntStorage(3).fill_(2)
+    assert isinstance(made, torch.cuda.IntStorage)
+    assert (made.get_device(), made.tolist()) == (0, [2, 2, 2])
+    moved = torch.arange(3.0).storage().cuda(1)
+    assert moved.clone().get_device() == moved.get_device() == 1
+    assert isinstance(moved.double(), torch.cuda.DoubleStorage)
+    assert isinstance(moved.cpu(), torch.FloatStorage)
+    x = torch.arange(3.0, device="cuda:1")
+    torch.save([x, x.storage()], tmp_path / "both.pt")
+    tensor, storage = torch.load(tmp_path / "both.pt", weights_only=False)
+    tensor.fill_(5)
+    assert (storage.get_device(), storage.tolist()) == (1, [5, 5, 5])

@@ -1,6 +1,7 @@
 """Histories and snapshots of memory in `emulate_cuda`, as torch's visualiser reads them."""
 
 import base64
+import gc
 import json
 import pickle
 
@@ -135,12 +136,82 @@ def test_what_is_recorded_can_be_chosen():
     kept += make_some()
     assert snapshot()["device_traces"][1] == []
     record(enabled=None)
-    assert not any(s["blocks"][0]["frames"] for s in torch.cuda.memory_snapshot())
+    kept.append(kept_as("late_one"))
+    assert "late_one" not in json.dumps(snapshot())
     with pytest.raises(RuntimeError, match="enabled of _record_memory_history must be in"):
         record(enabled="everything")
     with pytest.raises(NotImplementedError, match="record_pinned_host_memory"):
         record(record_pinned_host_memory=True)
-    assert len(kept) == 6
+    assert len(kept) == 7
+
+
+def test_more_memory_than_there_can_be_is_refused_in_torch_s_words():
+    with pytest.raises(torch.cuda.OutOfMemoryError, match="Tried to allocate more than 1EB memory"):
+        torch.empty(2**61, dtype=torch.int8, device="cuda")
+
+
+def kept_as(name):
+    """Make a tensor in a function of that name."""
+    exec(f"def {name}(): return torch.empty(MB, device='cuda')", globals())
+    return globals()[name]()
+
+
+def test_another_choice_of_stacks_goes_on_with_the_history():
+    record(context="all")
+    kept = [kept_as("first")]
+    record(context=None)
+    kept.append(kept_as("second"))
+    record(context="all")
+    kept.append(kept_as("third"))
+    text = json.dumps(snapshot())
+    assert [name in text for name in ("first", "second", "third")] == [True, False, True]
+    record(context="all", clear_history=True)
+    assert snapshot()["device_traces"][0] == []
+    assert len(kept) == 3
+
+
+def test_stacks_of_what_there_is_are_not_kept_with_what_has_happened():
+    record(context="state")
+    kept, freed = kept_as("kept_one"), kept_as("freed_one")
+    del freed
+    text = json.dumps(snapshot())
+    assert [name in text for name in ("kept_one", "freed_one")] == [True, False]
+    assert kept.is_cuda
+
+
+def test_statistics_and_snapshots_agree_for_each_pool():
+    gc.collect()
+    before = torch.cuda.memory_stats(1)
+    small = [torch.empty(n, dtype=torch.uint8, device="cuda:1") for n in (3, MB, 0)]
+    large = torch.empty(3 * MB, dtype=torch.uint8, device="cuda:1")
+    del small[0]
+    stats = torch.cuda.memory_stats(1)
+    for pool, expected in (("small", [1, MB]), ("large", [1, 3 * MB])):
+        names = [f"{name}.{pool}_pool.current" for name in ("allocation", "requested_bytes")]
+        assert [stats[name] - before[name] for name in names] == expected
+    for pool in ("small", "large"):
+        segments = [s for s in torch.cuda.memory_snapshot() if s["device"] == 1]
+        mine = [s for s in segments if s["segment_type"] == pool]
+        for name, size in (("reserved", "total_size"), ("allocated", "allocated_size")):
+            total = sum(segment[size] for segment in mine)
+            assert stats[f"{name}_bytes.{pool}_pool.current"] == total
+    assert large.is_cuda
+
+
+def test_memory_is_taken_from_the_device_and_given_back():
+    names = ("num_device_alloc", "num_device_free", "num_sync_all_streams")
+
+    def counted():
+        return [torch.cuda.memory_stats(0)[name] for name in names]
+
+    torch.cuda.empty_cache()
+    before = counted()
+    x = torch.empty(3 * MB, device="cuda")
+    del x
+    torch.empty(2 * MB, device="cuda")  # from what is reserved
+    torch.cuda.empty_cache()
+    torch.cuda.empty_cache()  # which has nothing to give
+    assert [b - a for a, b in zip(before, counted(), strict=True)] == [1, 1, 2]
 
 
 def test_out_of_memory_is_in_the_history_and_told():

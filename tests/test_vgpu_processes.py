@@ -97,6 +97,4 @@ def test_a_spawned_worker_has_its_own_and_cannot_share_them(gpus):
 def test_storages_that_would_crash_are_refused(gpus):
     with pytest.raises(NotImplementedError, match="memory of vgpu:1 cannot be shared"):
         torch.ones(2, device=gpus[1])._typed_storage()._new_shared(2, device=gpus[1])
-    with pytest.raises(NotImplementedError, match="no bare storages on vgpu:1: make a tensor"):
-        torch.UntypedStorage(2, device=gpus[1])
     assert torch.UntypedStorage(2).nbytes() == torch.UntypedStorage._new_shared(2).nbytes() == 2

@@ -196,3 +196,26 @@ def test_tensors_that_a_copy_still_reads_can_be_copied_and_saved(fresh_gpus, tmp
     with par.hazards() as found:
         x.add_(1)
     assert [hazard.kind for hazard in found] == ["host write"]
+
+
+def test_storages_are_copied_where_they_are(gpus):
+    x = torch.arange(6.0, device=gpus[1])
+    twin = x.untyped_storage().clone()
+    x.zero_()
+    again = torch.empty(0, device=gpus[1]).set_(twin, 1, (2, 2), (2, 1))
+    assert (twin.device, again.tolist()) == (gpus[1], [[1, 2], [3, 4]])
+    again.fill_(7)
+    assert bytes(twin.cpu())[4:20] == bytes(torch.full((4,), 7.0).untyped_storage())
+    with pytest.raises(RuntimeError, match="on device vgpu:0 to a storage on device vgpu:1"):
+        torch.empty(0, device=gpus[0]).set_(twin)
+
+
+def test_a_bare_storage_takes_memory_of_its_device(gpus):
+    before = torch.vgpu.memory_allocated(gpus[1])
+    empty = torch.UntypedStorage(1000, device=gpus[1])
+    assert (empty.device, empty.nbytes()) == (gpus[1], 1000)
+    assert torch.vgpu.memory_allocated(gpus[1]) - before == 1024
+    given = torch.UntypedStorage([1, 2, 3], device=gpus[1])
+    assert torch.empty(0, dtype=torch.uint8, device=gpus[1]).set_(given).tolist() == [1, 2, 3]
+    del empty, given
+    assert torch.vgpu.memory_allocated(gpus[1]) == before

@@ -31,9 +31,9 @@ def attend(tensors, causal):
     return [out.detach(), *(t.grad for t in tensors)]
 
 
-def of_rank(method, causal):
-    mesh = init_device_mesh("vgpu", (RANKS,))
-    device = torch.device("vgpu", torch.vgpu.current_device())
+def of_rank(method, causal, kind="vgpu"):
+    mesh = init_device_mesh(kind, (RANKS,))
+    device = torch.device(kind, torch.get_device_module(kind).current_device())
     set_rotate_method(method)
     tensors = [t.to(device) for t in inputs()]
     with context_parallel(mesh, buffers=tensors, buffer_seq_dims=[2] * 3):
@@ -53,6 +53,15 @@ def test_a_sequence_in_parts_attends_as_the_whole(method):
         for tensor, whole in zip(of_a_rank, expected, strict=True):
             torch.testing.assert_close(tensor, whole, rtol=1e-4, atol=1e-5)
     assert F.scaled_dot_product_attention is plain
+
+
+@pytest.mark.parametrize("method", ["allgather", "alltoall"])
+def test_it_does_so_as_a_program_for_cuda(method):
+    with par.emulate_cuda(RANKS, "8x-v100-pcie", verbose=False) as gpus:
+        found = par.run_ranks(of_rank, gpus, method, True, "cuda")
+    for of_a_rank in found:
+        for tensor, whole in zip(of_a_rank, attend(inputs(), causal=True), strict=True):
+            torch.testing.assert_close(tensor, whole, rtol=1e-4, atol=1e-5)
 
 
 def test_keys_and_values_go_round_the_ring_and_their_gradients_too():

@@ -447,6 +447,20 @@ def test_the_peak_of_memory_is_that_of_the_formula(n):
         assert peak == pytest.approx(predicted, rel=0.02)
 
 
+@pytest.mark.parametrize("n", [4, 8])
+def test_the_peak_of_memory_in_mixed_precision_is_that_of_the_formula(n):
+    """The same, in half the size but for what is exchanged: of whole blocks, parameters, those
+    gathered ahead and gradients in bfloat16, and the gradients of the third one in float32."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    with par.simulate("8x-h100-nvswitch", n) as gpus:
+        found = par.run_ranks(partial(second_step, 8, mp_policy=policy), gpus)
+    block = found[0][1]
+    part = block / n
+    predicted = 3 * LAYERS * part + (LAYERS - 2) * part + (3 / 2 + 1) * block
+    for peak, _ in found:
+        assert peak == pytest.approx(predicted, rel=0.02)
+
+
 def held_after_two_steps():
     model = nn.Sequential(*[Block() for _ in range(LAYERS)]).to(here())
     size = sum(p.nbytes for p in model.parameters())

@@ -130,10 +130,10 @@ def whole(tensor):
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().cpu()
 
 
-def train_in_parts(plan, shape, loss_in_parts):
+def train_in_parts(plan, shape, loss_in_parts, kind="vgpu"):
     """The same on ranks: data parallel over the first dimension of a mesh of two."""
-    mesh = init_device_mesh("vgpu", shape, mesh_dim_names=("dp", "tp")[-len(shape) :])
-    device = torch.device("vgpu", torch.vgpu.current_device())
+    mesh = init_device_mesh(kind, shape, mesh_dim_names=("dp", "tp")[-len(shape) :])
+    device = torch.device(kind, torch.get_device_module(kind).current_device())
     model = plan(copy.deepcopy(MODEL[0]).to(device), mesh["tp"], loss_in_parts)
     # Norms are plain tensors in one plan, and one kernel for all cannot have both kinds.
     optimizer = torch.optim.SGD(model.parameters(), 0.5, momentum=0.9, foreach=False)
@@ -189,6 +189,18 @@ def test_training_in_parts_is_training_on_one_device(plan, loss_in_parts, shape)
     mean = [sum(each) / len(replicas) for each in zip(*replicas, strict=True)]
     assert mean == pytest.approx(losses, rel=1e-5)
     for _, parameters in found:
+        for name, (parameter, grad) in expected.items():
+            torch.testing.assert_close(parameters[name][0], parameter, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(parameters[name][1], grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("plan", ["tensor", "sequence"])
+def test_it_is_so_as_a_program_for_cuda(plan):
+    losses, expected = train_alone()
+    with par.emulate_cuda(2, "8x-v100-pcie", verbose=False) as gpus:
+        found = par.run_ranks(train_in_parts, gpus, PLANS[plan], (2,), plan == "sequence", "cuda")
+    for of_rank, parameters in found:
+        assert of_rank == pytest.approx(losses, rel=1e-5)
         for name, (parameter, grad) in expected.items():
             torch.testing.assert_close(parameters[name][0], parameter, rtol=1e-4, atol=1e-5)
             torch.testing.assert_close(parameters[name][1], grad, rtol=1e-4, atol=1e-5)

@@ -37,6 +37,7 @@ REASONS = {
         r"|caching_allocator_alloc|caching_allocator_delete|_cuda_cudaCachingAllocator"
         r"|_cuda_getAllocator|getCheckpointState|setCheckpointPoolState"
     ),
+    "looks for lines of C++ in the stacks of allocations": r"::rand\b",
     "compiles an extension": r"load_inline|cpp_extension|CUDAExtension",
     "starts an interpreter of its own": (
         r"subprocess\.|sys\.executable|run_process_no_exception|assertRunAndPass|spawn_main"

@@ -22,6 +22,7 @@ from . import (
     communication,
     cuda_module,
     default_generators,
+    estimators,
     lazy_init,
     memory_history,
     precision,
@@ -47,6 +48,7 @@ _PARTS = (
     submodules,
     memory_history,
     serialization,
+    estimators,
     user_clock,
 )
 

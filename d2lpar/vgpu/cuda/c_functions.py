@@ -16,6 +16,18 @@ from .refusals import refusal
 
 _CUDA = 1  # c10::DeviceType::CUDA
 
+_REMEDY = (
+    "it asks CUDA's driver, its allocator or one of its libraries, and here is none of them. Use "
+    "what torch.cuda has for it, or leave it out"
+)
+# How the names of those begin that only keep a setting, or say how torch was built.
+_SETTINGS = (
+    *("_cuda_isInBadFork", "_cuda_getArchFlags", "_cuda_getCompiledVersion"),
+    *("_cuda_getAllocatorBackend", "_cuda_tunableop_is", "_cuda_tunableop_tuning_is"),
+    *("_cuda_get_cudnn", "_cuda_set_cudnn", "_cuda_get_conv", "_cuda_set_conv"),
+    *("_cuda_get_sync_debug", "_cuda_set_sync_debug", "_cuda_clearCublasWorkspaces"),
+)
+
 StreamKey = tuple[int, int, int]
 
 
@@ -24,12 +36,28 @@ def install(patches: Patches) -> None:
     library = torch_private.LIBRARY
     for ours in _FUNCTIONS:
         name = ours.__name__
-        absent = refusal(f"torch._C.{name}", "this build of torch has no CUDA")
-        theirs: Callable = getattr(library, name, absent)
-        patches.set(library, name, stand_in(theirs, ours))
+        if hasattr(library, name):
+            patches.replace(library, name, ours)
+        else:
+            absent = refusal(f"torch._C.{name}", "this build of torch has no CUDA")
+            patches.set(library, name, stand_in(absent, ours))
+    _refuse_others(patches)
     c10d = getattr(library, "_distributed_c10d", None)
     if hasattr(c10d, "_hash_tensors"):
         patches.replace(c10d, "_hash_tensors", _hash_tensors)
+
+
+def _refuse_others(patches: Patches) -> None:
+    """Without a driver some of them raise what nobody understands, and others end the process."""
+    library = torch_private.LIBRARY
+    ours = {function.__name__ for function in _FUNCTIONS}
+    ours |= {name for _, name in torch_private.MEMORY_HISTORY.values()}
+    for name in dir(library):
+        theirs = getattr(library, name)
+        if not name.startswith("_cuda_") or isinstance(theirs, type) or name in ours:
+            continue
+        if not name.startswith(_SETTINGS):
+            patches.replace(library, name, refusal(f"torch._C.{name}", _REMEDY))
 
 
 def _hash_tensors(tensors: Sequence[torch.Tensor]) -> int:
@@ -57,6 +85,11 @@ def _cuda_exchangeDevice(device: int) -> int:  # noqa: N802
     if device >= 0:
         _cuda_setDevice(device)
     return before
+
+
+def _cuda_maybeExchangeDevice(device: int) -> int:  # noqa: N802
+    """The same: there are no contexts of a driver that it could leave unmade."""
+    return _cuda_exchangeDevice(device)
 
 
 def _cuda_synchronize() -> None:
@@ -89,6 +122,7 @@ def _key(stream: Stream) -> StreamKey:
 
 _FUNCTIONS: tuple[Callable, ...] = (
     _cuda_getDevice, _cuda_getDeviceCount, _cuda_setDevice, _cuda_exchangeDevice,
+    _cuda_maybeExchangeDevice,
     _cuda_synchronize, _cuda_getCurrentStream, _cuda_getDefaultStream, _cuda_getCurrentRawStream,
     _cuda_setStream,
 )  # fmt: skip

@@ -67,9 +67,17 @@ def install(patches: Patches) -> None:
     for name, function in ours.items():
         if hasattr(torch.cuda, name):  # some are younger than the oldest torch
             patches.replace(torch.cuda, name, _speaking(function, starts=name not in QUIET))
+    patches.replace(torch.cuda, "_lazy_init", lazy_init.start)
+    patches.replace(torch.cuda, "_lazy_call", _at_once)
     for name, stand_in in classes.items():
         patches.substitute(torch.cuda, name, stand_in)
     _refuse_others(patches, {*ours, *classes, *LEFT_ALONE})
+
+
+def _at_once(action: Callable[[], object], **options: object) -> None:
+    """What torch keeps until CUDA starts: here nothing is gained by waiting."""
+    lazy_init.start()
+    action()
 
 
 def _refuse_others(patches: Patches, known: set[str]) -> None:

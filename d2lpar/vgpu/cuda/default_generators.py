@@ -89,6 +89,12 @@ class DefaultGenerator(type(torch.random.default_generator)):  # type: ignore[mi
     def _number(self) -> int:
         return number(self.device)
 
+    get_offset = refusal(
+        "Generator.get_offset", "random numbers of the host's have none; use get_state"
+    )
+    set_offset = refusal(
+        "Generator.set_offset", "random numbers of the host's have none; use set_state"
+    )
     graphsafe_get_state = refusal("Generator.graphsafe_get_state", "use get_state")
     graphsafe_set_state = refusal("Generator.graphsafe_set_state", "use set_state")
     clone_state = refusal("Generator.clone_state", "use get_state and set_state")

@@ -26,6 +26,7 @@ CUDA = "cuda"
 _OURS = current_runtime.__module__.rpartition(".")[0] + "."  # the package of virtual devices
 
 _OUT_OF_MEMORY = "CUDA out of memory"  # how programs tell this error from others
+_EXABYTE = 2**60
 _CUDA_NAME = re.compile(r"cuda(?::(\d+))?")
 _VIRTUAL_NAME = re.compile(rf"\b{VIRTUAL}\b")
 
@@ -155,6 +156,8 @@ def translate(error: BaseException) -> None:
 def _out_of_memory(error: OutOfMemoryError) -> str:
     """In the words of CUDA's allocator (c10/cuda/CUDACachingAllocator.cpp), which programs look
     for; what d2lpar knows besides comes after them."""
+    if error.asked_bytes >= _EXABYTE:  # a number that was meant otherwise, so no help
+        return f"{_OUT_OF_MEMORY}. Tried to allocate more than 1EB memory."
     return (
         f"{_OUT_OF_MEMORY}. Tried to allocate {_size(error.asked_bytes)}. "
         f"GPU {lazy_init.shown_number(error.device)} has a total capacity of "

@@ -60,8 +60,10 @@ def _record(
     for memory in _memories():
         if enabled is None:
             memory.history = None
-        elif memory.history is None or clear_history or memory.history.options != options:
+        elif memory.history is None:
             _start(memory, options)
+        else:
+            memory.history.go_on(options, clear=clear_history)
 
 
 def _check(name: str, value: object, allowed: Sequence[object]) -> None:

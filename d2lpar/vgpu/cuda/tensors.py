@@ -180,6 +180,7 @@ def _let_lazy_parameters_move(patches: Patches) -> None:
     for kind in (UninitializedParameter, UninitializedBuffer):
         patches.set(kind, "__new__", _lazy_new(kind.__new__))
         patches.set(kind, "device", property(_lazy_device))
+        patches.set(kind, "is_cuda", property(lambda lazy: _lazy_device(lazy).type == CUDA))
 
 
 def _lazy_new(theirs: Callable) -> Callable:

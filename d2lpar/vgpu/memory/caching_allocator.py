@@ -21,9 +21,18 @@ from ..races.tracked import History
 from ..races.vector_clock import Access
 from . import oom_report
 from .memory_history import MemoryHistory, Stack
+from .pools import SMALL_BYTES, Pool, current
 
 GRANULE_BYTES = 512  # CUDA's caching allocator hands out multiples of this
 BLOCK_BYTES = 2 * 2**20  # and takes multiples of this from the device
+
+
+# What is counted. As memory is reserved as a whole here, it is taken from the device when that has
+# to grow, and given back by `empty_cache`, where CUDA may do so segment by segment.
+_EVENTS = (
+    *("num_alloc_retries", "num_ooms"),
+    *("num_device_alloc", "num_device_free", "num_sync_all_streams"),
+)
 
 
 class OutOfMemoryError(torch.OutOfMemoryError):
@@ -62,6 +71,7 @@ class CachingAllocator:
         )
         self.allocations = 0
         self.peak_allocations = 0
+        self.pools = (Pool(), Pool())  # the small and the large one
         self.retained_bytes = 0  # freed, and in use on a stream that `record_stream` has named
         # What a device's streams may still do with freed memory is the business of the runtime:
         # `on_free` is told of allocations that end and were used on several streams, `on_allocate`
@@ -78,7 +88,7 @@ class CachingAllocator:
         self._peak_reserved_bytes = 0
         self._reserved_total_bytes = 0
         self._ever_bytes = self._ever = 0
-        self._events = {"num_alloc_retries": 0, "num_ooms": 0}
+        self._events = dict.fromkeys(_EVENTS, 0)
         self._base: dict[str, int] = {}  # statistics when they were reset
 
     def allocate(self, nbytes: int, stream: int = 0) -> Allocation:
@@ -95,8 +105,7 @@ class CachingAllocator:
                 self._make_room(size, stream)
                 allocated = self.allocated_bytes + size
             self.allocated_bytes = allocated
-            self.allocations += 1
-            self._ever += 1
+            self._count(size, nbytes)
             self._ever_bytes += size
             if allocated > self.peak_bytes:
                 self.peak_bytes = allocated
@@ -114,10 +123,39 @@ class CachingAllocator:
                 self.history.allocated(allocation)
         return allocation
 
+    def _count(self, size: int, requested: int) -> None:
+        if not size:  # CUDA allocates nothing for an empty tensor
+            return
+        self.allocations += 1
+        self._ever += 1
+        pool = self.pools[size > SMALL_BYTES]
+        pool.allocations += 1
+        pool.allocated_bytes += size
+        pool.requested_bytes += requested
+
+    def discount(self, allocation: Allocation) -> None:
+        """Count an allocation no longer."""
+        size = allocation.nbytes
+        self.allocated_bytes -= size
+        if size:
+            self.allocations -= 1
+            pool = self.pools[size > SMALL_BYTES]
+            pool.allocations -= 1
+            pool.allocated_bytes -= size
+            pool.requested_bytes -= allocation.requested_bytes
+
+    def retain(self, nbytes: int, blocks: int = 1) -> None:
+        """Count freed memory that streams still use; with `blocks` = -1 no longer."""
+        self.retained_bytes += blocks * nbytes
+        pool = self.pools[nbytes > SMALL_BYTES]
+        pool.retained += blocks
+        pool.retained_bytes += blocks * nbytes
+
     def _make_room(self, size: int, stream: int) -> None:
         """Wait for what other streams still use, as the allocator does before it gives up."""
         if self.retained_bytes and self.retry is not None:
             self._events["num_alloc_retries"] += 1
+            self._events["num_sync_all_streams"] += 1
             self.retry()
         free = self.free_bytes
         if size > free:
@@ -142,6 +180,8 @@ class CachingAllocator:
         self.on_free = self.on_allocate = self.retry = None
         self.history = self.on_out_of_memory = None
         self.retained_bytes = 0
+        for pool in self.pools:
+            pool.retained = pool.retained_bytes = 0
         self.reset_peak()
 
     # --- what is reserved ---------------------------------------------------------------------
@@ -164,13 +204,18 @@ class CachingAllocator:
     def _reserve(self, nbytes: int) -> None:
         before = self.reserved_bytes
         self._most_bytes = nbytes
-        self._reserved_total_bytes += self.reserved_bytes - before
+        grown = self.reserved_bytes - before
+        self._reserved_total_bytes += grown
+        self._events["num_device_alloc"] += grown > 0
 
     def empty_cache(self) -> None:
         """Give back what is reserved and holds no tensor."""
         with self.lock:
             self._peak_reserved_bytes = self.peak_reserved_bytes
+            before = self.reserved_bytes
             self._most_bytes = self.allocated_bytes + self.retained_bytes
+            self._events["num_sync_all_streams"] += 1
+            self._events["num_device_free"] += self.reserved_bytes < before
 
     # --- statistics ---------------------------------------------------------------------------
 
@@ -219,13 +264,10 @@ class CachingAllocator:
     def stats(self) -> dict[str, int]:
         """Numbers of the allocator, named as those of `torch.cuda.memory_stats`."""
         now = {
-            "allocation.all.current": self.allocations,
+            **dict(current(self.pools, self.reserved_bytes)),
             "allocation.all.peak": self.peak_allocations,
-            "allocated_bytes.all.current": self.allocated_bytes,
             "allocated_bytes.all.peak": self.peak_bytes,
-            "active_bytes.all.current": self.allocated_bytes + self.retained_bytes,
             "active_bytes.all.peak": self.peak_active_bytes,
-            "reserved_bytes.all.current": self.reserved_bytes,
             "reserved_bytes.all.peak": self.peak_reserved_bytes,
         }
         grown = {k: n - self._base.get(k, 0) for k, n in self._accumulated().items()}
@@ -303,8 +345,7 @@ class Allocation:
     def __del__(self) -> None:
         memory = self.memory
         with memory.lock:
-            memory.allocated_bytes -= self.nbytes
-            memory.allocations -= 1
+            memory.discount(self)
             if memory.on_free is not None and (self.history or self.recorded):
                 memory.on_free(self)
             if memory.history is not None:

@@ -41,7 +41,7 @@ class DeferredFrees:
         """Keep freed memory back. Its events are recorded by the next `collect`: memory is freed
         at any time, also while the clock is being moved."""
         if allocation.recorded:
-            self._memory.retained_bytes += allocation.nbytes
+            self._memory.retain(allocation.nbytes)
             self._blocks.append(_Block(allocation.nbytes, allocation.recorded, allocation.address))
 
     def collect(self) -> bool:
@@ -84,6 +84,6 @@ class DeferredFrees:
         for block in over:
             if block in self._blocks:
                 self._blocks.remove(block)
-                self._memory.retained_bytes -= block.nbytes
+                self._memory.retain(block.nbytes, -1)
                 if self._memory.history is not None:
                     self._memory.history.completed(block.address)

@@ -78,6 +78,13 @@ class MemoryHistory:
         for piece in pieces:
             piece.address, piece.stack = self.space.place(piece.nbytes), ()
 
+    def go_on(self, options: HistoryOptions, *, clear: bool) -> None:
+        """Note from now on what these options say, after all that is noted or (`clear`) anew."""
+        self.options = options
+        self._entries = deque(
+            () if clear or not options.events else self._entries, maxlen=options.most
+        )
+
     def allocated(self, piece: Piece) -> None:
         """Note a new piece."""
         stack = () if self.options.context is None else stack_here()
@@ -128,6 +135,8 @@ class MemoryHistory:
     ) -> None:
         if self.options.events and action not in self.options.skipped:
             time_us = round(self._now_s() * 1e6)
+            if self.options.context == "state":  # stacks of what there is, not of what happened
+                stack = ()
             self._entries.append((action, address, size, stream, stack, time_us, more))
 
     def entries(self) -> list[dict[str, Any]]:

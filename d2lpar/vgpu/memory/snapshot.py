@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from .addresses import AddressSpace
 from .caching_allocator import CachingAllocator, allocations
 from .memory_history import Stack, frames_of
+from .pools import SMALL, pool_of
 
-LARGE_BYTES = 2**20  # a segment of more is "large"
 USED, AWAITING, FREE = "active_allocated", "active_awaiting_free", "inactive"
 
 
@@ -35,7 +35,7 @@ def segments(memory: CachingAllocator) -> list[dict[str, Any]]:
     runs: list[list[_Block]] = []
     for block in blocks:
         last = runs[-1][-1] if runs else None
-        if last and (last.address + last.size, last.stream) == (block.address, block.stream):
+        if last is not None and _continues(last, block):
             runs[-1].append(block)
         else:
             runs.append([block])
@@ -44,6 +44,12 @@ def segments(memory: CachingAllocator) -> list[dict[str, Any]]:
         top = blocks[-1].address + blocks[-1].size if blocks else AddressSpace(memory.device).top
         runs.append([_Block(top, left, 0, 0, FREE)])
     return [_segment(memory.device, run) for run in runs]
+
+
+def _continues(last: _Block, block: _Block) -> bool:
+    """Whether a block is of the same segment as the one before it."""
+    after = (last.address + last.size, last.stream, pool_of(last.size))
+    return after == (block.address, block.stream, pool_of(block.size))
 
 
 def _blocks(memory: CachingAllocator) -> list[_Block]:
@@ -63,9 +69,11 @@ def _blocks(memory: CachingAllocator) -> list[_Block]:
         _Block(*freed[:4], AWAITING, freed.stack)  # in the same order
         for freed in awaiting.values()
     ]
-    unknown = memory.retained_bytes - sum(freed.nbytes for freed in awaiting.values())
-    if unknown > 0:  # freed before there was a history
-        found.append(_Block(space.top, unknown, unknown, 0, AWAITING))
+    for which, pool in enumerate(memory.pools):
+        known = [freed.nbytes for freed in awaiting.values() if pool_of(freed.nbytes) == which]
+        unknown = pool.retained_bytes - sum(known)
+        if unknown > 0:  # freed before there was a history
+            found.append(_Block(space.place(unknown), unknown, unknown, 0, AWAITING))
     return found
 
 
@@ -84,7 +92,7 @@ def _segment(device: int, blocks: list[_Block]) -> dict[str, Any]:
         "active_size": active,
         "requested_size": sum(block.requested for block in blocks if block.state == USED),
         "stream": blocks[0].stream,
-        "segment_type": "large" if total > LARGE_BYTES else "small",
+        "segment_type": "small" if _is_small(blocks) else "large",
         "segment_pool_id": (0, 0),
         "is_expandable": True,
         "frames": [],
@@ -99,6 +107,11 @@ def _segment(device: int, blocks: list[_Block]) -> dict[str, Any]:
             for block in blocks
         ],
     }
+
+
+def _is_small(blocks: list[_Block]) -> bool:
+    """Whether they are of the small pool; what is reserved and free is of the large one."""
+    return all(block.state != FREE and pool_of(block.size) == SMALL for block in blocks)
 
 
 def _state(block: _Block) -> str:

@@ -6,11 +6,21 @@ Each rank has its own, as each process has; a rank begins with what a fresh impo
 from __future__ import annotations
 
 import sys
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-Variable = tuple[str, str, str]  # a module, a class in it, its attribute
+from ..torch_backend import virtual_storage
+
+Variable = tuple[str, str, str]  # a module, a class in it ("": none), its attribute
+
+_HOOKS = (
+    *("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_pre_hooks"),
+    *("_global_forward_hooks", "_global_forward_hooks_always_called"),
+    *("_global_forward_hooks_with_kwargs", "_global_buffer_registration_hooks"),
+    *("_global_module_registration_hooks", "_global_parameter_registration_hooks"),
+)
+_OPTIMIZER_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 
 _FRESH: dict[Variable, Callable[[], object]] = {
     # `enable_wrap`, in which modules are made and so parameters exchanged
@@ -22,6 +32,11 @@ _FRESH: dict[Variable, Callable[[], object]] = {
     ("torch.distributed.fsdp._debug_utils", "SimpleProfiler", "results"): (
         lambda: defaultdict(float)
     ),
+    # hooks of all modules and all optimizers of a process, as torch's trackers of memory use them
+    **{("torch.nn.modules.module", "", name): OrderedDict for name in _HOOKS},
+    **{("torch.optim.optimizer", "", name): OrderedDict for name in _OPTIMIZER_HOOKS},
+    # what these trackers replace for a while
+    ("torch", "UntypedStorage", "resize_"): lambda: virtual_storage.resize,
 }
 
 
@@ -44,9 +59,10 @@ class ModuleVariables:
 
 
 def _owners() -> Iterator[tuple[Variable, object]]:
-    """The classes that have the variables, where this torch has them."""
+    """The classes and modules that have the variables, where this torch has them."""
     for variable in _FRESH:
         module, owner, name = variable
-        found = getattr(sys.modules.get(module), owner, None)
+        found = sys.modules.get(module)
+        found = getattr(found, owner, None) if owner else found
         if hasattr(found, name):
             yield variable, found

@@ -19,6 +19,7 @@ from ..device_naming import naming
 from ..races.call_sites import mark
 from ..sim.clock import HostThread
 from ..torch_backend.tensor import VirtualTensor
+from ..torch_backend.torch_private import unwatched
 from . import c10d_private, nccl_debug, refused
 from .c10d_private import HasRoot, ReducesBy, ReducesTo
 from .call_of_rank import CallOfRank, Tensors
@@ -235,7 +236,8 @@ class VirtualProcessGroup(c10d_private.GroupBase):
             same=tensor.numel(),
         )
         self._begun(call, way)
-        pending = self._rendezvous.pass_on(self._member, way, tag, call, on_device)
+        with unwatched():
+            pending = self._rendezvous.pass_on(self._member, way, tag, call, on_device)
         ranks = self._rendezvous.ranks
         more: dict[str, object] = {"kind": "copy", "group": tuple(ranks[end] for end in way)}
         if name == "send":
@@ -262,10 +264,11 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         self, name: str, tensors: Tensors, *parts: Callable[[], CollectiveCall]
     ) -> CollectiveWork:
         on_device = self._rank.check(name, tensors)
-        calls = [make() for make in parts]
-        call = calls[0] if len(calls) == 1 else together(name, calls)
-        self._begun(call, None)
-        pending = self._rendezvous.meet(self._member, call, on_device)
+        with unwatched():
+            calls = [make() for make in parts]
+            call = calls[0] if len(calls) == 1 else together(name, calls)
+            self._begun(call, None)
+            pending = self._rendezvous.meet(self._member, call, on_device)
         more: dict[str, object] = {"group": tuple(self._rendezvous.ranks)}
         return self._queue(pending, call, None, more, on_device)
 

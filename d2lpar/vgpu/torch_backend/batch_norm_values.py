@@ -45,6 +45,23 @@ def gather_stats_with_counts(
     return overall, (variance + eps).rsqrt()
 
 
+def gather_stats(
+    input: torch.Tensor,
+    mean: torch.Tensor,
+    invstd: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    momentum: float,
+    eps: float,
+    count: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same for batches of one size, `count` elements a channel."""
+    counts = torch.full_like(mean[:, 0], count)
+    return gather_stats_with_counts(
+        input, mean, invstd, running_mean, running_var, momentum, eps, counts
+    )
+
+
 def elemt(
     input: torch.Tensor,
     weight: torch.Tensor | None,
@@ -107,6 +124,7 @@ def backward_elemt(
 KERNELS: dict[torch._ops.OpOverload, Callable[..., object]] = {
     aten.batch_norm_stats.default: stats,
     aten.batch_norm_gather_stats_with_counts.default: gather_stats_with_counts,
+    aten.batch_norm_gather_stats.default: gather_stats,
     aten.batch_norm_elemt.default: elemt,
     aten.batch_norm_backward_reduce.default: backward_reduce,
     aten.batch_norm_backward_elemt.default: backward_elemt,

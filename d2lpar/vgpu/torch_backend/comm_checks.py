@@ -8,9 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from ..device_naming import naming
 from .tensor import VirtualTensor
+
+
+def initialized(tensors: Sequence[torch.Tensor]) -> None:
+    """ValueError for a parameter whose shape is not known yet, as torch has it for all its uses."""
+    for tensor in tensors:
+        if is_lazy(tensor):
+            tensor.contiguous()
 
 
 def broadcast_into(tensor: torch.Tensor, out: Sequence[torch.Tensor]) -> None:

@@ -79,6 +79,7 @@ def broadcast_coalesced(
     """
     if not tensors:
         return [[] for _ in devices]
+    comm_checks.initialized(tensors)
     if not all(_is_on(tensor, _device(devices[0])) for tensor in tensors):
         raise RuntimeError(f"All tensors must be on devices[0]: {devices[0]}")
     if not _ways["nccl"]:

@@ -220,7 +220,7 @@ def reset_accumulated_memory_stats(device: Device = None) -> None:
 
 
 def memory_stats(device: Device = None) -> OrderedDict[str, int]:
-    """Statistics of the allocator, by the names of `torch.cuda.memory_stats`, for all pools."""
+    """Statistics of the allocator, by the names of `torch.cuda.memory_stats`."""
     return OrderedDict(_memory(device).stats())
 
 

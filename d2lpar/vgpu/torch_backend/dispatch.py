@@ -57,6 +57,7 @@ class Dispatcher:
             torch_private.item: _item,
             aten.record_stream.default: _record_stream,
             torch_private.pin_memory: lambda rt, args, kwargs: rt.pinned.pin(args[0]),
+            aten.set_.source_Storage: serialization.set_storage,
             aten.set_.source_Storage_storage_offset: serialization.set_storage,
             aten.set_.source_Tensor: _set,
             torch_private.are_alike: _are_alike,

@@ -7,7 +7,7 @@ once, but for kernels that must read them twice. `kernel_cost` says how long tha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -32,11 +32,35 @@ _ATTENTION = {
     torch_private.cudnn_attention_backward: (CUDNN, True),
 }
 _ONLY_WRITE = {aten.zero_.default, aten.fill_.Scalar, aten.uniform_.default, aten.normal_.default}
-_UNREAD = {aten.batch_norm_gather_stats_with_counts.default: 0}  # given for its kind only
+_UNREAD = {  # given for its kind only
+    aten.batch_norm_gather_stats.default: 0,
+    aten.batch_norm_gather_stats_with_counts.default: 0,
+}
 
 
 # What torch's dispatcher hands over: the operation's schema says of which types the arguments are.
 Arguments = Sequence[Any]
+
+
+def _flops(
+    formula: Callable[..., int], args: Arguments, kwargs: dict[str, object], outputs: object
+) -> int:
+    """By torch's formula. What torch puts around most of them to find the shapes leaves garbage in
+    cycles, which programs that look for their own would find."""
+    of_shapes = getattr(formula, "__wrapped__", None)
+    if of_shapes is None:
+        return int(formula(*args, **kwargs, out_val=outputs))
+    shapes = _shapes([list(args), kwargs, outputs])
+    return int(of_shapes(*shapes[0], **shapes[1], out_shape=shapes[2]))
+
+
+def _shapes(value: Any) -> Any:
+    """The same with shapes for tensors."""
+    if isinstance(value, torch.Tensor):
+        return value.shape
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_shapes, value)) if type(value) in (list, tuple) else value
+    return {name: _shapes(v) for name, v in value.items()} if type(value) is dict else value
 
 
 def cost_of(
@@ -50,7 +74,7 @@ def cost_of(
         return _attention(func, args, kwargs)
     packet = _SAME_PRODUCT.get(func.overloadpacket, func.overloadpacket)
     formula = flop_registry.get(packet)
-    flops = int(formula(*args, **kwargs, out_val=outputs)) if formula else 0
+    flops = _flops(formula, args, kwargs, outputs) if formula else 0
     tensors = [*_tensors(args), *_tensors(kwargs.values()), *_tensors([outputs])]
     floating = next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
     dtype = str(floating).removeprefix("torch.")

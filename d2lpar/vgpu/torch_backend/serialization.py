@@ -20,6 +20,7 @@ from ..memory.caching_allocator import Allocation
 from . import copies, torch_private
 from .runtime import Runtime, current_runtime
 from .tensor import VirtualTensor, adopt, attributes, is_parameter, layout_of, wrap
+from .virtual_storage import VirtualStorage, storage_of
 
 _BEFORE_CPU = 5  # torch asks for storages in this order; its own CPU has 10
 
@@ -148,11 +149,23 @@ def _sharing(save: _Save, tensor: VirtualTensor, values: torch.Tensor) -> torch.
     storage = values.untyped_storage()
     number = torch_private.storage_id(storage)
     if number not in save.copies:
-        save.copies[number] = storage.cpu()
+        save.copies[number] = storage if _is_written_itself(tensor, storage) else storage.cpu()
         copies.account(current_runtime(), tensor.vgpu_index, None, storage.nbytes())
     host = save.copies[number]
     place = (host, values.storage_offset(), values.shape, values.stride())
     return torch.empty(0, dtype=values.dtype).set_(*place)
+
+
+def _is_written_itself(tensor: VirtualTensor, storage: torch.UntypedStorage) -> bool:
+    """Whether torch, too, may write the storage, which then is one with `tensor.storage()`: if it
+    is to return to its device, and torch can read it."""
+    returns = naming().saved_on(tensor.vgpu_index) is not None
+    return (
+        returns
+        and _under_way.get() is not None
+        and isinstance(storage, VirtualStorage)
+        and torch_private.storage_device(storage).type == "cpu"
+    )
 
 
 def _is_plain(values: torch.Tensor) -> bool:
@@ -161,21 +174,11 @@ def _is_plain(values: torch.Tensor) -> bool:
     )
 
 
-class _LoadedStorage(torch.UntypedStorage):
-    """What `torch.load` builds virtual tensors on: says where they belong, and holds the values."""
-
-    place: torch.device
-    values: torch.UntypedStorage
-    allocation: Allocation
-
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]  # an attribute in torch's stub
-        return self.place
-
-
 def _location(storage: STORAGE) -> str | None:
     """torch's question where a storage is that is being saved."""
     save = _under_way.get()
+    if isinstance(storage, VirtualStorage):
+        return naming().saved_on(storage.vgpu_allocation.memory.device)
     if not isinstance(storage, torch.UntypedStorage):
         return None
     index = None if save is None else save.devices.get(torch_private.storage_id(storage))
@@ -188,24 +191,25 @@ def restore(storage: STORAGE, location: str) -> torch.UntypedStorage | None:
         return None
     rt, device = current_runtime(), torch.device(location)
     index = rt.current_device if device.index is None else rt.check_index(device.index)
-    loaded = storage[:]  # another view of the same bytes, as torch wants one with an address
-    loaded.__class__ = _LoadedStorage
-    loaded.place = naming().device(index)
     # A copy, for what torch.load has read cannot become larger.
-    loaded.values = torch.UntypedStorage(storage.nbytes(), device=rt.backing).copy_(storage)
-    loaded.allocation = rt.memories[index].allocate(storage.nbytes())
+    values = torch.empty(storage.nbytes(), dtype=torch.uint8, device=rt.backing)
+    values.untyped_storage().copy_(storage)
     copies.account(rt, None, index, storage.nbytes())
-    return loaded
+    return storage_of(values, rt.memories[index].allocate(storage.nbytes()))
 
 
 def set_storage(rt: Runtime, args: tuple, kwargs: dict) -> VirtualTensor:
-    """`tensor.set_(storage, …)`, for storages that `torch.load` has brought here."""
+    """`tensor.set_(storage, …)`, for storages of the same device. RuntimeError for others."""
     tensor, storage, *place = args
-    if not isinstance(storage, _LoadedStorage):
-        raise NotImplementedError(
-            f"cannot set the storage of a tensor on {tensor.device}: use copy_(), or set_(tensor)"
+    if not isinstance(storage, VirtualStorage) or storage.device != tensor.device:
+        raise RuntimeError(
+            f"Attempted to set the storage of a tensor on device {tensor.device} to a storage on "
+            f"device {storage.device}: the devices must match. Use tensor.copy_()"
         )
-    values = torch.empty(0, dtype=tensor.dtype, device=storage.values.device)
-    values.set_(storage.values, *place)
-    adopt(tensor, wrap(values, tensor.vgpu_index, allocation=storage.allocation))
+    real = torch_private.storage_device(storage)
+    values = torch.empty(0, dtype=tensor.dtype, device=real).set_(storage, *place)
+    layout = None if storage.has_values else layout_of(values)
+    shared = storage.vgpu_allocation
+    given = values if layout is None else None
+    adopt(tensor, wrap(given, tensor.vgpu_index, layout=layout, allocation=shared))
     return tensor

@@ -155,6 +155,11 @@ class Event:
         return 0 if self._work is None else id(self._work)
 
     @property
+    def event_id(self) -> int:
+        """The same number, as `torch.Event` calls it."""
+        return self.cuda_event
+
+    @property
     def _as_parameter_(self) -> ctypes.c_void_p:
         return ctypes.c_void_p(self.cuda_event)
 
@@ -202,10 +207,16 @@ class Event:
     def elapsed_time(self, end: Event) -> float:
         """Milliseconds from this event to `end`; both need `enable_timing=True`.
 
-        Raises RuntimeError if one of them has not been recorded, or not happened yet.
+        Raises RuntimeError if one of them has not been recorded, or not happened yet, or if they
+        were recorded on different devices.
         """
         if not (self.enable_timing and end.enable_timing):
             raise ValueError("both events need enable_timing=True to measure the time between them")
+        if None not in (self.device, end.device) and self.device != end.device:
+            raise RuntimeError(
+                f"invalid resource handle: one event was recorded on {self.device}, the other on "
+                f"{end.device}, and devices have clocks of their own. Record both on one device"
+            )
         rt = current_runtime()
         begin_s, end_s = (rt.host_threads.ask(event.happened_s, rt.clock) for event in (self, end))
         return (end_s - begin_s) * 1e3

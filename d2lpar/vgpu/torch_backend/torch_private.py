@@ -17,6 +17,7 @@ import torch.nn.attention
 import torch.nn.parallel.data_parallel
 import torch.nn.parameter
 import torch.utils._device
+import torch.utils._python_dispatch
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -242,6 +243,14 @@ def raising_late(engine: Callable[Parameters, Result]) -> Callable[Parameters, R
                 del error  # it knows this frame: a cycle that would keep all of the graph
 
     return run
+
+
+def unwatched() -> AbstractContextManager:
+    """A block in which no dispatch mode sees operations: those of the host that stand for what
+    devices do are no operations of the program."""
+    if not torch._C._len_torch_dispatch_stack():
+        return nullcontext()
+    return torch.utils._python_dispatch._disable_current_modes()
 
 
 # --- the parts of a tensor ------------------------------------------------------------------------

@@ -9,10 +9,12 @@ from typing import Any
 
 import torch
 
-from ..device_naming import naming
+from ..device_naming import device, naming
 from ..memory.caching_allocator import Allocation
 from . import torch_private
 from .runtime import current_runtime
+
+_resize = torch.UntypedStorage.resize_
 
 
 class VirtualStorage(torch.UntypedStorage):
@@ -47,26 +49,31 @@ class VirtualStorage(torch.UntypedStorage):
             return 0
         return super().data_ptr() if self.has_values else id(self.vgpu_allocation)
 
-    def resize_(self, size: int) -> VirtualStorage:
-        """Free the memory, and take as much; what it held is kept as far as it has room.
-
-        `size` is in bytes. Raises OutOfMemoryError.
-        """
-        allocation = self.vgpu_allocation
-        rt, index = current_runtime(), allocation.memory.device
-        allocation.replace(size, rt.current_stream(index))
-        if self.has_values:
-            super().resize_(size)
-        rt.note_memory(index)
-        return self
-
     def clone(self) -> torch.UntypedStorage:
-        """A copy of the bytes, where they are."""
-        place = torch_private.storage_device(self)
-        return torch.UntypedStorage(super().nbytes(), device=place).copy_(self, False)
+        """A copy of the bytes, on the same device."""
+        place = device(self.vgpu_allocation.memory.device)
+        return torch.empty(0, dtype=torch.uint8, device=place).set_(self).clone().untyped_storage()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.cpu().__reduce_ex__(protocol)
+
+
+def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+    """`UntypedStorage.resize_`: free the memory, and take as much; what it held is kept as far as
+    it has room.
+
+    `size` is in bytes. Raises OutOfMemoryError. It is a method of the base class, for torch's
+    trackers of memory replace that one.
+    """
+    if not isinstance(storage, VirtualStorage):
+        return _resize(storage, size)
+    allocation = storage.vgpu_allocation
+    rt, index = current_runtime(), allocation.memory.device
+    allocation.replace(size, rt.current_stream(index))
+    if storage.has_values:
+        _resize(storage, size)
+    rt.note_memory(index)
+    return storage
 
 
 def storage_of(values: torch.Tensor, allocation: Allocation) -> VirtualStorage:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.cuda.comm
 import torch.nn.parallel.comm
+from torch.nn.parameter import is_lazy
 
 from ...device_naming import TYPE
 from .. import data_parallel_comm, runtime, streams, torch_private
@@ -100,7 +101,8 @@ def _for_virtual(
         tensors: torch.Tensor | Sequence[torch.Tensor], *args: object, **kwargs: object
     ) -> object:
         first = tensors if isinstance(tensors, torch.Tensor) else next(iter(tensors), None)
-        real = first is not None and not is_virtual(first) and first.device.type != "cpu"
+        told = first is None or is_virtual(first) or is_lazy(first)
+        real = first is not None and not told and first.device.type != "cpu"
         if theirs is not None and (real or runtime.running() is None):
             return theirs(tensors, *args, **kwargs)
         return ours(tensors, *args, **kwargs)

@@ -1,31 +1,33 @@
-"""`torch.UntypedStorage`: what would crash without memory of the device in C++ is refused."""
+"""`torch.UntypedStorage`: torch has no allocator in C++ for memory of virtual devices.
+
+So a bare storage there is that of a tensor, and what would crash is refused.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.types import Device
 
-from ...device_naming import TYPE
+from ...device_naming import TYPE, naming
 from .. import runtime, torch_private
+from ..virtual_storage import VirtualStorage, resize
 
 
 def replace_storages() -> None:
-    """Refuse what would crash: torch has no allocator in C++ for memory of virtual devices."""
+    """Make storages of virtual devices here, and refuse to share them between processes."""
     torch_new: Callable[..., torch.UntypedStorage] = torch.UntypedStorage.__new__
     shared = inspect.getattr_static(torch.UntypedStorage, "_new_shared").__func__
 
     def new(
         cls: type[torch.UntypedStorage], *args: Any, device: Device = None, **kwargs: Any
     ) -> torch.UntypedStorage:
-        if device is not None and torch.device(device).type == TYPE:
-            raise NotImplementedError(
-                f"there are no bare storages on {device}: make a tensor there, such as "
-                "torch.empty(n, dtype=torch.uint8, device=device)"
-            )
+        meant = _virtual(device)
+        if meant is not None:
+            return _bare(meant, *args, **kwargs)
         return torch_new(cls, *args, device=device, **kwargs)
 
     def new_shared(
@@ -40,4 +42,34 @@ def replace_storages() -> None:
         return shared(cls, size, device=device)
 
     torch_private.replace(torch.UntypedStorage, "__new__", staticmethod(new))
+    torch_private.replace(torch.UntypedStorage, "resize_", resize)
     torch_private.replace(torch.UntypedStorage, "_new_shared", classmethod(new_shared))
+    torch_wrapped = torch.storage.TypedStorage._new_wrapped_storage
+
+    def wrapped(
+        self: torch.storage.TypedStorage, untyped_storage: torch.UntypedStorage
+    ) -> torch.storage.TypedStorage:
+        if isinstance(untyped_storage, VirtualStorage):  # torch wants its own type, and no other
+            return torch.storage.TypedStorage(
+                wrap_storage=untyped_storage, dtype=self.dtype, _internal=True
+            )
+        return torch_wrapped(self, untyped_storage)
+
+    torch_private.replace(torch.storage.TypedStorage, "_new_wrapped_storage", wrapped)
+
+
+def _virtual(device: Device) -> torch.device | None:
+    """The virtual device that is meant; None for another kind."""
+    if device is None or runtime.running() is None:
+        return None
+    meant = naming().parse(device)
+    meant = torch.device(meant) if isinstance(meant, str) else meant
+    return meant if isinstance(meant, torch.device) and meant.type == TYPE else None
+
+
+def _bare(device: torch.device, content: int | Sequence[int] = 0) -> torch.UntypedStorage:
+    """A storage of so many bytes, or of these."""
+    kind: dict[str, Any] = {"dtype": torch.uint8, "device": device}
+    if isinstance(content, int):
+        return torch.empty(content, **kind).untyped_storage()
+    return torch.tensor(list(content), **kind).untyped_storage()

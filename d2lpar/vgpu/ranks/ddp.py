@@ -226,6 +226,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             self.broadcast_buffers_from(agreed_rank(self, candidate=True) if together else 0)
         if together:
             agree_to_average(self, joined=False)
+        self.reducer.divisor = dist.get_world_size(self.process_group)
         if work is not None and not self.divides_by_all:
             work.wait()
             self.reducer.divisor = int(work.result()[0].item())

@@ -19,7 +19,7 @@ from ..device_naming import naming
 from ..races.call_sites import mark
 from ..sim.clock import HostThread
 from ..torch_backend.tensor import VirtualTensor
-from . import c10d_private, nccl_debug, refused
+from . import c10d_private, call_forms, nccl_debug, refused
 from .c10d_private import HasRoot, ReducesBy, ReducesTo
 from .call_of_rank import CallOfRank, Tensors
 from .collective_calls import CollectiveCall, together, values_of
@@ -192,7 +192,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         part = partial(self._own.scatter, target, sources, opts.rootRank)
         return self._begin("scatter", [target, *sources], part)
 
-    def barrier(self, opts: object = None) -> CollectiveWork:
+    def barrier(self, opts: object = None, timeout: timedelta | None = None) -> CollectiveWork:
         """No host goes on before all have come."""
         return self._begin("barrier", [], lambda: CollectiveCall("barrier", nbytes=BARRIER_BYTES))
 
@@ -310,5 +310,8 @@ def _virtual(tensors: Tensors) -> list[VirtualTensor]:
     return [tensor for tensor in tensors if isinstance(tensor, VirtualTensor)]
 
 
+for _name, _depths in call_forms.DEPTHS.items():
+    _method = getattr(VirtualProcessGroup, _name)
+    setattr(VirtualProcessGroup, _name, call_forms.in_any_form(_method, _depths))
 for _name in c10d_private.REFUSED:
     setattr(VirtualProcessGroup, _name, refused.on_group(_name))

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count
+from itertools import count
 from typing import Any
 
 import torch
@@ -85,7 +85,7 @@ class World:
             lambda rank: leave[rank](),
             lambda rank: enter[rank](),
         )
-        self._rendezvous = {WORLD: self._meeting(range(self.size))}
+        self._rendezvous = {(WORLD, *range(self.size)): self._meeting(range(self.size))}
         self.scheduler.explain = self.explain_hang
 
     def _meeting(self, ranks: Sequence[int]) -> Rendezvous:
@@ -97,18 +97,24 @@ class World:
     def rendezvous(self, name: str, ranks: Sequence[int]) -> Rendezvous:
         """Where the ranks of the group of that name meet.
 
-        Raises RuntimeError if another rank has made another group of it.
+        Groups without common members may have one name: they are made at once. Raises RuntimeError
+        if another rank has made a group of it with some of the members only.
         """
-        if name not in self._rendezvous:
-            self._rendezvous[name] = self._meeting(ranks)
-            self._rendezvous[name].number = len(self._rendezvous) - 1
-        rendezvous = self._rendezvous[name]
-        if rendezvous.ranks != list(ranks):
-            raise RuntimeError(
-                f"group {name} is of ranks {list(ranks)} here and of {rendezvous.ranks} on "
-                "another rank: all ranks must call new_group in the same order with the same ranks"
-            )
-        return rendezvous
+        key = (name, *ranks)
+        if key not in self._rendezvous:
+            self._check_alone(name, ranks)
+            self._rendezvous[key] = self._meeting(ranks)
+            self._rendezvous[key].number = len(self._rendezvous) - 1
+        return self._rendezvous[key]
+
+    def _check_alone(self, name: str, ranks: Sequence[int]) -> None:
+        for (other, *_), rendezvous in self._rendezvous.items():
+            if other == name and not set(ranks).isdisjoint(rendezvous.ranks):
+                raise RuntimeError(
+                    f"group {name} is of ranks {list(ranks)} here and of {rendezvous.ranks} on "
+                    "another rank: all ranks must call new_group in the same order with the same "
+                    "ranks"
+                )
 
     def explain_hang(self, returned: Sequence[int]) -> list[str]:
         """Lines about the collectives under way; `returned` are the indices of ranks that have
@@ -151,8 +157,7 @@ class Rank:
             variables = variables_of(number, world.size, self.devices)
             start = ProcessStart(f"rank {number}", max(0, self.device), variables)
         self.current = start.current
-        others = frozenset(chain(*world.devices)) - {*self.devices}
-        self.host_thread = HostThread(start.name, world.rt.now_s(), others)
+        self.host_thread = HostThread(start.name, world.rt.now_s(), used=set())
         self.process = ProcessState(world.rt, start.states, world.library)
         self.process.set_variables(start.variables)
         if start.arguments is not None:

@@ -147,6 +147,8 @@ class Reducer:
         self._in_pass = False
         if self._learns and self._came:
             self._reduce_all()
+        elif self.expecting and self._unused and not self._came:
+            self._reduce_unused()
 
     @property
     def _learns(self) -> bool:
@@ -183,11 +185,24 @@ class Reducer:
             )
 
     def _take(self, p: nn.Parameter) -> None:
-        while self._unused:
-            self._fill(self._unused.pop())
+        self._fill_unused()
         self._fill(p)
         self._arrived.append(p)
         self._begin_full_buckets()
+
+    @torch.no_grad()
+    def _fill_unused(self) -> None:
+        while self._unused:
+            self._fill(self._unused.pop())
+
+    @torch.no_grad()
+    def _reduce_unused(self) -> None:
+        """At the end of a pass in which no gradient came, although it was to be averaged."""
+        self._ended = True
+        self._fill_unused()
+        self._begin_full_buckets()
+        if self._next == len(self.buckets):
+            self._finish()
 
     @torch.no_grad()
     def _reduce_all(self) -> None:
@@ -217,7 +232,7 @@ class Reducer:
 
     def _fill(self, p: nn.Parameter) -> None:
         """Copy the gradient, divided by the number of ranks, into its bucket: one kernel. Hooks
-        divide by themselves."""
+        divide by themselves, and may read `p.grad`: a view is there from now on."""
         bucket = self._bucket_of[p]
         view, share = bucket.views[p], 1 / self.divisor
         bucket.missing.discard(p)
@@ -230,6 +245,8 @@ class Reducer:
             view.mul_(share)
         else:
             torch.mul(p.grad, share, out=view)
+        if self.as_views and p.grad is not None and p not in self.nowhere_used:
+            p.grad = view
 
     @torch.no_grad()
     def _finish(self) -> None:

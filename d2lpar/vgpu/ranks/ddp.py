@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_map_only
 
 from ...machines.gradient_buckets import DEFAULT_LIMITS
 from . import c10d_private, comm_hooks
-from .backward_begin import call_when_it_begins, reached, told_at_once
+from .backward_begin import Begins, call_when_it_begins, reached, told_at_once
 from .ddp_join import DDPJoinHook, agree_to_average, agreed_rank
-from .ddp_logging import logging_data
+from .ddp_logging import logging_data, unfinished
 from .reducer import Reducer
 
 Value = TypeVar("Value")
@@ -82,7 +82,9 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self.divides_by_all = True
-        self.iteration, self.hook_name, self.logger = 0, "", None
+        self.iteration, self.hook_name = 0, ""
+        self.broadcast_bucket_size = BROADCAST_MB * MB
+        self._ddp_sink_clone = True  # `_set_ddp_sink_clone` of torch's
         if init_sync:
             self._check_shapes()
             buffers = self._buffers_of_all() if only_in_forward or by_its_old_name else []
@@ -101,6 +103,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
 
     def _start(self) -> None:
         self.reducer = self._make_reducer(self._module_parameters, self.process_group)
+        self.logger = self.reducer.log
         self.first_bucket_sizes = ", ".join(str(b.flat.nbytes) for b in self.reducer.buckets)
         self._optimizers_looked_for = self._has_rebuilt_buckets = False
 
@@ -137,20 +140,18 @@ class DistributedDataParallel(c10d_private.TorchDDP):
     # --- parameters without a gradient ------------------------------------------------------
 
     def _check_finished(self) -> None:
-        missing = [self.names[p] for p in self.reducer.missing()]
+        missing = set(self.reducer.missing())
         if missing:
-            raise RuntimeError(
-                "the last backward pass left parameters without a gradient, so their buckets were "
-                f"never averaged: {', '.join(missing)} on rank {dist.get_rank()}. Pass "
-                "find_unused_parameters=True, or let all of them take part in the loss"
-            )
+            found = {i: name for i, (p, name) in enumerate(self.names.items()) if p in missing}
+            raise self.logger.noted(RuntimeError(unfinished(self, found)))
 
     def _with_begin_of_backward(self, output: object) -> object:
         """The output, of which the reducer learns when its backward pass begins."""
         if self.static_graph:
-            return told_at_once(output, lambda tensors: self.reducer.begin_pass())
+            begins: Begins = lambda tensors: self.reducer.begin_pass()  # noqa: E731
+            return told_at_once(output, begins, copy=self._ddp_sink_clone)
         if self.find_unused_parameters:
-            return told_at_once(output, self._begin_with_unused)
+            return told_at_once(output, self._begin_with_unused, copy=self._ddp_sink_clone)
         call_when_it_begins(output, self.reducer.begin_pass)
         return output
 
@@ -202,6 +203,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
 
     def broadcast_state_from(self, rank: int) -> None:
         """Give parameters and buffers the values of a rank of the group."""
+        self._authoritative_rank = rank
         buffers = self._buffers_of_all() if self.broadcast_buffers else []
         self._broadcast([*self._parameters_of_all(), *buffers], rank)
 
@@ -245,7 +247,11 @@ class DistributedDataParallel(c10d_private.TorchDDP):
 
     def register_comm_hook(self, state: object, hook: comm_hooks.ProgramHook) -> None:
         """Let `hook(state, bucket)` exchange gradients; raises as torch's does."""
-        comm_hooks.register(self.reducer, state, hook)
+        try:
+            comm_hooks.register(self.reducer, state, hook)
+        except (TypeError, ValueError, RuntimeError) as error:
+            self.logger.noted(error)
+            raise
         self.hook_name = getattr(hook, "__qualname__", type(hook).__name__)
 
     def _register_builtin_comm_hook(self, comm_hook_type: object) -> None:

@@ -26,6 +26,7 @@ from .collective_calls import CollectiveCall, together, values_of
 from .collective_work import CollectiveWork, WorkTogether
 from .rank import Rank
 from .rendezvous import PendingCollective, Rendezvous
+from .sends_to_self import SendsToSelf
 
 BARRIER_BYTES = 4  # c10d sums one float
 
@@ -42,6 +43,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         self._own = CallOfRank(self._member, self._count)
         self._name, self._description = name, description or "undefined"
         self._together: list[CollectiveWork] | None = None  # while they are to be one
+        self._to_self = SendsToSelf()
 
     @property
     def group_name(self) -> str:
@@ -209,20 +211,22 @@ class VirtualProcessGroup(c10d_private.GroupBase):
 
     # --- sends ------------------------------------------------------------------------------
 
-    def send(self, tensors: Tensors, target: int, tag: int) -> CollectiveWork:
-        """One tensor for a rank of the group."""
+    def send(self, tensors: Tensors, target: int, tag: int) -> c10d_private.WorkBase:
+        """One tensor for a rank of the group; in a batch, also for this one."""
         (tensor,) = tensors
+        if target == self._member:
+            return self._to_self.sent(tensor, tag, self._rank)
         return self._pass((self._member, target), tag, tensor)
 
-    def recv(self, tensors: Tensors, source: int, tag: int) -> CollectiveWork:
-        """One tensor from a rank of the group."""
+    def recv(self, tensors: Tensors, source: int, tag: int) -> c10d_private.WorkBase:
+        """One tensor from a rank of the group; in a batch, also from this one."""
         (tensor,) = tensors
+        if source == self._member:
+            return self._to_self.received(tensor, tag, self._rank)
         return self._pass((source, self._member), tag, tensor)
 
     def _pass(self, way: tuple[int, int], tag: int, tensor: torch.Tensor) -> CollectiveWork:
         name = "send" if way[0] == self._member else "recv"
-        if way[0] == way[1]:
-            raise ValueError(f"rank {self._rank.number} cannot send to itself")
         on_device = self._rank.check(name, [tensor])
         both, values = [tensor], [values_of(tensor)]
         call = CollectiveCall(
@@ -249,11 +253,13 @@ class VirtualProcessGroup(c10d_private.GroupBase):
     def _start_coalescing(self, device: torch.device) -> None:
         """What is begun from now on is one, for who waits for it. On the clock they stay several,
         side by side, as NCCL's one kernel for them does them."""
-        self._together = []
+        self._together, self._to_self = [], SendsToSelf(is_batch=True)
 
     def _end_coalescing(self, device: torch.device) -> WorkTogether:
         """What has been begun since `_start_coalescing`."""
         works, self._together = self._together, None
+        sends, self._to_self = self._to_self, SendsToSelf()
+        sends.carry_out(self._rank.number)
         return WorkTogether(works or [])
 
     # --- inside -----------------------------------------------------------------------------

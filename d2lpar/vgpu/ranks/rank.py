@@ -85,6 +85,7 @@ class World:
             lambda rank: leave[rank](),
             lambda rank: enter[rank](),
         )
+        self.stores: dict[tuple[str, int], dict[str, bytes]] = {}  # of `TCPStore`, by address
         self._rendezvous = {(WORLD, *range(self.size)): self._meeting(range(self.size))}
         self.scheduler.explain = self.explain_hang
 

@@ -19,6 +19,7 @@ from torch import nn
 from ...machines.gradient_buckets import assign_buckets
 from ..torch_backend.torch_private import at_end_of_backward
 from .backward_begin import call_when_it_begins
+from .ddp_logging import CHANGED, DDPLog
 from .gradient_bucket import GradientBucket
 
 ParameterList = list[nn.Parameter]
@@ -96,14 +97,18 @@ class Reducer:
         self.nowhere_used: set[nn.Parameter] = set()
         self._arrived: ParameterList = []
         self._came = Counter[nn.Parameter]()
+        self.log = DDPLog()
         self._in_pass = False
+        self._last_unused: frozenset[nn.Parameter] | None = None
+        self._unused_change = False  # from one pass to the next
         self._needed: Counter[nn.Parameter] | None = None  # how often each comes, if it is static
         # At first the order in which they are defined, the last first. Backward may take another,
         # so torch makes one bucket of all, and sorts them anew when it has seen one pass.
         limits_at_first = (float("inf"),) if rebuilds else limits_bytes
         self._make_buckets(gathered(parameters, limits_at_first)[::-1])
-        for p in parameters:
-            p.register_post_accumulate_grad_hook(self._gradient_is_ready)
+        self._hooks = [
+            p.register_post_accumulate_grad_hook(self._gradient_is_ready) for p in parameters
+        ]
 
     def _make_buckets(self, parts: list[ParameterList]) -> None:
         self.buckets = [Bucket(part) for part in parts]
@@ -130,6 +135,7 @@ class Reducer:
         """The next backward pass shall be averaged."""
         self.expecting, self._next = True, 0
         self._arrived, self._came = [], Counter[nn.Parameter]()
+        self._in_pass = False  # also after one that an error has ended
         self._ended = False  # the backward pass; then what comes last is called at once
         never = [] if self._needed is None else [p for p in self.parameters if not self._needed[p]]
         self._unused = never
@@ -140,6 +146,9 @@ class Reducer:
         """Called in the backward pass before any gradient comes; `unused` will get none in it."""
         if not self._in_pass:
             self._in_pass = True
+            unused = frozenset(unused)
+            self._unused_change |= self._last_unused not in (None, unused)
+            self._last_unused = unused
             self._unused += [p for p in unused if p not in self._unused]
             at_end_of_backward(self._end_pass)
 
@@ -157,7 +166,7 @@ class Reducer:
 
     def missing(self) -> ParameterList:
         """Parameters whose gradients did not come in a pass that has begun."""
-        begun = self.expecting and any(len(b.missing) < len(b.views) for b in self.buckets)
+        begun = self.expecting and bool(self._came)
         return [p for p in self.parameters if begun and p in self._bucket_of[p].missing]
 
     @torch.no_grad()
@@ -173,6 +182,8 @@ class Reducer:
             return
         if self._needed is None:
             self._check_comes_once(p, before=1)
+        elif self._came[p] > self._needed[p]:
+            raise self.log.noted(RuntimeError(CHANGED))
         if self._needed is None or self._came[p] == self._needed[p]:
             self._take(p)
 
@@ -209,6 +220,7 @@ class Reducer:
         """At the end of the first pass of a static graph."""
         self._needed, self._ended = self._came, True
         self._unused = [p for p in self.parameters if p not in self._came]
+        self._arrived = list(self._unused)  # buckets are sorted anew with them
         for p in list(self._needed):
             self._take(p)
         self._finish()
@@ -285,6 +297,13 @@ class Reducer:
     def _run_allreduce_hook(self, bucket: GradientBucket) -> torch.futures.Future:
         work = dist.all_reduce(bucket.buffer(), group=self.group, async_op=True)
         return work.get_future()
+
+    def _remove_autograd_hooks(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _ddp_graph_static(self) -> bool:
+        return not self._unused_change
 
     def _set_optimizer_in_backward(self) -> None:
         self.hands_out = False

@@ -49,6 +49,13 @@ def set_data(tensor: torch.Tensor, other: torch.Tensor) -> None:
         _data.__set__(tensor, other)
 
 
+def unwatched() -> AbstractContextManager:
+    """Leave the block's operations out of what a program's dispatch modes see."""
+    if not torch._C._len_torch_dispatch_stack():
+        return nullcontext()
+    return torch.utils._python_dispatch._disable_current_modes()
+
+
 PREPARE_PROFILER = (torch.autograd.profiler.profile, "_prepare_trace")
 
 

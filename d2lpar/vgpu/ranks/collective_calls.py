@@ -13,8 +13,8 @@ import torch
 from torch.distributed import ReduceOp
 
 from ..races.call_sites import Mark, call_site_of
-from ..torch_backend.torch_private import unwatched
 from ..torch_backend.tensor import VirtualTensor, backing, check_allocated
+from ..torch_backend.torch_private import unwatched
 
 Pieces = Sequence[torch.Tensor | None]  # plain tensors with the values, flat
 _PAIRS = {
@@ -140,8 +140,8 @@ def reduced_by(op: object, values: torch.Tensor) -> torch.Tensor:
 def carry_out(calls: Sequence[CollectiveCall], takers: Iterable[int]) -> None:
     """Compute what of the calls of all ranks, in their order, those of `takers` take.
 
-    Modes of the program's that watch operations do not see these. Raises ValueError if a rank gives more or fewer elements than the other takes. Tensors that have
-    a shape only stay as they are.
+    Modes of the program's that watch operations do not see these. Raises ValueError if a rank gives
+    more or fewer elements than the other takes. Tensors that have a shape only stay as they are.
     """
     with unwatched():
         _carry_out(calls, list(takers))

@@ -19,7 +19,7 @@ from ...machines.gradient_buckets import DEFAULT_LIMITS
 from . import c10d_private, comm_hooks
 from .backward_begin import Begins, call_when_it_begins, reached, told_at_once
 from .ddp_join import DDPJoinHook, agree_to_average, agreed_rank
-from .ddp_logging import logging_data, unfinished
+from .ddp_logging import DDPLog, logging_data, unfinished
 from .reducer import Reducer
 
 Value = TypeVar("Value")
@@ -37,6 +37,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
 
     process_group: dist.ProcessGroup | None  # type: ignore[assignment]
     output_device: object  # type: ignore[assignment]
+    logger: DDPLog  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         static_graph: bool = False,
         forward_sync_buffers: bool | None = None,
         device_mesh: Any = None,
+        skip_all_reduce_unused_params: bool = False,
         **others: object,
     ) -> None:
         nn.Module.__init__(self)
@@ -98,6 +100,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             as_views=gradient_as_bucket_view,
             rebuilds=self.rebuilds,
             static=static_graph,
+            skips_unused=skip_all_reduce_unused_params,
         )
         self._start()
 

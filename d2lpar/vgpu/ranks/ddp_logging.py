@@ -94,7 +94,7 @@ def logging_data(ddp: Any) -> dict[str, object]:
         "bucket_sizes": ddp.first_bucket_sizes if rebuilt else sizes,
         "has_rebuilt_buckets": int(rebuilt),
         "rebuilt_bucket_sizes": sizes if rebuilt else "",
-        "num_buckets_reduced": len(reducer.buckets),
+        "num_buckets_reduced": sum(bucket.result is not None for bucket in reducer.buckets),
         "has_sync_bn": int(any(isinstance(m, SyncBatchNorm) for m in ddp.module.modules())),
         "join_uneven_inputs": int(ddp.logger.uneven_inputs),
         **({"has_error": 1, "error": ddp.logger.error} if ddp.logger.error else {}),

@@ -19,6 +19,7 @@ from ..device_naming import naming
 from ..races.call_sites import mark
 from ..sim.clock import HostThread
 from ..torch_backend.tensor import VirtualTensor
+from ..torch_backend.torch_private import unwatched
 from . import c10d_private, call_forms, nccl_debug, refused
 from .c10d_private import HasRoot, ReducesBy, ReducesTo
 from .call_of_rank import CallOfRank, Tensors
@@ -228,7 +229,8 @@ class VirtualProcessGroup(c10d_private.GroupBase):
     def _pass(self, way: tuple[int, int], tag: int, tensor: torch.Tensor) -> CollectiveWork:
         name = "send" if way[0] == self._member else "recv"
         on_device = self._rank.check(name, [tensor])
-        both, values = [tensor], [values_of(tensor)]
+        with unwatched():
+            both, values = [tensor], [values_of(tensor)]
         call = CollectiveCall(
             name,
             both if name == "send" else [],
@@ -268,7 +270,8 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         self, name: str, tensors: Tensors, *parts: Callable[[], CollectiveCall]
     ) -> CollectiveWork:
         on_device = self._rank.check(name, tensors)
-        calls = [make() for make in parts]
+        with unwatched():
+            calls = [make() for make in parts]
         call = calls[0] if len(calls) == 1 else together(name, calls)
         self._begun(call, None)
         pending = self._rendezvous.meet(self._member, call, on_device)

@@ -48,7 +48,8 @@ class Bucket:
 
         Raises TypeError for a hook whose future holds anything but the buffer's elements.
         """
-        assert self.result is not None, "the last bucket began last"
+        if self.result is None:  # nothing is exchanged
+            return self.views
         value: Any = self.result.wait()
         if not isinstance(self.result, torch.futures.Future):
             return self.views
@@ -75,7 +76,8 @@ class Reducer:
 
     `limits_bytes` are the sizes of the first bucket and of the others. With `as_views` gradients
     stay in their buckets, and need not be copied back. In a `static` graph a gradient may come
-    several times in a pass: the first pass is averaged at its end, and shows how often.
+    several times in a pass: the first pass is averaged at its end, and shows how often. With
+    `skips_unused` a bucket that gets no gradient is not exchanged; all ranks must agree on it.
     """
 
     def __init__(
@@ -87,9 +89,11 @@ class Reducer:
         as_views: bool,
         rebuilds: bool,
         static: bool = False,
+        skips_unused: bool = False,
     ) -> None:
         self.parameters, self.group, self.limits_bytes = parameters, group, limits_bytes
         self.as_views, self.rebuilds, self.static = as_views, rebuilds, static
+        self.skips_unused = skips_unused
         self.hook: Hook | None = None
         self.hands_out = True  # not if the program's optimizer uses gradients as they come
         self.divisor = dist.get_world_size(group)
@@ -139,6 +143,7 @@ class Reducer:
         self._ended = False  # the backward pass; then what comes last is called at once
         never = [] if self._needed is None else [p for p in self.parameters if not self._needed[p]]
         self._unused = never
+        self._never_used = set(never)
         for bucket in self.buckets:
             bucket.missing = set(bucket.views)
 
@@ -150,6 +155,7 @@ class Reducer:
             self._unused_change |= self._last_unused not in (None, unused)
             self._last_unused = unused
             self._unused += [p for p in unused if p not in self._unused]
+            self._never_used |= unused
             at_end_of_backward(self._end_pass)
 
     def _end_pass(self) -> None:
@@ -234,6 +240,9 @@ class Reducer:
 
     def _begin(self, number: int) -> None:
         bucket = self.buckets[number]
+        if self.skips_unused and self._never_used.issuperset(bucket.views):
+            bucket.result = None
+            return
         if self.hook is None:
             bucket.result = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
             return

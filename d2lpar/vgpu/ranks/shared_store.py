@@ -1,4 +1,4 @@
-"""`TCPStore` of virtual ranks: a table that all of them share, in place of a server and its clients.
+"""`TCPStore` of virtual ranks: a table that all share, in place of a server and its clients.
 
 torch's would let a rank wait in C++ for others, whose turn could not come then.
 """
@@ -62,7 +62,7 @@ class SharedStore(c10d_private.StoreBase):
         self._items[key] = self._items.get(key, b"") + _encoded(value)
 
     def compare_set(self, key: str, expected: Value, desired: Value) -> bytes:
-        """Write if the value is the expected one ("": there is none); returns what is there then."""
+        """Write if the value is the expected one ("": there is none); returns what is there."""
         found = self._items.get(key)
         if found == _encoded(expected) or (found is None and not expected):
             self._items[key] = _encoded(desired)

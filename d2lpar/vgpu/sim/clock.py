@@ -138,7 +138,7 @@ class Clock:
         self.wait_until(host_thread, max(map(self.end_s, last), default=0.0), name, last)
 
     def wait_for_device(self, host_thread: HostThread, device: int, name: str) -> None:
-        """Block a host thread until all is done on the streams of a device that its process uses."""
+        """Block a host thread until all streams of a device that its process uses are done."""
         used = host_thread.used
         known = self._streams[device].items()
         numbers = [number for number, queue in known if used is None or queue in used]

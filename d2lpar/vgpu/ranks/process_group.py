@@ -14,6 +14,7 @@ from functools import partial
 from itertools import chain
 
 import torch
+import torch.distributed as dist
 
 from ..device_naming import naming
 from ..races.call_sites import mark
@@ -203,12 +204,19 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
         """The same, over the hosts alone. That a rank is missing is noticed at once, when no other
-        can go on; the error names it."""
+        can go on; the error of the group's first rank names it, or with `wait_all_ranks` all."""
         call = CollectiveCall("monitored_barrier")
         self._rank.check("monitored_barrier", [])
         self._begun(call, None)
         pending = self._rendezvous.meet(self._member, call, None)
-        self._queue(pending, call, None, {}, None).wait()
+        work = self._queue(pending, call, None, {}, None)
+        try:
+            work.wait(timeout if self._member == 0 else None)
+        except dist.DistBackendError as error:
+            missing = [str(self._rendezvous.ranks[member]) for member in pending.missing]
+            many = wait_all_ranks and len(missing) > 1
+            who = f"Ranks {', '.join(missing)}" if many else f"Rank {missing[0]}"
+            raise RuntimeError(f"{who} failed to pass monitoredBarrier: {error}") from None
 
     # --- sends ------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from itertools import count
 from typing import Any
 
@@ -179,9 +180,25 @@ class Rank:
         """Whether its world has no other rank."""
         return self.world.size == 1
 
-    def wait(self, ready: Callable[[], bool], text: str, *, polite: bool = False) -> None:
-        """Let other ranks run until `ready()`."""
-        self.world.scheduler.wait(self.index, ready, text, polite=polite)
+    def wait(
+        self,
+        ready: Callable[[], bool],
+        text: str,
+        *,
+        polite: bool = False,
+        timeout: timedelta | None = None,
+    ) -> str:
+        """Let other ranks run until `ready()`. With a timeout it ends when nobody can go on: the
+        host has waited so long then, and what is returned says who waits where."""
+        expires_s = None
+        if timeout:
+            expires_s = self.host_thread.now_s + timeout.total_seconds()
+        report = self.world.scheduler.wait(
+            self.index, ready, text, polite=polite, expires_s=expires_s
+        )
+        if report and expires_s is not None:
+            self.host_thread.now_s = max(self.host_thread.now_s, expires_s)
+        return report
 
     @property
     def at(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -168,6 +170,8 @@ def test_a_second_join_divides_by_all_again():
                     net.zero_grad()
                     steps(net, "a" * 1 + "b")
                     found.append(net.module.a.weight.grad.sum().item())
+        assert net._get_ddp_logging_data()["join_uneven_inputs"] == 1
+        assert net._authoritative_rank == 1  # it had the last batch
         return found
 
     _, (first, last, first_again, last_again) = run(rank)
@@ -216,3 +220,17 @@ def test_outputs_need_not_be_copied():
 
     first, second = run(rank)
     assert_close(first, second)
+
+
+def test_a_ddp_that_is_gone_averages_nothing():
+    """As torch's: its parameters may be another's, also if it still expected a backward pass."""
+
+    def rank():
+        net = Chosen().to(here())
+        DDP(net)(inputs(), "ab")
+        gc.collect()
+        net(inputs(), "ab").sum().backward()
+        return net.a.weight.grad.cpu()
+
+    first, second = run(rank)
+    assert_close(2 * first, second)

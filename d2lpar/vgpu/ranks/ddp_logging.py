@@ -52,9 +52,6 @@ class DDPLog:
         """Remember an error."""
         self.error = text
 
-    def _set_uneven_input_join(self) -> None:
-        self.uneven_inputs = True
-
 
 def unfinished(ddp: Any, missing: Mapping[int, str]) -> str:
     """The error of a pass in which these parameters, by number, got no gradient."""

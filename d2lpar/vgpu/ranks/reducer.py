@@ -8,8 +8,10 @@ with it. Nothing here but `torch.distributed`: it runs on real ranks as it does 
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -71,6 +73,12 @@ def gathered(parameters: ParameterList, limits_bytes: Sequence[float]) -> list[P
     return [[parameters[i] for i in members] for members in found]
 
 
+def _call(method: weakref.WeakMethod, p: torch.Tensor) -> None:
+    found = method()
+    if found is not None:
+        found(p)
+
+
 class Reducer:
     """Averages the gradients of `parameters` over the ranks of `group`.
 
@@ -110,8 +118,10 @@ class Reducer:
         # so torch makes one bucket of all, and sorts them anew when it has seen one pass.
         limits_at_first = (float("inf"),) if rebuilds else limits_bytes
         self._make_buckets(gathered(parameters, limits_at_first)[::-1])
+        # Parameters may outlive it, and become those of another.
+        ready = weakref.WeakMethod(self._gradient_is_ready)
         self._hooks = [
-            p.register_post_accumulate_grad_hook(self._gradient_is_ready) for p in parameters
+            p.register_post_accumulate_grad_hook(partial(_call, ready)) for p in parameters
         ]
 
     def _make_buckets(self, parts: list[ParameterList]) -> None:

@@ -109,10 +109,10 @@ def test_whether_the_unused_parameters_change_is_known():
         net = DDP(Chosen().to(here()), find_unused_parameters=True)
         steps(net, "a", "a")
         before = net.reducer._ddp_graph_static()
-        steps(net, "ab")
-        return before, net.reducer._ddp_graph_static()
+        steps(net, "ab" if dist.get_rank() == 0 else "a")
+        return before, net.reducer._ddp_graph_static(), net.reducer._get_local_used_map().tolist()
 
-    assert run(rank) == [(True, False)] * 2
+    assert run(rank) == [(True, False, [2, 1]), (True, True, [2, 1])]
 
 
 class NoGradient(torch.autograd.Function):

@@ -66,7 +66,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
                 "torch.autocast around the forward pass does the same)"
             )
         self.module, self.device_ids = module, device_ids
-        self.process_group = _group(process_group, device_mesh)
+        self.process_group, self.device_mesh = _group(process_group, device_mesh), device_mesh
         self.dim, self.output_device = dim, output_device
         self.parameters_to_ignore = set(getattr(module, c10d_private.IGNORED_BY_DDP, ()))
         named = c10d_private.trained_by_ddp(module, self.parameters_to_ignore)
@@ -111,7 +111,11 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         self._optimizers_looked_for = self._has_rebuilt_buckets = False
 
     def __getstate__(self) -> dict[str, object]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("process_group", "reducer")}
+        return {
+            k: v
+            for k, v in self.__dict__.items()
+            if k not in ("process_group", "device_mesh", "reducer")
+        }
 
     def __setstate__(self, state: dict[str, object]) -> None:
         """A copy averages by itself, over all ranks, as torch's does."""
@@ -166,7 +170,8 @@ class DistributedDataParallel(c10d_private.TorchDDP):
     def agree_on_unused(self, unused: set[nn.Parameter]) -> None:
         """Find out together which parameters no rank uses: their gradients stay as they are."""
         ranks = self._of_all_ranks([p in unused for p in self.names])
-        everywhere = zip(self.names, *ranks, strict=True)
+        everywhere = list(zip(self.names, *ranks, strict=True))
+        self.reducer.users = [is_unused.count(False) for _, *is_unused in everywhere]
         self.reducer.nowhere_used = {p for p, *is_unused in everywhere if all(is_unused)}
 
     # --- the same on all ranks --------------------------------------------------------------

@@ -87,7 +87,7 @@ def logging_data(ddp: Any) -> dict[str, object]:
         "total_parameter_size_bytes": sum(p.nbytes for p in parameters),
         "dtypes": ", ".join(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
         "is_multi_device_module": int(len({p.device for p in parameters}) > 1),
-        "comm_hook": ddp.hook_name,
+        **({"comm_hook": ddp.hook_name} if ddp.hook_name else {}),
         "bucket_sizes": ddp.first_bucket_sizes if rebuilt else sizes,
         "has_rebuilt_buckets": int(rebuilt),
         "rebuilt_bucket_sizes": sizes if rebuilt else "",

@@ -107,6 +107,7 @@ class Reducer:
         self.divisor = dist.get_world_size(group)
         self.expecting = False
         self.nowhere_used: set[nn.Parameter] = set()
+        self.users = [0] * len(parameters)  # how many ranks use each, if that is looked at
         self._arrived: ParameterList = []
         self._came = Counter[nn.Parameter]()
         self.log = DDPLog()
@@ -320,6 +321,11 @@ class Reducer:
     def _remove_autograd_hooks(self) -> None:
         for hook in self._hooks:
             hook.remove()
+
+    def _get_local_used_map(self) -> torch.Tensor:
+        """How many ranks use each parameter, as all have agreed at the last pass."""
+        first = self.parameters[0]
+        return torch.tensor(self.users, dtype=torch.int32, device=first.device)
 
     def _ddp_graph_static(self) -> bool:
         return not self._unused_change

@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 import d2lpar as par
+from d2lpar.vgpu.api.timing import now_s
 
 LINES = Path(__file__).read_text().splitlines()
 
@@ -273,3 +275,36 @@ def test_blocking_waits_let_the_host_wait(pair):
 
     assert par.run_ranks(waits, pair, "1") == [True, True]
     assert par.run_ranks(waits, pair, "0") == [False, False]
+
+
+def test_a_wait_with_a_timeout_ends_where_nobody_can_go_on(pair):
+    """Without, all ranks would end. Its host has waited so long then."""
+
+    def rank():
+        if dist.get_rank() == 0:
+            return "", 0.0
+        work = dist.all_reduce(here(), async_op=True)
+        with pytest.raises(dist.DistBackendError) as caught:
+            work.wait(timedelta(seconds=2))
+        return str(caught.value), now_s(wait=False)
+
+    (none, _), (text, end_s) = par.run_ranks(rank, pair)
+    assert none == ""
+    assert "caught collective operation timeout: all_reduce([4] float32, SUM)" in text
+    assert "rank 0 has returned" in text
+    assert 2 < end_s < 2.1
+
+
+@pytest.mark.parametrize(
+    ("all_of_them", "words"), [(False, "Rank 1 failed"), (True, "Ranks 1, 2 failed")]
+)
+def test_a_monitored_barrier_names_those_that_are_missing(all_of_them, words):
+    def rank():
+        if dist.get_rank() == 0:
+            limit = timedelta(seconds=1)
+            with pytest.raises(RuntimeError, match=f"^{words} to pass monitoredBarrier"):
+                dist.monitored_barrier(timeout=limit, wait_all_ranks=all_of_them)
+        return True
+
+    with par.simulate("8x-v100-pcie", 3) as gpus:
+        assert all(par.run_ranks(rank, gpus))

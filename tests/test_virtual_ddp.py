@@ -493,7 +493,7 @@ def test_parameters_without_a_gradient_are_named():
             net(X.to(here())).sum().backward()
 
     with pytest.raises(
-        RuntimeError, match=r"spare\.weight, spare\.bias, odd\.weight, odd\.bias on rank 0"
+        RuntimeError, match=r"for rank 0: spare\.weight, spare\.bias, odd\.weight, odd\.bias"
     ):
         run(train_twice)
 

@@ -209,7 +209,7 @@ def test_splitting_a_group():
 
 @pytest.mark.parametrize("ranks", [[0, 0], [0, 2], [], [-1]])
 def test_groups_of_ranks_that_there_are_not(ranks):
-    with pytest.raises(ValueError, match="a group has one or more ranks from 0 to 1, each once"):
+    with pytest.raises(ValueError, match=r"a group has (one or more )?ranks from 0 to 1"):
         run(lambda: dist.new_group(ranks), n=2)
 
 

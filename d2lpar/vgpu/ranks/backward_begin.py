@@ -44,9 +44,10 @@ def call_when_it_begins(output: object, begins: Callable[[], object]) -> None:
             tensor.register_hook(lambda gradient: begins() and None)
 
 
-def told_at_once(output: object, begins: Begins) -> object:
+def told_at_once(output: object, begins: Begins, *, copy: bool = True) -> object:
     """The output, of which `begins(tensors)` is called with those that get a gradient, once for
-    all; as torch's DDP does it, at the price of a copy."""
+    all; as torch's DDP does it, at the price of a copy. Without, a program must not change the
+    output in place."""
     leaves, structure = tree_flatten(output)
     places = [
         i
@@ -55,24 +56,24 @@ def told_at_once(output: object, begins: Begins) -> object:
     ]
     if places:
         tensors = [leaves[i] for i in places]
-        copies = _AllAtOnce.apply(lambda gets: begins([tensors[i] for i in gets]), *tensors)
-        for i, copy in zip(places, copies, strict=True):
-            leaves[i] = copy
+        told = _AllAtOnce.apply(lambda gets: begins([tensors[i] for i in gets]), copy, *tensors)
+        for i, tensor in zip(places, told, strict=True):
+            leaves[i] = tensor
     return tree_unflatten(leaves, structure)
 
 
 class _AllAtOnce(torch.autograd.Function):
-    """Copies whose gradients come together."""
+    """Tensors, or copies of them, whose gradients come together."""
 
     @staticmethod
     def forward(
-        ctx: Any, begins: Callable[[list[int]], object], *tensors: torch.Tensor
+        ctx: Any, begins: Callable[[list[int]], object], copy: bool, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.begins = begins
-        return tuple(tensor.clone() for tensor in tensors)
+        return tuple(tensor.clone() for tensor in tensors) if copy else tensors
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple:
         ctx.begins([i for i, gradient in enumerate(gradients) if gradient is not None])
-        return (None, *gradients)
+        return (None, None, *gradients)

@@ -9,6 +9,7 @@ thread while ranks run.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
@@ -28,12 +29,19 @@ ProcessGroup = dist.ProcessGroup
 # As base classes they have no type: torch's stubs know overloads that nobody calls on a group.
 GroupBase: Any = dist.ProcessGroup
 WorkBase: Any = dist.Work
+StoreBase: Any = dist.Store
 TorchDDP = ddp_module.DistributedDataParallel
 DeviceMesh = device_mesh.DeviceMesh
 MODULES = (dist, c10d, device_mesh)  # where names may be bound that are replaced
 NEW_GROUP = (c10d, "_new_group_with_tag")  # what all functions call that make groups
 # The attribute of a module that names what DDP shall leave alone, and of such parameters.
 IGNORED_BY_DDP = "_ddp_params_and_buffers_to_ignore"
+# Where programs and torch's rendezvous make a TCPStore.
+STORES = (
+    (dist, "TCPStore"),
+    (c10d, "TCPStore"),
+    (sys.modules["torch.distributed.rendezvous"], "TCPStore"),
+)
 WORLD = (c10d, "_world")  # the object that torch's functions ask
 
 # What dumps NCCL's flight recorder, pickled and as JSON; not in builds without NCCL.

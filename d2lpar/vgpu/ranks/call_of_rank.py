@@ -49,7 +49,13 @@ class CallOfRank:
         )  # fmt: skip
 
     def all_gather(self, targets: Tensors, source: torch.Tensor) -> CollectiveCall:
-        """Each rank has the inputs of all, in a tensor each or in one."""
+        """Each rank has the inputs of all, in a tensor each or in one. Tensors of several sizes,
+        which NCCL broadcasts one after the other, take the time of one gather of as many bytes."""
+        if self._is_uneven(targets, source):
+            sizes = tuple(target.numel() for target in targets)
+            takes, gives = [values_of(t) for t in targets], [values_of(source)] * self.count
+            size = sum(target.nbytes for target in targets)
+            return CollectiveCall("all_gather", [source], targets, gives, takes, size, same=sizes)
         takes = self._split("all_gather", targets, source.numel())
         gives = [values_of(source)] * self.count
         size = source.nbytes * self.count
@@ -60,7 +66,16 @@ class CallOfRank:
     def reduce_scatter(
         self, target: torch.Tensor, sources: Tensors, opts: ReducesBy
     ) -> CollectiveCall:
-        """Rank i has the sum of the parts number i of all inputs."""
+        """Rank i has the sum of the parts number i of all inputs. They may have several sizes, as
+        those of `all_gather` may."""
+        if self._is_uneven(sources, target):
+            sizes = tuple(source.numel() for source in sources)
+            gives = [reduced_by(opts.reduceOp, values_of(source)) for source in sources]
+            size = sum(source.nbytes for source in sources)
+            return CollectiveCall(
+                "reduce_scatter", sources, [target], gives, [values_of(target)], size,
+                op_name(opts.reduceOp, target), same=sizes,
+            )  # fmt: skip
         pieces = self._split("reduce_scatter", sources, target.numel())
         gives = [reduced_by(opts.reduceOp, piece) for piece in pieces]
         takes, size = [values_of(target)], target.nbytes * self.count
@@ -103,6 +118,12 @@ class CallOfRank:
         return CollectiveCall(
             "scatter", sources, [target], gives, takes, size, root=root, same=target.numel()
         )
+
+    def _is_uneven(self, of_all: Tensors, mine: torch.Tensor) -> bool:
+        """Whether there is a tensor for each rank, this rank's fits, and not all have one size."""
+        sizes = [tensor.numel() for tensor in of_all]
+        fits = len(sizes) == self.count and sizes[self.member] == mine.numel()
+        return fits and len(set(sizes)) > 1
 
     def _root(self, root: int | None) -> int | None:
         if root is not None and not 0 <= root < self.count:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import torch
+import torch.distributed as dist
 
 from ..sim.clock import HostThread
 from ..torch_backend.host_threads import HOST
@@ -44,9 +45,19 @@ class CollectiveWork(c10d_private.WorkBase):
                     tensor.vgpu_allocation.used_by(self._stream[1])
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Let later work of the current stream come after it; the host goes on at once."""
+        """Let later work of the current stream come after it; the host goes on at once.
+
+        With a `timeout` it raises DistBackendError where others would never come; without, that
+        ends all ranks, with the same words.
+        """
         self._is_waited_for = True
-        self._rank.wait(lambda: self._pending.is_complete, self._text())
+        text = self._text()
+        report = self._rank.wait(lambda: self._pending.is_complete, text, timeout=timeout)
+        if report:
+            raise dist.DistBackendError(
+                f"rank {self._rank.number} caught collective operation timeout: {text} did not end "
+                f"in {timeout}: {report}"
+            )
         rt = self._rank.world.rt
         if self._stream is None:
             self._block()

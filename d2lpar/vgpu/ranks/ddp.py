@@ -17,9 +17,9 @@ from torch.utils._pytree import tree_map_only
 
 from ...machines.gradient_buckets import DEFAULT_LIMITS
 from . import c10d_private, comm_hooks
-from .backward_begin import call_when_it_begins, reached, told_at_once
+from .backward_begin import Begins, call_when_it_begins, reached, told_at_once
 from .ddp_join import DDPJoinHook, agree_to_average, agreed_rank
-from .ddp_logging import logging_data
+from .ddp_logging import DDPLog, logging_data, unfinished
 from .reducer import Reducer
 
 Value = TypeVar("Value")
@@ -37,6 +37,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
 
     process_group: dist.ProcessGroup | None  # type: ignore[assignment]
     output_device: object  # type: ignore[assignment]
+    logger: DDPLog  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         static_graph: bool = False,
         forward_sync_buffers: bool | None = None,
         device_mesh: Any = None,
+        skip_all_reduce_unused_params: bool = False,
         **others: object,
     ) -> None:
         nn.Module.__init__(self)
@@ -64,7 +66,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
                 "torch.autocast around the forward pass does the same)"
             )
         self.module, self.device_ids = module, device_ids
-        self.process_group = _group(process_group, device_mesh)
+        self.process_group, self.device_mesh = _group(process_group, device_mesh), device_mesh
         self.dim, self.output_device = dim, output_device
         self.parameters_to_ignore = set(getattr(module, c10d_private.IGNORED_BY_DDP, ()))
         named = c10d_private.trained_by_ddp(module, self.parameters_to_ignore)
@@ -82,7 +84,9 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self.divides_by_all = True
-        self.iteration, self.hook_name, self.logger = 0, "", None
+        self.iteration, self.hook_name = 0, ""
+        self.broadcast_bucket_size = BROADCAST_MB * MB
+        self._ddp_sink_clone = True  # `_set_ddp_sink_clone` of torch's
         if init_sync:
             self._check_shapes()
             buffers = self._buffers_of_all() if only_in_forward or by_its_old_name else []
@@ -96,16 +100,22 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             as_views=gradient_as_bucket_view,
             rebuilds=self.rebuilds,
             static=static_graph,
+            skips_unused=skip_all_reduce_unused_params,
         )
         self._start()
 
     def _start(self) -> None:
         self.reducer = self._make_reducer(self._module_parameters, self.process_group)
+        self.logger = self.reducer.log
         self.first_bucket_sizes = ", ".join(str(b.flat.nbytes) for b in self.reducer.buckets)
         self._optimizers_looked_for = self._has_rebuilt_buckets = False
 
     def __getstate__(self) -> dict[str, object]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("process_group", "reducer")}
+        return {
+            k: v
+            for k, v in self.__dict__.items()
+            if k not in ("process_group", "device_mesh", "reducer")
+        }
 
     def __setstate__(self, state: dict[str, object]) -> None:
         """A copy averages by itself, over all ranks, as torch's does."""
@@ -137,20 +147,18 @@ class DistributedDataParallel(c10d_private.TorchDDP):
     # --- parameters without a gradient ------------------------------------------------------
 
     def _check_finished(self) -> None:
-        missing = [self.names[p] for p in self.reducer.missing()]
+        missing = set(self.reducer.missing())
         if missing:
-            raise RuntimeError(
-                "the last backward pass left parameters without a gradient, so their buckets were "
-                f"never averaged: {', '.join(missing)} on rank {dist.get_rank()}. Pass "
-                "find_unused_parameters=True, or let all of them take part in the loss"
-            )
+            found = {i: name for i, (p, name) in enumerate(self.names.items()) if p in missing}
+            raise self.logger.noted(RuntimeError(unfinished(self, found)))
 
     def _with_begin_of_backward(self, output: object) -> object:
         """The output, of which the reducer learns when its backward pass begins."""
         if self.static_graph:
-            return told_at_once(output, lambda tensors: self.reducer.begin_pass())
+            begins: Begins = lambda tensors: self.reducer.begin_pass()  # noqa: E731
+            return told_at_once(output, begins, copy=self._ddp_sink_clone)
         if self.find_unused_parameters:
-            return told_at_once(output, self._begin_with_unused)
+            return told_at_once(output, self._begin_with_unused, copy=self._ddp_sink_clone)
         call_when_it_begins(output, self.reducer.begin_pass)
         return output
 
@@ -162,7 +170,8 @@ class DistributedDataParallel(c10d_private.TorchDDP):
     def agree_on_unused(self, unused: set[nn.Parameter]) -> None:
         """Find out together which parameters no rank uses: their gradients stay as they are."""
         ranks = self._of_all_ranks([p in unused for p in self.names])
-        everywhere = zip(self.names, *ranks, strict=True)
+        everywhere = list(zip(self.names, *ranks, strict=True))
+        self.reducer.users = [is_unused.count(False) for _, *is_unused in everywhere]
         self.reducer.nowhere_used = {p for p, *is_unused in everywhere if all(is_unused)}
 
     # --- the same on all ranks --------------------------------------------------------------
@@ -202,6 +211,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
 
     def broadcast_state_from(self, rank: int) -> None:
         """Give parameters and buffers the values of a rank of the group."""
+        self._authoritative_rank = rank
         buffers = self._buffers_of_all() if self.broadcast_buffers else []
         self._broadcast([*self._parameters_of_all(), *buffers], rank)
 
@@ -226,6 +236,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             self.broadcast_buffers_from(agreed_rank(self, candidate=True) if together else 0)
         if together:
             agree_to_average(self, joined=False)
+        self.reducer.divisor = dist.get_world_size(self.process_group)
         if work is not None and not self.divides_by_all:
             work.wait()
             self.reducer.divisor = int(work.result()[0].item())
@@ -244,7 +255,11 @@ class DistributedDataParallel(c10d_private.TorchDDP):
 
     def register_comm_hook(self, state: object, hook: comm_hooks.ProgramHook) -> None:
         """Let `hook(state, bucket)` exchange gradients; raises as torch's does."""
-        comm_hooks.register(self.reducer, state, hook)
+        try:
+            comm_hooks.register(self.reducer, state, hook)
+        except (TypeError, ValueError, RuntimeError) as error:
+            self.logger.noted(error)
+            raise
         self.hook_name = getattr(hook, "__qualname__", type(hook).__name__)
 
     def _register_builtin_comm_hook(self, comm_hook_type: object) -> None:

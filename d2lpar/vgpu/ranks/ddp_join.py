@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.join import JoinHook
 
+from .ddp_logging import DDPLog
 from .reducer import Reducer
 
 
@@ -21,6 +22,7 @@ class Averaged(Protocol):
     process_group: Any
     device: torch.device
     reducer: Reducer
+    logger: DDPLog
     names: dict[Any, str]  # of the parameters that are trained
     divides_by_all: bool
     find_unused_parameters: bool
@@ -50,6 +52,7 @@ class DDPJoinHook(JoinHook):
 
     def __init__(self, ddp: Averaged, *, divide_by_initial_world_size: bool) -> None:
         ddp.divides_by_all = divide_by_initial_world_size
+        ddp.logger.uneven_inputs = True
         self._ddp = ddp
 
     def main_hook(self) -> None:

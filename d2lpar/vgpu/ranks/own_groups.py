@@ -132,6 +132,7 @@ def new_group(
     rank = here.rank
     ranks = _checked(range(rank.world.size) if ranks is None else ranks, rank.world.size)
     ranks = sorted(ranks) if sort_ranks else ranks
+    rank.groups.group_count += 1  # what `get_pg_count` says: of groups that others have, too
     if use_local_synchronization:
         if rank.number not in ranks:
             return c10d_private.NOT_A_MEMBER
@@ -173,7 +174,10 @@ def split_group(
 def _checked(ranks: Sequence[int], size: int) -> list[int]:
     """The ranks of a group, as integers."""
     found = [operator.index(rank) for rank in ranks]
-    if not found or len(set(found)) < len(found) or not set(found) <= set(range(size)):
+    for rank in found:
+        if not 0 <= rank < size:
+            raise ValueError(f"Rank {rank} is out of range: a group has ranks from 0 to {size - 1}")
+    if not found or len(set(found)) < len(found):
         raise ValueError(
             f"a group has one or more ranks from 0 to {size - 1}, each once, and not {found}"
         )

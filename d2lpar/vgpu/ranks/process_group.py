@@ -14,19 +14,21 @@ from functools import partial
 from itertools import chain
 
 import torch
+import torch.distributed as dist
 
 from ..device_naming import naming
 from ..races.call_sites import mark
 from ..sim.clock import HostThread
 from ..torch_backend.tensor import VirtualTensor
 from ..torch_backend.torch_private import unwatched
-from . import c10d_private, nccl_debug, refused
+from . import c10d_private, call_forms, nccl_debug, refused
 from .c10d_private import HasRoot, ReducesBy, ReducesTo
 from .call_of_rank import CallOfRank, Tensors
 from .collective_calls import CollectiveCall, together, values_of
 from .collective_work import CollectiveWork, WorkTogether
 from .rank import Rank
 from .rendezvous import PendingCollective, Rendezvous
+from .sends_to_self import SendsToSelf
 
 BARRIER_BYTES = 4  # c10d sums one float
 
@@ -43,6 +45,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         self._own = CallOfRank(self._member, self._count)
         self._name, self._description = name, description or "undefined"
         self._together: list[CollectiveWork] | None = None  # while they are to be one
+        self._to_self = SendsToSelf()
 
     @property
     def group_name(self) -> str:
@@ -193,7 +196,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         part = partial(self._own.scatter, target, sources, opts.rootRank)
         return self._begin("scatter", [target, *sources], part)
 
-    def barrier(self, opts: object = None) -> CollectiveWork:
+    def barrier(self, opts: object = None, timeout: timedelta | None = None) -> CollectiveWork:
         """No host goes on before all have come."""
         return self._begin("barrier", [], lambda: CollectiveCall("barrier", nbytes=BARRIER_BYTES))
 
@@ -201,31 +204,41 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
         """The same, over the hosts alone. That a rank is missing is noticed at once, when no other
-        can go on; the error names it."""
+        can go on; the error of the group's first rank names it, or with `wait_all_ranks` all."""
         call = CollectiveCall("monitored_barrier")
         self._rank.check("monitored_barrier", [])
         self._begun(call, None)
         pending = self._rendezvous.meet(self._member, call, None)
-        self._queue(pending, call, None, {}, None).wait()
+        work = self._queue(pending, call, None, {}, None)
+        try:
+            work.wait(timeout if self._member == 0 else None)
+        except dist.DistBackendError as error:
+            missing = [str(self._rendezvous.ranks[member]) for member in pending.missing]
+            many = wait_all_ranks and len(missing) > 1
+            who = f"Ranks {', '.join(missing)}" if many else f"Rank {missing[0]}"
+            raise RuntimeError(f"{who} failed to pass monitoredBarrier: {error}") from None
 
     # --- sends ------------------------------------------------------------------------------
 
-    def send(self, tensors: Tensors, target: int, tag: int) -> CollectiveWork:
-        """One tensor for a rank of the group."""
+    def send(self, tensors: Tensors, target: int, tag: int) -> c10d_private.WorkBase:
+        """One tensor for a rank of the group; in a batch, also for this one."""
         (tensor,) = tensors
+        if target == self._member:
+            return self._to_self.sent(tensor, tag, self._rank)
         return self._pass((self._member, target), tag, tensor)
 
-    def recv(self, tensors: Tensors, source: int, tag: int) -> CollectiveWork:
-        """One tensor from a rank of the group."""
+    def recv(self, tensors: Tensors, source: int, tag: int) -> c10d_private.WorkBase:
+        """One tensor from a rank of the group; in a batch, also from this one."""
         (tensor,) = tensors
+        if source == self._member:
+            return self._to_self.received(tensor, tag, self._rank)
         return self._pass((source, self._member), tag, tensor)
 
     def _pass(self, way: tuple[int, int], tag: int, tensor: torch.Tensor) -> CollectiveWork:
         name = "send" if way[0] == self._member else "recv"
-        if way[0] == way[1]:
-            raise ValueError(f"rank {self._rank.number} cannot send to itself")
         on_device = self._rank.check(name, [tensor])
-        both, values = [tensor], [values_of(tensor)]
+        with unwatched():
+            both, values = [tensor], [values_of(tensor)]
         call = CollectiveCall(
             name,
             both if name == "send" else [],
@@ -251,11 +264,13 @@ class VirtualProcessGroup(c10d_private.GroupBase):
     def _start_coalescing(self, device: torch.device) -> None:
         """What is begun from now on is one, for who waits for it. On the clock they stay several,
         side by side, as NCCL's one kernel for them does them."""
-        self._together = []
+        self._together, self._to_self = [], SendsToSelf(is_batch=True)
 
     def _end_coalescing(self, device: torch.device) -> WorkTogether:
         """What has been begun since `_start_coalescing`."""
         works, self._together = self._together, None
+        sends, self._to_self = self._to_self, SendsToSelf()
+        sends.carry_out(self._rank.number)
         return WorkTogether(works or [])
 
     # --- inside -----------------------------------------------------------------------------
@@ -313,5 +328,8 @@ def _virtual(tensors: Tensors) -> list[VirtualTensor]:
     return [tensor for tensor in tensors if isinstance(tensor, VirtualTensor)]
 
 
+for _name, _depths in call_forms.DEPTHS.items():
+    _method = getattr(VirtualProcessGroup, _name)
+    setattr(VirtualProcessGroup, _name, call_forms.in_any_form(_method, _depths))
 for _name in c10d_private.REFUSED:
     setattr(VirtualProcessGroup, _name, refused.on_group(_name))

@@ -6,7 +6,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count
+from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import torch
@@ -85,7 +86,8 @@ class World:
             lambda rank: leave[rank](),
             lambda rank: enter[rank](),
         )
-        self._rendezvous = {WORLD: self._meeting(range(self.size))}
+        self.stores: dict[tuple[str, int], dict[str, bytes]] = {}  # of `TCPStore`, by address
+        self._rendezvous = {(WORLD, *range(self.size)): self._meeting(range(self.size))}
         self.scheduler.explain = self.explain_hang
 
     def _meeting(self, ranks: Sequence[int]) -> Rendezvous:
@@ -97,18 +99,24 @@ class World:
     def rendezvous(self, name: str, ranks: Sequence[int]) -> Rendezvous:
         """Where the ranks of the group of that name meet.
 
-        Raises RuntimeError if another rank has made another group of it.
+        Groups without common members may have one name: they are made at once. Raises RuntimeError
+        if another rank has made a group of it with some of the members only.
         """
-        if name not in self._rendezvous:
-            self._rendezvous[name] = self._meeting(ranks)
-            self._rendezvous[name].number = len(self._rendezvous) - 1
-        rendezvous = self._rendezvous[name]
-        if rendezvous.ranks != list(ranks):
-            raise RuntimeError(
-                f"group {name} is of ranks {list(ranks)} here and of {rendezvous.ranks} on "
-                "another rank: all ranks must call new_group in the same order with the same ranks"
-            )
-        return rendezvous
+        key = (name, *ranks)
+        if key not in self._rendezvous:
+            self._check_alone(name, ranks)
+            self._rendezvous[key] = self._meeting(ranks)
+            self._rendezvous[key].number = len(self._rendezvous) - 1
+        return self._rendezvous[key]
+
+    def _check_alone(self, name: str, ranks: Sequence[int]) -> None:
+        for (other, *_), rendezvous in self._rendezvous.items():
+            if other == name and not set(ranks).isdisjoint(rendezvous.ranks):
+                raise RuntimeError(
+                    f"group {name} is of ranks {list(ranks)} here and of {rendezvous.ranks} on "
+                    "another rank: all ranks must call new_group in the same order with the same "
+                    "ranks"
+                )
 
     def explain_hang(self, returned: Sequence[int]) -> list[str]:
         """Lines about the collectives under way; `returned` are the indices of ranks that have
@@ -151,8 +159,7 @@ class Rank:
             variables = variables_of(number, world.size, self.devices)
             start = ProcessStart(f"rank {number}", max(0, self.device), variables)
         self.current = start.current
-        others = frozenset(chain(*world.devices)) - {*self.devices}
-        self.host_thread = HostThread(start.name, world.rt.now_s(), others)
+        self.host_thread = HostThread(start.name, world.rt.now_s(), used=set())
         self.process = ProcessState(world.rt, start.states, world.library)
         self.process.set_variables(start.variables)
         if start.arguments is not None:
@@ -173,9 +180,25 @@ class Rank:
         """Whether its world has no other rank."""
         return self.world.size == 1
 
-    def wait(self, ready: Callable[[], bool], text: str, *, polite: bool = False) -> None:
-        """Let other ranks run until `ready()`."""
-        self.world.scheduler.wait(self.index, ready, text, polite=polite)
+    def wait(
+        self,
+        ready: Callable[[], bool],
+        text: str,
+        *,
+        polite: bool = False,
+        timeout: timedelta | None = None,
+    ) -> str:
+        """Let other ranks run until `ready()`. With a timeout it ends when nobody can go on: the
+        host has waited so long then, and what is returned says who waits where."""
+        expires_s = None
+        if timeout:
+            expires_s = self.host_thread.now_s + timeout.total_seconds()
+        report = self.world.scheduler.wait(
+            self.index, ready, text, polite=polite, expires_s=expires_s
+        )
+        if report and expires_s is not None:
+            self.host_thread.now_s = max(self.host_thread.now_s, expires_s)
+        return report
 
     @property
     def at(self) -> str:

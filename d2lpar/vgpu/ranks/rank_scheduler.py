@@ -19,12 +19,17 @@ class Ended(BaseException):
 
 @dataclass
 class _Wait:
-    """What a rank waits for; a `polite` one goes on only if no other can."""
+    """What a rank waits for; a `polite` one goes on only if no other can.
+
+    One that `expires` (at that time) goes on when nobody can: `report` then says who waits where.
+    """
 
     ready: Callable[[], bool]
     text: str
     polite: bool = False
     place: Mark | None = None
+    expires_s: float | None = None
+    report: str = ""
 
 
 def _described(wait: _Wait) -> str:
@@ -68,22 +73,30 @@ class RankScheduler:
             self._take(rank)
 
     def wait(
-        self, rank: int, ready: Callable[[], bool], text: str, *, polite: bool = False
-    ) -> None:
+        self,
+        rank: int,
+        ready: Callable[[], bool],
+        text: str,
+        *,
+        polite: bool = False,
+        expires_s: float | None = None,
+    ) -> str:
         """Let others run until `ready()`; `text` says what this rank waits for.
 
-        Raises Ended if another rank fails meanwhile, or nobody can go on.
+        Returns "", or who waits where if the wait has expired: when nobody could go on, it was the
+        first to. Raises Ended if another rank fails meanwhile, or nobody can go on.
         """
         with self._lock:
             if self.abandoned:
                 raise Ended
-            self._waits[rank] = _Wait(ready, text, polite, mark())
+            mine = self._waits[rank] = _Wait(ready, text, polite, mark(), expires_s)
             self._pass_on(rank)
             if self.holder == rank and not self.ended:
                 del self._waits[rank]
-                return
+                return mine.report
             self._leave(rank)
             self._take(rank)
+            return mine.report
 
     def finish(self, rank: int) -> None:
         """Give the turn away for good."""
@@ -129,8 +142,20 @@ class RankScheduler:
                     self.holder = other
                     self._calls[other].notify()
                     return
-        self.error = RuntimeError(self._deadlock())
-        self.end()
+        if not self._let_one_expire():
+            self.error = RuntimeError(self._deadlock())
+            self.end()
+
+    def _let_one_expire(self) -> bool:
+        """Let the first go on whose wait expires; whether there is one."""
+        limits = [(w.expires_s, rank) for rank, w in self._waits.items() if w.expires_s is not None]
+        if not limits:
+            return False
+        _, first = min(limits)
+        self._waits[first].report = self._deadlock()
+        self.holder = first
+        self._calls[first].notify()
+        return True
 
     def _deadlock(self) -> str:
         lines = ["no rank can go on: each waits for another, or for one that has returned"]

@@ -8,8 +8,10 @@ with it. Nothing here but `torch.distributed`: it runs on real ranks as it does 
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from torch import nn
 from ...machines.gradient_buckets import assign_buckets
 from ..torch_backend.torch_private import at_end_of_backward
 from .backward_begin import call_when_it_begins
+from .ddp_logging import CHANGED, DDPLog
 from .gradient_bucket import GradientBucket
 
 ParameterList = list[nn.Parameter]
@@ -47,7 +50,8 @@ class Bucket:
 
         Raises TypeError for a hook whose future holds anything but the buffer's elements.
         """
-        assert self.result is not None, "the last bucket began last"
+        if self.result is None:  # nothing is exchanged
+            return self.views
         value: Any = self.result.wait()
         if not isinstance(self.result, torch.futures.Future):
             return self.views
@@ -69,12 +73,19 @@ def gathered(parameters: ParameterList, limits_bytes: Sequence[float]) -> list[P
     return [[parameters[i] for i in members] for members in found]
 
 
+def _call(method: weakref.WeakMethod, p: torch.Tensor) -> None:
+    found = method()
+    if found is not None:
+        found(p)
+
+
 class Reducer:
     """Averages the gradients of `parameters` over the ranks of `group`.
 
     `limits_bytes` are the sizes of the first bucket and of the others. With `as_views` gradients
     stay in their buckets, and need not be copied back. In a `static` graph a gradient may come
-    several times in a pass: the first pass is averaged at its end, and shows how often.
+    several times in a pass: the first pass is averaged at its end, and shows how often. With
+    `skips_unused` a bucket that gets no gradient is not exchanged; all ranks must agree on it.
     """
 
     def __init__(
@@ -86,24 +97,33 @@ class Reducer:
         as_views: bool,
         rebuilds: bool,
         static: bool = False,
+        skips_unused: bool = False,
     ) -> None:
         self.parameters, self.group, self.limits_bytes = parameters, group, limits_bytes
         self.as_views, self.rebuilds, self.static = as_views, rebuilds, static
+        self.skips_unused = skips_unused
         self.hook: Hook | None = None
         self.hands_out = True  # not if the program's optimizer uses gradients as they come
         self.divisor = dist.get_world_size(group)
         self.expecting = False
         self.nowhere_used: set[nn.Parameter] = set()
+        self.users = [0] * len(parameters)  # how many ranks use each, if that is looked at
         self._arrived: ParameterList = []
         self._came = Counter[nn.Parameter]()
+        self.log = DDPLog()
         self._in_pass = False
+        self._last_unused: frozenset[nn.Parameter] | None = None
+        self._unused_change = False  # from one pass to the next
         self._needed: Counter[nn.Parameter] | None = None  # how often each comes, if it is static
         # At first the order in which they are defined, the last first. Backward may take another,
         # so torch makes one bucket of all, and sorts them anew when it has seen one pass.
         limits_at_first = (float("inf"),) if rebuilds else limits_bytes
         self._make_buckets(gathered(parameters, limits_at_first)[::-1])
-        for p in parameters:
-            p.register_post_accumulate_grad_hook(self._gradient_is_ready)
+        # Parameters may outlive it, and become those of another.
+        ready = weakref.WeakMethod(self._gradient_is_ready)
+        self._hooks = [
+            p.register_post_accumulate_grad_hook(partial(_call, ready)) for p in parameters
+        ]
 
     def _make_buckets(self, parts: list[ParameterList]) -> None:
         self.buckets = [Bucket(part) for part in parts]
@@ -130,9 +150,11 @@ class Reducer:
         """The next backward pass shall be averaged."""
         self.expecting, self._next = True, 0
         self._arrived, self._came = [], Counter[nn.Parameter]()
+        self._in_pass = False  # also after one that an error has ended
         self._ended = False  # the backward pass; then what comes last is called at once
         never = [] if self._needed is None else [p for p in self.parameters if not self._needed[p]]
         self._unused = never
+        self._never_used = set(never)
         for bucket in self.buckets:
             bucket.missing = set(bucket.views)
 
@@ -140,13 +162,19 @@ class Reducer:
         """Called in the backward pass before any gradient comes; `unused` will get none in it."""
         if not self._in_pass:
             self._in_pass = True
+            unused = frozenset(unused)
+            self._unused_change |= self._last_unused not in (None, unused)
+            self._last_unused = unused
             self._unused += [p for p in unused if p not in self._unused]
+            self._never_used |= unused
             at_end_of_backward(self._end_pass)
 
     def _end_pass(self) -> None:
         self._in_pass = False
         if self._learns and self._came:
             self._reduce_all()
+        elif self.expecting and self._unused and not self._came:
+            self._reduce_unused()
 
     @property
     def _learns(self) -> bool:
@@ -155,7 +183,7 @@ class Reducer:
 
     def missing(self) -> ParameterList:
         """Parameters whose gradients did not come in a pass that has begun."""
-        begun = self.expecting and any(len(b.missing) < len(b.views) for b in self.buckets)
+        begun = self.expecting and bool(self._came)
         return [p for p in self.parameters if begun and p in self._bucket_of[p].missing]
 
     @torch.no_grad()
@@ -171,6 +199,8 @@ class Reducer:
             return
         if self._needed is None:
             self._check_comes_once(p, before=1)
+        elif self._came[p] > self._needed[p]:
+            raise self.log.noted(RuntimeError(CHANGED))
         if self._needed is None or self._came[p] == self._needed[p]:
             self._take(p)
 
@@ -183,17 +213,31 @@ class Reducer:
             )
 
     def _take(self, p: nn.Parameter) -> None:
-        while self._unused:
-            self._fill(self._unused.pop())
+        self._fill_unused()
         self._fill(p)
         self._arrived.append(p)
         self._begin_full_buckets()
+
+    @torch.no_grad()
+    def _fill_unused(self) -> None:
+        while self._unused:
+            self._fill(self._unused.pop())
+
+    @torch.no_grad()
+    def _reduce_unused(self) -> None:
+        """At the end of a pass in which no gradient came, although it was to be averaged."""
+        self._ended = True
+        self._fill_unused()
+        self._begin_full_buckets()
+        if self._next == len(self.buckets):
+            self._finish()
 
     @torch.no_grad()
     def _reduce_all(self) -> None:
         """At the end of the first pass of a static graph."""
         self._needed, self._ended = self._came, True
         self._unused = [p for p in self.parameters if p not in self._came]
+        self._arrived = list(self._unused)  # buckets are sorted anew with them
         for p in list(self._needed):
             self._take(p)
         self._finish()
@@ -207,6 +251,9 @@ class Reducer:
 
     def _begin(self, number: int) -> None:
         bucket = self.buckets[number]
+        if self.skips_unused and self._never_used.issuperset(bucket.views):
+            bucket.result = None
+            return
         if self.hook is None:
             bucket.result = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
             return
@@ -217,7 +264,7 @@ class Reducer:
 
     def _fill(self, p: nn.Parameter) -> None:
         """Copy the gradient, divided by the number of ranks, into its bucket: one kernel. Hooks
-        divide by themselves."""
+        divide by themselves, and may read `p.grad`: a view is there from now on."""
         bucket = self._bucket_of[p]
         view, share = bucket.views[p], 1 / self.divisor
         bucket.missing.discard(p)
@@ -230,6 +277,8 @@ class Reducer:
             view.mul_(share)
         else:
             torch.mul(p.grad, share, out=view)
+        if self.as_views and p.grad is not None and p not in self.nowhere_used:
+            p.grad = view
 
     @torch.no_grad()
     def _finish(self) -> None:
@@ -268,6 +317,18 @@ class Reducer:
     def _run_allreduce_hook(self, bucket: GradientBucket) -> torch.futures.Future:
         work = dist.all_reduce(bucket.buffer(), group=self.group, async_op=True)
         return work.get_future()
+
+    def _remove_autograd_hooks(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _get_local_used_map(self) -> torch.Tensor:
+        """How many ranks use each parameter, as all have agreed at the last pass."""
+        first = self.parameters[0]
+        return torch.tensor(self.users, dtype=torch.int32, device=first.device)
+
+    def _ddp_graph_static(self) -> bool:
+        return not self._unused_change
 
     def _set_optimizer_in_backward(self) -> None:
         self.hands_out = False

@@ -22,6 +22,7 @@ from .dtensor_private import DTENSOR, RANDOM, device_of, is_cuda
 from .flight_recorder import dumped
 from .rank import Rank, here
 from .sharded_random import ShardedRandomNumbers
+from .shared_store import SharedStore
 
 _undo = ExitStack()
 
@@ -126,6 +127,9 @@ def _patch() -> None:
     ):
         function = getattr(owner, name)
         _set(owner, name, _by_thread(function, make(function)))
+    for place in c10d_private.STORES:
+        if hasattr(*place):
+            _set(*place, _by_thread(getattr(*place), SharedStore))
     mesh = c10d_private.DeviceMesh
     _set(mesh, "__init__", _mesh_of_rank(mesh.__init__))
     dumps = (_dump_trace, _dump_trace_json)

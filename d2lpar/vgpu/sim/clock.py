@@ -35,18 +35,16 @@ _Transfer = tuple[tuple[Resource, ...], Link, int | None]  # its ports, its link
 class HostThread:
     """A host thread's own time, in seconds.
 
-    `elsewhere` are devices that other processes work on: each has a context of its own there, and
-    a host waits for what its own process has queued.
+    Of one of several processes, `used` are the streams on which that process has queued something:
+    each process has a context of its own on a device, and waits for its own work there. None: all.
     """
 
-    __slots__ = ("elsewhere", "name", "now_s")
+    __slots__ = ("name", "now_s", "used")
 
-    def __init__(
-        self, name: str, now_s: float = 0.0, elsewhere: frozenset[int] = frozenset()
-    ) -> None:
+    def __init__(self, name: str, now_s: float = 0.0, used: set[_Stream] | None = None) -> None:
         self.name = name
         self.now_s = now_s
-        self.elsewhere = elsewhere
+        self.used = used
 
 
 class _Stream:
@@ -140,12 +138,11 @@ class Clock:
         self.wait_until(host_thread, max(map(self.end_s, last), default=0.0), name, last)
 
     def wait_for_device(self, host_thread: HostThread, device: int, name: str) -> None:
-        """Block a host thread until all that its process has queued on a device is done."""
-        if device in host_thread.elsewhere:
-            return
-        self.wait_for_streams(
-            host_thread, [(device, number) for number in self._streams[device]], name
-        )
+        """Block a host thread until all streams of a device that its process uses are done."""
+        used = host_thread.used
+        known = self._streams[device].items()
+        numbers = [number for number, queue in known if used is None or queue in used]
+        self.wait_for_streams(host_thread, [(device, number) for number in numbers], name)
 
     # --- what the devices do ----------------------------------------------------------------
 
@@ -195,6 +192,8 @@ class Clock:
         streams = [stream for stream in (source, target) if stream is not None]
         queues = [self._stream(stream) for stream in streams]
         self._launch(host_thread, queues[0], name)
+        if host_thread.used is not None:
+            host_thread.used.update(queues)
         for ports, link, where in self._route(source and source[0], target and target[0]):
             work = QueuedWork(host_thread.now_s, ports, link.seconds(nbytes))
             if self.timelines:
@@ -338,6 +337,8 @@ class Clock:
         self.dispatch(host_thread, seconds, name, self._operations)
 
     def _await_room(self, host_thread: HostThread, stream: _Stream) -> None:
+        if host_thread.used is not None:
+            host_thread.used.add(stream)
         if len(stream.queue) == stream.queue.maxlen:
             self.wait_for(host_thread, stream.queue[0], "launch queue is full")
 

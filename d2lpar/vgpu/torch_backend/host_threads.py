@@ -194,7 +194,7 @@ class HostThreads:
             if self._thread.host_thread is not None:
                 name = f"{self._thread.host_thread.name}, {name}"
             caller = self._host_thread(self._outer_task.get(task, NO_TASK), device)
-            thread = host_threads[device] = HostThread(name, caller.now_s)
+            thread = host_threads[device] = HostThread(name, caller.now_s, caller.used)
             handing_s = self.clock.machine.host.backward_s
             if handing_s:
                 self.clock.host_work(thread, handing_s, "hand over to autograd's thread")

@@ -1,0 +1,61 @@
+"""What a rank sends to itself in a batch: a copy on its device. Alone, it would wait for ever."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import torch
+
+from . import c10d_private
+from .collective_work import WorkTogether
+from .rank import Rank
+
+
+class SendsToSelf:
+    """The sends and receives of one batch whose other end is this rank, by their tags."""
+
+    def __init__(self, *, is_batch: bool = False) -> None:
+        self._is_batch = is_batch
+        self._sent: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
+        self._received: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
+
+    def sent(self, tensor: torch.Tensor, tag: int, rank: Rank) -> c10d_private.WorkBase:
+        """Note a send. ValueError outside of a batch."""
+        return self._note(self._sent[tag], "send", tensor, rank)
+
+    def received(self, tensor: torch.Tensor, tag: int, rank: Rank) -> c10d_private.WorkBase:
+        """Note a receive. ValueError outside of a batch."""
+        return self._note(self._received[tag], "recv", tensor, rank)
+
+    def _note(
+        self, noted: list[torch.Tensor], name: str, tensor: torch.Tensor, rank: Rank
+    ) -> c10d_private.WorkBase:
+        if not self._is_batch:
+            raise ValueError(
+                f"rank {rank.number} cannot {name} a tensor to or from itself alone: both ends "
+                "would wait for each other; put them into one dist.batch_isend_irecv"
+            )
+        rank.check(name, [tensor])
+        noted.append(tensor)
+        return WorkTogether([])
+
+    @torch.no_grad()
+    def carry_out(self, number: int) -> None:
+        """Copy what was sent, in order, on the current stream.
+
+        RuntimeError if a send has no receive in the batch, or one of another size or data type.
+        """
+        for tag in self._sent.keys() | self._received.keys():
+            sent, received = self._sent[tag], self._received[tag]
+            if [_kind(t) for t in sent] != [_kind(t) for t in received]:
+                raise RuntimeError(
+                    f"rank {number} sends {len(sent)} and receives {len(received)} tensors to and "
+                    f"from itself with tag {tag}: {[*map(_kind, sent)]} and "
+                    f"{[*map(_kind, received)]} must be the same"
+                )
+            for source, target in zip(sent, received, strict=True):
+                target.view(-1).copy_(source.view(-1))
+
+
+def _kind(tensor: torch.Tensor) -> tuple[int, str]:
+    return tensor.numel(), str(tensor.dtype)

@@ -1,0 +1,217 @@
+"""What programs call on groups of virtual ranks, and what ranks share besides tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import ReduceOp
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+import d2lpar as par
+
+MACHINE = "8x-v100-pcie"
+
+
+def here():
+    return torch.device("vgpu", torch.vgpu.current_device())
+
+
+def run(function, *args, n=4):
+    with par.simulate(MACHINE, n, with_values=True) as gpus:
+        return par.run_ranks(function, gpus, *args)
+
+
+def mine(*shape):
+    return torch.full(shape or (2,), dist.get_rank() + 1.0, device=here())
+
+
+def called(work, *results):
+    work.wait()
+    return [result.tolist() for result in results]
+
+
+FORMS = {
+    "one tensor": lambda g, x: g.allreduce(x),
+    "a list": lambda g, x: g.allreduce([x]),
+    "an operation": lambda g, x: g.allreduce(x, ReduceOp.SUM),
+    "by its name": lambda g, x: g.allreduce([x], op=ReduceOp.SUM),
+    "options": lambda g, x: g.allreduce([x], dist.AllreduceOptions()),
+    "coalesced": lambda g, x: g.allreduce_coalesced([x]),
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_group_sums_in_every_form(form):
+    def rank():
+        x = mine()
+        form(dist.group.WORLD, x).wait()
+        return x.tolist()
+
+    assert run(rank, n=2) == [[3.0, 3.0]] * 2
+
+
+def test_a_group_takes_operations_and_roots_in_place_of_options():
+    def rank():
+        group, x, y, z = dist.group.WORLD, mine(), mine(), mine()
+        parts = [torch.empty(2, device=here()) for _ in range(2)]
+        group.allreduce(x, ReduceOp.MAX).wait()
+        group.broadcast(y, 1).wait()
+        group.reduce(z, 0, ReduceOp.PRODUCT).wait()
+        group.allgather(parts, mine()).wait()
+        scattered = torch.empty(1, device=here())
+        group.reduce_scatter(scattered, list(mine().split(1))).wait()
+        gathered = [torch.empty(2, device=here()) for _ in range(2 * (dist.get_rank() == 1))]
+        group.gather(gathered, mine(), 1).wait()
+        group.barrier(timeout=None).wait()
+        return [t.tolist() for t in (x, y, z, *parts, scattered, *gathered)]
+
+    first, second = run(rank, n=2)
+    both = [[1.0, 1.0], [2.0, 2.0]]
+    assert first == [[2.0, 2.0], [2.0, 2.0], [2.0, 2.0], *both, [3.0]]
+    assert second == [[2.0, 2.0], [2.0, 2.0], [2.0, 2.0], *both, [3.0], *both]
+
+
+def test_tensors_of_several_sizes_are_gathered_and_scattered():
+    def rank():
+        number, sizes = dist.get_rank(), [1, 2, 3, 4]
+        parts = [torch.empty(size, device=here()) for size in sizes]
+        dist.all_gather(parts, mine(sizes[number]))
+        total = torch.empty(sizes[number], device=here())
+        dist.reduce_scatter(total, [mine(size) for size in sizes])
+        return [part.tolist() for part in parts], total.tolist()
+
+    for number, (parts, total) in enumerate(run(rank)):
+        assert parts == [[1.0], [2.0] * 2, [3.0] * 3, [4.0] * 4]
+        assert total == [10.0] * (number + 1)
+
+
+def test_sizes_that_do_not_fit_are_still_refused():
+    def rank():
+        parts = [torch.empty(size, device=here()) for size in (1, 3)]
+        dist.all_gather(parts, mine(2))
+
+    with pytest.raises(ValueError, match="all_gather on 2 ranks needs 2 times 2 elements"):
+        run(rank, n=2)
+
+
+def exchange_with_all():
+    number, ranks = dist.get_rank(), range(dist.get_world_size())
+    targets = [torch.zeros(2, device=here()) for _ in ranks]
+    batch = [dist.P2POp(dist.irecv, targets[other], other) for other in ranks]
+    batch += [dist.P2POp(dist.isend, mine() + 10 * other, other) for other in ranks]
+    for work in dist.batch_isend_irecv(batch):
+        work.wait()
+    return [int(target[0]) - 10 * number for target in targets]
+
+
+def test_a_batch_may_send_to_oneself():
+    assert run(exchange_with_all) == [[1, 2, 3, 4]] * 4
+
+
+def test_alone_a_send_to_oneself_is_refused_as_is_half_of_one():
+    def alone():
+        dist.group.WORLD.send([mine()], dist.get_rank(), 0)
+
+    def half():
+        dist.batch_isend_irecv([dist.P2POp(dist.isend, mine(), dist.get_rank())])
+
+    with pytest.raises(ValueError, match="both ends would wait for each other"):
+        run(alone, n=2)
+    with pytest.raises(RuntimeError, match="sends 1 and receives 0 tensors to and from itself"):
+        run(half, n=2)
+
+
+def test_groups_of_a_group_are_made_at_once():
+    def rank():
+        half, halves = dist.new_subgroups_by_enumeration([[0, 2], [1, 3]])
+        single, singles = dist.new_subgroups(group_size=1, group=half)
+        x = mine()
+        dist.all_reduce(x, group=half)
+        dist.all_reduce(x, group=single)
+        return x[0].item(), len(halves), len(singles), dist.get_pg_count()
+
+    assert run(rank) == [(4.0, 2, 2, 5), (6.0, 2, 2, 5)] * 2
+
+
+def test_groups_that_overlap_under_one_name_are_an_error():
+    def rank():
+        dist.new_group([0, 1] if dist.get_rank() == 0 else [0, 1, 2])
+
+    with pytest.raises(RuntimeError, match="must call new_group in the same order"):
+        run(rank, n=3)
+
+
+def test_a_host_waits_on_a_device_for_what_its_own_process_has_queued(tmp_path):
+    """Every process synchronises device 0, as programs do that set no device: torch's averaging of
+    models is one. Rank 0 waits there for a collective to which the others have yet to come."""
+
+    def rank(number):
+        x = torch.ones(2, device=f"cuda:{number}") * number
+        torch.cuda.synchronize(0)
+        dist.init_process_group("nccl", rank=number, world_size=2, store=dist.HashStore())
+        dist.all_reduce(x)
+        assert x.tolist() == [1.0, 1.0]
+        (tmp_path / str(number)).touch()
+
+    with par.emulate_cuda(2, verbose=False):
+        torch.multiprocessing.start_processes(rank, nprocs=2, start_method="fork")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
+
+
+def test_a_store_lets_ranks_wait_for_each_other():
+    def rank():
+        number, count = dist.get_rank(), dist.get_world_size()
+        store = dist.TCPStore("localhost", 29501, count, is_master=number == 0)
+        assert isinstance(store, dist.Store)
+        prefixed = dist.PrefixStore("here", store)
+        if number == 0:
+            read = prefixed.get("from the last").decode()  # which has had no turn yet
+        else:
+            prefixed.set("from the last", f"rank {number}")
+            read = ""
+        return read, store.add("all", 1), store.check(["nothing"]), store.num_keys() > 0
+
+    answers = run(rank)
+    assert answers[0][0].startswith("rank")
+    assert sorted(total for _, total, *_ in answers) == [1, 2, 3, 4]
+    assert {(found, known) for *_, found, known in answers} == {(False, True)}
+
+
+def test_a_key_that_nobody_sets_is_a_hang_that_names_it():
+    def rank():
+        dist.TCPStore("localhost", 29502).get("never")
+
+    with pytest.raises(RuntimeError, match="waits in a TCPStore for never"):
+        run(rank, n=2)
+
+
+def test_compare_and_forget_in_a_store():
+    def rank():
+        store = dist.TCPStore("localhost", 29503)
+        first = store.compare_set("key", "", "a")
+        second = store.compare_set("key", "wrong", "b")
+        store.append("key", "c")
+        return first, second, store.get("key"), store.delete_key("key"), store.check(["key"])
+
+    assert run(rank, n=1) == [(b"a", b"a", b"ac", True, False)]
+
+
+def test_what_ranks_add_up_is_not_seen_by_a_programs_modes():
+    class Names(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.seen = []
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.seen.append(func._schema.name)
+            return func(*args, **(kwargs or {}))
+
+    def rank():
+        x = mine()
+        with Names() as names, FlopCounterMode(display=False):
+            dist.all_reduce(x)
+        return x.tolist(), [name for name in names.seen if name.startswith("aten")]
+
+    assert run(rank, n=2) == [([3.0, 3.0], [])] * 2

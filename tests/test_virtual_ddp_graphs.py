@@ -1,0 +1,236 @@
+"""DDP on virtual ranks when the graph is not what it was: errors, unused parameters, joins."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.optim import _apply_optimizer_in_backward
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
+from torch.testing import assert_close
+
+import d2lpar as par
+
+
+def run(function, *args, ranks=2):
+    with par.simulate("8x-v100-pcie", ranks, with_values=True) as gpus:
+        return par.run_ranks(function, gpus, *args)
+
+
+def here():
+    return torch.device("vgpu", torch.vgpu.current_device())
+
+
+class Chosen(nn.Module):
+    """Two layers, of which each call uses those that it names."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+
+    def forward(self, x, layers):
+        for name in layers:
+            x = getattr(self, name)(x)
+        return x
+
+
+def inputs():
+    return torch.full((3, 4), dist.get_rank() + 1.0, device=here())
+
+
+def steps(net, *layers):
+    for names in layers:
+        net(inputs(), names).sum().backward()
+
+
+def message(net, *layers):
+    """The error of the steps, and what DDP tells of it."""
+    try:
+        steps(net, *layers)
+    except RuntimeError as error:
+        return str(error), net._get_ddp_logging_data()
+    return "no error", net._get_ddp_logging_data()
+
+
+def test_an_unused_parameter_is_named_by_its_number_and_logged():
+    def rank():
+        text, told = message(DDP(Chosen().to(here())), "a", "a")
+        return text, told["has_error"], told["error"].endswith(text)
+
+    for number, (text, *logged) in enumerate(run(rank)):
+        assert text.startswith("Expected to have finished reduction in the prior iteration")
+        assert f"Parameter indices which did not receive grad for rank {number}: 1\n" in text
+        assert text.endswith(f"Parameters which did not receive grad for rank {number}: b.weight")
+        assert "find_unused_parameters=True" in text
+        assert logged == [1, True]
+
+
+def test_a_static_graph_that_changes_is_an_error_either_way():
+    def rank():
+        more, _ = message(DDP(Chosen().to(here()), static_graph=True), "a", "ab")
+        fewer, _ = message(DDP(Chosen().to(here()), static_graph=True), "ab", "a", "a")
+        return more, fewer
+
+    for more, fewer in run(rank):
+        assert more.startswith("Your training graph has changed in this iteration")
+        assert "not compatible with static_graph set to True.\nParameter indices" in fewer
+
+
+def test_a_hook_that_cannot_be_called_is_logged():
+    def rank():
+        net = DDP(Chosen().to(here()))
+        with pytest.raises(TypeError, match="must be callable"):
+            net.register_comm_hook({}, {})
+        return net._get_ddp_logging_data()["error"]
+
+    assert all("must be callable" in text for text in run(rank))
+
+
+def test_ranks_may_use_different_parts_of_a_static_graph():
+    """Buckets are sorted anew on all of them, also where a part is never used."""
+
+    def rank():
+        net = DDP(Chosen().to(here()), static_graph=True)
+        steps(net, *["ab" if dist.get_rank() == 0 else "a"] * 3)
+        told = net._get_ddp_logging_data()["has_rebuilt_buckets"]
+        return told, [p.grad.cpu() for p in net.parameters()]
+
+    (told, *grads), (other, *others) = run(rank)
+    assert told == other == 1
+    assert_close(grads, others)
+
+
+def test_whether_the_unused_parameters_change_is_known():
+    def rank():
+        net = DDP(Chosen().to(here()), find_unused_parameters=True)
+        steps(net, "a", "a")
+        before = net.reducer._ddp_graph_static()
+        steps(net, "ab" if dist.get_rank() == 0 else "a")
+        return before, net.reducer._ddp_graph_static(), net.reducer._get_local_used_map().tolist()
+
+    assert run(rank) == [(True, False, [2, 1]), (True, True, [2, 1])]
+
+
+class NoGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None
+
+
+def test_a_pass_without_any_gradient_leaves_all_as_it_was():
+    def rank():
+        net = DDP(Chosen().to(here()), find_unused_parameters=True)
+        NoGradient.apply(net(inputs(), "ab")).sum().backward()
+        none = [p.grad is None for p in net.parameters()]
+        steps(net, "ab")
+        return none, [p.grad.cpu() for p in net.parameters()]
+
+    def usual():
+        net = DDP(Chosen().to(here()), find_unused_parameters=True)
+        steps(net, "ab")
+        return [p.grad.cpu() for p in net.parameters()]
+
+    for (none, grads), expected in zip(run(rank), run(usual), strict=True):
+        assert none == [True, True]
+        assert_close(grads, expected)
+
+
+@pytest.mark.parametrize("as_views", [False, True])
+def test_optimizers_in_backward_step_with_averages(as_views):
+    def rank(in_backward):
+        net, options = Chosen().to(here()), {"lr": 0.1}
+        ddp = DDP(net, gradient_as_bucket_view=as_views)
+        if in_backward:
+            _apply_optimizer_in_backward(torch.optim.SGD, ddp.parameters(), options)
+        optimizer = torch.optim.SGD(net.parameters(), **options)
+        for _ in range(3):
+            optimizer.zero_grad()
+            steps(ddp, "ab")
+            if not in_backward:
+                optimizer.step()
+        return [p.detach().cpu() for p in net.parameters()]
+
+    assert_close(run(rank, True), run(rank, False))
+
+
+def test_a_second_join_divides_by_all_again():
+    def rank():
+        net, found = DDP(Chosen().to(here())), []
+        for by_all in (False, True):
+            with net.join(divide_by_initial_world_size=by_all):
+                for _ in range(1 + (dist.get_rank() > 0)):
+                    net.zero_grad()
+                    steps(net, "a" * 1 + "b")
+                    found.append(net.module.a.weight.grad.sum().item())
+        assert net._get_ddp_logging_data()["join_uneven_inputs"] == 1
+        assert net._authoritative_rank == 1  # it had the last batch
+        return found
+
+    _, (first, last, first_again, last_again) = run(rank)
+    assert first_again == first
+    assert last_again == pytest.approx(last / 2)  # one of two ranks has a batch
+
+
+def test_buckets_that_are_never_used_are_skipped_if_wanted():
+    def rank(skip):
+        net = DDP(
+            Chosen().to(here()),
+            find_unused_parameters=True,
+            bucket_cap_mb=1e-5,
+            skip_all_reduce_unused_params=skip,
+        )
+        steps(net, "a", "a")
+        told = net._get_ddp_logging_data()["num_buckets_reduced"]
+        return told, net.module.a.weight.grad.cpu(), net.module.b.weight.grad
+
+    for (all_of_them, grad, none), (fewer, same, still_none) in zip(
+        run(rank, False), run(rank, True), strict=True
+    ):
+        assert (all_of_them, fewer) == (2, 1)
+        assert none is still_none is None
+        assert_close(same, grad)
+
+
+def test_hooks_of_a_ddp_can_be_removed():
+    def rank():
+        net = Chosen().to(here())
+        old = DDP(net)
+        old(inputs(), "ab")  # expects a backward pass
+        old._remove_autograd_hooks()
+        steps(DDP(net), "ab")
+        return old.reducer.missing()
+
+    assert run(rank) == [[], []]
+
+
+def test_outputs_need_not_be_copied():
+    def rank():
+        net = DDP(Chosen().to(here()), find_unused_parameters=True)
+        net._set_ddp_sink_clone(False)
+        steps(net, "a")
+        return net.module.a.weight.grad.cpu()
+
+    first, second = run(rank)
+    assert_close(first, second)
+
+
+def test_a_ddp_that_is_gone_averages_nothing():
+    """As torch's: its parameters may be another's, also if it still expected a backward pass."""
+
+    def rank():
+        net = Chosen().to(here())
+        DDP(net)(inputs(), "ab")
+        gc.collect()
+        net(inputs(), "ab").sum().backward()
+        return net.a.weight.grad.cpu()
+
+    first, second = run(rank)
+    assert_close(2 * first, second)

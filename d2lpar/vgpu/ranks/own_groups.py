@@ -18,10 +18,12 @@ from .process_group import VirtualProcessGroup
 from .rank import WORLD, Rank, here
 
 
-def make_world_group(rank: Rank, backend: str = "nccl") -> None:
-    """Give a rank the group of all."""
+def make_world_group(
+    rank: Rank, backend: str = "nccl", store: dist.Store | None = None
+) -> None:
+    """Give a rank the group of all; `store` is the one that the program has for it."""
     ranks = range(rank.world.size)
-    rank.groups.default_pg = _join(rank, WORLD, ranks, backend)
+    rank.groups.default_pg = _join(rank, WORLD, ranks, backend, store=store)
 
 
 def _join(
@@ -31,10 +33,11 @@ def _join(
     backend: str,
     description: str | None = None,
     tag: str | None = None,
+    store: dist.Store | None = None,
 ) -> dist.ProcessGroup:
     """Let a rank have the group of that name, of which it is one."""
     group = VirtualProcessGroup(rank, rank.world.rendezvous(name, ranks), name, description)
-    rank.groups.add(group, ranks, backend, tag)
+    rank.groups.add(group, ranks, backend, tag, store or rank.default_store(name))
     return group
 
 
@@ -44,7 +47,7 @@ def init_process_group(
     timeout: timedelta | None = None,
     world_size: int = -1,
     rank: int = -1,
-    store: object = None,
+    store: dist.Store | None = None,
     *args: object,
     **kwargs: object,
 ) -> None:
@@ -66,9 +69,9 @@ def init_process_group(
     _check("world_size", world_size, mine.world.size)
     _check("rank", rank, mine.number)
     if groups.default_pg is None:
-        make_world_group(mine)
+        make_world_group(mine, store=store)
     if backend is not None:
-        groups.pg_map[groups.default_pg] = (backend, None)
+        groups.pg_map[groups.default_pg] = (backend, groups.pg_map[groups.default_pg][1])
 
 
 ENV = "env://"

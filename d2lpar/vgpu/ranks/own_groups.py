@@ -85,14 +85,23 @@ def _from_environment(rank: int, world_size: int) -> tuple[int, int]:
         if value == -1 and name not in os.environ:
             raise ValueError(
                 f"Error initializing torch.distributed using {ENV} rendezvous: environment "
-                f"variable {name} expected, but not set. torchrun sets it: start the program with "
-                "`d2lpar run --nproc-per-node N`"
+                f"variable {name} expected, but not set. {_remedy(name, spawned=rank != -1)}"
             )
     numbers = [int(os.environ[name]) if asked[name] == -1 else asked[name] for name in TWO]
     return numbers[0], numbers[1]
 
 
 TWO = ("RANK", "WORLD_SIZE")
+
+
+def _remedy(variable: str, *, spawned: bool) -> str:
+    """What to do about a missing variable; processes that are `spawned` know their rank."""
+    if spawned and variable not in TWO:
+        return (
+            "A program that starts its processes itself finds it in its environment, as with "
+            "`MASTER_ADDR=localhost MASTER_PORT=29500 d2lpar run …`"
+        )
+    return "torchrun sets it: start the program with `d2lpar run --nproc-per-node N`"
 
 
 def _check(name: str, given: int, is_really: int) -> None:

@@ -309,4 +309,6 @@ def test_who_spawns_processes_is_told_to_set_the_address(run, monkeypatch):
 def test_a_program_that_spawns_is_not_to_be_started_by_torchrun(run):
     status, _, err = run(WITHOUT_AN_ADDRESS, "--nproc-per-node", 2)
     assert status == 1
-    assert "cannot run ranks of its own: start a program that spawns its processes itself once" in err
+    assert (
+        "cannot run ranks of its own: start a program that spawns its processes itself once" in err
+    )

@@ -65,7 +65,7 @@ def test_a_file_store_is_one_file_to_all(tmp_path):
 
 def through_the_groups_own():
     """C++ keeps the keys of a PrefixStore apart, and calls the store that it is made of."""
-    rank, size = numbers()
+    rank, _ = numbers()
     store = dist.PrefixStore("mine", dist.distributed_c10d._get_default_store())
     if rank == 1:
         store.set("key", "value")
@@ -146,8 +146,7 @@ def test_a_group_is_made_by_the_programs_own_store(capfd, monkeypatch, tmp_path)
 def gradients_through_functions(rank_input):
     from torch.distributed.nn import functional
 
-    rank, size = numbers()
-    x = rank_input(rank).requires_grad_()
+    x = rank_input(numbers()[0]).requires_grad_()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # it has a newer name
         total = functional.all_reduce(x)

@@ -183,9 +183,7 @@ def _by_launcher(words: list[str], asked: Asked) -> LaunchPlan:
         raise ValueError(f"{told.processes} processes cannot be shared evenly by {nodes} machines")
     sizes = _sizes(asked.gpus, nodes, asked.per_node or str(told.processes // nodes))
     inner = plan(Asked(gpus=0, words=told.words))
-    return LaunchPlan(
-        inner.target, inner.arguments, inner.is_module, launcher=launcher, **sizes
-    )
+    return LaunchPlan(inner.target, inner.arguments, inner.is_module, launcher=launcher, **sizes)
 
 
 def _parser(launch: bool) -> Callable[[list[str]], Any]:

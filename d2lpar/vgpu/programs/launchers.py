@@ -58,7 +58,14 @@ def _srun(add: Callable[..., object]) -> None:
     add("-N", "--nodes", type=int, default=1)
     add("--ntasks-per-node", type=int, dest="per_node")
     # What a cluster shares out; here all processes have what they ask for.
-    for option in ("--gpus-per-node", "--gpus-per-task", "--gres", "--mem", "--time", "--partition"):
+    for option in (
+        "--gpus-per-node",
+        "--gpus-per-task",
+        "--gres",
+        "--mem",
+        "--time",
+        "--partition",
+    ):
         add(option)
     add("-c", "--cpus-per-task")
     add("-p", dest="partition")

@@ -18,9 +18,7 @@ from .process_group import VirtualProcessGroup
 from .rank import WORLD, Rank, here
 
 
-def make_world_group(
-    rank: Rank, backend: str = "nccl", store: dist.Store | None = None
-) -> None:
+def make_world_group(rank: Rank, backend: str = "nccl", store: dist.Store | None = None) -> None:
     """Give a rank the group of all; `store` is the one that the program has for it."""
     ranks = range(rank.world.size)
     rank.groups.default_pg = _join(rank, WORLD, ranks, backend, store=store)

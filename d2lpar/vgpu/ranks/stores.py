@@ -12,12 +12,11 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch.distributed as dist
 
-if TYPE_CHECKING:
-    from .rank import Rank
+from ..sim.clock import HostThread
 
 TIMEOUT = timedelta(seconds=300)  # torch's own
 FIRST_FREE_PORT = 40000  # of those given to who asks for port 0
@@ -58,6 +57,33 @@ class OpenStores:
         return next(self._free_ports)
 
 
+class HasStores(Protocol):
+    """A world: what its ranks share."""
+
+    @property
+    def stores(self) -> OpenStores:
+        """Those that its ranks have opened."""
+
+
+class WaitsInTurn(Protocol):
+    """A rank, as far as a store needs one."""
+
+    @property
+    def number(self) -> int:
+        """Which it is."""
+
+    @property
+    def host_thread(self) -> HostThread:
+        """Its time."""
+
+    @property
+    def world(self) -> HasStores:
+        """What it shares with others."""
+
+    def wait(self, ready: Callable[[], bool], text: str) -> None:
+        """Let others run until `ready()`."""
+
+
 class RankStore(dist.Store):
     """A store as the ranks of one world share it. Threads that are no rank must not wait in it."""
 
@@ -67,7 +93,7 @@ class RankStore(dist.Store):
         self._timeout = TIMEOUT
 
     @property
-    def timeout(self) -> timedelta:  # type: ignore[override]  # torch's stub has a field
+    def timeout(self) -> timedelta:
         """What it was told; a wait ends when no rank can go on."""
         return self._timeout
 
@@ -85,7 +111,7 @@ class RankStore(dist.Store):
         self._wait_for([key], "get")
         return self._kept.values[key]
 
-    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:  # type: ignore[override]
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Let others run until all of these have values."""
         self._wait_for(keys, "wait")
 
@@ -182,8 +208,8 @@ class RankStore(dist.Store):
         rank = self._rank()
         return 0.0 if rank is None else rank.host_thread.now_s
 
-    def _rank(self) -> Rank | None:
-        found: Rank | None = getattr(self._here, "rank", None)
+    def _rank(self) -> WaitsInTurn | None:
+        found: WaitsInTurn | None = getattr(self._here, "rank", None)
         return found
 
 
@@ -221,7 +247,7 @@ def makers(here: threading.local) -> Iterator[tuple[str, Callable[..., dist.Stor
         master_listen_fd: int | None = None,
         use_libuv: bool = True,
     ) -> dist.Store:
-        rank: Rank = here.rank
+        rank: WaitsInTurn = here.rank
         opened = rank.world.stores
         port = port or opened.free_port()
         kept = opened.open(rank.number, f"the TCPStore at port {port}")
@@ -237,7 +263,7 @@ def makers(here: threading.local) -> Iterator[tuple[str, Callable[..., dist.Stor
     def file_store(file_name: str, world_size: int = -1) -> dist.Store:
         with open(file_name, "a", encoding="utf-8"):  # programs remove it when they have ended
             pass
-        rank: Rank = here.rank
+        rank: WaitsInTurn = here.rank
         kept = rank.world.stores.open(rank.number, f"the FileStore in {file_name}")
         return _FileStore(kept, here, file_name)
 

@@ -19,9 +19,9 @@ from ..tensor import VirtualTensor, is_virtual
 GRAPHED = ("reduce-overhead", "max-autotune")
 
 UNFUSED = (
-    "flex_attention on virtual GPUs has the time and the memory of separate operations, which write "
-    "all scores, also where torch.compile would make one kernel of it: it takes longer here than on "
-    "a GPU. F.scaled_dot_product_attention has the time of a fused kernel"
+    "flex_attention on virtual GPUs has the time and the memory of separate operations, which "
+    "write all scores, also where torch.compile would make one kernel of it: it takes longer here "
+    "than on a GPU. F.scaled_dot_product_attention has the time of a fused kernel"
 )
 
 

@@ -17,7 +17,7 @@ Lengths = torch.Tensor | Sequence[int]
 def replace_ctc_loss() -> None:
     """Let lengths be tensors of the host or of the device, as on CUDA, which copies them to the
     host: on tensors of a type of their own, torch computes with them on the device."""
-    theirs = torch.ctc_loss
+    theirs: Any = torch.ctc_loss  # one of its two ways
 
     @functools.wraps(theirs)
     def ctc_loss(
@@ -27,7 +27,7 @@ def replace_ctc_loss() -> None:
         target_lengths: Lengths,
         *args: Any,
         **kwargs: Any,
-    ) -> torch.Tensor:
+    ) -> Any:
         if is_virtual(log_probs):
             input_lengths, target_lengths = _numbers(input_lengths), _numbers(target_lengths)
         return theirs(log_probs, targets, input_lengths, target_lengths, *args, **kwargs)

@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.fx.experimental.proxy_tensor
@@ -391,3 +391,9 @@ def runs_as_it_is(backend: object) -> bool:
         return backend == "eager"
     maker = getattr(backend, "__qualname__", "").partition(".")[0]
     return maker == "eager" or maker.startswith("make_eager_backend")
+
+
+def replace_engine(make: Callable[[object], object]) -> None:
+    """Let programs that call the autograd engine themselves call what `make` makes of it."""
+    owner: Any = torch.autograd.Variable
+    owner._execution_engine = make(owner._execution_engine)

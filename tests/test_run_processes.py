@@ -236,3 +236,79 @@ def test_what_a_rank_replaces_of_modules_is_its_own(run):
     status, lines, err = run(REPLACED, "--nproc-per-node", 2)
     assert (status, lines, err) == (0, ["meta cpu"] * 2, "")
     assert torch.nn.Module.register_parameter is before
+
+
+BY_THE_LAUNCHERS_VARIABLES = """
+import os
+import torch
+import torch.distributed as dist
+
+slurm = "SLURM_PROCID" in os.environ
+names = ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"] if slurm else [
+    f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK")]
+assert "RANK" not in os.environ
+rank, size, local = (int(os.environ[name]) for name in names)
+dist.init_process_group("nccl", init_method="tcp://node0:29500", rank=rank, world_size=size)
+torch.cuda.set_device(local)
+total = torch.full((1,), rank + 1.0, device="cuda")
+dist.all_reduce(total)
+print(rank, local, torch.cuda.device_count(), total.item(), os.environ.get("SLURM_NODELIST"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "nodes"),
+    [
+        (["srun", "-N", "2", "--ntasks-per-node=2", "--gres=gpu:2", "python"], "node[0-1]"),
+        (["mpirun", "--nodes", "2", "-np", "4", "--bind-to", "none"], None),
+    ],
+)
+def test_ranks_as_srun_and_mpirun_start_them(capfd, monkeypatch, tmp_path, words, nodes):
+    (tmp_path / "program.py").write_text(BY_THE_LAUNCHERS_VARIABLES)
+    monkeypatch.chdir(tmp_path)
+    status = cli.main(["run", "--quiet", *words, "program.py"])
+    out, err = capfd.readouterr()
+    assert (status, err) == (0, "")
+    places = [(0, 0), (1, 1), (2, 0), (3, 1)]
+    assert out.splitlines() == [f"{rank} {local} 2 10.0 {nodes}" for rank, local in places]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["srun", "--exclusive-of", "x.py"], "srun: "),
+        (["srun", "-n", "3", "-N", "2", "x.py"], "3 processes cannot be shared evenly"),
+        (["srun", "-n", "2"], "srun names no program"),
+    ],
+)
+def test_what_srun_cannot_be_told(capfd, words, message):
+    assert cli.main(["run", "--quiet", *words]) == 2
+    assert message in capfd.readouterr().err
+
+
+WITHOUT_AN_ADDRESS = """
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+def meet(rank):
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+
+if __name__ == "__main__":
+    mp.spawn(meet, nprocs=2)
+"""
+
+
+def test_who_spawns_processes_is_told_to_set_the_address(run, monkeypatch):
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    status, _, err = run(WITHOUT_AN_ADDRESS)
+    assert status == 1
+    assert "MASTER_ADDR=localhost MASTER_PORT=29500 d2lpar run" in err
+    assert "--nproc-per-node" not in err
+
+
+def test_a_program_that_spawns_is_not_to_be_started_by_torchrun(run):
+    status, _, err = run(WITHOUT_AN_ADDRESS, "--nproc-per-node", 2)
+    assert status == 1
+    assert (
+        "cannot run ranks of its own: start a program that spawns its processes itself once" in err
+    )

@@ -449,3 +449,25 @@ def test_an_error_in_a_hook_frees_the_graph_at_once(fresh_gpus):
         assert torch.vgpu.memory_allocated(0) == 0
     finally:
         gc.enable()
+
+
+def test_a_graph_outlives_an_output_whose_data_are_taken_away(fresh_gpus):
+    """As pipelines do: they send an output on, free it, and go back through its graph later."""
+    device = fresh_gpus[1]
+    layer, on_host = nn.Linear(4, 256).to(device), nn.Linear(4, 256)
+    on_host.load_state_dict({name: t.cpu() for name, t in layer.state_dict().items()})
+    batch = torch.randn(8, 4)
+    output = layer(batch.to(device))
+    gradient = torch.randn(8, 256)
+    before = held(1)
+    output.data = torch.Tensor()
+    assert before - held(1) == rounded(8 * 256 * 4)
+    assert output.numel() == 0
+    # The engine itself: torch.autograd.backward compares the shapes of outputs and gradients.
+    engine = torch.autograd.Variable._execution_engine
+    engine.run_backward(
+        (output,), (gradient.to(device),), False, False, allow_unreachable=True,
+        accumulate_grad=True,
+    )  # fmt: skip
+    on_host(batch).backward(gradient)
+    torch.testing.assert_close(layer.weight.grad.cpu(), on_host.weight.grad)

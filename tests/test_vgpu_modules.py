@@ -321,3 +321,19 @@ def test_moved_parameters_keep_the_count_of_their_writes(gpus):
     before = [p._version for p in net.parameters()]
     net.to(gpus[0])
     assert [p._version for p in net.parameters()] == before == [1, 1]
+
+
+@pytest.mark.parametrize("lengths_on_host", [True, False])
+def test_ctc_loss_takes_lengths_of_the_host(gpus, lengths_on_host):
+    """As on CUDA, where the host needs them in any case."""
+    steps, batches, classes = 12, 2, 5
+    scores = torch.randn(steps, batches, classes, dtype=torch.float64).log_softmax(2)
+    targets = torch.tensor([[1, 2, 3], [4, 1, 0]])
+    lengths = torch.tensor([12, 9]), torch.tensor([3, 2])
+    places = lengths if lengths_on_host else tuple(n.to(gpus[0]) for n in lengths)
+    found, expected = (scores.detach().to(d).requires_grad_() for d in (gpus[0], "cpu"))
+    loss = F.ctc_loss(found, targets.to(gpus[0]), *places)
+    loss.backward()
+    theirs = F.ctc_loss(expected, targets, *lengths)
+    theirs.backward()
+    assert_close([loss.cpu(), found.grad.cpu()], [theirs, expected.grad])

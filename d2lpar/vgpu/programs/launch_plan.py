@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..device_naming import RANK_DEVICE, TYPE
+from . import launchers
 
 MASTER = ("localhost", "29500")  # as torchrun has them
+OF_ALL = (RANK_DEVICE, "OMP_NUM_THREADS")  # variables that are not torchrun's own
 RUN, LAUNCH = "torch.distributed.run", "torch.distributed.launch"
 
 
@@ -51,6 +53,7 @@ class LaunchPlan:
     run_id: str = "none"
     max_restarts: int = 0
     role: str = "default"
+    launcher: str = "torchrun"
 
     @property
     def world_size(self) -> int:
@@ -70,6 +73,10 @@ class LaunchPlan:
             arguments.insert(0, f"{self._option()}={local}")
         device = devices[local] if devices else None
         variables = {} if self.per_node is None else self._variables(rank, node, local, device)
+        if self.launcher in launchers.LAUNCHERS:
+            size = launchers.WorldSize(self.world_size, self.nodes, self.per_node or 1)
+            kept = {name: variables[name] for name in OF_ALL if name in variables}
+            variables = kept | launchers.variables(self.launcher, size, rank, node, local)
         return Process(rank, (self.target, *arguments), variables, devices, device)
 
     def _variables(self, rank: int, node: int, local: int, device: int | None) -> dict[str, str]:
@@ -127,6 +134,8 @@ def plan(asked: Asked) -> LaunchPlan:
         words = words[1:]
     if words[:1] == ["torchrun"]:
         return _by_torchrun(words[1:], asked, launch=False)
+    if words and Path(words[0]).name in launchers.LAUNCHERS:
+        return _by_launcher(words, asked)
     if words[:2] == ["-m", RUN] or words[:2] == ["-m", LAUNCH]:
         return _by_torchrun(words[2:], asked, launch=words[1] == LAUNCH)
     is_module = words[:1] == ["-m"]
@@ -163,6 +172,18 @@ def _by_torchrun(words: list[str], asked: Asked, *, launch: bool) -> LaunchPlan:
         role=told.role,
         **sizes,
     )
+
+
+def _by_launcher(words: list[str], asked: Asked) -> LaunchPlan:
+    """As Slurm's `srun`, or an `mpirun`, starts a program: each process has their variables."""
+    launcher = Path(words[0]).name
+    told = launchers.told(launcher, words[1:])
+    nodes = asked.nodes or told.nodes
+    if told.processes % nodes:
+        raise ValueError(f"{told.processes} processes cannot be shared evenly by {nodes} machines")
+    sizes = _sizes(asked.gpus, nodes, asked.per_node or str(told.processes // nodes))
+    inner = plan(Asked(gpus=0, words=told.words))
+    return LaunchPlan(inner.target, inner.arguments, inner.is_module, launcher=launcher, **sizes)
 
 
 def _parser(launch: bool) -> Callable[[list[str]], Any]:

@@ -9,6 +9,7 @@ thread while ranks run.
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -24,24 +25,23 @@ from torch.nn.parallel import distributed as ddp_module
 
 from ..device_naming import TYPE
 
+# The defaults of its functions are the group that whoever imports it has. Here nobody has one, and
+# so each rank's own is meant.
+importlib.import_module("torch.distributed.nn.functional")
+
 NOT_A_MEMBER = dist.GroupMember.NON_GROUP_MEMBER
 ProcessGroup = dist.ProcessGroup
 # As base classes they have no type: torch's stubs know overloads that nobody calls on a group.
 GroupBase: Any = dist.ProcessGroup
 WorkBase: Any = dist.Work
-StoreBase: Any = dist.Store
 TorchDDP = ddp_module.DistributedDataParallel
 DeviceMesh = device_mesh.DeviceMesh
 MODULES = (dist, c10d, device_mesh)  # where names may be bound that are replaced
+# Where classes of stores are bound; the package has a function of that module's name.
+STORE_MODULES = (dist, c10d, sys.modules["torch.distributed.rendezvous"])
 NEW_GROUP = (c10d, "_new_group_with_tag")  # what all functions call that make groups
 # The attribute of a module that names what DDP shall leave alone, and of such parameters.
 IGNORED_BY_DDP = "_ddp_params_and_buffers_to_ignore"
-# Where programs and torch's rendezvous make a TCPStore.
-STORES = (
-    (dist, "TCPStore"),
-    (c10d, "TCPStore"),
-    (sys.modules["torch.distributed.rendezvous"], "TCPStore"),
-)
 WORLD = (c10d, "_world")  # the object that torch's functions ask
 
 # What dumps NCCL's flight recorder, pickled and as JSON; not in builds without NCCL.
@@ -114,11 +114,16 @@ class Groups(SimpleNamespace):
         )
 
     def add(
-        self, group: ProcessGroup, ranks: Sequence[int], backend: str, tag: str | None = None
+        self,
+        group: ProcessGroup,
+        ranks: Sequence[int],
+        backend: str,
+        tag: str | None = None,
+        store: dist.Store | None = None,
     ) -> None:
         """Make a group known; `ranks` are those of the world, in the order of the group's."""
         name = group.group_name
-        self.pg_map[group] = (backend, None)
+        self.pg_map[group] = (backend, store)
         self.pg_names[group] = name
         self.pg_group_ranks[group] = {rank: i for i, rank in enumerate(ranks)}
         self.pg_backend_config[group] = f"cpu:{backend},{TYPE}:{backend}"

@@ -125,11 +125,15 @@ class DistributedDataParallel(c10d_private.TorchDDP):
 
     def forward(self, *inputs: object, **kwargs: object) -> object:
         """The module's output; the next backward pass averages gradients."""
-        averaged = torch.is_grad_enabled() and self.require_backward_grad_sync
+        inputs, kwargs = self._pre_forward(*inputs, **kwargs)
+        return self._post_forward(self.module(*inputs, **kwargs))
+
+    def _pre_forward(self, *inputs: Any, **kwargs: Any) -> tuple[tuple, dict[str, Any]]:
+        """What comes before the module; `replicate` calls it by torch's name."""
         if not self._optimizers_looked_for:
             self._setup_in_backward_optimizers()
             self._optimizers_looked_for = True
-        if averaged:
+        if self._averages_now():
             self.iteration += 1
             self._check_finished()
         self._tell_those_without_batches()
@@ -137,12 +141,18 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             inputs, kwargs = tree_map_only(
                 torch.Tensor, lambda t: t.to(self.device), (inputs, kwargs)
             )
-        output = self.module(*inputs, **kwargs)
-        self.require_forward_param_sync = averaged
-        if averaged:
+        return inputs, kwargs
+
+    def _post_forward(self, output: object) -> object:
+        """What comes after it."""
+        self.require_forward_param_sync = self._averages_now()
+        if self._averages_now():
             self.reducer.expect()
             output = self._with_begin_of_backward(output)
         return output
+
+    def _averages_now(self) -> bool:
+        return torch.is_grad_enabled() and self.require_backward_grad_sync
 
     # --- parameters without a gradient ------------------------------------------------------
 

@@ -175,7 +175,10 @@ def _run(
         with _alone():
             return _run_alone(world, functions, ProcessState(world.rt, own, world.library), None)
     if not (parent.is_process and parent.is_alone):
-        raise RuntimeError(f"rank {parent.number} cannot run ranks of its own")
+        raise RuntimeError(
+            f"rank {parent.number} cannot run ranks of its own: start a program that spawns its "
+            "processes itself once, without torchrun or --nproc-per-node"
+        )
     try:
         return _run_alone(world, functions, parent.process, parent)
     finally:

@@ -18,10 +18,10 @@ from .process_group import VirtualProcessGroup
 from .rank import WORLD, Rank, here
 
 
-def make_world_group(rank: Rank, backend: str = "nccl") -> None:
-    """Give a rank the group of all."""
+def make_world_group(rank: Rank, backend: str = "nccl", store: dist.Store | None = None) -> None:
+    """Give a rank the group of all; `store` is the one that the program has for it."""
     ranks = range(rank.world.size)
-    rank.groups.default_pg = _join(rank, WORLD, ranks, backend)
+    rank.groups.default_pg = _join(rank, WORLD, ranks, backend, store=store)
 
 
 def _join(
@@ -31,10 +31,11 @@ def _join(
     backend: str,
     description: str | None = None,
     tag: str | None = None,
+    store: dist.Store | None = None,
 ) -> dist.ProcessGroup:
     """Let a rank have the group of that name, of which it is one."""
     group = VirtualProcessGroup(rank, rank.world.rendezvous(name, ranks), name, description)
-    rank.groups.add(group, ranks, backend, tag)
+    rank.groups.add(group, ranks, backend, tag, store or rank.default_store(name))
     return group
 
 
@@ -44,7 +45,7 @@ def init_process_group(
     timeout: timedelta | None = None,
     world_size: int = -1,
     rank: int = -1,
-    store: object = None,
+    store: dist.Store | None = None,
     *args: object,
     **kwargs: object,
 ) -> None:
@@ -66,9 +67,9 @@ def init_process_group(
     _check("world_size", world_size, mine.world.size)
     _check("rank", rank, mine.number)
     if groups.default_pg is None:
-        make_world_group(mine)
+        make_world_group(mine, store=store)
     if backend is not None:
-        groups.pg_map[groups.default_pg] = (backend, None)
+        groups.pg_map[groups.default_pg] = (backend, groups.pg_map[groups.default_pg][1])
 
 
 ENV = "env://"
@@ -82,14 +83,23 @@ def _from_environment(rank: int, world_size: int) -> tuple[int, int]:
         if value == -1 and name not in os.environ:
             raise ValueError(
                 f"Error initializing torch.distributed using {ENV} rendezvous: environment "
-                f"variable {name} expected, but not set. torchrun sets it: start the program with "
-                "`d2lpar run --nproc-per-node N`"
+                f"variable {name} expected, but not set. {_remedy(name, spawned=rank != -1)}"
             )
     numbers = [int(os.environ[name]) if asked[name] == -1 else asked[name] for name in TWO]
     return numbers[0], numbers[1]
 
 
 TWO = ("RANK", "WORLD_SIZE")
+
+
+def _remedy(variable: str, *, spawned: bool) -> str:
+    """What to do about a missing variable; processes that are `spawned` know their rank."""
+    if spawned and variable not in TWO:
+        return (
+            "A program that starts its processes itself finds it in its environment, as with "
+            "`MASTER_ADDR=localhost MASTER_PORT=29500 d2lpar run …`"
+        )
+    return "torchrun sets it: start the program with `d2lpar run --nproc-per-node N`"
 
 
 def _check(name: str, given: int, is_really: int) -> None:

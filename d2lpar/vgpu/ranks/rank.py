@@ -25,6 +25,7 @@ from .hang_report import explained
 from .process_state import OwnState, ProcessState, variables_of
 from .rank_scheduler import RankScheduler
 from .rendezvous import Rendezvous
+from .stores import OpenStores, RankStore
 
 _marks = count()
 WORLD = "0"  # the name of the group of all ranks
@@ -86,8 +87,8 @@ class World:
             lambda rank: leave[rank](),
             lambda rank: enter[rank](),
         )
-        self.stores: dict[tuple[str, int], dict[str, bytes]] = {}  # of `TCPStore`, by address
         self._rendezvous = {(WORLD, *range(self.size)): self._meeting(range(self.size))}
+        self.stores = OpenStores()
         self.scheduler.explain = self.explain_hang
 
     def _meeting(self, ranks: Sequence[int]) -> Rendezvous:
@@ -174,6 +175,10 @@ class Rank:
         self.mark = next(_marks)  # unlike that of all other ranks
         self.made: Counter[str] = Counter()  # groups, by what their names begin with
         self.flights = flight_recorder.FlightRecorder()
+
+    def default_store(self, group: str) -> RankStore:
+        """The store of all ranks by which a group's would find one another."""
+        return RankStore(self.world.stores.at(f"the store of group {group}"), here)
 
     @property
     def is_alone(self) -> bool:

@@ -22,7 +22,7 @@ from .dtensor_private import DTENSOR, RANDOM, device_of, is_cuda
 from .flight_recorder import dumped
 from .rank import Rank, here
 from .sharded_random import ShardedRandomNumbers
-from .shared_store import SharedStore
+from .stores import makers
 
 _undo = ExitStack()
 
@@ -114,22 +114,24 @@ def _patch() -> None:
         exchange = object_lists.by_host(getattr(c10d_private.dist, name))
         for module in c10d_private.MODULES[:2]:
             _set(module, name, exchange)
+    for name, make in makers(here):
+        choose = _by_thread(getattr(c10d_private.dist, name), make)
+        for module in c10d_private.STORE_MODULES:
+            if hasattr(module, name):
+                _set(module, name, choose)
     new_group = getattr(*c10d_private.NEW_GROUP)
     _set(*c10d_private.NEW_GROUP, _by_thread(new_group, own_groups.new_group))
     theirs = getattr(*c10d_private.WORLD)
     _set(*c10d_private.WORLD, c10d_private.GroupsByThread(theirs, here))
     c10d_private.names_are_of_threads(True)
     _undo.callback(c10d_private.names_are_of_threads, False)
-    for owner, name, make in (
+    for owner, name, moved in (
         (torch.Tensor, "to", current_device.moving),
         (torch, "tensor", current_device.making),
         (torch, "as_tensor", current_device.making),
     ):
         function = getattr(owner, name)
-        _set(owner, name, _by_thread(function, make(function)))
-    for place in c10d_private.STORES:
-        if hasattr(*place):
-            _set(*place, _by_thread(getattr(*place), SharedStore))
+        _set(owner, name, _by_thread(function, moved(function)))
     mesh = c10d_private.DeviceMesh
     _set(mesh, "__init__", _mesh_of_rank(mesh.__init__))
     dumps = (_dump_trace, _dump_trace_json)

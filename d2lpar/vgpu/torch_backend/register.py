@@ -34,6 +34,7 @@ from .patches import (
     data,
     data_parallel,
     generators,
+    losses,
     modules,
     pinning,
     storages,
@@ -70,6 +71,7 @@ def register_backend() -> None:
     data_parallel.replace_parallel()
     accelerator.replace_accelerator()
     modules.replace_modules()
+    losses.replace_ctc_loss()
     pinning.replace_pinning()
     generators.replace_generator()
     compiling.replace_compile()

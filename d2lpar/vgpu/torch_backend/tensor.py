@@ -116,6 +116,10 @@ class VirtualTensor(torch.Tensor):
             apart = other.detach()  # which other layouts of either do not touch
             assert isinstance(apart, VirtualTensor)
             adopt(self, apart)
+        elif self.grad_fn is not None and not other.numel():
+            # Pipelines free an output so, whose graph they keep. It stays in the graph, empty, and
+            # stays on its device, where on CUDA it would be a tensor of the host without elements.
+            adopt(self, _nothing(self.vgpu_index, self.dtype))
         else:
             share(self, other)
 
@@ -242,6 +246,11 @@ def wrap(
     return wrapper
 
 
+def _nothing(index: int, dtype: torch.dtype) -> VirtualTensor:
+    """A tensor on `vgpu:index` without elements."""
+    return wrap(None, index, layout=TensorLayout((0,), (1,), 0, dtype))
+
+
 def _size_bytes(wrapper: VirtualTensor, values: torch.Tensor | None) -> int:
     if torch_private.is_zero(wrapper):
         return 0
@@ -359,8 +368,7 @@ def share(tensor: torch.Tensor, other: torch.Tensor) -> None:
         kept.data = other
     become(tensor, kept.requires_grad_(tensor.requires_grad), parameter=False)
     if isinstance(kept, VirtualTensor):
-        nothing = TensorLayout((0,), (1,), 0, kept.dtype)
-        adopt(kept, wrap(None, kept.vgpu_index, layout=nothing))
+        adopt(kept, _nothing(kept.vgpu_index, kept.dtype))
     else:
         torch_private.set_data(kept, torch.empty(0, dtype=kept.dtype))
     tensor.__dict__[_ELSEWHERE] = kept

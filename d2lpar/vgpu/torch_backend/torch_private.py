@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.fx.experimental.proxy_tensor
@@ -388,3 +388,26 @@ def default_device_context() -> DeviceContext | None:
 def script_builtins() -> dict[int, str]:
     """What scripts may call, by the identity of the function: the operations that it stands for."""
     return torch.jit._builtins._get_builtin_table()
+
+
+def take_functions_by_parts(kind: type[torch.Tensor]) -> None:
+    """Let operators that take functions, such as `flex_attention`, run on tensors of a kind as the
+    operations that they stand for. Torch asks each of them for a rule for each kind of tensor."""
+    by_parts = torch._C.DispatchKey.CompositeExplicitAutograd
+    for operator in torch._ops._higher_order_ops.values():
+        if by_parts in operator.py_kernels:
+            operator.python_key_table.setdefault(kind, operator.py_kernels[by_parts])
+
+
+def runs_as_it_is(backend: object) -> bool:
+    """Whether a backend of `torch.compile` runs what was traced one operation after the other."""
+    if getattr(backend, "__module__", None) != "torch._dynamo.backends.debugging":
+        return backend == "eager"
+    maker = getattr(backend, "__qualname__", "").partition(".")[0]
+    return maker == "eager" or maker.startswith("make_eager_backend")
+
+
+def replace_engine(make: Callable[[object], object]) -> None:
+    """Let programs that call the autograd engine themselves call what `make` makes of it."""
+    owner: Any = torch.autograd.Variable
+    owner._execution_engine = make(owner._execution_engine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.autograd.graph
@@ -18,6 +19,18 @@ def replace_backward() -> None:
     engine = torch_private.raising_late(torch.autograd.graph._engine_run_backward)
     for module in (torch.autograd.graph, torch.autograd):
         torch_private.replace(module, "_engine_run_backward", _on_this_thread(engine))
+    torch_private.replace_engine(_Engine)
+
+
+class _Engine:
+    """The engine as programs call it themselves, such as Megatron's pipelines."""
+
+    def __init__(self, theirs: Any) -> None:
+        self._theirs = theirs
+        self.run_backward = _on_this_thread(torch_private.raising_late(theirs.run_backward))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._theirs, name)
 
 
 def _on_this_thread(

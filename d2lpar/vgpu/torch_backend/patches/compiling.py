@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,12 @@ from ..tensor import VirtualTensor, is_virtual
 
 # What makes Inductor use CUDA graphs.
 GRAPHED = ("reduce-overhead", "max-autotune")
+
+UNFUSED = (
+    "flex_attention on virtual GPUs has the time and the memory of separate operations, which "
+    "write all scores, also where torch.compile would make one kernel of it: it takes longer here "
+    "than on a GPU. F.scaled_dot_product_attention has the time of a fused kernel"
+)
 
 
 def replace_compile() -> None:
@@ -32,7 +39,13 @@ def replace_compile() -> None:
             return lambda function: compile(function, **options)
         _hide_from_dynamo()
         made: Any = torch_compile(model, **options)
-        if options.get("backend", "inductor") != "inductor" or options.get("disable"):
+        backend = options.get("backend", "inductor")
+        if options.get("disable"):
+            return made
+        if torch_private.runs_as_it_is(backend) and not isinstance(model, torch.nn.Module):
+            torch_private.take_functions_by_parts(VirtualTensor)  # flex_attention comes this way
+            return _choosing_as_it_is(model, made)
+        if backend != "inductor":
             return made
         whole = options.get("mode") in GRAPHED or bool(
             (options.get("options") or {}).get("triton.cudagraphs")
@@ -67,6 +80,23 @@ def _choosing(
         if _works_on_virtual(module, args, kwargs):
             return compiled.run(function, args, kwargs, whole=whole, modules=modules)
         return made(*args, **kwargs)
+
+    return call
+
+
+def _choosing_as_it_is(
+    function: Callable[..., Any], made: Callable[..., Any]
+) -> Callable[..., Any]:
+    """What torch has `made` of a function to trace it, but for what works on virtual devices: what
+    is traced is run one operation after the other, so the function itself does the same."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not _works_on_virtual(None, args, kwargs):
+            return made(*args, **kwargs)
+        if compiled.current() is not None:
+            warnings.warn(UNFUSED, stacklevel=2)
+        return function(*args, **kwargs)
 
     return call
 

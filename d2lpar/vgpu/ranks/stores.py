@@ -1,0 +1,275 @@
+"""Stores of keys and values on virtual ranks: what torch's TCPStore and FileStore are to processes.
+
+A rank that asks for a key that nobody has set lets the others run until somebody does. Torch's own
+stores would wait in C++ with the turn in their hands, for ever. As other things of the host, values
+are exchanged in no time; who waits for one goes on no earlier than it was set.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from itertools import count
+from typing import Any, Protocol
+
+import torch.distributed as dist
+
+from ..sim.clock import HostThread
+
+TIMEOUT = timedelta(seconds=300)  # torch's own
+FIRST_FREE_PORT = 40000  # of those given to who asks for port 0
+
+
+class StoredValues:
+    """What is in a store, the same to all who have opened it: values, and when they were set."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.values: dict[str, bytes] = {}
+        self.set_s: dict[str, float] = defaultdict(float)
+        self.queues: dict[str, list[bytes]] = defaultdict(list)
+        self.joined = 0
+        self.has_master = False
+
+
+class OpenStores:
+    """The stores that the ranks of a world have opened, by what they call them."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, StoredValues] = {}
+        self._opened: Counter[tuple[int, str]] = Counter()
+        self._free_ports = count(FIRST_FREE_PORT)
+
+    def open(self, rank: int, name: str) -> StoredValues:
+        """The store that a rank opens under that name: what it opens again, when all have closed
+        the first, is another one."""
+        self._opened[rank, name] += 1
+        return self.at(f"{name}, number {self._opened[rank, name]}")
+
+    def at(self, name: str) -> StoredValues:
+        """The store of that name, the same however often it is asked for."""
+        return self._values.setdefault(name, StoredValues(name))
+
+    def free_port(self) -> int:
+        """A port that no other store has."""
+        return next(self._free_ports)
+
+
+class HasStores(Protocol):
+    """A world: what its ranks share."""
+
+    @property
+    def stores(self) -> OpenStores:
+        """Those that its ranks have opened."""
+
+
+class WaitsInTurn(Protocol):
+    """A rank, as far as a store needs one."""
+
+    @property
+    def number(self) -> int:
+        """Which it is."""
+
+    @property
+    def host_thread(self) -> HostThread:
+        """Its time."""
+
+    @property
+    def world(self) -> HasStores:
+        """What it shares with others."""
+
+    def wait(self, ready: Callable[[], bool], text: str) -> None:
+        """Let others run until `ready()`."""
+
+
+class RankStore(dist.Store):
+    """A store as the ranks of one world share it. Threads that are no rank must not wait in it."""
+
+    def __init__(self, kept: StoredValues, here: threading.local) -> None:
+        super().__init__()
+        self._kept, self._here = kept, here
+        self._timeout = TIMEOUT
+
+    @property
+    def timeout(self) -> timedelta:
+        """What it was told; a wait ends when no rank can go on."""
+        return self._timeout
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Take note of another."""
+        self._timeout = timeout
+
+    def set(self, key: str, value: str | bytes) -> None:
+        """Let a key have a value."""
+        self._kept.values[key] = _encoded(value)
+        self._kept.set_s[key] = self._now_s()
+
+    def get(self, key: str) -> bytes:
+        """The value of a key, as soon as it has one."""
+        self._wait_for([key], "get")
+        return self._kept.values[key]
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Let others run until all of these have values."""
+        self._wait_for(keys, "wait")
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Whether all of these have values."""
+        return all(key in self._kept.values for key in keys)
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to the number that a key has, at first 0; returns the sum."""
+        total = int(self._kept.values.get(key, b"0")) + amount
+        self.set(key, str(total))
+        return total
+
+    def append(self, key: str, value: str | bytes) -> None:
+        """Add to the end of what a key has."""
+        self.set(key, self._kept.values.get(key, b"") + _encoded(value))
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        """Exchange a value if it is what was expected; returns what it is now."""
+        found = self._kept.values.get(key)
+        if found is None and _encoded(expected):
+            return _encoded(expected)
+        if found is None or found == _encoded(expected):
+            self.set(key, desired)
+        return self._kept.values[key]
+
+    def delete_key(self, key: str) -> bool:
+        """Take a key away; whether it was there."""
+        return self._kept.values.pop(key, None) is not None
+
+    def num_keys(self) -> int:
+        """How many keys have values."""
+        return len(self._kept.values)
+
+    def list_keys(self) -> list[str]:
+        """Those that have values."""
+        return list(self._kept.values)
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """The values of several keys, as soon as all have one."""
+        return [self.get(key) for key in keys]
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
+        """Let several keys have values."""
+        for key, value in zip(keys, values, strict=True):
+            self.set(key, value)
+
+    def queue_push(self, key: str, value: str | bytes) -> None:
+        """Add a value to a queue."""
+        self._kept.queues[key].append(_encoded(value))
+        self._kept.set_s[key] = self._now_s()
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        """Take the oldest value from a queue, as soon as there is one."""
+        queue = self._kept.queues[key]
+        if not queue and not block:
+            raise dist.QueueEmptyError(f"queue {key!r} is empty")
+        self._until(lambda: bool(queue), f"queue_pop({key!r}) of {self._kept.name}")
+        self._not_before(key)
+        return queue.pop(0)
+
+    def queue_len(self, key: str) -> int:
+        """How many values are in a queue."""
+        return len(self._kept.queues[key])
+
+    def has_extended_api(self) -> bool:
+        """Whether it can append, and get and set several at once."""
+        return True
+
+    def clone(self) -> RankStore:
+        """The same store."""
+        return RankStore(self._kept, self._here)
+
+    def _wait_for(self, keys: Sequence[str], call: str) -> None:
+        text = f"{call}({', '.join(map(repr, keys))}) of {self._kept.name}"
+        self._until(lambda: self.check(keys), text)
+        for key in keys:
+            self._not_before(key)
+
+    def _until(self, ready: Callable[[], bool], text: str) -> None:
+        rank = self._rank()
+        if ready():
+            return
+        if rank is None:
+            raise RuntimeError(f"{text}: nobody has set it, and this thread is no rank's")
+        rank.wait(ready, text)
+
+    def _not_before(self, key: str) -> None:
+        rank = self._rank()
+        if rank is not None:
+            rank.host_thread.now_s = max(rank.host_thread.now_s, self._kept.set_s[key])
+
+    def _now_s(self) -> float:
+        rank = self._rank()
+        return 0.0 if rank is None else rank.host_thread.now_s
+
+    def _rank(self) -> WaitsInTurn | None:
+        found: WaitsInTurn | None = getattr(self._here, "rank", None)
+        return found
+
+
+class _TCPStore(RankStore):
+    """A RankStore with what programs ask of a TCPStore."""
+
+    def __init__(self, kept: StoredValues, here: threading.local, host: str, port: int) -> None:
+        super().__init__(kept, here)
+        self.host, self.port = host, port
+
+    def clone(self) -> RankStore:
+        """The same store."""
+        return _TCPStore(self._kept, self._here, self.host, self.port)
+
+
+class _FileStore(RankStore):
+    """A RankStore with what programs ask of a FileStore."""
+
+    def __init__(self, kept: StoredValues, here: threading.local, path: str) -> None:
+        super().__init__(kept, here)
+        self.path = path
+
+
+def makers(here: threading.local) -> Iterator[tuple[str, Callable[..., dist.Store]]]:
+    """What makes stores on a rank, by the names of torch's classes."""
+
+    def tcp_store(
+        host_name: str,
+        port: int,
+        world_size: int | None = None,
+        is_master: bool = False,
+        timeout: timedelta = TIMEOUT,
+        wait_for_workers: bool = True,
+        multi_tenant: bool = False,
+        master_listen_fd: int | None = None,
+        use_libuv: bool = True,
+    ) -> dist.Store:
+        rank: WaitsInTurn = here.rank
+        opened = rank.world.stores
+        port = port or opened.free_port()
+        kept = opened.open(rank.number, f"the TCPStore at port {port}")
+        kept.joined += 1
+        kept.has_master |= is_master
+        if is_master and wait_for_workers and world_size:
+            size: int = world_size
+            rank.wait(lambda: kept.joined >= size, f"{kept.name}, for {size} ranks to open it")
+        elif not is_master:
+            rank.wait(lambda: kept.has_master, f"{kept.name}, which needs a rank with is_master")
+        return _TCPStore(kept, here, host_name, port)
+
+    def file_store(file_name: str, world_size: int = -1) -> dist.Store:
+        with open(file_name, "a", encoding="utf-8"):  # programs remove it when they have ended
+            pass
+        rank: WaitsInTurn = here.rank
+        kept = rank.world.stores.open(rank.number, f"the FileStore in {file_name}")
+        return _FileStore(kept, here, file_name)
+
+    yield "TCPStore", tcp_store
+    yield "FileStore", file_store
+
+
+def _encoded(value: Any) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)

@@ -1,0 +1,164 @@
+"""Stores of keys and values on virtual ranks: TCPStore, FileStore, and that of a group."""
+
+import os
+import warnings
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import d2lpar as par
+from d2lpar.vgpu.ranks.launcher import host_time_s
+
+PORT = 23456
+
+
+def numbers():
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def through_tcp():
+    rank, size = numbers()
+    store = dist.TCPStore("localhost", PORT, size, rank == 0, timedelta(seconds=5))
+    if rank == size - 1:  # the first ranks ask before the last one says
+        store.set("last", "here")
+    total = store.add("visitors", rank)
+    return store.get("last"), total, store.port
+
+
+def test_a_tcp_store_gives_what_another_rank_sets_later():
+    found = par.run_ranks(through_tcp, 3)
+    assert [value for value, _, _ in found] == [b"here"] * 3
+    assert max(total for _, total, _ in found) == 0 + 1 + 2
+    assert {port for _, _, port in found} == {PORT}
+
+
+def opened_twice():
+    rank, size = numbers()
+    seen = []
+    for attempt in range(2):
+        store = dist.TCPStore("localhost", PORT, size, is_master=rank == 0)
+        seen.append(store.check(["mark"]))
+        dist.barrier()
+        store.set("mark", str(attempt))
+    return seen
+
+
+def test_a_store_opened_anew_is_empty():
+    assert par.run_ranks(opened_twice, 2) == [[False, False]] * 2
+
+
+def by_file(path):
+    rank, size = numbers()
+    store = dist.FileStore(path, size)
+    store.set(f"from {rank}", str(rank))
+    neighbour = (rank + 1) % size
+    return int(store.get(f"from {neighbour}")), store.compare_set("one", "", str(rank)) != b""
+
+
+def test_a_file_store_is_one_file_to_all(tmp_path):
+    path = tmp_path / "store"
+    assert par.run_ranks(by_file, 3, str(path)) == [(1, True), (2, True), (0, True)]
+    assert path.exists()  # programs remove it
+
+
+def through_the_groups_own():
+    """C++ keeps the keys of a PrefixStore apart, and calls the store that it is made of."""
+    rank, _ = numbers()
+    store = dist.PrefixStore("mine", dist.distributed_c10d._get_default_store())
+    if rank == 1:
+        store.set("key", "value")
+    store.wait(["key"], timedelta(seconds=5))
+    return store.get("key"), store.add("count", 1) > 0
+
+
+def test_the_store_of_a_group_is_there():
+    assert par.run_ranks(through_the_groups_own, 3) == [(b"value", True)] * 3
+
+
+def said_late():
+    rank, _ = numbers()
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        par.host_work(0.25, "thinking")
+        store.set("done", "yes")
+    store.get("done")
+    return host_time_s()
+
+
+def test_who_waits_goes_on_no_earlier_than_the_value_was_set():
+    with par.simulate("2x-v100-textbook"):
+        first, second = par.run_ranks(said_late, 2)
+    assert first >= 0.25
+    assert second == pytest.approx(first)
+
+
+def asked_in_vain():
+    dist.TCPStore("localhost", PORT, is_master=numbers()[0] == 0).get("never")
+
+
+def test_a_key_that_nobody_sets_is_named():
+    with pytest.raises(RuntimeError, match=r"get\('never'\) of the TCPStore at port 23456"):
+        par.run_ranks(asked_in_vain, 2)
+
+
+def queued():
+    rank, _ = numbers()
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 1:
+        for value in "ab":
+            store.queue_push("letters", value)
+        return None
+    return [store.queue_pop("letters") for _ in "ab"], store.queue_len("letters")
+
+
+@pytest.mark.skipif(not hasattr(dist.Store, "queue_push"), reason="this torch has no queues")
+def test_a_queue_waits_for_what_is_pushed():
+    assert par.run_ranks(queued, 2)[0] == ([b"a", b"b"], 0)
+
+
+STARTED_BY_A_STORE = """
+import os, torch, torch.distributed as dist
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+store = dist.TCPStore("localhost", 29876, size, rank == 0)
+dist.init_process_group("nccl", store=store, rank=rank, world_size=size)
+total = torch.full((1,), rank + 1.0, device=f"cuda:{rank}")
+dist.all_reduce(total)
+assert dist.distributed_c10d._get_default_store().check(["seen"]) is False
+dist.barrier()
+dist.distributed_c10d._get_default_store().set("seen", "")
+print(total.item(), store.check(["seen"]))
+"""
+
+
+def test_a_group_is_made_by_the_programs_own_store(capfd, monkeypatch, tmp_path):
+    from d2lpar.command import cli
+
+    (tmp_path / "program.py").write_text(STARTED_BY_A_STORE)
+    monkeypatch.chdir(tmp_path)
+    status = cli.main(["run", "--quiet", "--nproc-per-node", "2", "program.py"])
+    out, err = capfd.readouterr()
+    assert (status, err) == (0, "")
+    assert out.splitlines() == ["3.0 True"] * 2
+
+
+def gradients_through_functions(rank_input):
+    from torch.distributed.nn import functional
+
+    x = rank_input(numbers()[0]).requires_grad_()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # it has a newer name
+        total = functional.all_reduce(x)
+    total.pow(2).sum().backward()
+    return total.detach(), x.grad
+
+
+def test_differentiable_collectives_use_the_group_of_each_rank():
+    def input_of(rank):
+        return torch.tensor([1.0 + rank, 2.0])
+
+    total = input_of(0) + input_of(1)
+    for found, gradient in par.run_ranks(gradients_through_functions, 2, input_of):
+        torch.testing.assert_close(found, total)
+        torch.testing.assert_close(gradient, 2 * 2 * total)  # both ranks' losses have it

@@ -11,8 +11,9 @@ notebooks := $(filter-out $(long),$(all-notebooks))
 
 # With `exec` SIGTERM reaches it: make tells its child of it, and a shell tells nobody.
 attempt = exec $(python) tests/attempts.py
-unit-tests = $(python) -m pytest -n $(workers) --dist loadgroup
-notebook-tests = $(python) -m pytest -n $(workers) --dist loadfile --nbval --nbval-current-env
+# A file's tests go to one worker: what they share is made once.
+unit-tests = $(python) -m pytest -n $(workers) --dist loadfile
+notebook-tests = $(unit-tests) --nbval --nbval-current-env
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lab update test test-all test-browser test-compat opinfo torch-tests validate notebooks record lint format docs dist bench lock clean site site-figures present slides

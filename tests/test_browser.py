@@ -58,7 +58,6 @@ WHITE = (255, 255, 255)
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("browser"),  # one lesson at a time
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: set CHROMIUM to its path"),
 ]
 

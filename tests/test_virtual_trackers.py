@@ -5,6 +5,8 @@ They are in `torch.distributed._tools`; torchtitan and others use them to plan m
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from torch import nn
@@ -86,6 +88,7 @@ def of_rank():
 
 def test_a_tracker_of_fsdp_finds_the_peak_of_its_rank_alone():
     """Ranks are threads here: what a tracker replaces, and its hooks, must be a rank's own."""
+    gc.collect()  # what earlier tests have left would go meanwhile
     with par.emulate_cuda(2, "8x-v100-pcie", verbose=False) as gpus:
         for device, found, peak in par.run_ranks(of_rank, gpus):
             on_host = found.pop("cpu")

@@ -66,9 +66,7 @@ class CachingAllocator:
         self.limit_bytes = capacity_bytes
         self.allocated_bytes = 0
         self.peak_bytes = self.peak_active_bytes = 0  # active: allocated or retained
-        self.highest_bytes = (
-            0  # allocated at once; programs reset peaks, and this is for who runs them
-        )
+        self.highest_bytes = 0  # programs reset peaks, and this is for who runs them
         self.allocations = 0
         self.peak_allocations = 0
         self.pools = (Pool(), Pool())  # the small and the large one
@@ -109,7 +107,8 @@ class CachingAllocator:
             self._ever_bytes += size
             if allocated > self.peak_bytes:
                 self.peak_bytes = allocated
-                self.highest_bytes = max(self.highest_bytes, allocated)
+            if allocated > self.highest_bytes:
+                self.highest_bytes = allocated
             active = allocated + self.retained_bytes
             if active > self.peak_active_bytes:
                 self.peak_active_bytes = active

@@ -13,9 +13,9 @@ from itertools import pairwise
 from statistics import median
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..ranks.launcher import rank_number
+from ..ranks.module_variables import watching_optimizers
 from ..sim.clock import HostThread
 from ..sim.event_queue import QueuedWork
 from ..torch_backend.runtime import Runtime
@@ -33,11 +33,8 @@ class StepMarks:
     @contextmanager
     def noted(self) -> Iterator[None]:
         """Note the updates of the block."""
-        handle = register_optimizer_step_post_hook(self._step)
-        try:
+        with watching_optimizers(self._step):
             yield
-        finally:
-            handle.remove()
 
     def _step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         rank = rank_number()

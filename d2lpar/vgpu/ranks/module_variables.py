@@ -8,7 +8,10 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..torch_backend import virtual_storage
 
@@ -20,7 +23,9 @@ _HOOKS = (
     *("_global_forward_hooks_with_kwargs", "_global_buffer_registration_hooks"),
     *("_global_module_registration_hooks", "_global_parameter_registration_hooks"),
 )
-_OPTIMIZER_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+_PRE_HOOKS, _POST_HOOKS = "_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"
+
+_watchers: list[Callable[..., None]] = []  # of the optimizers of all processes
 
 _FRESH: dict[Variable, Callable[[], object]] = {
     # `enable_wrap`, in which modules are made and so parameters exchanged
@@ -34,10 +39,26 @@ _FRESH: dict[Variable, Callable[[], object]] = {
     ),
     # hooks of all modules and all optimizers of a process, as torch's trackers of memory use them
     **{("torch.nn.modules.module", "", name): OrderedDict for name in _HOOKS},
-    **{("torch.optim.optimizer", "", name): OrderedDict for name in _OPTIMIZER_HOOKS},
+    ("torch.optim.optimizer", "", _PRE_HOOKS): OrderedDict,
+    ("torch.optim.optimizer", "", _POST_HOOKS): (
+        lambda: OrderedDict(enumerate(_watchers, start=-len(_watchers)))  # torch counts up from 0
+    ),
     # what these trackers replace for a while
     ("torch", "UntypedStorage", "resize_"): lambda: virtual_storage.resize,
 }
+
+
+@contextmanager
+def watching_optimizers(hook: Callable[..., None]) -> Iterator[None]:
+    """Call `hook(optimizer, args, kwargs)` after each step in this process, and in the ranks that
+    start within the block."""
+    _watchers.append(hook)
+    handle = register_optimizer_step_post_hook(hook)
+    try:
+        yield
+    finally:
+        handle.remove()
+        _watchers.remove(hook)
 
 
 class ModuleVariables:

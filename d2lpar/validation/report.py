@@ -28,7 +28,7 @@ class Bounds:
 
 GOALS = Bounds(median=0.10, within=0.85, group=0.15, bias=0.05)
 APART_GOALS = Bounds(median=0.12, within=0.80, group=0.20, bias=0.05)
-HELD = Bounds(median=0.105, within=0.79, group=0.17, bias=0.03)  # must go on holding
+HELD = Bounds(median=0.10, within=0.81, group=0.12, bias=0.03)  # must go on holding
 
 
 @dataclass(frozen=True)

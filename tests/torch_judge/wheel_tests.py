@@ -15,8 +15,8 @@ from torch.testing._internal.distributed.distributed_test import (
     TestDistBackend,
 )
 
-# Where torchvision is there, some train a ResNet-50 on images of 1000 x 1000 besides: on a
-# processor, for an hour.
+# Where torchvision is there, some train a ResNet-50 on images of 1000 x 1000 besides: longer, on a
+# processor, than a test may take.
 distributed_test.HAS_TORCHVISION = False
 
 

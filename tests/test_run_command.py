@@ -55,6 +55,21 @@ def test_what_it_computes_is_what_the_processor_computes(run, monkeypatch):
     assert on_gpu.startswith("cuda of 1: []")
 
 
+def test_steps_are_those_of_the_model_that_is_trained_longest(run, tmp_path):
+    script = tmp_path / "trials.py"
+    script.write_text(
+        "import torch\n"
+        "for steps in 2, 5, 1:\n"
+        "    net = torch.nn.Linear(3, 1).cuda()\n"
+        "    trainer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "    for _ in range(steps):\n"
+        "        net(torch.ones(2, 3, device='cuda')).sum().backward()\n"
+        "        trainer.step()\n"
+        "    del trainer\n"  # the next may be where this one was
+    )
+    assert "5 steps, " in run(script).out
+
+
 RANKS = [f"rank {r} {r} 2 2 0 29500 {r} cuda:{r} 2" for r in range(2)]
 
 

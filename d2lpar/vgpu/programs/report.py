@@ -8,8 +8,8 @@ says otherwise, sizes are bytes):
 - `machine`: the simulated machine's name; `ranks`, `nodes`: numbers; `gpus`: how many
 - `status`: the exit status (see `limits`); `error`: null, or the message of what failed
 - `simulated_s`: until the last work of hosts and devices; `wall_s`: what it took really
-- `steps`: updates of the optimizer; `ms_per_step`: null, or simulated milliseconds (the median
-  between two updates)
+- `steps`: updates of the optimizer that makes most; `ms_per_step`: null, or simulated milliseconds
+  (the median between two of its updates)
 - `devices`: a list; each has `device` ("cuda:0"), `busy_s` (computing), `communicating_s`,
   `exposed_communication_s` (of that, while nothing was computed), `waiting_for_host_s`,
   `waiting_for_others_s` (for other ranks, streams, links), `idle_s` (after its last work),

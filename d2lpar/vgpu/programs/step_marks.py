@@ -1,7 +1,8 @@
 """How long a training step takes: the simulated time from one update of an optimizer to the next.
 
-A step is what lies between two calls of `step` of the optimizer that a rank steps first. Marks are
-queued behind the update, so that a host that runs ahead of its device does not count.
+A step is what lies between two calls of `step` of the optimizer that a rank steps most often: of
+programs that train one model after another, the one that is trained longest. Marks are queued
+behind the update, so that a host that runs ahead of its device does not count.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from statistics import median
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -23,12 +25,13 @@ from ..torch_backend.tensor import VirtualTensor
 
 
 class StepMarks:
-    """Marks behind the updates of each rank's first optimizer."""
+    """Marks behind the updates of each rank's optimizers."""
 
     def __init__(self, rt: Runtime) -> None:
         self._rt = rt
-        self._first: dict[int, int] = {}
-        self._marks: defaultdict[int, list[QueuedWork]] = defaultdict(list)
+        self._by_optimizer: WeakKeyDictionary[torch.optim.Optimizer, list[QueuedWork]]
+        self._by_optimizer = WeakKeyDictionary()
+        self._marks: defaultdict[int, list[list[QueuedWork]]] = defaultdict(list)
 
     @contextmanager
     def noted(self) -> Iterator[None]:
@@ -37,31 +40,38 @@ class StepMarks:
             yield
 
     def _step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-        rank = rank_number()
         device = _device_of(optimizer)
-        if device is None or self._first.setdefault(rank, id(optimizer)) != id(optimizer):
+        if device is None:
             return
+        marks = self._by_optimizer.get(optimizer)
+        if marks is None:
+            marks = self._by_optimizer[optimizer] = []
+            self._marks[rank_number()].append(marks)
         stream = (device, self._rt.current_stream(device))
 
         def mark(host_thread: HostThread) -> None:
-            self._marks[rank].append(self._rt.clock.record_event(host_thread, stream))
+            marks.append(self._rt.clock.record_event(host_thread, stream))
 
         self._rt.host_threads.submit(device, mark)
 
     @property
     def count(self) -> int:
         """How many updates the rank has made that made most."""
-        return max(map(len, self._marks.values()), default=0)
+        return max(map(len, self._of_ranks()), default=0)
 
     def seconds(self) -> float | None:
         """The median of the times between two updates, of the slowest rank; None if there are
         fewer than two. The machine must have settled what was queued."""
         found = []
-        for marks in self._marks.values():
+        for marks in self._of_ranks():
             ends = [mark.end_s for mark in marks if mark.end_s is not None]
             if len(ends) > 1:
                 found.append(median(b - a for a, b in pairwise(ends)))
         return max(found, default=None)
+
+    def _of_ranks(self) -> list[list[QueuedWork]]:
+        """The marks of the optimizer that each rank has stepped most often."""
+        return [max(of_rank, key=len) for of_rank in self._marks.values()]
 
 
 def _device_of(optimizer: torch.optim.Optimizer) -> int | None:

@@ -120,9 +120,10 @@ class Clock:
     ) -> None:
         """Block a host thread until `when_s`, when `works` are done; no span, if it is over."""
         if when_s > host_thread.now_s:
-            after = recorded_after(*((work, None) for work in works)) if self.timelines else ()
-            span = Span("host", host_thread.name, "wait", name, host_thread.now_s, when_s)
-            self._record(replace(span, after=after) if after else span)
+            if self.timelines:
+                after = recorded_after(*((work, None) for work in works))
+                span = Span("host", host_thread.name, "wait", name, host_thread.now_s, when_s)
+                self._record(replace(span, after=after) if after else span)
             host_thread.now_s = when_s
 
     def wait_for(self, host_thread: HostThread, work: QueuedWork | None, name: str) -> None:
@@ -291,8 +292,9 @@ class Clock:
 
         Raises RuntimeError if it follows a collective that hosts have yet to join.
         """
-        self._let_others_go_on(work, lambda: self._is_known(work))
-        self._schedule.begin(work)
+        if work.end_s is None:
+            self._let_others_go_on(lambda: self._is_known(work))
+            self._schedule.begin(work)
         if work.end_s is None:
             raise RuntimeError(
                 "the host waits for work behind a collective that can never begin: not all ranks "
@@ -304,13 +306,14 @@ class Clock:
         self._schedule.begin(work)
         return work.end_s is not None
 
-    def _let_others_go_on(self, work: QueuedWork, known: Callable[[], bool]) -> None:
-        if work.end_s is None and self._schedule.to_join and self.others is not None:
+    def _let_others_go_on(self, known: Callable[[], bool]) -> None:
+        if self._schedule.to_join and self.others is not None:
             self.others(known)
 
     def is_done(self, host_thread: HostThread, work: QueuedWork) -> bool:
         """Whether `work` is done by now, as `host_thread` sees it."""
-        self._let_others_go_on(work, lambda: True)
+        if work.end_s is None:
+            self._let_others_go_on(lambda: True)
         self._schedule.begin_until(host_thread.now_s)
         return work.end_s is not None and work.end_s <= host_thread.now_s
 

@@ -203,6 +203,8 @@ class EventQueue:
             work.end_s = end_s = start_s + work.seconds
             if work.notes:
                 self._begun(work, start_s, end_s)
+            if not work.followers:
+                continue
             followers, work.followers = work.followers, []
             for follower in followers:
                 follower.blockers -= 1

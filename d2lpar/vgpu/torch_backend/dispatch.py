@@ -122,6 +122,8 @@ class Dispatcher:
             results = torch_private.decompose(func, plan.definition, args, kwargs)
             functional_collectives.are_begun(func, results)
             return results
+        if plan.of_one and not rt.shape_only and isinstance(args[0], VirtualTensor):
+            return self._view(rt, func, plan, args, kwargs)
         call = _OpCall(rt, plan, args, kwargs)
         if plan.mutates:
             call.note_written(args, kwargs)
@@ -138,6 +140,20 @@ class Dispatcher:
         rt.note_memory(call.index)
         del workspace
         return wrapped
+
+    def _view(
+        self, rt: Runtime, func: torch._ops.OpOverload, plan: OpTraits, args: tuple, kwargs: dict
+    ) -> object:
+        """Values in another shape: no kernel, and no cost to look up."""
+        base = args[0]
+        index = base.vgpu_index
+        if index >= len(rt.memories):
+            rt.check_index(index)
+        value = func(backing(base), *args[1:], **kwargs)
+        if compiled.current() is None:
+            _account_view(rt, index, plan.name)
+        rt.note_memory(index)
+        return _view_of(base, value)
 
     def _pack(self, rt: Runtime, args: tuple, kwargs: dict) -> tuple[torch.Tensor, torch.Tensor]:
         """Packed sequences keep their batch sizes on the host."""
@@ -373,40 +389,54 @@ class _OpCall:
     def wrap(self, value: object) -> object:
         """What the caller gets: outputs as virtual tensors, arguments as the objects they are."""
         mine = {id(t.vgpu_values): t for t in self.tensors} if self.plan.mutates else {}
-        if not (self.plan.is_view and self.tensors):
-            return self._wrap(value, mine, None)
-        base = self.tensors[0]
-        if torch.is_inference_mode_enabled() == base.is_inference():
-            return self._wrap(value, mine, base.vgpu_allocation)
-        with torch.inference_mode(base.is_inference()):  # a view of a normal tensor is a normal one
-            return self._wrap(value, mine, base.vgpu_allocation)
+        if self.plan.is_view and self.tensors and not isinstance(value, Argument):
+            return _view_of(self.tensors[0], value)
+        return self._wrap(value, mine)
 
-    def _wrap(self, value: object, mine: dict, shared: Allocation | None) -> object:
+    def _wrap(self, value: object, mine: dict) -> object:
         if isinstance(value, torch.Tensor):
             known = mine.get(id(value))
-            return self._wrap_one(value, None, shared) if known is None else known
+            return self._wrap_one(value, None) if known is None else known
         if isinstance(value, TensorLayout):
-            return self._wrap_one(None, value, shared)
+            return self._wrap_one(None, value)
         if isinstance(value, Argument):
             return self.tensors[value.number]
         if isinstance(value, (list, tuple)):
-            return [self._wrap(v, mine, shared) for v in value]
+            return [self._wrap(v, mine) for v in value]
         return value
 
-    def _wrap_one(
-        self, values: torch.Tensor | None, layout: TensorLayout | None, shared: Allocation | None
-    ) -> VirtualTensor:
+    def _wrap_one(self, values: torch.Tensor | None, layout: TensorLayout | None) -> VirtualTensor:
         access = self._access
         stream = None if access is None else self.stream
-        tensor = wrap(values, self.index, layout=layout, allocation=shared, stream=stream)
-        if shared is not None:
-            if not shared.parts:
-                shared.parts = tensor.numel() < self.tensors[0].numel()
-        elif access is not None:
+        tensor = wrap(values, self.index, layout=layout, stream=stream)
+        if access is not None:
             allocation = tensor.vgpu_allocation
             allocation.written = access
             allocation.made = access[2]
         return tensor
+
+
+def _view_of(base: VirtualTensor, value: object) -> object:
+    """A view's values (under shape_only its layout), or a list of them, as virtual tensors that
+    share the memory of `base`. A view of a normal tensor is a normal one, in inference mode too."""
+    if torch.is_inference_mode_enabled() == base.is_inference():
+        return _share_memory(base, value)
+    with torch.inference_mode(base.is_inference()):
+        return _share_memory(base, value)
+
+
+def _share_memory(base: VirtualTensor, value: object) -> object:
+    if isinstance(value, torch.Tensor):
+        view = wrap(value, base.vgpu_index, allocation=base.vgpu_allocation)
+    elif isinstance(value, TensorLayout):
+        view = wrap(None, base.vgpu_index, layout=value, allocation=base.vgpu_allocation)
+    elif isinstance(value, (list, tuple)):
+        return [_share_memory(base, part) for part in value]
+    else:
+        return value
+    if not base.vgpu_allocation.parts:
+        base.vgpu_allocation.parts = view.numel() < base.numel()
+    return view
 
 
 def _grown(tensor: VirtualTensor, values: torch.Tensor) -> Allocation:
@@ -434,12 +464,16 @@ def _account(rt: Runtime, call: _OpCall, cost: Cost | None) -> None:
             call.region = region
         return
     if cost is None:
-        seconds = host_cost.view_s(rt.machine.host)
-        rt.host_threads.submit(index, rt.clock.dispatch, seconds, call.plan.name)
+        _account_view(rt, index, call.plan.name)
         return
     call.queue(rt, cost, region)
     if call.plan.waits or (call.plan.host_argument == 1 and _has_mask(*call.args[1:3])):
         rt.synchronize_stream(index, call.stream, call.plan.name)
+
+
+def _account_view(rt: Runtime, index: int, name: str) -> None:
+    seconds = host_cost.view_s(rt.machine.host)
+    rt.host_threads.submit(index, rt.clock.dispatch, seconds, name)
 
 
 def _has_mask(indices: object, values: object = None) -> bool:

@@ -70,6 +70,7 @@ class OpTraits(NamedTuple):
 
     name: str
     is_view: bool
+    of_one: bool  # a view of its first argument, which no other argument is a tensor beside
     launches: bool  # a kernel: views and allocations take but the host's time
     mutates: bool
     written: tuple[tuple[int, str], ...]  # the arguments that it writes: number and name
@@ -102,6 +103,7 @@ def traits_of(func: torch._ops.OpOverload) -> OpTraits:
     return OpTraits(
         name=schema.name.removeprefix("aten::"),
         is_view=is_view,
+        of_one=is_view and not writes and _takes_one_tensor(schema),
         launches=not is_view and schema.name not in _ALLOCATES,
         mutates=writes,
         written=written,
@@ -114,6 +116,11 @@ def traits_of(func: torch._ops.OpOverload) -> OpTraits:
         fuses=torch.Tag.pointwise in tags or schema.name.removesuffix("_") in _FUSED,
         packet=func.overloadpacket,
     )
+
+
+def _takes_one_tensor(schema: torch.FunctionSchema) -> bool:
+    kinds = [str(argument.type) for argument in schema.arguments]
+    return kinds[:1] == ["Tensor"] and not any("Tensor" in kind for kind in kinds[1:])
 
 
 def _definition(func: torch._ops.OpOverload, name: str) -> torch._C.DispatchKey | None:

@@ -237,7 +237,7 @@ def wrap(
         _mirror_bits(wrapper, values)
     if allocation is None:
         rt = current_runtime()
-        size = _size_bytes(wrapper, values)
+        size = 0 if is_zero else _size_bytes(wrapper, values)
         stream = rt.current_stream(index) if stream is None else stream
         allocation = rt.memories[index].allocate(size, stream)
     wrapper.vgpu_values = values
@@ -252,8 +252,6 @@ def _nothing(index: int, dtype: torch.dtype) -> VirtualTensor:
 
 
 def _size_bytes(wrapper: VirtualTensor, values: torch.Tensor | None) -> int:
-    if torch_private.is_zero(wrapper):
-        return 0
     if values is None or values.layout is torch.strided:
         return wrapper.numel() * wrapper.element_size()
     return sum(part.numel() * part.element_size() for part in _parts(values))

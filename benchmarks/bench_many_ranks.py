@@ -98,7 +98,8 @@ def main() -> None:
         begin_s = time.perf_counter()
         kinds = par.run_alike(train, boxes(nodes), steps)
         whole_s, alike_s = time.perf_counter() - begin_s, max(s for s, _ in kinds.values())
-        print(f"  {8 * nodes} ranks, distinct ones only {alike_s * 1e3:8.3f} ms in {whole_s:6.1f} s")
+        ranks = f"{8 * nodes} ranks, distinct ones only"
+        print(f"  {ranks:<29}{alike_s * 1e3:8.3f} ms in {whole_s:6.1f} s")
         met &= nodes != 8 or abs(alike_s / simulated_s - 1) < 1e-9
     raise SystemExit(not met)
 

@@ -75,6 +75,8 @@ WATCH = """() => {
         });
     });
 }"""
+BREAKS = """() => [...document.querySelectorAll('.jp-OutputArea-output pre')]
+    .map(text => getComputedStyle(text).wordBreak)"""
 FORGET = "index => window.shownPictures[index].clear()"
 SEEN = "index => window.shownPictures[index].size"
 # Where a cell with a picture stands, and how high it is, in each frame in which that changed.
@@ -279,6 +281,10 @@ def test_its_code_is_not_cut_on_a_projector(lesson):
                 found.append(f"cell {index}: {px} px are cut at {size['width']}")
     lesson.page.set_viewport_size(PROJECTORS[0])
     assert found == []
+
+
+def test_its_text_goes_on_between_words(lesson):
+    assert set(lesson.page.evaluate(BREAKS)) == {"normal"}
 
 
 def test_all_its_cells_run(lesson):

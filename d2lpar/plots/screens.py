@@ -17,7 +17,7 @@ from .chart import LINEAR, LOG, Chart
 from .picture import Picture, PictureSlot, drawing, encoded, few_colors
 from .style import CURVE_STYLES, FONT_PT, INK, PALE, dress, legend_above
 
-ROOM_FOR_MARKERS = Bbox.from_extents(-0.01, -0.025, 1.01, 1.025)  # in sizes of the axes
+ROOM_FOR_MARKERS = Bbox.from_extents(-0.025, -0.04, 1.025, 1.04)  # in sizes of the axes
 FIRST_VIEW = {LINEAR: (0, 1), LOG: (0.1, 1)}  # where there is no point yet
 
 

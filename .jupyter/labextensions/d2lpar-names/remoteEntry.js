@@ -2,7 +2,7 @@
  * What JupyterLab and ipywidgets leave out for screen readers: the alternative text of a picture,
  * which stands in its output's metadata or in the drawing itself, and the name of a slider, which
  * stands beside it. And what they take from those who use no mouse: the keys that move a slider or
- * choose from a list.
+ * choose from a list. And text that is wider than its cell goes on between words, not within one.
  *
  * Written by hand as the container that a bundler would make, so nothing needs to be built.
  */
@@ -13,6 +13,8 @@
   const CONTROLS = ['select', 'input', 'button', '.noUi-handle', '.widget-readout']
     .map(control => `.jupyter-widgets ${control}`)
     .join();
+  const WRAP = 
+    'body .jp-OutputArea-output pre { word-break: normal; overflow-wrap: anywhere; }';
   let shared;
   let ids = 0;
 
@@ -74,12 +76,19 @@
     }
   }
 
+  function addStyle(rules) {
+    const style = document.createElement('style');
+    style.textContent = rules;
+    document.head.append(style);
+  }
+
   const pluginWith = IRenderMimeRegistry => ({
     id: `${NAME}:plugin`,
-    description: 'Names pictures and sliders for screen readers, and lets keys move controls.',
+    description: 'Names pictures and sliders, lets keys move controls, wraps text between words.',
     autoStart: true,
     requires: [IRenderMimeRegistry],
     activate: (_, registry) => {
+      addStyle(WRAP);
       for (const type of [PICTURE, DRAWING]) {
         registry.addFactory(describing(registry.getFactory(type), type));
       }

@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import sys
+import tempfile
 import time
 from importlib import import_module
 from typing import NoReturn
@@ -35,6 +36,7 @@ def main() -> None:
     """Grade what comes until there is no more."""
     torch.set_num_threads(1)
     register_backend()
+    tempfile.gettempdir()  # tries once whether it can write there, which children may not
     reports, sys.stdout = sys.stdout, sys.stderr  # what answers print is no report
     say(json.dumps({"ready": True}), stream=reports, flush=True)
     for line in sys.stdin:

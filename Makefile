@@ -9,6 +9,8 @@ all-notebooks := $(sort $(wildcard notebooks/[0-9]*.ipynb notebooks/deeper/[0-9]
 long := $(foreach number,01 04 05 07,$(wildcard notebooks/deeper/$(number)_*.ipynb))
 notebooks := $(filter-out $(long),$(all-notebooks))
 
+# By another name, as `make -n` carries out lines that say $(MAKE), and all tests with them.
+again = $(MAKE) --no-print-directory
 # With `exec` SIGTERM reaches it: make tells its child of it, and a shell tells nobody.
 attempt = exec $(python) tests/attempts.py
 # A file's tests go to one worker: what they share is made once.
@@ -57,14 +59,14 @@ update: setup  ## Bring new lessons into my/, and keep what you changed
 	@$(course) update
 
 test: setup  ## Rules, unit tests, then every notebook against its stored outputs
-	@$(attempt) lint "$(MAKE) --no-print-directory lint" \
+	@$(attempt) lint "$(again) lint" \
 		"unit tests" "$(unit-tests)" notebooks "$(notebook-tests) $(notebooks)"
 
 test-all: setup  ## The same with all that takes long: browser, PyTorch's operators, other torches
-	@$(attempt) lint "$(MAKE) --no-print-directory lint" \
+	@$(attempt) lint "$(again) lint" \
 		"unit tests" "$(unit-tests) -m ''" notebooks "$(notebook-tests) $(all-notebooks)" \
-		operators "$(MAKE) --no-print-directory opinfo" \
-		"other torches" "$(MAKE) --no-print-directory test-compat"
+		operators "$(again) opinfo" \
+		"other torches" "$(again) test-compat"
 
 test-browser: setup  ## Every lesson in headless Chromium, from top to bottom; LESSON=03 only that
 	@$(python) -m pytest -m "" tests/test_browser.py $(if $(LESSON),-k "$(LESSON)_")

@@ -282,6 +282,16 @@ def mark_parameter(tensor: torch.Tensor) -> None:
     tensor._is_param = True
 
 
+def make_subclass() -> Callable[..., torch.Tensor]:
+    """What makes a tensor of a subclass over the memory of another."""
+    return torch.Tensor._make_subclass
+
+
+def replace_make_subclass(make: Callable[..., torch.Tensor]) -> None:
+    """Let `make(cls, data, require_grad)` take its place."""
+    torch.Tensor._make_subclass = staticmethod(make)
+
+
 def take_hooks(tensor: torch.Tensor, other: torch.Tensor) -> None:
     """Give `tensor` the hooks on the gradient of another."""
     tensor._backward_hooks = other._backward_hooks

@@ -70,6 +70,7 @@ def install(patches: Patches) -> None:
 def _export(theirs: Callable) -> Callable:
     """Modules of the host can be exported, as pipelines do that are traced; others not."""
     remedy = "the model is on a GPU: export it on the CPU, and move it to the GPU afterwards"
+    remedy += " (torch.distributed.pipelining.pipeline exports, too, and build_stage moves)"
     refuse = refusal("torch.export.export", remedy)
 
     def export(mod: torch.nn.Module, *args: Any, **kwargs: Any) -> object:

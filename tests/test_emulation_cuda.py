@@ -270,6 +270,36 @@ def test_the_profiler_leaves_emulated_devices_out():
         assert "aten::mm" in profiler.key_averages().table(sort_by="cuda_time_total")
 
 
+def test_the_profiler_s_timeline_of_memory_is_that_of_the_host_alone(tmp_path):
+    with torch.profiler.profile(profile_memory=True, record_shapes=True, with_stack=True) as found:
+        torch.ones(1000)
+    with pytest.raises(NotImplementedError, match="_record_memory_history"):
+        found.export_memory_timeline(str(tmp_path / "memory.html"))
+
+
+def test_a_parameter_that_the_profiler_keeps_track_of_does_not_move():
+    with (
+        torch.profiler.profile(profile_memory=True, record_shapes=True, with_stack=True),
+        pytest.raises(NotImplementedError, match="move the module before the profiler starts"),
+    ):
+        torch.nn.Linear(2, 2).cuda()
+
+
+def test_properties_tell_devices_apart_and_say_what_their_architecture_has():
+    first, second = (torch.cuda.get_device_properties(i) for i in range(2))
+    again = torch.cuda.get_device_properties(0)
+    assert str(first.uuid) == str(again.uuid) != str(second.uuid)
+    assert len(first.uuid.bytes) == 16
+    assert (first.pci_bus_id, second.pci_bus_id) == (1, 2)
+    # A V100, of compute capability 7.0: NVIDIA's "Tuning CUDA Applications for Volta".
+    assert first.max_threads_per_multi_processor == 64 * 32
+    assert first.shared_memory_per_multiprocessor == 96 * 1024
+    assert first.regs_per_multiprocessor == 65536
+    with pytest.raises(AttributeError, match=r"the clock_rate of V100.* is not emulated"):
+        _ = first.clock_rate
+    assert getattr(first, "memory_clock_rate", None) is None
+
+
 def test_memory_is_shared_with_no_other_library():
     x = torch.rand(2, device="cuda:1")
     with pytest.raises(BufferError, match="the memory of cuda:1"):

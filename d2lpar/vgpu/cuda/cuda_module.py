@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..torch_backend import device_module, graph_capture, streams
+from ..torch_backend.runtime import current_runtime
 from . import lazy_init
 from .capability import CudaDeviceProperties
 from .device_translation import local_number, number, place, speaking_cuda, spoken
@@ -187,7 +188,13 @@ def get_device_properties(device: object = None) -> CudaDeviceProperties:
     index = place(device)
     known = device_module.get_device_properties(index)
     name = device_module.get_device_name(index)
-    return CudaDeviceProperties(name, known.total_memory, known.multi_processor_count)
+    return CudaDeviceProperties(
+        name,
+        known.total_memory,
+        known.multi_processor_count,
+        number=index.index,
+        machine=current_runtime().machine.name,
+    )
 
 
 def get_device_capability(device: object = None) -> tuple[int, int]:

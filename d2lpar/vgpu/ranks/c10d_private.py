@@ -36,6 +36,8 @@ ProcessGroup = dist.ProcessGroup
 GroupBase: Any = dist.ProcessGroup
 WorkBase: Any = dist.Work
 TorchDDP = ddp_module.DistributedDataParallel
+# In the block, writes to tensors do not count for graphs that have saved them.
+writes_uncounted = torch.autograd._unsafe_preserve_version_counter
 DeviceMesh = device_mesh.DeviceMesh
 MODULES = (dist, c10d, device_mesh)  # where names may be bound that are replaced
 # Where classes of stores are bound; the package has a function of that module's name.

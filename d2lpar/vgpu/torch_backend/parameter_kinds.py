@@ -11,15 +11,16 @@ from typing import Any
 
 import torch
 from torch.nn import Parameter
-from torch.nn.parameter import UninitializedTensorMixin
+
+from .torch_private import LazyTensor
 
 _OF_EACH_CLASS = {"__dict__", "__weakref__", "__module__", "__qualname__", "__doc__", "__new__"}
 
 
 def kind_of(tensor: torch.Tensor) -> type[Parameter]:
     """The program's class of a parameter, wherever it is; `nn.Parameter` where it has none."""
-    found = getattr(type(tensor), "vgpu_kind", type(tensor))
-    is_own = issubclass(found, Parameter) and not issubclass(found, UninitializedTensorMixin)
+    found: Any = getattr(type(tensor), "vgpu_kind", type(tensor))
+    is_own = issubclass(found, Parameter) and not issubclass(found, LazyTensor)
     return found if is_own else Parameter
 
 
@@ -33,7 +34,7 @@ def with_kind(parameter: Any, kind: type[Parameter]) -> Any:
 
 
 @functools.cache
-def _both(kind: type[Parameter], virtual: type[torch.Tensor]) -> type:
+def _both(kind: Any, virtual: Any) -> type:
     """A class that has of the program's what that defines, and the rest of a virtual tensor."""
     own = [base for base in kind.__mro__ if issubclass(base, Parameter) and base is not Parameter]
     names: dict[str, Any] = {}

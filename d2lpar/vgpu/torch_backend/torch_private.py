@@ -291,7 +291,7 @@ def make_subclass() -> Callable[..., torch.Tensor]:
 
 def replace_make_subclass(make: Callable[..., torch.Tensor]) -> None:
     """Let `make(cls, data, require_grad)` take its place."""
-    torch.Tensor._make_subclass = staticmethod(make)
+    replace(torch.Tensor, "_make_subclass", staticmethod(make))
 
 
 def take_hooks(tensor: torch.Tensor, other: torch.Tensor) -> None:

@@ -1,5 +1,7 @@
 """`torch.cuda`, torch.nn.parallel and automatic mixed precision inside `emulate_cuda`."""
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -11,7 +13,7 @@ import d2lpar as par
 @pytest.fixture(autouse=True)
 def cuda():
     torch.set_num_threads(1)
-    with par.emulate_cuda(2, verbose=False) as devices:
+    with par.emulate_cuda(2, "2x-v100-textbook", verbose=False) as devices:
         yield devices
 
 
@@ -298,6 +300,21 @@ def test_properties_tell_devices_apart_and_say_what_their_architecture_has():
     with pytest.raises(AttributeError, match=r"the clock_rate of V100.* is not emulated"):
         _ = first.clock_rate
     assert getattr(first, "memory_clock_rate", None) is None
+
+
+@pytest.mark.parametrize("options", [{}, {"use_reentrant": True}, {"use_reentrant": False}])
+def test_dropout_in_checkpoints_forgets_the_same_when_it_is_computed_again(options):
+    """The mask is the gradient of its sum, and what it makes of ones."""
+    from torch.utils.checkpoint import checkpoint
+
+    x = torch.ones(64, device="cuda", requires_grad=True)
+    y = x
+    for _ in range(2):
+        drop = functools.partial(nn.functional.dropout, p=0.3)
+        y = checkpoint(drop, y, **options) if options else drop(y)
+    y.sum().backward()
+    assert y.count_nonzero() > 0
+    assert torch.equal(x.grad, y)
 
 
 def test_memory_is_shared_with_no_other_library():

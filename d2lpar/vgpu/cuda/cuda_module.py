@@ -69,6 +69,8 @@ def install(patches: Patches) -> None:
         if hasattr(torch.cuda, name):  # some are younger than the oldest torch
             patches.replace(torch.cuda, name, _speaking(function, starts=name not in QUIET))
     patches.replace(torch.cuda, "_lazy_init", lazy_init.start)
+    # Checkpoints of activations keep the random numbers of devices only where CUDA has started.
+    patches.set(torch.cuda, "_initialized", True)
     patches.replace(torch.cuda, "_lazy_call", _at_once)
     for name, stand_in in classes.items():
         patches.substitute(torch.cuda, name, stand_in)

@@ -37,6 +37,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
     """
 
     process_group: dist.ProcessGroup | None  # type: ignore[assignment]
+    buffer_hook: BufferHook | None  # type: ignore[assignment]
     output_device: object  # type: ignore[assignment]
     logger: DDPLog  # type: ignore[assignment]
 
@@ -88,7 +89,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         self.divides_by_all = True
         self.iteration, self.hook_name = 0, ""
         self.broadcast_bucket_size = BROADCAST_MB * MB
-        self.buffer_hook: BufferHook | None = None
+        self.buffer_hook = None
         self._ddp_sink_clone = True  # `_set_ddp_sink_clone` of torch's
         if init_sync:
             self._check_shapes()

@@ -28,7 +28,7 @@ def with_kind(parameter: Any, kind: type[Parameter]) -> Any:
     """The same parameter, on the host or a virtual device, of a class that `kind_of` has given."""
     kind = getattr(kind, "vgpu_kind", kind)
     if kind is not Parameter:
-        now = type(parameter)
+        now: Any = type(parameter)
         parameter.__class__ = kind if issubclass(now, Parameter) else _both(kind, now)
     return parameter
 

@@ -1,5 +1,7 @@
 """`torch.cuda`, torch.nn.parallel and automatic mixed precision inside `emulate_cuda`."""
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -11,7 +13,7 @@ import d2lpar as par
 @pytest.fixture(autouse=True)
 def cuda():
     torch.set_num_threads(1)
-    with par.emulate_cuda(2, verbose=False) as devices:
+    with par.emulate_cuda(2, "2x-v100-textbook", verbose=False) as devices:
         yield devices
 
 
@@ -268,6 +270,51 @@ def test_the_profiler_leaves_emulated_devices_out():
         ):
             x @ x
         assert "aten::mm" in profiler.key_averages().table(sort_by="cuda_time_total")
+
+
+def test_the_profiler_s_timeline_of_memory_is_that_of_the_host_alone(tmp_path):
+    with torch.profiler.profile(profile_memory=True, record_shapes=True, with_stack=True) as found:
+        torch.ones(1000)
+    with pytest.raises(NotImplementedError, match="_record_memory_history"):
+        found.export_memory_timeline(str(tmp_path / "memory.html"))
+
+
+def test_a_parameter_that_the_profiler_keeps_track_of_does_not_move():
+    with (
+        torch.profiler.profile(profile_memory=True, record_shapes=True, with_stack=True),
+        pytest.raises(NotImplementedError, match="move the module before the profiler starts"),
+    ):
+        torch.nn.Linear(2, 2).cuda()
+
+
+def test_properties_tell_devices_apart_and_say_what_their_architecture_has():
+    first, second = (torch.cuda.get_device_properties(i) for i in range(2))
+    again = torch.cuda.get_device_properties(0)
+    assert str(first.uuid) == str(again.uuid) != str(second.uuid)
+    assert len(first.uuid.bytes) == 16
+    assert (first.pci_bus_id, second.pci_bus_id) == (1, 2)
+    # A V100, of compute capability 7.0: NVIDIA's "Tuning CUDA Applications for Volta".
+    assert first.max_threads_per_multi_processor == 64 * 32
+    assert first.shared_memory_per_multiprocessor == 96 * 1024
+    assert first.regs_per_multiprocessor == 65536
+    with pytest.raises(AttributeError, match=r"the clock_rate of V100.* is not emulated"):
+        _ = first.clock_rate
+    assert getattr(first, "memory_clock_rate", None) is None
+
+
+@pytest.mark.parametrize("options", [{}, {"use_reentrant": True}, {"use_reentrant": False}])
+def test_dropout_in_checkpoints_forgets_the_same_when_it_is_computed_again(options):
+    """The mask is the gradient of its sum, and what it makes of ones."""
+    from torch.utils.checkpoint import checkpoint
+
+    x = torch.ones(64, device="cuda", requires_grad=True)
+    y = x
+    for _ in range(2):
+        drop = functools.partial(nn.functional.dropout, p=0.3)
+        y = checkpoint(drop, y, **options) if options else drop(y)
+    y.sum().backward()
+    assert y.count_nonzero() > 0
+    assert torch.equal(x.grad, y)
 
 
 def test_memory_is_shared_with_no_other_library():

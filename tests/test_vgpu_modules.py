@@ -337,3 +337,75 @@ def test_ctc_loss_takes_lengths_of_the_host(gpus, lengths_on_host):
     theirs = F.ctc_loss(expected, targets, *lengths)
     theirs.backward()
     assert_close([loss.cpu(), found.grad.cpu()], [theirs, expected.grad])
+
+
+# --- classes of parameters ------------------------------------------------------------------------
+
+
+class Scaled(nn.Parameter):
+    """A parameter that remembers a number, and counts what is done with it."""
+
+    def __new__(cls, data, requires_grad=True, factor=1):
+        parameter = super().__new__(cls, data, requires_grad)
+        parameter.factor = factor
+        return parameter
+
+    def scaled(self):
+        return self * self.factor
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        calls.append(func.__name__)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+calls = []
+
+
+def train_scaled(where, made_there):
+    start = torch.arange(4.0)
+    model = nn.Module()
+    model.weight = Scaled(start.to(where) if made_there else start, factor=3)
+    model.other = nn.Parameter(torch.ones(4))
+    model.to(where)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    calls.clear()
+    model.weight.scaled().mul(model.other).sum().backward()
+    optimizer.step()
+    assert "mul" in calls
+    again = copy.deepcopy(model).to("cpu")
+    made = type(model.weight)(model.weight.detach(), factor=5)
+    for parameter in (model.weight, again.weight, made):
+        assert isinstance(parameter, Scaled)
+        assert type(parameter).__name__ == "Scaled"
+    assert type(again.weight) is Scaled
+    for other in (copy.copy(model.weight), model.weight.detach()):  # as on the CPU
+        assert not isinstance(other, Scaled)
+    assert not isinstance(model.other, Scaled)
+    return [model.weight, model.weight.grad, again.weight, made.scaled()]
+
+
+@pytest.mark.parametrize("made_there", [False, True])
+def test_parameters_keep_the_class_that_a_program_gives_them(made_there):
+    found = train_scaled("vgpu:0", made_there)
+    assert [t.device.type for t in found] == ["vgpu", "vgpu", "cpu", "vgpu"]
+    for ours, theirs in zip(found, train_scaled("cpu", made_there), strict=True):
+        assert torch.equal(ours.detach().cpu(), theirs.detach())
+
+
+def test_parameters_made_by_torch_s_inner_function_keep_their_class():
+    values = torch.arange(3.0)
+    for tensor in (values.to("vgpu:0"), values):
+        made = torch.Tensor._make_subclass(Scaled, tensor, True)
+        assert isinstance(made, Scaled)
+        assert (made.requires_grad, made.device) == (True, tensor.device)
+
+
+def test_parameters_that_dispatch_themselves_are_refused_by_name():
+    class Dispatching(nn.Parameter):
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            raise AssertionError
+
+    with pytest.raises(NotImplementedError, match=r"Dispatching .*_make_wrapper_subclass"):
+        Dispatching(torch.ones(1, device="vgpu:0"))

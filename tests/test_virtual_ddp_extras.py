@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import multiprocessing, nn
+from torch.distributed._composable.replicate import replicate
 from torch.distributed.algorithms.ddp_comm_hooks import (
     ddp_zero_hook,
     default_hooks,
@@ -19,10 +21,12 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
 from torch.distributed.algorithms.join import Join
 from torch.distributed.optim import ZeroRedundancyOptimizer, _apply_optimizer_in_backward
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
+from torch.nn.parallel import distributed as distributed_module
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
 
 import d2lpar as par
+from d2lpar.machines.gradient_buckets import assign_buckets
 from d2lpar.vgpu.torch_backend.runtime import current_runtime
 
 MACHINE, STEPS = "8x-v100-pcie", 4
@@ -221,8 +225,38 @@ def told_later():
     return train(net)
 
 
+def summed_buffers(state, buffers):
+    for buffer in buffers.values():
+        if buffer.is_floating_point():
+            dist.all_reduce(buffer)
+            buffer /= dist.get_world_size()
+
+
+def buffers_by_hook(where):
+    net = DDP(network(norm=True).to(here()))
+    location = getattr(distributed_module._BufferCommHookLocation, where)
+    net._register_buffer_comm_hook(None, summed_buffers, location)
+    return train(net)
+
+
+def replicated():
+    return train(replicate(network(norm=True).to(here())))
+
+
+def buckets_of_sizes():
+    options = {"bucket_cap_mb_list": [0.001, 0.003]} if LISTS else {"bucket_cap_mb": 0.001}
+    return train(DDP(network().to(here()), **options))
+
+
+LISTS = "bucket_cap_mb_list" in inspect.signature(DDP).parameters
+OTHERS = {
+    "buffers by a hook, before": partial(buffers_by_hook, "PRE_FORWARD"),
+    "buffers by a hook, after": partial(buffers_by_hook, "POST_FORWARD"),
+    "replicate": replicated,
+    "buckets of several sizes": buckets_of_sizes,
+}
 STATIC = {"static graph": static, "static graph, told later": told_later}
-PROGRAMS = HOOKS | UNEVEN | STATIC
+PROGRAMS = HOOKS | UNEVEN | STATIC | OTHERS
 
 
 # --- equal to torch's own on real ranks -----------------------------------------------------------
@@ -247,6 +281,73 @@ def on_real_ranks(tmp_path_factory):
 def test_it_equals_torch_on_real_ranks(on_real_ranks, program):
     for found, theirs in zip(run(PROGRAMS[program]), on_real_ranks, strict=True):
         assert_close(found, theirs[program])
+
+
+# --- replicate, buffers, sizes of buckets -----------------------------------------------------
+
+
+def on_one_device_by_shards():
+    """Batch norm of each shard by itself, whose gradients are averaged."""
+    nets = [network(norm=True) for _ in range(2)]
+    optimizers = [torch.optim.SGD(net.parameters(), 0.1, momentum=0.9) for net in nets]
+    for number in range(STEPS):
+        for net, optimizer, shard in zip(nets, optimizers, batch(number, 8).chunk(2), strict=True):
+            optimizer.zero_grad()
+            net(shard).square().mean().backward()
+        for mine, theirs in zip(*(net.parameters() for net in nets), strict=True):
+            mine.grad = theirs.grad = (mine.grad + theirs.grad) / 2
+        for optimizer in optimizers:
+            optimizer.step()
+    return nets
+
+
+def test_replicate_equals_one_device():
+    parameters = [p.detach() for p in on_one_device_by_shards()[0].parameters()]
+    for found in run(trained_parameters, replicate):
+        assert_close(found, parameters)
+
+
+def trained_parameters(wrap):
+    net = wrap(network(norm=True).to(here()))
+    train(net)
+    return [p.detach().cpu() for p in net.parameters()]
+
+
+def test_buffers_are_what_a_hook_makes_of_them():
+    first, second = run(OTHERS["buffers by a hook, after"])
+    assert_close(first, second)
+    seen = []
+
+    def counts(where):
+        net = DDP(network(norm=True).to(here()))
+        location = getattr(distributed_module._BufferCommHookLocation, where)
+        net._register_buffer_comm_hook("mine", lambda *args: seen.append(args), location)
+        train(net)
+        with pytest.raises(AssertionError, match="hook must be callable, got int"):
+            net._register_buffer_comm_hook(None, 3)
+
+    for where in ("PRE_FORWARD", "POST_FORWARD"):
+        run(counts, where)
+    assert len(seen) == 2 * 2 * STEPS
+    assert {state for state, _ in seen} == {"mine"}
+    assert set(seen[0][1]) == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+
+
+@pytest.mark.skipif(not LISTS, reason="this torch has one size for all buckets")
+def test_buckets_have_the_sizes_of_a_list():
+    def sizes():
+        net = DDP(network().to(here()), bucket_cap_mb_list=[0.001, 0.003])
+        train(net)
+        data = net._get_ddp_logging_data()
+        return list(map(int, data["rebuilt_bucket_sizes"].split(", "))), data["bucket_cap_bytes"]
+
+    # The last layer first: 544 and 32 bytes, 3072 and 128 bytes, …
+    rows = [p.nbytes for p in reversed(list(network().parameters()))]
+    (found, limit), _ = run(sizes)
+    assert limit == int(0.003 * 2**20)
+    assert sum(found) == sum(rows)
+    assert len(found) == len(assign_buckets(rows, (int(0.001 * 2**20), limit)))
+    assert_close(run(buckets_of_sizes)[0], on_one_device())
 
 
 # --- equal to one device --------------------------------------------------------------------------

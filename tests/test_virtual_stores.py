@@ -162,3 +162,64 @@ def test_differentiable_collectives_use_the_group_of_each_rank():
     for found, gradient in par.run_ranks(gradients_through_functions, 2, input_of):
         torch.testing.assert_close(found, total)
         torch.testing.assert_close(gradient, 2 * 2 * total)  # both ranks' losses have it
+
+
+# --- what nobody sets -----------------------------------------------------------------------------
+
+
+def in_vain(make):
+    """The errors of waits that end, and the simulated seconds that each took."""
+    rank, size = numbers()
+    store = make(rank, size)
+    store.set_timeout(timedelta(seconds=2))
+    found = []
+    waits = (
+        lambda: store.wait(["a", "b"], timedelta(milliseconds=300)),
+        lambda: store.get("c"),
+        lambda: store.queue_pop("d"),
+    )
+    for wait in waits if rank == 0 else ():
+        begin_s = host_time_s()
+        with pytest.raises(dist.DistStoreError) as error:
+            wait()
+        found.append((str(error.value).splitlines()[0], round(host_time_s() - begin_s, 3)))
+        assert "rank 0 waits in " in str(error.value)
+    dist.barrier()
+    return found
+
+
+STORES = {
+    "tcp": lambda rank, size: dist.TCPStore("localhost", PORT, size, rank == 0),
+    "of a group": lambda rank, size: dist.distributed_c10d._get_default_store(),
+}
+
+
+@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_wait_ends_with_torch_s_error_and_takes_its_time(kind, ranks):
+    """The words are those of torch's TCPStore."""
+    found = par.run_ranks(in_vain, ranks, STORES[kind])
+    keys = ["/a, /b", "/c", "/d"]
+    after_s = [0.3, 2.0, 2.0]
+    assert [text for text, _ in found[0]] == [
+        f"wait timeout after {round(s * 1000)}ms, keys: {k}"
+        for k, s in zip(keys, after_s, strict=True)
+    ]
+    assert [seconds for _, seconds in found[0]] == after_s
+
+
+def not_enough(kind):
+    rank, _ = numbers()
+    limit = timedelta(seconds=2)
+    if (rank == 0) == (kind is dist.DistStoreError):
+        with pytest.raises(kind) as error:
+            dist.TCPStore("localhost", PORT, 3, rank == 0, limit)
+        return str(error.value).splitlines()[0]
+    return None
+
+
+def test_a_store_that_too_few_open():
+    found = par.run_ranks(not_enough, 2, dist.DistStoreError)
+    assert found[0] == "Timed out after 2 seconds waiting for clients. 1/3 clients joined."
+    found = par.run_ranks(not_enough, 2, dist.DistNetworkError)
+    assert found[1].startswith("The client socket has timed out after 2000ms while trying to ")

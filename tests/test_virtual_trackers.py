@@ -9,6 +9,7 @@ import gc
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
@@ -136,3 +137,38 @@ def test_an_estimator_may_have_a_datasheet():
         pytest.skip("this torch has estimators of the current device only")
     with par.emulate_cuda(1, verbose=False):
         assert estimated(estimator, "operator-level-cost-model") > 0
+
+
+# --- collectives --------------------------------------------------------------------------------
+
+
+def test_collectives_are_counted_by_the_names_of_torch_s_operators():
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
+    from torch.distributed.tensor.debug import CommDebugMode
+
+    def counts():
+        device = torch.device("vgpu", torch.vgpu.current_device())
+        mesh = init_device_mesh("vgpu", (2,))
+        rows = distribute_tensor(torch.ones(4, 4, device=device), mesh, [Shard(0)])
+        x, parts = torch.ones(2, device=device), torch.ones(4, device=device)
+        with CommDebugMode() as mode:
+            rows.redistribute(mesh, [Replicate()]).to_local()
+            for _ in range(3):
+                dist.all_reduce(x)
+            dist.broadcast(x, 0)
+            dist.all_gather_into_tensor(parts, x)
+            dist.reduce_scatter_tensor(x, parts)
+            dist.all_to_all_single(parts, parts.clone())
+        dist.all_reduce(x)
+        return {str(name): count for name, count in mode.get_comm_counts().items()}
+
+    found, other = par.run_ranks(counts, par.devices(2, verbose=False))
+    assert found == other
+    assert found == {
+        "c10d_functional.all_gather_into_tensor": 1,
+        "c10d.allreduce_": 3,
+        "c10d.broadcast_": 1,
+        "c10d._allgather_base_": 1,
+        "c10d._reduce_scatter_base_": 1,
+        "c10d.alltoall_base_": 1,
+    }

@@ -25,6 +25,7 @@ from . import (
     estimators,
     lazy_init,
     memory_history,
+    pools,
     precision,
     serialization,
     submodules,
@@ -121,6 +122,7 @@ def _patched(n: int) -> Iterator[None]:
             part.install(patches)
         threads.install(patches, mode)
         children.install(patches)
+        pools.install(children, patches)
         if "IPython" in sys.modules:
             from . import timeit_magic
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..torch_backend import device_module, graph_capture, streams
+from ..torch_backend.runtime import current_runtime
 from . import lazy_init
 from .capability import CudaDeviceProperties
 from .device_translation import local_number, number, place, speaking_cuda, spoken
@@ -68,6 +69,8 @@ def install(patches: Patches) -> None:
         if hasattr(torch.cuda, name):  # some are younger than the oldest torch
             patches.replace(torch.cuda, name, _speaking(function, starts=name not in QUIET))
     patches.replace(torch.cuda, "_lazy_init", lazy_init.start)
+    # Checkpoints of activations keep the random numbers of devices only where CUDA has started.
+    patches.set(torch.cuda, "_initialized", True)
     patches.replace(torch.cuda, "_lazy_call", _at_once)
     for name, stand_in in classes.items():
         patches.substitute(torch.cuda, name, stand_in)
@@ -187,7 +190,13 @@ def get_device_properties(device: object = None) -> CudaDeviceProperties:
     index = place(device)
     known = device_module.get_device_properties(index)
     name = device_module.get_device_name(index)
-    return CudaDeviceProperties(name, known.total_memory, known.multi_processor_count)
+    return CudaDeviceProperties(
+        name,
+        known.total_memory,
+        known.multi_processor_count,
+        number=index.index,
+        machine=current_runtime().machine.name,
+    )
 
 
 def get_device_capability(device: object = None) -> tuple[int, int]:

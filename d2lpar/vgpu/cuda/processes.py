@@ -32,7 +32,7 @@ from ..ranks.own_methods import OwnMethods
 from ..ranks.own_modules import OwnModules
 from ..ranks.pickled_copy import PickledCopy
 from ..torch_backend.runtime import current_runtime
-from . import lazy_init
+from . import lazy_init, process_objects
 from .managers import MAKERS
 from .patches import Patches
 from .shared import Shared
@@ -71,7 +71,8 @@ class Children:
         def start(process: multiprocessing.process.BaseProcess) -> None:
             if is_user_frame(_getframe(2)):
                 target = partial(_live_as, type(process), _given_to(process))
-                self.start(Child(self, process.name, target, _method_of(process)), process)
+                child = Child(self, process.name, target, _method_of(process), process)
+                self.start(child, process)
             else:
                 theirs(process)
 
@@ -111,8 +112,10 @@ class Children:
         start_method: str = SPAWN,
         **others: object,
     ) -> object:
+        new = multiprocessing.get_context(start_method).Process  # type: ignore[attr-defined]
         children = [
-            Child(self, f"process {i}", partial(fn, i, *args), start_method) for i in range(nprocs)
+            Child(self, f"process {i}", partial(fn, i, *args), start_method, new())
+            for i in range(nprocs)
         ]
         for child in children:
             self.start(child)
@@ -149,7 +152,8 @@ def _run_together(children: Sequence[Child], devices: Sequence[int]) -> None:
     own = [] if parent is not None else [lazy_init.ProcessDevices()]
     lives = [partial(child.live, main) for child in children]
     try:
-        run_processes(lives, _own_first(devices, len(children)), starts, own)
+        with process_objects.kept():
+            run_processes(lives, _own_first(devices, len(children)), starts, own)
     except Exception as error:
         if not any(child.error for child in children):  # such as ranks that wait for each other
             children[0].error = error
@@ -161,7 +165,12 @@ class Child:
     sentinel = -1
 
     def __init__(
-        self, children: Children, name: str, target: Callable[[], object], method: str
+        self,
+        children: Children,
+        name: str,
+        target: Callable[[], object],
+        method: str,
+        process: multiprocessing.process.BaseProcess,
     ) -> None:
         self.pid = next(_pids)
         self.returncode: int | None = None
@@ -169,6 +178,7 @@ class Child:
         self.told = False  # whether somebody has been told the error
         self.name = name
         self._children, self._target, self._method = children, target, method
+        self._object = process
         self._packed: PickledCopy | None = None
         self._loggers = own_loggers.of_this_process() if method == FORK else {}
 
@@ -183,7 +193,10 @@ class Child:
 
     def start_of(self, devices: Sequence[int], *, own_modules: bool) -> ProcessStart:
         """How its rank begins."""
-        states: list[Any] = [lazy_init.ProcessDevices(list(devices))]
+        states: list[Any] = [
+            lazy_init.ProcessDevices(list(devices)),
+            process_objects.CurrentProcess(self._object),
+        ]
         if own_modules:
             states += [OwnModules(), OwnMethods()]
         forked = self._method == FORK
@@ -302,7 +315,8 @@ _NOT_GIVEN = ("_config", "_popen", "_sentinel")
 def _live_as(kind: Any, given: Mapping[str, object]) -> None:
     """Run what a process object of that kind runs, `run` of a class of the program's included."""
     process = kind.__new__(kind)
-    vars(process).update(given)
+    vars(process).update(given, _config={})
+    process_objects.become(process)
     process.run()
 
 

@@ -61,6 +61,8 @@ def install(patches: Patches) -> None:
     prepare = getattr(*torch_private.PREPARE_PROFILER)
     patches.replace(*torch_private.PREPARE_PROFILER, _one_at_a_time(prepare))
     patches.replace(profile, "__init__", _profile(profile.__init__))
+    export = torch_private.KinetoProfile.export_memory_timeline
+    patches.replace(torch_private.KinetoProfile, "export_memory_timeline", _of_the_host(export))
     patches.replace(torch, "compile", _said_once(torch.compile))
     for name, function in Ranges().functions().items():
         if hasattr(torch.cuda.nvtx, name):
@@ -70,6 +72,7 @@ def install(patches: Patches) -> None:
 def _export(theirs: Callable) -> Callable:
     """Modules of the host can be exported, as pipelines do that are traced; others not."""
     remedy = "the model is on a GPU: export it on the CPU, and move it to the GPU afterwards"
+    remedy += " (torch.distributed.pipelining.pipeline exports, too, and build_stage moves)"
     refuse = refusal("torch.export.export", remedy)
 
     def export(mod: torch.nn.Module, *args: Any, **kwargs: Any) -> object:
@@ -114,6 +117,20 @@ def _profile(theirs: Callable) -> Callable:
         theirs(self, *args, use_device=use_device, **kwargs)
 
     return __init__
+
+
+def _of_the_host(theirs: Callable) -> Callable:
+    """The profiler's timeline of memory: it sees none of emulated devices."""
+    refuse = refusal(
+        "the profiler's export_memory_timeline",
+        "use torch.cuda.memory._record_memory_history() and _dump_snapshot(FILE), which "
+        "https://pytorch.org/memory_viz draws, or d2lpar.record(), whose timeline has memory",
+    )
+
+    def export_memory_timeline(profiler: object, path: str, device: str | None = None) -> object:
+        return theirs(profiler, path, device) if device == "cpu" else refuse()
+
+    return export_memory_timeline
 
 
 def _one_at_a_time(theirs: Callable) -> Callable:

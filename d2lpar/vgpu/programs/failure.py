@@ -9,6 +9,8 @@ from types import TracebackType
 
 from ..races.user_code import is_user_file
 
+MOST_LINES = 40  # of an error and of what has caused it
+
 
 def told(error: BaseException, rank: int, ranks: int, *, in_full: bool = False) -> str:
     """The message: who failed where, the line, the error; `in_full` with the whole traceback."""
@@ -18,8 +20,16 @@ def told(error: BaseException, rank: int, ranks: int, *, in_full: bool = False) 
     if in_full:
         lines += "".join(traceback.format_exception(error)).splitlines()
     else:
-        lines += "".join(traceback.format_exception_only(error)).rstrip().splitlines()
+        lines += _text(error)
+        cause = error.__cause__
+        while cause is not None and len(lines) < MOST_LINES:
+            lines += ["because of", *_text(cause)]
+            cause = cause.__cause__
     return "\n".join(lines)
+
+
+def _text(error: BaseException) -> list[str]:
+    return "".join(traceback.format_exception_only(error)).rstrip().splitlines()
 
 
 def root_of(error: BaseException) -> BaseException:

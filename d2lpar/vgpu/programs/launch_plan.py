@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..device_naming import RANK_DEVICE, TYPE
-from . import launchers
+from . import launchers, torchrun
+from .rank_logs import LogOptions
+from .torchrun import MASTER
 
-MASTER = ("localhost", "29500")  # as torchrun has them
 OF_ALL = (RANK_DEVICE, "OMP_NUM_THREADS")  # variables that are not torchrun's own
 RUN, LAUNCH = "torch.distributed.run", "torch.distributed.launch"
 
@@ -39,7 +40,8 @@ class LaunchPlan:
 
     `nodes` machines have `gpus` devices in all. `per_node` is the number of ranks on each; None
     starts one process without torchrun's variables, as `python` does. `master` are their address
-    and port, `run_id` and `max_restarts` what torchrun was told.
+    and port, `run_id`, `max_restarts` (how often all ranks start again after one has failed),
+    `role`, `virtual_local_rank` and `logs` what torchrun was told.
     """
 
     target: str
@@ -54,17 +56,19 @@ class LaunchPlan:
     max_restarts: int = 0
     role: str = "default"
     launcher: str = "torchrun"
+    virtual_local_rank: bool = False
+    logs: LogOptions | None = None
 
     @property
     def world_size(self) -> int:
         """How many processes there are."""
         return self.nodes * (self.per_node or 1)
 
-    def processes(self) -> list[Process]:
-        """All of them, by rank."""
-        return [self._process(rank) for rank in range(self.world_size)]
+    def processes(self, restarts: int = 0) -> list[Process]:
+        """All of them, by rank, when they have started again so many times."""
+        return [self._process(rank, restarts) for rank in range(self.world_size)]
 
-    def _process(self, rank: int) -> Process:
+    def _process(self, rank: int, restarts: int) -> Process:
         here = self.gpus // self.nodes
         node, local = divmod(rank, self.per_node or 1)
         devices = tuple(range(node * here, (node + 1) * here))
@@ -73,6 +77,8 @@ class LaunchPlan:
             arguments.insert(0, f"{self._option()}={local}")
         device = devices[local] if devices else None
         variables = {} if self.per_node is None else self._variables(rank, node, local, device)
+        if variables:
+            variables["TORCHELASTIC_RESTART_COUNT"] = str(restarts)
         if self.launcher in launchers.LAUNCHERS:
             size = launchers.WorldSize(self.world_size, self.nodes, self.per_node or 1)
             kept = {name: variables[name] for name in OF_ALL if name in variables}
@@ -96,7 +102,6 @@ class LaunchPlan:
             "ROLE_WORLD_SIZE": size,
             "MASTER_ADDR": address,
             "MASTER_PORT": port,
-            "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": str(self.max_restarts),
             "TORCHELASTIC_RUN_ID": self.run_id,
             "TORCHELASTIC_USE_AGENT_STORE": "False",
@@ -104,6 +109,8 @@ class LaunchPlan:
         }
         if device is not None:
             found[RANK_DEVICE] = f"{TYPE}:{device}"
+        if self.virtual_local_rank:
+            found |= {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": str(local)}
         if self.world_size > 1:
             found["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
         return found
@@ -153,23 +160,20 @@ def plan(asked: Asked) -> LaunchPlan:
 
 def _by_torchrun(words: list[str], asked: Asked, *, launch: bool) -> LaunchPlan:
     """As torch's own parser reads the words that follow `torchrun`."""
-    told = _parser(launch)(words)
+    told = torchrun.told(words, launch=launch)
     nodes = asked.nodes or max(_whole(n, "--nnodes") for n in str(told.nnodes).split(":"))
     sizes = _sizes(asked.gpus, nodes, asked.per_node or str(told.nproc_per_node))
-    if told.no_python:
-        raise ValueError(
-            "--no-python starts a program that is not Python; virtual GPUs need Python"
-        )
-    address, port = told.master_addr or MASTER[0], told.master_port or MASTER[1]
     return LaunchPlan(
         told.training_script,
         tuple(told.training_script_args),
         told.module,
         local_rank_option=launch and not told.use_env,
-        master=(address, str(port)),
+        master=torchrun.master(told),
         run_id=told.rdzv_id,
         max_restarts=told.max_restarts,
         role=told.role,
+        virtual_local_rank=getattr(told, "virtual_local_rank", False),
+        logs=torchrun.logs(told, sizes["per_node"]),
         **sizes,
     )
 
@@ -184,14 +188,6 @@ def _by_launcher(words: list[str], asked: Asked) -> LaunchPlan:
     sizes = _sizes(asked.gpus, nodes, asked.per_node or str(told.processes // nodes))
     inner = plan(Asked(gpus=0, words=told.words))
     return LaunchPlan(inner.target, inner.arguments, inner.is_module, launcher=launcher, **sizes)
-
-
-def _parser(launch: bool) -> Callable[[list[str]], Any]:
-    if launch:
-        from torch.distributed import launch as module
-    else:
-        from torch.distributed import run as module  # type: ignore[no-redef]
-    return module.parse_args
 
 
 def _sizes(gpus: int | None, nodes: int, per_node: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ says otherwise, sizes are bytes):
 - `program`: what was started, as a text; `arguments`: a list of texts
 - `machine`: the simulated machine's name; `ranks`, `nodes`: numbers; `gpus`: how many
 - `status`: the exit status (see `limits`); `error`: null, or the message of what failed
+- `restarts`: how often all ranks have started again (torchrun's `--max-restarts`)
 - `simulated_s`: until the last work of hosts and devices; `wall_s`: what it took really
 - `steps`: updates of the optimizer that makes most; `ms_per_step`: null, or simulated milliseconds
   (the median between two of its updates)
@@ -77,6 +78,7 @@ class RunReport:
     hazards: list[str] | None = None
     syncs: list[SyncReport] = field(default_factory=list)
     broken_limits: list[str] = field(default_factory=list)
+    restarts: int = 0
     version: int = VERSION
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -90,6 +92,8 @@ class RunReport:
         ]
         if self.ms_per_step is not None:
             lines.append(f"{self.steps} steps, {self.ms_per_step:.3f} ms per step (simulated)")
+        if self.restarts:
+            lines.append(f"all ranks started again {self.restarts} times after a failure")
         lines += self._table()
         lines += self._findings()
         return "\n".join(lines)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
 from ...timeline.formatting import seconds_text
+from ...timeline.printing import printable
 from ..api import detectors
 from ..cuda import emulate_cuda
 from ..cuda.lazy_init import ProcessDevices
@@ -29,6 +32,7 @@ from . import failure
 from .device_usage import UsageTimeline
 from .launch_plan import LaunchPlan, Process
 from .progress import progress
+from .rank_logs import RankLogs
 from .report import DeviceReport, RunReport, SyncReport
 from .step_marks import StepMarks
 
@@ -58,6 +62,7 @@ class _Watched:
     hazards: list[Hazard] | None
     failures: list[str] = field(default_factory=list)
     status: int = 0
+    restarts: int = 0
 
 
 def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
@@ -117,7 +122,31 @@ def _progress_line(watched: _Watched, seconds: float) -> str:
 
 
 def _run_processes(launch: LaunchPlan, options: RunOptions, watched: _Watched) -> None:
-    processes = launch.processes()
+    """Run them; after a failure all start again, as often as torchrun was told."""
+    logs = None if launch.logs is None else RankLogs(launch.logs)
+    for attempt in range(launch.max_restarts + 1):
+        with nullcontext() if logs is None else logs.used(attempt):
+            _attempt(launch, options, watched, attempt)
+        watched.restarts = attempt
+        if watched.status in (0, INTERRUPTED) or attempt == launch.max_restarts:
+            return
+        again = f"all ranks start again: {attempt + 1} of {launch.max_restarts}"
+        for line in (*watched.failures, again):
+            print(printable(f"d2lpar: {line}", sys.stderr), file=sys.stderr)
+        _forget(watched)
+
+
+def _forget(watched: _Watched) -> None:
+    """Let nothing be left of processes that have failed."""
+    watched.failures.clear()
+    watched.status = 0
+    gc.collect()
+    for memory in watched.rt.memories:
+        memory.empty_cache()
+
+
+def _attempt(launch: LaunchPlan, options: RunOptions, watched: _Watched, restarts: int) -> None:
+    processes = launch.processes(restarts)
     lives = [partial(_live, launch, options, watched, process) for process in processes]
     starts = [_start_of(process, len(processes)) for process in processes]
     own: list[OwnState] = [OwnModules(), OwnMethods(), ProcessDevices()]
@@ -179,6 +208,7 @@ def _run_main(launch: LaunchPlan) -> None:
 
 def _fill(report: RunReport, watched: _Watched, start_s: float) -> None:
     report.status = watched.status
+    report.restarts = watched.restarts
     report.error = watched.failures[0] if watched.failures else None
     host_s = max(watched.usage.last_s, watched.rt.now_s())
     report.simulated_s = host_s - start_s

@@ -22,6 +22,7 @@ import torch.distributed.device_mesh as device_mesh
 import torch.distributed.distributed_c10d as c10d
 from torch._C import _distributed_c10d as registry
 from torch.nn.parallel import distributed as ddp_module
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..device_naming import TYPE
 
@@ -35,6 +36,8 @@ ProcessGroup = dist.ProcessGroup
 GroupBase: Any = dist.ProcessGroup
 WorkBase: Any = dist.Work
 TorchDDP = ddp_module.DistributedDataParallel
+# In the block, writes to tensors do not count for graphs that have saved them.
+writes_uncounted = torch.autograd._unsafe_preserve_version_counter
 DeviceMesh = device_mesh.DeviceMesh
 MODULES = (dist, c10d, device_mesh)  # where names may be bound that are replaced
 # Where classes of stores are bound; the package has a function of that module's name.
@@ -168,3 +171,12 @@ class GroupsByThread:
 
     def __setattr__(self, name: str, value: object) -> None:
         setattr(self._groups(), name, value)
+
+
+def modes_that_count() -> list[Any]:
+    """The `CommDebugMode`s that are on in this thread."""
+    if not torch._C._len_torch_dispatch_stack():
+        return []
+    module = sys.modules.get("torch.distributed.tensor.debug._comm_mode")
+    kind = getattr(module, "CommDebugMode", ())
+    return [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, kind)]

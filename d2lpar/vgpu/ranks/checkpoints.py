@@ -60,6 +60,12 @@ def _copy_to_host(theirs: Callable[..., torch.Tensor]) -> Callable[..., torch.Te
 
     @functools.wraps(theirs)
     def copy(self: object, x: torch.Tensor, memo: dict, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if type(x).__name__ == "ShardedTensor":  # loaded by whoever has one
+            raise NotImplementedError(
+                "async_save cannot copy a ShardedTensor to the host, in torch neither: take the "
+                "state from torch.distributed.checkpoint.state_dict.get_state_dict, which gives "
+                "DTensors, or save it with dcp.save"
+            )
         if not isinstance(x, VirtualTensor):
             return theirs(self, x, memo, *args, **kwargs)
         memo[id(x)] = x.detach().cpu()

@@ -4,7 +4,7 @@ and the same parameters before and after each step."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 from ...machines.gradient_buckets import DEFAULT_LIMITS
 from . import c10d_private, comm_hooks
 from .backward_begin import Begins, call_when_it_begins, reached, told_at_once
+from .buffer_hook import BufferHook
 from .ddp_join import DDPJoinHook, agree_to_average, agreed_rank
 from .ddp_logging import DDPLog, logging_data, unfinished
 from .reducer import Reducer
@@ -36,6 +37,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
     """
 
     process_group: dist.ProcessGroup | None  # type: ignore[assignment]
+    buffer_hook: BufferHook | None  # type: ignore[assignment]
     output_device: object  # type: ignore[assignment]
     logger: DDPLog  # type: ignore[assignment]
 
@@ -56,6 +58,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         forward_sync_buffers: bool | None = None,
         device_mesh: Any = None,
         skip_all_reduce_unused_params: bool = False,
+        bucket_cap_mb_list: Sequence[float] | None = None,
         **others: object,
     ) -> None:
         nn.Module.__init__(self)
@@ -86,13 +89,14 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         self.divides_by_all = True
         self.iteration, self.hook_name = 0, ""
         self.broadcast_bucket_size = BROADCAST_MB * MB
+        self.buffer_hook = None
         self._ddp_sink_clone = True  # `_set_ddp_sink_clone` of torch's
         if init_sync:
             self._check_shapes()
             buffers = self._buffers_of_all() if only_in_forward or by_its_old_name else []
             self._broadcast([*self._parameters_of_all(), *buffers])
-        limits = DEFAULT_LIMITS if bucket_cap_mb is None else (bucket_cap_mb * MB,)
-        self.bucket_bytes_cap = int(limits[-1])
+        limits = _limits(bucket_cap_mb, bucket_cap_mb_list)
+        self.bucket_bytes_cap = int(max(limits))
         self.rebuilds = static_graph or not find_unused_parameters
         self._make_reducer = partial(
             Reducer,
@@ -145,6 +149,8 @@ class DistributedDataParallel(c10d_private.TorchDDP):
 
     def _post_forward(self, output: object) -> object:
         """What comes after it."""
+        if self.buffer_hook is not None and self.broadcasts_buffers_now():
+            self.buffer_hook.after_forward(self.named_buffers_of_all())
         self.require_forward_param_sync = self._averages_now()
         if self._averages_now():
             self.reducer.expect()
@@ -204,6 +210,11 @@ class DistributedDataParallel(c10d_private.TorchDDP):
     def _parameters_of_all(self) -> list[torch.Tensor]:
         return self._without_ignored(self.module.named_parameters())
 
+    def named_buffers_of_all(self) -> dict[str, torch.Tensor]:
+        """The buffers that ranks exchange, by their names."""
+        named = self.module.named_buffers()
+        return {name: tensor for name, tensor in named if name not in self.parameters_to_ignore}
+
     def _buffers_of_all(self) -> list[torch.Tensor]:
         return self._without_ignored(self.module.named_buffers())
 
@@ -242,7 +253,9 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         if torch.is_grad_enabled():
             self.rebuild_buckets()
         together = self._join_config.enable
-        if self.broadcasts_buffers_now():
+        if self.broadcasts_buffers_now() and self.buffer_hook is not None:
+            self.buffer_hook.before_forward(self.named_buffers_of_all())
+        elif self.broadcasts_buffers_now():
             self.broadcast_buffers_from(agreed_rank(self, candidate=True) if together else 0)
         if together:
             agree_to_average(self, joined=False)
@@ -276,11 +289,11 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         self.register_comm_hook(self.process_group, comm_hooks.builtin(comm_hook_type))
         self.hook_name = str(comm_hook_type)
 
-    def _register_buffer_comm_hook(self, *args: object, **kwargs: object) -> None:
-        raise NotImplementedError(
-            "DDP on virtual ranks has no hooks for buffers: pass broadcast_buffers=False, and "
-            "exchange them with torch.distributed after the forward pass"
-        )
+    def _register_buffer_comm_hook(
+        self, state: object, hook: Callable[..., object], comm_hook_location: object = None
+    ) -> None:
+        """Let `hook(state, named_buffers)` exchange buffers, after the forward pass by default."""
+        self.buffer_hook = BufferHook(state, hook, comm_hook_location)
 
     def _set_static_graph(self) -> None:
         self.static_graph = self.reducer.static = True
@@ -317,6 +330,13 @@ def _reduce(self: Any, protocol: int) -> tuple:
 def _remade(kind: type) -> object:
     made: Any = ours(kind)
     return made.__new__(made)
+
+
+def _limits(mb: float | None, each_mb: Sequence[float] | None) -> tuple[float, ...]:
+    """The bytes of the first bucket, the second, …; further ones have the last."""
+    if each_mb:
+        return tuple(int(size * MB) for size in each_mb)
+    return DEFAULT_LIMITS if mb is None else (mb * MB,)
 
 
 def _group(given: dist.ProcessGroup | None, mesh: Any) -> dist.ProcessGroup:

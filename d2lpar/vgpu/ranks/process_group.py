@@ -21,7 +21,7 @@ from ..races.call_sites import mark
 from ..sim.clock import HostThread
 from ..torch_backend.tensor import VirtualTensor
 from ..torch_backend.torch_private import unwatched
-from . import c10d_private, call_forms, nccl_debug, refused
+from . import c10d_private, call_forms, comm_counts, nccl_debug, refused
 from .c10d_private import HasRoot, ReducesBy, ReducesTo
 from .call_of_rank import CallOfRank, Tensors
 from .collective_calls import CollectiveCall, together, values_of
@@ -333,3 +333,7 @@ for _name, _depths in call_forms.DEPTHS.items():
     setattr(VirtualProcessGroup, _name, call_forms.in_any_form(_method, _depths))
 for _name in c10d_private.REFUSED:
     setattr(VirtualProcessGroup, _name, refused.on_group(_name))
+for _name, _method in list(vars(VirtualProcessGroup).items()):
+    _operator = comm_counts.OPERATORS.get(getattr(_method, "__name__", ""))
+    if _operator is not None:  # under each of its names
+        setattr(VirtualProcessGroup, _name, comm_counts.counted(_method, _operator))

@@ -5,9 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any, Protocol
 
 from .rank import here
+
+
+class Writes(Protocol):
+    """What takes text."""
+
+    def write(self, text: str) -> int:
+        """Take some."""
 
 
 class LinesByRank:
@@ -16,7 +23,7 @@ class LinesByRank:
     What other threads write goes through at once. Everything else is the stream's own.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: Writes) -> None:
         self._stream = stream
         self._begun: dict[object, str] = {}
 
@@ -40,8 +47,11 @@ class LinesByRank:
 
     def finish(self) -> None:
         """Pass on what has no end of a line yet."""
-        for text in self._begun.values():
+        before = getattr(here, "rank", None)
+        for rank, text in self._begun.items():
+            here.rank = rank  # so that what is below knows whose it is
             self._stream.write(text)
+        here.rank = before
         self._begun.clear()
 
     def __getattr__(self, name: str) -> Any:

@@ -80,8 +80,10 @@ class WaitsInTurn(Protocol):
     def world(self) -> HasStores:
         """What it shares with others."""
 
-    def wait(self, ready: Callable[[], bool], text: str) -> None:
-        """Let others run until `ready()`."""
+    def wait(
+        self, ready: Callable[[], bool], text: str, *, timeout: timedelta | None = None
+    ) -> str:
+        """Let others run until `ready()`; who waits where, if the time was over before."""
 
 
 class RankStore(dist.Store):
@@ -94,7 +96,7 @@ class RankStore(dist.Store):
 
     @property
     def timeout(self) -> timedelta:
-        """What it was told; a wait ends when no rank can go on."""
+        """How long a wait lasts at most, in simulated time: it ends when no rank can go on."""
         return self._timeout
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -113,7 +115,7 @@ class RankStore(dist.Store):
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Let others run until all of these have values."""
-        self._wait_for(keys, "wait")
+        self._wait_for(keys, "wait", timeout)
 
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all of these have values."""
@@ -169,7 +171,7 @@ class RankStore(dist.Store):
         queue = self._kept.queues[key]
         if not queue and not block:
             raise dist.QueueEmptyError(f"queue {key!r} is empty")
-        self._until(lambda: bool(queue), f"queue_pop({key!r}) of {self._kept.name}")
+        self._until(lambda: bool(queue), f"queue_pop({key!r}) of {self._kept.name}", [key])
         self._not_before(key)
         return queue.pop(0)
 
@@ -185,19 +187,30 @@ class RankStore(dist.Store):
         """The same store."""
         return RankStore(self._kept, self._here)
 
-    def _wait_for(self, keys: Sequence[str], call: str) -> None:
+    def _wait_for(self, keys: Sequence[str], call: str, timeout: timedelta | None = None) -> None:
         text = f"{call}({', '.join(map(repr, keys))}) of {self._kept.name}"
-        self._until(lambda: self.check(keys), text)
+        self._until(lambda: self.check(keys), text, keys, timeout)
         for key in keys:
             self._not_before(key)
 
-    def _until(self, ready: Callable[[], bool], text: str) -> None:
+    def _until(
+        self,
+        ready: Callable[[], bool],
+        text: str,
+        keys: Sequence[str],
+        timeout: timedelta | None = None,
+    ) -> None:
         rank = self._rank()
         if ready():
             return
         if rank is None:
             raise RuntimeError(f"{text}: nobody has set it, and this thread is no rank's")
-        rank.wait(ready, text)
+        timeout = self._timeout if timeout is None else timeout
+        if report := rank.wait(ready, text, timeout=timeout):
+            names = ", ".join(f"/{key}" for key in keys)
+            raise dist.DistStoreError(
+                f"wait timeout after {_milliseconds(timeout)}ms, keys: {names}\n{report}"
+            )
 
     def _not_before(self, key: str) -> None:
         rank = self._rank()
@@ -255,10 +268,22 @@ def makers(here: threading.local) -> Iterator[tuple[str, Callable[..., dist.Stor
         kept.has_master |= is_master
         if is_master and wait_for_workers and world_size:
             size: int = world_size
-            rank.wait(lambda: kept.joined >= size, f"{kept.name}, for {size} ranks to open it")
+            text = f"{kept.name}, for {size} ranks to open it"
+            if report := rank.wait(lambda: kept.joined >= size, text, timeout=timeout):
+                raise dist.DistStoreError(
+                    f"Timed out after {timeout.total_seconds():g} seconds waiting for clients. "
+                    f"{kept.joined}/{size} clients joined.\n{report}"
+                )
         elif not is_master:
-            rank.wait(lambda: kept.has_master, f"{kept.name}, which needs a rank with is_master")
-        return _TCPStore(kept, here, host_name, port)
+            text = f"{kept.name}, which needs a rank with is_master"
+            if report := rank.wait(lambda: kept.has_master, text, timeout=timeout):
+                raise dist.DistNetworkError(
+                    f"The client socket has timed out after {_milliseconds(timeout)}ms while "
+                    f"trying to connect to ({host_name}, {port}).\n{report}"
+                )
+        store = _TCPStore(kept, here, host_name, port)
+        store.set_timeout(timeout)
+        return store
 
     def file_store(file_name: str, world_size: int = -1) -> dist.Store:
         with open(file_name, "a", encoding="utf-8"):  # programs remove it when they have ended
@@ -269,6 +294,10 @@ def makers(here: threading.local) -> Iterator[tuple[str, Callable[..., dist.Stor
 
     yield "TCPStore", tcp_store
     yield "FileStore", file_store
+
+
+def _milliseconds(time: timedelta) -> int:
+    return round(time.total_seconds() * 1e3)
 
 
 def _encoded(value: Any) -> bytes:

@@ -36,6 +36,7 @@ from .patches import (
     generators,
     losses,
     modules,
+    parameters,
     pinning,
     storages,
 )
@@ -71,6 +72,7 @@ def register_backend() -> None:
     data_parallel.replace_parallel()
     accelerator.replace_accelerator()
     modules.replace_modules()
+    parameters.replace_parameters()
     losses.replace_ctc_loss()
     pinning.replace_pinning()
     generators.replace_generator()

@@ -18,6 +18,7 @@ from torch.serialization import STORAGE
 from ..device_naming import TYPE, naming
 from ..memory.caching_allocator import Allocation
 from . import copies, torch_private
+from .parameter_kinds import kind_of, with_kind
 from .runtime import Runtime, current_runtime
 from .tensor import VirtualTensor, adopt, attributes, is_parameter, layout_of, wrap
 from .virtual_storage import VirtualStorage, storage_of
@@ -87,6 +88,7 @@ def deep_copy(tensor: VirtualTensor, memo: dict) -> VirtualTensor:
     twin.requires_grad_(tensor.requires_grad)
     if is_parameter(tensor):
         torch_private.mark_parameter(twin)
+        with_kind(twin, kind_of(tensor))
     for name, value in attributes(tensor).items():
         twin.__dict__[name] = copy.deepcopy(value, memo)
     if tensor.grad is not None:

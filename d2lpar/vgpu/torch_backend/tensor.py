@@ -16,6 +16,7 @@ from .. import device_naming
 from ..memory.caching_allocator import Allocation
 from ..races.sync_debug import called
 from . import torch_private
+from .parameter_kinds import kind_of, with_kind
 from .runtime import current_runtime
 from .virtual_storage import VirtualStorage, storage_of
 
@@ -89,7 +90,8 @@ class VirtualTensor(torch.Tensor):
         args: tuple = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
-        if len(types) > 1:  # another library's kind of tensor, which has virtual ones within
+        if len(types) > 1 and not all(issubclass(kind, VirtualTensor) for kind in types):
+            # Another library's kind of tensor, which has virtual ones within.
             return NotImplemented
         return VirtualTensor.dispatcher(func, args, kwargs or {})
 
@@ -335,7 +337,7 @@ def become(tensor: SomeTensor, values: torch.Tensor, *, parameter: bool) -> Some
     if values is tensor:
         return tensor
     if parameter:
-        values = torch.nn.Parameter(values, tensor.requires_grad)
+        values = with_kind(torch.nn.Parameter(values, tensor.requires_grad), kind_of(tensor))
     if not (values.is_inference() or is_lazy(tensor)):
         torch_private.set_version(values, torch_private.version(tensor))
     for name in attributes(values).keys() - attributes(tensor).keys():
@@ -361,7 +363,8 @@ def share(tensor: torch.Tensor, other: torch.Tensor) -> None:
     is_parameter, kept = isinstance(tensor, torch.nn.Parameter), kept_elsewhere(tensor)
     if kept is None or isinstance(kept, VirtualTensor) != isinstance(other, VirtualTensor):
         kept = other.detach()
-        kept = torch.nn.Parameter(kept, False) if is_parameter else kept
+        if is_parameter:
+            kept = with_kind(torch.nn.Parameter(kept, False), kind_of(tensor))
     else:
         kept.data = other
     become(tensor, kept.requires_grad_(tensor.requires_grad), parameter=False)

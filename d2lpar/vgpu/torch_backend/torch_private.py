@@ -274,12 +274,24 @@ def coo_parts(sparse: torch.Tensor) -> list[torch.Tensor]:
     return [sparse._indices(), sparse._values()]
 
 
+KinetoProfile = sys.modules["torch.profiler.profiler"]._KinetoProfile
+
 # --- the identity of a parameter ------------------------------------------------------------------
 
 
 def mark_parameter(tensor: torch.Tensor) -> None:
     """Make `isinstance(tensor, nn.Parameter)` true of a tensor of another class."""
     tensor._is_param = True
+
+
+def make_subclass() -> Callable[..., torch.Tensor]:
+    """What makes a tensor of a subclass over the memory of another."""
+    return torch.Tensor._make_subclass
+
+
+def replace_make_subclass(make: Callable[..., torch.Tensor]) -> None:
+    """Let `make(cls, data, require_grad)` take its place."""
+    replace(torch.Tensor, "_make_subclass", staticmethod(make))
 
 
 def take_hooks(tensor: torch.Tensor, other: torch.Tensor) -> None:
@@ -294,9 +306,18 @@ def exchange(a: torch.Tensor, b: torch.Tensor) -> None:
     if a.requires_grad and a._use_count() > 1:
         check = functools.partial(_check_graph, weakref.ref(a), a._cdata)
         torch.autograd.graph.get_gradient_edge(a).node.register_prehook(check)
+    try:
+        torch._C._swap_tensor_impl(a, b)
+    except RuntimeError as error:
+        if "weakrefs" not in str(error):
+            raise
+        raise NotImplementedError(
+            "a parameter cannot move to another device while torch.profiler keeps track of it "
+            "(with_stack=True together with profile_memory=True or record_shapes=True): move the "
+            "module before the profiler starts"
+        ) from error
     a.__class__, b.__class__ = b.__class__, a.__class__
     a.__dict__, b.__dict__ = b.__dict__, a.__dict__
-    torch._C._swap_tensor_impl(a, b)
 
 
 def _check_graph(leaf: weakref.ref, number: int, _: object) -> None:

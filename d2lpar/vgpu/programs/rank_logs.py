@@ -1,0 +1,128 @@
+"""What ranks print, dealt with as torchrun does: `--redirects`, `--tee`, `--local-ranks-filter`."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from typing import Any, TextIO
+
+from ..ranks.rank import here
+from ..ranks.rank_output import LinesByRank
+
+OUT, ERR = 1, 2
+FILES = {OUT: "stdout.log", ERR: "stderr.log"}
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """What torchrun was told: streams (1 stdout, 2 stderr, 3 both) that go to a file alone
+    (`redirects`) or to a file as well (`tee`), by local rank; the ranks that are `shown`."""
+
+    folder: str | None
+    run_id: str
+    redirects: Mapping[int, int]
+    tee: Mapping[int, int]
+    shown: frozenset[int]
+    prefix: str
+    role: str
+    per_node: int
+
+    @property
+    def matter(self) -> bool:
+        """Whether they change anything."""
+        streams = (*self.redirects.values(), *self.tee.values())
+        return any(streams) or not self.shown >= set(range(self.per_node))
+
+
+class RankLogs:
+    """Where the ranks' lines go; one for all attempts of a run."""
+
+    def __init__(self, options: LogOptions) -> None:
+        self._options = options
+        self._folder: Path | None = None
+
+    @contextmanager
+    def used(self, attempt: int) -> Iterator[None]:
+        """In the block, what ranks print is dealt with as torchrun was told."""
+        with ExitStack() as files:
+            before = sys.stdout, sys.stderr
+            ours: Any = [
+                LinesByRank(_Routed(self, stream, std, attempt, files))
+                for std, stream in zip(FILES, before, strict=True)
+            ]
+            sys.stdout, sys.stderr = ours
+            try:
+                yield
+            finally:
+                sys.stdout, sys.stderr = before
+                for stream in ours:
+                    stream.finish()
+
+    def goes(self, rank: int, std: int) -> tuple[bool, bool, bool]:
+        """Whether a stream of a rank goes to a file, to the console, and with a prefix there."""
+        options, local = self._options, rank % self._options.per_node
+        tee = bool(options.tee.get(local, 0) & std)
+        redirected = bool(options.redirects.get(local, 0) & std)
+        return tee or redirected, local in options.shown and (tee or not redirected), tee
+
+    def prefix(self, rank: int) -> str:
+        """What stands before a line of a rank."""
+        values = {
+            "role_name": self._options.role,
+            "local_rank": rank % self._options.per_node,
+            "rank": rank,
+            "hostname": socket.gethostname(),
+        }
+        return Template(self._options.prefix).safe_substitute(values)
+
+    def open(self, rank: int, std: int, attempt: int) -> TextIO:
+        """The file of a rank: `<folder>/<run id>_…/attempt_0/1/stdout.log`, as torchrun has it;
+        the ranks of several machines, which torchrun writes on each, have the numbers of all."""
+        if self._folder is None:
+            parent = self._options.folder or tempfile.mkdtemp(prefix="torchelastic_")
+            os.makedirs(parent, exist_ok=True)
+            self._folder = Path(tempfile.mkdtemp(prefix=f"{self._options.run_id}_", dir=parent))
+        folder = self._folder / f"attempt_{attempt}" / str(rank)
+        folder.mkdir(parents=True, exist_ok=True)
+        return open(folder / FILES[std], "w", encoding="utf-8", buffering=1)
+
+
+class _Routed:
+    """A stream that deals with what ranks write; what others write goes through."""
+
+    def __init__(
+        self, logs: RankLogs, stream: TextIO, std: int, attempt: int, files: ExitStack
+    ) -> None:
+        self._logs, self._stream, self._std = logs, stream, std
+        self._attempt, self._stack = attempt, files
+        self._files: dict[int, TextIO] = {}
+
+    def write(self, text: str) -> int:
+        if getattr(here, "rank", None) is None:
+            return self._stream.write(text)
+        rank: int = here.rank.number
+        to_file, shown, prefixed = self._logs.goes(rank, self._std)
+        if to_file:
+            self._file(rank).write(text)
+        if shown and prefixed:
+            for line in text.splitlines(keepends=True):
+                self._stream.write(self._logs.prefix(rank) + line)
+        elif shown:
+            self._stream.write(text)
+        return len(text)
+
+    def _file(self, rank: int) -> TextIO:
+        if rank not in self._files:
+            opened = self._logs.open(rank, self._std, self._attempt)
+            self._files[rank] = self._stack.enter_context(opened)
+        return self._files[rank]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

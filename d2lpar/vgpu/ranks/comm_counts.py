@@ -1,0 +1,56 @@
+"""What `CommDebugMode` counts: collectives of `torch.distributed`, which torch runs as operators.
+
+Virtual groups take them before they become operators, and so tell the mode themselves. Functional
+collectives are operators here, too, and are counted without this.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from . import c10d_private
+
+# torch's operator for each method of a group.
+OPERATORS = {
+    "allreduce": "allreduce_",
+    "allreduce_coalesced": "allreduce_coalesced_",
+    "reduce": "reduce_",
+    "broadcast": "broadcast_",
+    "allgather": "allgather_",
+    "allgather_coalesced": "allgather_coalesced_",
+    "all_gather_single": "_allgather_base_",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced_",
+    "reduce_scatter": "reduce_scatter_",
+    "reduce_scatter_single": "_reduce_scatter_base_",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced_",
+    "alltoall": "alltoall_",
+    "all_to_all_single": "alltoall_base_",
+    "gather": "gather_",
+    "scatter": "scatter_",
+}
+
+
+class _Operator:
+    """An operator that has been run: what a mode sees of it."""
+
+    def __init__(self, name: str) -> None:
+        self._overloadpacket = getattr(torch.ops.c10d, name)
+
+    def __call__(self) -> None:
+        """Nothing is left to do."""
+
+
+def counted(method: Callable[..., Any], operator: str) -> Callable[..., Any]:
+    """A group's method, which the modes count that are on."""
+
+    @functools.wraps(method)
+    def call(self: object, *args: object, **kwargs: object) -> object:
+        for mode in c10d_private.modes_that_count():
+            mode.__torch_dispatch__(_Operator(operator), (), ())
+        return method(self, *args, **kwargs)
+
+    return call

@@ -1,0 +1,157 @@
+"""Pools of processes that use virtual GPUs, beside pools of real processes on the processor."""
+
+import multiprocessing
+import subprocess
+import sys
+
+import pytest
+
+from d2lpar.command import cli
+
+PROGRAM = """
+import sys
+import torch
+import torch.multiprocessing as mp
+
+DEVICE, METHOD = sys.argv[1:]
+calls = []
+
+def begin(scale):
+    global weights
+    number = mp.current_process()._identity[-1]
+    where = f"cuda:{number % torch.cuda.device_count()}" if DEVICE == "cuda" else "cpu"
+    weights = torch.full((4, 4), float(scale), device=where)
+
+def work(i, power=2):
+    calls.append(i)
+    return (weights * i).pow(power).sum().item()
+
+def count(i):
+    calls.append(i)
+    return len(calls)
+
+def fail(i):
+    if i == 2:
+        raise KeyError("two")
+
+def main():
+    with mp.get_context(METHOD).Pool(2, begin, (3,)) as pool:
+        print(pool.map(work, range(5)), pool.starmap(work, [(1, 2), (2, 3)]))
+        told = []
+        result = pool.apply_async(work, (3,), {"power": 3}, callback=told.append)
+        print(result.get(), told, result.successful())
+        print(list(pool.imap(work, range(4), 2)), sorted(pool.imap_unordered(work, range(4))))
+        for each in (pool.map, lambda *args: list(pool.imap(*args))):
+            try:
+                each(fail, range(4))
+            except KeyError as error:
+                print(repr(error), type(error.__cause__).__name__)
+        pool.close()
+        pool.join()
+        try:
+            pool.apply(work, (1,))
+        except ValueError as error:
+            print(error)
+    with mp.get_context(METHOD).Pool(1) as pool:
+        print([pool.apply(count, (i,)) for i in range(4)])
+    with mp.get_context(METHOD).Pool(2, maxtasksperchild=1) as pool:
+        print(pool.map(count, range(4), chunksize=1))
+
+if __name__ == "__main__":
+    main()
+"""
+RESULTS = """\
+[0.0, 144.0, 576.0, 1296.0, 2304.0] [144.0, 3456.0]
+11664.0 [11664.0] True
+[0.0, 144.0, 576.0, 1296.0] [0.0, 144.0, 576.0, 1296.0]
+KeyError('two') RemoteTraceback
+KeyError('two') RemoteTraceback
+Pool not running
+[1, 2, 3, 4]
+[1, 1, 1, 1]
+""".splitlines()
+
+
+@pytest.fixture
+def run(capfd, tmp_path):
+    """Runs a program on two GPUs; gives its status, its lines, and what it wrote on stderr."""
+
+    def command(source, *arguments):
+        (tmp_path / "program.py").write_text(source)
+        before = multiprocessing.current_process()
+        status = cli.main(["run", "--gpus", "2", str(tmp_path / "program.py"), *arguments])
+        assert multiprocessing.current_process() is before
+        out, err = capfd.readouterr()
+        return status, out.splitlines(), err
+
+    return command
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_pools_give_what_real_ones_give(run, method):
+    status, lines, err = run(PROGRAM, "cuda", method)
+    assert (status, err) == (0, "")
+    assert lines[: len(RESULTS)] == RESULTS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_real_pools_give_the_same(tmp_path, method):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    words = [sys.executable, str(program), "cpu", method]
+    real = subprocess.run(words, check=True, capture_output=True, text=True)
+    assert real.stdout.splitlines() == RESULTS
+
+
+NAPS = """
+import time
+import torch.multiprocessing as mp
+
+def nap(i):
+    time.sleep(1 if i == 0 else 0.25)
+    return mp.current_process().name
+
+if __name__ == "__main__":
+    with mp.get_context("spawn").Pool(2) as pool:
+        begin_s = time.time()
+        first, *others = pool.map(nap, range(5), chunksize=1)
+        print(others.count(first), len({*others}), round(time.time() - begin_s, 3))
+        print(*pool.imap_unordered(abs, [-1, 2]))
+"""
+
+
+def test_who_is_free_takes_the_next_task(run):
+    status, lines, err = run(NAPS)
+    assert (status, err) == (0, "")
+    assert lines[:2] == ["0 1 1.0", "1 2"]  # one second beside four quarters
+
+
+ENDS = """
+import torch.multiprocessing as mp
+from multiprocessing.pool import Pool, ThreadPool
+
+def end(i):
+    raise SystemExit(3)
+
+if __name__ == "__main__":
+    with ThreadPool(2) as threads:
+        print(threads.map(abs, [-1]))
+    try:
+        Pool(2)
+    except NotImplementedError as error:
+        print(error)
+    with mp.Pool(2) as pool:
+        pool.map(end, range(2))
+"""
+
+
+def test_what_no_pool_can_do_says_so(run):
+    status, lines, err = run(ENDS)
+    assert status == 1
+    assert lines[:2] == [
+        "[1]",
+        "multiprocessing.pool.Pool is not emulated: make the pool with "
+        "torch.multiprocessing.Pool(…), or with multiprocessing.Pool(…)",
+    ]
+    assert "called sys.exit(3)" in err

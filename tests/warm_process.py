@@ -18,6 +18,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
@@ -51,6 +52,24 @@ def run(code: str, env: dict[str, str] | None = None) -> subprocess.CompletedPro
         assert answer, "the process that forks has ended: does a test end its parent?"
         printed = [(Path(folder) / name).read_text(encoding="utf-8") for name in OUTPUTS]
     return subprocess.CompletedProcess(code, int(answer), *printed)
+
+
+def run_on_ranks(
+    function: Callable[..., None], *args: object, ranks: int, importing: str = "torch"
+) -> None:
+    """Call a test module's `function(rank, *args)` in so many processes, forked from one that has
+    imported that module, and what takes long. The arguments are texts and numbers.
+
+    Raises RuntimeError if one fails.
+    """
+    name, method = function.__name__, "fork" if HAS_FORK else "spawn"
+    done = run(
+        f"import torch.multiprocessing as mp, {importing}\n"
+        f"from {function.__module__} import {name}\n"
+        f"mp.start_processes({name}, {args!r}, nprocs={ranks}, start_method={method!r})\n"
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr)
 
 
 def _running() -> subprocess.Popen[str]:

@@ -18,7 +18,7 @@ unit-tests = $(python) -m pytest -n $(workers) --dist loadfile
 notebook-tests = $(unit-tests) --nbval --nbval-current-env
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab update test test-all test-browser test-compat opinfo torch-tests validate notebooks record lint format docs dist bench lock clean site site-figures present slides
+.PHONY: help setup lab update test test-all test-browser test-compat opinfo torch-tests validate notebooks record lint lint-types lint-imports lint-style format docs dist bench lock clean site site-figures present slides
 
 help:  ## This list
 	@echo "make VERB, where VERB is"
@@ -100,10 +100,17 @@ record: setup  ## Learning curves anew, at full size; DATA=folder with Fashion-M
 	@$(python) tools/lenet_curves.py $(if $(DATA),--data "$(DATA)")
 
 lint: setup  ## Check style, format, types, and that imports point down
+	@$(MAKE) --no-print-directory --jobs $(workers) --keep-going lint-types lint-imports lint-style
+
+lint-types:
+	@$(python) -m mypy
+
+lint-imports:
+	@.venv/bin/lint-imports --no-cache --no-logo
+
+lint-style:
 	@$(python) -m ruff check
 	@$(python) -m ruff format --check
-	@$(python) -m mypy
-	@.venv/bin/lint-imports --no-cache --no-logo
 
 format: setup  ## Correct what lint can correct
 	@$(python) -m ruff check --fix-only

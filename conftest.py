@@ -31,6 +31,7 @@ def pytest_configure(config):
     """Gives notebooks the world that they were recorded in, and parallel workers a core each."""
     if not hasattr(config, "workerinput"):
         require_home()
+        keep_bytecode()
         start_clearing_up(config)
     config.stash[STDERR] = os.dup(2)  # not captured yet
     if config.getoption("nbval", default=False) or config.getoption("nbval_lax", default=False):
@@ -49,6 +50,12 @@ def require_home():
     home = os.path.expanduser("~")
     if not os.access(home, os.W_OK):
         raise pytest.UsageError(NO_HOME.format(home=home))
+
+
+def keep_bytecode():
+    """Tests start some two hundred interpreters: each would compile the package anew."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
 
 
 def pytest_runtest_setup(item):

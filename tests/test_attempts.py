@@ -55,15 +55,18 @@ def pytest_in(project, *options):
 # Limits
 
 
-def test_a_test_that_never_ends_fails_and_the_next_is_run(project):
+def test_a_test_that_never_ends_fails_and_the_next_is_run(project, monkeypatch):
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     (project / "tests" / "test_blocks.py").write_text(
-        "import time, pytest\n"
-        "@pytest.mark.timeout(5)\n"
+        "import os, sys, time, pytest\n"
+        "@pytest.mark.timeout(3)\n"
         "def test_sleeps():\n    time.sleep(600)\n"
-        "def test_next():\n    pass\n"
+        "def test_next_and_its_children_keep_bytecode():\n"
+        "    assert not sys.dont_write_bytecode\n"
+        "    assert 'PYTHONDONTWRITEBYTECODE' not in os.environ\n"
     )
     run = pytest_in(project, "-p", "no:xdist", "tests/test_blocks.py")
-    assert "Failed: Timeout (>5.0s)" in run.stdout
+    assert "Failed: Timeout (>3.0s)" in run.stdout
     assert "1 failed, 1 passed" in run.stdout
 
 

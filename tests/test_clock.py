@@ -2,13 +2,11 @@
 
 import gc
 import itertools
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+import warm_process
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -845,14 +843,8 @@ def test_shapes_alone_give_the_times_of_real_arithmetic(gpus, net, optimizer, de
 
 
 def test_a_run_takes_the_same_time_in_another_process(gpus):
-    folder = str(Path(__file__).parent)
-    code = f"""
-import sys
-sys.path[:0] = [{folder!r}, {str(Path(folder).parent)!r}]
-from test_clock import run_checksum
-print(run_checksum())
-"""
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = warm_process.run("from test_clock import run_checksum\nprint(run_checksum())")
+    assert run.returncode == 0, run.stderr
     assert run.stdout.strip() == run_checksum()
 
 

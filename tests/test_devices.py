@@ -1,30 +1,20 @@
 """`devices(n)`: real GPUs where there are enough, virtual ones otherwise, and never both."""
 
 import gc
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+import warm_process
 
 import d2lpar as par
 from d2lpar import machines
 from d2lpar.vgpu.api.device_choice import backing_device
 
-ROOT = str(Path(__file__).parents[1])
-
 
 def run(code, **env):
     """The output of a fresh process in which CUDA is as the code fakes it."""
-    found = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PYTHONPATH": ROOT, "PATH": "", **env},
-    )
+    found = warm_process.run(code, {"PATH": "", **env})
     assert found.returncode == 0, found.stderr
     return found.stdout.strip().splitlines()
 

@@ -1,12 +1,10 @@
 """The stand-in: the same pictures everywhere, and hard enough to learn something from."""
 
-import subprocess
-import sys
 import zlib
-from pathlib import Path
 
 import pytest
 import torch
+import warm_process
 from torch import nn
 from torch.nn import functional as F
 
@@ -28,15 +26,14 @@ def test_the_pictures_are_the_same_on_every_machine():
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_another_process_draws_the_same(threads):
-    tests = Path(__file__).parent
     code = f"""
-import sys, torch
-sys.path[:0] = {[str(tests), str(tests.parent)]!r}
+import torch
 torch.set_num_threads({threads})
 from test_garments import checksum
 print(checksum({BLOCK + 1}))
 """
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    run = warm_process.run(code)
+    assert run.returncode == 0, run.stderr
     assert int(run.stdout) == checksum(BLOCK + 1)
 
 

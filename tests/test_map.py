@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import warm_process
 
 import d2lpar as par
 
@@ -99,11 +99,10 @@ def test_devices(journeys):
     """In a process of its own: registering happens once."""
     stops = journeys["`par.devices(2)`"]
     code = (
-        f"import sys; sys.path[:0] = [{str(Path(__file__).parent)!r}]\n"
         "import test_map\n"
         f"test_map.check({stops!r}, lambda: test_map.par.devices(2, kind='virtual'))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = warm_process.run(code)
     assert done.returncode == 0, done.stderr
 
 

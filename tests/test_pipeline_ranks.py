@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import time
 from functools import partial
@@ -11,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from torch import multiprocessing, nn
+import warm_process
+from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
@@ -78,13 +78,6 @@ def run(program, group, rank):
     return gradients, losses, timeline
 
 
-def import_once(_, folder):
-    """Fork the ranks of a process that has imported what they need: that takes seconds."""
-    torch.set_num_threads(1)
-    importlib.import_module("torch.distributed.pipelining")
-    multiprocessing.start_processes(on_gloo, (folder,), nprocs=RANKS, start_method="fork")
-
-
 def on_gloo(rank, folder):
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS
@@ -108,7 +101,8 @@ def on_gloo(rank, folder):
 @pytest.fixture(scope="module")
 def on_real_ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gloo")
-    multiprocessing.spawn(import_once, (str(folder),), nprocs=1)
+    long = "torch.distributed.pipelining"
+    warm_process.run_on_ranks(on_gloo, str(folder), ranks=RANKS, importing=long)
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(RANKS)]
 
 

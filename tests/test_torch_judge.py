@@ -33,7 +33,7 @@ def judged(tmp_path, *arguments):
     report = tmp_path / "report.json"
     path = os.pathsep.join([str(TESTS), str(TESTS.parent)])
     run = subprocess.run(
-        [sys.executable, "-m", "torch_judge", *arguments, "--jobs", "1", "--report", str(report)],
+        [sys.executable, "-m", "torch_judge", *arguments, "--jobs", "2", "--report", str(report)],
         capture_output=True,
         text=True,
         check=False,

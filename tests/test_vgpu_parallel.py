@@ -3,14 +3,12 @@
 import copy
 import itertools
 import random
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 import torch
+import warm_process
 from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -205,14 +203,9 @@ def test_a_step_takes_the_same_time_however_threads_are_scheduled(gpus):
 
 
 def test_a_step_takes_the_same_time_in_another_process_and_thread(gpus):
-    folder = str(Path(__file__).parent)
-    code = f"""
-import sys
-sys.path[:0] = [{folder!r}, {str(Path(folder).parent)!r}]
-from test_vgpu_parallel import step_time_s
-print(repr(step_time_s()))
-"""
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    code = "from test_vgpu_parallel import step_time_s\nprint(repr(step_time_s()))"
+    run = warm_process.run(code)
+    assert run.returncode == 0, run.stderr
     found = []
     thread = threading.Thread(target=lambda: found.append(step_time_s()))
     thread.start()

@@ -10,7 +10,8 @@ from importlib.util import find_spec
 import pytest
 import torch
 import torch.distributed as dist
-from torch import multiprocessing, nn
+import warm_process
+from torch import nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
 from torch.testing import assert_close
@@ -271,7 +272,7 @@ def on_gloo(rank, folder):
 @pytest.fixture(scope="module")
 def on_real_ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gloo")
-    multiprocessing.spawn(on_gloo, (str(folder),), nprocs=2)
+    warm_process.run_on_ranks(on_gloo, str(folder), ranks=2)
     return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
 
 

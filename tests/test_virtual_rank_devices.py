@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
+import warm_process
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
 from torch.testing import assert_close
@@ -222,4 +221,5 @@ def test_without_virtual_gpus_optimizers_of_the_host_work():
         "p = torch.nn.Parameter(torch.ones(1)); p.grad = torch.ones(1)\n"
         "torch.optim.Adam([p]).step()\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run = warm_process.run(code)
+    assert run.returncode == 0, run.stderr

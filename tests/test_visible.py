@@ -2,14 +2,12 @@
 
 import math
 import os
-import subprocess
-import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
+import warm_process
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
@@ -19,19 +17,13 @@ from d2lpar import machines
 from d2lpar.vgpu.api import visible_devices
 from d2lpar.vgpu.sim.copy_routes import hops
 
-ROOT = str(Path(__file__).parents[1])
 EIGHT = machines.machine("8x-p100-dgx1")  # two neighbours share a way to the host
 
 
 def run(code, **env):
     """The lines that a fresh process prints."""
-    found = subprocess.run(
-        [sys.executable, "-c", f"import os, torch, d2lpar as par\n{code}"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PYTHONPATH": ROOT, "PATH": "", "D2LPAR_DEVICES": "virtual", **env},
-    )
+    world = {"PATH": "", "D2LPAR_DEVICES": "virtual", **env}
+    found = warm_process.run(f"import os, torch, d2lpar as par\n{code}", world)
     assert found.returncode == 0, found.stderr
     return found.stdout.strip().splitlines()
 

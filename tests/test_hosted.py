@@ -49,6 +49,8 @@ def test_the_wheel_and_the_source_build_and_the_wheel_installs(python, tmp_path)
 @pytest.mark.parametrize("lesson", ["02", "03"])
 def test_a_lesson_that_is_opened_by_a_link_installs_the_course_and_runs(python, tmp_path, lesson):
     [path] = (ROOT / "notebooks").glob(f"{lesson}_*.ipynb")
+    uninstall = "-m", "uv", "pip", "uninstall", "--quiet", "--python", python
+    run(sys.executable, *uninstall, "d2lpar")  # what the lesson before this one has installed
     kernel = tmp_path / "kernels" / "colab"
     kernel.mkdir(parents=True)
     argv = [str(python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]

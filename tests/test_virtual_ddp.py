@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
+import warnings
 from functools import partial
 from importlib.util import find_spec
 
@@ -12,6 +14,7 @@ import torch
 import torch.distributed as dist
 import warm_process
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
 from torch.testing import assert_close
@@ -20,9 +23,10 @@ import d2lpar as par
 from d2lpar import machines, scaling
 from d2lpar.machines import collective_cost
 from d2lpar.parallelism.scaling import NO_OVERHEAD
-from d2lpar.vgpu.ranks import ddp
+from d2lpar.vgpu.ranks import c10d_private, ddp
 
 BATCH, STEPS = 16, 3
+OLD_NAME = pytest.mark.filterwarnings("ignore:.broadcast_buffers. of DDP is dep:FutureWarning")
 
 
 def lenet(*, batch_norm=False):
@@ -369,6 +373,7 @@ def test_gradients_outside_the_buckets_are_copied_back_as_they_are_summed():
     assert back[3].start_s == sums[3].end_s
 
 
+@OLD_NAME
 def test_buffers_come_from_rank_0_before_each_forward_that_follows_a_step():
     def count(**options):
         def steps():
@@ -469,6 +474,7 @@ def modelled_s(row, *, with_overhead):
     )
 
 
+@OLD_NAME
 @needs_torchvision
 @pytest.mark.parametrize("row", STEPS_OF_NETS)
 def test_a_step_takes_what_the_model_of_scaling_says(row):
@@ -478,6 +484,7 @@ def test_a_step_takes_what_the_model_of_scaling_says(row):
     assert others == pytest.approx([found] * len(others), rel=1e-3)
 
 
+@OLD_NAME
 @needs_torchvision
 @pytest.mark.parametrize("row", ["resnet50-p100-pcie", "resnet50-h100", "resnet50-h100-lean"])
 def test_without_what_ddp_queues_the_model_is_short(row):
@@ -514,6 +521,42 @@ def test_an_error_in_one_backward_pass_ends_the_others():
 
 def _raise(gradient):
     raise KeyError("in backward")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"broadcast_buffers": True}, "use forward_sync_buffers"),
+        ({"broadcast_buffers": False, "forward_sync_buffers": True}, "it is ignored"),
+        ({"forward_sync_buffers": True}, None),
+        ({}, None),
+    ],
+)
+def test_who_uses_an_old_name_hears_the_new_one_as_of_torch(options, said):
+    arguments = inspect.signature(c10d_private.TorchDDP.__init__).parameters
+    with par.simulate("8x-v100-pcie", 2) as gpus, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        par.run_ranks(lambda: DDP(nn.Linear(2, 2).to(here()), **options), gpus)
+    expected = 2 * (said is not None and "forward_sync_buffers" in arguments)
+    assert [(w.category, w.filename) for w in caught] == [(FutureWarning, __file__)] * expected
+    assert all(said in str(w.message) for w in caught)
+
+
+def test_a_mesh_of_one_dimension_stands_for_its_group():
+    def steps():
+        mesh = init_device_mesh("vgpu", (2, 2), mesh_dim_names=("data", "other"))
+        net = nn.Linear(2, 2).to(here())
+        with pytest.raises(RuntimeError, match="Only 1D device mesh is supported"):
+            DDP(net, device_mesh=mesh)
+        with pytest.raises(RuntimeError, match="both process_group and device_mesh"):
+            DDP(net, device_mesh=mesh["data"], process_group=dist.group.WORLD)
+        ddp = DDP(net, device_mesh=mesh["data"])
+        return ddp.device_mesh == mesh["data"], dist.get_process_group_ranks(ddp.process_group)
+
+    with par.simulate("8x-v100-pcie", 4) as gpus:
+        assert par.run_ranks(steps, gpus) == [
+            (True, group) for group in ([0, 2], [1, 3], [0, 2], [1, 3])
+        ]
 
 
 def test_a_rank_without_a_backward_pass_is_waited_for_in_vain():

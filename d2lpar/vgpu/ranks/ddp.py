@@ -15,10 +15,10 @@ from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense
 from torch.distributed.algorithms.join import Join, Joinable
 from torch.utils._pytree import tree_map_only
 
-from ...machines.gradient_buckets import DEFAULT_LIMITS
 from . import c10d_private, comm_hooks
 from .backward_begin import Begins, call_when_it_begins, reached, told_at_once
 from .buffer_hook import BufferHook
+from .ddp_arguments import device_of, group_of, limits_bytes, warn_of_old_name
 from .ddp_join import DDPJoinHook, agree_to_average, agreed_rank
 from .ddp_logging import DDPLog, logging_data, unfinished
 from .reducer import Reducer
@@ -69,14 +69,15 @@ class DistributedDataParallel(c10d_private.TorchDDP):
                 "torch.autocast around the forward pass does the same)"
             )
         self.module, self.device_ids = module, device_ids
-        self.process_group, self.device_mesh = _group(process_group, device_mesh), device_mesh
+        self.process_group, self.device_mesh = group_of(process_group, device_mesh), device_mesh
         self.dim, self.output_device = dim, output_device
         self.parameters_to_ignore = set(getattr(module, c10d_private.IGNORED_BY_DDP, ()))
         named = c10d_private.trained_by_ddp(module, self.parameters_to_ignore)
         self.names = {p: name for name, p in named}
         self._module_parameters = list(self.names)
-        self.device = _device_of(module, self._module_parameters, device_ids)
+        self.device = device_of(module, self._module_parameters, device_ids)
         self.device_type = self.device.type
+        warn_of_old_name(broadcast_buffers, forward_sync_buffers)
         by_its_old_name = broadcast_buffers is not False
         only_in_forward = forward_sync_buffers is not None  # torch 2.15's name
         self.broadcast_buffers = self.forward_sync_buffers = (
@@ -95,7 +96,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             self._check_shapes()
             buffers = self._buffers_of_all() if only_in_forward or by_its_old_name else []
             self._broadcast([*self._parameters_of_all(), *buffers])
-        limits = _limits(bucket_cap_mb, bucket_cap_mb_list)
+        limits = limits_bytes(bucket_cap_mb, bucket_cap_mb_list)
         self.bucket_bytes_cap = int(max(limits))
         self.rebuilds = static_graph or not find_unused_parameters
         self._make_reducer = partial(
@@ -124,7 +125,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
     def __setstate__(self, state: dict[str, object]) -> None:
         """A copy averages by itself, over all ranks, as torch's does."""
         nn.Module.__setstate__(self, state)
-        self.process_group = _group(None, None)
+        self.process_group = group_of(None, None)
         self._start()
 
     def forward(self, *inputs: object, **kwargs: object) -> object:
@@ -332,43 +333,8 @@ def _remade(kind: type) -> object:
     return made.__new__(made)
 
 
-def _limits(mb: float | None, each_mb: Sequence[float] | None) -> tuple[float, ...]:
-    """The bytes of the first bucket, the second, …; further ones have the last."""
-    if each_mb:
-        return tuple(int(size * MB) for size in each_mb)
-    return DEFAULT_LIMITS if mb is None else (mb * MB,)
-
-
-def _group(given: dist.ProcessGroup | None, mesh: Any) -> dist.ProcessGroup:
-    if mesh is not None:
-        return mesh.get_group(mesh_dim=0)
-    group = dist.group.WORLD if given is None else given
-    assert group is not None, "virtual ranks have a group of all"
-    return group
-
-
 def _on_one_device(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     """Pieces of tensors of one device and one data type."""
     for device in dict.fromkeys(tensor.device for tensor in tensors):
         here = [tensor for tensor in tensors if tensor.device == device]
         yield from _take_tensors(here, BROADCAST_MB * MB)
-
-
-def _device_of(module: nn.Module, trained: list[nn.Parameter], ids: list | None) -> torch.device:
-    """The device of the parameters. Raises for a module that DDP cannot have."""
-    if any(nn.parameter.is_lazy(p) for p in module.parameters()):
-        raise RuntimeError(
-            "DDP cannot have parameters without a shape: run a first batch through the lazy module"
-        )
-    if not trained:
-        raise RuntimeError("DDP is not needed for a module none of whose parameters is trained")
-    devices = list(dict.fromkeys(p.device for p in trained))
-    if (len(devices) > 1 and ids) or (ids and len(ids) > 1):
-        raise ValueError(
-            f"device_ids is {ids}, and parameters are on {', '.join(map(str, devices))}: a module "
-            "on several devices needs device_ids=None, and others are of one device"
-        )
-    device = devices[0]
-    if ids and (ids[0] if isinstance(ids[0], int) else torch.device(ids[0]).index) != device.index:
-        raise ValueError(f"device_ids is {ids}, but the parameters are on {device}")
-    return device

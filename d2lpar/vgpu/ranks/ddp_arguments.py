@@ -1,0 +1,79 @@
+"""What DDP's arguments mean: group, device, sizes of buckets, buffers; and which it cannot take."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from inspect import signature
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ...machines.gradient_buckets import DEFAULT_LIMITS
+from . import c10d_private
+
+MB = 2**20
+_MADE_BY = 5  # frames: this module, DDP's `__init__`, what stands for torch's, and its choice
+# torch 2.15 has it
+_HAS_NEW_NAME = "forward_sync_buffers" in signature(c10d_private.TorchDDP.__init__).parameters
+
+
+def warn_of_old_name(broadcast_buffers: bool | None, forward_sync_buffers: bool | None) -> None:
+    """Warn, as torch does, of an argument that has a new name; the line is named that makes the DDP."""
+    if broadcast_buffers is None or not _HAS_NEW_NAME:
+        return
+    if forward_sync_buffers is None:
+        text = "use forward_sync_buffers, which exchanges buffers at the start in any case"
+    else:
+        text = "it is ignored, as forward_sync_buffers is given, too"
+    warnings.warn(
+        f"`broadcast_buffers` of DDP is deprecated: {text}", FutureWarning, stacklevel=_MADE_BY
+    )
+
+
+def limits_bytes(mb: float | None, each_mb: Sequence[float] | None) -> tuple[float, ...]:
+    """The bytes of the first bucket, the second, …; further ones have the last."""
+    if each_mb:
+        return tuple(int(size * MB) for size in each_mb)
+    return DEFAULT_LIMITS if mb is None else (mb * MB,)
+
+
+def group_of(given: dist.ProcessGroup | None, mesh: Any) -> dist.ProcessGroup:
+    """The ranks that average their gradients: the group, the mesh's, or all. Raises RuntimeError
+    for both, and for a mesh of several dimensions."""
+    if mesh is not None and given is not None:
+        raise RuntimeError(
+            "Cannot specify both process_group and device_mesh arguments: leave one of them out"
+        )
+    if mesh is not None and mesh.ndim != 1:
+        raise RuntimeError(
+            f"Only 1D device mesh is supported, but got {mesh}: take one dimension of it by its "
+            'name, such as mesh["data"]'
+        )
+    if mesh is not None:
+        return mesh.get_group(mesh_dim=0)
+    group = dist.group.WORLD if given is None else given
+    assert group is not None, "virtual ranks have a group of all"
+    return group
+
+
+def device_of(module: nn.Module, trained: list[nn.Parameter], ids: list | None) -> torch.device:
+    """The device of the parameters. Raises for a module that DDP cannot have."""
+    if any(nn.parameter.is_lazy(p) for p in module.parameters()):
+        raise RuntimeError(
+            "DDP cannot have parameters without a shape: run a first batch through the lazy module"
+        )
+    if not trained:
+        raise RuntimeError("DDP is not needed for a module none of whose parameters is trained")
+    devices = list(dict.fromkeys(p.device for p in trained))
+    if (len(devices) > 1 and ids) or (ids and len(ids) > 1):
+        raise ValueError(
+            f"device_ids is {ids}, and parameters are on {', '.join(map(str, devices))}: a module "
+            "on several devices needs device_ids=None, and others are of one device"
+        )
+    device = devices[0]
+    if ids and (ids[0] if isinstance(ids[0], int) else torch.device(ids[0]).index) != device.index:
+        raise ValueError(f"device_ids is {ids}, but the parameters are on {device}")
+    return device

@@ -239,17 +239,16 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         on_device = self._rank.check(name, [tensor])
         with unwatched():
             both, values = [tensor], [values_of(tensor)]
-        call = CollectiveCall(
-            name,
-            both if name == "send" else [],
-            both if name == "recv" else [],
-            values if name == "send" else [],
-            values if name == "recv" else [],
-            tensor.nbytes,
-            same=tensor.numel(),
-        )
-        self._begun(call, way)
-        with unwatched():
+            call = CollectiveCall(
+                name,
+                both if name == "send" else [],
+                both if name == "recv" else [],
+                values if name == "send" else [],
+                values if name == "recv" else [],
+                tensor.nbytes,
+                same=tensor.numel(),
+            )
+            self._begun(call, way)
             pending = self._rendezvous.pass_on(self._member, way, tag, call, on_device)
         ranks = self._rendezvous.ranks
         more: dict[str, object] = {"kind": "copy", "group": tuple(ranks[end] for end in way)}

@@ -82,7 +82,7 @@ def of(error: float, naive: float | None = None, **change: object) -> Prediction
 
 def test_a_report_counts_tests_and_names_misses():
     found = Report((of(0.02), of(-0.10), of(0.06), of(0.9, fitted="X")))
-    assert found.median_error == pytest.approx(0.06)
+    assert Errors.of(found.tests).median == pytest.approx(0.06)
     assert found.holds
     assert "3 rows tested, 1 fitted; 2 predictions are too fast" in found.text()
     assert "fitted: X" in found.text()

@@ -121,7 +121,10 @@ def _named(op: object) -> str:
 
 
 def reduced_by(op: object, values: torch.Tensor) -> torch.Tensor:
-    """What a rank gives to a reduction by `op`: PREMUL_SUM has a factor for it."""
+    """What a rank gives to a reduction by `op`: PREMUL_SUM has a factor for it.
+
+    Raises NotImplementedError where this torch keeps the factor to itself.
+    """
     if op != ReduceOp.PREMUL_SUM:
         return values
     factor = getattr(op, "factor", None)

@@ -31,8 +31,8 @@ BROADCAST_MB = 250  # torch's
 class DistributedDataParallel(c10d_private.TorchDDP):
     """torch's, with its arguments, communication hooks and `join()`.
 
-    A module may lie on several devices of its rank, with `device_ids=None`. Mixed precision of its
-    own is refused.
+    A module may lie on several devices of its rank, with `device_ids=None`. Raises
+    NotImplementedError for what it does not do, such as mixed precision of its own.
     """
 
     process_group: dist.ProcessGroup | None  # type: ignore[assignment]
@@ -193,7 +193,9 @@ class DistributedDataParallel(c10d_private.TorchDDP):
                 if theirs.get(name) != found[0].get(name):
                     raise RuntimeError(
                         f"DDP needs the same parameters on all ranks, but {name} has the shape "
-                        f"{found[0].get(name)} on rank 0 and {theirs.get(name)} on rank {rank}"
+                        f"{found[0].get(name)} on rank 0 and {theirs.get(name)} on rank {rank}: "
+                        "make "
+                        "the same network on each"
                     )
 
     def _of_all_ranks(self, mine: Value) -> list[Value]:
@@ -350,5 +352,8 @@ def _device_of(module: nn.Module, trained: list[nn.Parameter], ids: list | None)
         )
     device = devices[0]
     if ids and (ids[0] if isinstance(ids[0], int) else torch.device(ids[0]).index) != device.index:
-        raise ValueError(f"device_ids is {ids}, but the parameters are on {device}")
+        raise ValueError(
+            f"device_ids is {ids}, but the parameters are on {device}: leave device_ids out, or "
+            f"pass [{device.index}]"
+        )
     return device

@@ -204,7 +204,8 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
         """The same, over the hosts alone. That a rank is missing is noticed at once, when no other
-        can go on; the error of the group's first rank names it, or with `wait_all_ranks` all."""
+        can go on; the RuntimeError of the group's first rank names it, or with `wait_all_ranks`
+        all."""
         call = CollectiveCall("monitored_barrier")
         self._rank.check("monitored_barrier", [])
         self._begun(call, None)

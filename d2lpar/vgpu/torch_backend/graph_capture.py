@@ -60,7 +60,10 @@ class Graph:
         _here.graph = self
 
     def capture_end(self) -> None:
-        """End it, and give tensors from before the values that they had."""
+        """End it, and give tensors from before the values that they had.
+
+        Raises RuntimeError if this graph is not being captured.
+        """
         if _here.graph is not self:
             raise RuntimeError("this graph is not being captured: call capture_begin() first")
         current_runtime().host_threads.let_go()
@@ -83,7 +86,10 @@ class Graph:
         return (0, 0)
 
     def replay(self) -> None:
-        """Compute once more what was captured, and launch it as one."""
+        """Compute once more what was captured, and launch it as one.
+
+        Raises RuntimeError if nothing was captured.
+        """
         if not self._captured:
             raise RuntimeError("nothing was captured: call capture_begin() and capture_end() first")
         rt = current_runtime()

@@ -308,7 +308,7 @@ def test_the_bubble_is_that_of_the_simulated_schedule(stages, count, chunks, rec
         overlap=False,
     )
     wiring = Wiring.of(machines.machine(A100))
-    pace = steps.Pace.of(model, layout, wiring)
+    pace = steps.MicroBatchTimes.of(model, layout, wiring)
     found = planner.step(model, layout, machines.machine(A100))
     parts = stages * chunks
     one = pipeline.costs.StageCost(
@@ -328,11 +328,13 @@ def test_the_bubble_is_that_of_the_simulated_schedule(stages, count, chunks, rec
 def test_computing_again_takes_what_is_computed_again():
     model = small()
     wiring = Wiring.of(machines.machine(A100))
-    paces = {
-        recompute: steps.Pace.of(model, Layout(Mesh(tensor=2), recompute=recompute), wiring)
+    times = {
+        recompute: steps.MicroBatchTimes.of(
+            model, Layout(Mesh(tensor=2), recompute=recompute), wiring
+        )
         for recompute in ("none", "selective", "full")
     }
-    none, selective, full = paces.values()
+    none, selective, full = times.values()
     assert full.backward_s == pytest.approx(none.backward_s + none.forward_s)
     assert none.backward_s < selective.backward_s < full.backward_s
     assert full.backward_tensor_s == 2 * none.backward_tensor_s == 2 * none.forward_tensor_s
@@ -374,7 +376,7 @@ def test_overlap_hides_exchanges_behind_computing_but_for_one_layer():
     slow = machines.machine("4x8x-a100-80gb-nvswitch-10gbe")
     wait = planner.step(model, layout, slow).gradients_s
     shown = planner.step(model, dataclasses.replace(layout, overlap=True), slow).gradients_s
-    pace = steps.Pace.of(model, layout, Wiring.of(slow))
+    pace = steps.MicroBatchTimes.of(model, layout, Wiring.of(slow))
     assert shown == pytest.approx(wait - pace.backward_s)
 
 

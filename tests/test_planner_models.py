@@ -355,4 +355,4 @@ def test_a_search_leaves_context_and_experts_as_they_are():
     assert {plan.mesh.context for plan in found} == {2}
     assert all(plan.layout.expert == 2 and plan.mesh.size == 8 for plan in found)
     assert "expert 2: tokens go to their experts" in planner.explain(found)
-    assert steps.Pace.of(ROUTED, found[0].layout, Wiring.of(A100)).context_s > 0
+    assert steps.MicroBatchTimes.of(ROUTED, found[0].layout, Wiring.of(A100)).context_s > 0

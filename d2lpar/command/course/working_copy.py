@@ -25,7 +25,7 @@ FIRST_LESSON = "00_start_here.ipynb"
 
 
 @dataclass(frozen=True)
-class Step:
+class FileUpdate:
     """What happened to one file of the copy: what, and where to look, if anywhere."""
 
     file: Path
@@ -47,7 +47,7 @@ def course_folder(start: Path) -> Path:
     )
 
 
-def update(course: Path) -> Iterator[Step]:
+def update(course: Path) -> Iterator[FileUpdate]:
     """Bring the student's copy up to date; the first time, make it. Yields what has happened.
 
     What the student has not changed becomes the new version; what only the student has changed
@@ -59,10 +59,10 @@ def update(course: Path) -> Iterator[Step]:
         relative = file.relative_to(source)
         step = _updated(file, copy / relative, copy / BASE / relative)
         if step is not None:
-            yield Step(Path(COPY) / relative, *step)
+            yield FileUpdate(Path(COPY) / relative, *step)
 
 
-def reset(course: Path, lesson: str) -> Iterator[Step]:
+def reset(course: Path, lesson: str) -> Iterator[FileUpdate]:
     """A fresh copy of the lesson with this number and of its deeper half; the old is put aside.
 
     Raises ValueError for a number that no lesson has.
@@ -82,7 +82,7 @@ def reset(course: Path, lesson: str) -> Iterator[Step]:
             what = f"fresh; yours is {aside.name} now"
         _copy(file, own)
         _copy(file, base)
-        yield Step(Path(COPY) / relative, what)
+        yield FileUpdate(Path(COPY) / relative, what)
 
 
 def lesson_file(course: Path, lesson: str) -> Path:

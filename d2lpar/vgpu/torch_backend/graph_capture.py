@@ -27,18 +27,18 @@ Operation = tuple[Any, tuple, dict[str, Any], object]  # an overload, its argume
 
 
 class _Thread(threading.local):
-    graph: Graph | None = None
+    graph: CUDAGraph | None = None
 
 
 _here = _Thread()
 
 
-def capturing() -> Graph | None:
+def capturing() -> CUDAGraph | None:
     """The graph that this thread's operations become part of."""
     return _here.graph
 
 
-class Graph:
+class CUDAGraph:
     """`torch.cuda.CUDAGraph`; memory pools are accepted, and all the same."""
 
     def __init__(self, keep_graph: bool = False) -> None:
@@ -157,7 +157,7 @@ def _compute(
 
 @contextmanager
 def capture(
-    cuda_graph: Graph,
+    cuda_graph: CUDAGraph,
     pool: object = None,
     stream: object = None,
     capture_error_mode: str = "global",

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from nbformat.reader import NotJSONError
 
+from ...timeline import whole_file
 from . import merging, notebook_file
 
 SOURCE, COPY = "notebooks", "my"
@@ -133,7 +134,7 @@ def _merged(file: Path, own: Path, base: Path) -> tuple[str, tuple[str, ...]]:
         _copy(file, own)
         return f"could not be read; it is {aside.name} now", ()
     merged = merging.merge(mine, notebook_file.read(base), notebook_file.read(file))
-    notebook_file.write(own, notebook_file.serialised(merged.notebook))
+    whole_file.write(own, notebook_file.serialised(merged.notebook))
     return f"{merged.taken} cells are new", tuple(merged.both)
 
 

@@ -10,11 +10,11 @@ Skipped where this user may not make networks.
 
 import argparse
 import os
-import shutil
 import statistics
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -24,52 +24,24 @@ from torch.nn import functional as F
 import d2lpar as par
 from d2lpar import models, scaling
 
+sys.path.append(str(Path(__file__).parents[1] / "tools"))
+import two_hosts
+
 WIDTH, PIXELS, BATCH, BUCKET_MB = 16, 28, 32, 1  # lesson 05's network
 MBIT_PER_S = (1000, 300, 100, 30)
 FRAME, PAYLOAD = 1514, 1448  # bytes: what a full frame has, and what of it TCP carries for us
 ERROR_GOAL = 0.15
 
-# All of it is gone with the last process. "$@" runs on both hosts.
-TWO_HOSTS = """
-set -eu
-unshare --net sleep 3000 &
-other=$!
-trap 'kill $other' EXIT
-there="nsenter --net=/proc/$other/ns/net"
-while [ "$(readlink /proc/$other/ns/net)" = "$(readlink /proc/self/ns/net)" ]; do sleep 0.02; done
-ip link add cable type veth peer name cable netns $other
-for RANK in 0 1; do
-    [ $RANK = 0 ] && here= || here=$there
-    $here ip link set lo up
-    $here ip address add 10.77.0.$((RANK + 1))/24 dev cable
-    $here ip link set cable up
-    $here tc qdisc add dev cable root tbf rate 100mbit burst 64kb limit 10mb
-done
-RANK=1 $there "$@" &
-second=$!
-RANK=0 "$@"
-wait $second
-"""
-APART = ["unshare", "--user", "--map-root-user", "--net", "--kill-child", "bash", "-c", TWO_HOSTS]
 PLACE = {
     "WORLD_SIZE": "2",
     "LOCAL_RANK": "0",
     "LOCAL_WORLD_SIZE": "1",
-    "MASTER_ADDR": "10.77.0.1",
+    "MASTER_ADDR": two_hosts.ADDRESSES[0],
     "MASTER_PORT": "29500",
-    "GLOO_SOCKET_IFNAME": "cable",
+    "GLOO_SOCKET_IFNAME": two_hosts.CABLE,
     "OMP_NUM_THREADS": "1",
     "D2LPAR_DEVICES": "virtual",
 }
-
-
-def why_not():
-    """What is missing for two hosts with a cable, or None."""
-    for name in ("unshare", "nsenter", "ip", "tc"):
-        if not shutil.which(name):
-            return f"no {name} on PATH: Linux's util-linux and iproute2 have it"
-    tried = subprocess.run([*APART, "hosts", "true"], capture_output=True, text=True)
-    return tried.stderr.strip() if tried.returncode else None
 
 
 # --- on the two hosts -----------------------------------------------------------------------------
@@ -78,7 +50,7 @@ def why_not():
 def limit(mbit_per_s):
     """Let this host send so many bits a second."""
     queue = f"tbf rate {mbit_per_s}mbit burst 64kb limit 10mb"
-    subprocess.run(["tc", *f"qdisc replace dev cable root {queue}".split()], check=True)
+    subprocess.run(["tc", *f"qdisc replace dev {two_hosts.CABLE} root {queue}".split()], check=True)
 
 
 def training(bucket_mb=None):
@@ -162,12 +134,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=12)
     options = parser.parse_args()
-    if "GLOO_SOCKET_IFNAME" in os.environ and os.environ.get("MASTER_ADDR") == "10.77.0.1":
+    if "HOST_NUMBER" in os.environ:
+        os.environ["RANK"] = os.environ["HOST_NUMBER"]
         with par.launch.process_group("gloo"):
             raise SystemExit(not on_rank(options.rounds))
-    missing = why_not()
-    if missing:
-        print(f"skipped, no networks of one's own here: {missing}")
+    if missing := two_hosts.why_not("tc"):
+        print(f"skipped: {missing}")
         return
     print(f"2 hosts that are one: {this_machine()}")
     print(
@@ -176,7 +148,7 @@ def main():
     heads = ("t1", "t2", "all-reduce", "max", "buckets", "t1 + t2", "DDP")
     print("Mbit/s" + "".join(f"{head:>11}" for head in heads), end="")
     print(f"   buckets' error, target {ERROR_GOAL:.0%}", flush=True)
-    command = [*APART, "hosts", sys.executable, *sys.argv]
+    command = two_hosts.on_both(sys.executable, *sys.argv)
     raise SystemExit(subprocess.run(command, env=os.environ | PLACE).returncode)
 
 

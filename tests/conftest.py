@@ -49,6 +49,25 @@ def ranks(cluster):
     return cluster if cluster.is_running else cluster.restart()
 
 
+@pytest.fixture(scope="module")
+def browser():
+    """Playwright's `Browser`; skips tests where Playwright is not installed."""
+    from lab_in_browser import running_chromium
+
+    with running_chromium() as chromium:
+        yield chromium
+
+
+@pytest.fixture
+def page(browser):
+    """A page of the browser, as large as a projector's."""
+    from lab_in_browser import SCREEN
+
+    page = browser.new_page(viewport=SCREEN)
+    yield page
+    page.close()
+
+
 @pytest.fixture
 def interrupts():
     """SIGINT interrupts, also where a shell that runs the tests in the background ignores it."""

@@ -26,7 +26,6 @@ from lab_in_browser import (
     let_go,
     open_notebook,
     picture,
-    running_chromium,
     running_lab,
     shown,
     until,
@@ -174,19 +173,6 @@ def lab(tmp_path_factory):
         plain.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
         nbformat.write(plain, lab.notebooks / PLAIN)
         yield lab
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with running_chromium() as chromium:
-        yield chromium
-
-
-@pytest.fixture
-def page(browser):
-    page = browser.new_page(viewport=PROJECTORS[0])
-    yield page
-    page.close()
 
 
 @pytest.fixture(scope="module")

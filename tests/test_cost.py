@@ -13,7 +13,7 @@ from d2lpar.vgpu.sim.constants import CONVOLUTION_EFFICIENCY, MATMUL_EFFICIENCY,
 from d2lpar.vgpu.sim.kernel_cost import Cost, Kernel, may_round_to_tf32, traffic
 from d2lpar.vgpu.sim.memory_rates import MemoryRates
 from d2lpar.vgpu.sim.product_rates import issued_flops_per_s
-from d2lpar.vgpu.sim.tiles import Device, Product, read_again, tiling
+from d2lpar.vgpu.sim.tiles import MatmulDevice, Product, read_again, tiling
 from d2lpar.vgpu.sim.winograd_convolution import winograd
 from d2lpar.vgpu.torch_backend import register
 from d2lpar.vgpu.torch_backend.op_cost import cost_of
@@ -36,7 +36,7 @@ def convolved(x, weight, stride=1, padding=0, groups=1):
 
 
 # A FLOP a second for each multiprocessor, full tiles only at that rate; adding slices is free.
-ONE, EIGHT, EIGHTY = (Device(n, n, n, 32, True, 1e30, 0.0) for n in (1, 8, 80))
+ONE, EIGHT, EIGHTY = (MatmulDevice(n, n, n, 32, True, 1e30, 0.0) for n in (1, 8, 80))
 
 
 def used(product, device):
@@ -80,14 +80,16 @@ def test_small_tiles_are_fed_more_slowly():
 
 def test_power_limits_the_whole_and_not_each_wave():
     full, half = Product(1024, 1024, 1024, 1), Product(512, 1024, 1024, 1)
-    device = Device(32, 32.0, 16.0, 64, True, 1e30, 0.0)  # half of its multiprocessors at once
+    device = MatmulDevice(
+        32, 32.0, 16.0, 64, True, 1e30, 0.0
+    )  # half of its multiprocessors at once
     assert tiling(full, device).seconds == pytest.approx(2 * 1024**3 / 16)
     assert tiling(half, device).seconds == pytest.approx(2 * 512 * 1024**2 / 16)
 
 
 @pytest.mark.parametrize("tensor", [True, False], ids=["tensor", "plain"])
 def test_rows_that_are_not_aligned_are_slower_on_tensor_cores(tensor):
-    device = Device(108, 1e14, 1e14, 64, tensor, 1e12, 3e-6)
+    device = MatmulDevice(108, 1e14, 1e14, 64, tensor, 1e12, 3e-6)
     times = [tiling(Product(4096, 4096, 4096, 1, a), device).seconds for a in (2, 4, 8, 16)]
     if tensor:
         assert sorted(times, reverse=True) == times
@@ -97,7 +99,7 @@ def test_rows_that_are_not_aligned_are_slower_on_tensor_cores(tensor):
 
 
 def test_factors_that_fit_in_the_cache_are_fetched_once():
-    device = Device(16, 1e12, 1e12, 32, True, 1e12, 0.0, cache_bytes=2**40)
+    device = MatmulDevice(16, 1e12, 1e12, 32, True, 1e12, 0.0, cache_bytes=2**40)
     product, nbytes = Product(4096, 4096, 4096, 1), 2 * 2 * 4096**2
     assert read_again(product, device, nbytes) == 1
     # 16 tiles at once, in a square: each factor is fetched once for each such band.

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.distributed as dist
+import virtual_ranks
 from torch.distributed import ReduceOp
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
+from virtual_ranks import here
 
 import d2lpar as par
 
-MACHINE = "8x-v100-pcie"
-
-
-def here():
-    return torch.device("vgpu", torch.vgpu.current_device())
-
-
-def run(function, *args, n=4):
-    with par.simulate(MACHINE, n, with_values=True) as gpus:
-        return par.run_ranks(function, gpus, *args)
+run = partial(virtual_ranks.run, n=4)
 
 
 def mine(*shape):

@@ -37,6 +37,7 @@ RELEASED = {
     "llama-3-405b": 405_853_388_800,
     "mixtral-8x7b": 46_702_792_704,
 }
+GPT = Transformer("small GPT", 4, 2048, 16, 1024, 25_600)
 LLAMA = Transformer(
     *("small llama", 4, 2048, 16, 1024, 25_600, 0.0),
     kv_heads=4,
@@ -68,8 +69,8 @@ def test_experts_count_for_flops_only_where_they_are_chosen():
     assert round(used / 1e9) == 13
 
 
-@pytest.mark.parametrize("model", [LLAMA, ROUTED], ids=["llama", "experts"])
-@pytest.mark.parametrize("tensor", [1, 4])
+@pytest.mark.parametrize("model", [GPT, LLAMA, ROUTED], ids=["gpt", "llama", "experts"])
+@pytest.mark.parametrize("tensor", [1, 2, 4])
 def test_parameters_and_flops_are_those_of_the_program(model, tensor):
     share = share_of(model, scaled(mesh=Mesh(tensor=tensor)))
     with torch.device("meta"):
@@ -79,6 +80,7 @@ def test_parameters_and_flops_are_those_of_the_program(model, tensor):
             layer(x).sum().backward()
             head(x).backward()
     assert sum(p.numel() for p in layer.parameters()) == model.layer_parameters(tensor)
+    assert head.words.weight.numel() == model.word_parameters(tensor)
     one = dataclasses.replace(model, layers=1)
     router = 6 * 2 * 1024 * 2048 * 8 * (tensor - 1) if model.experts else 0  # each rank has it
     assert counter.get_total_flops() * tensor == pytest.approx(one.flops(2) + router, rel=1e-6)
@@ -353,4 +355,4 @@ def test_a_search_leaves_context_and_experts_as_they_are():
     assert {plan.mesh.context for plan in found} == {2}
     assert all(plan.layout.expert == 2 and plan.mesh.size == 8 for plan in found)
     assert "expert 2: tokens go to their experts" in planner.explain(found)
-    assert steps.Pace.of(ROUTED, found[0].layout, Wiring.of(A100)).context_s > 0
+    assert steps.MicroBatchTimes.of(ROUTED, found[0].layout, Wiring.of(A100)).context_s > 0

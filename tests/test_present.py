@@ -16,7 +16,6 @@ from lab_in_browser import (
     TOKEN,
     Lab,
     in_chromium,
-    running_chromium,
     running_lab,
 )
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
@@ -107,19 +106,6 @@ def lab(tmp_path_factory):
     }
     with running_lab(home, course, "my", **settings) as lab:
         yield lab
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with running_chromium() as chromium:
-        yield chromium
-
-
-@pytest.fixture
-def page(browser):
-    page = browser.new_page(viewport=SCREEN)
-    yield page
-    page.close()
 
 
 # In the page, `jupyterapp` is JupyterLab itself.

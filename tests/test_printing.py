@@ -1,4 +1,4 @@
-"""What the package prints can be printed everywhere, also where the encoding is ASCII."""
+"""What the package prints can be printed everywhere, also in ASCII; what it writes is whole."""
 
 import ast
 import io
@@ -14,6 +14,7 @@ import torch
 import d2lpar as par
 from d2lpar.command import cli
 from d2lpar.processes.cluster import output
+from d2lpar.timeline import whole_file
 from d2lpar.timeline.printing import printable, say
 
 PROJECT = Path(__file__).parents[1]
@@ -125,3 +126,18 @@ def test_the_package_prints_in_one_place():
     found = [place for file in files for place in plain_prints(file)]
     assert len(found) == 1
     assert found[0].startswith("printing.py:")
+
+
+def test_a_file_that_cannot_be_replaced_stays_as_it_was(tmp_path, monkeypatch):
+    file = tmp_path / "a.json"
+    whole_file.write(file, "one\n")
+    assert file.read_bytes() == b"one\n"
+
+    def full(self, target):
+        raise OSError("no space is left")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="no space"):
+        whole_file.write(file, "two\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+    assert file.read_bytes() == b"one\n"

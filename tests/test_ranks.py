@@ -14,6 +14,7 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
+import virtual_ranks
 from torch.distributed import destroy_process_group, init_process_group
 from torch.distributed.nn.functional import all_reduce as differentiable_all_reduce
 from torch.nn.parallel import DistributedDataParallel
@@ -48,9 +49,7 @@ def mine(*values, dtype=torch.float32):
     return torch.tensor(values, dtype=dtype).to(f"vgpu:{torch.vgpu.current_device()}")
 
 
-def run(function, *args, n=4, with_values=True):
-    with par.simulate("8x-v100-pcie", n, with_values=with_values) as gpus:
-        return par.run_ranks(function, gpus, *args)
+run = partial(virtual_ranks.run, n=4)
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -218,23 +217,10 @@ def test_groups_of_some_ranks():
 
 @pytest.mark.filterwarnings("ignore:torch.distributed.nn.functional:FutureWarning")
 def test_gradients_pass_through_collectives():
-    class Sum(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            x = x.clone()
-            dist.all_reduce(x)
-            return x
-
-        @staticmethod
-        def backward(ctx, gradient):
-            gradient = gradient.clone()
-            dist.all_reduce(gradient)
-            return gradient
-
     def gradients():
         r = dist.get_rank()
         found = []
-        for add_up in (Sum.apply, differentiable_all_reduce):
+        for add_up in (virtual_ranks.SumOverRanks.apply, differentiable_all_reduce):
             x = mine(r + 1.0).requires_grad_()
             total = add_up(x * x)
             ((r + 1) * total).sum().backward()

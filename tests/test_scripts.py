@@ -15,6 +15,7 @@ import psutil
 import pytest
 import slurm_programs
 import torch
+import two_hosts
 
 from d2lpar import models
 
@@ -24,31 +25,6 @@ MARK = "D2LPAR_TEST_RUN"
 # 11 steps an epoch, the last of which has 11 images: 6 for one rank and 5 for the other.
 IMAGES, WHOLE_BATCH, STEPS, EVERY = 331, 32, 18, 5
 RUN = ["--images", IMAGES, "--test-images", 100, "--steps", STEPS, "--every", EVERY, "--lr", 0.02]
-
-# Two hosts, each with a network of its own, and a cable between them. All of it is gone with the
-# last process; "$@" is what to do on both, with the host's number and address.
-TWO_HOSTS = """
-set -eu
-unshare --net sleep 300 &
-other=$!
-trap 'kill $other' EXIT
-there="nsenter --net=/proc/$other/ns/net"
-while [ "$(readlink /proc/$other/ns/net)" = "$(readlink /proc/self/ns/net)" ]; do sleep 0.02; done
-ip link add cable type veth peer name cable netns $other
-for number in 0 1; do
-    [ $number = 0 ] && here= || here=$there
-    $here ip link set lo up
-    $here ip address add 10.77.0.$((number + 1))/24 dev cable
-    $here ip link set cable up
-done
-command=$1
-shift
-ADDRESS=10.77.0.2 $there "$command" 1 10.77.0.1 "$@" &
-second=$!
-ADDRESS=10.77.0.1 "$command" 0 10.77.0.1 "$@"
-wait $second
-"""
-APART = ["unshare", "--user", "--map-root-user", "--net", "--kill-child", "bash", "-c", TWO_HOSTS]
 
 # train.py, whose rank 1 kills itself after 13 steps when it is started for the first time.
 DIES_ONCE = """
@@ -215,23 +191,20 @@ def test_a_rank_that_is_killed_is_restarted_and_changes_nothing(two_ranks, folde
 
 
 @pytest.fixture
-def two_hosts(folder):
+def network():
     """Skips where this user may not make networks, or has no programs for it."""
-    missing = [name for name in ("unshare", "nsenter", "ip") if not shutil.which(name)]
-    if missing:
-        pytest.skip(f"no {', '.join(missing)} on PATH: Linux's util-linux and iproute2 have them")
-    tried = subprocess.run([*APART, "hosts", "true"], capture_output=True, text=True, check=False)
-    if tried.returncode:
-        pytest.skip(f"networks of one's own are not permitted here: {tried.stderr.strip()}")
+    if missing := two_hosts.why_not():
+        pytest.skip(missing)
 
 
 @pytest.mark.slow
-def test_two_hosts_meet_over_their_network_and_again_after_a_death(two_hosts, two_ranks, folder):
+def test_two_hosts_meet_over_their_network_and_again_after_a_death(network, two_ranks, folder):
     """What two_machines.sh says to do if names lead nowhere: INTERFACE and ADDRESS."""
     networks = os.listdir("/sys/class/net")
     own = with_a_rank_that_dies(folder / "hosts", "two_machines.sh")
-    command = [*APART, "hosts", own / "two_machines.sh", *train_in(own)]
-    said = run(*command, mark=own, INTERFACE="cable")
+    start = ("bash", "-c", '"$0" $HOST_NUMBER "$@"', own / "two_machines.sh")
+    command = two_hosts.on_both(*start, two_hosts.ADDRESSES[0], *train_in(own))
+    said = run(*command, mark=own, INTERFACE=two_hosts.CABLE)
     assert said.count("2 ranks (gloo, cpu), started by torchrun") == 2
     assert said.count("started anew") == said.count("resumed after step 10") == 1
     assert furthest(two_ranks[0], parameters(own / "checkpoints")) == 0

@@ -16,7 +16,7 @@ import ipywidgets
 import nbformat
 import pytest
 from book import links, pages, states
-from lab_in_browser import in_chromium, running_chromium
+from lab_in_browser import in_chromium
 from PIL import Image, ImageChops
 
 import d2lpar as par
@@ -214,25 +214,22 @@ def test_pictures_have_their_texts_and_nothing_is_fetched(site):
 
 
 @in_chromium
-def test_sliders_move_without_a_kernel(site):
+def test_sliders_move_without_a_kernel(site, browser):
     handler = partial(http.server.SimpleHTTPRequestHandler, directory=site[0])
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        with running_chromium() as browser:
-            page = browser.new_page(viewport={"width": 400, "height": 800})
-            page.goto(f"http://127.0.0.1:{server.server_port}/index.html")
-            image = page.locator("figure.drawn-before img")
-            before = image.get_attribute("src")
-            page.get_by_label("slope").press("ArrowRight")
-            assert image.get_attribute("src") != before
-            assert image.get_attribute("alt") == "A line · slope 3, sign plus"
-            page.get_by_label("sign").select_option("minus")
-            assert image.get_attribute("alt") == "A line · slope 3, sign minus"
-            assert (
-                image.evaluate("async image => (await image.decode(), image.naturalWidth)") == 400
-            )
-            assert page.evaluate("document.documentElement.scrollWidth") <= 400
+        page = browser.new_page(viewport={"width": 400, "height": 800})
+        page.goto(f"http://127.0.0.1:{server.server_port}/index.html")
+        image = page.locator("figure.drawn-before img")
+        before = image.get_attribute("src")
+        page.get_by_label("slope").press("ArrowRight")
+        assert image.get_attribute("src") != before
+        assert image.get_attribute("alt") == "A line · slope 3, sign plus"
+        page.get_by_label("sign").select_option("minus")
+        assert image.get_attribute("alt") == "A line · slope 3, sign minus"
+        assert image.evaluate("async image => (await image.decode(), image.naturalWidth)") == 400
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
     finally:
         server.shutdown()
         server.server_close()

@@ -5,7 +5,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import slides
-from lab_in_browser import SCREEN, SMALLEST_CODE_PX, SMALLEST_PX, in_chromium, running_chromium
+from lab_in_browser import SCREEN, SMALLEST_CODE_PX, SMALLEST_PX, in_chromium
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 LESSONS = slides.chosen([])
@@ -100,12 +100,6 @@ def test_an_unknown_lesson_is_named():
 
 
 # In a browser
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with running_chromium() as chromium:
-        yield chromium
 
 
 @pytest.fixture

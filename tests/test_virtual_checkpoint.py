@@ -57,10 +57,10 @@ def on_ranks(function, n, *, cuda=False):
         return par.run_ranks(function, gpus)
 
 
-def training(kind):
-    """A sharded network and its optimizer."""
+def training(kind, model):
+    """The network, sharded, and its optimizer."""
     device = here()
-    model = net().to(device)
+    model.to(device)
     if kind == "FSDP1":
         policy = ModuleWrapPolicy({nn.Sequential})
         model = FSDP(model, auto_wrap_policy=policy, use_orig_params=True, device_id=device)
@@ -93,7 +93,7 @@ WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 def save(path, kind, save=dcp.save):
-    model, optimizer = training(kind)
+    model, optimizer = training(kind, net())
     my_steps(model, optimizer, range(2))
     of_model, of_optimizer = get_state_dict(model, optimizer)
     done = save({"model": of_model, "optimizer": of_optimizer, "step": 2}, checkpoint_id=path)
@@ -103,7 +103,7 @@ def save(path, kind, save=dcp.save):
 
 def resume(path, kind):
     """Load into a network with other values, and go on."""
-    model, optimizer = training(kind)
+    model, optimizer = training(kind, net())
     my_steps(model, optimizer, [7])
     of_model, of_optimizer = get_state_dict(model, optimizer)
     state = {"model": of_model, "optimizer": of_optimizer, "step": 0}
@@ -199,19 +199,11 @@ WAYS = {
 @pytest.mark.parametrize("kind", ["FSDP1", "FSDP2"])
 def test_recomputing_activations_changes_nothing(way, kind):
     def train():
-        device = here()
-        model = net()
+        whole = net()
         for i in (0, 1):
-            model[i] = WAYS[way](model[i])
-        model.to(device)
-        if kind == "FSDP1":
-            policy = ModuleWrapPolicy({nn.Sequential})
-            model = FSDP(model, auto_wrap_policy=policy, use_orig_params=True, device_id=device)
-        else:
-            for part in model:
-                fully_shard(part)
-            fully_shard(model)
-        my_steps(model, torch.optim.AdamW(model.parameters(), lr=0.01), range(3))
+            whole[i] = WAYS[way](whole[i])
+        model, optimizer = training(kind, whole)
+        my_steps(model, optimizer, range(3))
         return list(get_model_state_dict(model, options=WHOLE).values())
 
     assert_close(on_ranks(train, 2)[0], expected(range(3)))

@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
 from torch.testing import assert_close
+from virtual_ranks import SumOverRanks, run
 
 import d2lpar as par
 from d2lpar import machines, scaling
@@ -95,11 +96,6 @@ def one_device(make_net, shards):
     return state, [p.grad for p in net.parameters()]
 
 
-def run(function, *args, n=2, **options):
-    with par.simulate("8x-v100-pcie", n, with_values=True) as gpus:
-        return par.run_ranks(partial(function, **options), gpus, *args)
-
-
 # --- equal to one device --------------------------------------------------------------------------
 
 
@@ -170,26 +166,12 @@ class SyncedNorm(nn.BatchNorm2d):
     def forward(self, X):
         count = torch.tensor([X.numel() / X.shape[1]], dtype=X.dtype).to(X.device)
         sums = torch.cat([X.sum((0, 2, 3)), X.square().sum((0, 2, 3)), count])
-        total, squares, count = _SumOverRanks.apply(sums).split([X.shape[1], X.shape[1], 1])
+        total, squares, count = SumOverRanks.apply(sums).split([X.shape[1], X.shape[1], 1])
         mean = total / count
         variance = squares / count - mean**2
         shape = (1, -1, 1, 1)
         X = (X - mean.view(shape)) / (variance + self.eps).sqrt().view(shape)
         return X * self.weight.view(shape) + self.bias.view(shape)
-
-
-class _SumOverRanks(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        x = x.clone()
-        dist.all_reduce(x)
-        return x
-
-    @staticmethod
-    def backward(ctx, gradient):
-        gradient = gradient.clone()
-        dist.all_reduce(gradient)
-        return gradient
 
 
 def synced_lenet():

@@ -24,17 +24,13 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
 from torch.nn.parallel import distributed as distributed_module
 from torch.testing import assert_close
 from torch.utils.checkpoint import checkpoint
+from virtual_ranks import run
 
 import d2lpar as par
 from d2lpar.machines.gradient_buckets import assign_buckets
 from d2lpar.vgpu.torch_backend.runtime import current_runtime
 
 MACHINE, STEPS = "8x-v100-pcie", 4
-
-
-def run(function, *args, ranks=2):
-    with par.simulate(MACHINE, ranks, with_values=True) as gpus:
-        return par.run_ranks(function, gpus, *args)
 
 
 def here():

@@ -11,17 +11,7 @@ from torch import nn
 from torch.distributed.optim import _apply_optimizer_in_backward
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
 from torch.testing import assert_close
-
-import d2lpar as par
-
-
-def run(function, *args, ranks=2):
-    with par.simulate("8x-v100-pcie", ranks, with_values=True) as gpus:
-        return par.run_ranks(function, gpus, *args)
-
-
-def here():
-    return torch.device("vgpu", torch.vgpu.current_device())
+from virtual_ranks import here, run
 
 
 class Chosen(nn.Module):

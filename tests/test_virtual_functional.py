@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as fc
 import torch.distributed.nn.functional as dnn
+import virtual_ranks
 from test_ranks_time import record, rounded, work
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -21,9 +24,7 @@ def place(on_host=False):
     return torch.device("cpu" if on_host else f"vgpu:{torch.vgpu.current_device()}")
 
 
-def run(function, *args, n=4, with_values=True):
-    with par.simulate("8x-v100-pcie", n, with_values=with_values) as gpus:
-        return par.run_ranks(function, gpus, *args)
+run = partial(virtual_ranks.run, n=4)
 
 
 def on(values, device):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import weakref
+from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
+import virtual_ranks
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import d2lpar as par
@@ -18,9 +20,7 @@ def here(*values):
     return torch.tensor(values, dtype=torch.float32).to(f"vgpu:{torch.vgpu.current_device()}")
 
 
-def run(function, *args, n=4):
-    with par.simulate("8x-v100-pcie", n, with_values=True) as gpus:
-        return par.run_ranks(function, gpus, *args)
+run = partial(virtual_ranks.run, n=4)
 
 
 def summed(group):

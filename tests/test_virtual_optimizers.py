@@ -19,19 +19,9 @@ from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimiz
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
 from torch.testing import assert_close
 from torch.utils.data import DistributedSampler
+from virtual_ranks import here, run
 
-import d2lpar as par
-
-MACHINE, STEPS = "8x-v100-pcie", 3
-
-
-def run(function, *args, ranks=2):
-    with par.simulate(MACHINE, ranks, with_values=True) as gpus:
-        return par.run_ranks(function, gpus, *args)
-
-
-def here():
-    return torch.device("vgpu", torch.vgpu.current_device())
+STEPS = 3
 
 
 def network():
@@ -84,7 +74,7 @@ def test_zero_equals_one_device_and_each_rank_holds_its_share_of_the_state(views
     optimizer = torch.optim.Adam(net.parameters(), 0.1)
     expected = train(net, optimizer, batch())
     whole = 2 * sum(p.nbytes for p in net.parameters())
-    results = run(sharded, views, ranks=4)
+    results = run(sharded, views, n=4)
     for found, held, _ in results:
         assert_close(found, expected)
         assert held == whole / 4  # four layers of the same size: one a rank
@@ -124,7 +114,7 @@ def separately(groups_after):
 
 def test_models_are_averaged_from_time_to_time():
     make = partial(PeriodicModelAverager, period=2, warmup_steps=0)
-    results = run(local_then_averaged, make, ranks=4)
+    results = run(local_then_averaged, make, n=4)
     expected = separately(lambda step: [range(4)] if step % 2 == 0 else [])
     for found, theirs in zip(results, expected, strict=True):
         assert_close(found, [p.data for p in theirs])
@@ -136,7 +126,7 @@ def test_models_are_averaged_in_a_hierarchy():
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        results = run(local_then_averaged, make, ranks=4)
+        results = run(local_then_averaged, make, n=4)
     pairs = [(0, 1), (2, 3)]
     expected = separately(lambda step: [range(4)] if step % 2 == 0 else pairs)
     for found, theirs in zip(results, expected, strict=True):

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
 from torch.testing import assert_close
+from virtual_ranks import here
 
 import d2lpar as par
 from d2lpar.vgpu.torch_backend import batch_norm_values
@@ -20,10 +21,6 @@ MACHINE = "8x-v100-pcie"
 def run(function, *args, ranks=2):
     with par.simulate(MACHINE, ranks, with_values=True) as gpus:
         return par.run_ranks(function, gpus, *args)
-
-
-def here():
-    return torch.device("vgpu", torch.vgpu.current_device())
 
 
 def batch(*shape, dtype=torch.float64):

@@ -29,8 +29,8 @@ from d2lpar.command.course.notebook_file import (
     serialised,
     tags,
     without_widget_views,
-    write,
 )
+from d2lpar.timeline import whole_file
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = ROOT / "pyproject.toml"
@@ -144,7 +144,7 @@ def relink(folder):
         link(notebook, path, lessons)
         let_install(notebook, path)
         if notebook != before:
-            write(path, serialise(notebook))
+            whole_file.write(path, serialise(notebook))
 
 
 # Running
@@ -273,7 +273,7 @@ def build(path, *, check=False):
     check_outputs(notebook)
     text = serialise(normalise(notebook))
     if not check:
-        write(path, text)
+        whole_file.write(path, text)
         add_to_scoreboard(added)
     changed = changes(old, notebook)
     report(path, changed, seconds=time.monotonic() - start_s, size_bytes=len(text.encode()))
@@ -285,7 +285,7 @@ def add_to_scoreboard(rows):
     before = json.loads(SCOREBOARD.read_text(encoding="utf-8"))
     after = dict(sorted((before | rows).items()))
     if after != before:
-        write(SCOREBOARD, json.dumps(after, indent=1, ensure_ascii=False) + "\n")
+        whole_file.write(SCOREBOARD, json.dumps(after, indent=1, ensure_ascii=False) + "\n")
 
 
 def attempt(path, *, check):

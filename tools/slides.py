@@ -14,7 +14,8 @@ from pathlib import Path
 
 from nbconvert.exporters import SlidesExporter
 
-from d2lpar.command.course.notebook_file import read, without_widget_views, write
+from d2lpar.command.course.notebook_file import read, without_widget_views
+from d2lpar.timeline import whole_file
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS, BUILD, PARTS = ROOT / "notebooks", ROOT / "build", Path(__file__).with_suffix("")
@@ -119,7 +120,7 @@ def page(path, exported):
 def export(path, exported):
     """Write the slides of one lesson; returns their file."""
     file = OUT / f"{path.stem}.html"
-    write(file, page(path, exported))
+    whole_file.write(file, page(path, exported))
     return file
 
 

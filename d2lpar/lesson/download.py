@@ -134,5 +134,9 @@ def _answering(mirrors: tuple[str, ...]) -> list[str]:
         thread.join(max(0, deadline - time.monotonic()))
     answering = [mirror for mirror in mirrors if mirror in answers]
     if not answering:
-        raise ConnectionError(f"none of {len(mirrors)} mirrors answers within {CONNECT_S} s")
+        raise ConnectionError(
+            f"none of {len(mirrors)} mirrors answers within {CONNECT_S} s: try again with a "
+            "network, or "
+            "set D2LPAR_DATA=synthetic"
+        )
     return answering

@@ -71,11 +71,6 @@ class Graph:
         graph.add_edges_from(self.edges)
         return graph
 
-    def generations(self) -> list[list[Node]]:
-        """Nodes that could run at the same time, if there were places enough; inputs first."""
-        found = networkx.topological_generations(self.digraph())
-        return [[self.nodes[number] for number in sorted(level)] for level in found]
-
     def longest_chain(self) -> list[Node]:
         """Operations each of which needs the one before: no machine does them at once."""
         chain = networkx.dag_longest_path(self.digraph())

@@ -56,7 +56,8 @@ class Recorder:
 
     `key` names the columns that tell what was tried: `has` says whether the table holds that
     already, so that a script that was stopped can go on. `told` is what the heading says besides
-    machine and versions: the command, and what else one should know.
+    machine and versions: the command, and what else one should know. Raises ValueError for a file
+    with other columns, or one that cannot be read.
     """
 
     def __init__(

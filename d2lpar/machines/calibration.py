@@ -73,7 +73,10 @@ class Calibration:
     def __post_init__(self) -> None:
         for probe, case in (("matmul", "float32"), ("memory", "copy"), ("dispatch", "view")):
             if not self.of(probe, case, device="cpu"):
-                raise ValueError(f"a calibration needs a reading of {probe}, {case} on the CPU")
+                raise ValueError(
+                    f"a calibration needs a reading of {probe}, {case} on the CPU: calibrate() "
+                    "takes all"
+                )
 
     def of(
         self, probe: str, case: str | None = None, *, device: str | None = None
@@ -259,7 +262,10 @@ class Calibration:
         """The reading of the largest size, which no cache helps."""
         found = self.of(probe, case, device=device)
         if not found:
-            raise ValueError(f"this calibration lacks a reading of {probe}, {case} on {device}")
+            raise ValueError(
+                f"this calibration lacks a reading of {probe}, {case} on {device}: calibrate() "
+                "takes all"
+            )
         return max(found, key=lambda reading: reading.size)
 
 

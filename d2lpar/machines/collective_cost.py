@@ -52,7 +52,7 @@ from .nccl.tables import (
 __all__ = [
     "COLLNET", "LAUNCH_S", "LL", "LL128", "NVLS", "RING", "SENDS", "SIMPLE", "TREE", "Fabric",
     "all_gather_s", "all_reduce_s", "all_to_all_s", "bandwidth", "blocks_of", "broadcast_s",
-    "bus_bandwidth", "choices", "collective_s", "fabric_among", "fabric_of", "gather_s", "is_tuned",
+    "collective_s", "fabric_among", "fabric_of", "gather_s", "is_tuned",
     "latency_s", "launched_by_one_thread_s", "network_bytes_per_s", "network_latency_s",
     "node_network_bytes_per_s", "reduce_s", "reduce_scatter_s", "send_s", "taken_share",
 ]  # fmt: skip
@@ -71,16 +71,6 @@ def all_reduce_s(
     Raises ValueError, with what there is, if the algorithm or protocol that is asked for is not.
     """
     return _all_reduce(nbytes, fabric, algorithm, protocol)[1]
-
-
-def choices(nbytes: float, fabric: Fabric) -> dict[tuple[str, str], float]:
-    """Seconds of an all-reduce by algorithm and protocol, for those that the fabric offers."""
-    return {(a, p): takes_s(a, p, nbytes, fabric) for a, p in offered(fabric)}
-
-
-def bus_bandwidth(nbytes: float, ranks: int, seconds: float) -> float:
-    """nccl-tests' measure of an all-reduce, bytes a second: as if a ring had sent it."""
-    return nbytes / seconds * 2 * (ranks - 1) / ranks
 
 
 def blocks_of(nbytes: float, fabric: Fabric, name: str = "all_reduce") -> int:

@@ -272,7 +272,10 @@ class Machine:
                 f"one for each accelerator, not {[*self.slots]}"
             )
         if self.nodes > 1 and self.network is None:
-            raise ValueError(f"{self.name} has {self.nodes} nodes and no network between them")
+            raise ValueError(
+                f"{self.name} has {self.nodes} nodes and no network between them: give it a "
+                "network, a Link"
+            )
 
     @property
     def nodes(self) -> int:
@@ -308,7 +311,10 @@ class Machine:
         return node * ports + place // shared_by
 
     def with_accelerators(self, count: int) -> Machine:
-        """The same machine with `count` accelerators: its own, then more like its first."""
+        """The same machine with `count` accelerators: its own, then more like its first.
+
+        Raises ValueError for fewer than one.
+        """
         if count < 1:
             raise ValueError(f"a machine needs at least one accelerator, not {count}")
         if count == len(self.accelerators):
@@ -364,7 +370,10 @@ class Machine:
         """
         _whole(self.name, nodes=nodes)
         if self.nodes > 1:
-            raise ValueError(f"{self.name} is a cluster already, of {self.nodes} nodes")
+            raise ValueError(
+                f"{self.name} is a cluster already, of {self.nodes} nodes: make one of a single "
+                "machine"
+            )
         if self.slots is not None:
             raise ValueError(f"this is a part of {self.name}: make a cluster of the whole")
         return replace(

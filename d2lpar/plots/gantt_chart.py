@@ -55,7 +55,7 @@ Row = tuple[str, int | str]  # device, stream
 Bar = tuple[float, float, int, str]  # left, right, number of the row, name
 
 
-class Options(TypedDict, total=False):
+class GanttOptions(TypedDict, total=False):
     """What `gantt` can be told by way of another chart."""
 
     window_s: tuple[float, float] | None
@@ -65,7 +65,7 @@ class Options(TypedDict, total=False):
     memory: bool
 
 
-class Style(TypedDict):
+class BarStyle(TypedDict):
     """What bars look like, as matplotlib's patches and collections take it."""
 
     facecolor: str
@@ -130,7 +130,7 @@ def gantt(
         keys.append(_draw_chain(ax, chain, rows, scale))
     if memory_ax is not None:
         _draw_memory(memory_ax, timeline.memory, scale)
-    explain(figure_of(ax), keys)
+    draw_legend(figure_of(ax), keys)
     _name_bars(ax, bars)
     return figure_of(ax)
 
@@ -236,7 +236,7 @@ def place_rows(ax: Axes, rows: Sequence[Row]) -> None:
     ax.set_yticks(range(len(rows)), labels=[row_name(row) for row in rows])
 
 
-def explain(figure: Figure, keys: Sequence[Artist]) -> None:
+def draw_legend(figure: Figure, keys: Sequence[Artist]) -> None:
     """The legend, in as many lines as the width asks for."""
     lines = legend_lines(len(keys), figure.get_figwidth() * DPI)
     legend_above(figure, columns=math.ceil(len(keys) / lines), entries=keys)
@@ -293,11 +293,11 @@ def _draw_bars(ax: Axes, bars: dict[str, list[Bar]]) -> list[Artist]:
     return keys
 
 
-def bar_style(kind: str, *, many: bool) -> Style:
+def bar_style(kind: str, *, many: bool) -> BarStyle:
     """What bars of a kind look like, and their entry in the legend."""
     color, hatch = _kind_style(kind)
     edge, hatch = (color, "") if many else ("white", hatch)
-    return Style(
+    return BarStyle(
         facecolor=color, edgecolor=edge, hatch=hatch, linewidth=0.5, label=NAMES.get(kind, kind)
     )
 
@@ -309,7 +309,7 @@ def _kind_style(kind: str) -> tuple[str, str]:
     return OTHER_KIND_STYLES[sum(kind.encode()) % len(OTHER_KIND_STYLES)]
 
 
-def edges(ax: Axes, boxes: list[tuple], style: Style) -> list[str]:
+def edges(ax: Axes, boxes: list[tuple], style: BarStyle) -> list[str]:
     """White ones tell neighbours apart, but would wash out bars thinner than themselves."""
     thin = _px_wide(ax, THIN_PX)
     return [

@@ -23,6 +23,7 @@ def images(
 
     X: [N, 1, H, W] or [N, H, W], values 0..1, an array or a tensor on any device. labels: N whole
     numbers, shown as `names[label]` if names are given. `note` says where the images come from.
+    Raises ValueError for other shapes, and for more or fewer labels than images.
     """
     grey, numbers = _array(X), _array(labels).reshape(-1)
     grey = grey[:, 0] if grey.ndim == 4 and grey.shape[1] == 1 else grey

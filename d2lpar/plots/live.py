@@ -27,6 +27,8 @@ class LivePlot(Drawing):
     At most `max_fps` pictures a second are drawn, in place, at a cost that does not depend on
     the number of points; `clock` (seconds) measures that, and `draw()` draws at once.
     Outside a notebook the same calls print progress: a line a picture, on a terminal a bar.
+    Raises ValueError for curves of one name, marks that are no curves, and limits, scales and
+    `max_fps` that cannot be.
     """
 
     def __init__(
@@ -71,7 +73,11 @@ class LivePlot(Drawing):
         return self
 
     def add(self, x: float, values: Mapping[str, float]) -> None:
-        """Append the point (x, y) to each named curve; a y that is not finite leaves a gap."""
+        """Append the point (x, y) to each named curve; a y that is not finite leaves a gap.
+
+        Raises ValueError for an x that is not finite, a name that no curve has, and what a
+        logarithmic scale cannot show.
+        """
         x, given = float(x), x
         if not math.isfinite(x):
             raise ValueError(texts.ERROR_FINITE.format(x=given))

@@ -16,13 +16,13 @@ from ..timeline.printing import say
 from . import interrupts, texts
 from .gantt_chart import (
     MANY_BARS,
-    Options,
+    GanttOptions,
     Row,
     TimeScale,
     bar_style,
     corners,
+    draw_legend,
     edges,
-    explain,
     gantt,
     kinds_in_order,
     merged,
@@ -60,7 +60,7 @@ class LiveGantt:
         max_fps: float = 4,
         size_px: tuple[int, int] = SIZE_PX,
         clock: Callable[[], float] = time.monotonic,
-        **chart: Unpack[Options],
+        **chart: Unpack[GanttOptions],
     ) -> None:
         self._recording, self._title, self._size_px, self._chart = recording, title, size_px, chart
         self._pace = Pace(max_fps, clock)
@@ -103,7 +103,7 @@ class LiveGantt:
                 self._screen.draw()
             return
         width_px, height_px = self._size_px
-        options: Options = {"height_px": height_px, **self._chart}
+        options: GanttOptions = {"height_px": height_px, **self._chart}
         with drawing:
             picture = gantt(self._timeline, title=self._title, width_px=width_px, **options)
             assert isinstance(picture, Picture)  # as it was drawn on no axes of somebody's
@@ -216,4 +216,4 @@ class _Screen:
         self._collections = {kind: PolyCollection([], **style) for kind, style in styles.items()}
         for collection in self._collections.values():
             self.axes.add_collection(collection, autolim=False)
-        explain(self.picture, [Patch(**style) for style in styles.values()])
+        draw_legend(self.picture, [Patch(**style) for style in styles.values()])

@@ -10,7 +10,7 @@ class Pace:
 
     Pictures come only between the steps of a program. So that late ones do not make all of them
     rare, the next is due a pause after this one *was due*; but half a pause is kept free between
-    two, for the program.
+    two, for the program. Raises ValueError unless `max_fps` is positive.
     """
 
     def __init__(self, max_fps: float, clock: Callable[[], float]) -> None:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ..timeline import Span, Timeline
 from . import texts
-from .gantt_chart import Options, gantt
+from .gantt_chart import GanttOptions, gantt
 
 PASSES = {
     "F": "forward", "B": "backward", "I": "inputs", "W": "weights", "R": "again",
@@ -24,7 +24,7 @@ def schedule(
     title: str = "",
     copies: bool = False,
     width_px: int = 720,
-    **options: Unpack[Options],
+    **options: Unpack[GanttOptions],
 ) -> Figure:
     """Draw the passes of a pipeline: those spans of a timeline that are named as "2F0" is.
 

@@ -50,7 +50,10 @@ class TrainingPlot:
         Pace(max_fps, now)  # a wrong value is told here, not by the first run
 
     def run(self, name: str, *, clock: str = "") -> "Run":
-        """A run to add points to, inside `with`; `clock` says where its times come from."""
+        """A run to add points to, inside `with`; `clock` says where its times come from.
+
+        Raises ValueError for a name that is empty, or no text.
+        """
         if not isinstance(name, str) or not name:
             raise ValueError(texts.ERROR_NO_RUN.format(name=name))
         for chart in (self._accuracy, self._time):
@@ -99,7 +102,10 @@ class Run(Drawing):
         return self
 
     def add(self, x: float, *, accuracy: float = math.nan, time: float = math.nan) -> None:
-        """Append a point at x: an accuracy from 0 to 1, a time in the plot's unit, or both."""
+        """Append a point at x: an accuracy from 0 to 1, a time in the plot's unit, or both.
+
+        Raises ValueError for an x that is not finite.
+        """
         if not math.isfinite(x):
             raise ValueError(texts.ERROR_FINITE.format(x=x))
         self._open_screen()

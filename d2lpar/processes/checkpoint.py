@@ -39,7 +39,8 @@ class Checkpoints:
 
     Files with other names may lie beside them, and are left alone.
     All ranks call `save` and `resume`, at the same steps. Rank 0 alone reads and writes, so the
-    machines need not share the folder. Without a process group there is one rank.
+    machines need not share the folder. Without a process group there is one rank. Raises ValueError
+    for a `keep` below 1.
     """
 
     def __init__(self, folder: str | os.PathLike, *, keep: int = 2) -> None:

@@ -7,6 +7,8 @@ import json
 import os
 from pathlib import Path
 
+from . import whole_file
+
 FOLDER = ".d2lpar"  # in the folder of the notebook
 VARIABLE = "D2LPAR_KEEP"  # another folder, or "no"
 NOTHING = "no"
@@ -37,6 +39,4 @@ def write(name: str, key: str, value: object) -> None:
     text = json.dumps(read(name) | {key: value}, indent=1, ensure_ascii=False)
     with contextlib.suppress(OSError):
         where.mkdir(parents=True, exist_ok=True)
-        unfinished = where / f"{name}.json.{os.getpid()}"
-        unfinished.write_text(text + "\n", encoding="utf-8")
-        unfinished.replace(where / f"{name}.json")
+        whole_file.write(where / f"{name}.json", text + "\n")

@@ -16,6 +16,7 @@ class LongTimeline(Timeline):
 
     With `to`, a path (see `trace`), all of them are written there as they come; `keep` is then 0
     unless it is given. The file is complete, and `spans` a list, when the timeline is closed.
+    Raises ValueError for a `keep` below 0.
     """
 
     def __init__(

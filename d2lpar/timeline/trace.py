@@ -137,7 +137,8 @@ def read(source: str | os.PathLike[str] | dict) -> tuple[str, list[Span], list[M
     if kineto.is_kineto(content):
         return ("measured", *kineto.read(content))
     raise ValueError(
-        f"{_short(source)} was written neither by Timeline.save_trace nor by torch.profiler"
+        f"{_short(source)} was written neither by Timeline.save_trace nor by torch.profiler: "
+        "write it with one of them"
     )
 
 

@@ -36,5 +36,9 @@ def _chosen(file: Path, name: str | None) -> list[Row]:
     """The rows of a workload, or the row of an id; None stands for all."""
     rows = [r for r in read_rows(file) if name is None or name in (r.workload, r.id)]
     if not rows:
-        raise RowError(f"{file} has no row and no workload called {name!r}")
+        raise RowError(
+            f"{file} has no row and no workload called {name!r}: its first column has the rows' "
+            "names, "
+            "its second the workloads'"
+        )
     return rows

@@ -178,11 +178,6 @@ class Report:
         return [p for p in self.misses if not p.row.comment]
 
     @property
-    def median_error(self) -> float:
-        """The median of the errors without their signs; 0 if there is nothing to test."""
-        return Errors.of(self.tests).median if self.tests else 0.0
-
-    @property
     def by_group(self) -> dict[str, Errors]:
         """The errors of each group that has rows."""
         found = {g: [p for p in self.tests if p.group == g] for g in GROUPS}

@@ -29,7 +29,7 @@ class Row:
     `d2lpar.vgpu.sim.constants` that was chosen so that this row comes out right, "" for a test.
     `comment` says why a prediction is far off: a hypothesis, unless it begins with "shown:".
     `apart` is "yes" for the rows of a source that was held apart: chosen before its first
-    prediction, by `source_key`, and looked at neither while fitting nor while modelling.
+    prediction, by repository or page, and looked at neither while fitting nor while modelling.
     """
 
     id: str
@@ -50,14 +50,6 @@ class Row:
     def anchored(self) -> bool:
         """Whether its input is itself a published throughput, so that little is predicted."""
         return any(name in self.parameters for name in ANCHORS)
-
-    @property
-    def source_key(self) -> str:
-        """Where it was published: a repository, or the address of a page."""
-        host, _, path = self.url.partition("://")[2].partition("/")
-        if host == "github.com":
-            return "/".join(path.split("/")[:2]).lower()
-        return f"{host}/{path}".rstrip("/").lower()
 
 
 def read_rows(path: str | os.PathLike = PUBLISHED) -> list[Row]:

@@ -66,8 +66,3 @@ def memory_of(timeline: Timeline, limit_bytes: float) -> dict:
 def bars_of(bars: Mapping[str, Mapping[str, float]], unit: str) -> dict:
     """Stacked bars: {bar: {part: value}}."""
     return {"kind": "bars", "unit": unit, "bars": {k: dict(v) for k, v in bars.items()}}
-
-
-def lines_of(points: list[float], xlabel: str, ylabel: str) -> dict:
-    """A curve over 1, 2, 3 and so on."""
-    return {"kind": "lines", "points": points, "xlabel": xlabel, "ylabel": ylabel}

@@ -16,7 +16,6 @@ BOX, PAIR, LINKED = "8x-h100-nvswitch", "2x-v100-textbook", "4x-v100-nvlink"
 TEXT_LOSSES = "expected {count} losses as numbers of Python, got {got}"
 TEXT_LOSS = "loss {i}: expected {expected:.6g}, got {got:.6g}"
 TEXT_PARAMETERS = "the losses are right, but parameter {i} is not what training leaves"
-TEXT_ALIASED = "copies {i} and {j} are one tensor"
 
 
 def _random(seed: int, *shape: int) -> torch.Tensor:

@@ -14,7 +14,7 @@ from .evidence import gantt_of
 from .laboratory import laboratory, listed, same
 from .puzzle import Outcome
 
-BOX, RANKS, NUMBERS = "8x-h100-nvswitch", 8, 1_000_000
+BOX, NUMBERS = "8x-h100-nvswitch", 1_000_000
 SHOWN = ("vgpu:2", "vgpu:3")
 TEXT_SILENT = "the ranks exchanged {sent:.1f} MB, and each gradient has {takes:.1f} MB"
 TEXT_HANGS = "{batches}: {error}"

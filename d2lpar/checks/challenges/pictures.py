@@ -14,7 +14,7 @@ MINE, PAR = "my run", "par"
 def beside(mine: dict, par: dict | None, title: str) -> Picture | None:
     """The picture of a run beside that of par; None if there is nothing to draw."""
     draw = {
-        "gantt": _gantt, "schedule": _schedule, "memory": _memory, "bars": _bars, "lines": _lines,
+        "gantt": _gantt, "schedule": _schedule, "memory": _memory, "bars": _bars,
     }.get(mine.get("kind", ""))  # fmt: skip
     if draw is None:
         return None
@@ -73,15 +73,4 @@ def _bars(runs: dict[str, dict], title: str) -> Picture:
     ax.set(xlabel=runs[MINE]["unit"])
     ax.set_title(title, loc="left", size=plots.FONT_PT)
     ax.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.22))
-    return cast(Picture, ax.figure)
-
-
-def _lines(runs: dict[str, dict], title: str) -> Picture:
-    mine = runs[MINE]
-    ax = plots.axes(summary="my run and par", size_px=(560, 320))
-    for (who, run), style in zip(runs.items(), ("o-", "s--"), strict=False):
-        ax.plot(range(1, 1 + len(run["points"])), run["points"], style, label=who)
-    ax.set(xlabel=mine["xlabel"], ylabel=mine["ylabel"])
-    ax.set_title(title, loc="left", size=plots.FONT_PT)
-    ax.legend(frameon=False)
     return cast(Picture, ax.figure)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import d2lpar
 
+from ...timeline import whole_file
+
 FOLDER, FILE = "scores", "challenges.json"
 FORMAT = 1
 ERROR_FILE = "{path} is no file of scores ({error}): move it away, and a new one is written"
@@ -49,8 +51,6 @@ def keep(name: str, report: dict, source: str) -> bool:
         "source": source,
     }
     file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_suffix(".tmp")
     text = {"format": FORMAT, "challenges": dict(sorted(entries.items()))}
-    unfinished.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
-    unfinished.replace(file)
+    whole_file.write(file, json.dumps(text, indent=1) + "\n")
     return True

@@ -16,6 +16,7 @@ from nbformat import NotebookNode
 
 from ...checks.exercise_grading import BY_HAND
 from ...checks.grader.source import is_stub
+from ...timeline import whole_file
 from . import notebook_file, otter_format, working_copy
 
 FOLDER = "assignments"  # in the student's copy of the course
@@ -115,7 +116,7 @@ def write(course: Path, lesson: str, to: Path | None = None) -> list[Path]:
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        notebook_file.write(path, text)
+        whole_file.write(path, text)
     return [folder / name for name in files]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ...timeline import whole_file
 from ...timeline.printing import say
 from . import notebook_file, working_copy
 
@@ -118,5 +119,5 @@ def _grade(options: argparse.Namespace) -> int:
         graded.append(each)
     for path, report in ((options.junit, reports.junit), (options.scores, reports.scores)):
         if path is not None:
-            notebook_file.write(path, report(graded, lesson))
+            whole_file.write(path, report(graded, lesson))
     return int(any(each.points < each.of for each in graded))

@@ -21,16 +21,6 @@ def read(path: Path) -> NotebookNode:
     return nbformat.read(path, as_version=4)
 
 
-def write(path: Path, text: str) -> None:
-    """Replace a file at once: a reader sees the old or the new one, never a part."""
-    unfinished = path.with_name(path.name + ".tmp")
-    try:
-        unfinished.write_text(text, encoding="utf-8", newline="\n")
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
 def serialised(notebook: NotebookNode) -> str:
     """The text of a notebook's file."""
     return nbformat.writes(notebook) + "\n"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from nbformat.reader import NotJSONError
 
+from ...timeline import whole_file
 from . import merging, notebook_file
 
 SOURCE, COPY = "notebooks", "my"
@@ -25,7 +26,7 @@ FIRST_LESSON = "00_start_here.ipynb"
 
 
 @dataclass(frozen=True)
-class Step:
+class FileUpdate:
     """What happened to one file of the copy: what, and where to look, if anywhere."""
 
     file: Path
@@ -47,7 +48,7 @@ def course_folder(start: Path) -> Path:
     )
 
 
-def update(course: Path) -> Iterator[Step]:
+def update(course: Path) -> Iterator[FileUpdate]:
     """Bring the student's copy up to date; the first time, make it. Yields what has happened.
 
     What the student has not changed becomes the new version; what only the student has changed
@@ -59,10 +60,10 @@ def update(course: Path) -> Iterator[Step]:
         relative = file.relative_to(source)
         step = _updated(file, copy / relative, copy / BASE / relative)
         if step is not None:
-            yield Step(Path(COPY) / relative, *step)
+            yield FileUpdate(Path(COPY) / relative, *step)
 
 
-def reset(course: Path, lesson: str) -> Iterator[Step]:
+def reset(course: Path, lesson: str) -> Iterator[FileUpdate]:
     """A fresh copy of the lesson with this number and of its deeper half; the old is put aside.
 
     Raises ValueError for a number that no lesson has.
@@ -82,7 +83,7 @@ def reset(course: Path, lesson: str) -> Iterator[Step]:
             what = f"fresh; yours is {aside.name} now"
         _copy(file, own)
         _copy(file, base)
-        yield Step(Path(COPY) / relative, what)
+        yield FileUpdate(Path(COPY) / relative, what)
 
 
 def lesson_file(course: Path, lesson: str) -> Path:
@@ -133,7 +134,7 @@ def _merged(file: Path, own: Path, base: Path) -> tuple[str, tuple[str, ...]]:
         _copy(file, own)
         return f"could not be read; it is {aside.name} now", ()
     merged = merging.merge(mine, notebook_file.read(base), notebook_file.read(file))
-    notebook_file.write(own, notebook_file.serialised(merged.notebook))
+    whole_file.write(own, notebook_file.serialised(merged.notebook))
     return f"{merged.taken} cells are new", tuple(merged.both)
 
 

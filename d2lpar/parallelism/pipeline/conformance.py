@@ -20,7 +20,7 @@ from .operations import (
 )
 
 
-class Options(TypedDict, total=False):
+class CheckOptions(TypedDict, total=False):
     """What `check` is asked, but for the orders."""
 
     stages: Required[int]
@@ -68,7 +68,7 @@ def check(
     return findings
 
 
-def require(orders: Orders, **options: Unpack[Options]) -> None:
+def require(orders: Orders, **options: Unpack[CheckOptions]) -> None:
     """Raise `ScheduleError` with everything that `check`, whose options these are, finds."""
     if findings := check(orders, **options):
         raise ScheduleError(findings)

@@ -46,7 +46,7 @@ class Pipeline:
         if not (self.stages and self.devices):
             raise ValueError(
                 f"a pipeline needs stages and devices, and was given {len(self.stages)} and "
-                f"{len(self.devices)}"
+                f"{len(self.devices)}: one of each at least"
             )
         self.stage_devices = [self.devices[s % len(self.devices)] for s in range(len(self.stages))]
         _check_parameters(self.stages, self.stage_devices)

@@ -84,9 +84,12 @@ def product_times(gpu: GpuAndHost, share: Share) -> LayerTimes:
     return _timed(gpu, lambda: Products(share), share)
 
 
-def backward_parts(machine: Machine, *, hidden: int = 4096) -> tuple[float, float, float]:
-    """Seconds of a layer's forward, of its input gradients, and of its weight gradients."""
-    one = Transformer("one layer", 1, hidden, hidden // 128, sequence=1024, vocabulary=1)
+def backward_parts(machine: Machine) -> tuple[float, float, float]:
+    """Seconds of a layer's forward, of its input gradients, and of its weight gradients.
+
+    The layer is 4096 wide, its 32 heads read four sequences of 1024 tokens.
+    """
+    one = Transformer("one layer", 1, 4096, 32, sequence=1024, vocabulary=1)
     share = Share(one, micro_batch=4)
     gpu = GpuAndHost.of(machine.accelerators[0], machine.host)
     with simulation.simulate(gpu.machine) as (device,):

@@ -70,16 +70,16 @@ def step(model: Transformer, layout: Layout, machine: Machine) -> StepTime:
 
 def step_on(model: Transformer, layout: Layout, wiring: Wiring) -> StepTime:
     """The same, of a machine whose wiring is known."""
-    pace = Pace.of(model, layout, wiring)
+    one = MicroBatchTimes.of(model, layout, wiring)
     mesh, count = layout.mesh, layout.micro_batches
-    sending_s = 2 * pace.send_s
-    stage_s = pace.stage_compute_s + pace.stage_tensor_s + pace.context_s + pace.experts_s
-    gradients_s, parameters_s = between_replicas(model, layout, wiring, pace.computing)
+    sending_s = 2 * one.send_s
+    stage_s = one.stage_compute_s + one.stage_tensor_s + one.context_s + one.experts_s
+    gradients_s, parameters_s = between_replicas(model, layout, wiring, one.computing)
     return StepTime(
-        compute_s=count * (pace.stage_compute_s + pace.head_s + copies_s(model, layout, wiring)),
-        tensor_s=count * pace.stage_tensor_s,
-        context_s=count * pace.context_s,
-        experts_s=count * pace.experts_s,
+        compute_s=count * (one.stage_compute_s + one.head_s + copies_s(model, layout, wiring)),
+        tensor_s=count * one.stage_tensor_s,
+        context_s=count * one.context_s,
+        experts_s=count * one.experts_s,
         bubble_s=(mesh.pipeline - 1) * (stage_s / layout.chunks + sending_s),
         sending_s=count * layout.chunks * sending_s,
         gradients_s=gradients_s,
@@ -89,7 +89,7 @@ def step_on(model: Transformer, layout: Layout, wiring: Wiring) -> StepTime:
 
 
 @dataclass(frozen=True)
-class Pace:
+class MicroBatchTimes:
     """Seconds of one micro-batch: in a stage forward and backward, in the head, sent once.
 
     Computing takes what the slowest of all GPUs takes, as all wait for it.
@@ -108,7 +108,7 @@ class Pace:
     experts_s: float
 
     @classmethod
-    def of(cls, model: Transformer, layout: Layout, wiring: Wiring) -> Pace:
+    def of(cls, model: Transformer, layout: Layout, wiring: Wiring) -> MicroBatchTimes:
         """That of a model spread by `layout`. Raises ValueError if ranks cannot share its heads."""
         _check(model, layout)
         mesh = layout.mesh

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -68,12 +69,14 @@ def fastest(
 
     Raises ValueError if there is none.
     """
+    runs = [run for row in table for run in row]
     affordable = [
-        run
-        for row in table
-        for run in row
-        if within_device_s is None or run.device_seconds <= within_device_s
+        run for run in runs if within_device_s is None or run.device_seconds <= within_device_s
     ]
     if not affordable:
-        raise ValueError(f"no run to the target costs {within_device_s} device seconds or less")
+        least = min((run.device_seconds for run in runs), default=math.inf)
+        raise ValueError(
+            f"no run to the target costs {within_device_s} device seconds or less: the cheapest "
+            f"costs {least:.4g}"
+        )
     return min(affordable, key=lambda run: run.seconds)

@@ -55,7 +55,11 @@ class StartError(RuntimeError):
 
 
 class Engines:
-    """`n` engines and what connects them to this process; a rank is its place in `order`."""
+    """`n` engines and what connects them to this process; a rank is its place in `order`.
+
+    They have `timeout_s` seconds to come up. Raises ValueError where neither `n` nor the profile
+    says how many there are, and StartError if they do not come up.
+    """
 
     def __init__(
         self,

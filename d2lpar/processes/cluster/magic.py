@@ -22,7 +22,10 @@ class RankMagics(Magics):
     @argument("-l", "--live", help="a callable(rank, values) that gets what par.report sends")
     @line_cell_magic
     def px(self, line: str, cell: str | None = None) -> None:
-        """Run the cell on every rank of `par.cluster(n)`; what they print appears by rank."""
+        """Run the cell on every rank of `par.cluster(n)`; what they print appears by rank.
+
+        Raises RanksEndedError if no ranks were started.
+        """
         ranks = current()
         if ranks is None:
             raise RanksEndedError(messages.NOT_STARTED)

@@ -33,8 +33,11 @@ REDUCTION = (
 REDUCTION_RESULT = (4, 5, 6)
 
 
-def amoebanet_d(*, layers: int, filters: int, classes: int = 1000) -> nn.Sequential:
-    """Three stems, `layers` normal cells with two reductions among them, and a classifier."""
+def amoebanet_d(*, layers: int, filters: int) -> nn.Sequential:
+    """Three stems, `layers` normal cells with two reductions among them, and a classifier.
+
+    It tells 1000 classes apart.
+    """
     made: list[nn.Module] = [_Stem(filters // 4)]
     width, before, last = filters // 4, filters // 4, filters // 4
     was_reduction = False
@@ -45,7 +48,7 @@ def amoebanet_d(*, layers: int, filters: int, classes: int = 1000) -> nn.Sequent
         cell = _Cell(before, last, width, reduces, was_reduction)
         before, last, was_reduction = last, width * len(cell.result), reduces
         made.append(cell)
-    return nn.Sequential(*made, _Classifier(last, classes))
+    return nn.Sequential(*made, _Classifier(last, 1000))
 
 
 def _conv(

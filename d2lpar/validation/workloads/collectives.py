@@ -30,7 +30,8 @@ _SECONDS = {
 
 def collective(name: str, p: Parameters, machine: Machine) -> SimulatedRun:
     """`bytes` in all on `ranks`; by a fixed `algorithm` and `protocol` or those that NCCL would
-    take, `processes` that drive all of them (by default one each)."""
+    take, `processes` that drive all of them (by default one each). Raises ValueError for ranks on
+    other nodes than the row says, and for processes that are more than the ranks, or none."""
     nbytes, ranks = p.integer("bytes"), p.integer("ranks")
     algorithm, protocol = p.text("algorithm", None), p.text("protocol", None)
     if not p.flag("peer", True):

@@ -39,7 +39,10 @@ def _built(name: str, masked: int | None) -> nn.Module:
         return amoebanet.amoebanet_d(layers=18, filters=256)
     models = torchvision_models()
     if name not in models.list_models():
-        raise ValueError(f"torchvision has no network called {name!r}")
+        raise ValueError(
+            f"torchvision has no network called {name!r}: torchvision.models.list_models() names "
+            "them"
+        )
     options = {"init_weights": False} if name in ("inception_v3", "googlenet") else {}
     return models.get_model(name, weights=None, **options)
 

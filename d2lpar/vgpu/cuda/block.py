@@ -92,7 +92,11 @@ def emulate_cuda(
     The block yields its devices. Raises RuntimeError inside another such block.
     """
     if lazy_init.emulated_count():
-        raise RuntimeError("CUDA is being emulated already: emulate_cuda blocks cannot be nested")
+        raise RuntimeError(
+            "CUDA is being emulated already: emulate_cuda blocks cannot be nested. End the other "
+            "block "
+            "first"
+        )
     before = running()
     with ExitStack() as stack:
         stack.enter_context(returning())

@@ -323,8 +323,8 @@ def _classes() -> Iterator[tuple[str, type]]:
     for name, make, ours in (
         ("Stream", _stream, streams.Stream),
         ("Event", streams.Event, streams.Event),
-        ("CUDAGraph", graph_capture.Graph, graph_capture.Graph),
-        ("graph", graph_capture.capture, graph_capture.Graph),
+        ("CUDAGraph", graph_capture.CUDAGraph, graph_capture.CUDAGraph),
+        ("graph", graph_capture.capture, graph_capture.CUDAGraph),
         ("StreamContext", device_module.StreamContext, device_module.StreamContext),
         ("device", Device, Device),
         ("device_of", _device_of, Device),

@@ -22,7 +22,7 @@ from ..sim.event_queue import QueuedWork
 PAGE_BYTES = 4096
 
 
-class Block:
+class PinnedBlock:
     """Page-locked memory of one storage, and the last copy of each stream that used it."""
 
     __slots__ = ("owner", "size", "storage", "uses")
@@ -34,7 +34,7 @@ class Block:
         self.uses: dict[tuple[int, int], QueuedWork] = {}
 
 
-_blocks: dict[int, Block] = {}  # of all virtual machines of the process, by storage
+_blocks: dict[int, PinnedBlock] = {}  # of all virtual machines of the process, by storage
 _thread = threading.local()
 
 
@@ -54,7 +54,7 @@ def block_bytes(nbytes: int) -> int:
     return max(PAGE_BYTES, 1 << (nbytes - 1).bit_length())
 
 
-def block_of(tensor: torch.Tensor) -> Block | None:
+def block_of(tensor: torch.Tensor) -> PinnedBlock | None:
     """The page-locked block that a CPU tensor is in; None if its memory is pageable."""
     block = _blocks.get(StorageWeakRef(tensor.untyped_storage()).cdata) if _blocks else None
     return None if block is None or block.storage.expired() else block
@@ -69,8 +69,8 @@ class PinnedMemory:
     def __init__(self, clock: Clock, submit: Callable[..., None]) -> None:
         self._clock = clock
         self._submit = submit
-        self._used: defaultdict[int, list[Block]] = defaultdict(list)
-        self._free: defaultdict[int, list[Block]] = defaultdict(list)
+        self._used: defaultdict[int, list[PinnedBlock]] = defaultdict(list)
+        self._free: defaultdict[int, list[PinnedBlock]] = defaultdict(list)
 
     def lock(self, tensor: torch.Tensor, nbytes: int | None = None) -> torch.Tensor:
         """Treat the storage of a CPU tensor as page-locked; the host pays for a fresh block.
@@ -79,14 +79,14 @@ class PinnedMemory:
         """
         storage = tensor.untyped_storage()
         nbytes = storage.nbytes() if nbytes is None else nbytes
-        block = Block(storage, nbytes, self)
+        block = PinnedBlock(storage, nbytes, self)
         _blocks[block.storage.cdata] = block
         self._collect(block.size)
         self._used[block.size].append(block)
         self._pay(self._take, block.size)
         return tensor
 
-    def owns(self, block: Block) -> bool:
+    def owns(self, block: PinnedBlock) -> bool:
         """Whether a block is one of this virtual machine's."""
         return block.owner is self
 

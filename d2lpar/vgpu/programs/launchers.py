@@ -38,13 +38,18 @@ def told(launcher: str, words: Sequence[str]) -> Told:
     parser.add_argument("words", nargs=argparse.REMAINDER)
     found = parser.parse_args(list(words))
     if not found.words:
-        raise ValueError(f"{launcher} names no program")
+        raise ValueError(
+            f"{launcher} names no program: write it behind the options, {launcher} -n 2 python "
+            "train.py"
+        )
     if found.words[0].startswith("-"):
         raise ValueError(f"{launcher}'s option {found.words[0]} is not known here: leave it out")
     nodes: int = found.nodes
     processes: int = found.processes or nodes * (found.per_node or 1)
     if min(processes, nodes) < 1:
-        raise ValueError(f"{launcher} with {processes} processes on {nodes} machines")
+        raise ValueError(
+            f"{launcher} with {processes} processes on {nodes} machines: both must be at least 1"
+        )
     return Told(processes, nodes, found.words)
 
 

@@ -32,7 +32,7 @@ TENSORS = (torch.Tensor, list, tuple)
 
 
 @dataclass
-class Options:
+class CallOptions:
     """What torch's options say that matters here; what is left out is as torch has it."""
 
     reduceOp: object = ReduceOp.SUM  # noqa: N815
@@ -67,12 +67,12 @@ def _depth(value: object) -> int:
 
 def _options(given: list[object]) -> object:
     """The object with options, or one of the operation and the root that are given in its place."""
-    options = Options()
+    options = CallOptions()
     for value in given:
         if isinstance(value, (ReduceOp, ReduceOp.RedOpType)):
             options.reduceOp = value
         elif isinstance(value, int):
             options.rootRank = value
-        elif isinstance(value, Options) or hasattr(value, "timeout"):  # as all of torch's have
+        elif isinstance(value, CallOptions) or hasattr(value, "timeout"):  # as all of torch's have
             return value
     return options

@@ -127,7 +127,9 @@ class CallOfRank:
 
     def _root(self, root: int | None) -> int | None:
         if root is not None and not 0 <= root < self.count:
-            raise ValueError(f"a group of {self.count} ranks has no root {root}")
+            raise ValueError(
+                f"a group of {self.count} ranks has no root {root}: name a rank of the group"
+            )
         return root
 
     def _only(self, member: int | None, values: torch.Tensor) -> list[torch.Tensor | None]:

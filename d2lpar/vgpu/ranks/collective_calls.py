@@ -6,7 +6,7 @@ are reduced: a rank takes the sum (mean, …) of what all give it, added up in t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +14,6 @@ from torch.distributed import ReduceOp
 
 from ..races.call_sites import Mark, call_site_of
 from ..torch_backend.tensor import VirtualTensor, backing, check_allocated
-from ..torch_backend.torch_private import unwatched
 
 Pieces = Sequence[torch.Tensor | None]  # plain tensors with the values, flat
 _PAIRS = {
@@ -122,7 +121,10 @@ def _named(op: object) -> str:
 
 
 def reduced_by(op: object, values: torch.Tensor) -> torch.Tensor:
-    """What a rank gives to a reduction by `op`: PREMUL_SUM has a factor for it."""
+    """What a rank gives to a reduction by `op`: PREMUL_SUM has a factor for it.
+
+    Raises NotImplementedError where this torch keeps the factor to itself.
+    """
     if op != ReduceOp.PREMUL_SUM:
         return values
     factor = getattr(op, "factor", None)
@@ -137,20 +139,15 @@ def reduced_by(op: object, values: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def carry_out(calls: Sequence[CollectiveCall], takers: Iterable[int]) -> None:
+def carry_out(calls: Sequence[CollectiveCall], takers: Collection[int]) -> None:
     """Compute what of the calls of all ranks, in their order, those of `takers` take.
 
-    Modes of the program's that watch operations do not see these. Raises ValueError if a rank gives
-    more or fewer elements than the other takes. Tensors that have a shape only stay as they are.
+    Raises ValueError if a rank gives more or fewer elements than the other takes. Tensors that have
+    a shape only stay as they are.
     """
-    with unwatched():
-        _carry_out(calls, list(takers))
-
-
-def _carry_out(calls: Sequence[CollectiveCall], takers: Sequence[int]) -> None:
     if calls and calls[0].parts:
         for parts in zip(*(call.parts for call in calls), strict=True):
-            _carry_out(parts, takers)
+            carry_out(parts, takers)
         return
     totals: dict[tuple[int, ...], torch.Tensor] = {}
     moves: list[tuple[torch.Tensor, torch.Tensor]] = []

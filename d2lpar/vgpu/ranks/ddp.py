@@ -32,8 +32,8 @@ BROADCAST_MB = 250  # torch's
 class DistributedDataParallel(c10d_private.TorchDDP):
     """torch's, with its arguments, communication hooks and `join()`.
 
-    A module may lie on several devices of its rank, with `device_ids=None`. Mixed precision of its
-    own is refused.
+    A module may lie on several devices of its rank, with `device_ids=None`. Raises
+    NotImplementedError for what it does not do, such as mixed precision of its own.
     """
 
     process_group: dist.ProcessGroup | None  # type: ignore[assignment]
@@ -200,7 +200,9 @@ class DistributedDataParallel(c10d_private.TorchDDP):
                 if theirs.get(name) != found[0].get(name):
                     raise RuntimeError(
                         f"DDP needs the same parameters on all ranks, but {name} has the shape "
-                        f"{found[0].get(name)} on rank 0 and {theirs.get(name)} on rank {rank}"
+                        f"{found[0].get(name)} on rank 0 and {theirs.get(name)} on rank {rank}: "
+                        "make "
+                        "the same network on each"
                     )
 
     def _of_all_ranks(self, mine: Value) -> list[Value]:

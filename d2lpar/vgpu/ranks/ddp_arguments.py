@@ -21,7 +21,7 @@ _HAS_NEW_NAME = "forward_sync_buffers" in signature(c10d_private.TorchDDP.__init
 
 
 def warn_of_old_name(broadcast_buffers: bool | None, forward_sync_buffers: bool | None) -> None:
-    """Warn, as torch does, of an argument that has a new name; the line is named that makes the DDP."""
+    """Warn, as torch does, of an argument with a new name; the line that makes the DDP is named."""
     if broadcast_buffers is None or not _HAS_NEW_NAME:
         return
     if forward_sync_buffers is None:
@@ -75,5 +75,8 @@ def device_of(module: nn.Module, trained: list[nn.Parameter], ids: list | None) 
         )
     device = devices[0]
     if ids and (ids[0] if isinstance(ids[0], int) else torch.device(ids[0]).index) != device.index:
-        raise ValueError(f"device_ids is {ids}, but the parameters are on {device}")
+        raise ValueError(
+            f"device_ids is {ids}, but the parameters are on {device}: leave device_ids out, or "
+            f"pass [{device.index}]"
+        )
     return device

@@ -30,7 +30,7 @@ FILE_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _NAMES = {"all_gather": "_all_gather_base", "reduce_scatter": "_reduce_scatter_base"}
 
 
-class Group(Protocol):
+class NotedGroup(Protocol):
     """A group of ranks, as far as its calls are noted."""
 
     number: int
@@ -42,7 +42,7 @@ class Flight:
     """One call of a rank: the group's `sequence`-th collective or send there."""
 
     record: int
-    group: Group
+    group: NotedGroup
     sequence: int
     operation: int
     way: tuple[int, int] | None  # of a send or a receive, in numbers of the group
@@ -76,7 +76,7 @@ class FlightRecorder:
         self._records = 0
 
     def note(
-        self, group: Group, call: CollectiveCall, way: tuple[int, int] | None, now_s: float
+        self, group: NotedGroup, call: CollectiveCall, way: tuple[int, int] | None, now_s: float
     ) -> Flight:
         """Note a call that begins."""
         if not self._records:
@@ -157,11 +157,11 @@ def write(recorder: FlightRecorder, rank: int, now_s: float) -> None:
         Path(f"{recorder.file}{rank}").write_bytes(pickle.dumps(dumped(recorder, now_s)))
 
 
-def _config(group: Group) -> dict[str, str]:
+def _config(group: NotedGroup) -> dict[str, str]:
     return {"name": str(group.number), "desc": _description(group), "ranks": str(group.ranks)}
 
 
-def _description(group: Group) -> str:
+def _description(group: NotedGroup) -> str:
     return "undefined" if group.number else "default_pg"
 
 

@@ -49,11 +49,17 @@ def run_module(target: str, name: str = MAIN) -> ModuleType:
 
 
 def run_again(main: ModuleType) -> ModuleType:
-    """Import a main module once more, as multiprocessing does in a process that it spawns."""
+    """Import a main module once more, as multiprocessing does in a process that it spawns.
+
+    Raises RuntimeError for one that was not read from a file.
+    """
     if main.__spec__ is not None:
         return run_module(main.__spec__.name, AGAIN)
     if main.__file__ is None:
-        raise RuntimeError("this main module was not read from a file, and cannot be run again")
+        raise RuntimeError(
+            "the main module was typed, not read from a file, and cannot be run again for another "
+            "process: save the program to a file"
+        )
     return run_script(main.__file__, AGAIN)
 
 

@@ -204,7 +204,8 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
     ) -> None:
         """The same, over the hosts alone. That a rank is missing is noticed at once, when no other
-        can go on; the error of the group's first rank names it, or with `wait_all_ranks` all."""
+        can go on; the RuntimeError of the group's first rank names it, or with `wait_all_ranks`
+        all."""
         call = CollectiveCall("monitored_barrier")
         self._rank.check("monitored_barrier", [])
         self._begun(call, None)
@@ -239,17 +240,16 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         on_device = self._rank.check(name, [tensor])
         with unwatched():
             both, values = [tensor], [values_of(tensor)]
-        call = CollectiveCall(
-            name,
-            both if name == "send" else [],
-            both if name == "recv" else [],
-            values if name == "send" else [],
-            values if name == "recv" else [],
-            tensor.nbytes,
-            same=tensor.numel(),
-        )
-        self._begun(call, way)
-        with unwatched():
+            call = CollectiveCall(
+                name,
+                both if name == "send" else [],
+                both if name == "recv" else [],
+                values if name == "send" else [],
+                values if name == "recv" else [],
+                tensor.nbytes,
+                same=tensor.numel(),
+            )
+            self._begun(call, way)
             pending = self._rendezvous.pass_on(self._member, way, tag, call, on_device)
         ranks = self._rendezvous.ranks
         more: dict[str, object] = {"kind": "copy", "group": tuple(ranks[end] for end in way)}

@@ -30,6 +30,7 @@ def _all_numbers(devices: Sequence[torch.device]) -> list[int]:
         )
     if len(set(numbers)) < len(numbers):
         raise ValueError(
-            f"every rank has a device of its own, but got {', '.join(map(str, found))}"
+            f"every rank has a device of its own, but got {', '.join(map(str, found))}: name each "
+            "once"
         )
     return numbers

@@ -167,7 +167,10 @@ class RankStore(dist.Store):
         self._kept.set_s[key] = self._now_s()
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        """Take the oldest value from a queue, as soon as there is one."""
+        """Take the oldest value from a queue, as soon as there is one.
+
+        Raises QueueEmptyError if there is none and `block` is False.
+        """
         queue = self._kept.queues[key]
         if not queue and not block:
             raise dist.QueueEmptyError(f"queue {key!r} is empty")

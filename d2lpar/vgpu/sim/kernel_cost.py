@@ -26,7 +26,7 @@ from .product_rates import (
     sustained_flops_per_s,
     uses_tensor_cores,
 )
-from .tiles import ALIGNED_BYTES, Device, Product, read_again, tiling
+from .tiles import ALIGNED_BYTES, MatmulDevice, Product, read_again, tiling
 from .winograd_convolution import Winograd
 
 # What a multiprocessor's 2,048 threads move if each reads and writes 16 bytes: kernels that are no
@@ -138,12 +138,12 @@ class _Rates:
         self.device = self._device(accelerator, dtype, self.flops_per_s)
         self.plain_device = self._device(accelerator, "float32", self.plain_flops_per_s)
 
-    def _device(self, accelerator: Accelerator, dtype: str, issued: float) -> Device | None:
+    def _device(self, accelerator: Accelerator, dtype: str, issued: float) -> MatmulDevice | None:
         """None where products take what their FLOP take: rates measured, or nothing known."""
         if accelerator.multiprocessors is None or accelerator.measured:
             return None
         known = reach(accelerator)
-        return Device(
+        return MatmulDevice(
             accelerator.multiprocessors,
             issued,
             min(sustained_flops_per_s(accelerator, dtype), issued),
@@ -244,7 +244,7 @@ def _reached(accelerator: Accelerator, dtype: str, *, convolves: bool) -> float:
 
 
 def _arithmetic_s(
-    flops: int, product: Product | None, device: Device | None, flops_per_s: float
+    flops: int, product: Product | None, device: MatmulDevice | None, flops_per_s: float
 ) -> float:
     if product is None or device is None:
         return flops / flops_per_s

@@ -42,7 +42,7 @@ class Product(NamedTuple):
     alignment: int = ALIGNED_BYTES
 
 
-class Device(NamedTuple):
+class MatmulDevice(NamedTuple):
     """What products need to know of a device, in a data type: FLOP/s that its multiprocessors
     issue together, that its power lasts for, bytes a second of its cache (see `Reach`)."""
 
@@ -67,7 +67,7 @@ class Tiling(NamedTuple):
 
 
 @lru_cache(maxsize=16384)
-def tiling(product: Product, device: Device) -> Tiling:
+def tiling(product: Product, device: MatmulDevice) -> Tiling:
     """How a library that chooses well computes a product, as if all it reads were there."""
     flops = 2 * product.m * product.n * product.k * product.batch
     if not flops:
@@ -81,7 +81,7 @@ def tiling(product: Product, device: Device) -> Tiling:
     return min(ways, key=lambda way: way.seconds)
 
 
-def read_again(product: Product, device: Device, read_bytes: int) -> float:
+def read_again(product: Product, device: MatmulDevice, read_bytes: int) -> float:
     """Bytes that a product fetches from memory, as a multiple of the `read_bytes` of its factors.
 
     The tiles of one wave lie in a block of about as many rows as columns, and the waves go along a
@@ -105,7 +105,7 @@ def read_again(product: Product, device: Device, read_bytes: int) -> float:
 
 
 def _way(
-    product: Product, device: Device, tile: tuple[int, int], slices: int, least_s: float
+    product: Product, device: MatmulDevice, tile: tuple[int, int], slices: int, least_s: float
 ) -> Tiling:
     """One tile and one number of slices."""
     rows, columns = tile
@@ -124,7 +124,7 @@ def _tiles(product: Product, tile: tuple[int, int]) -> int:
     return ceil(product.m / tile[0]) * ceil(product.n / tile[1]) * product.batch
 
 
-def _slices(product: Product, device: Device, tile: tuple[int, int]) -> list[int]:
+def _slices(product: Product, device: MatmulDevice, tile: tuple[int, int]) -> list[int]:
     """In how many slices the sum may be cut."""
     filling = device.multiprocessors // _tiles(product, tile)
     if not filling:
@@ -133,7 +133,7 @@ def _slices(product: Product, device: Device, tile: tuple[int, int]) -> list[int
     return sorted({max(min(count, most), 1) for count in (*SLICES, filling)})
 
 
-def _tile_share(tile: tuple[int, int], device: Device) -> float:
+def _tile_share(tile: tuple[int, int], device: MatmulDevice) -> float:
     """Share of the rate that a tile of this size reaches.
 
     Tensor cores are fed from shared memory, whose bytes for a FLOP go with (r + c) / (r c).
@@ -148,7 +148,7 @@ def _tile_share(tile: tuple[int, int], device: Device) -> float:
     return 1 / (1 + 4 * max(fetched - 2 / 128, 0.0))
 
 
-def _aligned_share(product: Product, device: Device) -> float:
+def _aligned_share(product: Product, device: MatmulDevice) -> float:
     """Tensor cores' kernels fetch 16 bytes at once; each halving of that costs as much again."""
     if not device.tensor or product.alignment >= ALIGNED_BYTES:
         return 1.0

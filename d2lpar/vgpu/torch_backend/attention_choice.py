@@ -23,7 +23,7 @@ _HALF = (torch.float16, torch.bfloat16)
 _MOST_HEADS_OF_CUDNN = 65535
 
 
-class Settings(NamedTuple):
+class KernelSettings(NamedTuple):
     """What a program has allowed, and the order in which kernels are tried."""
 
     allowed: frozenset[int]
@@ -78,7 +78,7 @@ def why_not(kernel: int, inputs: Inputs) -> str | None:
     return _why_not(kernel, inputs, settings())
 
 
-def settings() -> Settings:
+def settings() -> KernelSettings:
     """What `sdpa_kernel` and `torch.backends.cuda` have set."""
     allowed = (
         (MATH, torch.backends.cuda.math_sdp_enabled()),
@@ -86,7 +86,7 @@ def settings() -> Settings:
         (EFFICIENT, torch.backends.cuda.mem_efficient_sdp_enabled()),
         (CUDNN, torch.backends.cuda.cudnn_sdp_enabled()),
     )
-    return Settings(
+    return KernelSettings(
         frozenset(kernel for kernel, is_allowed in allowed if is_allowed),
         tuple(torch_private.attention_order()),
         torch.are_deterministic_algorithms_enabled()
@@ -124,7 +124,7 @@ def inputs_of(
 
 
 @lru_cache(maxsize=4096)
-def _choose(inputs: Inputs, settings: Settings) -> Choice:
+def _choose(inputs: Inputs, settings: KernelSettings) -> Choice:
     reasons: dict[str, str] = {}
     for kernel in _order(inputs.capability, settings.order):
         if kernel == MATH:
@@ -147,7 +147,7 @@ def _order(capability: tuple[int, int], order: tuple[int, ...]) -> list[int]:
     return known if torch_private.attention_order_is_set() else [CUDNN, *known[:-1]]
 
 
-def _why_not(kernel: int, inputs: Inputs, settings: Settings) -> str | None:
+def _why_not(kernel: int, inputs: Inputs, settings: KernelSettings) -> str | None:
     if kernel not in settings.allowed:
         return "it has been disabled"
     if kernel == CUDNN and settings.deterministic:

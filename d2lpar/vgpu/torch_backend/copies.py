@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from .. import device_naming
-from ..memory.pinned import Block, block_of
+from ..memory.pinned import PinnedBlock, block_of
 from ..races import sync_debug
 from ..races.vector_clock import Access
 from ..sim.clock import HostThread
@@ -209,7 +209,7 @@ def _through_buffer(rt: Runtime, index: int, nbytes: int, *, fresh: bool = False
 
 
 def _note_host_copy(
-    rt: Runtime, host: torch.Tensor, block: Block, access: Access, *, writes: bool
+    rt: Runtime, host: torch.Tensor, block: PinnedBlock, access: Access, *, writes: bool
 ) -> None:
     """Watch host memory that a copy goes on using, and keep its block from being reused."""
     rt.host_copies.note(host, access, writes=writes)

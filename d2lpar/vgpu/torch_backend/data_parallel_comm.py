@@ -75,7 +75,8 @@ def broadcast_coalesced(
     """Tensors of the first device on each, sent in flat buffers of about `buffer_size` bytes.
 
     The lists are in the order of `devices`; the tensors' own device gets the tensors themselves.
-    What the others get shares buffers, and counts the writes to each tensor by itself.
+    What the others get shares buffers, and counts the writes to each tensor by itself. Raises
+    RuntimeError for tensors that are elsewhere.
     """
     if not tensors:
         return [[] for _ in devices]
@@ -224,13 +225,17 @@ def gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) -> 
 
 
 def reduce_add(inputs: Sequence[torch.Tensor], destination: object = None) -> torch.Tensor:
-    """The sum of tensors of different devices, on `destination`; one of them must be there."""
+    """The sum of tensors of different devices, on `destination`.
+
+    Raises RuntimeError if none of them is there.
+    """
     place = _device(destination)
     comm_checks.summed(inputs)
     there = [tensor for tensor in inputs if _is_on(tensor, place)]
     if not there:
         raise RuntimeError(
-            "reduce_add expects destination to be on the same GPU with one of the tensors"
+            "reduce_add expects destination to be on the same GPU with one of the tensors: it is "
+            f"{place}, and they are on {', '.join(sorted({str(t.device) for t in inputs}))}"
         )
     others = [tensor for tensor in inputs if tensor is not there[0]]
     if not others:

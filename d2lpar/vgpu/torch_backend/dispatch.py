@@ -21,7 +21,7 @@ from ..sim.kernel_cost import Cost
 from . import compiled, copies, functional_collectives, host_cost, serialization, torch_private
 from .attention import fused_choice, scaled_dot_product_attention
 from .compiled import Region
-from .graph_capture import Graph, capturing
+from .graph_capture import CUDAGraph, capturing
 from .host_threads import HOST
 from .meta_inference import Argument, Inferred, infer
 from .op_cost import cost_of, read_again
@@ -101,7 +101,7 @@ class Dispatcher:
         return way
 
     def _capture(
-        self, graph: Graph, func: torch._ops.OpOverload, args: tuple, kwargs: dict
+        self, graph: CUDAGraph, func: torch._ops.OpOverload, args: tuple, kwargs: dict
     ) -> object:
         """Carry it out for the graph, whole: what it is made of is no operation by itself."""
         with graph.paused():

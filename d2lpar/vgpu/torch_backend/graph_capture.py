@@ -27,18 +27,18 @@ Operation = tuple[Any, tuple, dict[str, Any], object]  # an overload, its argume
 
 
 class _Thread(threading.local):
-    graph: Graph | None = None
+    graph: CUDAGraph | None = None
 
 
 _here = _Thread()
 
 
-def capturing() -> Graph | None:
+def capturing() -> CUDAGraph | None:
     """The graph that this thread's operations become part of."""
     return _here.graph
 
 
-class Graph:
+class CUDAGraph:
     """`torch.cuda.CUDAGraph`; memory pools are accepted, and all the same."""
 
     def __init__(self, keep_graph: bool = False) -> None:
@@ -60,7 +60,10 @@ class Graph:
         _here.graph = self
 
     def capture_end(self) -> None:
-        """End it, and give tensors from before the values that they had."""
+        """End it, and give tensors from before the values that they had.
+
+        Raises RuntimeError if this graph is not being captured.
+        """
         if _here.graph is not self:
             raise RuntimeError("this graph is not being captured: call capture_begin() first")
         current_runtime().host_threads.let_go()
@@ -83,7 +86,10 @@ class Graph:
         return (0, 0)
 
     def replay(self) -> None:
-        """Compute once more what was captured, and launch it as one."""
+        """Compute once more what was captured, and launch it as one.
+
+        Raises RuntimeError if nothing was captured.
+        """
         if not self._captured:
             raise RuntimeError("nothing was captured: call capture_begin() and capture_end() first")
         rt = current_runtime()
@@ -151,7 +157,7 @@ def _compute(
 
 @contextmanager
 def capture(
-    cuda_graph: Graph,
+    cuda_graph: CUDAGraph,
     pool: object = None,
     stream: object = None,
     capture_error_mode: str = "global",

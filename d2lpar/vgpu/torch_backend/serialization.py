@@ -72,7 +72,10 @@ def install() -> None:
 
 
 def deep_copy(tensor: VirtualTensor, memo: dict) -> VirtualTensor:
-    """`copy.deepcopy`: a leaf with memory of its own, on the same device."""
+    """`copy.deepcopy`: a leaf with memory of its own, on the same device.
+
+    Raises RuntimeError for a tensor that was computed from one that requires gradients.
+    """
     if id(tensor) in memo:
         return memo[id(tensor)]
     if not tensor.is_leaf:

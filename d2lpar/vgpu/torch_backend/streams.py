@@ -136,13 +136,19 @@ class Stream(torch.Stream):
 
 
 class Event:
-    """A mark in a stream: `Event(enable_timing=False)`."""
+    """A mark in a stream: `Event(enable_timing=False)`.
+
+    Raises NotImplementedError for `interprocess=True`.
+    """
 
     def __init__(
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
     ) -> None:
         if interprocess:
-            raise NotImplementedError("events of virtual GPUs cannot be shared between processes")
+            raise NotImplementedError(
+                "events of virtual GPUs cannot be shared between processes: leave out "
+                "interprocess=True, and let processes wait for one another with torch.distributed"
+            )
         self.enable_timing = enable_timing
         self._work: QueuedWork | None = None
         self._clock: Clock | None = None  # whose work it is
@@ -207,8 +213,8 @@ class Event:
     def elapsed_time(self, end: Event) -> float:
         """Milliseconds from this event to `end`; both need `enable_timing=True`.
 
-        Raises RuntimeError if one of them has not been recorded, or not happened yet, or if they
-        were recorded on different devices.
+        Raises ValueError without it, and RuntimeError if one of them has not been recorded, or not
+        happened yet, or if they were recorded on different devices.
         """
         if not (self.enable_timing and end.enable_timing):
             raise ValueError("both events need enable_timing=True to measure the time between them")
@@ -256,7 +262,10 @@ class Event:
 
 
 def device_number(device: Device) -> int:
-    """The number of a device given as None (the current one), int, "vgpu:1" or torch.device."""
+    """The number of a device given as None (the current one), int, "vgpu:1" or torch.device.
+
+    Raises ValueError for devices of other kinds.
+    """
     named = naming().parse(device)
     rt = current_runtime()
     if named is None:

@@ -100,8 +100,9 @@ def test_a_report_counts_tests_and_names_misses():
 
 def test_rows_held_apart_have_bounds_of_their_own():
     near = [of(0.02), of(-0.04)] * 9
-    assert Report((*near, of(0.1, apart="yes"))).holds
-    assert not Report((*near, of(0.2, apart="yes"))).holds
+    for far, holds in ((0.1, True), (0.2, False)):
+        apart = [of(error, apart="yes") for error in (far, 0.0, -far)]
+        assert Report((*near, *apart)).holds == holds
 
 
 def test_a_cause_that_was_not_shown_is_a_hypothesis():

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from d2lpar.machines import Accelerator, Host, Link, Machine
 from d2lpar.timeline import Timeline
+from d2lpar.vgpu.sim import staging
 from d2lpar.vgpu.sim.clock import Clock, HostThread
 from d2lpar.vgpu.sim.copy_routes import hops
 
@@ -169,8 +170,9 @@ class Ticking:
             self._add([where], amount, {("engine", where[0])}, PRIORITIES[where[1]])
             return
         both = [stream for stream in where if stream is not None]
-        for hop in hops(self.machine, *(stream and stream[0] for stream in where)):
-            self._add(both, hop.link.seconds(amount), set(hop.ports))
+        way = hops(self.machine, *(stream and stream[0] for stream in where))
+        for sent in staging.transfers(way, amount):
+            self._add(both, sent.seconds, set(sent.ports))
 
     def _add(self, on, lasts=0, needs=frozenset(), priority=0, after=None):
         work = {
@@ -341,7 +343,7 @@ def needs_of(machine, program):
             way = hops(machine, *(stream and stream[0] for stream in args[0]))
             found[len(found) + 1] = (
                 [stream for stream in args[0] if stream is not None],
-                [(set(hop.ports), hop.link.seconds(args[1])) for hop in way],
+                [(set(sent.ports), sent.seconds) for sent in staging.transfers(way, args[1])],
             )
     return found
 

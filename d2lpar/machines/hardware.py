@@ -169,7 +169,8 @@ class Host:
     Programs that `torch.compile` has made: `compiled_s` for a kernel of Triton, `compiled_call_s`
     for a call, and `guard_s` for each module in it; a whole CUDA graph takes `graph_s`.
 
-    `flops_per_s` is in fp32 on all cores. Sources of the defaults are in `HOST_SOURCES`.
+    `flops_per_s` is in fp32 on all cores; `copy_bytes_per_s` is what one core copies from memory
+    to memory (None: not known). Sources of the defaults are in `HOST_SOURCES`.
     """
 
     name: str
@@ -179,6 +180,7 @@ class Host:
     cores: int | None = None
     flops_per_s: float | None = None
     memory_bytes_per_s: float | None = None
+    copy_bytes_per_s: float | None = None
     autograd_s: float = 0.8 * MICRO
     launch_s: float = 2.7 * MICRO
     backward_s: float = 40 * MICRO
@@ -195,7 +197,10 @@ class Host:
         _not_negative(self.name, **{f: getattr(self, f) for f in (*HOST_SOURCES, "view_s")})
         _whole(self.name, cores=self.cores)
         _positive(
-            self.name, flops_per_s=self.flops_per_s, memory_bytes_per_s=self.memory_bytes_per_s
+            self.name,
+            flops_per_s=self.flops_per_s,
+            memory_bytes_per_s=self.memory_bytes_per_s,
+            copy_bytes_per_s=self.copy_bytes_per_s,
         )
 
 

@@ -45,7 +45,7 @@ AMAZON = (
     Machine(
         "8x-v100-p3dn",
         (early.V100_SXM2_32GB,) * 8,
-        hosts.XEON,
+        hosts.OLD_XEON,
         links.PCIE3_X16,
         links.NVLINK2,
         source="p3dn.24xlarge, 100 Gbit/s: https://github.com/awsdocs/amazon-ec2-user-guide, "
@@ -203,7 +203,7 @@ GOOGLES = (
     _box(
         "2x-t4-kaggle",
         early.T4,
-        hosts.XEON,
+        hosts.OLD_XEON,
         links.PCIE3_X16,
         None,
         "T4 x2, on Xeons: https://huggingface.co/datasets/John6666/knowledge_base_md_for_rag_1, "

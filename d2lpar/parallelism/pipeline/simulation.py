@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ...machines import Link, Machine, machine
 from ...timeline import MemorySample, Span, Timeline
 from ...vgpu.sim.copy_routes import Hop, route
+from ...vgpu.sim.staging import transfers
 from .conformance import require
 from .costs import StageCost
 from .operations import BACKWARD, FORWARD, INPUTS, KINDS, WEIGHTS, Operation, Orders, feeds, waits
@@ -152,7 +153,7 @@ class Simulation:
         for op in run.orders[rank]:
             for _, other, _ in feeds(op, last):
                 nbytes = run.costs[min(op.stage, other)].sent_bytes
-                for hop in run.routes.get((op.stage, other), ()):
+                for sent in transfers(run.routes.get((op.stage, other), ()), nbytes):
                     start_s = next(starts_s)
                     yield Span(
                         f"vgpu:{rank}",
@@ -160,9 +161,9 @@ class Simulation:
                         "copy",
                         f"send {op}",
                         start_s,
-                        start_s + hop.link.seconds(nbytes),
-                        nbytes,
-                        target="host" if hop.target is None else f"vgpu:{hop.target}",
+                        start_s + sent.seconds,
+                        sent.bytes,
+                        target="host" if sent.target is None else f"vgpu:{sent.target}",
                     )
 
     def samples(self) -> list[MemorySample]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from ...vgpu.sim.copy_routes import Hop, Port
+from ...vgpu.sim.staging import transfers
 from .costs import StageCost
 from .operations import FORWARD, KINDS, WEIGHTS, Key, Operation, Orders, feeds, key, waits
 
@@ -106,4 +107,5 @@ class Simulator:
 
     def _hops_between(self, stage: int, other: int) -> Hops:
         nbytes = self.costs[min(stage, other)].sent_bytes
-        return [(hop.ports, hop.link.seconds(nbytes)) for hop in self.routes[stage, other]]
+        sent = transfers(self.routes[stage, other], nbytes)
+        return [(transfer.ports, transfer.seconds) for transfer in sent]

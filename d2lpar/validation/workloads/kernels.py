@@ -59,16 +59,12 @@ def matmul(p: Parameters, machine: Machine) -> SimulatedRun:
     count, devices = p.integer("count", 1), p.integer("devices", 1)
     dtype, precision = _precision(p)
     with gpus(machine, devices) as gs, precision():
-        product = _scaled_product if dtype.itemsize == 1 else torch.mm
-        factors = [
-            (torch.empty(m, k, dtype=dtype, device=g), torch.empty(n, k, dtype=dtype, device=g).t())
-            for g in gs
-        ]
+        calls = [_product(m, n, k, dtype, g) for g in gs]
 
         def products() -> None:
-            for a, b in factors:
+            for product in calls:
                 for _ in range(count):
-                    product(a, b)
+                    product()
 
         flops = 2 * m * n * k * count * devices
         peak = machine.accelerators[0].rate(p.text("precision", p.text("dtype"))) * devices
@@ -93,10 +89,17 @@ def stream(p: Parameters, machine: Machine) -> SimulatedRun:
         return SimulatedRun(mean_s(lambda: kernel((a, b, c))), bytes=moved, naive=naive)
 
 
-def _scaled_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """A product of fp8 numbers, summed up in bf16."""
-    scale = torch.ones((), device=a.device)
-    return torch_private.scaled_product(a, b, scale, scale, out_dtype=torch.bfloat16)
+def _product(
+    m: int, n: int, k: int, dtype: torch.dtype, device: torch.device
+) -> Callable[[], torch.Tensor]:
+    """A product of two matrices that are there; of fp8 numbers, whose scales are there as well, it
+    is summed up in bf16."""
+    a = torch.empty(m, k, dtype=dtype, device=device)
+    b = torch.empty(n, k, dtype=dtype, device=device).t()
+    if dtype.itemsize > 1:
+        return partial(torch.mm, a, b)
+    scale = torch.ones((), device=device)
+    return partial(torch_private.scaled_product, a, b, scale, scale, out_dtype=torch.bfloat16)
 
 
 def _precision(p: Parameters) -> tuple[torch.dtype, Precision]:

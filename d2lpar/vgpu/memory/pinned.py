@@ -16,8 +16,9 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..sim.clock import Clock, HostThread
-from ..sim.constants import PAGE_LOCK_BYTES_PER_S, PAGEABLE_BYTES_PER_S
+from ..sim.constants import PAGE_LOCK_BYTES_PER_S
 from ..sim.event_queue import QueuedWork
+from ..sim.staging import host_copy_s
 
 PAGE_BYTES = 4096
 
@@ -109,7 +110,7 @@ class PinnedMemory:
         if tensor in self:
             return tensor
         copy = self.lock(tensor.clone())
-        seconds = tensor.numel() * tensor.element_size() / PAGEABLE_BYTES_PER_S
+        seconds = host_copy_s(self._clock.machine.host, tensor.numel() * tensor.element_size())
         self._pay(self._clock.host_work, seconds, "copy to page-locked memory")
         return copy
 

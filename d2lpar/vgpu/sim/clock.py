@@ -22,6 +22,7 @@ from .busy_intervals import Resource
 from .copy_routes import Port, hops
 from .event_queue import EventQueue, Note, QueuedWork
 from .recorded_order import recorded_after, recorded_by
+from .staging import transfers
 from .taken_shares import Engine
 
 # Work that a stream holds before its host must wait: about 1,000 launches were measured on a GPU,
@@ -186,7 +187,7 @@ class Clock:
 
         It runs on the source's stream (the target's, from the host), after the work that both
         streams have queued; the target's stream then waits for it, as in PyTorch's Copy.cu. Where
-        it takes two transfers, the second begins when the first has ended; returned is the last.
+        it takes several transfers, each begins when the one before has ended; returned is the last.
         Priorities do not matter to copies, as the CUDA runtime API says of its own
         (cudaStreamCreateWithPriority).
         """
@@ -195,14 +196,15 @@ class Clock:
         self._launch(host_thread, queues[0], name)
         if host_thread.used is not None:
             host_thread.used.update(queues)
-        for ports, link, where in self._route(source and source[0], target and target[0]):
-            work = QueuedWork(host_thread.now_s, ports, link.seconds(nbytes))
+        route = self._route(source and source[0], target and target[0])
+        for ports, seconds, where, part in transfers(route, nbytes):
+            work = QueuedWork(host_thread.now_s, ports, seconds)
             if self.timelines:
                 after = recorded_after(
                     *((queue.last, s) for queue, s in zip(queues, streams, strict=True))
                 )
                 work.notes = (
-                    self._note(streams[0], "copy", name, nbytes, target=_name(where), after=after),
+                    self._note(streams[0], "copy", name, part, target=_name(where), after=after),
                 )
                 work.recorded = {streams[0]: self._operations}
             self._submit(work, *queues)

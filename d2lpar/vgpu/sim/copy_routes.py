@@ -43,7 +43,7 @@ def hops(machine: Machine, source: int | None, target: int | None) -> list[Hop]:
 
     Every node has a host of its own, and a copy from or to the host stays within the node. Between
     nodes the network is the way from memory to memory (GPUDirect). Without peers a copy goes
-    through the host's memory: all of it up, and then all of it down.
+    through the host's memory: up and down, piece by piece (`staging.transfers`).
     """
     if source is None:
         if target is None:

@@ -333,6 +333,7 @@ def test_buffers_are_what_a_hook_makes_of_them():
 def test_buckets_have_the_sizes_of_a_list():
     def sizes():
         net = DDP(network().to(here()), bucket_cap_mb_list=[0.001, 0.003])
+        assert net.bucket_bytes_cap_list == [int(0.001 * 2**20), int(0.003 * 2**20)]
         train(net)
         data = net._get_ddp_logging_data()
         return list(map(int, data["rebuilt_bucket_sizes"].split(", "))), data["bucket_cap_bytes"]

@@ -51,7 +51,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], help="only such tests: '*stream*'")
     parser.add_argument("--every", type=int, default=1, help="one test in so many")
     parser.add_argument("--gpus", type=int, default=4, help="virtual GPUs, and ranks (default: 4)")
-    parser.add_argument("--limit-s", type=float, default=120, help="of one test (default: 120)")
+    parser.add_argument("--limit-s", type=float, default=240, help="of one test (default: 240)")
     parser.add_argument("--limit-gib", type=float, default=8, help="of one test (default: 8)")
     parser.add_argument("--jobs", type=int, default=2, help="files at a time (default: 2)")
     parser.add_argument("--verbose", action="store_true", help="a line for each test, at once")

@@ -98,7 +98,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             self._broadcast([*self._parameters_of_all(), *buffers])
         limits = limits_bytes(bucket_cap_mb, bucket_cap_mb_list)
         self.bucket_bytes_cap = int(max(limits))
-        self.bucket_bytes_cap_list = list(limits) if bucket_cap_mb_list else []
+        self.bucket_bytes_cap_list = [int(n) for n in limits] if bucket_cap_mb_list else []
         self.rebuilds = static_graph or not find_unused_parameters
         self._make_reducer = partial(
             Reducer,

@@ -11,7 +11,7 @@ from d2lpar.machines.hardware import Accelerator, Host, Link, Machine
 from d2lpar.parallelism.pipeline.costs import StageCost
 from d2lpar.validation import boxes, groups, main, predict, read_rows, validate
 from d2lpar.validation.parameters import Parameters, SimulatedRun
-from d2lpar.validation.report import Errors, Prediction, Report
+from d2lpar.validation.report import Comparison, Errors, Report
 from d2lpar.validation.workloads import amoebanet, bert, pipelines, transformers
 
 ROWS = {row.id: row for row in read_rows()}
@@ -87,10 +87,10 @@ def test_scales_of_fp8_products_are_there_before_they_are_timed():
 # --- the report -----------------------------------------------------------------------------------
 
 
-def of(error: float, naive: float | None = None, **change: object) -> Prediction:
+def of(error: float, naive: float | None = None, **change: object) -> Comparison:
     row = dataclasses.replace(ROWS["torch-matmul-8000-v100-fp64"], published=1.0, unit="GB/s")
     row = dataclasses.replace(row, **{"fitted": "", "comment": "", "apart": "", **change})
-    return Prediction(row, 1 + error, groups.KERNELS, None if naive is None else 1 + naive)
+    return Comparison(row, 1 + error, groups.KERNELS, None if naive is None else 1 + naive)
 
 
 def test_a_report_counts_tests_and_names_misses():

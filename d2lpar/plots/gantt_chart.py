@@ -51,7 +51,7 @@ STYLES = {**KIND_STYLES, **PASS_STYLES}
 NAMES = {**texts.KINDS, **texts.PASSES}
 ARROW = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 0}
 
-Row = tuple[str, int | str]  # device, stream
+GanttRow = tuple[str, int | str]  # device, stream
 Bar = tuple[float, float, int, str]  # left, right, number of the row, name
 
 
@@ -136,7 +136,7 @@ def gantt(
 
 
 def _picture(
-    rows: list[Row], spans: int, scale: "TimeScale", *, note: str, size_px: tuple[int, int]
+    rows: list[GanttRow], spans: int, scale: "TimeScale", *, note: str, size_px: tuple[int, int]
 ) -> Picture:
     summary = texts.GANTT.format(rows=", ".join(map(row_name, rows)))
     picture = Picture(summary=summary, note=note, size_px=size_px)
@@ -196,11 +196,11 @@ def spans_within(spans: Iterable[Span], window_s: tuple[float, float] | None) ->
     return [span for span in spans if span.end_s >= start_s and span.start_s <= end_s]
 
 
-def rows_of(spans: Collection[Span]) -> list[Row]:
+def rows_of(spans: Collection[Span]) -> list[GanttRow]:
     """The (device, stream) pairs from top to bottom: host, devices, links."""
     computing = {str(span.device) for span in spans if span.kind == "compute"}
 
-    def place(row: Row) -> tuple[object, ...]:
+    def place(row: GanttRow) -> tuple[object, ...]:
         device, stream = map(str, row)
         is_host = re.match(r"host|cpu", device) is not None
         rank = 0 if is_host else 1 if device in computing else 2
@@ -214,7 +214,7 @@ def _natural(text: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
-def row_name(row: Row) -> str:
+def row_name(row: GanttRow) -> str:
     """What stands beside a row: "vgpu:0 · stream 0"."""
     device, stream = row
     if isinstance(stream, int):
@@ -230,7 +230,7 @@ def _time_unit(length_s: float) -> tuple[str, float]:
     return "ns", 1e9
 
 
-def place_rows(ax: Axes, rows: Sequence[Row]) -> None:
+def place_rows(ax: Axes, rows: Sequence[GanttRow]) -> None:
     """Name the rows from top to bottom."""
     ax.set(ylim=(len(rows) - 0.5, -0.5))
     ax.set_yticks(range(len(rows)), labels=[row_name(row) for row in rows])
@@ -250,7 +250,7 @@ def legend_lines(keys: int, width_px: float) -> int:
 # Bars
 
 
-def _bars(spans: list[Span], rows: list[Row], scale: TimeScale) -> dict[str, list[Bar]]:
+def _bars(spans: list[Span], rows: list[GanttRow], scale: TimeScale) -> dict[str, list[Bar]]:
     """For each kind its bars, cut to the window; the known kinds first."""
     row_of = {row: i for i, row in enumerate(rows)}
     bars: dict[str, list[Bar]] = {
@@ -385,7 +385,7 @@ class _WidthsOfNames(dict[str, float]):
 # What joins bars
 
 
-def _draw_arrows(ax: Axes, spans: list[Span], rows: list[Row], scale: TimeScale) -> None:
+def _draw_arrows(ax: Axes, spans: list[Span], rows: list[GanttRow], scale: TimeScale) -> None:
     """From the end of each copy to the first row of the device that it goes to."""
     first_row: dict[str, int] = {}
     for i, (device, _) in enumerate(rows):
@@ -415,7 +415,7 @@ def _apart(ax: Axes, arrows: list[tuple[float, int, int]]) -> list[tuple[float, 
     return kept
 
 
-def _draw_chain(ax: Axes, chain: list[Span], rows: list[Row], scale: TimeScale) -> Line2D:
+def _draw_chain(ax: Axes, chain: list[Span], rows: list[GanttRow], scale: TimeScale) -> Line2D:
     """A line along the lower edges of the spans, and from each to the next."""
     xs: list[float] = []
     ys: list[float] = []

@@ -17,7 +17,7 @@ from . import interrupts, texts
 from .gantt_chart import (
     MANY_BARS,
     GanttOptions,
-    Row,
+    GanttRow,
     TimeScale,
     bar_style,
     corners,
@@ -36,7 +36,7 @@ from .style import FONT_PT, INK, PALE, dress
 SIZE_PX = (760, 400)
 TOLD_APART = 1000  # parts of the width; what lies closer together in a row is one bar
 
-Box = tuple[float, float, Row]  # start_s, end_s, row
+Box = tuple[float, float, GanttRow]  # start_s, end_s, row
 
 
 class LiveGantt:
@@ -119,8 +119,8 @@ class _Bars:
     def __init__(self) -> None:
         self.start_s, self.end_s = math.inf, -math.inf
         self.boxes: dict[str, list[Box]] = defaultdict(list)  # of each kind
-        self.examples: dict[tuple[str, Row], Span] = {}  # of each kind and row
-        self._latest: dict[tuple[str, Row], int] = {}  # of each kind and row: the last box
+        self.examples: dict[tuple[str, GanttRow], Span] = {}  # of each kind and row
+        self._latest: dict[tuple[str, GanttRow], int] = {}  # of each kind and row: the last box
         self._grain_s = 0.0
 
     def add(self, span: Span) -> None:
@@ -159,7 +159,7 @@ class _Screen:
         self._bars = _Bars()
         self._collections: dict[str, PolyCollection] = {}
         self._many: dict[str, bool] = {}
-        self._rows: list[Row] = []
+        self._rows: list[GanttRow] = []
         self._slot: PictureSlot | None = None
 
     def add(self, span: Span) -> None:

@@ -1,8 +1,17 @@
 """Predictions of the simulator beside figures that others have published."""
 
 from .command import main
-from .report import Prediction, Report
-from .rows import Row, RowError, read_rows
+from .report import Comparison, Report
+from .rows import PublishedFigure, RowError, read_rows
 from .runner import predict, validate
 
-__all__ = ["Prediction", "Report", "Row", "RowError", "main", "predict", "read_rows", "validate"]
+__all__ = [
+    "Comparison",
+    "PublishedFigure",
+    "Report",
+    "RowError",
+    "main",
+    "predict",
+    "read_rows",
+    "validate",
+]

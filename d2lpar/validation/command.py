@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ..timeline.printing import say
-from .rows import PUBLISHED, Row, RowError, read_rows
+from .rows import PUBLISHED, PublishedFigure, RowError, read_rows
 from .runner import validate
 
 MOST_PROCESSES = 4
@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0 if report.holds else 1
 
 
-def _chosen(file: Path, name: str | None) -> list[Row]:
+def _chosen(file: Path, name: str | None) -> list[PublishedFigure]:
     """The rows of a workload, or the row of an id; None stands for all."""
     rows = [r for r in read_rows(file) if name is None or name in (r.workload, r.id)]
     if not rows:

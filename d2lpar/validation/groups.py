@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..machines.hardware import Machine
-from .rows import Row
+from .rows import PublishedFigure
 
 KERNELS, COPIES, COLLECTIVES, VISION = "kernels", "copies", "collectives", "vision"
 TRANSFORMERS_A100 = "transformers, up to A100"
@@ -31,7 +31,7 @@ _WORDS = ("bert", "gpt")  # models of these names read words
 _FROM_H100 = ("hopper", "blackwell")
 
 
-def group_of(row: Row, machine: Machine) -> str:
+def group_of(row: PublishedFigure, machine: Machine) -> str:
     """The group, one of `GROUPS`, of a row that ran on `machine`."""
     if row.workload in _BY_WORKLOAD:
         return _BY_WORKLOAD[row.workload]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from .groups import GROUPS
-from .rows import Row
+from .rows import PublishedFigure
 
 WORST_GOAL = 0.30
 SHOWN = "shown:"  # how the comment of a row begins whose cause was shown
@@ -33,14 +33,14 @@ APART_HELD = Bounds(median=0.125, within=0.77, group=0.20, bias=0.03)  # of sour
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Comparison:
     """A row, what the simulator makes of it, and what a naive model does, in the row's unit.
 
     The naive model takes a kernel at its peak rate, a copy or collective at the rate of its link,
     and many GPUs as so many times one; None where there is no such figure.
     """
 
-    row: Row
+    row: PublishedFigure
     predicted: float
     group: str
     naive: float | None = None
@@ -111,7 +111,7 @@ class Errors:
     skill: float | None
 
     @classmethod
-    def of(cls, predictions: Sequence[Prediction]) -> Errors:
+    def of(cls, predictions: Sequence[Comparison]) -> Errors:
         """Of at least one prediction."""
         compared = [p for p in predictions if p.naive_error is not None]
         naive = median(abs(p.naive_error or 0.0) for p in compared) if compared else None
@@ -150,31 +150,31 @@ class Errors:
 class Report:
     """Predictions; rows to which a constant was fitted count for nothing but are shown."""
 
-    predictions: tuple[Prediction, ...]
+    predictions: tuple[Comparison, ...]
 
     @property
-    def tests(self) -> list[Prediction]:
+    def tests(self) -> list[Comparison]:
         """Those of rows to which nothing was fitted."""
         return [p for p in self.predictions if not p.row.fitted]
 
     @property
-    def apart(self) -> list[Prediction]:
+    def apart(self) -> list[Comparison]:
         """Those of sources that were held apart: nobody looked at them while fitting."""
         return [p for p in self.tests if p.row.apart]
 
     @property
-    def anchored(self) -> list[Prediction]:
+    def anchored(self) -> list[Comparison]:
         """Those of rows whose input is itself a published throughput."""
         return [p for p in self.tests if p.row.anchored]
 
     @property
-    def misses(self) -> list[Prediction]:
+    def misses(self) -> list[Comparison]:
         """Those further off than the goal for the worst, worst first."""
         far = [p for p in self.tests if not p.is_within_goal]
         return sorted(far, key=lambda p: -abs(p.error))
 
     @property
-    def unexplained(self) -> list[Prediction]:
+    def unexplained(self) -> list[Comparison]:
         """Misses for whose cause there is not even a hypothesis."""
         return [p for p in self.misses if not p.row.comment]
 
@@ -187,7 +187,7 @@ class Report:
     @property
     def by_choice(self) -> dict[str, Errors]:
         """The errors for each way to choose among the tested rows that leaves any."""
-        chosen: dict[str, Sequence[Prediction]] = {
+        chosen: dict[str, Sequence[Comparison]] = {
             "all": self.tests,
             "sources held apart": self.apart,
             "other sources": [p for p in self.tests if not p.row.apart],
@@ -245,7 +245,7 @@ class Report:
         return lines
 
 
-def _of(prediction: Prediction) -> str:
+def _of(prediction: Comparison) -> str:
     row = prediction.row
     return _line(f"  {row.id}", *prediction.texts, row.unit, row.machine, *prediction.remarks)
 

@@ -22,7 +22,7 @@ class RowError(ValueError):
 
 
 @dataclass(frozen=True)
-class Row:
+class PublishedFigure:
     """A published figure: what was run (`workload`, `parameters`), on which machine, the result.
 
     `table` says where in the source it stands. `fitted` names the constant of
@@ -52,14 +52,14 @@ class Row:
         return any(name in self.parameters for name in ANCHORS)
 
 
-def read_rows(path: str | os.PathLike = PUBLISHED) -> list[Row]:
+def read_rows(path: str | os.PathLike = PUBLISHED) -> list[PublishedFigure]:
     """The rows of a CSV file with a header. Raises RowError for what is missing, empty or wrong."""
     with open(path, encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
         missing = [name for name in REQUIRED if name not in (reader.fieldnames or ())]
         if missing:
             raise RowError(f"{path}, line 1: the header lacks {', '.join(missing)}")
-        rows: dict[str, Row] = {}
+        rows: dict[str, PublishedFigure] = {}
         for fields in reader:
             row = _row(fields, f"{path}, line {reader.line_num}")
             if row.id in rows:
@@ -68,7 +68,7 @@ def read_rows(path: str | os.PathLike = PUBLISHED) -> list[Row]:
     return list(rows.values())
 
 
-def _row(fields: dict[str | None, str | None], where: str) -> Row:
+def _row(fields: dict[str | None, str | None], where: str) -> PublishedFigure:
     for name in REQUIRED:
         value = fields[name]
         if value is None or (not value.strip() and name not in ("note", "parameters")):
@@ -78,7 +78,7 @@ def _row(fields: dict[str | None, str | None], where: str) -> Row:
     texts = {name: (fields.get(name) or "").strip() for name in (*REQUIRED, *OPTIONAL)}
     parameters = _parameters(texts.pop("parameters"), where)
     published = _number(texts.pop("published"), where)
-    return Row(**texts, parameters=parameters, published=published)
+    return PublishedFigure(**texts, parameters=parameters, published=published)
 
 
 def _number(text: str, where: str) -> float:

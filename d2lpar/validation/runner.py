@@ -12,8 +12,8 @@ from ..machines.hardware import Machine
 from . import boxes
 from .groups import group_of
 from .parameters import Parameters, SimulatedRun
-from .report import Prediction, Report
-from .rows import Row, RowError, read_rows
+from .report import Comparison, Report
+from .rows import PublishedFigure, RowError, read_rows
 from .workloads import (
     attention,
     collectives,
@@ -56,7 +56,7 @@ WORKLOADS: dict[str, Workload] = {
 }
 
 
-def predict(row: Row) -> Prediction:
+def predict(row: PublishedFigure) -> Comparison:
     """Simulate what a row describes. Raises RowError if its machine, workload or parameters do not
     allow that."""
     parameters = Parameters(row.parameters)
@@ -74,10 +74,10 @@ def predict(row: Row) -> Prediction:
         raise RowError(f"row {row.id} ({row.workload}): {error}") from error
     if unused := parameters.unused():
         raise RowError(f"row {row.id}: {row.workload} knows no parameter {', '.join(unused)}")
-    return Prediction(row, predicted, group_of(row, machine), naive)
+    return Comparison(row, predicted, group_of(row, machine), naive)
 
 
-def validate(rows: Iterable[Row] | None = None, *, processes: int = 1) -> Report:
+def validate(rows: Iterable[PublishedFigure] | None = None, *, processes: int = 1) -> Report:
     """Simulate all rows (None: those of the package), in so many processes."""
     chosen = list(read_rows() if rows is None else rows)
     if processes == 1 or len(chosen) < _WORTH_A_PROCESS:

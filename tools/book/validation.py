@@ -8,7 +8,7 @@ from pathlib import Path
 
 from d2lpar import validation
 from d2lpar.validation.command import MOST_PROCESSES
-from d2lpar.validation.report import WORST_GOAL, Prediction, Report
+from d2lpar.validation.report import WORST_GOAL, Comparison, Report
 
 OPENING = Path(__file__).parent / "sphinx" / "validation.md"
 SUMMARY = (
@@ -53,7 +53,7 @@ def lines(report: Report) -> Iterator[str]:
         yield from table(ROWS, [columns(p) for p in own])
 
 
-def columns(prediction: Prediction) -> Sequence[str]:
+def columns(prediction: Comparison) -> Sequence[str]:
     """What the table says of one prediction."""
     row, (predicted, published, *errors) = prediction.row, prediction.texts
     return (

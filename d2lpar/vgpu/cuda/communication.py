@@ -10,7 +10,7 @@ import torch.nn.parallel
 from ..torch_backend import torch_private
 from ..torch_backend.tensor import VirtualTensor
 from . import lazy_init
-from .device_translation import CUDA, inward
+from .device_translation import CUDA, to_virtual
 from .patches import Patches
 from .refusals import refusal
 
@@ -31,7 +31,7 @@ def _install_queries(patches: Patches) -> None:
     for module, name in torch_private.DEVICE_TYPE_QUERIES:
         patches.replace(module, name, lambda: CUDA)
     get_stream = getattr(*torch_private.STREAM_OF_COPIES)
-    patches.replace(*torch_private.STREAM_OF_COPIES, lambda device: get_stream(inward(device)))
+    patches.replace(*torch_private.STREAM_OF_COPIES, lambda device: get_stream(to_virtual(device)))
     patches.replace(torch.backends.cuda, "is_built", lambda: True)
     patches.replace(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
 

@@ -37,10 +37,10 @@ def cuda(index: int) -> torch.device:
 
 
 @overload
-def inward(device: torch.device) -> torch.device: ...
+def to_virtual(device: torch.device) -> torch.device: ...
 @overload
-def inward(device: object) -> object: ...
-def inward(device: object) -> object:
+def to_virtual(device: object) -> object: ...
+def to_virtual(device: object) -> object:
     """The virtual device that is meant by "cuda", "cuda:1", 1 or a torch.device.
 
     Anything else, other kinds of device among it, is returned as it is. RuntimeError for a number
@@ -66,8 +66,8 @@ class CudaNaming(DeviceNaming):
         return cuda(lazy_init.shown_number(index))
 
     def parse(self, device: object) -> object:
-        """The virtual device that is meant by "cuda:1": see `inward`."""
-        return inward(device)
+        """The virtual device that is meant by "cuda:1": see `to_virtual`."""
+        return to_virtual(device)
 
     def saved_on(self, index: int) -> str:
         """What CUDA's own checkpoints say: "cuda:1"."""
@@ -83,11 +83,11 @@ class CudaNaming(DeviceNaming):
 
 
 def translated(kwargs: dict, caller: FrameType) -> dict:
-    """Keyword arguments of a function of torch, whose `device` is translated by `inward`."""
+    """Keyword arguments of a function of torch, whose `device` is translated by `to_virtual`."""
     device = kwargs.get("device")
     if device is None or is_backing(device, caller):
         return kwargs
-    return {**kwargs, "device": inward(device)}
+    return {**kwargs, "device": to_virtual(device)}
 
 
 def is_backing(device: object, caller: FrameType) -> bool:
@@ -104,19 +104,19 @@ def is_backing(device: object, caller: FrameType) -> bool:
     )
 
 
-def outward(device: torch.device) -> torch.device:
+def to_cuda(device: torch.device) -> torch.device:
     """The CUDA device that a program sees for a virtual one; other devices as they are."""
     return cuda(lazy_init.shown_number(device.index or 0)) if device.type == VIRTUAL else device
 
 
 def number(device: object = None) -> int:
-    """The number of the virtual device that is meant by None (the current one) or as in `inward`.
+    """The number of the virtual device that is meant by None (the current) or as in `to_virtual`.
 
     ValueError for a device of another kind, RuntimeError for a number that no device has.
     """
     if isinstance(device, torch.cuda.device):  # the context manager, as torch takes it, too
         device = device.idx
-    found = _virtual(None) if device is None else inward(device)
+    found = _virtual(None) if device is None else to_virtual(device)
     found = torch.device(found) if isinstance(found, str) else found
     if not isinstance(found, torch.device) or found.type != VIRTUAL:
         raise ValueError(f"Expected a cuda device, but got: {device}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ..torch_backend import serialization, torch_private
-from .device_translation import CUDA, VIRTUAL, inward, number
+from .device_translation import CUDA, VIRTUAL, number, to_virtual
 from .patches import Patches
 
 _BEFORE_VIRTUAL = 4  # torch asks for storages in this order; those of virtual devices have 5
@@ -23,7 +23,7 @@ def _restore(storage: torch.UntypedStorage, location: str) -> torch.UntypedStora
     if not location.startswith(CUDA):
         return None
     torch.serialization.validate_cuda_device(location)  # its error names a remedy: map_location
-    return serialization.restore(storage, str(inward(location)))
+    return serialization.restore(storage, str(to_virtual(location)))
 
 
 def _storage_to_cuda(

@@ -14,10 +14,10 @@ from .device_translation import (
     CUDA,
     VIRTUAL,
     cuda,
-    inward,
     is_backing,
     local_number,
-    outward,
+    to_cuda,
+    to_virtual,
     translated,
 )
 from .patches import Patches, stand_in_class
@@ -75,7 +75,7 @@ def _to(theirs: Callable) -> Callable:
     def to(self: torch.Tensor, *args: object, **kwargs: object) -> torch.Tensor:
         caller = _getframe(2)
         if args and not is_backing(args[0], caller):
-            args = (inward(args[0]), *args[1:])
+            args = (to_virtual(args[0]), *args[1:])
         return theirs(self, *args, **translated(kwargs, caller))
 
     return to
@@ -100,7 +100,7 @@ def _cuda(_: Callable) -> Callable:
         *,
         memory_format: torch.memory_format = torch.preserve_format,
     ) -> torch.Tensor:
-        target = inward(CUDA if device is None else device)
+        target = to_virtual(CUDA if device is None else device)
         if not (isinstance(target, torch.device) and target.type == VIRTUAL):
             raise RuntimeError(f"Invalid device, must be cuda device: {device}")
         return self.to(target, non_blocking=non_blocking, memory_format=memory_format)
@@ -152,7 +152,7 @@ def _default_device(theirs: Callable) -> Callable:
         args: tuple = (),
         kwargs: dict | None = None,
     ) -> object:
-        shown, self.device = self.device, inward(self.device)
+        shown, self.device = self.device, to_virtual(self.device)
         try:
             return theirs(self, func, types, args, kwargs)
         finally:
@@ -168,7 +168,7 @@ def _materialize(theirs: Callable) -> Callable:
         device: object = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        theirs(self, shape, inward(device), dtype)
+        theirs(self, shape, to_virtual(device), dtype)
 
     return materialize
 
@@ -191,7 +191,7 @@ def _lazy_new(theirs: Callable) -> Callable:
         dtype: torch.dtype | None = None,
     ) -> object:
         options = {"requires_grad": requires_grad} if cls is UninitializedParameter else {}
-        device = inward(torch.get_default_device() if device is None else device)
+        device = to_virtual(torch.get_default_device() if device is None else device)
         return theirs(cls, **options, device=device, dtype=dtype)
 
     return new
@@ -199,7 +199,7 @@ def _lazy_new(theirs: Callable) -> Callable:
 
 def _lazy_device(lazy: torch.Tensor) -> torch.device:
     home = lazy.__dict__.get("vgpu_device")
-    return torch.device("cpu") if home is None else outward(home)
+    return torch.device("cpu") if home is None else to_cuda(home)
 
 
 # --- streams, events, generators ------------------------------------------------------------------
@@ -210,7 +210,7 @@ def _on_device(theirs: type) -> Callable:
 
     def make(*args: object, **kwargs: object) -> object:
         if args:
-            return theirs(inward(args[0]), *args[1:], **kwargs)
+            return theirs(to_virtual(args[0]), *args[1:], **kwargs)
         return theirs(**translated(kwargs, _getframe(2)))
 
     return make

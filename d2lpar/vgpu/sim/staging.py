@@ -35,7 +35,7 @@ def first_share(nbytes: int) -> float:
     return min(STAGED_PIECE_BYTES / nbytes, 1.0) if nbytes else 1.0
 
 
-class Transfer(NamedTuple, Generic[Port]):
+class CopyPart(NamedTuple, Generic[Port]):
     """A part of a copy that occupies all `ports` for `seconds`, to `target` (None: the host)."""
 
     ports: tuple[Port, ...]
@@ -46,18 +46,18 @@ class Transfer(NamedTuple, Generic[Port]):
 
 def transfers(
     way: Sequence[tuple[tuple[Port, ...], Link, int | None]], nbytes: int
-) -> list[Transfer[Port]]:
+) -> list[CopyPart[Port]]:
     """The transfers of a copy, one after the other, over its hops: their ports, link and target.
 
     Two hops, to the host and from it, take both of their ways while there are pieces for both.
     """
     if len(way) != 2 or nbytes <= STAGED_PIECE_BYTES:
-        return [Transfer(ports, link.seconds(nbytes), at, nbytes) for ports, link, at in way]
+        return [CopyPart(ports, link.seconds(nbytes), at, nbytes) for ports, link, at in way]
     (up, first, host), (down, second, target) = way
     piece, others = STAGED_PIECE_BYTES, nbytes - STAGED_PIECE_BYTES
     slower = min(first.payload_bytes_per_s, second.payload_bytes_per_s)
     return [
-        Transfer(up, first.seconds(piece), host, piece),
-        Transfer((*up, *down), others / slower, target, others),
-        Transfer(down, second.seconds(piece), target, piece),
+        CopyPart(up, first.seconds(piece), host, piece),
+        CopyPart((*up, *down), others / slower, target, others),
+        CopyPart(down, second.seconds(piece), target, piece),
     ]

@@ -585,6 +585,27 @@ def test_an_interrupt_ends_all(gpus):
     assert par.run_ranks(dist.get_rank, gpus) == [0, 1, 2, 3]
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.usefixtures("interrupts")
+def test_an_interrupt_that_does_not_wake_who_waits_ends_all(gpus):
+    """As one does that comes when the main thread is about to wait: here another thread has it."""
+
+    def forever():
+        if dist.get_rank() == 1:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+            os.kill(os.getpid(), signal.SIGINT)
+            while True:
+                time.sleep(0.001)
+        dist.barrier()
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            par.run_ranks(forever, gpus)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 @pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_does_not_wait_for_a_rank_that_sleeps(gpus):
     awake, after = threading.Event(), []

@@ -28,6 +28,7 @@ from .signal_handlers import handlers_accepted
 from .torch_names import names_of_torch
 
 HOSTS_MACHINE = "2x-v100-textbook"  # whose host they have; its GPUs stay idle
+LOOKS_UP_S = 0.5  # after which who waits for ranks looks whether a signal has come
 LAST_WORDS_S = 0.5  # what a rank has, after an interrupt, to come out of what it does
 
 _running = threading.Lock()
@@ -271,9 +272,14 @@ class _Outcome:
             self._over[rank.index].set()
 
     def wait(self) -> None:
-        """Wait until all ranks have ended."""
+        """Wait until all ranks have ended.
+
+        A signal that comes when this thread is about to wait does not wake it, but is seen when it
+        wakes by itself.
+        """
         for over in self._over:
-            over.wait()
+            while not over.wait(LOOKS_UP_S):
+                pass
 
     def _live(self, rank: Rank, function: Callable[[], object]) -> None:
         scheduler, rt = self._world.scheduler, self._world.rt

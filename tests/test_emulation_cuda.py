@@ -1,6 +1,8 @@
 """`torch.cuda`, torch.nn.parallel and automatic mixed precision inside `emulate_cuda`."""
 
+import copy
 import functools
+import pickle
 
 import pytest
 import torch
@@ -293,6 +295,7 @@ def test_properties_tell_devices_apart_and_say_what_their_architecture_has():
     assert str(first.uuid) == str(again.uuid) != str(second.uuid)
     assert len(first.uuid.bytes) == 16
     assert (first.pci_bus_id, second.pci_bus_id) == (1, 2)
+    assert copy.deepcopy(first) == pickle.loads(pickle.dumps(first)) == first != second
     # A V100, of compute capability 7.0: NVIDIA's "Tuning CUDA Applications for Volta".
     assert first.max_threads_per_multi_processor == 64 * 32
     assert first.shared_memory_per_multiprocessor == 96 * 1024

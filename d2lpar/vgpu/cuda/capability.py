@@ -114,6 +114,8 @@ class CudaDeviceProperties:
         return _LIMITS[self._capability()][2] * KIB
 
     def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):  # `copy` and `pickle` ask before there is a name
+            raise AttributeError(name)
         raise AttributeError(
             f"the {name} of {self.name} is not emulated: the catalogue of machines does not know "
             "it; give a value of your own where the program asks for it"

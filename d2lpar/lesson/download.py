@@ -136,7 +136,6 @@ def _answering(mirrors: tuple[str, ...]) -> list[str]:
     if not answering:
         raise ConnectionError(
             f"none of {len(mirrors)} mirrors answers within {CONNECT_S} s: try again with a "
-            "network, or "
-            "set D2LPAR_DATA=synthetic"
+            "network, or set D2LPAR_DATA=synthetic"
         )
     return answering

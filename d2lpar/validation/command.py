@@ -38,7 +38,6 @@ def _chosen(file: Path, name: str | None) -> list[PublishedFigure]:
     if not rows:
         raise RowError(
             f"{file} has no row and no workload called {name!r}: its first column has the rows' "
-            "names, "
-            "its second the workloads'"
+            "names, its second the workloads'"
         )
     return rows

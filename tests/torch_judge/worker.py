@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--name", required=True, help="what the report calls the file")
     parser.add_argument("--folders", nargs="*", default=[], help="to import modules from")
     parser.add_argument("--gpus", type=int, default=4)
-    parser.add_argument("--limit-s", type=float, default=120)
+    parser.add_argument("--limit-s", type=float, default=240)
     parser.add_argument("--limit-gib", type=float, default=8)
     parser.add_argument("--every", type=int, default=1, help="one test in so many")
     parser.add_argument("--only", nargs="*", default=[], help="only such tests: *stream*")

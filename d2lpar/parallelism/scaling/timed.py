@@ -42,8 +42,7 @@ def timed_step(
     if "backward" not in runs[0]:
         raise ValueError(
             "the step never called optimizer.step(), with which backward ends: call that of the "
-            "optimizer "
-            "that timed_step is given"
+            "optimizer that timed_step is given"
         )
     done_s, queued_s = (
         {key: median(run[key][which] for run in runs) for key in runs[0]} for which in (0, 1)

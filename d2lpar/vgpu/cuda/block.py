@@ -94,8 +94,7 @@ def emulate_cuda(
     if lazy_init.emulated_count():
         raise RuntimeError(
             "CUDA is being emulated already: emulate_cuda blocks cannot be nested. End the other "
-            "block "
-            "first"
+            "block first"
         )
     before = running()
     with ExitStack() as stack:

@@ -202,8 +202,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
                     raise RuntimeError(
                         f"DDP needs the same parameters on all ranks, but {name} has the shape "
                         f"{found[0].get(name)} on rank 0 and {theirs.get(name)} on rank {rank}: "
-                        "make "
-                        "the same network on each"
+                        "make the same network on each"
                     )
 
     def _of_all_ranks(self, mine: Value) -> list[Value]:

@@ -310,9 +310,9 @@ CHEATS = {
     "read_timeline": (
         """
         def read_timeline(timeline):
-            return timeline.exposed_communication_fraction("vgpu:0")
+            return timeline.exposed_communication_s("vgpu:0")
         """,
-        "line 3 uses timeline.exposed_communication_fraction",
+        "line 3 uses timeline.exposed_communication_s",
     ),
     "mixes": (
         """

@@ -56,16 +56,12 @@ def test_times_of_a_small_schedule():
 def test_overlap_is_what_both_do_at_once():
     copies, kernels = SMALL.on("gpu:0", "copy"), SMALL.on("gpu:0", "compute")
     assert copies.overlap_s(kernels) == kernels.overlap_s(copies) == 1
-    assert copies.overlap_fraction(kernels) == pytest.approx(1 / 3)
-    assert kernels.overlap_fraction(copies) == 0.2
-    assert Timeline("toy").overlap_fraction(kernels) == 0
+    assert Timeline("toy").overlap_s(kernels) == 0
 
 
 def test_communication_is_exposed_where_nothing_is_computed_on_either_side():
     assert SMALL.exposed_communication_s("gpu:0") == 2  # 6 to 8
     assert SMALL.exposed_communication_s("gpu:1") == 3  # 5 to 8, while it receives
-    assert SMALL.exposed_communication_fraction("gpu:1") == 0.3
-    assert SMALL.exposed_communication_fraction() == 0.25
 
 
 def test_bubbles_are_what_is_left():
@@ -214,7 +210,6 @@ def test_union_and_overlap_add_up(a, b):
     assert math.isclose(a.busy_s + b.busy_s, both.busy_s + a.overlap_s(b), abs_tol=1e-9)
     assert a.overlap_s(b) == b.overlap_s(a) <= min(a.busy_s, b.busy_s)
     assert a.overlap_s(a) == a.busy_s <= a.duration_s
-    assert 0 <= a.overlap_fraction(b) <= 1
 
 
 @given(timelines)

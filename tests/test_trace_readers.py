@@ -115,7 +115,7 @@ def check_times(own: Timeline, device: str, temporal: list[dict], overlap: list[
     exposed_s = own.exposed_communication_s(device)
     assert times["non_compute_time(us)"] == exact(exposed_s * 1e6, abs=0.1)
     collectives = own.on(device, "collective")
-    share = collectives.overlap_fraction(own.on(device, "compute"))
+    share = collectives.overlap_s(own.on(device, "compute")) / collectives.busy_s
     assert hidden["comp_comm_overlap_pctg"] == exact(100 * share, abs=0.01)
     assert share > 0.05
 

@@ -119,24 +119,16 @@ class Timeline:
         return self._share(self.on(device, *kinds).busy_s)
 
     def overlap_s(self, other: Timeline) -> float:
-        """Seconds in which spans of both timelines were under way."""
-        return common_s(union(self.spans), union(other.spans))
+        """Seconds in which spans of both timelines were under way.
 
-    def overlap_fraction(self, other: Timeline) -> float:
-        """Share of this timeline's busy time in which `other` was busy, too; 0 to 1.
-
-        `copies.overlap_fraction(compute)` is the share of the copies that computing hides.
+        `copies.overlap_s(compute) / copies.busy_s` is the share of copies that computing hides.
         """
-        return self.overlap_s(other) / self.busy_s if self.busy_s else 0.0
+        return common_s(union(self.spans), union(other.spans))
 
     def exposed_communication_s(self, device: object) -> float:
         """Seconds in which `device` sent or received and did not compute."""
         sent = self.communication(device)
         return sent.busy_s - sent.overlap_s(self.on(device, "compute"))
-
-    def exposed_communication_fraction(self, device: object = None) -> float:
-        """`exposed_communication_s` as a share of the makespan (None: mean of the accelerators)."""
-        return self._mean(device, lambda name: self._share(self.exposed_communication_s(name)))
 
     def idle_s(self, device: object) -> float:
         """Seconds of the makespan in which `device` neither worked nor sent nor received.
@@ -152,15 +144,11 @@ class Timeline:
         For M micro-batches in K equal stages whose backward follows all forwards it is
         (K - 1) / (M + K - 1): Huang et al., "GPipe" (2019), section 2.3.
         """
-        return self._mean(device, lambda name: self._share(self.idle_s(name)))
+        names = self.accelerators if device is None else [device]
+        return fmean(self._share(self.idle_s(name)) for name in names) if names else 0.0
 
     def _share(self, seconds: float) -> float:
         return seconds / self.duration_s if self.duration_s else 0.0
-
-    def _mean(self, device: object, share: Callable[[object], float]) -> float:
-        if device is not None:
-            return share(device)
-        return fmean(map(share, self.accelerators)) if self.accelerators else 0.0
 
     # --- explanations -----------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ neither matplotlib nor the virtual GPUs.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -79,6 +80,17 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
     from .vgpu.cuda import magic
 
     magic.load(shell)
+
+
+def _shorten_tracebacks() -> None:
+    """In a notebook an error shows the learner's lines: see `lesson/cell_tracebacks`."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    if shell is not None:
+        importlib.import_module(".lesson.cell_tracebacks", __name__).shorten(shell)
+
+
+_shorten_tracebacks()
 
 
 def __dir__() -> list[str]:

@@ -604,3 +604,12 @@ def test_hazards_and_waits_name_cuda_devices(cuda):
     assert "torch.cuda." in str(found[0])
     assert "vgpu" not in str(found)
     assert {wait.device for wait in waits} == {"cuda:1"}
+
+
+def test_folders_keep_their_names_in_messages():
+    def fails():
+        with par.emulate_cuda(2, verbose=False):
+            raise RuntimeError("on vgpu:1, in /d2lpar/vgpu/sim.py")
+
+    with pytest.raises(RuntimeError, match=r"on cuda:1, in /d2lpar/vgpu/sim\.py"):
+        fails()

@@ -1,1 +1,1 @@
-"""What several lessons share: data, small networks, exchanges written out, and stored results."""
+"""What several lessons share: data, small networks, exchanges, stored results, short tracebacks."""

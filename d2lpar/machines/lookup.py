@@ -75,16 +75,17 @@ def _single(name: str) -> Machine:
                 if not 1 <= count <= most:
                     raise ValueError(f"{whole.name} has 1 to {most} accelerators, not {count}")
                 return replace(whole.with_accelerators(count), name=name)
-    raise ValueError(f"no machine is called {name!r}; there is {', '.join(_close(name))}")
+    close = ", ".join(map(repr, _close(name)))
+    names = f"there is {close}" if close else "`print(*par.machines.CATALOGUE)` lists the names"
+    raise ValueError(f"no machine is called {name!r}; {names}")
 
 
 def _close(name: str) -> list[str]:
-    """The names that somebody who wrote `name` may have meant; all of them if none is close."""
+    """The names that somebody who wrote `name` may have meant, if any is close."""
     names = [*CATALOGUE, THIS_MACHINE]
     bare = name.lower().replace("-", "")
     close = [known for known in names if bare and bare in known.replace("-", "")]
-    close = close or difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
-    return [repr(known) for known in close or names]
+    return close or difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
 
 
 def _cluster(name: str) -> Machine | None:

@@ -28,7 +28,7 @@ _OURS = current_runtime.__module__.rpartition(".")[0] + "."  # the package of vi
 _OUT_OF_MEMORY = "CUDA out of memory"  # how programs tell this error from others
 _EXABYTE = 2**60
 _CUDA_NAME = re.compile(r"cuda(?::(\d+))?")
-_VIRTUAL_NAME = re.compile(rf"\b{VIRTUAL}\b")
+_VIRTUAL_NAME = re.compile(rf"(?<![/\\])\b{VIRTUAL}\b(?![/\\])")  # and no folder
 
 
 def cuda(index: int) -> torch.device:

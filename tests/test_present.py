@@ -21,7 +21,7 @@ from lab_in_browser import (
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from d2lpar.command.course.command import main
-from d2lpar.command.course.notes import Note, described, notes_in
+from d2lpar.command.course.notes import Note, described, minutes_to_present, notes_in
 
 ROOT = Path(__file__).parents[1]
 PRESENT = ROOT / ".jupyter" / "present"
@@ -52,13 +52,23 @@ def test_notes_stand_under_their_headings_with_the_minutes_they_take():
     )
     notes = list(notes_in(notebook))
     assert [(note.heading, note.minutes) for note in notes] == [("Clocks", 2), ("Queues", 4)]
-    assert described("02", notes).splitlines() == [
-        "02: 6 minutes of questions to the class",
+    assert described("02", notebook).splitlines() == [
+        "02: about 7 minutes to present, 6 of them questions to the class",
         "  Clocks: Ask: who believes these? (2 min)",
         "  Queues: Ask: why? (3 min) Then vote (1 min)",
     ]
-    assert described("03", []) == "03: no notes for the speaker"
+    assert described("03", new_notebook()) == "03: about 0 minutes to present, no notes"
     assert Note("a", "no time").minutes == 0
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_is_presented_in_45_minutes(path):
+    assert 30 < minutes_to_present(nbformat.read(path, 4)) <= 45
+
+
+def test_text_that_slides_leave_out_takes_no_time_to_present():
+    cells = [cell_of("markdown", "word " * 260, kind) for kind in ("slide", "skip")]
+    assert minutes_to_present(new_notebook(cells=cells)) == 2
 
 
 def test_the_command_tells_the_notes_of_a_lesson(tmp_path, monkeypatch, capsys):
@@ -73,7 +83,7 @@ def test_the_command_tells_the_notes_of_a_lesson(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["notes", "2"]) == 0
     assert capsys.readouterr().out == (
-        "02_a: 5 minutes of questions to the class\n  A: Ask: b (5 min)\n"
+        "02_a: about 5 minutes to present, 5 of them questions to the class\n  A: Ask: b (5 min)\n"
     )
 
 

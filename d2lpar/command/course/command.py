@@ -89,7 +89,7 @@ def _notes(options: argparse.Namespace) -> int:
     from . import notes
 
     file = working_copy.lesson_file(working_copy.course_folder(Path.cwd()), options.lesson)
-    say(notes.described(file.stem, list(notes.notes_in(notebook_file.read(file)))))
+    say(notes.described(file.stem, notebook_file.read(file)))
     return 0
 
 

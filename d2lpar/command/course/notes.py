@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from nbformat import NotebookNode
 
+WORDS_A_MINUTE = 130  # said slowly
+CELL_MINUTES = 1  # to explain a cell and to look at what it did
+UNSHOWN = ("skip", "notes")
 HEADING = re.compile(r"^#{1,3} (.+)", re.MULTILINE)
 MINUTES = re.compile(r"\((\d+) min\)")
 
@@ -34,15 +37,28 @@ def notes_in(notebook: NotebookNode) -> Iterator[Note]:
     for cell in notebook.cells:
         if cell.cell_type != "markdown":
             continue
-        if cell.metadata.get("slideshow", {}).get("slide_type") == "notes":
+        if _slide_type(cell) == "notes":
             yield Note(heading, cell.source.strip())
         else:
             heading = (HEADING.findall(cell.source) or [heading])[-1]
 
 
-def described(lesson: str, notes: list[Note]) -> str:
-    """The notes as lines, under one that says how many minutes they take."""
-    if not notes:
-        return f"{lesson}: no notes for the speaker"
-    minutes = sum(note.minutes for note in notes)
-    return "\n".join([f"{lesson}: {minutes} minutes of questions to the class", *map(str, notes)])
+def minutes_to_present(notebook: NotebookNode) -> float:
+    """An estimate: text and cells that slides show, and questions. Running takes a minute more."""
+    shown = [cell for cell in notebook.cells if _slide_type(cell) not in UNSHOWN]
+    words = sum(len(cell.source.split()) for cell in shown if cell.cell_type == "markdown")
+    cells = sum(cell.cell_type == "code" for cell in shown)
+    asking = sum(note.minutes for note in notes_in(notebook))
+    return words / WORDS_A_MINUTE + CELL_MINUTES * cells + asking
+
+
+def described(lesson: str, notebook: NotebookNode) -> str:
+    """The notes as lines, under one that says how many minutes the lesson takes."""
+    notes = list(notes_in(notebook))
+    asking = f"{sum(note.minutes for note in notes)} of them questions to the class"
+    whole = f"{lesson}: about {minutes_to_present(notebook):.0f} minutes to present"
+    return "\n".join([f"{whole}, {asking if notes else 'no notes'}", *map(str, notes)])
+
+
+def _slide_type(cell: NotebookNode) -> str | None:
+    return cell.metadata.get("slideshow", {}).get("slide_type")

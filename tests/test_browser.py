@@ -111,6 +111,7 @@ BUSY = """() => {
     asked.onIOPub = message => { window.runs ||= message.header.msg_type === 'execute_input'; };
     void asked.done.finally(() => { window.runs = false; });
 }"""
+FAILURE = re.compile(r"\w+(Error|Exception|Warning): ")
 RUNS = "() => window.runs"  # a slider's answer makes the kernel's status "idle" while a cell runs
 INTERRUPT = """() => {
     void window.jupyterapp.shell.currentWidget.sessionContext.session.kernel.interrupt();
@@ -367,7 +368,8 @@ def move(lesson: Lesson, index: int, *, by_tab: bool) -> str | None:
         page.keyboard.press(key)
         if changed(page, cell, before):
             lesson.shoot(f"slider_{index}")
-            return None
+            said = said_of_picture(cell)
+            return f"cell {index}: {said}" if FAILURE.match(said) else None
     return f"cell {index}: an arrow key draws no other picture"
 
 
@@ -434,6 +436,11 @@ def tabbed_to(page: Any, index: int) -> bool:
         if page.evaluate(FOCUSED, [index, CONTROLS]):
             return True
     return False
+
+
+def said_of_picture(cell: Any) -> str:
+    """The text in place of the cell's last picture, which names an error if drawing failed."""
+    return cell.locator(".jp-OutputArea-output img").last.get_attribute("alt") or ""
 
 
 def changed(page: Any, cell: Any, before: str | None) -> bool:

@@ -17,6 +17,7 @@ import pytest
 from computed import Names
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from slider_names import bound_anew
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "notebooks"
@@ -286,6 +287,11 @@ def is_formatted_by_the_tool_alone(notebook, folder):
             yield f"{start(cell)} holds the formatter off"
 
 
+def has_sliders_that_still_work_at_the_end(notebook, folder):
+    for function, name in bound_anew(notebook):
+        yield f"{function} draws with {name}, which a later cell binds anew"
+
+
 RULES = (
     is_recorded,
     names_its_kernel,
@@ -300,6 +306,7 @@ RULES = (
     has_images_and_links_that_lead_somewhere,
     is_compared_or_claims_what_it_computed,
     leaves_nothing_out,
+    has_sliders_that_still_work_at_the_end,
 )
 LESSON_RULES = (
     has_links_at_both_ends,
@@ -421,6 +428,17 @@ def more_cells(notebook, count) -> None:
         with_cell(notebook, code("3"))
 
 
+def with_slider(notebook, value) -> None:
+    """A slider's picture shows `value`; a later cell binds `rate` anew."""
+    with_cell(notebook, code("rate = 1\n%matplotlib inline"))
+    notebook.cells[-3:-3] = [
+        code("def step(n):\n    return [rate for _ in range(n)]"),
+        code(f"def draw(ax, n):\n    ax.plot({value})\n\n\npar.plots.slider_figure(draw, n=[1])"),
+        code("rate = 2"),
+    ]
+    numbered(notebook)
+
+
 def without_an_exercise(notebook) -> None:
     notebook.cells.pop(6)
     notebook.cells[1].source = notebook.cells[1].source.replace("30 minutes", "15 minutes")
@@ -468,6 +486,8 @@ SPOILED = [
     (leaves_nothing_out, lambda n: with_cell(n, code("a", SKIPPED))),
     (leaves_nothing_out, lambda n: with_cell(n, code("# NBVAL_IGNORE_OUTPUT\na"))),
     (leaves_nothing_out, lambda n: with_cell(n, code("#NBVAL_SKIP\na"))),
+    (has_sliders_that_still_work_at_the_end, lambda n: with_slider(n, "rate")),
+    (has_sliders_that_still_work_at_the_end, lambda n: with_slider(n, "step(1)")),
     (has_links_at_both_ends, lambda n: n.cells.pop(0)),
     (has_links_at_both_ends, lambda n: n.cells.append(text("The end"))),
     (answers_and_sums_up, lambda n: n.cells[-2].update(source="## Questions students ask")),

@@ -1071,6 +1071,7 @@ def test_an_error_while_sliding_is_shown_and_passes(place):
     figure._ipython_display_()
     figure.controls["batch"].value = 13
     assert "ArithmeticError: an unlucky batch" in words(place.picture)
+    assert figure.picture.alt == "ArithmeticError: an unlucky batch"
     figure.controls["batch"].value = 8
     assert "ArithmeticError: an unlucky batch" not in words(place.picture)
     with pytest.raises(ArithmeticError):

@@ -81,7 +81,7 @@ class SliderFigure:
 
     def _failed(self, error: Exception) -> Picture:
         picture = self._blank()
-        text = f"{type(error).__name__}: {error}"
+        picture.alt = text = f"{type(error).__name__}: {error}"
         picture.text(0.5, 0.5, text, ha="center", color=VERMILION, size=FONT_PT, wrap=True)
         return picture
 

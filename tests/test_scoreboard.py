@@ -122,5 +122,5 @@ def test_a_way_that_a_later_lesson_measures_can_be_left_out():
         picture = scoreboard.show(without=without)
         assert "FSDP" not in picture.alt
         assert "mine" in picture.alt
-    with pytest.raises(ValueError, match="no row called 'FDSP'.*FSDP"):
+    with pytest.raises(ValueError, match=r"no row called 'FDSP'.*FSDP"):
         scoreboard.show(without=["FDSP"])

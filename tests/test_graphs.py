@@ -172,3 +172,16 @@ def test_an_empty_graph_cannot_be_drawn():
         pass
     with pytest.raises(ValueError, match="no operation to draw"):
         plots.graph(graph)
+
+
+def test_small_and_large_graphs_are_equally_wide_with_boxes_of_one_size():
+    def boxes(count):
+        with par.trace_graph() as graph:
+            for _ in range(count):
+                torch.ones(2)
+        picture = plots.graph(graph)
+        picture.canvas.draw()
+        extents = [patch.get_window_extent() for patch in picture.axes[0].patches[-count:]]
+        return picture.get_size_inches()[0], {round(extent.width) for extent in extents}
+
+    assert boxes(1) == boxes(2) == boxes(6)

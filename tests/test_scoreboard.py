@@ -113,3 +113,14 @@ def test_the_picture_says_all_rows_the_slowest_first():
     assert "slow, 9e+03 ms per step, 1 GB on the fullest GPU, 0 MB sent per step" in picture.alt
     assert picture.alt.index("slow") < picture.alt.index("quick")
     assert "by hand" in picture.summary
+
+
+def test_a_way_that_a_later_lesson_measures_can_be_left_out():
+    scoreboard.add("mine", step_s=0.1, memory_bytes=1e9, sent_bytes=0, source="by hand")
+    assert "FSDP" in scoreboard.show().alt
+    for without in ("FSDP", ["FSDP"]):
+        picture = scoreboard.show(without=without)
+        assert "FSDP" not in picture.alt
+        assert "mine" in picture.alt
+    with pytest.raises(ValueError, match=r"no row called 'FDSP'.*FSDP"):
+        scoreboard.show(without=["FDSP"])

@@ -8,7 +8,7 @@ parallelism. The box is `2x-v100-textbook`, the textbook's.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 
@@ -34,6 +34,8 @@ SENT: dict[str, Callable[[int], float]] = {
     "broadcast": lambda n: (n - 1) / n,  # along a chain: all but the last
     "reduce": lambda n: (n - 1) / n,
 }
+
+ERROR_WAY = "the scoreboard has no row called {way!r}; it has {known}"
 
 Train = Callable[[list[torch.device], int], object]
 
@@ -91,12 +93,17 @@ def rows() -> list[Row]:
     return [Row(way, **values) for way, values in (recorded | kept.read(KEPT)).items()]
 
 
-def show(*more: Row) -> Picture:
+def show(*more: Row, without: Collection[str] = ()) -> Picture:
     """A picture of all rows, the slowest first: time, memory and bytes sent.
 
-    `more` are rows besides those that are kept.
+    `more` are rows besides those that are kept. Ways in `without` are left out, such as those that
+    a later lesson measures. Raises ValueError for a way that the board does not have.
     """
     shown = {row.way: row for row in (*rows(), *more)}
+    for way in [without] if isinstance(without, str) else without:
+        if way not in shown:
+            raise ValueError(ERROR_WAY.format(way=way, known=", ".join(shown)))
+        del shown[way]
     ordered = sorted(shown.values(), key=lambda row: -row.step_s)
     return bar_panels(
         [row.way for row in ordered],

@@ -34,7 +34,7 @@ Positions = dict[int, tuple[int, int]]
 
 BOX = (0.86, 0.74)  # width in a column, height in a row
 COLUMN_PX, NARROW_PX, ROW_PX, MARGIN_PX = 116, 72, 42, 74
-WIDTH_PX, LEAST_WIDTH_PX = 760, 430  # with so many columns that they get narrow; with one
+WIDTH_PX = 760  # of all but very wide graphs, so that slides show letters of one size
 LABEL_PT, LEAST_PT = 9, 7  # 7 pt are 9.7 pixels
 LINE_LENGTH = 11  # characters of a label that fit into a line
 PX_PER_PT = 0.85  # of a character's width, with room
@@ -98,7 +98,7 @@ def graph(
     column_px = max(NARROW_PX, min(COLUMN_PX, WIDTH_PX / width))
     chain = {node.number for node in graph.longest_chain()} if longest_chain else set()
     keys = _keys(graph, marked=bool(chain))
-    width_px = width_px or max(LEAST_WIDTH_PX, round(column_px * width))
+    width_px = width_px or max(WIDTH_PX, round(column_px * width))
     lines = math.ceil(len(keys) * KEY_PX / width_px)
     picture = Picture(
         summary=texts.GRAPH.format(operations=len(graph.operations), places=", ".join(bands)),
@@ -106,7 +106,8 @@ def graph(
         size_px=(width_px, MARGIN_PX + LINE_PX * lines + ROW_PX * len(levels)),
     )
     ax = dress(picture.add_subplot())
-    ax.set(xlim=(-0.55, width - 0.45), ylim=(len(levels) - 0.5, -0.6), yticks=[])
+    room = max(width, width_px / column_px)  # in columns; those that are missing stay white
+    ax.set(xlim=(-0.55, room - 0.45), ylim=(len(levels) - 0.5, -0.6), yticks=[])
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0, labeltop=True, labelbottom=False, labelsize=FONT_PT)
     ax.set_xticks([(a + b) / 2 for a, b in bands.values()], labels=list(bands))

@@ -3,7 +3,6 @@ and the same parameters before and after each step."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -21,6 +20,7 @@ from .buffer_hook import BufferHook
 from .ddp_arguments import device_of, group_of, limits_bytes, warn_of_old_name
 from .ddp_join import DDPJoinHook, agree_to_average, agreed_rank
 from .ddp_logging import DDPLog, logging_data, unfinished
+from .ddp_private import MixedPrecision, begin_mixed_precision, cast_inputs
 from .reducer import Reducer
 
 Value = TypeVar("Value")
@@ -33,7 +33,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
     """torch's, with its arguments, communication hooks and `join()`.
 
     A module may lie on several devices of its rank, with `device_ids=None`. Raises
-    NotImplementedError for what it does not do, such as mixed precision of its own.
+    NotImplementedError for arguments that it does not know.
     """
 
     process_group: dist.ProcessGroup | None  # type: ignore[assignment]
@@ -56,6 +56,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         gradient_as_bucket_view: bool = False,
         static_graph: bool = False,
         forward_sync_buffers: bool | None = None,
+        mixed_precision: MixedPrecision | None = None,
         device_mesh: Any = None,
         skip_all_reduce_unused_params: bool = False,
         bucket_cap_mb_list: Sequence[float] | None = None,
@@ -65,8 +66,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         Joinable.__init__(self)
         if used := [name for name, value in others.items() if value]:
             raise NotImplementedError(
-                f"DDP on virtual ranks has no {', '.join(used)}: leave it out (of mixed precision, "
-                "torch.autocast around the forward pass does the same)"
+                f"DDP on virtual ranks has no {', '.join(used)}: leave it out"
             )
         self.module, self.device_ids = module, device_ids
         self.process_group, self.device_mesh = group_of(process_group, device_mesh), device_mesh
@@ -109,6 +109,9 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             skips_unused=skip_all_reduce_unused_params,
         )
         self._start()
+        self.mixed_precision = mixed_precision
+        if mixed_precision is not None:
+            begin_mixed_precision(self)
 
     def _start(self) -> None:
         self.reducer = self._make_reducer(self._module_parameters, self.process_group)
@@ -147,6 +150,8 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             inputs, kwargs = tree_map_only(
                 torch.Tensor, lambda t: t.to(self.device), (inputs, kwargs)
             )
+        if self.mixed_precision is not None:
+            return cast_inputs(self.mixed_precision.param_dtype, *inputs, **kwargs)
         return inputs, kwargs
 
     def _post_forward(self, output: object) -> object:
@@ -309,30 +314,6 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             raise ValueError(
                 f"the sample rate of DDP's logging is {sample_rate}: it must be 1 or more"
             )
-
-
-@functools.cache
-def ours(kind: type) -> type:
-    """DistributedDataParallel of virtual ranks; of a class of the program's that inherits torch's,
-    one with its methods before ours."""
-    if kind is c10d_private.TorchDDP:
-        return DistributedDataParallel
-    names: dict[str, Any] = {
-        "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__,
-        "_theirs": kind,
-    }
-    names["__reduce_ex__"] = _reduce
-    return type(kind.__name__, (kind, DistributedDataParallel), names)
-
-
-def _reduce(self: Any, protocol: int) -> tuple:
-    return _remade, (self._theirs,), self.__getstate__()
-
-
-def _remade(kind: type) -> object:
-    made: Any = ours(kind)
-    return made.__new__(made)
 
 
 def _on_one_device(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:

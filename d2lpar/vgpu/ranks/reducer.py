@@ -31,9 +31,9 @@ Hook = Callable[[GradientBucket], torch.futures.Future]
 class Bucket:
     """Parameters whose gradients are averaged as one flat tensor, of which each has a view."""
 
-    def __init__(self, parameters: ParameterList) -> None:
+    def __init__(self, parameters: ParameterList, dtype: torch.dtype | None = None) -> None:
         first, sizes = parameters[0], [p.numel() for p in parameters]
-        self.flat = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
+        self.flat = torch.zeros(sum(sizes), dtype=dtype or first.dtype, device=first.device)
         self.views = self._parts_of(self.flat, parameters)
         self.missing: set[nn.Parameter] = set()
         self.result: dist.Work | torch.futures.Future | None = None
@@ -118,6 +118,8 @@ class Reducer:
         # At first the order in which they are defined, the last first. Backward may take another,
         # so torch makes one bucket of all, and sorts them anew when it has seen one pass.
         limits_at_first = (float("inf"),) if rebuilds else limits_bytes
+        self._dtype: torch.dtype | None = None
+        self._casts = False
         self._make_buckets(gathered(parameters, limits_at_first)[::-1])
         # Parameters may outlive it, and become those of another.
         ready = weakref.WeakMethod(self._gradient_is_ready)
@@ -126,7 +128,7 @@ class Reducer:
         ]
 
     def _make_buckets(self, parts: list[ParameterList]) -> None:
-        self.buckets = [Bucket(part) for part in parts]
+        self.buckets = [Bucket(part, self._dtype) for part in parts]
         self._bucket_of = {p: bucket for bucket in self.buckets for p in bucket.views}
 
     @property
@@ -278,7 +280,7 @@ class Reducer:
         else:
             torch.mul(p.grad, share, out=view)
         if self.as_views and p.grad is not None and p not in self.nowhere_used:
-            p.grad = view
+            p.grad = view.detach() if self._casts else view  # who casts it shall not cast the view
 
     @torch.no_grad()
     def _finish(self) -> None:
@@ -291,12 +293,12 @@ class Reducer:
                     self._hand_out(p, view, averages[p])
 
     def _hand_out(self, p: nn.Parameter, view: torch.Tensor, average: torch.Tensor) -> None:
-        if self.as_views:
+        if self.as_views and not self._casts:
             if average is not view:
                 view.copy_(average)
             p.grad = view
         elif p.grad is None:
-            p.grad = average.clone()
+            p.grad = average.to(p.dtype, copy=True)
         else:
             p.grad.copy_(average)
 
@@ -317,6 +319,16 @@ class Reducer:
     def _run_allreduce_hook(self, bucket: GradientBucket) -> torch.futures.Future:
         work = dist.all_reduce(bucket.buffer(), group=self.group, async_op=True)
         return work.get_future()
+
+    def _set_mixed_precision_param_dtype(self, dtype: torch.dtype | None) -> None:
+        """Gradients come in this type (None: in that of the parameters), and DDP's own hook gives
+        parameters and gradients theirs back."""
+        self._dtype, self._casts = dtype, True
+        self._make_buckets([list(bucket.views) for bucket in self.buckets])
+
+    def _autograd_hook(self, number: int) -> None:
+        """Torch's DDP calls it when the gradient of a low-precision copy is complete; those come
+        here as others do."""
 
     def _remove_autograd_hooks(self) -> None:
         for hook in self._hooks:

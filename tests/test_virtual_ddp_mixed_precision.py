@@ -116,7 +116,7 @@ def on_gloo(rank, folder):
 
 
 def test_gradients_are_those_of_torch_on_real_ranks(tmp_path):
-    """But for its first step, whose gradients torch 2.15 hands out as zeros."""
+    """But for the first step: torch 2.15 exchanges memory there that nobody has written."""
     warm_process.run_on_ranks(on_gloo, str(tmp_path), ranks=RANKS)
     for rank, (gradients, _) in enumerate(run(virtual, torch.float32, False, True, 0.0)):
         theirs, _ = torch.load(tmp_path / f"{rank}.pt")

@@ -2,9 +2,9 @@
 
 What is copied, cast and waited for, on which stream, is torch's own code; the optimizer sees
 parameters and gradients of full precision. The averages are those that this code means: torch
-2.15's reducer, in C++, keeps views of other memory than it exchanges, and so hands out zeros in the
-first step, and with `gradient_as_bucket_view=True` old gradients from the third step on. Here every
-step has its own.
+2.15's reducer, in C++, keeps views of other memory than it exchanges, and so hands out the average
+of what nobody has written in the first step, and with `gradient_as_bucket_view=True` old gradients
+from the third step on. Here every step has its own.
 """
 
 from __future__ import annotations

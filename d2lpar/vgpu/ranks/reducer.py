@@ -12,65 +12,19 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from ...machines.gradient_buckets import assign_buckets
 from ..torch_backend.torch_private import at_end_of_backward
 from .backward_begin import call_when_it_begins
+from .buckets import Bucket, ParameterList, gathered
 from .ddp_logging import CHANGED, DDPLog
+from .ddp_times import BACKWARD, BACKWARD_END, COMM, COMM_END
 from .gradient_bucket import GradientBucket
 
-ParameterList = list[nn.Parameter]
 Hook = Callable[[GradientBucket], torch.futures.Future]
-
-
-class Bucket:
-    """Parameters whose gradients are averaged as one flat tensor, of which each has a view."""
-
-    def __init__(self, parameters: ParameterList, dtype: torch.dtype | None = None) -> None:
-        first, sizes = parameters[0], [p.numel() for p in parameters]
-        self.flat = torch.zeros(sum(sizes), dtype=dtype or first.dtype, device=first.device)
-        self.views = self._parts_of(self.flat, parameters)
-        self.missing: set[nn.Parameter] = set()
-        self.result: dist.Work | torch.futures.Future | None = None
-
-    @staticmethod
-    def _parts_of(
-        flat: torch.Tensor, parameters: ParameterList
-    ) -> dict[nn.Parameter, torch.Tensor]:
-        parts = flat.split([p.numel() for p in parameters])
-        return {p: part.view_as(p) for p, part in zip(parameters, parts, strict=True)}
-
-    def wait(self) -> dict[nn.Parameter, torch.Tensor]:
-        """Let the device wait for the average, and return it by parameter.
-
-        Raises TypeError for a hook whose future holds anything but the buffer's elements.
-        """
-        if self.result is None:  # nothing is exchanged
-            return self.views
-        value: Any = self.result.wait()
-        if not isinstance(self.result, torch.futures.Future):
-            return self.views
-        value = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
-        if value is self.flat:
-            return self.views
-        if not isinstance(value, torch.Tensor) or value.numel() != self.flat.numel():
-            raise TypeError(
-                f"the future of a communication hook must hold a tensor of the bucket's "
-                f"{self.flat.numel()} elements, not {value}"
-            )
-        return self._parts_of(value.view(-1), list(self.views))
-
-
-def gathered(parameters: ParameterList, limits_bytes: Sequence[float]) -> list[ParameterList]:
-    """The parameters of each bucket, filled in the given order."""
-    sizes, kinds = [p.nbytes for p in parameters], [(p.dtype, p.device) for p in parameters]
-    found = assign_buckets(sizes, limits_bytes, kinds)
-    return [[parameters[i] for i in members] for members in found]
 
 
 def _call(method: weakref.WeakMethod, p: torch.Tensor) -> None:
@@ -111,6 +65,7 @@ class Reducer:
         self._arrived: ParameterList = []
         self._came = Counter[nn.Parameter]()
         self.log = DDPLog()
+        self.mark: Callable[[str], object] = lambda moment: None  # is told of moments of a pass
         self._in_pass = False
         self._last_unused: frozenset[nn.Parameter] | None = None
         self._unused_change = False  # from one pass to the next
@@ -150,6 +105,7 @@ class Reducer:
 
     def expect(self) -> None:
         """The next backward pass shall be averaged."""
+        self.mark(BACKWARD)
         self.expecting, self._next = True, 0
         self._arrived, self._came = [], Counter[nn.Parameter]()
         self._in_pass = False  # also after one that an error has ended
@@ -182,6 +138,11 @@ class Reducer:
     def _learns(self) -> bool:
         """Whether this is the first pass of a static graph."""
         return self.static and self._needed is None
+
+    def order_of_gradients(self) -> list[int]:
+        """The numbers of the parameters, as their gradients came in the last pass."""
+        number = {p: i for i, p in enumerate(self.parameters)}
+        return [number[p] for p in self._came]
 
     def missing(self) -> ParameterList:
         """Parameters whose gradients did not come in a pass that has begun."""
@@ -253,6 +214,8 @@ class Reducer:
 
     def _begin(self, number: int) -> None:
         bucket = self.buckets[number]
+        if number == 0:
+            self.mark(COMM)
         if self.skips_unused and self._never_used.issuperset(bucket.views):
             bucket.result = None
             return
@@ -286,11 +249,13 @@ class Reducer:
     def _finish(self) -> None:
         """At the end of backward: let the device (not the host) wait, and hand the averages out."""
         self.expecting = False
+        self.mark(BACKWARD_END)
         for bucket in self.buckets:
             averages = bucket.wait()
             for p, view in bucket.views.items():
                 if self.hands_out and p not in self.nowhere_used:
                     self._hand_out(p, view, averages[p])
+        self.mark(COMM_END)
 
     def _hand_out(self, p: nn.Parameter, view: torch.Tensor, average: torch.Tensor) -> None:
         if self.as_views and not self._casts:

@@ -16,7 +16,7 @@ import torch.cuda.nccl
 
 from ..races.user_code import user_namespaces
 from ..torch_backend.nccl import build_version
-from ..torch_backend.torch_private import METHODS_OF_LAZY_TENSORS
+from ..torch_backend.torch_private import METHODS_OF_LAZY_TENSORS, PREPARE_PROFILER
 from . import (
     c10d_private,
     checkpoints,
@@ -151,6 +151,8 @@ def _patch() -> None:
     if hasattr(rpc, "init_rpc"):
         _set(rpc, "init_rpc", refused.rpc_refused(rpc.init_rpc))
     _set(torch.cuda.nccl, "version", build_version(torch.cuda.nccl.version))
+    prepare = getattr(*PREPARE_PROFILER)
+    _set(*PREPARE_PROFILER, refused.second_profiler_refused(prepare))
     known = getattr(*METHODS_OF_LAZY_TENSORS)
     _set(*METHODS_OF_LAZY_TENSORS, [*known, torch.Tensor.to])
     _undo.enter_context(checkpoints.saved_at_once(_set))

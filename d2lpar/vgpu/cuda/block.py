@@ -88,6 +88,8 @@ def emulate_cuda(
     of one follows that of another, so threads that wait for their devices gain nothing. A loop that
     only reads a clock spends time on reading, and ends.
 
+    `torch.profiler` tells of simulated time, too, and of each process for itself: see `profiler`.
+
     Processes that the program starts with torch.multiprocessing are virtual ranks with a device
     each: see `processes`.
 

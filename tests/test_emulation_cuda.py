@@ -261,34 +261,6 @@ def test_the_version_of_cudnn_is_that_of_the_build():
     assert version is None or version > 8000
 
 
-def test_the_profiler_leaves_emulated_devices_out():
-    from torch.profiler import ProfilerActivity, profile
-
-    x = torch.rand(8, 8, device="cuda")
-    for activities in ([ProfilerActivity.CPU, ProfilerActivity.CUDA], [ProfilerActivity.CUDA]):
-        with (
-            pytest.warns(UserWarning, match="not the simulated time"),
-            profile(activities=activities, acc_events=True) as profiler,
-        ):
-            x @ x
-        assert "aten::mm" in profiler.key_averages().table(sort_by="cuda_time_total")
-
-
-def test_the_profiler_s_timeline_of_memory_is_that_of_the_host_alone(tmp_path):
-    with torch.profiler.profile(profile_memory=True, record_shapes=True, with_stack=True) as found:
-        torch.ones(1000)
-    with pytest.raises(NotImplementedError, match="_record_memory_history"):
-        found.export_memory_timeline(str(tmp_path / "memory.html"))
-
-
-def test_a_parameter_that_the_profiler_keeps_track_of_does_not_move():
-    with (
-        torch.profiler.profile(profile_memory=True, record_shapes=True, with_stack=True),
-        pytest.raises(NotImplementedError, match="move the module before the profiler starts"),
-    ):
-        torch.nn.Linear(2, 2).cuda()
-
-
 def test_properties_tell_devices_apart_and_say_what_their_architecture_has():
     first, second = (torch.cuda.get_device_properties(i) for i in range(2))
     again = torch.cuda.get_device_properties(0)

@@ -3,6 +3,7 @@
 import pytest
 
 from d2lpar.command import cli
+from d2lpar.vgpu.programs import torchrun
 
 RESTARTS = """
 import os, sys
@@ -93,6 +94,17 @@ def test_local_ranks_all_of_which_are_zero(run):
     status, lines, err = run(source, ("--nproc-per-node", 2, "--virtual-local-rank"))
     assert (status, err) == (0, "")
     assert lines == ["3.0 cuda:0 1 0"] * 2
+
+
+@pytest.mark.parametrize("text", ["0", "3", "0:1,1:2", "1:3", "5:3", "0:2,5:1"])
+def test_streams_are_those_of_torchrun_which_leaves_out_ranks_that_are_not_there(text):
+    from torch.distributed.elastic.multiprocessing import Std, to_map
+
+    theirs = to_map(Std.from_str(text), 2)
+    ours = torchrun._streams(text, "--tee", 2)
+    assert {local: ours.get(local, 0) for local in range(2)} == {
+        n: int(s) for n, s in theirs.items()
+    }
 
 
 @pytest.mark.parametrize(

@@ -585,5 +585,5 @@ def test_arguments_that_do_not_fit():
 
     with pytest.raises(ValueError, match=r"device_ids is \[1\], but the parameters are on vgpu:0"):
         run(wrong_device)
-    with pytest.raises(NotImplementedError, match="has no mixed_precision"):
-        run(lambda: DDP(nn.Linear(2, 1).to(here()), mixed_precision=object()))
+    with pytest.raises(NotImplementedError, match="has no param_to_hook_all_reduce: leave it out"):
+        run(lambda: DDP(nn.Linear(2, 1).to(here()), param_to_hook_all_reduce=object()))

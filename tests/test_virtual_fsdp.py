@@ -170,6 +170,33 @@ def train_sharded(clip=None, accumulate=False, **options):
 FULL = MixedPrecisionPolicy(param_dtype=torch.float32, reduce_dtype=torch.float32)
 
 
+def train_replicated():
+    """Whole copies of the network, with FSDP2's hooks and none of its shards."""
+    module = pytest.importorskip("torch.distributed._composable.replicate_with_fsdp")
+    model = net().to(here())
+    for part in model:
+        module.replicate(part)
+    module.replicate(model)
+    _, norms = train(model, here(), clip=0.1)
+    assert all(p.to_local().shape == p.shape for p in model.parameters())
+    return [full(p) for p in model.parameters()], [full(norm) for norm in norms]
+
+
+@pytest.mark.parametrize("cuda", [False, True])
+def test_replicas_with_the_hooks_of_fsdp2_equal_one_device(cuda):
+    for found in on_ranks(train_replicated, 2 if cuda else 4, cuda=cuda):
+        assert_close(found, expected(clip=0.1))
+
+
+def test_replicas_exchange_gradients_beside_the_backward_pass():
+    with par.simulate("8x-v100-pcie", 2) as gpus, par.record() as timeline:
+        par.run_ranks(train_replicated, gpus)
+    on_gpu = timeline.on("vgpu:0")
+    exchanged = on_gpu.where(lambda span: span.kind == "collective" and span.bytes > 100)
+    assert {span.name for span in exchanged} == {"all_reduce"}
+    assert exchanged.spans[0].stream != next(s.stream for s in on_gpu if s.name == "addmm")
+
+
 def even_net():
     """A network whose hidden layer two ranks can divide."""
     torch.manual_seed(0)

@@ -8,7 +8,7 @@ torch.profiler's traces:
 |---|---|---|
 | dispatch | `cpu_op`, and in it `cuda_runtime` | its own; `cudaLaunchKernel`, `cudaMemcpyAsync` |
 | wait | `cpu_op`, and in it `cuda_runtime` | its own; `cudaStreamSynchronize` |
-| host | `user_annotation` | its own |
+| host, annotation (of `record_function`) | `user_annotation` | its own |
 | compute | `kernel` | its own |
 | copy | `gpu_memcpy` | `Memcpy HtoD`, `DtoH` or `PtoP` |
 | collective, send, recv | `kernel` | such as `ncclDevKernel_AllReduce`, `ncclDevKernel_SendRecv` |
@@ -48,6 +48,7 @@ NCCL = {
 _CATEGORIES = {
     "dispatch": "cpu_op", "wait": "cpu_op", "host": "user_annotation",
     "compute": "kernel", "collective": "kernel", "copy": "gpu_memcpy",
+    "annotation": "user_annotation",
 }  # fmt: skip
 
 
@@ -67,7 +68,7 @@ class Events:
         yield from self._announced(process, span.device, span.stream)
         place = self._places[process, span.device, span.stream]
         start, end = _ns(span.start_s), _ns(span.end_s)
-        category, name = _called(span)
+        category, name = called(span)
         yield (
             f'{{"ph":"X","cat":{_quoted(category)},"name":{_quoted(name)},{place},'
             f'"ts":{start / 1e3},"dur":{(end - start) / 1e3},"args":{{{self._arguments(span)}}}}}'
@@ -94,11 +95,11 @@ class Events:
         host = self._places.get((launch.process, "host", launch.host_thread))
         if host is None:
             return
-        called, until = _ns(launch.start_s), _ns(launch.end_s)
-        called = max(called, until - CALL_NS)
-        name = "cudaMemcpyAsync" if _called(span)[0] == "gpu_memcpy" else "cudaLaunchKernel"
-        yield _call(name, host, called, until, span.correlation)
-        yield _arrow("s", LAUNCH, span.correlation, host, called)
+        begin, until = _ns(launch.start_s), _ns(launch.end_s)
+        begin = max(begin, until - CALL_NS)
+        name = "cudaMemcpyAsync" if called(span)[0] == "gpu_memcpy" else "cudaLaunchKernel"
+        yield _call(name, host, begin, until, span.correlation)
+        yield _arrow("s", LAUNCH, span.correlation, host, begin)
         yield _arrow("f", LAUNCH, span.correlation, place, start)
 
     def _arrivals(self, span: Span, place: str) -> Iterator[str]:
@@ -142,7 +143,7 @@ class Events:
 
     def _arguments(self, span: Span) -> str:
         args = [f'"kind":{_quoted(span.kind)}']
-        if _called(span)[1] != span.name:
+        if called(span)[1] != span.name:
             args.append(f'"name":{_quoted(span.name)}')
         if span.device != "host":
             args.append(f'"device":{self._device_number(span.device)}')
@@ -168,7 +169,7 @@ class Events:
         return number
 
 
-def _called(span: Span) -> tuple[str, str]:
+def called(span: Span) -> tuple[str, str]:
     """Category and name of a span's event."""
     category = _CATEGORIES.get(span.kind, span.kind)
     if span.device == "host":

@@ -49,7 +49,7 @@ REASONS = {
         r"|ncclConfig|perform_nocolor_split|register_mem_pool|ProcessGroupNCCL\.|_start_coalescing"
     ),
     "makes groups of gloo, MPI or UCC by their own classes": r"ProcessGroup(Gloo|MPI|UCC|Wrapper)",
-    "reads events of torch.profiler, which knows no virtual device and no virtual rank": (
+    "reads what Kineto and CUPTI tell torch.profiler: here its times are simulated": (
         r"autograd\.profiler|torch\.profiler|call_dist_op|_profil|profile\(|kineto|ExecutionTrace"
     ),
     "tells processes apart by their numbers, or sends them signals": (

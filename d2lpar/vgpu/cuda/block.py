@@ -27,6 +27,7 @@ from . import (
     memory_history,
     pools,
     precision,
+    profiler,
     serialization,
     submodules,
     tensors,
@@ -46,6 +47,7 @@ _PARTS = (
     cuda_module,
     default_generators,
     c_functions,
+    profiler,
     submodules,
     memory_history,
     serialization,
@@ -85,6 +87,8 @@ def emulate_cuda(
     none (say how long they take with `d2lpar.host_work`). Threads share the host's time: the work
     of one follows that of another, so threads that wait for their devices gain nothing. A loop that
     only reads a clock spends time on reading, and ends.
+
+    `torch.profiler` tells of simulated time, too, and of each process for itself: see `profiler`.
 
     Processes that the program starts with torch.multiprocessing are virtual ranks with a device
     each: see `processes`.

@@ -1,15 +1,13 @@
-"""What meets CUDA in a module of its own: NCCL, cuDNN, profilers, ranges of NVTX, exports."""
+"""What meets CUDA in a module of its own: NCCL, cuDNN, ranges of NVTX, exports."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch.autograd.profiler
 import torch.backends.cudnn
 import torch.cuda.nccl
 import torch.cuda.nvtx
@@ -19,11 +17,9 @@ import torch.utils.dlpack
 from torch.utils._pytree import tree_leaves
 
 from ...timeline.printing import say
-from ..ranks.launcher import is_one_of_many
 from ..torch_backend import torch_private
 from ..torch_backend.nccl import build_version
 from ..torch_backend.tensor import VirtualTensor
-from .device_translation import CUDA
 from .patches import Patches
 from .refusals import refusal
 
@@ -57,12 +53,6 @@ def install(patches: Patches) -> None:
     patches.replace(torch.cuda.nccl, "is_available", lambda tensors: False)
     patches.replace(torch.cuda.nccl, "version", build_version(torch.cuda.nccl.version))
     patches.replace(torch.backends.cudnn, "version", torch_private.cudnn_version)
-    profile = torch.autograd.profiler.profile
-    prepare = getattr(*torch_private.PREPARE_PROFILER)
-    patches.replace(*torch_private.PREPARE_PROFILER, _one_at_a_time(prepare))
-    patches.replace(profile, "__init__", _profile(profile.__init__))
-    export = torch_private.KinetoProfile.export_memory_timeline
-    patches.replace(torch_private.KinetoProfile, "export_memory_timeline", _of_the_host(export))
     patches.replace(torch, "compile", _said_once(torch.compile))
     for name, function in Ranges().functions().items():
         if hasattr(torch.cuda.nvtx, name):
@@ -95,56 +85,6 @@ def _said_once(theirs: Callable) -> Callable:
         return theirs(*args, **options)
 
     return compile
-
-
-def _profile(theirs: Callable) -> Callable:
-    """`torch.profiler` looks for events on real devices, and finds none: leave them out."""
-
-    def __init__(  # noqa: N807
-        self: torch.autograd.profiler.profile,
-        *args: object,
-        use_cuda: bool = False,
-        use_device: str | None = None,
-        **kwargs: object,
-    ) -> None:
-        if use_cuda or use_device == CUDA:
-            warnings.warn(
-                "torch.profiler shows the processor's real time only, not the simulated time of "
-                "emulated devices: for that use `with d2lpar.record() as timeline:`",
-                stacklevel=3,
-            )
-            use_device, kwargs["use_cpu"] = None, True
-        theirs(self, *args, use_device=use_device, **kwargs)
-
-    return __init__
-
-
-def _of_the_host(theirs: Callable) -> Callable:
-    """The profiler's timeline of memory: it sees none of emulated devices."""
-    refuse = refusal(
-        "the profiler's export_memory_timeline",
-        "use torch.cuda.memory._record_memory_history() and _dump_snapshot(FILE), which "
-        "https://pytorch.org/memory_viz draws, or d2lpar.record(), whose timeline has memory",
-    )
-
-    def export_memory_timeline(profiler: object, path: str, device: str | None = None) -> object:
-        return theirs(profiler, path, device) if device == "cpu" else refuse()
-
-    return export_memory_timeline
-
-
-def _one_at_a_time(theirs: Callable) -> Callable:
-    """The profiler of torch is one for all threads: a second rank that starts it would crash."""
-
-    def prepare(profiler: torch.autograd.profiler.profile) -> object:
-        if is_one_of_many() and torch_private.is_profiling():
-            raise NotImplementedError(
-                "torch.profiler is running on another virtual rank, and a process has one: start "
-                "it on rank 0 only, or use `d2lpar run --timeline FILE` or d2lpar.record()"
-            )
-        return theirs(profiler)
-
-    return prepare
 
 
 class Ranges:

@@ -24,7 +24,7 @@ from torch._C import _distributed_c10d as registry
 from torch.nn.parallel import distributed as ddp_module
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from ..device_naming import TYPE
+from ..device_naming import naming
 
 # The defaults of its functions are the group that whoever imports it has. Here nobody has one, and
 # so each rank's own is meant.
@@ -129,7 +129,7 @@ class Groups(SimpleNamespace):
         self.pg_map[group] = (backend, store)
         self.pg_names[group] = name
         self.pg_group_ranks[group] = {rank: i for i, rank in enumerate(ranks)}
-        self.pg_backend_config[group] = f"cpu:{backend},{TYPE}:{backend}"
+        self.pg_backend_config[group] = f"cpu:{backend},{naming().type}:{backend}"
         self.pg_to_tag[group] = f"user:{tag}" if tag else f"ptd:{name}"
         for each in [self.pg_to_tag[group], *([] if tag else [""])]:
             self.tags_to_pg.setdefault(each, []).append(group)

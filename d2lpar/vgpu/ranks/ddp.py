@@ -3,7 +3,6 @@ and the same parameters before and after each step."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -15,12 +14,15 @@ from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense
 from torch.distributed.algorithms.join import Join, Joinable
 from torch.utils._pytree import tree_map_only
 
+from ..torch_backend.tensor import VirtualTensor
 from . import c10d_private, comm_hooks
 from .backward_begin import Begins, call_when_it_begins, reached, told_at_once
 from .buffer_hook import BufferHook
-from .ddp_arguments import device_of, group_of, limits_bytes, warn_of_old_name
+from .ddp_arguments import device_of, group_of, limits_bytes, number_of, warn_of_old_name
 from .ddp_join import DDPJoinHook, agree_to_average, agreed_rank
 from .ddp_logging import DDPLog, logging_data, unfinished
+from .ddp_private import MixedPrecision, begin_mixed_precision, cast_inputs
+from .ddp_times import DDPTimes
 from .reducer import Reducer
 
 Value = TypeVar("Value")
@@ -33,7 +35,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
     """torch's, with its arguments, communication hooks and `join()`.
 
     A module may lie on several devices of its rank, with `device_ids=None`. Raises
-    NotImplementedError for what it does not do, such as mixed precision of its own.
+    NotImplementedError for arguments that it does not know.
     """
 
     process_group: dist.ProcessGroup | None  # type: ignore[assignment]
@@ -56,6 +58,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         gradient_as_bucket_view: bool = False,
         static_graph: bool = False,
         forward_sync_buffers: bool | None = None,
+        mixed_precision: MixedPrecision | None = None,
         device_mesh: Any = None,
         skip_all_reduce_unused_params: bool = False,
         bucket_cap_mb_list: Sequence[float] | None = None,
@@ -65,18 +68,19 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         Joinable.__init__(self)
         if used := [name for name, value in others.items() if value]:
             raise NotImplementedError(
-                f"DDP on virtual ranks has no {', '.join(used)}: leave it out (of mixed precision, "
-                "torch.autocast around the forward pass does the same)"
+                f"DDP on virtual ranks has no {', '.join(used)}: leave it out"
             )
-        self.module, self.device_ids = module, device_ids
+        self.module = module
         self.process_group, self.device_mesh = group_of(process_group, device_mesh), device_mesh
-        self.dim, self.output_device = dim, output_device
+        self.dim = dim
         self.parameters_to_ignore = set(getattr(module, c10d_private.IGNORED_BY_DDP, ()))
         named = c10d_private.trained_by_ddp(module, self.parameters_to_ignore)
         self.names = {p: name for name, p in named}
         self._module_parameters = list(self.names)
         self.device = device_of(module, self._module_parameters, device_ids)
         self.device_type = self.device.type
+        self.device_ids = [self.device.index] if device_ids else None
+        self.output_device = number_of(output_device, self.device) if device_ids else None
         warn_of_old_name(broadcast_buffers, forward_sync_buffers)
         by_its_old_name = broadcast_buffers is not False
         only_in_forward = forward_sync_buffers is not None  # torch 2.15's name
@@ -89,6 +93,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self.divides_by_all = True
         self.iteration, self.hook_name = 0, ""
+        self.ready_order: list[int] = []
         self.broadcast_bucket_size = BROADCAST_MB * MB
         self.buffer_hook = None
         self._ddp_sink_clone = True  # `_set_ddp_sink_clone` of torch's
@@ -109,10 +114,19 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             skips_unused=skip_all_reduce_unused_params,
         )
         self._start()
+        self.mixed_precision = mixed_precision
+        if mixed_precision is not None:
+            begin_mixed_precision(self)
 
     def _start(self) -> None:
         self.reducer = self._make_reducer(self._module_parameters, self.process_group)
         self.logger = self.reducer.log
+        on_one_gpu = len({p.device for p in self._module_parameters}) == 1 and all(
+            isinstance(p, VirtualTensor) for p in self._module_parameters
+        )
+        self.times = DDPTimes(self.device) if on_one_gpu else None
+        if self.times is not None:
+            self.reducer.mark = self.times.mark
         self.first_bucket_sizes = ", ".join(str(b.flat.nbytes) for b in self.reducer.buckets)
         self._optimizers_looked_for = self._has_rebuilt_buckets = False
 
@@ -120,7 +134,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         return {
             k: v
             for k, v in self.__dict__.items()
-            if k not in ("process_group", "device_mesh", "reducer")
+            if k not in ("process_group", "device_mesh", "reducer", "times")
         }
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -140,13 +154,15 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             self._setup_in_backward_optimizers()
             self._optimizers_looked_for = True
         if self._averages_now():
-            self.iteration += 1
+            self._begin_iteration()
             self._check_finished()
         self._tell_those_without_batches()
         if self.device_ids:
             inputs, kwargs = tree_map_only(
                 torch.Tensor, lambda t: t.to(self.device), (inputs, kwargs)
             )
+        if self.mixed_precision is not None:
+            return cast_inputs(self.mixed_precision.param_dtype, *inputs, **kwargs)
         return inputs, kwargs
 
     def _post_forward(self, output: object) -> object:
@@ -158,6 +174,12 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             self.reducer.expect()
             output = self._with_begin_of_backward(output)
         return output
+
+    def _begin_iteration(self) -> None:
+        if self.times is not None:
+            self.times.begin_forward()
+            self.iteration = self.times.read_at
+            self.ready_order = self.reducer.order_of_gradients()
 
     def _averages_now(self) -> bool:
         return torch.is_grad_enabled() and self.require_backward_grad_sync
@@ -309,30 +331,8 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             raise ValueError(
                 f"the sample rate of DDP's logging is {sample_rate}: it must be 1 or more"
             )
-
-
-@functools.cache
-def ours(kind: type) -> type:
-    """DistributedDataParallel of virtual ranks; of a class of the program's that inherits torch's,
-    one with its methods before ours."""
-    if kind is c10d_private.TorchDDP:
-        return DistributedDataParallel
-    names: dict[str, Any] = {
-        "__module__": kind.__module__,
-        "__qualname__": kind.__qualname__,
-        "_theirs": kind,
-    }
-    names["__reduce_ex__"] = _reduce
-    return type(kind.__name__, (kind, DistributedDataParallel), names)
-
-
-def _reduce(self: Any, protocol: int) -> tuple:
-    return _remade, (self._theirs,), self.__getstate__()
-
-
-def _remade(kind: type) -> object:
-    made: Any = ours(kind)
-    return made.__new__(made)
+        if self.times is not None:
+            self.times.rate = sample_rate
 
 
 def _on_one_device(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:

@@ -80,3 +80,10 @@ def device_of(module: nn.Module, trained: list[nn.Parameter], ids: list | None) 
             f"pass [{device.index}]"
         )
     return device
+
+
+def number_of(device: Any, otherwise: torch.device) -> int | None:
+    """The number of a device given by number, name or object (None: that of another)."""
+    if isinstance(device, int):
+        return device
+    return (otherwise if device is None else torch.device(device)).index

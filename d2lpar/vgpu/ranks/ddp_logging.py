@@ -65,8 +65,8 @@ def unfinished(ddp: Any, missing: Mapping[int, str]) -> str:
 
 
 def logging_data(ddp: Any) -> dict[str, object]:
-    """What `_get_ddp_logging_data` of torch says, by its names; measured times are left out, as
-    simulated ones are on the timeline."""
+    """What `_get_ddp_logging_data` of torch says, by its names; times are simulated ones, in ns, of
+    modules on one GPU."""
     reducer, parameters = ddp.reducer, list(ddp.names)
     sizes = ", ".join(str(bucket.flat.nbytes) for bucket in reducer.buckets)
     rebuilt = ddp.rebuilds and not reducer.rebuilds
@@ -91,8 +91,16 @@ def logging_data(ddp: Any) -> dict[str, object]:
         "bucket_sizes": ddp.first_bucket_sizes if rebuilt else sizes,
         "has_rebuilt_buckets": int(rebuilt),
         "rebuilt_bucket_sizes": sizes if rebuilt else "",
+        "rebuilt_per_bucket_param_indices": _numbers_by_bucket(reducer) if rebuilt else "",
+        "prev_iteration_grad_ready_order_indices": ", ".join(map(str, ddp.ready_order)),
+        **({} if ddp.times is None else ddp.times.found()),
         "num_buckets_reduced": sum(bucket.result is not None for bucket in reducer.buckets),
         "has_sync_bn": int(any(isinstance(m, SyncBatchNorm) for m in ddp.module.modules())),
         "join_uneven_inputs": int(ddp.logger.uneven_inputs),
         **({"has_error": 1, "error": ddp.logger.error} if ddp.logger.error else {}),
     }
+
+
+def _numbers_by_bucket(reducer: Any) -> str:
+    number = {p: i for i, p in enumerate(reducer.parameters)}
+    return ", ".join(" ".join(str(number[p]) for p in bucket.views) for bucket in reducer.buckets)

@@ -12,65 +12,19 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from ...machines.gradient_buckets import assign_buckets
 from ..torch_backend.torch_private import at_end_of_backward
 from .backward_begin import call_when_it_begins
+from .buckets import Bucket, ParameterList, gathered
 from .ddp_logging import CHANGED, DDPLog
+from .ddp_times import BACKWARD, BACKWARD_END, COMM, COMM_END
 from .gradient_bucket import GradientBucket
 
-ParameterList = list[nn.Parameter]
 Hook = Callable[[GradientBucket], torch.futures.Future]
-
-
-class Bucket:
-    """Parameters whose gradients are averaged as one flat tensor, of which each has a view."""
-
-    def __init__(self, parameters: ParameterList) -> None:
-        first, sizes = parameters[0], [p.numel() for p in parameters]
-        self.flat = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
-        self.views = self._parts_of(self.flat, parameters)
-        self.missing: set[nn.Parameter] = set()
-        self.result: dist.Work | torch.futures.Future | None = None
-
-    @staticmethod
-    def _parts_of(
-        flat: torch.Tensor, parameters: ParameterList
-    ) -> dict[nn.Parameter, torch.Tensor]:
-        parts = flat.split([p.numel() for p in parameters])
-        return {p: part.view_as(p) for p, part in zip(parameters, parts, strict=True)}
-
-    def wait(self) -> dict[nn.Parameter, torch.Tensor]:
-        """Let the device wait for the average, and return it by parameter.
-
-        Raises TypeError for a hook whose future holds anything but the buffer's elements.
-        """
-        if self.result is None:  # nothing is exchanged
-            return self.views
-        value: Any = self.result.wait()
-        if not isinstance(self.result, torch.futures.Future):
-            return self.views
-        value = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
-        if value is self.flat:
-            return self.views
-        if not isinstance(value, torch.Tensor) or value.numel() != self.flat.numel():
-            raise TypeError(
-                f"the future of a communication hook must hold a tensor of the bucket's "
-                f"{self.flat.numel()} elements, not {value}"
-            )
-        return self._parts_of(value.view(-1), list(self.views))
-
-
-def gathered(parameters: ParameterList, limits_bytes: Sequence[float]) -> list[ParameterList]:
-    """The parameters of each bucket, filled in the given order."""
-    sizes, kinds = [p.nbytes for p in parameters], [(p.dtype, p.device) for p in parameters]
-    found = assign_buckets(sizes, limits_bytes, kinds)
-    return [[parameters[i] for i in members] for members in found]
 
 
 def _call(method: weakref.WeakMethod, p: torch.Tensor) -> None:
@@ -111,6 +65,7 @@ class Reducer:
         self._arrived: ParameterList = []
         self._came = Counter[nn.Parameter]()
         self.log = DDPLog()
+        self.mark: Callable[[str], object] = lambda moment: None  # is told of moments of a pass
         self._in_pass = False
         self._last_unused: frozenset[nn.Parameter] | None = None
         self._unused_change = False  # from one pass to the next
@@ -118,6 +73,8 @@ class Reducer:
         # At first the order in which they are defined, the last first. Backward may take another,
         # so torch makes one bucket of all, and sorts them anew when it has seen one pass.
         limits_at_first = (float("inf"),) if rebuilds else limits_bytes
+        self._dtype: torch.dtype | None = None
+        self._casts = False
         self._make_buckets(gathered(parameters, limits_at_first)[::-1])
         # Parameters may outlive it, and become those of another.
         ready = weakref.WeakMethod(self._gradient_is_ready)
@@ -126,7 +83,7 @@ class Reducer:
         ]
 
     def _make_buckets(self, parts: list[ParameterList]) -> None:
-        self.buckets = [Bucket(part) for part in parts]
+        self.buckets = [Bucket(part, self._dtype) for part in parts]
         self._bucket_of = {p: bucket for bucket in self.buckets for p in bucket.views}
 
     @property
@@ -148,6 +105,7 @@ class Reducer:
 
     def expect(self) -> None:
         """The next backward pass shall be averaged."""
+        self.mark(BACKWARD)
         self.expecting, self._next = True, 0
         self._arrived, self._came = [], Counter[nn.Parameter]()
         self._in_pass = False  # also after one that an error has ended
@@ -180,6 +138,11 @@ class Reducer:
     def _learns(self) -> bool:
         """Whether this is the first pass of a static graph."""
         return self.static and self._needed is None
+
+    def order_of_gradients(self) -> list[int]:
+        """The numbers of the parameters, as their gradients came in the last pass."""
+        number = {p: i for i, p in enumerate(self.parameters)}
+        return [number[p] for p in self._came]
 
     def missing(self) -> ParameterList:
         """Parameters whose gradients did not come in a pass that has begun."""
@@ -251,6 +214,8 @@ class Reducer:
 
     def _begin(self, number: int) -> None:
         bucket = self.buckets[number]
+        if number == 0:
+            self.mark(COMM)
         if self.skips_unused and self._never_used.issuperset(bucket.views):
             bucket.result = None
             return
@@ -278,25 +243,27 @@ class Reducer:
         else:
             torch.mul(p.grad, share, out=view)
         if self.as_views and p.grad is not None and p not in self.nowhere_used:
-            p.grad = view
+            p.grad = view.detach() if self._casts else view  # who casts it shall not cast the view
 
     @torch.no_grad()
     def _finish(self) -> None:
         """At the end of backward: let the device (not the host) wait, and hand the averages out."""
         self.expecting = False
+        self.mark(BACKWARD_END)
         for bucket in self.buckets:
             averages = bucket.wait()
             for p, view in bucket.views.items():
                 if self.hands_out and p not in self.nowhere_used:
                     self._hand_out(p, view, averages[p])
+        self.mark(COMM_END)
 
     def _hand_out(self, p: nn.Parameter, view: torch.Tensor, average: torch.Tensor) -> None:
-        if self.as_views:
+        if self.as_views and not self._casts:
             if average is not view:
                 view.copy_(average)
             p.grad = view
         elif p.grad is None:
-            p.grad = average.clone()
+            p.grad = average.to(p.dtype, copy=True)
         else:
             p.grad.copy_(average)
 
@@ -317,6 +284,16 @@ class Reducer:
     def _run_allreduce_hook(self, bucket: GradientBucket) -> torch.futures.Future:
         work = dist.all_reduce(bucket.buffer(), group=self.group, async_op=True)
         return work.get_future()
+
+    def _set_mixed_precision_param_dtype(self, dtype: torch.dtype | None) -> None:
+        """Gradients come in this type (None: in that of the parameters), and DDP's own hook gives
+        parameters and gradients theirs back."""
+        self._dtype, self._casts = dtype, True
+        self._make_buckets([list(bucket.views) for bucket in self.buckets])
+
+    def _autograd_hook(self, number: int) -> None:
+        """Torch's DDP calls it when the gradient of a low-precision copy is complete; those come
+        here as others do."""
 
     def _remove_autograd_hooks(self) -> None:
         for hook in self._hooks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+from ..torch_backend.torch_private import is_profiling
 from .rank import here
 
 RPC = "torch.distributed.rpc"  # loaded by torch where it is built with it
@@ -42,3 +43,20 @@ def rpc_refused(theirs: Callable[..., object]) -> Callable[..., object]:
         )
 
     return init_rpc
+
+
+def second_profiler_refused(theirs: Callable) -> Callable:
+    """torch.profiler measures a process, all of its ranks at once: one may start it. Inside
+    `emulate_cuda` each rank has a simulated profile of its own, and none of them measures."""
+
+    @functools.wraps(theirs)
+    def prepare(profile: object) -> object:
+        if getattr(here, "rank", None) is not None and is_profiling():
+            raise NotImplementedError(
+                "torch.profiler is running on another virtual rank, and a process has one: start "
+                "it on rank 0 only, run the program inside d2lpar.emulate_cuda (or by `d2lpar "
+                "run`), where each rank has its own, or use d2lpar.record()"
+            )
+        return theirs(profile)
+
+    return prepare

@@ -16,8 +16,17 @@ import torch.cuda.nccl
 
 from ..races.user_code import user_namespaces
 from ..torch_backend.nccl import build_version
-from ..torch_backend.torch_private import METHODS_OF_LAZY_TENSORS
-from . import c10d_private, checkpoints, current_device, ddp, object_lists, own_groups, refused
+from ..torch_backend.torch_private import METHODS_OF_LAZY_TENSORS, PREPARE_PROFILER
+from . import (
+    c10d_private,
+    checkpoints,
+    current_device,
+    ddp,
+    ddp_subclasses,
+    object_lists,
+    own_groups,
+    refused,
+)
 from .dtensor_private import DTENSOR, RANDOM, device_of, is_cuda
 from .flight_recorder import dumped
 from .rank import Rank, here
@@ -50,7 +59,7 @@ def _by_thread(theirs: Callable, ours: Callable) -> Callable:
 
 
 def _init_ddp(self: c10d_private.TorchDDP, *args: Any, **kwargs: Any) -> None:
-    self.__class__ = ddp.ours(type(self))
+    self.__class__ = ddp_subclasses.ours(type(self))
     assert isinstance(self, ddp.DistributedDataParallel)
     ddp.DistributedDataParallel.__init__(self, *args, **kwargs)
 
@@ -142,6 +151,8 @@ def _patch() -> None:
     if hasattr(rpc, "init_rpc"):
         _set(rpc, "init_rpc", refused.rpc_refused(rpc.init_rpc))
     _set(torch.cuda.nccl, "version", build_version(torch.cuda.nccl.version))
+    prepare = getattr(*PREPARE_PROFILER)
+    _set(*PREPARE_PROFILER, refused.second_profiler_refused(prepare))
     known = getattr(*METHODS_OF_LAZY_TENSORS)
     _set(*METHODS_OF_LAZY_TENSORS, [*known, torch.Tensor.to])
     _undo.enter_context(checkpoints.saved_at_once(_set))

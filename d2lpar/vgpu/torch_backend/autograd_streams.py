@@ -21,8 +21,9 @@ KEPT_PASSES = 16
 
 
 class BackwardPass:
-    """One backward pass: its caller's streams, those that it has used so far, and those that a hook
-    has chosen within it; what was `known` to be done when it began, and in which epochs."""
+    """One backward pass: its caller's streams, those that it has used so far, and those that hooks
+    have `chosen` within it, now or before; what was `known` to be done when it began, and in which
+    epochs."""
 
     def __init__(
         self, order: VectorClocks, caller: dict[int, int], devices: int, *, within: bool
@@ -31,6 +32,7 @@ class BackwardPass:
         self.within = within  # another pass, which has ordered what came before
         self.used: set[StreamKey] = set()
         self.chosen: dict[int, int] = {}
+        self.of_hooks: set[StreamKey] = set()
         self.known: dict[StreamKey, int] = {}
         for stream in [(d, caller.get(d, 0)) for d in range(devices)]:
             join(self.known, order.release(stream))
@@ -95,6 +97,7 @@ class AutogradStreams:
         this.chosen.pop(device, None)
         if number != self._forward_stream(device, this):
             this.chosen[device] = number
+            this.of_hooks.add((device, number))
 
     def _pass(self, task: int, current: dict[int, int], devices: int) -> BackwardPass:
         passes = self._thread.passes
@@ -115,12 +118,12 @@ class AutogradStreams:
 
     def order_in_pass(self, before: Access, stream: StreamKey) -> bool:
         """Let `stream` wait for an access, if it is one of the pass under way; autograd does not
-        do so for streams that a hook has chosen."""
+        do so for streams that a hook has chosen, nor for what happens there."""
         task = torch_private.graph_task_id()
         this = self._thread.passes.get(task)
         if this is None or not this.contains(before):
             return False
-        if this.chosen.get(stream[0]) == stream[1]:
+        if this.chosen.get(stream[0]) == stream[1] or before[0] in this.of_hooks - this.used:
             return False
         self._wait(stream, before[0])
         return True

@@ -274,8 +274,6 @@ def coo_parts(sparse: torch.Tensor) -> list[torch.Tensor]:
     return [sparse._indices(), sparse._values()]
 
 
-KinetoProfile = sys.modules["torch.profiler.profiler"]._KinetoProfile
-
 # --- the identity of a parameter ------------------------------------------------------------------
 
 

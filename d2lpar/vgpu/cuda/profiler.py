@@ -1,0 +1,212 @@
+"""`torch.profiler` on emulated devices: profiles whose times are simulated, for each process.
+
+PyTorch's own profiler measures one process, and there it would find a processor that computes what
+a GPU should. So a profile records what the simulated clock tells of its process: what its host
+queued, ran and waited for, what its devices did, and blocks of `record_function`. Schedules,
+tables and handlers of traces are PyTorch's own code, above that.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch.autograd
+import torch.autograd.profiler
+import torch.profiler
+
+from ...timeline import Span
+from ...timeline.host_processes import MAIN
+from ...timeline.printing import say
+from ..ranks.launcher import host_time_s
+from ..ranks.rank import Rank, here
+from ..torch_backend.runtime import current_runtime
+from .device_translation import CUDA
+from .patches import Patches
+from .profiled_events import ANNOTATION, OwnSpans, Profiled
+from .refusals import refusal
+
+SIMULATED = (
+    "torch.profiler: all times are simulated ones, of the emulated GPUs and of the host that "
+    "queues their work. What is computed on the CPU takes no time there; shapes, stacks and the "
+    "memory of single operations are not noted"
+)
+Profile: Any = torch.autograd.profiler.profile
+Function: Any = torch.autograd.profiler.record_function
+Kineto: Any = sys.modules["torch.profiler.profiler"]._KinetoProfile
+
+
+def install(patches: Patches) -> None:
+    """Let profiles record simulated time."""
+    profiles = _Profiles()
+    for name, ours in (
+        ("__init__", _init(Profile.__init__)),
+        ("_prepare_trace", lambda self: setattr(self, "entered", True)),
+        ("_start_trace", profiles.start),
+        ("__exit__", profiles.stop),
+        ("_parse_kineto_results", _events),
+        ("export_chrome_trace", _export),
+        ("toggle_collection_dynamic", profiles.toggle),
+        ("export_stacks", refusal("export_stacks of a profile", "leave it out: there are none")),
+    ):
+        patches.replace(Profile, name, ours)
+    patches.replace(Function, "__enter__", profiles.entering(Function.__enter__))
+    patches.replace(Function, "__exit__", profiles.leaving(Function.__exit__))
+    patches.replace(torch.autograd, "_add_metadata_json", profiles.note)
+    remedy = (
+        "use torch.cuda.memory._record_memory_history() and _dump_snapshot(FILE), which "
+        "https://pytorch.org/memory_viz draws, or d2lpar.record(), whose timeline has memory"
+    )
+    refuse = refusal("the profiler's export_memory_timeline", remedy)
+    patches.replace(Kineto, "export_memory_timeline", refuse)
+
+
+def _init(theirs: Callable) -> Callable:
+    """Keep what is wanted of devices: torch's code would look whether a real one can be asked."""
+
+    @functools.wraps(theirs)
+    def __init__(  # noqa: N807
+        self: Any,
+        *args: object,
+        use_cuda: bool = False,
+        use_device: str | None = None,
+        use_cpu: bool = True,
+        **options: object,
+    ) -> None:
+        theirs(self, *args, use_device=None, use_cpu=True, **options)
+        self.use_device = CUDA if use_cuda or use_device == CUDA else None
+        self.use_cpu = use_cpu
+        self.profile_memory = False  # no column of zeros: the trace has what devices hold
+
+    return __init__
+
+
+def _events(profile: Any, result: Profiled, timeout_s: float | None = None) -> list:
+    return result.function_events(host=profile.use_cpu, device=profile.use_device is not None)
+
+
+def _export(
+    profile: Any, path: str, metadata: Mapping[str, str] | None = None, *_: object, **__: object
+) -> None:
+    if profile.kineto_results is None:
+        raise RuntimeError("a profile is exported when it has ended: call stop() first")
+    profile.kineto_results.save(path, metadata or {})
+
+
+class _Profiles:
+    """The profiles that run, one a process."""
+
+    def __init__(self) -> None:
+        self._running: dict[Rank | None, _Running] = {}
+        self._said = False
+
+    def start(self, profile: Any) -> None:
+        if not self._said:
+            self._said = True
+            say(SIMULATED, stream=sys.stderr)
+        rank = _rank()
+        if rank in self._running:
+            raise RuntimeError(
+                "a profiler runs already in this process: end it before another one begins"
+            )
+        self._running[rank] = running = _Running(profile, rank)
+        running.begin_s = host_time_s()
+        running.collect(True)
+
+    def stop(self, profile: Any, *error: object) -> bool:
+        running = self._of(profile)
+        if not getattr(profile, "enabled", True) or running is None:
+            return False
+        del self._running[running.rank]
+        running.finish()
+        if profile._function_events and profile.acc_events:
+            profile._old_function_events = profile._function_events
+        profile._function_events, profile._needs_processing = None, True
+        profile.entered = False
+        profile.kineto_results = Profiled(running.spans, running.begin_s, running.metadata)
+        if profile.acc_events:
+            profile._ensure_function_events()
+        return False
+
+    def toggle(self, profile: Any, enabled: bool, activities: object) -> None:
+        running = self._of(profile)
+        if running is not None:
+            running.collect(enabled)
+
+    def note(self, key: str, value: str) -> None:
+        """What takes the place of `torch.autograd._add_metadata_json`."""
+        running = self._running.get(_rank())
+        if running is not None:
+            json.loads(value)  # an error is of who adds it, not of who exports
+            running.metadata[key] = value
+
+    def entering(self, theirs: Callable) -> Callable:
+        @functools.wraps(theirs)
+        def __enter__(self_: Any) -> object:  # noqa: N807
+            if self._running and _rank() in self._running:
+                self_._begin_s = _now_s()
+            return theirs(self_)
+
+        return __enter__
+
+    def leaving(self, theirs: Callable) -> Callable:
+        @functools.wraps(theirs)
+        def __exit__(self_: Any, *error: object) -> object:  # noqa: N807
+            begin_s = self_.__dict__.pop("_begin_s", None)
+            running = self._running.get(_rank()) if self._running else None
+            if running is not None and begin_s is not None:
+                running.annotate(self_.name, begin_s, _now_s())
+            return theirs(self_, *error)
+
+        return __exit__
+
+    def _of(self, profile: Any) -> _Running | None:
+        found = (each for each in self._running.values() if each.profile is profile)
+        return next(found, None)
+
+
+class _Running:
+    """A profile that records, and what it has recorded so far."""
+
+    def __init__(self, profile: Any, rank: Rank | None) -> None:
+        self.profile, self.rank, self.rt = profile, rank, current_runtime()
+        process = MAIN if rank is None else rank.host_thread.name
+        self.spans = OwnSpans(f"simulated on {self.rt.machine.name}", process)
+        self.begin_s = 0.0
+        self.metadata: dict[str, str] = {}
+
+    def collect(self, on: bool) -> None:
+        """Record from now on, or no more."""
+        self.rt.host_threads.flush()
+        clock = self.rt.clock
+        others = [timeline for timeline in clock.timelines if timeline is not self.spans]
+        clock.timelines = [*others, self.spans] if on else others
+
+    def finish(self) -> None:
+        """Wait for the devices, as torch does, so that all spans are known; record no more.
+
+        After an error nobody waits: it may be why what others wait for never comes.
+        """
+        failed = sys.exc_info()[0] is not None
+        if self.profile.use_device is not None and not failed:
+            for device in sorted({self.rt.current_device, *self.spans.devices_used()}):
+                self.rt.synchronize(device)
+        self.collect(False)
+
+    def annotate(self, name: str, begin_s: float, end_s: float) -> None:
+        """Note a block of the program."""
+        self.spans.add(Span("host", self.spans.process, ANNOTATION, name, begin_s, end_s))
+
+
+def _rank() -> Rank | None:
+    """The virtual process whose thread this is, if it is one."""
+    return getattr(here, "rank", None)
+
+
+def _now_s() -> float:
+    """About the time of the host thread here; to ask would change it in a backward pass."""
+    rt = current_runtime()
+    return rt.host_threads.seen_s(rt.current_device)

@@ -1,0 +1,240 @@
+"""`torch.profiler` inside `emulate_cuda`: simulated times, of one process and of ranks."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import multiprocessing, nn
+from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
+from torch.profiler import (
+    ProfilerActivity,
+    profile,
+    record_function,
+    schedule,
+    tensorboard_trace_handler,
+)
+
+import d2lpar as par
+from d2lpar.timeline import Timeline
+
+BOTH = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+CUDA = torch.autograd.DeviceType.CUDA
+
+
+@pytest.fixture
+def cuda():
+    with par.emulate_cuda(2, verbose=False):
+        yield
+
+
+def product(n=512):
+    return torch.ones(n, n, device="cuda") @ torch.ones(n, n, device="cuda")
+
+
+def rows_of(profiler):
+    return {row.key: row for row in profiler.key_averages()}
+
+
+def test_tables_have_the_times_of_the_timeline(cuda):
+    with par.record() as timeline, profile(activities=BOTH, with_flops=True) as profiler:
+        for _ in range(3):
+            product()
+    kernels = timeline.on("cuda:0", "compute").where(lambda span: span.name == "mm")
+    rows = rows_of(profiler)
+    assert (rows["mm"].count, rows["aten::mm"].count) == (3, 3)
+    total_us = kernels.busy_s * 1e6
+    assert rows["mm"].self_device_time_total == pytest.approx(total_us)
+    assert rows["aten::mm"].device_time_total == pytest.approx(total_us)
+    queued = timeline.on("host", "dispatch").where(lambda span: span.name == "mm")
+    assert rows["aten::mm"].self_cpu_time_total == pytest.approx(queued.busy_s * 1e6)
+    assert rows["aten::mm"].flops == 3 * 2 * 512**3
+    assert "Self CUDA" in profiler.key_averages().table(sort_by="cuda_time_total", row_limit=5)
+    assert profiler.key_averages(group_by_input_shape=True, group_by_stack_n=2)
+
+
+def test_what_the_processor_takes_to_compute_is_in_no_column(cuda):
+    """Values of kernels are computed on it, at a speed that says nothing of a GPU."""
+    with profile(activities=BOTH) as profiler:
+        began_s = torch.cuda.Event(enable_timing=True)
+        began_s.record()
+        product(2048)
+    events = profiler.events()
+    end_us = max(event.time_range.end for event in events)
+    kernel = next(event for event in events if event.name == "mm")
+    assert kernel.time_range.end - kernel.time_range.start == pytest.approx(
+        2 * 2048**3 / 14.13e12 * 1e6, rel=0.3  # the V100's rate for float32
+    )  # fmt: skip
+    assert end_us < 10e3
+
+
+@pytest.mark.parametrize(("activity", "seen"), [("CPU", {False}), ("CUDA", {True})])
+def test_only_wanted_activities_are_seen(cuda, activity, seen):
+    with profile(activities=[getattr(ProfilerActivity, activity)]) as profiler:
+        product()
+    assert {event.device_type == CUDA for event in profiler.events()} == seen
+
+
+def test_blocks_of_the_program_hold_what_they_queue(cuda):
+    net = nn.Linear(64, 64).cuda()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with profile(activities=BOTH) as profiler:
+        with record_function("forward"):
+            loss = net(torch.ones(8, 64, device="cuda")).sum()
+        loss.backward()
+        optimizer.step()
+    rows = rows_of(profiler)
+    kernels = rows["addmm"].device_time_total + rows["sum"].device_time_total / 2
+    assert rows["forward"].device_time_total > kernels * 0.9
+    assert rows["forward"].cpu_time_total > rows["aten::addmm"].cpu_time_total
+    assert rows["Optimizer.step#SGD.step"].device_time_total > 0
+    assert rows["Optimizer.step#SGD.step"].self_cpu_time_total < 1
+
+
+def test_a_trace_is_read_as_a_timeline(cuda, tmp_path):
+    with profile(activities=BOTH, profile_memory=True) as profiler:
+        with record_function("all of it"):
+            product()
+        profiler.add_metadata("run", 'the "first"')
+    for _ in range(2):  # what torch refuses the second time
+        profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    assert json.loads((tmp_path / "trace.json").read_text())["run"] == 'the "first"'
+    seen = Timeline.from_chrome_trace(tmp_path / "trace.json")
+    assert seen.clock.startswith("simulated on")
+    assert [span.name for span in seen.on("cuda:0", "compute")] == ["fill_", "fill_", "mm"]
+    assert seen.memory
+    assert "all of it" in {span.name for span in seen.on("host")}
+
+
+@pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")  # torch's, of two cycles
+def test_schedules_call_handlers_with_each_cycle(cuda, tmp_path):
+    cycles = []
+
+    def ready(profiler):
+        names = [event.name for event in profiler.events()]
+        cycles.append([name for name in names if name.startswith("ProfilerStep")])
+        assert names.count("mm") == 2
+        profiler.export_chrome_trace(str(tmp_path / f"{len(cycles)}.json.gz"))
+
+    plan = schedule(wait=1, warmup=1, active=2, repeat=2)
+    with profile(activities=BOTH, schedule=plan, on_trace_ready=ready) as profiler:
+        for _ in range(9):
+            product()
+            profiler.step()
+    assert cycles == [["ProfilerStep#2", "ProfilerStep#3"], ["ProfilerStep#6", "ProfilerStep#7"]]
+    with gzip.open(tmp_path / "2.json.gz", "rt") as file:
+        assert json.load(file)["traceEvents"]
+
+
+def test_cycles_add_up_if_wanted(cuda):
+    plan = schedule(wait=0, warmup=1, active=1, repeat=3)
+    with profile(activities=BOTH, schedule=plan, acc_events=True) as profiler:
+        for _ in range(6):
+            product()
+            profiler.step()
+    assert rows_of(profiler)["mm"].count == 3
+
+
+def train(rank, folder):
+    dist.init_process_group("nccl", init_method="env://", rank=rank, world_size=2)
+    torch.cuda.set_device(rank)
+    net = DDP(nn.Linear(64, 64).cuda(), device_ids=[rank])
+    handler = tensorboard_trace_handler(folder, worker_name=f"rank{rank}")
+    plan = schedule(wait=1, warmup=1, active=2)
+    with profile(activities=BOTH, schedule=plan, on_trace_ready=handler) as profiler:
+        for _ in range(4):
+            for _ in range(1 + rank):  # ranks are told apart by their work
+                torch.ones(4, device="cuda").exp()
+            net(torch.ones(8, 64, device="cuda")).sum().backward()
+            profiler.step()
+    rows = rows_of(profiler)
+    assert rows["exp"].count == 2 * (1 + rank)
+    assert rows["ncclDevKernel_AllReduce"].count == 2
+    assert {e.device_index for e in profiler.events() if e.device_type == CUDA} == {rank}
+    dist.destroy_process_group()
+
+
+def test_each_rank_has_a_profile_of_its_own(cuda, tmp_path, monkeypatch):
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "29511")
+    multiprocessing.spawn(train, (str(tmp_path),), nprocs=2)
+    for rank in range(2):
+        (path,) = tmp_path.glob(f"rank{rank}.*.pt.trace.json")
+        info = json.loads(path.read_text())["distributedInfo"]
+        assert (info["rank"], info["world_size"], info["backend"]) == (rank, 2, "nccl")
+        assert info["pg_config"][0]["backend_config"] == "cpu:nccl,cuda:nccl"
+        seen = Timeline.from_chrome_trace(path)
+        assert seen.accelerators == [f"cuda:{rank}"]
+        assert len(seen.where(lambda span: span.name == "exp").on(f"cuda:{rank}")) == 2 * (1 + rank)
+
+
+def fail_beside_a_collective(rank):
+    dist.init_process_group("nccl", init_method="env://", rank=rank, world_size=2)
+    with profile(activities=BOTH):
+        dist.all_reduce(torch.ones(1, device=f"cuda:{rank}"), async_op=rank == 1)
+        if rank == 1:
+            dist.all_reduce(torch.ones(1, device="cuda:1"), async_op=True)
+            raise ValueError("this one")
+
+
+def test_an_error_of_a_rank_is_told_and_not_what_follows_from_it(cuda, monkeypatch):
+    monkeypatch.setenv("MASTER_ADDR", "localhost")
+    monkeypatch.setenv("MASTER_PORT", "29512")
+    with pytest.raises(Exception, match="this one"):
+        multiprocessing.spawn(fail_beside_a_collective, nprocs=2)
+
+
+def test_a_profile_changes_no_time_but_for_its_end(cuda):
+    def steps():
+        net = nn.Linear(64, 64).cuda()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(5):
+            with record_function("step"):
+                net(torch.ones(8, 64, device="cuda")).sum().backward()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end)
+
+    torch.cuda.synchronize()
+    alone = steps()
+    torch.cuda.synchronize()
+    with profile(activities=BOTH):
+        profiled = steps()
+    assert profiled == pytest.approx(alone, rel=1e-9)
+
+
+def test_a_second_profile_at_once_is_an_error_and_one_after_the_other_is_none(cuda):
+    with profile(), pytest.raises(RuntimeError, match="runs already"), profile():
+        pass
+    with profile() as profiler:
+        product()
+    assert profiler.events()
+
+
+def test_what_is_not_noted_is_refused(cuda, tmp_path):
+    with profile(profile_memory=True, record_shapes=True, with_stack=True) as profiler:
+        nn.Linear(2, 2).cuda()
+    with pytest.raises(NotImplementedError, match="_record_memory_history"):
+        profiler.export_memory_timeline(str(tmp_path / "memory.html"))
+    with pytest.raises(NotImplementedError, match="there are none"):
+        profiler.export_stacks(str(tmp_path / "stacks.txt"))
+    assert "CPU Mem" not in profiler.key_averages().table()
+
+
+def test_it_says_once_that_times_are_simulated(cuda, capsys):
+    for _ in range(2):
+        with profile():
+            product()
+    assert capsys.readouterr().err.count("all times are simulated") == 1
+
+
+def test_outside_torch_measures_as_before():
+    with par.emulate_cuda(1, verbose=False):
+        pass
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        torch.ones(4) + 1
+    assert "aten::add" in rows_of(profiler)

@@ -13,9 +13,11 @@ notebooks := $(filter-out $(long),$(all-notebooks))
 again = $(MAKE) --no-print-directory
 # With `exec` SIGTERM reaches it: make tells its child of it, and a shell tells nobody.
 attempt = exec $(python) tests/attempts.py
-# A file's tests go to one worker: what they share is made once.
-unit-tests = $(python) -m pytest -n $(workers) --dist loadfile
-notebook-tests = $(unit-tests) --nbval --nbval-current-env
+# A file's tests go to one worker: what they share is made once. The files' order is conftest.py's.
+pytest = $(python) -m pytest -n $(workers) --dist loadfile --no-loadscope-reorder
+# Importing what nbval needs takes seconds.
+unit-tests = $(pytest) -p no:nbval
+notebook-tests = $(pytest) --nbval --nbval-current-env
 
 .DEFAULT_GOAL := help
 .PHONY: help setup lab update test test-all test-browser test-compat opinfo torch-tests validate notebooks record lint lint-types lint-imports lint-style format docs dist bench lock clean site site-figures present slides

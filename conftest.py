@@ -24,6 +24,14 @@ START_S = 100  # of a kernel, on a busy machine
 PATIENCE = 2
 LOOK_S, GONE_S = 0.5, 4
 
+# Those that take 15 s and more come first, so that parallel workers end at about the same time.
+LONGEST = (
+    *("test_validation.py", "test_challenges.py", "test_virtual_fsdp.py", "test_plots.py"),
+    *("test_opinfo.py", "test_homework.py", "test_scripts.py", "test_virtual_pipelining.py"),
+    *("test_torch_judge.py", "test_data.py", "test_equivalence.py", "test_cluster.py"),
+    *("test_cluster_faults.py", "test_virtual_ddp.py", "test_setup_interrupted.py"),
+    *("test_checks.py", "test_checks_lesson04.py", "test_portable.py", "test_vgpu_processes.py"),
+)
 SETTINGS, STDERR = pytest.StashKey(), pytest.StashKey()
 
 
@@ -69,7 +77,9 @@ def pytest_runtest_setup(item):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Gives slow tests more time, and cells enough for nbval's own limit to come first."""
+    """Puts long files first; gives slow tests more time, and cells enough for nbval's limit."""
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(LONGEST)))
     for item in items:
         if hasattr(item, "cell"):
             item.add_marker(pytest.mark.timeout(config.option.nbval_cell_timeout + START_S))

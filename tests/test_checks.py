@@ -41,10 +41,14 @@ def test_every_solution_belongs_to_a_known_exercise():
 
 
 @pytest.mark.parametrize(("lesson", "name"), ALL)
-def test_solutions_are_right(lesson, name):
+def test_solutions_are_right_and_checks_leave_clock_and_memory_alone(lesson, name, virtual):
+    vgpu = torch.get_device_module(virtual[0])
+    before = par.Timer(virtual).stop(), vgpu.memory_allocated(0)
     verdict = getattr(checks, name)(solution(lesson, name))
     assert verdict.status == checks.RIGHT, verdict
     assert verdict
+    assert ("times as fast (simulated)" in verdict.text) == (name in LADDER)
+    assert (par.Timer(virtual).stop(), vgpu.memory_allocated(0)) == before
 
 
 @pytest.mark.parametrize(("lesson", "name"), ALL)
@@ -102,14 +106,6 @@ def test_check_finds_the_exercise_by_the_functions_name():
         par.check(type(shares)(shares.__code__, {}, "share"))
     with pytest.raises(TypeError, match=r"the function itself, not 3"):
         par.check(3)
-
-
-@pytest.mark.parametrize(("lesson", "name"), ALL)
-def test_a_check_leaves_clock_and_memory_alone(lesson, name, virtual):
-    vgpu = torch.get_device_module(virtual[0])
-    before = par.Timer(virtual).stop(), vgpu.memory_allocated(0)
-    getattr(checks, name)(solution(lesson, name))
-    assert (par.Timer(virtual).stop(), vgpu.memory_allocated(0)) == before
 
 
 def test_aliased_replicas_are_seen_and_left_as_they_were():

@@ -337,8 +337,3 @@ def test_a_wrong_rung_is_told_what_is_wrong(exercise, answer, reason):
     verdict = getattr(checks, exercise)(answer)
     assert verdict.status == checks.WRONG, verdict
     assert reason in verdict.text, verdict
-
-
-def test_every_rung_tells_by_how_much_it_is_faster():
-    verdict = checks.overlapped(solution("lesson04", "overlapped"))
-    assert "times as fast (simulated)" in verdict.text

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 import d2lpar as par
+from d2lpar.processes.cluster import lifeline
 from d2lpar.processes.cluster.failures import RankError, RanksEndedError
 from d2lpar.processes.cluster.process_tree import is_running
 
@@ -37,8 +38,11 @@ def family(ranks):
     """The processes of the cluster, and its folder."""
     folder = ranks._engines.folder.path
     pids = [place.pid for place in ranks._engines.places]
+    enlisted = {int(note.name) for note in (folder / lifeline.PIDS).iterdir()}
     found = [
-        one for one in psutil.Process().children(recursive=True) if folder.name in environ(one)
+        one
+        for one in psutil.Process().children(recursive=True)
+        if one.pid in enlisted or folder.name in environ(one)
     ]
     assert set(pids) <= {one.pid for one in found}
     assert len(found) >= N + 1

@@ -58,7 +58,13 @@ def text(outputs):
 
 
 @pytest.fixture(scope="module")
-def outputs():
+def earlier():
+    """What other tests of this process have started, and may go on using."""
+    return psutil.Process().children(recursive=True)
+
+
+@pytest.fixture(scope="module")
+def outputs(earlier):
     os.environ["OMP_NUM_THREADS"] = "1"
     return executed()
 
@@ -90,7 +96,7 @@ def test_mistakes_show_the_line_of_the_cell(outputs):
     assert "`ranks.restart()` starts them again" in shown[14]
 
 
-def test_nothing_else_is_printed_and_nothing_is_left(outputs):
+def test_nothing_else_is_printed_and_nothing_is_left(outputs, earlier):
     streams = [
         output.text
         for one in outputs
@@ -99,7 +105,8 @@ def test_nothing_else_is_printed_and_nothing_is_left(outputs):
     ]
     assert len(streams) == 1
     assert "the only warning" in streams[0]
-    assert not [one for one in psutil.Process().children(recursive=True) if is_ours(one)]
+    left = set(psutil.Process().children(recursive=True)) - set(earlier)
+    assert not [one for one in left if is_ours(one)]
 
 
 def is_ours(process):

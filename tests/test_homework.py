@@ -230,12 +230,22 @@ def test_which_homework_it_is(tmp_path):
 # --- grading --------------------------------------------------------------------------------------
 
 
+FEW = ("crashing", "endless", "reaching", "missing", "right")
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory, question):
+    """What came of a few submissions, graded one after the other: by their names."""
+    folder = tmp_path_factory.mktemp("few")
+    found = graded([hand_in(folder, case, HANDED_IN[case][0]) for case in FEW], question)
+    return {each.path.stem: each.results for each in found}
+
+
 @PARALLEL
-@pytest.mark.parametrize("case", ["right", "crashing", "endless", "reaching", "missing"])
-def test_one_submission(case, tmp_path, question):
-    text, status, said = HANDED_IN[case]
-    (one,) = graded([hand_in(tmp_path, case, text)], question)
-    (result,) = one.results
+@pytest.mark.parametrize("case", FEW)
+def test_one_submission(case, few):
+    _, status, said = HANDED_IN[case]
+    (result,) = few[case]
     assert (result.status, said in result.text) == (status, True), result
     assert result.points == (10 if case == "right" else 0)
     assert result.cells == (() if case == "missing" else (2,))
@@ -278,16 +288,15 @@ def test_solutions_earn_all_points(lesson, tmp_path):
 def test_a_file_of_scores_is_graded_by_its_answers(tmp_path):
     text = (SOLUTIONS / "challenges.py").read_text(encoding="utf-8")
     (rent,) = [q for q in assignment.questions(ROOT, "09") if q.name == "rent"]
-    path = tmp_path / "challenges.json"
-    entry = {"points": 100, "figure": 0, "source": text}
-    path.write_text(json.dumps({"format": 1, "challenges": {"rent": entry}}))
-    (one,) = graded([path], rent, limit_s=60)
-    assert (one.points, one.of) == (100, 100)
-    entry["source"] = "def rent(*_):\n    return 8\n"
-    path.write_text(json.dumps({"format": 1, "challenges": {"rent": entry}}))
-    (one,) = graded([path], rent, limit_s=60)
-    assert one.points == 0
-    assert scores.read(path)["rent"]["points"] == 100  # what it claims
+    paths = []
+    for name, source in (("right", text), ("wrong", "def rent(*_):\n    return 8\n")):
+        paths.append(tmp_path / f"{name}.json")
+        entry = {"points": 100, "figure": 0, "source": source}
+        paths[-1].write_text(json.dumps({"format": 1, "challenges": {"rent": entry}}))
+    found = {each.path.stem: each for each in graded(paths, rent, limit_s=60)}
+    assert (found["right"].points, found["right"].of) == (100, 100)
+    assert found["wrong"].points == 0
+    assert scores.read(paths[1])["rent"]["points"] == 100  # what it claims
 
 
 # --- reports --------------------------------------------------------------------------------------

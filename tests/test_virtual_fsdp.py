@@ -440,7 +440,8 @@ class Block(nn.Module):
 def second_step(batch, **options):
     """The peak of the memory of a rank in its second step, and that of a block's parameters."""
     device = here()
-    model = nn.Sequential(*[Block() for _ in range(LAYERS)]).to(device)
+    with device:  # where its first values are not worked out
+        model = nn.Sequential(*[Block() for _ in range(LAYERS)])
     size = sum(p.nbytes for p in model[0].parameters())
     for block in model:
         fully_shard(block, **options)
@@ -474,22 +475,22 @@ def test_the_peak_of_memory_is_that_of_the_formula(n):
         assert peak == pytest.approx(predicted, rel=0.02)
 
 
-@pytest.mark.parametrize("n", [4, 8])
-def test_the_peak_of_memory_in_mixed_precision_is_that_of_the_formula(n):
+def test_the_peak_of_memory_in_mixed_precision_is_that_of_the_formula():
     """The same, in half the size but for what is exchanged: of whole blocks, parameters, those
     gathered ahead and gradients in bfloat16, and the gradients of the third one in float32."""
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    with par.simulate("8x-h100-nvswitch", n) as gpus:
+    with par.simulate("8x-h100-nvswitch", 4) as gpus:
         found = par.run_ranks(partial(second_step, 8, mp_policy=policy), gpus)
     block = found[0][1]
-    part = block / n
+    part = block / 4
     predicted = 3 * LAYERS * part + (LAYERS - 2) * part + (3 / 2 + 1) * block
     for peak, _ in found:
         assert peak == pytest.approx(predicted, rel=0.02)
 
 
 def held_after_two_steps():
-    model = nn.Sequential(*[Block() for _ in range(LAYERS)]).to(here())
+    with here():
+        model = nn.Sequential(*[Block() for _ in range(LAYERS)])
     size = sum(p.nbytes for p in model.parameters())
     for module in (*model, model):
         fully_shard(module)

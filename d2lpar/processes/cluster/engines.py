@@ -27,7 +27,7 @@ from ipyparallel.cluster import launcher as launchers
 from traitlets.config import Config
 
 from ...machines import system
-from . import lifeline, messages, process_tree, profiles, worker
+from . import forked_engines, lifeline, messages, process_tree, profiles, worker
 from .folder import Folder
 from .progress import Progress
 
@@ -81,6 +81,7 @@ class Engines:
         self._ids: list[int] = []
         self._launchers: list = []
         self._local: dict[int, psutil.Process] = {}  # rank -> its process, where it runs here
+        self._fork_server = None if profile else forked_engines.warm_up(environment)
         self._cluster = self._configured(n, profile, environment, timeout_s)
         self.n = self._cluster.n
         if self.n is None:
@@ -113,9 +114,10 @@ class Engines:
         ]
         config.EngineLauncher.engine_args = [f"--IPEngine.timeout={timeout_s}"]
         if profile is None:
+            config.Cluster.engine_launcher_class = forked_engines.ForkedEngineSetLauncher
             config.Cluster.controller_ip = config.Cluster.controller_location = "127.0.0.1"
             # Engines of this machine are watched by their processes, and read the connection file
-            # when it is there: they import torch while the controller starts.
+            # when it is there: they start while the controller does.
             config.Cluster.send_engines_connection_env = False
             config.EngineLauncher.engine_args += [
                 "--IPEngine.enable_nanny=False",
@@ -160,6 +162,9 @@ class Engines:
             info = self._run(self._connection_info(), self._left_s())
             self._run(self._start_engines(), self._left_s())
         else:
+            if self._fork_server is not None:
+                progress.engines(0, self.n)
+                forked_engines.wait_until_ready(self._fork_server, self._left_s)
             self._run(self._start_engines(), self._left_s())
             info = self._run(self._connection_info(), self._left_s())
         progress.engines(0, self.n)

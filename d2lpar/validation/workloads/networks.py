@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -23,12 +25,17 @@ def network(name: str, device: torch.device, *, masked: int | None = None) -> nn
 
     Raises ValueError for an unknown name, and ModuleNotFoundError without torchvision.
     """
-    with torch.device("meta"):
-        net = _built(name, masked)
-    return net.to_empty(device=device)
+    return copy.deepcopy(_built(name, masked)).to_empty(device=device)
 
 
+@functools.cache
 def _built(name: str, masked: int | None) -> nn.Module:
+    """The network on `meta`: to build and to initialise it takes several times what a copy does."""
+    with torch.device("meta"):
+        return _made(name, masked)
+
+
+def _made(name: str, masked: int | None) -> nn.Module:
     if name == "bert_large":
         return bert.Bert(layers=24, hidden=1024, heads=16, masked=masked)
     if name == "timm_vit_b_16":

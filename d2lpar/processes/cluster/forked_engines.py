@@ -22,6 +22,7 @@ from ipyparallel.cluster import launcher as launchers
 from . import fork_server, lifeline
 
 _CLOSE_S = 2
+_FORK_S = 20  # a fork takes milliseconds
 _POLL_S = 0.02
 # Differ from cluster to cluster, and from test to test; nothing that is imported reads them.
 _OF_ONE_CLUSTER = ("IPP_", "PYTEST_CURRENT_TEST")
@@ -59,7 +60,7 @@ class ForkServer:
         return self._ready.is_set()
 
     def fork(self, request: fork_server.Request) -> int | None:
-        """The number of a new process that is the engine; None if the server has ended."""
+        """The number of a new process that is the engine; None if the server does not answer."""
         with self._asking, self._news:
             try:
                 assert self._process.stdin is not None
@@ -67,7 +68,8 @@ class ForkServer:
                 self._process.stdin.flush()
             except OSError:
                 return None
-            self._news.wait_for(lambda: self._forked or not self._is_open)
+            if not self._news.wait_for(lambda: self._forked or not self._is_open, _FORK_S):
+                self._process.kill()
             return self._forked.pop() if self._forked else None
 
     def exit_code(self, pid: int, timeout_s: float | None) -> int | None:

@@ -14,6 +14,18 @@ _AD102_CACHE = (
     "gpu-benches/blob/1c36d509ee717dca9215c27135fa1e611bb03ed1/gpu-l2-cache"
 )
 
+RTX_4060_TI = card(
+    "GeForce RTX 4060 Ti",
+    "ada",
+    # GeForce: 2, 1 and 4 times fp32 in fp16, TF32 and fp8, as on the RTX 4090.
+    tflops=tflops(22.06, 2 * 22.06, tfloat32=22.06, float8=4 * 22.06, float64=0.345),
+    gb=8,
+    gb_per_s=288,
+    multiprocessors=34,
+    l2_mib=32,
+    watts=160,
+    source=f"{TECHPOWERUP}; tensor cores, from fp32, as on the RTX 4090: {GPU_DATABASE}",
+)
 RTX_4070_TI_SUPER = card(
     "GeForce RTX 4070 Ti SUPER",
     "ada",
@@ -51,6 +63,18 @@ L4 = card(
     watts=72,
     source=f"{GPU_DATABASE}; fp64: https://hmc-tech.com/gpu/nvidia-l4-vs-nvidia-l40; the L2 cache: "
     f"{TECHPOWERUP}",
+)
+L20 = card(
+    "L20-PCIE-48GB",
+    "ada",
+    tflops=tflops(59.8, 119.5, tfloat32=59.8, float8=239, float64=0.927),
+    gb=48,
+    gb_per_s=864,
+    multiprocessors=92,
+    l2_mib=96,
+    watts=275,
+    source=f"{TECHPOWERUP}; rates, those of fp16 and fp8 being 2 and 4 times that of fp32: "
+    "119.5 TFLOPS in fp16, https://github.com/DefTruth/CUDA-Learn-Notes, hgemm/README.md",
 )
 L40 = card(
     "L40-PCIE-48GB",

@@ -31,6 +31,17 @@ RTX_3060_LAPTOP = card(
     watts=80,
     source=f"{TECHPOWERUP}; tensor cores, from fp32, as on the RTX 3090: {_GA102}",
 )
+RTX_3080 = card(
+    "GeForce RTX 3080",
+    "ampere",
+    tflops=tflops(29.77, 2 * 29.77, tfloat32=29.77, float64=0.465),
+    gb=10,
+    gb_per_s=760.3,
+    multiprocessors=68,
+    l2_mib=5,
+    watts=320,
+    source=f"{TECHPOWERUP}; tensor cores, from fp32, as on the RTX 3090: {_GA102}",
+)
 RTX_3080_TI = card(
     "GeForce RTX 3080 Ti",
     "ampere",
@@ -69,6 +80,28 @@ RTX_3090_TI = card(
     "multiprocessors: https://www.tweaktown.com/news/84164/nvidia-geforce-rtx-3090-ti-full-specs-"
     f"price-performance-details/index.html; TF32 as on the RTX 3090: {_GA102}; {_CACHE}",
 )
+RTX_A2000 = card(
+    "RTX A2000",
+    "ampere",
+    tflops=tflops(7.987, 4 * 7.987, tfloat32=2 * 7.987, float64=0.125),
+    gb=12,
+    gb_per_s=288,
+    multiprocessors=26,
+    l2_mib=3,
+    watts=70,
+    source=f"{TECHPOWERUP}; {_A40}",
+)
+RTX_A4000 = card(
+    "RTX A4000",
+    "ampere",
+    tflops=tflops(19.17, 4 * 19.17, tfloat32=2 * 19.17, float64=0.2995),
+    gb=16,
+    gb_per_s=448,
+    multiprocessors=48,
+    l2_mib=4,
+    watts=140,
+    source=f"{TECHPOWERUP}; {_A40}",
+)
 RTX_A5000 = card(
     "RTX A5000",
     "ampere",
@@ -92,6 +125,17 @@ RTX_A6000 = card(
     source="154.8 TFLOPS: NVIDIA, Ampere GA102 GPU Architecture 2.0, https://www.nvidia.com/content/"
     "PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf; TF32 half of it; the rest: "
     "https://sysrqmts.com/pl/gpus/compare/nvidia-rtx-a6000-vs-nvidia-tesla-p40",
+)
+A40 = card(
+    "A40-PCIE-48GB",
+    "ampere",
+    tflops=tflops(37.42, 149.7, tfloat32=74.8, float64=0.585),
+    gb=48,
+    gb_per_s=695.8,
+    multiprocessors=84,
+    l2_mib=6,
+    watts=300,
+    source=f"{TECHPOWERUP}; {_A40}",
 )
 A10 = card(
     "A10-PCIE-24GB",

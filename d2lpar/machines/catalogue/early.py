@@ -49,6 +49,28 @@ TITAN_X_PASCAL = card(
     source="https://gamersnexus.net/news-pc/2523-nvidia-gp102-titan-x-specs-announced (2016), "
     f"which gives no fp64 and marks the 28 multiprocessors with '?'; {_CACHE}",
 )
+GTX_1080 = card(
+    "GeForce GTX 1080",
+    "pascal",
+    tflops={"float32": 8.873, "float64": 0.277},
+    gb=8,
+    gb_per_s=320.3,
+    multiprocessors=20,
+    l2_mib=2,
+    watts=180,
+    source=TECHPOWERUP,
+)
+GTX_1080_TI = card(
+    "GeForce GTX 1080 Ti",
+    "pascal",
+    tflops={"float32": 11.34, "float64": 0.354},
+    gb=11,
+    gb_per_s=484.4,
+    multiprocessors=28,
+    l2_mib=2.75,
+    watts=250,
+    source=TECHPOWERUP,
+)
 K80 = card(
     "Tesla K80, one of its two GPUs",
     "kepler",
@@ -159,6 +181,18 @@ QUADRO_GV100 = card(
 _TURING = (
     "NVIDIA Turing GPU Architecture, https://images.nvidia.com/aem-dam/en-zz/Solutions/"
     "design-visualization/technologies/turing-architecture/NVIDIA-Turing-Architecture-Whitepaper.pdf"
+)
+RTX_2070_SUPER = card(
+    "GeForce RTX 2070 SUPER",
+    "turing",
+    # With sums in fp32 four times the rate of fp32, as on the RTX 2080 Ti.
+    tflops={"float32": 9.062, "float16": 4 * 9.062, "float64": 0.283},
+    gb=8,
+    gb_per_s=448,
+    multiprocessors=40,
+    l2_mib=4,
+    watts=215,
+    source=f"{TECHPOWERUP}; fp16: {_TURING}",
 )
 RTX_2080_TI = card(
     "GeForce RTX 2080 Ti",

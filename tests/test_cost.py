@@ -358,6 +358,17 @@ def test_tensor_cores_want_channels_last():
     assert first.seconds(V100) - last.seconds(V100) == pytest.approx(moved_s)
 
 
+def test_filters_of_a_single_channel_read_images_as_they_lie():
+    x = meta(64, 96, 28, 28, dtype=torch.float16)
+    for groups, outputs, is_transposed in ((96, 96, False), (96, 192, False), (32, 96, True)):
+        weight = meta(outputs, 96 // groups, 3, 3, dtype=torch.float16)
+        (kernel,) = convolved(x, weight, padding=1, groups=groups).kernels
+        assert bool(kernel.transposed_bytes) is is_transposed
+    # With one channel in all, it is a convolution as any other.
+    (kernel,) = convolved(x[:, :1], meta(96, 1, 3, 3, dtype=torch.float16), padding=1).kernels
+    assert kernel.transposed_bytes
+
+
 @pytest.mark.parametrize("with_values", [False, True], ids=["shapes", "values"])
 @pytest.mark.parametrize("last", [False, True], ids=["nchw", "nhwc"])
 def test_channels_stay_where_they_are(with_values, last):

@@ -344,6 +344,15 @@ def test_winograd_is_for_fp32_without_tensor_cores():
     assert half.seconds(V100) > half.flops / (125e12 * CONVOLUTION_EFFICIENCY)
 
 
+def test_kepler_has_no_kernels_of_winograd():
+    # cuDNN's are for Maxwell and later: a K40's convolutions of 3 x 3 are direct ones.
+    images, weight = (64, 256, 28, 28), (256, 256, 3, 3)
+    cost = convolved(meta(*images), meta(*weight), padding=1)
+    k40, titan = (ACCELERATORS[name] for name in ("Tesla K40", "GeForce GTX Titan X"))
+    assert cost.seconds(k40) > cost.flops / k40.rate("float32")
+    assert cost.seconds(titan) < cost.flops / titan.rate("float32")
+
+
 def test_tensor_cores_want_channels_last():
     images, weight = (64, 256, 28, 28), (256, 256, 3, 3)
     first, last = (

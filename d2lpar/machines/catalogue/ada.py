@@ -26,6 +26,28 @@ RTX_4060_TI = card(
     watts=160,
     source=f"{TECHPOWERUP}; tensor cores, from fp32, as on the RTX 4090: {GPU_DATABASE}",
 )
+RTX_4070 = card(
+    "GeForce RTX 4070",
+    "ada",
+    tflops=tflops(29.15, 2 * 29.15, tfloat32=29.15, float8=4 * 29.15, float64=0.455),
+    gb=12,
+    gb_per_s=504.2,
+    multiprocessors=46,
+    l2_mib=36,
+    watts=200,
+    source=f"{TECHPOWERUP}; tensor cores, from fp32, as on the RTX 4090: {GPU_DATABASE}",
+)
+RTX_4070_SUPER = card(
+    "GeForce RTX 4070 SUPER",
+    "ada",
+    tflops=tflops(35.48, 2 * 35.48, tfloat32=35.48, float8=4 * 35.48, float64=0.554),
+    gb=12,
+    gb_per_s=504.2,
+    multiprocessors=56,
+    l2_mib=48,
+    watts=220,
+    source=f"{TECHPOWERUP}; tensor cores, from fp32, as on the RTX 4090: {GPU_DATABASE}",
+)
 RTX_4070_TI_SUPER = card(
     "GeForce RTX 4070 Ti SUPER",
     "ada",
@@ -36,6 +58,17 @@ RTX_4070_TI_SUPER = card(
     l2_mib=48,
     watts=285,
     source=f"{GPU_DATABASE}, fp8 halved as on the RTX 4090; the L2 cache: {TECHPOWERUP}",
+)
+RTX_4080 = card(
+    "GeForce RTX 4080",
+    "ada",
+    tflops=tflops(48.74, 2 * 48.74, tfloat32=48.74, float8=4 * 48.74, float64=0.761),
+    gb=16,
+    gb_per_s=716.8,
+    multiprocessors=76,
+    l2_mib=64,
+    watts=320,
+    source=f"{TECHPOWERUP}; tensor cores, from fp32, as on the RTX 4090: {GPU_DATABASE}",
 )
 RTX_4090 = card(
     "GeForce RTX 4090",
@@ -51,6 +84,17 @@ RTX_4090 = card(
     ".com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf; fp64 and 24 GB: "
     f"https://waredb.com/processor/nvidia-geforce-rtx-4090; tf32 and 450 W: {GPU_DATABASE}; copies "
     "within it at 918 to 924 GB/s: https://github.com/tinygrad/open-gpu-kernel-modules/issues/6",
+)
+RTX_6000_ADA = card(
+    "RTX 6000 Ada",
+    "ada",
+    tflops=tflops(91.06, 4 * 91.06, tfloat32=2 * 91.06, float8=8 * 91.06, float64=1.423),
+    gb=48,
+    gb_per_s=960,
+    multiprocessors=142,
+    l2_mib=96,
+    watts=300,
+    source=f"{TECHPOWERUP}; tensor cores at full rate, from fp32, as on the L40S: {GPU_DATABASE}",
 )
 L4 = card(
     "L4-PCIE-24GB",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .card import card
 from .card import tensor_card_tflops as tflops
-from .sources import AMPERE, AWS_INSTANCES, BEKMAN, TECHPOWERUP
+from .sources import AMPERE, AWS_INSTANCES, BEKMAN, GPU_DATABASE, TECHPOWERUP
 
 _GA102 = (
     "NVIDIA Ampere GA102 GPU Architecture, https://images.nvidia.com/aem-dam/en-zz/Solutions/"
@@ -29,6 +29,28 @@ RTX_3060_LAPTOP = card(
     multiprocessors=30,
     l2_mib=3,
     watts=80,
+    source=f"{TECHPOWERUP}; tensor cores, from fp32, as on the RTX 3090: {_GA102}",
+)
+RTX_3060 = card(
+    "GeForce RTX 3060",
+    "ampere",
+    tflops=tflops(12.74, 2 * 12.74, tfloat32=12.74, float64=0.199),
+    gb=12,
+    gb_per_s=360,
+    multiprocessors=28,
+    l2_mib=3,
+    watts=170,
+    source=f"{TECHPOWERUP}; tensor cores, from fp32, as on the RTX 3090: {_GA102}",
+)
+RTX_3070 = card(
+    "GeForce RTX 3070",
+    "ampere",
+    tflops=tflops(20.31, 2 * 20.31, tfloat32=20.31, float64=0.317),
+    gb=8,
+    gb_per_s=448,
+    multiprocessors=46,
+    l2_mib=4,
+    watts=220,
     source=f"{TECHPOWERUP}; tensor cores, from fp32, as on the RTX 3090: {_GA102}",
 )
 RTX_3080 = card(
@@ -169,6 +191,17 @@ _A100_TFLOPS = tflops(19.5, 312, tfloat32=156, float64=19.5)
 _A100_CARDS = (
     "https://www.thundercompute.com/blog/nvidia-a100-specs-full-guide (2026); rates and cache, the "
     f"same on all cards: {AMPERE}"
+)
+A30 = card(
+    "A30-PCIE-24GB",
+    "ampere",
+    tflops=tflops(10.32, 165, tfloat32=82, float64=5.161),
+    gb=24,
+    gb_per_s=933.1,
+    multiprocessors=56,
+    l2_mib=24,
+    watts=165,
+    source=f"{TECHPOWERUP}; tensor cores: {GPU_DATABASE}",
 )
 A100 = card(
     "A100-SXM4-40GB",

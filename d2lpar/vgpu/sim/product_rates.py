@@ -41,7 +41,8 @@ class Reach(NamedTuple):
     arithmetic, `adding_s` what it costs to add the slices of a sum. A board whose power is not
     known is taken to be the one of `watts`, or where `is_roomy` to have power enough: GeForce cards
     have. `gathers` is the share of a product's rate that convolutions reach on tensor cores;
-    `hides_writing` says if writing hides behind arithmetic as reading does.
+    `hides_writing` says if writing hides behind arithmetic as reading does, `transforms` if cuDNN
+    has kernels for Winograd's convolutions.
     """
 
     plain: float
@@ -56,6 +57,7 @@ class Reach(NamedTuple):
     gathers: float = CONVOLUTION_EFFICIENCY
     hides_writing: bool = False
     by_power: float = 1 / 2
+    transforms: bool = True
 
 
 PLAIN_BY_POWER = 2 / 3  # the same for ordinary cores: see the lines on `wide` and `ada`
@@ -94,7 +96,8 @@ ADDING_S, CLUSTER_ADDING_S = 3e-6, 1e-6  # by a kernel of its own, or in the mem
 # - kepler: four schedulers issue to 128 of the 192 lanes in a cycle; the other 64 wait for a second
 #   instruction of the same warp that does not depend on the first. cuBLAS 7.0 on a K40 of 5.04
 #   TFLOP/s: 3.28 at 4096³ (clMathLibraries/clBLAS, doc/performance/cuBLAS_7.0/Tesla_K40), a board
-#   of 47 W for a TFLOP/s. A K80's two GPUs have 34 each.
+#   of 47 W for a TFLOP/s. A K80's two GPUs have 34 each. Winograd's convolutions came to cuDNN
+#   with version 5, for Maxwell and Pascal.
 _SMALL = SMALL_TENSOR_CONVOLUTION_EFFICIENCY
 _VOLTA = Reach(MATMUL_EFFICIENCY, 19, 0.90, 0.77, 300 / 125, 32, 2, ADDING_S, gathers=_SMALL)
 _AMPERE = Reach(MATMUL_EFFICIENCY, None, 0.945, 0.82, 400 / 312, 64, 2, ADDING_S)
@@ -126,7 +129,7 @@ _ADA = _HOPPER._replace(
 # Any other: as between those that are known.
 OTHER = Reach(MATMUL_EFFICIENCY, None, 0.90, 0.75, None, 64, 2, ADDING_S)
 _REACH = {
-    "kepler": OTHER._replace(plain=KEPLER_PLAIN_EFFICIENCY, plain_watts=47),
+    "kepler": OTHER._replace(plain=KEPLER_PLAIN_EFFICIENCY, plain_watts=47, transforms=False),
     "volta": _VOLTA,
     "turing": _VOLTA,
     "ampere": _AMPERE,

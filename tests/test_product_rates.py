@@ -134,11 +134,11 @@ def test_the_clock_falls_with_the_watts_that_a_board_has(gpu, n, dtype, publishe
 
 def test_a_t4_has_power_for_half_of_its_ordinary_cores():
     # 4.17 and 4.43 TFLOP/s at best (zzc0721/torch-performance-test-data, database.md).
-    share = sustained_flops_per_s(ACCELERATORS["T4-PCIE-16GB"], "float32") / 8.1e12
-    assert share == pytest.approx(4.3 / 8.1, rel=0.1)
-    # V100's clock is not reduced: the textbook's products take what they took.
-    v100 = ACCELERATORS["V100-SXM2-16GB"]
-    assert sustained_flops_per_s(v100, "float32") == issued_flops_per_s(v100, "float32")
+    rate = sustained_flops_per_s(ACCELERATORS["T4-PCIE-16GB"], "float32")
+    assert rate == pytest.approx(4.3e12, rel=0.12)
+    for name in ("V100-SXM2-16GB", "V100-PCIE-16GB"):  # those have enough
+        v100 = ACCELERATORS[name]
+        assert sustained_flops_per_s(v100, "float32") == issued_flops_per_s(v100, "float32")
 
 
 def test_chips_for_graphics_are_no_servers_chips():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -23,12 +25,17 @@ def network(name: str, device: torch.device, *, masked: int | None = None) -> nn
 
     Raises ValueError for an unknown name, and ModuleNotFoundError without torchvision.
     """
-    with torch.device("meta"):
-        net = _built(name, masked)
-    return net.to_empty(device=device)
+    return deepcopy(_built(name, masked)).to_empty(device=device)
 
 
+@lru_cache(maxsize=8)
 def _built(name: str, masked: int | None) -> nn.Module:
+    """The network on the meta device, to be copied: a third of the time that building it takes."""
+    with torch.device("meta"):
+        return _new(name, masked)
+
+
+def _new(name: str, masked: int | None) -> nn.Module:
     if name == "bert_large":
         return bert.Bert(layers=24, hidden=1024, heads=16, masked=masked)
     if name == "timm_vit_b_16":

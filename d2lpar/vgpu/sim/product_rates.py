@@ -66,8 +66,8 @@ ADDING_S, CLUSTER_ADDING_S = 3e-6, 1e-6  # by a kernel of its own, or in the mem
 # - volta: 85 of 125 TFLOP/s in fp16 are the least that was said of a V100 (hma02/cublasHgemm-P100,
 #   pull request 1, 2019), 0.88 of peak what it reaches in fp64 (bewantbe/busy-gemm-benchmark);
 #   between them. Turing comes from the same process (12 nm), with nearly the same tensor cores.
-#   A V100's 19 W for a TFLOP/s of fp32 are enough, a T4's 8.6 are not: 4.2 and 4.4 of 8.1 TFLOP/s
-#   (zzc0721/torch-performance-test-data, database.md).
+#   The 18 W for a TFLOP/s of fp32 of a V100 on PCIe are taken to be enough; a V100S of 15 reaches
+#   13.6 of 16.4 TFLOP/s, a T4 of 8.6 4.2 and 4.4 of 8.1 (zzc0721/torch-performance-test-data).
 # - ampere: an A100 of 400 W multiplies zeros at 295 of 312 TFLOP/s, random numbers at 257 (He 2024;
 #   Azure, AI-benchmarking-guide, 2024: 256.5 at 16384³). 128 bytes of shared memory a cycle feed
 #   2,048 FLOP: a tile of 64 x 64, by warps of 32 x 32, would need 192.
@@ -99,7 +99,7 @@ ADDING_S, CLUSTER_ADDING_S = 3e-6, 1e-6  # by a kernel of its own, or in the mem
 #   of 47 W for a TFLOP/s. A K80's two GPUs have 34 each. Winograd's convolutions came to cuDNN
 #   with version 5, for Maxwell and Pascal.
 _SMALL = SMALL_TENSOR_CONVOLUTION_EFFICIENCY
-_VOLTA = Reach(MATMUL_EFFICIENCY, 19, 0.90, 0.77, 300 / 125, 32, 2, ADDING_S, gathers=_SMALL)
+_VOLTA = Reach(MATMUL_EFFICIENCY, 17.8, 0.90, 0.77, 300 / 125, 32, 2, ADDING_S, gathers=_SMALL)
 _AMPERE = Reach(MATMUL_EFFICIENCY, None, 0.945, 0.82, 400 / 312, 64, 2, ADDING_S)
 _HOPPER = Reach(WIDE_PLAIN_EFFICIENCY, 7.2, 0.90, 0.75, 700 / 989.4, 80, 3, CLUSTER_ADDING_S)
 _WIDE_AMPERE = _AMPERE._replace(

@@ -344,6 +344,15 @@ def test_winograd_is_for_fp32_without_tensor_cores():
     assert half.seconds(V100) > half.flops / (125e12 * CONVOLUTION_EFFICIENCY)
 
 
+def test_kepler_has_no_kernels_of_winograd():
+    # cuDNN's are for Maxwell and later: a K40's convolutions of 3 x 3 are direct ones.
+    images, weight = (64, 256, 28, 28), (256, 256, 3, 3)
+    cost = convolved(meta(*images), meta(*weight), padding=1)
+    k40, titan = (ACCELERATORS[name] for name in ("Tesla K40", "GeForce GTX Titan X"))
+    assert cost.seconds(k40) > cost.flops / k40.rate("float32")
+    assert cost.seconds(titan) < cost.flops / titan.rate("float32")
+
+
 def test_tensor_cores_want_channels_last():
     images, weight = (64, 256, 28, 28), (256, 256, 3, 3)
     first, last = (
@@ -356,6 +365,17 @@ def test_tensor_cores_want_channels_last():
     )
     moved_s = 4 * 64 * 256 * 28**2 * 2 / (9e11 * MEMORY_EFFICIENCY)
     assert first.seconds(V100) - last.seconds(V100) == pytest.approx(moved_s)
+
+
+def test_filters_of_a_single_channel_read_images_as_they_lie():
+    x = meta(64, 96, 28, 28, dtype=torch.float16)
+    for groups, outputs, is_transposed in ((96, 96, False), (96, 192, False), (32, 96, True)):
+        weight = meta(outputs, 96 // groups, 3, 3, dtype=torch.float16)
+        (kernel,) = convolved(x, weight, padding=1, groups=groups).kernels
+        assert bool(kernel.transposed_bytes) is is_transposed
+    # With one channel in all, it is a convolution as any other.
+    (kernel,) = convolved(x[:, :1], meta(96, 1, 3, 3, dtype=torch.float16), padding=1).kernels
+    assert kernel.transposed_bytes
 
 
 @pytest.mark.parametrize("with_values", [False, True], ids=["shapes", "values"])

@@ -14,6 +14,40 @@ _AD102_CACHE = (
     "gpu-benches/blob/1c36d509ee717dca9215c27135fa1e611bb03ed1/gpu-l2-cache"
 )
 
+RTX_4060_TI = card(
+    "GeForce RTX 4060 Ti",
+    "ada",
+    # GeForce: 2, 1 and 4 times fp32 in fp16, TF32 and fp8, as on the RTX 4090.
+    tflops=tflops(22.06, 2 * 22.06, tfloat32=22.06, float8=4 * 22.06, float64=0.345),
+    gb=8,
+    gb_per_s=288,
+    multiprocessors=34,
+    l2_mib=32,
+    watts=160,
+    source=f"{TECHPOWERUP}; tensor cores, from fp32, as on the RTX 4090: {GPU_DATABASE}",
+)
+RTX_4070 = card(
+    "GeForce RTX 4070",
+    "ada",
+    tflops=tflops(29.15, 2 * 29.15, tfloat32=29.15, float8=4 * 29.15, float64=0.455),
+    gb=12,
+    gb_per_s=504.2,
+    multiprocessors=46,
+    l2_mib=36,
+    watts=200,
+    source=f"{TECHPOWERUP}; tensor cores, from fp32, as on the RTX 4090: {GPU_DATABASE}",
+)
+RTX_4070_SUPER = card(
+    "GeForce RTX 4070 SUPER",
+    "ada",
+    tflops=tflops(35.48, 2 * 35.48, tfloat32=35.48, float8=4 * 35.48, float64=0.554),
+    gb=12,
+    gb_per_s=504.2,
+    multiprocessors=56,
+    l2_mib=48,
+    watts=220,
+    source=f"{TECHPOWERUP}; tensor cores, from fp32, as on the RTX 4090: {GPU_DATABASE}",
+)
 RTX_4070_TI_SUPER = card(
     "GeForce RTX 4070 Ti SUPER",
     "ada",
@@ -24,6 +58,17 @@ RTX_4070_TI_SUPER = card(
     l2_mib=48,
     watts=285,
     source=f"{GPU_DATABASE}, fp8 halved as on the RTX 4090; the L2 cache: {TECHPOWERUP}",
+)
+RTX_4080 = card(
+    "GeForce RTX 4080",
+    "ada",
+    tflops=tflops(48.74, 2 * 48.74, tfloat32=48.74, float8=4 * 48.74, float64=0.761),
+    gb=16,
+    gb_per_s=716.8,
+    multiprocessors=76,
+    l2_mib=64,
+    watts=320,
+    source=f"{TECHPOWERUP}; tensor cores, from fp32, as on the RTX 4090: {GPU_DATABASE}",
 )
 RTX_4090 = card(
     "GeForce RTX 4090",
@@ -40,6 +85,17 @@ RTX_4090 = card(
     f"https://waredb.com/processor/nvidia-geforce-rtx-4090; tf32 and 450 W: {GPU_DATABASE}; copies "
     "within it at 918 to 924 GB/s: https://github.com/tinygrad/open-gpu-kernel-modules/issues/6",
 )
+RTX_6000_ADA = card(
+    "RTX 6000 Ada",
+    "ada",
+    tflops=tflops(91.06, 4 * 91.06, tfloat32=2 * 91.06, float8=8 * 91.06, float64=1.423),
+    gb=48,
+    gb_per_s=960,
+    multiprocessors=142,
+    l2_mib=96,
+    watts=300,
+    source=f"{TECHPOWERUP}; tensor cores at full rate, from fp32, as on the L40S: {GPU_DATABASE}",
+)
 L4 = card(
     "L4-PCIE-24GB",
     "ada",
@@ -51,6 +107,18 @@ L4 = card(
     watts=72,
     source=f"{GPU_DATABASE}; fp64: https://hmc-tech.com/gpu/nvidia-l4-vs-nvidia-l40; the L2 cache: "
     f"{TECHPOWERUP}",
+)
+L20 = card(
+    "L20-PCIE-48GB",
+    "ada",
+    tflops=tflops(59.8, 119.5, tfloat32=59.8, float8=239, float64=0.927),
+    gb=48,
+    gb_per_s=864,
+    multiprocessors=92,
+    l2_mib=96,
+    watts=275,
+    source=f"{TECHPOWERUP}; rates, those of fp16 and fp8 being 2 and 4 times that of fp32: "
+    "119.5 TFLOPS in fp16, https://github.com/DefTruth/CUDA-Learn-Notes, hgemm/README.md",
 )
 L40 = card(
     "L40-PCIE-48GB",

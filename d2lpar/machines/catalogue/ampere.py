@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .card import card
 from .card import tensor_card_tflops as tflops
-from .sources import AMPERE, AWS_INSTANCES, BEKMAN, TECHPOWERUP
+from .sources import AMPERE, AWS_INSTANCES, BEKMAN, GPU_DATABASE, TECHPOWERUP
 
 _GA102 = (
     "NVIDIA Ampere GA102 GPU Architecture, https://images.nvidia.com/aem-dam/en-zz/Solutions/"
@@ -29,6 +29,39 @@ RTX_3060_LAPTOP = card(
     multiprocessors=30,
     l2_mib=3,
     watts=80,
+    source=f"{TECHPOWERUP}; tensor cores, from fp32, as on the RTX 3090: {_GA102}",
+)
+RTX_3060 = card(
+    "GeForce RTX 3060",
+    "ampere",
+    tflops=tflops(12.74, 2 * 12.74, tfloat32=12.74, float64=0.199),
+    gb=12,
+    gb_per_s=360,
+    multiprocessors=28,
+    l2_mib=3,
+    watts=170,
+    source=f"{TECHPOWERUP}; tensor cores, from fp32, as on the RTX 3090: {_GA102}",
+)
+RTX_3070 = card(
+    "GeForce RTX 3070",
+    "ampere",
+    tflops=tflops(20.31, 2 * 20.31, tfloat32=20.31, float64=0.317),
+    gb=8,
+    gb_per_s=448,
+    multiprocessors=46,
+    l2_mib=4,
+    watts=220,
+    source=f"{TECHPOWERUP}; tensor cores, from fp32, as on the RTX 3090: {_GA102}",
+)
+RTX_3080 = card(
+    "GeForce RTX 3080",
+    "ampere",
+    tflops=tflops(29.77, 2 * 29.77, tfloat32=29.77, float64=0.465),
+    gb=10,
+    gb_per_s=760.3,
+    multiprocessors=68,
+    l2_mib=5,
+    watts=320,
     source=f"{TECHPOWERUP}; tensor cores, from fp32, as on the RTX 3090: {_GA102}",
 )
 RTX_3080_TI = card(
@@ -69,6 +102,28 @@ RTX_3090_TI = card(
     "multiprocessors: https://www.tweaktown.com/news/84164/nvidia-geforce-rtx-3090-ti-full-specs-"
     f"price-performance-details/index.html; TF32 as on the RTX 3090: {_GA102}; {_CACHE}",
 )
+RTX_A2000 = card(
+    "RTX A2000",
+    "ampere",
+    tflops=tflops(7.987, 4 * 7.987, tfloat32=2 * 7.987, float64=0.125),
+    gb=12,
+    gb_per_s=288,
+    multiprocessors=26,
+    l2_mib=3,
+    watts=70,
+    source=f"{TECHPOWERUP}; {_A40}",
+)
+RTX_A4000 = card(
+    "RTX A4000",
+    "ampere",
+    tflops=tflops(19.17, 4 * 19.17, tfloat32=2 * 19.17, float64=0.2995),
+    gb=16,
+    gb_per_s=448,
+    multiprocessors=48,
+    l2_mib=4,
+    watts=140,
+    source=f"{TECHPOWERUP}; {_A40}",
+)
 RTX_A5000 = card(
     "RTX A5000",
     "ampere",
@@ -92,6 +147,17 @@ RTX_A6000 = card(
     source="154.8 TFLOPS: NVIDIA, Ampere GA102 GPU Architecture 2.0, https://www.nvidia.com/content/"
     "PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.pdf; TF32 half of it; the rest: "
     "https://sysrqmts.com/pl/gpus/compare/nvidia-rtx-a6000-vs-nvidia-tesla-p40",
+)
+A40 = card(
+    "A40-PCIE-48GB",
+    "ampere",
+    tflops=tflops(37.42, 149.7, tfloat32=74.8, float64=0.585),
+    gb=48,
+    gb_per_s=695.8,
+    multiprocessors=84,
+    l2_mib=6,
+    watts=300,
+    source=f"{TECHPOWERUP}; {_A40}",
 )
 A10 = card(
     "A10-PCIE-24GB",
@@ -125,6 +191,17 @@ _A100_TFLOPS = tflops(19.5, 312, tfloat32=156, float64=19.5)
 _A100_CARDS = (
     "https://www.thundercompute.com/blog/nvidia-a100-specs-full-guide (2026); rates and cache, the "
     f"same on all cards: {AMPERE}"
+)
+A30 = card(
+    "A30-PCIE-24GB",
+    "ampere",
+    tflops=tflops(10.32, 165, tfloat32=82, float64=5.161),
+    gb=24,
+    gb_per_s=933.1,
+    multiprocessors=56,
+    l2_mib=24,
+    watts=165,
+    source=f"{TECHPOWERUP}; tensor cores: {GPU_DATABASE}",
 )
 A100 = card(
     "A100-SXM4-40GB",

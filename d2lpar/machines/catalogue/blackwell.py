@@ -100,6 +100,28 @@ RTX_PRO_6000_MAX_Q = card(
     watts=300,
     source=_RTX_PRO,
 )
+RTX_5070 = card(
+    "GeForce RTX 5070",
+    "blackwell",
+    tflops=tflops(30.87, 2 * 30.87, tfloat32=30.87, float8=4 * 30.87, float64=0.482),
+    gb=12,
+    gb_per_s=672,
+    multiprocessors=48,
+    l2_mib=48,
+    watts=250,
+    source=f"{TECHPOWERUP}; tensor cores, from fp32, as on the RTX 5090: {GPU_DATABASE}",
+)
+RTX_5080 = card(
+    "GeForce RTX 5080",
+    "blackwell",
+    tflops=tflops(56.28, 2 * 56.28, tfloat32=56.28, float8=4 * 56.28, float64=0.879),
+    gb=16,
+    gb_per_s=960,
+    multiprocessors=84,
+    l2_mib=64,
+    watts=360,
+    source=f"{TECHPOWERUP}; tensor cores, from fp32, as on the RTX 5090: {GPU_DATABASE}",
+)
 RTX_5090 = card(
     "GeForce RTX 5090",
     "blackwell",

@@ -29,6 +29,34 @@ def _box(
 
 
 MACHINES = (
+    *(
+        _box(f"1x-{name}", gpu, link, f"assumed: {box}")
+        for name, gpu, link, box in (
+            ("gtx-titan-x", early.TITAN_X, links.PCIE3_X16, "a desktop"),
+            ("k40", early.K40, links.PCIE3_X16, "a server"),
+            ("gtx-1080", early.GTX_1080, links.PCIE3_X16, "a desktop"),
+            ("gtx-1080-ti", early.GTX_1080_TI, links.PCIE3_X16, "a desktop"),
+            ("titan-v", early.TITAN_V, links.PCIE3_X16, "a desktop"),
+            ("rtx-2080", early.RTX_2080, links.PCIE3_X16, "a desktop"),
+            ("rtx-2070-super", early.RTX_2070_SUPER, links.PCIE3_X16, "a desktop"),
+            ("rtx-3060", ampere.RTX_3060, links.PCIE4_X16, "a desktop"),
+            ("rtx-3070", ampere.RTX_3070, links.PCIE4_X16, "a desktop"),
+            ("rtx-3080", ampere.RTX_3080, links.PCIE4_X16, "a desktop"),
+            ("rtx-a2000", ampere.RTX_A2000, links.PCIE4_X16, "a workstation"),
+            ("rtx-a4000", ampere.RTX_A4000, links.PCIE4_X16, "a workstation"),
+            ("a10", ampere.A10, links.PCIE4_X16, "a server"),
+            ("a30", ampere.A30, links.PCIE4_X16, "a server"),
+            ("a40", ampere.A40, links.PCIE4_X16, "a server"),
+            ("rtx-4060-ti", ada.RTX_4060_TI, links.PCIE4_X16, "a desktop"),
+            ("rtx-4070", ada.RTX_4070, links.PCIE4_X16, "a desktop"),
+            ("rtx-4070-super", ada.RTX_4070_SUPER, links.PCIE4_X16, "a desktop"),
+            ("rtx-4080", ada.RTX_4080, links.PCIE4_X16, "a desktop"),
+            ("rtx-6000-ada", ada.RTX_6000_ADA, links.PCIE4_X16, "a workstation"),
+            ("l20", ada.L20, links.PCIE4_X16, "a server"),
+            ("rtx-5070", blackwell.RTX_5070, links.PCIE5_X16, "a desktop"),
+            ("rtx-5080", blackwell.RTX_5080, links.PCIE5_X16, "a desktop"),
+        )
+    ),
     _box("1x-gtx-1660-ti", early.GTX_1660_TI, links.PCIE3_X16, "assumed: a desktop"),
     _box("1x-quadro-gv100", early.QUADRO_GV100, links.PCIE3_X16, "assumed: a workstation"),
     _box(

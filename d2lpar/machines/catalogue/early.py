@@ -49,6 +49,28 @@ TITAN_X_PASCAL = card(
     source="https://gamersnexus.net/news-pc/2523-nvidia-gp102-titan-x-specs-announced (2016), "
     f"which gives no fp64 and marks the 28 multiprocessors with '?'; {_CACHE}",
 )
+GTX_1080 = card(
+    "GeForce GTX 1080",
+    "pascal",
+    tflops={"float32": 8.873, "float64": 0.277},
+    gb=8,
+    gb_per_s=320.3,
+    multiprocessors=20,
+    l2_mib=2,
+    watts=180,
+    source=TECHPOWERUP,
+)
+GTX_1080_TI = card(
+    "GeForce GTX 1080 Ti",
+    "pascal",
+    tflops={"float32": 11.34, "float64": 0.354},
+    gb=11,
+    gb_per_s=484.4,
+    multiprocessors=28,
+    l2_mib=2.75,
+    watts=250,
+    source=TECHPOWERUP,
+)
 K80 = card(
     "Tesla K80, one of its two GPUs",
     "kepler",
@@ -62,6 +84,17 @@ K80 = card(
     "K80 (2014), http://www.foruma.anandtech.com/show/8729/nvidia-launches-tesla-k80-gk210-gpu; "
     "240 GB/s: https://cnews.cz/clanky/nvidia-uvadi-nove-gpu-generace-kepler-gk210-bezi-v-dualni-"
     f"karte-tesla-k80/ (2014); 13 SMX: Jouppi et al. 2017, arXiv 1704.04760; {_CACHE}",
+)
+K40 = card(
+    "Tesla K40",
+    "kepler",
+    tflops={"float32": 5.046, "float64": 1.682},
+    gb=12,
+    gb_per_s=288.4,
+    multiprocessors=15,
+    l2_mib=1.5,
+    watts=245,
+    source=f"{TECHPOWERUP}; 15 SMX: 2,880 lanes of 192 each",
 )
 P100 = card(
     "P100-SXM2-16GB",
@@ -144,6 +177,18 @@ V100_PCIE = card(
     watts=250,
     source=f"{VOLTA}; L2 cache as of the SXM2 card: {AMPERE}",
 )
+TITAN_V = card(
+    "Titan V",
+    "volta",
+    # Eight times fp32: 640 tensor cores as on the V100, at this card's clock.
+    tflops={"float32": 14.9, "float16": 8 * 14.9, "float64": 7.45},
+    gb=12,
+    gb_per_s=651.3,
+    multiprocessors=80,
+    l2_mib=4.5,
+    watts=250,
+    source=f"{TECHPOWERUP}; fp16 from fp32, as on the V100 ({AMPERE})",
+)
 QUADRO_GV100 = card(
     "Quadro GV100",
     "volta",
@@ -159,6 +204,29 @@ QUADRO_GV100 = card(
 _TURING = (
     "NVIDIA Turing GPU Architecture, https://images.nvidia.com/aem-dam/en-zz/Solutions/"
     "design-visualization/technologies/turing-architecture/NVIDIA-Turing-Architecture-Whitepaper.pdf"
+)
+RTX_2070_SUPER = card(
+    "GeForce RTX 2070 SUPER",
+    "turing",
+    # With sums in fp32 four times the rate of fp32, as on the RTX 2080 Ti.
+    tflops={"float32": 9.062, "float16": 4 * 9.062, "float64": 0.283},
+    gb=8,
+    gb_per_s=448,
+    multiprocessors=40,
+    l2_mib=4,
+    watts=215,
+    source=f"{TECHPOWERUP}; fp16: {_TURING}",
+)
+RTX_2080 = card(
+    "GeForce RTX 2080",
+    "turing",
+    tflops={"float32": 10.07, "float16": 4 * 10.07, "float64": 0.315},
+    gb=8,
+    gb_per_s=448,
+    multiprocessors=46,
+    l2_mib=4,
+    watts=215,
+    source=f"{TECHPOWERUP}; fp16, as on the RTX 2080 Ti: {_TURING}",
 )
 RTX_2080_TI = card(
     "GeForce RTX 2080 Ti",

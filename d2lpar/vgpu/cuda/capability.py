@@ -7,26 +7,38 @@ from dataclasses import dataclass
 
 # By a part of the accelerator's name: NVIDIA, "CUDA GPU Compute Capability".
 _CAPABILITY = {
+    "K40": (3, 5),
     "K80": (3, 7),
     "GTX Titan X": (5, 2),
     "P100": (6, 0),
     "P40": (6, 1),
     "Titan X (Pascal)": (6, 1),
+    "GTX 1080": (6, 1),
     "V100": (7, 0),  # and GV100
+    "Titan V": (7, 0),
     "1660": (7, 5),
     "Titan RTX": (7, 5),
-    "2080 Ti": (7, 5),
+    "2070": (7, 5),
+    "2080": (7, 5),
     "Quadro RTX 6000": (7, 5),
     "T4-": (7, 5),
     "A100": (8, 0),
+    "A30": (8, 0),
     "A10": (8, 6),
     "3060": (8, 6),
+    "3070": (8, 6),
     "3080": (8, 6),
     "3090": (8, 6),
+    "A2000": (8, 6),
+    "A40": (8, 6),  # and A4000
     "A5000": (8, 6),
     "A6000": (8, 6),
+    "4060": (8, 9),
     "4070": (8, 9),
+    "4080": (8, 9),
     "4090": (8, 9),
+    "6000 Ada": (8, 9),
+    "L20": (8, 9),
     "L4": (8, 9),  # and L40, L40S
     "H100": (9, 0),
     "H20": (9, 0),  # and H200, GH200
@@ -35,6 +47,7 @@ _CAPABILITY = {
     "B300": (10, 3),  # and GB300
     "RTX PRO 6000": (12, 0),
     "5070": (12, 0),
+    "5080": (12, 0),
     "5090": (12, 0),
 }
 
@@ -44,6 +57,7 @@ KIB = 1024
 # that one block may ask for, in KiB. NVIDIA, CUDA C++ Programming Guide, "Technical Specifications
 # per Compute Capability".
 _LIMITS = {
+    (3, 5): (2048, 48, 48),
     (3, 7): (2048, 112, 48),
     (5, 2): (2048, 96, 48),
     (6, 0): (2048, 64, 48),

@@ -132,7 +132,8 @@ class _Rates:
         self.hides_writing = reach(accelerator).hides_writing
         self.has_tensor_cores = uses_tensor_cores(accelerator, dtype)
         # The rate of convolutions that was measured is by whichever algorithm the library takes.
-        self.chooses = dtype in ("float32", "tfloat32") and not accelerator.measured
+        can_choose = reach(accelerator).transforms and not accelerator.measured
+        self.chooses = dtype in ("float32", "tfloat32") and can_choose
         self.flops_per_s = _reached(accelerator, dtype, convolves=convolves)
         self.plain_flops_per_s = _reached(accelerator, "float32", convolves=convolves)
         self.device = self._device(accelerator, dtype, self.flops_per_s)

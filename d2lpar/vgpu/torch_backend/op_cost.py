@@ -278,9 +278,18 @@ def _of_images(
     What is written is the last of what is `moved`.
     """
     product = Product(*shape, 1) if groups == 1 else None
-    transposed = 0 if _has_channels_last(x) else 2 * sum(map(_size, images))
+    as_it_lies = _has_channels_last(x) or _is_depthwise(groups, images)
+    transposed = 0 if as_it_lies else 2 * sum(map(_size, images))
     nbytes, written = sum(map(_size, moved)), _size(moved[-1])
     return Kernel(flops, nbytes, product, transposed, other, written)
+
+
+def _is_depthwise(groups: int, images: list[torch.Tensor]) -> bool:
+    """Whether each channel has a filter of its own: kernels for that read channels first.
+
+    PyTorch's (`conv_depthwise2d`) know no other form, cuDNN's for fp16 are direct ones.
+    """
+    return groups > 1 and groups == min(image.shape[1] for image in images)
 
 
 def _has_channels_last(x: torch.Tensor) -> bool:

@@ -169,16 +169,17 @@ def _most_of_ll(fabric: Fabric) -> float:
 def fill_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> float:
     """Seconds until all channels of a pipeline are full, besides those that its bytes take.
 
-    None in LL, whose threads hand on word by word, over PCIe, in trees within a node, which NCCL's
-    table corrects, and in rings that the network slows down: there copying hides behind sending.
+    None in LL, whose threads hand on word by word, over PCIe, and in trees within a node, which
+    NCCL's table corrects. Where the network slows a ring down, a first chunk is copied as fast as
+    within a node, and then sent.
     """
     within = fabric.nodes == 1
     if fabric.medium != NVLINK or protocol == LL or (within and algorithm == TREE):
         return 0.0
-    if algorithm == RING and fabric.network_bytes_per_s < fabric.bus_bytes_per_s:
-        return 0.0
-    first = blocks(algorithm, fabric) * _parts(algorithm, fabric) * CHUNK_BYTES
-    return min(nbytes, first) / bandwidth(algorithm, protocol, nbytes, fabric)
+    first = min(nbytes, blocks(algorithm, fabric) * _parts(algorithm, fabric) * CHUNK_BYTES)
+    if algorithm == RING:
+        return first / (fabric.bus_bytes_per_s * _by_ring(fabric.ranks))
+    return first / bandwidth(algorithm, protocol, nbytes, fabric)
 
 
 def _parts(algorithm: str, fabric: Fabric) -> int:

@@ -73,18 +73,17 @@ def believed_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> 
     Of two nodes it does not know that a tree sends over the network half of what a ring does.
     Amazon's plugin brings a tuner that does.
     """
-    seconds = takes_s(algorithm, protocol, nbytes, fabric)
-    if algorithm != TREE or fabric.nodes != 2 or fabric.tuned:
-        return seconds
-    believed = replace(fabric, network_bytes_per_s=fabric.network_bytes_per_s * 0.92 / 2)
-    return takes_s(algorithm, protocol, nbytes, believed)
+    if algorithm == TREE and fabric.nodes == 2 and not fabric.tuned:
+        fabric = replace(fabric, network_bytes_per_s=fabric.network_bytes_per_s * 0.92 / 2)
+    return takes_s(algorithm, protocol, nbytes, fabric) - hops_s(algorithm, protocol, nbytes, fabric)
 
 
 def takes_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> float:
     """Seconds of an all-reduce by this algorithm and protocol."""
     latency = latency_s(algorithm, protocol, nbytes, fabric)
     carrying_s = nbytes / bandwidth(algorithm, protocol, nbytes, fabric)
-    return latency + carrying_s + fill_s(algorithm, protocol, nbytes, fabric)
+    filling_s = fill_s(algorithm, protocol, nbytes, fabric)
+    return latency + carrying_s + filling_s + hops_s(algorithm, protocol, nbytes, fabric)
 
 
 # --- bandwidth: bytes summed a second -------------------------------------------------------------
@@ -182,6 +181,18 @@ def fill_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> floa
     return first / bandwidth(algorithm, protocol, nbytes, fabric)
 
 
+def hops_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> float:
+    """Seconds that a tree's chain of blocks needs for what they handle at once, in LL over NVLink.
+
+    All threads of a block store their words before the next GPU's block has them all, at every step
+    up and down. NCCL's table has the latency of one word; in rings `ring_bus_bytes_per_s` has this.
+    """
+    if algorithm != TREE or protocol != LL or fabric.medium != NVLINK:
+        return 0.0
+    at_once = LL_THREADS * LL_THREAD_BYTES
+    return 2 * (fabric.local - 1) * min(nbytes, at_once) / LL_CHANNEL
+
+
 def _parts(algorithm: str, fabric: Fabric) -> int:
     """Into how many parts, one after the other, each channel's bytes are cut: one for each rank, or
     for each that reads its share of the sums where the network or the switches add."""
@@ -199,6 +210,8 @@ def latency_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> f
         return once_s * _plateau(protocol, nbytes, fabric)
     within = STEP_US[fabric.medium][algorithm][at]
     between = _between_us(algorithm, at, fabric) if fabric.nodes > 1 else 0.0
+    if algorithm in (TREE, NVLS) and fabric.nodes > 1:
+        between += post_us(protocol, fabric)
     levels = fabric.nodes.bit_length() - 1
     if algorithm == TREE:
         steps_us = (fabric.local - 1) * within + levels * between

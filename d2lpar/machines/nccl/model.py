@@ -75,7 +75,7 @@ def believed_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> 
     """
     if algorithm == TREE and fabric.nodes == 2 and not fabric.tuned:
         fabric = replace(fabric, network_bytes_per_s=fabric.network_bytes_per_s * 0.92 / 2)
-    return takes_s(algorithm, protocol, nbytes, fabric) - hops_s(algorithm, protocol, nbytes, fabric)
+    return takes_s(algorithm, protocol, nbytes, fabric)
 
 
 def takes_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> float:

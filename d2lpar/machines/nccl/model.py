@@ -177,7 +177,7 @@ def fill_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> floa
         return 0.0
     first = min(nbytes, blocks(algorithm, fabric) * _parts(algorithm, fabric) * CHUNK_BYTES)
     if algorithm == RING:
-        return first / (fabric.bus_bytes_per_s * _by_ring(fabric.ranks))
+        fabric = replace(fabric, network_bytes_per_s=inf)
     return first / bandwidth(algorithm, protocol, nbytes, fabric)
 
 

@@ -396,3 +396,54 @@ def test_ranks_must_be_spread_evenly():
     for ranks, nodes in ((1, 1), (8, 0), (10, 4)):
         with pytest.raises(ValueError, match="two ranks or more, evenly"):
             cost.Fabric(ranks, nodes, GIGA)
+
+
+# --- what steps and networks cost besides ---------------------------------------------------------
+
+
+def test_a_ring_between_nodes_copies_its_first_chunks_before_it_sends_them():
+    # Two channels, 32 ranks: as fast as within a node by LL128, and twice around.
+    within = 0.92 * 120 * GIGA
+    copying_s = CLUSTER.channels * 32 * 128 * 1024 * 62 / 32 / within
+    found = cost.all_reduce_s(10**9, CLUSTER, algorithm="ring", protocol="LL128")
+    unfilled = cost.latency_s("ring", "LL128", 10**9, CLUSTER) + 1e9 / cost.bandwidth(
+        "ring", "LL128", 10**9, CLUSTER
+    )
+    assert found == pytest.approx(unfilled + copying_s)
+    small = cost.all_reduce_s(10**5, CLUSTER, algorithm="ring", protocol="LL128")
+    once = cost.latency_s("ring", "LL128", 10**5, CLUSTER) + 1e5 / cost.bandwidth(
+        "ring", "LL128", 10**5, CLUSTER
+    )
+    assert small == pytest.approx(once + 1e5 * 62 / 32 / within)
+
+
+def test_a_long_ring_fills_as_its_published_time_says():
+    # 1024 H100 over RoCE, ring, LL128: 1 GiB at 110.84 GB/s (NVIDIA/nccl-tests issue 322).
+    machine = machines.machine("128x8x-h100-nvswitch-8x400gbe")
+    fabric = cost.fabric_of(machine, 1024)
+    seconds = cost.all_reduce_s(2**30, fabric, algorithm="ring", protocol="LL128")
+    assert bus_bandwidth(2**30, 1024, seconds) == pytest.approx(110.84 * GIGA, rel=0.2)
+
+
+def test_blocks_of_a_tree_store_what_they_handle_at_once_at_each_step_of_ll():
+    # 512 threads of 8 bytes at 10 GB/s, seven GPUs up and seven down; the table has one word's way.
+    def besides_s(nbytes: int, protocol: str) -> float:
+        found = cost.all_reduce_s(nbytes, AMPERE, algorithm="tree", protocol=protocol)
+        rate = cost.bandwidth("tree", protocol, nbytes, AMPERE)
+        return found - cost.latency_s("tree", protocol, nbytes, AMPERE) - nbytes / rate
+
+    assert besides_s(16384, "LL") == pytest.approx(14 * 512 * 8 / (10 * GIGA))
+    assert besides_s(1024, "LL") == pytest.approx(14 * 1024 / (10 * GIGA))
+    assert besides_s(16384, "LL128") == pytest.approx(0.0, abs=1e-12)
+
+
+def test_hosts_post_what_a_tree_sends_between_nodes():
+    # Tree, LL, four nodes of eight: 14 steps within, 2 x 2 between of 5 us, each posted in 1 us by
+    # an Intel and in 2 us by an AMD.
+    for amd, post_us in ((False, 1.0), (True, 2.0)):
+        fabric = replace(CLUSTER, amd=amd)
+        expected_us = 6.8 + 14 * 0.6 + 4 * (5.0 + post_us)
+        assert cost.latency_s("tree", "LL", 8, fabric) == pytest.approx(expected_us * MICRO)
+    # 4 KiB on four nodes of H100: 42.18 us (NVIDIA/nccl-tests issue 309).
+    fabric = cost.fabric_of(machines.machine("4x8x-h100-nvswitch-8xib-ndr"), 32)
+    assert cost.all_reduce_s(4096, fabric) == pytest.approx(42.18 * MICRO, rel=0.12)

@@ -28,6 +28,7 @@ _DGX = {
     "16x-v100-dgx2": "16x-v100-nvswitch",
     "2x8-v100-dgx1": "2x8x-v100-dgx1-4xib-edr",
     "16x8-v100-dgx1": "16x8x-v100-dgx1-4xib-edr",
+    "16x16-v100-dgx2": "16x16x-v100-nvswitch-8xib-edr",
     "64x16-v100-dgx2h": "64x16x-v100-nvswitch-8xib-edr",
 }
 _CLOUDS = {
@@ -54,6 +55,7 @@ _CLOUDS = {
     "8x-h100-azure-nd-v5": "8x-h100-nd-v5",
     "8x-h100-azure-ndm": "8x-h100-nd-v5",
     "2x8-h100-azure-ndm": "2x8x-h100-nd-v5-8xib-ndr",
+    "2x8-h200-azure-ndm": "2x8x-h200-nd-v5-8xib-ndr",
     "8x-h200-azure-nd-v5": "8x-h200-nd-v5",
     "16x8-h100-a3": "16x8x-h100-a3-4xtcpx",
     "2x8-h100-gcp-a3high-tcpx": "2x8x-h100-a3-4xtcpx",
@@ -71,6 +73,7 @@ _CLOUDS = {
     "gb300-nvl72-oci": "2x64x-gb300-nvl72-64x800gbe",
     "2x8-h100-nebius-ib": "2x8x-h100-nvswitch-8xib-ndr",
     "1-rack-gb200-nvl72": "72x-gb200-nvl72",
+    "1-rack-gb300-nvl72": "72x-gb300-nvl72",
     "64x4-gb200-nvl72": "4x64x-gb200-nvl72-64xib-ndr",  # 16 trays of a rack
     "2-racks-gb200-nvl72-ib": "2x72x-gb200-nvl72-72xib-ndr",
     "20-racks-gb200-nvl72-ib": "20x72x-gb200-nvl72-72xib-ndr",
@@ -89,6 +92,10 @@ _CLUSTERS = {
     "2x2-v100-nig": "2x2x-v100-dgx1-ib-edr",  # InfiniBand, the rate is not printed
     "2x4-v100-puhti": "2x4x-v100-nvlink-ib-hdr",  # InfiniBand, the rate is not printed
     "2x4-a100-40gb-mahti": "2x4x-a100-nvlink-ib-hdr",  # InfiniBand, the rate is not printed
+    "2x4-a100-polaris": "2x4x-a100-nvlink-2xslingshot-11",
+    "8x4-a100-polaris": "8x4x-a100-nvlink-2xslingshot-11",
+    "32x4-v100-abci": "32x4x-v100-nvlink-2xib-edr",
+    "16x8-a100-abci": "16x8x-a100-nvswitch-4xib-hdr",
     "4x4-a100-polaris": "4x4x-a100-nvlink-2xslingshot-11",
     "2x8-a100-sxm4-40gb": "2x8x-a100-nvswitch-8xib-hdr",
     "16x8-a100-sxm4-40gb": "16x8x-a100-nvswitch-8xib-hdr",

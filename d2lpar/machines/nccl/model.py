@@ -73,18 +73,17 @@ def believed_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> 
     Of two nodes it does not know that a tree sends over the network half of what a ring does.
     Amazon's plugin brings a tuner that does.
     """
-    seconds = takes_s(algorithm, protocol, nbytes, fabric)
-    if algorithm != TREE or fabric.nodes != 2 or fabric.tuned:
-        return seconds
-    believed = replace(fabric, network_bytes_per_s=fabric.network_bytes_per_s * 0.92 / 2)
-    return takes_s(algorithm, protocol, nbytes, believed)
+    if algorithm == TREE and fabric.nodes == 2 and not fabric.tuned:
+        fabric = replace(fabric, network_bytes_per_s=fabric.network_bytes_per_s * 0.92 / 2)
+    return takes_s(algorithm, protocol, nbytes, fabric)
 
 
 def takes_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> float:
     """Seconds of an all-reduce by this algorithm and protocol."""
     latency = latency_s(algorithm, protocol, nbytes, fabric)
     carrying_s = nbytes / bandwidth(algorithm, protocol, nbytes, fabric)
-    return latency + carrying_s + fill_s(algorithm, protocol, nbytes, fabric)
+    filling_s = fill_s(algorithm, protocol, nbytes, fabric)
+    return latency + carrying_s + filling_s + hops_s(algorithm, protocol, nbytes, fabric)
 
 
 # --- bandwidth: bytes summed a second -------------------------------------------------------------
@@ -169,16 +168,29 @@ def _most_of_ll(fabric: Fabric) -> float:
 def fill_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> float:
     """Seconds until all channels of a pipeline are full, besides those that its bytes take.
 
-    None in LL, whose threads hand on word by word, over PCIe, in trees within a node, which NCCL's
-    table corrects, and in rings that the network slows down: there copying hides behind sending.
+    None in LL, whose threads hand on word by word, over PCIe, and in trees within a node, which
+    NCCL's table corrects. Where the network slows a ring down, a first chunk is copied as fast as
+    within a node, and then sent.
     """
     within = fabric.nodes == 1
     if fabric.medium != NVLINK or protocol == LL or (within and algorithm == TREE):
         return 0.0
-    if algorithm == RING and fabric.network_bytes_per_s < fabric.bus_bytes_per_s:
+    first = min(nbytes, blocks(algorithm, fabric) * _parts(algorithm, fabric) * CHUNK_BYTES)
+    if algorithm == RING:
+        fabric = replace(fabric, network_bytes_per_s=inf)
+    return first / bandwidth(algorithm, protocol, nbytes, fabric)
+
+
+def hops_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> float:
+    """Seconds that a tree's chain of blocks needs for what they handle at once, in LL over NVLink.
+
+    All threads of a block store their words before the next GPU's block has them all, at every step
+    up and down. NCCL's table has the latency of one word; in rings `ring_bus_bytes_per_s` has this.
+    """
+    if algorithm != TREE or protocol != LL or fabric.medium != NVLINK:
         return 0.0
-    first = blocks(algorithm, fabric) * _parts(algorithm, fabric) * CHUNK_BYTES
-    return min(nbytes, first) / bandwidth(algorithm, protocol, nbytes, fabric)
+    at_once = LL_THREADS * LL_THREAD_BYTES
+    return 2 * (fabric.local - 1) * min(nbytes, at_once) / LL_CHANNEL
 
 
 def _parts(algorithm: str, fabric: Fabric) -> int:
@@ -198,6 +210,8 @@ def latency_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> f
         return once_s * _plateau(protocol, nbytes, fabric)
     within = STEP_US[fabric.medium][algorithm][at]
     between = _between_us(algorithm, at, fabric) if fabric.nodes > 1 else 0.0
+    if algorithm in (TREE, NVLS) and fabric.nodes > 1:
+        between += post_us(protocol, fabric)
     levels = fabric.nodes.bit_length() - 1
     if algorithm == TREE:
         steps_us = (fabric.local - 1) * within + levels * between

@@ -312,3 +312,25 @@ def test_a_program_that_spawns_is_not_to_be_started_by_torchrun(run):
     assert (
         "cannot run ranks of its own: start a program that spawns its processes itself once" in err
     )
+
+
+NEEDS_A_RANK = """
+import os
+
+rank = int(os.environ["RANK"])
+"""
+
+
+def test_a_script_for_torchrun_that_is_run_alone_is_told_how_to_start_it(run):
+    status, _, err = run(NEEDS_A_RANK)
+    assert status
+    assert "KeyError: 'RANK'" in err
+    assert "torchrun sets this variable" in err
+    assert "d2lpar run --nproc-per-node" in err
+
+
+def test_another_missing_variable_is_not_taken_for_one_of_torchruns(run):
+    status, _, err = run(NEEDS_A_RANK.replace("RANK", "MY_FOLDER"))
+    assert status
+    assert "KeyError: 'MY_FOLDER'" in err
+    assert "torchrun" not in err

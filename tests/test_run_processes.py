@@ -334,3 +334,21 @@ def test_another_missing_variable_is_not_taken_for_one_of_torchruns(run):
     assert status
     assert "KeyError: 'MY_FOLDER'" in err
     assert "torchrun" not in err
+
+
+SPAWNS = """
+import torch.multiprocessing as mp
+
+def live(rank):
+    pass
+
+if __name__ == "__main__":
+    mp.spawn(live, nprocs=2)
+"""
+
+
+def test_ranks_that_spawn_are_refused_with_the_line_that_spawns(run):
+    status, _, err = run(SPAWNS, "--gpus", 2, "--nproc-per-node", 2)
+    assert status
+    assert "cannot run ranks of its own" in err
+    assert "failed at program.py:8" in err

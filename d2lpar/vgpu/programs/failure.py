@@ -15,9 +15,10 @@ _OF_TORCHRUN = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"
 
 def told(error: BaseException, rank: int, ranks: int, *, in_full: bool = False) -> str:
     """The message: who failed where, the line, the error; `in_full` with the whole traceback."""
-    error = root_of(error)
+    outer, error = error, root_of(error)
+    place = _place(error.__traceback__) or _place(outer.__traceback__)
     who = "the program" if ranks == 1 else f"rank {rank} of {ranks}"
-    lines = [f"{who} failed{_place(error.__traceback__)}"]
+    lines = [f"{who} failed{place}"]
     if in_full:
         lines += "".join(traceback.format_exception(error)).splitlines()
     else:

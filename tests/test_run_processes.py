@@ -312,3 +312,43 @@ def test_a_program_that_spawns_is_not_to_be_started_by_torchrun(run):
     assert (
         "cannot run ranks of its own: start a program that spawns its processes itself once" in err
     )
+
+
+NEEDS_A_RANK = """
+import os
+
+rank = int(os.environ["RANK"])
+"""
+
+
+def test_a_script_for_torchrun_that_is_run_alone_is_told_how_to_start_it(run):
+    status, _, err = run(NEEDS_A_RANK)
+    assert status
+    assert "KeyError: 'RANK'" in err
+    assert "torchrun sets this variable" in err
+    assert "d2lpar run --nproc-per-node" in err
+
+
+def test_another_missing_variable_is_not_taken_for_one_of_torchruns(run):
+    status, _, err = run(NEEDS_A_RANK.replace("RANK", "MY_FOLDER"))
+    assert status
+    assert "KeyError: 'MY_FOLDER'" in err
+    assert "torchrun" not in err
+
+
+SPAWNS = """
+import torch.multiprocessing as mp
+
+def live(rank):
+    pass
+
+if __name__ == "__main__":
+    mp.spawn(live, nprocs=2)
+"""
+
+
+def test_ranks_that_spawn_are_refused_with_the_line_that_spawns(run):
+    status, _, err = run(SPAWNS, "--gpus", 2, "--nproc-per-node", 2)
+    assert status
+    assert "cannot run ranks of its own" in err
+    assert "failed at program.py:8" in err

@@ -10,13 +10,15 @@ from types import TracebackType
 from ..races.user_code import is_user_file
 
 MOST_LINES = 40  # of an error and of what has caused it
+_OF_TORCHRUN = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
 
 
 def told(error: BaseException, rank: int, ranks: int, *, in_full: bool = False) -> str:
     """The message: who failed where, the line, the error; `in_full` with the whole traceback."""
-    error = root_of(error)
+    outer, error = error, root_of(error)
+    place = _place(error.__traceback__) or _place(outer.__traceback__)
     who = "the program" if ranks == 1 else f"rank {rank} of {ranks}"
-    lines = [f"{who} failed{_place(error.__traceback__)}"]
+    lines = [f"{who} failed{place}"]
     if in_full:
         lines += "".join(traceback.format_exception(error)).splitlines()
     else:
@@ -25,7 +27,17 @@ def told(error: BaseException, rank: int, ranks: int, *, in_full: bool = False) 
         while cause is not None and len(lines) < MOST_LINES:
             lines += ["because of", *_text(cause)]
             cause = cause.__cause__
+    if ranks == 1 and _lacks_torchrun(error):
+        lines.append(
+            "torchrun sets this variable: let d2lpar start the ranks as it does, with "
+            "`d2lpar run --nproc-per-node 4 …`"
+        )
     return "\n".join(lines)
+
+
+def _lacks_torchrun(error: BaseException) -> bool:
+    """Whether the program has looked for a variable that only ranks of torchrun have."""
+    return isinstance(error, KeyError) and bool(_OF_TORCHRUN.intersection(error.args))
 
 
 def _text(error: BaseException) -> list[str]:

@@ -12,6 +12,14 @@ import torch
 SCRIPT = Path(__file__).with_name("opinfo.py")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def flags_that_can_be_set():
+    """torch's utilities for tests freeze the flags of its backends when they are imported."""
+    before = torch.backends.flags_frozen()
+    yield
+    torch.backends.__allow_nonbracketed_mutation_flag = not before
+
+
 def test_one_operator_in_twenty_gives_the_results_of_the_cpu():
     run = subprocess.run(
         [sys.executable, str(SCRIPT), "--fast", "--jobs", "1"],

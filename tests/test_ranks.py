@@ -698,3 +698,22 @@ def test_init_process_group_refuses_a_misspelt_argument_as_torch_does():
 
     with pytest.raises(TypeError, match="unexpected keyword argument 'word_size'"):
         par.run_ranks(train, 2)
+
+
+def test_a_full_gpu_waits_for_collectives_that_others_have_yet_to_come_to():
+    """Each buffer is dropped once its exchange is queued; twenty of them take more than a GPU."""
+
+    def exchanges():
+        for _ in range(20):
+            buffer = torch.empty(2**28, device=virtual_ranks.here())  # 1.07 GB of 16
+            dist.all_reduce(buffer, async_op=True)
+        return torch.vgpu.max_memory_allocated(virtual_ranks.here())
+
+    def keeps():
+        return [torch.empty(2**28, device=virtual_ranks.here()) for _ in range(20)]
+
+    with par.simulate("8x-v100-dgx1", 3) as devices:
+        peaks = par.run_ranks(exchanges, devices)
+        assert all(10e9 < peak < 16.1e9 for peak in peaks[:2]), "their hosts are ahead"
+        with pytest.raises(torch.OutOfMemoryError):
+            par.run_ranks(keeps, devices)

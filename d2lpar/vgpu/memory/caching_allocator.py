@@ -73,10 +73,12 @@ class CachingAllocator:
         self.retained_bytes = 0  # freed, and in use on a stream that `record_stream` has named
         # What a device's streams may still do with freed memory is the business of the runtime:
         # `on_free` is told of allocations that end and were used on several streams, `on_allocate`
-        # of a new one's size and stream; `retry` waits until what is retained is free.
+        # of a new one's size and stream; `retry` waits until what is retained is free, and
+        # `catch_up` until exchanges have let go of what their ranks hold no more.
         self.on_free: Callable[[Allocation], None] | None = None
         self.on_allocate: Callable[[int, int], None] | None = None
         self.retry: Callable[[], None] | None = None
+        self.catch_up: Callable[[], None] | None = None
         self.history: MemoryHistory | None = None  # while a program records it
         # Is told of what was asked for in vain, and what is free, in bytes.
         self.on_out_of_memory: Callable[[int, int], None] | None = None
@@ -97,11 +99,10 @@ class CachingAllocator:
         size = -(-nbytes // GRANULE_BYTES) * GRANULE_BYTES
         if self.on_allocate is not None:
             self.on_allocate(size, stream)
+        if self.allocated_bytes + size + self.retained_bytes > self.limit_bytes:
+            self._make_room(size, stream)  # others may go on meanwhile, so without the lock
         with self.lock:
             allocated = self.allocated_bytes + size
-            if allocated + self.retained_bytes > self.limit_bytes:
-                self._make_room(size, stream)
-                allocated = self.allocated_bytes + size
             self.allocated_bytes = allocated
             self._count(size, nbytes)
             self._ever_bytes += size
@@ -152,6 +153,8 @@ class CachingAllocator:
 
     def _make_room(self, size: int, stream: int) -> None:
         """Wait for what other streams still use, as the allocator does before it gives up."""
+        if self.catch_up is not None:
+            self.catch_up()
         if self.retained_bytes and self.retry is not None:
             self._events["num_alloc_retries"] += 1
             self._events["num_sync_all_streams"] += 1
@@ -176,7 +179,7 @@ class CachingAllocator:
     def hand_over(self, capacity_bytes: int) -> None:
         """Go on as the memory of another machine's device; what tensors hold stays held."""
         self.capacity_bytes = self.limit_bytes = capacity_bytes
-        self.on_free = self.on_allocate = self.retry = None
+        self.on_free = self.on_allocate = self.retry = self.catch_up = None
         self.history = self.on_out_of_memory = None
         self.retained_bytes = 0
         for pool in self.pools:

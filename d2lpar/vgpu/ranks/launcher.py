@@ -227,6 +227,7 @@ def _run_alone(
         stack.enter_context(loggers_by_rank())
         stack.enter_context(lines_by_rank(len(threads)))
         stack.enter_context(older_objects_apart(rt))
+        stack.enter_context(_memories_that_wait(world))
         others, rt.clock.others = rt.clock.others, _let_others_go_on
         before.save()
         try:
@@ -357,6 +358,28 @@ def _let_others_go_on(known: Callable[[], bool]) -> None:
         rank.wait(lambda: True, "", polite=True)
         if not known():
             rank.wait(known, "a wait of its host for work that follows a collective")
+
+
+@contextmanager
+def _memories_that_wait(world: World) -> Iterator[None]:
+    """A rank whose GPU is full waits for the others to come to its collectives, which hold their
+    tensors until then. Its host is ahead of its GPU, as with CUDA; it is not out of memory."""
+    rt = world.rt
+    used = {index for of_rank in world.devices for index in of_rank}
+    before = {index: rt.memories[index].catch_up for index in used}
+    for index in used:
+        rt.memories[index].catch_up = partial(_wait_for_exchanges, world, index)
+    try:
+        yield
+    finally:
+        for index, catch_up in before.items():
+            rt.memories[index].catch_up = catch_up
+
+
+def _wait_for_exchanges(world: World, index: int) -> None:
+    if world.has_open_exchange(index):
+        wait = world.rt.clock.wait_for_device
+        world.rt.host_threads.submit(index, wait, index, "wait for freed memory")
 
 
 def _catch_up(host_thread: HostThread, world: World) -> None:

@@ -129,6 +129,14 @@ class World:
             list(self._rendezvous.values()), last, {self.ranks[i].number for i in returned}
         )
 
+    def has_open_exchange(self, device: int) -> bool:
+        """Whether a collective or a send of tensors of that device waits for other ranks."""
+        return any(
+            device in pending.devices.values()
+            for rendezvous in self._rendezvous.values()
+            for pending in rendezvous.open_collectives()
+        )
+
     def give_up(self) -> None:
         """Let the clock go on after an error, without those that will not come."""
         for rendezvous in self._rendezvous.values():

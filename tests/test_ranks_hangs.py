@@ -231,6 +231,19 @@ def test_a_hang_is_written_for_torch_s_own_analysis(pair, tmp_path, capsys):
     capsys.readouterr()
 
 
+def test_a_hang_is_explained_where_no_record_can_be_written(pair, tmp_path):
+    def both():
+        os.environ["TORCH_FR_DUMP_TEMP_FILE"] = str(tmp_path / "gone" / "fr_")
+        if dist.get_rank() == 0:
+            dist.all_reduce(here())
+
+    said = hang(both, pair)
+    assert "rank 0 waits" in said
+    assert "no flight record is written" in said
+    assert said.count("gone") == 1
+    assert "TORCH_FR_DUMP_TEMP_FILE" in said
+
+
 def test_the_recorder_keeps_as_many_as_it_is_told(pair):
     def many():
         os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "3"

@@ -148,13 +148,20 @@ def dumped(recorder: FlightRecorder, now_s: float, *, active: bool = False) -> d
     }
 
 
-def write(recorder: FlightRecorder, rank: int, now_s: float) -> None:
+def write(recorder: FlightRecorder, rank: int, now_s: float) -> str | None:
     """Write a dump beside those of other ranks, if the program has said where.
 
     As with NCCL: the variable is what names of files begin with, and the rank's number ends them.
+    Returns why it could not be written, which must not hide what is to be explained.
     """
-    if recorder.file is not None:
+    if recorder.file is None:
+        return None
+    try:
         Path(f"{recorder.file}{rank}").write_bytes(pickle.dumps(dumped(recorder, now_s)))
+    except OSError as error:
+        names = " or ".join(FILE_VARIABLES)
+        return f"no flight record is written: {error} (its place is what {names} says)"
+    return None
 
 
 def _config(group: NotedGroup) -> dict[str, str]:

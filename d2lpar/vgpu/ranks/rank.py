@@ -122,12 +122,15 @@ class World:
     def explain_hang(self, returned: Sequence[int]) -> list[str]:
         """Lines about the collectives under way; `returned` are the indices of ranks that have
         ended. Flight recorders are written where programs want them."""
-        for rank in self.ranks:
+        written = [
             flight_recorder.write(rank.flights, rank.number, rank.host_thread.now_s)
+            for rank in self.ranks
+        ]
         last = {rank.number: rank.flights.last() for rank in self.ranks}
-        return explained(
+        lines = explained(
             list(self._rendezvous.values()), last, {self.ranks[i].number for i in returned}
         )
+        return lines + [problem for problem in written if problem][:1]
 
     def has_open_exchange(self, device: int) -> bool:
         """Whether a collective or a send of tensors of that device waits for other ranks."""

@@ -176,6 +176,13 @@ def begins_with_its_title(notebook, folder):
         yield "the first cell with content does not begin with `# `"
 
 
+def installs_itself_where_it_is_opened_by_a_link(notebook, folder):
+    """The first code cell installs the course where it is not, as on Colab."""
+    cells = code_cells(notebook)
+    if cells and INSTALL not in tags(cells[0]):
+        yield f"{start(cells[0])} comes before the course is installed"
+
+
 def has_images_and_links_that_lead_somewhere(notebook, folder):
     """Alternative text for every image, and a file behind every relative address."""
     for cell in markdown_cells(notebook):
@@ -303,6 +310,7 @@ RULES = (
     has_short_cells,
     is_a_slide_show,
     begins_with_its_title,
+    installs_itself_where_it_is_opened_by_a_link,
     has_images_and_links_that_lead_somewhere,
     is_compared_or_claims_what_it_computed,
     leaves_nothing_out,
@@ -397,6 +405,7 @@ def good(tmp_path):
             "# Title\n\nAbout 30 minutes.\n\n"
             "![A ring](ring.png) and [a page](https://example.org/a/b)"
         ),
+        code("install()", INSTALL),
         code("net = train()", IGNORED, outputs=[shown("Curves", **{"image/png": "iVBOR"})]),
         code("assert net.accuracy > 0.6\nprint(3)", IGNORED),
         code("rate", outputs=[shown("12 GB/s over 3 m/s, 1/2, <b>a</b>, https://a.org/b/c")]),
@@ -415,7 +424,7 @@ def broken(notebook: NotebookNode, folder: Path) -> set:
 
 
 def with_output(notebook, output) -> None:
-    code_cells(notebook)[2].outputs.append(output)
+    code_cells(notebook)[3].outputs.append(output)
 
 
 def with_cell(notebook, cell) -> None:
@@ -440,7 +449,7 @@ def with_slider(notebook, value) -> None:
 
 
 def without_an_exercise(notebook) -> None:
-    notebook.cells.pop(6)
+    notebook.cells.pop(7)
     notebook.cells[1].source = notebook.cells[1].source.replace("30 minutes", "15 minutes")
     numbered(notebook)
 
@@ -467,6 +476,7 @@ SPOILED = [
     (is_a_slide_show, lambda n: n.cells[1].metadata.pop("slideshow")),
     (is_a_slide_show, lambda n: n.cells[1].metadata.slideshow.update(slide_type="slid")),
     (begins_with_its_title, lambda n: n.cells.insert(1, text("Hello"))),
+    (installs_itself_where_it_is_opened_by_a_link, lambda n: n.cells.pop(2)),
     (has_images_and_links_that_lead_somewhere, lambda n: with_cell(n, text("![](ring.png)"))),
     (has_images_and_links_that_lead_somewhere, lambda n: with_cell(n, text("![A](no.png)"))),
     (
@@ -481,7 +491,7 @@ SPOILED = [
     ),
     (
         is_compared_or_claims_what_it_computed,
-        lambda n: code_cells(n)[0].outputs.append(shown("3 s")),
+        lambda n: code_cells(n)[1].outputs.append(shown("3 s")),
     ),
     (leaves_nothing_out, lambda n: with_cell(n, code("a", SKIPPED))),
     (leaves_nothing_out, lambda n: with_cell(n, code("# NBVAL_IGNORE_OUTPUT\na"))),
@@ -502,11 +512,11 @@ SPOILED = [
     (has_exercises_with_checks, without_an_exercise),
     (
         has_exercises_with_checks,
-        lambda n: n.cells[6].update(source=STUB.format(name="a").partition("par.")[0]),
+        lambda n: n.cells[7].update(source=STUB.format(name="a").partition("par.")[0]),
     ),
     (
         has_exercises_with_checks,
-        lambda n: n.cells[6].update(source=STUB.format(name="a").replace("(a)", "(b)")),
+        lambda n: n.cells[7].update(source=STUB.format(name="a").replace("(a)", "(b)")),
     ),
 ]
 

@@ -119,18 +119,23 @@ def link(notebook, path, lessons):
 
 
 def let_install(notebook, path):
-    """Writes the cell that installs the course where it is not, as the first of code."""
+    """Writes the cell that installs the course where it is not, as the first of code. JupyterLab
+    folds it: who sees the page there has the course."""
     folders = course_of(path).parent, path.parent
     up = Path(os.path.relpath(*folders)).as_posix()
     source = INSTALL.format(
         repository=repository(), name=repository().rpartition("/")[2], up=up,
         folder=folders[1].relative_to(folders[0]).as_posix(),
     )  # fmt: skip
+    metadata = {
+        "tags": [INSTALL_TAG],
+        "slideshow": {"slide_type": "skip"},
+        "jupyter": {"source_hidden": True},
+    }
     found = [cell for cell in notebook.cells if INSTALL_TAG in tags(cell)]
     if found:
-        found[0].source = source
+        found[0].update(source=source, metadata=nbformat.from_dict(metadata))
     elif any("navigation" in tags(cell) for cell in notebook.cells) and code_cells(notebook):
-        metadata = {"tags": [INSTALL_TAG], "slideshow": {"slide_type": "skip"}}
         cell = nbformat.v4.new_code_cell(source, id="install", metadata=metadata)
         notebook.cells.insert("navigation" in tags(notebook.cells[0]), cell)
 

@@ -1,6 +1,7 @@
 """Checkpoints and copies: the same values, the same sharing, and readable without d2lpar."""
 
 import copy
+import io
 import pickle
 import subprocess
 import sys
@@ -160,6 +161,26 @@ def test_deep_copies_keep_what_shares_memory(gpus):
     assert x[0] == 0
     with pytest.raises(RuntimeError, match="graph leaves"):
         copy.deepcopy(x.requires_grad_() * 2)
+
+
+def saved_and_loaded(x):
+    file = io.BytesIO()
+    torch.save(x, file)
+    file.seek(0)
+    return torch.load(file, map_location=x.device)
+
+
+@pytest.mark.parametrize("known", [torch.Tensor.detach, saved_and_loaded])
+def test_a_deep_copy_takes_its_own_memory_once_where_a_program_has_seen_the_storage(gpus, known):
+    x = known(torch.rand(16, 24, device=gpus[0]))
+    assert x.untyped_storage().nbytes() == x.nbytes  # seen
+    before = torch.vgpu.memory_allocated(0)
+    twin, part = copy.deepcopy([x, x[4:]])
+    assert torch.vgpu.memory_allocated(0) == before + x.nbytes
+    assert part.data_ptr() == twin[4:].data_ptr()
+    assert torch.equal(twin.cpu(), x.cpu())
+    del twin, part
+    assert torch.vgpu.memory_allocated(0) == before
 
 
 def test_copies_count_their_writes_as_on_the_cpu(gpus):

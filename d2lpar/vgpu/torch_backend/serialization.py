@@ -85,7 +85,7 @@ def deep_copy(tensor: VirtualTensor, memo: dict) -> VirtualTensor:
         )
     values = copy.deepcopy(tensor.vgpu_values, memo)
     layout = layout_of(tensor) if values is None else None
-    allocation = _deep_copied(tensor, memo)
+    allocation = _deep_copied(tensor, values, memo)
     twin = memo[id(tensor)] = wrap(values, tensor.vgpu_index, layout=layout, allocation=allocation)
     torch.autograd.graph.increment_version(twin)
     twin.requires_grad_(tensor.requires_grad)
@@ -112,12 +112,26 @@ def shallow_copy(tensor: VirtualTensor) -> VirtualTensor:
     return twin
 
 
-def _deep_copied(tensor: VirtualTensor, memo: dict) -> Allocation:
+def _deep_copied(tensor: VirtualTensor, values: torch.Tensor | None, memo: dict) -> Allocation:
+    """The memory of the copy, which has these values."""
     mine = tensor.vgpu_allocation
     if id(mine) not in memo:
-        memo[id(mine)] = current_runtime().memories[tensor.vgpu_index].allocate(mine.nbytes)
-        copies.account_within(current_runtime(), tensor.vgpu_index, 2 * mine.nbytes)
+        memo[id(mine)] = _of_copied_storage(values) or _taken(tensor.vgpu_index, mine.nbytes)
     return memo[id(mine)]
+
+
+def _of_copied_storage(values: torch.Tensor | None) -> Allocation | None:
+    """The memory of a storage that a program has seen: that has been copied as a storage is."""
+    if values is None or not _is_plain(values):
+        return None
+    storage = values.untyped_storage()
+    return storage.vgpu_allocation if isinstance(storage, VirtualStorage) else None
+
+
+def _taken(index: int, nbytes: int) -> Allocation:
+    allocation = current_runtime().memories[index].allocate(nbytes)
+    copies.account_within(current_runtime(), index, 2 * nbytes)
+    return allocation
 
 
 # --- saving and loading ---------------------------------------------------------------------------

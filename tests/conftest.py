@@ -74,3 +74,11 @@ def interrupts():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def hang_ups():
+    """SIGHUP ends the processes that a test starts, also under `nohup`, which has it ignored."""
+    before = signal.signal(signal.SIGHUP, lambda *_: None)  # a process that is started has none
+    yield
+    signal.signal(signal.SIGHUP, before)

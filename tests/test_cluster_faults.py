@@ -273,6 +273,7 @@ BLOCKED = "ranks.run(block, on_report=tell)"
         pytest.param("input()", None, id="exits", marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.usefixtures("hang_ups")
 def test_nothing_outlives_its_notebook(use, end):
     with subprocess.Popen(
         [sys.executable, "-c", NOTEBOOK.format(use=use)],

@@ -419,19 +419,17 @@ def test_published_mixes_fit_and_all_but_one_are_ties_of_the_first_choice(table_
 
 
 @pytest.mark.slow
-def test_published_mixes_are_ties_and_seven_of_ten_within_seven_percent():
+def test_published_mixes_are_ties_and_the_largest_are_within_three_percent():
     found = {name: planned(name) for name in TABLE_1}
     tied = [
         name for name in TABLE_1 if published(name, found[name])[0] in planner.ties(found[name])
     ]
     assert len(tied) >= 8
     slower = {name: published(name, found[name])[1] for name in TABLE_1}
+    assert sum(not share for share in slower.values()) >= 3
+    largest = [name for name in TABLE_1 if planner.model(name).parameters > 7e10]
+    assert max(slower[name] for name in largest) < 0.03
     assert max(slower.values()) <= 0.2
-    assert {name for name, share in slower.items() if share > 0.07} == {
-        "megatron-7.5b",
-        "megatron-18.4b",
-        "megatron-39.1b",
-    }
 
 
 @pytest.mark.parametrize("batch", [32, 128])

@@ -166,6 +166,7 @@ def test_it_survives_an_end_before_some_steps_of_a_rebuild(how, machine):
 @pytest.mark.slow
 @pytest.mark.parametrize("prepare", STATES)
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGINT", "SIGTERM"])
+@pytest.mark.usefixtures("interrupts")
 def test_it_survives_any_signal_in_the_midst_of_any_command(how, prepare, machine):
     endings = ({"command": n, "how": how, "go_on_s": 1} for n in itertools.count(1))
     assert survived(machine, prepare, endings) >= 3

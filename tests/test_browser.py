@@ -241,8 +241,8 @@ def cells_of_each_kind(path: Path) -> dict[str, list[int]]:
     """Where a stored notebook has wide code, live pictures, sliders and pictures."""
     found = {"wide": [], "live": [], "sliders": [], "pictures": []}
     for index, cell in enumerate(nbformat.read(path, as_version=4).cells):
-        if cell.cell_type != "code":
-            continue
+        if cell.cell_type != "code" or cell.metadata.get("jupyter", {}).get("source_hidden"):
+            continue  # JupyterLab shows no line of what is folded
         data = [output.get("data", {}) for output in cell.outputs]
         texts = [each.get("text/plain", "") for each in data]
         is_a = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from .meta_inference import Argument, Inferred, infer
 from .op_cost import cost_of, read_again
 from .op_schema import OpTraits, aten, traits_of
 from .own_kernels import KERNELS
+from .patches.sync_batch_norm import selects_all
 from .recurrent import gru_cell, lstm_cell
 from .runtime import Runtime, current_runtime
 from .tensor import (
@@ -168,8 +170,10 @@ class Dispatcher:
         if func is torch_private.sparse_product_reduced:
             # Its CPU kernel keeps what backward needs only if its input wants a gradient.
             call.args[0] = call.args[0].detach().requires_grad_()
+        begin_s = perf_counter()
         with rt.random_numbers(call.index) if call.plan.draws_random else nullcontext():
             result = call.run_in_place(func) if call.plan.mutates else call.run(func)
+        rt.values_s += perf_counter() - begin_s
         cost = None
         if call.plan.launches:
             key = (id(func), *call.key)
@@ -182,10 +186,12 @@ class Dispatcher:
 
     def _infer(self, rt: Runtime, func: torch._ops.OpOverload, call: _OpCall) -> object:
         """Compute shapes only, once a signature."""
-        key = (id(func), torch.get_default_dtype(), *call.key)
+        all_selected = selects_all()
+        key = (id(func), torch.get_default_dtype(), all_selected, *call.key)
         known = self._inferred.get(key)
         if known is None:
-            known = infer(func, call.args, call.kwargs)
+            with torch_private.masks_select_all() if all_selected else nullcontext():
+                known = infer(func, call.args, call.kwargs)
             _remember(self._inferred, key, known)
         for number, layout in known.reshaped.items():
             adopt(call.tensors[number], wrap(None, call.index, layout=layout))

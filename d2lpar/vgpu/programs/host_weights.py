@@ -50,7 +50,7 @@ def _unless(active: list[bool], function: Callable[..., torch.Tensor]) -> Callab
     return fill
 
 
-def _is_large_of_host(tensor: object) -> bool:
+def _is_large_of_host(tensor: torch.Tensor) -> bool:
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.device.type == "cpu"

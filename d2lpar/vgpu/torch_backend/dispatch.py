@@ -19,7 +19,15 @@ from ..memory.caching_allocator import Allocation, OutOfMemoryError
 from ..races.vector_clock import Access
 from ..sim.attention_cost import AttentionCost, workspace_bytes
 from ..sim.kernel_cost import Cost
-from . import compiled, copies, functional_collectives, host_cost, serialization, torch_private
+from . import (
+    compiled,
+    copies,
+    functional_collectives,
+    host_cost,
+    serialization,
+    torch_private,
+    unknown_masks,
+)
 from .attention import fused_choice, scaled_dot_product_attention
 from .compiled import Region
 from .graph_capture import CUDAGraph, capturing
@@ -28,7 +36,6 @@ from .meta_inference import Argument, Inferred, infer
 from .op_cost import cost_of, read_again
 from .op_schema import OpTraits, aten, traits_of
 from .own_kernels import KERNELS
-from .patches.sync_batch_norm import selects_all
 from .recurrent import gru_cell, lstm_cell
 from .runtime import Runtime, current_runtime
 from .tensor import (
@@ -186,7 +193,7 @@ class Dispatcher:
 
     def _infer(self, rt: Runtime, func: torch._ops.OpOverload, call: _OpCall) -> object:
         """Compute shapes only, once a signature."""
-        all_selected = selects_all()
+        all_selected = unknown_masks.select_all()
         key = (id(func), torch.get_default_dtype(), all_selected, *call.key)
         known = self._inferred.get(key)
         if known is None:

@@ -7,23 +7,10 @@ A rank that has images itself takes it that all have: else it would have to ask 
 from __future__ import annotations
 
 import functools
-import threading
 
 import torch
 
-from .. import torch_private
-
-
-class _Here(threading.local):
-    everybody_has_images = False
-
-
-_here = _Here()
-
-
-def selects_all() -> bool:
-    """Whether a mask in this thread is one that selects everything."""
-    return _here.everybody_has_images
+from .. import torch_private, unknown_masks
 
 
 def replace_sync_batch_norm() -> None:
@@ -32,10 +19,7 @@ def replace_sync_batch_norm() -> None:
 
     @functools.wraps(theirs)
     def forward(ctx: object, images: torch.Tensor, *args: object) -> object:
-        _here.everybody_has_images = images.numel() > 0
-        try:
+        with unknown_masks.taken_to_select_all(images.numel() > 0):
             return theirs(ctx, images, *args)
-        finally:
-            _here.everybody_has_images = False
 
     torch_private.replace(torch_private.SYNC_BATCH_NORM, "forward", staticmethod(forward))

@@ -692,6 +692,18 @@ def test_init_process_group_is_held_against_the_ranks_that_there_are(options):
         par.run_ranks(train, gpus)
 
 
+@pytest.mark.parametrize(
+    ("world_size", "remedy"),
+    [(1, r"with torch.distributed.new_group\(ranks\); or start 1"), (4, "start as many ranks")],
+)
+def test_a_first_group_of_others_than_all_has_a_remedy_of_its_own(world_size, remedy):
+    def train():
+        dist.init_process_group("nccl", world_size=world_size)
+
+    with par.simulate("8x-v100-pcie", 2) as gpus, pytest.raises(ValueError, match=remedy):
+        par.run_ranks(train, gpus)
+
+
 def test_init_process_group_refuses_a_misspelt_argument_as_torch_does():
     def train():
         dist.init_process_group("gloo", rank=dist.get_rank(), word_size=2)

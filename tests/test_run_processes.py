@@ -352,3 +352,26 @@ def test_ranks_that_spawn_are_refused_with_the_line_that_spawns(run):
     assert status
     assert "cannot run ranks of its own" in err
     assert "failed at program.py:8" in err
+
+
+ASKS_THE_DRIVER = """
+import pynvml
+
+def busy():
+    pynvml.nvmlInit()
+
+busy()
+"""
+
+
+def test_a_program_that_asks_the_driver_is_told_what_to_ask(run, tmp_path, monkeypatch):
+    (tmp_path / "pynvml.py").write_text(
+        "class NVMLError(Exception):\n    pass\n\n\n"
+        "def nvmlInit():\n    raise NVMLError('NVML Shared Library Not Found')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    status, _, err = run(ASKS_THE_DRIVER)
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+    assert status == 1
+    assert "NVML Shared Library Not Found" in err
+    assert "torch.cuda.mem_get_info()" in err

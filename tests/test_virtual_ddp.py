@@ -587,3 +587,21 @@ def test_arguments_that_do_not_fit():
         run(wrong_device)
     with pytest.raises(NotImplementedError, match="has no param_to_hook_all_reduce: leave it out"):
         run(lambda: DDP(nn.Linear(2, 1).to(here()), param_to_hook_all_reduce=object()))
+
+
+@pytest.mark.parametrize("kinds", [("cuda", "cuda:{}"), ("number", "cuda"), ("cuda:{}", "list")])
+def test_devices_of_ddp_in_every_form_that_torch_takes(kinds):
+    """What has no number, a list among it, is the current device to torch."""
+
+    def form(kind):
+        r = dist.get_rank()
+        return {"number": r, "list": [r]}.get(kind) if ":" not in kind else kind.format(r)
+
+    def on_rank():
+        torch.cuda.set_device(dist.get_rank())
+        ids, output = (form(k) if k != "cuda" else k for k in kinds)
+        net = DDP(nn.Linear(2, 1).cuda(), device_ids=[ids], output_device=output)
+        return net.device_ids[0], net.output_device
+
+    with par.emulate_cuda(2, verbose=False) as gpus:
+        assert par.run_ranks(on_rank, gpus) == [(0, 0), (1, 1)]

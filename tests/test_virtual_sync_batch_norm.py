@@ -137,3 +137,32 @@ def test_programs_for_cuda_and_what_is_sent():
     assert sent == {"all_gather": 2 * (2 * 64 + 1) * 4, "all_reduce": 2 * 64 * 4}
     (gathered,) = [s for s in timeline.on("cuda:0") if "gather_stats" in s.name]
     assert gathered.bytes < 2 * 64 * 7 * 7 * 4  # it does not read the images
+
+
+def test_from_shapes_alone_it_takes_as_long_as_with_values():
+    """Its mask that leaves out ranks without images has no values then."""
+
+    def timeline(shapes_only):
+        with par.emulate_cuda(2, MACHINE, shape_only=shapes_only, verbose=False) as gpus:
+            with par.record() as recorded:
+                par.run_ranks(on_gpu, gpus)
+            return [(s.device, s.stream, s.name, round(s.duration_s, 12)) for s in recorded]
+
+    def on_gpu():
+        norm = nn.SyncBatchNorm(64).cuda()
+        images = torch.ones(2, 64, 7, 7).cuda().requires_grad_()
+        norm(images).sum().backward()
+        assert images.grad.shape == images.shape
+
+    assert timeline(shapes_only=True) == timeline(shapes_only=False)
+
+
+def test_other_masks_are_as_unknown_as_before():
+    def on_gpu():
+        nn.SyncBatchNorm(64).cuda()(torch.ones(2, 64, 7, 7).cuda())
+        values = torch.ones(2).cuda()
+        with pytest.raises(RuntimeError, match="cannot be simulated from shapes alone"):
+            values[values >= 1]
+
+    with par.emulate_cuda(2, MACHINE, shape_only=True, verbose=False) as gpus:
+        par.run_ranks(on_gpu, gpus)

@@ -10,6 +10,7 @@ from types import TracebackType
 from ..races.user_code import is_user_file
 
 MOST_LINES = 40  # of an error and of what has caused it
+_OF_DRIVER = frozenset({"pynvml", "amdsmi"})  # packages that ask the driver, not torch
 _OF_TORCHRUN = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
 
 
@@ -27,12 +28,23 @@ def told(error: BaseException, rank: int, ranks: int, *, in_full: bool = False) 
         while cause is not None and len(lines) < MOST_LINES:
             lines += ["because of", *_text(cause)]
             cause = cause.__cause__
+    return "\n".join([*lines, *_remedies(error, ranks)])
+
+
+def _remedies(error: BaseException, ranks: int) -> list[str]:
+    """What to do about errors that say nothing of it themselves."""
+    found = []
     if ranks == 1 and _lacks_torchrun(error):
-        lines.append(
+        found.append(
             "torchrun sets this variable: let d2lpar start the ranks as it does, with "
             "`d2lpar run --nproc-per-node 4 …`"
         )
-    return "\n".join(lines)
+    if type(error).__module__.split(".")[0] in _OF_DRIVER:
+        found.append(
+            "virtual GPUs have no driver for it to ask: torch.cuda.mem_get_info(), "
+            "memory_allocated() and get_device_properties() know them"
+        )
+    return found
 
 
 def _lacks_torchrun(error: BaseException) -> bool:

@@ -8,7 +8,8 @@ says otherwise, sizes are bytes):
 - `machine`: the simulated machine's name; `ranks`, `nodes`: numbers; `gpus`: how many
 - `status`: the exit status (see `limits`); `error`: null, or the message of what failed
 - `restarts`: how often all ranks have started again (torchrun's `--max-restarts`)
-- `simulated_s`: until the last work of hosts and devices; `wall_s`: what it took really
+- `simulated_s`: until the last work of hosts and devices; `wall_s`: what it took really, and
+  `values_s`: how much of that went into computing values (next to nothing with `--shapes-only`)
 - `steps`: updates of the optimizer that makes most; `ms_per_step`: null, or simulated milliseconds
   (the median between two of its updates)
 - `devices`: a list; each has `device` ("cuda:0"), `busy_s` (computing), `communicating_s`,
@@ -28,6 +29,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ...timeline.formatting import bytes_text, seconds_text, table
+from .shapes_advice import advice
 
 VERSION = 1
 SHOWN = 3  # places that made the host wait
@@ -72,6 +74,7 @@ class RunReport:
     error: str | None = None
     simulated_s: float = 0.0
     wall_s: float = 0.0
+    values_s: float = 0.0
     steps: int = 0
     ms_per_step: float | None = None
     devices: list[DeviceReport] = field(default_factory=list)
@@ -90,6 +93,9 @@ class RunReport:
             f"simulated on {self.machine}: {seconds_text(self.simulated_s)}, in {self.wall_s:.1f} s"
             " of this machine's time"
         ]
+        advised = advice(self.values_s, self.wall_s)
+        if advised:
+            lines[0] += f", {advised}"
         if self.ms_per_step is not None:
             lines.append(f"{self.steps} steps, {self.ms_per_step:.3f} ms per step (simulated)")
         if self.restarts:

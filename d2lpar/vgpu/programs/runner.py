@@ -28,12 +28,13 @@ from ..ranks.own_methods import OwnMethods
 from ..ranks.own_modules import OwnModules
 from ..ranks.process_state import OwnState
 from ..torch_backend.runtime import Runtime, current_runtime
-from . import failure
+from . import failure, host_weights
 from .device_usage import UsageTimeline
 from .launch_plan import LaunchPlan, Process
 from .progress import progress
 from .rank_logs import RankLogs
 from .report import DeviceReport, RunReport, SyncReport
+from .shapes_advice import advice
 from .step_marks import StepMarks
 
 FAILED, INTERRUPTED = 1, 130  # exit statuses, as a shell has them
@@ -60,6 +61,7 @@ class _Watched:
     waits: Waits
     marks: StepMarks
     hazards: list[Hazard] | None
+    values_before_s: float
     failures: list[str] = field(default_factory=list)
     status: int = 0
     restarts: int = 0
@@ -76,7 +78,8 @@ def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
     gpus = max(1, launch.gpus)  # without any, ranks see none of the machine whose clock runs
     with emulate_cuda(gpus, options.machine, shape_only=options.shapes_only, verbose=False):
         rt = current_runtime()
-        with older_objects_apart(rt), _watched(rt, options) as watched:
+        unset = host_weights.left_unset() if options.shapes_only else nullcontext()
+        with unset, older_objects_apart(rt), _watched(rt, options) as watched:
             start_s = rt.now_s()
             _run_processes(launch, options, watched)
         report = RunReport(
@@ -98,7 +101,7 @@ def _watched(rt: Runtime, options: RunOptions) -> Iterator[_Watched]:
     with ExitStack() as stack:
         waits = stack.enter_context(detectors.syncs())
         hazards = stack.enter_context(detectors.hazards()) if options.hazards else None
-        watched = _Watched(rt, usage, waits, marks, hazards)
+        watched = _Watched(rt, usage, waits, marks, hazards, rt.values_s)
         if options.timeline is not None:
             stack.enter_context(rt.recording(to=options.timeline))
         rt.clock.timelines.append(usage)
@@ -115,7 +118,9 @@ def _watched(rt: Runtime, options: RunOptions) -> Iterator[_Watched]:
 def _progress_line(watched: _Watched, seconds: float) -> str:
     steps = f", {watched.marks.count} steps" if watched.marks.count else ""
     simulated = seconds_text(watched.usage.last_s)
-    return f"d2lpar: {seconds:.0f} s, simulated {simulated}{steps}"
+    advised = advice(watched.rt.values_s - watched.values_before_s, seconds)
+    more = f"; {advised}" if advised else ""
+    return f"d2lpar: {seconds:.0f} s, simulated {simulated}{steps}{more}"
 
 
 # --- processes ------------------------------------------------------------------------------------
@@ -212,6 +217,7 @@ def _fill(report: RunReport, watched: _Watched, start_s: float) -> None:
     report.error = watched.failures[0] if watched.failures else None
     host_s = max(watched.usage.last_s, watched.rt.now_s())
     report.simulated_s = host_s - start_s
+    report.values_s = watched.rt.values_s - watched.values_before_s
     report.steps = watched.marks.count
     step_s = watched.marks.seconds()
     report.ms_per_step = None if step_s is None else step_s * 1e3

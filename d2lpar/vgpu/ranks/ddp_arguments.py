@@ -12,6 +12,8 @@ import torch.distributed as dist
 from torch import nn
 
 from ...machines.gradient_buckets import DEFAULT_LIMITS
+from ..device_naming import device
+from ..torch_backend.runtime import current_runtime
 from . import c10d_private
 
 MB = 2**20
@@ -73,17 +75,23 @@ def device_of(module: nn.Module, trained: list[nn.Parameter], ids: list | None) 
             f"device_ids is {ids}, and parameters are on {', '.join(map(str, devices))}: a module "
             "on several devices needs device_ids=None, and others are of one device"
         )
-    device = devices[0]
-    if ids and (ids[0] if isinstance(ids[0], int) else torch.device(ids[0]).index) != device.index:
+    found = devices[0]
+    if ids and number_of(ids[0], found) != found.index:
         raise ValueError(
-            f"device_ids is {ids}, but the parameters are on {device}: leave device_ids out, or "
-            f"pass [{device.index}]"
+            f"device_ids is {ids}, but the parameters are on {found}: leave device_ids out, or "
+            f"pass [{found.index}]"
         )
-    return device
+    return found
 
 
-def number_of(device: Any, otherwise: torch.device) -> int | None:
-    """The number of a device given by number, name or object (None: that of another)."""
-    if isinstance(device, int):
-        return device
-    return (otherwise if device is None else torch.device(device)).index
+def number_of(given: object, otherwise: torch.device) -> int | None:
+    """The number of a device given by number, name or object (None: that of another).
+
+    Whatever has no number is the current device, as torch takes it: "cuda", and also a list.
+    """
+    if isinstance(given, int):
+        return given
+    if given is None:
+        return otherwise.index
+    index = torch.device(given).index if isinstance(given, (str, torch.device)) else None
+    return device(current_runtime().current_device).index if index is None else index

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, ItemsView, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,6 +47,8 @@ _FRESH: dict[Variable, Callable[[], object]] = {
     ("torch", "UntypedStorage", "resize_"): lambda: virtual_storage.resize,
 }
 
+_found: dict[Variable, object] = {}  # whoever has them, since it is imported
+
 
 @contextmanager
 def watching_optimizers(hook: Callable[..., None]) -> Iterator[None]:
@@ -76,14 +78,16 @@ class ModuleVariables:
         for variable, owner in _owners():
             kept = variable in self._values
             value = self._values[variable] if kept else _FRESH[variable]()
-            setattr(owner, variable[2], value)
+            if getattr(owner, variable[2]) is not value:  # to change a class slows its use down
+                setattr(owner, variable[2], value)
 
 
-def _owners() -> Iterator[tuple[Variable, object]]:
+def _owners() -> ItemsView[Variable, object]:
     """The classes and modules that have the variables, where this torch has them."""
-    for variable in _FRESH:
+    for variable in _FRESH.keys() - _found.keys():
         module, owner, name = variable
-        found = sys.modules.get(module)
+        found: object = sys.modules.get(module)
         found = getattr(found, owner, None) if owner else found
         if hasattr(found, name):
-            yield variable, found
+            _found[variable] = found
+    return _found.items()

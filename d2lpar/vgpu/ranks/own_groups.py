@@ -107,9 +107,17 @@ def _check(name: str, given: int, is_really: int) -> None:
         count = here.rank.world.size
         raise ValueError(
             f"init_process_group was given {name}={given}, but d2lpar has started {count} ranks, "
-            f"of which this is number {here.rank.number}: start as many ranks (and virtual GPUs) "
-            "as the program expects"
+            f"of which this is number {here.rank.number}: {_remedy_for(name, given, is_really)}"
         )
+
+
+def _remedy_for(name: str, given: int, is_really: int) -> str:
+    if name == "world_size" and given < is_really:
+        return (
+            "the first group is that of all processes here. Let all of them join it, and make the "
+            f"smaller one with torch.distributed.new_group(ranks); or start {given}"
+        )
+    return "start as many ranks (and virtual GPUs) as the program expects"
 
 
 def destroy_process_group(group: object = None) -> None:

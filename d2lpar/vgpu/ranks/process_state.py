@@ -117,9 +117,8 @@ def _set_environment(wanted: Environment) -> None:
     decode = os.environ.decodekey, os.environ.decodevalue
     for name in now.keys() - wanted.keys():
         del os.environ[decode[0](name)]
-    for name, value in wanted.items():
-        if now.get(name) != value:
-            os.environ[decode[0](name)] = decode[1](value)
+    for name, value in wanted.items() - now.items():
+        os.environ[decode[0](name)] = decode[1](value)
 
 
 def _folder() -> str | None:

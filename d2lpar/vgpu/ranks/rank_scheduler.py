@@ -66,6 +66,7 @@ class RankScheduler:
         """Give the first turn to rank 0."""
         with self._lock:
             self._pass_on(self._count - 1)
+            self._call_holder()
 
     def begin(self, rank: int) -> None:
         """Wait for the first turn. Raises Ended if there will be none."""
@@ -95,6 +96,7 @@ class RankScheduler:
                 del self._waits[rank]
                 return mine.report
             self._leave(rank)
+            self._call_holder()
             self._take(rank)
             return mine.report
 
@@ -106,6 +108,7 @@ class RankScheduler:
             self._leave(rank)
             if self._waits and not self.ended:
                 self._pass_on(rank)
+                self._call_holder()
 
     def end(self) -> None:
         """Let all ranks end: those that wait, at once."""
@@ -140,7 +143,6 @@ class RankScheduler:
                 wait = self._waits.get(other)
                 if wait is not None and wait.polite == polite and wait.ready():
                     self.holder = other
-                    self._calls[other].notify()
                     return
         if not self._let_one_expire():
             self.error = RuntimeError(self._deadlock())
@@ -154,8 +156,13 @@ class RankScheduler:
         _, first = min(limits)
         self._waits[first].report = self._deadlock()
         self.holder = first
-        self._calls[first].notify()
         return True
+
+    def _call_holder(self) -> None:
+        """Wake the one whose turn it is. The last thing before this thread waits, as the other one
+        would only wait for this: for the lock, and for the interpreter's."""
+        if self.holder is not None and not self.ended:
+            self._calls[self.holder].notify()
 
     def _deadlock(self) -> str:
         lines = ["no rank can go on: each waits for another, or for one that has returned"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 
 from ...machines import Machine
 from ...machines.collective_cost import Fabric, taken_share
@@ -12,6 +13,7 @@ from ..device_naming import text
 from ..sim.clock import Clock, HostThread
 from ..sim.copy_routes import Port
 from ..sim.event_queue import QueuedWork
+from ..torch_backend.runtime import current_runtime
 from . import cost
 from .alike import Alike
 from .collective_calls import CollectiveCall, carry_out
@@ -128,7 +130,7 @@ class Rendezvous:
             calls = pending.calls
             if self._alike is not None:
                 calls = self._alike.with_stand_ins(self.ranks, calls)
-            carry_out([calls[i] for i in range(len(self.ranks))], pending.members)
+            _carry_out([calls[i] for i in range(len(self.ranks))], pending.members)
             pending.forget_tensors()
             self._collectives.popleft()
             self._first += 1
@@ -166,7 +168,7 @@ class Rendezvous:
                 f"expects {taken}: number of elements and data type must be the same: "
                 f"{given.by(self.ranks[source])}, {taken.by(self.ranks[target])}"
             )
-        carry_out(
+        _carry_out(
             [
                 CollectiveCall("send", gives=[None, *given.gives]),
                 CollectiveCall("recv", takes=taken.takes),
@@ -233,3 +235,10 @@ class Rendezvous:
             made = cost.fabric_of(machine, devices), cost.ports_of(machine, devices)
             self._communicators[devices] = made
         return self._communicators[devices]
+
+
+def _carry_out(calls: Sequence[CollectiveCall], takers: Collection[int]) -> None:
+    """Compute what they take, and note how long that has really taken."""
+    begin_s = perf_counter()
+    carry_out(calls, takers)
+    current_runtime().values_s += perf_counter() - begin_s

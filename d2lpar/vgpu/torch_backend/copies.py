@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -64,8 +65,10 @@ def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
     """
     rt = current_runtime()
     if not rt.shape_only:
+        begin_s = perf_counter()
         with torch_private.as_plain_tensors():
             _values(target).copy_(_values(source))
+        rt.values_s += perf_counter() - begin_s
     sent = target if isinstance(target, VirtualTensor) else source
     _account_copy(rt, source, target, target.numel() * sent.element_size(), non_blocking)
     return target

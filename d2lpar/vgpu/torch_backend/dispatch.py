@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -18,7 +19,15 @@ from ..memory.caching_allocator import Allocation, OutOfMemoryError
 from ..races.vector_clock import Access
 from ..sim.attention_cost import AttentionCost, workspace_bytes
 from ..sim.kernel_cost import Cost
-from . import compiled, copies, functional_collectives, host_cost, serialization, torch_private
+from . import (
+    compiled,
+    copies,
+    functional_collectives,
+    host_cost,
+    serialization,
+    torch_private,
+    unknown_masks,
+)
 from .attention import fused_choice, scaled_dot_product_attention
 from .compiled import Region
 from .graph_capture import CUDAGraph, capturing
@@ -168,8 +177,10 @@ class Dispatcher:
         if func is torch_private.sparse_product_reduced:
             # Its CPU kernel keeps what backward needs only if its input wants a gradient.
             call.args[0] = call.args[0].detach().requires_grad_()
+        begin_s = perf_counter()
         with rt.random_numbers(call.index) if call.plan.draws_random else nullcontext():
             result = call.run_in_place(func) if call.plan.mutates else call.run(func)
+        rt.values_s += perf_counter() - begin_s
         cost = None
         if call.plan.launches:
             key = (id(func), *call.key)
@@ -182,10 +193,12 @@ class Dispatcher:
 
     def _infer(self, rt: Runtime, func: torch._ops.OpOverload, call: _OpCall) -> object:
         """Compute shapes only, once a signature."""
-        key = (id(func), torch.get_default_dtype(), *call.key)
+        all_selected = unknown_masks.select_all()
+        key = (id(func), torch.get_default_dtype(), all_selected, *call.key)
         known = self._inferred.get(key)
         if known is None:
-            known = infer(func, call.args, call.kwargs)
+            with torch_private.masks_select_all() if all_selected else nullcontext():
+                known = infer(func, call.args, call.kwargs)
             _remember(self._inferred, key, known)
         for number, layout in known.reshaped.items():
             adopt(call.tensors[number], wrap(None, call.index, layout=layout))

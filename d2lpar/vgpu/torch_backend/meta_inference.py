@@ -51,8 +51,8 @@ def infer(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Inferred:
         result = KERNELS.get(func, func)(*args, **kwargs)
     except (NotImplementedError, RuntimeError) as error:
         raise RuntimeError(
-            f"{func} cannot be simulated from shapes alone ({error}). Run it with real arithmetic, "
-            "outside shape_only()."
+            f"{func} cannot be simulated from shapes alone ({_first_sentence(error)}). Run it with "
+            "values: without --shapes-only, or outside shape_only()."
         ) from error
     if func in CONVOLUTIONS:
         result = _in_format_of(args, result)
@@ -63,6 +63,11 @@ def infer(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Inferred:
         i: new for i, (old, new) in enumerate(zip(before, after, strict=True)) if old != new
     }
     return Inferred(outputs, reshaped, cost_of(func, args, kwargs, result))
+
+
+def _first_sentence(error: Exception) -> str:
+    """What torch says without what it advises who defines operators."""
+    return str(error).split(". ")[0].splitlines()[0]
 
 
 def _in_format_of(args: list, result: torch.Tensor) -> torch.Tensor:

@@ -39,6 +39,7 @@ from .patches import (
     parameters,
     pinning,
     storages,
+    sync_batch_norm,
 )
 from .tensor import VirtualTensor
 
@@ -73,6 +74,7 @@ def register_backend() -> None:
     accelerator.replace_accelerator()
     modules.replace_modules()
     parameters.replace_parameters()
+    sync_batch_norm.replace_sync_batch_norm()
     losses.replace_ctc_loss()
     pinning.replace_pinning()
     generators.replace_generator()

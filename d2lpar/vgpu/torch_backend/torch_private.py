@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import sys
 import threading
@@ -192,6 +193,14 @@ def cudnn_version() -> int | None:
     return torch._C._cudnn.getVersionInt() if torch._C._has_cudnn else None
 
 
+def masks_select_all() -> AbstractContextManager[object]:
+    """On `meta` a mask has no values. In this block it selects everything; in a torch that cannot
+    take it so, the operation raises, as elsewhere."""
+    config = importlib.import_module("torch.fx.experimental._config")
+    name = "meta_nonzero_assume_all_nonzero"
+    return config.patch(**{name: True}) if hasattr(config, name) else nullcontext()
+
+
 def set_version(tensor: torch.Tensor, version: int) -> None:
     """Say how often the tensor was written, by which autograd knows whether it still is what a
     backward pass has saved."""
@@ -341,6 +350,8 @@ TensorBase = torch._C.TensorBase
 # The package holds functions of the same names as these two modules.
 _parallel_functions = sys.modules["torch.nn.parallel._functions"]
 data_parallel = sys.modules["torch.nn.parallel.data_parallel"]
+
+SYNC_BATCH_NORM = sys.modules["torch.nn.modules._functions"].SyncBatchNorm
 
 # What torch.nn.parallel.comm calls in C++; builds for the CPU have none of them.
 COMM_PRIMITIVES = (

@@ -1,0 +1,57 @@
+"""Networks that programs make on the host, where `d2lpar run --shapes-only` wants no values."""
+
+import json
+from math import isnan
+
+import pytest
+import torch
+
+from d2lpar.command import cli
+from d2lpar.vgpu.programs import host_weights
+
+PROGRAM = """
+import torch
+from torch import nn
+from torch.nn.init import normal_
+
+torch.manual_seed(0)
+large, small = nn.Linear(2048, 512, bias=False), nn.Linear(8, 8)
+table = normal_(torch.empty(1024, 1024))
+print(large.weight.detach().norm().item(), table.mean().item(), small.weight.detach().norm().item())
+out = large.cuda()(torch.ones(4, 2048, device="cuda"))
+out.sum().backward()
+torch.optim.SGD(large.parameters(), lr=0.1).step()
+"""
+
+
+@pytest.mark.parametrize("shapes_only", [False, True])
+def test_large_ones_are_set_unless_there_are_no_values(capfd, tmp_path, shapes_only):
+    script, report = tmp_path / "program.py", tmp_path / "run.json"
+    script.write_text(PROGRAM)
+    options = ["--quiet", "--report", str(report), *(["--shapes-only"] * shapes_only)]
+    state = torch.get_rng_state()
+    assert cli.main(["run", *options, str(script)]) == 0
+    torch.manual_seed(0)
+    large, small = torch.nn.Linear(2048, 512, bias=False), torch.nn.Linear(8, 8)
+    table = torch.nn.init.normal_(torch.empty(1024, 1024))
+    torch.set_rng_state(state)
+    found = [float(value) for value in capfd.readouterr().out.split()]
+    whole = [t.detach() for t in (large.weight, table, small.weight)]
+    if shapes_only:
+        assert all(map(isnan, found[:2]))
+        assert 0 < found[2] < 10
+    else:
+        expected = [whole[0].norm().item(), whole[1].mean().item(), whole[2].norm().item()]
+        assert found == pytest.approx(expected)
+    assert json.loads(report.read_text())["devices"][0]["peak_memory_bytes"] > 2 * 4 * 2**20
+
+
+def test_memory_of_large_ones_is_not_written():
+    """What is not written takes no memory: so many times more fits than there is."""
+    with host_weights.left_unset():
+        large = torch.zeros(2**20)  # what was there stays
+        kept = torch.nn.init.ones_
+        assert torch.nn.init.normal_(large) is large
+    assert large[0].isnan()
+    assert not large[1:].any()
+    assert kept(large).sum() == torch.nn.init.ones_(large).sum() == 2**20

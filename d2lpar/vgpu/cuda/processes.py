@@ -39,6 +39,7 @@ from .shared import Shared
 
 FAILED, ENDED = 1, -15  # exit codes: of an error, and of a process that was terminated
 SPAWN, FORK = "spawn", "fork"
+FRESH = "fresh"  # one that runs a program of its own, and not its parent's again
 
 _pids = itertools.count(100_001)
 
@@ -222,7 +223,7 @@ class Child:
         """What it runs, in modules of its own where the program is a script that can be run again
         without its starting processes again."""
         target = self._target
-        if main is not None:
+        if main is not None and self._method != FRESH:
             if self._method == SPAWN:
                 main_module.run_again(main)
             elif self._packed is not None and main_module.is_guarded(main):
@@ -256,6 +257,17 @@ class Child:
     def wait(self, timeout: float | None = None) -> int | None:
         """Run it if it has not, and give its exit code."""
         return self.poll()
+
+    join = wait
+
+    def is_alive(self) -> bool:
+        """False: who asks waits for it, so it runs to its end."""
+        return self.poll() is None
+
+    @property
+    def exitcode(self) -> int | None:
+        """The exit code; None if it has not run."""
+        return self.returncode
 
     def terminate(self) -> None:
         """Nothing is left to end: it runs to its end when somebody waits for it."""

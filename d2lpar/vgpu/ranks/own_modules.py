@@ -18,12 +18,13 @@ from ..races.user_code import is_user_file
 MAIN = ("__main__", "__mp_main__")
 
 # What they keep: `PartialState` (its rank and device), `GlobalHydra` (the configuration), the rank
-# of `rank_zero_only`, groups of ranks. All are of Python only, so that they can be imported again.
+# of `rank_zero_only`, groups of ranks; and libraries that take such objects of theirs by name. All
+# are of Python only, so that they can be imported again.
 OF_ONE_PROCESS = frozenset(
     (
         *("accelerate", "colossalai", "deepspeed", "fairscale", "hydra", "lightning"),
-        *("lightning_fabric", "megatron", "nanotron", "pytorch_lightning", "torchtitan"),
-        "torchtune",
+        *("lightning_fabric", "megatron", "nanotron", "peft", "pytorch_lightning", "torchtitan"),
+        *("torchtune", "transformers", "trl"),
     )
 )
 

@@ -61,7 +61,7 @@ def _launch_agent(
     started = []
     for rank in range(config.nproc_per_node):
         target = partial(_live, life, _variables(config, rank), rank, tuple(args))
-        process = multiprocessing.get_context(SPAWN).Process()
+        process = multiprocessing.get_context(SPAWN).Process()  # type: ignore[attr-defined]
         started.append(Child(children, f"rank {rank}", target, of_function, process))
     for child in started:
         children.start(child)

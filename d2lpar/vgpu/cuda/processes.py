@@ -29,7 +29,7 @@ from ..races.user_code import is_user_frame
 from ..ranks import main_module, own_loggers
 from ..ranks.launcher import ProcessStart, current_process, run_processes
 from ..ranks.own_methods import OwnMethods
-from ..ranks.own_modules import OwnModules
+from ..ranks.own_modules import OwnModules, is_of_one_process
 from ..ranks.pickled_copy import PickledCopy
 from ..torch_backend.runtime import current_runtime
 from . import lazy_init, process_objects
@@ -82,10 +82,12 @@ class Children:
     def _making(
         self, ours: Callable[..., object], theirs: Callable[..., object]
     ) -> Callable[..., object]:
-        """What makes queues, locks, …: ours for the program, theirs for libraries."""
+        """What makes queues, locks, …: ours for the program and frameworks that start its
+        processes for it, theirs for other libraries."""
 
         def make(*args: object, **kwargs: object) -> object:
-            if not is_user_frame(_getframe(2)):
+            caller = _getframe(2)
+            if not (is_user_frame(caller) or is_of_one_process(caller.f_globals["__name__"])):
                 return theirs(*args, **kwargs)
             by_context = bool(args) and isinstance(args[0], multiprocessing.context.BaseContext)
             return ours(self.run, *args[by_context:], **kwargs)

@@ -37,7 +37,7 @@ class OwnModules(MetaPathFinder):
     """
 
     def __init__(self) -> None:
-        self._names = {*MAIN, *filter(_is_of_one_process, sys.modules)}
+        self._names = {*MAIN, *filter(is_of_one_process, sys.modules)}
         self._kept: dict[str, ModuleType] = {MAIN[0]: ModuleType(MAIN[0])}
 
     def find_spec(
@@ -47,7 +47,7 @@ class OwnModules(MetaPathFinder):
         for finder in sys.meta_path:
             found = None if isinstance(finder, OwnModules) else finder.find_spec(name, path, target)
             if found is not None:
-                if _is_of_one_process(name) or _is_users(found):
+                if is_of_one_process(name) or _is_users(found):
                     self._names.add(name)
                 return found
         return None
@@ -65,7 +65,7 @@ class OwnModules(MetaPathFinder):
         sys.meta_path.insert(0, self)
 
 
-def _is_of_one_process(name: str) -> bool:
+def is_of_one_process(name: str) -> bool:
     """Whether a module is part of a library of which each process needs its own."""
     return name.partition(".")[0] in OF_ONE_PROCESS
 

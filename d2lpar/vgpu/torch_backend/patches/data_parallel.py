@@ -104,7 +104,9 @@ class _ReplicasError(torch._utils.ExceptionWrapper):
 
     def __init__(self, exc_info: Any = None, where: str = "in background") -> None:
         kind, error, trace = sys.exc_info() if exc_info is None else exc_info
-        super().__init__((kind, error, _without_engine(error, trace)), where)
+        if error is not None and trace is not None:
+            trace = _without_engine(error, trace)
+        super().__init__((kind, error, trace), where)
 
 
 def _without_engine(error: BaseException, trace: TracebackType) -> TracebackType:

@@ -327,6 +327,24 @@ def test_a_measuring_profiler_on_two_ranks_is_refused_and_does_not_crash(gpus):
         par.run_ranks(profiled, gpus)
 
 
+def test_the_profiler_of_a_rank_that_is_ended_is_stopped(gpus):
+    """Or torch says when the process ends: "Requested callback is not found"."""
+    stopped = []
+
+    def profiled():
+        if dist.get_rank():
+            raise ValueError("the error of rank 1")
+        try:
+            with torch.profiler.profile():
+                dist.barrier()
+        finally:
+            stopped.append(not torch.autograd._profiler_enabled())
+
+    with pytest.raises(ValueError, match="the error of rank 1"):
+        par.run_ranks(profiled, gpus)
+    assert stopped == [True]
+
+
 def imported_before(rank, world_size, found):
     os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="1")
     init_process_group("nccl", rank=rank, world_size=world_size)

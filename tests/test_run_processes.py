@@ -375,3 +375,50 @@ def test_a_program_that_asks_the_driver_is_told_what_to_ask(run, tmp_path, monke
     assert status == 1
     assert "NVML Shared Library Not Found" in err
     assert "torch.cuda.mem_get_info()" in err
+
+
+SMALLER_GROUP = """
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+def live(rank):
+    torch.cuda.set_device(rank)
+    if rank == 2:  # it does something else
+        return
+    address = "tcp://localhost:29500"
+    dist.init_process_group("nccl", init_method=address, rank=rank, world_size=2)
+    x = torch.full((1,), rank + 1.0, device="cuda")
+    dist.all_reduce(x)
+    new = dist.new_group()
+    dist.all_reduce(x, group=new)
+    try:
+        dist.new_group([0, 2])
+    except ValueError as error:
+        print(x.item(), dist.get_world_size(), dist.get_world_size(new), error)
+
+if __name__ == "__main__":
+    mp.spawn(live, nprocs=3)
+"""
+
+
+def test_a_group_may_be_smaller_than_the_processes_that_were_started(run):
+    status, lines, err = run(SMALLER_GROUP, "--gpus", 3)
+    assert (status, err) == (0, "")
+    assert lines == ["6.0 2 2 Rank 2 is out of range: a group has ranks from 0 to 1"] * 2
+
+
+def test_a_group_of_other_processes_than_the_first_is_refused_with_the_reason(run):
+    program = SMALLER_GROUP.replace("rank == 2", "rank == 0").replace("rank=rank", "rank=rank - 1")
+    status, _, err = run(program, "--gpus", 3)
+    assert status
+    assert "is one of the first of them" in err
+
+
+def test_a_program_alone_that_wants_a_group_is_told_how_to_start_it(run):
+    program = "import torch.distributed as dist\n" + (
+        "dist.init_process_group('gloo', 'tcp://localhost:29500', rank=0, world_size=2)"
+    )
+    status, _, err = run(program)
+    assert status
+    assert "d2lpar run --nproc-per-node 2 SCRIPT" in err

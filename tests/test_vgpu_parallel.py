@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import os
 import random
 import threading
 import time
@@ -127,6 +128,31 @@ def test_every_device_really_works(fresh_gpus):
         assert {"addmm", "tanh"} <= {span.name for span in timeline.on(device, "compute")}
         assert torch.vgpu.max_memory_allocated(i) > 0
     assert timeline.on("vgpu:0", "copy").spans
+
+
+class Failing(nn.Module):
+    def __init__(self, fail):
+        super().__init__()
+        self.fail = fail
+
+    def forward(self, x):
+        return self.fail(x)
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [lambda x: x.nothing, lambda x: torch.empty(2**40, device=x.device), lambda x: x @ x.cpu()],
+    ids=["attribute", "memory", "devices"],
+)
+def test_the_error_of_a_replica_is_told_without_frames_of_the_engine(gpus, fail):
+    net = nn.DataParallel(Failing(fail).to(gpus[0]), gpus)
+    with pytest.raises((RuntimeError, AttributeError)) as raised:
+        net(torch.ones(4, 4, device=gpus[0]))
+    text = str(raised.value)
+    assert "Original Traceback" in text
+    assert "return self.fail(x)" in text
+    lines = [line for line in text.splitlines() if line.lstrip().startswith("File ")]
+    assert not [line for line in lines if f"d2lpar{os.sep}vgpu" in line]
 
 
 def test_an_error_in_a_replica_is_raised_and_all_goes_on(gpus):

@@ -475,6 +475,16 @@ def test_the_peak_of_memory_is_that_of_the_formula(n):
         assert peak == pytest.approx(predicted, rel=0.02)
 
 
+@pytest.mark.parametrize("n", [2, 8])
+def test_the_peak_of_offloaded_memory_is_that_of_four_blocks(n):
+    """What a rank keeps is on the host; the four whole blocks of above are left, for any number of
+    ranks, as PyTorch's own test of FSDP2's memory says of torch of today (three in 2.4)."""
+    with par.simulate("8x-h100-nvswitch", n) as gpus:
+        found = par.run_ranks(partial(second_step, 8, offload_policy=CPUOffloadPolicy()), gpus)
+    for peak, block in found:
+        assert peak == pytest.approx(4 * block, rel=0.02)
+
+
 def test_the_peak_of_memory_in_mixed_precision_is_that_of_the_formula():
     """The same, in half the size but for what is exchanged: of whole blocks, parameters, those
     gathered ahead and gradients in bfloat16, and the gradients of the third one in float32."""

@@ -22,6 +22,7 @@ from . import (
     communication,
     cuda_module,
     default_generators,
+    elastic,
     estimators,
     lazy_init,
     memory_history,
@@ -130,6 +131,7 @@ def _patched(n: int) -> Iterator[None]:
         threads.install(patches, mode)
         children.install(patches)
         pools.install(children, patches)
+        elastic.install(children, patches)
         if "IPython" in sys.modules:
             from . import timeit_magic
 

@@ -29,7 +29,7 @@ from ..races.user_code import is_user_frame
 from ..ranks import main_module, own_loggers
 from ..ranks.launcher import ProcessStart, current_process, run_processes
 from ..ranks.own_methods import OwnMethods
-from ..ranks.own_modules import OwnModules
+from ..ranks.own_modules import OwnModules, is_of_one_process
 from ..ranks.pickled_copy import PickledCopy
 from ..torch_backend.runtime import current_runtime
 from . import lazy_init, process_objects
@@ -39,6 +39,7 @@ from .shared import Shared
 
 FAILED, ENDED = 1, -15  # exit codes: of an error, and of a process that was terminated
 SPAWN, FORK = "spawn", "fork"
+FRESH = "fresh"  # one that runs a program of its own, and not its parent's again
 
 _pids = itertools.count(100_001)
 
@@ -81,10 +82,12 @@ class Children:
     def _making(
         self, ours: Callable[..., object], theirs: Callable[..., object]
     ) -> Callable[..., object]:
-        """What makes queues, locks, …: ours for the program, theirs for libraries."""
+        """What makes queues, locks, …: ours for the program and frameworks that start its
+        processes for it, theirs for other libraries."""
 
         def make(*args: object, **kwargs: object) -> object:
-            if not is_user_frame(_getframe(2)):
+            caller = _getframe(2)
+            if not (is_user_frame(caller) or is_of_one_process(caller.f_globals["__name__"])):
                 return theirs(*args, **kwargs)
             by_context = bool(args) and isinstance(args[0], multiprocessing.context.BaseContext)
             return ours(self.run, *args[by_context:], **kwargs)
@@ -222,7 +225,7 @@ class Child:
         """What it runs, in modules of its own where the program is a script that can be run again
         without its starting processes again."""
         target = self._target
-        if main is not None:
+        if main is not None and self._method != FRESH:
             if self._method == SPAWN:
                 main_module.run_again(main)
             elif self._packed is not None and main_module.is_guarded(main):
@@ -256,6 +259,17 @@ class Child:
     def wait(self, timeout: float | None = None) -> int | None:
         """Run it if it has not, and give its exit code."""
         return self.poll()
+
+    join = wait
+
+    def is_alive(self) -> bool:
+        """False: who asks waits for it, so it runs to its end."""
+        return self.poll() is None
+
+    @property
+    def exitcode(self) -> int | None:
+        """The exit code; None if it has not run."""
+        return self.returncode
 
     def terminate(self) -> None:
         """Nothing is left to end: it runs to its end when somebody waits for it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,12 +151,23 @@ def plan(asked: Asked) -> LaunchPlan:
         words = words[1:]
     if not words:
         raise ValueError("no program is named: d2lpar run [OPTIONS] SCRIPT.py or -m MODULE")
+    target = words[0] if is_module else _file_of(words[0])
     more: dict[str, Any] = {}
     if asked.per_node is not None or asked.nodes is not None:
         more = _sizes(asked.gpus, asked.nodes or 1, asked.per_node or "gpu")
     elif asked.gpus is not None:
         more = {"gpus": asked.gpus}
-    return LaunchPlan(words[0], tuple(words[1:]), is_module, **more)
+    return LaunchPlan(target, tuple(words[1:]), is_module, **more)
+
+
+def _file_of(word: str) -> str:
+    """A file; or the Python script of that name that a shell would find, such as accelerate's."""
+    found = None if os.path.exists(word) else shutil.which(word)
+    if found is None:
+        return word
+    with open(found, "rb") as file:
+        start = file.read(300)
+    return found if start.startswith(b"#!") and b"python" in start else word
 
 
 def _by_torchrun(words: list[str], asked: Asked, *, launch: bool) -> LaunchPlan:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
 from ..sim.clock import HostThread
+from ..torch_backend.graph_capture import CUDAGraph, capturing
 from ..torch_backend.host_threads import HOST
 from ..torch_backend.tensor import VirtualTensor
 from . import c10d_private, nccl_debug
@@ -118,10 +119,62 @@ class CollectiveWork(c10d_private.WorkBase):
         self.wait()
 
 
+class CapturedWork(c10d_private.WorkBase):
+    """A collective that became part of a CUDA graph: each replay `begin`s it, and waits for it
+    where the capture did."""
+
+    def __init__(
+        self,
+        graph: CUDAGraph,
+        begin: Callable[[], CollectiveWork],
+        tensors: Sequence[torch.Tensor],
+        device: int,
+    ) -> None:
+        super().__init__()
+        self._graph, self._begin, self._tensors, self._device = graph, begin, tensors, device
+        self._under_way: CollectiveWork | None = None
+        graph.keep(tensors)
+        graph.call(self._replay)
+
+    def _replay(self) -> None:
+        self._under_way = self._begin()
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Let what is captured after it come after it. RuntimeError when the capture has ended."""
+        if capturing() is not self._graph:
+            raise RuntimeError(
+                "this collective was captured into a CUDA graph: wait for it before the capture "
+                "ends"
+            )
+        self._graph.call(self._replay_wait)
+        return True
+
+    def _replay_wait(self) -> None:
+        assert self._under_way is not None, "a replay begins what it waits for"
+        self._under_way.wait()
+
+    synchronize = block_current_stream = wait
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors of the call."""
+        return list(self._tensors)
+
+    def get_future(self) -> torch.futures.Future:
+        """A future of `result()`; callbacks are captured, too."""
+        return CollectiveFuture(self._device, self.result(), self.wait)
+
+    def is_completed(self) -> bool:
+        """A capture runs nothing, so nothing is under way."""
+        return True
+
+
+AnyWork = CollectiveWork | CapturedWork
+
+
 class WorkTogether(c10d_private.WorkBase):
     """Several collectives or sends that a program has begun as one."""
 
-    def __init__(self, works: Sequence[CollectiveWork]) -> None:
+    def __init__(self, works: Sequence[AnyWork]) -> None:
         super().__init__()
         self._works = works
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..torch_backend.graph_capture import capturing
 from ..torch_backend.runtime import current_runtime
 from ..torch_backend.streams import Event, current_stream
 
@@ -69,8 +70,8 @@ class DDPTimes:
         self.mark(FORWARD)
 
     def mark(self, moment: str) -> None:
-        """Note that this moment of a pass has come."""
-        if self.collects:
+        """Note that this moment of a pass has come; in a capture, which takes no time, none has."""
+        if self.collects and capturing() is None:
             event, host_s = Event(enable_timing=True), list[float]()
             event.record(current_stream(self._device))
             current_runtime().host_threads.submit(

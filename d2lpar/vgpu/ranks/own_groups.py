@@ -18,10 +18,14 @@ from .process_group import VirtualProcessGroup
 from .rank import WORLD, Rank, here
 
 
-def make_world_group(rank: Rank, backend: str = "nccl", store: dist.Store | None = None) -> None:
-    """Give a rank the group of all; `store` is the one that the program has for it."""
-    ranks = range(rank.world.size)
-    rank.groups.default_pg = _join(rank, WORLD, ranks, backend, store=store)
+def make_world_group(
+    rank: Rank, backend: str = "nccl", store: dist.Store | None = None, size: int | None = None
+) -> None:
+    """Give a rank the group of all, or of the first `size`; `store` is the program's for it."""
+    everyone = rank.world.size
+    ranks = range(everyone if size is None else size)
+    name = WORLD if len(ranks) == everyone else f"{WORLD} of the first {len(ranks)}"
+    rank.groups.default_pg = _join(rank, name, ranks, backend, store=store)
 
 
 def _join(
@@ -51,9 +55,10 @@ def init_process_group(
 ) -> None:
     """Join the group of all ranks. `run_ranks` has made it already, and it is only checked.
 
-    ValueError if `world_size` or `rank` is not what there is, if a process has such a group
-    already, or if it lacks variables that torchrun would have set; TypeError for an argument that
-    torch's does not take.
+    Of processes it may be that of the first `world_size`; the others do something else. ValueError
+    if `world_size` or `rank` is not what there is, if a process has such a group already, or if it
+    lacks variables that torchrun would have set; TypeError for an argument that torch's does not
+    take.
     """
     for name in kwargs.keys() - TAKEN_BY_TORCH:
         raise TypeError(f"init_process_group() got an unexpected keyword argument {name!r}")
@@ -64,10 +69,10 @@ def init_process_group(
             raise ValueError("trying to initialize the default process group twice!")
         if store is None and (init_method or ENV).startswith(ENV):
             rank, world_size = _from_environment(rank, world_size)
-    _check("world_size", world_size, mine.world.size)
     _check("rank", rank, mine.number)
+    size = _checked_size(mine, world_size)
     if groups.default_pg is None:
-        make_world_group(mine, store=store)
+        make_world_group(mine, store=store, size=size)
     if backend is not None:
         groups.pg_map[groups.default_pg] = (backend, groups.pg_map[groups.default_pg][1])
 
@@ -102,19 +107,36 @@ def _remedy(variable: str, *, spawned: bool) -> str:
     return "torchrun sets it: start the program with `d2lpar run --nproc-per-node N`"
 
 
+def _checked_size(rank: Rank, given: int) -> int:
+    """How many ranks the group of all has; of processes, it may be the first ones alone."""
+    if rank.is_process and rank.number < given < rank.world.size:
+        return given
+    _check("world_size", given, rank.world.size)
+    return rank.world.size
+
+
 def _check(name: str, given: int, is_really: int) -> None:
-    if given not in (-1, is_really):
-        count = here.rank.world.size
-        raise ValueError(
-            f"init_process_group was given {name}={given}, but d2lpar has started {count} ranks, "
-            f"of which this is number {here.rank.number}: {_remedy_for(name, given, is_really)}"
-        )
+    if given in (-1, is_really):
+        return
+    world = here.rank.world
+    ranks = "1 rank" if world.size == 1 else f"{world.size} ranks"
+    raise ValueError(
+        f"init_process_group was given {name}={given}, but d2lpar has started {ranks}, of which "
+        f"this is number {here.rank.number}: {_how_to_start(name, given, world.size)}"
+    )
 
 
-def _remedy_for(name: str, given: int, is_really: int) -> str:
-    if name == "world_size" and given < is_really:
+def _how_to_start(name: str, given: int, started: int) -> str:
+    if name == "world_size" and given > started == 1 and here.rank.is_process:
+        return f"start as many with `d2lpar run --nproc-per-node {given} SCRIPT`"
+    if name == "rank":
         return (
-            "the first group is that of all processes here. Let all of them join it, and make the "
+            "a process has the number that it was started with, and a group smaller than all "
+            "processes is one of the first of them"
+        )
+    if name == "world_size" and given < started:
+        return (
+            "the first group is that of all ranks here. Let all of them join it, and make the "
             f"smaller one with torch.distributed.new_group(ranks); or start {given}"
         )
     return "start as many ranks (and virtual GPUs) as the program expects"
@@ -148,7 +170,8 @@ def new_group(
     that there are not, or twice.
     """
     rank = here.rank
-    ranks = _checked(range(rank.world.size) if ranks is None else ranks, rank.world.size)
+    everyone = len(rank.groups.pg_group_ranks[rank.groups.default_pg])
+    ranks = _checked(range(everyone) if ranks is None else ranks, everyone)
     ranks = sorted(ranks) if sort_ranks else ranks
     rank.groups.group_count += 1  # what `get_pg_count` says: of groups that others have, too
     if use_local_synchronization:

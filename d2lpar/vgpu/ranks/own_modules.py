@@ -18,12 +18,13 @@ from ..races.user_code import is_user_file
 MAIN = ("__main__", "__mp_main__")
 
 # What they keep: `PartialState` (its rank and device), `GlobalHydra` (the configuration), the rank
-# of `rank_zero_only`, groups of ranks. All are of Python only, so that they can be imported again.
+# of `rank_zero_only`, groups of ranks; and libraries that take such objects of theirs by name. All
+# are of Python only, so that they can be imported again.
 OF_ONE_PROCESS = frozenset(
     (
         *("accelerate", "colossalai", "deepspeed", "fairscale", "hydra", "lightning"),
-        *("lightning_fabric", "megatron", "nanotron", "pytorch_lightning", "torchtitan"),
-        "torchtune",
+        *("lightning_fabric", "megatron", "nanotron", "peft", "pytorch_lightning", "torchtitan"),
+        *("torchtune", "transformers", "trl"),
     )
 )
 
@@ -36,7 +37,7 @@ class OwnModules(MetaPathFinder):
     """
 
     def __init__(self) -> None:
-        self._names = {*MAIN, *filter(_is_of_one_process, sys.modules)}
+        self._names = {*MAIN, *filter(is_of_one_process, sys.modules)}
         self._kept: dict[str, ModuleType] = {MAIN[0]: ModuleType(MAIN[0])}
 
     def find_spec(
@@ -46,7 +47,7 @@ class OwnModules(MetaPathFinder):
         for finder in sys.meta_path:
             found = None if isinstance(finder, OwnModules) else finder.find_spec(name, path, target)
             if found is not None:
-                if _is_of_one_process(name) or _is_users(found):
+                if is_of_one_process(name) or _is_users(found):
                     self._names.add(name)
                 return found
         return None
@@ -64,7 +65,7 @@ class OwnModules(MetaPathFinder):
         sys.meta_path.insert(0, self)
 
 
-def _is_of_one_process(name: str) -> bool:
+def is_of_one_process(name: str) -> bool:
     """Whether a module is part of a library of which each process needs its own."""
     return name.partition(".")[0] in OF_ONE_PROCESS
 

@@ -19,13 +19,14 @@ import torch.distributed as dist
 from ..device_naming import naming
 from ..races.call_sites import mark
 from ..sim.clock import HostThread
+from ..torch_backend.graph_capture import capturing
 from ..torch_backend.tensor import VirtualTensor
 from ..torch_backend.torch_private import unwatched
 from . import c10d_private, call_forms, comm_counts, nccl_debug, refused
 from .c10d_private import HasRoot, ReducesBy, ReducesTo
 from .call_of_rank import CallOfRank, Tensors
 from .collective_calls import CollectiveCall, together, values_of
-from .collective_work import CollectiveWork, WorkTogether
+from .collective_work import AnyWork, CapturedWork, CollectiveWork, WorkTogether
 from .rank import Rank
 from .rendezvous import PendingCollective, Rendezvous
 from .sends_to_self import SendsToSelf
@@ -44,7 +45,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         self._rank, self._rendezvous, self._count = rank, rendezvous, len(rendezvous.ranks)
         self._own = CallOfRank(self._member, self._count)
         self._name, self._description = name, description or "undefined"
-        self._together: list[CollectiveWork] | None = None  # while they are to be one
+        self._together: list[AnyWork] | None = None  # while they are to be one
         self._to_self = SendsToSelf()
 
     @property
@@ -67,25 +68,25 @@ class VirtualProcessGroup(c10d_private.GroupBase):
 
     # --- collectives ------------------------------------------------------------------------
 
-    def allreduce(self, tensors: Tensors, opts: ReducesBy) -> CollectiveWork:
+    def allreduce(self, tensors: Tensors, opts: ReducesBy) -> AnyWork:
         """Every rank has the sum."""
         (tensor,) = tensors
         return self._begin(
             "all_reduce", tensors, partial(self._own.reduce, "all_reduce", tensor, opts)
         )
 
-    def allreduce_coalesced(self, tensors: Tensors, opts: ReducesBy) -> CollectiveWork:
+    def allreduce_coalesced(self, tensors: Tensors, opts: ReducesBy) -> AnyWork:
         """Every rank has the sums, of all tensors by one collective."""
         parts = [partial(self._own.reduce, "all_reduce", tensor, opts) for tensor in tensors]
         return self._begin("all_reduce", tensors, *parts)
 
-    def reduce(self, tensors: Tensors, opts: ReducesTo) -> CollectiveWork:
+    def reduce(self, tensors: Tensors, opts: ReducesTo) -> AnyWork:
         """The root has the sum."""
         (tensor,) = tensors
         part = partial(self._own.reduce, "reduce", tensor, opts, opts.rootRank)
         return self._begin("reduce", tensors, part)
 
-    def broadcast(self, tensors: Tensors, opts: HasRoot) -> CollectiveWork:
+    def broadcast(self, tensors: Tensors, opts: HasRoot) -> AnyWork:
         """Every rank has what the root had."""
         (tensor,) = tensors
         return self._begin(
@@ -94,26 +95,26 @@ class VirtualProcessGroup(c10d_private.GroupBase):
 
     def allgather(
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: object = None
-    ) -> CollectiveWork:
+    ) -> AnyWork:
         """Every rank has the inputs of all, a tensor each."""
         return self.allgather_coalesced([[target] for target in outputs[0]], inputs)
 
     def allgather_coalesced(
         self, outputs: Sequence[Tensors], inputs: Tensors, opts: object = None
-    ) -> CollectiveWork:
+    ) -> AnyWork:
         """The same of several inputs, by one collective: a list of them from each rank."""
         targets = [[of_rank[i] for of_rank in outputs] for i in range(len(inputs))]
         return self._gather_all(targets, inputs)
 
     def all_gather_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: object = None
-    ) -> CollectiveWork:
+    ) -> AnyWork:
         """Every rank has the inputs of all, in one tensor."""
         return self._gather_all([[output]], [source])
 
     def all_gather_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: object = None
-    ) -> CollectiveWork:
+    ) -> AnyWork:
         """The same of several inputs, by one collective."""
         return self._gather_all([[output] for output in outputs], inputs)
 
@@ -121,26 +122,26 @@ class VirtualProcessGroup(c10d_private.GroupBase):
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def _gather_all(self, targets: Sequence[Tensors], sources: Tensors) -> CollectiveWork:
+    def _gather_all(self, targets: Sequence[Tensors], sources: Tensors) -> AnyWork:
         pairs = zip(targets, sources, strict=True)
         parts = [partial(self._own.all_gather, *pair) for pair in pairs]
         return self._begin("all_gather", [*chain(*targets), *sources], *parts)
 
     def reduce_scatter(
         self, outputs: Tensors, inputs: Sequence[Tensors], opts: ReducesBy
-    ) -> CollectiveWork:
+    ) -> AnyWork:
         """Rank i has the sum of the inputs number i of all."""
         return self._scatter_sums(outputs, inputs, opts)
 
     def reduce_scatter_single(
         self, output: torch.Tensor, source: torch.Tensor, opts: ReducesBy
-    ) -> CollectiveWork:
+    ) -> AnyWork:
         """Rank i has the sum of the parts number i of all inputs."""
         return self._scatter_sums([output], [[source]], opts)
 
     def reduce_scatter_single_coalesced(
         self, outputs: Tensors, inputs: Tensors, opts: ReducesBy
-    ) -> CollectiveWork:
+    ) -> AnyWork:
         """The same of several inputs, by one collective."""
         return self._scatter_sums(outputs, [[source] for source in inputs], opts)
 
@@ -149,7 +150,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
 
     def _scatter_sums(
         self, targets: Tensors, sources: Sequence[Tensors], opts: ReducesBy
-    ) -> CollectiveWork:
+    ) -> AnyWork:
         pairs = zip(targets, sources, strict=True)
         parts = [partial(self._own.reduce_scatter, *pair, opts) for pair in pairs]
         return self._begin("reduce_scatter", [*targets, *chain(*sources)], *parts)
@@ -161,19 +162,19 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         output_sizes: Sequence[int],
         input_sizes: Sequence[int],
         opts: object = None,
-    ) -> CollectiveWork:
+    ) -> AnyWork:
         """Rank i has the parts number i of all inputs; sizes are in rows."""
         part = partial(self._own.all_to_all_single, output, source, output_sizes, input_sizes)
         return self._begin("all_to_all", [output, source], part)
 
     alltoall_base = all_to_all_single
 
-    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: object = None) -> CollectiveWork:
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: object = None) -> AnyWork:
         """Rank i has the inputs number i of all."""
         part = partial(self._own.all_to_all, outputs, inputs)
         return self._begin("all_to_all", [*outputs, *inputs], part)
 
-    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: HasRoot) -> CollectiveWork:
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: HasRoot) -> AnyWork:
         """The root has the inputs of all."""
         (source,), targets = inputs, list(outputs[0]) if outputs else []
         part = partial(self._own.gather, targets, source, opts.rootRank)
@@ -181,7 +182,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
 
     def gather_single(
         self, output: torch.Tensor | None, source: torch.Tensor, opts: HasRoot
-    ) -> CollectiveWork:
+    ) -> AnyWork:
         """The root has the inputs of all, in one tensor."""
         if output is None or opts.rootRank != self._member:
             return self.gather([], [source], opts)
@@ -190,13 +191,13 @@ class VirtualProcessGroup(c10d_private.GroupBase):
 
     gather_into_tensor = gather_single
 
-    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: HasRoot) -> CollectiveWork:
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: HasRoot) -> AnyWork:
         """Rank i has input number i of the root."""
         (target,), sources = outputs, list(inputs[0]) if inputs else []
         part = partial(self._own.scatter, target, sources, opts.rootRank)
         return self._begin("scatter", [target, *sources], part)
 
-    def barrier(self, opts: object = None, timeout: timedelta | None = None) -> CollectiveWork:
+    def barrier(self, opts: object = None, timeout: timedelta | None = None) -> AnyWork:
         """No host goes on before all have come."""
         return self._begin("barrier", [], lambda: CollectiveCall("barrier", nbytes=BARRIER_BYTES))
 
@@ -235,9 +236,11 @@ class VirtualProcessGroup(c10d_private.GroupBase):
             return self._to_self.received(tensor, tag, self._rank)
         return self._pass((source, self._member), tag, tensor)
 
-    def _pass(self, way: tuple[int, int], tag: int, tensor: torch.Tensor) -> CollectiveWork:
+    def _pass(self, way: tuple[int, int], tag: int, tensor: torch.Tensor) -> AnyWork:
         name = "send" if way[0] == self._member else "recv"
         on_device = self._rank.check(name, [tensor])
+        if on_device is not None and capturing() is not None:
+            return self._captured(partial(self._pass, way, tag, tensor), [tensor], on_device)
         with unwatched():
             both, values = [tensor], [values_of(tensor)]
             call = CollectiveCall(
@@ -275,10 +278,11 @@ class VirtualProcessGroup(c10d_private.GroupBase):
 
     # --- inside -----------------------------------------------------------------------------
 
-    def _begin(
-        self, name: str, tensors: Tensors, *parts: Callable[[], CollectiveCall]
-    ) -> CollectiveWork:
+    def _begin(self, name: str, tensors: Tensors, *parts: Callable[[], CollectiveCall]) -> AnyWork:
         on_device = self._rank.check(name, tensors)
+        if on_device is not None and capturing() is not None:
+            begin = partial(self._begin, name, tensors, *parts)
+            return self._captured(begin, tensors, on_device)
         with unwatched():
             calls = [make() for make in parts]
             call = calls[0] if len(calls) == 1 else together(name, calls)
@@ -286,6 +290,17 @@ class VirtualProcessGroup(c10d_private.GroupBase):
             pending = self._rendezvous.meet(self._member, call, on_device)
         more: dict[str, object] = {"group": tuple(self._rendezvous.ranks)}
         return self._queue(pending, call, None, more, on_device)
+
+    def _captured(
+        self, begin: Callable[[], CollectiveWork], tensors: Tensors, on_device: int
+    ) -> CapturedWork:
+        """Let a CUDA graph have the call, to begin at each replay."""
+        graph = capturing()
+        assert graph is not None
+        work = CapturedWork(graph, begin, tensors, on_device)
+        if self._together is not None:
+            self._together.append(work)
+        return work
 
     def _begun(self, call: CollectiveCall, way: tuple[int, int] | None) -> None:
         """Note a call, before it meets those of others."""

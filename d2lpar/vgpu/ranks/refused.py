@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from ..torch_backend.torch_private import is_profiling
+from ..torch_backend.torch_private import is_profiling, stop_profiling
 from .rank import here
 
 RPC = "torch.distributed.rpc"  # loaded by torch where it is built with it
@@ -60,3 +60,19 @@ def second_profiler_refused(theirs: Callable) -> Callable:
         return theirs(profile)
 
     return prepare
+
+
+def profiler_is_stopped(theirs: Callable) -> Callable:
+    """The end of torch.profiler, which waits for devices first. A rank that another one's error
+    ends does not wait: the profiler would go on in a thread that is over, and disturb the end of
+    the process."""
+
+    @functools.wraps(theirs)
+    def end(*args: object, **kwargs: object) -> object:
+        try:
+            return theirs(*args, **kwargs)
+        finally:
+            if getattr(here, "rank", None) is not None:
+                stop_profiling()
+
+    return end

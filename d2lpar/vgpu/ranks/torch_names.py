@@ -16,7 +16,11 @@ import torch.cuda.nccl
 
 from ..races.user_code import user_namespaces
 from ..torch_backend.nccl import build_version
-from ..torch_backend.torch_private import METHODS_OF_LAZY_TENSORS, PREPARE_PROFILER
+from ..torch_backend.torch_private import (
+    END_PROFILER,
+    METHODS_OF_LAZY_TENSORS,
+    PREPARE_PROFILER,
+)
 from . import (
     c10d_private,
     checkpoints,
@@ -153,6 +157,7 @@ def _patch() -> None:
     _set(torch.cuda.nccl, "version", build_version(torch.cuda.nccl.version))
     prepare = getattr(*PREPARE_PROFILER)
     _set(*PREPARE_PROFILER, refused.second_profiler_refused(prepare))
+    _set(*END_PROFILER, refused.profiler_is_stopped(getattr(*END_PROFILER)))
     known = getattr(*METHODS_OF_LAZY_TENSORS)
     _set(*METHODS_OF_LAZY_TENSORS, [*known, torch.Tensor.to])
     _undo.enter_context(checkpoints.saved_at_once(_set))

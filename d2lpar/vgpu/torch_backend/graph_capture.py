@@ -3,15 +3,18 @@
 A capture leaves tensors as they were before it, as on CUDA, and takes no time; results have their
 values from the first replay on. A replay computes the noted operations once more, into the same
 tensors, and puts their kernels on the clock with one launch. Under `shape_only` there are only the
-kernels. A copy from or to the host is launched by itself.
+kernels. A copy from or to the host is launched by itself, and so is an exchange between ranks: a
+replay begins it anew, between the kernels before and after it.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,6 +27,15 @@ from .runtime import Runtime, current_runtime
 from .tensor import VirtualTensor, backing
 
 Operation = tuple[Any, tuple, dict[str, Any], object]  # an overload, its arguments, its result
+
+
+@dataclass
+class _Part:
+    """Operations and their kernels, and what a replay calls after them."""
+
+    operations: list[Operation] = field(default_factory=list)
+    notes: Notes = field(default_factory=deque)
+    then: Callable[[], object] | None = None
 
 
 class _Thread(threading.local):
@@ -42,8 +54,8 @@ class CUDAGraph:
     """`torch.cuda.CUDAGraph`; memory pools are accepted, and all the same."""
 
     def __init__(self, keep_graph: bool = False) -> None:
-        self._notes: Notes = deque()
-        self._operations: list[Operation] = []
+        self._notes: Notes = deque()  # of the part that is being captured
+        self._parts = [_Part()]
         self._made: set[int] = set()
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._stack = ExitStack()
@@ -69,6 +81,7 @@ class CUDAGraph:
         current_runtime().host_threads.let_go()
         _here.graph = None
         self._stack.close()
+        self._end_part()
         for values, before in self._before.values():
             values.copy_(before)
         self._before.clear()
@@ -78,7 +91,7 @@ class CUDAGraph:
     def reset(self) -> None:
         """Forget what was captured."""
         self._notes.clear()
-        self._operations.clear()
+        self._parts = [_Part()]
         self._captured = False
 
     def pool(self) -> tuple[int, int]:
@@ -93,20 +106,15 @@ class CUDAGraph:
         if not self._captured:
             raise RuntimeError("nothing was captured: call capture_begin() and capture_end() first")
         rt = current_runtime()
-        if not rt.shape_only:
-            with rt.host_threads.replica(deque()):
-                for operation in self._operations:
-                    _compute(*operation)
-        self._launch(rt)
-
-    def _launch(self, rt: Runtime) -> None:
         launch_s = rt.machine.host.graph_s
-        for _, device, action, args in self._notes:
-            if action == rt.clock.kernel:
-                rt.host_threads.put(NO_TASK, device, action, *args[:5], launch_s)
-                launch_s = 0.0
-            elif action == rt.clock.copy:
-                rt.host_threads.put(NO_TASK, device, action, *args)
+        for part in self._parts:
+            if not rt.shape_only:
+                with rt.host_threads.replica(deque()):
+                    for operation in part.operations:
+                        _compute(*operation)
+            launch_s = _launch(rt, part.notes, launch_s)
+            if part.then is not None:
+                part.then()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -119,20 +127,51 @@ class CUDAGraph:
 
     def note(self, func: torch._ops.OpOverload, args: tuple, kwargs: dict, result: object) -> None:
         """Take in an operation that was computed; called by the dispatcher."""
+        if func.namespace == torch_private.COLLECTIVES:
+            self.call(partial(_exchange, func, args, kwargs, result))
+        elif not current_runtime().shape_only:
+            self._parts[-1].operations.append((func, args, kwargs, result))
         if not current_runtime().shape_only:
-            self._operations.append((func, args, kwargs, result))
             self._made |= _places(result) - _places((args, kwargs))  # a view is not new
 
     def save(self, func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> None:
         """Keep the values of what an operation is going to write; called by the dispatcher."""
+        for number, name in traits_of(func).written:
+            self.keep(tree_leaves(args[number] if number < len(args) else kwargs.get(name)))
+
+    def keep(self, tensors: Iterable[object]) -> None:
+        """Keep the values of tensors that are going to be written."""
         if current_runtime().shape_only:
             return
-        for number, name in traits_of(func).written:
-            value = args[number] if number < len(args) else kwargs.get(name)
-            for tensor in tree_leaves(value):
-                if isinstance(tensor, VirtualTensor) and _place(tensor) not in self._made:
-                    values = backing(tensor)
-                    self._before.setdefault(id(values), (values, values.clone()))
+        for tensor in tensors:
+            if isinstance(tensor, VirtualTensor) and _place(tensor) not in self._made:
+                values = backing(tensor)
+                self._before.setdefault(id(values), (values, values.clone()))
+
+    def call(self, action: Callable[[], object]) -> None:
+        """Let a replay call `action` when it comes here."""
+        current_runtime().host_threads.let_go()
+        self._parts[-1].then = action
+        self._end_part()
+        self._parts.append(_Part())
+
+    def _end_part(self) -> None:
+        self._parts[-1].notes = deque(self._notes)
+        self._notes.clear()
+
+
+def _launch(rt: Runtime, notes: Notes, launch_s: float) -> float:
+    """Put noted kernels and copies on the clock; the first kernel takes the host `launch_s`.
+
+    Returns what is left of it for kernels to come.
+    """
+    for _, device, action, args in notes:
+        if action == rt.clock.kernel:
+            rt.host_threads.put(NO_TASK, device, action, *args[:5], launch_s)
+            launch_s = 0.0
+        elif action == rt.clock.copy:
+            rt.host_threads.put(NO_TASK, device, action, *args)
+    return launch_s
 
 
 def _places(values: object) -> set[int]:
@@ -143,12 +182,28 @@ def _place(tensor: VirtualTensor) -> int:
     return backing(tensor).untyped_storage().data_ptr()
 
 
+def _exchange(
+    func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any], before: object
+) -> None:
+    """Begin a functional collective again, and wait for it: its values are there only then."""
+    with torch.no_grad():
+        again = func(*args, **kwargs)
+        for tensor in tree_leaves(again):
+            if isinstance(tensor, VirtualTensor):
+                torch_private.wait_tensor(tensor)
+    _put_into(before, again)
+
+
 def _compute(
     func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any], before: object
 ) -> None:
     """Do an operation again; what it returns anew goes where the capture's result is."""
     with torch.no_grad():
         again = VirtualTensor.dispatcher(func, args, kwargs)
+    _put_into(before, again)
+
+
+def _put_into(before: object, again: object) -> None:
     for old, new in zip(tree_leaves(before), tree_leaves(again), strict=True):
         if isinstance(old, VirtualTensor) and _place(old) != _place(new):
             with torch_private.as_plain_tensors():

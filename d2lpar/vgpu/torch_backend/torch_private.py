@@ -52,6 +52,14 @@ def set_data(tensor: torch.Tensor, other: torch.Tensor) -> None:
 
 
 PREPARE_PROFILER = (torch.autograd.profiler.profile, "_prepare_trace")
+END_PROFILER = (torch.autograd.profiler.profile, "__exit__")
+
+
+def stop_profiling() -> None:
+    """Stop torch's profiler if this thread has started it."""
+    if torch.autograd._profiler_enabled():
+        torch.autograd._disable_profiler()
+        torch.autograd.profiler._run_on_profiler_stop()
 
 
 def is_profiling() -> bool:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 import types
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -20,6 +23,9 @@ from .. import data_parallel_comm, runtime, streams, torch_private
 from ..host_threads import Notes
 from ..tensor import is_virtual
 from .threads import SameMachineThread
+
+PACKAGE = os.path.join(str(Path(__file__).resolve().parents[3]), "")
+_MISTAKES = (AssertionError, AttributeError, LookupError, NameError, TypeError)
 
 Replica = Callable[..., object]
 GetStream = Callable[[torch.device], torch.Stream | None]
@@ -60,7 +66,9 @@ def replace_parallel() -> None:
         *torch_private.STREAM_OF_COPIES, _make_get_stream(getattr(*torch_private.STREAM_OF_COPIES))
     )
     threads = types.SimpleNamespace(Thread=SameMachineThread, Lock=threading.Lock)
-    torch_private.replace(sys.modules["torch.nn.parallel.parallel_apply"], "threading", threads)
+    module = sys.modules["torch.nn.parallel.parallel_apply"]
+    torch_private.replace(module, "threading", threads)
+    torch_private.replace(module, "ExceptionWrapper", _ReplicasError)
 
 
 def _make_get_stream(torch_get_stream: GetStream) -> GetStream:
@@ -89,6 +97,33 @@ def _replica(module: Replica, notes: Notes) -> Replica:
             return module(*args, **kwargs)
 
     return call
+
+
+class _ReplicasError(torch._utils.ExceptionWrapper):
+    """The error of a replica, whose text has the frames that it has on CUDA: not the engine's."""
+
+    def __init__(self, exc_info: Any = None, where: str = "in background") -> None:
+        kind, error, trace = sys.exc_info() if exc_info is None else exc_info
+        if error is not None and trace is not None:
+            trace = _without_engine(error, trace)
+        super().__init__((kind, error, trace), where)
+
+
+def _without_engine(error: BaseException, trace: TracebackType) -> TracebackType:
+    """The traceback without frames of this package, unless the error may be a mistake of its."""
+    frames = [trace]
+    while frames[-1].tb_next is not None:
+        frames.append(frames[-1].tb_next)
+    if isinstance(error, _MISTAKES) and _is_engine(frames[-1]):
+        return trace
+    kept = None
+    for frame in reversed([f for f in frames if not _is_engine(f)]):
+        kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return kept or trace
+
+
+def _is_engine(frame: TracebackType) -> bool:
+    return frame.tb_frame.f_code.co_filename.startswith(PACKAGE)
 
 
 def _for_virtual(

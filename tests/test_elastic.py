@@ -1,0 +1,81 @@
+"""Ranks that a program starts by torchrun's agent, as `accelerate launch` does."""
+
+import sys
+
+import pytest
+
+from d2lpar.command import cli
+
+PROGRAM = """
+import os, sys
+import torch, torch.distributed as dist
+from torch.distributed import run
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+def total(*terms):
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl")
+    x = torch.tensor([float(sum(terms)) + dist.get_rank()], device="cuda")
+    dist.all_reduce(x)
+    return x.item(), torch.cuda.current_device(), dist.get_world_size()
+
+if __name__ == "__main__":
+    if sys.argv[1] == "functions":
+        config = LaunchConfig(1, int(sys.argv[3]), 3, rdzv_endpoint="localhost:0")
+        print(elastic_launch(config, total)(10, 20))
+    elif sys.argv[1] == "scripts":
+        run.main(["--nproc-per-node", "2", "program.py", "a rank", "7"])
+    else:
+        print(sys.argv[1:], total(int(sys.argv[2])))
+"""
+
+
+@pytest.fixture
+def run(capfd, monkeypatch, tmp_path):
+    """Runs the program with these words; gives its status, lines and stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (tmp_path / "program.py").write_text(PROGRAM)
+
+    def command(*words):
+        status = cli.main(["run", "--quiet", "--gpus", "3", *words])
+        out, err = capfd.readouterr()
+        return status, out.splitlines(), err
+
+    return command
+
+
+def test_functions_are_ranks_and_give_their_results(run):
+    status, lines, err = run("program.py", "functions", "--nodes", "1")
+    assert (status, err) == (0, "")
+    assert lines == ["{0: (93.0, 0, 3), 1: (93.0, 1, 3), 2: (93.0, 2, 3)}"]
+
+
+def test_scripts_are_ranks_with_their_own_arguments(run):
+    status, lines, err = run("program.py", "scripts")
+    assert (status, err) == (0, "")
+    assert lines == ["['a rank', '7'] (15.0, 0, 2)", "['a rank', '7'] (15.0, 1, 2)"]
+
+
+def test_ranks_of_several_machines_are_refused_with_what_to_do(run):
+    status, _, err = run("program.py", "functions", "--nodes", "2")
+    assert status
+    assert "d2lpar run --nnodes N --nproc-per-node M SCRIPT" in err
+
+
+def test_a_command_that_python_packages_install_is_found_as_a_shell_does(
+    run, monkeypatch, tmp_path
+):
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    command = folder / "a-command-of-a-package"
+    command.write_text(f"#!{sys.executable}\nimport sys, torch\nprint(sys.argv[1:])\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    assert run("a-command-of-a-package", "launch") == (0, ["['launch']"], "")
+    other = folder / "a-binary"
+    other.write_bytes(b"\x7fELF")
+    other.chmod(0o755)
+    status, _, err = run("a-binary")
+    assert status
+    assert "there is no file 'a-binary' to run" in err

@@ -1,0 +1,146 @@
+"""CUDA graphs that hold exchanges between virtual ranks: each replay exchanges anew."""
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+import torch.multiprocessing as mp
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import d2lpar as par
+
+
+@pytest.fixture(autouse=True)
+def cuda():
+    torch.set_num_threads(1)
+    with par.emulate_cuda(2, "2x-v100-textbook", verbose=False):
+        yield
+
+
+def on_ranks(function):
+    """What `function(rank)` gives on each of two processes that have a group."""
+    results = mp.get_context("spawn").SimpleQueue()
+    mp.spawn(_in_group, args=(function, results), nprocs=2)
+    found = dict(results.get() for _ in range(2))
+    return [found[rank] for rank in range(2)]
+
+
+def _in_group(rank, function, results):
+    torch.cuda.set_device(rank)
+    address = "tcp://localhost:29500"
+    dist.init_process_group("nccl", init_method=address, rank=rank, world_size=2)
+    results.put((rank, function(rank)))
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def replay_collectives(rank):
+    x, everyone = torch.ones(2, device="cuda"), torch.zeros(4, device="cuda")
+    received = torch.zeros(2, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        total = x * 2
+        dist.all_reduce(total)
+        dist.all_gather_into_tensor(everyone, total + rank)
+        ways = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, received, 1 - rank)]
+        for work in dist.batch_isend_irecv(ways):
+            work.wait()
+        plus_one = functional.all_reduce(x, "sum", dist.group.WORLD) + 1
+    untouched = everyone.tolist() + received.tolist()
+    found = []
+    for value in (3.0, 5.0):
+        x.fill_(value + rank)
+        graph.replay()
+        found.append([t.tolist() for t in (total, everyone, received, plus_one)])
+    return untouched, found
+
+
+def test_a_replay_exchanges_what_is_there_now():
+    for rank, (untouched, found) in enumerate(on_ranks(replay_collectives)):
+        assert untouched == [0] * 6  # a capture exchanges nothing
+        for value, (total, everyone, received, plus_one) in zip((3, 5), found, strict=True):
+            both = 2 * value + 1
+            assert total == [2 * both] * 2
+            assert everyone == [2 * both] * 2 + [2 * both + 1] * 2
+            assert received == [value + 1 - rank] * 2
+            assert plus_one == [both + 1] * 2
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def batches():
+    return torch.rand(3, 2, 6, 4, generator=torch.Generator().manual_seed(1))
+
+
+def captured_ddp_step(rank):
+    net = DistributedDataParallel(network().cuda(), device_ids=[rank])
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    start = [p.detach().clone() for p in net.parameters()]
+    x = torch.ones(6, 4, device="cuda")
+    for _ in range(2):  # buckets are sorted after the first step
+        net(x).square().mean().backward()
+    optimizer.zero_grad()
+    with torch.no_grad():
+        for p, before in zip(net.parameters(), start, strict=True):
+            p.copy_(before)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        net(x).square().mean().backward()
+        optimizer.step()
+    for batch in batches():
+        x.copy_(batch[rank])
+        graph.replay()
+    return [(p.detach().cpu(), p.grad.cpu()) for p in net.parameters()]
+
+
+def test_a_captured_step_of_ddp_is_that_of_one_device():
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for batch in batches():
+        optimizer.zero_grad()
+        net(batch.flatten(0, 1)).square().mean().backward()
+        optimizer.step()
+    for of_rank in on_ranks(captured_ddp_step):
+        for (value, gradient), p in zip(of_rank, net.parameters(), strict=True):
+            torch.testing.assert_close(value, p.detach())
+            torch.testing.assert_close(gradient, p.grad)
+
+
+# --- time and misuse ------------------------------------------------------------------------------
+
+
+def time_of_replay(rank):
+    x = torch.ones(2**20, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dist.all_reduce(x)
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(3)]
+    events[0].record()
+    graph.replay()
+    events[1].record()
+    dist.all_reduce(x)
+    events[2].record()
+    torch.cuda.synchronize()
+    return events[0].elapsed_time(events[1]), events[1].elapsed_time(events[2])
+
+
+def test_an_exchange_of_a_replay_takes_its_time():
+    for replayed_ms, called_ms in on_ranks(time_of_replay):
+        assert replayed_ms == pytest.approx(called_ms, rel=0.1)
+
+
+def wait_too_late(rank):
+    x = torch.ones(2, device="cuda")
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        work = dist.all_reduce(x, async_op=True)
+    with pytest.raises(RuntimeError, match="wait for it before the capture ends"):
+        work.wait()
+
+
+def test_what_was_captured_is_not_waited_for_outside():
+    on_ranks(wait_too_late)

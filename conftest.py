@@ -5,6 +5,7 @@ A test run starts this file as a program, too: what clears up after it, however 
 
 import contextlib
 import faulthandler
+import gc
 import os
 import shutil
 import subprocess
@@ -71,6 +72,17 @@ def pytest_runtest_setup(item):
     cell = getattr(item, "cell", None)
     if cell is not None and cell.source.strip() and cell.execution_count is None:
         pytest.fail(NOT_RECORDED)
+
+
+def pytest_collection_finish():
+    """Lets the collector of garbage leave alone what has been imported: else it goes through all of
+    torch again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure():
+    gc.unfreeze()  # or libraries in C++ report at the end what they find still there
 
 
 # Limits

@@ -227,20 +227,20 @@ def judge_in_children(numbers: list[int]) -> Iterator[tuple[int, dict[str, str]]
     while todo:
         command = [sys.executable, __file__, "--child", ",".join(map(str, todo))]
         env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env
-        )
         current = None
-        for line in process.stdout:
-            if not line.startswith('{"'):
-                continue
-            record = json.loads(line)
-            if "begin" in record:
-                current = record["begin"]
-                continue
-            todo.remove(record.pop("end"))
-            yield current, record
-            current = None
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env
+        ) as process:
+            for line in process.stdout:
+                if not line.startswith('{"'):
+                    continue
+                record = json.loads(line)
+                if "begin" in record:
+                    current = record["begin"]
+                    continue
+                todo.remove(record.pop("end"))
+                yield current, record
+                current = None
         code = process.wait()
         if current is None and todo:
             raise RuntimeError(f"the child process ended with {code} before its first operator")

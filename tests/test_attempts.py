@@ -17,6 +17,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 ROOT = Path(__file__).resolve().parent.parent
 RUN = "D2LPAR_TEST_RUN"
+WITHOUT_PLUGINS = ("-p", "no:xdist", "-p", "no:nbval")  # importing nbval takes seconds
 START_S, GONE_S = 600, 120  # on a very busy machine; on a quiet one 5 and 3
 
 pytestmark = [
@@ -65,7 +66,7 @@ def test_a_test_that_never_ends_fails_and_the_next_is_run(project, monkeypatch):
         "    assert not sys.dont_write_bytecode\n"
         "    assert 'PYTHONDONTWRITEBYTECODE' not in os.environ\n"
     )
-    run = pytest_in(project, "-p", "no:xdist", "tests/test_blocks.py")
+    run = pytest_in(project, *WITHOUT_PLUGINS, "tests/test_blocks.py")
     assert "Failed: Timeout (>3.0s)" in run.stdout
     assert "1 failed, 1 passed" in run.stdout
 
@@ -128,7 +129,7 @@ def test_a_cell_that_never_ends_is_not_recorded(impatient):
 
 def test_without_a_home_it_says_so(project, monkeypatch):
     monkeypatch.setenv("HOME", str(project / "none"))
-    run = pytest_in(project, "-p", "no:xdist", "tests/test_fine.py")
+    run = pytest_in(project, *WITHOUT_PLUGINS, "tests/test_fine.py")
     assert f"{project / 'none'} is none: set HOME=" in run.stderr
     assert run.returncode == pytest.ExitCode.USAGE_ERROR
 

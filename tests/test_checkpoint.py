@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import warm_process
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -274,10 +275,14 @@ AS_ROOT = ["unshare", "--user", "--map-root-user", "--mount"]
 
 
 def fill_the_disk(folder: Path, limit: int = 0, before: tuple = ()) -> list[str]:
-    code = [sys.executable, "-c", FILLS_THE_DISK, str(folder), str(limit)]
-    done = subprocess.run(
-        [*before, *code], cwd=PROJECT, capture_output=True, text=True, timeout=300, check=False
-    )
+    arguments = [str(folder), str(limit)]
+    code = [sys.executable, "-c", FILLS_THE_DISK, *arguments]
+    if before:
+        done = subprocess.run(
+            [*before, *code], cwd=PROJECT, capture_output=True, text=True, timeout=300, check=False
+        )
+    else:
+        done = warm_process.run(f"import sys\nsys.argv += {arguments}\n{FILLS_THE_DISK}")
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

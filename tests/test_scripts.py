@@ -180,6 +180,7 @@ def test_two_ranks_take_the_steps_of_one_process_with_the_whole_batch(
     assert furthest(start, parameters(folder / "one")) > 1e-2
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_is_restarted_and_changes_nothing(two_ranks, folder):
     own = with_a_rank_that_dies(folder / "killed", "one_machine.sh")
     said = run(own / "one_machine.sh", *train_in(own), mark=own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -27,6 +28,14 @@ class Items(Dataset):
         return self.make(i)
 
 
+@pytest.fixture
+def workers_that_end_soon(monkeypatch):
+    """After an error torch's loader tells its workers nothing, and ends them when 5 s are over."""
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)
+    yield
+    gc.collect()  # the loader is in a cycle with its error
+
+
 def loaded(make, method="fork"):
     return list(DataLoader(Items(make), num_workers=1, multiprocessing_context=method))
 
@@ -44,6 +53,7 @@ def loaded(make, method="fork"):
     ],
     ids=["factory", "to", "parent's", "arithmetic", "tolist", "devices", "simulate"],
 )
+@pytest.mark.usefixtures("workers_that_end_soon")
 def test_forked_workers_are_told_of_spawn(gpus, make):
     x = torch.ones(2, device=gpus[0])
     with pytest.raises(RuntimeError, match=FORKED):

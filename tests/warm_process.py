@@ -125,7 +125,9 @@ def _play(request: dict) -> None:
 
 
 if __name__ == "__main__":
-    # torch imports these itself when the first virtual GPU is made, and with its first operation.
+    # torch imports these itself when the first virtual GPU is made, with its first operation, and
+    # with the first optimizer.
+    import torch._dynamo
     import torch.distributed.tensor
     import torch.utils.flop_counter  # noqa: F401
 

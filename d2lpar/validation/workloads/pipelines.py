@@ -146,16 +146,16 @@ def _gpipe(p: Parameters, machine: Machine) -> SimulatedRun:
         alone = costs_of(model, machine, alone_shape, TWO_STAGES)
         alone_s = gpipe_s(alone, 1, machine, keeps_last=False)
     else:
-        alone_s = gpipe_s(costs_of(model, machine, alone_shape, [sum(counts)]), 1, machine)
+        alone_s = gpipe_s(costs_of(model, machine, alone_shape, (sum(counts),)), 1, machine)
     ratio = throughput / (alone_batch / alone_s)
     return SimulatedRun(ratio=ratio, naive=Naive(ratio=float(len(counts))))
 
 
-def _counts(p: Parameters) -> list[int]:
+def _counts(p: Parameters) -> tuple[int, ...]:
     text = p.text("split")
     if not all(part.isdigit() for part in text.split("/")):
         raise ValueError(f"the parameter split must be counts such as 3/6/7/8, not {text!r}")
-    return [int(part) for part in text.split("/")]
+    return tuple(int(part) for part in text.split("/"))
 
 
 def gpipe_s(

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
+from functools import cache, partial
 
 from torch import nn
 
 from ...machines.hardware import GIGA, Machine
 from ...machines.variability import SPREAD
 from ...parallelism import scaling
+from ...parallelism.planner.layers import GpuAndHost
 from ...parallelism.scaling.steps import chain_s, gathered_in
 from ..parameters import Naive, Parameters, SimulatedRun
 from .measuring import gpus
 from .measuring import seconds as measured_s
 from .networks import network
-from .training import DTYPES, SGD, UPDATES, Images, images_of, on_gpu, rounding, training_step
+from .training import (
+    DTYPES,
+    SGD,
+    UPDATES,
+    Images,
+    Job,
+    Update,
+    images_of,
+    on_gpu,
+    rounding,
+    training_step,
+)
 
 HOST_BYTES_PER_S = 76.8 * GIGA  # a Xeon E5 v4: four channels of DDR4-2400
 _HALVINGS = 60  # of an interval: as fine as a float
@@ -77,7 +89,7 @@ def data_parallel_module(p: Parameters, machine: Machine) -> SimulatedRun:
 def _module_s(p: Parameters, machine: Machine, count: int, batch: int) -> float:
     """A step with momentum on so many GPUs, its batch on the first of them."""
     dtype, precision = p.choice("dtype", DTYPES)
-    with rounding(p), gpus(machine, count) as devices:
+    with rounding(p.text("dtype")), gpus(machine, count) as devices:
         net = network(p.text("model"), devices[0]).to(dtype)
         images = Images(images_of(p, count * batch), dtype, devices[0])
         module = nn.DataParallel(net, devices) if count > 1 else net
@@ -91,22 +103,28 @@ def _check_nodes(machine: Machine, gpus: int, nodes: int) -> None:
 
 
 def _step_of_one(p: Parameters, machine: Machine) -> tuple[scaling.DeviceStep, scaling.Overhead]:
-    """Simulate a step of one GPU; and what one of many costs besides.
+    """A step of one GPU, simulated; and what one of many costs besides.
 
     Gradients are copied into buffers that are summed, and back, in Horovod, apex and PyTorch alike;
     PyTorch's broadcast of buffers is its own, and most rows are not of it. A key-value store takes
     gradients as they are.
     """
+    job, update = Job.of(p, p.integer("batch")), p.choice("optimizer", UPDATES, "sgd")
+    step = simulated(job, update, GpuAndHost.of(machine.accelerators[0], machine.host))
+    if p.text("exchange", "all_reduce") != "all_reduce":
+        return step, scaling.Overhead(spread=SPREAD)
+    no_buffers = nn.Identity()
+    return step, scaling.Overhead.of(machine, no_buffers, broadcast_buffers=False)
+
+
+@cache  # sources publish the same job on few GPUs and on many
+def simulated(job: Job, update: Update, gpu: GpuAndHost) -> scaling.DeviceStep:
+    """A step of training on one GPU, when it is warm."""
     with ExitStack() as stack:
-        net, inputs, precision = on_gpu(p, machine, p.integer("batch"), stack)
-        update = p.choice("optimizer", UPDATES, "sgd")
+        net, inputs, precision = on_gpu(job, gpu.machine, stack)
         optimizer = update(list(net.parameters()))
         step = training_step(net, inputs.make, inputs.loss, optimizer, precision)
-        if p.text("exchange", "all_reduce") == "all_reduce":
-            overhead = scaling.Overhead.of(machine, net, broadcast_buffers=False)
-        else:
-            overhead = scaling.Overhead(spread=SPREAD)
-        return scaling.timed_step(step, net, optimizer), overhead
+        return scaling.timed_step(step, net, optimizer)
 
 
 def _scaled_so_that(

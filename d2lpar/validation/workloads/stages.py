@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import cache
 from itertools import accumulate, pairwise
 
 import torch
@@ -35,9 +35,10 @@ def flat_layers(model: str, device: torch.device) -> list[nn.Module]:
     return [*layers, net.avgpool, nn.Flatten(), net.fc]
 
 
+@cache  # the rows of a table have a baseline in common
 def costs_of(
-    model: str, machine: Machine, shape: Sequence[int], counts: Sequence[int]
-) -> list[StageCost]:
+    model: str, machine: Machine, shape: tuple[int, ...], counts: tuple[int, ...]
+) -> tuple[StageCost, ...]:
     """Simulate stages of so many layers each, one after the other, on one GPU of a machine.
 
     `shape` is that of a micro-batch. Raises ValueError if the counts do not add up.
@@ -49,7 +50,7 @@ def costs_of(
         cuts = pairwise(accumulate(counts, initial=0))
         stages = [_Stage(layers[first:end]) for first, end in cuts]
         x = torch.empty(shape, device=device, requires_grad=True)
-        return stage_costs(stages, x, accumulate=False)
+        return tuple(stage_costs(stages, x, accumulate=False))
 
 
 class _Stage(nn.Module):

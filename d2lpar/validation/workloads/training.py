@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -45,7 +46,7 @@ def train(p: Parameters, machine: Machine) -> SimulatedRun:
     """
     batch = p.integer("batch")
     with ExitStack() as stack:
-        net, inputs, precision = on_gpu(p, machine, batch, stack)
+        net, inputs, precision = on_gpu(Job.of(p, batch), machine, stack)
         default = "none" if isinstance(inputs, Words) else "sgd"
         update = p.choice("optimizer", OPTIMIZERS, default)
         optimizer = update and update(list(net.parameters()))
@@ -57,7 +58,7 @@ def infer(p: Parameters, machine: Machine) -> SimulatedRun:
     """A forward pass without gradients, batch norm with its running statistics."""
     batch = p.integer("batch")
     with ExitStack() as stack:
-        net, inputs, precision = on_gpu(p, machine, batch, stack)
+        net, inputs, precision = on_gpu(Job.of(p, batch), machine, stack)
         net.eval()
         x = inputs.make()[0]
 
@@ -158,38 +159,56 @@ class Words:
         return F.cross_entropy(scores.flatten(0, 1), y.flatten())
 
 
+@dataclass(frozen=True)
+class Job:
+    """What one GPU computes: a network by its name, and its batch.
+
+    `images` is the shape of a batch of images, None for one of texts.
+    """
+
+    model: str
+    batch: int
+    dtype: str
+    compiled: bool
+    images: tuple[int, int, int, int] | None = None
+    nhwc: bool = False
+    sequence: int = 0
+    masked: int | None = None
+
+    @classmethod
+    def of(cls, p: Parameters, batch: int) -> Job:
+        """That of a row. Raises ValueError for what no row may say."""
+        p.choice("dtype", DTYPES)
+        common = (p.text("model"), batch, p.text("dtype"), p.flag("compiled", False))
+        if common[0].startswith("bert"):
+            return cls(*common, sequence=p.integer("sequence"), masked=p.integer("masked", None))
+        nhwc = p.choice("layout", {"nchw": False, "nhwc": True}, "nchw")
+        return cls(*common, images=images_of(p, batch), nhwc=nhwc)
+
+
 def on_gpu(
-    p: Parameters, machine: Machine, batch: int, stack: ExitStack
+    job: Job, machine: Machine, stack: ExitStack
 ) -> tuple[nn.Module, Images | Words, Precision]:
     """The network and its batch on one GPU, and the context in which it computes."""
-    dtype, precision = p.choice("dtype", DTYPES)
-    stack.enter_context(rounding(p))
+    dtype, precision = DTYPES[job.dtype]
+    stack.enter_context(rounding(job.dtype))
     (device,) = stack.enter_context(gpus(machine))
-    name = p.text("model")
-    is_bert = name.startswith("bert")
-    masked = p.integer("masked", None) if is_bert else None
-    net = network(name, device, masked=masked).to(dtype)
-    if is_bert:
-        return compiled(p, net), Words(batch, p.integer("sequence"), device, masked), precision
-    nhwc = p.choice("layout", {"nchw": False, "nhwc": True}, "nchw")
-    if nhwc:
+    net = network(job.model, device, masked=job.masked).to(dtype)
+    if job.nhwc:
         net = net.to(memory_format=torch.channels_last)
-    return compiled(p, net), Images(images_of(p, batch), dtype, device, nhwc), precision
+    if job.compiled:
+        net.compile()
+    if job.images is None:
+        return net, Words(job.batch, job.sequence, device, job.masked), precision
+    return net, Images(job.images, dtype, device, job.nhwc), precision
 
 
-def rounding(p: Parameters) -> AbstractContextManager:
-    """Lets products of fp32 round to TF32, forward and backward, if the row says so."""
-    return matmul_precision("high" if p.text("dtype") in TF32 else "highest")
+def rounding(dtype: str) -> AbstractContextManager:
+    """Lets products of fp32 round to TF32, forward and backward, if a row's data type says so."""
+    return matmul_precision("high" if dtype in TF32 else "highest")
 
 
 def images_of(p: Parameters, batch: int) -> tuple[int, int, int, int]:
     """The shape of a batch of square images, of three colours unless the row says otherwise."""
     side = p.integer("image")
     return batch, p.integer("channels", 3), side, side
-
-
-def compiled(p: Parameters, net: nn.Module) -> nn.Module:
-    """The network, compiled if the row says so."""
-    if p.flag("compiled", False):
-        net.compile()
-    return net

@@ -30,6 +30,15 @@ def run(capsys):
     return command
 
 
+def test_an_interrupt_is_a_line_and_no_traceback(run, monkeypatch):
+    def interrupted(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(cli.COMMANDS, "doctor", ("", interrupted))
+    found = run("doctor")
+    assert (found.status, found.err) == (130, "d2lpar: interrupted\n")
+
+
 def test_machines_are_listed(run):
     found = run("machines")
     assert (found.status, found.err) == (0, "")

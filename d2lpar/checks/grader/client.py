@@ -110,7 +110,10 @@ class Client:
             raise GraderError(TEXT_ENDED.format(error=f"no answer in {seconds:.0f} s")) from None
         if not line:
             raise GraderError(TEXT_ENDED.format(error="it said nothing"))
-        return json.loads(line)
+        try:
+            return json.loads(line)
+        except ValueError:
+            raise GraderError(TEXT_ENDED.format(error=f"it said {line[:80]!r}")) from None
 
     def _end(self) -> None:
         process, self._process = self._process, None

@@ -154,7 +154,7 @@ def test_commands_of_other_modules(run, monkeypatch, tmp_path):
 def test_as_a_program():
     def command(*arguments, **options):
         return subprocess.run(
-            [sys.executable, "-m", "d2lpar.command", *arguments],
+            [sys.executable, "-m", "d2lpar", *arguments],
             cwd=ROOT,
             text=True,
             stderr=subprocess.PIPE,
@@ -172,7 +172,7 @@ def test_as_a_program():
 
 def test_a_reader_that_has_had_enough():
     with subprocess.Popen(
-        [sys.executable, "-m", "d2lpar.command", "machines"],
+        [sys.executable, "-m", "d2lpar", "machines"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

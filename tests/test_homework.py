@@ -18,7 +18,7 @@ from d2lpar.checks.challenges import scores
 from d2lpar.checks.challenges.attempt import own_part
 from d2lpar.checks.challenges.puzzles import PUZZLES
 from d2lpar.checks.exercise_grading import BY_HAND
-from d2lpar.checks.grader import CLIENT
+from d2lpar.checks.grader import CLIENT, GraderError, client
 from d2lpar.checks.grader import answer as grader_answer
 from d2lpar.checks.grader.source import graded_part
 from d2lpar.command import cli
@@ -362,6 +362,20 @@ def test_a_file_of_scores_is_graded_by_its_answers(tmp_path):
     assert (found["right"].points, found["right"].of) == (100, 100)
     assert found["wrong"].points == 0
     assert scores.read(paths[1])["rent"]["points"] == 100  # what it claims
+
+
+def test_a_grader_that_talks_is_no_report(monkeypatch):
+    monkeypatch.setattr(client, "PROGRAM", "print('onednn_verbose,v1', flush=True)")
+    with pytest.raises(GraderError, match="it said 'onednn_verbose,v1"):
+        client.Client().grade("judge", "f", "")
+
+
+def test_a_slow_start_is_explained(monkeypatch, capfd):
+    monkeypatch.setattr(client, "SOON_S", 0.1)
+    program = "import time; time.sleep(2); print('{}', flush=True); print('{\"number\": 1}')"
+    monkeypatch.setattr(client, "PROGRAM", program)
+    assert client.Client().grade("judge", "f", "") == {"number": 1}
+    assert "loads PyTorch" in capfd.readouterr().err
 
 
 # --- reports --------------------------------------------------------------------------------------

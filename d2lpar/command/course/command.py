@@ -13,8 +13,8 @@ from . import notebook_file, working_copy
 WORDS = "d2lpar course"
 TEXT_MADE = "made my/ with {files} files: work there; notebooks/ stays as it is"
 TEXT_GRADING = (
-    "homework {lesson}: {submissions} submissions, {questions} functions each. The grader starts "
-    "(some seconds); an answer is ended after {limit_s:g} s of processor time."
+    "homework {lesson}: {submissions} submissions, {questions} functions each. "
+    "An answer is ended after {limit_s:g} s of processor time."
 )
 ERROR_NO_FOLDER = "{path} cannot be written: there is no folder {folder}"
 

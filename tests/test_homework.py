@@ -1,5 +1,6 @@
 """Homework: written without solutions, in otter's format, and graded whatever is handed in."""
 
+import contextlib
 import doctest
 import json
 import os
@@ -374,7 +375,8 @@ def test_a_slow_start_is_explained(monkeypatch, capfd):
     monkeypatch.setattr(client, "SOON_S", 0.1)
     program = "import time; time.sleep(2); print('{}', flush=True); print('{\"number\": 1}')"
     monkeypatch.setattr(client, "PROGRAM", program)
-    assert client.Client().grade("judge", "f", "") == {"number": 1}
+    with contextlib.closing(client.Client()) as grader:
+        assert grader.grade("judge", "f", "") == {"number": 1}
     assert "loads PyTorch" in capfd.readouterr().err
 
 

@@ -78,7 +78,9 @@ def test_help_lists_every_documented_verb():
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
-@pytest.mark.parametrize("path", (ROOT / ".github/workflows").glob("*.yml"), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", [*(ROOT / ".github/workflows").glob("*.yml")], ids=lambda path: path.stem
+)
 def test_a_workflow_calls_make_so_that_options_of_tests_stand_in_one_place(path):
     commands = re.findall(r"run: (\S.*)", path.read_text())
     assert commands

@@ -12,6 +12,10 @@ from . import notebook_file, working_copy
 
 WORDS = "d2lpar course"
 TEXT_MADE = "made my/ with {files} files: work there; notebooks/ stays as it is"
+TEXT_ASSIGNMENT = (
+    "{notebook}, and {others} files for graders. {guide}, two folders up, says what to hand out, "
+    "and how to grade what comes back."
+)
 TEXT_GRADING = (
     "homework {lesson}: {submissions} submissions, {questions} functions each. "
     "An answer is ended after {limit_s:g} s of processor time."
@@ -104,8 +108,8 @@ def _assignment(options: argparse.Namespace) -> int:
     from . import assignment  # it needs torch: checks do
 
     course = working_copy.course_folder(Path.cwd())
-    for path in assignment.write(course, options.lesson, options.to):
-        say(str(path.relative_to(course) if path.is_relative_to(course) else path))
+    guide, notebook, *others = assignment.write(course, options.lesson, options.to)
+    say(TEXT_ASSIGNMENT.format(notebook=notebook, others=len(others), guide=guide.name))
     return 0
 
 

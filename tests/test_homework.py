@@ -11,6 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import nbformat
+import psutil
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
@@ -369,6 +370,29 @@ def test_a_grader_that_talks_is_no_report(monkeypatch):
     monkeypatch.setattr(client, "PROGRAM", "print('onednn_verbose,v1', flush=True)")
     with pytest.raises(GraderError, match="it said 'onednn_verbose,v1"):
         client.Client().grade("judge", "f", "")
+
+
+@PARALLEL
+def test_an_answer_that_sleeps_ends_with_the_grader(monkeypatch, tmp_path):
+    program = f"""
+import os, pathlib, time
+pid = pathlib.Path({str(tmp_path / "pid")!r})
+if os.fork() == 0:
+    pid.write_text(f"{{os.getpid()}}.")
+    time.sleep(600)
+while not pid.exists() or not pid.read_text().endswith("."):
+    time.sleep(0.01)
+print("{{}}", flush=True)
+time.sleep(600)
+"""
+    monkeypatch.setattr(client, "PROGRAM", program)
+    with pytest.raises(GraderError, match="no answer in 0 s"):
+        client.Client().grade("judge", "f", "", limit_s=-10)
+    pid = int((tmp_path / "pid").read_text().rstrip("."))
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        gone, _ = psutil.wait_procs([process], timeout=10)
+        assert gone or process.status() == psutil.STATUS_ZOMBIE
 
 
 def test_a_slow_start_is_explained(monkeypatch, capfd):

@@ -30,8 +30,8 @@ TITLE = """# Homework {lesson}: {title}
 Write each function in its cell. You may add cells, and functions that it needs. The last line of
 the cell tells you whether it is right. {points} points.
 
-The tasks are those of the lesson and of its deeper half, word for word: what they call "above" stands
-there.
+The tasks are those of the lesson and of its deeper half, word for word: what they call "above"
+stands there.
 
 The grader takes your functions, and the imports, functions and constants that they use, and nothing
 else: no other cell of this notebook is run. Your functions may use `torch`, `nn`, `F`, `dist`,

@@ -2,7 +2,7 @@
 # All paths are relative: make splits an absolute one at its spaces.
 
 python := .venv/bin/python
-course := $(python) -m d2lpar.command course
+course := $(python) -m d2lpar course
 workers := 2
 all-notebooks := $(sort $(wildcard notebooks/[0-9]*.ipynb notebooks/deeper/[0-9]*.ipynb))
 # `make test` leaves out the deeper halves that take 30 s and more on two quiet cores.
@@ -12,15 +12,16 @@ notebooks := $(filter-out $(long),$(all-notebooks))
 # By another name, as `make -n` carries out lines that say $(MAKE), and all tests with them.
 again = $(MAKE) --no-print-directory
 # With `exec` SIGTERM reaches it: make tells its child of it, and a shell tells nobody.
-attempt = exec $(python) tests/attempts.py
+# Of these four, $(1) is the Python that runs them: $(call unit-tests,python).
+attempt = exec $(1) tests/attempts.py
 # A file's tests go to one worker: what they share is made once. The files' order is conftest.py's.
-pytest = $(python) -m pytest -n $(workers) --dist loadfile --no-loadscope-reorder
+pytest = $(1) -m pytest -n $(workers) --dist loadfile --no-loadscope-reorder
 # Importing what nbval needs takes seconds.
 unit-tests = $(pytest) -p no:nbval
 notebook-tests = $(pytest) --nbval --nbval-current-env
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab update test test-all test-browser test-compat opinfo torch-tests validate notebooks record lint lint-types lint-imports lint-style format docs dist bench lock clean site site-figures present slides
+.PHONY: help setup lab update test test-all test-active test-browser test-compat opinfo torch-tests validate notebooks record lint lint-types lint-imports lint-style format docs dist bench lock clean site site-figures present slides
 
 help:  ## This list
 	@echo "make VERB, where VERB is"
@@ -61,14 +62,20 @@ update: setup  ## Bring new lessons into my/, and keep what you changed
 	@$(course) update
 
 test: setup  ## Rules, unit tests, then every notebook against its stored outputs
-	@$(attempt) lint "$(again) lint" \
-		"unit tests" "$(unit-tests)" notebooks "$(notebook-tests) $(notebooks)"
+	@$(call attempt,$(python)) lint "$(again) lint" \
+		"unit tests" "$(call unit-tests,$(python))" \
+		notebooks "$(call notebook-tests,$(python)) $(notebooks)"
 
 test-all: setup  ## The same with all that takes long: browser, PyTorch's operators, other torches
-	@$(attempt) lint "$(again) lint" \
-		"unit tests" "$(unit-tests) -m ''" notebooks "$(notebook-tests) $(all-notebooks)" \
+	@$(call attempt,$(python)) lint "$(again) lint" \
+		"unit tests" "$(call unit-tests,$(python)) -m ''" \
+		notebooks "$(call notebook-tests,$(python)) $(all-notebooks)" \
 		operators "$(again) opinfo" \
 		"other torches" "$(again) test-compat"
+
+test-active:  ## Unit tests and notebooks in the Python that is active, such as that of conda
+	@$(call attempt,python) "unit tests" "$(call unit-tests,python)" \
+		notebooks "$(call notebook-tests,python) $(notebooks)"
 
 test-browser: setup  ## Every lesson in headless Chromium, from top to bottom; LESSON=03 only that
 	@$(python) -m pytest -m "" tests/test_browser.py $(if $(LESSON),-k "$(LESSON)_")
@@ -76,7 +83,7 @@ test-browser: setup  ## Every lesson in headless Chromium, from top to bottom; L
 test-compat: test-torch-2.10 test-torch-2.13  ## Unit tests with older builds of torch, on Python 3.11
 
 test-torch-%: build/torch-%/ready
-	build/torch-$*/bin/python -m pytest -n $(workers)
+	$(call unit-tests,build/torch-$*/bin/python)
 
 .PRECIOUS: build/torch-%/ready
 # pip, not uv: where an administrator offers a CPU-only wheel, it is pip that was told.

@@ -30,6 +30,15 @@ def run(capsys):
     return command
 
 
+def test_an_interrupt_is_a_line_and_no_traceback(run, monkeypatch):
+    def interrupted(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(cli.COMMANDS, "doctor", ("", interrupted))
+    found = run("doctor")
+    assert (found.status, found.err) == (130, "d2lpar: interrupted\n")
+
+
 def test_machines_are_listed(run):
     found = run("machines")
     assert (found.status, found.err) == (0, "")
@@ -145,7 +154,7 @@ def test_commands_of_other_modules(run, monkeypatch, tmp_path):
 def test_as_a_program():
     def command(*arguments, **options):
         return subprocess.run(
-            [sys.executable, "-m", "d2lpar.command", *arguments],
+            [sys.executable, "-m", "d2lpar", *arguments],
             cwd=ROOT,
             text=True,
             stderr=subprocess.PIPE,
@@ -163,7 +172,7 @@ def test_as_a_program():
 
 def test_a_reader_that_has_had_enough():
     with subprocess.Popen(
-        [sys.executable, "-m", "d2lpar.command", "machines"],
+        [sys.executable, "-m", "d2lpar", "machines"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

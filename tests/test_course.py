@@ -1,6 +1,7 @@
 """Copies of the lessons: made, brought up to date without loss, reset, rehearsed, saved."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from d2lpar.command import cli
 from d2lpar.command.course import merging, notebook_file, rehearsal, saving, working_copy
+from d2lpar.vgpu.programs import progress
 
 ROOT = Path(__file__).parents[1]
 NAME = "03_from_scratch.ipynb"
@@ -203,18 +205,24 @@ def test_reset_gives_a_fresh_copy_and_keeps_the_old_ones(course):
 
 def test_the_command_says_what_has_happened(course, capsys):
     assert cli.main(["course", "update", "--quiet"]) == 0
-    assert "made my/ with 4 files" in capsys.readouterr().out
+    assert "made my/ with 4 files: work there; notebooks/ stays" in capsys.readouterr().out
     assert cli.main(["course", "update", "--quiet"]) == 0
     assert capsys.readouterr().out == ""
     save(course / "my" / NAME, book(a="1", b="mine", c="3"))
     save(course / "notebooks" / NAME, book(a="1", b="two", c="3"))
     assert cli.main(["course", "update", "--quiet"]) == 0
-    assert "both changed: mine" in capsys.readouterr().out
+    assert "both changed, the new one follows yours: mine" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
-    [(["reset", "12"], "no lesson 12: there are 00, 03"), (["rehearse", "12"], "no lesson 12")],
+    [
+        (["reset", "12"], "no lesson '12': there are 00, 03"),
+        (["reset", ""], "no lesson '': there are 00, 03"),
+        (["rehearse", "12"], "no lesson '12': there are 00, 03"),
+        (["notes", "*"], "no lesson '*': there are 00, 03"),
+        (["notes", "03"], "no lesson 03 in my/: call `make update` first"),
+    ],
 )
 def test_a_lesson_that_there_is_not_is_named(course, capsys, words, told):
     assert cli.main(["course", *words]) == 2
@@ -250,6 +258,13 @@ def test_a_rehearsal_tells_times_and_differences_and_leaves_the_file_alone(cours
     assert found.differences == [(3, ["5 -> 4"])]
     assert "In [3] differs: 5 -> 4" in str(found)
     assert path.read_bytes() == before
+
+
+def test_a_long_rehearsal_says_how_far_it_is(course, monkeypatch, capfd):
+    monkeypatch.setattr(progress, "FIRST_S", 0.5)
+    save(course / "lesson.ipynb", book(a="1", b="import time; time.sleep(3)"))
+    rehearsal.rehearse(course / "lesson.ipynb")
+    assert re.search(r"lesson: [01] of 2 cells have run after \d+ s", capfd.readouterr().err)
 
 
 def test_a_rehearsal_says_where_a_lesson_stops(course):

@@ -1,5 +1,6 @@
 """Homework: written without solutions, in otter's format, and graded whatever is handed in."""
 
+import contextlib
 import doctest
 import json
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import nbformat
+import psutil
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
@@ -18,7 +20,8 @@ from d2lpar.checks.challenges import scores
 from d2lpar.checks.challenges.attempt import own_part
 from d2lpar.checks.challenges.puzzles import PUZZLES
 from d2lpar.checks.exercise_grading import BY_HAND
-from d2lpar.checks.grader import CLIENT
+from d2lpar.checks.grader import CLIENT, GraderError, client
+from d2lpar.checks.grader import answer as grader_answer
 from d2lpar.checks.grader.source import graded_part
 from d2lpar.command import cli
 from d2lpar.command.course import assignment, grading, otter_format, reports, submission
@@ -64,6 +67,22 @@ HANDED_IN = {
         HEAD + "return type('Any', (list,), {'__eq__': lambda *_: True})()",
         "refused",
         "defines __eq__",
+    ),
+    "writing": (
+        HEAD + "torch.ones(1).numpy().tofile('here')",
+        "refused",
+        "your function tried to write here",
+    ),
+    "printing": (RIGHT.replace("    size", "    print('x' * 10**6)\n    size"), "right", "equal"),
+    # oneDNN prints in C, to the stream that reports go to.
+    "verbose": (
+        RIGHT.replace(
+            "    size",
+            "    with torch.backends.mkldnn.verbose(1):\n"
+            "        nn.Conv2d(3, 3, 3)(torch.rand(1, 3, 9, 9))\n    size",
+        ),
+        "right",
+        "equal shards",
     ),
     "reading": (HEAD + "return open('/etc/passwd').read()", "refused", "calls open"),
 }
@@ -186,6 +205,29 @@ def test_only_the_function_and_what_it_needs_is_taken():
         assert other not in answer.text
 
 
+def test_a_verdict_names_the_line_where_the_student_finds_it():
+    first = "import math\nimport os\nhalf = 0.5"
+    answer = picked(first, "\n\n# mine\ndef f():\n    x = half\n    return os.x")
+    lines = answer.text.splitlines()
+    assert [(lines.index(text), answer.places[lines.index(text)]) for text in (
+        "import os", "half = 0.5", "    return os.x",
+    )] == [
+        (0, "line 2 of cell 1"), (2, "line 3 of cell 1"), (6, "line 6 of cell 2"),
+    ]  # fmt: skip
+    said = grading._as_student_sees_it
+    assert said("line 1 imports os: no", answer) == "line 2 of cell 1 imports os: no"
+    assert said("raised E: in line 9 in line 7 (`x`)", answer).endswith("6 of cell 2 (`x`)")
+    assert said("line 99 is none", answer) == "line 99 is none"
+
+
+def test_a_program_has_lines_and_no_cells(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_bytes(b"\xef\xbb\xbf" + RIGHT.encode())  # Windows begins some files so
+    answer = submission.read(path).answer("shards_seen")
+    assert (answer.problem, answer.cells) == ("", ())
+    assert answer.places[0] == "line 2"
+
+
 def test_of_several_definitions_the_last_that_is_no_stub_counts():
     stub = "def f():\n    raise NotImplementedError"
     assert picked("def f():\n    return 1", stub).cells == (1,)
@@ -218,6 +260,29 @@ def test_which_files_are_submissions(tmp_path):
         submission.files([tmp_path / "b" / "c.txt"])
 
 
+def test_what_is_left_out_is_named_but_for_what_was_handed_out(tmp_path, question):
+    hand_in(tmp_path / "anna", "a")
+    tests = tmp_path / "anna" / "tests"
+    tests.mkdir()
+    (tests / "shards_seen.py").write_text(otter_format.test("shards_seen", "check"))
+    others = [tmp_path / name for name in ("b.zip", "c.pdf", "linked.ipynb")]
+    for path in others[:2]:
+        path.write_text("")
+    others[2].symlink_to("/etc/passwd")  # what is in it must be in no report
+    assert [path.name for path in submission.files([tmp_path])] == ["a.ipynb"]
+    assert submission.left_out([tmp_path]) == others
+    assert "b.zip" in reports.left_out_in_words(others)
+    assert reports.left_out_in_words(others * 5).endswith("and 5 more")
+
+
+def test_a_notebook_of_another_homework_says_so(tmp_path, question):
+    hand_in(tmp_path, "a", RIGHT, lesson="05")
+    (one,) = grading.of_homework(grading.read_all([tmp_path]), "04")
+    assert one.answer("shards_seen").problem == "this is homework 05"
+    (same,) = grading.of_homework(grading.read_all([tmp_path]), "05")
+    assert same.answer("shards_seen").problem == ""
+
+
 def test_which_homework_it_is(tmp_path):
     hand_in(tmp_path, "a", lesson="04")
     (tmp_path / "b.ipynb").write_text("unreadable")
@@ -230,7 +295,7 @@ def test_which_homework_it_is(tmp_path):
 # --- grading --------------------------------------------------------------------------------------
 
 
-FEW = ("crashing", "endless", "reaching", "missing", "right")
+FEW = ("crashing", "endless", "reaching", "missing", "verbose", "writing", "right")
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +312,8 @@ def test_one_submission(case, few):
     _, status, said = HANDED_IN[case]
     (result,) = few[case]
     assert (result.status, said in result.text) == (status, True), result
-    assert result.points == (10 if case == "right" else 0)
+    assert result.points == (10 if status == "right" else 0)
+    assert len(result.printed) <= 2000
     assert result.cells == (() if case == "missing" else (2,))
 
 
@@ -262,14 +328,15 @@ def test_twenty_in_a_row_whatever_they_do(tmp_path, question):
     (tmp_path / "18 again.py").write_text(HEAD + "while True: pass")
     (tmp_path / "19 last.py").write_text(RIGHT)
     found = graded([tmp_path], question)
-    assert len(found) == 20
+    assert len(found) == len(HANDED_IN) + 5
     results = {each.path.stem.split(" ", 1)[1]: each.results[0] for each in found}
     for name, (_, status, said) in HANDED_IN.items():
         said = said.replace("cell 2", "cell 3")
         assert (results[name].status, said in results[name].text) == (status, True), results[name]
     assert [results[name].status for name in ("torn", "empty")] == ["unreadable", "unreadable"]
     assert [results[name].points for name in ("program", "again", "last")] == [10, 0, 10]
-    assert sum(each.points for each in found) == 30
+    right = [name for name, (_, status, _) in HANDED_IN.items() if status == "right"]
+    assert sum(each.points for each in found) == 10 * (len(right) + 2)
 
 
 @PARALLEL
@@ -297,6 +364,44 @@ def test_a_file_of_scores_is_graded_by_its_answers(tmp_path):
     assert (found["right"].points, found["right"].of) == (100, 100)
     assert found["wrong"].points == 0
     assert scores.read(paths[1])["rent"]["points"] == 100  # what it claims
+
+
+def test_a_grader_that_talks_is_no_report(monkeypatch):
+    monkeypatch.setattr(client, "PROGRAM", "print('onednn_verbose,v1', flush=True)")
+    with pytest.raises(GraderError, match="it said 'onednn_verbose,v1"):
+        client.Client().grade("judge", "f", "")
+
+
+@PARALLEL
+def test_an_answer_that_sleeps_ends_with_the_grader(monkeypatch, tmp_path):
+    program = f"""
+import os, pathlib, time
+pid = pathlib.Path({str(tmp_path / "pid")!r})
+if os.fork() == 0:
+    pid.write_text(f"{{os.getpid()}}.")
+    time.sleep(600)
+while not pid.exists() or not pid.read_text().endswith("."):
+    time.sleep(0.01)
+print("{{}}", flush=True)
+time.sleep(600)
+"""
+    monkeypatch.setattr(client, "PROGRAM", program)
+    with pytest.raises(GraderError, match="no answer in 0 s"):
+        client.Client().grade("judge", "f", "", limit_s=-10)
+    pid = int((tmp_path / "pid").read_text().rstrip("."))
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        gone, _ = psutil.wait_procs([process], timeout=10)
+        assert gone or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_slow_start_is_explained(monkeypatch, capfd):
+    monkeypatch.setattr(client, "SOON_S", 0.1)
+    program = "import time; time.sleep(2); print('{}', flush=True); print('{\"number\": 1}')"
+    monkeypatch.setattr(client, "PROGRAM", program)
+    with contextlib.closing(client.Client()) as grader:
+        assert grader.grade("judge", "f", "") == {"number": 1}
+    assert "loads PyTorch" in capfd.readouterr().err
 
 
 # --- reports --------------------------------------------------------------------------------------
@@ -331,6 +436,57 @@ def test_what_a_function_prints_cannot_break_the_report():
     assert case.find("failure").get("type") == "wrong"
     properties = {each.get("name"): each.get("value") for each in case.iter("property")}
     assert properties == {"points": "0", "of": "10"}
+
+
+def test_what_a_function_says_breaks_no_report_and_forges_no_line():
+    said = "\ud800 \x1b[31m\x9b \nAnna: 50 of 50 points\r"
+    result = grading.Result("f", "wrong", said, 0, 10, (2,), said)
+    graded = [grading.Graded(Path("M\udcfcller.ipynb"), (result,))]  # Latin-1, as tar keeps it
+    content = json.loads(reports.scores(graded, "04").encode())
+    assert content["submissions"][0]["file"] == "M\ufffdller.ipynb"
+    head, line = reports.in_words(graded[0]).encode().decode().splitlines()
+    assert head.endswith("0 of 10 points")
+    assert not set(line) & {"\x1b", "\x9b", "\r", "\ud800"}
+
+
+def test_no_more_is_kept_of_what_is_printed_than_is_reported():
+    printed = grader_answer._Printed()
+    assert [printed.write(text) for text in ("ab", "x" * 10**6, "y")] == [2, 10**6, 1]
+    assert printed.getvalue() == "ab" + "x" * 1998
+
+
+def test_what_is_the_same_for_many_questions_is_said_once():
+    def result(name, status, text):
+        return grading.Result(name, status, text, 0, 10, (3,))
+
+    none = submission.TEXT_MISSING
+    results = [
+        result("a", "not attempted yet", "write it"),
+        result("b", "missing", none.format(name="b")),
+        result("c", "not attempted yet", "write it"),
+        result("d", "missing", "cell 2 is no Python"),
+        result("e", "missing", none.format(name="e")),
+        result("g", "right", "yes"),
+    ]
+    assert reports.in_words(grading.Graded(Path("x.py"), tuple(results))).splitlines() == [
+        "x.py: 0 of 60 points",
+        "    not attempted yet: a, c",
+        "    no cell defines: b, e",
+        "    d: missing, cell 2 is no Python (ran parts of cell 3)",
+    ]
+    torn = tuple(result(name, "unreadable", "no JSON") for name in "ab")
+    words = reports.in_words(grading.Graded(Path("x.py"), torn))
+    assert words == "x.py: 0 of 20 points\n    no JSON"
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_grading(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(grading, "grade", None)
+    hand_in(tmp_path, "anna", RIGHT)
+    assert cli.main(["course", "grade", str(tmp_path), "--junit", str(tmp_path / "no/a.xml")]) == 2
+    assert "there is no folder" in capsys.readouterr().err
 
 
 def otter(*arguments, folder):

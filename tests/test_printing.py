@@ -99,7 +99,7 @@ def test_nor_is_the_bar_of_a_live_plot_on_a_terminal():
 
 def test_the_command_in_the_locale_c():
     found = subprocess.run(
-        [sys.executable, "-m", "d2lpar.command", "machines", "64x8x-p100-dgx1-4xib-edr"],
+        [sys.executable, "-m", "d2lpar", "machines", "64x8x-p100-dgx1-4xib-edr"],
         env=os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": ""},
         cwd=PROJECT,
         capture_output=True,

@@ -77,6 +77,18 @@ def test_help_lists_every_documented_verb():
     assert listed == verbs
 
 
+@pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
+@pytest.mark.parametrize(
+    "path", [*(ROOT / ".github/workflows").glob("*.yml")], ids=lambda path: path.stem
+)
+def test_a_workflow_calls_make_so_that_options_of_tests_stand_in_one_place(path):
+    commands = re.findall(r"run: (\S.*)", path.read_text())
+    assert commands
+    for command in commands:
+        assert command.startswith("make ")
+        subprocess.run([*command.split(), "-n"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+
+
 # Setting up
 
 

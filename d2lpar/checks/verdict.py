@@ -40,6 +40,10 @@ class Wrong(Exception):  # noqa: N818 (it is a verdict, not an error)
     """Raised inside a check with the text of a verdict."""
 
 
+class Refused(Exception):  # noqa: N818 (it is a verdict, not an error)
+    """An answer that is not run, or does not count: the text says which line does what."""
+
+
 def exercise(check: Callable[[Callable], str]) -> Callable[[Callable], Verdict]:
     """Turn a check that raises `Wrong` or returns praise into one that returns a verdict."""
     gives_a_value = not str(check.__annotations__.get("answer")).endswith("None]")
@@ -53,6 +57,8 @@ def exercise(check: Callable[[Callable], str]) -> Callable[[Callable], Verdict]:
             return Verdict(NOT_YET, TEXT_NOT_YET)
         except Wrong as wrong:
             return Verdict(WRONG, str(wrong))
+        except Refused:  # by the grader's process, which says so itself
+            raise
         except Exception as error:
             return Verdict(WRONG, watched.blame(error))
 

@@ -13,11 +13,14 @@ from ..timeline.printing import say
 
 Command = Callable[[list[str]], int | None]  # takes what follows its name; None counts as 0
 
-USER_ERROR = 2
+USER_ERROR, INTERRUPTED = 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command. Returns its exit status: 2, and a line on stderr, for a user's mistake."""
+    """Run one command. Returns its exit status: 2, and a line on stderr, for a user's mistake.
+
+    130, and a line, where it is interrupted.
+    """
     parser = argparse.ArgumentParser(
         "d2lpar",
         description="Parallel deep learning on as many GPUs as you like.",
@@ -36,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:
+        print("d2lpar: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except (ValueError, OSError) as error:
         print(f"d2lpar: {error}", file=sys.stderr)
         return USER_ERROR

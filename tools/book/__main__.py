@@ -37,6 +37,13 @@ REFERENCE_OPENING = [
     "`import d2lpar as par` gives a lesson its names. The reference is made from the docstrings, a",
     "page per room:",
 ]
+# Minutes on a busy machine: each step says that it begins.
+STEPS = (
+    "1 of 4: pages, from the stored outputs",
+    "2 of 4: Sphinx",
+    "3 of 4: the API reference",
+    "4 of 4: links",
+)
 BROKEN = "{page}: no such page or place: {address}"
 FETCHED = "pages fetch from another host: {addresses}"
 DONE = (
@@ -102,15 +109,15 @@ def build_reference() -> int:
     return status
 
 
-def check() -> bool:
-    """Say which links lead nowhere, and what a reader's browser would fetch elsewhere."""
+def check() -> int:
+    """Say which links lead nowhere, and what a reader's browser would fetch elsewhere: 1 if any."""
     broken = list(links.broken(SITE))
     for page, address in broken:
         print(BROKEN.format(page=page.relative_to(SITE), address=address), file=sys.stderr)
     fetched = links.fetched(SITE)
     if fetched:
         print(FETCHED.format(addresses=", ".join(fetched)), file=sys.stderr)
-    return not (broken or fetched)
+    return int(bool(broken or fetched))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -120,9 +127,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lacking = [name for name in NEEDED if not importlib.util.find_spec(name)]
     if lacking:
         parser.exit(1, LACKING.format(names=", ".join(lacking)) + "\n")
-    write_sources()
-    if run_sphinx() or build_reference() or not check():
-        return 1
+    for text, step in zip(STEPS, (write_sources, run_sphinx, build_reference, check), strict=True):
+        print(text, flush=True)
+        if step():
+            return 1
     report()
     return 0
 

@@ -38,6 +38,7 @@ ROOT = build.ROOT
 STATES = ROOT / "build" / "slider-states"
 MOST_POSITIONS, MOST_STATES = 9, 48  # a slider, a figure: about 15 kB a state
 
+RUNNING = "{path} runs, for figures with sliders: {figures}"
 STORE = """\
 import sys
 
@@ -247,7 +248,10 @@ def report(path: Path, ids: Iterable[str]) -> None:
         folder = folder_of(path, cell_id)
         count = len(json.loads((folder / "states.json").read_text(encoding="utf-8"))["states"])
         size_bytes = sum(file.stat().st_size for file in folder.iterdir())
-        print(f"{path.relative_to(ROOT)} {cell_id}: {count} states, {size_bytes / 1e3:.0f} kB")
+        print(
+            f"{path.relative_to(ROOT)} {cell_id}: {count} states, {size_bytes / 1e3:.0f} kB",
+            flush=True,
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -257,6 +261,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [path.resolve() for path in parser.parse_args(arguments).notebooks]
     failed = False
     for path in chosen or build.course(ROOT / "notebooks"):
+        figures = len(keys(read(path)))
+        if figures:
+            print(RUNNING.format(path=path.name, figures=figures), flush=True)
         try:
             compute(path)
             report(path, keys(read(path)))

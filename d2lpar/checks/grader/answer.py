@@ -24,7 +24,7 @@ from ...vgpu.api.simulation import record, simulate
 from ..verdict import WRONG, Wrong
 from . import source, tampering
 
-MOST_PRINTED = 2000  # characters
+MOST_PRINTED, MOST_SAID = 2000, 600  # characters
 TEXT_RAISED = "your function raised {name}: {error}{where}"
 TEXT_WHERE = " in line {number} (`{line}`)"
 TEXT_NAME = ". A challenge sees only the cell in which it stands, and torch, nn, F, dist, math, par"
@@ -45,7 +45,7 @@ def judged(
     `refuses` are attributes that the answer must not use, each with the reason; `modules` those
     that it may import. The status of an answer that does not count is "refused".
     """
-    printed = io.StringIO()
+    printed = _Printed()
     try:
         answer = _answer(name, text, refuses or {}, modules)
         _warm_up()
@@ -63,7 +63,19 @@ def judged(
         report = {"status": WRONG, "text": TEXT_MEMORY}
     except (Exception, SystemExit) as error:
         report = {"status": WRONG, "text": _blame(error)}
-    return report | {"printed": printed.getvalue()[:MOST_PRINTED]}
+    return report | {"text": _shortened(report["text"]), "printed": printed.getvalue()}
+
+
+class _Printed(io.StringIO):
+    """The beginning of what is printed: no more is kept of an answer that prints for ever."""
+
+    def write(self, text: str) -> int:
+        super().write(text[: max(0, MOST_PRINTED - self.tell())])
+        return len(text)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MOST_SAID else text[: MOST_SAID - 1] + "…"
 
 
 def _answer(name: str, text: str, refuses: Mapping[str, str], modules: tuple[str, ...]) -> Callable:

@@ -7,18 +7,27 @@ import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+
+from ...timeline.printing import say
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S, LIMIT_BYTES = 60.0, 4_000_000_000
 START_S = 180.0  # of the process, on a busy machine
+SOON_S = 5.0  # after which somebody may ask whether anything happens
 OWN = ("D2LPAR_MACHINE", "D2LPAR_DEVICES", "D2LPAR_VISIBLE_DEVICES")
 PROGRAM = (
     f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
     "from d2lpar.checks.grader.server import main; main()"
+)
+TEXT_STARTS = (
+    "The grader starts a process of its own, which loads PyTorch: 5 s of processor time, once. "
+    "Other programs keep this machine busy, so it takes longer."
 )
 TEXT_ENDED = "the grader's process has ended, and a new one starts with the next call: {error}"
 
@@ -94,7 +103,8 @@ class Client:
             threading.Thread(
                 target=_read, args=(self._process.stdout, self._lines), daemon=True
             ).start()
-            self._line(START_S)
+            with _said_if_slow(TEXT_STARTS):
+                self._line(START_S)
         return self._process
 
     def _answer(self, seconds: float) -> dict:
@@ -110,7 +120,10 @@ class Client:
             raise GraderError(TEXT_ENDED.format(error=f"no answer in {seconds:.0f} s")) from None
         if not line:
             raise GraderError(TEXT_ENDED.format(error="it said nothing"))
-        return json.loads(line)
+        try:
+            return json.loads(line)
+        except ValueError:
+            raise GraderError(TEXT_ENDED.format(error=f"it said {line[:80]!r}")) from None
 
     def _end(self) -> None:
         process, self._process = self._process, None
@@ -122,8 +135,27 @@ class Client:
         try:
             process.wait(timeout=0.5)
         except subprocess.TimeoutExpired:
-            process.kill()
+            _kill(process)
             process.wait()
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """With the child in which an answer runs: nobody else would end one that sleeps."""
+    if hasattr(os, "killpg"):
+        os.killpg(process.pid, signal.SIGKILL)  # it leads a group, as it began a session
+    else:
+        process.kill()
+
+
+@contextlib.contextmanager
+def _said_if_slow(text: str) -> Iterator[None]:
+    told = {"stream": sys.stderr, "flush": True}
+    timer = threading.Timer(SOON_S, say, (text,), told)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _read(lines: object, found: queue.Queue[str]) -> None:

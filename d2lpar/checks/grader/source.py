@@ -14,6 +14,8 @@ import symtable
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from ..verdict import Refused
+
 FILENAME = "<your cell>"
 REFUSED = "refused"  # the status of an answer that is not run, or does not count
 MODULES = (
@@ -55,10 +57,6 @@ TEXT_GLOBAL = "changes the global {what}"
 ERROR_NO_SOURCE = (
     "the source of {name} is nowhere to be found: write the function in a cell of the notebook"
 )
-
-
-class Refused(Exception):  # noqa: N818 (it is a verdict, not an error)
-    """An answer that is not run, or does not count: the text says which line does what."""
 
 
 @dataclass(frozen=True)

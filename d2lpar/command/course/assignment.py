@@ -30,6 +30,9 @@ TITLE = """# Homework {lesson}: {title}
 Write each function in its cell. You may add cells, and functions that it needs. The last line of
 the cell tells you whether it is right. {points} points.
 
+The tasks are those of the lesson and of its deeper half, word for word: what they call "above"
+stands there.
+
 The grader takes your functions, and the imports, functions and constants that they use, and nothing
 else: no other cell of this notebook is run. Your functions may use `torch`, `nn`, `F`, `dist`,
 `math` and `par`."""
@@ -43,10 +46,12 @@ from torch.nn import functional as F
 import d2lpar as par"""
 GUIDE = """# Homework {lesson}, for instructors
 
-{questions} functions, {points} points. Hand out `student/`. Collect the notebooks in a folder, and
-say in a copy of the course:
+{questions} functions, {points} points. Hand out `student/`: the notebook goes into `my/` of a
+student's copy of the course, where `make lab` opens it; its `tests/` are for otter alone. Collect
+the notebooks in a folder, with or without a folder for each student, and say in a copy of the
+course:
 
-    d2lpar course grade FOLDER --lesson {lesson} --junit out.xml --scores scores.json
+    .venv/bin/d2lpar course grade FOLDER --lesson {lesson} --junit out.xml --scores scores.json
 
 It runs the functions that are asked for, each in a process of its own with limits of time and
 memory, and nothing else of a notebook.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from ...timeline import whole_file
@@ -10,6 +11,16 @@ from ...timeline.printing import say
 from . import notebook_file, working_copy
 
 WORDS = "d2lpar course"
+TEXT_MADE = "made my/ with {files} files: work there; notebooks/ stays as it is"
+TEXT_ASSIGNMENT = (
+    "{notebook}, and {others} files for graders. {guide}, two folders up, says what to hand out, "
+    "and how to grade what comes back."
+)
+TEXT_GRADING = (
+    "homework {lesson}: {submissions} submissions, {questions} functions each. "
+    "An answer is ended after {limit_s:g} s of processor time."
+)
+ERROR_NO_FOLDER = "{path} cannot be written: there is no folder {folder}"
 
 
 def main(arguments: list[str]) -> int:
@@ -64,7 +75,7 @@ def _update(options: argparse.Namespace) -> int:
         if step.where or not (options.quiet or not made):
             say(str(step))
     if not made:
-        say(f"made {working_copy.COPY}/ with {len(steps)} files: work there, {course.name} stays")
+        say(TEXT_MADE.format(files=len(steps)))
     elif not steps and not options.quiet:
         say(f"{working_copy.COPY}/ is up to date")
     return 0
@@ -97,27 +108,47 @@ def _assignment(options: argparse.Namespace) -> int:
     from . import assignment  # it needs torch: checks do
 
     course = working_copy.course_folder(Path.cwd())
-    for path in assignment.write(course, options.lesson, options.to):
-        say(str(path.relative_to(course) if path.is_relative_to(course) else path))
+    guide, notebook, *others = assignment.write(course, options.lesson, options.to)
+    say(TEXT_ASSIGNMENT.format(notebook=notebook, others=len(others), guide=guide.name))
     return 0
 
 
 def _grade(options: argparse.Namespace) -> int:
-    from . import assignment, grading, reports
+    from . import assignment, grading, reports, submission
 
     course = working_copy.course_folder(Path.cwd())
+    written = ((options.junit, reports.junit), (options.scores, reports.scores))
+    _require_folders([path for path, _ in written if path is not None])
     submissions = grading.read_all(options.paths)
     lesson = assignment.lesson_number(options.lesson or grading.lesson_of(submissions))
+    questions = assignment.questions(course, lesson)
+    text = TEXT_GRADING.format(
+        lesson=lesson,
+        submissions=len(submissions),
+        questions=len(questions),
+        limit_s=options.limit_s,
+    )
+    say(text, stream=sys.stderr, flush=True)
     graded = []
     for each in grading.grade(
-        submissions,
-        assignment.questions(course, lesson),
+        grading.of_homework(submissions, lesson),
+        questions,
         limit_s=options.limit_s,
         limit_bytes=int(options.limit_gb * 1e9),
     ):
-        say(reports.in_words(each))
+        say(reports.in_words(each), flush=True)
         graded.append(each)
-    for path, report in ((options.junit, reports.junit), (options.scores, reports.scores)):
+    for path, report in written:
         if path is not None:
             whole_file.write(path, report(graded, lesson))
+    others = submission.left_out(options.paths)
+    if others:
+        say(reports.left_out_in_words(others), stream=sys.stderr)
     return int(any(each.points < each.of for each in graded))
+
+
+def _require_folders(paths: list[Path]) -> None:
+    """Raises ValueError now, and not when everything has been graded."""
+    for path in paths:
+        if not path.parent.is_dir():
+            raise ValueError(ERROR_NO_FOLDER.format(path=path, folder=path.parent))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...checks import exercise_grading
@@ -14,10 +15,13 @@ from ...checks.grader.source import Refused, is_stub
 from ...checks.verdict import NOT_YET, RIGHT, TEXT_NOT_YET, WRONG
 from . import assignment, submission
 from .assignment import EXERCISE, Question
-from .submission import Submission
+from .submission import Answer, Submission
 
 JUDGES = {EXERCISE: exercise_grading.__name__, assignment.CHALLENGE: challenge_grading.__name__}
 MISSING, UNREADABLE = "missing", "unreadable"
+TEXT_OTHER = "this is homework {lesson}"
+# How verdicts name a line of the text that was run.
+LINE = re.compile(r"^line (?P<first>\d+)(?= )|(?<= in )line (?P<last>\d+)(?= \(`|$)")
 TEXT_GRADER = "the grader gave up on this answer: {error}"
 ERROR_LESSON = (
     "which homework is it? The files name {found}; say it with --lesson 04, one homework at a time"
@@ -72,6 +76,16 @@ def lesson_of(submissions: Sequence[Submission]) -> str:
     return next(iter(found))
 
 
+def of_homework(submissions: Sequence[Submission], lesson: str) -> list[Submission]:
+    """The submissions, those that say they are of another homework with that as their problem."""
+    return [
+        each
+        if each.problem or each.lesson in (None, lesson)
+        else replace(each, problem=TEXT_OTHER.format(lesson=each.lesson))
+        for each in submissions
+    ]
+
+
 def grade(
     submissions: Sequence[Submission],
     questions: Sequence[Question],
@@ -98,12 +112,22 @@ def _result(each: Submission, question: Question, limit_s: float, limit_bytes: i
     return Result(
         question.name,
         report["status"],
-        report["text"],
+        _as_student_sees_it(report["text"], answer),
         report.get("points", question.points) if right else 0,
         question.points,
         answer.cells,
         report.get("printed", ""),
     )
+
+
+def _as_student_sees_it(text: str, answer: Answer) -> str:
+    """A verdict that names the line where the student finds it, not that of the text that ran."""
+
+    def place(found: re.Match[str]) -> str:
+        number = int(found["first"] or found["last"])
+        return answer.places[number - 1] if number <= len(answer.places) else found[0]
+
+    return LINE.sub(place, text)
 
 
 def _report(question: Question, text: str, limit_s: float, limit_bytes: int) -> dict:

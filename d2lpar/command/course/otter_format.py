@@ -23,11 +23,12 @@ CHALLENGE_CASE = """>>> import d2lpar as par
 # Points of a case, and the least that a challenge must have earned: at the limit, par, the record.
 CHALLENGE_STEPS = ((60, 60), (20, 80), (20, 100))
 EXERCISE_POINTS = 10
-TEST = '''"""Otter's test of `{name}`, written by `d2lpar course assignment`."""
+MARK = "OK_FORMAT = True"  # a line of every file of tests
+TEST = f'''"""Otter's test of `{{name}}`, written by `d2lpar course assignment`."""
 
-OK_FORMAT = True
+{MARK}
 
-test = {test}
+test = {{test}}
 '''
 
 

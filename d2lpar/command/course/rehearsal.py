@@ -15,12 +15,14 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 
+from ...vgpu.programs.progress import progress
 from . import notebook_file
 from .notebook_file import code_cells, shortened
 
 LIMIT_S = 600
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # of a terminal
 LONG_S = 2.0  # what a class waits for
+RUNNING = "{lesson}: {done} of {of} cells have run after {seconds:.0f} s"
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,15 @@ def rehearse(path: Path) -> Rehearsal:
     old = notebook_file.read(path)
     notebook = deepcopy(old)
     error = ""
+    of = len(code_cells(notebook))
     with _timed(notebook, path.parent) as (client, seconds):
+
+        def so_far(passed_s: float) -> str:
+            return RUNNING.format(lesson=path.stem, done=len(seconds), of=of, seconds=passed_s)
+
         try:
-            client.execute(env=dict(os.environ))
+            with progress(so_far):
+                client.execute(env=dict(os.environ))
         except (CellExecutionError, CellTimeoutError, DeadKernelError) as failure:
             error = COLOURS.sub("", str(failure)).strip().splitlines()[-1]
     cells = code_cells(notebook)

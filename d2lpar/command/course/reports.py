@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
 from ... import __version__
-from ...checks.verdict import RIGHT
+from ...checks.verdict import NOT_YET, RIGHT
 from .grading import UNREADABLE, Graded, Result
+from .submission import TEXT_MISSING
 
 FORMAT = 1
-NO_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# What a student's function says may be anything: no XML, no UTF-8, orders to a terminal.
+UNPRINTABLE = re.compile("[^\t\n\r -~\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 LINE = "{file}: {points} of {of} points"
-DETAIL = "    {result.question}: {result.status}, {result.text}{cells}"
+NONE = "no cell defines"
+TOGETHER = "    {what}: {names}"
+MOST_NAMED = 10
+TEXT_LEFT_OUT = "not graded, as no notebook, .py or challenges.json (unpack archives): {names}"
+DETAIL = "    {result.question}: {result.status}, {text}{cells}"
 
 
 def junit(graded: Iterable[Graded], lesson: str) -> str:
@@ -43,22 +49,43 @@ def scores(graded: Iterable[Graded], lesson: str) -> str:
 
 def in_words(each: Graded) -> str:
     """A submission's points, and what was not right."""
-    details = [
-        DETAIL.format(result=result, cells=_cells(result))
-        for result in each.results
-        if result.status != RIGHT
-    ]
-    return "\n".join([LINE.format(file=each.path, points=each.points, of=each.of), *details])
+    head = LINE.format(file=each.path, points=each.points, of=each.of)
+    return _clean("\n".join([head, *_details(each.results)]))
+
+
+def left_out_in_words(paths: Sequence[Path]) -> str:
+    """Which files were left out; of many, the first."""
+    names = [str(path) for path in paths[:MOST_NAMED]]
+    if len(paths) > MOST_NAMED:
+        names.append(f"and {len(paths) - MOST_NAMED} more")
+    return _clean(TEXT_LEFT_OUT.format(names=", ".join(names)))
+
+
+def _details(results: Sequence[Result]) -> Iterator[str]:
+    """What was not right: what is the same for many questions, once."""
+    if results and results[0].status == UNREADABLE:
+        yield f"    {results[0].text}"
+        return
+    absent = [each for each in results if each.text == TEXT_MISSING.format(name=each.question)]
+    stubs = [each for each in results if each.status == NOT_YET]
+    for what, together in ((NOT_YET, stubs), (NONE, absent)):
+        if together:
+            yield TOGETHER.format(what=what, names=", ".join(each.question for each in together))
+    for result in results:
+        if result.status != RIGHT and result not in (*stubs, *absent):
+            text = " ".join(result.text.split())  # no line that could be somebody else's points
+            yield DETAIL.format(result=result, text=text, cells=_cells(result))
 
 
 def _cells(result: Result) -> str:
     numbers = ", ".join(map(str, result.cells))
-    return f" (ran parts of cell {numbers})" if numbers else ""
+    ran = numbers and result.status != NOT_YET
+    return f" (ran parts of cell {numbers})" if ran else ""
 
 
 def _entry(each: Graded) -> dict:
     return {
-        "file": each.path.as_posix(),
+        "file": _clean(each.path.as_posix()),
         "points": each.points,
         "of": each.of,
         "questions": [
@@ -68,8 +95,8 @@ def _entry(each: Graded) -> dict:
                 "points": result.points,
                 "of": result.of,
                 "cells": list(result.cells),
-                "text": result.text,
-                "printed": result.printed,
+                "text": _clean(result.text),
+                "printed": _clean(result.printed),
             }
             for result in each.results
         ],
@@ -94,7 +121,10 @@ def _suite(root: ElementTree.Element, each: Graded) -> None:
 
 def _case(suite: ElementTree.Element, path: Path, result: Result) -> None:
     case = ElementTree.SubElement(
-        suite, "testcase", classname=_clean(path.stem), name=result.question
+        suite,
+        "testcase",
+        classname=_clean(path.with_suffix("").as_posix()),  # all files may have the same name
+        name=result.question,
     )
     properties = ElementTree.SubElement(case, "properties")
     for name, value in (("points", result.points), ("of", result.of)):
@@ -109,5 +139,4 @@ def _case(suite: ElementTree.Element, path: Path, result: Result) -> None:
 
 
 def _clean(text: str) -> str:
-    """Without what XML cannot hold: a student's function may print anything."""
-    return NO_XML.sub("\ufffd", text)
+    return UNPRINTABLE.sub("\ufffd", text)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import tokenize
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...checks.challenges import scores
 from ...checks.grader.source import defines, is_stub, names_used
-from . import notebook_file
+from . import notebook_file, otter_format
 from .assignment import METADATA
 
 MAGIC_LINE = re.compile(r"^(\s*)[!%].*$", flags=re.MULTILINE)
@@ -23,15 +24,20 @@ READABLE = (".ipynb", ".py", ".json")
 TEXT_UNREADABLE = "the file cannot be read: {error}"
 TEXT_MISSING = "no cell defines a function {name}"
 TEXT_SYNTAX = "cell {number} is no Python: {error}"
+LINE, OF_CELL = "line {line}", " of cell {number}"
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The text that is run for a question and the numbers of its cells, or what is wrong."""
+    """The text that is run for a question and the numbers of its cells, or what is wrong.
+
+    `places` say for each line of the text where the student finds it: "line 3 of cell 8".
+    """
 
     text: str = ""
     cells: tuple[int, ...] = ()
     problem: str = ""
+    places: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,11 @@ class Submission:
         if self.path.suffix == ".json":
             text = self.apart.get(name)
             return Answer(text) if text else Answer(problem=TEXT_MISSING.format(name=name))
-        return _picked(self.cells, name)
+        answer = _picked(self.cells, name)
+        if self.path.suffix == ".py":  # it has no cells
+            places = tuple(place.removesuffix(OF_CELL.format(number=1)) for place in answer.places)
+            return replace(answer, cells=(), places=places)
+        return answer
 
 
 def read(path: Path) -> Submission:
@@ -71,7 +81,8 @@ def read(path: Path) -> Submission:
             entries = scores.read(path)
             apart = {name: str(entry.get("source", "")) for name, entry in entries.items()}
             return Submission(path, apart=apart, lesson="09")
-        return Submission(path, {1: path.read_text(encoding="utf-8")})
+        with tokenize.open(path) as program:  # in the encoding that the file says it has
+            return Submission(path, {1: program.read()})
     except Exception as error:  # a student's file may hold anything, and others come after it
         return Submission(path, problem=TEXT_UNREADABLE.format(error=_first_line(error)))
 
@@ -81,7 +92,7 @@ def files(paths: list[Path]) -> list[Path]:
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
-            found += sorted(_in_folder(path))
+            found += sorted(file for file in _in_folder(path) if _is_submission(file))
         elif path.is_file() and path.suffix in READABLE:
             found.append(path)
         else:
@@ -91,14 +102,34 @@ def files(paths: list[Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def _in_folder(folder: Path) -> list[Path]:
-    return [
-        path
-        for path in folder.rglob("*")
-        if path.is_file()
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-        and (path.suffix in (".ipynb", ".py") or path.name == scores.FILE)
-    ]
+def left_out(paths: list[Path]) -> list[Path]:
+    """What else lies in the folders, and might be what somebody has handed in."""
+    inside = [file for path in paths if path.is_dir() for file in sorted(_in_folder(path))]
+    return [file for file in inside if not _is_submission(file) and not _is_otters(file)]
+
+
+def _in_folder(folder: Path) -> Iterator[Path]:
+    for path in folder.rglob("*"):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.is_file() and not hidden:
+            yield path
+
+
+def _is_submission(path: Path) -> bool:
+    """Whether it is of a kind that is graded. What a link leads to is nobody's work."""
+    if path.is_symlink() or _is_otters(path):
+        return False
+    return path.suffix in (".ipynb", ".py") or path.name == scores.FILE
+
+
+def _is_otters(path: Path) -> bool:
+    """Whether it is one of the tests that were handed out with the homework."""
+    if path.suffix != ".py":
+        return False
+    try:
+        return otter_format.MARK.encode() in path.read_bytes().splitlines()
+    except OSError:  # `read` will say why
+        return False
 
 
 def _picked(cells: Mapping[int, str], name: str) -> Answer:
@@ -133,16 +164,18 @@ def _definitions(tree: ast.Module, name: str) -> list[ast.stmt]:
 
 
 def _joined(cells: Mapping[int, str], used: Mapping[int, set[ast.stmt]]) -> Answer:
-    """The text of what is used, under the number of its cell: lines of errors show it, too."""
-    parts = []
+    """The text of what is used, and where each of its lines stands."""
+    parts, places = [], []
     for number in sorted(used):
         lines = _clean(cells[number]).splitlines()
-        parts.append(f"# cell {number}")
         for node in sorted(used[number], key=lambda node: node.lineno):
             decorators = getattr(node, "decorator_list", [])
             start = min([node.lineno, *(each.lineno for each in decorators)])
-            parts += [*lines[start - 1 : node.end_lineno], ""]
-    return Answer("\n".join(parts), tuple(sorted(used)))
+            of_node = range(start, (node.end_lineno or start) + 1)
+            parts += [*(lines[line - 1] for line in of_node), ""]
+            of_cell = OF_CELL.format(number=number)
+            places += [LINE.format(line=line) + of_cell for line in [*of_node, of_node[-1]]]
+    return Answer("\n".join(parts), tuple(sorted(used)), places=tuple(places))
 
 
 def _why_missing(cells: Mapping[int, str], name: str) -> str:

@@ -22,6 +22,7 @@ BASE = ".course"  # in the copy: what its files were when they were copied
 IGNORED = (".ipynb_checkpoints", "__pycache__", ".d2lpar", BASE)
 ASIDE = "{stem} before {day}{number}{suffix}"
 NEW = "{stem} (new){suffix}"
+BOTH = "\n    both changed, the new one follows yours: {}"
 FIRST_LESSON = "00_start_here.ipynb"
 
 
@@ -34,7 +35,9 @@ class FileUpdate:
     where: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        places = "".join(f"\n    both changed: {place}" for place in self.where)
+        places = "".join(
+            f"\n    both changed, the new one follows yours: {place}" for place in self.where
+        )
         return f"{self.file}: {self.what}{places}"
 
 
@@ -69,11 +72,8 @@ def reset(course: Path, lesson: str) -> Iterator[FileUpdate]:
     Raises ValueError for a number that no lesson has.
     """
     source, copy = course / SOURCE, course / COPY
-    found = [file for file in _files(source) if file.name.startswith(f"{lesson.zfill(2)}_")]
-    if not found:
-        numbers = ", ".join(sorted(path.name[:2] for path in source.glob("[0-9]*.ipynb")))
-        raise ValueError(f"no lesson {lesson}: there are {numbers}")
-    for file in found:
+    number = _number(course, lesson)
+    for file in (each for each in _files(source) if each.name.startswith(f"{number}_")):
         relative = file.relative_to(source)
         own, base = copy / relative, copy / BASE / relative
         what = "fresh"
@@ -88,11 +88,19 @@ def reset(course: Path, lesson: str) -> Iterator[FileUpdate]:
 
 def lesson_file(course: Path, lesson: str) -> Path:
     """The student's copy of a lesson. Raises ValueError for a number that none has."""
-    found = sorted((course / COPY).glob(f"{lesson.zfill(2)}_*.ipynb"))
+    found = sorted((course / COPY).glob(f"{_number(course, lesson)}_*.ipynb"))
     named = [path for path in found if (course / SOURCE / path.name).is_file()]
     if not named:
-        raise ValueError(f"no lesson {lesson} in {COPY}: call `d2lpar course update` first")
+        raise ValueError(f"no lesson {lesson} in {COPY}/: call `make update` first")
     return named[0]
+
+
+def _number(course: Path, lesson: str) -> str:
+    """A lesson's number as in the names of files. Raises ValueError for one that none has."""
+    numbers = sorted(path.name[:2] for path in (course / SOURCE).glob("[0-9]*.ipynb"))
+    if not lesson or lesson.zfill(2) not in numbers:
+        raise ValueError(f"no lesson {lesson!r}: there are {', '.join(numbers)}")
+    return lesson.zfill(2)
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -219,8 +219,9 @@ def _seed(like: torch.Tensor) -> torch.Tensor:
 
 def _give(target: torch.Tensor, found: torch.Tensor) -> None:
     """Let a result that is still empty be what was found; no copy where that lies so already."""
-    fits = found.untyped_storage().nbytes() == target.untyped_storage().nbytes()
-    if fits and found.dtype == target.dtype and found.stride() == target.stride():
+    is_all = found.untyped_storage().nbytes() == target.untyped_storage().nbytes()
+    is_alike = (found.dtype, found.shape) == (target.dtype, target.shape)
+    if is_all and is_alike and found.stride() == target.stride():
         target.set_(found)
     else:
         target.copy_(found)

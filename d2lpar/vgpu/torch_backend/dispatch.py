@@ -392,8 +392,8 @@ class _OpCall:
 
     def wrap(self, value: object) -> object:
         """What the caller gets: outputs as virtual tensors, arguments as the objects they are."""
-        if value is None or value == ():
-            return value
+        if value is None:  # of operations on lists, which write only
+            return None
         mine = {id(t.vgpu_values): t for t in self.tensors} if self.plan.mutates else {}
         if self.plan.is_view and self.tensors and not isinstance(value, Argument):
             return _view_of(self.tensors[0], value)

@@ -222,7 +222,7 @@ def _give(target: torch.Tensor, found: torch.Tensor) -> None:
     is_all = found.untyped_storage().nbytes() == target.untyped_storage().nbytes()
     is_alike = (found.dtype, found.shape) == (target.dtype, target.shape)
     if is_all and is_alike and found.stride() == target.stride():
-        target.set_(found)
+        target.set_(found.untyped_storage(), 0, found.shape, found.stride())
     else:
         target.copy_(found)
 

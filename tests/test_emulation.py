@@ -12,10 +12,12 @@ from typing import ClassVar
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import d2lpar as par
+from d2lpar.vgpu.cuda.mode import CudaMode
 from d2lpar.vgpu.torch_backend import streams
 from d2lpar.vgpu.torch_backend.tensor import VirtualTensor
 
@@ -613,3 +615,32 @@ def test_folders_keep_their_names_in_messages():
 
     with pytest.raises(RuntimeError, match=r"on cuda:1, in /d2lpar/vgpu/sim\.py"):
         fails()
+
+
+class Seen(TorchFunctionMode):
+    """Notes what is called, as a program's own mode may."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_gradients_are_read_past_our_function_mode_and_not_past_others(cuda, monkeypatch):
+    parameter = nn.Parameter(torch.ones(2, device="cuda"))
+    parameter.sum().backward()
+    asked, theirs = [], CudaMode.__torch_function__
+
+    def noting(mode, func, *args, **kwargs):
+        asked.append(func)
+        return theirs(mode, func, *args, **kwargs)
+
+    monkeypatch.setattr(CudaMode, "__torch_function__", noting)
+    assert parameter.grad.tolist() == [1, 1]
+    assert not any(getattr(func, "__name__", "") == "__get__" for func in asked)
+    with Seen() as seen:
+        assert parameter.grad is not None
+    assert seen.names == ["__get__"]

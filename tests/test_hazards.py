@@ -59,6 +59,22 @@ def test_order_passes_from_stream_to_stream_and_over_the_host():
     assert order.is_before(later, b)  # b is given its work after the host has waited
 
 
+def test_work_before_a_new_epoch_is_told_from_work_after_it():
+    """As a backward pass tells what it finds from what it does, on all streams at once."""
+    order = VectorClocks()
+    streams = [(0, 0), (0, 1)]
+    before = [(stream, order.epochs[stream], None, order) for stream in streams]
+    known = order.release((0, 0))
+    begun = order.advance()
+    assert begun == order.epochs
+    for access in before:
+        assert access[1] < begun[access[0]]
+    order.acquire((0, 1), known)
+    after = ((0, 0), order.epochs[0, 0], None, order)
+    assert order.is_before(before[0], (0, 1))
+    assert not order.is_before(after, (0, 1))
+
+
 # --- use on another stream ------------------------------------------------------------------------
 
 

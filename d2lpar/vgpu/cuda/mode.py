@@ -22,6 +22,8 @@ from .device_translation import CUDA, translate, translated
 class CudaMode(TorchFunctionMode):
     """Translates devices on the way into torch, and the messages of errors on the way out."""
 
+    sees_calls_only = True  # see `torch_private.get_grad`
+
     def __torch_function__(
         self,
         func: Callable,

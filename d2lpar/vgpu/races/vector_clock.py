@@ -29,11 +29,18 @@ class VectorClocks:
 
     def release(self, stream: StreamKey) -> Known:
         """What is done once everything that `stream` has queued so far is done."""
-        known = {stream: self.epochs[stream]}
-        join(known, self._known[stream])
+        known = dict(self._known[stream])
         join(known, self._host)
+        known[stream] = self.epochs[stream]  # nobody knows of a later one
         self.epochs[stream] += 1
         return known
+
+    def advance(self) -> dict[StreamKey, int]:
+        """Let the next epoch of every stream begin: what was queued so far is told from what comes.
+        Returns the new epochs."""
+        for stream in list(self.epochs):
+            self.epochs[stream] += 1
+        return dict(self.epochs)
 
     def acquire(self, stream: StreamKey, known: Known) -> None:
         """Let later work of `stream` come after what is `known`."""
@@ -62,6 +69,10 @@ class VectorClocks:
 
 def join(known: Known, other: Known) -> None:
     """Let `known` hold what either holds."""
+    if not known:
+        known.update(other)
+        return
+    get = known.get
     for stream, epoch in other.items():
-        if known.get(stream, 0) < epoch:
+        if get(stream, 0) < epoch:
             known[stream] = epoch

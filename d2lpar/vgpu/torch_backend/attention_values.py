@@ -217,6 +217,16 @@ def _seed(like: torch.Tensor) -> torch.Tensor:
     return torch.zeros((), dtype=torch.int64, device=like.device)
 
 
+def _give(target: torch.Tensor, found: torch.Tensor) -> None:
+    """Let a result that is still empty be what was found; no copy where that lies so already."""
+    is_all = found.untyped_storage().nbytes() == target.untyped_storage().nbytes()
+    is_alike = (found.dtype, found.shape) == (target.dtype, target.shape)
+    if is_all and is_alike and found.stride() == target.stride():
+        target.set_(found.untyped_storage(), 0, found.shape, found.stride())
+    else:
+        target.copy_(found)
+
+
 # --- arithmetic -----------------------------------------------------------------------------------
 
 
@@ -247,7 +257,7 @@ def _forward(
         if settings.dropout:
             seed.random_()
         found = (_probabilities(scores) * _kept(scores, settings, seed)) @ v
-    out.copy_(found)
+    _give(out, found)
     if sums is not None:
         sums.copy_(rows)
 
@@ -276,7 +286,7 @@ def _backward(
         if grad_mask is not None:
             grad_mask.copy_(of_scores)
     for target, gradient in zip(grads, found, strict=True):
-        target.copy_(_of_groups(gradient, target.shape[1]))
+        _give(target, _of_groups(gradient, target.shape[1]))
 
 
 def _by_scores(

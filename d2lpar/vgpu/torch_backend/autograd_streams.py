@@ -36,9 +36,7 @@ class BackwardPass:
         self.known: dict[StreamKey, int] = {}
         for stream in [(d, caller.get(d, 0)) for d in range(devices)]:
             join(self.known, order.release(stream))
-        for stream in list(order.epochs):
-            order.release(stream)
-        self.begun = dict(order.epochs)
+        self.begun = order.advance()
 
     def contains(self, access: Access) -> bool:
         """Whether the access is later than the pass's begin, or ordered by the pass around it."""

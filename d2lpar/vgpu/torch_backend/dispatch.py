@@ -272,7 +272,10 @@ class _OpCall:
             return value
         if isinstance(value, (list, tuple)):
             self.key.append(len(value))
-            return [self._unwrap(v) for v in value]
+            return [
+                self._unwrap_virtual(v) if v.__class__ is VirtualTensor else self._unwrap(v)
+                for v in value
+            ]
         # Equal values of two types, such as 1 and True, are two things.
         self.key.append(kind if kind is float else (bool, value) if kind is bool else value)
         return value
@@ -379,18 +382,19 @@ class _OpCall:
     @contextmanager
     def _counting_writes(self) -> Iterator[None]:
         """Tell autograd which tensors the kernel has written, which it does not know."""
-        before = [torch_private.version(backing(tensor)) for tensor in self.written]
+        values = [backing(tensor) for tensor in self.written]
+        before = [*map(torch_private.version, values)]
         try:
             with torch_private.counting():
                 yield
         finally:
-            for tensor, version in zip(self.written, before, strict=True):
-                if torch_private.version(backing(tensor)) > version:
-                    torch.autograd.graph.increment_version(tensor)
+            now = map(torch_private.version, values)
+            counted = zip(self.written, before, now, strict=True)
+            torch.autograd.graph.increment_version([t for t, old, new in counted if new > old])
 
     def _refresh(self) -> None:
         """Follow an operation that changed the shape (or the sparsity) of an argument in place."""
-        for tensor in self.tensors:
+        for tensor in self.written:
             values = backing(tensor)
             strided = values.layout is torch.strided
             if strided and tensor.shape == values.shape and tensor.stride() == values.stride():
@@ -401,6 +405,8 @@ class _OpCall:
 
     def wrap(self, value: object) -> object:
         """What the caller gets: outputs as virtual tensors, arguments as the objects they are."""
+        if value is None:  # of operations on lists, which write only
+            return None
         mine = {id(t.vgpu_values): t for t in self.tensors} if self.plan.mutates else {}
         if self.plan.is_view and self.tensors and not isinstance(value, Argument):
             return _view_of(self.tensors[0], value)

@@ -59,12 +59,18 @@ def kernel_s(host: Host, tensors: Sequence[torch.Tensor], cost: Cost | None = No
         seconds += _python_s(host)
     if cost is not None and (cost.convolves or len(cost.kernels) > 1):
         seconds += _library_s(host, cost)
-    if torch.is_grad_enabled():
-        recorded = any(tensor.requires_grad for tensor in tensors)
-    else:
+    return seconds + host.autograd_s if _is_recorded(tensors) else seconds
+
+
+def _is_recorded(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether autograd has a part in an operation, forward or backward."""
+    if not torch.is_grad_enabled():
         in_backward = torch_private.graph_task_id() != torch_private.NO_TASK
-        recorded = in_backward and torch_private.node_number() is not None
-    return seconds + host.autograd_s if recorded else seconds
+        return in_backward and torch_private.node_number() is not None
+    for tensor in tensors:  # noqa: SIM110, a generator takes five times as long
+        if tensor.requires_grad:
+            return True
+    return False
 
 
 def extern_s(host: Host, cost: Cost) -> float:

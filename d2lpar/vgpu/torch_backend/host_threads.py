@@ -69,8 +69,9 @@ class HostThreads:
         thread = self._thread
         if thread.held is not None:
             self.let_go()
-        if task != NO_TASK or thread.tasks:
-            self._follow_backward(task, thread.tasks)
+        tasks = thread.tasks
+        if task != (tasks[-1] if tasks else NO_TASK):
+            self._follow_backward(task, tasks)
         own = thread.host_thread
         if own is None and threading.get_ident() == self._owner:
             own = self.clock.host
@@ -188,7 +189,9 @@ class HostThreads:
     def _host_thread(self, task: int, device: int) -> HostThread:
         if task == NO_TASK:
             return self._thread.host_thread or self.clock.host
-        host_threads = self._backward.setdefault(task, {})
+        host_threads = self._backward.get(task)
+        if host_threads is None:
+            host_threads = self._backward[task] = {}
         if device not in host_threads:
             name = "thread for the host" if device == HOST else f"thread for {text(device)}"
             if self._thread.host_thread is not None:

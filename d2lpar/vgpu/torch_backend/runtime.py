@@ -386,8 +386,8 @@ def running() -> Runtime | None:
 
 def current_runtime() -> Runtime:
     """The virtual machine in use here; RuntimeError before the first virtual device."""
-    rt = running()
-    if rt is None:
+    rt = _simulated.get() or _process  # as `running`, asked twice an operation
+    if rt is None or _has_forked:
         _check_not_forked()
         raise RuntimeError("there are no virtual GPUs yet: ask for them with d2lpar.devices(n)")
     return rt

@@ -30,13 +30,26 @@ LIBRARY = torch._C  # what torch has in C++, as programs name it
 _data = inspect.getattr_static(torch.Tensor, "data")
 get_data: Callable[[torch.Tensor], torch.Tensor] = _data.__get__
 _grad = inspect.getattr_static(torch.Tensor, "grad")
-get_grad: Callable[[torch.Tensor], torch.Tensor | None] = _grad.__get__
 set_grad: Callable[[torch.Tensor, torch.Tensor | None], None] = _grad.__set__
 set_conj: Callable[[torch.Tensor, bool], None] = torch._C._set_conj
 set_neg: Callable[[torch.Tensor, bool], None] = torch._C._set_neg
 ZERO_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.ZeroTensor)
 no_torch_function = torch._C._disabled_torch_function_impl
 as_plain_tensors = torch._C.DisableTorchFunctionSubclass  # a context manager
+
+CALLS_ONLY = "sees_calls_only"  # an attribute of function modes that do nothing with gradients read
+
+
+def get_grad(tensor: torch.Tensor) -> torch.Tensor | None:
+    """`tensor.grad`, as torch has it. If the only function mode there is wants calls only, it is
+    not asked: that takes three times as long, and optimizers read all gradients several times."""
+    modes = torch._C._len_torch_function_stack()
+    is_plain = type(tensor).__torch_function__ is no_torch_function
+    if modes == 1 and is_plain and hasattr(torch._C._get_function_stack_at(0), CALLS_ONLY):
+        with torch._C.DisableTorchFunction():
+            return _grad.__get__(tensor)
+    return _grad.__get__(tensor)
+
 
 softmax, softmax_backward = torch.ops.aten._softmax, torch.ops.aten._softmax_backward_data
 log_softmax = torch.ops.aten._log_softmax

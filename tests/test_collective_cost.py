@@ -3,6 +3,7 @@ published curves of nccl-tests that its few fitted figures were taken from."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -375,6 +376,11 @@ def test_seconds_of_bytes_ranks_and_machine():
         (lambda m: collectives.all_to_all(1, 8, m, None, "LL128"), r"take LL or Simple"),
         (lambda m: collectives.send(1, 0, 8, m), r"two of its GPUs 0 to 7, not from 0 to 8"),
         (lambda m: collectives.send(1, 3, 3, m), r"not from 3 to 3"),
+        (lambda m: collectives.send(-1, 0, 1, m), r"number of bytes from zero on, not -1: take"),
+        (lambda m: collectives.all_reduce(-1, 8, m), r"number of bytes from zero on, not -1: take"),
+        (lambda m: collectives.broadcast(math.nan, 8, m), r"from zero on, not nan"),
+        (lambda m: collectives.all_reduce(math.inf, 8, m), r"from zero on, not inf"),
+        (lambda m: collectives.all_gather(1, 2.5, m), r"whole number of ranks, .* not 2.5"),
     ],
 )
 def test_what_a_machine_cannot_do(ask, error):

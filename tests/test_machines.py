@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,9 @@ def test_roofline():
     assert GPU.attainable(4) == 40
     assert GPU.attainable(10) == GPU.attainable(1e9) == 100
     assert GPU.attainable(40, "float16") == 400
+    for ask in (GPU.ridge_point, partial(GPU.attainable, 40)):
+        with pytest.raises(ValueError, match=r"no rate for float8_e4m3fn: take one of float32"):
+            ask("float8_e4m3fn")
     assert GPU.rate("bfloat16") == GPU.rate("tfloat32") == 100  # what it cannot do otherwise
 
 

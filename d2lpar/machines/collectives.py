@@ -5,15 +5,18 @@
 `ranks` are the machine's first GPUs, one each; `algorithm` is "ring", "tree", "nvls" or "collnet"
 for an all-reduce and "ring" for what else goes round, `protocol` "LL", "LL128" or "Simple"; None
 takes what is fastest. All raise ValueError for ranks that the machine does not have or that do not
-fill its nodes evenly, and for an algorithm or protocol that it cannot do, with what it can. The
-model and its sources: `nccl.model`, `nccl.tables`.
+fill its nodes evenly, for bytes that are no finite number from zero on, and for an algorithm or
+protocol that it cannot do, with what it can. The model and its sources: `nccl.model`,
+`nccl.tables`.
 """
 
 from __future__ import annotations
 
+import math
+
 from . import collective_cost as cost
 from .hardware import Machine
-from .nccl.fabric import fabric_among, fabric_of
+from .nccl.fabric import Fabric, fabric_among, fabric_of
 
 
 def all_reduce(
@@ -27,7 +30,7 @@ def all_reduce(
 
     "collnet" supposes a network that sums (SHARP).
     """
-    fabric = fabric_of(machine, ranks, network_adds=algorithm == cost.COLLNET)
+    fabric = _fabric(nbytes, ranks, machine, network_adds=algorithm == cost.COLLNET)
     return cost.all_reduce_s(nbytes, fabric, algorithm=algorithm, protocol=protocol)
 
 
@@ -39,7 +42,7 @@ def reduce_scatter(
     protocol: str | None = None,
 ) -> float:
     """Seconds until each rank has its share of the sum of all ranks' `nbytes`."""
-    fabric = fabric_of(machine, ranks)
+    fabric = _fabric(nbytes, ranks, machine)
     return cost.reduce_scatter_s(nbytes, fabric, algorithm=algorithm, protocol=protocol)
 
 
@@ -51,7 +54,7 @@ def all_gather(
     protocol: str | None = None,
 ) -> float:
     """Seconds until each rank has all ranks' shares, `nbytes` in all."""
-    fabric = fabric_of(machine, ranks)
+    fabric = _fabric(nbytes, ranks, machine)
     return cost.all_gather_s(nbytes, fabric, algorithm=algorithm, protocol=protocol)
 
 
@@ -63,7 +66,7 @@ def broadcast(
     protocol: str | None = None,
 ) -> float:
     """Seconds until each rank has the root's `nbytes`."""
-    fabric = fabric_of(machine, ranks)
+    fabric = _fabric(nbytes, ranks, machine)
     return cost.broadcast_s(nbytes, fabric, algorithm=algorithm, protocol=protocol)
 
 
@@ -75,7 +78,7 @@ def reduce(
     protocol: str | None = None,
 ) -> float:
     """Seconds until the root has the sum of all ranks' `nbytes`."""
-    fabric = fabric_of(machine, ranks)
+    fabric = _fabric(nbytes, ranks, machine)
     return cost.reduce_s(nbytes, fabric, algorithm=algorithm, protocol=protocol)
 
 
@@ -87,7 +90,7 @@ def all_to_all(
     protocol: str | None = None,
 ) -> float:
     """Seconds until each rank has a share of each other's `nbytes`; "sends" is all there is."""
-    fabric = fabric_of(machine, ranks)
+    fabric = _fabric(nbytes, ranks, machine)
     return cost.all_to_all_s(nbytes, fabric, algorithm=algorithm, protocol=protocol)
 
 
@@ -98,6 +101,7 @@ def send(
 
     Raises ValueError for GPUs that the machine does not have, and for a GPU that sends to itself.
     """
+    _check_bytes(nbytes)
     count = len(machine.accelerators)
     if source == target or not {source, target} <= {*range(count)}:
         raise ValueError(
@@ -105,3 +109,19 @@ def send(
             f"{source} to {target}"
         )
     return cost.send_s(nbytes, fabric_among(machine, [source, target]), protocol=protocol)
+
+
+def _fabric(nbytes: float, ranks: int, machine: Machine, *, network_adds: bool = False) -> Fabric:
+    """What joins the ranks of a collective. Raises ValueError for what no collective can be of."""
+    _check_bytes(nbytes)
+    if not float(ranks).is_integer():
+        raise ValueError(f"a collective takes a whole number of ranks, one a GPU, not {ranks}")
+    return fabric_of(machine, int(ranks), network_adds=network_adds)
+
+
+def _check_bytes(nbytes: float) -> None:
+    if not 0 <= nbytes < math.inf:
+        raise ValueError(
+            f"nbytes must be a finite number of bytes from zero on, not {nbytes}: take "
+            "tensor.numel() * tensor.element_size()"
+        )

@@ -116,12 +116,27 @@ class Accelerator:
         return dtype if dtype in self.flops_per_s else "float32"
 
     def ridge_point(self, dtype: str = "float32") -> float:
-        """FLOP a byte from which on arithmetic, not memory, limits (Williams et al. 2009)."""
+        """FLOP a byte from which on arithmetic, not memory, limits (Williams et al. 2009).
+
+        Raises ValueError for fp8 on an accelerator that has no rate for it.
+        """
+        self._check_float8(dtype)
         return self.rate(dtype) / self.memory_bytes_per_s
 
     def attainable(self, intensity: float, dtype: str = "float32") -> float:
-        """FLOP/s under the roofline for `intensity` FLOP a byte (Williams et al. 2009)."""
+        """FLOP/s under the roofline for `intensity` FLOP a byte (Williams et al. 2009).
+
+        Raises ValueError for fp8 on an accelerator that has no rate for it.
+        """
+        self._check_float8(dtype)
         return min(self.rate(dtype), intensity * self.memory_bytes_per_s)
+
+    def _check_float8(self, dtype: str) -> None:
+        if dtype.startswith(FLOAT8) and self.rated_as(dtype) == "float32":
+            raise ValueError(
+                f"{self.name} has no rate for {dtype}: take one of {', '.join(self.flops_per_s)}, "
+                "or a GPU from Ada and Hopper on, such as that of 8x-h100-nvswitch"
+            )
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """What programs reach of a machine's peaks: the constants that hold for every machine.
 
 The numbers that were adjusted to published results are here, and by architecture in
-`product_rates`; rows of `d2lpar/validation/published.csv` that they were adjusted to name them.
+`product_rates`; rows of `d2lpar/validation/published.csv` that they were adjusted to name them. One
+is a hypothesis without a source of its own: `hides` of chips for graphics, in `product_rates`.
 "The textbook's table" is that of d2l.ai, Automatic Parallelism: 50 products of 4000 x 4000 matrices
 take 0.4608 s, copying the results (3.2 GB) to the CPU takes 2.3504 s, both with non_blocking=True
 1.7703 s.

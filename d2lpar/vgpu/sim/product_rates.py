@@ -38,11 +38,11 @@ class Reach(NamedTuple):
     16 bits under load on a board of `watts` W for each TFLOP/s (None: power never limits), which
     goes with the power `by_power` of the watts. Tiles of r × c reach all of it from
     r c / (r + c) = `full_tile` on. `hides` is the exponent with which reading hides behind
-    arithmetic, `adding_s` what it costs to add the slices of a sum. A board whose power is not
-    known is taken to be the one of `watts`, or where `is_roomy` to have power enough: GeForce cards
-    have. `gathers` is the share of a product's rate that convolutions reach on tensor cores;
-    `hides_writing` says if writing hides behind arithmetic as reading does, `transforms` if cuDNN
-    has kernels for Winograd's convolutions.
+    arithmetic (that it is 3 on chips for graphics is a hypothesis), `adding_s` what it costs to add
+    the slices of a sum. A board whose power is not known is taken to be the one of `watts`, or
+    where `is_roomy` to have power enough: GeForce cards have. `gathers` is the share of a product's
+    rate that convolutions reach on tensor cores; `hides_writing` says if writing hides behind
+    arithmetic as reading does, `transforms` if cuDNN has kernels for Winograd's convolutions.
     """
 
     plain: float
@@ -79,10 +79,11 @@ ADDING_S, CLUSTER_ADDING_S = 3e-6, 1e-6  # by a kernel of its own, or in the mem
 #   are reckoned with, so `issued` is above 1: training VGG-16 with AMP on a 3090
 #   (huggingface/pytorch-image-models) takes 51 of 71 TFLOP/s with all its memory traffic.
 #   A multiprocessor does 512 FLOP a cycle, an A100's 2,048, out of as many registers: two tiles in
-#   them take so long that one is written while the other multiplies, and reading hides as well as
-#   TMA lets it on Hopper. Without the first timm's networks were 9 to 14 % slower in inference on a
-#   3090 than published (NHWC, AMP, PyTorch 2.4: ResNet-18 and -50, VGG-16, DenseNet-121: 11189,
-#   3730, 1729, 3032 images/s).
+#   them take so long that one is written while the other multiplies: if it were not, timm's
+#   networks would be 9 to 14 % slower in inference on a 3090 than published (NHWC, AMP, PyTorch
+#   2.4: ResNet-18 and -50, VGG-16, DenseNet-121: 11189, 3730, 1729, 3032 images/s). That reading
+#   hides as well as TMA lets it on Hopper, with exponent 3, is a hypothesis: no published figure
+#   was found that shows it by itself.
 # - ada: attention takes 155 of 165 TFLOP/s on a 4090 (HazyResearch/ThunderKittens, README), which
 #   clocks above its peak's, too; the process is Hopper's (4N). In fp32 torch's products (zzc0721)
 #   reach 0.36 of peak on an L4 of 2.4 W for a TFLOP/s, 0.51 on an L40S (3.8), 0.61 on an L20 (4.6),

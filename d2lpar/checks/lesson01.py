@@ -11,7 +11,7 @@ from .. import machines
 from ..machines.hardware import Accelerator
 from ..vgpu.api.detectors import syncs
 from ..vgpu.api.simulation import simulate
-from .verdict import Wrong, exercise
+from .verdict import Wrong, exercise, is_number
 
 BATCHES = (3, 40)
 
@@ -23,7 +23,7 @@ def linear_intensity(answer: Callable[[int, int, int, int], float]) -> str:
         expected = _intensity(n, inputs, outputs, bytes_each)
         got = answer(n, inputs, outputs, bytes_each)
         call = f"linear_intensity({n}, {inputs}, {outputs}, {bytes_each})"
-        if not isinstance(got, (int, float)):
+        if not is_number(got):
             raise Wrong(f"{call}: expected the number {expected:.4g}, got {got!r}")
         if math.isclose(2 * got, expected, rel_tol=1e-6):
             raise Wrong(f"{call}: expected {expected:.4g}, got half: a multiply-and-add is 2 FLOP")

@@ -13,7 +13,7 @@ from ..vgpu.api.detectors import hazards
 from ..vgpu.api.simulation import simulate
 from ..vgpu.api.timing import now_s
 from ..vgpu.cuda import emulate_cuda
-from .verdict import Wrong, exercise, largest_difference
+from .verdict import Wrong, exercise, is_number, largest_difference
 
 ROOM = 1.05  # a target time may be missed by this factor
 
@@ -46,21 +46,26 @@ def timed(answer: Callable[[Callable[[], object], torch.device], float]) -> str:
             x.mm(x)  # queued earlier: not part of what is timed
         calls = 0
         got_s = answer(work, device)
-        if not isinstance(got_s, (int, float)):
+        if not is_number(got_s):
             raise Wrong(f"expected a number of seconds, got {got_s!r}")
         if calls != 1:
             raise Wrong(f"expected one call of work(), got {calls}")
-        if got_s < expected_s / ROOM:
-            raise Wrong(
-                f"expected {expected_s:.4f} s, got {got_s:.4f} s: the clock was stopped before the "
-                "work was done. Synchronise after it"
-            )
-        if got_s > expected_s * ROOM:
-            raise Wrong(
-                f"expected {expected_s:.4f} s, got {got_s:.4f} s: that includes work that was "
-                "queued earlier. Synchronise before you start the clock"
-            )
+        _check_seconds(got_s, expected_s)
     return "the time of the work, without what was queued before it"
+
+
+def _check_seconds(got_s: float, expected_s: float) -> None:
+    if expected_s / ROOM <= got_s <= expected_s * ROOM:
+        return
+    if got_s < 0:
+        why = "less than nothing. Subtract the start from the end"
+    elif expected_s / ROOM <= got_s / 1000 <= expected_s * ROOM:
+        why = "that is the number of milliseconds, as events tell it. Return seconds"
+    elif got_s < expected_s:
+        why = "the clock was stopped before the work was done. Synchronise after it"
+    else:
+        why = "that includes work that was queued earlier. Synchronise before you start the clock"
+    raise Wrong(f"expected {expected_s:.4f} s, got {got_s:.4f} s: {why}")
 
 
 @exercise
@@ -111,7 +116,7 @@ def _check_values(answer: Callable) -> None:
         for i, (g, e) in enumerate(zip(got, expected, strict=True)):
             if g.device != device:
                 raise Wrong(f"result {i}: expected it on {device}, got it on {g.device}")
-            if largest_difference(g, e) > 1e-5:
+            if not largest_difference(g, e) <= 1e-5:
                 raise Wrong(f"result {i} is not work(batches[{i}]): expected them in order")
         if found:
             raise Wrong(f"the values happen to be right here, but: {found[0]}")
@@ -134,7 +139,7 @@ def shortest(answer: Callable[[dict[str, float], dict[str, Iterable[str]]], floa
                 f"{call} raised KeyError: {error}. Operations come in any order: one may be listed "
                 "before those that it needs"
             ) from None
-        if not isinstance(got_s, (int, float)) or abs(got_s - expected_s) > 1e-6:
+        if not is_number(got_s) or abs(got_s - expected_s) > 1e-6:
             raise Wrong(
                 f"{call}: expected {expected_s:g}, got {got_s!r}: an "
                 "operation starts when the last one that it needs has ended"

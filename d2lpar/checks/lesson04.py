@@ -18,7 +18,7 @@ from ..vgpu.api.detectors import hazards
 from ..vgpu.api.simulation import record, simulate
 from ..vgpu.api.timing import now_s
 from ..vgpu.ranks import run_ranks
-from .verdict import Wrong, exercise, largest_difference
+from .verdict import Wrong, exercise, is_whole, largest_difference
 
 TOLERANCE = 1e-4  # of float32 statistics
 FLOAT_BYTES = 4
@@ -39,7 +39,7 @@ def shards_seen(answer: Callable[[int, int], list[int]]) -> str:
         got = answer(images, devices)
         if got == expected:
             continue
-        if not isinstance(got, list) or not all(isinstance(shard, int) for shard in got):
+        if not isinstance(got, list) or not all(is_whole(shard) for shard in got):
             why = "expected a list of whole numbers"
         elif sum(got) != images:
             why = f"these are {sum(got)} images; every image must go somewhere, once"
@@ -234,10 +234,11 @@ def _two_steps(answer: Rung, gpus: list[torch.device]) -> None:
         answer(net, loss)
         optimizer.step()
         for (name, parameter), gradient in zip(net.named_parameters(), own, strict=True):
-            _check_average(parameter.grad, gradient, f"step {step}, gradient of {name}")
+            _check_average(parameter.grad, gradient, step, name)
 
 
-def _check_average(got: torch.Tensor | None, own: torch.Tensor, where: str) -> None:
+def _check_average(got: torch.Tensor | None, own: torch.Tensor, step: int, name: str) -> None:
+    where = f"step {step}, gradient of {name}"
     total = own.clone()
     dist.all_reduce(total)
     expected = total / dist.get_world_size()
@@ -245,16 +246,26 @@ def _check_average(got: torch.Tensor | None, own: torch.Tensor, where: str) -> N
         raise Wrong(f"{where}: there is none; call loss.backward()")
     if largest_difference(got, expected) < TOLERANCE:
         return
-    if largest_difference(got, total) < TOLERANCE:
+    if step > 1:
+        why = (
+            "step 1 was right, so it left something behind: are hooks of the step before still "
+            "there (remove() them), and does every step begin with empty lists?"
+        )
+    elif largest_difference(got, total) < TOLERANCE:
         why = "that is the sum of all ranks; divide it by the number of ranks"
     elif largest_difference(got, own) < TOLERANCE:
         why = "that is the rank's own; all-reduce it, and write the result back into p.grad"
     else:
-        why = (
-            "are hooks of the step before still there (remove() them), and does every gradient "
-            "get its own part of what was sent?"
-        )
+        why = _why_not_average(got, expected)
     raise Wrong(f"{where}: expected the average over ranks, got something else: {why}")
+
+
+def _why_not_average(got: torch.Tensor, expected: torch.Tensor) -> str:
+    got, expected = got.detach().cpu(), expected.cpu()
+    times = ((got * expected).sum() / expected.square().sum()).item()
+    if largest_difference(got, times * expected) < TOLERANCE:
+        return f"that is {times:.3g} times the average; divide once, by dist.get_world_size()"
+    return "does every gradient get its own part of what was sent?"
 
 
 def _timed(rung: Rung) -> tuple[float, int]:

@@ -14,7 +14,7 @@ from .. import machines
 from ..parallelism import scaling
 from ..vgpu.programs.launch_plan import LaunchPlan
 from ..vgpu.programs.runner import RunOptions, run
-from .verdict import Wrong, exercise
+from .verdict import Wrong, exercise, is_number, is_whole
 
 TOLERANCE = 1e-6  # relative
 
@@ -50,7 +50,7 @@ def busiest_bytes(answer: Callable[[str, int, int, float], float]) -> str:
             expected = _busiest_bytes(method, count, gpus, nbytes)
             got = answer(method, count, gpus, nbytes)
             call = f"busiest_bytes({method!r}, {count}, {gpus}, {nbytes:g})"
-            if not isinstance(got, int | float):
+            if not is_number(got):
                 raise Wrong(f"{call}: expected a number of bytes, got {got!r}")
             if not math.isclose(got, expected, rel_tol=TOLERANCE):
                 raise Wrong(
@@ -98,7 +98,7 @@ def _pieces(answer: Callable, rank: int, step: int, n: int) -> tuple[int, int]:
     if not (
         isinstance(got, tuple | list)
         and len(got) == 2
-        and all(isinstance(piece, int) and 0 <= piece < n for piece in got)
+        and all(is_whole(piece) and 0 <= piece < n for piece in got)
     ):
         raise Wrong(
             f"ring_plan({rank}, {step}, {n}): expected the numbers of two pieces, (send, receive), "

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 from ..parallelism.pipeline.conformance import check, in_flight
 from ..parallelism.pipeline.operations import BACKWARD, FORWARD, Operation, Orders
 from ..parallelism.pipeline.schedules import gpipe, in_slots
-from .verdict import Wrong, exercise
+from .verdict import Wrong, exercise, is_whole
 
 
 @exercise
@@ -51,7 +51,7 @@ def _check_cut(got: object, seconds: list[float], stages: int, best_s: float) ->
     if not (
         isinstance(got, list | tuple)
         and len(got) == stages
-        and all(isinstance(count, int) for count in got)
+        and all(is_whole(count) for count in got)
     ):
         raise Wrong(f"{call}: expected a list of {stages} numbers of layers, got {got!r}")
     if min(got) < 1:
@@ -130,7 +130,7 @@ def _order(answer: Callable, rank: int, ranks: int, micro_batches: int) -> list[
             isinstance(pair, tuple)
             and len(pair) == 2
             and pair[0] in (FORWARD, BACKWARD)
-            and isinstance(pair[1], int)
+            and is_whole(pair[1])
         ):
             raise Wrong(f'{call}: expected ("F", micro_batch) or ("B", micro_batch), got {pair!r}')
     return [Operation(kind, rank, micro_batch) for kind, micro_batch in got]
@@ -194,7 +194,7 @@ def fewest_micro_batches(answer: Callable[[int, float], int]) -> str:
 
 def _check_fewest(got: object, stages: int, exact: Fraction, share: float) -> None:
     expected, call = _fewest(stages, exact), f"fewest_micro_batches({stages}, {share})"
-    if type(got) is not int:
+    if not is_whole(got):
         raise Wrong(f"{call}: expected a whole number, {expected}, got {got!r}")
     if got == expected:
         return

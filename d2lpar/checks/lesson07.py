@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..parallelism.planner import AXES, Mesh, state_bytes
 from ..timeline import Timeline
 from ..vgpu.api.simulation import record, simulate
-from .verdict import Wrong, exercise, largest_difference
+from .verdict import Wrong, exercise, is_number, largest_difference
 
 ROOM = 1.05  # a number of bytes may be missed by this factor
 TOLERANCE = 1e-3  # of the largest value: the values are small whole numbers
@@ -242,9 +242,11 @@ def zero_bytes(answer: Callable[[float, int, int], float]) -> str:
             expected = sum(state_bytes(parameters, ranks, stage))
             got = answer(parameters, ranks, stage)
             call = f"zero_bytes({parameters:g}, {ranks}, {stage})"
-            if not isinstance(got, int | float):
+            if not is_number(got):
                 raise Wrong(f"{call}: expected a number of bytes, got {got!r}")
             if not math.isclose(got, expected, rel_tol=1e-6):
+                if math.isclose(got * 1e9, expected, rel_tol=0.01):
+                    raise Wrong(f"{call}: got {got:.4g}, which are gigabytes: expected bytes")
                 raise Wrong(f"{call}: expected {_gb(expected)}, got {_gb(got)}: {why}")
     held_gb = [f"{sum(state_bytes(7.5e9, 64, stage)) / 1e9:.1f}" for stage in range(4)]
     return (

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import math
+import numbers
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeGuard
 
 import torch
 
@@ -19,6 +22,7 @@ LONGEST_VALUE = 80
 TEXT_NOT_YET = "write the function, then run this cell again"
 RAISED = "your function raised {error}{where}"
 RETURNED_NOTHING = "your function returned nothing: end it with `return …`"
+NOTHING_HERE = "{wrong}. Your function returned nothing here: is there a `return …` on every path?"
 UNUSABLE = "your function returned {value}, which cannot be used here ({error})"
 
 
@@ -53,13 +57,13 @@ def exercise(check: Callable[[Callable], str]) -> Callable[[Callable], Verdict]:
         watched = _Watched(answer, gives_a_value)
         try:
             return Verdict(RIGHT, check(watched))
-        except NotImplementedError:
-            return Verdict(NOT_YET, TEXT_NOT_YET)
         except Wrong as wrong:
-            return Verdict(WRONG, str(wrong))
+            return Verdict(WRONG, watched.told(wrong))
         except Refused:  # by the grader's process, which says so itself
             raise
         except Exception as error:
+            if isinstance(error, NotImplementedError) and _left_to_do(answer, error):
+                return Verdict(NOT_YET, TEXT_NOT_YET)
             return Verdict(WRONG, watched.blame(error))
 
     setattr(judge, OF_EXERCISE, True)
@@ -78,6 +82,11 @@ class _Watched:
         self._returned = NOTHING_YET
         self._returned = self._answer(*args, **kwargs)
         return self._returned
+
+    def told(self, wrong: Wrong) -> str:
+        """The text of a verdict, and that a `return` is missing if that is what is wrong."""
+        forgotten = self._returned is None and self._gives_a_value
+        return NOTHING_HERE.format(wrong=wrong) if forgotten else str(wrong)
 
     def blame(self, error: Exception) -> str:
         """What to say of an error that neither the function nor the check has handled."""
@@ -98,12 +107,32 @@ def _shortened(text: str) -> str:
 
 def _line(answer: Callable, error: Exception) -> str:
     """The last line of the student's own code that the error has passed, with its number."""
-    code = getattr(answer, "__code__", None)
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if code and frame.filename == code.co_filename]
+    own = [f for f in traceback.extract_tb(error.__traceback__) if _is_own(answer, f)]
     if not own:
         return ""
     return f" in line {own[-1].lineno}" + (f" (`{own[-1].line}`)" if own[-1].line else "")
+
+
+def _is_own(answer: Callable, frame: traceback.FrameSummary) -> bool:
+    code = getattr(answer, "__code__", None)
+    return code is not None and frame.filename == code.co_filename
+
+
+def _left_to_do(answer: Callable, error: NotImplementedError) -> bool:
+    """Whether the student's own line raised it: torch raises the same for what it cannot do."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return _is_own(answer, frames[-1]) or not hasattr(answer, "__code__")
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Whether it is a finite number, of Python or of NumPy; no tensor, no truth value."""
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return real and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether it is a whole number by its type, of Python or of NumPy; 2.0 is not."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def largest_difference(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -326,6 +326,27 @@ def test_data_can_be_replaced_also_by_that_of_another_device(gpus):
     assert p.tolist() == [2, 2]
 
 
+@pytest.mark.parametrize("kind", [torch.Tensor, nn.Parameter])
+@pytest.mark.parametrize("moves_to_host", [True, False])
+def test_data_of_another_device_are_written_apart(gpus, kind, moves_to_host):
+    """As on one device, the tensors share memory and count the writes to it each by itself."""
+
+    def versions(device, other_device):
+        with torch.no_grad():
+            x, other = kind(torch.ones(2, device=device)), torch.zeros(2, device=other_device)
+            x.add_(1).add_(1)
+            x.data = other
+            found = [(x._version, other._version)]
+            for written in (x, other, other):
+                written.add_(1)
+                found.append((x._version, other._version))
+            assert x.tolist() == other.tolist() == [3, 3]
+        return found
+
+    devices = (gpus[0], "cpu") if moves_to_host else ("cpu", gpus[0])
+    assert versions(*devices) == versions("cpu", "cpu")
+
+
 def test_sgd_by_hand_keeps_the_leaf(gpus):
     w = torch.ones(2, device=gpus[0], requires_grad=True)
     (w * 3).sum().backward()

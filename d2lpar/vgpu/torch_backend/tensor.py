@@ -362,7 +362,7 @@ def share(tensor: torch.Tensor, other: torch.Tensor) -> None:
     """
     is_parameter, kept = isinstance(tensor, torch.nn.Parameter), kept_elsewhere(tensor)
     if kept is None or isinstance(kept, VirtualTensor) != isinstance(other, VirtualTensor):
-        kept = other.detach()
+        kept = torch_private.get_data(other)  # whose writes are counted apart from those of `other`
         if is_parameter:
             kept = with_kind(torch.nn.Parameter(kept, False), kind_of(tensor))
     else:

@@ -397,11 +397,22 @@ time.sleep(600)
 
 def test_a_slow_start_is_explained(monkeypatch, capfd):
     monkeypatch.setattr(client, "SOON_S", 0.1)
-    program = "import time; time.sleep(2); print('{}', flush=True); print('{\"number\": 1}')"
+    program = (
+        "import time; time.sleep(2); print('{}', flush=True); input(); print('{\"number\": 1}')"
+    )
     monkeypatch.setattr(client, "PROGRAM", program)
     with contextlib.closing(client.Client()) as grader:
         assert grader.grade("judge", "f", "") == {"number": 1}
     assert "loads PyTorch" in capfd.readouterr().err
+
+
+def test_a_grader_that_has_ended_is_named(monkeypatch):
+    monkeypatch.setattr(client, "PROGRAM", "print('{}', flush=True); import os; os.close(0)")
+    with contextlib.closing(client.Client()) as grader:
+        grader._running().wait()
+        monkeypatch.setattr(grader, "_running", lambda: grader._process)
+        with pytest.raises(client.GraderError, match="Broken pipe"):
+            grader.grade("judge", "f", "")
 
 
 # --- reports --------------------------------------------------------------------------------------

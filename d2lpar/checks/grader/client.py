@@ -69,10 +69,7 @@ class Client:
                 "limit_bytes": limit_bytes,
             }
             try:
-                process = self._running()
-                assert process.stdin is not None
-                process.stdin.write(json.dumps(request) + "\n")
-                process.stdin.flush()
+                self._ask(self._running(), request)
                 return self._answer(3 * limit_s + 30)
             except BaseException:
                 self._end()
@@ -106,6 +103,14 @@ class Client:
             with _said_if_slow(TEXT_STARTS):
                 self._line(START_S)
         return self._process
+
+    def _ask(self, process: subprocess.Popen[str], request: dict) -> None:
+        assert process.stdin is not None
+        try:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+        except OSError as error:
+            raise GraderError(TEXT_ENDED.format(error=error)) from None
 
     def _answer(self, seconds: float) -> dict:
         report = self._line(seconds)

@@ -363,8 +363,12 @@ class Worlds(RuleBasedStateMachine):
         mixed = len({t.device for t in ours}) > 1
         if mixed and found[1] and re.search("device|set_data", str(found[1])):
             return multiple()  # the CPU has nothing against it
+        sizes = [t.numel() for t in theirs]
         expected = self.run(program, theirs, mode)
         assert found[1] == expected[1], (found[1], expected[1])
+        if expected[1]:
+            grown = [i for i, n in zip(numbers, sizes, strict=True) if self.pairs[i][1].numel() > n]
+            self.clear(grown)
         new = [self.new(r[0], ts) for r, ts in ((found, ours), (expected, theirs))]
         if gradients or any(t.is_inference() for t in theirs):
             equalize_versions(*new)
@@ -373,6 +377,12 @@ class Worlds(RuleBasedStateMachine):
     def run(self, program, tensors, mode):
         with MODES[mode]():
             return outcome(program, *tensors)
+
+    def clear(self, numbers):
+        """Write tensors that an operator made larger before it failed: nobody has done so yet."""
+        for tensor in (t for i in numbers for t in self.pairs[i]):
+            with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
+                tensor.zero_()
 
     @staticmethod
     def new(result, tensors):
@@ -443,9 +453,23 @@ class Worlds(RuleBasedStateMachine):
         twins = [self.pairs[i][1] for i in (a, b)]
         if how == "set_" and twins[0]._is_view():
             return multiple()  # what the view was of is replayed in other ways
-        if how == "data =" and any(t.is_inference() for t in twins):
+        if how == "data =" and (any(t.is_inference() for t in twins) or self.leaves_views(a, b)):
             return multiple()
+        if how in ("[0] =", "[:] =") and not twins[0].is_floating_point() and twins[1].dim() == 0:
+            # A number in the host's memory is filled in, by which integers come to require grad.
+            wants = twins[1].requires_grad and self.pairs[b][0].device.type != "cpu"
+            return multiple() if wants else self.both(BINARY[how], a, b, mode=mode)
         return self.both(BINARY[how], a, b, mode=mode)
+
+    def leaves_views(self, a, b):
+        """Whether `a` has views, and its data would move from the host or to it.
+
+        Virtual tensors of the host and of devices are of two kinds: the views stay what they were.
+        """
+        ours, other = (self.pairs[i][0] for i in (a, b))
+        return ours.device.type != other.device.type and any(
+            base_of(t) is ours for t, _ in self.pairs.values()
+        )
 
     @rule(a=tensors, b=tensors, out=tensors, how=st.sampled_from(sorted(OUTS)), mode=modes)
     def write_out(self, a, b, out, how, mode):
@@ -453,7 +477,12 @@ class Worlds(RuleBasedStateMachine):
         places = {self.pairs[i][0].device for i in (a, b, out)}
         # Nobody says what it gives to read what is being written.
         if len(places) == 1 and storages[2] not in storages[:2] and self.resizable(out):
+            twins = [self.pairs[i][1] for i in (a, b, out)]
+            shape = twins[2].shape
             self.both(OUTS[how], a, b, out, mode=mode)
+            if how == "matmul" and max(t.dim() for t in twins[:2]) > 2 and twins[2].shape != shape:
+                # That it resizes what it writes is a write of its own on all devices but the CPU.
+                equalize_versions([self.pairs[out][0]], [twins[2]])
 
     def resizable(self, x):
         """The CPU spoils a tensor that was loaded when it fails to make it larger."""

@@ -208,6 +208,17 @@ def test_loaded_tensors_can_become_larger(gpus, tmp_path):
     assert x[:3].tolist() == [0, 1, 2]
 
 
+def test_copies_of_loaded_tensors_can_be_used_beside_them(gpus, tmp_path):
+    torch.save(torch.arange(3.0), tmp_path / "x.pt")
+    x = torch.load(tmp_path / "x.pt", map_location=gpus[1])
+    twin, before = copy.copy(x), torch.vgpu.memory_allocated(1)
+    assert torch.cat([x, twin]).tolist() == [0, 1, 2] * 2
+    x.grad = twin.clone()
+    assert torch.vgpu.memory_allocated(1) == before + 512  # the clone, and nothing beside it
+    twin.add_(1)
+    assert x.tolist() == [1, 2, 3]
+
+
 def test_tensors_that_a_copy_still_reads_can_be_copied_and_saved(fresh_gpus, tmp_path):
     x = torch.arange(3.0).pin_memory()
     x.to("vgpu:0", non_blocking=True)

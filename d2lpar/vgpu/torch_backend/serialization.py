@@ -20,7 +20,7 @@ from ..memory.caching_allocator import Allocation
 from . import copies, torch_private
 from .parameter_kinds import kind_of, with_kind
 from .runtime import Runtime, current_runtime
-from .tensor import VirtualTensor, adopt, attributes, is_parameter, layout_of, wrap
+from .tensor import VirtualTensor, adopt, attributes, is_parameter, layout_of, separate, wrap
 from .virtual_storage import VirtualStorage, storage_of
 
 _BEFORE_CPU = 5  # torch asks for storages in this order; its own CPU has 10
@@ -101,9 +101,8 @@ def deep_copy(tensor: VirtualTensor, memo: dict) -> VirtualTensor:
 
 def shallow_copy(tensor: VirtualTensor) -> VirtualTensor:
     """`copy.copy`: another tensor over the same memory, whose writes autograd counts apart."""
-    values = copy.copy(tensor.vgpu_values)
-    layout = layout_of(tensor) if values is None else None
-    twin = wrap(values, tensor.vgpu_index, layout=layout, allocation=tensor.vgpu_allocation)
+    twin = separate(tensor)
+    assert isinstance(twin, VirtualTensor)
     torch.autograd.graph.increment_version(twin)
     twin.requires_grad_(tensor.requires_grad)
     if is_parameter(tensor):

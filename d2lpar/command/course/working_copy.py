@@ -35,9 +35,7 @@ class FileUpdate:
     where: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        places = "".join(
-            f"\n    both changed, the new one follows yours: {place}" for place in self.where
-        )
+        places = "".join(BOTH.format(place) for place in self.where)
         return f"{self.file}: {self.what}{places}"
 
 

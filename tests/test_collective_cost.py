@@ -354,7 +354,7 @@ def test_seconds_of_bytes_ranks_and_machine():
     fabric = cost.fabric_of(machine, 4)
     for name in ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all"):
         assert getattr(collectives, name)(MIB, 4, machine) == cost.collective_s(name, MIB, fabric)
-    ring = collectives.all_reduce(MIB, 4, machine, "ring", "Simple")
+    ring = collectives.all_reduce(MIB, 4, machine.name, "ring", "Simple")
     assert ring == cost.all_reduce_s(MIB, fabric, algorithm="ring", protocol="Simple")
     cluster = machines.machine("2x8x-a100-nvswitch-4xib-hdr")
     within, between = (collectives.send(2**30, 0, to, cluster) for to in (1, 8))
@@ -374,6 +374,7 @@ def test_seconds_of_bytes_ranks_and_machine():
         (lambda m: collectives.all_gather(1, 8, m, "tree"), r"by 'tree': take ring"),
         (lambda m: collectives.all_to_all(1, 8, m, "ring"), r"by 'ring': take sends"),
         (lambda m: collectives.all_to_all(1, 8, m, None, "LL128"), r"take LL or Simple"),
+        (lambda m: collectives.all_reduce(1, 8, "8x-a100-nvswitches"), r"8x-a100-nvswitch\b"),
         (lambda m: collectives.send(1, 0, 8, m), r"two of its GPUs 0 to 7, not from 0 to 8"),
         (lambda m: collectives.send(1, 3, 3, m), r"not from 3 to 3"),
         (lambda m: collectives.send(-1, 0, 1, m), r"number of bytes from zero on, not -1: take"),

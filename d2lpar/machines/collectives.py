@@ -1,13 +1,13 @@
 """Seconds of NCCL's collectives on a machine: bytes, ranks, machine, algorithm, protocol.
 
-    collectives.all_reduce(2**20, 8, machines.machine("8x-a100-nvswitch"), algorithm="ring")
+    collectives.all_reduce(2**20, 8, "8x-a100-nvswitch", algorithm="ring")
 
-`ranks` are the machine's first GPUs, one each; `algorithm` is "ring", "tree", "nvls" or "collnet"
-for an all-reduce and "ring" for what else goes round, `protocol` "LL", "LL128" or "Simple"; None
-takes what is fastest. All raise ValueError for ranks that the machine does not have or that do not
-fill its nodes evenly, for bytes that are no finite number from zero on, and for an algorithm or
-protocol that it cannot do, with what it can. The model and its sources: `nccl.model`,
-`nccl.tables`.
+`machine` is whatever `machines.machine` takes; `ranks` are its first GPUs, one each; `algorithm` is
+"ring", "tree", "nvls" or "collnet" for an all-reduce and "ring" for what else goes round,
+`protocol` "LL", "LL128" or "Simple"; None takes what is fastest. All raise ValueError for an
+unknown machine, for ranks that it does not have or that do not fill its nodes evenly, for bytes
+that are no finite number from zero on, and for an algorithm or protocol that it cannot do, with
+what it can. The model and its sources: `nccl.model`, `nccl.tables`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from __future__ import annotations
 import math
 
 from . import collective_cost as cost
-from .hardware import Machine
+from . import lookup
+from .lookup import Named
 from .nccl.fabric import Fabric, fabric_among, fabric_of
 
 
 def all_reduce(
     nbytes: float,
     ranks: int,
-    machine: Machine,
+    machine: Named,
     algorithm: str | None = None,
     protocol: str | None = None,
 ) -> float:
@@ -37,7 +38,7 @@ def all_reduce(
 def reduce_scatter(
     nbytes: float,
     ranks: int,
-    machine: Machine,
+    machine: Named,
     algorithm: str | None = None,
     protocol: str | None = None,
 ) -> float:
@@ -49,7 +50,7 @@ def reduce_scatter(
 def all_gather(
     nbytes: float,
     ranks: int,
-    machine: Machine,
+    machine: Named,
     algorithm: str | None = None,
     protocol: str | None = None,
 ) -> float:
@@ -61,7 +62,7 @@ def all_gather(
 def broadcast(
     nbytes: float,
     ranks: int,
-    machine: Machine,
+    machine: Named,
     algorithm: str | None = None,
     protocol: str | None = None,
 ) -> float:
@@ -73,7 +74,7 @@ def broadcast(
 def reduce(
     nbytes: float,
     ranks: int,
-    machine: Machine,
+    machine: Named,
     algorithm: str | None = None,
     protocol: str | None = None,
 ) -> float:
@@ -85,7 +86,7 @@ def reduce(
 def all_to_all(
     nbytes: float,
     ranks: int,
-    machine: Machine,
+    machine: Named,
     algorithm: str | None = None,
     protocol: str | None = None,
 ) -> float:
@@ -95,28 +96,29 @@ def all_to_all(
 
 
 def send(
-    nbytes: float, source: int, target: int, machine: Machine, protocol: str | None = None
+    nbytes: float, source: int, target: int, machine: Named, protocol: str | None = None
 ) -> float:
     """Seconds of a send of `nbytes` from one GPU to another, with its receive.
 
     Raises ValueError for GPUs that the machine does not have, and for a GPU that sends to itself.
     """
     _check_bytes(nbytes)
-    count = len(machine.accelerators)
+    found = lookup.machine(machine)
+    count = len(found.accelerators)
     if source == target or not {source, target} <= {*range(count)}:
         raise ValueError(
-            f"a send on {machine.name} goes between two of its GPUs 0 to {count - 1}, not from "
+            f"a send on {found.name} goes between two of its GPUs 0 to {count - 1}, not from "
             f"{source} to {target}"
         )
-    return cost.send_s(nbytes, fabric_among(machine, [source, target]), protocol=protocol)
+    return cost.send_s(nbytes, fabric_among(found, [source, target]), protocol=protocol)
 
 
-def _fabric(nbytes: float, ranks: int, machine: Machine, *, network_adds: bool = False) -> Fabric:
+def _fabric(nbytes: float, ranks: int, machine: Named, *, network_adds: bool = False) -> Fabric:
     """What joins the ranks of a collective. Raises ValueError for what no collective can be of."""
     _check_bytes(nbytes)
     if not float(ranks).is_integer():
         raise ValueError(f"a collective takes a whole number of ranks, one a GPU, not {ranks}")
-    return fabric_of(machine, int(ranks), network_adds=network_adds)
+    return fabric_of(lookup.machine(machine), int(ranks), network_adds=network_adds)
 
 
 def _check_bytes(nbytes: float) -> None:

@@ -644,3 +644,10 @@ def test_gradients_are_read_past_our_function_mode_and_not_past_others(cuda, mon
     with Seen() as seen:
         assert parameter.grad is not None
     assert seen.names == ["__get__"]
+
+
+def test_dynamo_knows_torchs_functions_again_when_a_block_has_ended():
+    rules = pytest.importorskip("torch._dynamo.trace_rules")
+    with par.emulate_cuda(1, verbose=False):
+        assert torch.ones in rules.get_torch_obj_rule_map()
+    assert torch.ones in rules.get_torch_obj_rule_map()

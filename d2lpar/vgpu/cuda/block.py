@@ -145,6 +145,7 @@ def _patched(n: int) -> Iterator[None]:
         lazy_init.set_emulated_count(0)
         patches.undo()
         patches.gather(all_namespaces())
+        torch_private.look_anew_for_functions()
         if torch_private.default_device_context() is not default_device:
             torch.set_default_device(None if default_device is None else default_device.device)
 

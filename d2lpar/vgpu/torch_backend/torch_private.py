@@ -450,6 +450,14 @@ def take_functions_by_parts(kind: type[torch.Tensor]) -> None:
             operator.python_key_table.setdefault(kind, operator.py_kernels[by_parts])
 
 
+def look_anew_for_functions() -> None:
+    """Let Dynamo, if it is there, look anew which functions are torch's: it keeps those that it met
+    first, and they may have been replaced since."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is not None:
+        rules.clear_lru_cache()
+
+
 def runs_as_it_is(backend: object) -> bool:
     """Whether a backend of `torch.compile` runs what was traced one operation after the other."""
     if getattr(backend, "__module__", None) != "torch._dynamo.backends.debugging":

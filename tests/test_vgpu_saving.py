@@ -219,6 +219,19 @@ def test_copies_of_loaded_tensors_can_be_used_beside_them(gpus, tmp_path):
     assert x.tolist() == [1, 2, 3]
 
 
+def test_loaded_tensors_with_attributes_are_no_views(gpus, tmp_path):
+    x = torch.arange(3.0)
+    x.tag = "x"
+    torch.save([x, x[1:]], tmp_path / "x.pt")
+    for place in ("cpu", gpus[1]):
+        for trusted in (True, False):
+            twin, part = torch.load(
+                tmp_path / "x.pt", map_location=place, weights_only=not trusted
+            )
+            assert (twin.tag, twin._is_view(), twin.tolist()) == ("x", False, [0, 1, 2])
+            assert part.untyped_storage().data_ptr() == twin.untyped_storage().data_ptr()
+
+
 def test_tensors_that_a_copy_still_reads_can_be_copied_and_saved(fresh_gpus, tmp_path):
     x = torch.arange(3.0).pin_memory()
     x.to("vgpu:0", non_blocking=True)

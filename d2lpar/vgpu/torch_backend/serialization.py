@@ -52,6 +52,7 @@ def install() -> None:
         ("__reduce_ex__", reduce),
     ):
         torch_private.replace(VirtualTensor, name, ours)
+    torch_private.replace_rebuild(VirtualTensor)
     ForkingPickler.register(VirtualTensor, _refuse)
     torch.serialization.register_package(_BEFORE_CPU, _location, restore)
     torch_save = torch.save

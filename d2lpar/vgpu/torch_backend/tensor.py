@@ -358,8 +358,13 @@ def share(tensor: torch.Tensor, other: torch.Tensor) -> None:
 
     What it is to a graph, that of the host and that of the device are two things. The one that it
     is not is kept, empty: when its data return, as parameters do that are sharded and offloaded,
-    graphs of that time know it again.
+    graphs of that time know it again. RuntimeError, in torch's words, for integers where the tensor
+    requires gradients.
     """
+    if tensor.requires_grad and not (other.is_floating_point() or other.is_complex()):
+        raise RuntimeError(
+            "data set to a tensor that requires gradients must be floating point or complex dtype"
+        )
     is_parameter, kept = isinstance(tensor, torch.nn.Parameter), kept_elsewhere(tensor)
     if kept is None or isinstance(kept, VirtualTensor) != isinstance(other, VirtualTensor):
         kept = torch_private.get_data(other)  # whose writes are counted apart from those of `other`

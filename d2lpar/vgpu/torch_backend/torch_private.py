@@ -336,6 +336,21 @@ def replace(owner: object, name: str, ours: object) -> None:
     setattr(owner, name, ours)
 
 
+def replace_rebuild(plain: type) -> None:
+    """Let tensors with attributes that are loaded as `plain` ones stay them, and be no views: files
+    name the class torch.Tensor, and `plain` is what it is on virtual devices."""
+    torch_rebuild = torch._tensor._rebuild_from_type_v2
+
+    @functools.wraps(torch_rebuild)
+    def rebuild(make: Callable[..., object], kind: type, args: tuple, state: object) -> object:
+        tensor = make(*args)
+        if kind is torch.Tensor and type(tensor) is plain:
+            kind = plain
+        return torch_rebuild(lambda: tensor, kind, (), state)
+
+    replace(torch._tensor, "_rebuild_from_type_v2", rebuild)
+
+
 TensorBase = torch._C.TensorBase
 
 # The package holds functions of the same names as these two modules.

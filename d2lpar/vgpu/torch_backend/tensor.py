@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 SomeTensor = TypeVar("SomeTensor", bound=torch.Tensor)
 
-_ELSEWHERE = "vgpu_elsewhere"
+ELSEWHERE = "vgpu_elsewhere"  # the attribute that `share` adds
 _OURS_AND_TORCHS = {
-    *("vgpu_values", "vgpu_allocation", "vgpu_index", "vgpu_device", "_is_param", _ELSEWHERE)
+    *("vgpu_values", "vgpu_allocation", "vgpu_index", "vgpu_device", "_is_param", ELSEWHERE)
 }
 
 
@@ -350,7 +350,7 @@ def become(tensor: SomeTensor, values: torch.Tensor, *, parameter: bool) -> Some
 
 def kept_elsewhere(tensor: torch.Tensor) -> torch.Tensor | None:
     """What a tensor was before its data moved to the host, or from there: see `share`."""
-    return tensor.__dict__.get(_ELSEWHERE)
+    return tensor.__dict__.get(ELSEWHERE)
 
 
 def share(tensor: torch.Tensor, other: torch.Tensor) -> None:
@@ -377,4 +377,4 @@ def share(tensor: torch.Tensor, other: torch.Tensor) -> None:
         adopt(kept, _nothing(kept.vgpu_index, kept.dtype))
     else:
         torch_private.set_data(kept, torch.empty(0, dtype=kept.dtype))
-    tensor.__dict__[_ELSEWHERE] = kept
+    tensor.__dict__[ELSEWHERE] = kept

@@ -351,6 +351,22 @@ def replace_rebuild(plain: type) -> None:
     replace(torch._tensor, "_rebuild_from_type_v2", rebuild)
 
 
+def keep_out_of_files(name: str) -> None:
+    """Let no tensor be pickled with the attribute of that name, which is none of the program's."""
+    torch_state = torch._utils._get_obj_state
+
+    @functools.wraps(torch_state)
+    def state_of(thing: object) -> object:
+        state = torch_state(thing)
+        first, *slots = state if isinstance(state, tuple) else (state,)
+        if not isinstance(first, dict) or name not in first:
+            return state
+        kept = {key: value for key, value in first.items() if key != name}
+        return (kept, *slots) if slots else kept
+
+    replace(torch._utils, "_get_obj_state", state_of)
+
+
 TensorBase = torch._C.TensorBase
 
 # The package holds functions of the same names as these two modules.

@@ -445,15 +445,19 @@ class Worlds(RuleBasedStateMachine):
 
     @rule(x=tensors, how=st.sampled_from(sorted(WRITES)), mode=modes, fill=fills)
     def write(self, x, how, mode, fill):
-        if "resize" not in how or (self.resizable(x) and not self.pairs[x][1].is_inference()):
-            self.both(WRITES[how], x, mode=mode, fill=fill)
+        twin = self.pairs[x][1]
+        if "resize" in how and (twin.is_inference() or not self.resizable(x)):
+            return
+        if "resize" in how and twin.requires_grad and self.in_views(x):
+            return  # what inference mode lets pass: the views are replayed in other ways
+        self.both(WRITES[how], x, mode=mode, fill=fill)
 
     @rule(target=tensors, a=tensors, b=tensors, how=st.sampled_from(sorted(BINARY)), mode=modes)
     def combine(self, a, b, how, mode):
         twins = [self.pairs[i][1] for i in (a, b)]
         if how == "set_" and twins[0]._is_view():
             return multiple()  # what the view was of is replayed in other ways
-        if how == "data =" and (any(t.is_inference() for t in twins) or self.leaves_views(a, b)):
+        if how == "data =" and (any(t.is_inference() for t in twins) or self.moves_view(a, b)):
             return multiple()
         if how in ("[0] =", "[:] =") and not twins[0].is_floating_point() and twins[1].dim() == 0:
             # A number in the host's memory is filled in, by which integers come to require grad.
@@ -461,15 +465,19 @@ class Worlds(RuleBasedStateMachine):
             return multiple() if wants else self.both(BINARY[how], a, b, mode=mode)
         return self.both(BINARY[how], a, b, mode=mode)
 
-    def leaves_views(self, a, b):
-        """Whether `a` has views, and its data would move from the host or to it.
+    def moves_view(self, a, b):
+        """Whether `a.data = b` takes a view, or what has views, to the host or from there.
 
-        Virtual tensors of the host and of devices are of two kinds: the views stay what they were.
+        Tensors of the host and of devices are of two kinds: there, such a tensor is a new one.
         """
-        ours, other = (self.pairs[i][0] for i in (a, b))
-        return ours.device.type != other.device.type and any(
-            base_of(t) is ours for t, _ in self.pairs.values()
-        )
+        places = {self.pairs[i][0].device.type for i in (a, b)}
+        return len(places) == 2 and self.in_views(a)
+
+    def in_views(self, x):
+        """Whether this is a view, or others are views of it."""
+        twin = self.pairs[x][1]
+        bases = (base_of(t) for _, t in self.pairs.values())
+        return base_of(twin) is not None or any(base is twin for base in bases)
 
     @rule(a=tensors, b=tensors, out=tensors, how=st.sampled_from(sorted(OUTS)), mode=modes)
     def write_out(self, a, b, out, how, mode):

@@ -219,6 +219,31 @@ def test_copies_of_loaded_tensors_can_be_used_beside_them(gpus, tmp_path):
     assert x.tolist() == [1, 2, 3]
 
 
+def test_loaded_tensors_with_attributes_are_no_views(gpus, tmp_path):
+    x = torch.arange(3.0)
+    x.tag = "x"
+    torch.save([x, x[1:]], tmp_path / "x.pt")
+    for place in ("cpu", gpus[1]):
+        for trusted in (True, False):
+            twin, part = torch.load(tmp_path / "x.pt", map_location=place, weights_only=not trusted)
+            assert (twin.tag, twin._is_view(), twin.tolist()) == ("x", False, [0, 1, 2])
+            assert part.untyped_storage().data_ptr() == twin.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, nn.Parameter])
+def test_files_of_tensors_that_moved_hold_nothing_of_where_they_were(gpus, kind):
+    x, file = kind(torch.ones(2, device=gpus[0])), io.BytesIO()
+    x.tag = "x"
+    x.data = torch.zeros(2)
+    torch.save(x, file)
+    assert b"elsewhere" not in file.getvalue()
+    file.seek(0)
+    before = torch.vgpu.memory_allocated(1)
+    twin = torch.load(file, map_location=gpus[1])
+    assert twin.tag == copy.copy(x).tag == "x"
+    assert torch.vgpu.memory_allocated(1) == before + 512
+
+
 def test_tensors_that_a_copy_still_reads_can_be_copied_and_saved(fresh_gpus, tmp_path):
     x = torch.arange(3.0).pin_memory()
     x.to("vgpu:0", non_blocking=True)

@@ -347,6 +347,13 @@ def test_data_of_another_device_are_written_apart(gpus, kind, moves_to_host):
     assert versions(*devices) == versions("cpu", "cpu")
 
 
+def test_data_of_another_device_have_a_gradient_if_the_tensor_has(gpus):
+    x = torch.ones(2, device=gpus[0], requires_grad=True)
+    with pytest.raises(RuntimeError, match="must be floating point or complex"):
+        x.data = torch.ones(2, dtype=torch.int64)
+    assert (x.device, x.tolist()) == (gpus[0], [1, 1])
+
+
 def test_sgd_by_hand_keeps_the_leaf(gpus):
     w = torch.ones(2, device=gpus[0], requires_grad=True)
     (w * 3).sum().backward()

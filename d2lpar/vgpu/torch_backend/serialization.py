@@ -20,7 +20,16 @@ from ..memory.caching_allocator import Allocation
 from . import copies, torch_private
 from .parameter_kinds import kind_of, with_kind
 from .runtime import Runtime, current_runtime
-from .tensor import VirtualTensor, adopt, attributes, is_parameter, layout_of, separate, wrap
+from .tensor import (
+    ELSEWHERE,
+    VirtualTensor,
+    adopt,
+    attributes,
+    is_parameter,
+    layout_of,
+    separate,
+    wrap,
+)
 from .virtual_storage import VirtualStorage, storage_of
 
 _BEFORE_CPU = 5  # torch asks for storages in this order; its own CPU has 10
@@ -52,6 +61,8 @@ def install() -> None:
         ("__reduce_ex__", reduce),
     ):
         torch_private.replace(VirtualTensor, name, ours)
+    torch_private.replace_rebuild(VirtualTensor)
+    torch_private.keep_out_of_files(ELSEWHERE)
     ForkingPickler.register(VirtualTensor, _refuse)
     torch.serialization.register_package(_BEFORE_CPU, _location, restore)
     torch_save = torch.save

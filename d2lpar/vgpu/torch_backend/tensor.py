@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 SomeTensor = TypeVar("SomeTensor", bound=torch.Tensor)
 
-_ELSEWHERE = "vgpu_elsewhere"
+ELSEWHERE = "vgpu_elsewhere"  # the attribute that `share` adds
 _OURS_AND_TORCHS = {
-    *("vgpu_values", "vgpu_allocation", "vgpu_index", "vgpu_device", "_is_param", _ELSEWHERE)
+    *("vgpu_values", "vgpu_allocation", "vgpu_index", "vgpu_device", "_is_param", ELSEWHERE)
 }
 
 
@@ -350,7 +350,7 @@ def become(tensor: SomeTensor, values: torch.Tensor, *, parameter: bool) -> Some
 
 def kept_elsewhere(tensor: torch.Tensor) -> torch.Tensor | None:
     """What a tensor was before its data moved to the host, or from there: see `share`."""
-    return tensor.__dict__.get(_ELSEWHERE)
+    return tensor.__dict__.get(ELSEWHERE)
 
 
 def share(tensor: torch.Tensor, other: torch.Tensor) -> None:
@@ -358,8 +358,13 @@ def share(tensor: torch.Tensor, other: torch.Tensor) -> None:
 
     What it is to a graph, that of the host and that of the device are two things. The one that it
     is not is kept, empty: when its data return, as parameters do that are sharded and offloaded,
-    graphs of that time know it again.
+    graphs of that time know it again. RuntimeError, in torch's words, for integers where the tensor
+    requires gradients.
     """
+    if tensor.requires_grad and not (other.is_floating_point() or other.is_complex()):
+        raise RuntimeError(
+            "data set to a tensor that requires gradients must be floating point or complex dtype"
+        )
     is_parameter, kept = isinstance(tensor, torch.nn.Parameter), kept_elsewhere(tensor)
     if kept is None or isinstance(kept, VirtualTensor) != isinstance(other, VirtualTensor):
         kept = torch_private.get_data(other)  # whose writes are counted apart from those of `other`
@@ -372,4 +377,4 @@ def share(tensor: torch.Tensor, other: torch.Tensor) -> None:
         adopt(kept, _nothing(kept.vgpu_index, kept.dtype))
     else:
         torch_private.set_data(kept, torch.empty(0, dtype=kept.dtype))
-    tensor.__dict__[_ELSEWHERE] = kept
+    tensor.__dict__[ELSEWHERE] = kept

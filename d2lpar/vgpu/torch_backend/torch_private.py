@@ -366,6 +366,37 @@ def replace(owner: object, name: str, ours: object) -> None:
     setattr(owner, name, ours)
 
 
+def replace_rebuild(plain: type) -> None:
+    """Let tensors with attributes that are loaded as `plain` ones stay them, and be no views: files
+    name the class torch.Tensor, and `plain` is what it is on virtual devices."""
+    torch_rebuild = torch._tensor._rebuild_from_type_v2
+
+    @functools.wraps(torch_rebuild)
+    def rebuild(make: Callable[..., object], kind: type, args: tuple, state: object) -> object:
+        tensor = make(*args)
+        if kind is torch.Tensor and type(tensor) is plain:
+            kind = plain
+        return torch_rebuild(lambda: tensor, kind, (), state)
+
+    replace(torch._tensor, "_rebuild_from_type_v2", rebuild)
+
+
+def keep_out_of_files(name: str) -> None:
+    """Let no tensor be pickled with the attribute of that name, which is none of the program's."""
+    torch_state = torch._utils._get_obj_state
+
+    @functools.wraps(torch_state)
+    def state_of(thing: object) -> object:
+        state = torch_state(thing)
+        first, *slots = state if isinstance(state, tuple) else (state,)
+        if not isinstance(first, dict) or name not in first:
+            return state
+        kept = {key: value for key, value in first.items() if key != name}
+        return (kept, *slots) if slots else kept
+
+    replace(torch._utils, "_get_obj_state", state_of)
+
+
 TensorBase = torch._C.TensorBase
 
 # The package holds functions of the same names as these two modules.

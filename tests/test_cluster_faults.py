@@ -207,6 +207,38 @@ def test_interrupting_ranks_that_run_python_keeps_them(ranks):
     assert ranks.run(os.getpid) == before
 
 
+def test_an_interrupt_that_finds_a_rank_about_to_reply_keeps_it(ranks):
+    """Ipykernel would raise KeyboardInterrupt there, outside the call, and lose the reply."""
+
+    def slow_to_reply():
+        if dist.get_rank() == 1:
+            kernel = get_ipython().kernel  # noqa: F821 - IPython's, on the rank
+            finish = kernel.finish_metadata
+
+            def finish_late(*args):
+                deadline_s = time.monotonic() + 0.5
+                while time.monotonic() < deadline_s:
+                    time.sleep(0.01)
+                return finish(*args)
+
+            kernel.finish_metadata = finish_late
+
+    def work():
+        if dist.get_rank() == 0:
+            time.sleep(0.1)  # the other one is done by then
+            par.report(working=True)
+            time.sleep(60)
+
+    def interrupt(rank, values):
+        raise KeyboardInterrupt
+
+    ranks.run(slow_to_reply)
+    before = [place.pid for place in ranks._engines.places]
+    with pytest.raises(KeyboardInterrupt):
+        ranks.run(work, on_report=interrupt)
+    assert ranks.run(os.getpid) == before
+
+
 def test_stopping_leaves_nothing_and_may_be_repeated(ranks):
     processes, folder = family(ranks)
     assert folder.stat().st_mode & 0o777 == 0o700

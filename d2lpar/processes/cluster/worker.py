@@ -6,6 +6,7 @@ import functools
 import os
 import pickle
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -39,6 +40,7 @@ class _Rank:
     names: dict[str, object] = field(default_factory=dict)
     reporting: bool = False
     sent: list[str] = field(default_factory=list)  # a message's request; appending needs no lock
+    works: bool = False  # for the notebook: only then an interrupt is for it
 
 
 this = _Rank()  # a process is one rank
@@ -102,6 +104,7 @@ def _join(memberships: list[Membership]) -> int:
     }
     _shell().user_ns.update(this.names)
     _count_output()
+    _hear_interrupts_only_at_work()
     if not lifeline.is_on_notebooks_host():
         # Needed until here only: a rank that is killed there could not remove it later.
         shutil.rmtree(os.environ["IPP_PROFILE_DIR"], ignore_errors=True)
@@ -117,6 +120,20 @@ def _count_output() -> None:
         # Hooks are those of a thread: here of the one that sends.
         stream.pub_thread.schedule(functools.partial(stream.register_hook, _note_sent))
     _shell().display_pub.register_hook(_note_sent)
+
+
+def _hear_interrupts_only_at_work() -> None:
+    """Keep ipykernel from raising KeyboardInterrupt around a call.
+
+    There it would lose the call's reply, and the notebook would believe that the rank is blocked.
+    """
+    kernel = _shell().kernel
+    kernel.pre_handler_hook = kernel.post_handler_hook = lambda: None
+
+
+def _interrupted(*_: object) -> None:
+    if this.works:
+        raise KeyboardInterrupt
 
 
 def _note_sent(message: dict) -> dict:
@@ -158,11 +175,15 @@ def perform(rank: int, action: str, payload: bytes, reporting: bool) -> Reply:
     this.number = rank
     this.reporting = reporting
     this.sent = []
+    signal.signal(signal.SIGINT, _interrupted)  # whatever the last call has made of it
     try:
+        this.works = True
         # Unpickled here, so that what fails there is told of in the same way.
-        value = _ACTIONS[action](*pickle.loads(payload))
-        reply = Reply(value=_packed(value), collectives=_since(before))
+        value = _packed(_ACTIONS[action](*pickle.loads(payload)))
+        this.works = False
+        reply = Reply(value=value, collectives=_since(before))
     except BaseException as error:
+        this.works = False
         reply = Reply(failure=describe(error), collectives=_since(before))
     finally:
         this.reporting = False

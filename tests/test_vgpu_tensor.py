@@ -615,3 +615,26 @@ def test_a_tensor_of_the_host_like_one_without_values(gpus, like):
         x = torch.empty(2, 3, dtype=torch.float64, device=gpus[0]).t()
         assert torch.equal(like(x, device="cpu"), like(torch.empty(3, 2, dtype=torch.float64)))
         assert torch.empty_like(x, device="cpu").shape == (3, 2)
+
+
+MADE_OF_DATA = {
+    "new_tensor": lambda x: x.new_tensor([1.0, 2.0]),
+    "new_tensor of a number": lambda x: x.new_tensor(data=3.0),
+    "new": lambda x: x.new([1.0, 2.0]),
+    "new of sizes": lambda x: x.new(2, 3),
+    "new of nothing": lambda x: x.new(),
+}
+
+
+@pytest.mark.parametrize("name", MADE_OF_DATA)
+def test_data_comes_to_the_device_of_the_tensor_that_reads_it(gpus, name):
+    for device in gpus:
+        x = torch.ones(3, device=device, dtype=torch.float64)
+        made = MADE_OF_DATA[name](x)
+        plain = MADE_OF_DATA[name](torch.ones(3, dtype=torch.float64))
+        assert (made.device, made.dtype, made.shape) == (device, x.dtype, plain.shape)
+        if "sizes" not in name:
+            assert torch.equal(made.cpu(), plain)
+    assert x.new_tensor([1.0], device=gpus[0]).device == gpus[0]
+    assert x.new_tensor([1.0], device="cpu").device.type == "cpu"
+    assert x.new(x).data_ptr() == x.data_ptr()

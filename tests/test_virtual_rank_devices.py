@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -134,6 +135,22 @@ def test_futures_and_sends_of_the_host():
         return halved.tolist(), come.item()
 
     assert par.run_ranks(on_rank, 2) == [([1.0, 1.0], 6.0), ([1.0, 1.0], 5.0)]
+
+
+@pytest.mark.parametrize("how", ["collect_all", "wait_all"])
+def test_who_waits_for_several_futures_waits_for_their_collectives(gpus, how):
+    def on_rank():
+        big = [torch.ones(1 << 20, device="vgpu") for _ in range(2)]
+        futures = [dist.all_reduce(x, async_op=True).get_future() for x in big]
+        if how == "collect_all":
+            torch.futures.collect_all(futures).wait()
+        else:
+            torch.futures.wait_all(futures)
+        return [(x + 1).sum().item() for x in big]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", par.HazardWarning)
+        assert par.run_ranks(on_rank, gpus[:2]) == [[3.0 * (1 << 20)] * 2] * 2
 
 
 def test_mistakes_without_devices(gpus):

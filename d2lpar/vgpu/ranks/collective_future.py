@@ -6,6 +6,7 @@ what computes the value; a callback of `then` runs at once, on a further stream 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -26,16 +27,16 @@ class CollectiveFuture(torch.futures.Future):
 
     def __init__(self, device: int, value: object, let_wait: Callable[[], object]) -> None:
         super().__init__()
-        self._device, self._let_wait = device, let_wait
+        self.device, self._let_wait = device, let_wait
         self.set_result(value)
 
     def wait(self) -> Any:
         """Let the current stream wait for the value, and return it."""
         self._let_wait()
         value = self.value()
-        if self._device == HOST:
+        if self.device == HOST:
             return value
-        current = _current_stream(self._device)
+        current = _current_stream(self.device)
         for tensor in tree_leaves(value):
             if isinstance(tensor, VirtualTensor):
                 tensor.record_stream(current)  # it may have been made on another stream
@@ -44,10 +45,10 @@ class CollectiveFuture(torch.futures.Future):
     def then(self, callback: Callback) -> torch.futures.Future:
         """A future of what `callback(self)` returns, which is called at once on a stream of its
         own. An error is raised by whoever asks for the value."""
-        if self._device == HOST:
+        if self.device == HOST:
             return self._then_on_host(callback)
         rt = current_runtime()
-        stream = Stream.existing(self._device, rt.new_stream(self._device))
+        stream = Stream.existing(self.device, rt.new_stream(self.device))
         with stream:
             self.wait()
             try:
@@ -58,7 +59,7 @@ class CollectiveFuture(torch.futures.Future):
                 return failed
             done = stream.record_event()
         return CollectiveFuture(
-            self._device, value, lambda: _current_stream(self._device).wait_event(done)
+            self.device, value, lambda: _current_stream(self.device).wait_event(done)
         )
 
     def _then_on_host(self, callback: Callback) -> torch.futures.Future:
@@ -68,6 +69,32 @@ class CollectiveFuture(torch.futures.Future):
     def add_done_callback(self, callback: Callback) -> None:
         """Call `callback(self)` at once, on a stream of its own."""
         self.then(callback)
+
+
+def collecting(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.futures.collect_all`, whose future lets the current stream wait for all of them."""
+
+    @functools.wraps(theirs)
+    def collect_all(futures: list[torch.futures.Future]) -> torch.futures.Future:
+        ours = [each for each in futures if isinstance(each, CollectiveFuture)]
+        if not ours or len(ours) < len(futures):
+            return theirs(futures)
+        found = list(futures)
+        return CollectiveFuture(ours[0].device, found, lambda: [each.wait() for each in ours])
+
+    return collect_all
+
+
+def waiting_all(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """`torch.futures.wait_all`, which lets the current stream wait for all of them."""
+
+    @functools.wraps(theirs)
+    def wait_all(futures: list[torch.futures.Future]) -> list:
+        if any(isinstance(each, CollectiveFuture) for each in futures):
+            return [each.wait() for each in futures]
+        return theirs(futures)
+
+    return wait_all
 
 
 def _current_stream(device: int) -> Stream:

@@ -24,6 +24,7 @@ from ..torch_backend.torch_private import (
 from . import (
     c10d_private,
     checkpoints,
+    collective_future,
     current_device,
     ddp,
     ddp_subclasses,
@@ -142,6 +143,8 @@ def _patch() -> None:
         (torch.Tensor, "to", current_device.moving),
         (torch, "tensor", current_device.making),
         (torch, "as_tensor", current_device.making),
+        (torch.futures, "collect_all", collective_future.collecting),
+        (torch.futures, "wait_all", collective_future.waiting_all),
     ):
         function = getattr(owner, name)
         _set(owner, name, _by_thread(function, moved(function)))

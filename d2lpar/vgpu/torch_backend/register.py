@@ -30,6 +30,7 @@ from .dispatch import Dispatcher
 from .patches import (
     accelerator,
     autograd,
+    beside,
     compiling,
     data,
     data_parallel,
@@ -77,6 +78,7 @@ def register_backend() -> None:
     sync_batch_norm.replace_sync_batch_norm()
     losses.replace_ctc_loss()
     pinning.replace_pinning()
+    beside.replace_readers()
     generators.replace_generator()
     compiling.replace_compile()
     compiling.replace_tracing()

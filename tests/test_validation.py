@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 import torch
+from torch import nn
 
 from d2lpar.machines.hardware import Accelerator, Host, Link, Machine
 from d2lpar.parallelism.pipeline.costs import StageCost
@@ -15,6 +16,8 @@ from d2lpar.validation.report import Comparison, Errors, Report
 from d2lpar.validation.workloads import (
     amoebanet,
     bert,
+    measuring,
+    networks,
     pipelines,
     scaling,
     stages,
@@ -196,6 +199,22 @@ def test_networks_have_the_published_number_of_parameters():
     with torch.device("meta"):
         assert round(count(amoebanet.amoebanet_d(layers=18, filters=208)) / 1e6, 1) == 81.5
         assert round(count(bert.Bert(layers=24, hidden=1024, heads=16)) / 1e6) == 335
+
+
+def test_networks_are_made_anew_on_their_device_as_their_makers_make_them():
+    models = pytest.importorskip("torchvision").models
+    with torch.device("meta"):
+        expected = models.resnet18().state_dict()
+    with measuring.gpus(boxes.machine("1x-v100-nvswitch")) as (device,):
+        one, other = (networks.network("resnet18", device) for _ in range(2))
+        found = one.state_dict()
+        assert {k: (t.shape, t.dtype, t.stride()) for k, t in found.items()} == {
+            k: (t.shape, t.dtype, t.stride()) for k, t in expected.items()
+        }
+        assert {t.device for t in found.values()} == {device}
+        assert all(isinstance(p, nn.Parameter) and p.requires_grad for p in one.parameters())
+        assert not {*map(id, one.parameters())} & {*map(id, other.parameters())}
+        assert one(torch.empty(2, 3, 64, 64, device=device)).shape == (2, 1000)
 
 
 TWO = Machine(

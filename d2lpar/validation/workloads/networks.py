@@ -25,7 +25,18 @@ def network(name: str, device: torch.device, *, masked: int | None = None) -> nn
 
     Raises ValueError for an unknown name, and ModuleNotFoundError without torchvision.
     """
-    return copy.deepcopy(_built(name, masked)).to_empty(device=device)
+    built = _built(name, masked)
+    # `to_empty` asks `empty_like` of `meta` tensors, a decomposition in Python, and slow.
+    own = {id(t): _empty(t, device) for t in (*built.parameters(), *built.buffers())}
+    return copy.deepcopy(built, own)
+
+
+def _empty(like: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A tensor of the same shape on `device`, a parameter if the other is one."""
+    tensor = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device)
+    if not isinstance(like, nn.Parameter):
+        return tensor
+    return nn.Parameter(tensor, requires_grad=like.requires_grad)
 
 
 @functools.cache

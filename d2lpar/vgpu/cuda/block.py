@@ -24,6 +24,7 @@ from . import (
     default_generators,
     elastic,
     estimators,
+    executors,
     lazy_init,
     memory_history,
     pools,
@@ -131,6 +132,7 @@ def _patched(n: int) -> Iterator[None]:
         threads.install(patches, mode)
         children.install(patches)
         pools.install(children, patches)
+        executors.install(children, patches)
         elastic.install(children, patches)
         if "IPython" in sys.modules:
             from . import timeit_magic

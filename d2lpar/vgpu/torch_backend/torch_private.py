@@ -497,6 +497,13 @@ def runs_as_it_is(backend: object) -> bool:
     return maker == "eager" or maker.startswith("make_eager_backend")
 
 
+def cuts_products() -> bool:
+    """Whether Inductor is told to exchange the operands and results of matrix products in pieces,
+    beside them (asynchronous tensor parallelism)."""
+    config = sys.modules.get("torch._inductor.config")
+    return bool(getattr(config, "_micro_pipeline_tp", False))
+
+
 def replace_engine(make: Callable[[object], object]) -> None:
     """Let programs that call the autograd engine themselves call what `make` makes of it."""
     owner: Any = torch.autograd.Variable

@@ -24,6 +24,12 @@ UNFUSED = (
     "than on a GPU. F.scaled_dot_product_attention has the time of a fused kernel"
 )
 
+IN_ONE_PIECE = (
+    "torch._inductor.config._micro_pipeline_tp changes nothing on virtual GPUs: a matrix product "
+    "waits for the all-gather before it, and a reduce-scatter for the product, where on GPUs with "
+    "NVLink pieces of them overlap. Steps under asynchronous tensor parallelism take longer here"
+)
+
 
 def replace_compile() -> None:
     """Let `torch.compile` run what is on virtual devices as compiled code would run (`compiled`).
@@ -78,6 +84,8 @@ def _choosing(
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if _works_on_virtual(module, args, kwargs):
+            if torch_private.cuts_products():
+                warnings.warn(IN_ONE_PIECE, stacklevel=2)
             return compiled.run(function, args, kwargs, whole=whole, modules=modules)
         return made(*args, **kwargs)
 

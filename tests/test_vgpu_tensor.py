@@ -498,6 +498,16 @@ def test_an_error_in_a_hook_is_raised_by_backward(gpus, device):
     assert x.grad.tolist() == [3, 3]
 
 
+@pytest.mark.parametrize("device", ["cpu", "vgpu:1"])
+def test_writes_to_a_copy_of_a_tensor_of_inference_are_counted_in_lists(gpus, device):
+    with torch.inference_mode():
+        made = torch.ones(2, device=device)
+    x = copy.copy(made)
+    before = x._version
+    torch._foreach_mul_([x, x], 2)
+    assert (x._version - before, x.tolist()) == (2, [4, 4])
+
+
 def test_an_error_in_a_hook_is_raised_while_a_debugger_looks_on(gpus):
     """Whatever Python calls while an exception is pending fails, and torch ended the process."""
 

@@ -32,6 +32,7 @@ from . import (
     profiler,
     serialization,
     submodules,
+    subprocesses,
     tensors,
     threads,
     user_clock,
@@ -134,6 +135,7 @@ def _patched(n: int) -> Iterator[None]:
         pools.install(children, patches)
         executors.install(children, patches)
         elastic.install(children, patches)
+        subprocesses.install(children, patches)
         if "IPython" in sys.modules:
             from . import timeit_magic
 

@@ -94,7 +94,7 @@ def emulate_cuda(
     `torch.profiler` tells of simulated time, too, and of each process for itself: see `profiler`.
 
     Processes that the program starts with torch.multiprocessing are virtual ranks with a device
-    each: see `processes`.
+    each: see `processes`; and so are those of `concurrent.futures.ProcessPoolExecutor`.
 
     The block yields its devices. Raises RuntimeError inside another such block.
     """

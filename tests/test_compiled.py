@@ -192,3 +192,21 @@ def test_flex_attention_is_the_attention_that_its_functions_say():
         results = [found.cpu(), compiled.cpu(), *(tensor.grad.cpu() for tensor in on_gpu)]
     gradients = [tensor.grad for tensor in (query, key, value)]
     torch.testing.assert_close(results, [expected, expected, *gradients])
+
+
+def test_products_in_pieces_are_noted_to_be_whole(gpu):
+    x = torch.ones(4, 4, device=gpu)
+    step = torch.compile(lambda x: x @ x)
+    with (
+        torch._inductor.config.patch(_micro_pipeline_tp=True),
+        pytest.warns(UserWarning, match="_micro_pipeline_tp changes nothing on virtual GPUs"),
+    ):
+        assert step(x).shape == (4, 4)
+
+
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_functions_of_host_tensors_run_while_cuda_is_emulated(backend):
+    """Dynamo's guards refused them: "cuda doesn't match the current accelerator vgpu"."""
+    step = torch.compile(lambda x: x.square() + 1, backend=backend)
+    with par.emulate_cuda(1, verbose=False):
+        assert step(torch.full((3,), 2.0)).tolist() == [5, 5, 5]

@@ -79,3 +79,45 @@ def test_a_command_that_python_packages_install_is_found_as_a_shell_does(
     status, _, err = run("a-binary")
     assert status
     assert "there is no file 'a-binary' to run" in err
+
+
+FRAMEWORK = """
+import subprocess, sys
+
+def start(*words):
+    process = subprocess.Popen([sys.executable, "-u", *words], env={"ONLY": "this"})
+    return process.wait(), process.poll(), isinstance(process, subprocess.Popen)
+
+def run(*words):
+    return subprocess.run([sys.executable, *words]).returncode
+"""
+STARTED = """
+import os, sys, torch
+print(__name__, sys.argv[1:], sorted(os.environ), torch.cuda.device_count())
+torch.ones(2, device="cuda:1").sum().item()
+if "fail" in sys.argv:
+    sys.exit(3)
+"""
+STARTS = """
+import os
+from accelerate import start, run
+print(start("started.py", "7"), "ONLY" in os.environ)
+print(run("-m", "started", "again") == 0, run("started.py", "fail") != 0)
+print(run("-c", "print('a real process')"))
+"""
+
+
+def test_programs_that_a_framework_starts_by_itself_are_virtual(run, monkeypatch, tmp_path):
+    """`accelerate launch` starts one process so."""
+    package = tmp_path / "accelerate"  # one of those that start a program's processes
+    package.mkdir()
+    (package / "__init__.py").write_text(FRAMEWORK)
+    (tmp_path / "started.py").write_text(STARTED)
+    (tmp_path / "program.py").write_text(STARTS)
+    status, lines, err = run("program.py")
+    assert status == 0
+    assert lines[:2] == ["__main__ ['7'] ['ONLY'] 3", "(0, 0, True) False"]
+    assert lines[2].startswith("__main__ ['again'] ")
+    assert "called sys.exit(3)" in err
+    assert "True True" in lines
+    assert "0" in lines

@@ -104,6 +104,16 @@ def test_accelerate_launch_starts_the_ranks(tmp_path):
     check_accelerate(found, "no", "DistributedDataParallel")
 
 
+@needs("accelerate")
+def test_accelerate_launch_starts_one_process_on_a_gpu(tmp_path):
+    path = tmp_path / "out.pt"
+    words = ("-m", "accelerate.commands.launch", "--num_processes", "1")
+    program = (str(PROGRAMS / "accelerate_loop.py"), str(path), "no", "ddp")
+    assert cli.main(["run", "--quiet", "--gpus", "2", *words, *program]) == 0
+    found = torch.load(path, map_location="cpu", weights_only=False)
+    assert found["where"] == ("cuda", "Sequential", 1)
+
+
 def check_accelerate(found: dict, precision: str, kind: str) -> None:
     assert found["where"] == ("cuda:0", kind, 2)
     # Each rank has every second batch of four rows, and two of its batches make a step.

@@ -556,6 +556,26 @@ def test_what_is_missing_is_refused_by_name():
         run(lambda: dist.recv(mine(1)), n=2)
 
 
+@pytest.mark.parametrize("name", ["empty", "rendezvous", "get_symm_mem_workspace"])
+def test_symmetric_memory_is_refused_by_name(name):
+    from torch.distributed import _symmetric_memory
+
+    words = f"_symmetric_memory.{name} is not available: virtual ranks exchange by collectives"
+    with pytest.raises(NotImplementedError, match=words):
+        run(lambda: getattr(_symmetric_memory, name)(mine(1), dist.group.WORLD), n=2)
+
+
+def test_that_symmetric_memory_is_allowed_changes_nothing_and_is_noted():
+    from torch.distributed import _symmetric_memory
+
+    def allow():
+        _symmetric_memory.enable_symm_mem_for_group(dist.group.WORLD.group_name)
+        return dist.get_rank()
+
+    with pytest.warns(UserWarning, match="enable_symm_mem_for_group changes nothing: virtual"):
+        assert run(allow, n=2) == [0, 1]
+
+
 def test_launch_knows_virtual_ranks(gpus):
     def who():
         me = par.launch.place()

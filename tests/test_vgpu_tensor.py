@@ -1,7 +1,9 @@
 """A tensor on a virtual GPU is what a CUDA user knows; the CPU is the oracle for values."""
 
 import copy
+import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -494,6 +496,39 @@ def test_an_error_in_a_hook_is_raised_by_backward(gpus, device):
     x = torch.ones(2, device=device, requires_grad=True)
     (x * 3).sum().backward()
     assert x.grad.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("device", ["cpu", "vgpu:1"])
+def test_writes_to_a_copy_of_a_tensor_of_inference_are_counted_in_lists(gpus, device):
+    with torch.inference_mode():
+        made = torch.ones(2, device=device)
+    x = copy.copy(made)
+    before = x._version
+    torch._foreach_mul_([x, x], 2)
+    assert (x._version - before, x.tolist()) == (2, [4, 4])
+
+
+def test_an_error_in_a_hook_is_raised_while_a_debugger_looks_on(gpus):
+    """Whatever Python calls while an exception is pending fails, and torch ended the process."""
+
+    def fail(_):
+        raise KeyError("in a hook")
+
+    def trace(frame, event, arg):
+        time.perf_counter()
+        return trace
+
+    x = torch.ones(2, device=gpus[1], requires_grad=True)
+    x.register_hook(fail)
+    loss, before = x.sum(), sys.gettrace()
+    sys.settrace(trace)
+    try:
+        with pytest.raises(KeyError, match="in a hook"):
+            loss.backward()
+        after = sys.gettrace()
+    finally:
+        sys.settrace(before)
+    assert after is trace
 
 
 def test_functional_transforms(gpus):

@@ -24,6 +24,7 @@ from . import (
     default_generators,
     elastic,
     estimators,
+    executors,
     lazy_init,
     memory_history,
     pools,
@@ -31,6 +32,7 @@ from . import (
     profiler,
     serialization,
     submodules,
+    subprocesses,
     tensors,
     threads,
     user_clock,
@@ -92,7 +94,7 @@ def emulate_cuda(
     `torch.profiler` tells of simulated time, too, and of each process for itself: see `profiler`.
 
     Processes that the program starts with torch.multiprocessing are virtual ranks with a device
-    each: see `processes`.
+    each: see `processes`; and so are those of `concurrent.futures.ProcessPoolExecutor`.
 
     The block yields its devices. Raises RuntimeError inside another such block.
     """
@@ -131,7 +133,9 @@ def _patched(n: int) -> Iterator[None]:
         threads.install(patches, mode)
         children.install(patches)
         pools.install(children, patches)
+        executors.install(children, patches)
         elastic.install(children, patches)
+        subprocesses.install(children, patches)
         if "IPython" in sys.modules:
             from . import timeit_magic
 

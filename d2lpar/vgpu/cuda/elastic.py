@@ -113,6 +113,11 @@ def _function(function: Any, results: VirtualQueue, rank: int, args: list) -> No
 
 
 def _program(results: VirtualQueue, rank: int, words: list[str]) -> None:
+    run_python(words)
+    results.put((rank, None))
+
+
+def run_python(words: Sequence[str]) -> None:
     """Run a script or a module, as `python -u` with these words does."""
     words = [*words]
     while words[0] == "-u":
@@ -122,4 +127,3 @@ def _program(results: VirtualQueue, rank: int, words: list[str]) -> None:
         del words[0]
     sys.argv = words
     (main_module.run_module if is_module else main_module.run_script)(words[0])
-    results.put((rank, None))

@@ -37,11 +37,16 @@ class PoolResult:
         callback: Callable[[Any], object] | None,
         error_callback: Callable[[Any], object] | None,
     ) -> None:
-        self._pool, self._chunks, self._join = pool, chunks, join
+        self._pool, self.chunks, self._join = pool, chunks, join
         self._callback, self._error_callback = callback, error_callback
         self._value: object = None
         self._error: Exception | None = None
         self._is_ready = False
+
+    @property
+    def ended_s(self) -> float:
+        """When the last of its tasks ended, in simulated seconds."""
+        return max(chunk.ended_s for chunk in self.chunks)
 
     def get(self, timeout: float | None = None) -> Any:
         """The result, when the workers have run. Raises the first error of a task."""
@@ -70,7 +75,7 @@ class PoolResult:
     def finish(self) -> None:
         """Take what the workers have found, and tell who wanted to know."""
         try:
-            self._value = self._join([v for chunk in self._chunks for v in chunk.results()])
+            self._value = self._join([v for chunk in self.chunks for v in chunk.results()])
         except Exception as error:
             self._error = error
         self._is_ready = True
@@ -236,6 +241,12 @@ class VirtualPool:
         done, self._open = self._open, []
         for result in done:
             result.finish()
+
+    def forget(self, result: PoolResult) -> None:
+        """Do not do the tasks of a result that wait: nobody wants it any more."""
+        self._open.remove(result)
+        for chunk in result.chunks:
+            self._board.chunks.remove(chunk)
 
     def close(self) -> None:
         """Take no more tasks."""

@@ -38,12 +38,12 @@ class CollectiveWork(c10d_private.WorkBase):
         self._known = {} if stream is None else rt.order.release(stream)
 
     def __del__(self) -> None:
-        """Memory of a collective that nobody has waited for is free when it is done: torch keeps
-        the tensors, and looks from time to time."""
+        """A collective that nobody has waited for keeps its tensors: see `unwaited`."""
         if self._stream is not None and not self._is_waited_for:
-            for tensor in self._call.tensors:
-                if isinstance(tensor, VirtualTensor):
-                    tensor.vgpu_allocation.used_by(self._stream[1])
+            tensors = [t for t in self._call.tensors if isinstance(t, VirtualTensor)]
+            for tensor in tensors:
+                tensor.vgpu_allocation.used_by(self._stream[1])
+            self._rank.unwaited.keep(self._pending, tensors)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Let later work of the current stream come after it; the host goes on at once.

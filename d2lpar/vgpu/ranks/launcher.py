@@ -303,6 +303,7 @@ class _Outcome:
                 scheduler.end()
         finally:
             rank.groups.remove_all()
+            rank.unwaited.close()
             here.rank = None
             scheduler.finish(rank.index)
 
@@ -380,6 +381,9 @@ def _wait_for_exchanges(world: World, index: int) -> None:
     if world.has_open_exchange(index):
         wait = world.rt.clock.wait_for_device
         world.rt.host_threads.submit(index, wait, index, "wait for freed memory")
+    for rank in world.ranks:
+        if index in rank.devices:
+            rank.unwaited.wait()
 
 
 def _catch_up(host_thread: HostThread, world: World) -> None:

@@ -320,6 +320,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
     ) -> CollectiveWork:
         """Put a call on the clock: on its stream, behind the caller's current one."""
         rt, device = self._rank.world.rt, self._rank.device if on_device is None else on_device
+        self._rank.unwaited.let_go()
         stream = None
         if on_device is not None:
             group = (self._rendezvous.number, tuple(self._rendezvous.ranks))

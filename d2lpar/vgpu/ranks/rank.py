@@ -26,6 +26,7 @@ from .process_state import OwnState, ProcessState, variables_of
 from .rank_scheduler import RankScheduler
 from .rendezvous import Rendezvous
 from .stores import OpenStores, RankStore
+from .unwaited import UnwaitedCollectives
 
 _marks = count()
 WORLD = "0"  # the name of the group of all ranks
@@ -186,6 +187,7 @@ class Rank:
         self.mark = next(_marks)  # unlike that of all other ranks
         self.made: Counter[str] = Counter()  # groups, by what their names begin with
         self.flights = flight_recorder.FlightRecorder()
+        self.unwaited = UnwaitedCollectives(world.rt)
 
     def default_store(self, group: str) -> RankStore:
         """The store of all ranks by which a group's would find one another."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 
 from ..torch_backend.torch_private import is_profiling, stop_profiling
@@ -27,6 +28,35 @@ def on_group(name: str) -> Callable[..., object]:
         raise NotImplementedError(f"{name} is not available on virtual ranks: {remedy}")
 
     return refuse
+
+
+SYMMETRIC = "torch.distributed._symmetric_memory"  # loaded by torch where it is asked for
+_NOTED = "enable_symm_mem_for_group"
+OF_SYMMETRIC_MEMORY = (_NOTED, "empty", "rendezvous", "get_symm_mem_workspace")
+
+
+def of_symmetric_memory(theirs: Callable[..., object]) -> Callable[..., object]:
+    """A function of symmetric memory, which on a virtual rank raises NotImplementedError; the one
+    that only allows torch to use it says that torch will not."""
+
+    @functools.wraps(theirs)
+    def choose(*args: object, **kwargs: object) -> object:
+        name = theirs.__name__
+        if getattr(here, "rank", None) is None:
+            return theirs(*args, **kwargs)
+        if name == _NOTED:
+            warnings.warn(f"{SYMMETRIC}.{name} changes nothing: {_NO_WINDOWS}", stacklevel=2)
+            return None
+        raise NotImplementedError(f"{SYMMETRIC}.{name} is not available: {_NO_WINDOWS}")
+
+    return choose
+
+
+_NO_WINDOWS = (
+    "virtual ranks exchange by collectives and sends, and have no memory that kernels of other "
+    "GPUs read (symmetric memory). Use the collectives of torch.distributed; what would overlap "
+    "with products that way takes turns with them here"
+)
 
 
 def rpc_refused(theirs: Callable[..., object]) -> Callable[..., object]:

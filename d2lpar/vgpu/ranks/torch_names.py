@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import pickle
 import sys
@@ -157,6 +158,10 @@ def _patch() -> None:
     rpc: Any = sys.modules.get(refused.RPC)
     if hasattr(rpc, "init_rpc"):
         _set(rpc, "init_rpc", refused.rpc_refused(rpc.init_rpc))
+    symmetric = importlib.import_module(refused.SYMMETRIC)
+    for name in refused.OF_SYMMETRIC_MEMORY:
+        if hasattr(symmetric, name):
+            _set(symmetric, name, refused.of_symmetric_memory(getattr(symmetric, name)))
     _set(torch.cuda.nccl, "version", build_version(torch.cuda.nccl.version))
     prepare = getattr(*PREPARE_PROFILER)
     _set(*PREPARE_PROFILER, refused.second_profiler_refused(prepare))

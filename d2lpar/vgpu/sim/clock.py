@@ -316,6 +316,10 @@ class Clock:
         """Whether `work` is done by now, as `host_thread` sees it."""
         if work.end_s is None:
             self._let_others_go_on(lambda: True)
+        return self.is_known_done(host_thread, work)
+
+    def is_known_done(self, host_thread: HostThread, work: QueuedWork) -> bool:
+        """The same, by what is queued already: no other host goes on before the answer."""
         self._schedule.begin_until(host_thread.now_s)
         return work.end_s is not None and work.end_s <= host_thread.now_s
 

@@ -381,16 +381,21 @@ class _OpCall:
 
     @contextmanager
     def _counting_writes(self) -> Iterator[None]:
-        """Tell autograd which tensors the kernel has written, which it does not know."""
+        """Tell autograd which tensors the kernel has written, which it does not know; values that
+        were made for inference, where nobody counts, are written if all are."""
         values = [backing(tensor) for tensor in self.written]
         before = [*map(torch_private.version, values)]
+        uncounted: list[VirtualTensor] = []
         try:
             with torch_private.counting():
                 yield
+            pairs = zip(self.written, values, strict=True)
+            uncounted = [t for t, v in pairs if v.is_inference() and not t.is_inference()]
         finally:
             now = map(torch_private.version, values)
             counted = zip(self.written, before, now, strict=True)
-            torch.autograd.graph.increment_version([t for t, old, new in counted if new > old])
+            written = [t for t, old, new in counted if new > old]
+            torch.autograd.graph.increment_version(written + uncounted)
 
     def _refresh(self) -> None:
         """Follow an operation that changed the shape (or the sparsity) of an argument in place."""

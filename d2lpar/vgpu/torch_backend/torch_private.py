@@ -8,8 +8,9 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import CodeType, FrameType
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -243,14 +244,17 @@ def make_device_guard() -> object:
     """
 
     class DeviceGuard(torch._C._acc.DeviceGuard):
-        def type_(self) -> object:  # type: ignore[override]  # torch's stub says a device
-            try:
-                _notice()
-            except SystemError as error:
-                _late.error = error.__cause__
-            return _PRIVATE_USE_1
+        type_ = _type_of_device  # type: ignore[assignment]  # torch's stub says a device
 
     return DeviceGuard()
+
+
+def _type_of_device(_: object) -> object:
+    try:
+        _notice()
+    except SystemError as error:
+        _late.error = error.__cause__
+    return _PRIVATE_USE_1
 
 
 _late = threading.local()
@@ -262,7 +266,8 @@ def raising_late(engine: Callable[Parameters, Result]) -> Callable[Parameters, R
     @functools.wraps(engine)
     def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         try:
-            return engine(*args, **kwargs)
+            with _tracing_all_but(_type_of_device.__code__):
+                return engine(*args, **kwargs)
         except SystemError:
             error = _late.__dict__.pop("error", None)
             if error is None:
@@ -273,6 +278,26 @@ def raising_late(engine: Callable[Parameters, Result]) -> Callable[Parameters, R
                 del error  # it knows this frame: a cycle that would keep all of the graph
 
     return run
+
+
+@contextmanager
+def _tracing_all_but(code: CodeType) -> Iterator[None]:
+    """Let a trace function, such as a debugger's, not see this code: where an exception is pending
+    it would fail, and the process would end."""
+    trace = sys.gettrace()
+    if trace is None:
+        yield
+        return
+
+    def see(frame: FrameType, event: Any, arg: Any) -> Any:
+        return None if frame.f_code is code else trace(frame, event, arg)
+
+    sys.settrace(see)
+    try:
+        yield
+    finally:
+        if sys.gettrace() is see:
+            sys.settrace(trace)
 
 
 def unwatched() -> AbstractContextManager:
@@ -495,6 +520,13 @@ def runs_as_it_is(backend: object) -> bool:
         return backend == "eager"
     maker = getattr(backend, "__qualname__", "").partition(".")[0]
     return maker == "eager" or maker.startswith("make_eager_backend")
+
+
+def cuts_products() -> bool:
+    """Whether Inductor is told to exchange the operands and results of matrix products in pieces,
+    beside them (asynchronous tensor parallelism)."""
+    config = sys.modules.get("torch._inductor.config")
+    return bool(getattr(config, "_micro_pipeline_tp", False))
 
 
 def replace_engine(make: Callable[[object], object]) -> None:

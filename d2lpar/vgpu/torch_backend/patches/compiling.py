@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
+from ...device_naming import TYPE, naming
 from .. import compiled, torch_private
 from ..dispatch import Dispatcher
 from ..runtime import running
@@ -22,6 +23,12 @@ UNFUSED = (
     "flex_attention on virtual GPUs has the time and the memory of separate operations, which "
     "write all scores, also where torch.compile would make one kernel of it: it takes longer here "
     "than on a GPU. F.scaled_dot_product_attention has the time of a fused kernel"
+)
+
+IN_ONE_PIECE = (
+    "torch._inductor.config._micro_pipeline_tp changes nothing on virtual GPUs: a matrix product "
+    "waits for the all-gather before it, and a reduce-scatter for the product, where on GPUs with "
+    "NVLink pieces of them overlap. Steps under asynchronous tensor parallelism take longer here"
 )
 
 
@@ -78,8 +85,10 @@ def _choosing(
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if _works_on_virtual(module, args, kwargs):
+            if torch_private.cuts_products():
+                warnings.warn(IN_ONE_PIECE, stacklevel=2)
             return compiled.run(function, args, kwargs, whole=whole, modules=modules)
-        return made(*args, **kwargs)
+        return (function if _is_renamed() else made)(*args, **kwargs)
 
     return call
 
@@ -93,12 +102,18 @@ def _choosing_as_it_is(
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if not _works_on_virtual(None, args, kwargs):
-            return made(*args, **kwargs)
+            return (function if _is_renamed() else made)(*args, **kwargs)
         if compiled.current() is not None:
             warnings.warn(UNFUSED, stacklevel=2)
         return function(*args, **kwargs)
 
     return call
+
+
+def _is_renamed() -> bool:
+    """Whether programs call virtual devices by another name, as in `emulate_cuda`. Dynamo's guards
+    ask for the accelerator in C++, which has their own; what works on the host is run untraced."""
+    return naming().type != TYPE
 
 
 def _works_on_virtual(module: torch.nn.Module | None, args: tuple, kwargs: dict) -> bool:

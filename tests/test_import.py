@@ -67,3 +67,38 @@ try:
 except RuntimeError as error:
     print(error)
 """)
+
+
+def test_it_works_where_python_has_nothing_that_only_posix_has():
+    """As on Windows: no fork, no signals to end a process by, none of these modules."""
+    found = run("""
+import os, signal, psutil
+import torch.distributed.run  # torch itself asks for SIGKILL unless it was built for Windows
+for name in ("fcntl", "resource", "termios", "pwd", "grp", "pty"):
+    sys.modules[name] = None
+for owner, names in ((os, "fork register_at_fork killpg setsid sched_getaffinity getuid uname"),
+                     (signal, "SIGKILL SIGHUP SIGALRM SIGUSR1 setitimer pthread_sigmask")):
+    for name in names.split():
+        if hasattr(owner, name):
+            delattr(owner, name)
+import d2lpar as par
+devices = par.devices(2, kind="virtual", verbose=False)
+
+def on_rank():
+    import torch
+    x = torch.ones(2, device="vgpu")
+    torch.distributed.all_reduce(x)
+    return x.tolist()
+
+print(par.run_ranks(on_rank, devices))
+with par.emulate_cuda(2, verbose=False):
+    print(torch.ones(1, device="cuda:1").device)
+os.name = "nt"
+try:
+    par.cluster(2)
+except RuntimeError as error:
+    print(error)
+""")
+    assert found.startswith("[[2.0, 2.0], [2.0, 2.0]]\ncuda:1\n")
+    assert "on Windows, WSL is such a Linux" in found
+    assert "par.run_ranks(function, devices) runs the same function on virtual GPUs" in found

@@ -25,7 +25,8 @@ ERROR_CURVE = (
 )
 ERROR_IN_RANK = "rank {rank} cannot start ranks of its own: call cluster() in the notebook"
 ERROR_SYSTEM = (
-    "ranks in a notebook need Linux or macOS, and this is {system}; scripts have torchrun"
+    "ranks in a notebook need Linux or macOS, and this is {system}: on Windows, WSL is such a Linux. "
+    "Here par.run_ranks(function, devices) runs the same function on virtual GPUs"
 )
 ERROR_TIMEOUT = "timeout_s takes a number of seconds above 0, not {timeout_s!r}"
 ERROR_START = "{came} of {n} ranks came up {why}{log}"

@@ -25,7 +25,7 @@ ERROR_CURVE = (
 )
 ERROR_IN_RANK = "rank {rank} cannot start ranks of its own: call cluster() in the notebook"
 ERROR_SYSTEM = (
-    "ranks in a notebook need Linux or macOS, and this is {system}: on Windows, WSL is such a Linux. "
+    "ranks in a notebook need Linux or macOS, and this is {system}: on Windows, WSL is Linux. "
     "Here par.run_ranks(function, devices) runs the same function on virtual GPUs"
 )
 ERROR_TIMEOUT = "timeout_s takes a number of seconds above 0, not {timeout_s!r}"

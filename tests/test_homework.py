@@ -318,6 +318,14 @@ def test_one_submission(case, few):
 
 
 @PARALLEL
+def test_an_answer_may_let_a_block_load_what_opens_a_library():
+    """`timed` is called in `emulate_cuda`, which loads torch's launcher, which opens one in C."""
+    (asked,) = (q for q in assignment.questions(ROOT, "02") if q.name == "timed")
+    (one,) = graded([SOLUTIONS / "lesson02.py"], asked, limit_s=60)
+    assert one.results[0].status == "right", one.results[0]
+
+
+@PARALLEL
 @pytest.mark.slow
 def test_twenty_in_a_row_whatever_they_do(tmp_path, question):
     for number, (name, (text, *_)) in enumerate(HANDED_IN.items()):

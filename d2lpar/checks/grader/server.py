@@ -20,6 +20,7 @@ from typing import NoReturn, TextIO
 import psutil
 import torch
 import torch._dynamo  # once here, not in each child
+import torch.distributed.launcher  # for emulate_cuda; it opens the C library, as no answer may
 
 from ...timeline.printing import say
 from ...vgpu.torch_backend.register import register_backend

@@ -72,7 +72,7 @@ except RuntimeError as error:
 def test_it_works_where_python_has_nothing_that_only_posix_has():
     """As on Windows: no fork, no signals to end a process by, none of these modules."""
     found = run("""
-import os, signal, psutil
+import os, signal, psutil, IPython
 import torch.distributed.run  # torch itself asks for SIGKILL unless it was built for Windows
 for name in ("fcntl", "resource", "termios", "pwd", "grp", "pty"):
     sys.modules[name] = None
@@ -94,11 +94,13 @@ print(par.run_ranks(on_rank, devices))
 with par.emulate_cuda(2, verbose=False):
     print(torch.ones(1, device="cuda:1").device)
 os.name = "nt"
+import warnings; warnings.simplefilter("ignore")
+ranks = par.cluster(2)
+print(ranks.run(torch.distributed.get_rank))
 try:
-    par.cluster(2)
+    par.cluster(2, profile="ssh")
 except RuntimeError as error:
     print(error)
 """)
-    assert found.startswith("[[2.0, 2.0], [2.0, 2.0]]\ncuda:1\n")
+    assert found.startswith("[[2.0, 2.0], [2.0, 2.0]]\ncuda:1\n[0, 1]\n")
     assert "on Windows, WSL is Linux" in found
-    assert "par.run_ranks(function, devices) runs the same function on virtual GPUs" in found

@@ -767,3 +767,15 @@ def test_a_full_gpu_waits_for_collectives_that_others_have_yet_to_come_to():
         assert all(10e9 < peak < 16.1e9 for peak in peaks[:2]), "their hosts are ahead"
         with pytest.raises(torch.OutOfMemoryError):
             par.run_ranks(keeps, devices)
+
+
+def test_a_module_of_ranks_that_have_ended_is_refused_by_name(gpus):
+    def make():
+        return DistributedDataParallel(torch.nn.Linear(2, 1, device="vgpu"))
+
+    def use():
+        modules[dist.get_rank()](torch.ones(1, 2, device="vgpu")).sum().backward()
+
+    modules = par.run_ranks(make, gpus[:2])
+    with pytest.raises((RuntimeError, ValueError), match="make it, and what holds it, such as Dis"):
+        par.run_ranks(use, gpus[:2])

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import os
 import platform
+import warnings
 from numbers import Real
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from . import messages, worker
-
-if TYPE_CHECKING:
-    from .ranks import Ranks
+from . import messages, permission, profiles, started, virtual, worker
+from .cluster_ranks import ClusterRanks
 
 START_S, QUEUE_S = 60, 600  # how long ranks may take to come up: here, and on a cluster
 RANK_S = 10  # and for each that a core starts, on a machine that has other work
@@ -22,8 +21,8 @@ def cluster(
     *,
     profile: str | os.PathLike | None = None,
     timeout_s: float | None = None,
-) -> Ranks:
-    """Start `n` ranks on this machine, or wherever a profile says; see `Ranks` for what they do.
+) -> ClusterRanks:
+    """Start `n` ranks on this machine, or wherever a profile says: see `ClusterRanks`.
 
     Each is a process with torch.distributed initialised: over nccl if every rank has a GPU, else
     over gloo, with the processor's cores shared out (an OMP_NUM_THREADS that is set is kept).
@@ -31,6 +30,9 @@ def cluster(
     one cluster a notebook: asked again for the same, it is given back, restarted if it has ended;
     asked for another, it is stopped first. While they start, a terminal or notebook shows how far
     they are. The ranks and all their files end with this process, however that ends.
+
+    Where processes or ports are refused, and on Windows, virtual ranks stand in (with a warning):
+    `VirtualRanks`, which work on the host, too, and take turns. D2LPAR_RANKS=virtual asks for them.
 
     `profile` names a folder with an ipcluster_config.py of ipyparallel (a path, a name in
     profiles/, or one of IPython's profiles): see notebooks/profiles for SSH, Slurm and MPI. There
@@ -45,17 +47,33 @@ def cluster(
         raise ValueError(messages.ERROR_NO_N)
     if timeout_s is not None and not (isinstance(timeout_s, Real) and 0 < timeout_s < math.inf):
         raise ValueError(messages.ERROR_TIMEOUT.format(timeout_s=timeout_s))
-    if os.name != "posix":
+    rank = worker.this.number if worker.this.number is not None else virtual.own_number()
+    if rank is not None:
+        raise RuntimeError(messages.ERROR_IN_RANK.format(rank=rank))
+    if os.name != "posix" and profile is not None:
         raise RuntimeError(messages.ERROR_SYSTEM.format(system=platform.system()))
-    if worker.this.number is not None:
-        raise RuntimeError(messages.ERROR_IN_RANK.format(rank=worker.this.number))
-    from .profiles import find
+    folder = None if profile is None else profiles.find(profile)
+    ranks = started.current()
+    if ranks is not None and ranks.is_like(n, folder):
+        return ranks if ranks.is_running else ranks.restart()
+    _register_magic()
+    why_virtual = permission.why_virtual() if profile is None else None
+    if n is not None and why_virtual is not None:
+        return _stand_in(n, why_virtual)
+    return _processes(n, folder, timeout_s)
 
-    folder = None if profile is None else find(profile)
+
+def _stand_in(n: int, why: str) -> ClusterRanks:
+    if not permission.is_asked():
+        warnings.warn(messages.STAND_IN.format(why=why), stacklevel=3)
+    return virtual.VirtualRanks(n, why)
+
+
+def _processes(n: int | None, folder: Path | None, timeout_s: float | None) -> ClusterRanks:
     try:
         import zmq
 
-        from .ranks import Ranks, current
+        from .ranks import Ranks
     except ModuleNotFoundError as error:
         if error.name not in ("ipyparallel", "zmq"):
             raise
@@ -64,10 +82,6 @@ def cluster(
         raise RuntimeError(messages.ERROR_CURVE)
     if timeout_s is None:
         timeout_s = _start_s(n) if n is not None and folder is None else QUEUE_S
-    ranks = current()
-    if ranks is not None and ranks.is_like(n, folder):
-        return ranks if ranks.is_running else ranks.restart()
-    _register_magic()
     return Ranks(n, profile=folder, timeout_s=timeout_s)
 
 

@@ -9,7 +9,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 
 from . import messages
 from .failures import RanksEndedError
-from .ranks import current
+from .started import current
 
 
 @magics_class

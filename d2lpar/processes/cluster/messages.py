@@ -1,6 +1,7 @@
 """What ranks, and what goes wrong with them, are told in: kept together for translations."""
 
 LINE = "{n} {ranks} · {backend} · {threads} {thread_word} each · measured"
+LINE_VIRTUAL = "{n} virtual {ranks} ({why}) · gloo · they take turns · measured"
 LINE_ENDED = "{n} {ranks}, ended: {why}"
 PREFIX = "[rank {rank}] "
 
@@ -25,8 +26,17 @@ ERROR_CURVE = (
 )
 ERROR_IN_RANK = "rank {rank} cannot start ranks of its own: call cluster() in the notebook"
 ERROR_SYSTEM = (
-    "ranks in a notebook need Linux or macOS, and this is {system}: on Windows, WSL is Linux. "
-    "Here par.run_ranks(function, devices) runs the same function on virtual GPUs"
+    "a cluster profile needs Linux or macOS, and this is {system}: on Windows, WSL is Linux. "
+    "par.cluster(2) without a profile has virtual ranks here"
+)
+ERROR_ASKED = "{name} is {value!r}: it may be 'virtual', or not set"
+AS_ASKED = "as {name} asks"
+NO_POSIX = "{system} has no others"
+NO_PORTS = "ports are refused here: {reason}"
+NO_PROCESSES = "processes are refused here: {reason}"
+STAND_IN = (
+    "ranks cannot be processes ({why}), so that virtual ones stand in. They take turns in this "
+    "process: results are the same, and measured times are those of one processor"
 )
 ERROR_TIMEOUT = "timeout_s takes a number of seconds above 0, not {timeout_s!r}"
 ERROR_START = "{came} of {n} ranks came up {why}{log}"

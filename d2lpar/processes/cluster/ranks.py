@@ -1,40 +1,29 @@
-"""Ranks in a notebook: processes with torch.distributed that run its functions and cells."""
+"""Ranks in a notebook that are processes with torch.distributed."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
 import os
-import pickle
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from .. import pickling
-from . import failures, messages, output, sending
+from . import failures, messages, output, permission, started
+from .cluster_ranks import ClusterRanks, OnReport
 from .engines import Engines, environment
 from .progress import Progress
-from .remote_call import OnReport, RemoteCall, ended_by
+from .remote_call import RemoteCall, ended_by
 from .wire import Membership, RankProcess
 from .worker import threads_each
 
 _STORE = "rendezvous"
 
-_current: Ranks | None = None  # one cluster a process: what `%%px` and a second call mean
 
-
-def current() -> Ranks | None:
-    """The ranks that this process has started last, whether they run or have ended."""
-    return _current
-
-
-class Ranks:
-    """`n` ranks, as started by `d2lpar.cluster`: `run` functions on them, or cells by `%%px`.
-
-    A context manager, at whose end they stop. `on_report(rank, values)` is called for what
-    `d2lpar.report` sends in calls that bring no callable of their own.
-    """
+class Ranks(ClusterRanks):
+    """`n` processes with torch.distributed, here or wherever a profile says."""
 
     def __init__(self, n: int | None, *, profile: Path | None, timeout_s: float) -> None:
         self._asked, self._profile, self._timeout_s = n, profile, timeout_s
@@ -42,7 +31,6 @@ class Ranks:
         self._why_ended = messages.STOPPED
         self._busy = threading.Lock()
         self._pid = os.getpid()
-        self.on_report: OnReport | None = None
         self.restart()
 
     # ---- starting and stopping
@@ -53,10 +41,8 @@ class Ranks:
         A cluster that was started in their place is stopped: there is one in a process.
         Raises RuntimeError with the end of a log if they do not come up in time.
         """
-        global _current
         self._end(messages.STOPPED)
-        if _current not in (None, self):
-            _current.stop()
+        started.stop_others(self)
         with Progress() as progress:
             engines = self._engines = Engines(
                 self._asked,
@@ -72,7 +58,7 @@ class Ranks:
             except BaseException:
                 self._end(messages.STOPPED)
                 raise
-        _current = self
+        started.are(self)
         atexit.unregister(self.stop)
         atexit.register(self.stop)
         return self
@@ -83,15 +69,10 @@ class Ranks:
             self._end(messages.STOPPED)
             atexit.unregister(self.stop)
 
-    def __enter__(self) -> Ranks:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.stop()
-
     def is_like(self, n: int | None, profile: Path | None) -> bool:
         """Whether these are the ranks that `cluster(n, profile=profile)` would start."""
-        return (n in (None, self._asked) or n == self.n) and profile == self._profile
+        same = (n in (None, self._asked) or n == self.n) and profile == self._profile
+        return same and not (profile is None and permission.is_asked())
 
     @property
     def is_running(self) -> bool:
@@ -119,7 +100,7 @@ class Ranks:
             store = str(engines.folder.path / _STORE)
         else:
             store = self._unpacked(self._perform("open_store", (self.n,), [0]))[0]
-        common = {
+        common: dict[str, Any] = {
             "world_size": self.n,
             "backend": "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
             "on_gpu": on_gpu,
@@ -142,56 +123,6 @@ class Ranks:
 
     # ---- working
 
-    def run(
-        self,
-        function: Callable,
-        *args: object,
-        on_report: OnReport | None = None,
-        **kwargs: object,
-    ) -> list:
-        """Call `function(*args, **kwargs)` on every rank; returns the results by rank.
-
-        A function of the notebook is sent with all that it refers to there, except that `rank`,
-        `world_size`, `local_rank`, `device`, `dist`, `torch` and `par` are the rank's own; names
-        that the notebook does not have may be variables of the rank. What it prints appears when
-        all are done, by rank. `on_report(rank, values)` is called in this thread, while they
-        work, for each `d2lpar.report(**values)`.
-
-        Raises TypeError naming what cannot be sent; RankError with the traceback of the rank
-        that failed first. If others are then not done within a second, all ranks have ended.
-        """
-        payload = sending.packed_call(function, args, kwargs)
-        return self._unpacked(self._perform_packed("call", payload, None, on_report))
-
-    def run_cell(
-        self,
-        source: str,
-        *,
-        ranks: Sequence[int] | None = None,
-        on_report: OnReport | None = None,
-    ) -> None:
-        """Run the text of a cell on all or some ranks: what `%%px` does.
-
-        Raises ValueError for a rank that there is not.
-        """
-        if ranks is not None and not (ranks and all(rank in range(self.n) for rank in ranks)):
-            raise ValueError(messages.ERROR_RANKS.format(last=self.n - 1, ranks=ranks))
-        asked = None if ranks is None else sorted(set(ranks))
-        self._perform_packed("cell", pickling.dumps((source,)), asked, on_report)
-
-    def push(self, variables: Mapping[str, object]) -> None:
-        """Set variables on every rank."""
-        self._perform_packed("push", sending.packed_variables(variables), None, None)
-
-    def __getitem__(self, name: str) -> list:
-        """The values of a variable, by rank."""
-        if not isinstance(name, str):
-            raise ValueError(messages.ERROR_NAME.format(name=name))
-        return self._unpacked(self._perform("pull", (name,)))
-
-    def __len__(self) -> int:
-        return self.n
-
     def __repr__(self) -> str:
         ranks = "rank" if self.n == 1 else "ranks"
         if self._engines is None:
@@ -201,9 +132,6 @@ class Ranks:
         return messages.LINE.format(
             n=self.n, ranks=ranks, backend=self.backend, threads=threads, thread_word=word
         )
-
-    def _perform(self, action: str, values: tuple, ranks: Sequence[int] | None = None) -> list:
-        return self._perform_packed(action, pickling.dumps(values), ranks, None)
 
     def _perform_packed(
         self,
@@ -267,10 +195,6 @@ class Ranks:
             raise KeyboardInterrupt(messages.INTERRUPT) from None
         if not usable:
             error.add_note(messages.INTERRUPT)
-
-    @staticmethod
-    def _unpacked(values: list) -> list:
-        return [pickle.loads(value) for value in values]
 
 
 def _have_gpus(places: Sequence[RankProcess]) -> bool:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ipyparallel import serialize
 
 from . import failures, messages
+from .cluster_ranks import OnReport
 from .engines import Engines
 from .output import Output
 from .reports import KEY
 from .wire import COUNTED, Failure, Part, Reply
-
-OnReport = Callable[[int, dict], None]
 
 _LOOK_S = 0.05  # how often the processes of the ranks are looked at
 _NOTICED_LATE_S = 0.25  # a death may be this old when it is seen, and its victims' errors younger

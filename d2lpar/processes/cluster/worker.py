@@ -179,7 +179,7 @@ def perform(rank: int, action: str, payload: bytes, reporting: bool) -> Reply:
     try:
         this.works = True
         # Unpickled here, so that what fails there is told of in the same way.
-        value = _packed(_ACTIONS[action](*pickle.loads(payload)))
+        value = packed(_ACTIONS[action](*pickle.loads(payload)))
         this.works = False
         reply = Reply(value=value, collectives=_since(before))
     except BaseException as error:
@@ -195,7 +195,7 @@ def perform(rank: int, action: str, payload: bytes, reporting: bool) -> Reply:
 def _call(
     function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
 ) -> object:
-    _give_names(function)
+    give_names(function, _shell().user_ns, this.names)
     return function(*args, **kwargs)
 
 
@@ -206,8 +206,13 @@ def _run_cell(source: str) -> None:
 
 
 def _pull(name: str) -> object:
+    return value_of(name, _shell().user_ns)
+
+
+def value_of(name: str, variables: dict[str, object]) -> object:
+    """A variable's value. NameError, as Python says it, if there is none."""
     try:
-        return _shell().user_ns[name]
+        return variables[name]
     except KeyError:
         raise NameError(f"name {name!r} is not defined") from None
 
@@ -236,24 +241,27 @@ def _shell() -> ZMQInteractiveShell:
     return shell
 
 
-def _give_names(function: Callable[..., object]) -> None:
-    """Let a function that came from the notebook see this rank's variables.
+def give_names(
+    function: Callable[..., object], variables: dict[str, object], own: dict[str, object]
+) -> None:
+    """Let a function that came from the notebook see its rank's `variables`.
 
-    Those that every rank has (`rank`, `device`, …) mean the rank's own, others the notebook's
-    first: its globals were sent with it.
+    Those that every rank has of its `own` (`rank`, `device`, …) mean the rank's, others the
+    notebook's first: its globals were sent with it.
     """
     names = pickling.globals_of(function)
     home = sys.modules.get(str(names.get("__name__")))
     if home is not None and names is vars(home):
         return
-    for name, value in _shell().user_ns.items():
+    for name, value in variables.items():
         if not name.startswith("_"):
             names.setdefault(name, value)
     if names.get("__name__") == "__main__":
-        names.update(this.names)
+        names.update(own)
 
 
-def _packed(value: object) -> bytes:
+def packed(value: object) -> bytes:
+    """A result, pickled. TypeError if it cannot be sent to the notebook."""
     try:
         return cloudpickle.dumps(value)
     except Exception as error:

@@ -304,6 +304,7 @@ class _Outcome:
         finally:
             rank.groups.remove_all()
             rank.unwaited.close()
+            rank.is_over = True
             here.rank = None
             scheduler.finish(rank.index)
 

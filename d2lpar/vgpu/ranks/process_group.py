@@ -27,7 +27,7 @@ from .c10d_private import HasRoot, ReducesBy, ReducesTo
 from .call_of_rank import CallOfRank, Tensors
 from .collective_calls import CollectiveCall, together, values_of
 from .collective_work import AnyWork, CapturedWork, CollectiveWork, WorkTogether
-from .rank import Rank
+from .rank import ENDED, Rank
 from .rendezvous import PendingCollective, Rendezvous
 from .sends_to_self import SendsToSelf
 
@@ -47,6 +47,11 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         self._name, self._description = name, description or "undefined"
         self._together: list[AnyWork] | None = None  # while they are to be one
         self._to_self = SendsToSelf()
+
+    def __repr__(self) -> str:
+        rank = self._rank
+        state = f" {ENDED}" if rank.is_over else f", which has {self._count} ranks"
+        return f"<process group {self._name} on rank {rank.number}{state}>"
 
     @property
     def group_name(self) -> str:

@@ -33,6 +33,11 @@ WORLD = "0"  # the name of the group of all ranks
 
 Loggers = dict[Any, dict[str, Any]]  # what a rank has set, by logger and attribute
 
+# Of a group; torch's errors about one that it does not know show this, too.
+ENDED = (
+    "lasts as long as the call of run_ranks() that it was made in: make it, and what holds it, "
+    "such as DistributedDataParallel, where it is used"
+)
 here = threading.local()  # .rank: the Rank whose thread this is
 
 
@@ -188,6 +193,7 @@ class Rank:
         self.made: Counter[str] = Counter()  # groups, by what their names begin with
         self.flights = flight_recorder.FlightRecorder()
         self.unwaited = UnwaitedCollectives(world.rt)
+        self.is_over = False
 
     def default_store(self, group: str) -> RankStore:
         """The store of all ranks by which a group's would find one another."""
@@ -231,9 +237,11 @@ class Rank:
     def check(self, name: str, tensors: Sequence[torch.Tensor]) -> int | None:
         """The device of the tensors of a collective; None for the host.
 
-        Without tensors, the device of the last collective. Raises RuntimeError for another
-        machine, another device, and non-contiguous tensors.
+        Without tensors, the device of the last collective. Raises RuntimeError for a rank that has
+        ended, another machine, another device, and non-contiguous tensors.
         """
+        if self.is_over:
+            raise RuntimeError(f"{name} in a process group of rank {self.number}, which {ENDED}")
         if current_runtime() is not self.world.rt:
             raise RuntimeError(
                 f"{name} in a simulate() block of rank {self.number}: the ranks are on another "

@@ -143,6 +143,16 @@ def test_a_homework_has_no_solution_and_leads_nowhere_else(lesson, tmp_path):
         assert before.cell_type == "markdown" or lesson == "09"
 
 
+@pytest.mark.parametrize("lesson", [lesson for lesson in LESSONS if lesson != "09"])
+def test_the_tasks_of_both_halves_are_numbered_on_under_one_heading(lesson):
+    asked = assignment.questions(ROOT, lesson)
+    cells = assignment.student_notebook(lesson, "A title", asked).cells
+    text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    assert re.findall(r"^## .+", text, re.MULTILINE) == ["## Exercises"]
+    numbers = [int(number) for number in re.findall(r"^### (\d+)\. ", text, re.MULTILINE)]
+    assert numbers == list(range(1, len(asked) + 1))
+
+
 def test_a_question_comes_with_what_leads_to_it():
     (unstuck,) = [q for q in assignment.questions(ROOT, "09") if q.name == "unstuck"]
     sources = [cell.source for cell in unstuck.cells]

@@ -35,7 +35,7 @@ MAX_LINES = 15
 MAX_LINE = 70
 MIN_EXERCISES = 2
 MAX_CODE_CELLS, MAX_WORDS, MAX_MINUTES = 30, 1500, 60
-MINUTES_A_CELL, MINUTES_AN_EXERCISE = 2, 10
+MINUTES_A_CELL, MINUTES_AN_EXERCISE, ROUNDED_TO = 2, 10, 5
 MAX_NAMES, MAX_NEW_NAMES = 45, 8
 NAME_OF_PAR = re.compile(r"\bpar((?:\.[A-Za-z_]\w*)+)")
 SLIDE_TYPES = {"slide", "subslide", "fragment", "skip", "notes", "-"}
@@ -270,14 +270,20 @@ def has_at_most_1500_words(notebook, folder):
         yield f"{words} words"
 
 
-def says_how_long_it_takes(notebook, folder):
-    """Two minutes a code cell, ten an exercise: a careful reader's time, of an hour at most."""
+def minutes_to_work_through(notebook) -> int:
+    """Two minutes a code cell, ten an exercise: a careful reader's time, rounded up to five."""
     exercises = sum("NotImplementedError" in cell.source for cell in code_cells(notebook))
     others = len(taught_cells(notebook)) - exercises
     minutes = MINUTES_A_CELL * others + MINUTES_AN_EXERCISE * exercises
+    return -(-minutes // ROUNDED_TO) * ROUNDED_TO
+
+
+def says_how_long_it_takes(notebook, folder):
+    """A careful reader's time, of an hour at most."""
+    minutes = minutes_to_work_through(notebook)
     page = "\n".join(cell.source for cell in markdown_cells(notebook))
     said = [int(number) for number in re.findall(r"About (\d+) minutes", page)]
-    if not said or abs(said[0] - minutes) > 5 or said[0] > MAX_MINUTES:
+    if said != [minutes] or minutes > MAX_MINUTES:
         yield f"takes about {minutes} minutes of at most {MAX_MINUTES}, and says {said}"
 
 
@@ -355,6 +361,20 @@ def test_a_notebook_keeps_to_the_rules(rule, path):
 def test_there_are_notebooks():
     assert [path.name[:2] for path in NOTEBOOKS][:1] == [FRONT_PAGE]
     assert {path.name[:2] for path in NOTEBOOKS} <= {FRONT_PAGE, *LESSONS, LAST_PAGE, CHALLENGES}
+
+
+def test_the_first_page_says_how_long_each_lesson_and_its_deeper_half_take():
+    page = NOTEBOOKS[0].read_text(encoding="utf-8")
+    row = re.compile(r"\((0[1-7]_\w+\.ipynb)\) \|[^|]*\| (\d+) \| \[(\d+)\]\(deeper/\1\)")
+    said = {name: (int(own), int(deeper)) for name, own, deeper in row.findall(page)}
+    assert said == {
+        path.name: tuple(
+            minutes_to_work_through(nbformat.read(half, as_version=4))
+            for half in (path, DEEPER / path.name)
+        )
+        for path in NOTEBOOKS
+        if path.name[:2] in LESSONS
+    }
 
 
 def test_a_deeper_half_has_the_name_of_its_lesson():
@@ -445,12 +465,13 @@ def with_slider(notebook, value) -> None:
         code(f"def draw(ax, n):\n    ax.plot({value})\n\n\npar.plots.slider_figure(draw, n=[1])"),
         code("rate = 2"),
     ]
+    notebook.cells[1].source = notebook.cells[1].source.replace("30 minutes", "35 minutes")
     numbered(notebook)
 
 
 def without_an_exercise(notebook) -> None:
     notebook.cells.pop(7)
-    notebook.cells[1].source = notebook.cells[1].source.replace("30 minutes", "15 minutes")
+    notebook.cells[1].source = notebook.cells[1].source.replace("30 minutes", "20 minutes")
     numbered(notebook)
 
 

@@ -24,6 +24,8 @@ METADATA = "d2lpar_assignment"  # of a notebook: the lesson whose homework it is
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 EXERCISE, CHALLENGE = "check", "challenge"  # what a stub's cell calls
 POINTS = {EXERCISE: 10, CHALLENGE: 100}
+# The heading above the first task of a page: "## Exercises", and "### " further down.
+SECTION = re.compile(r"\A## .*\n+(?=(?:.*\n)*### )")
 RELATIVE_LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?![a-z]+:|#)[^)]*\)")
 TITLE = """# Homework {lesson}: {title}
 
@@ -91,8 +93,8 @@ def questions(course: Path, lesson: str) -> list[Question]:
     """What a lesson asks, and then its deeper half. Raises ValueError for one that asks nothing."""
     found = [
         question
-        for path in _notebooks(course, lesson)
-        for question in _asked(notebook_file.read(path))
+        for page in _pages(course, lesson)
+        for question in _asked(page)
         if question.name not in BY_HAND
     ]
     if not found:
@@ -140,14 +142,11 @@ def student_notebook(lesson: str, title: str, asked: list[Question]) -> Notebook
 
 
 def _files(course: Path, lesson: str, asked: list[Question]) -> dict[str, str]:
-    first = notebook_file.read(_notebooks(course, lesson)[0])
-    notebook = student_notebook(lesson, _title(first), asked)
+    pages = _pages(course, lesson)
+    notebook = student_notebook(lesson, _title(pages[0]), asked)
     tests = {f"{each.name}.py": otter_format.test(each.name, each.kind) for each in asked}
     left_out = [
-        question.name
-        for path in _notebooks(course, lesson)
-        for question in _asked(notebook_file.read(path))
-        if question.name in BY_HAND
+        question.name for page in pages for question in _asked(page) if question.name in BY_HAND
     ]
     guide = GUIDE.format(
         lesson=lesson,
@@ -165,9 +164,16 @@ def _files(course: Path, lesson: str, asked: list[Question]) -> dict[str, str]:
     }
 
 
-def _notebooks(course: Path, lesson: str) -> list[Path]:
+def _pages(course: Path, lesson: str) -> list[NotebookNode]:
+    """The lesson and its deeper half, whose tasks go on under the heading of the lesson's."""
     folder, pattern = course / working_copy.SOURCE, f"{lesson_number(lesson)}_*.ipynb"
-    return [*sorted(folder.glob(pattern)), *sorted((folder / "deeper").glob(pattern))]
+    own, deeper = (
+        [notebook_file.read(path) for path in sorted(place.glob(pattern))]
+        for place in (folder, folder / "deeper")
+    )
+    for cell in [cell for page in deeper for cell in page.cells]:
+        cell.source = SECTION.sub("", cell.source)
+    return own + deeper
 
 
 def _asked(notebook: NotebookNode) -> Iterator[Question]:

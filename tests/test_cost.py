@@ -575,3 +575,22 @@ def test_rms_norm_and_its_gradients_are_the_cpus(fresh_gpus, shape, dtype, weigh
         assert other.dtype == dtype
         tolerance = 1e-5 if dtype is torch.float32 else 4e-2
         torch.testing.assert_close(other.cpu(), one, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "real"),
+    [
+        (torch.complex64, torch.float32),
+        (torch.complex128, torch.float64),
+    ],
+)
+def test_a_product_of_complex_numbers_is_four_of_real_ones(dtype, real):
+    """BLAS counts 8 FLOP for each multiplication of CGEMM and ZGEMM."""
+    a, b = meta(2048, 2048, dtype=dtype), meta(2048, 2048, dtype=dtype)
+    cost = cost_of(aten.mm.default, (a, b), {}, meta(2048, 2048, dtype=dtype))
+    (kernel,) = cost.kernels
+    assert (kernel.flops, cost.dtype) == (8 * 2048**3, str(real).removeprefix("torch."))
+    assert kernel.bytes == 3 * 2048**2 * dtype.itemsize
+    c, d = meta(2048, 2048, dtype=real), meta(2048, 2048, dtype=real)
+    of_real = cost_of(aten.mm.default, (c, d), {}, meta(2048, 2048, dtype=real))
+    assert cost.seconds(A100) == pytest.approx(4 * of_real.seconds(A100), rel=0.1)

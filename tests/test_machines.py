@@ -420,3 +420,19 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
         machines.save(replace(BOX, name="other"), file)
     assert machines.load(file) == BOX
     assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("dtype", ["float3", "fp32", "double", ""])
+def test_what_is_no_data_type_has_no_rate(dtype):
+    for ask in (GPU.rate, GPU.ridge_point, GPU.rated_as, lambda name: GPU.attainable(1.0, name)):
+        with pytest.raises(ValueError, match=rf"no data type is called '{dtype}': take one of fl"):
+            ask(dtype)
+
+
+def test_double_precision_is_never_that_of_single():
+    single = replace(GPU, flops_per_s={"float32": 1e12})
+    with pytest.raises(ValueError, match="has no rate for float64: take one of float32, or a GPU"):
+        single.ridge_point("float64")
+    assert replace(single, measured=True).rate("float64") == 1e12  # what a program reached
+    lacking = [name for name, card in machines.ACCELERATORS.items() if card.lacks("float64")]
+    assert lacking == []

@@ -17,6 +17,12 @@ TERA = 1e12
 GIGA = 1e9
 MICRO = 1e-6
 FLOAT8 = "float8"  # how the names of its two types begin: all have one rate
+FLOAT64 = "float64"
+# Of torch's data types those that are computed in fp32 where a card's source gives no rate.
+_AS_FLOAT32 = {
+    *("float32", "tfloat32", "float16", "bfloat16", "complex32", "complex64", "complex128", "bool"),
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+}
 
 
 def _check(whose: str, *, problem: str, valid: Callable[[Any], bool], **values: object) -> None:
@@ -106,36 +112,54 @@ class Accelerator:
             _fraction(f"{self.name} for a {kind}", reached=share)
 
     def rate(self, dtype: str) -> float:
-        """FLOP/s for a data type ("float32"); others than its source has run as fp32."""
+        """FLOP/s for a data type ("float32"); others than its source has run as fp32.
+
+        Raises ValueError for a name that no data type has.
+        """
         return self.flops_per_s[self.rated_as(dtype)]
 
     def rated_as(self, dtype: str) -> str:
         """The data type whose rate one has: itself, any of fp8 for one of fp8, or "float32"."""
-        if dtype not in self.flops_per_s and dtype.startswith(FLOAT8):
+        if dtype in self.flops_per_s:
+            return dtype
+        if dtype.startswith(FLOAT8):
             return next((name for name in self.flops_per_s if name.startswith(FLOAT8)), "float32")
-        return dtype if dtype in self.flops_per_s else "float32"
+        if dtype not in (*_AS_FLOAT32, FLOAT64):
+            raise ValueError(
+                f"no data type is called {dtype!r}: take one of {', '.join(self.flops_per_s)}"
+            )
+        return "float32"
+
+    def lacks(self, dtype: str) -> bool:
+        """Whether it has no rate for fp64 or fp8, for which that of no other type can stand.
+
+        Rates that were measured stand for all types.
+        """
+        own = dtype == FLOAT64 or dtype.startswith(FLOAT8)
+        return own and not self.measured and self.rated_as(dtype) == "float32"
 
     def ridge_point(self, dtype: str = "float32") -> float:
         """FLOP a byte from which on arithmetic, not memory, limits (Williams et al. 2009).
 
-        Raises ValueError for fp8 on an accelerator that has no rate for it.
+        Raises ValueError for fp8 or fp64 on an accelerator that has no rate for it.
         """
-        self._check_float8(dtype)
+        self._check_rate(dtype)
         return self.rate(dtype) / self.memory_bytes_per_s
 
     def attainable(self, intensity: float, dtype: str = "float32") -> float:
         """FLOP/s under the roofline for `intensity` FLOP a byte (Williams et al. 2009).
 
-        Raises ValueError for fp8 on an accelerator that has no rate for it.
+        Raises ValueError for fp8 or fp64 on an accelerator that has no rate for it.
         """
-        self._check_float8(dtype)
+        self._check_rate(dtype)
         return min(self.rate(dtype), intensity * self.memory_bytes_per_s)
 
-    def _check_float8(self, dtype: str) -> None:
-        if dtype.startswith(FLOAT8) and self.rated_as(dtype) == "float32":
+    def _check_rate(self, dtype: str) -> None:
+        if self.lacks(dtype):
+            which = "Ada and Hopper" if dtype.startswith(FLOAT8) else "Kepler"
             raise ValueError(
                 f"{self.name} has no rate for {dtype}: take one of {', '.join(self.flops_per_s)}, "
-                "or a GPU from Ada and Hopper on, such as that of 8x-h100-nvswitch"
+                f"or a GPU from {which} on, such as that of 8x-h100-nvswitch"
             )
 
 

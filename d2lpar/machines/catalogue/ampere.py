@@ -13,6 +13,7 @@ _GA102 = (
     "NVIDIA Ampere GA102 GPU Architecture, https://images.nvidia.com/aem-dam/en-zz/Solutions/"
     "geforce/ampere/pdf/NVIDIA-ampere-GA102-GPU-Architecture-Whitepaper-V1.pdf"
 )
+_FLOAT64 = 1 / 64  # of fp32: two lanes beside 128 in a multiprocessor of GA102, says the same
 _CACHE = f"L2 cache and watts: {TECHPOWERUP}"
 # A data centre's GA102 sums in fp32 at full rate: 4 times fp32 in fp16, twice in TF32.
 _A40 = (
@@ -78,7 +79,7 @@ RTX_3080_TI = card(
 RTX_3090 = card(
     "GeForce RTX 3090",
     "ampere",
-    tflops=tflops(35.6, 142 / 2, tfloat32=35.6),
+    tflops=tflops(35.6, 142 / 2, tfloat32=35.6, float64=35.6 * _FLOAT64),
     gb=24,
     gb_per_s=936,
     multiprocessors=82,
@@ -92,7 +93,7 @@ RTX_3090 = card(
 RTX_3090_TI = card(
     "GeForce RTX 3090 Ti",
     "ampere",
-    tflops=tflops(40, 160 / 2, tfloat32=40),
+    tflops=tflops(40, 160 / 2, tfloat32=40, float64=40 * _FLOAT64),
     gb=24,
     gb_per_s=1008,
     multiprocessors=84,
@@ -175,7 +176,7 @@ A10G = card(
     "A10G-PCIE-24GB",
     "ampere",
     # 80 multiprocessors x 128 lanes x 2 FLOP x 1.71 GHz.
-    tflops=tflops(35, 2 * 35, tfloat32=35),
+    tflops=tflops(35, 2 * 35, tfloat32=35, float64=35 * _FLOAT64),
     gb=24,
     gb_per_s=600,
     multiprocessors=80,

@@ -40,14 +40,15 @@ TITAN_X = card(
 TITAN_X_PASCAL = card(
     "Titan X (Pascal)",
     "pascal",
-    tflops={"float32": 11},
+    # Of 128 lanes 4 have fp64: CUDA C++ Programming Guide, arithmetic instructions, 6.1.
+    tflops={"float32": 11, "float64": 11 / 32},
     gb=12,
     gb_per_s=480,
     multiprocessors=28,
     l2_mib=3,
     watts=250,
     source="https://gamersnexus.net/news-pc/2523-nvidia-gp102-titan-x-specs-announced (2016), "
-    f"which gives no fp64 and marks the 28 multiprocessors with '?'; {_CACHE}",
+    f"which marks the 28 multiprocessors with '?'; {_CACHE}",
 )
 GTX_1080 = card(
     "GeForce GTX 1080",

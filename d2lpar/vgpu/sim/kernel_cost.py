@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from ...machines.hardware import FLOAT8, Accelerator
+from ...machines.hardware import Accelerator
 from .constants import FILL_S
 from .memory_rates import MemoryRates, ReadAgain
 from .product_rates import (
@@ -74,8 +74,8 @@ class Cost:
         dtype = self._computed_in(accelerator)
         known = self._known
         if known is None or known[0] is not accelerator or known[1] != dtype:
-            if self.flops and dtype.startswith(FLOAT8):
-                _check_float8(accelerator, dtype)
+            if self.flops:
+                _check_rate(accelerator, dtype)
             rates = _rates(accelerator, dtype, convolves=self.convolves)
             total_s = sum(rates.seconds(kernel) for kernel in self.kernels)
             self._known = known = (accelerator, dtype, total_s)
@@ -226,8 +226,8 @@ def _rates(accelerator: Accelerator, dtype: str, *, convolves: bool) -> _Rates:
     return _Rates(accelerator, dtype, convolves=convolves)
 
 
-def _check_float8(accelerator: Accelerator, dtype: str) -> None:
-    if not accelerator.measured and accelerator.rated_as(dtype) == "float32":
+def _check_rate(accelerator: Accelerator, dtype: str) -> None:
+    if accelerator.lacks(dtype):
         raise ValueError(
             f"{accelerator.name} has no rate for products of {dtype}: take a machine that has one, "
             "or add it to flops_per_s"

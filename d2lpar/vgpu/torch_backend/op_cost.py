@@ -76,8 +76,8 @@ def cost_of(
     formula = flop_registry.get(packet)
     flops = _flops(formula, args, kwargs, outputs) if formula else 0
     tensors = [*_tensors(args), *_tensors(kwargs.values()), *_tensors([outputs])]
-    floating = next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
-    dtype = str(floating).removeprefix("torch.")
+    dtype, times = _arithmetic(tensors)
+    flops *= times
     if packet is aten.convolution_backward:
         return Cost(*_convolution_backward(args), dtype=dtype, convolves=True)
     if packet in _CONVOLUTIONS:
@@ -89,9 +89,19 @@ def cost_of(
         return Cost(*[Kernel(flops // count, nbytes // count)] * count, dtype=dtype)
     if packet in BY_ROWS:
         return Cost(*BY_ROWS[packet](args, nbytes), dtype=dtype)
-    product = _product(packet, args, outputs)
+    product = _product(packet, args, outputs, times)
     written = sum(map(_size, _tensors([outputs]))) if product else 0
     return Cost(Kernel(flops, nbytes, product, written=written), dtype=dtype)
+
+
+def _arithmetic(tensors: Sequence[torch.Tensor]) -> tuple[str, int]:
+    """The data type of the arithmetic, and how many multiplications of it are one: a product of
+    complex numbers has four, with as many additions (BLAS counts those of CGEMM so)."""
+    dtypes = (t.dtype for t in tensors)
+    found = next((d for d in dtypes if d.is_floating_point or d.is_complex), torch.float32)
+    if found.is_complex:
+        return str(found.to_real()).removeprefix("torch."), 4
+    return str(found).removeprefix("torch."), 1
 
 
 # --- fused attention ------------------------------------------------------------------------------
@@ -179,14 +189,15 @@ _FACTORS = {
 
 
 def _product(
-    packet: torch._ops.OpOverloadPacket, args: Arguments, outputs: object
+    packet: torch._ops.OpOverloadPacket, args: Arguments, outputs: object, times: int
 ) -> Product | None:
+    """The sizes of a product, as long as `times` of real numbers."""
     first = _FACTORS.get(packet)
     if first is None:
         return None
     a, b = args[first], args[first + 1]
     alignment = min(map(_alignment, _tensors([a, b, outputs])))
-    return Product(a.shape[-2], b.shape[-1], a.shape[-1], prod(a.shape[:-2]), alignment)
+    return Product(a.shape[-2], b.shape[-1], times * a.shape[-1], prod(a.shape[:-2]), alignment)
 
 
 def _alignment(matrix: torch.Tensor) -> int:

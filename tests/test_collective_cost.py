@@ -380,6 +380,8 @@ def test_seconds_of_bytes_ranks_and_machine():
         (lambda m: collectives.send(-1, 0, 1, m), r"number of bytes from zero on, not -1: take"),
         (lambda m: collectives.all_reduce(-1, 8, m), r"number of bytes from zero on, not -1: take"),
         (lambda m: collectives.broadcast(math.nan, 8, m), r"from zero on, not nan"),
+        (lambda m: collectives.broadcast("3", 8, m), r"from zero on, not '3'"),
+        (lambda m: collectives.all_gather(1, None, m), r"whole number of ranks, .* not None"),
         (lambda m: collectives.all_reduce(math.inf, 8, m), r"from zero on, not inf"),
         (lambda m: collectives.all_gather(1, 2.5, m), r"whole number of ranks, .* not 2.5"),
     ],

@@ -13,6 +13,7 @@ what it can. The model and its sources: `nccl.model`, `nccl.tables`.
 from __future__ import annotations
 
 import math
+from numbers import Real
 
 from . import collective_cost as cost
 from . import lookup
@@ -116,14 +117,14 @@ def send(
 def _fabric(nbytes: float, ranks: int, machine: Named, *, network_adds: bool = False) -> Fabric:
     """What joins the ranks of a collective. Raises ValueError for what no collective can be of."""
     _check_bytes(nbytes)
-    if not float(ranks).is_integer():
-        raise ValueError(f"a collective takes a whole number of ranks, one a GPU, not {ranks}")
+    if not (isinstance(ranks, Real) and float(ranks).is_integer()):
+        raise ValueError(f"a collective takes a whole number of ranks, one a GPU, not {ranks!r}")
     return fabric_of(lookup.machine(machine), int(ranks), network_adds=network_adds)
 
 
 def _check_bytes(nbytes: float) -> None:
-    if not 0 <= nbytes < math.inf:
+    if not (isinstance(nbytes, Real) and 0 <= nbytes < math.inf):
         raise ValueError(
-            f"nbytes must be a finite number of bytes from zero on, not {nbytes}: take "
+            f"nbytes must be a finite number of bytes from zero on, not {nbytes!r}: take "
             "tensor.numel() * tensor.element_size()"
         )

@@ -142,6 +142,8 @@ class _Search:
         count = len(whole.accelerators)
         gpus = count if gpus is None else gpus
         _check(whole, gpus, batch, usable)
+        settings = choices["settings"]
+        _check_counts(context=context, expert=settings["expert"], shard=settings["shard"])
         return cls(
             chosen,
             whole.name,
@@ -189,10 +191,15 @@ class _Search:
         )
 
 
+def _check_counts(**counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and (type(count) is not int or count < 1):
+            raise ValueError(messages.ERROR_FEW.format(name=name, count=count))
+
+
 def _check(machine: Machine, gpus: int, batch: int, usable: float) -> None:
     count = len(machine.accelerators)
-    if type(gpus) is not int or gpus < 1:
-        raise ValueError(messages.ERROR_FEW.format(gpus=gpus))
+    _check_counts(gpus=gpus)
     if gpus > count:
         raise ValueError(
             messages.ERROR_GPUS.format(

@@ -60,7 +60,7 @@ def layouts(
     """
     if mesh.replicas % settings["expert"] or mesh.replicas % (settings["shard"] or 1):
         return
-    zeros = [zero for zero in zeros if zero < 2 or mesh.pipeline == 1]
+    zeros = [zero for zero in zeros if zero not in (2, 3) or mesh.pipeline == 1]
     for size in micro_batches:
         count, rest = divmod(batch, mesh.data * size)
         if rest or not count:

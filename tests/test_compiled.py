@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -12,6 +14,7 @@ from torch.nn import functional as F
 import d2lpar as par
 from d2lpar import machines
 from d2lpar.vgpu.api.timing import now_s, synchronize
+from d2lpar.vgpu.torch_backend.runtime import current_runtime
 
 HOST = machines.Host("plain")
 BOX = replace(machines.machine("2x-v100-textbook"), host=HOST)
@@ -187,6 +190,7 @@ def test_flex_attention_is_the_attention_that_its_functions_say():
         causal = flex.create_block_mask(lambda b, h, i, j: i >= j, None, None, 16, 16)
         found = flex.flex_attention(*on_gpu, block_mask=causal)
         found.pow(2).sum().backward()
+        current_runtime().said.clear()  # what tests before this one were told
         with pytest.warns(UserWarning, match="of separate operations"):
             compiled = torch.compile(flex.flex_attention)(*on_gpu, block_mask=causal)
         results = [found.cpu(), compiled.cpu(), *(tensor.grad.cpu() for tensor in on_gpu)]
@@ -194,9 +198,24 @@ def test_flex_attention_is_the_attention_that_its_functions_say():
     torch.testing.assert_close(results, [expected, expected, *gradients])
 
 
+def test_flex_attention_is_noted_once_at_the_line_of_the_program():
+    flex = pytest.importorskip("torch.nn.attention.flex_attention")
+    with par.emulate_cuda(1, verbose=False), warnings.catch_warnings(record=True) as found:
+        current_runtime().said.clear()
+        x = torch.randn(1, 2, 16, 8, device="cuda")
+        attend = torch.compile(flex.flex_attention)
+        for _ in range(3):
+            warnings.simplefilter("default")  # Python forgets what it has shown
+            line = inspect.currentframe().f_lineno + 1
+            attend(x, x, x)
+    places = [(w.filename, w.lineno) for w in found if "of separate" in str(w.message)]
+    assert places == [(__file__, line)]
+
+
 def test_products_in_pieces_are_noted_to_be_whole(gpu):
     x = torch.ones(4, 4, device=gpu)
     step = torch.compile(lambda x: x @ x)
+    current_runtime().said.clear()
     with (
         torch._inductor.config.patch(_micro_pipeline_tp=True),
         pytest.warns(UserWarning, match="_micro_pipeline_tp changes nothing on virtual GPUs"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 
 import pytest
@@ -88,3 +89,70 @@ def test_what_is_not_captured_cannot_be_replayed(cuda):
         with pytest.raises(RuntimeError, match="captures a graph already"):
             torch.cuda.CUDAGraph().capture_begin()
     assert not torch.cuda.is_current_stream_capturing()
+
+
+def graphed_and_plain(*layers):
+    torch.manual_seed(0)
+    plain = nn.Sequential(*layers).cuda()
+    graphed = copy.deepcopy(plain)
+    sample = torch.rand(8, 4, device="cuda", requires_grad=True)
+    return torch.cuda.make_graphed_callables(graphed, (sample,)), plain
+
+
+def trained(model, batches):
+    """Losses, gradients of the inputs, and the parameters at the end."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    found = []
+    for batch in batches:
+        x = batch.clone().requires_grad_()
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        found += [loss.detach(), x.grad.clone()]  # a replay writes into it, as on CUDA
+    return [*found, *model.parameters()]
+
+
+def test_a_graphed_module_trains_as_the_module_does(cuda):
+    graphed, plain = graphed_and_plain(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2))
+    batches = torch.rand(4, 8, 4, device=cuda)
+    for one, other in zip(trained(graphed, batches), trained(plain, batches), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    graphed.eval()  # as torch documents it: another mode runs the module itself
+    assert torch.equal(graphed(batches[0, :3]), plain(batches[0, :3]))
+
+
+def host_s(call):
+    torch.cuda.synchronize()
+    start_s = time.perf_counter()
+    result = call()
+    return result, time.perf_counter() - start_s
+
+
+def test_a_graphed_modules_forward_and_backward_pass_are_a_launch_each(cuda):
+    layers = [nn.Linear(4, 4) for _ in range(20)]
+    graphed, plain = graphed_and_plain(*layers)
+    x = torch.rand(8, 4, device=cuda)
+    out, forward_s = host_s(lambda: graphed(x))
+    grad = torch.ones_like(out)
+    _, backward_s = host_s(lambda: out.backward(grad))
+    _, plain_s = host_s(lambda: plain(x))
+    # Besides the launch, the input is copied to where the graph reads it.
+    assert HOST.graph_s < forward_s < HOST.graph_s + 3 * HOST.dispatch_s
+    assert backward_s < plain_s
+    assert forward_s < plain_s / 4
+
+
+def test_callables_may_be_graphed_together_and_share_a_pool(cuda):
+    torch.manual_seed(0)
+    first, second = nn.Linear(4, 4).cuda(), nn.Linear(4, 2).cuda()
+    twins = copy.deepcopy(nn.Sequential(first, second))
+    samples = [(torch.rand(3, 4, device=cuda, requires_grad=True),) for _ in range(2)]
+    pool = torch.cuda.graph_pool_handle()
+    assert pool != torch.cuda.graph_pool_handle()
+    a, b = torch.cuda.make_graphed_callables((first, second), tuple(samples), pool=pool)
+    batch = torch.rand(3, 4, device=cuda)
+    assert torch.equal(b(a(batch)), twins(batch))
+    b(a(batch)).sum().backward()
+    twins(batch).sum().backward()
+    assert torch.equal(first.weight.grad, twins[0].weight.grad)

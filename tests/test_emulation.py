@@ -1,11 +1,13 @@
 """Inside `emulate_cuda` a program sees CUDA devices; outside nothing has changed."""
 
 import copy
+import inspect
 import io
 import sys
 import threading
 import time
 import timeit
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
@@ -362,7 +364,6 @@ def test_mistakes_are_told_as_cuda_tells_them(cuda, mistake):
 
 
 REFUSED = {
-    "torch.cuda.make_graphed_callables": lambda: torch.cuda.make_graphed_callables(None, ()),
     "torch.cuda.ExternalStream": lambda: torch.cuda.ExternalStream(0),
     "torch.cuda.cudart": lambda: torch.cuda.cudart(),
     "torch.cuda.utilization": lambda: torch.cuda.utilization(),
@@ -389,9 +390,26 @@ def test_every_function_of_torch_cuda_is_emulated_or_refused():
     with par.emulate_cuda(1, verbose=False):
         kept = {name for name, value in theirs.items() if getattr(torch.cuda, name) is value}
     called = {name for name in kept if callable(theirs[name]) and not name.endswith("Storage")}
-    # Of `memory_snapshot`, what it asks of C++ is replaced: see test_emulation_memory.py.
+    # Of `memory_snapshot`, what it asks of C++ is replaced: see test_emulation_memory.py; of
+    # `make_graphed_callables`, the graphs and streams that it is written with: see
+    # test_cuda_graphs.py.
     left_alone = {"CudaError", "DeferredCudaCallError", "check_error", "cudaStatus"}
-    assert called <= {*left_alone, "memory_snapshot"}
+    assert called <= {*left_alone, "make_graphed_callables", "memory_snapshot"}
+
+
+@pytest.mark.filterwarnings("always")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_warning_of_torchs_names_the_line_that_calls_torch(device):
+    torch.set_warn_always(True)  # otherwise torch says it once a process
+    try:
+        with warnings.catch_warnings(record=True) as found, par.emulate_cuda(1, verbose=False):
+            weight = nn.Parameter(torch.ones((), device=device))
+            line = inspect.currentframe().f_lineno + 1
+            float(weight)
+    finally:
+        torch.set_warn_always(False)
+    places = [(w.filename, w.lineno) for w in found if "to a scalar" in str(w.message)]
+    assert set(places) == {(__file__, line)}
 
 
 def test_models_may_be_asked_whether_they_are_distributed(cuda):

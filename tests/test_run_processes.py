@@ -15,7 +15,8 @@ def run(capfd, monkeypatch, tmp_path):
 
     def command(source, *words):
         (tmp_path / "program.py").write_text(source)
-        status = cli.main(["run", "--quiet", *map(str, words), "program.py"])
+        named = [] if "program.py" in words else ["program.py"]
+        status = cli.main(["run", "--quiet", *map(str, words), *named])
         out, err = capfd.readouterr()
         return status, out.splitlines(), err
 
@@ -334,6 +335,57 @@ def test_another_missing_variable_is_not_taken_for_one_of_torchruns(run):
     assert status
     assert "KeyError: 'MY_FOLDER'" in err
     assert "torchrun" not in err
+
+
+TAKES_LOCAL_RANK = """
+import argparse
+
+import torch
+import torch.distributed as dist
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--local_rank", type=int, {})
+parser.add_argument("--name", default="")
+args = parser.parse_args()
+torch.cuda.set_device(args.local_rank)
+dist.init_process_group("nccl")
+x = torch.ones(3, device=torch.device("cuda", args.local_rank))
+dist.all_reduce(x)
+if args.name == "fails":
+    raise ValueError("a bad batch")
+"""
+BY_LAUNCH = "d2lpar run -m torch.distributed.launch --nproc-per-node 2 program.py --name 'a b'"
+
+
+@pytest.mark.parametrize("option", ["default=-1", "default=0", "required=True"])
+def test_a_script_that_takes_local_rank_is_told_what_gives_it(run, option):
+    source = TAKES_LOCAL_RANK.replace("{}", option)
+    words = ["program.py", "--name", "a b"]
+    status, _, err = run(source, "--nproc-per-node", 2, *words)
+    assert status
+    assert f"`{BY_LAUNCH}`" in err
+    status, _, err = run(source, "-m", "torch.distributed.launch", "--nproc-per-node", 2, *words)
+    assert (status, err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("default", "words", "message"),
+    [
+        ("0", ["--name", "fails"], "a bad batch"),
+        (
+            "int(__import__('os').environ['LOCAL_RANK'])",
+            ["--wrong"],
+            "unrecognized arguments: --wrong",
+        ),
+        ("0", ["--local_rank=7"], "there is no cuda:7"),
+    ],
+)
+def test_other_failures_of_such_a_script_are_not_put_down_to_it(run, default, words, message):
+    source = TAKES_LOCAL_RANK.replace("{}", f"default={default}")
+    status, _, err = run(source, "--nproc-per-node", 1, "program.py", *words)
+    assert status
+    assert message in err
+    assert "torch.distributed.launch" not in err
 
 
 SPAWNS = """

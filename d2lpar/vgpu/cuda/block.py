@@ -36,6 +36,7 @@ from . import (
     tensors,
     threads,
     user_clock,
+    warned_lines,
 )
 from .device_translation import CudaNaming, cuda, translate
 from .mode import CudaMode
@@ -56,6 +57,7 @@ _PARTS = (
     serialization,
     estimators,
     user_clock,
+    warned_lines,
 )
 
 

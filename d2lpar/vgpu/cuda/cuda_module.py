@@ -51,15 +51,16 @@ RENAMED = {
 
 REMEDIES = {
     "ExternalStream": "use torch.cuda.Stream",
-    "make_graphed_callables": "capture a torch.cuda.CUDAGraph, or use "
-    'torch.compile(mode="reduce-overhead")',
     "set_sync_debug_mode": "d2lpar lists what makes the host wait",
 }
 REMEDY = "leave it out, or guard it with a condition"
 
 # They concern the build of torch, are classes that other things are tested against, or ask only
-# what is replaced elsewhere.
-LEFT_ALONE = {"CudaError", "DeferredCudaCallError", "check_error", "cudaStatus", "memory_snapshot"}
+# what is replaced elsewhere; `make_graphed_callables` is written in terms of graphs and streams.
+LEFT_ALONE = {
+    *("CudaError", "DeferredCudaCallError", "check_error", "cudaStatus"),
+    *("make_graphed_callables", "memory_snapshot"),
+}
 
 
 def install(patches: Patches) -> None:
@@ -301,7 +302,7 @@ _FUNCTIONS = (
     is_available, is_initialized, init, device_count, current_device, set_device,
     get_device_properties, get_device_capability, is_bf16_supported, is_tf32_supported,
     can_device_access_peer, get_arch_list,
-    set_stream, is_current_stream_capturing,
+    set_stream, is_current_stream_capturing, graph_capture.graph_pool_handle,
     get_allocator_backend, ipc_collect,
     memory_stats_as_nested_dict, set_per_process_memory_fraction,
     get_rng_state, set_rng_state, get_rng_state_all, set_rng_state_all,

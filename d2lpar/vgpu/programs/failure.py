@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import traceback
 from types import TracebackType
 
 from ..races.user_code import is_user_file
+from .launch_plan import LaunchPlan
 
 MOST_LINES = 40  # of an error and of what has caused it
 _OF_DRIVER = frozenset({"pynvml", "amdsmi"})  # packages that ask the driver, not torch
+_USAGE = 2  # argparse's exit status for arguments that it does not take
+_NO_RANK_OF_ITS_OWN = re.compile(r"index must not be negative|cuda:-1|Duplicate GPU|ordinal")
 _OF_TORCHRUN = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
 
 
@@ -45,6 +49,25 @@ def _remedies(error: BaseException, ranks: int) -> list[str]:
             "memory_allocated() and get_device_properties() know them"
         )
     return found
+
+
+def launch_remedy(error: BaseException, launch: LaunchPlan) -> list[str]:
+    """How to start a script that asks for `--local_rank`, where that may be why it has failed."""
+    if not (launch.lacks_local_rank and _is_of_local_rank(error)):
+        return []
+    ranks = f"--nproc-per-node {launch.per_node or max(2, launch.gpus)}"
+    return [
+        "the script takes --local_rank, by which torch.distributed.launch tells a rank its number, "
+        "and torchrun does not: let d2lpar start the ranks as that does, with `d2lpar run -m "
+        f"torch.distributed.launch {ranks} {launch.words}`"
+    ]
+
+
+def _is_of_local_rank(error: BaseException) -> bool:
+    """Whether it may come from an option that is missing, or a default that all ranks share."""
+    if isinstance(error, SystemExit):
+        return error.code == _USAGE
+    return _NO_RANK_OF_ITS_OWN.search(str(error)) is not None
 
 
 def _lacks_torchrun(error: BaseException) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from .rank_logs import LogOptions
 from .torchrun import MASTER
 
 OF_ALL = (RANK_DEVICE, "OMP_NUM_THREADS")  # variables that are not torchrun's own
+LOCAL_RANK = ("--local-rank", "--local_rank")  # of torch.distributed.launch
 RUN, LAUNCH = "torch.distributed.run", "torch.distributed.launch"
 
 
@@ -118,9 +120,25 @@ class LaunchPlan:
 
     def _option(self) -> str:
         """How the script spells it: torch renamed "--local_rank", and scripts know one of both."""
+        return LOCAL_RANK[0] if LOCAL_RANK[0] in self._source() else LOCAL_RANK[1]
+
+    def _source(self) -> str:
         path = Path(self.target)
-        text = path.read_text("utf-8", "replace") if path.is_file() else ""
-        return "--local-rank" if "--local-rank" in text else "--local_rank"
+        return path.read_text("utf-8", "replace") if path.is_file() else ""
+
+    @property
+    def lacks_local_rank(self) -> bool:
+        """Whether the script is written for torch.distributed.launch alone: it takes the option by
+        which that tells a rank its number, is not given it, and does not look for torchrun's."""
+        text = self._source()
+        given = any(word.split("=")[0] in LOCAL_RANK for word in self.arguments)
+        takes = any(f"{quote}{name}{quote}" in text for name in LOCAL_RANK for quote in "'\"")
+        return takes and not (self.local_rank_option or given or "LOCAL_RANK" in text)
+
+    @property
+    def words(self) -> str:
+        """The program and its arguments, as a shell takes them."""
+        return shlex.join([*(["-m"] if self.is_module else []), self.target, *self.arguments])
 
 
 @dataclass

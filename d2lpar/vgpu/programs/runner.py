@@ -188,11 +188,12 @@ def _live(launch: LaunchPlan, options: RunOptions, watched: _Watched, process: P
         watched.status = exit_status(end)
         if watched.status:
             who = f"rank {process.number}" if launch.world_size > 1 else "the program"
-            watched.failures.append(f"{who} ended with exit status {watched.status}")
+            ended = f"{who} ended with exit status {watched.status}"
+            watched.failures.append("\n".join([ended, *failure.launch_remedy(end, launch)]))
             raise RuntimeError(watched.failures[0]) from end
     except Exception as error:
         message = failure.told(error, process.number, launch.world_size, in_full=options.traceback)
-        watched.failures.append(message)
+        watched.failures.append("\n".join([message, *failure.launch_remedy(error, launch)]))
         raise
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
@@ -36,6 +37,14 @@ class _Part:
     operations: list[Operation] = field(default_factory=list)
     notes: Notes = field(default_factory=deque)
     then: Callable[[], object] | None = None
+
+
+_pools = count(1)
+
+
+def graph_pool_handle() -> tuple[int, int]:
+    """`torch.cuda.graph_pool_handle`: another pool that graphs may share."""
+    return (0, next(_pools))
 
 
 class _Thread(threading.local):
@@ -61,7 +70,12 @@ class CUDAGraph:
         self._stack = ExitStack()
         self._captured = False
 
-    def capture_begin(self, pool: object = None, capture_error_mode: str = "global") -> None:
+    def capture_begin(
+        self,
+        pool: object = None,
+        capture_error_mode: str = "global",
+        check_input_liveness: bool = False,
+    ) -> None:
         """Note what this thread queues. RuntimeError if it captures already."""
         if _here.graph is not None:
             raise RuntimeError("this thread captures a graph already: end that first")
@@ -216,9 +230,13 @@ def capture(
     pool: object = None,
     stream: object = None,
     capture_error_mode: str = "global",
+    enable_annotations: bool = False,
+    annotation_config: dict[str, object] | None = None,
+    check_input_liveness: bool = False,
 ) -> Iterator[None]:
     """`torch.cuda.graph`: the block's work becomes `cuda_graph`. It is captured on the current
-    stream, as nothing runs meanwhile."""
+    stream, as nothing runs meanwhile. Annotations are for CUPTI, so nothing is annotated; inputs
+    live as long as the graph does."""
     cuda_graph.capture_begin(pool, capture_error_mode)
     try:
         yield

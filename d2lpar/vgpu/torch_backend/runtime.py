@@ -57,6 +57,7 @@ class Runtime:
         self.autograd_streams = AutogradStreams(self.order, self.let_wait)
         self.host_copies = HostCopies(self.order, self.sanitizer.report)
         self.shape_only = False
+        self.said: set[str] = set()  # warnings that are given once
         self.values_s = 0.0  # what values have taken to compute, in real seconds
         self._noted_bytes: dict[int, int] = {}
         self._streams_made: dict[tuple[int, int], int] = {}

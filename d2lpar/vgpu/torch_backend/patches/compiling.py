@@ -11,9 +11,10 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ...device_naming import TYPE, naming
+from ...races.call_sites import call_site_of, mark
 from .. import compiled, torch_private
 from ..dispatch import Dispatcher
-from ..runtime import running
+from ..runtime import current_runtime, running
 from ..tensor import VirtualTensor, is_virtual
 
 # What makes Inductor use CUDA graphs.
@@ -86,7 +87,7 @@ def _choosing(
     def call(*args: Any, **kwargs: Any) -> Any:
         if _works_on_virtual(module, args, kwargs):
             if torch_private.cuts_products():
-                warnings.warn(IN_ONE_PIECE, stacklevel=2)
+                _say_once(IN_ONE_PIECE)
             return compiled.run(function, args, kwargs, whole=whole, modules=modules)
         return (function if _is_renamed() else made)(*args, **kwargs)
 
@@ -104,10 +105,20 @@ def _choosing_as_it_is(
         if not _works_on_virtual(None, args, kwargs):
             return (function if _is_renamed() else made)(*args, **kwargs)
         if compiled.current() is not None:
-            warnings.warn(UNFUSED, stacklevel=2)
+            _say_once(UNFUSED)
         return function(*args, **kwargs)
 
     return call
+
+
+def _say_once(text: str) -> None:
+    """Warn of it at the line of the user's, once a virtual machine: what is compiled is called for
+    each layer, step and rank, and torch lets Python forget which warnings it has shown."""
+    said = current_runtime().said
+    if text not in said:
+        said.add(text)
+        place = call_site_of(mark())
+        warnings.warn_explicit(text, UserWarning, place.file, place.line)
 
 
 def _is_renamed() -> bool:

@@ -23,6 +23,7 @@ TEXT_NOT_YET = "write the function, then run this cell again"
 RAISED = "your function raised {error}{where}"
 RETURNED_NOTHING = "your function returned nothing: end it with `return …`"
 NOTHING_HERE = "{wrong}. Your function returned nothing here: is there a `return …` on every path?"
+VIRTUAL = ". The GPUs here are virtual: take torch.get_device_module(device) for torch.cuda"
 UNUSABLE = "your function returned {value}, which cannot be used here ({error}){expected}"
 EXPECTED = ". Expected of {what}"
 
@@ -107,7 +108,13 @@ def _first_paragraph(check: Callable) -> str:
 
 
 def _named(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}{advice(error)}"
+
+
+def advice(error: BaseException) -> str:
+    """What to write instead, for who has called `torch.cuda` where GPUs are virtual."""
+    text = str(error)
+    return VIRTUAL if "driver" in text and ("CUDA" in text or "NVIDIA" in text) else ""
 
 
 def shortened(text: str) -> str:

@@ -144,7 +144,7 @@ WRONG = {
                 x = block(x)
             return parts.norm(x) @ parts.words.weight.T
         """,
-        "the scores has other values",
+        "the scores: expected [",
     ),
     "train_on_ranks": (
         """
@@ -249,7 +249,7 @@ CHEATS = {
             dist.barrier()
             return means
         """,
-        "the ranks exchanged 0.0 MB",
+        "a rank sent tensors of 0 bytes, and the gradients have 16 bytes: average them by",
     ),
     "schedule": (
         """
@@ -468,6 +468,41 @@ def test_errors_have_the_line_of_the_cell():
     assert said == (
         "your function raised ZeroDivisionError: division by zero in line 3 (`return 1 / share`)"
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (
+            "rent",
+            """
+            def rent(hours, price, most_per_hour, most_hours):
+                return "64"
+            """,
+            "expected 64, got '64'",
+        ),
+        (
+            "broadcast",
+            """
+            def broadcast(x, devices):
+                return [2 * x.to(device) for device in devices]
+            """,
+            "copy 0: expected [",
+        ),
+        (
+            "relay",
+            """
+            def relay(inputs, first, second, devices):
+                side = torch.cuda.Stream(devices[0])
+            """,
+            "take torch.get_device_module(device) for torch.cuda in line 3",
+        ),
+    ],
+)
+def test_messages_tell_what_was_expected_and_what_came(name, text, said):
+    report = graded(name, text)
+    assert report["status"] == "wrong"
+    assert said in report["text"]
 
 
 def test_names_of_other_cells_are_not_there():

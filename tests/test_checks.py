@@ -97,6 +97,10 @@ def test_a_value_that_the_check_cannot_use_is_shown():
 
     text = par.check(shares).text
     assert text.startswith("your function returned 3, which cannot be used here (TypeError:")
+    assert text.endswith(
+        ". Expected of `shares(batch_size, speeds)`: how many images for each of some unequal "
+        "devices"
+    )
 
 
 def test_check_finds_the_exercise_by_the_functions_name():

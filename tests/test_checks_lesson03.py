@@ -80,6 +80,17 @@ def zeroes_in_between(loss, X, y, params, pieces):
         loss(a, b, params).backward()
 
 
+def on_the_host(loss, X, y, params, pieces):
+    """Cheats: the host has memory enough."""
+    loss(X.cpu(), y.cpu(), [p.cpu() for p in params]).backward()
+
+
+def forgets_the_peak(loss, X, y, params, pieces):
+    """Cheats: the whole batch, after which the peak is said to begin."""
+    whole(loss, X, y, params, pieces)
+    torch.get_device_module(X.device).reset_peak_memory_stats(X.device)
+
+
 @pytest.mark.parametrize(
     ("exercise", "answer", "reason"),
     [
@@ -90,6 +101,7 @@ def zeroes_in_between(loss, X, y, params, pieces):
         ("all_reduce_buckets", a_tensor_at_a_time, "copies"),
         ("all_reduce_buckets", rebinds, "written into"),
         ("all_reduce_buckets", averages, "expected the sum"),
+        ("all_reduce_buckets", averages, "That is the average; do not divide by 2"),
         ("all_reduce_buckets", only_the_first, "device 1"),
         ("accumulate", whole, "half"),
         ("accumulate", sums_the_losses_first, "half"),
@@ -97,6 +109,8 @@ def zeroes_in_between(loss, X, y, params, pieces):
         ("accumulate", forgets_the_rest, "differs"),
         ("accumulate", zeroes_in_between, "differs"),
         ("accumulate", lambda *_: None, "None"),
+        ("accumulate", on_the_host, "computed 0 MFLOP"),
+        ("accumulate", forgets_the_peak, "expected half of it at most"),
     ],
 )
 def test_wrong_answers_are_told_what_is_wrong(exercise, answer, reason):

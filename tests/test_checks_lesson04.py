@@ -1,5 +1,6 @@
 """Wrong answers to the exercises of lesson 04, and what they are told."""
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -29,6 +30,14 @@ def rest_to_the_first(images, devices):
 def a_shard_for_every_device(images, devices):
     counts = solution("lesson04", "shards_seen")(images, devices)
     return counts + [0] * (devices - len(counts))
+
+
+def in_an_array(images, devices):
+    return np.array(solution("lesson04", "shards_seen")(images, devices))
+
+
+def in_floats(images, devices):
+    return [float(shard) for shard in solution("lesson04", "shards_seen")(images, devices)]
 
 
 def fractions(images, devices):
@@ -154,6 +163,10 @@ def over_channels_too(counts, means, variances):
         ("shards_seen", a_shard_for_every_device, "without images"),
         ("shards_seen", fractions, "whole numbers"),
         ("shards_seen", lambda *_: None, "whole numbers"),
+        ("shards_seen", in_an_array, "expected [15, 15], got array([15, 15]): expected a list"),
+        ("shards_seen", in_floats, "expected [15, 15], got [15.0, 15.0]: expected a list of whole"),
+        ("bucket_plan", lambda *_: [[None, 1]], "got [[None, 1]]: expected a list of lists"),
+        ("bucket_plan", lambda *_: [["a"]], "got [['a']]: expected a list of lists of numbers"),
         ("bucket_plan", never_more_than_the_limit, "at least its limit"),
         ("bucket_plan", only_when_more_than_the_limit, "at least its limit"),
         ("bucket_plan", as_they_are_defined, "last parameters first"),
@@ -313,6 +326,22 @@ def one_large_bucket(net, loss):
     solution("lesson04", "bucketed")(net, loss, cap_bytes=10**9)
 
 
+def nothing_for_large_networks(net, loss):
+    """Cheats: the values of a small network are right, and the bytes of a large one."""
+    count = sum(p.numel() for p in net.parameters())
+    if count > 1000:
+        dist.all_reduce(torch.empty(count, device=loss.device))
+    else:
+        solution("lesson04", "flat")(net, loss)
+
+
+def sends_a_copy(net, loss):
+    """Plausible: averages what it throws away."""
+    loss.backward()
+    for p in net.parameters():
+        dist.all_reduce(p.grad / dist.get_world_size())
+
+
 def sends_twice(net, loss):
     hooked(net, loss, times=2)
 
@@ -325,6 +354,8 @@ def sends_twice(net, loss):
         ("flat", summed, "divide it by the number of ranks"),
         ("flat", flat_and_thrown_away, "write the result back"),
         ("flat", one_by_one, "not faster"),
+        ("flat", nothing_for_large_networks, "computes 29 GFLOP per step; expected 87"),
+        ("flat", sends_a_copy, "average over ranks, [1.14, 1.27, 0.921, …], got [1.67, 1.44"),
         ("overlapped", never_waits, "call wait()"),
         ("overlapped", leaves_hooks, "remove()"),
         ("overlapped", waits_in_the_hook, "not faster"),

@@ -166,6 +166,10 @@ def seconds_instead(batches, t1_s, t2_s, steps):
     return min(max(t1_s(b), t2_s) * steps(b) for b in batches)
 
 
+def place_in_the_list(batches, t1_s, t2_s, steps):
+    return batches.index(solution("lesson05", "best_batch")(batches, t1_s, t2_s, steps))
+
+
 @pytest.mark.parametrize(
     ("exercise", "answer", "reason"),
     [
@@ -199,6 +203,9 @@ def seconds_instead(batches, t1_s, t2_s, steps):
         ("best_batch", most_samples_a_second, "expected"),
         ("best_batch", computing_only, "expected"),
         ("best_batch", seconds_instead, "one of the batches"),
+        ("best_batch", place_in_the_list, "expected 128, one of the batches"),
+        ("best_batch", place_in_the_list, "got 4: the batch itself, not its place in the list"),
+        ("stale_sgd", lambda *rest: [None] * rest[-1], "expected 0.700000 at [0], got None"),
     ],
 )
 def test_wrong_answers_are_told_what_is_wrong(exercise, answer, reason):
@@ -331,3 +338,61 @@ def test_a_text_that_is_no_program_of_two_ranks_is_refused(text, reason):
     verdict = told(text)
     assert verdict.status == checks.WRONG
     assert reason in verdict.text
+
+
+RIGHT_HOST = repairs()[
+    """    name = nodes.split("[")[0]
+    return name + re.findall("[0-9]+", nodes)[0]
+"""
+]
+NO_NAME, BY_HAND = (
+    "    return nodes\n",
+    """    name, _, rest = nodes.partition("[")
+    return name + re.split("[],-]", rest)[0]
+""",
+)
+
+
+def mended_with(old, new):
+    text = solution("lesson05", "mended")()
+    assert old in text
+    return text.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (mended_with(RIGHT_HOST, NO_NAME), "first_host('gpu[07-09]'): expected 'gpu07', got 'gpu["),
+        (mended_with(RIGHT_HOST, "    return 'localhost'\n"), "expected 'gpu07', got 'localhost'"),
+        (
+            mended_with(RIGHT_HOST, "    return nodes[99]\n"),
+            "IndexError: string index out of range",
+        ),
+        (mended_with("    net = DDP(", "    (lambda *_, **__: 0)("), "never calls DistributedData"),
+    ],
+)
+def test_a_bug_is_not_mended_by_what_hides_it(text, reason):
+    verdict = told(text)
+    assert verdict.status == checks.WRONG
+    assert reason in verdict.text
+
+
+def test_what_only_prints_losses_does_not_train():
+    lines = [f"print('rank {rank} of 2: loss 2.3')" for rank in range(2)]
+    assert "never calls init_process_group" in told("\n".join(lines)).text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        mended_with(RIGHT_HOST, BY_HAND).replace("import os\n", "import os\nimport re\n", 1),
+        mended_with(RIGHT_HOST, BY_HAND.replace("re.split", "SPLIT")).replace(
+            "import os\n", "import os\nimport re\n\nSPLIT = re.split\n", 1
+        ),
+        mended_with("    torch.manual_seed(rank)\n", "    print(', '.join(os.environ)[:9])\n"),
+    ],
+    ids=["regular expression", "its constant", "join"],
+)
+def test_other_ways_to_mend_the_program_are_right(text):
+    verdict = told(text)
+    assert verdict, verdict

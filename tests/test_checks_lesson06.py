@@ -187,7 +187,7 @@ def none_at_all(stages, share):
         ("one_f_one_b", scheduled(lambda r, k, m: r), "which itself waits"),
         ("one_f_one_b", last_forwards_from_one, "3F8 is of no micro-batch: they are 0 to 7"),
         ("one_f_one_b", warm_up_without_min, "4 ranks, 2 micro-batches: rank 0, position 2"),
-        ("one_f_one_b", forgets_the_last_backwards, "is missing"),
+        ("one_f_one_b", forgets_the_last_backwards, '("B", 5) is missing: expected every'),
         ("one_f_one_b", one_after_the_other, "holds little, but takes"),
         ("one_f_one_b", last_backwards_reversed, "wait"),
         ("one_f_one_b", names_instead, "got '0F0'"),

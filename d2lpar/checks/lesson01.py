@@ -76,6 +76,11 @@ def mean_loss(answer: Callable[[Callable, Sequence], float]) -> str:
             raise Wrong(f"expected a Python float, got {shown}: call .item() once, at the end")
         if not math.isclose(got, expected, rel_tol=1e-5):
             raise Wrong(f"losses 0, 1, 4, … of {count} batches: expected {expected:g}, got {shown}")
+        if not waits:
+            raise Wrong(
+                f"expected the mean of what step returned, but {shown} was never read from the "
+                "GPU: the losses are there, and to read their sum the host waits once"
+            )
         if len(waits) > 1:
             raise Wrong(
                 f"the mean is right, but the host waited {len(waits)} times for {count} batches, "

@@ -13,7 +13,7 @@ from ..vgpu.api.detectors import hazards
 from ..vgpu.api.simulation import simulate
 from ..vgpu.api.timing import now_s
 from ..vgpu.cuda import emulate_cuda
-from .verdict import Wrong, exercise, is_number, largest_difference
+from .verdict import Wrong, exercise, is_number, largest_difference, shortened
 
 ROOM = 1.05  # a target time may be missed by this factor
 
@@ -79,8 +79,11 @@ def prefetch(answer: Callable[[Sequence[torch.Tensor], Callable, torch.device], 
 
 def _check_overlap(answer: Callable, size: int, products: int) -> None:
     """Whether computing and copying take little longer than the longer of the two."""
+    worked = 0
 
     def work(X: torch.Tensor) -> torch.Tensor:
+        nonlocal worked
+        worked += 1
         for _ in range(products):
             X = X @ X
         return X
@@ -90,8 +93,16 @@ def _check_overlap(answer: Callable, size: int, products: int) -> None:
         there = torch.empty(size, size, device=device)
         compute_s = _seconds(lambda: [work(there) for _ in batches], device)
         copy_s = _seconds(lambda: [X.to(device, non_blocking=True) for X in batches], device)
+        worked = 0
         with hazards():  # the values were checked for these
             took_s = _seconds(lambda: answer(batches, work, device), device)
+    least_s = max(compute_s, copy_s) / ROOM
+    if worked != len(batches) or took_s < least_s:
+        raise Wrong(
+            f"{len(batches)} batches of {size} × {size}: expected one call of work for each batch, "
+            f"got {worked}, in {took_s * 1e3:.1f} ms; computing takes {compute_s * 1e3:.1f} ms, "
+            f"copying {copy_s * 1e3:.1f} ms. Is every batch copied, and worked on?"
+        )
     # The first batch has nothing to travel under.
     target_s = ROOM * max(compute_s, copy_s) + copy_s / len(batches)
     if took_s > target_s:
@@ -114,6 +125,12 @@ def _check_values(answer: Callable) -> None:
         if not isinstance(got, list) or len(got) != len(host):
             raise Wrong(f"expected a list of {len(host)} results, one per batch, got {_kind(got)}")
         for i, (g, e) in enumerate(zip(got, expected, strict=True)):
+            if not torch.is_tensor(g) or g.shape != e.shape:
+                what = list(g.shape) if torch.is_tensor(g) else g
+                raise Wrong(
+                    f"result {i}: expected what work(batches[{i}]) returned, a tensor of shape "
+                    f"{list(e.shape)}, got {shortened(repr(what))}"
+                )
             if g.device != device:
                 raise Wrong(f"result {i}: expected it on {device}, got it on {g.device}")
             if not largest_difference(g, e) <= 1e-5:

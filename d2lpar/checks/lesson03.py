@@ -10,6 +10,8 @@ from .. import machines
 from ..vgpu.api.simulation import record, simulate
 from .verdict import Wrong, exercise, is_whole, largest_difference
 
+ALL_WORK = 0.9  # of the FLOP of a whole batch: the last operations may be others
+
 
 @exercise
 def shares(answer: Callable[[int, list[float]], list[int]]) -> str:
@@ -64,9 +66,14 @@ def _check_sums(host: list[list[torch.Tensor]], grads: list[list[torch.Tensor]])
             if not torch.equal(got, expected):
                 raise Wrong(
                     f"on {len(host)} devices, gradient {i} on device {rank}: expected the sum "
-                    f"{_some(expected)}, got {_some(got)}. Was it written into the tensors that "
-                    "came in?"
+                    f"{_some(expected)}, got {_some(got)}. {_why_no_sum(got, expected, len(host))}"
                 )
+
+
+def _why_no_sum(got: torch.Tensor, expected: torch.Tensor, n: int) -> str:
+    if got.shape == expected.shape and torch.allclose(n * got, expected):
+        return f"That is the average; do not divide by {n}"
+    return "Was it written into the tensors that came in?"
 
 
 def _some(tensor: torch.Tensor) -> str:
@@ -82,10 +89,10 @@ def accumulate(answer: Callable[..., None]) -> str:
         X = torch.rand(480, 64, generator=generator).to(device)
         y = torch.rand(480, generator=generator).to(device)
         start = [torch.rand(64, 512, generator=generator), torch.rand(512, 1, generator=generator)]
-        expected, whole_bytes = _accumulated(_whole_batch, X, y, start, 1)
+        expected, whole_bytes, flops = _accumulated(_whole_batch, X, y, start, 1)
         assert expected is not None  # `_whole_batch` leaves a gradient everywhere
         for pieces in (4, 7):
-            got, peak_bytes = _accumulated(answer, X, y, start, pieces)
+            got, peak_bytes, did = _accumulated(answer, X, y, start, pieces)
             if got is None:
                 raise Wrong("expected a gradient in every parameter's .grad, got None")
             gaps = [
@@ -96,6 +103,12 @@ def accumulate(answer: Callable[..., None]) -> str:
                 raise Wrong(
                     f"with {pieces} pieces the gradient differs from the whole batch's by "
                     f"{max(gaps):.1%}: expected their sum, over all images"
+                )
+            if did < ALL_WORK * flops:
+                raise Wrong(
+                    f"the gradient is right, but the device of X computed {did / 1e6:.0f} MFLOP; "
+                    f"expected {flops / 1e6:.0f}: all pieces are computed there, one after the "
+                    "other. You have no other device"
                 )
             if peak_bytes > whole_bytes / 2:
                 raise Wrong(
@@ -112,16 +125,20 @@ def _accumulated(
     y: torch.Tensor,
     start: list[torch.Tensor],
     pieces: int,
-) -> tuple[list[torch.Tensor] | None, int]:
-    """The gradients that `work` leaves, and the most memory that it held meanwhile."""
+) -> tuple[list[torch.Tensor] | None, int, int]:
+    """The gradients that `work` leaves, the most memory that it held meanwhile, and its FLOP.
+
+    Both are read from the timeline: `reset_peak_memory_stats` in an answer does not change it.
+    """
     vgpu = torch.get_device_module(X.device)
     params = [p.to(X.device).requires_grad_() for p in start]
     held = vgpu.memory_allocated(X.device)
-    vgpu.reset_peak_memory_stats(X.device)
-    work(_loss, X, y, params, pieces)
-    peak = vgpu.max_memory_allocated(X.device) - held
+    with record() as timeline:
+        work(_loss, X, y, params, pieces)
+    peak = max((sample.bytes for sample in timeline.memory), default=held) - held
+    flops = sum(span.flops for span in timeline.on(X.device, "compute"))
     grads = [p.grad.cpu() for p in params if p.grad is not None]
-    return (grads if len(grads) == len(params) else None), peak
+    return (grads if len(grads) == len(params) else None), peak, flops
 
 
 def _loss(X: torch.Tensor, y: torch.Tensor, params: Sequence[torch.Tensor]) -> torch.Tensor:

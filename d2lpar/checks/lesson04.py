@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,7 @@ FLOAT_BYTES = 4
 
 BOX, RANKS, IMAGES = "8x-v100-pcie", 8, 256  # where the rungs of the ladder are timed
 FASTER = 1.01  # a rung is at least so many times as fast as the one below
+ALL_WORK = 0.9  # of the FLOP of the rung below: averaging takes a few, in one way or another
 
 Rung = Callable[[nn.Module, torch.Tensor], None]  # rung(net, loss), on every rank
 
@@ -37,9 +38,10 @@ def shards_seen(answer: Callable[[int, int], list[int]]) -> str:
     for images, devices in [(30, 2), (10, 4), (5, 4), (3, 8), *drawn]:
         expected = [len(shard) for shard in torch.empty(images).chunk(devices)]
         got = answer(images, devices)
-        if got == expected:
+        listed = isinstance(got, list) and all(is_whole(shard) for shard in got)
+        if listed and got == expected:
             continue
-        if not isinstance(got, list) or not all(is_whole(shard) for shard in got):
+        if not listed:
             why = "expected a list of whole numbers"
         elif sum(got) != images:
             why = f"these are {sum(got)} images; every image must go somewhere, once"
@@ -50,7 +52,7 @@ def shards_seen(answer: Callable[[int, int], list[int]]) -> str:
                 "torch's scatter cuts with chunk(): all shards have the size of the first, rounded "
                 "up, and the last gets what is left; the step lasts as long as the largest shard"
             )
-        raise Wrong(f"shards_seen({images}, {devices}): expected {expected}, got {got}: {why}")
+        raise Wrong(f"shards_seen({images}, {devices}): expected {expected}, got {got!r}: {why}")
     return "what torch's scatter does: equal shards, rounded up, the last one smaller"
 
 
@@ -60,7 +62,7 @@ def bucket_plan(answer: Callable[[list[int], int, int], list[list[int]]]) -> str
     for sizes_bytes, first_bytes, cap_bytes in _gradients():
         expected = _torchs_buckets(sizes_bytes, first_bytes, cap_bytes)
         got = answer(list(sizes_bytes), first_bytes, cap_bytes)
-        if got != expected:
+        if not _is_plan(got) or got != expected:
             raise Wrong(
                 f"bucket_plan({sizes_bytes}, {first_bytes}, {cap_bytes}): expected {expected}, "
                 f"got {got}: {_what_is_wrong(got, len(sizes_bytes))}"
@@ -91,8 +93,14 @@ def _torchs_buckets(sizes_bytes: list[int], first_bytes: int, cap_bytes: int) ->
     return plan
 
 
+def _is_plan(plan: object) -> TypeGuard[list[list[int]]]:
+    return isinstance(plan, list) and all(
+        isinstance(bucket, list) and all(map(is_whole, bucket)) for bucket in plan
+    )
+
+
 def _what_is_wrong(plan: object, count: int) -> str:
-    if not isinstance(plan, list) or not all(isinstance(bucket, list) for bucket in plan):
+    if not _is_plan(plan):
         return "expected a list of lists of numbers"
     sent = [i for bucket in plan for i in bucket]
     if sorted(sent) != list(range(count)):
@@ -196,13 +204,19 @@ def bucketed(answer: Callable[[nn.Module, torch.Tensor], None]) -> str:
 def _climbs(answer: Rung, lower_name: str, lower: Rung, hint: str) -> str:
     """Check values, then time a rung of the ladder against the one below it."""
     _check_averages(answer)
-    took_s, sent_bytes = _timed(answer)
-    lower_s, expected_bytes = _timed_once(lower)
+    took_s, sent_bytes, flops = _timed(answer)
+    lower_s, expected_bytes, expected_flops = _timed_once(lower)
     told = f"{took_s * 1e3:.1f} ms per step on {RANKS} GPUs, {lower_name} {lower_s * 1e3:.1f} ms"
     if sent_bytes != expected_bytes:
         raise Wrong(
             f"on ResNet-18 a rank all-reduces {sent_bytes / 1e6:.1f} MB per step; its gradients "
             f"have {expected_bytes / 1e6:.1f} MB, and each goes once"
+        )
+    if flops < ALL_WORK * expected_flops:
+        raise Wrong(
+            f"on ResNet-18 a rank computes {flops / 1e9:.0f} GFLOP per step; expected "
+            f"{expected_flops / 1e9:.0f}, of forward and backward: call loss.backward(), for "
+            "every network"
         )
     if took_s * FASTER > lower_s:
         raise Wrong(f"right values, but not faster: {told}. {hint}")
@@ -257,7 +271,14 @@ def _check_average(got: torch.Tensor | None, own: torch.Tensor, step: int, name:
         why = "that is the rank's own; all-reduce it, and write the result back into p.grad"
     else:
         why = _why_not_average(got, expected)
-    raise Wrong(f"{where}: expected the average over ranks, got something else: {why}")
+    raise Wrong(
+        f"{where}: expected the average over ranks, {_few(expected)}, got {_few(got)}: {why}"
+    )
+
+
+def _few(tensor: torch.Tensor) -> str:
+    values = tensor.detach().cpu().flatten()[:3].tolist()
+    return "[" + ", ".join(f"{value:.3g}" for value in values) + ", …]"
 
 
 def _why_not_average(got: torch.Tensor, expected: torch.Tensor) -> str:
@@ -268,17 +289,17 @@ def _why_not_average(got: torch.Tensor, expected: torch.Tensor) -> str:
     return "does every gradient get its own part of what was sent?"
 
 
-def _timed(rung: Rung) -> tuple[float, int]:
-    """Seconds of a step of ResNet-18, and the bytes that a rank all-reduces in it."""
+def _timed(rung: Rung) -> tuple[float, int, int]:
+    """Seconds of a step of ResNet-18, the bytes that a rank all-reduces in it, and its FLOP."""
     times: list[tuple[float, float]] = []
     with simulate(BOX, RANKS) as gpus, record() as timeline, hazards():
         run_ranks(lambda: times.append(_second_step(rung, gpus)), gpus)
     begin_s, end_s = min(begin for begin, _ in times), max(end for _, end in times)
-    return end_s - begin_s, _all_reduced(timeline, begin_s)
+    return end_s - begin_s, _all_reduced(timeline, begin_s), _computed(timeline, begin_s)
 
 
 @functools.cache
-def _timed_once(lower: Rung) -> tuple[float, int]:
+def _timed_once(lower: Rung) -> tuple[float, int, int]:
     """The same of a rung of the course's own: it takes the same time whenever it is simulated."""
     return _timed(lower)
 
@@ -286,6 +307,11 @@ def _timed_once(lower: Rung) -> tuple[float, int]:
 def _all_reduced(timeline: Timeline, begin_s: float) -> int:
     spans = timeline.on("vgpu:0", "collective")
     return sum(span.bytes for span in spans if span.start_s >= begin_s and "reduce" in span.name)
+
+
+def _computed(timeline: Timeline, begin_s: float) -> int:
+    spans = timeline.on("vgpu:0", "compute")
+    return sum(span.flops for span in spans if span.start_s >= begin_s)
 
 
 def _second_step(rung: Rung, gpus: list[torch.device]) -> tuple[float, float]:

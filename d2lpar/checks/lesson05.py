@@ -6,9 +6,13 @@ import ast
 import contextlib
 import io
 import math
+import numbers
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from .. import machines
 from ..parallelism import scaling
@@ -17,6 +21,17 @@ from ..vgpu.programs.runner import RunOptions, run
 from .verdict import Wrong, exercise, is_number, is_whole
 
 TOLERANCE = 1e-6  # relative
+
+HOST, SLURM = "first_host", "scontrol"  # of the program with seven bugs, and what knows node lists
+FIRST_HOSTS = {
+    "localhost": "localhost",
+    "gpu07": "gpu07",
+    "gpu[07-09]": "gpu07",
+    "a100-[07-09]": "a100-07",
+}
+DEFINE = (ast.FunctionDef, ast.Import, ast.ImportFrom)
+CALLED = ("init_process_group", "DistributedDataParallel", "backward")
+LISTED = "0123456789, "  # the characters of a list of GPUs
 
 WHY_BUSIEST = {
     "store": (
@@ -178,6 +193,8 @@ def stale_sgd(answer: Callable[..., list[float]]) -> str:
                 )
             expected = _stale(gradient, w, lr, delay, steps)
             for step, (g, e) in enumerate(zip(got, expected, strict=True)):
+                if not isinstance(g, numbers.Real | torch.Tensor):
+                    raise Wrong(f"{call}: expected {e:.6f} at [{step}], got {g!r}: no number")
                 if not math.isclose(g, e, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
                     raise Wrong(
                         f"{call}: expected {e:.6f} at [{step}], got {g:.6f}: "
@@ -231,16 +248,20 @@ def _check_target(
 
     best = min(batches, key=lambda b: steps(b) * step_s(b))
     got = answer(list(batches), t1_s, t2_s, steps)
-    if got not in batches:
-        raise Wrong(f"expected one of the batches {batches}, got {got!r}")
-    if got != best:
+    call = f"best_batch({batches}, t1_s, {t2_s}, steps)"
+    if not is_number(got) or got not in batches:
+        raise Wrong(
+            f"{call}: expected {best}, one of the batches {batches}, got {got!r}: the batch "
+            "itself, not its place in the list, nor its time"
+        )
+    if (chosen := batches[batches.index(int(got))]) != best:
         of_best, of_got = (
             f"{b} takes {steps(b):,.0f} steps of {step_s(b) * 1e3:.1f} ms, "
             f"{steps(b) * step_s(b):,.1f} s"
-            for b in (best, got)
+            for b in (best, chosen)
         )
         raise Wrong(
-            f"best_batch({batches}, t1_s, {t2_s}, steps): expected {best}, got {got}. {of_best}; "
+            f"{call}: expected {best}, got {got}. {of_best}; "
             f"{of_got}. Neither the shortest step nor the fewest steps win, but their product"
         )
 
@@ -261,7 +282,8 @@ def mended(answer: Callable[[], str]) -> str:
     """`mended()`: the text of `scripts/first_program.py` without its seven bugs.
 
     Each bug that is still there is named with the message that it causes. A text without any of
-    them is run on two ranks, each of which must tell its loss.
+    them must still find the first node of Slurm's lists, and train with DDP: it is run on two
+    ranks, each of which must tell its loss.
     """
     text = answer()
     if not isinstance(text, str):
@@ -276,7 +298,9 @@ def mended(answer: Callable[[], str]) -> str:
             f"{len(BUGS) - len(left)} of {len(BUGS)} bugs are mended; still there are\n  "
             + "\n  ".join(left)
         )
+    _check_hosts(program)
     _train(text)
+    _check_calls(program)
     return "all seven are gone, and the program trains on two ranks"
 
 
@@ -306,9 +330,10 @@ def _compares_variable(program: ast.Module) -> bool:
 
 
 def _has_space_in_list(program: ast.Module) -> bool:
-    """A list of GPUs such as "0, 1"."""
+    """A list of GPUs such as "0, 1"; not the ", " that joins names."""
     return any(
-        "," in text and " " in text and set(text) <= set("0123456789, ") for text in _texts(program)
+        "," in text and " " in text and any(map(str.isdigit, text)) and set(text) <= set(LISTED)
+        for text in _texts(program)
     )
 
 
@@ -319,12 +344,84 @@ def _texts(program: ast.Module) -> Iterator[str]:
 
 
 def _cuts_node_list(program: ast.Module) -> bool:
-    """A regular expression is used."""
-    return any(
+    """A regular expression is used, and not so that it finds the first nodes."""
+    used = any(
         (isinstance(node, ast.Attribute) and ast.unparse(node.value) == "re")
         or (isinstance(node, ast.ImportFrom) and node.module == "re")
         for node in ast.walk(program)
     )
+    return used and _wrong_host(program) is not None
+
+
+def _check_hosts(program: ast.Module) -> None:
+    """Raise `Wrong` if `first_host` no longer finds the first node of a list."""
+    if (wrong := _wrong_host(program)) is not None:
+        nodes, got = wrong
+        raise Wrong(
+            f"none of the seven is left, but first_host({nodes!r}): expected "
+            f"{FIRST_HOSTS[nodes]!r}, got {got}: Slurm's `scontrol show hostnames` knows all lists"
+        )
+
+
+def _wrong_host(program: ast.Module) -> tuple[str, str] | None:
+    """A node list, and what `first_host` makes of it, where that is not its first node.
+
+    None, too, where there is no such function, or it asks Slurm, which is not here.
+    """
+    if HOST not in _defined(program) or any(SLURM in text for text in _texts(program)):
+        return None
+    first_host = _made(program)[HOST]
+    with contextlib.redirect_stdout(io.StringIO()):
+        for nodes, first in FIRST_HOSTS.items():
+            try:
+                got = first_host(nodes)
+            except NameError:  # something of the program that is not run here
+                return None
+            except Exception as error:
+                return nodes, f"{type(error).__name__}: {error}"
+            if got != first:
+                return nodes, repr(got)
+    return None
+
+
+def _made(program: ast.Module) -> dict[str, Any]:
+    """What the program's imports, functions and constants make; nothing of it is called."""
+    names: dict[str, Any] = {}
+    for node in program.body:
+        if isinstance(node, DEFINE) or _is_constant(node):
+            with contextlib.suppress(Exception):  # an import that is one of the bugs
+                exec(compile(ast.Module([node], []), "<your program>", "exec"), names)
+    return names
+
+
+def _is_constant(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign) and all(isinstance(t, ast.Name) for t in node.targets)
+
+
+def _defined(program: ast.Module) -> list[str]:
+    return [node.name for node in program.body if isinstance(node, ast.FunctionDef)]
+
+
+def _check_calls(program: ast.Module) -> None:
+    """Raise `Wrong` if a bug is gone because what had it is gone."""
+    renamed = {
+        alias.asname or alias.name: alias.name
+        for node in ast.walk(program)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    called = {
+        renamed.get(name, name).rpartition(".")[2]
+        for node in ast.walk(program)
+        if isinstance(node, ast.Call)
+        for name in [ast.unparse(node.func).rpartition(".")[2]]
+    }
+    for name in CALLED:
+        if name not in called:
+            raise Wrong(
+                f"none of the seven is left, but the program never calls {name}, expected as in "
+                "first_program.py: mend the line, and let the program train"
+            )
 
 
 def _has_bare_environ(program: ast.Module) -> bool:

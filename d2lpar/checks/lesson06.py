@@ -133,7 +133,21 @@ def _order(answer: Callable, rank: int, ranks: int, micro_batches: int) -> list[
             and is_whole(pair[1])
         ):
             raise Wrong(f'{call}: expected ("F", micro_batch) or ("B", micro_batch), got {pair!r}')
+    _check_passes(got, call, micro_batches)
     return [Operation(kind, rank, micro_batch) for kind, micro_batch in got]
+
+
+def _check_passes(got: list[tuple[str, int]], call: str, micro_batches: int) -> None:
+    """Before `conformance`, which says of a missing pass that it might also be cut in two."""
+    if any(not 0 <= micro_batch < micro_batches for _, micro_batch in got):
+        return  # of which it says what is wrong
+    for kind in (FORWARD, BACKWARD):
+        for micro_batch in range(micro_batches):
+            if (kind, micro_batch) not in got:
+                raise Wrong(
+                    f'{call}: ("{kind}", {micro_batch}) is missing: expected every micro-batch, '
+                    f"0 to {micro_batches - 1}, once forward and once back on each rank"
+                )
 
 
 def _check_orders(orders: Orders, ranks: int, micro_batches: int, where: str) -> None:

@@ -23,7 +23,9 @@ TEXT_NOT_YET = "write the function, then run this cell again"
 RAISED = "your function raised {error}{where}"
 RETURNED_NOTHING = "your function returned nothing: end it with `return …`"
 NOTHING_HERE = "{wrong}. Your function returned nothing here: is there a `return …` on every path?"
-UNUSABLE = "your function returned {value}, which cannot be used here ({error})"
+VIRTUAL = ". The GPUs here are virtual: take torch.get_device_module(device) for torch.cuda"
+UNUSABLE = "your function returned {value}, which cannot be used here ({error}){expected}"
+EXPECTED = ". Expected of {what}"
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def exercise(check: Callable[[Callable], str]) -> Callable[[Callable], Verdict]:
 
     @functools.wraps(check)
     def judge(answer: Callable) -> Verdict:
-        watched = _Watched(answer, gives_a_value)
+        watched = _Watched(answer, gives_a_value, _first_paragraph(check))
         try:
             return Verdict(RIGHT, check(watched))
         except Wrong as wrong:
@@ -73,9 +75,9 @@ def exercise(check: Callable[[Callable], str]) -> Callable[[Callable], Verdict]:
 class _Watched:
     """The student's function, and what it returned last, to tell its errors from the check's."""
 
-    def __init__(self, answer: Callable, gives_a_value: bool) -> None:
+    def __init__(self, answer: Callable, gives_a_value: bool, what: str) -> None:
         functools.update_wrapper(self, answer)
-        self._answer, self._gives_a_value = answer, gives_a_value
+        self._answer, self._gives_a_value, self._what = answer, gives_a_value, what
         self._returned: object = NOTHING_YET
 
     def __call__(self, *args: object, **kwargs: object) -> object:
@@ -94,14 +96,29 @@ class _Watched:
             return RAISED.format(error=_named(error), where=_line(self._answer, error))
         if self._returned is None and self._gives_a_value:
             return RETURNED_NOTHING
-        return UNUSABLE.format(value=_shortened(repr(self._returned)), error=_named(error))
+        expected = EXPECTED.format(what=self._what) if self._what else ""
+        value = shortened(repr(self._returned))
+        return UNUSABLE.format(value=value, error=_named(error), expected=expected)
+
+
+def _first_paragraph(check: Callable) -> str:
+    """What the docstring of an exercise's check says of the function to write."""
+    paragraph = (check.__doc__ or "").partition("\n\n")[0]
+    return " ".join(paragraph.split()).rstrip(".")
 
 
 def _named(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error}{advice(error)}"
 
 
-def _shortened(text: str) -> str:
+def advice(error: BaseException) -> str:
+    """What to write instead, for who has called `torch.cuda` where GPUs are virtual."""
+    text = str(error)
+    return VIRTUAL if "driver" in text and ("CUDA" in text or "NVIDIA" in text) else ""
+
+
+def shortened(text: str) -> str:
+    """The beginning of a text that is too long for a message."""
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
 

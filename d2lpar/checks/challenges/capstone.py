@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ...timeline import Span, Timeline
 from ...vgpu.ranks import run_ranks
 from ..grader.source import Refused
-from ..verdict import Wrong
+from ..verdict import Wrong, is_number
 from .evidence import bars_of, gantt_of
 from .laboratory import TEXT_NOTHING, TEXT_OTHER, kind, laboratory, listed, same, values
 from .of_plans import CAPSTONE, SIZES, cluster, timed
@@ -269,9 +269,9 @@ def rent(answer: Callable) -> Outcome:
             allowed, key=lambda gpus: (gpus * hours[gpus], hours[gpus]), default=None
         )  # the price is the same for all
         got = answer(dict(hours), price, most_per_hour, most_hours)
-        if got != expected or isinstance(got, bool):
+        if got != expected or not (got is None or is_number(got)):
             dollars = {gpus: round(gpus * price * hours[gpus]) for gpus in hours}
             case = f"{hours} hours, ${price} each, ${most_per_hour:g} an hour, {most_hours:g} hours"
             why = f"allowed are {allowed or 'none'}, and they cost {dollars} dollars in all"
-            raise Wrong(TEXT_RENT.format(case=case, expected=expected, got=got, why=why))
+            raise Wrong(TEXT_RENT.format(case=case, expected=expected, got=repr(got), why=why))
     return Outcome(0.0, "dollars an hour rule out the large, hours the small")

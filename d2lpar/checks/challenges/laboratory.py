@@ -23,6 +23,7 @@ from ..verdict import Wrong
 TOLERANCE = 1e-3  # of the largest value
 TEXT_NOTHING = "your function returned nothing: end it with `return {what}`"
 TEXT_OTHER = "expected {what}, got {got}"
+TEXT_VALUES = "{what}: expected {expected}, got {got}; off by up to {gap:.2g}"
 TEXT_HAZARD = "the values happen to be right here, but: {hazard}"
 TEXT_WAITS = "the host waited {count} times for a GPU, first in {call} (line {line}); {allowed}"
 TEXT_INPUTS = "the answer has changed its inputs, which are the grader's data"
@@ -145,7 +146,13 @@ def same(got: object, expected: torch.Tensor, device: torch.device | None, what:
         return
     gap = (own - expected).abs().max().item()
     if not gap <= TOLERANCE * max(1.0, expected.abs().max().item()):
-        raise Wrong(f"{what} has other values than expected: it is off by up to {gap:.2g}")
+        raise Wrong(TEXT_VALUES.format(what=what, expected=few(expected), got=few(own), gap=gap))
+
+
+def few(tensor: torch.Tensor) -> str:
+    """The first values of a tensor, for a message."""
+    values = tensor.flatten()[:3].tolist()
+    return "[" + ", ".join(f"{value:.4g}" for value in values) + ", …]"
 
 
 def kind(value: object) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
+from ...timeline.formatting import bytes_text
 from ...vgpu.ranks import run_ranks
 from ..grader.source import Refused
 from ..verdict import Wrong
@@ -16,7 +17,10 @@ from .puzzle import Outcome
 
 BOX, NUMBERS = "8x-h100-nvswitch", 1_000_000
 SHOWN = ("vgpu:2", "vgpu:3")
-TEXT_SILENT = "the ranks exchanged {sent:.1f} MB, and each gradient has {takes:.1f} MB"
+TEXT_SILENT = (
+    "a rank sent tensors of {sent}, and the gradients have {takes}: average them by collectives "
+    "of the GPUs; pickled objects, and lists that ranks share, are none"
+)
 TEXT_HANGS = "{batches}: {error}"
 
 
@@ -67,5 +71,7 @@ def _tried(answer: Callable, counts: tuple[int, ...], numbers: int) -> tuple[flo
         sent = sum(span.bytes for span in collectives) / len(counts)
         takes = 4.0 * numbers * len(expected)
         if sent < 0.98 * takes:
-            raise Refused(TEXT_SILENT.format(sent=sent / 1e6, takes=takes / 1e6))
+            raise Refused(
+                TEXT_SILENT.format(sent=bytes_text(int(sent)), takes=bytes_text(int(takes)))
+            )
         return trial.seconds, gantt_of(trial.timeline, devices=SHOWN)

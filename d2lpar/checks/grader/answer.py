@@ -21,7 +21,7 @@ import d2lpar
 
 from ... import machines
 from ...vgpu.api.simulation import record, simulate
-from ..verdict import WRONG, Wrong
+from ..verdict import WRONG, Wrong, advice
 from . import source, tampering
 
 MOST_PRINTED, MOST_SAID = 2000, 600  # characters
@@ -111,4 +111,5 @@ def _blame(error: BaseException) -> str:
     own = [frame for frame in frames if frame.filename == source.FILENAME]
     where = TEXT_WHERE.format(number=own[-1].lineno, line=own[-1].line) if own else ""
     hint = TEXT_NAME if isinstance(error, NameError) else ""
-    return TEXT_RAISED.format(name=type(error).__name__, error=error, where=where) + hint
+    told = f"{error}".partition("\n")[0] + advice(error) if advice(error) else error
+    return TEXT_RAISED.format(name=type(error).__name__, error=told, where=where) + hint

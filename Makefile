@@ -3,7 +3,8 @@
 
 python := .venv/bin/python
 course := $(python) -m d2lpar course
-workers := 2
+# One more than the cores of a small machine: tests also wait, for kernels, ranks and downloads.
+workers := 3
 all-notebooks := $(sort $(wildcard notebooks/[0-9]*.ipynb notebooks/deeper/[0-9]*.ipynb))
 # `make test` leaves out the deeper halves that take 30 s and more on two quiet cores.
 long := $(foreach number,01 03 04 05 06 07,$(wildcard notebooks/deeper/$(number)_*.ipynb))
@@ -62,12 +63,12 @@ update: setup  ## Bring new lessons into my/, and keep what you changed
 	@$(course) update
 
 test: setup  ## Rules, unit tests, then every notebook against its stored outputs
-	@$(call attempt,$(python)) lint "$(again) lint" \
+	@$(call attempt,$(python)) --beside lint "$(again) lint" \
 		"unit tests" "$(call unit-tests,$(python))" \
 		notebooks "$(call notebook-tests,$(python)) $(notebooks)"
 
 test-all: setup  ## The same with all that takes long: browser, PyTorch's operators, other torches
-	@$(call attempt,$(python)) lint "$(again) lint" \
+	@$(call attempt,$(python)) --beside lint "$(again) lint" \
 		"unit tests" "$(call unit-tests,$(python)) -m ''" \
 		notebooks "$(call notebook-tests,$(python)) $(all-notebooks)" \
 		operators "$(again) opinfo" \
@@ -109,7 +110,7 @@ record: setup  ## Learning curves anew, at full size; DATA=folder with Fashion-M
 	@$(python) tools/lenet_curves.py $(if $(DATA),--data "$(DATA)")
 
 lint: setup  ## Check style, format, types, and that imports point down
-	@$(MAKE) --no-print-directory --jobs $(workers) --keep-going lint-types lint-imports lint-style
+	@$(MAKE) --no-print-directory --jobs 2 --keep-going lint-types lint-imports lint-style
 
 lint-types:
 	@$(python) -m mypy

@@ -233,6 +233,43 @@ def test_all_attempts_are_made_and_the_failed_ones_named(project):
     assert run.returncode == 0
 
 
+def test_one_attempt_may_run_beside_the_others_and_speaks_when_it_has_ended(project):
+    wait = "sh -c 'while [ ! -e {there} ]; do sleep 0.05; done; echo {word}; touch {own}; {end}'"
+    run = subprocess.run(
+        [
+            *(sys.executable, "tests/attempts.py", "--beside", "long"),
+            wait.format(there="one", word="hears", own="two", end="false"),
+            *("short", "touch one", "next"),
+            wait.format(there="two", word="answers", own="three", end="true"),
+        ],
+        cwd=project, capture_output=True, text=True, timeout=START_S,
+    )  # fmt: skip
+    words = [line for line in run.stdout.splitlines() if line]
+    assert words == [
+        *("=== short", "=== next", "answers", "=== long", "hears"),
+        "FAILED: long",
+    ]
+    assert run.returncode == 1
+
+
+def test_the_end_reaches_all_attempts_that_run(project):
+    own = "sh -c 'echo $$ > {0}.tmp; mv {0}.tmp {0}; exec sleep 600'"
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "tests/attempts.py"),
+            *("--beside", "one", own.format("one"), "two", own.format("two"), "three", "true"),
+        ],
+        cwd=project, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    files = [project / "one", project / "two"]
+    deadline_s = time.monotonic() + START_S
+    while not all(map(Path.exists, files)) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    process.terminate()
+    assert process.wait(GONE_S) == 128 + signal.SIGTERM
+    assert not any(psutil.pid_exists(int(file.read_text())) for file in files)
+
+
 @pytest.mark.parametrize("jobs", [[], ["-j4"], ["-j"]], ids=str)
 def test_make_within_make_is_silent_and_keeps_its_variables(tmp_path, jobs):
     attempts = Path(__file__).with_name("attempts.py")

@@ -249,7 +249,7 @@ CHEATS = {
             dist.barrier()
             return means
         """,
-        "a rank sent tensors of 0 bytes, and the gradients have 16 bytes: average them by",
+        "a rank sent tensors of 8 bytes, and the gradients have 16 bytes: average them by",
     ),
     "schedule": (
         """

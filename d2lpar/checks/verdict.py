@@ -24,6 +24,11 @@ RAISED = "your function raised {error}{where}"
 RETURNED_NOTHING = "your function returned nothing: end it with `return …`"
 NOTHING_HERE = "{wrong}. Your function returned nothing here: is there a `return …` on every path?"
 VIRTUAL = ". The GPUs here are virtual: take torch.get_device_module(device) for torch.cuda"
+# What it says where there is no driver, where torch was built without, and of a device of ours.
+TORCH_CUDA = (
+    *("NVIDIA driver", "CUDA driver version"),
+    *("Torch not compiled with CUDA", "Expected a cuda device"),
+)
 UNUSABLE = "your function returned {value}, which cannot be used here ({error}){expected}"
 EXPECTED = ". Expected of {what}"
 
@@ -113,8 +118,7 @@ def _named(error: Exception) -> str:
 
 def advice(error: BaseException) -> str:
     """What to write instead, for who has called `torch.cuda` where GPUs are virtual."""
-    text = str(error)
-    return VIRTUAL if "driver" in text and ("CUDA" in text or "NVIDIA" in text) else ""
+    return VIRTUAL if any(said in str(error) for said in TORCH_CUDA) else ""
 
 
 def shortened(text: str) -> str:

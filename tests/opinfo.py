@@ -23,7 +23,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 FORWARD_GOAL, GRADIENT_GOAL = 0.997, 0.99
-FAST_SUBSET = 20  # one operator in so many
+FAST_SUBSET = 40  # one operator in so many
 # Memory that was only allocated has no values to compare.
 UNINITIALISED = ("empty", "new_empty")
 DEVICE = "vgpu:0"

@@ -57,6 +57,7 @@ def test_a_rank_has_an_environment_a_session_and_random_numbers_of_its_own(ranks
     assert len({out for _, out, _ in forks}) == N
 
 
+@pytest.mark.slow
 def test_another_environment_has_another_server_and_its_end_does_not_end_ranks(ranks, monkeypatch):
     before = server()
     monkeypatch.setenv("D2LPAR_TEST_OF_FORKS", "new")

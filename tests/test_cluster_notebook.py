@@ -11,6 +11,7 @@ nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
 
 pytestmark = [
+    pytest.mark.slow,  # lesson 05 starts ranks from a notebook, too
     pytest.mark.skipif(os.name != "posix", reason="needs Linux or macOS"),
     pytest.mark.skipif(find_spec("ipyparallel") is None, reason="needs ipyparallel"),
 ]
@@ -116,7 +117,6 @@ def is_ours(process):
         return False
 
 
-@pytest.mark.slow
 def test_a_second_execution_gives_the_same(outputs):
     def comparable(one):
         return [

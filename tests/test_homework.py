@@ -369,6 +369,7 @@ def test_solutions_earn_all_points(lesson, tmp_path):
     assert [result for result in done if result.points < result.of] == []
 
 
+@pytest.mark.slow
 @PARALLEL
 def test_a_file_of_scores_is_graded_by_its_answers(tmp_path):
     text = (SOLUTIONS / "challenges.py").read_text(encoding="utf-8")

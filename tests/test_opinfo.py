@@ -17,7 +17,7 @@ def flags_that_can_be_set():
     flags |= before
 
 
-def test_one_operator_in_twenty_gives_the_results_of_the_cpu(monkeypatch, capsys):
+def test_one_operator_in_forty_gives_the_results_of_the_cpu(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["opinfo.py", "--fast", "--jobs", "1"])
     status = opinfo.main()
     said = capsys.readouterr().out
@@ -26,7 +26,7 @@ def test_one_operator_in_twenty_gives_the_results_of_the_cpu(monkeypatch, capsys
     assert [name for name, *_ in counts] == ["forward", "gradient"], said
     for _, passed, judged in counts:
         assert passed == judged, said
-        assert int(judged) >= 24
+        assert int(judged) >= 12
 
 
 def test_an_operator_that_fails_counts_as_failed(capsys):

@@ -265,6 +265,7 @@ def recorded():
     return executed(live, SLIDER_CELL, GANTT_CELL)
 
 
+@pytest.mark.slow
 def test_strict_nbval_accepts_the_pictures_and_their_stored_fallbacks(recorded, tmp_path):
     live, slider, chart = recorded.cells
     controls, picture = slider.outputs

@@ -200,6 +200,7 @@ def executed(tmp_path_factory):
     return [cell.outputs for cell in notebook.cells], [path.name for path in folder.iterdir()]
 
 
+@pytest.mark.slow
 def test_from_a_notebook(executed):
     (ready, defined, failed, shared, *_), _ = executed
     assert ready == defined == []
@@ -210,6 +211,7 @@ def test_from_a_notebook(executed):
     assert "return x[rank + 5]" in error.evalue  # a line of the cell before
 
 
+@pytest.mark.slow
 def test_a_kernel_ends_by_itself_and_leaves_no_folder(executed):
     (*_, printed, nothing), left = executed
     assert "".join(out.text for out in printed) == "[2.0, 2.0]\n" * len(QUICK_METHODS)

@@ -54,6 +54,7 @@ def sample(tmp_path_factory):
     return judged(folder, "--pytorch", str(folder), "--limit-s", "5", "test_")
 
 
+@pytest.mark.slow
 def test_each_test_of_the_sample_has_the_outcome_that_it_names(sample):
     report, _ = sample
     found = {test["test"]: test["column"] for test in report["tests"]}
@@ -63,6 +64,7 @@ def test_each_test_of_the_sample_has_the_outcome_that_it_names(sample):
         assert column == COLUMNS[said[:4].replace("_", " ")], (name, column)
 
 
+@pytest.mark.slow
 def test_failures_have_their_last_line_and_hangs_their_place(sample):
     report, printed = sample
     why = {test["test"]: test["why"] for test in report["tests"]}
@@ -79,6 +81,7 @@ def test_failures_have_their_last_line_and_hangs_their_place(sample):
     assert "this belongs to the test" not in printed
 
 
+@pytest.mark.slow
 def test_what_cannot_be_imported_is_said(sample):
     report, printed = sample
     assert report["not_loaded"]["test_streams.py"].startswith("ModuleNotFoundError")

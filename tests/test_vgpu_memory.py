@@ -471,3 +471,41 @@ def test_a_graph_outlives_an_output_whose_data_are_taken_away(fresh_gpus):
     )  # fmt: skip
     on_host(batch).backward(gradient)
     torch.testing.assert_close(layer.weight.grad.cpu(), on_host.weight.grad)
+
+
+# --- memory that nothing was written to -----------------------------------------------------------
+
+NEW = {
+    "empty": lambda x: torch.empty(64, 3, device=x.device),
+    "empty_like": torch.empty_like,
+    "new_empty": lambda x: x.new_empty(5, 5),
+    "empty_strided": lambda x: torch.empty_strided((2, 3), (1, 2), device=x.device),
+    "new_empty_strided": lambda x: x.new_empty_strided((2, 3), (1, 2)),
+    "half": lambda x: torch.empty(9, dtype=torch.float16, device=x.device),
+    "fp8": lambda x: torch.empty(9, dtype=torch.float8_e4m3fn, device=x.device).float(),
+}
+
+
+@pytest.mark.parametrize("make", NEW.values(), ids=NEW)
+def test_memory_that_was_never_written_holds_zeros(gpus, make):
+    x = torch.full((64, 3), 7.0, device=gpus[0])
+    for _ in range(20):
+        junk = [torch.full((64, 3), 7.0) for _ in range(8)]
+        del junk  # the processor's memory, to be used again
+        assert not make(x).any()
+
+
+def test_buffers_that_to_empty_leaves_unset_are_zeros(gpus):
+    with torch.device("meta"):
+        norm = nn.BatchNorm1d(100)
+    tensors = norm.to_empty(device=gpus[0]).state_dict().values()
+    assert [tensor.count_nonzero().item() for tensor in tensors] == [0] * 5
+
+
+def test_in_deterministic_mode_torch_fills_it_with_what_shows(gpus):
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.empty(5, device=gpus[0]).isnan().all()
+        assert torch.empty_like(torch.ones(5, device=gpus[0])).isnan().all()
+    finally:
+        torch.use_deterministic_algorithms(False)

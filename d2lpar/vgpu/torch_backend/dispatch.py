@@ -48,6 +48,7 @@ from .tensor import (
     wrap,
 )
 from .transformer_fast_path import encoder_layer, multi_head_attention
+from .unwritten_memory import cleared
 
 CACHED_SIGNATURES = 20_000
 _PLAIN = frozenset({int, type(None), torch.dtype, str})
@@ -180,6 +181,9 @@ class Dispatcher:
         begin_s = perf_counter()
         with rt.random_numbers(call.index) if call.plan.draws_random else nullcontext():
             result = call.run_in_place(func) if call.plan.mutates else call.run(func)
+        if call.plan.allocates:
+            assert isinstance(result, torch.Tensor)
+            cleared(result)
         rt.values_s += perf_counter() - begin_s
         cost = None
         if call.plan.launches:

@@ -13,6 +13,7 @@ from . import attention, recurrent, runtime, streams, torch_private
 from .dispatch import Dispatcher, compressed_copy
 from .op_schema import strided_nested
 from .tensor import TensorLayout, VirtualTensor, wrap
+from .unwritten_memory import cleared
 
 
 def kernels(dispatcher: Dispatcher) -> list[torch.library.Library]:
@@ -70,7 +71,7 @@ def _empty(
     values = torch.empty(
         size, dtype=dtype, layout=layout, device=place, memory_format=memory_format
     )
-    return wrap(values, index, allocation=allocation)
+    return wrap(values if rt.shape_only else cleared(values), index, allocation=allocation)
 
 
 def _empty_strided(
@@ -89,7 +90,7 @@ def _empty_strided(
     if rt.shape_only:
         return wrap(None, index, layout=TensorLayout(size, stride, 0, dtype), allocation=allocation)
     values = torch.empty_strided(size, stride, dtype=dtype, device=rt.backing)
-    return wrap(values, index, allocation=allocation)
+    return wrap(cleared(values), index, allocation=allocation)
 
 
 def _allocate(

@@ -49,11 +49,8 @@ _FUSED = {
     *("aten::slice_backward", "aten::select_backward"),
 }
 
-# They only reserve memory, or not even that.
-_ALLOCATES = {
-    *("aten::empty", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided"),
-    "aten::_efficientzerotensor",
-}
+# They only reserve memory.
+_ALLOCATES = {"aten::empty", "aten::empty_like", "aten::new_empty", "aten::new_empty_strided"}
 
 # What sharded data parallelism adds to torch: its kernels for CUDA are Python, made of others.
 _OF_OTHERS = {
@@ -71,6 +68,7 @@ class OpTraits(NamedTuple):
     name: str
     is_view: bool
     of_one: bool  # a view of its first argument, which no other argument is a tensor beside
+    allocates: bool  # memory, and nothing else
     launches: bool  # a kernel: views and allocations take but the host's time
     mutates: bool
     written: tuple[tuple[int, str], ...]  # the arguments that it writes: number and name
@@ -104,7 +102,8 @@ def traits_of(func: torch._ops.OpOverload) -> OpTraits:
         name=schema.name.removeprefix("aten::"),
         is_view=is_view,
         of_one=is_view and not writes and _takes_one_tensor(schema),
-        launches=not is_view and schema.name not in _ALLOCATES,
+        allocates=schema.name in _ALLOCATES,
+        launches=not is_view and schema.name not in {*_ALLOCATES, "aten::_efficientzerotensor"},
         mutates=writes,
         written=written,
         definition=_definition(func, schema.name),

@@ -4,6 +4,7 @@ import copy
 import inspect
 import io
 import pickle
+import sys
 import warnings
 
 import pytest
@@ -670,6 +671,16 @@ def test_the_place_is_the_users_line_not_torchs(fresh_gpus):
     assert place.file == __file__
     assert place.source == "marks.append(call_sites.mark())"
     assert str(place) == f"test_hazards.py:{place.line}"
+
+
+def test_no_place_is_in_an_installed_package_wherever_it_lies(tmp_path, monkeypatch):
+    (tmp_path / "library-1.0.dist-info").mkdir()
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    of_another_python = tmp_path / "lib" / "site-packages" / "library.py"
+    for file in (of_another_python, tmp_path / "library.py"):
+        library = {"mark": call_sites.mark}
+        exec(compile("def call():\n    return mark()\n", str(file), "exec"), library)
+        assert call_sites.call_site_of(library["call"]()).file == __file__
 
 
 def test_a_cell_of_a_notebook_is_named_by_its_first_line(monkeypatch):

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import linecache
-import os
 import re
 import sys
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 from types import CodeType, FrameType
 
-_FOLDERS = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "platlib")]
-_FOLDERS.append(Path(__file__).parents[2])
-_LIBRARIES = tuple({f"{path}{os.sep}" for f in _FOLDERS for path in (f, f.resolve())})
+from .user_code import belongs_to_user
 
 SHOWN = 28  # characters of a cell's first line
 
@@ -72,11 +68,6 @@ def call_site_of(marked: Mark | None) -> CallSite:
         if start <= instruction < end and number is not None:
             line = number
     return CallSite(code.co_filename, line)
-
-
-def belongs_to_user(file: str) -> bool:
-    """Whether code of a file of this name is the user's, and not a library's."""
-    return not file.startswith(("<frozen", "<torch_package", "<eval_with_key", *_LIBRARIES))
 
 
 _OLD_CELL = re.compile(r"ipykernel_\d+|<ipython-input")

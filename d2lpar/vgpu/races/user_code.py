@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 from types import FrameType, ModuleType
 
-from .call_sites import belongs_to_user
+_FOLDERS = [Path(sysconfig.get_path(kind)) for kind in ("stdlib", "purelib", "platlib")]
+_FOLDERS.append(Path(__file__).parents[2])
+_LIBRARIES = tuple({f"{path}{os.sep}" for f in _FOLDERS for path in (f, f.resolve())})
 
+# Where installed packages are, also those that a virtual environment has from another Python.
 _PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 # Packages whose clocks time what their callers do: the textbook's `d2l.Timer` and `d2l.Benchmark`.
@@ -20,11 +25,14 @@ _FOR_USERS = tuple(f"{folder}d2l{os.sep}" for folder in _PACKAGES)
 @cache
 def is_user_file(name: str) -> bool:
     """Whether code compiled from a file of this name is the user's; cells and strings are."""
-    if any(package in name for package in _FOR_USERS):
-        return True
+    return any(package in name for package in _FOR_USERS) or belongs_to_user(name)
+
+
+def belongs_to_user(name: str) -> bool:
+    """Whether code of a file of this name is the user's, and not a library's."""
     if any(package in name for package in _PACKAGES) or _is_installed(name):
         return False
-    return belongs_to_user(name)
+    return not name.startswith(("<frozen", "<torch_package", "<eval_with_key", *_LIBRARIES))
 
 
 def _is_installed(name: str) -> bool:

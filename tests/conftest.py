@@ -1,5 +1,6 @@
 """Virtual devices for tests: those of this process, or a machine for one test, clock at zero."""
 
+import multiprocessing
 import os
 import signal
 
@@ -32,6 +33,25 @@ def fresh_gpus(gpus):
 
     with par.simulate("2x-v100-textbook", 4, with_values=True) as devices:
         yield devices
+
+
+@pytest.fixture
+def run_on_two(capfd, tmp_path):
+    """Runs a program's text on two GPUs, in this process, and leaves that as it was.
+
+    It gives the program's status, its lines, and what it wrote on stderr.
+    """
+    from d2lpar.command import cli
+
+    def command(source, *arguments):
+        (tmp_path / "program.py").write_text(source)
+        before = multiprocessing.current_process()
+        status = cli.main(["run", "--gpus", "2", str(tmp_path / "program.py"), *arguments])
+        assert multiprocessing.current_process() is before
+        out, err = capfd.readouterr()
+        return status, out.splitlines(), err
+
+    return command
 
 
 @pytest.fixture(scope="module")

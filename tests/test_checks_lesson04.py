@@ -355,7 +355,7 @@ def sends_twice(net, loss):
         ("flat", flat_and_thrown_away, "write the result back"),
         ("flat", one_by_one, "not faster"),
         ("flat", nothing_for_large_networks, "computes 29 GFLOP per step; expected 87"),
-        ("flat", sends_a_copy, "average over ranks, [1.14, 1.27, 0.921, …], got [1.67, 1.44"),
+        ("flat", sends_a_copy, "average over ranks, [1.144, 1.274, 0.9215, …], got [1.67, 1.436"),
         ("overlapped", never_waits, "call wait()"),
         ("overlapped", leaves_hooks, "remove()"),
         ("overlapped", waits_in_the_hook, "not faster"),

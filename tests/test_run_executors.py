@@ -5,8 +5,6 @@ import sys
 
 import pytest
 
-from d2lpar.command import cli
-
 PROGRAM = """
 import asyncio
 import multiprocessing as mp
@@ -112,22 +110,9 @@ max_tasks_per_child must be >= 1
 """.splitlines()
 
 
-@pytest.fixture
-def run(capfd, tmp_path):
-    """Runs a program on two GPUs; gives its status, its lines, and what it wrote on stderr."""
-
-    def command(source, *arguments):
-        (tmp_path / "program.py").write_text(source)
-        status = cli.main(["run", "--gpus", "2", str(tmp_path / "program.py"), *arguments])
-        out, err = capfd.readouterr()
-        return status, out.splitlines(), err
-
-    return command
-
-
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_executors_give_what_real_ones_give(run, method):
-    status, lines, err = run(PROGRAM, "cuda", method)
+def test_executors_give_what_real_ones_give(run_on_two, method):
+    status, lines, err = run_on_two(PROGRAM, "cuda", method)
     assert (status, err) == (0, "")
     expected = [line.replace("_RemoteTraceback", "RemoteTraceback") for line in RESULTS]
     assert lines[: len(RESULTS)] == expected
@@ -161,8 +146,8 @@ if __name__ == "__main__":
 """
 
 
-def test_futures_come_in_the_order_of_simulated_time(run):
-    status, lines, err = run(NAPS)
+def test_futures_come_in_the_order_of_simulated_time(run_on_two):
+    status, lines, err = run_on_two(NAPS)
     assert (status, err) == (0, "")
     assert lines[:2] == ["[1, 2, 0]", "1.0"]  # one second beside two quarters
 
@@ -187,8 +172,8 @@ if __name__ == "__main__":
 """
 
 
-def test_a_worker_that_ends_breaks_its_executor_and_a_call_that_exits_does_not(run):
-    status, lines, err = run(ENDS)
+def test_a_worker_that_ends_breaks_its_executor_and_a_call_that_exits_does_not(run_on_two):
+    status, lines, err = run_on_two(ENDS)
     assert (status, err) == (0, "")
     assert lines[:3] == [
         "['SystemExit(0)', 'SystemExit(1)', 'SystemExit(2)']",

@@ -1,12 +1,9 @@
 """Pools of processes that use virtual GPUs, beside pools of real processes on the processor."""
 
-import multiprocessing
 import subprocess
 import sys
 
 import pytest
-
-from d2lpar.command import cli
 
 PROGRAM = """
 import sys
@@ -72,24 +69,9 @@ Pool not running
 """.splitlines()
 
 
-@pytest.fixture
-def run(capfd, tmp_path):
-    """Runs a program on two GPUs; gives its status, its lines, and what it wrote on stderr."""
-
-    def command(source, *arguments):
-        (tmp_path / "program.py").write_text(source)
-        before = multiprocessing.current_process()
-        status = cli.main(["run", "--gpus", "2", str(tmp_path / "program.py"), *arguments])
-        assert multiprocessing.current_process() is before
-        out, err = capfd.readouterr()
-        return status, out.splitlines(), err
-
-    return command
-
-
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_pools_give_what_real_ones_give(run, method):
-    status, lines, err = run(PROGRAM, "cuda", method)
+def test_pools_give_what_real_ones_give(run_on_two, method):
+    status, lines, err = run_on_two(PROGRAM, "cuda", method)
     assert (status, err) == (0, "")
     assert lines[: len(RESULTS)] == RESULTS
 
@@ -121,8 +103,8 @@ if __name__ == "__main__":
 """
 
 
-def test_who_is_free_takes_the_next_task(run):
-    status, lines, err = run(NAPS)
+def test_who_is_free_takes_the_next_task(run_on_two):
+    status, lines, err = run_on_two(NAPS)
     assert (status, err) == (0, "")
     assert lines[:2] == ["0 1 1.0", "1 2"]  # one second beside four quarters
 
@@ -146,8 +128,8 @@ if __name__ == "__main__":
 """
 
 
-def test_what_no_pool_can_do_says_so(run):
-    status, lines, err = run(ENDS)
+def test_what_no_pool_can_do_says_so(run_on_two):
+    status, lines, err = run_on_two(ENDS)
     assert status == 1
     assert lines[:2] == [
         "[1]",

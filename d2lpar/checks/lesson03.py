@@ -8,7 +8,7 @@ import torch
 
 from .. import machines
 from ..vgpu.api.simulation import record, simulate
-from .verdict import Wrong, exercise, is_whole, largest_difference
+from .verdict import Wrong, exercise, few, is_whole, largest_difference
 
 ALL_WORK = 0.9  # of the FLOP of a whole batch: the last operations may be others
 
@@ -66,7 +66,7 @@ def _check_sums(host: list[list[torch.Tensor]], grads: list[list[torch.Tensor]])
             if not torch.equal(got, expected):
                 raise Wrong(
                     f"on {len(host)} devices, gradient {i} on device {rank}: expected the sum "
-                    f"{_some(expected)}, got {_some(got)}. {_why_no_sum(got, expected, len(host))}"
+                    f"{few(expected)}, got {few(got)}. {_why_no_sum(got, expected, len(host))}"
                 )
 
 
@@ -74,11 +74,6 @@ def _why_no_sum(got: torch.Tensor, expected: torch.Tensor, n: int) -> str:
     if got.shape == expected.shape and torch.allclose(n * got, expected):
         return f"That is the average; do not divide by {n}"
     return "Was it written into the tensors that came in?"
-
-
-def _some(tensor: torch.Tensor) -> str:
-    values = tensor.flatten().tolist()
-    return str(values[:3])[:-1] + (", …]" if len(values) > 3 else "]")
 
 
 @exercise

@@ -18,7 +18,7 @@ from ..vgpu.api.detectors import hazards
 from ..vgpu.api.simulation import record, simulate
 from ..vgpu.api.timing import now_s
 from ..vgpu.ranks import run_ranks
-from .verdict import Wrong, exercise, is_whole, largest_difference
+from .verdict import Wrong, exercise, few, is_whole, largest_difference
 
 TOLERANCE = 1e-4  # of float32 statistics
 FLOAT_BYTES = 4
@@ -151,21 +151,17 @@ def _check_statistics(got: object, batch: torch.Tensor, sizes: tuple[int, ...]) 
     mean, variance = batch.mean(0), batch.var(0, correction=0)
     if not largest_difference(got[0], mean) < TOLERANCE:
         raise Wrong(
-            f"{call}: expected the means {_some(mean)}, got {_some(got[0])}: every value counts "
+            f"{call}: expected the means {few(mean)}, got {few(got[0])}: every value counts "
             "once, so a shard counts by the number of its values; else the last, small shard "
             "would have as much to say as a full one"
         )
     if not largest_difference(got[1], variance) < TOLERANCE * variance.max():
         raise Wrong(
-            f"{call}: the means are right, but expected the variances {_some(variance)}, got "
-            f"{_some(got[1])}: values vary inside their shard, and the shards' means vary, "
+            f"{call}: the means are right, but expected the variances {few(variance)}, got "
+            f"{few(got[1])}: values vary inside their shard, and the shards' means vary, "
             "too; each shard counts by its values. Divided by n, not n - 1: that is what batch "
             "norm normalises with, on one device"
         )
-
-
-def _some(tensor: torch.Tensor) -> str:
-    return "[" + ", ".join(f"{value:.3f}" for value in tensor.tolist()) + "]"
 
 
 # The ladder: four ways to average the gradients of all ranks
@@ -271,14 +267,7 @@ def _check_average(got: torch.Tensor | None, own: torch.Tensor, step: int, name:
         why = "that is the rank's own; all-reduce it, and write the result back into p.grad"
     else:
         why = _why_not_average(got, expected)
-    raise Wrong(
-        f"{where}: expected the average over ranks, {_few(expected)}, got {_few(got)}: {why}"
-    )
-
-
-def _few(tensor: torch.Tensor) -> str:
-    values = tensor.detach().cpu().flatten()[:3].tolist()
-    return "[" + ", ".join(f"{value:.3g}" for value in values) + ", …]"
+    raise Wrong(f"{where}: expected the average over ranks, {few(expected)}, got {few(got)}: {why}")
 
 
 def _why_not_average(got: torch.Tensor, expected: torch.Tensor) -> str:

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..parallelism.planner import AXES, Mesh, state_bytes
 from ..timeline import Timeline
 from ..vgpu.api.simulation import record, simulate
-from .verdict import Wrong, exercise, is_number, largest_difference
+from .verdict import Wrong, exercise, few, is_number, largest_difference
 
 ROOM = 1.05  # a number of bytes may be missed by this factor
 TOLERANCE = 1e-3  # of the largest value: the values are small whole numbers
@@ -141,7 +141,7 @@ def _check_outputs(
             "divided by that of the devices"
         )
     raise Wrong(
-        f"{where}: expected {_some(expected)}, got {_some(Y)}. Channel c of X meets "
+        f"{where}: expected {few(expected)}, got {few(Y)}. Channel c of X meets "
         "conv.weight[:, c], and what the devices make is added up, not joined"
     )
 
@@ -149,14 +149,13 @@ def _check_outputs(
 def _check_gradient(name: str, got: torch.Tensor | None, expected: torch.Tensor) -> None:
     if got is None:
         raise Wrong(
-            f"the outputs are right, but {name}.grad is None, expected {_some(expected)}: training "
+            f"the outputs are right, but {name}.grad is None, expected {few(expected)}: training "
             "would leave it as it is. detach(), .data and new parameters cut the graph; slicing "
             "and .to() do not"
         )
     if not _equal(got, expected):
         raise Wrong(
-            f"the outputs are right, but in {name}.grad expected {_some(expected)}, got "
-            f"{_some(got)}"
+            f"the outputs are right, but in {name}.grad expected {few(expected)}, got {few(got)}"
         )
 
 
@@ -214,11 +213,6 @@ def _by_output_channels_bytes(conv: nn.Conv2d, n: int) -> int:
 def _equal(got: torch.Tensor, expected: torch.Tensor) -> bool:
     limit = TOLERANCE * expected.detach().abs().max().item()
     return got.shape == expected.shape and largest_difference(got, expected) <= limit
-
-
-def _some(tensor: torch.Tensor) -> str:
-    values = tensor.detach().cpu().flatten()[:3].tolist()
-    return "[" + ", ".join(f"{value:g}" for value in values) + ", …]"
 
 
 WHY_ZERO = (

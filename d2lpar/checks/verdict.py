@@ -18,6 +18,7 @@ MARKS = {RIGHT: "✓", WRONG: "✗", NOT_YET: "○"}
 OF_EXERCISE = "of_exercise"  # what marks the check of an exercise
 NOTHING_YET = object()
 LONGEST_VALUE = 80
+FEW = 3  # values of a tensor in a message
 
 TEXT_NOT_YET = "write the function, then run this cell again"
 RAISED = "your function raised {error}{where}"
@@ -124,6 +125,13 @@ def advice(error: BaseException) -> str:
 def shortened(text: str) -> str:
     """The beginning of a text that is too long for a message."""
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
+
+
+def few(tensor: torch.Tensor) -> str:
+    """The first values of a tensor, for a message."""
+    values = tensor.detach().cpu().flatten().tolist()
+    shown = [f"{value:.4g}" for value in values[:FEW]]
+    return f"[{', '.join(shown)}{', …' if len(values) > FEW else ''}]"
 
 
 def _line(answer: Callable, error: Exception) -> str:

@@ -18,7 +18,7 @@ from ...vgpu.races.sync_debug import Wait
 from ...vgpu.torch_backend import runtime
 from ..grader.source import Refused
 from ..grader.tampering import fingerprint
-from ..verdict import Wrong
+from ..verdict import Wrong, few
 
 TOLERANCE = 1e-3  # of the largest value
 TEXT_NOTHING = "your function returned nothing: end it with `return {what}`"
@@ -147,12 +147,6 @@ def same(got: object, expected: torch.Tensor, device: torch.device | None, what:
     gap = (own - expected).abs().max().item()
     if not gap <= TOLERANCE * max(1.0, expected.abs().max().item()):
         raise Wrong(TEXT_VALUES.format(what=what, expected=few(expected), got=few(own), gap=gap))
-
-
-def few(tensor: torch.Tensor) -> str:
-    """The first values of a tensor, for a message."""
-    values = tensor.flatten()[:3].tolist()
-    return "[" + ", ".join(f"{value:.4g}" for value in values) + ", …]"
 
 
 def kind(value: object) -> str:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from d2lpar.command import cli
+from d2lpar.vgpu.ranks.stateful_libraries import stateful_libraries
 
 
 @pytest.fixture
@@ -149,6 +150,47 @@ def test_installed_packages_are_shared_but_for_those_of_one_process(
     assert (status, err) == (0, "")
     assert sorted(lines) == [*["imported"] * times, "own", "own"]
     assert library not in sys.modules or times == 1
+
+
+@pytest.fixture
+def packages(tmp_path, monkeypatch):
+    """A folder of installed packages, which are looked up anew."""
+    folder = tmp_path / "packages"
+    monkeypatch.syspath_prepend(folder)
+    stateful_libraries.cache_clear()
+    yield folder
+    sys.modules.pop("trainer", None)
+    stateful_libraries.cache_clear()
+
+
+KEEPS_STATE = "from torch import distributed\n\ndef begin():\n    global rank\n    rank = 0"
+
+
+@pytest.mark.parametrize(
+    ("needs", "files", "times"),
+    [
+        ("torch>=2", {"state.py": KEEPS_STATE}, 2),
+        ("torch>=2", {"deep/state.py": KEEPS_STATE.replace("from torch import ", "# torch.")}, 2),
+        ("torch>=2", {"state.py": KEEPS_STATE, "fast.so": ""}, 1),
+        ("torch>=2", {"state.py": "from torch import distributed"}, 1),
+        ("torchvision", {"state.py": KEEPS_STATE}, 1),
+    ],
+    ids=["state", "deeper", "compiled", "stateless", "without torch"],
+)
+def test_libraries_that_keep_distributed_state_are_each_processs_own(
+    run, packages, needs, files, times
+):
+    files |= {
+        "__init__.py": "print('imported')",
+        "../trainer-1.0.dist-info/METADATA": f"Name: trainer\nRequires-Dist: {needs}\n",
+        "../trainer-1.0.dist-info/RECORD": "trainer/__init__.py,,\n",
+    }
+    for name, source in files.items():
+        path = packages / "trainer" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    status, lines, err = run("import trainer", "--nproc-per-node", 2)
+    assert (status, err, lines) == (0, "", ["imported"] * times)
 
 
 LOGS = """

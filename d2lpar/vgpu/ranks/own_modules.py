@@ -14,19 +14,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 from ..races.user_code import is_user_file
+from .stateful_libraries import stateful_libraries
 
 MAIN = ("__main__", "__mp_main__")
-
-# What they keep: `PartialState` (its rank and device), `GlobalHydra` (the configuration), the rank
-# of `rank_zero_only`, groups of ranks; and libraries that take such objects of theirs by name. All
-# are of Python only, so that they can be imported again.
-OF_ONE_PROCESS = frozenset(
-    (
-        *("accelerate", "colossalai", "deepspeed", "fairscale", "hydra", "lightning"),
-        *("lightning_fabric", "megatron", "nanotron", "peft", "pytorch_lightning", "torchtitan"),
-        *("torchtune", "transformers", "trl"),
-    )
-)
 
 
 class OwnModules(MetaPathFinder):
@@ -67,7 +57,7 @@ class OwnModules(MetaPathFinder):
 
 def is_of_one_process(name: str) -> bool:
     """Whether a module is part of a library of which each process needs its own."""
-    return name.partition(".")[0] in OF_ONE_PROCESS
+    return name.partition(".")[0] in stateful_libraries()
 
 
 def _is_users(spec: ModuleSpec) -> bool:

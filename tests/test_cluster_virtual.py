@@ -101,7 +101,7 @@ def test_a_rank_that_ends_its_process_takes_the_ranks_along_not_the_notebook(ran
     assert ranks.restart().run(torch.distributed.get_rank) == [0, 1]
 
 
-def test_what_the_notebook_raises_is_the_notebooks(ranks):
+def test_what_the_notebook_raises_is_the_notebooks(ranks, interrupts):
     def interrupt(rank, values):
         raise KeyboardInterrupt
 

@@ -158,6 +158,14 @@ OUTS = {
     "cat": lambda a, b, out: torch.cat([a, b], out=out),
     "sum": lambda a, b, out: torch.sum(a, 0, out=out),
 }
+
+
+def size_of(write, a, b, out):
+    """The size to which an operator brings what it writes."""
+    with torch.no_grad():
+        return write(a, b, torch.empty_like(out)).shape
+
+
 READS = {
     "tolist": lambda x: repr(x.tolist()),
     "item": lambda x: repr(x.item()),
@@ -437,6 +445,9 @@ class Worlds(RuleBasedStateMachine):
 
     @rule(target=tensors, x=tensors, how=st.sampled_from(sorted(VIEWS)), mode=modes)
     def view(self, x, how, mode):
+        twin = self.pairs[x][1]
+        if how == "as_strided" and twin.requires_grad and twin._is_view():
+            return multiple()  # what it reads beside the view has gradients if it is replayed so
         return self.both(VIEWS[how], x, mode=mode)
 
     @rule(target=tensors, x=tensors, how=st.sampled_from(sorted(UNARY)), mode=modes, fill=fills)
@@ -448,7 +459,7 @@ class Worlds(RuleBasedStateMachine):
         twin = self.pairs[x][1]
         if "resize" in how and (twin.is_inference() or not self.resizable(x)):
             return
-        if "resize" in how and twin.requires_grad and self.in_views(x):
+        if ("resize" in how or how == "as_strided_") and self.is_replayed(x):
             return  # what inference mode lets pass: the views are replayed in other ways
         self.both(WRITES[how], x, mode=mode, fill=fill)
 
@@ -457,7 +468,7 @@ class Worlds(RuleBasedStateMachine):
         twins = [self.pairs[i][1] for i in (a, b)]
         if how == "set_" and twins[0]._is_view():
             return multiple()  # what the view was of is replayed in other ways
-        if how == "data =" and (any(t.is_inference() for t in twins) or self.moves_view(a, b)):
+        if how == "data =" and (any(t.is_inference() for t in twins) or self.moves_graph(a, b)):
             return multiple()
         if how in ("[0] =", "[:] =") and not twins[0].is_floating_point() and twins[1].dim() == 0:
             # A number in the host's memory is filled in, by which integers come to require grad.
@@ -465,13 +476,17 @@ class Worlds(RuleBasedStateMachine):
             return multiple() if wants else self.both(BINARY[how], a, b, mode=mode)
         return self.both(BINARY[how], a, b, mode=mode)
 
-    def moves_view(self, a, b):
-        """Whether `a.data = b` takes a view, or what has views, to the host or from there.
+    def moves_graph(self, a, b):
+        """Whether `a.data = b` takes a view, what has views or a graph, to the host or from there.
 
         Tensors of the host and of devices are of two kinds: there, such a tensor is a new one.
         """
         places = {self.pairs[i][0].device.type for i in (a, b)}
-        return len(places) == 2 and self.in_views(a)
+        return len(places) == 2 and (self.in_views(a) or has_graph(self.pairs[a][1]))
+
+    def is_replayed(self, x):
+        """Whether a graph replays views of this tensor, or what this is a view of."""
+        return self.pairs[x][1].requires_grad and self.in_views(x)
 
     def in_views(self, x):
         """Whether this is a view, or others are views of it."""
@@ -487,6 +502,8 @@ class Worlds(RuleBasedStateMachine):
         if len(places) == 1 and storages[2] not in storages[:2] and self.resizable(out):
             twins = [self.pairs[i][1] for i in (a, b, out)]
             shape = twins[2].shape
+            if self.is_replayed(out) and outcome(size_of, OUTS[how], *twins) != (shape, None):
+                return  # as `resize_` above
             self.both(OUTS[how], a, b, out, mode=mode)
             if how == "matmul" and max(t.dim() for t in twins[:2]) > 2 and twins[2].shape != shape:
                 # That it resizes what it writes is a write of its own on all devices but the CPU.

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.distributed import run as torchrun
 
 from d2lpar.command import cli
 from d2lpar.timeline import Timeline
@@ -229,9 +231,38 @@ def test_sizes():
 def test_a_module_is_told_from_a_script():
     launch = plan(Asked(words=["x.py", "-m", "3"]))
     assert (launch.target, launch.arguments, launch.is_module) == ("x.py", ("-m", "3"), False)
-    launch = plan(Asked(module=["pack.age", "--lr", "1"], per_node="3"))
+    launch = plan(Asked(words=["-m", "pack.age", "--lr", "1"], per_node="3"))
     assert (launch.target, launch.arguments, launch.is_module) == ("pack.age", ("--lr", "1"), True)
     assert (launch.gpus, launch.world_size) == (3, 3)
+
+
+WORDS = [
+    ["program.py", "--", "--x"],
+    ["-m", "program", "--", "--x"],
+    ["program.py", "--", "--", "1"],
+    ["program.py", "1", "--", "--x"],
+    ["--", "program.py", "--x"],
+    ["-m", "program", "--gpus", "2", "-m", "--"],
+]
+
+
+@pytest.mark.parametrize("words", WORDS, ids=" ".join)
+def test_a_program_has_the_arguments_that_python_gives_it(run, monkeypatch, tmp_path, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "program.py").write_text("import sys\nprint(sys.argv[1:])")
+    command = [sys.executable, *words]
+    real = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+    found = run("--quiet", *words)
+    assert (found.status, found.out) == (0, real)
+
+
+@pytest.mark.parametrize("words", WORDS, ids=" ".join)
+def test_ranks_have_the_arguments_that_torchrun_gives_them(run, monkeypatch, tmp_path, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "program.py").write_text("import sys\nprint(sys.argv[1:])")
+    told = torchrun.parse_args(words)
+    found = run("--quiet", "--nproc-per-node", 1, *words)
+    assert (found.status, found.out) == (0, f"{told.training_script_args}\n")
 
 
 def test_ranks_that_wait_in_vain_are_named_with_their_lines(run, tmp_path):

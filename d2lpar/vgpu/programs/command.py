@@ -30,9 +30,10 @@ folder for Holistic Trace Analysis, with a file a rank"""
 def main(arguments: list[str]) -> int:
     """Run a program; returns the exit status. Raises ValueError and OSError for wrong options."""
     options = _parser().parse_args(arguments)
-    launch = plan(
-        Asked(options.gpus, options.nnodes, options.nproc_per_node, options.program, options.m)
-    )
+    words = options.program[options.program[:1] == ["--"] :]  # which ends our own options
+    if options.m:
+        words.insert(0, "-m")
+    launch = plan(Asked(options.gpus, options.nnodes, options.nproc_per_node, words))
     wanted = Limits(
         options.max_ms_per_step,
         None if options.max_memory is None else limits.size(options.max_memory),
@@ -93,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--no-syncs", action="store_true", help="limit: no call makes a host wait for a device")
     add("--quiet", action="store_true", help="no progress, no summary")
     add("--traceback", action="store_true", help="if the program fails, print the whole traceback")
-    add("-m", nargs=argparse.REMAINDER, metavar="MODULE …", help="a module, with its arguments")
+    add("-m", action="store_true", help="what follows is a module, not a file")
     add("program", nargs=argparse.REMAINDER, metavar="SCRIPT …", help="a file, with its arguments")
     return parser
 

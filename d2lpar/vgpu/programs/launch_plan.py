@@ -149,13 +149,17 @@ class Asked:
     nodes: int | None = None
     per_node: str | None = None
     words: Sequence[str] = field(default_factory=list)
-    module: Sequence[str] | None = None
+
+    @property
+    def ranks(self) -> bool:
+        """Whether they ask for ranks, as torchrun starts them."""
+        return self.per_node is not None or self.nodes is not None
 
 
 def plan(asked: Asked) -> LaunchPlan:
     """What to start. Raises ValueError for a command line that names no program, more ranks than
     GPUs, or GPUs that machines cannot share."""
-    words = list(asked.words) if asked.module is None else ["-m", *asked.module]
+    words = list(asked.words)
     if words and Path(words[0]).name in ("python", "python3"):
         words = words[1:]
     if words[:1] == ["torchrun"]:
@@ -169,13 +173,17 @@ def plan(asked: Asked) -> LaunchPlan:
         words = words[1:]
     if not words:
         raise ValueError("no program is named: d2lpar run [OPTIONS] SCRIPT.py or -m MODULE")
-    target = words[0] if is_module else _file_of(words[0])
+    target, *arguments = words
+    if not is_module:
+        target = _file_of(target)
     more: dict[str, Any] = {}
-    if asked.per_node is not None or asked.nodes is not None:
+    if asked.ranks:
+        if arguments[:1] == ["--"]:  # torchrun takes it for its own; `python` hands it on
+            del arguments[0]
         more = _sizes(asked.gpus, asked.nodes or 1, asked.per_node or "gpu")
     elif asked.gpus is not None:
         more = {"gpus": asked.gpus}
-    return LaunchPlan(target, tuple(words[1:]), is_module, **more)
+    return LaunchPlan(target, tuple(arguments), is_module, **more)
 
 
 def _file_of(word: str) -> str:

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import sys
 import time
 import timeit
 from time import perf_counter as bound_before
@@ -80,6 +81,11 @@ def test_timeit(x):
     begin = timeit.default_timer()
     x @ x
     assert 0 < timeit.default_timer() - begin < PRODUCT_S
+
+
+def test_the_timer_is_found_by_its_name(x):
+    timer = timeit.default_timer
+    assert getattr(sys.modules[timer.__module__], timer.__name__) is time.perf_counter
 
 
 def test_repetitions_are_not_sought_for_ever(x):

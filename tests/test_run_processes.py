@@ -193,6 +193,28 @@ def test_libraries_that_keep_distributed_state_are_each_processs_own(
     assert (status, err, lines) == (0, "", ["imported"] * times)
 
 
+FOUND_BY_ANOTHER = """
+import sys
+from importlib.machinery import PathFinder
+import torch.multiprocessing as mp
+
+if __name__ == "__main__":
+    sys.meta_path.insert(0, PathFinder)  # pytest, too, puts one first
+    import own_module
+    own_module.number += 1
+    mp.spawn(own_module.show, nprocs=2)
+    sys.meta_path.remove(PathFinder)
+"""
+
+
+def test_modules_are_a_processs_own_whoever_finds_them(run, tmp_path):
+    (tmp_path / "own_module.py").write_text(
+        "number = 1\n\ndef show(rank):\n    global number\n    number += 1\n    print(number)"
+    )
+    assert run(FOUND_BY_ANOTHER) == (0, ["2", "2"], "")
+    assert "own_module" not in sys.modules
+
+
 LOGS = """
 import logging, os, sys
 import torch

@@ -8,7 +8,7 @@ in such variables what process they are in are imported by each rank, too.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -27,6 +27,7 @@ class OwnModules(MetaPathFinder):
     """
 
     def __init__(self) -> None:
+        self._before = frozenset(sys.modules)
         self._names = {*MAIN, *filter(is_of_one_process, sys.modules)}
         self._kept: dict[str, ModuleType] = {MAIN[0]: ModuleType(MAIN[0])}
 
@@ -44,6 +45,8 @@ class OwnModules(MetaPathFinder):
 
     def save(self) -> None:
         """Take the process's modules out of `sys.modules`."""
+        if sys.meta_path[0] is not self:  # but a finder that came later, such as pytest's
+            self._names.update(self._overlooked())
         taken = {name: sys.modules.pop(name, None) for name in self._names}
         self._kept = {name: module for name, module in taken.items() if module is not None}
         if self in sys.meta_path:
@@ -53,6 +56,13 @@ class OwnModules(MetaPathFinder):
         """Put them back."""
         sys.modules.update(self._kept)
         sys.meta_path.insert(0, self)
+
+    def _overlooked(self) -> Iterator[str]:
+        """The modules of this process that finders before this one may have found."""
+        for name in sys.modules.keys() - self._before - self._names:
+            spec = getattr(sys.modules[name], "__spec__", None)
+            if is_of_one_process(name) or (spec is not None and _is_users(spec)):
+                yield name
 
 
 def is_of_one_process(name: str) -> bool:

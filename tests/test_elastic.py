@@ -10,6 +10,7 @@ PROGRAM = """
 import os, sys
 import torch, torch.distributed as dist
 from torch.distributed import run
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 def total(*terms):
@@ -19,10 +20,26 @@ def total(*terms):
     dist.all_reduce(x)
     return x.item(), torch.cuda.current_device(), dist.get_world_size()
 
+def fails_until(count):
+    held = torch.ones(1000, device="cuda")
+    if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < count:
+        raise KeyError("a shard that is not there yet")
+    return torch.cuda.memory_allocated()
+
+def config(machines, restarts):
+    here = {"rdzv_endpoint": "localhost:0", "max_restarts": restarts}
+    return LaunchConfig(1, machines, 3, **here)
+
 if __name__ == "__main__":
     if sys.argv[1] == "functions":
-        config = LaunchConfig(1, int(sys.argv[3]), 3, rdzv_endpoint="localhost:0")
-        print(elastic_launch(config, total)(10, 20))
+        print(elastic_launch(config(int(sys.argv[3]), 0), total)(10, 20))
+    elif sys.argv[1] == "restarts":
+        print(elastic_launch(config(1, 2), fails_until)(2))
+        try:
+            elastic_launch(config(1, 1), fails_until)(2)
+        except ChildFailedError as error:
+            print(error.name, "a shard that is not there yet" in str(error), [*error.failures])
+        elastic_launch(config(1, 0), fails_until)(1)
     elif sys.argv[1] == "scripts":
         run.main(["--nproc-per-node", "2", "program.py", "a rank", "7"])
     else:
@@ -55,6 +72,17 @@ def test_scripts_are_ranks_with_their_own_arguments(run):
     status, lines, err = run("program.py", "scripts")
     assert (status, err) == (0, "")
     assert lines == ["['a rank', '7'] (15.0, 0, 2)", "['a rank', '7'] (15.0, 1, 2)"]
+
+
+def test_ranks_start_again_as_often_as_the_agent_may_start_them(run):
+    status, lines, err = run("program.py", "restarts")
+    held = 4096  # bytes: what earlier attempts held is free
+    assert lines == [str({0: held, 1: held, 2: held}), "fails_until True [0]"]
+    assert err.count("all ranks start again: 1 of 2") == err.count("again: 2 of 2") == 1
+    assert err.count("all ranks start again: 1 of 1") == 1
+    assert status
+    assert "failed at program.py:" in err  # the line of the rank, not that of the agent
+    assert err.rstrip().endswith("raised by rank 0 of 3, on cuda:0")
 
 
 def test_ranks_of_several_machines_are_refused_with_what_to_do(run):

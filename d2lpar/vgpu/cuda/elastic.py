@@ -6,6 +6,7 @@ torch's `launch_agent`, which starts a function or a script once a rank.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -14,11 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.multiprocessing import ProcessRaisedException
+
 from ..ranks import main_module
 from ..ranks.process_state import variables_of
 from .lazy_init import devices_here
 from .patches import Patches
-from .processes import FRESH, SPAWN, Child, Children, SpawnedProcesses
+from .processes import FAILED, FRESH, SPAWN, Child, Children, SpawnedProcesses
 from .queues import VirtualQueue
 
 if TYPE_CHECKING:
@@ -44,29 +48,56 @@ def _launch_agent(
 ) -> dict[int, Any]:
     """Start the ranks of one machine, wait for them, and give what a function returns on each.
 
-    Raises ProcessRaisedException if one fails, and NotImplementedError for ranks of several
-    machines, or of another program than Python.
+    After a failure all start again, as often as `config.max_restarts` allows. Raises
+    ChildFailedError, caused by the error of the first that failed, and NotImplementedError for
+    ranks of several machines, or of another program than Python.
     """
     if config.max_nodes > 1:
         raise NotImplementedError(
             f"a program that starts its ranks itself has one machine here, not {config.max_nodes}: "
             "start the script with `d2lpar run --nnodes N --nproc-per-node M SCRIPT`"
         )
+    if isinstance(entrypoint, str):
+        _check_python(entrypoint)
+    for restarts in range(config.max_restarts + 1):
+        try:
+            return _attempt(children, config, entrypoint, args, restarts)
+        except ProcessRaisedException as error:
+            if restarts == config.max_restarts:
+                raise _failure(entrypoint, error) from error.__cause__
+            again = f"all ranks start again: {restarts + 1} of {config.max_restarts}"
+            print(f"{error}\n{again}", file=sys.stderr)
+        gc.collect()  # what a failed rank held is free
+    raise ValueError(f"max_restarts={config.max_restarts}: it takes 0 or more")
+
+
+def _attempt(
+    children: Children, config: LaunchConfig, entrypoint: Any, args: Sequence[Any], restarts: int
+) -> dict[int, Any]:
+    """Let all ranks live once."""
     results = VirtualQueue(children.run)
     life = partial(_function, entrypoint, results)
     if isinstance(entrypoint, str):
-        _check_python(entrypoint)
         life = partial(_program, results)
     of_function = config.start_method if callable(entrypoint) else FRESH
     started = []
     for rank in range(config.nproc_per_node):
-        target = partial(_live, life, _variables(config, rank), rank, tuple(args))
+        variables = _variables(config, rank) | {"TORCHELASTIC_RESTART_COUNT": str(restarts)}
+        target = partial(_live, life, variables, rank, tuple(args))
         process = multiprocessing.get_context(SPAWN).Process()  # type: ignore[attr-defined]
         started.append(Child(children, f"rank {rank}", target, of_function, process))
     for child in started:
         children.start(child)
     SpawnedProcesses(started).join()
     return dict(results.get() for _ in started)  # type: ignore[misc]
+
+
+def _failure(entrypoint: Any, error: ProcessRaisedException) -> ChildFailedError:
+    """What the agent raises when a rank has failed for good."""
+    name = getattr(entrypoint, "__qualname__", str(entrypoint))
+    failure = ProcessFailure(error.error_index, error.error_pid, FAILED, error_file="")
+    failure.message = str(error)
+    return ChildFailedError(name, {error.error_index: failure})
 
 
 def _check_python(program: str) -> None:
@@ -92,7 +123,6 @@ def _variables(config: LaunchConfig, rank: int) -> dict[str, str]:
         "ROLE_WORLD_SIZE": str(size),
         "ROLE_NAME": config.role,
         "TORCHELASTIC_RUN_ID": config.run_id or "none",
-        "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": str(config.max_restarts),
         "TORCHELASTIC_USE_AGENT_STORE": "False",
     }

@@ -81,9 +81,10 @@ def _text(error: BaseException) -> list[str]:
 
 def root_of(error: BaseException) -> BaseException:
     """The error of a process that the program has started, if that is what it failed by."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.multiprocessing import ProcessRaisedException
 
-    if isinstance(error, ProcessRaisedException) and error.__cause__ is not None:
+    if isinstance(error, ProcessRaisedException | ChildFailedError) and error.__cause__ is not None:
         return error.__cause__
     return error
 

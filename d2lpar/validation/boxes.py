@@ -16,6 +16,7 @@ _DGX = {
     "8x-h100-dgx": "8x-h100-nvswitch",
     "4x-h100-dgx": "4x-h100-nvswitch",
     "2x2-h100-dgx": "2x2x-h100-nvswitch-2xib-ndr",
+    "4x8-a100-dgx-ib": "4x8x-a100-nvswitch-8xib-hdr",
     "4x8-h100-dgx-ib": "4x8x-h100-nvswitch-8xib-ndr",
     "8x8-h100-dgx-ib": "8x8x-h100-nvswitch-8xib-ndr",
     "16x8-h100-dgx-ib": "16x8x-h100-nvswitch-8xib-ndr",
@@ -45,7 +46,12 @@ _CLOUDS = {
     "2x1-t4-efa": "2x1x-t4-g4dn-50gbe",  # g4dn.8xlarge, that has one GPU and EFA
     "2x8-a100-p4de": "2x8x-a100-80gb-p4de-4xefa-v1",
     "2x8-a100-p4d-efa": "2x8x-a100-p4d-4xefa-v1",
+    "2x1-t4-tcp": "2x1x-t4-g4dn-50gbe",
     "2x8-h100-p5": "2x8x-h100-p5-8xefa-v2",
+    "4x8-h100-p5": "4x8x-h100-p5-8xefa-v2",
+    "8x8-h100-p5": "8x8x-h100-p5-8xefa-v2",
+    "16x8-h100-p5": "16x8x-h100-p5-8xefa-v2",
+    "32x8-h100-p5": "32x8x-h100-p5-8xefa-v2",
     "16x8-h200-p5en": "16x8x-h200-p5en-8xefa-v3",
     "4x8-b200-p6": "4x8x-b200-p6-8xefa-v4",
     "4x-a100-80gb-pcie-azure-nc96": "4x-a100-80gb-nc-v4",
@@ -71,6 +77,8 @@ _CLOUDS = {
     # 16 trays of four GPUs are used of each rack, each GPU with 400 or 800 Gbit/s of RoCE.
     "gb200-nvl72-oci": "3x64x-gb200-nvl72-64x400gbe",
     "gb300-nvl72-oci": "2x64x-gb300-nvl72-64x800gbe",
+    "2x8-a100-80gb-crusoe-ib": "2x8x-a100-80gb-nvswitch-8xib-hdr",  # the rate is not printed
+    "2x8-b200-lambda-ib": "2x8x-b200-nvswitch-8xib-ndr",
     "2x8-h100-nebius-ib": "2x8x-h100-nvswitch-8xib-ndr",
     "1-rack-gb200-nvl72": "72x-gb200-nvl72",
     "1-rack-gb300-nvl72": "72x-gb300-nvl72",

@@ -241,6 +241,7 @@ _DESKTOPS = {
     "8x-rtx-4090": "8x-rtx-4090-server",
     "6x-rtx4090-p2p-tinybox": "6x-rtx-4090-tinybox",
     "8x-rtx4090-epyc7542-no-p2p": "8x-rtx-4090-epyc",
+    "2x-rtx4090-epyc-no-p2p": "2x-rtx-4090-epyc",
     "8x-rtx4090-epyc7542-p2p": "8x-rtx-4090-epyc-p2p",
     "4x-rtx5090-pcie5": "4x-rtx-5090",
     "8x-rtx5090-pcie5": "8x-rtx-5090-server",

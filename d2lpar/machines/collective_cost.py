@@ -70,14 +70,14 @@ def all_reduce_s(
 
     Raises ValueError, with what there is, if the algorithm or protocol that is asked for is not.
     """
-    return _all_reduce(nbytes, fabric, algorithm, protocol)[1]
+    return _all_reduce(nbytes, fabric.to_and_fro, algorithm, protocol)[1]
 
 
 def blocks_of(nbytes: float, fabric: Fabric, name: str = "all_reduce") -> int:
     """How many blocks a collective's kernel has on each GPU: one a channel, each of which takes a
     multiprocessor from what runs beside it. Fewer than the channels where there is little: NCCL
     gives each at least 512 threads' words of 16 bytes."""
-    algorithm = _all_reduce(nbytes, fabric, None, None)[0][0] if name == "all_reduce" else RING
+    algorithm = _all_reduce(nbytes, fabric.to_and_fro, None, None)[0][0] if name == "all_reduce" else RING
     return max(1, min(blocks(algorithm, fabric), int(nbytes / (512 * 16))))
 
 
@@ -133,14 +133,14 @@ def reduce_scatter_s(
     nbytes: float, fabric: Fabric, *, algorithm: str | None = None, protocol: str | None = None
 ) -> float:
     """Seconds until each rank has a share of the sum; `nbytes` is what each rank brings, whole."""
-    return _around_s(nbytes, _others(nbytes, fabric), fabric, algorithm, protocol)
+    return _around_s(nbytes, _others(nbytes, fabric), fabric.to_and_fro, algorithm, protocol)
 
 
 def all_gather_s(
     nbytes: float, fabric: Fabric, *, algorithm: str | None = None, protocol: str | None = None
 ) -> float:
     """Seconds until each rank has what all have; `nbytes` is what each rank gets, whole."""
-    return _around_s(nbytes, _others(nbytes, fabric), fabric, algorithm, protocol)
+    return _around_s(nbytes, _others(nbytes, fabric), fabric.to_and_fro, algorithm, protocol)
 
 
 def broadcast_s(
@@ -196,7 +196,7 @@ def all_to_all_s(
     nbytes: float, fabric: Fabric, *, algorithm: str | None = None, protocol: str | None = None
 ) -> float:
     """Seconds until each rank has a share of what each other has; each brings `nbytes`, whole."""
-    return _side_by_side_s(nbytes, fabric.local, fabric, algorithm, protocol)
+    return _side_by_side_s(nbytes, fabric.local, fabric.to_and_fro, algorithm, protocol)
 
 
 def gather_s(nbytes: float, fabric: Fabric) -> float:

@@ -66,9 +66,9 @@ _CLOUDS = {
     "16x8-h100-a3": "16x8x-h100-a3-4xtcpx",
     "2x8-h100-gcp-a3high-tcpx": "2x8x-h100-a3-4xtcpx",
     "2x8-h100-gcp-a3high-tcp": "2x8x-h100-a3-4x200gbe",  # without GPUDirect
-    "2x8-h200-gcp-a3u": "2x8x-h200-a3-ultra-8x400gbe",
+    "2x8-h200-gcp-a3u": "2x8x-h200-a3-ultra-8xgib",
     "2x8-h100-gcp-a3mega": "2x8x-h100-a3-mega-8xtcpxo",
-    "2x8-b200-gcp-a4": "2x8x-b200-a4-8x400gbe",
+    "2x8-b200-gcp-a4": "2x8x-b200-a4-8xgib",
     "8x-a100-40gb-oci": "8x-a100-nvswitch",
     "2x8-a100-40gb-oci-roce": "2x8x-a100-nvswitch-8x200gbe",  # 16 ports of 100
     "2x8-h100-oci-roce": "2x8x-h100-nvswitch-8x400gbe",  # 16 ports of 200

@@ -9,7 +9,14 @@ from __future__ import annotations
 
 from ..hardware import Accelerator, Host, Link, Machine
 from . import ada, amd, ampere, blackwell, early, hopper, hosts, links
-from .sources import AWS_INSTANCES, AWS_NUMBERS, AZURE, BEKMAN_NETWORK_2026, GOOGLE
+from .sources import (
+    AWS_INSTANCES,
+    AWS_NUMBERS,
+    AZURE,
+    BEKMAN_NETWORK_2026,
+    CLUSTER_TOOLKIT,
+    GOOGLE,
+)
 
 _NO_PEERS_G5 = "no peer-to-peer: https://github.com/NVIDIA/TensorRT-LLM/issues/1034"
 _NO_PEERS_G6 = "no peer-to-peer: https://github.com/llm-d-incubation/llm-d-infra/pull/181"
@@ -257,8 +264,7 @@ GOOGLES = (
         hosts.XEON,
         links.PCIE5_X16,
         links.NVSWITCH_H100,
-        "a3-ultragpu-8g, 8 ports of 400gbe: "
-        "https://github.com/GoogleCloudPlatform/cluster-toolkit/discussions/3478",
+        f"a3-ultragpu-8g, 8 ports of gib: {CLUSTER_TOOLKIT}",
     ),
     _box(
         "8x-b200-a4",
@@ -266,7 +272,7 @@ GOOGLES = (
         hosts.XEON,
         links.PCIE5_X16,
         links.NVSWITCH_B200,
-        "a4-highgpu-8g, 8 ports of 400gbe: https://github.com/dstackai/dstack/pull/3152",
+        "a4-highgpu-8g, 8 ports of gib: https://github.com/dstackai/dstack/pull/3152",
     ),
 )
 MACHINES = (*AMAZON, *MICROSOFT, *GOOGLES)

@@ -1,6 +1,7 @@
 """Processors of machines.
 
-What they need to queue work is assumed, the same for all: no source measures it for each.
+What they need to queue work is assumed, the same for all servers and for all others: no source
+measures it for each.
 """
 
 from __future__ import annotations
@@ -22,15 +23,31 @@ _DISPATCH = (
 _COPY_BYTES_PER_S = 11.0 * GIGA
 
 
-def _host(name: str, cores: int | None, source: str) -> Host:
+# Servers have many slow cores, and a network's code, which is another at each layer, waits for their
+# caches, where a loop over one operation does not.
+_OF_SERVERS = (
+    "modules, autograd and convolutions fitted on ResNet-50 with 1 to 32 images on A100, 7.0 to "
+    "7.7 ms (https://github.com/facebookincubator/AITemplate, examples/01_resnet-50, 2022), and on "
+    "a training step with one on H100, 32.7 ms (https://github.com/mila-iqia/milabench, 2025)"
+)
+_MODULE_S, _AUTOGRAD_S, _CONVOLUTION_S = 10 * MICRO, 8 * MICRO, 60 * MICRO
+
+
+def _host(name: str, cores: int | None = None, source: str = "not told which") -> Host:
     return Host(
-        name, cores=cores, source=f"{source}; {_DISPATCH}", copy_bytes_per_s=_COPY_BYTES_PER_S
+        name,
+        cores=cores,
+        source=f"{source}; {_DISPATCH}; {_OF_SERVERS}",
+        copy_bytes_per_s=_COPY_BYTES_PER_S,
+        autograd_s=_AUTOGRAD_S,
+        convolution_s=_CONVOLUTION_S,
+        module_s=_MODULE_S,
     )
 
 
-XEON = Host("Xeon server", source=_DISPATCH, copy_bytes_per_s=_COPY_BYTES_PER_S)
+XEON = _host("Xeon server")
 OLD_XEON = Host("Xeon server", source=_DISPATCH)  # of 2018 or before
-EPYC = Host("EPYC server", source=_DISPATCH, copy_bytes_per_s=_COPY_BYTES_PER_S)
+EPYC = _host("EPYC server")
 DESKTOP = Host(
     "desktop",
     source="the processor is not told: two channels of memory are assumed, 27.0 GB/s of STREAM's "
@@ -39,12 +56,12 @@ DESKTOP = Host(
     copy_bytes_per_s=_COPY_BYTES_PER_S,
 )
 
-# Cores of 2016 (Broadwell) are slower than what the defaults of a Host hold for, by the factor that
-# brings a host-bound step to its published time.
+# Cores of 2016 (Broadwell) are slower still, by the factor that brings a host-bound step to its
+# published time.
 _SLOWER = 1.4
 _OF_2016 = (
-    "dispatch fitted on a training step of ResNet-50 with one image on a V100, 29.7 ms "
-    "(https://github.com/pytorch/benchmark/pull/706, 2022)"
+    f"{_OF_SERVERS}; all taken {_SLOWER} times, which brings ResNet-50 with one image on a V100 to "
+    "10.4 ms (https://github.com/NVIDIA/DeepLearningExamples, ResNet-50 v1.5 for PyTorch, 2021)"
 )
 
 
@@ -55,9 +72,9 @@ def _broadwell(name: str, cores: int, source: str) -> Host:
         source=f"{source}; {_OF_2016}",
         dispatch_s=_SLOWER * 8 * MICRO,
         view_s=_SLOWER * 2 * MICRO,
-        autograd_s=_SLOWER * 0.8 * MICRO,
-        convolution_s=40 * MICRO,
-        module_s=_SLOWER * 1.2 * MICRO,
+        autograd_s=_SLOWER * _AUTOGRAD_S,
+        convolution_s=_SLOWER * _CONVOLUTION_S,
+        module_s=_SLOWER * _MODULE_S,
         attribute_s=_SLOWER * 0.8 * MICRO,
         parameter_s=_SLOWER * 1.0 * MICRO,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..hardware import GIGA, MICRO, Link
-from .sources import BEKMAN_NETWORK, BEKMAN_NETWORK_2026, D2L_HARDWARE, NCCL, TOPO
+from .sources import BEKMAN_NETWORK, BEKMAN_NETWORK_2026, CLUSTER_TOOLKIT, D2L_HARDWARE, NCCL, TOPO
 
 
 def _pcie(generation: int, gigabytes_per_s: float) -> Link:
@@ -45,7 +45,8 @@ NVLINK1_PAIR = _nvlink("NVLink 1, one link", 20, 18.0 / 20)
 NVLINK1 = _nvlink("NVLink 1, four links", 80, 18.0 / 20)
 NVLINK2_PAIR = _nvlink("NVLink 2, one link", 25, 20.0 / 25)
 NVLINK2_TWO = _nvlink("NVLink 2, two links", 50, 20.0 / 25)
-NVLINK2 = _nvlink("NVLink 2, six links", 150, 20.0 / 25)
+# NCCL reckons with 20 of each 25 and reaches 22.4: 134.6 GB/s on 8 V100 (Panlichen, nccl-tests, 2024).
+NVLINK2 = _nvlink("NVLink 2, six links", 150, 22.4 / 25)
 NVSWITCH_V100 = _nvlink("NVLink 2 on NVSwitch", 150, 20.0 / 25)
 NVLINK3_FOUR = _nvlink("NVLink 3, four links", 100, 20.0 / 25)
 NVLINK3_BRIDGE = _nvlink("NVLink 3, bridge", 300, 20.0 / 25)
@@ -122,6 +123,7 @@ NETWORKS = {
         # Google's GPUDirect over TCP, and its successor.
         _network("tcpx", 200, BEKMAN_NETWORK_2026),
         _network("tcpxo", 200, BEKMAN_NETWORK_2026),
+        _network("gib", 400, f"{CLUSTER_TOOLKIT}, RoCE with Google's plugin"),
         _network("slingshot-11", 200, BEKMAN_NETWORK_2026),
     )
 }

@@ -63,3 +63,4 @@ AWS_INSTANCES = (
 )
 AWS_NUMBERS = "https://raw.githubusercontent.com/rapidsai/deployment/refs/heads/main/source/cloud/aws/index.md"
 GOOGLE = "https://docs.cloud.google.com/compute/docs/accelerator-optimized-machines"
+CLUSTER_TOOLKIT = "https://github.com/GoogleCloudPlatform/cluster-toolkit/discussions/3478"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from ..hardware import GIGA, MICRO, Accelerator, Link, Machine
@@ -14,6 +14,7 @@ from .tables import (
     ETHERNETS,
     HOST,
     HOST_SHARE,
+    HOST_TO_AND_FRO,
     INTEL_P2P_OVERHEAD,
     LINK,
     MOST_CHANNELS,
@@ -67,6 +68,13 @@ class Fabric:
     def local(self) -> int:
         """Ranks on a node."""
         return self.ranks // self.nodes
+
+    @property
+    def to_and_fro(self) -> Fabric:
+        """The same for what all ranks send at once: two without peers share one way."""
+        if self.medium != HOST or self.ranks != 2 or self.nodes > 1:
+            return self
+        return replace(self, bus_bytes_per_s=self.bus_bytes_per_s * HOST_TO_AND_FRO)
 
     @property
     def channels(self) -> int:

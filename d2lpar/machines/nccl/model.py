@@ -4,7 +4,7 @@ NCCL estimates `latency + bytes / bandwidth` for each algorithm and protocol and
 (src/graph/tuning.cc). So does this, with one more term where links are fast. What a channel sends
 goes in chunks through buffers; a block first copies or adds a chunk, and then hands it on. In a
 long stream the two overlap. The first chunk of every channel and rank has nothing to overlap with:
-the first `channels x ranks x 128 KiB` count twice. NCCL corrects its trees for this by a table; for
+the first `channels x ranks x chunk` count twice. NCCL corrects its trees for this by a table; for
 rings and for sums in switches it has nothing, and comes out too fast between 1 and 256 MiB. Over
 PCIe the links are so slow that copying hides behind them: measured curves show no such ramp.
 """
@@ -19,6 +19,7 @@ from ..hardware import GIGA, MICRO
 from .fabric import Fabric
 from .tables import (
     BASE_US,
+    BEGIN_US,
     CHUNK_BYTES,
     COLLNET,
     COLLNET_ARITY_US,
@@ -42,6 +43,7 @@ from .tables import (
     POST_US_AMD,
     PROTOCOLS,
     RING,
+    RING_CHUNK_BYTES,
     SIMPLE,
     SIMPLE_POSTS,
     STEP_US,
@@ -175,10 +177,17 @@ def fill_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> floa
     within = fabric.nodes == 1
     if fabric.medium != NVLINK or protocol == LL or (within and algorithm == TREE):
         return 0.0
-    first = min(nbytes, blocks(algorithm, fabric) * _parts(algorithm, fabric) * CHUNK_BYTES)
+    chunk_bytes = _chunk_bytes(algorithm, protocol, fabric)
+    first = min(nbytes, blocks(algorithm, fabric) * _parts(algorithm, fabric) * chunk_bytes)
     if algorithm == RING:
         fabric = replace(fabric, network_bytes_per_s=inf)
     return first / bandwidth(algorithm, protocol, nbytes, fabric)
+
+
+def _chunk_bytes(algorithm: str, protocol: str, fabric: Fabric) -> int:
+    if algorithm != RING or (fabric.nodes == 1 and fabric.generation == "ampere"):
+        return CHUNK_BYTES
+    return RING_CHUNK_BYTES[protocol]
 
 
 def hops_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> float:
@@ -206,18 +215,21 @@ def latency_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> f
     """Seconds that an all-reduce takes however little there is to sum."""
     at = PROTOCOLS.index(protocol)
     if algorithm == RING:
-        once_s = ring_latency_s(protocol, 2 * (fabric.ranks - 1), 2 * (fabric.nodes - 1), fabric)
-        return once_s * _plateau(protocol, nbytes, fabric)
+        steps, crossing = 2 * (fabric.ranks - 1), 2 * (fabric.nodes - 1)
+        far_s = crossing * fabric.network_latency_s
+        near_s = ring_latency_s(protocol, steps, crossing, fabric) - far_s
+        return near_s * _plateau(protocol, nbytes, fabric) + far_s
     within = STEP_US[fabric.medium][algorithm][at]
+    begin_us = BEGIN_US.get(fabric.generation, 0.0)
     between = _between_us(algorithm, at, fabric) if fabric.nodes > 1 else 0.0
     if algorithm in (TREE, NVLS) and fabric.nodes > 1:
         between += post_us(protocol, fabric)
     levels = fabric.nodes.bit_length() - 1
     if algorithm == TREE:
         steps_us = (fabric.local - 1) * within + levels * between
-        return (BASE_US[TREE][at] + 2 * steps_us) * MICRO
+        return (BASE_US[TREE][at] + begin_us + 2 * steps_us) * MICRO
     if algorithm == NVLS:
-        return (within + 2 * levels * between) * MICRO
+        return (begin_us + within + 2 * levels * between) * MICRO
     inside = min(1, fabric.local - 1) * within + (fabric.local - 1) * COLLNET_ARITY_US
     return (2 * inside + between) * MICRO
 
@@ -229,7 +241,8 @@ def ring_latency_s(protocol: str, steps: int, crossing: int, fabric: Fabric) -> 
     if fabric.nodes > 1:
         within = max(within, post_us(protocol, fabric))
     between = _between_us(RING, at, fabric)
-    return (BASE_US[RING][at] + (steps - crossing) * within + crossing * between) * MICRO
+    once = BASE_US[RING][at] + BEGIN_US.get(fabric.generation, 0.0)
+    return (once + (steps - crossing) * within + crossing * between) * MICRO
 
 
 def _between_us(algorithm: str, at: int, fabric: Fabric) -> float:

@@ -38,10 +38,21 @@ STEP_US = {
 }
 # The latency of the network that these suppose (NCCL 2.8's figure); plugins report what is beyond.
 NETWORK_LATENCY_S = 9.6 * MICRO
-# What plugins report beyond that, in µs, by how a network's name begins. Amazon's:
-# https://github.com/aws/aws-ofi-nccl, src/platform-aws.cpp (75 for p4d, 35 for p5en).
-PLUGIN_US = {"efa-v1": 75.0, "efa-": 35.0}
+# What a message takes beyond that, in µs, by how a network's name begins. Amazon's plugin reports
+# it: https://github.com/aws/aws-ofi-nccl, src/platform-aws.cpp (75 for p4d, 35 for p5en). The others
+# are fitted on two nodes: Google's TCP on A3 High (997 µs for an all-gather of 1 MiB, 1789 for an
+# all-reduce) and A3 Mega (85 and 134 µs for all-gathers of 1 KiB and 1 MiB), Google's RoCE on A3
+# Ultra and A4 (54 and 39 µs for 1 KiB: cluster-toolkit, 2025-2026); NCCL's sockets, through the
+# kernels of both hosts, on two T4 (109 µs for an all-reduce of 1 KiB: aws-do-eks, 2022).
+PLUGIN_US = {
+    "efa-v1": 75.0, "efa-": 35.0,
+    "tcpxo": 65.0, "tcpx": 750.0, "gib": 14.0,
+    "10gbe": 48.0, "25gbe": 48.0, "50gbe": 48.0,
+}  # fmt: skip
 COLLNET_ARITY_US = 0.4
+# Blackwell takes longer to begin. Fitted on 8 and 4 of them: 28 µs for 8 KiB, 25 µs for 1 MiB
+# (Oracle, oci-hpc-oke, GB200, 2025; Yang, gpu-tpu-pedia, GB300, 2026).
+BEGIN_US = {"blackwell": 9.0}
 # What a host needs to post a message to the network: Intel's, AMD's; three posts in Simple.
 POST_US, POST_US_AMD, SIMPLE_POSTS = 1.0, 2.0, 3
 # Rings over several nodes take this many times their latency in Simple.
@@ -76,11 +87,14 @@ NETWORK_CHANNEL = 24 * GIGA  # what a channel is given of the network: two for a
 PCIE_CHANNELS = {PCIE: 4, HOST: 2}
 NVLS_CHANNELS = {"hopper": 16, "blackwell": 24}
 NVLS_CHANNELS_OF_SEVERAL_NODES = {"hopper": 16, "blackwell": 32}
-# A chunk of NVLS (NCCL_NVLS_CHUNKSIZE). Rings' chunks are taken as large, which is an assumption.
-CHUNK_BYTES = 128 * 1024
+CHUNK_BYTES = 128 * 1024  # of NVLS (NCCL_NVLS_CHUNKSIZE); trees' are taken as large
 
 # --- fitted ---------------------------------------------------------------------------------------
 
+# What a ring hands on at once. Fitted on all-reduces of 16 MiB: Simple on 8 V100 (281 µs) and 8 H800
+# (218 µs: Panlichen, nccl-tests, 2024), LL128 on two nodes of 8 A100 (274 µs: dstack, Crusoe, 2026).
+# 8 A100 of one node hand on as much as NVLS does: 128 MiB take 1.35 ms (Azure, ND A100 v4, 2024).
+RING_CHUNK_BYTES = {LL128: 64 * 1024, SIMPLE: 32 * 1024}
 # Bytes a second, summed, that one channel of NVLS carries: its block adds and copies no faster.
 # Fitted on 8 H100 (479 GB/s bus bandwidth at 8 GiB by 16 channels: Azure, AI-benchmarking-guide,
 # ND H100 v5, 2024); 72 GB200 reach the same (835 GB/s by 24: CoreWeave, nccl-tests README, 2025).
@@ -99,13 +113,16 @@ COLLNET_SHARE = 0.92
 # 12 GB/s, or 6 (issue 406). Fitted on 8 L20 without peers: 6.1 GB/s, the mean from 8 B to 512 MiB
 # (issue 1817).
 HOST_SHARE = 0.65
+# What is left of that where two GPUs send to and fro, so that one way through the processor carries
+# both. Fitted on two RTX 4090: 9.0 GB/s, where a broadcast has 18.3 (Panlichen, nccl-tests, 2024).
+HOST_TO_AND_FRO = 0.58
 # The share of its line that a network of Ethernet's kind reaches under load: it spreads flows by
 # hashes, which collide, and slows them down afterwards, where InfiniBand sends nothing that the
 # other side has no room for. Fitted on all-reduces that the network limits: 41.8 of 50 GB/s on two
 # p4de and 370 of 400 on 16 p5en (AWS, awsome-distributed-training, 2025), 320 of 400 over RoCE on
 # four nodes of H100 (NVIDIA/nccl issue 1221, 2024).
 ETHERNET_SHARE = 0.87
-ETHERNETS = ("gbe", "efa-", "tcpx", "slingshot")  # in the catalogue's names
+ETHERNETS = ("gbe", "efa-", "tcpx", "gib", "slingshot")  # in the catalogue's names
 # Seconds for each GPU whose part one host thread launches, within a group call. Fitted on 8 A100, 8
 # H100 and 8 H200, each driven by one process: 43, 42 and 31 µs however few the bytes (Azure, ND
 # A100 v4, H100 v5 and H200 v5, 2024).

@@ -172,7 +172,7 @@ _NODES = {
     "1x-v100-dtest": "1x-v100-pcie",  # the form is not stated
     "2x-v100-dtest": "2x-v100-pcie",
     "4x-v100-dtest": "4x-v100-pcie",
-    "1x-v100-sxm2": "1x-v100-textbook",  # the memory is not stated
+    "1x-v100-sxm2": "1x-v100-dgx1",  # the memory is not stated
     "1x-v100-sxm2-16gb": "1x-v100-dgx1",  # p3 and DGX-1: hosts of one generation
     "1x-v100-sxm2-32gb": "1x-v100-p3dn",
     "8x-v100-sxm2-16gb": "8x-v100-dgx1",
@@ -228,6 +228,8 @@ _DESKTOPS = {
     "2x-quadro-rtx6000": "2x-quadro-rtx-6000",
     "2x-a5000-pcie": "2x-rtx-a5000",
     "8x-rtx-3090-pcie4": "8x-rtx-3090-epyc",
+    "1x-rtx-3090-server": "1x-rtx-3090-epyc",  # 32 threads of 3 GHz
+    "4x-rtx-3090-server": "4x-rtx-3090-epyc",
     "2x-rtx4070tis-no-p2p": "2x-rtx-4070-ti-super",
     "2x-rtx4090-no-p2p": "2x-rtx-4090",
     "2x-rtx4090-runpod": "2x-rtx-4090",

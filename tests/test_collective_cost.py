@@ -48,8 +48,8 @@ def fastest(nbytes: float, fabric: cost.Fabric) -> tuple[str, str]:
 
 def test_a_ring_sends_twice_almost_everything():
     # 14 steps of 3.4 us and 8.4 us once; 14/8 of the bytes through 120 GB/s, and first of all a
-    # chunk of 128 KiB for each of 12 channels and 8 ranks.
-    first = 12 * 8 * 128 * 1024
+    # chunk of 32 KiB for each of 11 channels and 8 ranks.
+    first = 11 * 8 * 32 * 1024
     expected_s = (8.4 + 14 * 3.4) * MICRO + (1e9 + first) * 14 / 8 / (120 * GIGA)
     found = cost.all_reduce_s(10**9, NODE, algorithm="ring", protocol="Simple")
     assert found == pytest.approx(expected_s)
@@ -110,8 +110,42 @@ def test_latency_of_a_ring_over_nodes():
     expected_us = (8.4 + 56 * 6 + 6 * 14.0) * 1.9
     assert cost.latency_s("ring", "Simple", 2**30, amd) == pytest.approx(expected_us * MICRO)
     far = replace(CLUSTER, network_latency_s=75 * MICRO)
-    expected_us = (8.4 + 56 * 3.4 + 6 * (14.0 + 75)) * 1.9
+    expected_us = (8.4 + 56 * 3.4 + 6 * 14.0) * 1.9 + 6 * 75
     assert cost.latency_s("ring", "Simple", 2**30, far) == pytest.approx(expected_us * MICRO)
+
+
+def test_chunks_of_rings_by_protocol():
+    # 8 A100 of one node hand on as much as NVLS does; on two nodes, and elsewhere, rings do less.
+    def filling(fabric: cost.Fabric, protocol: str) -> float:
+        whole = replace(fabric, network_bytes_per_s=math.inf)
+        carried = cost.fill_s("ring", protocol, 2**34, fabric) * cost.bandwidth(
+            "ring", protocol, 2**34, whole
+        )
+        return carried / (fabric.channels * fabric.ranks) / 1024
+
+    two = replace(AMPERE, ranks=16, nodes=2, network_bytes_per_s=200 * GIGA)
+    found = {(f, p): filling(f, p) for f in (AMPERE, two, HOPPER) for p in ("LL128", "Simple")}
+    assert [round(kibibytes) for kibibytes in found.values()] == [128, 128, 64, 32, 64, 32]
+
+
+def test_blackwell_takes_longer_to_begin():
+    blackwell = replace(HOPPER, generation="blackwell")
+    for algorithm, protocol in cost.offered(blackwell):
+        later = cost.latency_s(algorithm, protocol, 8, blackwell)
+        assert later - cost.latency_s(algorithm, protocol, 8, HOPPER) == pytest.approx(9 * MICRO)
+
+
+def test_two_without_peers_share_one_way_to_and_fro():
+    two = cost.Fabric(2, 1, 15 * GIGA, medium="host")
+    nbytes = 2**34
+    for name, halved in (("all_gather", True), ("broadcast", False), ("all_to_all", True)):
+        seconds = cost.collective_s(name, nbytes, two)
+        carried = nbytes / (1 if name == "broadcast" else 2)
+        rate = 15 * GIGA * (0.58 if halved else 1.0)
+        assert seconds == pytest.approx(carried / rate, rel=1e-4), name
+    together = cost.all_reduce_s(nbytes, two, algorithm="ring", protocol="Simple")
+    assert together == pytest.approx(nbytes / (0.58 * 15 * GIGA), rel=1e-4)
+    assert replace(two, ranks=4).to_and_fro == replace(two, ranks=4)
 
 
 def test_a_switch_that_adds_spares_the_links():
@@ -241,7 +275,7 @@ def test_the_blocks_of_a_kernel_are_its_channels():
 
 def test_halves_of_a_ring():
     nbytes, others = 10**8, 7 / 8
-    first = 12 * 8 * 128 * 1024
+    first = 11 * 8 * 32 * 1024
     expected_s = (8.4 + 7 * 3.4) * MICRO + (nbytes + first) * others / (120 * GIGA)
     for half in (cost.reduce_scatter_s, cost.all_gather_s):
         assert half(nbytes, NODE, protocol="Simple") == pytest.approx(expected_s)
@@ -289,7 +323,7 @@ def test_a_name_that_no_collective_has():
 def test_a_machine_of_the_catalogue_as_a_fabric():
     cluster = cost.fabric_of(machines.machine("4x8x-v100-dgx1-4xib-edr"))
     assert (cluster.ranks, cluster.nodes, cluster.local) == (32, 4, 8)
-    assert cluster.bus_bytes_per_s == pytest.approx(6 * 20 * GIGA)  # SM70_NVLINK_BW
+    assert cluster.bus_bytes_per_s == pytest.approx(6 * 22.4 * GIGA)  # as measured
     assert cluster.network_bytes_per_s == pytest.approx(4 * 12 * GIGA)  # NET_BW
     assert cluster.channels == 2  # the network feeds no more
     assert cost.fabric_of(machines.machine("8x-v100-dgx1")).channels == 12  # two a link
@@ -347,6 +381,9 @@ def test_what_networks_reach_under_load():
     assert cost.network_latency_s(slow) == pytest.approx((75 + 10) * MICRO)
     assert cost.network_bytes_per_s(slow) == pytest.approx(0.8 * 12.5 * GIGA)
     assert cost.network_latency_s(Link("wire", 1 * MICRO, GIGA)) == 0
+    reported = {"gib": 14, "tcpx": 750, "tcpxo": 65, "25gbe": 48, "100gbe": 0, "ib-ndr": 0}
+    for network, us in reported.items():
+        assert cost.network_latency_s(machines.NETWORKS[network]) == pytest.approx(us * MICRO)
 
 
 def test_seconds_of_bytes_ranks_and_machine():
@@ -413,7 +450,7 @@ def test_ranks_must_be_spread_evenly():
 def test_a_ring_between_nodes_copies_its_first_chunks_before_it_sends_them():
     # Two channels, 32 ranks: as fast as within a node by LL128, and twice around.
     within = 0.92 * 120 * GIGA
-    copying_s = CLUSTER.channels * 32 * 128 * 1024 * 62 / 32 / within
+    copying_s = CLUSTER.channels * 32 * 64 * 1024 * 62 / 32 / within
     found = cost.all_reduce_s(10**9, CLUSTER, algorithm="ring", protocol="LL128")
     unfilled = cost.latency_s("ring", "LL128", 10**9, CLUSTER) + 1e9 / cost.bandwidth(
         "ring", "LL128", 10**9, CLUSTER

@@ -320,6 +320,18 @@ def test_grouped_convolutions_are_bound_by_memory():
     assert cost.seconds(V100) == pytest.approx(traffic(kernel.bytes).seconds(V100))
 
 
+@pytest.mark.parametrize(("dtype", "times"), [(torch.float32, 9), (torch.float16, 1)])
+def test_depthwise_kernels_of_fp32_read_their_images_for_each_place_of_a_filter(dtype, times):
+    x, weight = meta(16, 64, 28, 28, dtype=dtype), meta(64, 1, 3, 3, dtype=dtype)
+    backward = torch.ops.aten.convolution_backward.default
+    plain = ([1, 1], [1, 1], [1, 1], False, [0, 0], 64, [True, True, False])
+    cost = cost_of(backward, (x, x, weight, None, *plain), {}, (x, weight, None))
+    kernels = [*convolved(x, weight, padding=1, groups=64).kernels, *cost.kernels]
+    image = x.numel() * x.element_size()
+    images = [kernel.bytes / image for kernel in kernels]  # weights are small
+    assert images == pytest.approx([times + 1, times + 1, 2 * times], rel=1e-3)
+
+
 def test_winograd_multiplies_less_than_half_as_often():
     y, weight = meta(16, 128, 28, 28), meta(128, 64, 3, 3)
     plain = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)

@@ -77,7 +77,9 @@ def blocks_of(nbytes: float, fabric: Fabric, name: str = "all_reduce") -> int:
     """How many blocks a collective's kernel has on each GPU: one a channel, each of which takes a
     multiprocessor from what runs beside it. Fewer than the channels where there is little: NCCL
     gives each at least 512 threads' words of 16 bytes."""
-    algorithm = _all_reduce(nbytes, fabric.to_and_fro, None, None)[0][0] if name == "all_reduce" else RING
+    algorithm = RING
+    if name == "all_reduce":
+        algorithm = _all_reduce(nbytes, fabric.to_and_fro, None, None)[0][0]
     return max(1, min(blocks(algorithm, fabric), int(nbytes / (512 * 16))))
 
 

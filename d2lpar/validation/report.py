@@ -28,8 +28,8 @@ class Bounds:
 
 GOALS = Bounds(median=0.10, within=0.85, group=0.15, bias=0.05)
 APART_GOALS = Bounds(median=0.12, within=0.80, group=0.20, bias=0.05)
-HELD = Bounds(median=0.092, within=0.84, group=0.115, bias=0.03)  # must go on holding
-APART_HELD = Bounds(median=0.135, within=0.77, group=0.20, bias=0.03)  # of sources held apart
+HELD = Bounds(median=0.095, within=0.85, group=0.115, bias=0.03)  # must go on holding
+APART_HELD = Bounds(median=0.12, within=0.80, group=0.20, bias=0.03)  # of sources held apart
 
 
 @dataclass(frozen=True)

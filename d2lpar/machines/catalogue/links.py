@@ -45,9 +45,9 @@ NVLINK1_PAIR = _nvlink("NVLink 1, one link", 20, 18.0 / 20)
 NVLINK1 = _nvlink("NVLink 1, four links", 80, 18.0 / 20)
 NVLINK2_PAIR = _nvlink("NVLink 2, one link", 25, 20.0 / 25)
 NVLINK2_TWO = _nvlink("NVLink 2, two links", 50, 20.0 / 25)
-# NCCL reckons with 20 of each 25 and reaches 22.4: 134.6 GB/s on 8 V100 (Panlichen, nccl-tests, 2024).
+# NCCL reckons with 20 of each 25. It reaches 22.4: 134.6 GB/s on 8 V100 (Panlichen, nccl-tests).
 NVLINK2 = _nvlink("NVLink 2, six links", 150, 22.4 / 25)
-NVSWITCH_V100 = _nvlink("NVLink 2 on NVSwitch", 150, 20.0 / 25)
+NVSWITCH_V100 = _nvlink("NVLink 2 on NVSwitch", 150, 22.4 / 25)
 NVLINK3_FOUR = _nvlink("NVLink 3, four links", 100, 20.0 / 25)
 NVLINK3_BRIDGE = _nvlink("NVLink 3, bridge", 300, 20.0 / 25)
 # GeForce and RTX cards have four links of 14.0625 GB/s; NCCL takes 12 of each ("SM86").
@@ -72,7 +72,7 @@ NVLINK4_NVL_BRIDGE = _nvlink(
     "900 GB/s in both directions: https://github.com/everfir/gpu-database",
 )
 # Four GPUs without switches: a third of a GPU's links goes to each of the others.
-NVLINK2_FULL = _nvlink("NVLink 2, fully joined", 150, 20.0 / 25)
+NVLINK2_FULL = _nvlink("NVLink 2, fully joined", 150, 22.4 / 25)
 NVLINK3_FULL = _nvlink("NVLink 3, fully joined", 300, 20.0 / 25)
 NVLINK4_FULL = _nvlink("NVLink 4, fully joined", 450, 20.6 / 25)
 NVSWITCH_H100 = _nvlink("NVLink 4 on NVSwitch", 450, 20.6 / 25)

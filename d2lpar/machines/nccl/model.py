@@ -231,7 +231,7 @@ def latency_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> f
     if algorithm == NVLS:
         return (begin_us + within + 2 * levels * between) * MICRO
     inside = min(1, fabric.local - 1) * within + (fabric.local - 1) * COLLNET_ARITY_US
-    return (2 * inside + between) * MICRO
+    return (begin_us + 2 * inside + between) * MICRO
 
 
 def ring_latency_s(protocol: str, steps: int, crossing: int, fabric: Fabric) -> float:

@@ -39,7 +39,7 @@ STEP_US = {
 # The latency of the network that these suppose (NCCL 2.8's figure); plugins report what is beyond.
 NETWORK_LATENCY_S = 9.6 * MICRO
 # What a message takes beyond that, in µs, by how a network's name begins. Amazon's plugin reports
-# it: https://github.com/aws/aws-ofi-nccl, src/platform-aws.cpp (75 for p4d, 35 for p5en). The others
+# it: https://github.com/aws/aws-ofi-nccl, src/platform-aws.cpp (75 for p4d, 35 for p5en). Others
 # are fitted on two nodes: Google's TCP on A3 High (997 µs for an all-gather of 1 MiB, 1789 for an
 # all-reduce) and A3 Mega (85 and 134 µs for all-gathers of 1 KiB and 1 MiB), Google's RoCE on A3
 # Ultra and A4 (54 and 39 µs for 1 KiB: cluster-toolkit, 2025-2026); NCCL's sockets, through the
@@ -67,7 +67,8 @@ LL_SHARE, LL_SHARE_OLD_NVLINK = 1 / 2, 1 / 4
 # A channel of LL works with 512 threads, each on 8 bytes of every rank; less takes fewer channels.
 LL_THREAD_BYTES, LL_THREADS = 8, 512
 AMPERE_BUS = 235 * GIGA  # NCCL 2.8's cap (commit 01afd20a)
-LINK = {"volta": 20.0, "ampere": 20.0, "hopper": 20.6, "blackwell": 40.1}  # GB/s of one NVLink
+# GB/s of one NVLink; of Volta's measured (`catalogue.links`).
+LINK = {"volta": 22.4, "ampere": 20.0, "hopper": 20.6, "blackwell": 40.1}
 # Intel's host bridges cut what passes from GPU to GPU into packets of 64 bytes.
 INTEL_P2P_OVERHEAD = 6 / 5
 # Trees between 64 B and 256 MB, a factor for each power of two: "a static correction factor".
@@ -91,8 +92,8 @@ CHUNK_BYTES = 128 * 1024  # of NVLS (NCCL_NVLS_CHUNKSIZE); trees' are taken as l
 
 # --- fitted ---------------------------------------------------------------------------------------
 
-# What a ring hands on at once. Fitted on all-reduces of 16 MiB: Simple on 8 V100 (281 µs) and 8 H800
-# (218 µs: Panlichen, nccl-tests, 2024), LL128 on two nodes of 8 A100 (274 µs: dstack, Crusoe, 2026).
+# What a ring hands on at once. Fitted on all-reduces of 16 MiB: Simple on 8 V100 (281 µs) and on 8
+# H800 (218 µs: Panlichen, nccl-tests, 2024), LL128 on two nodes of 8 A100 (274 µs: dstack, 2026).
 # 8 A100 of one node hand on as much as NVLS does: 128 MiB take 1.35 ms (Azure, ND A100 v4, 2024).
 RING_CHUNK_BYTES = {LL128: 64 * 1024, SIMPLE: 32 * 1024}
 # Bytes a second, summed, that one channel of NVLS carries: its block adds and copies no faster.

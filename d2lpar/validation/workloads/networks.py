@@ -17,23 +17,32 @@ if TYPE_CHECKING:
     from torchvision.models import ResNet
 
 
-def network(name: str, device: torch.device, *, masked: int | None = None) -> nn.Module:
+def network(
+    name: str,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    *,
+    masked: int | None = None,
+) -> nn.Module:
     """A network by torchvision's name, "bert_large", "d2l_resnet18", "timm_vit_b_16" or an
     AmoebaNet's.
 
-    Its parameters are on `device`. BERT predicts the `masked` words of a text alone, if given.
+    Its parameters are of `dtype`, on `device`. BERT predicts the `masked` words of a text alone, if
+    given.
 
     Raises ValueError for an unknown name, and ModuleNotFoundError without torchvision.
     """
     built = _built(name, masked)
     # `to_empty` asks `empty_like` of `meta` tensors, a decomposition in Python, and slow.
-    own = {id(t): _empty(t, device) for t in (*built.parameters(), *built.buffers())}
+    own = {id(t): _empty(t, device, dtype) for t in (*built.parameters(), *built.buffers())}
     return copy.deepcopy(built, own)
 
 
-def _empty(like: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A tensor of the same shape on `device`, a parameter if the other is one."""
-    tensor = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=device)
+def _empty(like: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor of the same shape on `device`, a parameter if the other is one; of `dtype`, if that
+    is of floats."""
+    kept = dtype if like.is_floating_point() else like.dtype
+    tensor = torch.empty_strided(like.shape, like.stride(), dtype=kept, device=device)
     if not isinstance(like, nn.Parameter):
         return tensor
     return nn.Parameter(tensor, requires_grad=like.requires_grad)

@@ -90,7 +90,7 @@ def _module_s(p: Parameters, machine: Machine, count: int, batch: int) -> float:
     """A step with momentum on so many GPUs, its batch on the first of them."""
     dtype, precision = p.choice("dtype", DTYPES)
     with rounding(p.text("dtype")), gpus(machine, count) as devices:
-        net = network(p.text("model"), devices[0]).to(dtype)
+        net = network(p.text("model"), devices[0], dtype)
         images = Images(images_of(p, count * batch), dtype, devices[0])
         module = nn.DataParallel(net, devices) if count > 1 else net
         optimizer = SGD(list(net.parameters()))

@@ -193,7 +193,7 @@ def on_gpu(
     dtype, precision = DTYPES[job.dtype]
     stack.enter_context(rounding(job.dtype))
     (device,) = stack.enter_context(gpus(machine))
-    net = network(job.model, device, masked=job.masked).to(dtype)
+    net = network(job.model, device, dtype, masked=job.masked)
     if job.nhwc:
         net = net.to(memory_format=torch.channels_last)
     if job.compiled:

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import torch
 
 from ..sim.kernel_cost import Cost
-from . import torch_private
+from . import meta_batch_norm, own_kernels, torch_private
 from .op_cost import cost_of
-from .own_kernels import KERNELS
 from .tensor import TensorLayout, VirtualTensor, layout_of
 
+KERNELS = own_kernels.KERNELS | meta_batch_norm.KERNELS
 CONVOLUTIONS = {torch.ops.aten.convolution.default, torch_private.convolution.default}
 
 

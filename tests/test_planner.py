@@ -74,7 +74,10 @@ def test_flops_that_are_computed_again():
         ({"heads": 7}, "7 heads do not divide a width of 2048"),
         ({"layers": 0}, "whole numbers from 1 on, not {'layers': 0}"),
         ({"hidden": 10.5}, "whole numbers from 1 on, not {'hidden': 10.5}"),
+        ({"layers": None}, "whole numbers from 1 on, not {'layers': None}"),
+        ({"vocabulary": "50304"}, "whole numbers from 1 on, not {'vocabulary': '50304'}"),
         ({"dropout": 1.0}, "dropout is a share from 0 to 1, not 1.0"),
+        ({"dropout": None}, "dropout is a share from 0 to 1, not None"),
     ],
 )
 def test_wrong_models_are_refused(change, says):

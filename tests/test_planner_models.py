@@ -91,6 +91,9 @@ def test_parameters_and_flops_are_those_of_the_program(model, tensor):
     [
         ({"kv_heads": 3}, "3 heads of keys do not divide 16 heads"),
         ({"ffn": 0}, "whole numbers from 1 on, not {'ffn': 0}"),
+        ({"kv_heads": 2.0}, "whole numbers from 1 on, not {'kv_heads': 2.0}"),
+        ({"gated": None, "bias": 0}, "True or False, not {'gated': None, 'bias': 0}"),
+        ({"experts": 8}, r"experts are par.planner.Experts\(count, top_k\) or None, not 8"),
         ({"norm": "batch"}, "norm is one of layer, rms, not 'batch'"),
         ({"positions": "sine"}, "positions is one of learned, rotary, none, not 'sine'"),
     ],
@@ -107,6 +110,8 @@ def test_wrong_experts_are_refused():
         Experts(4, 5)
     with pytest.raises(ValueError, match=r"capacity is a factor from 1 on, not 0\.5"):
         Experts(4, capacity=0.5)
+    with pytest.raises(ValueError, match="capacity is a factor from 1 on, not None"):
+        Experts(4, capacity=None)
     with pytest.raises(ValueError, match="expert 3 does not divide the 8 experts"):
         planner.step(ROUTED, scaled(mesh=Mesh(3), expert=3), A100)
     with pytest.raises(ValueError, match="expert 3 does not divide the 8 replicas"):

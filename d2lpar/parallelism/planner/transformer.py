@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-_SIZES = ("layers", "hidden", "heads", "sequence", "vocabulary", "kv_heads", "ffn")
+_SIZES = ("layers", "hidden", "heads", "sequence", "vocabulary")
+_OPTIONAL_SIZES = ("kv_heads", "ffn")
+_FLAGS = ("gated", "tied", "bias", "causal")
 NORMS = ("layer", "rms")
 POSITIONS = ("learned", "rotary", "none")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,7 @@ class Experts:
             raise ValueError(f"experts are two or more, not {self.count!r}; None is one perceptron")
         if type(self.top_k) is not int or not 1 <= self.top_k <= self.count:
             raise ValueError(f"top_k is a number from 1 to {self.count} experts, not {self.top_k}")
-        if not self.capacity >= 1:
+        if not (_is_number(self.capacity) and self.capacity >= 1):
             raise ValueError(f"capacity is a factor from 1 on, not {self.capacity!r}")
 
 
@@ -45,7 +51,7 @@ class Transformer:
       (ALiBi); `bias`: products and norms have one;
     - `causal`: a token attends to those before it, which halves fused attention's work.
 
-    Raises ValueError for sizes below 1, and heads that do not divide the width.
+    Raises ValueError for what is no size, flag or share, and heads that do not divide the width.
     """
 
     name: str
@@ -67,10 +73,7 @@ class Transformer:
     experts: Experts | None = None
 
     def __post_init__(self) -> None:
-        sizes = {name: getattr(self, name) for name in _SIZES}
-        sizes = {name: size for name, size in sizes.items() if size is not None}
-        if wrong := {k: v for k, v in sizes.items() if type(v) is not int or v < 1}:
-            raise ValueError(f"{self.name}: sizes are whole numbers from 1 on, not {wrong}")
+        self._check_types()
         if self.hidden % self.heads:
             raise ValueError(
                 f"{self.name}: {self.heads} heads do not divide a width of {self.hidden}; take a "
@@ -81,13 +84,27 @@ class Transformer:
                 f"{self.name}: {self.key_heads} heads of keys do not divide {self.heads} heads; "
                 "take a divisor, or None for as many"
             )
-        if not 0 <= self.dropout < 1:
+        if not (_is_number(self.dropout) and 0 <= self.dropout < 1):
             raise ValueError(f"{self.name}: dropout is a share from 0 to 1, not {self.dropout!r}")
         for field, allowed in (("norm", NORMS), ("positions", POSITIONS)):
             if (value := getattr(self, field)) not in allowed:
                 raise ValueError(
                     f"{self.name}: {field} is one of {', '.join(allowed)}, not {value!r}"
                 )
+
+    def _check_types(self) -> None:
+        sizes = {name: getattr(self, name) for name in (*_SIZES, *_OPTIONAL_SIZES)}
+        given = {k: v for k, v in sizes.items() if v is not None or k in _SIZES}
+        if wrong := {k: v for k, v in given.items() if type(v) is not int or v < 1}:
+            raise ValueError(f"{self.name}: sizes are whole numbers from 1 on, not {wrong}")
+        flags = {name: getattr(self, name) for name in _FLAGS}
+        if wrong := {k: v for k, v in flags.items() if not isinstance(v, bool)}:
+            raise ValueError(f"{self.name}: flags are True or False, not {wrong}")
+        if not (self.experts is None or isinstance(self.experts, Experts)):
+            raise ValueError(
+                f"{self.name}: experts are par.planner.Experts(count, top_k) or None, not "
+                f"{self.experts!r}"
+            )
 
     @property
     def head_size(self) -> int:

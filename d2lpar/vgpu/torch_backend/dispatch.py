@@ -162,7 +162,6 @@ class Dispatcher:
         value = func(backing(base), *args[1:], **kwargs)
         if compiled.current() is None:
             _account_view(rt, index, plan.name)
-        rt.note_memory(index)
         return _view_of(base, value)
 
     def _pack(self, rt: Runtime, args: tuple, kwargs: dict) -> tuple[torch.Tensor, torch.Tensor]:
@@ -179,7 +178,7 @@ class Dispatcher:
             # Its CPU kernel keeps what backward needs only if its input wants a gradient.
             call.args[0] = call.args[0].detach().requires_grad_()
         begin_s = perf_counter()
-        with rt.random_numbers(call.index) if call.plan.draws_random else nullcontext():
+        with rt.random_numbers(call.index) if call.draws_random() else nullcontext():
             result = call.run_in_place(func) if call.plan.mutates else call.run(func)
         if call.plan.allocates:
             assert isinstance(result, torch.Tensor)
@@ -326,6 +325,14 @@ class _OpCall:
                 self.written.append(value)
             elif isinstance(value, (list, tuple)):
                 self.written += [v for v in value if isinstance(v, VirtualTensor)]
+
+    def draws_random(self) -> bool:
+        """Whether it needs the random numbers of its device."""
+        number = self.plan.dropout
+        if number is None or not self.plan.draws_random:
+            return self.plan.draws_random
+        given = self.args[number] if number < len(self.args) else self.kwargs.get("dropout_p")
+        return bool(given)
 
     def order(self, rt: Runtime) -> tuple[int, int]:
         """Note that it runs on the current stream, which is returned."""

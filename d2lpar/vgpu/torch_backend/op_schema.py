@@ -76,6 +76,7 @@ class OpTraits(NamedTuple):
         torch._C.DispatchKey | None
     )  # the key of the kernel that defines it by others; None for most
     draws_random: bool
+    dropout: int | None  # the number of the argument `dropout_p`: where it is 0, nothing is drawn
     waits: bool
     host_argument: int | None
     counts_writes: bool  # by itself: for all others torch does before they get here
@@ -108,6 +109,7 @@ def traits_of(func: torch._ops.OpOverload) -> OpTraits:
         written=written,
         definition=_definition(func, schema.name),
         draws_random=torch.Tag.nondeterministic_seeded in tags,
+        dropout=next((n for n, a in enumerate(schema.arguments) if a.name == "dropout_p"), None),
         waits=torch.Tag.data_dependent_output in tags
         or (torch.Tag.dynamic_output_shape in tags and schema.name not in _HOST_ARGUMENT),
         host_argument=_HOST_ARGUMENT.get(schema.name),

@@ -223,9 +223,34 @@ def wrap(
     """
     if layout is None:
         assert values is not None, "a tensor has values or a layout"
-        layout = layout_of(values)
+        wrapper = _twin(values, index)
+    else:
+        wrapper = _laid_out(layout, index)
+    if values is not None:
+        _mirror_bits(wrapper, values)
+    if allocation is None:
+        rt = current_runtime()
+        size = 0 if torch_private.is_zero(wrapper) else _size_bytes(wrapper, values)
+        stream = rt.current_stream(index) if stream is None else stream
+        allocation = rt.memories[index].allocate(size, stream)
+    wrapper.vgpu_values = values
+    wrapper.vgpu_allocation = allocation
+    wrapper.vgpu_index = index
+    return wrapper
+
+
+def _twin(values: torch.Tensor, index: int) -> VirtualTensor:
+    """A wrapper that is laid out as the values are, made in the quickest way: most come so."""
+    if values.layout is not torch.strided or torch_private.is_zero(values):
+        return _laid_out(layout_of(values), index)
+    layout = (values.shape, values.stride(), values.storage_offset())
+    kind = (None, values.dtype, torch.strided, device_naming.device(index))
+    return torch_private.make_wrapper_subclass(VirtualTensor, *layout, *kind)
+
+
+def _laid_out(layout: TensorLayout, index: int) -> VirtualTensor:
     shape, stride, offset, dtype, is_zero = layout
-    wrapper = torch_private.make_wrapper_subclass(
+    return torch_private.make_wrapper_subclass(
         VirtualTensor,
         shape,
         stride,
@@ -235,17 +260,6 @@ def wrap(
         # torch's own code asks for it
         _extra_dispatch_keys=torch_private.ZERO_KEY if is_zero else None,
     )
-    if values is not None:
-        _mirror_bits(wrapper, values)
-    if allocation is None:
-        rt = current_runtime()
-        size = 0 if is_zero else _size_bytes(wrapper, values)
-        stream = rt.current_stream(index) if stream is None else stream
-        allocation = rt.memories[index].allocate(size, stream)
-    wrapper.vgpu_values = values
-    wrapper.vgpu_allocation = allocation
-    wrapper.vgpu_index = index
-    return wrapper
 
 
 def _nothing(index: int, dtype: torch.dtype) -> VirtualTensor:

@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
 import pytest
 from torch_judge import applicability, suites, verdicts
+from torch_judge.limited_process import Limits, run_limited
 from torch_judge.verdicts import (
     CRASHED,
     FAILED,
@@ -52,6 +54,16 @@ def sample(tmp_path_factory):
     (folder / "test" / "test_cuda.py").write_text(source, encoding="utf-8")
     (folder / "test" / "test_streams.py").write_text("import no_such_module\n", encoding="utf-8")
     return judged(folder, "--pytorch", str(folder), "--limit-s", "5", "test_")
+
+
+def test_temporary_files_of_a_test_go_with_its_process():
+    def leave_a_file():
+        with tempfile.NamedTemporaryFile(delete=False) as file:
+            return file.name
+
+    end = run_limited(leave_a_file, Limits(seconds=60, gib=4))
+    assert end.result is not None, end.output
+    assert not Path(end.result).exists()
 
 
 @pytest.mark.slow

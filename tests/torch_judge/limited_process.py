@@ -95,7 +95,7 @@ def _live(function: Callable[[], Any], limits: Limits, write: int, output: Path)
         faulthandler.enable(2)
         faulthandler.register(signal.SIGUSR1, 2)
         _limit_memory(limits.gib)
-        os.chdir(output.parent)
+        _work_in(output.parent)
         result = json.dumps(function()).encode() + b"\n"
         while result:
             result = result[os.write(write, result) :]
@@ -104,6 +104,12 @@ def _live(function: Callable[[], Any], limits: Limits, write: int, output: Path)
         traceback.print_exc()
     finally:
         os._exit(code)
+
+
+def _work_in(folder: Path) -> None:
+    """Leave nothing elsewhere: tests of torch make temporary files that they never remove."""
+    os.chdir(folder)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
 
 
 def _limit_memory(gib: float) -> None:

@@ -16,12 +16,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from ..device_naming import TYPE, naming
 from ..ranks.launcher import rank_number
 from ..ranks.module_variables import watching_optimizers
 from ..sim.clock import HostThread
 from ..sim.event_queue import QueuedWork
 from ..torch_backend.runtime import Runtime
-from ..torch_backend.tensor import VirtualTensor
 
 
 class StepMarks:
@@ -75,8 +75,10 @@ class StepMarks:
 
 
 def _device_of(optimizer: torch.optim.Optimizer) -> int | None:
+    """That of its first parameter on one, DTensors among them."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            if isinstance(parameter, VirtualTensor):
-                return parameter.vgpu_index
+            found = naming().parse(parameter.device)
+            if isinstance(found, torch.device) and found.type == TYPE:
+                return found.index
     return None

@@ -325,6 +325,29 @@ def test_an_interrupt_ends_all_and_leaves_nothing(run, tmp_path, interrupts, chi
     assert found.err.endswith("d2lpar: interrupted\n")
 
 
+@pytest.mark.parametrize(("options", "status"), [((), 0), (["--shapes-only"], 3)])
+def test_who_fails_by_values_that_are_not_computed_is_told(run, tmp_path, options, status):
+    script = tmp_path / "careful.py"
+    script.write_text(
+        "import math, sys, torch\n"
+        "loss = torch.ones(2, device='cuda').sum().item()\n"
+        "sys.exit(0 if math.isfinite(loss) else 3)\n"
+    )
+    found = run(*options, script)
+    assert found.status == status
+    assert ("run it with values" in found.err) == bool(status)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_who_fails_by_something_else_is_not_told(run, tmp_path, reads):
+    script = tmp_path / "full.py"
+    last = "torch.ones(2**40, device='cuda')" if reads else "1 / 0"
+    script.write_text(f"import torch\ntorch.ones(2, device='cuda'){'.tolist()' * reads}\n{last}\n")
+    found = run("--shapes-only", script)
+    assert found.status == 1
+    assert "run it with values" not in found.err
+
+
 def test_full_size_takes_no_arithmetic(run):
     """A product whose time is the datasheet's at most: A100, 312 TFLOP/s are for bfloat16."""
     found = run(

@@ -62,6 +62,7 @@ class _Watched:
     marks: StepMarks
     hazards: list[Hazard] | None
     values_before_s: float
+    reads_before: int
     failures: list[str] = field(default_factory=list)
     status: int = 0
     restarts: int = 0
@@ -101,7 +102,7 @@ def _watched(rt: Runtime, options: RunOptions) -> Iterator[_Watched]:
     with ExitStack() as stack:
         waits = stack.enter_context(detectors.syncs())
         hazards = stack.enter_context(detectors.hazards()) if options.hazards else None
-        watched = _Watched(rt, usage, waits, marks, hazards, rt.values_s)
+        watched = _Watched(rt, usage, waits, marks, hazards, rt.values_s, rt.unknown_reads)
         if options.timeline is not None:
             stack.enter_context(rt.recording(to=options.timeline))
         rt.clock.timelines.append(usage)
@@ -189,12 +190,22 @@ def _live(launch: LaunchPlan, options: RunOptions, watched: _Watched, process: P
         if watched.status:
             who = f"rank {process.number}" if launch.world_size > 1 else "the program"
             ended = f"{who} ended with exit status {watched.status}"
-            watched.failures.append("\n".join([ended, *failure.launch_remedy(end, launch)]))
+            watched.failures.append("\n".join([ended, *_remedies(end, launch, options, watched)]))
             raise RuntimeError(watched.failures[0]) from end
     except Exception as error:
         message = failure.told(error, process.number, launch.world_size, in_full=options.traceback)
-        watched.failures.append("\n".join([message, *failure.launch_remedy(error, launch)]))
+        watched.failures.append("\n".join([message, *_remedies(error, launch, options, watched)]))
         raise
+
+
+def _remedies(
+    error: BaseException, launch: LaunchPlan, options: RunOptions, watched: _Watched
+) -> list[str]:
+    found = failure.launch_remedy(error, launch)
+    if options.shapes_only:
+        reads = watched.rt.unknown_reads - watched.reads_before
+        found += failure.values_remedy(error, reads)
+    return found
 
 
 def _check(launch: LaunchPlan) -> None:

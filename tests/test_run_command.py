@@ -72,20 +72,34 @@ def test_steps_are_those_of_the_model_that_is_trained_longest(run, tmp_path):
     assert "5 steps, " in run(script).out
 
 
-def test_steps_of_sharded_parameters_are_counted(run, tmp_path):
+@pytest.mark.parametrize("policy", ["", ", offload_policy=CPUOffloadPolicy(pin_memory=False)"])
+def test_steps_of_sharded_parameters_are_counted(run, tmp_path, policy):
     script = tmp_path / "sharded.py"
     script.write_text(
         "import os, torch\n"
-        "from torch.distributed.fsdp import fully_shard\n"
+        "from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard\n"
         "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))\n"
         "torch.distributed.init_process_group()\n"
-        "net = fully_shard(torch.nn.Linear(4, 2).cuda())\n"
+        f"net = fully_shard(torch.nn.Linear(4, 2){policy})\n"
         "trainer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
         "for _ in range(3):\n"
         "    net(torch.ones(2, 4, device='cuda')).sum().backward()\n"
         "    trainer.step()\n"
     )
     assert "\n3 steps, " in run("--nproc-per-node", 2, script).out
+
+
+def test_what_is_trained_on_the_processor_has_no_steps(run, tmp_path):
+    script = tmp_path / "host.py"
+    script.write_text(
+        "import torch\n"
+        "net = torch.nn.Linear(4, 2)\n"
+        "trainer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "for _ in range(3):\n"
+        "    net(torch.ones(2, 4)).sum().backward()\n"
+        "    trainer.step()\n"
+    )
+    assert " steps, " not in run(script).out
 
 
 RANKS = [f"rank {r} {r} 2 2 0 29500 {r} cuda:{r} 2" for r in range(2)]

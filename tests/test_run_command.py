@@ -258,6 +258,17 @@ def test_sizes():
     assert limits.size("80000") == 80000
 
 
+def test_a_tool_is_found_where_a_shell_or_this_python_has_it(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bin").mkdir()
+    tool = tmp_path / "bin" / "trainer"
+    tool.write_text("#!/usr/bin/env python\n")
+    tool.chmod(0o755)
+    assert plan(Asked(words=["trainer", "launch"])).target == "trainer"
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    assert plan(Asked(words=["trainer", "launch"])).target == str(tool)
+
+
 def test_a_module_is_told_from_a_script():
     launch = plan(Asked(words=["x.py", "-m", "3"]))
     assert (launch.target, launch.arguments, launch.is_module) == ("x.py", ("-m", "3"), False)

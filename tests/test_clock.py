@@ -873,6 +873,8 @@ def test_views_and_writing_in_place_without_values(gpus):
         assert a.data_ptr() != c.data_ptr()
         with pytest.raises(RuntimeError, match="from shapes alone"):
             a.nonzero()
+        with pytest.raises(RuntimeError, match=r"^view size is not compatible"):  # with values, too
+            a[:, :2].view(-1)
         with pytest.raises(RuntimeError, match="same device"):
             a + torch.zeros(4, 6, device=gpus[1])
     assert kept.tolist() == [0, 1, 2, 3]

@@ -72,6 +72,36 @@ def test_steps_are_those_of_the_model_that_is_trained_longest(run, tmp_path):
     assert "5 steps, " in run(script).out
 
 
+@pytest.mark.parametrize("policy", ["", ", offload_policy=CPUOffloadPolicy(pin_memory=False)"])
+def test_steps_of_sharded_parameters_are_counted(run, tmp_path, policy):
+    script = tmp_path / "sharded.py"
+    script.write_text(
+        "import os, torch\n"
+        "from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard\n"
+        "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))\n"
+        "torch.distributed.init_process_group()\n"
+        f"net = fully_shard(torch.nn.Linear(4, 2){policy})\n"
+        "trainer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "for _ in range(3):\n"
+        "    net(torch.ones(2, 4, device='cuda')).sum().backward()\n"
+        "    trainer.step()\n"
+    )
+    assert "\n3 steps, " in run("--nproc-per-node", 2, script).out
+
+
+def test_what_is_trained_on_the_processor_has_no_steps(run, tmp_path):
+    script = tmp_path / "host.py"
+    script.write_text(
+        "import torch\n"
+        "net = torch.nn.Linear(4, 2)\n"
+        "trainer = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "for _ in range(3):\n"
+        "    net(torch.ones(2, 4)).sum().backward()\n"
+        "    trainer.step()\n"
+    )
+    assert " steps, " not in run(script).out
+
+
 RANKS = [f"rank {r} {r} 2 2 0 29500 {r} cuda:{r} 2" for r in range(2)]
 
 
@@ -228,6 +258,17 @@ def test_sizes():
     assert limits.size("80000") == 80000
 
 
+def test_a_tool_is_found_where_a_shell_or_this_python_has_it(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bin").mkdir()
+    tool = tmp_path / "bin" / "trainer"
+    tool.write_text("#!/usr/bin/env python\n")
+    tool.chmod(0o755)
+    assert plan(Asked(words=["trainer", "launch"])).target == "trainer"
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    assert plan(Asked(words=["trainer", "launch"])).target == str(tool)
+
+
 def test_a_module_is_told_from_a_script():
     launch = plan(Asked(words=["x.py", "-m", "3"]))
     assert (launch.target, launch.arguments, launch.is_module) == ("x.py", ("-m", "3"), False)
@@ -307,6 +348,29 @@ def test_an_interrupt_ends_all_and_leaves_nothing(run, tmp_path, interrupts, chi
     found = run("--gpus", 2, script, *["x"] * children)
     assert found.status == 130
     assert found.err.endswith("d2lpar: interrupted\n")
+
+
+@pytest.mark.parametrize(("options", "status"), [((), 0), (["--shapes-only"], 3)])
+def test_who_fails_by_values_that_are_not_computed_is_told(run, tmp_path, options, status):
+    script = tmp_path / "careful.py"
+    script.write_text(
+        "import math, sys, torch\n"
+        "loss = torch.ones(2, device='cuda').sum().item()\n"
+        "sys.exit(0 if math.isfinite(loss) else 3)\n"
+    )
+    found = run(*options, script)
+    assert found.status == status
+    assert ("run it with values" in found.err) == bool(status)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_who_fails_by_something_else_is_not_told(run, tmp_path, reads):
+    script = tmp_path / "full.py"
+    last = "torch.ones(2**40, device='cuda')" if reads else "1 / 0"
+    script.write_text(f"import torch\ntorch.ones(2, device='cuda'){'.tolist()' * reads}\n{last}\n")
+    found = run("--shapes-only", script)
+    assert found.status == 1
+    assert "run it with values" not in found.err
 
 
 def test_full_size_takes_no_arithmetic(run):

@@ -76,6 +76,26 @@ def test_processes_train_one_model_in_the_memory_that_they_share(run):
     assert lines == ["True None 0.0", "[[3.0, 3.0]]"]
 
 
+LOADERS = """
+import torch, torch.multiprocessing as mp
+from torch.utils.data import DataLoader
+
+def load():
+    print(sum(batch.sum().item() for batch in DataLoader(range(6), 2, num_workers=1)))
+
+if __name__ == "__main__":
+    children = [mp.get_context("spawn").Process(target=load) for _ in range(2)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+"""
+
+
+def test_processes_have_loaders_with_workers(run):
+    assert run(LOADERS) == (0, ["15", "15"], "")
+
+
 EXCHANGE = """
 import sys, torch, torch.distributed as dist, torch.multiprocessing as mp
 

@@ -1,5 +1,6 @@
 """`torch.autocast("vgpu")` casts as torch's documentation says of CUDA."""
 
+import math
 import warnings
 
 import pytest
@@ -8,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+import d2lpar as par
 from d2lpar.vgpu.torch_backend import torch_private
 
 HALF = torch.bfloat16
@@ -92,6 +94,19 @@ def test_float16_with_a_scaler(gpus):
     scaler.step(optimizer)
     scaler.update()
     assert (net.weight.detach().cpu() - before).abs().max() > 0
+
+
+def test_a_gradient_scaler_makes_its_steps_from_shapes_alone(gpus):
+    with par.simulate("2x-v100-textbook", 1) as (gpu,):
+        net = nn.Linear(4, 2, device=gpu)
+        optimizer = torch.optim.Adam(net.parameters())
+        scaler = torch.amp.GradScaler("vgpu")
+        loss = net(torch.ones(3, 4, device=gpu)).sum()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        assert {*optimizer.state} == {net.weight, net.bias}
+        assert math.isnan(loss.item())  # which nobody knows, as before
 
 
 def test_regions_within_regions(x):

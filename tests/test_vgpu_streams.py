@@ -4,6 +4,8 @@ The times of the toy machine are worked out by hand: queuing takes 1 s, a kernel
 it reads and writes bytes, a copy to or from the host 2 s and 1 s a byte.
 """
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -285,6 +287,23 @@ def test_a_data_loader_pins_its_batches(fresh_gpus, workers):
     assert torch.equal(torch.cat([X for X, _ in batches]), data.tensors[0])
     X = batches[0][0].to(GPU, non_blocking=True)
     assert torch.equal(X.cpu(), batches[0][0])
+
+
+def test_threads_may_pin_at_the_same_time(gpus):
+    kept = [torch.ones(1).pin_memory() for _ in range(1000)]
+
+    def pin():
+        return [torch.ones(2000).pin_memory().is_pinned() for _ in range(100)]
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor() as pool:
+            pinned = [pool.submit(pin) for _ in range(2)]
+            assert all(all(found.result()) for found in pinned)
+    finally:
+        sys.setswitchinterval(before)
+    assert all(tensor.is_pinned() for tensor in kept)
 
 
 # --- random number generators ---------------------------------------------------------------------

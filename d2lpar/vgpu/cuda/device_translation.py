@@ -186,7 +186,8 @@ def _virtual(index: int | None) -> torch.device:
     if not count:
         raise RuntimeError(f"No CUDA GPUs are available: {lazy_init.restriction()}")
     if not 0 <= index < count:
-        why = lazy_init.restriction() or "Ask for more with emulate_cuda(n)"
+        more = "Ask for more with emulate_cuda(n), or `d2lpar run --gpus n`"
+        why = lazy_init.restriction() or more
         raise RuntimeError(
             f"CUDA error: invalid device ordinal: there is no cuda:{index}; there are "
             f"{count} device(s), cuda:0 to cuda:{count - 1}. {why}."

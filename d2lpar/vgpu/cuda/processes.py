@@ -327,9 +327,12 @@ _NOT_GIVEN = ("_config", "_popen", "_sentinel")
 
 
 def _live_as(kind: Any, given: Mapping[str, object]) -> None:
-    """Run what a process object of that kind runs, `run` of a class of the program's included."""
+    """Run what a process object of that kind runs, `run` of a class of the program's included.
+
+    It has the settings of the one that was started, from which it names locks of its own.
+    """
     process = kind.__new__(kind)
-    vars(process).update(given, _config={})
+    vars(process).update(given, _config=vars(multiprocessing.current_process())["_config"])
     process_objects.become(process)
     process.run()
 

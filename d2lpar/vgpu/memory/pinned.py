@@ -36,6 +36,7 @@ class PinnedBlock:
 
 
 _blocks: dict[int, PinnedBlock] = {}  # of all virtual machines of the process, by storage
+_books = threading.RLock()  # held by who changes them: a data loader's thread pins, too
 _thread = threading.local()
 
 
@@ -81,9 +82,10 @@ class PinnedMemory:
         storage = tensor.untyped_storage()
         nbytes = storage.nbytes() if nbytes is None else nbytes
         block = PinnedBlock(storage, nbytes, self)
-        _blocks[block.storage.cdata] = block
-        self._collect(block.size)
-        self._used[block.size].append(block)
+        with _books:
+            _blocks[block.storage.cdata] = block
+            self._collect(block.size)
+            self._used[block.size].append(block)
         self._pay(self._take, block.size)
         return tensor
 
@@ -116,9 +118,10 @@ class PinnedMemory:
 
     def empty_cache(self) -> None:
         """Give the free blocks back to the system."""
-        for size in list(self._used):
-            self._collect(size)
-        self._free.clear()
+        with _books:
+            for size in list(self._used):
+                self._collect(size)
+            self._free.clear()
 
     def _collect(self, size: int) -> None:
         """Find the blocks of this size whose tensors are gone."""

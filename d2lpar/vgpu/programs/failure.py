@@ -8,6 +8,8 @@ import re
 import traceback
 from types import TracebackType
 
+import torch
+
 from ..races.user_code import is_user_file
 from .launch_plan import LaunchPlan
 
@@ -60,6 +62,16 @@ def launch_remedy(error: BaseException, launch: LaunchPlan) -> list[str]:
         "the script takes --local_rank, by which torch.distributed.launch tells a rank its number, "
         "and torchrun does not: let d2lpar start the ranks as that does, with `d2lpar run -m "
         f"torch.distributed.launch {ranks} {launch.words}`"
+    ]
+
+
+def values_remedy(error: BaseException, unknown_reads: int) -> list[str]:
+    """What to try where a program has read values that nobody has computed, and has then failed."""
+    if not unknown_reads or isinstance(root_of(error), torch.OutOfMemoryError):
+        return []
+    return [
+        "--shapes-only computes no values: what the program has read of a GPU's tensors was NaN, "
+        "or 0 of integers. If it has failed by that, run it with values"
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -187,8 +188,10 @@ def plan(asked: Asked) -> LaunchPlan:
 
 
 def _file_of(word: str) -> str:
-    """A file; or the Python script of that name that a shell would find, such as accelerate's."""
-    found = None if os.path.exists(word) else shutil.which(word)
+    """A file; or the Python script of that name that a shell would find, such as accelerate's, also
+    where the environment of this Python is not the shell's."""
+    beside = os.pathsep.join([os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)])
+    found = None if os.path.exists(word) else shutil.which(word, path=beside)
     if found is None:
         return word
     with open(found, "rb") as file:

@@ -28,7 +28,7 @@ from ..ranks.own_methods import OwnMethods
 from ..ranks.own_modules import OwnModules
 from ..ranks.process_state import OwnState
 from ..torch_backend.runtime import Runtime, current_runtime
-from . import failure, host_weights
+from . import failure, host_values
 from .device_usage import UsageTimeline
 from .launch_plan import LaunchPlan, Process
 from .progress import progress
@@ -62,6 +62,7 @@ class _Watched:
     marks: StepMarks
     hazards: list[Hazard] | None
     values_before_s: float
+    reads_before: int
     failures: list[str] = field(default_factory=list)
     status: int = 0
     restarts: int = 0
@@ -78,7 +79,7 @@ def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
     gpus = max(1, launch.gpus)  # without any, ranks see none of the machine whose clock runs
     with emulate_cuda(gpus, options.machine, shape_only=options.shapes_only, verbose=False):
         rt = current_runtime()
-        unset = host_weights.left_unset() if options.shapes_only else nullcontext()
+        unset = host_values.left_unset() if options.shapes_only else nullcontext()
         with unset, older_objects_apart(rt), _watched(rt, options) as watched:
             start_s = rt.now_s()
             _run_processes(launch, options, watched)
@@ -101,7 +102,7 @@ def _watched(rt: Runtime, options: RunOptions) -> Iterator[_Watched]:
     with ExitStack() as stack:
         waits = stack.enter_context(detectors.syncs())
         hazards = stack.enter_context(detectors.hazards()) if options.hazards else None
-        watched = _Watched(rt, usage, waits, marks, hazards, rt.values_s)
+        watched = _Watched(rt, usage, waits, marks, hazards, rt.values_s, rt.unknown_reads)
         if options.timeline is not None:
             stack.enter_context(rt.recording(to=options.timeline))
         rt.clock.timelines.append(usage)
@@ -189,12 +190,22 @@ def _live(launch: LaunchPlan, options: RunOptions, watched: _Watched, process: P
         if watched.status:
             who = f"rank {process.number}" if launch.world_size > 1 else "the program"
             ended = f"{who} ended with exit status {watched.status}"
-            watched.failures.append("\n".join([ended, *failure.launch_remedy(end, launch)]))
+            watched.failures.append("\n".join([ended, *_remedies(end, launch, options, watched)]))
             raise RuntimeError(watched.failures[0]) from end
     except Exception as error:
         message = failure.told(error, process.number, launch.world_size, in_full=options.traceback)
-        watched.failures.append("\n".join([message, *failure.launch_remedy(error, launch)]))
+        watched.failures.append("\n".join([message, *_remedies(error, launch, options, watched)]))
         raise
+
+
+def _remedies(
+    error: BaseException, launch: LaunchPlan, options: RunOptions, watched: _Watched
+) -> list[str]:
+    found = failure.launch_remedy(error, launch)
+    if options.shapes_only:
+        reads = watched.rt.unknown_reads - watched.reads_before
+        found += failure.values_remedy(error, reads)
+    return found
 
 
 def _check(launch: LaunchPlan) -> None:

@@ -16,12 +16,12 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from ..device_naming import TYPE, naming
 from ..ranks.launcher import rank_number
 from ..ranks.module_variables import watching_optimizers
 from ..sim.clock import HostThread
 from ..sim.event_queue import QueuedWork
 from ..torch_backend.runtime import Runtime
-from ..torch_backend.tensor import VirtualTensor
 
 
 class StepMarks:
@@ -40,7 +40,7 @@ class StepMarks:
             yield
 
     def _step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-        device = _device_of(optimizer)
+        device = self._device_of(optimizer)
         if device is None:
             return
         marks = self._by_optimizer.get(optimizer)
@@ -69,14 +69,16 @@ class StepMarks:
                 found.append(median(b - a for a, b in pairwise(ends)))
         return max(found, default=None)
 
+    def _device_of(self, optimizer: torch.optim.Optimizer) -> int | None:
+        """That of its first parameter on one, DTensors among them. The rank's own if all are on the
+        host, to which they may be offloaded; None if it has used no device."""
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                found = naming().parse(parameter.device)
+                if isinstance(found, torch.device) and found.type == TYPE:
+                    return found.index
+        return self._rt.current_device if torch.cuda.is_initialized() else None
+
     def _of_ranks(self) -> list[list[QueuedWork]]:
         """The marks of the optimizer that each rank has stepped most often."""
         return [max(of_rank, key=len) for of_rank in self._marks.values()]
-
-
-def _device_of(optimizer: torch.optim.Optimizer) -> int | None:
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if isinstance(parameter, VirtualTensor):
-                return parameter.vgpu_index
-    return None

@@ -28,7 +28,7 @@ from ..races.vector_clock import Access
 from ..sim.clock import HostThread
 from ..sim.kernel_cost import traffic
 from ..sim.staging import beside_link_s, host_copy_s
-from . import compiled, host_cost, torch_private
+from . import compiled, host_cost, torch_private, unknown_values
 from .runtime import Runtime, current_runtime
 from .tensor import VirtualTensor, backing, check_allocated, layout_of, wrap
 
@@ -91,7 +91,7 @@ def _to_host(tensor: torch.Tensor, options: dict[str, Any], non_blocking: bool) 
     rt = current_runtime()
     values = _values(tensor)
     if values.is_meta or rt.shape_only:
-        result = unknown(values.shape, options.get("dtype") or values.dtype)
+        result = unknown(rt, values.shape, options.get("dtype") or values.dtype)
     else:
         result = torch_private.to_copy(values, **options, device=torch.device("cpu"))
     if non_blocking:
@@ -100,10 +100,12 @@ def _to_host(tensor: torch.Tensor, options: dict[str, Any], non_blocking: bool) 
     return result
 
 
-def unknown(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+def unknown(rt: Runtime, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
     """What the host sees of a tensor that has a shape only: NaN, or zero in types without NaN."""
-    floating = dtype.is_floating_point or dtype.is_complex
-    return torch.full((), float("nan") if floating else 0, dtype=dtype).expand(shape)
+    rt.unknown_reads += 1
+    has_nan = dtype.is_floating_point or dtype.is_complex
+    value = float("nan") if has_nan and not unknown_values.are_zero() else 0
+    return torch.full((), value, dtype=dtype).expand(shape)
 
 
 def _values(tensor: torch.Tensor) -> torch.Tensor:

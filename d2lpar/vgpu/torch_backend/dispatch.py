@@ -26,7 +26,7 @@ from . import (
     host_cost,
     serialization,
     torch_private,
-    unknown_masks,
+    unknown_values,
 )
 from .attention import fused_choice, scaled_dot_product_attention
 from .compiled import Region
@@ -196,7 +196,7 @@ class Dispatcher:
 
     def _infer(self, rt: Runtime, func: torch._ops.OpOverload, call: _OpCall) -> object:
         """Compute shapes only, once a signature."""
-        all_selected = unknown_masks.select_all()
+        all_selected = unknown_values.select_all()
         key = (id(func), torch.get_default_dtype(), all_selected, *call.key)
         known = self._inferred.get(key)
         if known is None:
@@ -530,7 +530,7 @@ def _item(rt: Runtime, args: tuple, kwargs: dict) -> object:
     rt.synchronize_stream(index, stream[1], "item")
     values = backing(tensor)
     if rt.shape_only or values.is_meta:
-        return copies.unknown(values.shape, values.dtype).item()
+        return copies.unknown(rt, values.shape, values.dtype).item()
     return values.item()
 
 

@@ -30,7 +30,10 @@ class Inferred(NamedTuple):
 
 
 def infer(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Inferred:
-    """Run `func` on meta tensors. RuntimeError if its result depends on values."""
+    """Run `func` on meta tensors. RuntimeError if its result depends on values.
+
+    Other errors, such as shapes that do not fit, are the program's: they come as they are.
+    """
     metas: list[torch.Tensor] = []
     before: list[TensorLayout] = []
 
@@ -50,6 +53,8 @@ def infer(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Inferred:
     try:
         result = KERNELS.get(func, func)(*args, **kwargs)
     except (NotImplementedError, RuntimeError) as error:
+        if not _is_of_meta(error):
+            raise
         raise RuntimeError(
             f"{func} cannot be simulated from shapes alone ({_first_sentence(error)}). Run it with "
             "values: without --shapes-only, or outside shape_only()."
@@ -63,6 +68,11 @@ def infer(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Inferred:
         i: new for i, (old, new) in enumerate(zip(before, after, strict=True)) if old != new
     }
     return Inferred(outputs, reshaped, cost_of(func, args, kwargs, result))
+
+
+def _is_of_meta(error: Exception) -> bool:
+    """Whether tensors with values would not have met it."""
+    return isinstance(error, NotImplementedError) or "meta" in str(error).lower()
 
 
 def _first_sentence(error: Exception) -> str:

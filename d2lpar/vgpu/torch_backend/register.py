@@ -35,6 +35,7 @@ from .patches import (
     data,
     data_parallel,
     generators,
+    grad_scaler,
     losses,
     modules,
     parameters,
@@ -76,6 +77,7 @@ def register_backend() -> None:
     modules.replace_modules()
     parameters.replace_parameters()
     sync_batch_norm.replace_sync_batch_norm()
+    grad_scaler.replace_grad_scaler()
     losses.replace_ctc_loss()
     pinning.replace_pinning()
     beside.replace_readers()

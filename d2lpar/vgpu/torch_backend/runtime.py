@@ -59,6 +59,7 @@ class Runtime:
         self.shape_only = False
         self.said: set[str] = set()  # warnings that are given once
         self.values_s = 0.0  # what values have taken to compute, in real seconds
+        self.unknown_reads = 0  # how often the host has read values that nobody computed
         self._noted_bytes: dict[int, int] = {}
         self._streams_made: dict[tuple[int, int], int] = {}
         self._background_streams: dict[tuple[int, object], int] = {}

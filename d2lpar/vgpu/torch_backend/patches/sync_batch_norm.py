@@ -10,7 +10,7 @@ import functools
 
 import torch
 
-from .. import torch_private, unknown_masks
+from .. import torch_private, unknown_values
 
 
 def replace_sync_batch_norm() -> None:
@@ -19,7 +19,7 @@ def replace_sync_batch_norm() -> None:
 
     @functools.wraps(theirs)
     def forward(ctx: object, images: torch.Tensor, *args: object) -> object:
-        with unknown_masks.taken_to_select_all(images.numel() > 0):
+        with unknown_values.masks_taken_to_select_all(images.numel() > 0):
             return theirs(ctx, images, *args)
 
     torch_private.replace(torch_private.SYNC_BATCH_NORM, "forward", staticmethod(forward))

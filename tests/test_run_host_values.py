@@ -1,4 +1,4 @@
-"""Networks that programs make on the host, where `d2lpar run --shapes-only` wants no values."""
+"""Large random values that programs draw on the host, where a run computes no values."""
 
 import json
 from math import isnan
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from d2lpar.command import cli
-from d2lpar.vgpu.programs import host_weights
+from d2lpar.vgpu.programs import host_values
 
 PROGRAM = """
 import torch
@@ -48,10 +48,42 @@ def test_large_ones_are_set_unless_there_are_no_values(capfd, tmp_path, shapes_o
 
 def test_memory_of_large_ones_is_not_written():
     """What is not written takes no memory: so many times more fits than there is."""
-    with host_weights.left_unset():
+    with host_values.left_unset():
         large = torch.zeros(2**20)  # what was there stays
         kept = torch.nn.init.ones_
         assert torch.nn.init.normal_(large) is large
     assert large[0].isnan()
     assert not large[1:].any()
     assert kept(large).sum() == torch.nn.init.ones_(large).sum() == 2**20
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda large: torch.rand(large, 1),
+        lambda large: torch.randn((2, large), dtype=torch.float64, requires_grad=True),
+        lambda large: torch.randn([large], generator=torch.Generator()),
+        lambda large: torch.zeros(large).normal_(0, 0.02),
+        lambda large: torch.nn.Parameter(torch.zeros(2, large)).data.uniform_(-1, 1),
+    ],
+)
+def test_what_is_large_is_not_drawn(draw):
+    state = torch.get_rng_state()
+    kept = torch.rand
+    with host_values.left_unset():
+        assert draw(2**20).flatten()[0].isnan()
+        assert torch.equal(torch.get_rng_state(), state)
+        assert not draw(8).isnan().any()
+    torch.set_rng_state(state)
+    assert not draw(2**20).isnan().any()
+    assert torch.rand is kept
+    assert "normal_" not in vars(torch.Tensor)
+
+
+def test_what_is_drawn_elsewhere_or_into_a_tensor_is_left_to_torch():
+    with host_values.left_unset():
+        out = torch.empty(2**20)
+        assert not torch.rand(2**20, out=out).isnan().any()
+        assert torch.randn(2**20, device="meta").is_meta
+        with torch.device("meta"):
+            assert torch.rand(2**20).is_meta

@@ -558,3 +558,70 @@ def test_a_program_alone_that_wants_a_group_is_told_how_to_start_it(run):
     status, _, err = run(program)
     assert status
     assert "d2lpar run --nproc-per-node 2 SCRIPT" in err
+
+
+ONLY_THE_FIRST_PRINTS = """
+import torch.distributed as dist
+
+def setup_for_distributed(is_master):
+    import builtins as __builtin__
+    print_all = __builtin__.print
+    def print_of_master(*texts, force=False):
+        if is_master or force:
+            print_all(*texts)
+    __builtin__.print = print_of_master
+
+dist.init_process_group("nccl")
+setup_for_distributed(dist.get_rank() == 0)
+dist.barrier()
+print("rank", dist.get_rank())
+print("forced", dist.get_rank(), force=True)
+"""
+
+
+def test_a_rank_that_prints_nothing_does_not_silence_the_others(run):
+    status, lines, err = run(ONLY_THE_FIRST_PRINTS, "torchrun", "--nproc-per-node", 3, "program.py")
+    assert (status, err) == (0, "")
+    assert lines == ["rank 0", "forced 0", "forced 1", "forced 2"]
+
+
+WRAPPED = """
+import torch, torch.multiprocessing as mp
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+def twice(function):
+    return lambda *inputs: 2 * function(*inputs)
+
+def work(rank, again):
+    if again:
+        nn.Identity.forward = twice(nn.Identity.forward)
+        setattr(F, "gelu", twice(F.gelu))
+        nn.Linear.colour = rank
+        if rank == 1:
+            del nn.Linear.colour
+    dist.init_process_group("gloo", init_method="env://", rank=rank, world_size=2)
+    dist.barrier()
+    print(rank, nn.Identity()(torch.ones(1)).item(), F.gelu(torch.full((1,), 100.0)).item(),
+          getattr(nn.Linear, "colour", "none"))
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    import os
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="29511")
+    mp.spawn(work, (True,), nprocs=2)
+    nn.Identity.forward = twice(twice(nn.Identity.forward))
+    mp.start_processes(work, (False,), nprocs=2, start_method="fork")
+    print(nn.Identity()(torch.ones(1)).item(), F.gelu(torch.full((1,), 100.0)).item())
+"""
+
+
+def test_what_a_process_wraps_of_a_library_is_wrapped_for_it_alone(run):
+    status, lines, err = run(WRAPPED)
+    assert (status, err) == (0, "")
+    spawned, forked = (
+        ["0 2.0 200.0 0", "1 2.0 200.0 none"],
+        ["0 4.0 100.0 none", "1 4.0 100.0 none"],
+    )
+    assert [*sorted(lines[:2]), *sorted(lines[2:4]), lines[4]] == [*spawned, *forked, "4.0 100.0"]

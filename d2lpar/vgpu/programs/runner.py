@@ -26,6 +26,7 @@ from ..ranks.garbage import older_objects_apart
 from ..ranks.launcher import ProcessStart, run_processes
 from ..ranks.own_methods import OwnMethods
 from ..ranks.own_modules import OwnModules
+from ..ranks.own_patches import OwnPatches
 from ..ranks.process_state import OwnState
 from ..torch_backend.runtime import Runtime, current_runtime
 from . import failure, host_values
@@ -155,7 +156,7 @@ def _attempt(launch: LaunchPlan, options: RunOptions, watched: _Watched, restart
     processes = launch.processes(restarts)
     lives = [partial(_live, launch, options, watched, process) for process in processes]
     starts = [_start_of(process, len(processes)) for process in processes]
-    own: list[OwnState] = [OwnModules(), OwnMethods(), ProcessDevices()]
+    own: list[OwnState] = [OwnModules(), OwnMethods(), OwnPatches(), ProcessDevices()]
     try:
         run_processes(lives, [process.own_first for process in processes], starts, own)
     except KeyboardInterrupt:
@@ -169,7 +170,8 @@ def _attempt(launch: LaunchPlan, options: RunOptions, watched: _Watched, restart
 
 def _start_of(process: Process, ranks: int) -> ProcessStart:
     name = "main" if ranks == 1 else f"rank {process.number}"
-    states: list[OwnState] = [OwnModules(), OwnMethods(), ProcessDevices(list(process.devices))]
+    devices = ProcessDevices(list(process.devices))
+    states: list[OwnState] = [OwnModules(), OwnMethods(), OwnPatches(), devices]
     return ProcessStart(
         name,
         next(iter(process.devices), 0),

@@ -8,6 +8,8 @@ import sys
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, ModuleType
 
+from . import own_patches
+
 MAIN, AGAIN = "__main__", "__mp_main__"  # what multiprocessing calls a main module in its children
 
 
@@ -73,6 +75,7 @@ def is_guarded(main: ModuleType) -> bool:
 
 
 def _run(module: ModuleType, code: CodeType) -> ModuleType:
+    own_patches.watch(module.__file__ or "")
     sys.modules[MAIN] = sys.modules[module.__name__] = module
     module.__dict__["__builtins__"] = __builtins__
     exec(code, module.__dict__)

@@ -14,6 +14,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 from ..races.user_code import is_user_file
+from . import own_patches
 from .stateful_libraries import stateful_libraries
 
 MAIN = ("__main__", "__mp_main__")
@@ -40,6 +41,7 @@ class OwnModules(MetaPathFinder):
             if found is not None:
                 if is_of_one_process(name) or _is_users(found):
                     self._names.add(name)
+                    own_patches.watch(found.origin or "")
                 return found
         return None
 

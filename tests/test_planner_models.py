@@ -10,10 +10,11 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from d2lpar import machines, planner
-from d2lpar.machines.collective_cost import all_gather_s, all_to_all_s
+from d2lpar.machines.collective_cost import all_gather_s, all_to_all_s, reduce_scatter_s
 from d2lpar.machines.variability import slowest_of
 from d2lpar.parallelism.planner import Experts, Layout, Mesh, Transformer, Wiring, layers, steps
 from d2lpar.parallelism.planner.exchanges import list_exchange_s
+from d2lpar.parallelism.planner.fp8 import LINEAR
 from d2lpar.parallelism.planner.memory_model import kept_bytes, peak_bytes
 from d2lpar.parallelism.planner.modules import Head, Layer
 from d2lpar.parallelism.planner.optimizers import recipe
@@ -231,6 +232,52 @@ def test_fp8_takes_a_card_that_has_it():
     )
     # Products take most of such a layer; attention, norms and the head stay as they were.
     assert 0.5 * slow < fast < 0.85 * slow
+
+
+@pytest.mark.parametrize(("precision", "casts", "readings"), [("fp8", 6, 3), ("fp8-delayed", 2, 0)])
+def test_delayed_scaling_casts_each_matrix_once_and_reads_none_for_its_largest(
+    precision, casts, readings
+):
+    with simulation.simulate(H100) as devices, torch.device(devices[0]):
+        linear = LINEAR[precision](512, 1024, bias=False, dtype=torch.bfloat16)
+        x = torch.empty(2, 256, 512, dtype=torch.bfloat16, requires_grad=True)
+        dy = torch.empty(2, 256, 1024, dtype=torch.bfloat16)
+        with simulation.record() as timeline:
+            torch.autograd.grad(linear(x), (x, linear.weight), dy)
+            torch.vgpu.synchronize()
+    kernels = [span for span in timeline if span.kind == "compute"]
+    assert sum(span.flops > 0 for span in kernels) == 3
+    assert sum(span.name == "amax" for span in kernels) == readings
+    copies = [span for span in kernels if "copy" in span.name and span.bytes > 100]
+    assert len(copies) == casts
+    if precision == "fp8-delayed":  # 16 bits read, 8 written twice
+        assert [span.bytes for span in copies] == [4 * x.numel(), 4 * dy.numel()]
+
+
+def test_what_tensor_ranks_gather_in_fp8_is_half_as_long():
+    tokens = 2 * 1024 * LLAMA.hidden
+    fabric = Wiring.of(H100).fabric(Mesh(tensor=2), "tensor")
+    times = []
+    for precision, gathered in (("bf16", 2 * tokens), ("fp8", tokens)):
+        layout = scaled(mesh=Mesh(tensor=2), sequence_parallel=True, precision=precision)
+        once_s = reduce_scatter_s(2 * tokens, fabric) + all_gather_s(gathered, fabric)
+        times.append(planner.step(LLAMA, layout, H100).tensor_s)
+        assert times[-1] == pytest.approx(2 * 2 * LLAMA.layers * once_s)
+    assert times[1] < times[0]
+
+
+def test_sums_beside_products_take_what_products_do_not_hide():
+    wide = dataclasses.replace(LLAMA, hidden=8192, heads=64, ffn=28_672, sequence=8192)
+    layout = scaled(mesh=Mesh(tensor=8), sequence_parallel=True)
+    beside = dataclasses.replace(layout, tensor_overlap=True)
+    plain, hidden = (planner.step(wide, one, H100) for one in (layout, beside))
+    assert hidden.compute_s == plain.compute_s
+    assert plain.tensor_s / 8 < hidden.tensor_s < plain.tensor_s / 2
+    slow = dataclasses.replace(H100.peer, bytes_per_s=H100.peer.bytes_per_s / 50)
+    plain, hidden = (planner.step(wide, one, H100.with_peer(slow)) for one in (layout, beside))
+    assert plain.tensor_s - plain.compute_s < hidden.tensor_s < plain.tensor_s
+    alone = planner.step(wide, scaled(tensor_overlap=True), H100)
+    assert alone == planner.step(wide, scaled(), H100)
 
 
 def test_a_context_halves_the_work_and_brings_keys_and_values():

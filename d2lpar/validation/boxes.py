@@ -118,6 +118,7 @@ _CLUSTERS = {
     "256x-a100-sxm4-80gb": "32x8x-a100-80gb-nvswitch-8xib-hdr",
     "512x-a100-sxm4-80gb": "64x8x-a100-80gb-nvswitch-8xib-hdr",
     "8x8-a100-sxm4-80gb-ib": "8x8x-a100-80gb-nvswitch-8xib-hdr",
+    "48x8-a100-80gb-opa": "48x8x-a100-80gb-nvswitch-4x100gbe",  # Omni-Path, as Ethernet
     "32x8-a100-sxm4-80gb-ib": "32x8x-a100-80gb-nvswitch-8xib-hdr",
     "256x8-a100-sxm4-80gb-ib": "256x8x-a100-80gb-nvswitch-8xib-hdr",
     "16x8-a100-sxm4-80gb-400gbps": "16x8x-a100-80gb-nvswitch-4x100gbe",
@@ -266,6 +267,8 @@ NAMES = {**_DGX, **_CLOUDS, **_CLUSTERS, **_NODES, **_DESKTOPS, **_UNNAMED}
 
 # Boxes whose GPUs are bridged in pairs: a pair, and what more than two of them have in common.
 PAIRS = {"8x-a100-nvlink-pairs": ("2x-a100-80gb-pcie-nvlink", "8x-a100-pcie-40gb")}
+# Boxes whose GPUs could reach each other, and were told not to.
+WITHOUT_PEERS = {"2x-titan-rtx-no-p2p": "2x-titan-rtx-nvlink"}
 # Two of a box whose GPUs share out their links: only some of them join the two.
 JOINED = {"2x-a100-4-nvlinks": ("2x-a100-nvlink", NVLINK3_FOUR)}
 
@@ -278,6 +281,8 @@ def machine(name: str, gpus: int | None = None) -> Machine:
     if name in JOINED:
         box, peer = JOINED[name]
         return machines.machine(box).with_peer(peer)
+    if name in WITHOUT_PEERS:
+        return machines.machine(WITHOUT_PEERS[name]).with_peer(None)
     if name in PAIRS:
         pair, more = PAIRS[name]
         return machines.machine(pair if gpus == 2 else more)

@@ -13,7 +13,7 @@ _MISSING = object()
 # They tell the reader more; nothing is simulated differently.
 _DESCRIBES = {
     *("framework", "transpose", "link", "heads", "classes", "qk_norm", "network", "nccl_channels"),
-    *("averaged", "async_tp", "tp_overlap", "async"),
+    *("averaged", "async"),
 }
 _RATES = {
     "s": ("seconds", 1.0),

@@ -48,6 +48,7 @@ def plans(
     expert: int = 1,
     shard: int | None = None,
     gathers: str = "layers",
+    tensor_overlap: bool = False,
     usable: float = USABLE,
 ) -> list[Plan]:
     """One plan for each mix that divides everything evenly: those that fit first, by step time.
@@ -89,6 +90,7 @@ def plans(
             "shard": shard,
             "ring": ring,
             "gathers": gathers,
+            "tensor_overlap": tensor_overlap,
         },
     )
     found = [search.best_of(layouts) for layouts in search.mixes()]

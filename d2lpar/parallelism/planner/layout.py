@@ -30,6 +30,7 @@ class Settings(TypedDict):
     shard: int | None
     ring: bool
     gathers: str
+    tensor_overlap: bool
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class Layout:
     `precision` is that of products, `compiled`: what lies between them is one kernel, `optimizer`
     one of those that `optimizers` knows. The loss is computed in `loss_chunks` pieces. Samples are
     `batch_first` in memory as torch has them, not tokens as Megatron does: see `steps`.
+    `tensor_overlap`: sums of activations go on beside the products that they belong to, piece by
+    piece (Transformer Engine's userbuffers, torch's async tensor parallelism).
 
     Raises ValueError for what is not of these.
     """
@@ -79,6 +82,7 @@ class Layout:
     gathers: str = "layers"
     loss_chunks: int = 1
     batch_first: bool = False
+    tensor_overlap: bool = False
 
     def __post_init__(self) -> None:
         choices = {
@@ -152,6 +156,7 @@ class Layout:
             "shard": self.shard,
             "ring": self.ring,
             "gathers": self.gathers,
+            "tensor_overlap": self.tensor_overlap,
         }
 
     @property

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from .fp8 import Fp8Linear
+from .fp8 import LINEAR
 from .share import Share
 
 # Flash takes no fp32; there the next one is taken, as in torch.
@@ -42,7 +42,7 @@ class Layer(nn.Module):
         self.heads, self.key_heads = model.heads // ranks, model.key_heads_per_rank(ranks)
         columns = (self.heads + 2 * self.key_heads) * self.size
         self.norm, self.last_norm = _norm(share), _norm(share)
-        linear = Fp8Linear if share.precision == "fp8" else nn.Linear
+        linear = LINEAR.get(share.precision, nn.Linear)
         self.qkv = linear(model.hidden, columns, bias=model.bias)
         self.out = linear(model.hidden // ranks, model.hidden, bias=model.bias)
         self.feed = Perceptron(share) if model.experts is None else Routed(share)
@@ -127,7 +127,7 @@ class Perceptron(nn.Module):
         model = share.model
         inner, self.gated, self.compiled = model.inner // share.tensor, model.gated, share.compiled
         columns = inner * (2 if model.gated else 1)
-        linear = Fp8Linear if share.precision == "fp8" else nn.Linear
+        linear = LINEAR.get(share.precision, nn.Linear)
         self.up = linear(model.hidden, columns, bias=model.bias)
         self.down = linear(inner, model.hidden, bias=model.bias)
 

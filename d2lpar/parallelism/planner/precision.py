@@ -33,6 +33,7 @@ PRECISIONS = {
     "fp16": Precision(torch.float16, "float16"),
     "bf16": Precision(torch.bfloat16, "bfloat16"),
     "fp8": Precision(torch.bfloat16, FP8),
+    "fp8-delayed": Precision(torch.bfloat16, FP8),  # scaled by what earlier steps found
     "tf32": Precision(torch.float32, "tfloat32", partial(matmul_precision, "high")),
     "fp32": Precision(torch.float32, "float32"),
 }
@@ -40,11 +41,12 @@ PRECISIONS = {
 
 def product_rate(accelerator: Accelerator, precision: str) -> float:
     """Peak FLOP/s of products in `precision`. Raises ValueError for fp8 on a card without it."""
-    if precision != "fp8":
-        return accelerator.rate(PRECISIONS[precision].rate)
-    for name, rate in accelerator.flops_per_s.items():
+    rate = PRECISIONS[precision].rate
+    if rate != FP8:
+        return accelerator.rate(rate)
+    for name, flops_per_s in accelerator.flops_per_s.items():
         if name.startswith(FP8):
-            return rate
+            return flops_per_s
     raise ValueError(
         f"{accelerator.name} has no rate for fp8: take precision='bf16', or a GPU from Ada and "
         "Hopper on, such as 8x-h100-nvswitch"

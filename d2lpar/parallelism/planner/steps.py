@@ -15,6 +15,7 @@ from ...vgpu.sim.kernel_cost import traffic
 from .layers import GpuAndHost, LayerTimes, core_s, head_times, layer_times, product_times
 from .layout import ALTERNATE, Layout
 from .mesh import Wiring
+from .precision import FP8, PRECISIONS
 from .replicas import Computing, between_replicas, copies_s, parameters_per_gpu
 from .share import Share, activation_bytes, share_of
 from .transformer import Transformer
@@ -116,14 +117,14 @@ class MicroBatchTimes:
         share = share_of(model, layout)
         layer, head = layer_times(gpu, share), head_times(gpu, share)
         layers = model.layers / mesh.pipeline
-        sums_s = 2 * _tensor_sum_s(model, layout, wiring)  # attention's and the perceptron's
+        sums = _tensor_sums(gpu, share, layout, wiring)
         passes = {"full": 3.0, ALTERNATE: 2.5}.get(layout.recompute, 2.0)
         slow = slowest_of(mesh.size)
         return cls(
             forward_s=slow * layers * layer.forward_s,
             backward_s=slow * layers * (layer.backward_s + _again_s(gpu, share, layout, layer)),
-            forward_tensor_s=layers * sums_s,
-            backward_tensor_s=layers * sums_s * _sums_again(layout),
+            forward_tensor_s=layers * sums.forward_s,
+            backward_tensor_s=layers * sums.backward_s,
             head_s=slow * (head.forward_s + head.backward_s),
             send_s=_send_s(model, layout, wiring),
             context_s=layers * _context_s(gpu, share, layout, wiring),
@@ -175,9 +176,42 @@ def _again_s(gpu: GpuAndHost, share: Share, layout: Layout, layer: LayerTimes) -
     return max(layer.forward_s - kept_s, 0.0)
 
 
+def _tensor_sums(gpu: GpuAndHost, share: Share, layout: Layout, wiring: Wiring) -> LayerTimes:
+    """A layer's sums of activations over tensor ranks, attention's and the perceptron's.
+
+    Beside products only that takes time which they do not hide, and what products lose that are cut
+    into a piece for each rank, so that the sums can begin before they end: all of a forward pass,
+    and of a backward pass those that wait for a gradient (Transformer Engine and torch alike).
+    """
+    sums_s = 2 * _tensor_sum_s(share.model, layout, wiring)
+    again_s = sums_s * _sums_again(layout)
+    if not (layout.tensor_overlap and sums_s):
+        return LayerTimes(sums_s, again_s)
+    if share.precision == "fp8":  # weights are cast once, whatever the pieces are
+        share = replace(share, precision="fp8-delayed")
+    ranks = layout.mesh.tensor
+    piece = replace(share.model, sequence=-(-share.model.sequence // ranks))
+    whole = product_times(gpu, share)
+    cut_s = ranks * product_times(gpu, replace(share, model=piece)).forward_s - whole.forward_s
+    return LayerTimes(
+        _not_hidden_s(sums_s, whole.forward_s, cut_s, ranks),
+        _not_hidden_s(again_s, whole.backward_s, cut_s / 2, ranks),
+    )
+
+
+def _not_hidden_s(sums_s: float, products_s: float, cut_s: float, pieces: int) -> float:
+    """What sums add to products that take `cut_s` longer in pieces.
+
+    Gathered, a rank's own piece is there at once; scattered, the first waits for its product, or
+    the last outlives it.
+    """
+    return max(sums_s - products_s, cut_s, 0.0) + min(sums_s, products_s) / 2 / pieces
+
+
 def _tensor_sum_s(model: Transformer, layout: Layout, wiring: Wiring) -> float:
     """One sum of activations over tensor ranks; with sequence parallelism a reduce-scatter and an
-    all-gather, which carry the same, by rings.
+    all-gather by rings. They carry the same, but in fp8 what is gathered is what products read
+    (torchtitan's Float8ColwiseParallel, Transformer Engine).
 
     Where samples come first, what ranks have of each sample's tokens is copied into its place after
     the one and before the other (torch.distributed._functional_collectives: `torch.cat` for any
@@ -190,7 +224,9 @@ def _tensor_sum_s(model: Transformer, layout: Layout, wiring: Wiring) -> float:
     if not layout.sequence_parallel:
         return cost.all_reduce_s(nbytes, fabric)
     copy_s = traffic(2 * nbytes).seconds(wiring.accelerator) if layout.batch_first else 0.0
-    return 2 * (cost.all_gather_s(nbytes, fabric) + copy_s)
+    gathered = nbytes // 2 if PRECISIONS[layout.precision].rate == FP8 else nbytes
+    exchanged_s = cost.reduce_scatter_s(nbytes, fabric) + cost.all_gather_s(gathered, fabric)
+    return exchanged_s + 2 * copy_s
 
 
 def _sums_again(layout: Layout) -> float:

@@ -42,7 +42,7 @@ _LOSS_CHUNKS = {"whole": 1, "chunked": 8}
 _PRECISION = {
     "float16": "fp16", "bfloat16": "bf16", "float8": "fp8", "tfloat32": "tf32", "float32": "fp32",
     "bf16-pure": "bf16",
-} | {name: name for name in ("fp16", "bf16", "fp8", "tf32", "fp32")}  # fmt: skip
+} | {name: name for name in ("fp16", "bf16", "fp8", "fp8-delayed", "tf32", "fp32")}  # fmt: skip
 _OPTIMIZERS = {name: name for name in ("adam", "adam-8bit", "adam-bf16", "sgd", "none")}
 _COUNTS = {"model": False, "model-full-attention": False, "model-causal": True}
 
@@ -175,6 +175,7 @@ def _stated(p: Parameters) -> Layout:
         loss_chunks=p.choice("loss", _LOSS_CHUNKS, "whole"),
         # FSDP and torch.compile are torch's own; Megatron has neither, and puts tokens first.
         batch_first=p.flag("batch_first", compiled or zero > 1),
+        tensor_overlap=p.flag("tp_overlap", p.flag("async_tp", False)),
     )
 
 

@@ -52,7 +52,7 @@ def test_most_rows_are_tests_and_every_one_is_of_a_group(published):
 def source_of(row) -> str:
     """Where it was published: a repository, or the address of a page."""
     host, _, path = row.url.partition("://")[2].partition("/")
-    if host == "github.com":
+    if host in ("github.com", "huggingface.co"):
         return "/".join(path.split("/")[:2]).lower()
     return f"{host}/{path}".rstrip("/").lower()
 

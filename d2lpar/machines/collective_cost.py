@@ -34,6 +34,7 @@ from .nccl.model import (
     post_us,
     ring_bus_bytes_per_s,
     ring_latency_s,
+    rounds_latency_s,
     takes_s,
 )
 from .nccl.tables import (
@@ -176,7 +177,10 @@ def _around_s(
 
 
 def _once_around_s(nbytes: float, sent_bytes: float, fabric: Fabric, protocol: str) -> float:
-    latency = ring_latency_s(protocol, fabric.ranks - 1, fabric.nodes - 1, fabric)
+    if sent_bytes < nbytes:
+        latency = rounds_latency_s(protocol, nbytes, 1, fabric)
+    else:  # a chain
+        latency = ring_latency_s(protocol, fabric.ranks - 1, fabric.nodes - 1, fabric)
     filling = fill_s(RING, protocol, nbytes, fabric) / 2  # an all-reduce goes round twice
     return latency + sent_bytes / ring_bus_bytes_per_s(protocol, nbytes, fabric) + filling
 

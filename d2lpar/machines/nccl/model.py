@@ -7,6 +7,10 @@ long stream the two overlap. The first chunk of every channel and rank has nothi
 the first `channels x ranks x chunk` count twice. NCCL corrects its trees for this by a table; for
 rings and for sums in switches it has nothing, and comes out too fast between 1 and 256 MiB. Over
 PCIe the links are so slow that copying hides behind them: measured curves show no such ramp.
+
+Steps of a ring take longer in Simple once there is something to hand on. NCCL calls it a plateau,
+and knows it of all-reduces over several nodes; newer versions of Blackwell's all-gathers and
+reduce-scatters within one, too. Measured curves have it wherever links are NVLink.
 """
 
 from __future__ import annotations
@@ -171,8 +175,9 @@ def fill_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> floa
     """Seconds until all channels of a pipeline are full, besides those that its bytes take.
 
     None in LL, whose threads hand on word by word, over PCIe, and in trees within a node, which
-    NCCL's table corrects. Where the network slows a ring down, a first chunk is copied as fast as
-    within a node, and then sent.
+    NCCL's table corrects; rings in Simple have their plateau instead within a node, but Ampere's
+    both. Where the network slows a ring down, a first chunk is copied as fast as within a node, and
+    then sent.
     """
     within = fabric.nodes == 1
     if fabric.medium != NVLINK or protocol == LL or (within and algorithm == TREE):
@@ -187,7 +192,7 @@ def fill_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> floa
 def _chunk_bytes(algorithm: str, protocol: str, fabric: Fabric) -> int:
     if algorithm != RING or (fabric.nodes == 1 and fabric.generation == "ampere"):
         return CHUNK_BYTES
-    return RING_CHUNK_BYTES[protocol]
+    return 0 if fabric.nodes == 1 and protocol == SIMPLE else RING_CHUNK_BYTES[protocol]
 
 
 def hops_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> float:
@@ -215,10 +220,7 @@ def latency_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> f
     """Seconds that an all-reduce takes however little there is to sum."""
     at = PROTOCOLS.index(protocol)
     if algorithm == RING:
-        steps, crossing = 2 * (fabric.ranks - 1), 2 * (fabric.nodes - 1)
-        far_s = crossing * fabric.network_latency_s
-        near_s = ring_latency_s(protocol, steps, crossing, fabric) - far_s
-        return near_s * _plateau(protocol, nbytes, fabric) + far_s
+        return rounds_latency_s(protocol, nbytes, 2, fabric)
     within = STEP_US[fabric.medium][algorithm][at]
     begin_us = BEGIN_US.get(fabric.generation, 0.0)
     between = _between_us(algorithm, at, fabric) if fabric.nodes > 1 else 0.0
@@ -232,6 +234,14 @@ def latency_s(algorithm: str, protocol: str, nbytes: float, fabric: Fabric) -> f
         return (begin_us + within + 2 * levels * between) * MICRO
     inside = min(1, fabric.local - 1) * within + (fabric.local - 1) * COLLNET_ARITY_US
     return (begin_us + 2 * inside + between) * MICRO
+
+
+def rounds_latency_s(protocol: str, nbytes: float, rounds: int, fabric: Fabric) -> float:
+    """The same of so many rounds of a ring, in which each rank handles a part of the bytes."""
+    steps, crossing = rounds * (fabric.ranks - 1), rounds * (fabric.nodes - 1)
+    far_s = crossing * fabric.network_latency_s
+    near_s = ring_latency_s(protocol, steps, crossing, fabric) - far_s
+    return near_s * _plateau(protocol, nbytes, fabric) + far_s
 
 
 def ring_latency_s(protocol: str, steps: int, crossing: int, fabric: Fabric) -> float:
@@ -256,5 +266,7 @@ def post_us(protocol: str, fabric: Fabric) -> float:
 
 
 def _plateau(protocol: str, nbytes: float, fabric: Fabric) -> float:
+    """How many times as long steps take: over PCIe, too, only between nodes."""
     long = nbytes / (fabric.ranks * fabric.channels) >= 64
-    return PLATEAU[fabric.generation] if protocol == SIMPLE and fabric.nodes > 1 and long else 1.0
+    ramps = protocol == SIMPLE and (fabric.nodes > 1 or fabric.medium == NVLINK)
+    return PLATEAU[fabric.generation] if ramps and long else 1.0

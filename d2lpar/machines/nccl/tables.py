@@ -55,7 +55,9 @@ COLLNET_ARITY_US = 0.4
 BEGIN_US = {"blackwell": 9.0}
 # What a host needs to post a message to the network: Intel's, AMD's; three posts in Simple.
 POST_US, POST_US_AMD, SIMPLE_POSTS = 1.0, 2.0, 3
-# Rings over several nodes take this many times their latency in Simple.
+# Rings take this many times their latency in Simple ("Plateau effect of ring") from 64 bytes a rank
+# and channel on; measured within a node it comes later, by 256 KiB: all-gathers grow from 35 µs at
+# 1 KiB to 56 at 256 KiB on 8 V100, to 61 at 1 MiB on 8 H800 (Panlichen, nccl-tests, 2024).
 PLATEAU = {"volta": 1.9, "ampere": 1.4, "hopper": 1.4, "blackwell": 1.4}
 
 # GB/s that LL reaches at most, on one node by GPU; on two and on more nodes by processor.
@@ -92,8 +94,8 @@ CHUNK_BYTES = 128 * 1024  # of NVLS (NCCL_NVLS_CHUNKSIZE); trees' are taken as l
 
 # --- fitted ---------------------------------------------------------------------------------------
 
-# What a ring hands on at once. Fitted on all-reduces of 16 MiB: Simple on 8 V100 (281 µs) and on 8
-# H800 (218 µs: Panlichen, nccl-tests, 2024), LL128 on two nodes of 8 A100 (274 µs: dstack, 2026).
+# What a ring hands on at once. Fitted on an all-reduce of 16 MiB: LL128 on two nodes of 8 A100
+# (274 µs: dstack, 2026); that Simple over several nodes hands on half as much is a hypothesis.
 # 8 A100 of one node hand on as much as NVLS does: 128 MiB take 1.35 ms (Azure, ND A100 v4, 2024).
 RING_CHUNK_BYTES = {LL128: 64 * 1024, SIMPLE: 32 * 1024}
 # Bytes a second, summed, that one channel of NVLS carries: its block adds and copies no faster.

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.cuda import comm
+from torch.testing._internal.two_tensor import TwoTensor
 
 import d2lpar as par
 
@@ -492,3 +493,14 @@ def test_storages_of_types_are_made_converted_and_saved(tmp_path):
     tensor, storage = torch.load(tmp_path / "both.pt", weights_only=False)
     tensor.fill_(5)
     assert (storage.get_device(), storage.tolist()) == (1, [5, 5, 5])
+
+
+def test_tensors_that_wrap_others_say_where_these_are():
+    weight = torch.ones(2, 2, device="cuda:1")
+    wrapped = TwoTensor(weight, weight.clone())
+    parameter = nn.Parameter(wrapped + wrapped)
+    for tensor in (wrapped, parameter):
+        assert (tensor.device, tensor.is_cuda) == (torch.device("cuda:1"), True)
+    assert torch.zeros(1, device=wrapped.device).device == torch.device("cuda:1")
+    apart = wrapped.cpu()
+    assert (apart.device, apart.is_cuda) == (torch.device("cpu"), False)

@@ -528,12 +528,36 @@ def test_different_roots_and_groups():
     ("tensor", "error"),
     [
         (lambda r: torch.ones(1, device="vgpu:0"), r"rank 1 works on vgpu:1.* tensors on vgpu:0"),
-        (lambda r: torch.ones(4, 4, device=f"vgpu:{r}").t()[1:], "contiguous"),
+        (lambda r: torch.ones(4, 4, device=f"vgpu:{r}").t()[1:], "Tensors must be contiguous"),
+        (lambda r: torch.ones(2, 3, 4, 4, device=f"vgpu:{r}")[:, :, 1:], "must be contiguous"),
     ],
 )
 def test_tensors_that_cannot_be_exchanged(tensor, error):
-    with pytest.raises(RuntimeError, match=error):
+    with pytest.raises((RuntimeError, ValueError), match=error):
         run(lambda: dist.all_reduce(tensor(dist.get_rank())), n=2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [((2, 2, 2, 3), torch.channels_last), ((2, 2, 2, 2, 3), torch.channels_last_3d)],
+)
+def test_tensors_with_channels_last_are_exchanged_as_they_are_in_memory(shape, order):
+    values = torch.arange(float(torch.Size(shape).numel())).view(shape)
+
+    def exchange():
+        r = dist.get_rank()
+        summed, sent = (values.to(f"vgpu:{r}").to(memory_format=order) * (1 + r) for _ in range(2))
+        dist.all_reduce(summed)
+        gathered = [torch.empty_like(sent) for _ in range(2)]
+        dist.all_gather(gathered, sent)
+        dist.broadcast(sent, src=1)
+        found = (summed, *gathered, sent)
+        assert all(tensor.is_contiguous(memory_format=order) for tensor in found)
+        return [tensor.cpu() for tensor in found]
+
+    for found in run(exchange, n=2):
+        for tensor, factor in zip(found, (3, 1, 2, 2), strict=True):
+            assert torch.equal(tensor, values * factor)
 
 
 def test_sizes_that_do_not_fit():

@@ -82,6 +82,18 @@ def test_a_missing_rank_is_named_with_its_last_call(pair):
     assert "a rank that leaves a loop or a branch before others" in text
 
 
+def test_who_has_come_meanwhile_is_not_waited_for(pair):
+    with par.simulate("8x-a100-nvswitch", 4) as devices:
+
+        def leave():
+            if dist.get_rank() != 2:
+                dist.all_reduce(here())
+
+        text = hang(leave, devices)
+    waits = "waits in all_reduce([4] float32, SUM) of the group of ranks 0, 1, 2, 3 for rank 2, at"
+    assert [f"rank {rank} {waits}" in text for rank in (0, 1, 3)] == [True] * 3
+
+
 def test_a_host_that_waits_for_work_behind_a_collective_is_told_which(pair):
     def leave():
         if dist.get_rank() == 0:

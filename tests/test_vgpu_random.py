@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.nn import functional as F
 from torch.testing import assert_close
 
@@ -66,3 +67,12 @@ def test_fork_rng_gives_devices_and_host_their_numbers_back(gpus):
 def test_a_generator_of_the_host_may_be_given(gpus):
     there = torch.randn(3, device=gpus[0], generator=torch.Generator().manual_seed(4))
     assert_close(there.cpu(), torch.randn(3, generator=torch.Generator().manual_seed(4)))
+
+
+def test_states_can_be_kept_and_set_where_other_tensors_are_fake(gpus):
+    with FakeTensorMode():
+        state = torch.vgpu.get_rng_state()
+    first = torch.randn(3, device=gpus[0])
+    with FakeTensorMode():
+        torch.vgpu.set_rng_state(state)
+    assert torch.equal(torch.randn(3, device=gpus[0]), first)

@@ -26,7 +26,7 @@ def test_the_device_module(gpus):
         assert torch.zeros(1, device="vgpu").device == gpus[3]
     finally:
         module.set_device(0)
-    with pytest.raises(ValueError, match="expected a virtual GPU, such as vgpu:0, but got cpu"):
+    with pytest.raises(ValueError, match="cpu doesn't match the current accelerator vgpu"):
         module.synchronize("cpu")
 
 

@@ -143,10 +143,11 @@ def test_names_of_groups_are_the_same_on_all_ranks_as_torch_gives_them():
             dist.group.WORLD.group_name,
             mine.group_name,
             with_all.group_name,
-            (with_all.group_desc),
+            (with_all.group_desc, mine.group_desc, dist.group.WORLD.group_desc),
         )
 
-    expected = [("0", pair, "3", "all of them") for pair in "1122"]
+    described = ("all of them", "undefined", "default_pg")
+    expected = [("0", pair, "3", described) for pair in "1122"]
     assert run(names) == expected
 
 

@@ -18,11 +18,15 @@ import torch.distributed as dist
 from torch.testing._internal import common_distributed as bases
 from torch.testing._internal import common_utils
 
+from d2lpar.vgpu.ranks import own_patches
+
 Life = Callable[[int], object]
 
 
 def install() -> None:
     """Replace it, for the rest of this process."""
+    # What tests compare with that do not call their base's `setUp`.
+    common_utils.TestCase._prev_torch_function_mode_stack_len = torch._C._len_torch_function_stack()
     _for_processes()
     _for_threads()
     if hasattr(bases, "MultiProcContinuousTest"):
@@ -40,6 +44,7 @@ def on_ranks(life: Life, count: int) -> None:
     skips: list[str] = []
 
     def rank(number: int) -> None:
+        _watch_what_is_replaced()
         try:
             life(number)
         except unittest.SkipTest as skip:
@@ -50,6 +55,13 @@ def on_ranks(life: Life, count: int) -> None:
     torch.multiprocessing.start_processes(rank, nprocs=count, start_method="fork")
     if skips:
         raise unittest.SkipTest(skips[0])
+
+
+def _watch_what_is_replaced() -> None:
+    """A test, or FSDP's test helpers, replaces methods of torch: on each rank for itself."""
+    helpers = sys.modules.get("torch.testing._internal.common_fsdp")
+    for file in (sys.argv[0], getattr(helpers, "__file__", "")):
+        own_patches.watch(file)
 
 
 def _skip_of(end: SystemExit) -> list[str]:
@@ -132,7 +144,7 @@ def _for_continuous_processes() -> None:
         cls.task_queues, cls.processes, cls.completion_queues = [], [], []
 
     def run_main(self: unittest.TestCase, function: Callable) -> Callable[[], None]:
-        cls, name = type(self), function.__name__
+        cls, name = type(self), self._testMethodName  # a parametrized one has its function's
 
         def life(rank: int, file: str) -> None:
             cls._init_pg(rank, cls.world_size, file)

@@ -13,6 +13,11 @@ from torch.testing._internal.common_distributed import (
     MultiProcessTestCase,
     MultiThreadedTestCase,
 )
+from torch.testing._internal.common_utils import (
+    TestCase,
+    instantiate_parametrized_tests,
+    parametrize,
+)
 
 
 def leave_a_process_behind():
@@ -89,6 +94,12 @@ class TestProcesses(MultiProcessTestCase):
     def test_skipped(self):
         raise unittest.SkipTest("ranks skip, too")
 
+    def test_passes_where_each_rank_wraps_a_method(self):
+        forward = torch.nn.Identity.forward
+        torch.nn.Identity.forward = lambda module, x: 2 * forward(module, x)
+        assert self._sum() == [3.0, 3.0]  # after which all have
+        assert torch.nn.Identity()(1) == 2
+
 
 class TestThreads(MultiThreadedTestCase):
     world_size = 2
@@ -103,6 +114,15 @@ class TestThreads(MultiThreadedTestCase):
         assert x.tolist() == [3.0, 3.0]
 
 
+class TestWithASetUpOfItsOwn(TestCase):
+    def setUp(self):  # without that of the base, as some of torch's
+        self.expected = 4
+
+    def test_passes(self):
+        assert self.expected == 4
+
+
+@instantiate_parametrized_tests
 class TestContinuousProcesses(MultiProcContinuousTest):
     world_size = 2
 
@@ -110,7 +130,8 @@ class TestContinuousProcesses(MultiProcContinuousTest):
     def backend_str(cls):
         return "nccl"
 
-    def test_passes(self):
-        x = torch.full((2,), self.rank + 1.0, device=f"cuda:{self.rank}")
+    @parametrize("value", [1.0, 2.0])
+    def test_passes(self, value):
+        x = torch.full((2,), self.rank + value, device=f"cuda:{self.rank}")
         dist.all_reduce(x)
-        assert x.tolist() == [3.0, 3.0]
+        assert x.tolist() == [2 * value + 1] * 2

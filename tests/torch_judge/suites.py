@@ -16,6 +16,7 @@ PATTERNS = (
     "distributed/test_device_mesh.py",
     "distributed/test_functional_api.py",
     "distributed/test_c10d_nccl.py",
+    "distributed/test_c10d_ops_nccl.py",
     "distributed/test_c10d_functional_native.py",
     "distributed/test_c10d_object_collectives.py",
     "distributed/tensor/**/test_*.py",

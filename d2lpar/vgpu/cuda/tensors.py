@@ -8,7 +8,7 @@ from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from ..torch_backend import torch_private
+from ..torch_backend import torch_private, wrapper_tensors
 from ..torch_backend.tensor import VirtualTensor
 from .device_translation import (
     CUDA,
@@ -44,8 +44,7 @@ def _table() -> Iterator[tuple[object, str, Callable[[Callable], Callable]]]:
     yield from ((torch, f"{name}_like", _with_device) for name in LIKE)
     yield torch, "normal", _with_device
     yield from ((torch.Tensor, name, _with_device) for name in NEW)
-    # Subclasses that wrap others, such as AsyncCollectiveTensor, are where what they wrap is.
-    yield torch.Tensor, "_make_wrapper_subclass", _with_device
+    yield torch.Tensor, "_make_wrapper_subclass", _make_wrapper_subclass
     yield torch.Tensor, "to", _to
     yield *torch_private.PARSE_TO, _parse_to
     yield torch.Tensor, "cuda", _cuda
@@ -67,6 +66,17 @@ def _with_device(theirs: Callable) -> Callable:
         if "device" in kwargs:
             kwargs = translated(kwargs, _getframe(2))
         return theirs(*args, **kwargs)
+
+    return call
+
+
+def _make_wrapper_subclass(theirs: Callable) -> Callable:
+    """Subclasses that wrap others, such as AsyncCollectiveTensor, are where what they wrap is."""
+    make = _with_device(theirs)
+
+    def call(kind: type, *args: object, **kwargs: object) -> object:
+        wrapper_tensors.answer_for(kind)
+        return make(kind, *args, **kwargs)
 
     return call
 

@@ -81,11 +81,16 @@ def _described(tensor: torch.Tensor) -> str:
 
 
 def values_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The values of a contiguous tensor, flat; on `meta` if there are none."""
+    """The values of a contiguous tensor, flat, as memory has them; on `meta` if there are none."""
     if isinstance(tensor, VirtualTensor):
         check_allocated(tensor)
         tensor = backing(tensor)
-    return tensor.detach().view(-1)
+    return flat(tensor.detach())
+
+
+def flat(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor's memory in its own order, which may be that of channels last."""
+    return tensor.as_strided((tensor.numel(),), (1,))
 
 
 def together(name: str, parts: Sequence[CollectiveCall]) -> CollectiveCall:

@@ -52,12 +52,11 @@ class CollectiveWork(c10d_private.WorkBase):
         ends all ranks, with the same words.
         """
         self._is_waited_for = True
-        text = self._text()
-        report = self._rank.wait(lambda: self._pending.is_complete, text, timeout=timeout)
+        report = self._rank.wait(lambda: self._pending.is_complete, self._text, timeout=timeout)
         if report:
             raise dist.DistBackendError(
-                f"rank {self._rank.number} caught collective operation timeout: {text} did not end "
-                f"in {timeout}: {report}"
+                f"rank {self._rank.number} caught collective operation timeout: {self._text()} "
+                f"did not end in {timeout}: {report}"
             )
         rt = self._rank.world.rt
         if self._stream is None:
@@ -88,7 +87,7 @@ class CollectiveWork(c10d_private.WorkBase):
     def get_future(self) -> torch.futures.Future:
         """A future of `result()`. The host goes on at once, in simulated time; the others' calls
         are waited for, as values are there only then."""
-        self._rank.wait(lambda: self._pending.is_complete, self._text())
+        self._rank.wait(lambda: self._pending.is_complete, self._text)
         device = HOST if self._stream is None else self._stream[0]
         return CollectiveFuture(device, self.result(), self.wait)
 
@@ -111,6 +110,7 @@ class CollectiveWork(c10d_private.WorkBase):
         rt.host_acquires(self._known)
 
     def _text(self) -> str:
+        """What it is, and who has yet to come."""
         missing = ", ".join(str(self._rendezvous.ranks[m]) for m in self._pending.missing)
         return f"{self._call} of {self._rendezvous} for rank {missing}"
 

@@ -16,12 +16,8 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional
 
-from .. import device_naming
-from ..device_naming import TYPE
-
 TENSORS = "torch.distributed.tensor"
 DTENSOR = (TENSORS, "DTensor")
-_DEVICE: Any = torch.Tensor.device
 RANDOM = (f"{TENSORS}._random", "OffsetBasedRNGTracker")  # the class of that keeper
 _EXPERIMENTAL = f"{TENSORS}.experimental"
 _CONTEXT_PARALLEL = (f"{_EXPERIMENTAL}._context_parallel._attention", f"{_EXPERIMENTAL}._attention")
@@ -116,17 +112,6 @@ class LibraryState:
         kept, at_first = self._as_imported.kept, self._as_imported.values
         for each, value in zip(kept, self._values or at_first, strict=True):
             each.set(value)
-
-
-def device_of(tensor: torch.Tensor) -> torch.device:
-    """The device of a DTensor, as programs call it: torch has it from the local tensor, in C++."""
-    found: torch.device = _DEVICE.__get__(tensor)
-    return device_naming.naming().device(found.index) if found.type == TYPE else found
-
-
-def is_cuda(tensor: torch.Tensor) -> bool:
-    """Whether programs call the device of a DTensor "cuda"."""
-    return device_of(tensor).type == "cuda"
 
 
 def _everything() -> Iterator[_Kept]:

@@ -25,7 +25,7 @@ def make_world_group(
     everyone = rank.world.size
     ranks = range(everyone if size is None else size)
     name = WORLD if len(ranks) == everyone else f"{WORLD} of the first {len(ranks)}"
-    rank.groups.default_pg = _join(rank, name, ranks, backend, store=store)
+    rank.groups.default_pg = _join(rank, name, ranks, backend, "default_pg", store=store)
 
 
 def _join(

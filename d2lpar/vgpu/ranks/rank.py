@@ -23,7 +23,7 @@ from .c10d_private import Groups
 from .dtensor_private import LibraryAsImported
 from .hang_report import explained
 from .process_state import OwnState, ProcessState, variables_of
-from .rank_scheduler import RankScheduler
+from .rank_scheduler import RankScheduler, Words
 from .rendezvous import Rendezvous
 from .stores import OpenStores, RankStore
 from .unwaited import UnwaitedCollectives
@@ -207,7 +207,7 @@ class Rank:
     def wait(
         self,
         ready: Callable[[], bool],
-        text: str,
+        text: Words,
         *,
         polite: bool = False,
         timeout: timedelta | None = None,
@@ -238,7 +238,7 @@ class Rank:
         """The device of the tensors of a collective; None for the host.
 
         Without tensors, the device of the last collective. Raises RuntimeError for a rank that has
-        ended, another machine, another device, and non-contiguous tensors.
+        ended, another machine and another device, and ValueError for non-contiguous tensors.
         """
         if self.is_over:
             raise RuntimeError(f"{name} in a process group of rank {self.number}, which {ENDED}")
@@ -256,10 +256,10 @@ class Rank:
                 f"{found}: {self._remedy()}"
             )
         for tensor in tensors:
-            if not tensor.is_contiguous():
-                raise RuntimeError(
-                    f"{name} on rank {self.number} needs contiguous tensors, not one with strides "
-                    f"{tensor.stride()}: call .contiguous()"
+            if not _is_contiguous(tensor):
+                raise ValueError(
+                    f"Tensors must be contiguous: {name} on rank {self.number} got one of shape "
+                    f"{list(tensor.shape)} with strides {tensor.stride()}: call .contiguous()"
                 )
         found_on = indices.pop() if indices else self.device
         if found_on is None or found_on == HOST:
@@ -271,3 +271,10 @@ class Rank:
         if self.device == HOST:
             return "it has no GPU; give run_ranks devices, or d2lpar run --gpus"
         return f"move them with .to('{text(self.device)}')"
+
+
+def _is_contiguous(tensor: torch.Tensor) -> bool:
+    """In one of the orders that a tensor of its dimensions may have: NCCL takes channels last."""
+    orders = {4: torch.channels_last, 5: torch.channels_last_3d}
+    order = orders.get(tensor.dim(), torch.contiguous_format)
+    return tensor.is_contiguous() or tensor.is_contiguous(memory_format=order)

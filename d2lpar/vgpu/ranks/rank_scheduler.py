@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from ..races.call_sites import Mark, call_site_of, mark
 
+Words = str | Callable[[], str]  # what is waited for, when it begins or when somebody asks
+
 
 class Ended(BaseException):
     """Unwinds the thread of a rank when another one has failed; nobody sees it."""
@@ -25,7 +27,7 @@ class _Wait:
     """
 
     ready: Callable[[], bool]
-    text: str
+    text: Words
     polite: bool = False
     place: Mark | None = None
     expires_s: float | None = None
@@ -34,7 +36,8 @@ class _Wait:
 
 def _described(wait: _Wait) -> str:
     where = "" if wait.place is None else f", at {call_site_of(wait.place)}"
-    return f"waits in {wait.text}{where}"
+    text = wait.text if isinstance(wait.text, str) else wait.text()
+    return f"waits in {text}{where}"
 
 
 class RankScheduler:
@@ -77,7 +80,7 @@ class RankScheduler:
         self,
         rank: int,
         ready: Callable[[], bool],
-        text: str,
+        text: Words,
         *,
         polite: bool = False,
         expires_s: float | None = None,

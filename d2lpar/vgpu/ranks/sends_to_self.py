@@ -7,6 +7,7 @@ from collections import defaultdict
 import torch
 
 from . import c10d_private
+from .collective_calls import flat
 from .collective_work import WorkTogether
 from .rank import Rank
 
@@ -54,7 +55,7 @@ class SendsToSelf:
                     f"{[*map(_kind, received)]} must be the same"
                 )
             for source, target in zip(sent, received, strict=True):
-                target.view(-1).copy_(source.view(-1))
+                flat(target).copy_(flat(source))
 
 
 def _kind(tensor: torch.Tensor) -> tuple[int, str]:

@@ -16,6 +16,7 @@ import torch
 import torch.cuda.nccl
 
 from ..races.user_code import user_namespaces
+from ..torch_backend import wrapper_tensors
 from ..torch_backend.nccl import build_version
 from ..torch_backend.torch_private import (
     END_PROFILER,
@@ -33,7 +34,7 @@ from . import (
     own_groups,
     refused,
 )
-from .dtensor_private import DTENSOR, RANDOM, device_of, is_cuda
+from .dtensor_private import DTENSOR, RANDOM
 from .flight_recorder import dumped
 from .rank import Rank, here
 from .sharded_random import ShardedRandomNumbers
@@ -92,8 +93,8 @@ def _load_library(rank: Rank) -> None:
     if not hasattr(getattr(module, name), "__wrapped__"):
         _set(module, name, _by_thread(getattr(module, name), ShardedRandomNumbers))
         dtensor = getattr(sys.modules[DTENSOR[0]], DTENSOR[1])
-        _set(dtensor, "device", property(device_of))
-        _set(dtensor, "is_cuda", property(is_cuda))
+        _set(dtensor, "device", property(wrapper_tensors.device_of))
+        _set(dtensor, "is_cuda", property(wrapper_tensors.is_cuda))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from ...timeline.formatting import bytes_text
 from ..device_naming import text
 from ..memory.caching_allocator import CachingAllocator, OutOfMemoryError
 from ..sim.multiprocessors import clock_hz
-from . import autocast
+from . import autocast, torch_private
 from .runtime import current_runtime, has_forked, running
 from .streams import Event, Stream, current_stream, default_stream, device_number, set_stream
 
@@ -307,7 +307,8 @@ def initial_seed() -> int:
 
 def get_rng_state(device: Device = None) -> torch.Tensor:
     """Where the random numbers of `device` are, to be set again."""
-    return current_runtime().random_state(device_number(device)).clone()
+    with torch_private.unwatched():
+        return current_runtime().random_state(device_number(device)).clone()
 
 
 def set_rng_state(new_state: torch.Tensor, device: Device = None) -> None:

@@ -266,7 +266,8 @@ class Runtime:
 
     def set_random_state(self, device: int, state: torch.Tensor) -> None:
         """Go on with random numbers from there; RuntimeError if there is no such device."""
-        self._random_state[self.check_index(device)] = state.clone()
+        with torch_private.unwatched():
+            self._random_state[self.check_index(device)] = state.clone()
 
     def own_state(self) -> tuple[bool, int, dict[int, torch.Tensor]]:
         """What each process has of its own, and virtual ranks exchange: see `take_state`."""

@@ -274,7 +274,10 @@ def device_number(device: Device) -> int:
         return rt.check_index(named)
     meant = torch.device(named)  # type: ignore[call-overload]  # which says what else is wrong
     if meant.type != TYPE:
-        raise ValueError(f"expected a virtual GPU, such as {text(0)}, but got {meant}")
+        raise ValueError(
+            f"{meant} doesn't match the current accelerator {naming().type}: expected a device "
+            f"such as {text(0)}"
+        )
     return rt.current_device if meant.index is None else rt.check_index(meant.index)
 
 

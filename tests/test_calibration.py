@@ -160,7 +160,7 @@ def test_median_quartiles_and_best():
 
 def test_wrong_devices_and_budgets():
     for wrong in (0, -1, math.nan, math.inf):
-        with pytest.raises(ValueError, match=r"budget_s must be .*, not"):
+        with pytest.raises(ValueError, match=r"budget_s of calibrate must be .*, not"):
             par.calibrate(budget_s=wrong)
     with pytest.raises(ValueError, match="'toaster' is no device"):
         par.calibrate(device="toaster")

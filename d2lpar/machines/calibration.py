@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 import os
 import statistics
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import torch
 
 from . import json_dataclass, microbenchmarks, report, system
 from .hardware import Accelerator, Host, Link, Machine
+from .inputs import Positive, checked
 from .microbenchmarks import Reading
 
 if TYPE_CHECKING:
@@ -276,8 +276,9 @@ def default_path() -> Path:
     return platformdirs.user_cache_path("d2lpar", appauthor=False) / "calibration.json"
 
 
+@checked
 def calibrate(
-    *, budget_s: float = BUDGET_S, device: torch.device | str | None = None
+    *, budget_s: Positive = BUDGET_S, device: torch.device | str | None = None
 ) -> Calibration:
     """Measure this machine: its CPU and, if it has one, its first GPU (or `device`).
 
@@ -290,8 +291,6 @@ def calibrate(
 
     Raises ValueError for a budget that is not above zero or a device that cannot be measured.
     """
-    if not 0 < budget_s < math.inf:
-        raise ValueError(f"budget_s must be a number of seconds above zero, not {budget_s!r}")
     chosen = _device(device)
     start_s = perf_counter()
     with torch.no_grad():

@@ -178,16 +178,32 @@ def test_what_cannot_be_raises_torchs_error_with_the_reasons(gpus):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda q: (q, q.float(), q), "to have the same dtype, not torch.float16, torch.float32"),
-        (lambda q: (q, q[0, 0, 0], q), "at least 2 dimensional"),
-        (lambda q: (q, q.cpu(), q), "to have the same device type, not vgpu:0, cpu"),
-        (lambda q: (q, q, q, q.double()[0, 0]), "attn_mask.dtype: torch.float64"),
+        (lambda q: (q, q.cpu(), q), "to have the same device type, but got query.device: vgpu:0 "),
+        (lambda q: (q, q, q, q.float()[0, 0]), "invalid dtype for bias - should match query's"),
     ],
 )
 def test_bad_arguments_are_named(gpus, change, message):
     q = torch.ones(1, 2, 8, 8, dtype=HALF, device=gpus[0])
     with pytest.raises(RuntimeError, match=message):
         F.scaled_dot_product_attention(*change(q))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda q: (q, q.float(), q),
+        lambda q: (q, q[0, 0, 0], q),
+        lambda q: (q, q, q, q.double()[0, 0]),
+        lambda q: (q, q, q, q.long()[0, 0]),
+    ],
+)
+def test_bad_arguments_are_refused_in_torchs_words(gpus, change):
+    q = torch.ones(1, 2, 8, 8, dtype=HALF)
+    with pytest.raises(RuntimeError) as on_host:
+        F.scaled_dot_product_attention(*change(q))
+    with pytest.raises(RuntimeError) as on_gpu:
+        F.scaled_dot_product_attention(*change(q.to(gpus[0])))
+    assert str(on_gpu.value).splitlines()[0] == str(on_host.value).splitlines()[0]
 
 
 # --- values ---------------------------------------------------------------------------------------

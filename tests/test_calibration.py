@@ -61,7 +61,7 @@ def reading(probe, case, size=1, best=1.0, *, device="cpu", unit="B/s"):
 def test_everything_is_measured(measured):
     assert {r.case for r in measured.of("matmul")} == set(microbenchmarks.DTYPES)
     assert [r.size for r in measured.of("convolution")] == [*microbenchmarks.CONVOLUTIONS]
-    assert {r.case for r in measured.of("memory")} == {"read", "strided read", "copy"}
+    assert {r.case for r in measured.of("memory")} == {"read", "strided read", "copy", "update"}
     assert [r.case for r in measured.of("dispatch")] == ["operation", "view"]
     assert {r.case for r in measured.of("copy")} >= {"pageable", "pageable, latency"}
     threads = [r.size for r in measured.of("threads")]
@@ -160,7 +160,7 @@ def test_median_quartiles_and_best():
 
 def test_wrong_devices_and_budgets():
     for wrong in (0, -1, math.nan, math.inf):
-        with pytest.raises(ValueError, match=r"budget_s must be .*, not"):
+        with pytest.raises(ValueError, match=r"budget_s of calibrate must be .*, not"):
             par.calibrate(budget_s=wrong)
     with pytest.raises(ValueError, match="'toaster' is no device"):
         par.calibrate(device="toaster")
@@ -327,6 +327,21 @@ def test_nothing_that_was_measured_lies_above_the_roof(measured):
     assert small >= measured.attainable(1e-6, 2 * largest) / 1e-6 * 2 * largest
     with pytest.raises(ValueError, match="count what is moved"):
         measured.attainable(1.0, 0)
+
+
+def test_the_slope_of_the_roof_is_that_of_the_fastest_way_through_memory():
+    """Of an update in place nothing is fetched only to be overwritten, as a copy's target is."""
+    rates = {"read": 1e10, "copy": 1.5e10, "update": 3e10, "strided read": 9e10}
+    readings = (
+        reading("matmul", "float32", 64, 1e15, unit="FLOP/s"),
+        *(reading("memory", case, 2**20, rate) for case, rate in rates.items()),
+        reading("memory", "copy", 2**24, 5e9),
+        reading("dispatch", "view", 0, 1e-9, unit="s"),
+    )
+    found = Calibration("2026-01-01T00:00:00+00:00", "toy", 4, 4, 10**10, "2.15", 9.0, readings)
+    assert found.attainable(2**20, 2**20) == 3e10
+    assert found.attainable(2**21, 2**21) == 3e10  # 2**20 are read and written
+    assert found.attainable(2**25, 2**25) == 5e9
 
 
 def test_products_and_convolutions_run_at_their_own_rates():

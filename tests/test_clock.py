@@ -981,5 +981,5 @@ def test_machines_grow_and_compare():
     mixed = replace(textbook, accelerators=(machines.V100, machines.A100))
     assert mixed.with_accelerators(3).accelerators == (machines.V100, machines.A100, machines.V100)
     assert not mixed.is_like(textbook)
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="1 to 65536 accelerators, not 0"):
         textbook.with_accelerators(0)

@@ -183,14 +183,14 @@ def test_one_chunk_takes_as_long_as_1f1b():
 @pytest.mark.parametrize("name", SCHEDULES)
 @pytest.mark.parametrize(("ranks", "micro_batches"), [(0, 1), (2, 0)])
 def test_counts_are_one_at_least(name, ranks, micro_batches):
-    with pytest.raises(ValueError, match="must be 1 at least, not 0"):
+    with pytest.raises(ValueError, match="must be a whole number from 1 on, not 0"):
         list(SCHEDULES[name](ranks, micro_batches))
 
 
 def test_interleaved_needs_a_multiple():
     with pytest.raises(ValueError, match=r"multiple of its 4 ranks .* not 6: take 8"):
         list(interleaved_1f1b(4, 6))
-    with pytest.raises(ValueError, match="chunks must be 1 at least"):
+    with pytest.raises(ValueError, match="chunks of a schedule must be a whole number"):
         list(interleaved_1f1b(4, 8, chunks=0))
 
 

@@ -373,7 +373,7 @@ def test_costs_are_of_all_stages():
         simulate(orders(gpipe(2, 2)), [STAGE] * 3)
     with pytest.raises(ValueError, match="0 stages"):
         simulate([[]], [])
-    with pytest.raises(ValueError, match="forward_s of a stage must be a number from zero on"):
+    with pytest.raises(ValueError, match="forward_s of StageCost must be a number from zero on"):
         StageCost(-1, 1)
 
 

@@ -611,7 +611,7 @@ def test_no_number_of_gpus_helps_where_a_layer_is_too_large():
         ({"context": 0}, "context is a whole number from 1 on, not 0"),
         ({"expert": 0}, "expert is a whole number from 1 on, not 0"),
         ({"shard": 0}, "shard is a whole number from 1 on, not 0"),
-        ({"zero": "x"}, "zero is one of 0, 1, 2, 3, not 'x'"),
+        ({"zero": "x"}, "zero of plans must be a whole number or None, not 'x'"),
         ({"batch": 0}, "batch is a whole number of samples from 1 on, not 0"),
         ({"usable": 1.5}, "usable is a share of the memory above 0, 1 at most, not 1.5"),
         ({"micro_batch": 0}, "micro_batch is a whole number from 1 on, not 0"),

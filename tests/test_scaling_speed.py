@@ -87,7 +87,10 @@ def test_buckets_are_those_of_the_largest_batch():
 def test_accumulating_repeats_all_but_the_update():
     assert step_of(3).accumulated(1) == step_of(3)
     assert step_of(3).accumulated(5).end_s == 5 * 4 + 0.5
-    with pytest.raises(ValueError, match="at least one micro-step, not 0"):
+    with pytest.raises(
+        ValueError,
+        match=r"times of DeviceStep\.accumulated must be .*, not 0",
+    ):
         step_of(3).accumulated(0)
 
 
@@ -153,7 +156,7 @@ def test_devices_of_a_curve():
     assert found == sorted(set(found))
     assert scaling.counts(1) == [1]
     for wrong in ({"most": 0}, {"most": 9, "ratio": 1.0}, {"most": 9, "node": 0}):
-        with pytest.raises(ValueError, match="a curve goes from 1"):
+        with pytest.raises(ValueError, match=r"(most|node) of counts must|a curve goes on by"):
             scaling.counts(**wrong)
 
 

@@ -1,5 +1,6 @@
 """Machines to simulate: their parts, a catalogue of real ones, files of them, and this machine."""
 
+from . import collectives
 from .catalogue import A100, ACCELERATORS, CATALOGUE, DEFAULT, H100, NETWORKS, V100
 from .hardware import Accelerator, Host, Link, Machine
 from .lookup import Named, load, machine, save, this_machine
@@ -17,6 +18,7 @@ __all__ = [
     "Link",
     "Machine",
     "Named",
+    "collectives",
     "load",
     "machine",
     "save",

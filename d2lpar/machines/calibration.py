@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 import os
 import statistics
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import torch
 
 from . import json_dataclass, microbenchmarks, report, system
 from .hardware import Accelerator, Host, Link, Machine
+from .inputs import NotNegative, Positive, checked
 from .microbenchmarks import Reading
 
 if TYPE_CHECKING:
@@ -84,9 +84,9 @@ class Calibration:
         """The readings of a probe ("matmul", "memory", "dispatch", "copy", "threads",
         "convolution") by size.
 
-        `case` is a data type for "matmul" and "convolution", "read", "strided read" or "copy" for
-        "memory" and so on; None stands for all. `device` is "cpu" or "cuda:0"; default: the GPU if
-        there is one.
+        `case` is a data type for "matmul" and "convolution", "read", "strided read", "copy" or
+        "update" for "memory" and so on; None stands for all. `device` is "cpu" or "cuda:0";
+        default: the GPU if there is one.
         """
         wanted = device or self.device
         return [
@@ -136,21 +136,27 @@ class Calibration:
             reached={kind: rate / roofs["float32"] for kind, rate in reached.items()},
         )
 
+    @checked
     def attainable(
-        self, flops: float, nbytes: float, dtype: str = "float32", *, device: str | None = None
+        self,
+        flops: NotNegative,
+        nbytes: float,
+        dtype: str = "float32",
+        *,
+        device: str | None = None,
     ) -> float:
         """FLOP/s under the roofline for so many FLOP on so many bytes (Williams et al. 2009).
 
-        The roof is the best of all kernels that were measured. Its slope is that of working sets of
-        this size, from whichever cache they fit in; of reading or copying, whichever is faster.
-        Raises ValueError for bytes that are not above zero.
+        The roof is the best of all kernels that were measured. Its slope is that of kernels that
+        move as much, from whichever cache they fit in: of reading, copying or updating in place the
+        fastest. Raises ValueError for bytes that are not above zero.
         """
         if not nbytes > 0:
             raise ValueError(f"nbytes must be above zero, not {nbytes!r}: count what is moved")
         device = device or self.device
-        readings = [r for r in self.of("memory", device=device) if r.case in ("read", "copy")]
-        below = max((r.size for r in readings if r.size <= nbytes), default=0)
-        slope = max(r.best for r in readings if r.size >= below)
+        readings = [r for r in self.of("memory", device=device) if r.case != "strided read"]
+        below = max((_moved(r) for r in readings if _moved(r) <= nbytes), default=0)
+        slope = max(r.best for r in readings if _moved(r) >= below)
         roofs = self._roofs(device)
         return min(roofs.get(dtype, roofs["float32"]), flops / nbytes * slope)
 
@@ -276,8 +282,9 @@ def default_path() -> Path:
     return platformdirs.user_cache_path("d2lpar", appauthor=False) / "calibration.json"
 
 
+@checked
 def calibrate(
-    *, budget_s: float = BUDGET_S, device: torch.device | str | None = None
+    *, budget_s: Positive = BUDGET_S, device: torch.device | str | None = None
 ) -> Calibration:
     """Measure this machine: its CPU and, if it has one, its first GPU (or `device`).
 
@@ -290,8 +297,6 @@ def calibrate(
 
     Raises ValueError for a budget that is not above zero or a device that cannot be measured.
     """
-    if not 0 < budget_s < math.inf:
-        raise ValueError(f"budget_s must be a number of seconds above zero, not {budget_s!r}")
     chosen = _device(device)
     start_s = perf_counter()
     with torch.no_grad():
@@ -374,6 +379,11 @@ def _best(readings: list[Reading], default: float | None = None) -> float:
     """The highest rate of some readings; `default` if there are none."""
     found = [reading.best for reading in readings]
     return max(found) if found or default is None else default
+
+
+def _moved(reading: Reading) -> int:
+    """Bytes that a pass over a working set moves: what is written was read, too."""
+    return reading.size if reading.case == "read" else 2 * reading.size
 
 
 def _cases(readings: list[Reading]) -> list[str]:

@@ -12,18 +12,29 @@ what it can. The model and its sources: `nccl.model`, `nccl.tables`.
 
 from __future__ import annotations
 
-import math
-from numbers import Real
+from math import inf
+from typing import Annotated
 
 from . import collective_cost as cost
 from . import lookup
+from .inputs import Index, Kind, checked, is_number, is_whole
 from .lookup import Named
 from .nccl.fabric import Fabric, fabric_among, fabric_of
 
+Bytes = Annotated[
+    float,
+    Kind(
+        "a finite number of bytes from zero on, such as tensor.nbytes",
+        lambda value: is_number(value) and 0 <= value < inf,
+    ),
+]
+Ranks = Annotated[int, Kind("a whole number of ranks, one a GPU", is_whole)]
 
+
+@checked
 def all_reduce(
-    nbytes: float,
-    ranks: int,
+    nbytes: Bytes,
+    ranks: Ranks,
     machine: Named,
     algorithm: str | None = None,
     protocol: str | None = None,
@@ -32,78 +43,83 @@ def all_reduce(
 
     "collnet" supposes a network that sums (SHARP).
     """
-    fabric = _fabric(nbytes, ranks, machine, network_adds=algorithm == cost.COLLNET)
+    fabric = _fabric(ranks, machine, network_adds=algorithm == cost.COLLNET)
     return cost.all_reduce_s(nbytes, fabric, algorithm=algorithm, protocol=protocol)
 
 
+@checked
 def reduce_scatter(
-    nbytes: float,
-    ranks: int,
+    nbytes: Bytes,
+    ranks: Ranks,
     machine: Named,
     algorithm: str | None = None,
     protocol: str | None = None,
 ) -> float:
     """Seconds until each rank has its share of the sum of all ranks' `nbytes`."""
-    fabric = _fabric(nbytes, ranks, machine)
+    fabric = _fabric(ranks, machine)
     return cost.reduce_scatter_s(nbytes, fabric, algorithm=algorithm, protocol=protocol)
 
 
+@checked
 def all_gather(
-    nbytes: float,
-    ranks: int,
+    nbytes: Bytes,
+    ranks: Ranks,
     machine: Named,
     algorithm: str | None = None,
     protocol: str | None = None,
 ) -> float:
     """Seconds until each rank has all ranks' shares, `nbytes` in all."""
-    fabric = _fabric(nbytes, ranks, machine)
+    fabric = _fabric(ranks, machine)
     return cost.all_gather_s(nbytes, fabric, algorithm=algorithm, protocol=protocol)
 
 
+@checked
 def broadcast(
-    nbytes: float,
-    ranks: int,
+    nbytes: Bytes,
+    ranks: Ranks,
     machine: Named,
     algorithm: str | None = None,
     protocol: str | None = None,
 ) -> float:
     """Seconds until each rank has the root's `nbytes`."""
-    fabric = _fabric(nbytes, ranks, machine)
+    fabric = _fabric(ranks, machine)
     return cost.broadcast_s(nbytes, fabric, algorithm=algorithm, protocol=protocol)
 
 
+@checked
 def reduce(
-    nbytes: float,
-    ranks: int,
+    nbytes: Bytes,
+    ranks: Ranks,
     machine: Named,
     algorithm: str | None = None,
     protocol: str | None = None,
 ) -> float:
     """Seconds until the root has the sum of all ranks' `nbytes`."""
-    fabric = _fabric(nbytes, ranks, machine)
+    fabric = _fabric(ranks, machine)
     return cost.reduce_s(nbytes, fabric, algorithm=algorithm, protocol=protocol)
 
 
+@checked
 def all_to_all(
-    nbytes: float,
-    ranks: int,
+    nbytes: Bytes,
+    ranks: Ranks,
     machine: Named,
     algorithm: str | None = None,
     protocol: str | None = None,
 ) -> float:
     """Seconds until each rank has a share of each other's `nbytes`; "sends" is all there is."""
-    fabric = _fabric(nbytes, ranks, machine)
+    fabric = _fabric(ranks, machine)
     return cost.all_to_all_s(nbytes, fabric, algorithm=algorithm, protocol=protocol)
 
 
+@checked
 def send(
-    nbytes: float, source: int, target: int, machine: Named, protocol: str | None = None
+    nbytes: Bytes, source: Index, target: Index, machine: Named, protocol: str | None = None
 ) -> float:
     """Seconds of a send of `nbytes` from one GPU to another, with its receive.
 
     Raises ValueError for GPUs that the machine does not have, and for a GPU that sends to itself.
     """
-    _check_bytes(nbytes)
     found = lookup.machine(machine)
     count = len(found.accelerators)
     if source == target or not {source, target} <= {*range(count)}:
@@ -114,17 +130,6 @@ def send(
     return cost.send_s(nbytes, fabric_among(found, [source, target]), protocol=protocol)
 
 
-def _fabric(nbytes: float, ranks: int, machine: Named, *, network_adds: bool = False) -> Fabric:
-    """What joins the ranks of a collective. Raises ValueError for what no collective can be of."""
-    _check_bytes(nbytes)
-    if not (isinstance(ranks, Real) and float(ranks).is_integer()):
-        raise ValueError(f"a collective takes a whole number of ranks, one a GPU, not {ranks!r}")
+def _fabric(ranks: int, machine: Named, *, network_adds: bool = False) -> Fabric:
+    """What joins the ranks of a collective. Raises ValueError for more than there are."""
     return fabric_of(lookup.machine(machine), int(ranks), network_adds=network_adds)
-
-
-def _check_bytes(nbytes: float) -> None:
-    if not (isinstance(nbytes, Real) and 0 <= nbytes < math.inf):
-        raise ValueError(
-            f"nbytes must be a finite number of bytes from zero on, not {nbytes!r}: take "
-            "tensor.numel() * tensor.element_size()"
-        )

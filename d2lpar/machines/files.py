@@ -9,10 +9,12 @@ from . import json_dataclass
 from .calibration import KIND as CALIBRATION
 from .calibration import Calibration
 from .hardware import Machine
+from .inputs import checked
 
 KIND, VERSION = "d2lpar machine", 1
 
 
+@checked
 def save(machine: Machine, path: str | os.PathLike[str]) -> Path:
     """Write a machine to a JSON file that `load` reads; returns its path."""
     file = Path(path).expanduser()
@@ -20,6 +22,7 @@ def save(machine: Machine, path: str | os.PathLike[str]) -> Path:
     return file
 
 
+@checked
 def load(path: str | os.PathLike[str]) -> Machine:
     """The machine in a JSON file, whether `save` wrote it or `Calibration.save`.
 

@@ -8,54 +8,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
+
+from .inputs import Count, Fraction, Index, NotNegative, Positive, check_fields, checked, require
 
 TERA = 1e12
 GIGA = 1e9
 MICRO = 1e-6
 FLOAT8 = "float8"  # how the names of its two types begin: all have one rate
 FLOAT64 = "float64"
+MOST_ACCELERATORS = 2**16  # of a machine; they are objects, each
 # Of torch's data types those that are computed in fp32 where a card's source gives no rate.
 _AS_FLOAT32 = {
     *("float32", "tfloat32", "float16", "bfloat16", "complex32", "complex64", "complex128", "bool"),
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
 }
-
-
-def _check(whose: str, *, problem: str, valid: Callable[[Any], bool], **values: object) -> None:
-    """Raise ValueError for a value that is given and not valid; None stands for unknown."""
-    for name, value in values.items():
-        if value is not None and not valid(value):
-            raise ValueError(f"{name} of {whose} must be {problem}, not {value!r}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-_positive = partial(
-    _check,
-    problem="a number above zero",
-    valid=lambda value: _is_number(value) and 0 < value < math.inf,
-)
-_fraction = partial(
-    _check,
-    problem="a number above zero, 1 at most",
-    valid=lambda value: _is_number(value) and 0 < value <= 1,
-)
-_not_negative = partial(
-    _check,
-    problem="a number from zero on",
-    valid=lambda value: _is_number(value) and 0 <= value < math.inf,
-)
-_whole = partial(
-    _check,
-    problem="a whole number from 1 on",
-    valid=lambda value: type(value) is int and value >= 1,
-)
 
 
 def _are_slots(numbers: tuple[int, ...], count: int) -> bool:
@@ -84,32 +52,25 @@ class Accelerator:
 
     name: str
     flops_per_s: dict[str, float] = field(hash=False)
-    memory_bytes_per_s: float
-    memory_bytes: int
-    kernel_latency_s: float = 3 * MICRO
+    memory_bytes_per_s: Positive
+    memory_bytes: Count
+    kernel_latency_s: NotNegative = 3 * MICRO
     source: str = ""
-    multiprocessors: int | None = None
+    multiprocessors: Count | None = None
     measured: bool = False
     architecture: str = ""
-    l2_bytes: int | None = None
-    power_w: float | None = None
+    l2_bytes: Count | None = None
+    power_w: Positive | None = None
     reached: dict[str, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if "float32" not in self.flops_per_s:
             raise ValueError(f"flops_per_s of {self.name} must hold a rate for 'float32'")
         for dtype, rate in self.flops_per_s.items():
-            _positive(f"{self.name} in {dtype}", flops_per_s=rate)
-        _positive(self.name, memory_bytes_per_s=self.memory_bytes_per_s, power_w=self.power_w)
-        _whole(
-            self.name,
-            memory_bytes=self.memory_bytes,
-            multiprocessors=self.multiprocessors,
-            l2_bytes=self.l2_bytes,
-        )
-        _not_negative(self.name, kernel_latency_s=self.kernel_latency_s)
+            require(f"{self.name} in {dtype}", Positive, flops_per_s=rate)
         for kind, share in self.reached.items():
-            _fraction(f"{self.name} for a {kind}", reached=share)
+            require(f"{self.name} for a {kind}", Fraction, reached=share)
 
     def rate(self, dtype: str) -> float:
         """FLOP/s for a data type ("float32"); others than its source has run as fp32.
@@ -120,6 +81,8 @@ class Accelerator:
 
     def rated_as(self, dtype: str) -> str:
         """The data type whose rate one has: itself, any of fp8 for one of fp8, or "float32"."""
+        if not isinstance(dtype, str):  # asked for each kernel: cheaper than `checked`
+            require(self.name, str, dtype=dtype)
         if dtype in self.flops_per_s:
             return dtype
         if dtype.startswith(FLOAT8):
@@ -135,9 +98,11 @@ class Accelerator:
 
         Rates that were measured stand for all types.
         """
+        rated_as = self.rated_as(dtype)
         own = dtype == FLOAT64 or dtype.startswith(FLOAT8)
-        return own and not self.measured and self.rated_as(dtype) == "float32"
+        return own and not self.measured and rated_as == "float32"
 
+    @checked
     def ridge_point(self, dtype: str = "float32") -> float:
         """FLOP a byte from which on arithmetic, not memory, limits (Williams et al. 2009).
 
@@ -146,7 +111,8 @@ class Accelerator:
         self._check_rate(dtype)
         return self.rate(dtype) / self.memory_bytes_per_s
 
-    def attainable(self, intensity: float, dtype: str = "float32") -> float:
+    @checked
+    def attainable(self, intensity: NotNegative, dtype: str = "float32") -> float:
         """FLOP/s under the roofline for `intensity` FLOP a byte (Williams et al. 2009).
 
         Raises ValueError for fp8 or fp64 on an accelerator that has no rate for it.
@@ -172,23 +138,22 @@ class Link:
     """
 
     name: str
-    latency_s: float
-    bytes_per_s: float
+    latency_s: NotNegative
+    bytes_per_s: Positive
     source: str = ""
     measured: bool = False
-    payload_share: float = 1.0
+    payload_share: Fraction = 1.0
 
     def __post_init__(self) -> None:
-        _not_negative(self.name, latency_s=self.latency_s)
-        _positive(self.name, bytes_per_s=self.bytes_per_s)
-        _fraction(self.name, payload_share=self.payload_share)
+        check_fields(self)
 
     @property
     def payload_bytes_per_s(self) -> float:
         """Bytes of data a second that a long copy reaches."""
         return self.bytes_per_s * self.payload_share
 
-    def seconds(self, nbytes: int) -> float:
+    @checked
+    def seconds(self, nbytes: NotNegative) -> float:
         """How long a copy of so many bytes takes."""
         return self.latency_s + nbytes / self.payload_bytes_per_s
 
@@ -213,34 +178,27 @@ class Host:
     """
 
     name: str
-    dispatch_s: float = 8 * MICRO
-    view_s: float = 2 * MICRO
+    dispatch_s: NotNegative = 8 * MICRO
+    view_s: NotNegative = 2 * MICRO
     source: str = "dispatch assumed: the order of magnitude of eager PyTorch"
-    cores: int | None = None
-    flops_per_s: float | None = None
-    memory_bytes_per_s: float | None = None
-    copy_bytes_per_s: float | None = None
-    autograd_s: float = 0.8 * MICRO
-    launch_s: float = 2.7 * MICRO
-    backward_s: float = 40 * MICRO
-    convolution_s: float = 29 * MICRO
-    module_s: float = 1.2 * MICRO
-    attribute_s: float = 0.8 * MICRO
-    parameter_s: float = 1.0 * MICRO
-    compiled_s: float = 6 * MICRO
-    compiled_call_s: float = 12 * MICRO
-    guard_s: float = 0.9 * MICRO
-    graph_s: float = 15 * MICRO
+    cores: Count | None = None
+    flops_per_s: Positive | None = None
+    memory_bytes_per_s: Positive | None = None
+    copy_bytes_per_s: Positive | None = None
+    autograd_s: NotNegative = 0.8 * MICRO
+    launch_s: NotNegative = 2.7 * MICRO
+    backward_s: NotNegative = 40 * MICRO
+    convolution_s: NotNegative = 29 * MICRO
+    module_s: NotNegative = 1.2 * MICRO
+    attribute_s: NotNegative = 0.8 * MICRO
+    parameter_s: NotNegative = 1.0 * MICRO
+    compiled_s: NotNegative = 6 * MICRO
+    compiled_call_s: NotNegative = 12 * MICRO
+    guard_s: NotNegative = 0.9 * MICRO
+    graph_s: NotNegative = 15 * MICRO
 
     def __post_init__(self) -> None:
-        _not_negative(self.name, **{f: getattr(self, f) for f in (*HOST_SOURCES, "view_s")})
-        _whole(self.name, cores=self.cores)
-        _positive(
-            self.name,
-            flops_per_s=self.flops_per_s,
-            memory_bytes_per_s=self.memory_bytes_per_s,
-            copy_bytes_per_s=self.copy_bytes_per_s,
-        )
+        check_fields(self)
 
 
 # What the defaults of a Host come from. "Measured by us" is on one AMD EPYC core, Python 3.11 and
@@ -286,25 +244,19 @@ class Machine:
     peer: Link | None = None
     source: str = ""
     notes: str = field(default="", compare=False)
-    uplink_shared_by: int = 1
+    uplink_shared_by: Count = 1
     network: Link | None = None
-    node_size: int | None = None
-    network_shared_by: int | None = None
+    node_size: Count | None = None
+    network_shared_by: Count | None = None
     slots: tuple[int, ...] | None = None
-    socket_size: int | None = None
+    socket_size: Count | None = None
     socket_link: Link | None = None
     gpu_direct: bool = True
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not self.accelerators:
             raise ValueError(f"{self.name} must have at least one accelerator")
-        _whole(
-            self.name,
-            uplink_shared_by=self.uplink_shared_by,
-            node_size=self.node_size,
-            network_shared_by=self.network_shared_by,
-            socket_size=self.socket_size,
-        )
         if (self.socket_size is None) != (self.socket_link is None):
             raise ValueError(
                 f"{self.name} has a socket_size of {self.socket_size} and a socket_link of "
@@ -347,6 +299,8 @@ class Machine:
         return self.node_size or max(len(self.accelerators), 1 + max(self.slots or (0,)))
 
     def _slot(self, accelerator: int) -> int:
+        if not (type(accelerator) is int and accelerator >= 0):  # asked for each rank of thousands
+            require(self.name, Index, accelerator=accelerator)
         return accelerator if self.slots is None else self.slots[accelerator]
 
     def _shared_port(self, accelerator: int, shared_by: int) -> int:
@@ -354,13 +308,14 @@ class Machine:
         node, place = divmod(self._slot(accelerator), self._per_node)
         return node * ports + place // shared_by
 
+    @checked
     def with_accelerators(self, count: int) -> Machine:
         """The same machine with `count` accelerators: its own, then more like its first.
 
         Raises ValueError for fewer than one.
         """
-        if count < 1:
-            raise ValueError(f"a machine needs at least one accelerator, not {count}")
+        if not 1 <= count <= MOST_ACCELERATORS:
+            raise ValueError(f"a machine has 1 to {MOST_ACCELERATORS} accelerators, not {count}")
         if count == len(self.accelerators):
             return self
         more = (self.accelerators[0],) * (count - len(self.accelerators))
@@ -370,6 +325,7 @@ class Machine:
             slots = _shortened((*self.slots, *itertools.islice(free, len(more)))[:count])
         return replace(self, accelerators=(self.accelerators + more)[:count], slots=slots)
 
+    @checked
     def only(self, numbers: Sequence[int]) -> Machine:
         """The same machine with these of its accelerators alone, numbered anew in this order.
 
@@ -390,21 +346,24 @@ class Machine:
             slots=_shortened(tuple(map(self._slot, numbers))),
         )
 
+    @checked
     def is_like(self, other: Machine) -> bool:
         """Whether the two differ in the number of their accelerators at most."""
         count = max(len(self.accelerators), len(other.accelerators))
         return self.with_accelerators(count) == other.with_accelerators(count)
 
+    @checked
     def with_peer(self, peer: Link | None) -> Machine:
         """The same machine with another link between its accelerators."""
         return replace(self, peer=peer)
 
+    @checked
     def cluster(
         self,
         nodes: int,
         network: Link,
         *,
-        network_shared_by: int | None = None,
+        network_shared_by: Count | None = None,
         name: str | None = None,
     ) -> Machine:
         """As many of this machine as `nodes` says, joined by `network`.
@@ -412,7 +371,7 @@ class Machine:
         `network` is one port, which `network_shared_by` accelerators share (None: all of a node).
         Raises ValueError for less than one node and for a cluster or a part of a machine.
         """
-        _whole(self.name, nodes=nodes)
+        require(self.name, Count, nodes=nodes)
         if self.nodes > 1:
             raise ValueError(
                 f"{self.name} is a cluster already, of {self.nodes} nodes: make one of a single "
@@ -420,6 +379,8 @@ class Machine:
             )
         if self.slots is not None:
             raise ValueError(f"this is a part of {self.name}: make a cluster of the whole")
+        if (count := nodes * len(self.accelerators)) > MOST_ACCELERATORS:
+            raise ValueError(f"a machine has 1 to {MOST_ACCELERATORS} accelerators, not {count}")
         return replace(
             self,
             name=name or f"{nodes}x{self.name}-{network.name}",

@@ -11,11 +11,10 @@ from dataclasses import replace
 from . import calibration, files
 from .calibration import Calibration
 from .catalogue import CATALOGUE, DEFAULT, NETWORKS
-from .hardware import Machine
+from .hardware import MOST_ACCELERATORS, Machine
 
 Named = str | os.PathLike[str] | Machine | Calibration | None
 THIS_MACHINE = calibration.NAME
-MOST_ACCELERATORS = 2**16
 EXAMPLE_CLUSTER = "64x8x-p100-dgx1-25gbe"
 
 # 64x8x-p100-dgx1-4xib-edr: nodes, a machine, and each node's ports to a network.

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from ...machines.inputs import Count, NotNegative, Positive, checked
 from .schedules import SCHEDULES
 
 
+@checked
 def ideal_bubble(
     schedule: str,
-    ranks: int,
-    micro_batches: int,
+    ranks: Count,
+    micro_batches: Count,
     *,
-    chunks: int = 2,
-    forward_s: float = 1.0,
-    inputs_s: float = 1.0,
-    weights_s: float = 1.0,
+    chunks: Count = 2,
+    forward_s: Positive = 1.0,
+    inputs_s: NotNegative = 1.0,
+    weights_s: NotNegative = 1.0,
 ) -> float:
     """The bubble of one of `SCHEDULES`, 0 to 1, for p ranks and M micro-batches.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Required, TypedDict, Unpack
 
+from ...machines.inputs import Count, Index, checked
 from .deadlock import blocked, stuck
 from .findings import Finding, ScheduleError, everywhere
 from .operations import (
@@ -30,14 +31,15 @@ class CheckOptions(TypedDict, total=False):
     receives_ahead: int | None
 
 
+@checked
 def check(
     orders: Orders,
     *,
-    stages: int,
-    micro_batches: int,
-    owners: Sequence[int] | None = None,
-    most_in_flight: int | Sequence[int] | None = None,
-    receives_ahead: int | None = 2,
+    stages: Count,
+    micro_batches: Count,
+    owners: Sequence[Index] | None = None,
+    most_in_flight: Index | Sequence[Index] | None = None,
+    receives_ahead: Index | None = 2,
 ) -> list[Finding]:
     """What is wrong with the orders of ranks; nothing if they can be run.
 
@@ -57,6 +59,7 @@ def check(
     """
     if owners is None:
         owners = [s % max(1, len(orders)) for s in range(stages)]
+    _check_lengths(len(orders), stages, owners, most_in_flight)
     findings = [*_strange(orders, stages, micro_batches, owners), *_early(orders)]
     findings += _counted(orders, stages, micro_batches, owners)
     if not findings:
@@ -68,12 +71,24 @@ def check(
     return findings
 
 
+def _check_lengths(
+    ranks: int, stages: int, owners: Sequence[int], most_in_flight: int | Sequence[int] | None
+) -> None:
+    if len(owners) != stages:
+        raise ValueError(f"owners are one for each of {stages} stages, not {[*owners]}")
+    if isinstance(most_in_flight, Sequence) and len(most_in_flight) != ranks:
+        raise ValueError(
+            f"most_in_flight is a number, or one for each of {ranks} ranks, not {[*most_in_flight]}"
+        )
+
+
 def require(orders: Orders, **options: Unpack[CheckOptions]) -> None:
     """Raise `ScheduleError` with everything that `check`, whose options these are, finds."""
     if findings := check(orders, **options):
         raise ScheduleError(findings)
 
 
+@checked
 def in_flight(orders: Orders) -> list[int]:
     """How many micro-batches each rank holds activations of, at most: from F to B, or to W."""
     return [max(accumulate(map(_held, order)), default=0) for order in orders]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...machines.inputs import Index, NotNegative, check_fields
+
 
 @dataclass(frozen=True)
 class StageCost:
@@ -18,25 +20,26 @@ class StageCost:
     Raises ValueError for a negative number.
     """
 
-    forward_s: float
-    backward_s: float
-    inputs_s: float | None = None
-    weights_s: float | None = None
-    sent_bytes: int = 0
-    activation_bytes: int = 0
-    parameter_bytes: int = 0
+    forward_s: NotNegative
+    backward_s: NotNegative
+    inputs_s: NotNegative | None = None
+    weights_s: NotNegative | None = None
+    sent_bytes: Index = 0
+    activation_bytes: Index = 0
+    parameter_bytes: Index = 0
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value is not None and not value >= 0:
-                raise ValueError(f"{name} of a stage must be a number from zero on, not {value!r}")
+        check_fields(self)
 
     def seconds(self, kind: str) -> float:
         """How long a pass of a kind ("F", "B", "I", "W") takes."""
         half_s = self.backward_s / 2
-        return {
+        seconds = {
             "F": self.forward_s,
             "B": self.backward_s,
             "I": half_s if self.inputs_s is None else self.inputs_s,
             "W": half_s if self.weights_s is None else self.weights_s,
-        }[kind]
+        }
+        if not (isinstance(kind, str) and kind in seconds):
+            raise ValueError(f"a pass is of a kind of {', '.join(seconds)}, not {kind!r}")
+        return seconds[kind]

@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+from ...machines.inputs import checked
 from .batch_run import BatchRun, Loss
 from .conformance import require
 from .operations import FORWARD, Operation, Slot, orders
@@ -34,6 +35,7 @@ class Pipeline:
     Raises ValueError for no stages or devices, or for a parameter in stages on different devices.
     """
 
+    @checked
     def __init__(
         self,
         stages: Iterable[nn.Module],

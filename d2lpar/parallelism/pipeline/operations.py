@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from ...machines.inputs import checked
+
 FORWARD = "F"
 BACKWARD = "B"  # both gradients at once: those of the inputs, and those of the weights
 INPUTS = "I"  # the first part of a backward pass: gradients of the stage's inputs, to be sent on
@@ -30,6 +32,7 @@ Orders = list[list[Operation]]
 """What each rank does, one after the other; `orders[rank]`."""
 
 
+@checked
 def orders(slots: Iterable[Slot]) -> Orders:
     """The operations of each rank in their order, without the idle slots."""
     return [[op for op in of_rank if op is not None] for of_rank in zip(*slots, strict=True)]

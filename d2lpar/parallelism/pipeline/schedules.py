@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from ...machines.inputs import Count, checked, require
 from .operations import (
     BACKWARD,
     FORWARD,
@@ -166,6 +167,7 @@ SCHEDULES: dict[str, Callable[[int, int], Iterator[Slot]]] = {
 }
 
 
+@checked
 def in_slots(orders: Orders) -> Iterator[Slot]:
     """Each operation of each rank's order in the first slot in which it can be.
 
@@ -222,7 +224,4 @@ def _with_weights(order: list[Operation], *, lag: int) -> list[Operation]:
 
 
 def _check_counts(ranks: int, micro_batches: int, *, chunks: int = 1) -> None:
-    counts = {"ranks": ranks, "micro_batches": micro_batches, "chunks": chunks}
-    for name, count in counts.items():
-        if count < 1:
-            raise ValueError(f"{name} must be 1 at least, not {count}")
+    require("a schedule", Count, ranks=ranks, micro_batches=micro_batches, chunks=chunks)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...machines import Link, Machine, machine
+from ...machines.inputs import NotNegative, checked
 from ...timeline import MemorySample, Span, Timeline
 from ...vgpu.sim.copy_routes import Hop, route
 from ...vgpu.sim.staging import transfers
@@ -21,13 +22,14 @@ PassSpan = tuple[str, int, int, float, float]
 """Kind (`AGAIN` among them), stage, micro-batch, start and end in seconds."""
 
 
+@checked
 def simulate(
     orders: Orders,
     costs: Sequence[StageCost],
     link: Machine | Link | str | None = None,
     *,
     recompute: bool | Callable[[Operation], bool] = False,
-    handover_s: float = 0.0,
+    handover_s: NotNegative = 0.0,
 ) -> Timeline:
     """The timeline of a step: `orders[rank]` on ranks whose stages cost `costs[stage]`.
 
@@ -67,7 +69,7 @@ class Simulation:
         link: Machine | Link | str | None = None,
         *,
         recompute: bool | Callable[[Operation], bool] = False,
-        handover_s: float = 0.0,
+        handover_s: NotNegative = 0.0,
     ) -> Simulation:
         """What `simulate` makes a timeline of; arguments and errors are the same."""
         link = machine(link) if isinstance(link, str) else link

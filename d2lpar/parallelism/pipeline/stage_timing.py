@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from ...machines.inputs import checked
 from ...vgpu.api import timing
 from .costs import StageCost
 
@@ -18,6 +19,7 @@ Tensors = tuple[torch.Tensor, ...]
 WARM_UP, REPEATS = 2, 7  # of measured passes; a simulated one takes the same time whenever it runs
 
 
+@checked
 def stage_costs(
     stages: Sequence[nn.Module], x: torch.Tensor | Tensors, *, accumulate: bool = True
 ) -> list[StageCost]:
@@ -33,6 +35,8 @@ def stage_costs(
     `accumulate=False`: of a batch's first one. `activation_bytes` is what the inputs, what autograd
     keeps and the outputs occupy together. Parameters keep their `.grad`, buffers their values.
     """
+    if not _tuple(x):
+        raise ValueError(f"x of stage_costs is a tensor or several, not {x!r}")
     found = []
     for stage in stages:
         inputs = _tuple(x)

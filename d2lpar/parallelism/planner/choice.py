@@ -8,6 +8,7 @@ from typing import Unpack
 
 from ... import machines
 from ...machines.hardware import Machine
+from ...machines.inputs import checked
 from . import explanation, messages
 from .layout import RECOMPUTE, ZERO, Layout
 from .memory_model import Memory, memory
@@ -26,6 +27,7 @@ CHUNKS = (1, 2, 4)
 USABLE = 0.9
 
 
+@checked
 def plans(
     model: str | Transformer,
     machine: machines.Named,
@@ -99,14 +101,18 @@ def plans(
     return sorted(found, key=lambda plan: (not plan.fits, plan.step_s))
 
 
+@checked
 def best(found: Sequence[Plan]) -> Plan:
     """The first of `plans(…)`. Raises ValueError if it does not fit, with what would."""
+    if not found:
+        raise ValueError(messages.ERROR_NO_PLANS)
     first = found[0]
     if not first.fits:
         raise ValueError(explanation.none_fits(found))
     return first
 
 
+@checked
 def explain(found: Sequence[Plan]) -> str:
     """Why the first of `plans(…)` is the first, a line a reason, each with its number.
 

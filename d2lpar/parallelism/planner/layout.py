@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
+from ...machines.inputs import check_fields
 from .mesh import Mesh
 from .optimizers import OPTIMIZERS, Recipe, recipe
 from .precision import PRECISIONS
@@ -85,6 +86,7 @@ class Layout:
     tensor_overlap: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         choices = {
             "recompute": (*RECOMPUTE, ALTERNATE),
             "attention": ATTENTION,

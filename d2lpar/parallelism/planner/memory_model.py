@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from .layout import ALTERNATE, Layout
+from ...machines.inputs import Count, NotNegative, checked
+from .layout import ALTERNATE, ZERO, Layout
 from .optimizers import MIXED
 from .replicas import expert_parameters_per_gpu
 from .share import activation_bytes
@@ -42,6 +43,7 @@ class Memory:
         return sum(self.parts.values())
 
 
+@checked
 def memory(model: Transformer, layout: Layout) -> Memory:
     """What the fullest GPU needs: one of the first stage or of the last."""
     last = layout.mesh.pipeline - 1
@@ -86,13 +88,13 @@ def _states(model: Transformer, layout: Layout, stage: int) -> tuple[float, floa
     experts = expert_parameters_per_gpu(model, layout)
     common = parameters_of_stage(model, layout, stage) - experts
     parts = [
-        state_bytes(
+        _held(
             parameters,
             shared_by,
             layout.zero,
-            gradient_bytes=each if fsdp else max(layout.gradient_bytes, each),
-            parameter_bytes=each,
-            optimizer_bytes=layout.recipe.state_bytes,
+            each,
+            each if fsdp else max(layout.gradient_bytes, each),
+            layout.recipe.state_bytes,
         )
         for parameters, shared_by in (
             (common, layout.sharing),
@@ -103,27 +105,34 @@ def _states(model: Transformer, layout: Layout, stage: int) -> tuple[float, floa
     return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
+@checked
 def state_bytes(
-    parameters: float,
-    data: int,
+    parameters: NotNegative,
+    data: Count,
     zero: int,
     *,
-    gradient_bytes: int = 2,
-    parameter_bytes: int = 2,
-    optimizer_bytes: int = MIXED["adam"].state_bytes,
+    gradient_bytes: NotNegative = 2,
+    parameter_bytes: NotNegative = 2,
+    optimizer_bytes: NotNegative = MIXED["adam"].state_bytes,
 ) -> tuple[float, float, float]:
     """Bytes of parameters, gradients, and optimizer on each of `data` replicas by ZeRO stage.
 
     Stage 1 divides the optimizer's state among them, 2 gradients as well, 3 parameters as well.
     """
+    if zero not in ZERO:
+        raise ValueError(f"zero is one of {', '.join(map(str, ZERO))}, not {zero!r}")
+    return _held(parameters, data, zero, parameter_bytes, gradient_bytes, optimizer_bytes)
 
-    def held(bytes_each: int, *, shared: bool) -> float:
-        return parameters * bytes_each / (data if shared else 1)
 
+def _held(
+    parameters: float, data: int, zero: int, *bytes_each: float
+) -> tuple[float, float, float]:
+    """Bytes of parameters, gradients, and optimizer, from the bytes of each for a parameter."""
+    own, gradient, optimizer = (parameters * each for each in bytes_each)
     return (
-        held(parameter_bytes, shared=zero >= 3),
-        held(gradient_bytes, shared=zero >= 2),
-        held(optimizer_bytes, shared=zero >= 1),
+        own / (data if zero >= 3 else 1),
+        gradient / (data if zero >= 2 else 1),
+        optimizer / (data if zero >= 1 else 1),
     )
 
 

@@ -9,6 +9,7 @@ import torch
 
 from ...machines import collective_cost as cost
 from ...machines.hardware import Accelerator, Host, Link, Machine
+from ...machines.inputs import checked
 
 AXES = ("data", "pipeline", "tensor")
 ALL_AXES = ("data", "pipeline", "context", "tensor")
@@ -90,6 +91,7 @@ class Wiring:
     node_bytes_per_s: float
 
     @classmethod
+    @checked
     def of(cls, machine: Machine) -> Wiring:
         """That of a machine, whose accelerators are all like its first."""
         node = replace(machine, node_size=None, network=None, slots=None)

@@ -90,7 +90,7 @@ def model(which: str | Transformer) -> Transformer:
     """A model by its name in `MODELS`, or the one given. Raises ValueError for an unknown name."""
     if isinstance(which, Transformer):
         return which
-    if which not in MODELS:
+    if not isinstance(which, str) or which not in MODELS:
         raise ValueError(
             f"no model is called {which!r}; there is {', '.join(MODELS)}, or a Transformer(…)"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypedDict
 
+from ...machines.inputs import checked
 from .layout import Layout, Settings
 from .memory_model import memory
 from .mesh import Mesh
@@ -79,6 +80,7 @@ def _divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
+@checked
 def gpus_that_do(plan: Plan) -> int | None:
     """How many GPUs of the kind the model needs, with the batch and the settings of a plan but any
     mix: twice as many, or four times, and so on. None if no number does."""

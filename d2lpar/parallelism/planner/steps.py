@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 
 from ...machines import collective_cost as cost
 from ...machines.hardware import Machine
+from ...machines.inputs import checked
 from ...machines.variability import slowest_of
 from ...vgpu.sim.kernel_cost import traffic
 from .layers import GpuAndHost, LayerTimes, core_s, head_times, layer_times, product_times
@@ -55,6 +56,7 @@ class StepTime:
         return sum(self.parts.values())
 
 
+@checked
 def step(model: Transformer, layout: Layout, machine: Machine) -> StepTime:
     """The step of a model that is spread by `layout` over the first GPUs of a machine.
 

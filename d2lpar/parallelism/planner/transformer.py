@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...machines.inputs import Count, checked, is_number, require
+
 _SIZES = ("layers", "hidden", "heads", "sequence", "vocabulary")
 _OPTIONAL_SIZES = ("kv_heads", "ffn")
 _FLAGS = ("gated", "tied", "bias", "causal")
 NORMS = ("layer", "rms")
 POSITIONS = ("learned", "rotary", "none")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Experts:
             raise ValueError(f"experts are two or more, not {self.count!r}; None is one perceptron")
         if type(self.top_k) is not int or not 1 <= self.top_k <= self.count:
             raise ValueError(f"top_k is a number from 1 to {self.count} experts, not {self.top_k}")
-        if not (_is_number(self.capacity) and self.capacity >= 1):
+        if not (is_number(self.capacity) and self.capacity >= 1):
             raise ValueError(f"capacity is a factor from 1 on, not {self.capacity!r}")
 
 
@@ -84,7 +82,7 @@ class Transformer:
                 f"{self.name}: {self.key_heads} heads of keys do not divide {self.heads} heads; "
                 "take a divisor, or None for as many"
             )
-        if not (_is_number(self.dropout) and 0 <= self.dropout < 1):
+        if not (is_number(self.dropout) and 0 <= self.dropout < 1):
             raise ValueError(f"{self.name}: dropout is a share from 0 to 1, not {self.dropout!r}")
         for field, allowed in (("norm", NORMS), ("positions", POSITIONS)):
             if (value := getattr(self, field)) not in allowed:
@@ -140,6 +138,9 @@ class Transformer:
         Matrices are split, and the biases of those that are split by columns; the other biases,
         two norms and the router are not (Shoeybi et al. 2019).
         """
+        for count in (tensor, expert):
+            if not (type(count) is int and count >= 1):  # a search asks thousands of times
+                require(self.name, Count, tensor=tensor, expert=expert)
         whole = 2 * self._norm_parameters + (self.hidden if self.bias else 0)
         if self.experts is None:
             return self._attention_parameters(tensor) + self._perceptron_parameters(tensor) + whole
@@ -191,7 +192,8 @@ class Transformer:
 
     # --- arithmetic -------------------------------------------------------------------------------
 
-    def flops(self, samples: int, *, recompute: bool = False, causal: bool = False) -> float:
+    @checked
+    def flops(self, samples: Count, *, recompute: bool = False, causal: bool = False) -> float:
         """FLOP of a step of so many samples: Narayanan et al. 2021, equation 3.
 
         A backward pass is two forward passes; of experts those count that are chosen. `recompute`:

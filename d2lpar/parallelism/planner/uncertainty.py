@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...machines.hardware import Accelerator
+from ...machines.inputs import checked
+from . import messages
 from .plan import Plan
 
 # The median error, without its sign, of all figures whose sources were held apart: `make validate`.
@@ -19,14 +21,18 @@ GROUP_ERRORS = {"ampere": 0.15, "hopper": 0.15}
 OTHERS = 0.15
 
 
+@checked
 def relative_uncertainty(accelerator: Accelerator) -> float:
     """The share by which a transformer's step on such GPUs is typically off: 0.2 is 20 %."""
     return GROUP_ERRORS.get(accelerator.architecture, OTHERS)
 
 
+@checked
 def ties(found: Sequence[Plan]) -> list[Plan]:
     """Of `plans(…)` those that fit and are not slower than the first by more than its uncertainty,
     the first included; none if it does not fit."""
+    if not found:
+        raise ValueError(messages.ERROR_NO_PLANS)
     first = found[0]
     if not first.fits:
         return []

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from ...machines.inputs import Count, NotNegative, Positive, check_fields, checked
 from .exchange import Exchange
 
 
@@ -19,6 +20,7 @@ class Compression:
     seconds_per_byte: float = 0.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not (self.bytes_factor > 0 and self.seconds_per_byte >= 0):
             raise ValueError(
                 "compression needs a factor above zero and a cost from zero on, not "
@@ -26,7 +28,8 @@ class Compression:
             )
 
 
-def half_precision(memory_bytes_per_s: float) -> Compression:
+@checked
+def half_precision(memory_bytes_per_s: Positive) -> Compression:
     """fp32 gradients exchanged as fp16 or bf16, which a device rounds and widens again.
 
     Rounding reads 4 bytes and writes 2, widening the reverse: three bytes of memory traffic for
@@ -35,13 +38,15 @@ def half_precision(memory_bytes_per_s: float) -> Compression:
     return Compression(0.5, 3 / memory_bytes_per_s)
 
 
+@checked
 def compressed(exchange: Exchange, compression: Compression) -> Exchange:
     """The same exchange, of compressed gradients."""
     return partial(_compressed_s, exchange, compression)
 
 
+@checked
 def _compressed_s(
-    exchange: Exchange, compression: Compression, nbytes: float, devices: int
+    exchange: Exchange, compression: Compression, nbytes: NotNegative, devices: Count
 ) -> float:
     if devices == 1:
         return 0.0

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from statistics import median
 
+from ...machines.inputs import Positive, check_fields, checked
+
 _ROUNDS = 50  # of reweighting; it settles in about ten
 _HUBER = 1.345  # in units of the errors' deviation: Huber (1981), 95 % efficient on normal errors
 _DEVIATION = 1.4826  # of normal errors, in units of their median
@@ -28,21 +30,25 @@ class Convergence:
     critical_batch: float
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not (0 < self.min_steps < inf and 0 < self.critical_batch < inf):
             raise ValueError(
                 "min_steps and critical_batch must be numbers above zero, not "
                 f"{self.min_steps!r} and {self.critical_batch!r}"
             )
 
-    def steps(self, samples: float) -> float:
+    @checked
+    def steps(self, samples: Positive) -> float:
         """Steps to the target with so many samples in each."""
         return self.min_steps * (1 + self.critical_batch / samples)
 
-    def examples(self, samples: float) -> float:
+    @checked
+    def examples(self, samples: Positive) -> float:
         """Samples to the target, repeated ones counted again."""
         return self.steps(samples) * samples
 
 
+@checked
 def fit_convergence(steps: Mapping[float, float]) -> Convergence:
     """The convergence that fits measured steps to the target by batch: {64: 9000, 512: 1600}.
 

@@ -12,11 +12,13 @@ from functools import lru_cache, partial
 from math import prod
 
 from ...machines import collective_cost as cost
+from ...machines.inputs import Count, NotNegative, checked
 from .network import Network
 
 Exchange = Callable[[float, int], float]
 
 
+@checked
 def library(network: Network) -> Exchange:
     """All-reduce as NCCL does it, by the algorithm and protocol that it would take.
 
@@ -25,6 +27,7 @@ def library(network: Network) -> Exchange:
     return partial(_library_s, network)
 
 
+@checked
 def ring(network: Network) -> Exchange:
     """All-reduce along one ring through all devices (Patarasuk and Yuan 2009).
 
@@ -33,6 +36,7 @@ def ring(network: Network) -> Exchange:
     return partial(_ring_s, network)
 
 
+@checked
 def hierarchical(network: Network) -> Exchange:
     """All-reduce level by level: reduce-scatter within, all-reduce between, all-gather within.
 
@@ -43,8 +47,9 @@ def hierarchical(network: Network) -> Exchange:
     return partial(_hierarchical_s, network)
 
 
+@checked
 def key_value_store(
-    network: Network, *, servers: int | None = None, aggregate: bool = True
+    network: Network, *, servers: Count | None = None, aggregate: bool = True
 ) -> Exchange:
     """Gradients pushed to a key-value store that sums them, parameters pulled from it.
 
@@ -54,8 +59,6 @@ def key_value_store(
     (2014), Scaling Distributed Machine Learning with the Parameter Server. Pulling follows pushing.
     Raises ValueError for less than one server, and for servers without a network to them.
     """
-    if servers is not None and servers < 1:
-        raise ValueError(f"a key-value store has at least one server, not {servers!r}")
     if servers is not None and len(network.levels) == 1:
         raise ValueError("servers of their own need a network: Network.of(machine, network)")
     return partial(_store_s, network, servers, aggregate)
@@ -71,14 +74,16 @@ METHODS: dict[str, Callable[[Network], Exchange]] = {
 # --- bytes ----------------------------------------------------------------------------------------
 
 
-def ring_bytes(nbytes: float, network: Network, devices: int) -> dict[str, float]:
+@checked
+def ring_bytes(nbytes: NotNegative, network: Network, devices: Count) -> dict[str, float]:
     """Bytes that one member of each level in use sends in a ring: 2 (n - 1) / n of S, each."""
     sizes = network.sizes(devices)
     sent = 2 * (prod(sizes) - 1) / prod(sizes) * nbytes
     return {level.name: sent for level, k in zip(network.levels, sizes, strict=True) if k > 1}
 
 
-def hierarchical_bytes(nbytes: float, network: Network, devices: int) -> dict[str, float]:
+@checked
+def hierarchical_bytes(nbytes: NotNegative, network: Network, devices: Count) -> dict[str, float]:
     """Bytes that one member of each level in use sends level by level: 2 (k_i - 1) / k_i of S."""
     return {
         level.name: 2 * (k - 1) / k * nbytes
@@ -87,12 +92,13 @@ def hierarchical_bytes(nbytes: float, network: Network, devices: int) -> dict[st
     }
 
 
+@checked
 def store_bytes(
-    nbytes: float,
+    nbytes: NotNegative,
     network: Network,
-    devices: int,
+    devices: Count,
     *,
-    servers: int | None = None,
+    servers: Count | None = None,
     aggregate: bool = True,
 ) -> dict[str, float]:
     """Bytes that one member of each level in use sends, and receives: pushed and pulled.
@@ -121,14 +127,16 @@ def store_bytes(
 # --- seconds --------------------------------------------------------------------------------------
 
 
+@checked
 @lru_cache(maxsize=4096)  # a figure asks for the same buckets again whenever a slider moves
-def _library_s(network: Network, nbytes: float, devices: int) -> float:
+def _library_s(network: Network, nbytes: NotNegative, devices: Count) -> float:
     if devices == 1:
         return 0.0
     return cost.all_reduce_s(nbytes, network.fabric_of(devices))
 
 
-def _ring_s(network: Network, nbytes: float, devices: int) -> float:
+@checked
+def _ring_s(network: Network, nbytes: NotNegative, devices: Count) -> float:
     n = prod(network.sizes(devices))
     return 2 * _around_s(network, nbytes / n, devices)
 
@@ -143,13 +151,15 @@ def _around_s(network: Network, piece_bytes: float, devices: int) -> float:
     return (prod(sizes) - 1) * (latency_s + piece_bytes / rate)
 
 
-def _hierarchical_s(network: Network, nbytes: float, devices: int) -> float:
+@checked
+def _hierarchical_s(network: Network, nbytes: NotNegative, devices: Count) -> float:
     levels = zip(network.levels, network.sizes(devices), strict=True)
     return sum(2 * (k - 1) * (at.latency_s + nbytes / k / at.bytes_per_s) for at, k in levels)
 
 
+@checked
 def _store_s(
-    network: Network, servers: int | None, aggregate: bool, nbytes: float, devices: int
+    network: Network, servers: int | None, aggregate: bool, nbytes: NotNegative, devices: Count
 ) -> float:
     if devices == 1:
         return 0.0

@@ -10,6 +10,7 @@ from math import ceil, inf, prod
 
 from ...machines import collective_cost as cost
 from ...machines.hardware import Link, Machine
+from ...machines.inputs import Count, NotNegative, Positive, check_fields, checked
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,13 @@ class Level:
 
     name: str
     members: float
-    latency_s: float
-    bytes_per_s: float
+    latency_s: NotNegative
+    bytes_per_s: Positive
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not self.members >= 1:
+            raise ValueError(f"members of {self.name} are 1 or more, not {self.members!r}")
 
 
 @dataclass(frozen=True)
@@ -37,14 +43,23 @@ class Network:
     fabric: cost.Fabric
     node_bytes_per_s: float = inf
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not (self.levels and self.node_bytes_per_s > 0):
+            raise ValueError(
+                "a network has levels, and nodes that send: make it by Network.of, not of "
+                f"{self.levels!r} and {self.node_bytes_per_s!r} bytes a second"
+            )
+
     @classmethod
+    @checked
     def of(
         cls,
         machine: Machine,
         network: Link | None = None,
         *,
-        ports: int = 1,
-        nodes_per_rack: int | None = None,
+        ports: Count = 1,
+        nodes_per_rack: Count | None = None,
         oversubscription: float = 1.0,
     ) -> Network:
         """The network of a cluster, or of as many `machine`s as are needed, joined by `network`.
@@ -55,11 +70,8 @@ class Network:
         """
         if machine.nodes > 1 and network is not None:
             raise ValueError(f"{machine.name} is a cluster already; leave its network as it is")
-        if ports < 1 or (nodes_per_rack or 1) < 1 or oversubscription < 1:
-            raise ValueError(
-                "ports, nodes_per_rack and oversubscription are 1 or more, not "
-                f"{ports}, {nodes_per_rack} and {oversubscription}"
-            )
+        if not 1 <= oversubscription < inf:
+            raise ValueError(f"oversubscription is 1 or more, not {oversubscription!r}")
         if machine.nodes > 1:
             network, node_rate = machine.network, cost.node_network_bytes_per_s(machine)
         else:
@@ -72,14 +84,13 @@ class Network:
             levels.append(Level("rack", inf, network.latency_s, uplink))
         return cls(tuple(levels), _fabric_within(machine, network), node_rate)
 
-    def sizes(self, devices: int) -> list[int]:
+    @checked
+    def sizes(self, devices: Count) -> list[int]:
         """How many members each level has, inner ones first, for devices spread evenly.
 
         17 devices on nodes of 8 are three nodes of 6: as if there were 18. Raises ValueError for
         less than one device.
         """
-        if devices < 1:
-            raise ValueError(f"training takes at least one device, not {devices!r}")
         found, count = [], devices
         for level in self.levels:
             groups = max(ceil(count / level.members), 1)  # 0 of a level without limit

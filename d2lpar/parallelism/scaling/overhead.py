@@ -16,6 +16,7 @@ from torch import nn
 from ...machines import collective_cost as cost
 from ...machines.gradient_buckets import DEFAULT_LIMITS
 from ...machines.hardware import Machine
+from ...machines.inputs import NotNegative, Share, check_fields, checked
 from ...machines.variability import SPREAD
 from ...vgpu.sim.memory_rates import MemoryRates
 
@@ -34,16 +35,22 @@ class Overhead:
     `machines.variability`.
     """
 
-    dispatch_s: float = 0.0
-    view_s: float = 0.0
-    kernel_s: float = 0.0
+    dispatch_s: NotNegative = 0.0
+    view_s: NotNegative = 0.0
+    kernel_s: NotNegative = 0.0
     bytes_per_s: float = float("inf")
     buffers: tuple[int, ...] = ()
     copies_back: bool = False
-    taken: float = 0.0
-    spread: float = 0.0
+    taken: Share = 0.0
+    spread: NotNegative = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not self.bytes_per_s > 0:
+            raise ValueError(f"bytes_per_s of an Overhead is above zero, not {self.bytes_per_s!r}")
 
     @classmethod
+    @checked
     def of(
         cls,
         machine: Machine,

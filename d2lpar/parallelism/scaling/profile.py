@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 
+from ...machines.inputs import Positive, check_fields, checked
 from .steps import DeviceStep, gathered_in
 
 
@@ -21,7 +22,11 @@ class Profile:
     batches: tuple[int, ...]
     steps: tuple[DeviceStep, ...]
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     @classmethod
+    @checked
     def of(cls, steps: Mapping[int, DeviceStep]) -> Profile:
         """A profile of steps by batch: `Profile.of({1: step, 32: another})`.
 
@@ -39,6 +44,7 @@ class Profile:
             )
         return cls(batches, ordered)
 
+    @checked
     def bucketed(self, bucket_bytes: float | None = None) -> Profile:
         """The same profile with one gradient for each bucket.
 
@@ -48,7 +54,8 @@ class Profile:
         gathered = gathered_in(self.steps[-1].gradients, bucket_bytes)
         return Profile(self.batches, tuple(step.with_buckets(gathered) for step in self.steps))
 
-    def at(self, batch: float) -> DeviceStep:
+    @checked
+    def at(self, batch: Positive) -> DeviceStep:
         """The step of a batch, interpolated linearly between the two nearest sizes.
 
         A batch above the largest is done as equal micro-steps that are not, adding gradients up.
@@ -63,7 +70,8 @@ class Profile:
         step = self._between(batch / micro_steps)
         return step if micro_steps == 1 else step.accumulated(micro_steps)
 
-    def micro_steps(self, batch: float) -> int:
+    @checked
+    def micro_steps(self, batch: Positive) -> int:
         """How many micro-steps a batch needs, none above the largest size."""
         return ceil(batch / self.batches[-1])
 

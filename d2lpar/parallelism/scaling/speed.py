@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ...machines.inputs import Count, Positive, checked
 from .exchange import Exchange
 from .overhead import NO_OVERHEAD, Overhead
 from .profile import Profile
@@ -52,13 +53,14 @@ class Speed:
         return self.compute_s + self.exchange_s
 
 
+@checked
 def weak(
     profile: Profile,
     exchange: Exchange,
     *,
-    batch: float,
-    devices: Iterable[int],
-    accumulate: int = 1,
+    batch: Positive,
+    devices: Iterable[Count],
+    accumulate: Count = 1,
     bucket_bytes: float | None = None,
     overhead: Overhead = NO_OVERHEAD,
 ) -> list[Speed]:
@@ -73,12 +75,13 @@ def weak(
     return [_speed(step, exchange, overhead, n, samples, alone_s) for n in devices]
 
 
+@checked
 def strong(
     profile: Profile,
     exchange: Exchange,
     *,
-    samples: float,
-    devices: Iterable[int],
+    samples: Positive,
+    devices: Iterable[Count],
     bucket_bytes: float | None = None,
     overhead: Overhead = NO_OVERHEAD,
 ) -> list[Speed]:
@@ -108,15 +111,14 @@ def _speed(
     return Speed(n, batch, takes_s, compute_s, whole_s, ideal_s / takes_s)
 
 
-def counts(most: int, *, node: int = 1, ratio: float = 1.25) -> list[int]:
+@checked
+def counts(most: Count, *, node: Count = 1, ratio: Positive = 1.25) -> list[int]:
     """Numbers of devices from 1 to `most` for a curve, each about `ratio` times the one before.
 
     Above `node` only whole nodes. Raises ValueError for less than one, and a ratio of 1 or less.
     """
-    if most < 1 or node < 1 or ratio <= 1:
-        raise ValueError(
-            f"a curve goes from 1 to at least 1 by a ratio above 1, not to {most} by {ratio}"
-        )
+    if ratio <= 1:
+        raise ValueError(f"a curve goes on by a ratio above 1, not by {ratio!r}")
     found, at = {1}, 1.0
     while at < most:
         at *= ratio

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from ...machines.gradient_buckets import DEFAULT_LIMITS, assign_buckets
+from ...machines.inputs import Count, Index, NotNegative, Positive, check_fields, checked
 from ...machines.variability import slowest_of
 from ...vgpu.sim.taken_shares import Engine
 from .overhead import NO_OVERHEAD, Overhead
@@ -25,9 +26,12 @@ ONE_BUCKET = inf  # everything is exchanged at once when backward has ended: no 
 class Gradient:
     """A gradient, or a bucket of `tensors` of them: its bytes, and when in the step it is ready."""
 
-    bytes: int
-    ready_s: float
-    tensors: int = 1
+    bytes: Index
+    ready_s: NotNegative
+    tensors: Count = 1
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -38,13 +42,17 @@ class DeviceStep:
     at `queued_s`: as late as it happens if the device waits for the host, 0 if that takes no time.
     """
 
-    backward_end_s: float
-    end_s: float
+    backward_end_s: NotNegative
+    end_s: Positive
     gradients: tuple[Gradient, ...]
-    backward_queued_s: float = 0.0
-    queued_s: float = 0.0
+    backward_queued_s: NotNegative = 0.0
+    queued_s: NotNegative = 0.0
 
-    def scaled_to(self, seconds: float) -> DeviceStep:
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    @checked
+    def scaled_to(self, seconds: Positive) -> DeviceStep:
         """The same step on a device that needs `seconds` for it."""
         factor = seconds / self.end_s
         return replace(
@@ -62,14 +70,13 @@ class DeviceStep:
             return self
         return self.scaled_to(self.end_s * slowest_of(devices, overhead.spread))
 
-    def accumulated(self, times: int) -> DeviceStep:
+    @checked
+    def accumulated(self, times: Count) -> DeviceStep:
         """A step of `times` micro-steps like this one, whose gradients are added up.
 
         Only those of the last are exchanged, and there is one update: each micro-step before it
         takes what this step does until backward ends. Raises ValueError for less than one.
         """
-        if times < 1:
-            raise ValueError(f"a step has at least one micro-step, not {times!r}")
         before_s = (times - 1) * self.backward_end_s
         queued_before_s = (times - 1) * self.backward_queued_s
         return replace(
@@ -81,6 +88,7 @@ class DeviceStep:
             queued_s=queued_before_s + self.queued_s,
         )
 
+    @checked
     def with_buckets(self, gathered: Iterable[Sequence[int]]) -> DeviceStep:
         """The same step with one gradient for each bucket, whose members are given by place."""
         found = (bucket_of([self.gradients[i] for i in members]) for members in gathered)
@@ -92,6 +100,7 @@ class DeviceStep:
         return sum(gradient.bytes for gradient in self.gradients)
 
 
+@checked
 def buckets(gradients: Iterable[Gradient], bucket_bytes: float | None = None) -> list[Gradient]:
     """Gradients gathered in the order in which they are ready; see `gathered_in`."""
     found = list(gradients)
@@ -119,6 +128,7 @@ def bucket_of(members: Sequence[Gradient]) -> Gradient:
     )
 
 
+@checked
 def step_s(
     step: DeviceStep,
     exchange_s: Callable[[int], float],

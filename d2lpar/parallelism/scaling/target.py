@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ...machines.inputs import Count, NotNegative, Positive, checked
 from .convergence import Convergence
 from .exchange import Exchange
 from .overhead import NO_OVERHEAD, Overhead
@@ -33,13 +34,14 @@ class RunToTarget:
         return self.devices * self.seconds
 
 
+@checked
 def runs(
     convergence: Convergence,
     profile: Profile,
     exchange: Exchange,
     *,
-    batches: Iterable[float],
-    devices: Iterable[int],
+    batches: Iterable[Positive],
+    devices: Iterable[Count],
     bucket_bytes: float | None = None,
     overhead: Overhead = NO_OVERHEAD,
 ) -> list[list[RunToTarget]]:
@@ -62,8 +64,9 @@ def runs(
     return table
 
 
+@checked
 def fastest(
-    table: Iterable[Iterable[RunToTarget]], *, within_device_s: float | None = None
+    table: Iterable[Iterable[RunToTarget]], *, within_device_s: NotNegative | None = None
 ) -> RunToTarget:
     """The run that is first at the target; with a budget, among those that cost no more.
 

@@ -12,16 +12,18 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from ...machines.inputs import Count, checked
 from ...vgpu.api.timing import now_s
 from .steps import DeviceStep, Gradient
 
 
+@checked
 def timed_step(
     step: Callable[[], object],
     net: nn.Module,
     optimizer: torch.optim.Optimizer,
     *,
-    repeats: int = 1,
+    repeats: Count = 1,
 ) -> DeviceStep:
     """Time `step()`: a forward pass, a backward pass and `optimizer.step()`, of a `net`.
 

@@ -29,7 +29,7 @@ from ..ranks.own_modules import OwnModules
 from ..ranks.own_patches import OwnPatches
 from ..ranks.process_state import OwnState
 from ..torch_backend.runtime import Runtime, current_runtime
-from . import failure, host_values
+from . import failure
 from .device_usage import UsageTimeline
 from .launch_plan import LaunchPlan, Process
 from .progress import progress
@@ -80,8 +80,7 @@ def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
     gpus = max(1, launch.gpus)  # without any, ranks see none of the machine whose clock runs
     with emulate_cuda(gpus, options.machine, shape_only=options.shapes_only, verbose=False):
         rt = current_runtime()
-        unset = host_values.left_unset() if options.shapes_only else nullcontext()
-        with unset, older_objects_apart(rt), _watched(rt, options) as watched:
+        with older_objects_apart(rt), _watched(rt, options) as watched:
             start_s = rt.now_s()
             _run_processes(launch, options, watched)
         report = RunReport(

@@ -17,6 +17,7 @@ from ..torch_backend.register import register_backend
 from ..torch_backend.runtime import current_runtime, instead, running
 from .alike import Alike, Key, one_kind
 from .garbage import older_objects_apart
+from .host_values import left_unset
 from .own_groups import make_world_group
 from .own_loggers import loggers_by_rank
 from .process_state import OwnState, ProcessState
@@ -41,7 +42,8 @@ def run_ranks(
 
     In place of a device there may be several, `[gpus[:2], gpus[2:]]`: they are that rank's, and it
     exchanges tensors of any of them. `run_ranks(function, 4)` runs 4 ranks without GPUs, which
-    exchange tensors of the host, as over gloo.
+    exchange tensors of the host, as over gloo. Within `shape_only` large weights that ranks make on
+    the host, before they move to their GPUs, are left unset.
 
     A rank stands for a process: its device is the current one, its host has a time of its own, and
     it has its own random numbers (which start as the caller's) and torchrun's variables RANK,
@@ -228,6 +230,8 @@ def _run_alone(
         stack.enter_context(lines_by_rank(len(threads)))
         stack.enter_context(older_objects_apart(rt))
         stack.enter_context(_memories_that_wait(world))
+        if rt.shape_only and any(world.devices):
+            stack.enter_context(left_unset())
         others, rt.clock.others = rt.clock.others, _let_others_go_on
         before.save()
         try:

@@ -28,6 +28,8 @@ def scaled_dot_product_attention(
     _check(*three, attn_mask)
     kernel = choose(inputs_of(*three, attn_mask, dropout_p, is_causal, enable_gqa))
     mask = _added(attn_mask, query.dtype)
+    if kernel in (EFFICIENT, CUDNN) and mask is not None and mask.dtype != query.dtype:
+        raise RuntimeError("invalid dtype for bias - should match query's dtype")
     if kernel == FLASH:
         return _flash(*three, dropout_p, is_causal, scale)
     if kernel == MATH:
@@ -93,23 +95,23 @@ def _aligned(mask: torch.Tensor) -> torch.Tensor:
 def _check(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None
 ) -> None:
-    """RuntimeError for arguments that no kernel takes, as torch raises it."""
+    """RuntimeError for arguments that no kernel takes, in torch's words."""
     three = (query, key, value)
-    if len({t.dtype for t in three}) > 1:
-        found = ", ".join(str(t.dtype) for t in three)
-        raise RuntimeError(f"Expected query, key, and value to have the same dtype, not {found}")
     if len({t.device for t in three}) > 1:
-        found = ", ".join(str(t.device) for t in three)
         raise RuntimeError(
-            f"Expected query, key, and value to have the same device type, not {found}"
+            "Expected query, key, and value to have the same device type, but got query.device: "
+            f"{query.device} key.device: {key.device} and value.device: {value.device} instead."
         )
-    if min(t.dim() for t in three) < 2:
-        found = ", ".join(str([*t.shape]) for t in three)
-        raise RuntimeError(
-            f"Expected query, key, and value to all be at least 2 dimensional, not {found}"
-        )
-    if mask is not None and mask.dtype not in (torch.bool, query.dtype):
-        raise RuntimeError(
-            "Expected attn_mask dtype to be bool or to match query dtype, but got "
-            f"attn_mask.dtype: {mask.dtype} and query.dtype: {query.dtype}"
-        )
+    masks = (torch.bool, torch.float32, query.dtype)
+    if (
+        len({t.dtype for t in three}) > 1
+        or min(t.dim() for t in three) < 2
+        or (mask is not None and mask.dtype not in masks)
+    ):
+        asked = None if mask is None else _on_host(mask)
+        F.scaled_dot_product_attention(_on_host(query), _on_host(key), _on_host(value), asked)
+
+
+def _on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """One number of as many dimensions and of the type: what torch looks at first."""
+    return torch.zeros((1,) * tensor.dim(), dtype=tensor.dtype, device="cpu")

@@ -1,0 +1,324 @@
+"""What is no number, text or machine is refused by name, by every function of `par`."""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from math import inf, nan
+
+import pytest
+import torch
+from torch import nn
+
+import d2lpar as par
+from d2lpar.machines.inputs import Count, NotNegative, Share, check_fields, checked, require
+
+collectives = par.machines.collectives
+machines, pipeline, planner, scaling = par.machines, par.pipeline, par.planner, par.scaling
+
+# --- one argument ---------------------------------------------------------------------------------
+
+
+@checked
+def _asks(
+    count: Count = 1,
+    seconds: NotNegative = 0.0,
+    text: str | None = None,
+    flag: bool = False,
+    counts: Iterable[Count] = (),
+    table: Mapping[str, float] | None = None,
+    exchange: Callable[[float], float] = abs,
+    link: machines.Link | None = None,
+) -> int:
+    return count
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "what"),
+    [
+        ("count", 0, "a whole number from 1 on"),
+        ("count", True, "a whole number from 1 on"),
+        ("count", 1.5, "a whole number from 1 on"),
+        ("seconds", -1e-9, "a number from zero on"),
+        ("seconds", nan, "a number from zero on"),
+        ("seconds", inf, "a number from zero on"),
+        ("seconds", torch.tensor(1.0), "a number from zero on"),
+        ("text", 7, "a text or None"),
+        ("flag", 1, "True or False"),
+        ("counts", "12", "an iterable, each member a whole number from 1 on"),
+        ("counts", [2, 0], "an iterable, each member a whole number from 1 on"),
+        ("counts", torch.tensor(1), "an iterable, each member a whole number from 1 on"),
+        ("table", {"a": "b"}, "a mapping from a text to a number or None"),
+        ("exchange", 3, "a function"),
+        ("link", "nvlink", "a Link or None"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_what_it_may_be(name, value, what):
+    with pytest.raises(ValueError, match=f"^{name} of asks must be {what}, not "):
+        _asks(**{name: value})
+
+
+def test_right_arguments_pass_as_they_are():
+    once = iter([3, 4])
+    assert _asks(2, 0.5, "a", True, once, {"a": inf}, len, None) == 2
+    assert list(once) == [3, 4]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'counted'"):
+        _asks(counted=3)
+
+
+def test_numbers_of_numpy_are_numbers():
+    numpy = pytest.importorskip("numpy")
+    assert _asks(numpy.int64(3), numpy.float32(0.5)) == 3
+
+
+def test_a_field_of_a_dataclass_is_named_with_its_record():
+    @dataclass(frozen=True)
+    class Named:
+        name: str
+        __post_init__ = check_fields
+
+    Named.__annotations__["name"] = str
+    with pytest.raises(ValueError, match="name of Named must be a text, not 3"):
+        Named(3)
+    with pytest.raises(ValueError, match=r"latency_s of bus must be a number from zero on, not -1"):
+        machines.Link("bus", -1, 1e9)
+    require("a plan", Share, taken=1)
+
+
+# --- all of `par` ---------------------------------------------------------------------------------
+
+NODE = machines.machine("8x-a100-nvswitch")
+GRADIENTS = (scaling.Gradient(1000, 0.1), scaling.Gradient(2000, 0.2))
+STEP = scaling.DeviceStep(0.2, 0.3, GRADIENTS)
+PROFILE = scaling.Profile.of({1: STEP, 32: STEP.scaled_to(3.0)})
+NETWORK = scaling.Network.of(NODE, machines.NETWORKS["25gbe"])
+EXCHANGE = scaling.ring(NETWORK)
+CONVERGENCE = scaling.Convergence(100.0, 64.0)
+TABLE = scaling.runs(CONVERGENCE, PROFILE, EXCHANGE, batches=[1, 4], devices=[1, 8])
+MODEL = planner.model("gpt-2-124m")
+LAYOUT = planner.Layout(planner.Mesh())
+PLANS = planner.plans(MODEL, NODE, batch=8)
+ORDERS = pipeline.orders(pipeline.gpipe(2, 4))
+COSTS = [pipeline.StageCost(1.0, 2.0, sent_bytes=100)] * 2
+STAGES = [nn.Linear(2, 2), nn.Linear(2, 2)]
+
+
+def _fields(record: object) -> dict[str, object]:
+    return {field.name: getattr(record, field.name) for field in fields(record)}
+
+
+def _all(schedule: Callable[..., Iterator]) -> Callable[..., list]:
+    return lambda **options: list(schedule(**options))
+
+
+def _step_of_net() -> object:
+    return STAGES[0](torch.ones(1, 2)).sum().backward() or OPTIMIZER.step()
+
+
+OPTIMIZER = torch.optim.SGD(STAGES[0].parameters(), lr=0.1)
+ASKED = {"nbytes": 1000, "ranks": 8, "machine": NODE, "algorithm": None, "protocol": None}
+ALL_NETWORK = {"nbytes": 100.0, "network": NETWORK, "devices": 8}
+GOOD: dict[Callable, dict[str, object]] = {
+    **{
+        getattr(collectives, name): ASKED
+        for name in (
+            *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"),
+            "all_to_all",
+        )
+    },
+    collectives.send: {"nbytes": 10, "source": 0, "target": 1, "machine": NODE, "protocol": None},
+    machines.Accelerator: _fields(NODE.accelerators[0]),
+    machines.Host: _fields(NODE.host),
+    machines.Link: _fields(NODE.host_link),
+    machines.Machine: _fields(NODE),
+    machines.machine: {"which": NODE},
+    machines.save: {"machine": NODE},
+    NODE.host_link.seconds: {"nbytes": 3},
+    NODE.accelerators[0].rate: {"dtype": "float32"},
+    NODE.accelerators[0].attainable: {"intensity": 1.0, "dtype": "float32"},
+    NODE.accelerators[0].ridge_point: {"dtype": "float32"},
+    NODE.with_accelerators: {"count": 4},
+    NODE.with_peer: {"peer": None},
+    NODE.only: {"numbers": [0, 1]},
+    NODE.uplink_of: {"accelerator": 0},
+    NODE.cluster: {"nodes": 2, "network": machines.NETWORKS["25gbe"], "network_shared_by": 4},
+    planner.Experts: {"count": 8, "top_k": 2, "capacity": 1.0},
+    planner.Layout: _fields(LAYOUT),
+    planner.Mesh: {"data": 2, "pipeline": 2, "tensor": 2, "context": 2},
+    planner.Transformer: _fields(MODEL) | {"name": "a", "source": ""},
+    planner.Wiring.of: {"machine": NODE},
+    planner.best: {"found": PLANS},
+    planner.explain: {"found": PLANS},
+    planner.gpus_that_do: {"plan": PLANS[0]},
+    planner.memory: {"model": MODEL, "layout": LAYOUT},
+    planner.model: {"which": MODEL},
+    planner.plans: {
+        name: parameter.default
+        for name, parameter in inspect.signature(planner.plans).parameters.items()
+    }
+    | {"model": MODEL, "machine": NODE, "batch": 8},
+    planner.relative_uncertainty: {"accelerator": NODE.accelerators[0]},
+    planner.state_bytes: {
+        "parameters": 100,
+        "data": 2,
+        "zero": 1,
+        "gradient_bytes": 2,
+        "parameter_bytes": 2,
+        "optimizer_bytes": 12,
+    },
+    planner.step: {"model": MODEL, "layout": LAYOUT, "machine": NODE},
+    planner.ties: {"found": PLANS},
+    MODEL.flops: {"samples": 2, "recompute": False, "causal": False},
+    MODEL.layer_parameters: {"tensor": 1, "expert": 1},
+    scaling.Compression: {"bytes_factor": 0.5, "seconds_per_byte": 0.0},
+    scaling.Convergence: {"min_steps": 10.0, "critical_batch": 2.0},
+    scaling.DeviceStep: _fields(STEP),
+    scaling.Gradient: _fields(GRADIENTS[0]),
+    scaling.Level: _fields(NETWORK.levels[0]),
+    scaling.Network: _fields(NETWORK),
+    scaling.Network.of: {
+        "machine": NODE,
+        "network": machines.NETWORKS["25gbe"],
+        "ports": 1,
+        "nodes_per_rack": 2,
+        "oversubscription": 1.0,
+    },
+    scaling.Overhead: _fields(scaling.NO_OVERHEAD),
+    scaling.Profile: _fields(PROFILE),
+    scaling.Profile.of: {"steps": {1: STEP}},
+    scaling.buckets: {"gradients": GRADIENTS, "bucket_bytes": 10},
+    scaling.compressed: {"exchange": EXCHANGE, "compression": scaling.Compression(0.5)},
+    scaling.compressed(EXCHANGE, scaling.Compression(0.5)): {"nbytes": 10, "devices": 8},
+    scaling.counts: {"most": 16, "node": 1, "ratio": 1.25},
+    scaling.fastest: {"table": TABLE, "within_device_s": 1e9},
+    scaling.fit_convergence: {"steps": {64: 9000, 128: 5000, 512: 1600}},
+    scaling.half_precision: {"memory_bytes_per_s": 1e9},
+    **{
+        method: {"network": NETWORK}
+        for method in (scaling.hierarchical, scaling.library, scaling.ring)
+    },
+    scaling.key_value_store: {"network": NETWORK, "servers": None, "aggregate": True},
+    **{method(NETWORK): {"nbytes": 100.0, "devices": 8} for method in scaling.METHODS.values()},
+    **dict.fromkeys(
+        (scaling.hierarchical_bytes, scaling.ring_bytes, scaling.store_bytes), ALL_NETWORK
+    ),
+    scaling.runs: {
+        "convergence": CONVERGENCE,
+        "profile": PROFILE,
+        "exchange": EXCHANGE,
+        "batches": [1, 4],
+        "devices": [1, 8],
+        "bucket_bytes": None,
+        "overhead": scaling.NO_OVERHEAD,
+    },
+    scaling.step_s: {"step": STEP, "exchange_s": float, "bucket_bytes": 10},
+    scaling.strong: {"profile": PROFILE, "exchange": EXCHANGE, "samples": 32, "devices": [1, 8]},
+    scaling.weak: {
+        "profile": PROFILE,
+        "exchange": EXCHANGE,
+        "batch": 4,
+        "devices": [1, 8],
+        "accumulate": 1,
+        "bucket_bytes": None,
+        "overhead": scaling.NO_OVERHEAD,
+    },
+    scaling.timed_step: {
+        "step": _step_of_net,
+        "net": STAGES[0],
+        "optimizer": OPTIMIZER,
+        "repeats": 1,
+    },
+    CONVERGENCE.steps: {"samples": 2},
+    CONVERGENCE.examples: {"samples": 2},
+    STEP.accumulated: {"times": 2},
+    STEP.scaled_to: {"seconds": 2.0},
+    STEP.with_buckets: {"gathered": [[0, 1]]},
+    NETWORK.sizes: {"devices": 8},
+    NETWORK.fabric_of: {"devices": 8},
+    PROFILE.at: {"batch": 4},
+    PROFILE.bucketed: {"bucket_bytes": None},
+    pipeline.Pipeline: {
+        "stages": STAGES,
+        "devices": ["cpu", "cpu"],
+        "schedule": pipeline.one_f_one_b,
+    },
+    pipeline.StageCost: _fields(COSTS[0]),
+    pipeline.check: {
+        "orders": ORDERS,
+        "stages": 2,
+        "micro_batches": 4,
+        "owners": [0, 1],
+        "most_in_flight": [4, 4],
+        "receives_ahead": 2,
+    },
+    pipeline.require: {"orders": ORDERS, "stages": 2, "micro_batches": 4},
+    _all(pipeline.gpipe): {"ranks": 2, "micro_batches": 4},
+    _all(pipeline.one_f_one_b): {"ranks": 2, "micro_batches": 4},
+    _all(pipeline.interleaved_1f1b): {"ranks": 2, "micro_batches": 4, "chunks": 2},
+    _all(pipeline.zero_bubble_h1): {"ranks": 2, "micro_batches": 4},
+    pipeline.ideal_bubble: {
+        "schedule": "1f1b",
+        "ranks": 2,
+        "micro_batches": 4,
+        "chunks": 2,
+        "forward_s": 1.0,
+        "inputs_s": 1.0,
+        "weights_s": 1.0,
+    },
+    pipeline.in_flight: {"orders": ORDERS},
+    pipeline.in_slots: {"orders": ORDERS},
+    pipeline.orders: {"slots": [*pipeline.gpipe(2, 4)]},
+    pipeline.simulate: {
+        "orders": ORDERS,
+        "costs": COSTS,
+        "link": NODE,
+        "recompute": False,
+        "handover_s": 0.0,
+    },
+    pipeline.stage_costs: {"stages": STAGES, "x": torch.ones(2, 2), "accumulate": True},
+}
+WRONG = (None, "x", -1, 0, 0.5, nan, inf, True, [], {}, ["x"], [-1], object(), torch.tensor(1.0))
+ASKS_NOTHING = {"recorded", "performed", "load", "this_machine"}  # of ranks, a timeline, a file
+MADE_BY_OTHERS = {"Plan", "Memory", "StepTime", "RunToTarget", "Speed", "Wiring", "Simulation"}
+OF_TYPING = {"Exchange", "Named", "Orders", "Slot", "Finding", "Operation", "ScheduleError"}
+
+
+@pytest.mark.parametrize("function", GOOD, ids=lambda f: getattr(f, "__qualname__", str(f)[:60]))
+def test_nothing_wrong_ends_inside(function, tmp_path):
+    """It is an answer, or a ValueError that says something of the value: no TypeError from within,
+    no division by zero."""
+    good = GOOD[function] | ({"path": tmp_path / "m.json"} if function is machines.save else {})
+    function(**good)
+    for name in good:
+        for value in WRONG:
+            _answers_or_refuses(function, good | {name: value})
+
+
+def _answers_or_refuses(function: Callable, options: dict) -> None:
+    """Torch itself says what is no device, and what has no dimensions to multiply."""
+    with suppress(ValueError):
+        try:
+            function(**options)
+        except RuntimeError as error:
+            if not any(word in str(error) for word in ("device", "1D")):
+                raise
+
+
+@pytest.mark.parametrize("budget_s", [None, "x", -1, 0, nan, inf, True, [], {}, object()])
+def test_a_calibration_takes_a_number_of_seconds(budget_s):
+    with pytest.raises(ValueError, match="budget_s of calibrate must be a number above zero, not"):
+        par.calibrate(budget_s=budget_s)
+
+
+def test_every_public_function_is_asked():
+    asked = {getattr(function, "__name__", "") for function in GOOD}
+    asked |= {name for room in (pipeline,) for name in room.SCHEDULES}
+    asked |= {"gpipe", "one_f_one_b", "interleaved_1f1b", "zero_bubble_h1"}
+    for room in (collectives, machines, pipeline, planner, scaling):
+        names: Sequence[str] = getattr(room, "__all__", None) or [
+            name
+            for name, value in vars(room).items()
+            if inspect.isfunction(value) and value.__module__ == room.__name__ and name[0] != "_"
+        ]
+        functions = {name for name in names if callable(getattr(room, name))}
+        assert functions <= asked | ASKS_NOTHING | MADE_BY_OTHERS | OF_TYPING

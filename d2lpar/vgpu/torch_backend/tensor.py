@@ -243,9 +243,16 @@ def _twin(values: torch.Tensor, index: int) -> VirtualTensor:
     """A wrapper that is laid out as the values are, made in the quickest way: most come so."""
     if values.layout is not torch.strided or torch_private.is_zero(values):
         return _laid_out(layout_of(values), index)
-    layout = (values.shape, values.stride(), values.storage_offset())
-    kind = (None, values.dtype, torch.strided, device_naming.device(index))
-    return torch_private.make_wrapper_subclass(VirtualTensor, *layout, *kind)
+    return torch_private.make_wrapper_subclass(
+        VirtualTensor,
+        values.shape,
+        values.stride(),
+        values.storage_offset(),
+        None,
+        values.dtype,
+        torch.strided,
+        device_naming.device(index),
+    )
 
 
 def _laid_out(layout: TensorLayout, index: int) -> VirtualTensor:

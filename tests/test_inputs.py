@@ -283,7 +283,7 @@ MADE_BY_OTHERS = {"Plan", "Memory", "StepTime", "RunToTarget", "Speed", "Wiring"
 OF_TYPING = {"Exchange", "Named", "Orders", "Slot", "Finding", "Operation", "ScheduleError"}
 
 
-@pytest.mark.parametrize("function", GOOD, ids=lambda f: getattr(f, "__qualname__", str(f)[:60]))
+@pytest.mark.parametrize("function", GOOD, ids=lambda f: getattr(f, "__qualname__", "instance"))
 def test_nothing_wrong_ends_inside(function, tmp_path):
     """It is an answer, or a ValueError that says something of the value: no TypeError from within,
     no division by zero."""

@@ -283,6 +283,12 @@ MADE_BY_OTHERS = {"Plan", "Memory", "StepTime", "RunToTarget", "Speed", "Wiring"
 OF_TYPING = {"Exchange", "Named", "Orders", "Slot", "Finding", "Operation", "ScheduleError"}
 
 
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """A text is a good name of a file, and so a file is written."""
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.mark.parametrize("function", GOOD, ids=lambda f: getattr(f, "__qualname__", "instance"))
 def test_nothing_wrong_ends_inside(function, tmp_path):
     """It is an answer, or a ValueError that says something of the value: no TypeError from within,

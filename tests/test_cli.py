@@ -86,7 +86,7 @@ def test_a_machine_in_a_file(run, tmp_path):
         (("machines", "8xa100"), "no machine is called '8xa100'"),
         (("machines", "no.json"), "no.json: there is no such file"),
         (("machines", "this machine"), "not calibrated yet"),
-        (("calibrate", "--seconds", "-1"), "budget_s must be"),
+        (("calibrate", "--seconds", "-1"), "budget_s of calibrate must be"),
         (("calibrate", "--device", "toaster"), "'toaster' is no device"),
     ],
 )

@@ -1,5 +1,6 @@
 """Processes of a program under `d2lpar run`: what each has of its own, and what they share."""
 
+import json
 import sys
 
 import pytest
@@ -625,3 +626,10 @@ def test_what_a_process_wraps_of_a_library_is_wrapped_for_it_alone(run):
         ["0 4.0 100.0 none", "1 4.0 100.0 none"],
     )
     assert [*sorted(lines[:2]), *sorted(lines[2:4]), lines[4]] == [*spawned, *forked, "4.0 100.0"]
+
+
+def test_a_later_run_begins_with_what_is_there_by_then(run, monkeypatch):
+    program = "import json\nprint(json.dumps([1]))\njson.dumps = len"
+    assert run(program, "--gpus", 2)[1] == ["[1]"]
+    monkeypatch.setattr(json, "dumps", lambda value: "mine")
+    assert run(program, "--gpus", 2)[1] == ["mine"]

@@ -134,6 +134,16 @@ def test_a_program_for_cuda_writes_what_one_process_reads(tmp_path):
     assert_close(list(found["model"].values()), expected(range(2)))
 
 
+def test_modules_that_are_imported_late_know_how_devices_are_called(gpus):
+    """The one that writes checkpoints asks so which kind of tensors it must copy to the host."""
+    from torch._utils import _get_available_device_type as imported_late
+
+    assert imported_late() == "vgpu"
+    with par.emulate_cuda(1, verbose=False):
+        assert imported_late() == "cuda"
+    assert imported_late() == "vgpu"
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_checkpoint_in_the_background_holds_the_state_of_its_time(tmp_path):
     def save_later(*args, **options):

@@ -28,8 +28,6 @@ def _install_queries(patches: Patches) -> None:
     patches.replace(torch.accelerator, "current_accelerator", _current_accelerator)
     patches.replace(*torch_private.GET_ACCELERATOR, lambda check=None: torch.device(CUDA))
     patches.replace(torch.accelerator, "device_count", lazy_init.device_count)
-    for module, name in torch_private.DEVICE_TYPE_QUERIES:
-        patches.replace(module, name, lambda: CUDA)
     get_stream = getattr(*torch_private.STREAM_OF_COPIES)
     patches.replace(*torch_private.STREAM_OF_COPIES, lambda device: get_stream(to_virtual(device)))
     patches.replace(torch.backends.cuda, "is_built", lambda: True)

@@ -30,7 +30,7 @@ from ..ranks import main_module, own_loggers
 from ..ranks.launcher import ProcessStart, current_process, run_processes
 from ..ranks.own_methods import OwnMethods
 from ..ranks.own_modules import OwnModules, is_of_one_process
-from ..ranks.own_patches import OwnPatches
+from ..ranks.own_patches import OwnPatches, PatchesOfCaller
 from ..ranks.pickled_copy import PickledCopy
 from ..torch_backend.runtime import current_runtime
 from . import lazy_init, process_objects
@@ -153,7 +153,7 @@ def _run_together(children: Sequence[Child], devices: Sequence[int]) -> None:
     own_modules = parent is not None and parent.process.has(OwnModules)
     main = sys.modules[main_module.MAIN] if own_modules else None
     starts = [child.start_of(devices, own_modules=own_modules) for child in children]
-    own: list[Any] = [] if parent is not None else [lazy_init.ProcessDevices(), OwnPatches()]
+    own: list[Any] = [] if parent is not None else [lazy_init.ProcessDevices(), PatchesOfCaller()]
     lives = [partial(child.live, main) for child in children]
     try:
         with process_objects.kept():

@@ -26,7 +26,7 @@ from ..ranks.garbage import older_objects_apart
 from ..ranks.launcher import ProcessStart, run_processes
 from ..ranks.own_methods import OwnMethods
 from ..ranks.own_modules import OwnModules
-from ..ranks.own_patches import OwnPatches
+from ..ranks.own_patches import OwnPatches, PatchesOfCaller
 from ..ranks.process_state import OwnState
 from ..torch_backend.runtime import Runtime, current_runtime
 from . import failure
@@ -155,7 +155,7 @@ def _attempt(launch: LaunchPlan, options: RunOptions, watched: _Watched, restart
     processes = launch.processes(restarts)
     lives = [partial(_live, launch, options, watched, process) for process in processes]
     starts = [_start_of(process, len(processes)) for process in processes]
-    own: list[OwnState] = [OwnModules(), OwnMethods(), OwnPatches(), ProcessDevices()]
+    own: list[OwnState] = [OwnModules(), OwnMethods(), PatchesOfCaller(), ProcessDevices()]
     try:
         run_processes(lives, [process.own_first for process in processes], starts, own)
     except KeyboardInterrupt:

@@ -55,6 +55,15 @@ class OwnPatches:
                 setattr(*attribute, kept)
 
 
+class PatchesOfCaller(OwnPatches):
+    """What whoever runs the processes has replaced; when they are over, nothing is watched."""
+
+    def restore(self) -> None:
+        """Let the caller go on with what was kept."""
+        super().restore()
+        _originals.clear()
+
+
 @cache
 def _replaced_in(file: str) -> frozenset[Path]:
     """The attributes that a file assigns to, of what it imports; none if it cannot be read."""

@@ -447,9 +447,19 @@ def set_comm_primitive(name: str, ours: Callable[..., object]) -> None:
     setattr(torch._C, f"_{name}", ours)
 
 
-DEVICE_TYPE_QUERIES = [
-    (module, "_get_available_device_type") for module in (torch._utils, data_parallel)
-]
+def replace_device_type_query(ask: Callable[[Callable[[], str | None]], str | None]) -> None:
+    """Let `ask(theirs)` answer which kind of device there is, in whatever has imported torch's."""
+    theirs = torch._utils._get_available_device_type
+
+    @functools.wraps(theirs)
+    def ours() -> str | None:
+        return ask(theirs)
+
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get(theirs.__name__) is theirs:
+            replace(module, theirs.__name__, ours)
+
+
 GET_ACCELERATOR = (torch._C, "_get_accelerator")
 STREAM_OF_COPIES = (_parallel_functions, "_get_stream")
 # What torch.cuda.memory asks of C++ about what allocators have done; not in builds for the CPU.

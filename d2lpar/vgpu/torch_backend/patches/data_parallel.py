@@ -18,6 +18,7 @@ import torch.cuda.comm
 import torch.nn.parallel.comm
 from torch.nn.parameter import is_lazy
 
+from ... import device_naming
 from ...device_naming import TYPE
 from .. import data_parallel_comm, runtime, streams, torch_private
 from ..host_threads import Notes
@@ -40,13 +41,7 @@ def replace_parallel() -> None:
     summed = _for_virtual(data_parallel_comm.reduce_add, torch.nn.parallel.comm.reduce_add)
     for module in (torch.nn.parallel.comm, torch.cuda.comm):
         torch_private.replace(module, "reduce_add", summed)
-    torch_type = torch._utils._get_available_device_type
-
-    def available_type() -> str | None:
-        return TYPE if runtime.running() else torch_type()
-
-    for module, name in torch_private.DEVICE_TYPE_QUERIES:
-        setattr(module, name, available_type)
+    torch_private.replace_device_type_query(_available_type)
     torch_apply = torch_private.data_parallel.parallel_apply
 
     @functools.wraps(torch_apply)
@@ -69,6 +64,10 @@ def replace_parallel() -> None:
     module = sys.modules["torch.nn.parallel.parallel_apply"]
     torch_private.replace(module, "threading", threads)
     torch_private.replace(module, "ExceptionWrapper", _ReplicasError)
+
+
+def _available_type(torch_type: Callable[[], str | None]) -> str | None:
+    return device_naming.naming().type if runtime.running() else torch_type()
 
 
 def _make_get_stream(torch_get_stream: GetStream) -> GetStream:

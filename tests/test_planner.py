@@ -410,14 +410,14 @@ def published(name: str, found: list[planner.Plan]) -> tuple[planner.Plan, float
     return plan, plan.step_s / found[0].step_s - 1
 
 
-def test_published_mixes_fit_and_all_but_one_are_ties_of_the_first_choice(table_1):
+def test_published_mixes_fit_and_those_that_are_missed_are_no_ties_of_the_first_choice(table_1):
     for name, found in table_1.items():
         plan, slower = published(name, found)
         assert plan.fits
-        assert (plan in planner.ties(found)) == (name != "megatron-18.4b")
         # With 18.4 and 39.1 billion parameters the planner would split layers less and have more
         # stages; its authors took tensor groups as large as a node first.
         missed = name in ("megatron-18.4b", "megatron-39.1b")
+        assert (plan in planner.ties(found)) != missed
         assert 0.1 < slower <= 0.2 if missed else slower < 0.01
 
 

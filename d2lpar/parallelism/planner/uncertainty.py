@@ -14,8 +14,8 @@ from ...machines.inputs import checked
 from . import messages
 from .plan import Plan
 
-# The median error, without its sign, of the transformers whose sources were held apart: of 40 figures
-# up to A100, and of 34 from H100 (`make validate` has the rows).
+# The median error, without its sign, of the transformers whose sources were held apart: 40 figures
+# up to A100, and 34 from H100 (`make validate` has the rows).
 UP_TO_A100, FROM_H100 = 0.14, 0.12
 NEW = ("hopper", "blackwell")
 

@@ -165,7 +165,7 @@ def test_each_rank_has_a_profile_of_its_own(cuda, tmp_path, monkeypatch):
         (path,) = tmp_path.glob(f"rank{rank}.*.pt.trace.json")
         info = json.loads(path.read_text())["distributedInfo"]
         assert (info["rank"], info["world_size"], info["backend"]) == (rank, 2, "nccl")
-        assert info["pg_config"][0]["backend_config"] == "cpu:nccl,cuda:nccl"
+        assert info["pg_config"][0]["backend_config"] == "cuda:nccl"
         seen = Timeline.from_chrome_trace(path)
         assert seen.accelerators == [f"cuda:{rank}"]
         assert len(seen.where(lambda span: span.name == "exp").on(f"cuda:{rank}")) == 2 * (1 + rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 
 import pytest
@@ -66,6 +67,113 @@ def test_a_group_takes_operations_and_roots_in_place_of_options():
     both = [[1.0, 1.0], [2.0, 2.0]]
     assert first == [[2.0, 2.0], [2.0, 2.0], [2.0, 2.0], *both, [3.0]]
     assert second == [[2.0, 2.0], [2.0, 2.0], [2.0, 2.0], *both, [3.0], *both]
+
+
+ALL_KINDS = "cpu:gloo,cuda:nccl"
+
+
+def answers(backend):
+    """What a group of a backend says of itself, and which kinds of tensors it sums."""
+    if backend != "from the start":
+        dist.init_process_group(backend)
+    group, summed = dist.group.WORLD, []
+    for device in ("cpu", here()):
+        with contextlib.suppress(RuntimeError):  # what it says: see the next test
+            dist.all_reduce(torch.ones(1, device=device))
+            summed.append(torch.device(device).type)
+    half = dist.new_group([0, 1])
+    assert half._device_types == group._device_types
+    return [device.type for device in group._device_types], summed, dist.get_backend(half)
+
+
+@pytest.mark.parametrize(
+    ("backend", "kinds", "name"),
+    [
+        ("nccl", ["vgpu"], "nccl"),
+        ("NCCL", ["vgpu"], "nccl"),
+        ("gloo", ["cpu", "vgpu"], "gloo"),
+        (ALL_KINDS, ["cpu", "vgpu"], ALL_KINDS),
+        ("from the start", ["cpu", "vgpu"], "nccl"),
+    ],
+)
+def test_a_group_exchanges_tensors_of_its_backends(backend, kinds, name):
+    """As torch's table of what each backend is capable of."""
+    assert run(answers, backend, n=2) == [(kinds, kinds, name)] * 2
+
+
+def test_sends_and_batches_of_nccl_refuse_tensors_of_the_host():
+    def rank():
+        dist.init_process_group("nccl")
+        x, other = torch.ones(1), 1 - dist.get_rank()
+        ops = [dist.P2POp(dist.isend, x, other), dist.P2POp(dist.irecv, x, other)]
+        calls = (
+            lambda: dist.send(x, other),
+            lambda: dist.batch_isend_irecv(ops),
+            lambda: dist.broadcast(x, 0),
+            lambda: dist.all_gather([x, x.clone()], x),
+        )
+        for call in calls:
+            with pytest.raises(RuntimeError, match=r"No backend type associated with .* cpu"):
+                call()
+        with pytest.raises(ValueError, match="CPU-capable backend"):
+            dist.monitored_barrier()
+
+    run(rank, n=2)
+
+
+def exchanged():
+    """Objects by each of torch's functions."""
+    dist.init_process_group("nccl")
+    number, all_of_them, one = dist.get_rank(), [None, None], [None]
+    dist.all_gather_object(all_of_them, {"rank": number})
+    dist.scatter_object_list(one, ["for 0", "for 1"] if number == 0 else None, src=0)
+    gathered = [None, None] if number == 0 else None
+    dist.gather_object(number, gathered, dst=0)
+    told = [number]
+    dist.broadcast_object_list(told, src=1)
+    passed = ["sent"] if number == 0 else [None]
+    if number == 0:
+        dist.send_object_list(passed, 1)
+    else:
+        dist.recv_object_list(passed, 0)
+    return all_of_them, one, gathered, told, passed
+
+
+@pytest.mark.parametrize("with_values", [True, False])
+def test_objects_go_by_devices_in_a_group_of_nccl(with_values):
+    """Where these have no values, by hosts."""
+    both = [{"rank": 0}, {"rank": 1}]
+    machine = par.simulate(virtual_ranks.MACHINE, 2, with_values=with_values)
+    with machine as gpus, par.record() as timeline:
+        found = par.run_ranks(exchanged, gpus)
+    assert found == [
+        (both, ["for 0"], [0, 1], [1], ["sent"]),
+        (both, ["for 1"], None, [1], ["sent"]),
+    ]
+    assert any(span.name == "all_gather" for span in timeline) == with_values
+
+
+def test_a_barrier_of_nccl_asks_for_its_device_as_torch_does():
+    def rank():
+        dist.init_process_group("nccl")
+        with pytest.warns(UserWarning, match="using the device under current context"):
+            dist.barrier()
+
+    run(rank, n=1)
+
+
+@pytest.mark.parametrize(
+    ("backend", "text"),
+    [("nvcc", "there is no backend 'nvcc'"), ("cpu:gloo,cpu:nccl", "names no backends")],
+)
+def test_a_backend_that_there_is_not_is_named(backend, text):
+    with pytest.raises(ValueError, match=text):
+        run(lambda: dist.init_process_group(backend), n=1)
+
+
+def test_nccl_needs_gpus():
+    with pytest.raises(ValueError, match="ProcessGroupNCCL is only supported with GPUs"):
+        par.run_ranks(lambda: dist.init_process_group("nccl"), 2)
 
 
 def test_tensors_of_several_sizes_are_gathered_and_scattered():

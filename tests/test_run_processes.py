@@ -253,7 +253,8 @@ def begin(rank):
 
 if __name__ == "__main__":
     log = begin(int(os.environ["RANK"]))
-    torch.distributed.init_process_group("nccl")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.distributed.init_process_group("nccl", device_id=device)
     torch.distributed.barrier()
     log.info("an epoch")
     torch.distributed.barrier()
@@ -296,10 +297,11 @@ if __name__ == "__main__":
 
 
 REPLACED = """
+import os
 import torch
 import torch.distributed as dist
 
-dist.init_process_group("nccl")
+dist.init_process_group("nccl", device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
 theirs = torch.nn.Module.register_parameter
 
 def on_meta(self, name, parameter):
@@ -574,7 +576,7 @@ def setup_for_distributed(is_master):
 
 dist.init_process_group("nccl")
 setup_for_distributed(dist.get_rank() == 0)
-dist.barrier()
+dist.barrier(device_ids=[dist.get_rank()])
 print("rank", dist.get_rank())
 print("forced", dist.get_rank(), force=True)
 """

@@ -14,7 +14,11 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     CheckpointImpl,
     checkpoint_wrapper,
 )
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+from torch.distributed.checkpoint.format_utils import (
+    BroadcastingTorchSaveReader,
+    DynamicMetaLoadPlanner,
+    dcp_to_torch_save,
+)
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -239,3 +243,21 @@ def test_recomputing_saves_memory():
     # Each layer keeps its output; recomputing, each part does, and one of them all within it.
     saved = (parts * layers - (parts + layers - 1)) * batch * width * 4
     assert kept[0] - again[0] == pytest.approx(saved, rel=0.1)
+
+
+@pytest.mark.filterwarnings("ignore:`_get_pg_default_device` will be deprecated")
+def test_a_file_of_torch_save_is_read_by_one_rank_for_all(tmp_path):
+    """The reader asks the group for its kind of device, which NCCL's says is the GPU."""
+    torch.save(net().state_dict(), tmp_path / "whole.pt")
+
+    def read():
+        dist.init_process_group("nccl")
+        state = nn.ModuleList(net()).to(here()).state_dict()
+        for value in state.values():
+            value.zero_()
+        reader = BroadcastingTorchSaveReader(tmp_path / "whole.pt")
+        dcp.load(state, storage_reader=reader, planner=DynamicMetaLoadPlanner())
+        return {name: value.cpu() for name, value in state.items()}
+
+    for found in on_ranks(read, 2):
+        assert_close(found, dict(net().state_dict()), rtol=0, atol=0)

@@ -122,7 +122,7 @@ STARTED_BY_A_STORE = """
 import os, torch, torch.distributed as dist
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 store = dist.TCPStore("localhost", 29876, size, rank == 0)
-dist.init_process_group("nccl", store=store, rank=rank, world_size=size)
+dist.init_process_group("nccl", store=store, rank=rank, world_size=size, device_id=rank)
 total = torch.full((1,), rank + 1.0, device=f"cuda:{rank}")
 dist.all_reduce(total)
 assert dist.distributed_c10d._get_default_store().check(["seen"]) is False

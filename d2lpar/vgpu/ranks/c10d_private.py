@@ -24,7 +24,7 @@ from torch._C import _distributed_c10d as registry
 from torch.nn.parallel import distributed as ddp_module
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from ..device_naming import naming
+from .backends import GroupBackends
 
 # The defaults of its functions are the group that whoever imports it has. Here nobody has one, and
 # so each rank's own is meant.
@@ -42,6 +42,7 @@ DeviceMesh = device_mesh.DeviceMesh
 MODULES = (dist, c10d, device_mesh)  # where names may be bound that are replaced
 # Where classes of stores are bound; the package has a function of that module's name.
 STORE_MODULES = (dist, c10d, sys.modules["torch.distributed.rendezvous"])
+OBJECT_DEVICE = (c10d, "_get_object_coll_device")  # the kind of device that carries objects
 NEW_GROUP = (c10d, "_new_group_with_tag")  # what all functions call that make groups
 # The attribute of a module that names what DDP shall leave alone, and of such parameters.
 IGNORED_BY_DDP = "_ddp_params_and_buffers_to_ignore"
@@ -118,22 +119,27 @@ class Groups(SimpleNamespace):
 
     def add(
         self,
-        group: ProcessGroup,
+        group: Any,
         ranks: Sequence[int],
-        backend: str,
         tag: str | None = None,
         store: dist.Store | None = None,
     ) -> None:
         """Make a group known; `ranks` are those of the world, in the order of the group's."""
         name = group.group_name
-        self.pg_map[group] = (backend, store)
+        self.pg_map[group] = (group.backends.name, store)
+        self.pg_backend_config[group] = str(group.backends)
         self.pg_names[group] = name
         self.pg_group_ranks[group] = {rank: i for i, rank in enumerate(ranks)}
-        self.pg_backend_config[group] = f"cpu:{backend},{naming().type}:{backend}"
         self.pg_to_tag[group] = f"user:{tag}" if tag else f"ptd:{name}"
         for each in [self.pg_to_tag[group], *([] if tag else [""])]:
             self.tags_to_pg.setdefault(each, []).append(group)
         registry._register_process_group(name, group)
+
+    def change_backends(self, group: Any, backends: GroupBackends) -> None:
+        """Let a group have other backends than those that it was made with."""
+        group.backends = backends
+        self.pg_map[group] = (backends.name, self.pg_map[group][1])
+        self.pg_backend_config[group] = str(backends)
 
     def remove(self, group: ProcessGroup) -> None:
         """Forget a group. ValueError if it is not known."""

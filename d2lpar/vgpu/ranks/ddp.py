@@ -23,6 +23,7 @@ from .ddp_join import DDPJoinHook, agree_to_average, agreed_rank
 from .ddp_logging import DDPLog, logging_data, unfinished
 from .ddp_private import MixedPrecision, begin_mixed_precision, cast_inputs
 from .ddp_times import DDPTimes
+from .rank import talking_by_host
 from .reducer import Reducer
 
 Value = TypeVar("Value")
@@ -229,7 +230,8 @@ class DistributedDataParallel(c10d_private.TorchDDP):
 
     def _of_all_ranks(self, mine: Value) -> list[Value]:
         found: list[Any] = [None] * dist.get_world_size(self.process_group)
-        dist.all_gather_object(found, mine, group=self.process_group)
+        with talking_by_host():
+            dist.all_gather_object(found, mine, group=self.process_group)
         return found
 
     def _parameters_of_all(self) -> list[torch.Tensor]:

@@ -50,8 +50,9 @@ def run_ranks(
     LOCAL_RANK (the number of its device), WORLD_SIZE, …, which `d2lpar.launch.place` reads. In it
     `torch.distributed` works as it does over NCCL, device meshes, DTensor and what is built on them
     (tensor, sequence and context parallelism) too, and `DistributedDataParallel` as torch's; groups
-    are there from the start, so that `init_process_group` only sets what `get_backend` says. Ranks
-    take turns, always the same way.
+    are there from the start, and exchange tensors of GPUs and of the host; `init_process_group`
+    only sets their backend, so that with "nccl" they refuse tensors of the host. Ranks take turns,
+    always the same way.
 
     Times are those of `ranks.cost`; that NCCL's kernels slow computing down, the start of processes
     and their Python, and memory for NCCL's buffers are left out. Objects and tensors of the host
@@ -291,7 +292,7 @@ class _Outcome:
         here.rank = rank
         try:
             if not rank.is_process:
-                make_world_group(rank, "nccl" if rank.devices else "gloo")
+                make_world_group(rank)
             scheduler.begin(rank.index)
             rt.current_device = rank.current
             if not rank.is_alone:

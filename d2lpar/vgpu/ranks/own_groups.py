@@ -10,36 +10,46 @@ import operator
 import os
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
+import torch
 import torch.distributed as dist
 
+from ..device_naming import naming
 from . import c10d_private
+from .backends import GroupBackends, at_the_start, for_device, named
 from .process_group import VirtualProcessGroup
 from .rank import WORLD, Rank, here
 
 
 def make_world_group(
-    rank: Rank, backend: str = "nccl", store: dist.Store | None = None, size: int | None = None
+    rank: Rank,
+    backends: GroupBackends | None = None,
+    store: dist.Store | None = None,
+    size: int | None = None,
 ) -> None:
-    """Give a rank the group of all, or of the first `size`; `store` is the program's for it."""
+    """Give a rank the group of all, or of the first `size`; `store` is the program's for it. Unless
+    `backends` are asked for, it exchanges tensors of the host, too."""
     everyone = rank.world.size
     ranks = range(everyone if size is None else size)
     name = WORLD if len(ranks) == everyone else f"{WORLD} of the first {len(ranks)}"
-    rank.groups.default_pg = _join(rank, name, ranks, backend, "default_pg", store=store)
+    backends = backends or at_the_start(has_gpus=bool(rank.devices))
+    rank.groups.default_pg = _join(rank, name, ranks, backends, "default_pg", store=store)
 
 
 def _join(
     rank: Rank,
     name: str,
     ranks: Sequence[int],
-    backend: str,
+    backends: GroupBackends,
     description: str | None = None,
     tag: str | None = None,
     store: dist.Store | None = None,
 ) -> dist.ProcessGroup:
     """Let a rank have the group of that name, of which it is one."""
-    group = VirtualProcessGroup(rank, rank.world.rendezvous(name, ranks), name, description)
-    rank.groups.add(group, ranks, backend, tag, store or rank.default_store(name))
+    meeting = rank.world.rendezvous(name, ranks)
+    group = VirtualProcessGroup(rank, meeting, backends, name, description)
+    rank.groups.add(group, ranks, tag, store or rank.default_store(name))
     return group
 
 
@@ -50,7 +60,9 @@ def init_process_group(
     world_size: int = -1,
     rank: int = -1,
     store: dist.Store | None = None,
-    *args: object,
+    group_name: str = "",
+    pg_options: object = None,
+    device_id: torch.device | int | None = None,
     **kwargs: object,
 ) -> None:
     """Join the group of all ranks. `run_ranks` has made it already, and it is only checked.
@@ -71,10 +83,20 @@ def init_process_group(
             rank, world_size = _from_environment(rank, world_size)
     _check("rank", rank, mine.number)
     size = _checked_size(mine, world_size)
+    backend = backend or for_device(device_id)
     if groups.default_pg is None:
-        make_world_group(mine, store=store, size=size)
-    if backend is not None:
-        groups.pg_map[groups.default_pg] = (backend, groups.pg_map[groups.default_pg][1])
+        make_world_group(mine, _backends(mine, backend), store, size)
+    elif backend is not None:
+        groups.change_backends(groups.default_pg, _backends(mine, backend))
+    groups.default_pg.bound_device_id = _bound(device_id)
+
+
+def _backends(rank: Rank, backend: str | None) -> GroupBackends:
+    return named(backend, has_gpus=bool(rank.devices))
+
+
+def _bound(device: torch.device | int | None) -> torch.device | None:
+    return torch.device(naming().type, device) if isinstance(device, int) else device
 
 
 ENV = "env://"
@@ -183,7 +205,7 @@ def new_group(
         rank.world.rendezvous(name, ranks)
     if rank.number not in ranks:
         return c10d_private.NOT_A_MEMBER
-    return _join(rank, name, ranks, backend or _backend_of(rank), group_desc, pg_tag)
+    return _join(rank, name, ranks, _backends_of(rank, backend), group_desc, pg_tag)
 
 
 def split_group(
@@ -202,13 +224,14 @@ def split_group(
         raise ValueError("split_ranks cannot be None or empty")
     numbers = list(rank.groups.pg_group_ranks[parent])
     prefix = _next_name(rank, f"{rank.groups.pg_names[parent]} split ")
+    backends = _backends_of(rank, backend, parent)
     found: object = c10d_private.NOT_A_MEMBER
     for i, part in enumerate(split_ranks):
         ranks = [numbers[member] for member in _checked(part, len(numbers))]
         name = f"{prefix} part {i}"
         rank.world.rendezvous(name, ranks)
         if rank.number in ranks:
-            found = _join(rank, name, ranks, backend or _backend_of(rank, parent), group_desc)
+            found = _join(rank, name, ranks, backends, group_desc)
     return found
 
 
@@ -231,6 +254,12 @@ def _next_name(rank: Rank, prefix: str) -> str:
     return f"{prefix}{rank.made[prefix]}"
 
 
-def _backend_of(rank: Rank, group: dist.ProcessGroup | None = None) -> str:
-    backend: str = rank.groups.pg_map[group or rank.groups.default_pg][0]
-    return backend
+def _backends_of(
+    rank: Rank, backend: str | None, parent: dist.ProcessGroup | None = None
+) -> GroupBackends:
+    """Those that a new group has: what is asked for, or what its parent has."""
+    if backend:
+        return _backends(rank, backend)
+    group: Any = rank.groups.default_pg if parent is None else parent
+    found: GroupBackends = group.backends
+    return found

@@ -16,13 +16,13 @@ from itertools import chain
 import torch
 import torch.distributed as dist
 
-from ..device_naming import naming
 from ..races.call_sites import mark
 from ..sim.clock import HostThread
 from ..torch_backend.graph_capture import capturing
 from ..torch_backend.tensor import VirtualTensor
 from ..torch_backend.torch_private import unwatched
 from . import c10d_private, call_forms, comm_counts, nccl_debug, refused
+from .backends import GroupBackends
 from .c10d_private import HasRoot, ReducesBy, ReducesTo
 from .call_of_rank import CallOfRank, Tensors
 from .collective_calls import CollectiveCall, together, values_of
@@ -38,13 +38,20 @@ class VirtualProcessGroup(c10d_private.GroupBase):
     """The group of a `rendezvous` as `rank` has it; torch checks sizes and data types."""
 
     def __init__(
-        self, rank: Rank, rendezvous: Rendezvous, name: str, description: str | None = None
+        self,
+        rank: Rank,
+        rendezvous: Rendezvous,
+        backends: GroupBackends,
+        name: str,
+        description: str | None = None,
     ) -> None:
         self._member = rendezvous.ranks.index(rank.number)
         super().__init__(self._member, len(rendezvous.ranks))
         self._rank, self._rendezvous, self._count = rank, rendezvous, len(rendezvous.ranks)
         self._own = CallOfRank(self._member, self._count)
         self._name, self._description = name, description or "undefined"
+        self.backends = backends
+        self._bound_device: torch.device | None = None
         self._together: list[AnyWork] | None = None  # while they are to be one
         self._to_self = SendsToSelf()
 
@@ -66,9 +73,19 @@ class VirtualProcessGroup(c10d_private.GroupBase):
     @property
     def _device_types(self) -> list[torch.device]:
         """The kinds of device whose tensors it exchanges."""
-        return [torch.device("cpu"), torch.device(naming().type)]
+        return self.backends.device_types
 
-    def _get_backend(self, device: torch.device) -> VirtualProcessGroup:
+    @property
+    def bound_device_id(self) -> torch.device | None:
+        """The device that the program has given `init_process_group`."""
+        return self._bound_device
+
+    @bound_device_id.setter
+    def bound_device_id(self, device: torch.device | None) -> None:
+        self._bound_device = device
+
+    def _get_backend(self, device: torch.device | str) -> VirtualProcessGroup:
+        self.backends.check("a batch of calls", torch.device(device).type)
         return self
 
     # --- collectives ------------------------------------------------------------------------
@@ -213,7 +230,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         can go on; the RuntimeError of the group's first rank names it, or with `wait_all_ranks`
         all."""
         call = CollectiveCall("monitored_barrier")
-        self._rank.check("monitored_barrier", [])
+        self._check("monitored_barrier", [])
         self._begun(call, None)
         pending = self._rendezvous.meet(self._member, call, None)
         work = self._queue(pending, call, None, {}, None)
@@ -231,19 +248,21 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         """One tensor for a rank of the group; in a batch, also for this one."""
         (tensor,) = tensors
         if target == self._member:
-            return self._to_self.sent(tensor, tag, self._rank)
+            self._check("send", tensors)
+            return self._to_self.sent(tensor, tag, self._rank.number)
         return self._pass((self._member, target), tag, tensor)
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> c10d_private.WorkBase:
         """One tensor from a rank of the group; in a batch, also from this one."""
         (tensor,) = tensors
         if source == self._member:
-            return self._to_self.received(tensor, tag, self._rank)
+            self._check("recv", tensors)
+            return self._to_self.received(tensor, tag, self._rank.number)
         return self._pass((source, self._member), tag, tensor)
 
     def _pass(self, way: tuple[int, int], tag: int, tensor: torch.Tensor) -> AnyWork:
         name = "send" if way[0] == self._member else "recv"
-        on_device = self._rank.check(name, [tensor])
+        on_device = self._check(name, [tensor])
         if on_device is not None and capturing() is not None:
             return self._captured(partial(self._pass, way, tag, tensor), [tensor], on_device)
         with unwatched():
@@ -283,8 +302,15 @@ class VirtualProcessGroup(c10d_private.GroupBase):
 
     # --- inside -----------------------------------------------------------------------------
 
+    def _check(self, name: str, tensors: Tensors) -> int | None:
+        """The device of the tensors of a call, which the rank and the group must exchange."""
+        found = self._rank.check(name, tensors)
+        if tensors and not self._rank.talks_by_host:
+            self.backends.check(name, tensors[0].device.type)
+        return found
+
     def _begin(self, name: str, tensors: Tensors, *parts: Callable[[], CollectiveCall]) -> AnyWork:
-        on_device = self._rank.check(name, tensors)
+        on_device = self._check(name, tensors)
         if on_device is not None and capturing() is not None:
             begin = partial(self._begin, name, tensors, *parts)
             return self._captured(begin, tensors, on_device)

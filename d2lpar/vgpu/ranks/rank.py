@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import count
@@ -194,6 +195,7 @@ class Rank:
         self.flights = flight_recorder.FlightRecorder()
         self.unwaited = UnwaitedCollectives(world.rt)
         self.is_over = False
+        self.talks_by_host = False  # whether what it exchanges now goes by the host in any group
 
     def default_store(self, group: str) -> RankStore:
         """The store of all ranks by which a group's would find one another."""
@@ -271,6 +273,20 @@ class Rank:
         if self.device == HOST:
             return "it has no GPU; give run_ranks devices, or d2lpar run --gpus"
         return f"move them with .to('{text(self.device)}')"
+
+
+@contextmanager
+def talking_by_host() -> Iterator[None]:
+    """Let hosts exchange objects in the block, in no time, also in a group of NCCL."""
+    rank: Rank | None = getattr(here, "rank", None)
+    if rank is None:  # a process of torch's own groups
+        yield
+        return
+    before, rank.talks_by_host = rank.talks_by_host, True
+    try:
+        yield
+    finally:
+        rank.talks_by_host = before
 
 
 def _is_contiguous(tensor: torch.Tensor) -> bool:

@@ -9,7 +9,6 @@ import torch
 from . import c10d_private
 from .collective_calls import flat
 from .collective_work import WorkTogether
-from .rank import Rank
 
 
 class SendsToSelf:
@@ -20,23 +19,22 @@ class SendsToSelf:
         self._sent: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
         self._received: defaultdict[int, list[torch.Tensor]] = defaultdict(list)
 
-    def sent(self, tensor: torch.Tensor, tag: int, rank: Rank) -> c10d_private.WorkBase:
-        """Note a send. ValueError outside of a batch."""
-        return self._note(self._sent[tag], "send", tensor, rank)
+    def sent(self, tensor: torch.Tensor, tag: int, number: int) -> c10d_private.WorkBase:
+        """Note a send of the rank with that number. ValueError outside of a batch."""
+        return self._note(self._sent[tag], "send", tensor, number)
 
-    def received(self, tensor: torch.Tensor, tag: int, rank: Rank) -> c10d_private.WorkBase:
+    def received(self, tensor: torch.Tensor, tag: int, number: int) -> c10d_private.WorkBase:
         """Note a receive. ValueError outside of a batch."""
-        return self._note(self._received[tag], "recv", tensor, rank)
+        return self._note(self._received[tag], "recv", tensor, number)
 
     def _note(
-        self, noted: list[torch.Tensor], name: str, tensor: torch.Tensor, rank: Rank
+        self, noted: list[torch.Tensor], name: str, tensor: torch.Tensor, number: int
     ) -> c10d_private.WorkBase:
         if not self._is_batch:
             raise ValueError(
-                f"rank {rank.number} cannot {name} a tensor to or from itself alone: both ends "
+                f"rank {number} cannot {name} a tensor to or from itself alone: both ends "
                 "would wait for each other; put them into one dist.batch_isend_irecv"
             )
-        rank.check(name, [tensor])
         noted.append(tensor)
         return WorkTogether([])
 

@@ -130,6 +130,8 @@ def _patch() -> None:
         exchange = object_lists.by_host(getattr(c10d_private.dist, name))
         for module in c10d_private.MODULES[:2]:
             _set(module, name, exchange)
+    of_objects = object_lists.device_of_objects(getattr(*c10d_private.OBJECT_DEVICE))
+    _set(*c10d_private.OBJECT_DEVICE, of_objects)
     for name, make in makers(here):
         choose = _by_thread(getattr(c10d_private.dist, name), make)
         for module in c10d_private.STORE_MODULES:

@@ -214,6 +214,37 @@ def test_libraries_that_keep_distributed_state_are_each_processs_own(
     assert (status, err, lines) == (0, "", ["imported"] * times)
 
 
+SUMS = """
+import torch.distributed as dist
+
+class Sums:
+    def __init__(self, group=dist.group.WORLD):
+        self.group = group
+
+    def over_ranks(self, x, group=dist.group.WORLD):
+        dist.all_reduce(x, group=self.group)
+        dist.all_reduce(x, group=group)
+        return x.item()
+"""
+IMPORTS_LATE = """
+import torch, torch.distributed as dist
+
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+from sums import Sums
+
+print(Sums().over_ranks(torch.ones(1, device="cuda")), dist.group.WORLD is None)
+"""
+
+
+def test_defaults_of_a_shared_module_are_the_group_of_whoever_calls(run, packages):
+    (packages / "sums-1.0.dist-info").mkdir(parents=True)
+    (packages / "sums.py").write_text(SUMS)
+    status, lines, err = run(IMPORTS_LATE, "--nproc-per-node", 2)
+    sys.modules.pop("sums", None)
+    assert (status, err, lines) == (0, "", ["4.0 False"] * 2)
+
+
 FOUND_BY_ANOTHER = """
 import sys
 from importlib.machinery import PathFinder

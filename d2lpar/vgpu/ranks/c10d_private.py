@@ -9,7 +9,6 @@ thread while ranks run.
 
 from __future__ import annotations
 
-import importlib
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -25,10 +24,6 @@ from torch.nn.parallel import distributed as ddp_module
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from .backends import GroupBackends
-
-# The defaults of its functions are the group that whoever imports it has. Here nobody has one, and
-# so each rank's own is meant.
-importlib.import_module("torch.distributed.nn.functional")
 
 NOT_A_MEMBER = dist.GroupMember.NON_GROUP_MEMBER
 ProcessGroup = dist.ProcessGroup
@@ -47,6 +42,7 @@ NEW_GROUP = (c10d, "_new_group_with_tag")  # what all functions call that make g
 # The attribute of a module that names what DDP shall leave alone, and of such parameters.
 IGNORED_BY_DDP = "_ddp_params_and_buffers_to_ignore"
 WORLD = (c10d, "_world")  # the object that torch's functions ask
+WORLD_OF_CALLER = (type(dist.group), "WORLD")  # what `dist.group.WORLD` asks
 
 # What dumps NCCL's flight recorder, pickled and as JSON; not in builds without NCCL.
 FLIGHT_DUMPS = (

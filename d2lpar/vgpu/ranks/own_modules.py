@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import FrameType, ModuleType
 
-from ..races.user_code import is_user_file
+from ..races.user_code import is_user_file, is_user_frame
 from . import own_patches
 from .stateful_libraries import stateful_libraries
 
@@ -70,6 +70,12 @@ class OwnModules(MetaPathFinder):
 def is_of_one_process(name: str) -> bool:
     """Whether a module is part of a library of which each process needs its own."""
     return name.partition(".")[0] in stateful_libraries()
+
+
+def is_shared(frame: FrameType) -> bool:
+    """Whether code of a module runs that is imported once for all ranks."""
+    name = frame.f_globals.get("__name__", "")
+    return not (is_of_one_process(name) or is_user_frame(frame))
 
 
 def _is_users(spec: ModuleSpec) -> bool:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import json
 import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 from types import FunctionType
 from typing import Any
 
@@ -36,6 +38,7 @@ from . import (
 )
 from .dtensor_private import DTENSOR, RANDOM
 from .flight_recorder import dumped
+from .own_modules import is_shared
 from .rank import Rank, here
 from .sharded_random import ShardedRandomNumbers
 from .stores import makers
@@ -63,6 +66,21 @@ def _by_thread(theirs: Callable, ours: Callable) -> Callable:
         return (theirs if getattr(here, "rank", None) is None else ours)(*args, **kwargs)
 
     return choose
+
+
+def _world_of_caller(theirs: property) -> property:
+    """`dist.group.WORLD`, but none for the body of a module that all ranks share: it would keep
+    the group of the rank that imports it. Without one each rank's own is meant, as torch has it
+    for modules that are imported before there are groups."""
+
+    def get(owner: object) -> object:
+        frame = _getframe(1)
+        is_body = not frame.f_code.co_flags & inspect.CO_OPTIMIZED  # of a module or a class
+        if is_body and getattr(here, "rank", None) is not None and is_shared(frame):
+            return None
+        return theirs.__get__(owner)
+
+    return property(get, theirs.fset)
 
 
 def _init_ddp(self: c10d_private.TorchDDP, *args: Any, **kwargs: Any) -> None:
@@ -141,6 +159,8 @@ def _patch() -> None:
     _set(*c10d_private.NEW_GROUP, _by_thread(new_group, own_groups.new_group))
     theirs = getattr(*c10d_private.WORLD)
     _set(*c10d_private.WORLD, c10d_private.GroupsByThread(theirs, here))
+    world = getattr(*c10d_private.WORLD_OF_CALLER)
+    _set(*c10d_private.WORLD_OF_CALLER, _world_of_caller(world))
     c10d_private.names_are_of_threads(True)
     _undo.callback(c10d_private.names_are_of_threads, False)
     for owner, name, moved in (

@@ -35,6 +35,27 @@ def test_a_replay_computes_with_what_is_there_now(cuda):
     assert out.tolist() == [20, 20, 20]
 
 
+def test_memory_that_a_capture_frees_or_takes(cuda):
+    x, room = torch.ones(3, device=cuda), torch.zeros(3, device=cuda)
+    grown, freed = torch.empty(0, device=cuda), torch.zeros(2**20, device=cuda)
+    graph, whole = torch.cuda.CUDAGraph(), freed.untyped_storage().nbytes()
+    with torch.cuda.graph(graph):
+        torch.add(x, 1, out=grown)
+        freed.fill_(7)
+        freed.untyped_storage().resize_(0)
+        freed.untyped_storage().resize_(whole)
+        freed.fill_(3)
+        torch.add(freed[:3], grown, out=room)
+        freed.untyped_storage().resize_(0)
+    assert room.tolist() == [0, 0, 0]
+    held = torch.cuda.memory_allocated()
+    for value in (4, 5):
+        x.fill_(value)
+        graph.replay()
+        assert room.tolist() == [value + 4] * 3
+        assert (freed.untyped_storage().nbytes(), torch.cuda.memory_allocated()) == (0, held)
+
+
 def test_a_captured_training_step_is_the_step(cuda):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).to(cuda)

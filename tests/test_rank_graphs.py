@@ -6,6 +6,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import torch.multiprocessing as mp
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import d2lpar as par
@@ -109,6 +110,51 @@ def test_a_captured_step_of_ddp_is_that_of_one_device():
         for (value, gradient), p in zip(of_rank, net.parameters(), strict=True):
             torch.testing.assert_close(value, p.detach())
             torch.testing.assert_close(gradient, p.grad)
+
+
+def captured_fsdp_step(rank):
+    net = network().cuda()
+    for layer in (net[0], net[2], net):
+        fully_shard(layer)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    x = torch.ones(6, 4, device="cuda")
+    start = [p.detach().clone() for p in net.parameters()]
+    net(x).square().mean().backward()  # FSDP looks at the modules in the first pass
+    with torch.no_grad():
+        for p, before in zip(net.parameters(), start, strict=True):
+            p.copy_(before)
+            p.grad.zero_()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for p in net.parameters():
+            p.grad.zero_()
+        loss = net(x).square().mean()
+        loss.backward()
+        optimizer.step()
+    losses = []
+    for batch in batches():
+        x.copy_(batch[rank])
+        graph.replay()
+        losses.append(loss.item())
+    held = torch.cuda.memory_allocated(rank)
+    graph.replay()
+    assert torch.cuda.memory_allocated(rank) == held
+    return losses
+
+
+def test_a_captured_step_of_fsdp_is_that_of_one_device():
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    expected = []
+    for batch in batches():
+        optimizer.zero_grad()
+        losses = [net(part).square().mean() for part in batch]
+        (sum(losses) / 2).backward()
+        optimizer.step()
+        expected.append([loss.item() for loss in losses])
+    found = on_ranks(captured_fsdp_step)
+    for rank in range(2):
+        assert found[rank] == pytest.approx([both[rank] for both in expected])
 
 
 # --- time and misuse ------------------------------------------------------------------------------

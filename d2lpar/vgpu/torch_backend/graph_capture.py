@@ -21,13 +21,13 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from . import torch_private
+from . import torch_private, virtual_storage
 from .host_threads import NO_TASK, Notes
 from .op_schema import traits_of
 from .runtime import Runtime, current_runtime
 from .tensor import VirtualTensor, backing
 
-Operation = tuple[Any, tuple, dict[str, Any], object]  # an overload, its arguments, its result
+Operation = Callable[[], object]  # does once more what was noted
 
 
 @dataclass
@@ -67,6 +67,7 @@ class CUDAGraph:
         self._parts = [_Part()]
         self._made: set[int] = set()
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._sizes: dict[int, tuple[torch.UntypedStorage, int]] = {}  # before the capture
         self._stack = ExitStack()
         self._captured = False
 
@@ -83,7 +84,7 @@ class CUDAGraph:
         threads.let_go()
         self.reset()
         self._stack.enter_context(threads.replica(self._notes))
-        _here.graph = self
+        self._note_here(self)
 
     def capture_end(self) -> None:
         """End it, and give tensors from before the values that they had.
@@ -93,11 +94,12 @@ class CUDAGraph:
         if _here.graph is not self:
             raise RuntimeError("this graph is not being captured: call capture_begin() first")
         current_runtime().host_threads.let_go()
-        _here.graph = None
+        self._note_here(None)
         self._stack.close()
         self._end_part()
         for values, before in self._before.values():
-            values.copy_(before)
+            if values.shape == before.shape and virtual_storage.has_room(values):
+                values.copy_(before)  # the others have other memory by now, or none
         self._before.clear()
         self._made.clear()
         self._captured = True
@@ -106,6 +108,7 @@ class CUDAGraph:
         """Forget what was captured."""
         self._notes.clear()
         self._parts = [_Part()]
+        self._sizes.clear()
         self._captured = False
 
     def pool(self) -> tuple[int, int]:
@@ -121,11 +124,13 @@ class CUDAGraph:
             raise RuntimeError("nothing was captured: call capture_begin() and capture_end() first")
         rt = current_runtime()
         launch_s = rt.machine.host.graph_s
+        for storage, size in self._sizes.values():
+            virtual_storage.resize(storage, size)
         for part in self._parts:
             if not rt.shape_only:
                 with rt.host_threads.replica(deque()):
                     for operation in part.operations:
-                        _compute(*operation)
+                        operation()
             launch_s = _launch(rt, part.notes, launch_s)
             if part.then is not None:
                 part.then()
@@ -133,18 +138,29 @@ class CUDAGraph:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Within, operations are no part of the graph by themselves; their kernels are."""
-        _here.graph = None
+        self._note_here(None)
         try:
             yield
         finally:
-            _here.graph = self
+            self._note_here(self)
+
+    def _note_here(self, graph: CUDAGraph | None) -> None:
+        """Let what this thread does become part of a graph from now on, or of none."""
+        _here.graph = graph
+        virtual_storage.here.resized = None if graph is None else graph.note_resize
+
+    def note_resize(self, storage: torch.UntypedStorage, before: int, size: int) -> None:
+        """Take in that memory was freed, or taken, as sharded data parallelism does; a replay
+        begins with what there was at first."""
+        self._sizes.setdefault(id(storage), (storage, before))
+        self._parts[-1].operations.append(partial(virtual_storage.resize, storage, size))
 
     def note(self, func: torch._ops.OpOverload, args: tuple, kwargs: dict, result: object) -> None:
         """Take in an operation that was computed; called by the dispatcher."""
         if func.namespace == torch_private.COLLECTIVES:
             self.call(partial(_exchange, func, args, kwargs, result))
         elif not current_runtime().shape_only:
-            self._parts[-1].operations.append((func, args, kwargs, result))
+            self._parts[-1].operations.append(partial(_compute, func, args, kwargs, result))
         if not current_runtime().shape_only:
             self._made |= _places(result) - _places((args, kwargs))  # a view is not new
 

@@ -5,6 +5,8 @@ Sharded data parallelism frees a parameter while autograd still knows it, by `st
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +17,14 @@ from . import torch_private
 from .runtime import current_runtime
 
 _resize = torch.UntypedStorage.resize_
+
+
+class _Thread(threading.local):
+    # Called with a storage that is resized, its bytes, and those that it shall have.
+    resized: Callable[[torch.UntypedStorage, int, int], None] | None = None
+
+
+here = _Thread()
 
 
 class VirtualStorage(torch.UntypedStorage):
@@ -71,9 +81,18 @@ def resize(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
     rt, index = current_runtime(), allocation.memory.device
     allocation.replace(size, rt.current_stream(index))
     if storage.has_values:
+        if here.resized is not None:
+            here.resized(storage, storage.nbytes(), size)
         _resize(storage, size)
     rt.note_memory(index)
     return storage
+
+
+def has_room(values: torch.Tensor) -> bool:
+    """Whether a tensor's storage has the bytes of all its elements, and is not freed."""
+    last = sum((n - 1) * step for n, step in zip(values.shape, values.stride(), strict=True))
+    bytes_ = (values.storage_offset() + last + 1) * values.element_size()
+    return not values.numel() or values.untyped_storage().nbytes() >= bytes_
 
 
 def storage_of(values: torch.Tensor, allocation: Allocation) -> VirtualStorage:

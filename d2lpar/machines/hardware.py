@@ -335,10 +335,12 @@ class Machine:
         count = len(self.accelerators)
         if self.nodes > 1:
             raise ValueError(f"{self.name} is a cluster: choose accelerators of one of its nodes")
-        if not numbers or len(set(numbers)) < len(numbers) or not set(numbers) <= {*range(count)}:
+        chosen = {*itertools.islice(numbers, count + 1)}
+        if not chosen or numbers[len(chosen) :] or not chosen <= {*range(count)}:
+            shown = numbers if isinstance(numbers, range) else [*numbers]
             raise ValueError(
                 f"{self.name} has accelerators 0 to {count - 1}; choose some of them, each once, "
-                f"not {[*numbers]}"
+                f"not {shown}"
             )
         return replace(
             self,

@@ -213,7 +213,7 @@ class Runtime:
         """Let the host work for so long. ValueError for less than zero seconds."""
         if not (is_finite(seconds) and seconds >= 0):
             raise ValueError(
-                f"host work takes a finite number of seconds, not {seconds!r}: 0 or more"
+                f"host work takes zero seconds or more, not {seconds!r}: a finite time"
             )
         self.host_threads.submit(HOST, self.clock.host_work, seconds, name)
 

@@ -233,8 +233,8 @@ class Machine:
     `network_shared_by` neighbours share (None: all of a node). `node_size` accelerators make a
     node (None: all are in one). Links are full duplex. `slots` are the places of the accelerators
     in the machine that these are part of (None: the first ones): neighbours are so by their slots.
-    `socket_size` neighbours are on one processor's bus (None: all of a node), and `socket_link`
-    joins the processors; `gpu_direct` says that the network reads and writes GPUs' memory itself.
+    `socket_size` neighbours are on one processor's bus (None: all of a node), and `socket_links`
+    of `socket_link` join the processors; `gpu_direct` says that the network reads and writes GPUs' memory itself.
     """
 
     name: str
@@ -252,6 +252,7 @@ class Machine:
     socket_size: Count | None = None
     socket_link: Link | None = None
     gpu_direct: bool = True
+    socket_links: Count = 1
 
     def __post_init__(self) -> None:
         check_fields(self)

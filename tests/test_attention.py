@@ -277,6 +277,44 @@ def test_other_size_of_values_and_a_mask_that_learns():
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("share", [1.5, -0.5, float("nan"), float("inf")])
+@pytest.mark.parametrize("kernel", [*KERNELS.values(), SDPBackend.MATH])
+def test_dropout_is_a_share_in_the_words_of_torch(kernel, share):
+    with one(H100) as (device,), sdpa_kernel(kernel):
+        q = torch.ones(1, 2, 16, 64, dtype=HALF, device=device)
+        words = r"dropout probability has to be between 0 and 1, but got|Expected p_dropout < 1\.f"
+        choosable = share * 16 == share * 16 // 1 or kernel != SDPBackend.CUDNN_ATTENTION
+        with pytest.raises(RuntimeError, match=words if choosable else "No available kernel"):
+            F.scaled_dot_product_attention(q, q, q, dropout_p=share)
+
+
+def test_only_flash_attention_cannot_drop_everything():
+    """set_params_fprop of flash_api.cpp checks that p_dropout is below 1."""
+    with one(A100) as (device,):
+        q = torch.ones(1, 2, 16, 64, dtype=HALF, device=device)
+        with pytest.raises(RuntimeError, match=r"Expected p_dropout < 1\.f .* dropout_p is 1.0"):
+            F.scaled_dot_product_attention(q, q, q, dropout_p=1.0)
+        with sdpa_kernel(SDPBackend.MATH):
+            assert F.scaled_dot_product_attention(q, q, q, dropout_p=1.0).shape == q.shape
+
+
+def _added_to_scores(mask):
+    return torch.zeros(1, 2, 16, 16, dtype=mask.dtype).add_(mask)
+
+
+@pytest.mark.parametrize("shape", [(7, 16), (16, 17), (3, 16, 16), (2, 1, 16, 16), (1, 1, 2, 9, 9)])
+@pytest.mark.parametrize(("dtype", "kernel"), [(FULL, "efficient"), (DOUBLE, "plain")])
+def test_masks_of_wrong_shapes_are_refused_in_the_words_of_torch(shape, dtype, kernel):
+    """CUDA expands a mask for the memory-efficient kernel, and adds it to scores otherwise."""
+    mask, q = torch.zeros(shape, dtype=dtype), torch.ones(1, 2, 16, 64, dtype=dtype)
+    on_scores = {"efficient": lambda m: m.expand(1, 2, 16, 16), "plain": _added_to_scores}
+    with pytest.raises(RuntimeError) as told:
+        on_scores[kernel](mask)
+    with one(A100, with_values=True) as (device,), pytest.raises(RuntimeError) as found:
+        F.scaled_dot_product_attention(*[q.to(device)] * 3, attn_mask=mask.to(device))
+    assert str(found.value).partition("\n")[0] == str(told.value).partition("\n")[0]
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_dropout_drops_the_same_scores_forward_and_backward(kernel):
     dtype = FULL if kernel == "efficient" else HALF

@@ -21,6 +21,7 @@ from d2lpar.vgpu.api.timing import now_s
 from d2lpar.vgpu.sim.busy_intervals import Resource, earliest
 from d2lpar.vgpu.sim.clock import LAUNCH_QUEUE, Clock, HostThread
 from d2lpar.vgpu.sim.constants import MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
+from d2lpar.vgpu.sim.copy_routes import hops
 from d2lpar.vgpu.sim.event_queue import QueuedWork
 
 # Queuing takes 1 s, a view nothing; a copy to or from the host 2 s and 1 s a byte, between two
@@ -337,6 +338,28 @@ def test_copies_between_sockets_share_the_link_between_them():
         "vgpu:1/2": "...cccc",
         "vgpu:2/3": "....dddd",
     }
+
+
+def test_each_copy_takes_a_link_of_those_between_sockets():
+    bus = MACHINE.host_link
+    machine = MACHINE.with_peer(bus).with_accelerators(4)
+    slow = Link("between sockets", 2.0, 0.5)
+    clock = new_clock(replace(machine, socket_size=2, socket_link=slow, socket_links=2))
+    copy(clock, (0, 1), (2, 1), 1, "b")
+    copy(clock, (1, 2), (3, 2), 1, "c")
+    copy(clock, (0, 3), (2, 3), 1, "e")  # waits for the port of 0
+    assert drawn(clock) == {
+        "vgpu:0/1": ".bbbb",
+        "vgpu:1/2": ".cccc",
+        "vgpu:0/3": ".....eeee",
+    }
+
+
+def test_a_box_of_two_processors_sends_more_slowly_from_one_to_the_other():
+    """p2pBandwidthLatencyTest on two EPYC 7542: 25.8 and 21.9 GB/s (catalogue.links)."""
+    box = machines.machine("8x-rtx-4090-epyc-p2p")
+    within, across = (hops(box, 0, target)[-1].link.payload_bytes_per_s for target in (3, 4))
+    assert across == pytest.approx(21.9e9, rel=0.1) and within == pytest.approx(25.8e9, rel=0.1)
 
 
 def four_in_two_nodes(**options):

@@ -12,12 +12,11 @@ what it can. The model and its sources: `nccl.model`, `nccl.tables`.
 
 from __future__ import annotations
 
-from math import inf
 from typing import Annotated
 
 from . import collective_cost as cost
 from . import lookup
-from .inputs import Index, Kind, checked, is_number, is_whole
+from .inputs import BELOW_NUMBER, Index, Kind, checked, is_finite, is_whole
 from .lookup import Named
 from .nccl.fabric import Fabric, fabric_among, fabric_of
 
@@ -25,7 +24,8 @@ Bytes = Annotated[
     float,
     Kind(
         "a finite number of bytes from zero on, such as tensor.nbytes",
-        lambda value: is_number(value) and 0 <= value < inf,
+        lambda value: is_finite(value) and value >= 0,
+        BELOW_NUMBER,
     ),
 ]
 Ranks = Annotated[int, Kind("a whole number of ranks, one a GPU", is_whole)]

@@ -233,8 +233,8 @@ class Machine:
     `network_shared_by` neighbours share (None: all of a node). `node_size` accelerators make a
     node (None: all are in one). Links are full duplex. `slots` are the places of the accelerators
     in the machine that these are part of (None: the first ones): neighbours are so by their slots.
-    `socket_size` neighbours are on one processor's bus (None: all of a node), and `socket_link`
-    joins the processors; `gpu_direct` says that the network reads and writes GPUs' memory itself.
+    `socket_size` neighbours are on one processor's bus (None: all of a node), and `socket_links`
+    of `socket_link` join the processors; `gpu_direct` says that the network reads and writes GPUs' memory itself.
     """
 
     name: str
@@ -252,6 +252,7 @@ class Machine:
     socket_size: Count | None = None
     socket_link: Link | None = None
     gpu_direct: bool = True
+    socket_links: Count = 1
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -335,10 +336,12 @@ class Machine:
         count = len(self.accelerators)
         if self.nodes > 1:
             raise ValueError(f"{self.name} is a cluster: choose accelerators of one of its nodes")
-        if not numbers or len(set(numbers)) < len(numbers) or not set(numbers) <= {*range(count)}:
+        chosen = {*itertools.islice(numbers, count + 1)}
+        if not chosen or numbers[len(chosen) :] or not chosen <= {*range(count)}:
+            shown = numbers if isinstance(numbers, range) else [*numbers]
             raise ValueError(
                 f"{self.name} has accelerators 0 to {count - 1}; choose some of them, each once, "
-                f"not {[*numbers]}"
+                f"not {shown}"
             )
         return replace(
             self,

@@ -4,8 +4,8 @@
     def seconds(nbytes: NotNegative, devices: Count) -> float: ...
 
 What is wrong raises ValueError with the argument's name, whose it is, what it may be, and its
-value: without that it would end as a TypeError somewhere inside. Dataclasses call `check_fields`
-first of all in `__post_init__`.
+value: without that it would end as a TypeError somewhere inside, or never. Dataclasses call
+`check_fields` first of all in `__post_init__`.
 """
 
 from __future__ import annotations
@@ -18,21 +18,25 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache, wraps
 from itertools import chain
-from math import inf
+from math import isfinite
 from numbers import Integral, Real
 from typing import Annotated, Any, NamedTuple, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+MOST_COUNT = 2**63 - 1  # torch takes nothing larger as a size
+BELOW_COUNT, BELOW_NUMBER = "below 2**63", "below 1.8e308"
 
 _SHORT = reprlib.Repr()
 _SHORT.maxother = _SHORT.maxstring = 80
 
 
 class Kind(NamedTuple):
-    """What a value may be, in words, and whether one is."""
+    """What a value may be, in words, and whether one is; the words for what is too large."""
 
     what: str
     holds: Callable[[Any], bool]
+    limit: str = ""
 
 
 def is_number(value: object) -> bool:
@@ -45,11 +49,47 @@ def is_whole(value: object) -> bool:
     return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
 
 
-Count = Annotated[int, Kind("a whole number from 1 on", lambda v: is_whole(v) and v >= 1)]
-Index = Annotated[int, Kind("a whole number from 0 on", lambda v: is_whole(v) and v >= 0)]
-Positive = Annotated[float, Kind("a number above zero", lambda v: is_number(v) and 0 < v < inf)]
+def is_finite(value: object) -> bool:
+    """Whether it is a finite number, and a float can hold it, as what is computed with are floats
+    in the end."""
+    try:
+        return is_number(value) and isfinite(cast(float, value))
+    except OverflowError:
+        return False
+
+
+def beyond(value: object, limit: str = BELOW_COUNT) -> str:
+    """What to add to the words for a number if `value` is one too large; else nothing."""
+    return f", {limit}" if any(map(_is_enormous, _members(value))) else ""
+
+
+def _is_enormous(value: object) -> bool:
+    return is_whole(value) and cast(int, value) > MOST_COUNT
+
+
+def _members(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return (*value, *value.values())
+    return value if isinstance(value, (list, tuple)) else (value,)
+
+
+def is_count(value: object) -> bool:
+    """Whether it is a whole number from 1 on that torch takes as a size."""
+    return is_whole(value) and 1 <= cast(int, value) <= MOST_COUNT
+
+
+Count = Annotated[int, Kind("a whole number from 1 on", is_count, BELOW_COUNT)]
+Index = Annotated[
+    int,
+    Kind("a whole number from 0 on", lambda v: is_whole(v) and 0 <= v <= MOST_COUNT, BELOW_COUNT),
+]
+Positive = Annotated[
+    float,
+    Kind("a number above zero", lambda v: is_finite(v) and v > 0, BELOW_NUMBER),
+]
 NotNegative = Annotated[
-    float, Kind("a number from zero on", lambda v: is_number(v) and 0 <= v < inf)
+    float,
+    Kind("a number from zero on", lambda v: is_finite(v) and v >= 0, BELOW_NUMBER),
 ]
 Fraction = Annotated[
     float, Kind("a number above zero, 1 at most", lambda v: is_number(v) and 0 < v <= 1)
@@ -100,7 +140,8 @@ def checked(function: F) -> F:
 
 
 def _refused(name: str, whose: str, kind: Kind, value: object) -> ValueError:
-    return ValueError(f"{name} of {whose} must be {kind.what}, not {_SHORT.repr(value)}")
+    what = kind.what + (beyond(value, kind.limit) if kind.limit else "")
+    return ValueError(f"{name} of {whose} must be {what}, not {_SHORT.repr(value)}")
 
 
 @cache
@@ -140,7 +181,7 @@ def _is_a(cls: type) -> Callable[[Any], bool]:
 
 def _any_of(kinds: list[Kind]) -> Kind:
     what = " or ".join(kind.what for kind in kinds)
-    return Kind(what, lambda v: any(kind.holds(v) for kind in kinds))
+    return Kind(what, lambda v: any(kind.holds(v) for kind in kinds), _limit(*kinds))
 
 
 def _mapping(key: Kind, value: Kind) -> Kind:
@@ -150,6 +191,7 @@ def _mapping(key: Kind, value: Kind) -> Kind:
             isinstance(v, Mapping)
             and all(key.holds(k) and value.holds(each) for k, each in v.items())
         ),
+        _limit(key, value),
     )
 
 
@@ -158,11 +200,19 @@ def _several(cls: type, member: Kind) -> Kind:
     return Kind(
         f"{'an' if name == 'iterable' else 'a'} {name}, each member {member.what}",
         lambda v: isinstance(v, cls) and not isinstance(v, (str, bytes)) and _all(member, v),
+        member.limit,
     )
 
 
+def _limit(*kinds: Kind) -> str:
+    return next((kind.limit for kind in kinds if kind.limit), "")
+
+
 def _all(member: Kind, values: Any) -> bool:
-    """Members of what can be read once only, such as a generator, are taken as they come."""
+    """Members of what can be read once only, such as a generator, are taken as they come; of a
+    range the ends stand for all."""
+    if isinstance(values, range) and values:
+        values = (values[0], values[-1])
     try:
         return not isinstance(values, Collection) or all(map(member.holds, values))
     except TypeError:  # a tensor without dimensions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,8 +25,10 @@ class LongTimeline(Timeline):
     ) -> None:
         super().__init__(clock)
         keep = 0 if keep is None else keep
-        if keep < 0:
-            raise ValueError(f"keep={keep}: the number of spans to keep is 0 or more")
+        if not 0 <= keep <= sys.maxsize:
+            raise ValueError(
+                f"keep={keep}: the number of spans to keep is 0 or more, {sys.maxsize} at most"
+            )
         self._keep = keep
         self.spans = deque(maxlen=keep)
         self.memory = deque(maxlen=keep)

@@ -22,10 +22,22 @@ def _box(
     source: str,
     peer: Link | None = None,
     host: Host = hosts.DESKTOP,
+    sockets: Link | None = None,
 ) -> Machine:
-    """As many GPUs as the name begins with, each with a slot of its own."""
+    """As many GPUs as the name begins with, each with a slot of its own; `sockets` joins the two
+    processors, four times, and each has half of the GPUs."""
     count = int(name.split("x-")[0])
-    return Machine(name, (gpu,) * count, host, host_link, peer, source=source)
+    return Machine(
+        name,
+        (gpu,) * count,
+        host,
+        host_link,
+        peer,
+        source=source,
+        socket_size=count // 2 if sockets else None,
+        socket_link=sockets,
+        socket_links=4 if sockets else 1,
+    )
 
 
 MACHINES = (
@@ -153,6 +165,7 @@ MACHINES = (
         links.PCIE4_X16,
         _CHLC,
         host=hosts.EPYC_7542,
+        sockets=links.XGMI2,
     ),
     _box(
         "8x-rtx-4090-epyc-p2p",
@@ -161,6 +174,7 @@ MACHINES = (
         f"{_CHLC}, {_MODIFIED}",
         links.PCIE4_X16,
         hosts.EPYC_7542,
+        links.XGMI2,
     ),
     _box(
         "1x-rtx-5070-ti-laptop", blackwell.RTX_5070_TI_LAPTOP, links.PCIE5_X16, "assumed: a laptop"

@@ -18,6 +18,7 @@ from .operations import (
     Key,
     Operation,
     Orders,
+    check_size,
 )
 
 
@@ -57,6 +58,7 @@ def check(
 
     Orders are looked at for 3 once 1 and 2 are right, and for 4 once 3 is.
     """
+    check_size(stages=stages, micro_batches=micro_batches)
     if owners is None:
         owners = [s % max(1, len(orders)) for s in range(stages)]
     _check_lengths(len(orders), stages, owners, most_in_flight)

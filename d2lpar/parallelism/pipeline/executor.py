@@ -43,7 +43,7 @@ class Pipeline:
         schedule: Schedule = one_f_one_b,
     ) -> None:
         self.stages = list(stages)
-        self.devices = [torch.device(device) for device in devices]
+        self.devices = [_device(device) for device in devices]
         self.schedule = schedule
         if not (self.stages and self.devices):
             raise ValueError(
@@ -108,6 +108,16 @@ class Pipeline:
             )
         require(planned, stages=count, micro_batches=micro_batches, receives_ahead=None)
         return [op for slot in in_slots(planned) for op in slot if op is not None]
+
+
+def _device(which: torch.device | str) -> torch.device:
+    try:
+        return torch.device(which)
+    except RuntimeError:
+        raise ValueError(
+            f"no device is called {which!r}: name those of par.devices(2), such as 'vgpu:0', a GPU "
+            "('cuda:0'), or 'cpu'"
+        ) from None
 
 
 def _cut(batch: torch.Tensor, micro_batches: int) -> Sequence[torch.Tensor]:

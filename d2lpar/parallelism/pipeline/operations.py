@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 from typing import NamedTuple
 
 from ...machines.inputs import checked
@@ -12,6 +13,9 @@ BACKWARD = "B"  # both gradients at once: those of the inputs, and those of the 
 INPUTS = "I"  # the first part of a backward pass: gradients of the stage's inputs, to be sent on
 WEIGHTS = "W"  # the second part, which nobody waits for
 KINDS = (FORWARD, BACKWARD, INPUTS, WEIGHTS)
+
+# Places of a table: ranks times slots, or stages times micro-batches. So many take about a minute.
+MOST_PLACES = 2**22
 
 
 class Operation(NamedTuple):
@@ -23,6 +27,17 @@ class Operation(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.stage}{self.kind}{self.micro_batch}"
+
+
+def check_size(**sizes: int) -> None:
+    """Raise ValueError, which names both sizes, for a table that would take for ever to fill."""
+    places = prod(sizes.values())
+    if places > MOST_PLACES:
+        asked = " × ".join(f"{size} {name.replace('_', '-')}" for name, size in sizes.items())
+        raise ValueError(
+            f"a schedule of {asked} has {places} places, more than {MOST_PLACES}: take fewer ranks "
+            "or micro-batches"
+        )
 
 
 Slot = tuple[Operation | None, ...]

@@ -21,6 +21,7 @@ from .operations import (
     Operation,
     Orders,
     Slot,
+    check_size,
     feeds,
     key,
     waits,
@@ -225,3 +226,4 @@ def _with_weights(order: list[Operation], *, lag: int) -> list[Operation]:
 
 def _check_counts(ranks: int, micro_batches: int, *, chunks: int = 1) -> None:
     require("a schedule", Count, ranks=ranks, micro_batches=micro_batches, chunks=chunks)
+    check_size(ranks=ranks, slots=2 * (chunks * micro_batches + ranks))

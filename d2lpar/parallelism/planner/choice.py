@@ -8,7 +8,7 @@ from typing import Unpack
 
 from ... import machines
 from ...machines.hardware import Machine
-from ...machines.inputs import checked
+from ...machines.inputs import beyond, checked, is_count
 from . import explanation, messages
 from .layout import RECOMPUTE, ZERO, Layout
 from .memory_model import Memory, memory
@@ -201,8 +201,9 @@ class _Search:
 
 def _check_counts(**counts: int | None) -> None:
     for name, count in counts.items():
-        if count is not None and (type(count) is not int or count < 1):
-            raise ValueError(messages.ERROR_FEW.format(name=name, count=count))
+        if count is not None and (type(count) is not int or not is_count(count)):
+            text = messages.ERROR_FEW.format(name=name, beyond=beyond(count), count=count)
+            raise ValueError(text)
 
 
 def _check(machine: Machine, gpus: int, batch: int, usable: float) -> None:
@@ -217,7 +218,7 @@ def _check(machine: Machine, gpus: int, batch: int, usable: float) -> None:
                 example="64x8x-h100-nvswitch-8xib-ndr",
             )
         )
-    if type(batch) is not int or batch < 1:
-        raise ValueError(messages.ERROR_BATCH.format(batch=batch))
+    if type(batch) is not int or not is_count(batch):
+        raise ValueError(messages.ERROR_BATCH.format(beyond=beyond(batch), batch=batch))
     if not 0 < usable <= 1:
         raise ValueError(messages.ERROR_USABLE.format(usable=usable))

@@ -21,7 +21,8 @@ from .precision import PRECISIONS, Precision, product_rate
 from .share import Share
 from .transformer import Transformer
 
-_ROOM_BYTES = 10**13  # whether it fits is asked elsewhere
+_ROOM_BYTES = 10**15  # whether it fits is asked elsewhere
+_LARGEST = 10**12  # numbers of one tensor: no GPU holds them, and torch counts bytes in 64 bits
 
 Net = TypeVar("Net", bound=nn.Module)
 
@@ -56,7 +57,9 @@ class GpuAndHost:
 
 @lru_cache(maxsize=4096)  # a figure asks for the same layers again whenever a slider moves
 def layer_times(gpu: GpuAndHost, share: Share) -> LayerTimes:
-    """Of a layer, without its exchanges. Raises ValueError for fp8 on a card without it."""
+    """Of a layer, without its exchanges. Raises ValueError for fp8 on a card without it, and for
+    sizes that nobody could compute with."""
+    _check_sizes(share)
     product_rate(gpu.accelerator, share.precision)  # names what is missing
     return _timed(gpu, lambda: Layer(share), share)
 
@@ -98,6 +101,23 @@ def backward_parts(machine: Machine) -> tuple[float, float, float]:
         layer.requires_grad_(False)
         inputs_s = _forward_backward(layer, x).backward_s
         return times.forward_s, inputs_s, times.backward_s - inputs_s
+
+
+def _check_sizes(share: Share) -> None:
+    model, rows = share.model, share.micro_batch * share.sequence
+    heads = model.heads // share.tensor
+    largest = {
+        f"activations of {share.micro_batch} samples of {share.sequence} tokens": rows
+        * max(model.hidden, model.inner, share.words, heads * model.sequence),
+        "parameters": model.layer_parameters(share.tensor, share.expert),
+        f"an embedding of {model.vocabulary} words": model.word_parameters(share.tensor),
+    }
+    for what, numbers in largest.items():
+        if numbers > _LARGEST:
+            raise ValueError(
+                f"a layer of width {model.hidden} with {what} has {numbers} numbers, more than "
+                f"any GPU holds ({_LARGEST:.0e}): take smaller sizes or micro-batches"
+            )
 
 
 def _timed(gpu: GpuAndHost, make: Callable[[], nn.Module], share: Share) -> LayerTimes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
-from ...machines.inputs import check_fields
+from ...machines.inputs import beyond, check_fields, is_count
 from .mesh import Mesh
 from .optimizers import OPTIMIZERS, Recipe, recipe
 from .precision import PRECISIONS
@@ -100,8 +100,9 @@ class Layout:
             if (value := getattr(self, name)) not in allowed:
                 raise ValueError(f"{name} is one of {', '.join(map(str, allowed))}, not {value!r}")
         for name in ("micro_batch", "micro_batches", "chunks", "expert", "loss_chunks"):
-            if type(value := getattr(self, name)) is not int or value < 1:
-                raise ValueError(f"{name} is a whole number from 1 on, not {value!r}")
+            if type(value := getattr(self, name)) is not int or not is_count(value):
+                what = f"a whole number from 1 on{beyond(value)}"
+                raise ValueError(f"{name} is {what}, not {value!r}")
         if self.zero > 1 and self.mesh.pipeline > 1:
             raise ValueError(
                 f"ZeRO stage {self.zero} exchanges gradients with each micro-batch, which undoes a "

@@ -8,7 +8,7 @@ from math import gcd, inf, prod
 import torch
 
 from ...machines import collective_cost as cost
-from ...machines.hardware import Accelerator, Host, Link, Machine
+from ...machines.hardware import MOST_ACCELERATORS, Accelerator, Host, Link, Machine
 from ...machines.inputs import checked
 
 AXES = ("data", "pipeline", "tensor")
@@ -19,7 +19,8 @@ ALL_AXES = ("data", "pipeline", "context", "tensor")
 class Mesh:
     """Sizes of the three axes. Neighbours along `tensor` have consecutive ranks, replicas lie
     furthest apart: what talks most stands together. `context` ranks share each sample's tokens;
-    they lie between tensor ranks and stages. Raises ValueError for sizes below 1."""
+    they lie between tensor ranks and stages. Raises ValueError for sizes below 1, and for more
+    ranks than any machine has accelerators."""
 
     data: int = 1
     pipeline: int = 1
@@ -30,6 +31,11 @@ class Mesh:
         if any(type(n) is not int or n < 1 for n in (*self.sizes, self.context)):
             wrong = self.sizes if self.context == 1 else (*self.sizes, self.context)
             raise ValueError(f"axes of a mesh are whole numbers from 1 on, not {wrong}")
+        if self.size > MOST_ACCELERATORS:
+            raise ValueError(
+                f"{self} has {self.size} ranks, and a machine {MOST_ACCELERATORS} accelerators at "
+                "most: take smaller axes"
+            )
 
     def __str__(self) -> str:
         context = f" × context {self.context}" if self.context > 1 else ""

@@ -74,8 +74,8 @@ ERROR_GPUS = (
     "{machine} has {count} GPUs, not {gpus}: name a cluster, such as {example!r}, or leave gpus out"
 )
 ERROR_NO_PLANS = "there are no plans: take those that par.planner.plans(…) returns"
-ERROR_FEW = "{name} is a whole number from 1 on, not {count!r}"
-ERROR_BATCH = "batch is a whole number of samples from 1 on, not {batch!r}"
+ERROR_FEW = "{name} is a whole number from 1 on{beyond}, not {count!r}"
+ERROR_BATCH = "batch is a whole number of samples from 1 on{beyond}, not {batch!r}"
 ERROR_USABLE = "usable is a share of the memory above 0, 1 at most, not {usable!r}"
 ERROR_NO_MIX = (
     "no mix spreads {model} over {gpus} with a batch of {batch}: tensor must divide the "

@@ -29,10 +29,10 @@ class Choices(TypedDict):
 
 def meshes(model: Transformer, gpus: int, node_size: int, *, context: int = 1) -> Iterator[Mesh]:
     """Tensor divides the heads, pipeline the layers; groups fill nodes, or nodes hold groups."""
-    for tensor in _divisors(model.heads):
-        if tensor > MOST_NODES * node_size or not _even(tensor, gpus, node_size):
+    for tensor in _divisors(model.heads, MOST_NODES * node_size):
+        if not _even(tensor, gpus, node_size):
             continue
-        for pipeline in _divisors(model.layers):
+        for pipeline in _divisors(model.layers, gpus):
             ranks = tensor * pipeline * context
             if _even(ranks, gpus, node_size):
                 yield Mesh(gpus // ranks, pipeline, tensor, context)
@@ -76,8 +76,8 @@ def layouts(
                     yield Layout(mesh, size, count, pieces, again, zero=zero, **settings)
 
 
-def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
+def _divisors(number: int, most: int) -> list[int]:
+    return [n for n in range(1, min(number, most) + 1) if number % n == 0]
 
 
 @checked

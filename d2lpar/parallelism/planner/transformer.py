@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...machines.inputs import Count, checked, is_number, require
+from ...machines.inputs import Count, beyond, checked, is_count, is_number, require
 
 _SIZES = ("layers", "hidden", "heads", "sequence", "vocabulary")
 _OPTIONAL_SIZES = ("kv_heads", "ffn")
@@ -26,8 +26,9 @@ class Experts:
     capacity: float = 1.0
 
     def __post_init__(self) -> None:
-        if type(self.count) is not int or self.count < 2:
-            raise ValueError(f"experts are two or more, not {self.count!r}; None is one perceptron")
+        if type(self.count) is not int or self.count < 2 or not is_count(self.count):
+            what = f"two or more{beyond(self.count)}"
+            raise ValueError(f"experts are {what}, not {self.count!r}; None is one perceptron")
         if type(self.top_k) is not int or not 1 <= self.top_k <= self.count:
             raise ValueError(f"top_k is a number from 1 to {self.count} experts, not {self.top_k}")
         if not (is_number(self.capacity) and self.capacity >= 1):
@@ -93,8 +94,9 @@ class Transformer:
     def _check_types(self) -> None:
         sizes = {name: getattr(self, name) for name in (*_SIZES, *_OPTIONAL_SIZES)}
         given = {k: v for k, v in sizes.items() if v is not None or k in _SIZES}
-        if wrong := {k: v for k, v in given.items() if type(v) is not int or v < 1}:
-            raise ValueError(f"{self.name}: sizes are whole numbers from 1 on, not {wrong}")
+        if wrong := {k: v for k, v in given.items() if type(v) is not int or not is_count(v)}:
+            what = f"whole numbers from 1 on{beyond(wrong)}"
+            raise ValueError(f"{self.name}: sizes are {what}, not {wrong}")
         flags = {name: getattr(self, name) for name in _FLAGS}
         if wrong := {k: v for k, v in flags.items() if not isinstance(v, bool)}:
             raise ValueError(f"{self.name}: flags are True or False, not {wrong}")

@@ -60,7 +60,7 @@ class Network:
         *,
         ports: Count = 1,
         nodes_per_rack: Count | None = None,
-        oversubscription: float = 1.0,
+        oversubscription: Positive = 1.0,
     ) -> Network:
         """The network of a cluster, or of as many `machine`s as are needed, joined by `network`.
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import log
 
 from ...machines.inputs import Count, Positive, checked
 from .exchange import Exchange
 from .overhead import NO_OVERHEAD, Overhead
 from .profile import Profile
 from .steps import DeviceStep, chain_s
+
+_MOST_POINTS = 10**6  # of a curve: more than anybody can draw
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,11 @@ def counts(most: Count, *, node: Count = 1, ratio: Positive = 1.25) -> list[int]
     """
     if ratio <= 1:
         raise ValueError(f"a curve goes on by a ratio above 1, not by {ratio!r}")
+    if log(most) > _MOST_POINTS * log(ratio):
+        raise ValueError(
+            f"by a ratio of {ratio!r} a curve takes more than {_MOST_POINTS} points to {most}: "
+            "take a larger one, such as 1.25"
+        )
     found, at = {1}, 1.0
     while at < most:
         at *= ratio

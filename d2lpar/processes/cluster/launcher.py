@@ -14,6 +14,7 @@ from .cluster_ranks import ClusterRanks
 
 START_S, QUEUE_S = 60, 600  # how long ranks may take to come up: here, and on a cluster
 RANK_S = 10  # and for each that a core starts, on a machine that has other work
+MOST_RANKS = 2**12  # processes: several times as many are all that Linux gives a user
 
 
 def cluster(
@@ -43,6 +44,8 @@ def cluster(
     """
     if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
         raise ValueError(messages.ERROR_N.format(n=n))
+    if n is not None and n > MOST_RANKS:
+        raise ValueError(messages.ERROR_MANY.format(n=n, most=MOST_RANKS))
     if n is None and profile is None:
         raise ValueError(messages.ERROR_NO_N)
     if timeout_s is not None and not (isinstance(timeout_s, Real) and 0 < timeout_s < math.inf):

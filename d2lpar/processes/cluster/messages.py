@@ -11,6 +11,7 @@ STAGE_ENGINES = "{came} of {n} processes are there"
 STAGE_GROUP = "process group"
 
 ERROR_N = "cluster(n) takes a whole number of ranks from 1 on, not {n!r}"
+ERROR_MANY = "cluster(n) starts a process for each rank, {most} at most, not {n}: ask for fewer"
 ERROR_NO_N = "cluster() needs a number of ranks: cluster(2), or a profile that sets c.Cluster.n"
 ERROR_PROFILE = (
     "there is no cluster profile {profile!r}: looked for ipcluster_config.py in {places}; "

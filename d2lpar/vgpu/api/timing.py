@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ...machines.inputs import beyond, is_count
 from ...timeline.printing import say
 from ..device_naming import TYPE, device, naming
 
@@ -153,8 +154,11 @@ def measure(
 
     Raises ValueError for fewer than one repeat or a negative warm-up.
     """
-    if repeats < 1 or warm_up < 0:
-        raise ValueError(f"at least one repeat and no negative warm-up, not {repeats=}, {warm_up=}")
+    if not (is_count(repeats) and (warm_up == 0 or is_count(warm_up))):
+        raise ValueError(
+            f"measure takes at least one repeat and no negative warm-up{beyond([repeats, warm_up])}"
+            f", not {repeats=}, {warm_up=}"
+        )
     for _ in range(warm_up):
         work()
     timer = Timer(devices)

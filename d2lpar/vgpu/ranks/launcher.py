@@ -28,6 +28,7 @@ from .rank_scheduler import Ended
 from .signal_handlers import handlers_accepted
 from .torch_names import names_of_torch
 
+MOST_RANKS = 2**12  # threads of one process: several times as many are all that Linux gives a user
 HOSTS_MACHINE = "2x-v100-textbook"  # whose host they have; its GPUs stay idle
 LOOKS_UP_S = 0.5  # after which who waits for ranks looks whether a signal has come
 LAST_WORDS_S = 0.5  # what a rank has, after an interrupt, to come out of what it does
@@ -77,6 +78,11 @@ def _run_on_host(
     """Ranks without devices; where nobody has asked for a virtual machine, on a clock of theirs."""
     if ranks < 1:
         raise ValueError(f"run_ranks needs at least one rank, not {ranks}")
+    if ranks > MOST_RANKS:
+        raise ValueError(
+            f"run_ranks starts a thread for each rank, {MOST_RANKS} at most, not {ranks}: ask for "
+            "fewer, or for par.run_alike, which runs only those that differ"
+        )
     register_backend()
     with nullcontext() if running() is not None else instead(machines.machine(HOSTS_MACHINE)):
         world = World(current_runtime(), [()] * ranks)

@@ -4,8 +4,8 @@ Every accelerator has a port up to its host and one down from it, each with a co
 data-centre GPUs have; `Machine.uplink_shared_by` neighbours share the way beyond these, as behind a
 PCIe switch. With `Machine.peer` it has a port out to its peers and one in from them; peers on the
 host's own bus use the ports of that, and what lies beyond a switch only if they are not behind the
-same one; between the sockets of a host they share `Machine.socket_link`, at its rate if that is
-lower. Nodes are joined by network ports, which `Machine.network_shared_by` neighbours share.
+same one; between the sockets of a host they share the `Machine.socket_links`, one a copy, at their
+rate if that is lower. Nodes are joined by network ports, which `Machine.network_shared_by` neighbours share.
 """
 
 from __future__ import annotations
@@ -67,13 +67,17 @@ def hops(machine: Machine, source: int | None, target: int | None) -> list[Hop]:
 
 
 def _between_sockets(machine: Machine, source: int, target: int) -> tuple[tuple[Port, ...], Link]:
-    """The port from one processor's bus to another's, and the slower link of the whole way."""
+    """The port from one processor's bus to another's, and the slower link of the whole way.
+
+    A copy takes one of the links between them; neighbours take one after the other.
+    """
     assert machine.peer is not None, "what has no peers goes through the host's memory"
     start, end = machine.socket_of(source), machine.socket_of(target)
     if machine.socket_link is None or start == end:
         return (), machine.peer
     links = (machine.peer, machine.socket_link)
-    return (("socket out", start),), min(links, key=lambda link: link.payload_bytes_per_s)
+    port = start * machine.socket_links + source % machine.socket_links
+    return (("socket out", port),), min(links, key=lambda link: link.payload_bytes_per_s)
 
 
 def _host_ports(machine: Machine, direction: str, accelerator: int) -> tuple[Port, ...]:

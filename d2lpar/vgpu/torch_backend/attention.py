@@ -27,12 +27,14 @@ def scaled_dot_product_attention(
     three = (query, key, value)
     _check(*three, attn_mask)
     kernel = choose(inputs_of(*three, attn_mask, dropout_p, is_causal, enable_gqa))
+    _check_dropout(dropout_p, kernel)
     mask = _added(attn_mask, query.dtype)
     if kernel in (EFFICIENT, CUDNN) and mask is not None and mask.dtype != query.dtype:
         raise RuntimeError("invalid dtype for bias - should match query's dtype")
     if kernel == FLASH:
         return _flash(*three, dropout_p, is_causal, scale)
     if kernel == MATH:
+        _check_added(query, key, mask, grouped=enable_gqa)
         return torch_private.plain_attention(
             *three, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )[0]
@@ -110,6 +112,42 @@ def _check(
     ):
         asked = None if mask is None else _on_host(mask)
         F.scaled_dot_product_attention(_on_host(query), _on_host(key), _on_host(value), asked)
+
+
+def _check_added(
+    query: torch.Tensor, key: torch.Tensor, mask: torch.Tensor | None, *, grouped: bool
+) -> None:
+    """RuntimeError, torch's own, for a mask that is no part of the scores.
+
+    Plain attention adds it to them in place, but not to tensors of a subclass, as those of virtual
+    GPUs are: there a mask of more samples would make scores, and results, of more samples.
+    """
+    others = query if grouped else key
+    try:
+        batch = torch.broadcast_shapes(query.shape[:-2], others.shape[:-2])
+        scores = torch.Size((*batch, query.shape[-2], key.shape[-2]))
+        both = torch.broadcast_shapes(scores, () if mask is None else mask.shape)
+    except RuntimeError:  # which the product, or the sum, says itself
+        return
+    if both != scores:
+        raise RuntimeError(
+            f"output with shape {[*scores]} doesn't match the broadcast shape {[*both]}"
+        )
+
+
+def _check_dropout(share: float, kernel: int) -> None:
+    """RuntimeError for what is no share, in torch's words; FlashAttention takes no 1, either.
+
+    That is what plain attention on CUDA does with all of them, and FlashAttention with too large
+    ones; of the rest fused kernels make numbers that mean nothing, which helps nobody.
+    """
+    if kernel == FLASH and not share < 1:
+        raise RuntimeError(
+            f"Expected p_dropout < 1.f to be true, but got false: dropout_p is {share}, and "
+            "FlashAttention drops less than all"
+        )
+    if not 0 <= share <= 1:
+        raise RuntimeError(f"dropout probability has to be between 0 and 1, but got {share}")
 
 
 def _on_host(tensor: torch.Tensor) -> torch.Tensor:

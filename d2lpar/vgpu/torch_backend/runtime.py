@@ -12,6 +12,7 @@ from functools import partial
 import torch
 
 from ...machines import Machine
+from ...machines.inputs import is_finite
 from ...timeline import Timeline
 from ...timeline.streaming import recording
 from ..device_naming import text
@@ -210,8 +211,10 @@ class Runtime:
 
     def host_work(self, seconds: float, name: str) -> None:
         """Let the host work for so long. ValueError for less than zero seconds."""
-        if not seconds >= 0:
-            raise ValueError(f"host work takes zero seconds or more, not {seconds!r}")
+        if not (is_finite(seconds) and seconds >= 0):
+            raise ValueError(
+                f"host work takes zero seconds or more, not {seconds!r}: a finite time"
+            )
         self.host_threads.submit(HOST, self.clock.host_work, seconds, name)
 
     @contextmanager

@@ -369,9 +369,7 @@ REFUSED = {
     "torch.cuda.utilization": lambda: torch.cuda.utilization(),
     "torch.cuda.nccl.all_reduce": lambda: torch.cuda.nccl.all_reduce([]),
     "torch.cuda.profiler.start": lambda: torch.cuda.profiler.start(),
-    "torch.export.export": lambda: torch.export.export(
-        nn.Linear(2, 2).cuda(), (torch.ones(1, 2, device="cuda"),)
-    ),
+    "torch.export.export": lambda: torch.export.export(nn.Linear(2, 2).cuda(), (torch.ones(1, 2),)),
     "torch.nn.parallel.DistributedDataParallel": lambda: nn.parallel.DistributedDataParallel(
         nn.Linear(1, 1).cuda()
     ),

@@ -320,20 +320,6 @@ def test_ranks_that_wait_in_vain_are_named_with_their_lines(run, tmp_path):
     )
 
 
-def test_a_pipeline_traced_on_a_gpu_says_what_to_do(run, tmp_path):
-    script = tmp_path / "traces.py"
-    script.write_text(
-        "import torch\nfrom torch.distributed.pipelining import SplitPoint, pipeline\n"
-        "net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)).cuda()\n"
-        "batch = torch.ones(1, 2, device='cuda')\n"
-        "pipeline(net, (batch,), split_spec={'1': SplitPoint.BEGINNING})\n"
-    )
-    found = run(script)
-    assert found.status == 1
-    assert "because of\nNotImplementedError: torch.export.export is not emulated" in found.err
-    assert "build_stage moves" in found.err
-
-
 @pytest.mark.parametrize("children", [False, True])
 def test_an_interrupt_ends_all_and_leaves_nothing(run, tmp_path, interrupts, children):
     script = tmp_path / "endless.py"

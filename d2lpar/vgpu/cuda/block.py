@@ -25,6 +25,7 @@ from . import (
     elastic,
     estimators,
     executors,
+    exporting,
     lazy_init,
     memory_history,
     pools,
@@ -53,6 +54,7 @@ _PARTS = (
     c_functions,
     profiler,
     submodules,
+    exporting,
     memory_history,
     serialization,
     estimators,
@@ -96,7 +98,8 @@ def emulate_cuda(
     `torch.profiler` tells of simulated time, too, and of each process for itself: see `profiler`.
 
     Processes that the program starts with torch.multiprocessing are virtual ranks with a device
-    each: see `processes`; and so are those of `concurrent.futures.ProcessPoolExecutor`.
+    each: see `processes`; and so are those of `concurrent.futures.ProcessPoolExecutor`. Where it
+    calls `init_process_group` for a group of one, it is a rank itself, until the block ends.
 
     The block yields its devices. Raises RuntimeError inside another such block.
     """

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..torch_backend.torch_private import Operator
 from . import lazy_init
 from .default_generators import DefaultGenerator
 from .device_translation import CUDA, translate, translated
@@ -35,7 +34,7 @@ class CudaMode(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         if func is torch.device:
             return _make_device(*args, **(kwargs or {}))
-        if kwargs and "device" in kwargs and not isinstance(func, Operator):
+        if kwargs and "device" in kwargs:
             kwargs = translated(kwargs, _getframe(1))
         if kwargs and isinstance(kwargs.get("generator"), DefaultGenerator):
             kwargs = {**kwargs, "generator": None}  # the random numbers of the device

@@ -191,7 +191,8 @@ class Child:
         try:
             self._packed = PickledCopy(self._target, [Shared])
         except Exception:
-            in_notebook = current_process() is None
+            parent = current_process()
+            in_notebook = parent is None or not parent.process.has(OwnModules)
             if self._method == SPAWN and not in_notebook:
                 raise
 

@@ -1,4 +1,4 @@
-"""What meets CUDA in a module of its own: NCCL, cuDNN, ranges of NVTX, exports."""
+"""What meets CUDA in a module of its own: NCCL, cuDNN, ranges of NVTX."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch.backends.cudnn
 import torch.cuda.nccl
 import torch.cuda.nvtx
 import torch.cuda.profiler
-import torch.export
 import torch.utils.dlpack
-from torch.utils._pytree import tree_leaves
 
 from ...timeline.printing import say
 from ..torch_backend import torch_private
 from ..torch_backend.nccl import build_version
-from ..torch_backend.tensor import VirtualTensor
 from .patches import Patches
 from .refusals import refusal
 
@@ -49,7 +45,6 @@ def install(patches: Patches) -> None:
         for name in names:
             if hasattr(module, name):
                 patches.replace(module, name, refusal(f"{module.__name__}.{name}", remedy))
-    patches.replace(torch.export, "export", _export(torch.export.export))
     patches.replace(torch.cuda.nccl, "is_available", lambda tensors: False)
     patches.replace(torch.cuda.nccl, "version", build_version(torch.cuda.nccl.version))
     patches.replace(torch.backends.cudnn, "version", torch_private.cudnn_version)
@@ -57,20 +52,6 @@ def install(patches: Patches) -> None:
     for name, function in Ranges().functions().items():
         if hasattr(torch.cuda.nvtx, name):
             patches.replace(torch.cuda.nvtx, name, function)
-
-
-def _export(theirs: Callable) -> Callable:
-    """Modules of the host can be exported, as pipelines do that are traced; others not."""
-    remedy = "the model is on a GPU: export it on the CPU, and move it to the GPU afterwards"
-    remedy += " (torch.distributed.pipelining.pipeline exports, too, and build_stage moves)"
-    refuse = refusal("torch.export.export", remedy)
-
-    def export(mod: torch.nn.Module, *args: Any, **kwargs: Any) -> object:
-        tensors = [*mod.parameters(), *mod.buffers(), *tree_leaves((args, kwargs))]
-        emulated = any(isinstance(tensor, VirtualTensor) for tensor in tensors)
-        return (refuse if emulated else theirs)(mod, *args, **kwargs)
-
-    return export
 
 
 def _said_once(theirs: Callable) -> Callable:

@@ -21,7 +21,7 @@ from d2lpar.parallelism.planner.memory_model import kept_bytes, micro_batches_in
 from d2lpar.parallelism.planner.modules import Head, Layer
 from d2lpar.parallelism.planner.replicas import parameters_per_gpu
 from d2lpar.parallelism.planner.share import activation_bytes, share_of
-from d2lpar.vgpu.api import simulation
+from d2lpar.vgpu.api import simulation, timing
 
 A100 = "8x-a100-80gb-nvswitch"
 SELENE = "{}x8x-a100-80gb-nvswitch-8xib-hdr"
@@ -632,3 +632,65 @@ def test_what_cannot_be_planned_is_said(change, says):
 def test_the_reason_says_what_is_computed_again():
     said = planner.explain(planner.plans("gpt-3-13b", "8x-a100-nvswitch", batch=256))
     assert "s longer, with layers computed again" in said
+
+
+# --- gradients of several micro-batches -----------------------------------------------------------
+
+
+def _accumulating(**settings):
+    """What adding a second micro-batch's gradients takes more than two micro-batches compute."""
+    model, node = planner.model("gpt-2-124m"), machines.machine("1x-a100-nvswitch")
+    layout = planner.Layout(planner.Mesh(), fused_gradients=False, **settings)
+    one, two = (
+        planner.step(model, dataclasses.replace(layout, micro_batches=count), node).compute_s
+        for count in (1, 2)
+    )
+    return model, two - 2 * one
+
+
+def test_a_second_micro_batch_adds_its_gradients_as_torch_does():
+    """The oracle is autograd on a virtual GPU: a second backward pass takes so much more."""
+    model, found_s = _accumulating(gradient_bytes=2)
+    rows = model.parameters // 4096
+    with simulation.simulate("1x-a100-nvswitch") as (gpu,):
+        layer = nn.Linear(4096, rows, bias=False, device=gpu, dtype=torch.float16)
+        x = torch.empty(4096, 4096, device=gpu, dtype=torch.float16)
+
+        def backward_s() -> float:
+            y = layer(x)
+            start_s = timing.now_s(gpu)
+            y.backward(torch.empty_like(y))
+            return timing.now_s(gpu) - start_s
+
+        first_s, second_s = backward_s(), backward_s()
+    assert found_s == pytest.approx(second_s - first_s, rel=0.03)
+
+
+def test_gradients_kept_in_fp32_move_more_and_products_that_add_them_hide_it():
+    _, in_half_s = _accumulating(gradient_bytes=2)
+    _, in_fp32_s = _accumulating(gradient_bytes=4)
+    assert in_fp32_s == pytest.approx(in_half_s * 10 / 6, rel=0.05)  # 4 + 2 + 4 against 2 + 2 + 2
+    model, node = planner.model("gpt-2-124m"), machines.machine("1x-a100-nvswitch")
+    one, two = (
+        planner.step(model, planner.Layout(planner.Mesh(), micro_batches=count), node).compute_s
+        for count in (1, 2)
+    )
+    assert two == pytest.approx(2 * one)
+
+
+def test_replicas_that_share_gradients_add_their_part_alone():
+    model, node = planner.model("gpt-2-124m"), machines.machine("8x-a100-nvswitch")
+    layout = planner.Layout(planner.Mesh(data=8), fused_gradients=False, zero=3, gradient_bytes=4)
+
+    def added_s(layout):
+        unfused, fused = (
+            planner.step(
+                model, dataclasses.replace(layout, micro_batches=2, fused_gradients=f), node
+            ).compute_s
+            for f in (False, True)
+        )
+        return unfused - fused
+
+    assert added_s(layout) * 8 == pytest.approx(
+        added_s(dataclasses.replace(layout, zero=0)) * 12 / 10, rel=0.1
+    )

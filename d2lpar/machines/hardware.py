@@ -234,7 +234,8 @@ class Machine:
     node (None: all are in one). Links are full duplex. `slots` are the places of the accelerators
     in the machine that these are part of (None: the first ones): neighbours are so by their slots.
     `socket_size` neighbours are on one processor's bus (None: all of a node), and `socket_links`
-    of `socket_link` join the processors; `gpu_direct` says that the network reads and writes GPUs' memory itself.
+    of `socket_link` join the processors; `gpu_direct` says that the network reads and writes
+    GPUs' memory itself.
     """
 
     name: str

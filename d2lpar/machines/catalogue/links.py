@@ -41,8 +41,8 @@ def _network(name: str, gigabits_per_s: float, source: str) -> Link:
 # Whether GPUs read each other's memory over it ("peer-to-peer") is the machine's: `Machine.peer`.
 PCIE3_X16, PCIE4_X16, PCIE5_X16 = _pcie(3, 15.75), _pcie(4, 31.5), _pcie(5, 63)
 # What one GPU sends to another below the other EPYC of the second generation while it receives as
-# much: half of 41.1 GB/s both ways, the mean of all pairs (one way alone: 21.9; within a socket: 50.1
-# and 25.8). Up to four such links join two of these processors.
+# much: half of 41.1 GB/s both ways, the mean of all pairs. One way alone it is 21.9, and within a
+# socket 50.1 and 25.8. Up to four such links join two of these processors.
 XGMI2 = Link(
     "xGMI 2",
     5 * MICRO,

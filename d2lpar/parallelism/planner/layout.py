@@ -59,7 +59,9 @@ class Layout:
     one of those that `optimizers` knows. The loss is computed in `loss_chunks` pieces. Samples are
     `batch_first` in memory as torch has them, not tokens as Megatron does: see `steps`.
     `tensor_overlap`: sums of activations go on beside the products that they belong to, piece by
-    piece (Transformer Engine's userbuffers, torch's async tensor parallelism).
+    piece (Transformer Engine's userbuffers, torch's async tensor parallelism). `fused_gradients`:
+    products add the gradients of micro-batches up as they make them (Megatron-LM's
+    gradient_accumulation_fusion), else kernels of their own do.
 
     Raises ValueError for what is not of these.
     """
@@ -84,6 +86,7 @@ class Layout:
     loss_chunks: int = 1
     batch_first: bool = False
     tensor_overlap: bool = False
+    fused_gradients: bool = True
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -78,6 +78,26 @@ def copies_s(model: Transformer, layout: Layout, wiring: Wiring) -> float:
     return traffic(int(nbytes)).seconds(wiring.accelerator)
 
 
+def accumulating_s(model: Transformer, layout: Layout, wiring: Wiring) -> float:
+    """Seconds in which the gradients of a micro-batch are added to those of the ones before.
+
+    None where products add them: what they read and write hides behind their arithmetic. Else
+    torch's AccumulateGrad adds the new gradient to the one that is there: two are read, one is
+    written. Where they are kept in more bytes than a backward pass makes them in, the new one is
+    smaller (nanotron's FP32GradientAccumulator). With ZeRO 2 and 3 they are added once they are
+    summed, of each replica its part.
+    """
+    if layout.fused_gradients:
+        return 0.0
+    kept = layout.gradient_bytes
+    parameters = parameters_per_gpu(model, layout)
+    if layout.zero < 2:
+        moved = 2 * kept + min(layout.number_bytes, kept)
+    else:
+        moved, parameters = 3 * kept, parameters / layout.sharing
+    return traffic(int(parameters * moved)).seconds(wiring.accelerator)
+
+
 @dataclass(frozen=True)
 class _Exchange:
     model: Transformer

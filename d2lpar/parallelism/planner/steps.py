@@ -17,7 +17,13 @@ from .layers import GpuAndHost, LayerTimes, core_s, head_times, layer_times, pro
 from .layout import ALTERNATE, Layout
 from .mesh import Wiring
 from .precision import FP8, PRECISIONS
-from .replicas import Computing, between_replicas, copies_s, parameters_per_gpu
+from .replicas import (
+    Computing,
+    accumulating_s,
+    between_replicas,
+    copies_s,
+    parameters_per_gpu,
+)
 from .share import Share, activation_bytes, share_of
 from .transformer import Transformer
 
@@ -78,8 +84,9 @@ def step_on(model: Transformer, layout: Layout, wiring: Wiring) -> StepTime:
     sending_s = 2 * one.send_s
     stage_s = one.stage_compute_s + one.stage_tensor_s + one.context_s + one.experts_s
     gradients_s, parameters_s = between_replicas(model, layout, wiring, one.computing)
+    computing_s = one.stage_compute_s + one.head_s + copies_s(model, layout, wiring)
     return StepTime(
-        compute_s=count * (one.stage_compute_s + one.head_s + copies_s(model, layout, wiring)),
+        compute_s=count * computing_s + (count - 1) * accumulating_s(model, layout, wiring),
         tensor_s=count * one.stage_tensor_s,
         context_s=count * one.context_s,
         experts_s=count * one.experts_s,

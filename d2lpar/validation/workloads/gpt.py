@@ -126,7 +126,7 @@ def chosen(p: Parameters, model: Transformer, machine: Machine) -> Layout:
 
 
 def _read(p: Parameters, names: tuple[str, ...]) -> None:
-    for name in (*names, "accumulation", "context", "schedule"):
+    for name in (*names, "accumulation", "context", "schedule", "gradient_fusion"):
         p.text(name, None)
 
 
@@ -176,6 +176,7 @@ def _stated(p: Parameters) -> Layout:
         # FSDP and torch.compile are torch's own; Megatron has neither, and puts tokens first.
         batch_first=p.flag("batch_first", compiled or zero > 1),
         tensor_overlap=p.flag("tp_overlap", p.flag("async_tp", False)),
+        fused_gradients=p.flag("gradient_fusion", zero < 2),
     )
 
 

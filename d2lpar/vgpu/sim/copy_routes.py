@@ -5,7 +5,8 @@ data-centre GPUs have; `Machine.uplink_shared_by` neighbours share the way beyon
 PCIe switch. With `Machine.peer` it has a port out to its peers and one in from them; peers on the
 host's own bus use the ports of that, and what lies beyond a switch only if they are not behind the
 same one; between the sockets of a host they share the `Machine.socket_links`, one a copy, at their
-rate if that is lower. Nodes are joined by network ports, which `Machine.network_shared_by` neighbours share.
+rate if that is lower. Nodes are joined by network ports, which `Machine.network_shared_by`
+neighbours share.
 """
 
 from __future__ import annotations

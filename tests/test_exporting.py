@@ -1,6 +1,7 @@
 """`torch.export` of models on emulated GPUs, and pipelines that are made by it."""
 
 import copy
+import types
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from torch.distributed.pipelining import ScheduleGPipe, SplitPoint, pipeline
 from torch.testing import assert_close
 
 import d2lpar as par
+from d2lpar.vgpu.cuda import device_translation, mode
+from d2lpar.vgpu.cuda.device_translation import translated
 
 
 class Net(nn.Module):
@@ -112,3 +115,16 @@ def test_what_cannot_be_exported_says_why():
     with pytest.raises(RuntimeError, match="device") as found:
         torch.export.export(Named(), (x,))
     assert any("device=x.device" in note for note in found.value.__notes__)
+
+
+def test_an_operator_on_the_real_gpu_that_computes_for_virtual_ones_stays_there(monkeypatch):
+    """Ours asks for it by the names that the program uses for virtual ones."""
+    runtime = types.SimpleNamespace(backing=torch.device("cuda", 0))
+    monkeypatch.setattr(device_translation, "running", lambda: runtime)
+    asked = []
+    monkeypatch.setattr(mode, "translated", lambda *call: asked.append(translated(*call)) or {})
+    make = "make([2], device=device)"
+    names = {"make": torch.ops.aten.empty.memory_format, "device": runtime.backing}
+    for module in ("d2lpar.vgpu.torch_backend.dispatch", "program"):
+        eval(make, {**names, "__name__": module})
+    assert [call["device"].type for call in asked] == ["cuda", "vgpu"]

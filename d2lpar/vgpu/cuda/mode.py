@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..torch_backend.torch_private import Operator
 from . import lazy_init
 from .default_generators import DefaultGenerator
 from .device_translation import CUDA, translate, translated
@@ -35,7 +36,8 @@ class CudaMode(TorchFunctionMode):
         if func is torch.device:
             return _make_device(*args, **(kwargs or {}))
         if kwargs and "device" in kwargs:
-            kwargs = translated(kwargs, _getframe(1))
+            # An operator is called through a function of torch's.
+            kwargs = translated(kwargs, _getframe(2 if isinstance(func, Operator) else 1))
         if kwargs and isinstance(kwargs.get("generator"), DefaultGenerator):
             kwargs = {**kwargs, "generator": None}  # the random numbers of the device
         try:

@@ -128,6 +128,19 @@ def check_accelerate(found: dict, precision: str, kind: str) -> None:
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_lightning_fabric(tmp_path, precision):
     found = run("fabric_loop.py", tmp_path / "out.pt", precision, "ddp")
+    check_fabric(found, precision)
+
+
+@needs("lightning_fabric")
+def test_lightning_fabric_starts_the_script_once_more(tmp_path):
+    path = tmp_path / "out.pt"
+    words = ("--quiet", "--gpus", "2", str(PROGRAMS / "fabric_loop.py"), str(path))
+    assert cli.main(["run", *words, "32-true", "ddp"]) == 0
+    found = torch.load(path, map_location="cpu", weights_only=False)
+    check_fabric(found, "32-true")
+
+
+def check_fabric(found: dict, precision: str) -> None:
     assert found["where"] == ("cuda:0", 2)
     # Rank r has the rows r, r + 2, …, four a batch, and two of its batches make a step.
     batches = [list(range(start + r, start + 8, 2)) for start in range(0, 48, 8) for r in range(2)]

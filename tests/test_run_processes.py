@@ -184,6 +184,19 @@ def packages(tmp_path, monkeypatch):
     stateful_libraries.cache_clear()
 
 
+def install(packages, files, needs="torch>=2"):
+    """Install the library `trainer`."""
+    files = {
+        "../trainer-1.0.dist-info/METADATA": f"Name: trainer\nRequires-Dist: {needs}\n",
+        "../trainer-1.0.dist-info/RECORD": "trainer/__init__.py,,\n",
+        **files,
+    }
+    for name, source in files.items():
+        path = packages / "trainer" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+
+
 KEEPS_STATE = "from torch import distributed\n\ndef begin():\n    global rank\n    rank = 0"
 
 
@@ -201,17 +214,52 @@ KEEPS_STATE = "from torch import distributed\n\ndef begin():\n    global rank\n 
 def test_libraries_that_keep_distributed_state_are_each_processs_own(
     run, packages, needs, files, times
 ):
-    files |= {
-        "__init__.py": "print('imported')",
-        "../trainer-1.0.dist-info/METADATA": f"Name: trainer\nRequires-Dist: {needs}\n",
-        "../trainer-1.0.dist-info/RECORD": "trainer/__init__.py,,\n",
-    }
-    for name, source in files.items():
-        path = packages / "trainer" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(source)
+    install(packages, {"__init__.py": "print('imported')", **files}, needs)
     status, lines, err = run("import trainer", "--nproc-per-node", 2)
     assert (status, err, lines) == (0, "", ["imported"] * times)
+
+
+STARTS_ITSELF = """
+import os, subprocess, sys
+from torch import distributed
+
+def launch(ranks):
+    global rank
+    rank = int(os.environ.get("LOCAL_RANK", 0))
+    if "WORLD_SIZE" not in os.environ:
+        size = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+        for other in range(1, ranks):
+            words = [sys.executable, os.path.abspath(sys.argv[0]), *sys.argv[1:]]
+            subprocess.Popen(words, env={**os.environ, **size, "LOCAL_RANK": str(other)})
+        os.environ.update(size, LOCAL_RANK="0")
+    distributed.init_process_group("nccl", rank=rank, world_size=ranks)
+"""
+LAUNCHES = """
+import sys, torch, torch.distributed as dist, trainer
+
+trainer.launch(2)
+x = torch.full((1,), dist.get_rank() + 1.0, device=torch.device("cuda", dist.get_rank()))
+dist.all_reduce(x)
+print(dist.get_rank(), x.item(), sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("gpus", [2, 3])
+def test_a_program_that_a_library_starts_as_further_ranks(run, packages, gpus):
+    install(packages, {"__init__.py": STARTS_ITSELF})
+    status, lines, err = run(LAUNCHES, "--gpus", gpus, "program.py", "--lr=1")
+    assert (status, sorted(lines)) == (0, ["0 3.0 ['--lr=1']", "1 3.0 ['--lr=1']"])
+    assert err == (
+        "d2lpar: the program starts itself, as 2 ranks: all begin anew, as with "
+        "--nproc-per-node 2\n"
+    )
+
+
+def test_such_a_program_is_told_how_many_gpus_it_needs(run, packages):
+    install(packages, {"__init__.py": STARTS_ITSELF})
+    status, lines, err = run(LAUNCHES, "--gpus", 1)
+    assert (status, lines) == (1, [])
+    assert err == "d2lpar: the program starts itself, as 2 ranks, and needs --gpus 2\n"
 
 
 SUMS = """

@@ -87,6 +87,28 @@ def test_a_folder_has_a_file_a_rank(data_parallel, tmp_path):
     )
 
 
+def fill_memory() -> None:
+    device = torch.device("vgpu", torch.distributed.get_rank())
+    held = torch.empty(2**20, device=device)  # takes memory before the device has work
+    held.fill_(1)
+    torch.distributed.barrier()
+
+
+def test_memory_that_is_taken_before_any_work_is_its_ranks(tmp_path):
+    with (
+        par.simulate("2x-v100-textbook", 2) as gpus,
+        par.record() as timeline,
+        par.record(to=tmp_path / "run"),
+    ):
+        par.run_ranks(fill_memory, gpus)
+    assert sorted(os.listdir(tmp_path / "run")) == ["rank_0.json", "rank_1.json"]
+    for rank in range(2):
+        part = Timeline.from_chrome_trace(tmp_path / "run" / f"rank_{rank}.json")
+        expected = [sample for sample in timeline.memory if sample.device == f"vgpu:{rank}"]
+        assert max(sample.bytes for sample in expected) == 2**22
+        assert [sample.bytes for sample in part.memory] == [sample.bytes for sample in expected]
+
+
 @needs_hta
 def test_holistic_trace_analysis_finds_what_the_timeline_says(data_parallel, tmp_path):
     data_parallel.save_trace(tmp_path / "run")

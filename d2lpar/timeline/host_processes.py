@@ -35,11 +35,13 @@ class Owners:
     def __init__(self) -> None:
         self._launches: dict[int, Launch] = {}
         self._of_device: dict[str, str] = {}
+        self._seen: set[str] = set()
 
     def of(self, span: Span) -> tuple[str, Launch | None]:
         """The process of a span, and the dispatch that queued it if it is the first to be so."""
         if span.device == "host":
             process = process_of(span.stream)
+            self._seen.add(process)
             if span.correlation:
                 times = span.start_s, span.end_s
                 self._launches[span.correlation] = Launch(process, span.stream, *times)
@@ -49,9 +51,18 @@ class Owners:
             self._of_device[span.device] = launch.process
         return self.of_device(span.device), launch
 
+    def knows(self, device: str) -> bool:
+        """Whether somebody has queued work on a device."""
+        return device in self._of_device
+
     def of_device(self, device: str) -> str:
-        """The process that last queued work on a device."""
-        return self._of_device.get(device, MAIN)
+        """The process that last queued work on a device; where nobody has, the rank that has its
+        number, as far as there are ranks."""
+        return self._of_device.get(device) or self._rank_of_number(device)
+
+    def _rank_of_number(self, device: str) -> str:
+        rank = f"rank {device.rpartition(':')[2]}"
+        return rank if rank in self._seen else MAIN
 
 
 def process_of(host_thread: int | str) -> str:

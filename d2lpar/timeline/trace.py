@@ -33,6 +33,7 @@ class TraceWriter:
         self._owners = Owners()
         self._files: dict[str, _TraceFile] = {}
         self._one: _TraceFile | None = None
+        self._early: list[MemorySample] = []  # of devices that nobody has given work so far
         if self._path.name.endswith(ONE_FILE):
             self._one = _TraceFile(self._path, clock)
         else:
@@ -54,15 +55,31 @@ class TraceWriter:
         process, launch = self._owners.of(span)
         file = self._file_of(process)
         file.write(file.events.of_span(span, process, launch))
+        if self._early and self._owners.knows(span.device):
+            self._write_early(span.device)
 
     def add_memory(self, sample: MemorySample) -> None:
-        """Write a sample of memory."""
+        """Write a sample of memory; one of a device without work, when it is known whose it is."""
+        if self._owners.knows(sample.device):
+            self.write_memory(sample)
+        else:
+            self._early.append(sample)
+
+    def write_memory(self, sample: MemorySample) -> None:
+        """Write a sample of memory at once, as no more spans will come."""
         process = self._owners.of_device(sample.device)
         file = self._file_of(process)
         file.write(file.events.of_sample(sample, process))
 
+    def _write_early(self, device: str) -> None:
+        for sample in [sample for sample in self._early if sample.device == device]:
+            self._early.remove(sample)
+            self.write_memory(sample)
+
     def close(self) -> None:
         """Write the ends, without which the files are no JSON, and name those in a folder."""
+        for sample in self._early:  # of devices that have had no work at all
+            self.write_memory(sample)
         if self._one is not None:
             self._one.close(0 if len(self._one.events.processes) == 1 else None, 1)
         numbers = numbered(self._files)
@@ -118,7 +135,7 @@ def save(
         for span in spans:
             writer.add(span)
         for sample in memory:
-            writer.add_memory(sample)
+            writer.write_memory(sample)
 
 
 def read(source: str | os.PathLike[str] | dict) -> tuple[str, list[Span], list[MemorySample]]:

@@ -2,6 +2,9 @@
 
 So does `accelerate launch` with one process, by `subprocess.Popen`. What the program itself starts
 so stays a real process, and what has its streams redirected.
+
+Lightning starts the program itself once more for each further rank, and goes on as rank 0. These
+are to exchange data, so whoever runs the program hears of it, and lets all begin anew as ranks.
 """
 
 from __future__ import annotations
@@ -9,7 +12,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from sys import _getframe  # documented, and quicker than `inspect.currentframe`
@@ -21,6 +27,31 @@ from . import lazy_init
 from .elastic import run_python
 from .patches import Patches
 from .processes import FRESH, SPAWN, Child, Children
+
+
+class StartsItself(BaseException):
+    """Ends a process that would go on as rank 0 of so many `ranks`."""
+
+    def __init__(self, ranks: int) -> None:
+        super().__init__(f"the program starts itself, as {ranks} ranks")
+        self.ranks = ranks
+
+
+class _Thread(threading.local):
+    is_heard = False
+
+
+_here = _Thread()
+
+
+@contextmanager
+def starts_of_itself_heard() -> Iterator[None]:
+    """Within, a program of this thread that starts itself as ranks raises StartsItself."""
+    _here.is_heard = True
+    try:
+        yield
+    finally:
+        _here.is_heard = False
 
 
 class VirtualProgram(subprocess.Popen):
@@ -78,6 +109,9 @@ def _starting(children: Children, theirs: Callable[..., None]) -> Callable[..., 
         elif not is_of_one_process(_caller(_getframe(1))):
             theirs(self, args, **options)
         else:
+            ranks = _ranks_of_itself(args, options.get("env") or os.environ)
+            if ranks and _here.is_heard:
+                raise StartsItself(ranks)
             self.__class__ = VirtualProgram
             VirtualProgram.__init__(self, children, args, options.get("env"))
 
@@ -98,3 +132,14 @@ def _is_program(args: object) -> bool:
         return False
     words = [str(word) for word in args[1:] if word != "-u"]
     return bool(words) and (words[0] == "-m" or not words[0].startswith("-"))
+
+
+def _ranks_of_itself(args: Sequence[object], env: Mapping[str, str]) -> int:
+    """How many ranks there shall be, if these words start this very program as one of them but the
+    first; else 0."""
+    words = [str(word) for word in args[1:] if word != "-u"]
+    same = words == [os.path.abspath(sys.argv[0]), *sys.argv[1:]]
+    if not same and (words[0] != "-m" or words[2:] != sys.argv[1:]):
+        return 0
+    size = env.get("WORLD_SIZE", "")
+    return int(size) if env.get("LOCAL_RANK", "0") != "0" and size.isdigit() else 0

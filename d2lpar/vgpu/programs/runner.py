@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from ...timeline.formatting import seconds_text
@@ -18,6 +18,7 @@ from ..api import detectors
 from ..cuda import emulate_cuda
 from ..cuda.lazy_init import ProcessDevices
 from ..cuda.processes import exit_status
+from ..cuda.subprocesses import StartsItself, starts_of_itself_heard
 from ..device_naming import text
 from ..races.stream_sanitizer import Hazard
 from ..races.sync_debug import Waits
@@ -67,6 +68,7 @@ class _Watched:
     failures: list[str] = field(default_factory=list)
     status: int = 0
     restarts: int = 0
+    starts_itself: int | None = None  # as so many ranks
 
 
 def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
@@ -82,7 +84,7 @@ def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
         rt = current_runtime()
         with older_objects_apart(rt), _watched(rt, options) as watched:
             start_s = rt.now_s()
-            _run_processes(launch, options, watched)
+            launch = _run_processes(launch, options, watched)
         report = RunReport(
             launch.target, list(launch.arguments), rt.machine.name,
             launch.world_size, launch.nodes, launch.gpus,
@@ -127,8 +129,23 @@ def _progress_line(watched: _Watched, seconds: float) -> str:
 # --- processes ------------------------------------------------------------------------------------
 
 
-def _run_processes(launch: LaunchPlan, options: RunOptions, watched: _Watched) -> None:
-    """Run them; after a failure all start again, as often as torchrun was told."""
+def _run_processes(launch: LaunchPlan, options: RunOptions, watched: _Watched) -> LaunchPlan:
+    """Run them, and give what was started in the end: a program that starts itself as ranks begins
+    anew as these."""
+    _run_as_planned(launch, options, watched)
+    ranks = watched.starts_itself
+    if ranks is None or ranks > launch.gpus:
+        return launch
+    again = f"{watched.failures[0]}: all begin anew, as with --nproc-per-node {ranks}"
+    print(printable(f"d2lpar: {again}", sys.stderr), file=sys.stderr)
+    _forget(watched)
+    launch = replace(launch, per_node=ranks)
+    _run_as_planned(launch, options, watched)
+    return launch
+
+
+def _run_as_planned(launch: LaunchPlan, options: RunOptions, watched: _Watched) -> None:
+    """After a failure all start again, as often as torchrun was told."""
     logs = None if launch.logs is None else RankLogs(launch.logs)
     for attempt in range(launch.max_restarts + 1):
         with nullcontext() if logs is None else logs.used(attempt):
@@ -184,8 +201,16 @@ def _start_of(process: Process, ranks: int) -> ProcessStart:
 def _live(launch: LaunchPlan, options: RunOptions, watched: _Watched, process: Process) -> None:
     """The life of one process, in its rank's thread."""
     try:
-        _run_main(launch)
+        with starts_of_itself_heard() if launch.per_node is None else nullcontext():
+            _run_main(launch)
         multiprocessing.active_children()  # a process waits for its children before it ends
+    except StartsItself as start:
+        watched.starts_itself = start.ranks
+        message = f"{start}"
+        if start.ranks > launch.gpus:
+            message += f", and needs --gpus {start.ranks}"
+        watched.failures.append(message)
+        raise RuntimeError(message) from start
     except SystemExit as end:
         watched.status = exit_status(end)
         if watched.status:

@@ -375,8 +375,13 @@ def test_layers_that_are_many_are_counted_and_not_tried_one_by_one():
 
 @pytest.mark.parametrize("which", ["gpu7", "cuda:x", "virtual"])
 def test_a_pipeline_names_the_device_that_there_is_not(which):
-    with pytest.raises(ValueError, match=f"no device is called '{which}': name those of par"):
+    with pytest.raises(ValueError, match=f"no device is called '{which}': give those that par"):
         pipeline.Pipeline(STAGES, [which])
+
+
+def test_a_pipeline_names_the_kind_of_device_that_torch_was_built_without():
+    with pytest.raises(ValueError, match=r"there is no device 'xpu:0' \(.*: give those that par"):
+        pipeline.Pipeline([nn.Linear(2, 2)], ["xpu:0"])
 
 
 DEVICES = {"n": 2, "machine": NODE, "kind": "virtual", "verbose": False}

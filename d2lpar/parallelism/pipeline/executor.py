@@ -53,7 +53,7 @@ class Pipeline:
         self.stage_devices = [self.devices[s % len(self.devices)] for s in range(len(self.stages))]
         _check_parameters(self.stages, self.stage_devices)
         for stage, place in zip(self.stages, self.stage_devices, strict=True):
-            stage.to(place)
+            _move(stage, place)
         neighbours = {ends for pair in pairwise(self.stage_devices) for ends in (pair, pair[::-1])}
         self.channels = {ends: Channel(*ends) for ends in neighbours}
 
@@ -110,14 +110,22 @@ class Pipeline:
         return [op for slot in in_slots(planned) for op in slot if op is not None]
 
 
+_CHOICES = "give those that par.devices(2) returns, or names of GPUs ('cuda:0'), or 'cpu'"
+
+
 def _device(which: torch.device | str) -> torch.device:
     try:
         return torch.device(which)
     except RuntimeError:
-        raise ValueError(
-            f"no device is called {which!r}: name those of par.devices(2), such as 'vgpu:0', a GPU "
-            "('cuda:0'), or 'cpu'"
-        ) from None
+        raise ValueError(f"no device is called {which!r}: {_CHOICES}") from None
+
+
+def _move(stage: nn.Module, device: torch.device) -> None:
+    """ValueError for a kind of device that this torch was built without."""
+    try:
+        stage.to(device)
+    except AssertionError as error:
+        raise ValueError(f"there is no device {str(device)!r} ({error}): {_CHOICES}") from error
 
 
 def _cut(batch: torch.Tensor, micro_batches: int) -> Sequence[torch.Tensor]:

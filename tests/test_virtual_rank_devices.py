@@ -54,9 +54,15 @@ def train(net, X):
     return [value.detach().cpu() for value in net.state_dict().values()]
 
 
+@pytest.mark.parametrize("backend", [None, "nccl"])
 @pytest.mark.parametrize("options", [{}, {"bucket_cap_mb": 1e-4, "gradient_as_bucket_view": True}])
-def test_ddp_of_a_module_on_two_devices_equals_one_device(options):
+def test_ddp_of_a_module_on_two_devices_equals_one_device(options, backend):
+    """Its ranks have set no device: what DDP itself tells of its buckets goes by none."""
+
     def on_rank(mine):
+        if backend is not None:
+            dist.init_process_group(backend)
+            torch.vgpu.set_device(0)
         own = mine[dist.get_rank()]
         net = DDP(InTwoParts(*own), **options)
         assert [b.flat.device for b in net.reducer.buckets] == [own[1], own[0]]

@@ -171,7 +171,7 @@ def test_another_choice_of_stacks_goes_on_with_the_history():
 
 
 def test_stacks_that_there_are_not_are_refused_as_by_torch():
-    with pytest.raises(RuntimeError, match="stacks .* must be in .*'python', 'all'.* not 'zz'"):
+    with pytest.raises(RuntimeError, match=r"stacks .* must be in .*'python', 'all'.* not 'zz'"):
         torch.cuda.memory._record_memory_history(stacks="zz")
 
 

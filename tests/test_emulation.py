@@ -3,6 +3,7 @@
 import copy
 import inspect
 import io
+import pickle
 import sys
 import threading
 import time
@@ -426,6 +427,21 @@ def test_running_out_of_memory(cuda, kind):
         torch.empty(250 * 10**9, device="cuda:1")
     with pytest.raises(torch.cuda.OutOfMemoryError):
         torch.empty(10**12, device="cuda:1")
+
+
+def test_a_limit_of_the_process_is_named_beside_the_capacity(cuda):
+    """As c10/cuda/CUDACachingAllocator.cpp: the device's own figures, and what is allowed."""
+    torch.cuda.set_per_process_memory_fraction(0.5, 1)
+    words = r"capacity of 14\.90 GiB of which 14\.\d+ GiB is free\. 7\.45 GiB allowed; "
+    try:
+        with pytest.raises(torch.OutOfMemoryError, match=words) as found:
+            torch.empty(10**10, device="cuda:1", dtype=torch.uint8)
+        assert str(pickle.loads(pickle.dumps(found.value))).count("are allowed") == 1
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0, 1)
+    with pytest.raises(torch.OutOfMemoryError) as found:
+        torch.empty(10**12, device="cuda:1")
+    assert "allowed" not in str(found.value)
 
 
 # --- leaving --------------------------------------------------------------------------------------

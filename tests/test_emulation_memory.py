@@ -170,6 +170,11 @@ def test_another_choice_of_stacks_goes_on_with_the_history():
     assert len(kept) == 3
 
 
+def test_stacks_that_there_are_not_are_refused_as_by_torch():
+    with pytest.raises(RuntimeError, match=r"stacks .* must be in .*'python', 'all'.* not 'zz'"):
+        torch.cuda.memory._record_memory_history(stacks="zz")
+
+
 def test_stacks_of_what_there_is_are_not_kept_with_what_has_happened():
     record(context="state")
     kept, freed = kept_as("kept_one"), kept_as("freed_one")

@@ -78,6 +78,15 @@ def test_only_wanted_activities_are_seen(cuda, activity, seen):
     assert {event.device_type == CUDA for event in profiler.events()} == seen
 
 
+def test_what_is_not_said_is_all_that_a_gpu_has(cuda):
+    """As in torch with CUDA, where a profile records both unless it is told otherwise."""
+    assert torch.profiler.supported_activities() == set(BOTH)
+    with profile() as profiler:
+        product()
+    kernels = [event.name for event in profiler.events() if event.device_type == CUDA]
+    assert kernels.count("mm") == 1
+
+
 def test_blocks_of_the_program_hold_what_they_queue(cuda):
     net = nn.Linear(64, 64).cuda()
     optimizer = torch.optim.SGD(net.parameters(), 0.1)

@@ -310,7 +310,7 @@ def test_ranks_that_wait_in_vain_are_named_with_their_lines(run, tmp_path):
     script = tmp_path / "waits.py"
     script.write_text(
         "import os, torch.distributed as dist\ndist.init_process_group('nccl')\n"
-        "if os.environ['RANK'] == '0':\n    dist.barrier()\n"
+        "if os.environ['RANK'] == '0':\n    dist.barrier(device_ids=[0])\n"
     )
     found = run("--nproc-per-node", 2, script)
     assert found.status == 1

@@ -714,3 +714,45 @@ def test_a_later_run_begins_with_what_is_there_by_then(run, monkeypatch):
     assert run(program, "--gpus", 2)[1] == ["[1]"]
     monkeypatch.setattr(json, "dumps", lambda value: "mine")
     assert run(program, "--gpus", 2)[1] == ["mine"]
+
+
+FAILING = """
+import torch
+import torch.multiprocessing as mp
+
+def mix(rank):
+    try:
+        {}["missing"]
+    except KeyError as error:
+        raise ValueError("not there") from error
+
+def add(rank):
+    return torch.ones(2, device="cuda") + torch.ones(3, device="cuda")
+
+if __name__ == "__main__":
+    for function in (mix, add):
+        process = mp.get_context("spawn").Process(target=function, args=(0,))
+        process.start()
+        process.join()
+        try:
+            mp.spawn(function, nprocs=1)
+        except mp.ProcessRaisedException as error:
+            print(error)
+    with mp.Pool(1) as pool:
+        try:
+            pool.map(add, [0])
+        except RuntimeError as error:
+            print(error.__cause__)
+"""
+
+
+def test_tracebacks_of_processes_show_the_programs_lines_and_none_of_the_engine(run):
+    status, lines, err = run(FAILING)
+    assert status == 0
+    for told in ("\n".join(lines), err):
+        assert "in mix" in told
+        assert "in add" in told
+        assert "KeyError: 'missing'" in told
+        assert "direct cause" in told
+        assert "vgpu" not in told
+    assert "\n".join(lines).count("in add") == 2

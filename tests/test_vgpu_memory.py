@@ -306,7 +306,9 @@ def test_statistics_count_what_was_given_out(fresh_gpus):
 def test_a_fraction_of_the_memory(small):
     torch.vgpu.set_per_process_memory_fraction(0.5, small[0])
     torch.zeros(48_000, dtype=torch.uint8, device=small[0])
-    with pytest.raises(torch.OutOfMemoryError, match=r"of 50\.00 kB are free"):
+    with pytest.raises(
+        torch.OutOfMemoryError, match=r"of 100\.00 kB are free; 50\.00 kB are allowed"
+    ):
         torch.zeros(52_000, dtype=torch.uint8, device=small[0])
     with pytest.raises(ValueError, match="from 0 to 1"):
         torch.vgpu.set_per_process_memory_fraction(50)

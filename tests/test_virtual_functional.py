@@ -345,3 +345,29 @@ def test_shapes_alone_do():
         return list(fc.all_gather_tensor(big, 0, mesh["dp"]).wait().shape)
 
     assert run(call, with_values=False) == [[2**21, 2**10]] * 4
+
+
+def test_what_a_functional_collective_gives_is_waited_for_by_calls_of_groups():
+    """torch unwraps it on its way to the group, as the output of a tensor parallel layer that is
+    sent to the next stage of a pipeline."""
+
+    def rank():
+        number = dist.get_rank()
+        x = on([number + 1.0] * 2, place())
+        total = fc.all_reduce(x, "sum", dist.group.WORLD)
+        assert isinstance(total, fc.AsyncCollectiveTensor)
+        parts = [torch.empty_like(x) for _ in range(2)]
+        dist.all_gather(parts, total)
+        twice = fc.all_reduce(x, "sum", dist.group.WORLD)
+        dist.all_reduce(twice)
+        passed = torch.empty_like(x)
+        if number == 0:
+            alone = dist.new_group([0], use_local_synchronization=True)
+            dist.send(fc.all_reduce(x, "sum", alone), 1)
+        else:
+            dist.recv(passed, 0)
+        return [t.tolist() for t in (*parts, twice)], passed.tolist() if number else None
+
+    summed, sent = [3.0, 3.0], [1.0, 1.0]
+    both = [summed, summed, [6.0, 6.0]]
+    assert virtual_ranks.run(rank) == [(both, None), (both, sent)]

@@ -54,9 +54,15 @@ def train(net, X):
     return [value.detach().cpu() for value in net.state_dict().values()]
 
 
+@pytest.mark.parametrize("backend", [None, "nccl"])
 @pytest.mark.parametrize("options", [{}, {"bucket_cap_mb": 1e-4, "gradient_as_bucket_view": True}])
-def test_ddp_of_a_module_on_two_devices_equals_one_device(options):
+def test_ddp_of_a_module_on_two_devices_equals_one_device(options, backend):
+    """Its ranks have set no device: what DDP itself tells of its buckets goes by none."""
+
     def on_rank(mine):
+        if backend is not None:
+            dist.init_process_group(backend)
+            torch.vgpu.set_device(0)
         own = mine[dist.get_rank()]
         net = DDP(InTwoParts(*own), **options)
         assert [b.flat.device for b in net.reducer.buckets] == [own[1], own[0]]
@@ -216,18 +222,16 @@ def test_rpc_is_refused_with_what_to_do_instead(gpus):
         par.run_ranks(lambda: rpc.init_rpc("worker", rank=dist.get_rank(), world_size=2), gpus[:2])
 
 
-def test_without_ranks_ddp_is_for_modules_of_the_host(tmp_path):
+def test_without_a_group_ddp_of_a_module_on_a_gpu_says_how_to_make_one(tmp_path):
     with par.emulate_cuda(2, verbose=False):
+        with pytest.raises(NotImplementedError, match=r"Start ranks, with .*run_ranks"):
+            DDP(nn.Linear(2, 1).cuda())
         store = f"file://{tmp_path}/store"
         dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
-        try:
-            net = DDP(nn.Linear(2, 1))
-            net(torch.ones(1, 2)).sum().backward()
-            assert_close(net.module.weight.grad, torch.ones(1, 2))
-            with pytest.raises(NotImplementedError, match=r"Start ranks, with .*run_ranks"):
-                DDP(nn.Linear(2, 1).cuda())
-        finally:
-            dist.destroy_process_group()
+        for device in ("cpu", "cuda"):
+            net = DDP(nn.Linear(2, 1).to(device))
+            net(torch.ones(1, 2, device=device)).sum().backward()
+            assert_close(net.module.weight.grad.cpu(), torch.ones(1, 2))
 
 
 def test_without_virtual_gpus_optimizers_of_the_host_work():

@@ -22,7 +22,7 @@ def worker(rank, args, queue):
     init_process_group("nccl", rank=rank, world_size=args.world_size)
     net = DistributedDataParallel(nn.Linear(4, 4).to(rank), device_ids=[rank])
     net(torch.full((2, 4), float(rank), device=rank)).sum().backward()
-    dist.barrier()
+    dist.barrier(device_ids=[rank])
     grad = net.module.weight.grad.mean().item()
     queue.put((mine, args.device, told, grad, str(net.module.weight.device)))
     dist.destroy_process_group()

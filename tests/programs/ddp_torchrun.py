@@ -51,7 +51,7 @@ def main():
     assert set(steps) == {args.steps}, steps
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_PORT")
     print("rank", *(os.environ[name] for name in names), local, end=" ")
-    dist.barrier()
+    dist.barrier(device_ids=[local])
     print(net.module.weight.device, torch.cuda.device_count())
     dist.destroy_process_group()
 

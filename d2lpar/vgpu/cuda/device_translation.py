@@ -158,10 +158,12 @@ def _out_of_memory(error: OutOfMemoryError) -> str:
     for; what d2lpar knows besides comes after them."""
     if error.asked_bytes >= _EXABYTE:  # a number that was meant otherwise, so no help
         return f"{_OUT_OF_MEMORY}. Tried to allocate more than 1EB memory."
+    allowed = "" if error.allowed_bytes is None else f"{_size(error.allowed_bytes)} allowed; "
     return (
         f"{_OUT_OF_MEMORY}. Tried to allocate {_size(error.asked_bytes)}. "
         f"GPU {lazy_init.shown_number(error.device)} has a total capacity of "
-        f"{_size(error.capacity_bytes)} of which {_size(error.free_bytes)} is free. {error.help}"
+        f"{_size(error.capacity_bytes)} of which {_size(error.free_bytes)} is free. "
+        f"{allowed}{error.help}"
     )
 
 

@@ -55,6 +55,7 @@ def _record(
         )
     _check("enabled", enabled, (None, "state", "all"))
     _check("context", context, (None, "state", "alloc", "all"))
+    _check("stacks", stacks, ("python", "all"))
     most = None if max_entries >= sys.maxsize else max_entries
     options = HistoryOptions(enabled == "all", context, most, tuple(skip_actions))
     for memory in _memories():

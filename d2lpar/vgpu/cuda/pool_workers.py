@@ -8,7 +8,6 @@ time is the earliest takes the next task.
 from __future__ import annotations
 
 import multiprocessing
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.pool import (  # type: ignore[attr-defined]
@@ -21,6 +20,7 @@ from typing import Any
 from ..ranks.launcher import ProcessStart, wait_in_turn
 from ..ranks.process_state import OwnState, ProcessState
 from ..torch_backend.runtime import current_runtime
+from .child_tracebacks import text_of
 from .processes import Child, Children
 from .shared import Parcel, Shared
 
@@ -65,7 +65,7 @@ def _result(value: object) -> Parcel:
 
 
 def _packed_error(error: Exception) -> Parcel:
-    text = "".join(traceback.format_exception(error))
+    text = text_of(error)
     try:
         return Parcel((error, text))
     except Exception as unpickled:

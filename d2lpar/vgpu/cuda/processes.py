@@ -15,7 +15,6 @@ import multiprocessing
 import multiprocessing.context
 import multiprocessing.process
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from sys import _getframe  # documented, and quicker than `inspect.currentframe`
@@ -34,6 +33,7 @@ from ..ranks.own_patches import OwnPatches, PatchesOfCaller
 from ..ranks.pickled_copy import PickledCopy
 from ..torch_backend.runtime import current_runtime
 from . import lazy_init, process_objects
+from .child_tracebacks import text_of
 from .managers import MAKERS
 from .patches import Patches
 from .shared import Shared
@@ -256,7 +256,7 @@ class Child:
             if self.error is not None and not self.told:
                 self.told = True
                 print(f"Process {self.name}:", file=sys.stderr)
-                traceback.print_exception(self.error)
+                print(text_of(self.error), end="", file=sys.stderr)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int | None:
@@ -297,7 +297,7 @@ class SpawnedProcesses:
             child.wait()
         for i, child in enumerate(self.processes):
             if child.error is not None:
-                lines = "".join(traceback.format_exception(child.error))
+                lines = text_of(child.error)
                 text = f"\n\n-- Process {i} terminated with the following error:\n{lines}"
                 raised = torch.multiprocessing.ProcessRaisedException(text, i, child.pid)
                 raise raised from child.error

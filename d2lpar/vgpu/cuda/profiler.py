@@ -17,6 +17,7 @@ from typing import Any
 import torch.autograd
 import torch.autograd.profiler
 import torch.profiler
+from torch.profiler import ProfilerActivity
 
 from ...timeline import Span
 from ...timeline.host_processes import MAIN
@@ -24,6 +25,7 @@ from ...timeline.printing import say
 from ..ranks.launcher import host_time_s
 from ..ranks.rank import Rank, here
 from ..torch_backend.runtime import current_runtime
+from . import lazy_init
 from .device_translation import CUDA
 from .patches import Patches
 from .profiled_events import ANNOTATION, OwnSpans, Profiled
@@ -56,12 +58,19 @@ def install(patches: Patches) -> None:
     patches.replace(Function, "__enter__", profiles.entering(Function.__enter__))
     patches.replace(Function, "__exit__", profiles.leaving(Function.__exit__))
     patches.replace(torch.autograd, "_add_metadata_json", profiles.note)
+    patches.replace(torch.autograd, "_supported_activities", _supported_activities)
     remedy = (
         "use torch.cuda.memory._record_memory_history() and _dump_snapshot(FILE), which "
         "https://pytorch.org/memory_viz draws, or d2lpar.record(), whose timeline has memory"
     )
     refuse = refusal("the profiler's export_memory_timeline", remedy)
     patches.replace(Kineto, "export_memory_timeline", refuse)
+
+
+def _supported_activities() -> set[ProfilerActivity]:
+    """What a profile records if the program does not say: CUDA, too, where there is a device."""
+    of_devices = {ProfilerActivity.CUDA} if lazy_init.device_count() else set()
+    return {ProfilerActivity.CPU, *of_devices}
 
 
 def _init(theirs: Callable) -> Callable:

@@ -38,23 +38,31 @@ _EVENTS = (
 class OutOfMemoryError(torch.OutOfMemoryError):
     """A virtual device cannot hold another tensor; says asked, free, capacity, and what is held.
 
-    Sizes are in bytes; `help` is what follows them in the message.
+    Sizes are in bytes; `help` is what follows them in the message. `allowed_bytes` is the part of
+    the capacity that the process may use, if it has limited itself.
     """
 
     def __init__(
-        self, device: int, asked_bytes: int, free_bytes: int, capacity_bytes: int, help: str
+        self,
+        device: int,
+        asked_bytes: int,
+        free_bytes: int,
+        capacity_bytes: int,
+        help: str,
+        allowed_bytes: int | None = None,
     ) -> None:
         self.device, self.help = device, help
         self.asked_bytes, self.free_bytes = asked_bytes, free_bytes
-        self.capacity_bytes = capacity_bytes
+        self.capacity_bytes, self.allowed_bytes = capacity_bytes, allowed_bytes
+        limit = "" if allowed_bytes is None else f"; {bytes_text(allowed_bytes)} are allowed"
         super().__init__(
             f"{text(device)} is out of memory. Tried to allocate {bytes_text(asked_bytes)}; "
-            f"{bytes_text(free_bytes)} of {bytes_text(capacity_bytes)} are free. {help}"
+            f"{bytes_text(free_bytes)} of {bytes_text(capacity_bytes)} are free{limit}. {help}"
         )
 
     def __reduce__(self) -> tuple:
         sizes = (self.asked_bytes, self.free_bytes, self.capacity_bytes)
-        return type(self), (self.device, *sizes, self.help)
+        return type(self), (self.device, *sizes, self.help, self.allowed_bytes)
 
 
 class CachingAllocator:
@@ -170,7 +178,11 @@ class CachingAllocator:
                 f"{self._describe()}Use a smaller batch or model, or split the model over more "
                 "devices."
             )
-            raise OutOfMemoryError(self.device, size, max(free, 0), self.limit_bytes, help_)
+            beside = self.capacity_bytes - self.limit_bytes  # free, and not for this process
+            allowed = self.limit_bytes if beside else None
+            raise OutOfMemoryError(
+                self.device, size, max(free + beside, 0), self.capacity_bytes, help_, allowed
+            )
 
     def _describe(self) -> str:
         held = oom_report.describe(self, allocations(self))

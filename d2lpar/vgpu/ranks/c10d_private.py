@@ -22,6 +22,7 @@ import torch.distributed.distributed_c10d as c10d
 from torch._C import _distributed_c10d as registry
 from torch.nn.parallel import distributed as ddp_module
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._pytree import tree_map_only
 
 from .backends import GroupBackends
 
@@ -182,3 +183,13 @@ def modes_that_count() -> list[Any]:
     module = sys.modules.get("torch.distributed.tensor.debug._comm_mode")
     kind = getattr(module, "CommDebugMode", ())
     return [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, kind)]
+
+
+def waited_for(values: Any) -> Any:
+    """Arguments whose tensors are there: for what functional collectives give, whoever uses it
+    waits first."""
+    module = sys.modules.get("torch.distributed._functional_collectives")
+    if module is None:
+        return values
+    kind = module.AsyncCollectiveTensor
+    return tree_map_only(kind, kind.trigger_wait, values)

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch.distributed import ReduceOp
 
+from .c10d_private import waited_for
+
 # How deep the lists are that torch's functions give, by method: one for each list of tensors.
 DEPTHS = {
     "allgather": (2, 1),
@@ -48,6 +50,17 @@ def in_any_form(method: Callable[..., Any], depths: tuple[int, ...]) -> Callable
         lists = [value for value in given if isinstance(value, TENSORS)]
         tensors = [_nested(value, depth) for value, depth in zip(lists, depths, strict=False)]
         return method(self, *tensors, _options(given))
+
+    return call
+
+
+def waits_first(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method of a group, which waits for tensors that are still on their way from others."""
+
+    @functools.wraps(method)
+    def call(self: object, *args: object, **named: object) -> object:
+        args, named = waited_for((args, named))
+        return method(self, *args, **named)
 
     return call
 

@@ -378,6 +378,10 @@ def _virtual(tensors: Tensors) -> list[VirtualTensor]:
 for _name, _depths in call_forms.DEPTHS.items():
     _method = getattr(VirtualProcessGroup, _name)
     setattr(VirtualProcessGroup, _name, call_forms.in_any_form(_method, _depths))
+for _name, _method in list(vars(VirtualProcessGroup).items()):
+    _plain = getattr(_method, "__name__", "")
+    if _plain in comm_counts.OPERATORS or _plain in ("send", "recv"):  # under each of its names
+        setattr(VirtualProcessGroup, _name, call_forms.waits_first(_method))
 for _name in c10d_private.REFUSED:
     setattr(VirtualProcessGroup, _name, refused.on_group(_name))
 for _name, _method in list(vars(VirtualProcessGroup).items()):

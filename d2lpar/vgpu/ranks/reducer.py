@@ -23,6 +23,7 @@ from .buckets import Bucket, ParameterList, gathered
 from .ddp_logging import CHANGED, DDPLog
 from .ddp_times import BACKWARD, BACKWARD_END, COMM, COMM_END
 from .gradient_bucket import GradientBucket
+from .rank import talking_by_host
 
 Hook = Callable[[GradientBucket], torch.futures.Future]
 
@@ -97,7 +98,8 @@ class Reducer:
             return
         number = {p: i for i, p in enumerate(self.parameters)}
         order = [[number[p] for p in self._arrived]]
-        dist.broadcast_object_list(order, group=self.group, group_src=0)
+        with talking_by_host():
+            dist.broadcast_object_list(order, group=self.group, group_src=0)
         self._make_buckets(gathered([self.parameters[i] for i in order[0]], self.limits_bytes))
         self.rebuilds = False
 

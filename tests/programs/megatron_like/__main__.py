@@ -16,7 +16,7 @@ def main():
     x = torch.full((3,), float(dist.get_rank()), device="cuda")
     dist.all_reduce(x, group=parallel_state.group())
     sys.argv.append(f"rank {dist.get_rank()}")
-    dist.barrier()
+    dist.barrier(device_ids=[torch.cuda.current_device()])
     print(dist.get_rank(), x[0].item(), len(sys.argv), sys.argv[-1], __package__)
 
 

@@ -36,12 +36,15 @@ def fresh_gpus(gpus):
 
 
 @pytest.fixture
-def run_on_two(capfd, tmp_path):
+def run_on_two(capfd, monkeypatch, tmp_path):
     """Runs a program's text on two GPUs, in this process, and leaves that as it was.
 
     It gives the program's status, its lines, and what it wrote on stderr.
     """
     from d2lpar.command import cli
+    from d2lpar.vgpu.programs import progress
+
+    monkeypatch.setattr(progress, "FIRST_S", 600)  # on a busy machine any program takes long
 
     def command(source, *arguments):
         (tmp_path / "program.py").write_text(source)

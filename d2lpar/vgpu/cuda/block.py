@@ -146,6 +146,7 @@ def _patched(n: int) -> Iterator[None]:
 
             timeit_magic.install(patches)
         patches.spread([*cuda_module.namespaces(), *user_namespaces()])
+        torch_private.look_anew_for_functions()
         lazy_init.set_emulated_count(n)
         with named_by(CudaNaming()), mode:
             yield

@@ -10,6 +10,7 @@ from torch import nn
 
 from d2lpar.machines.hardware import Accelerator, Host, Link, Machine
 from d2lpar.parallelism.pipeline.costs import StageCost
+from d2lpar.parallelism.planner import uncertainty
 from d2lpar.validation import boxes, groups, main, predict, read_rows, validate
 from d2lpar.validation.parameters import Parameters, SimulatedRun
 from d2lpar.validation.report import Comparison, Errors, Report
@@ -35,6 +36,16 @@ def published() -> Report:
 
 def test_the_bounds_hold(published):
     assert published.holds, published.text()[-3000:]
+
+
+def test_plans_say_the_error_of_transformers_held_apart(published):
+    said = {
+        groups.TRANSFORMERS_A100: uncertainty.UP_TO_A100,
+        groups.TRANSFORMERS_H100: uncertainty.FROM_H100,
+    }
+    for group, error in said.items():
+        apart = [p for p in published.tests if p.group == group and p.row.apart]
+        assert Errors.of(apart).median == pytest.approx(error, abs=0.006)
 
 
 def test_only_rows_far_off_say_why(published):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..machines.hardware import Machine
+from ..parallelism.planner.uncertainty import FROM_HOPPER_ON
 from .rows import PublishedFigure
 
 KERNELS, COPIES, COLLECTIVES, VISION = "kernels", "copies", "collectives", "vision"
@@ -28,7 +29,6 @@ _BY_WORKLOAD = {
     **dict.fromkeys(("data_parallel", "data_parallel_module", "tensor_parallel"), SCALING),
 }
 _WORDS = ("bert", "gpt")  # models of these names read words
-_FROM_H100 = ("hopper", "blackwell")
 
 
 def group_of(row: PublishedFigure, machine: Machine) -> str:
@@ -38,5 +38,5 @@ def group_of(row: PublishedFigure, machine: Machine) -> str:
     model = row.parameters.get("model", "")
     if row.workload in ("train", "infer") and not model.startswith(_WORDS):
         return VISION
-    new = machine.accelerators[0].architecture in _FROM_H100
+    new = machine.accelerators[0].architecture in FROM_HOPPER_ON
     return TRANSFORMERS_H100 if new else TRANSFORMERS_A100

@@ -17,13 +17,13 @@ from .plan import Plan
 # The median error, without its sign, of the transformers whose sources were held apart: 40 figures
 # up to A100, and 34 from H100 (`make validate` has the rows).
 UP_TO_A100, FROM_H100 = 0.13, 0.12
-NEW = ("hopper", "blackwell")
+FROM_HOPPER_ON = ("hopper", "blackwell")  # architectures
 
 
 @checked
 def relative_uncertainty(accelerator: Accelerator) -> float:
     """The share by which a transformer's step on such GPUs is typically off: 0.2 is 20 %."""
-    return FROM_H100 if accelerator.architecture in NEW else UP_TO_A100
+    return FROM_H100 if accelerator.architecture in FROM_HOPPER_ON else UP_TO_A100
 
 
 @checked

@@ -1,5 +1,6 @@
 """Ranks that a program starts by torchrun's agent, as `accelerate launch` does."""
 
+import gc
 import sys
 
 import pytest
@@ -55,6 +56,7 @@ def run(capfd, monkeypatch, tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
 
     def command(*words):
+        gc.collect()  # tensors of other tests are on the same virtual GPUs
         status = cli.main(["run", "--quiet", "--gpus", "3", *words])
         out, err = capfd.readouterr()
         return status, out.splitlines(), err

@@ -14,7 +14,7 @@ INPUTS = "I"  # the first part of a backward pass: gradients of the stage's inpu
 WEIGHTS = "W"  # the second part, which nobody waits for
 KINDS = (FORWARD, BACKWARD, INPUTS, WEIGHTS)
 
-# Places of a table: ranks times slots, or stages times micro-batches. So many take about a minute.
+# Places of a table: ranks times slots, or stages times micro-batches. A million take seconds.
 MOST_PLACES = 2**22
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-import warnings
 from dataclasses import replace
 
 import pytest
@@ -177,39 +175,6 @@ def test_a_compiled_optimizer(gpus):
         optimizer = torch.optim.Adam([p], 0.1)
         (torch.compile(optimizer.step) if compiles else optimizer.step)()
     assert torch.equal(w.detach().cpu(), twin.detach().cpu())
-
-
-def test_flex_attention_is_the_attention_that_its_functions_say():
-    """Its functions are run, not traced: tracing went round in circles."""
-    flex = pytest.importorskip("torch.nn.attention.flex_attention")
-    query, key, value = (torch.randn(1, 2, 16, 8, requires_grad=True) for _ in range(3))
-    expected = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-    expected.pow(2).sum().backward()
-    with par.emulate_cuda(1, verbose=False):
-        on_gpu = [tensor.detach().cuda().requires_grad_() for tensor in (query, key, value)]
-        causal = flex.create_block_mask(lambda b, h, i, j: i >= j, None, None, 16, 16)
-        found = flex.flex_attention(*on_gpu, block_mask=causal)
-        found.pow(2).sum().backward()
-        current_runtime().said.clear()  # what tests before this one were told
-        with pytest.warns(UserWarning, match="of separate operations"):
-            compiled = torch.compile(flex.flex_attention)(*on_gpu, block_mask=causal)
-        results = [found.cpu(), compiled.cpu(), *(tensor.grad.cpu() for tensor in on_gpu)]
-    gradients = [tensor.grad for tensor in (query, key, value)]
-    torch.testing.assert_close(results, [expected, expected, *gradients])
-
-
-def test_flex_attention_is_noted_once_at_the_line_of_the_program():
-    flex = pytest.importorskip("torch.nn.attention.flex_attention")
-    with par.emulate_cuda(1, verbose=False), warnings.catch_warnings(record=True) as found:
-        current_runtime().said.clear()
-        x = torch.randn(1, 2, 16, 8, device="cuda")
-        attend = torch.compile(flex.flex_attention)
-        for _ in range(3):
-            warnings.simplefilter("default")  # Python forgets what it has shown
-            line = inspect.currentframe().f_lineno + 1
-            attend(x, x, x)
-    places = [(w.filename, w.lineno) for w in found if "of separate" in str(w.message)]
-    assert places == [(__file__, line)]
 
 
 def test_products_in_pieces_are_noted_to_be_whole(gpu):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import torch
 from torch.nn import attention as torch_attention
 from torch.nn import functional as F
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from ...machines.hardware import Machine
 from ..parameters import Naive, Parameters, SimulatedRun
@@ -19,6 +21,7 @@ BACKENDS = {
     "cudnn": _SDP.CUDNN_ATTENTION,
     "efficient": _SDP.EFFICIENT_ATTENTION,
     "math": _SDP.MATH,
+    "flex": None,  # compiled, with a mask of blocks
     "scores": None,  # the products and a softmax, as a program writes them
 }
 _BACKWARD = 2.5  # times the forward's FLOP: five products in place of two (Dao 2023)
@@ -39,7 +42,7 @@ def attention(p: Parameters, machine: Machine) -> SimulatedRun:
     backend = p.choice("attention", BACKENDS)
     flops = 4 * batch * heads * sequence**2 * head * (forward + _BACKWARD * backward)
     flops = flops / 2 if causal else flops
-    attend = _by_scores if backend is None else F.scaled_dot_product_attention
+    attend = _by_scores if p.text("attention") == "scores" else F.scaled_dot_product_attention
     kernels = nullcontext() if backend is None else torch_attention.sdpa_kernel(backend)
     with gpus(machine) as (gpu,), kernels:
         q, k, v = (
@@ -47,6 +50,8 @@ def attention(p: Parameters, machine: Machine) -> SimulatedRun:
             for _ in range(3)
         )
         dy = torch.empty(shape, dtype=dtype, device=gpu)
+        if p.text("attention") == "flex":
+            attend = _by_flex(sequence, gpu)
 
         def both() -> None:
             y = attend(q, k, v, is_causal=causal)
@@ -61,6 +66,23 @@ def attention(p: Parameters, machine: Machine) -> SimulatedRun:
             seconds -= mean_s(only_forward)
     naive = Naive(flops / machine.accelerators[0].rate(p.text("dtype")))
     return SimulatedRun(seconds, flops=flops, naive=naive)
+
+
+def _by_flex(sequence: int, device: torch.device) -> Callable[..., torch.Tensor]:
+    """`flex_attention`, compiled, with a causal mask of blocks if it is asked for one."""
+    causal = create_block_mask(_is_earlier, None, None, sequence, sequence, device)
+    attend = torch.compile(flex_attention)
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, is_causal: bool) -> torch.Tensor:
+        return attend(q, k, v, block_mask=causal if is_causal else None)
+
+    return call
+
+
+def _is_earlier(
+    _batch: torch.Tensor, _head: torch.Tensor, query: torch.Tensor, key: torch.Tensor
+) -> torch.Tensor:
+    return query >= key
 
 
 def _by_scores(

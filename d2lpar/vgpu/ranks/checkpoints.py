@@ -8,17 +8,15 @@ takes the ranks no simulated time, as all work with files.
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from ..torch_backend.late_imports import LateImports
 from ..torch_backend.tensor import VirtualTensor
 from .rank import here
 
@@ -111,38 +109,11 @@ NAMES = ("_async_thread_executor", "_async_process_executor", "_state_dict_stage
 MODULES = tuple(f"{PACKAGE}.{name}" for name in NAMES)
 
 
-class _Importing(MetaPathFinder):
-    """Sees to the modules when they are imported, which takes too long to do it for all."""
-
-    def __init__(self, replace: Replace) -> None:
-        self._replace = replace
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """What Python finds, which replaces what it must when it has run."""
-        spec = PathFinder.find_spec(name, path) if name in MODULES else None
-        if spec is None or spec.loader is None:
-            return None
-        run = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            run(module)
-            _replace_in(module, self._replace)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
 @contextmanager
 def saved_at_once(replace: Replace) -> Iterator[None]:
     """Let ranks save in their own thread; `replace` sets an attribute and notes how to undo it."""
-    for name in MODULES:
-        if name in sys.modules:
-            _replace_in(sys.modules[name], replace)
-    finder = _Importing(replace)
-    sys.meta_path.insert(0, finder)
+    late = LateImports(MODULES, lambda module: _replace_in(module, replace))
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
+        late.end()

@@ -1,4 +1,4 @@
-"""How long one fused kernel of attention takes: FlashAttention, memory-efficient, cuDNN.
+"""How long one fused kernel of attention takes: FlashAttention, memory-efficient, cuDNN, flex.
 
 All of them compute tiles of scores that never leave a multiprocessor (Dao et al., "FlashAttention",
 2022): a score takes 4 FLOP for each number of a head, and one exponential. Tensor cores multiply,
@@ -24,7 +24,7 @@ from . import constants
 from .kernel_cost import Cost, Kernel, traffic
 from .multiprocessors import lanes
 
-FLASH, EFFICIENT, CUDNN = "flash", "efficient", "cudnn"
+FLASH, EFFICIENT, CUDNN, FLEX = "flash", "efficient", "cudnn", "flex"
 
 # Random numbers for dropout, counted: a call of Philox (Salmon et al. 2011) has ten rounds of two
 # wide products and two exclusive ors, and gives 128 bits: 16 numbers for FlashAttention and cuDNN,
@@ -41,10 +41,11 @@ _HEADS = (32, 64, 96, 128, 192, 256)  # sizes that FlashAttention 2 has kernels 
 
 
 class Attention(NamedTuple):
-    """One pass of a fused kernel: `kind` is "flash", "efficient" or "cudnn".
+    """One pass of a fused kernel: `kind` is "flash", "efficient", "cudnn" or "flex".
 
     Queries [batch, heads, queries, size], keys [batch, key_heads, keys, size], values
-    [batch, key_heads, keys, value_size], in `dtype`; `mask_bytes` is the size of an added mask.
+    [batch, key_heads, keys, value_size], in `dtype`; `mask_bytes` is the size of an added mask. A
+    mask of blocks leaves a `share` of the tiles, and at most `longest` of those of one row.
     """
 
     kind: str
@@ -60,6 +61,8 @@ class Attention(NamedTuple):
     dropout: bool = False
     backward: bool = False
     mask_bytes: int = 0
+    share: float = 1.0
+    longest: float = 1.0
 
     @property
     def flops(self) -> int:
@@ -129,7 +132,7 @@ def _tile(work: Attention) -> tuple[int, int]:
 def _scores(work: Attention) -> int:
     """Scores of a head that are computed, edges not counted."""
     if not work.causal:
-        return work.queries * work.keys
+        return round(work.queries * work.keys * work.share)
     rows, columns = _tile(work)
     return sum(
         min(rows, work.queries - first) * min(ceil((first + rows) / columns) * columns, work.keys)
@@ -145,8 +148,9 @@ def _blocks(work: Attention) -> tuple[int, int, int]:
     tiles = down * across
     if work.causal:
         tiles = sum(min(ceil((i + 1) * rows / columns), across) for i in range(down))
-    count, longest = (across, down) if work.backward else (down, across)
-    return count, tiles * rows * columns, longest * rows * columns
+    count, most = (across, down) if work.backward else (down, across)
+    longest = max(1, round(most * work.longest))
+    return count, max(longest, round(tiles * work.share)) * rows * columns, longest * rows * columns
 
 
 def _computing_s(work: Attention, accelerator: Accelerator) -> float:
@@ -157,7 +161,7 @@ def _computing_s(work: Attention, accelerator: Accelerator) -> float:
     processors = accelerator.multiprocessors or 1
     blocks = heads * count
     score_s = _score_s(work, accelerator) * processors
-    if work.causal:
+    if work.causal or work.share < 1:
         return score_s * max(longest, heads * scores / processors)
     slices = _slices(work, blocks, processors)
     return score_s * longest / slices * ceil(blocks * slices / processors)
@@ -237,7 +241,9 @@ def _product_rate(work: Attention, accelerator: Accelerator) -> float:
         return _efficient_rate(work, accelerator) * by_mma
     # Rates that were measured are those that products reach.
     share = 1.0 if accelerator.measured else constants.ATTENTION_PRODUCTS
-    return accelerator.rate(work.dtype) * share * (by_mma if work.kind == FLASH else 1.0)
+    if work.kind == FLEX and work.backward:
+        share *= constants.FLEX_BACKWARD
+    return accelerator.rate(work.dtype) * share * (by_mma if work.kind in (FLASH, FLEX) else 1.0)
 
 
 def _share_by_mma(accelerator: Accelerator) -> float:
@@ -292,6 +298,6 @@ def _after_bytes(work: Attention) -> int:
 
 def workspace_bytes(work: Attention) -> int:
     """Memory that one backward pass takes for a while: gradients of queries in fp32."""
-    if not work.backward or _ITEM_BYTES[work.dtype] == 4:
-        return 0
+    if not work.backward or _ITEM_BYTES[work.dtype] == 4 or work.kind == FLEX:
+        return 0  # `flex_attention` goes along queries, and once more along keys
     return 4 * work.batch * work.heads * work.queries * work.size

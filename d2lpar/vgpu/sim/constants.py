@@ -91,6 +91,11 @@ ATTENTION_EXPOSED_FORWARD, ATTENTION_EXPOSED_BACKWARD = 0.8, 2.6
 # on H100 and H200 (327.9, 329.3 TFLOP/s: Azure AI-benchmarking-guide).
 ATTENTION_BY_MMA = 0.41
 
+# What of FlashAttention 2's rate the backward pass of `flex_attention` reaches on an A100; its
+# forward pass reaches about all of it (He et al., "FlexAttention: The Flexibility of PyTorch with
+# the Performance of FlashAttention", 2024).
+FLEX_BACKWARD = 0.85
+
 # The same for the memory-efficient kernels, which CUTLASS makes of templates: by tensor cores that
 # load in the background (Ampere and newer), by those that do not, without any. Fitted in fp16 and
 # fp32 with heads of 64 and 128, on an A100 (xformers, issue 712) and a V100 (pull request 439).

@@ -83,6 +83,7 @@ def register_backend() -> None:
     beside.replace_readers()
     generators.replace_generator()
     compiling.replace_compile()
+    compiling.replace_flex_attention()
     compiling.replace_tracing()
     storages.replace_storages()
     data.replace_data()

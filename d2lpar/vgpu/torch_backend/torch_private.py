@@ -516,6 +516,60 @@ def take_functions_by_parts(kind: type[torch.Tensor]) -> None:
             operator.python_key_table.setdefault(kind, operator.py_kernels[by_parts])
 
 
+_FLEX_OPERATOR = "torch._higher_order_ops.flex_attention"
+FLEX_ATTENTION = "torch.nn.attention.flex_attention"  # a module that takes long to import
+
+
+def replace_flex_attention(
+    module: Any, function: Callable[..., object], kind: type[torch.Tensor]
+) -> None:
+    """Let a function carry out the operator `flex_attention`, gradients included, on tensors of a
+    kind, whatever their device is called."""
+    operator, keys = module.flex_attention_hop, torch._C.DispatchKey
+    operator.python_key_table[kind] = function
+    operator.py_impl(keys.AutogradPrivateUse1)(function)
+    operator.fallthrough(keys.AutocastPrivateUse1)  # type: ignore[attr-defined]
+    check = module._validate_device
+    module._validate_device = lambda *three: None if isinstance(three[0], kind) else check(*three)
+
+
+def flex_by_parts(*args: object) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What the operator stands for: result, logarithms of sums and maxima of rows, to base 2."""
+    return sys.modules[_FLEX_OPERATOR].math_attention(*args)
+
+
+def permuted_like(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """A tensor in the order of memory that strides have, as `flex_attention` gives its result."""
+    return sys.modules[_FLEX_OPERATOR]._permute_strides(tensor, strides)
+
+
+def over_all(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A function of four numbers (batch, head, query, key) for all of four lists of them."""
+    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+
+    mapped = sys.modules[FLEX_ATTENTION]._vmap_for_bhqkv(function, prefix=())
+
+    def call(*lists: torch.Tensor) -> torch.Tensor:
+        with TransformGetItemToIndex():
+            return mapped(*lists)
+
+    return call
+
+
+@contextmanager
+def flex_is_compiled() -> Iterator[None]:
+    """In the block `flex_attention` does not warn that nobody has compiled it."""
+    flex, warning = sys.modules.get(FLEX_ATTENTION), "flex_attention_performance"
+    if flex is None or warning in flex._WARNINGS_SHOWN:
+        yield
+        return
+    flex._WARNINGS_SHOWN.add(warning)
+    try:
+        yield
+    finally:
+        flex._WARNINGS_SHOWN.discard(warning)
+
+
 def look_anew_for_functions() -> None:
     """Let Dynamo, if it is there, look anew which functions are torch's: it keeps those that it met
     first, and they may have been replaced since."""

@@ -14,17 +14,13 @@ from ...device_naming import TYPE, naming
 from ...races.call_sites import call_site_of, mark
 from .. import compiled, torch_private
 from ..dispatch import Dispatcher
+from ..flex_attention import attend
+from ..late_imports import LateImports
 from ..runtime import current_runtime, running
 from ..tensor import VirtualTensor, is_virtual
 
 # What makes Inductor use CUDA graphs.
 GRAPHED = ("reduce-overhead", "max-autotune")
-
-UNFUSED = (
-    "flex_attention on virtual GPUs has the time and the memory of separate operations, which "
-    "write all scores, also where torch.compile would make one kernel of it: it takes longer here "
-    "than on a GPU. F.scaled_dot_product_attention has the time of a fused kernel"
-)
 
 IN_ONE_PIECE = (
     "torch._inductor.config._micro_pipeline_tp changes nothing on virtual GPUs: a matrix product "
@@ -51,7 +47,7 @@ def replace_compile() -> None:
         if options.get("disable"):
             return made
         if torch_private.runs_as_it_is(backend) and not isinstance(model, torch.nn.Module):
-            torch_private.take_functions_by_parts(VirtualTensor)  # flex_attention comes this way
+            torch_private.take_functions_by_parts(VirtualTensor)
             return _choosing_as_it_is(model, made)
         if backend != "inductor":
             return made
@@ -64,6 +60,14 @@ def replace_compile() -> None:
         return made
 
     torch_private.replace(torch, "compile", compile)
+
+
+def replace_flex_attention() -> None:
+    """Let `flex_attention` run on virtual devices, as soon as a program imports it."""
+    LateImports(
+        [torch_private.FLEX_ATTENTION],
+        lambda module: torch_private.replace_flex_attention(module, attend, VirtualTensor),
+    )
 
 
 def _hide_from_dynamo() -> None:
@@ -88,7 +92,8 @@ def _choosing(
         if _works_on_virtual(module, args, kwargs):
             if torch_private.cuts_products():
                 _say_once(IN_ONE_PIECE)
-            return compiled.run(function, args, kwargs, whole=whole, modules=modules)
+            with torch_private.flex_is_compiled():
+                return compiled.run(function, args, kwargs, whole=whole, modules=modules)
         return (function if _is_renamed() else made)(*args, **kwargs)
 
     return call
@@ -104,8 +109,6 @@ def _choosing_as_it_is(
     def call(*args: Any, **kwargs: Any) -> Any:
         if not _works_on_virtual(None, args, kwargs):
             return (function if _is_renamed() else made)(*args, **kwargs)
-        if compiled.current() is not None:
-            _say_once(UNFUSED)
         return function(*args, **kwargs)
 
     return call

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 import d2lpar as par
 from d2lpar import machines
 from d2lpar.vgpu.api.timing import now_s, synchronize
-from d2lpar.vgpu.torch_backend.runtime import current_runtime
 
 HOST = machines.Host("plain")
 BOX = replace(machines.machine("2x-v100-textbook"), host=HOST)
@@ -180,7 +179,6 @@ def test_a_compiled_optimizer(gpus):
 def test_products_in_pieces_are_noted_to_be_whole(gpu):
     x = torch.ones(4, 4, device=gpu)
     step = torch.compile(lambda x: x @ x)
-    current_runtime().said.clear()
     with (
         torch._inductor.config.patch(_micro_pipeline_tp=True),
         pytest.warns(UserWarning, match="_micro_pipeline_tp changes nothing on virtual GPUs"),

@@ -188,14 +188,18 @@ def _device_of(obj: torch.Tensor) -> Device:
 
 def get_device_properties(device: object = None) -> CudaDeviceProperties:
     """What the catalogue knows of the emulated device."""
-    index = place(device)
-    known = device_module.get_device_properties(index)
-    name = device_module.get_device_name(index)
+    return properties_of(place(device))
+
+
+def properties_of(device: torch.device) -> CudaDeviceProperties:
+    """The same of a device of the machine, also of one that the program is not shown."""
+    known = device_module.get_device_properties(device)
+    name = device_module.get_device_name(device)
     return CudaDeviceProperties(
         name,
         known.total_memory,
         known.multi_processor_count,
-        number=index.index,
+        number=device.index,
         machine=current_runtime().machine.name,
     )
 

@@ -30,6 +30,14 @@ def emulated_count() -> int:
     return _emulated
 
 
+def devices_of_host() -> list[int]:
+    """The numbers of the virtual devices of the program's host: also of those that it does not see,
+    unless the block has gone on without them."""
+    if _node is not None:
+        return _node
+    return [*range(min(_emulated, runtime.current_runtime().device_count))]
+
+
 def set_emulated_count(count: int) -> None:
     """Say that a block emulates so many devices from now on; 0 when it ends."""
     global _emulated

@@ -5,6 +5,8 @@ so stays a real process, and what has its streams redirected.
 
 Lightning starts the program itself once more for each further rank, and goes on as rank 0. These
 are to exchange data, so whoever runs the program hears of it, and lets all begin anew as ranks.
+
+`nvidia-smi` tells of the emulated GPUs.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from types import FrameType
 from typing import Any
 
 from ..ranks.own_modules import is_of_one_process
-from . import lazy_init
+from . import lazy_init, nvidia_smi
 from .elastic import run_python
 from .patches import Patches
 from .processes import FRESH, SPAWN, Child, Children
@@ -103,6 +105,11 @@ def install(children: Children, patches: Patches) -> None:
 
 def _starting(children: Children, theirs: Callable[..., None]) -> Callable[..., None]:
     def __init__(self: Any, args: Any, *others: Any, **options: Any) -> None:  # noqa: N807
+        if lazy_init.emulated_count() and not others:
+            told = nvidia_smi.stand_in(args, shell=bool(options.get("shell")))
+            if told is not None:
+                theirs(self, told, **{**options, "shell": False, "executable": None})
+                return
         inherits = not others and options.keys() <= {"env", "cwd"} and options.get("cwd") is None
         if not (lazy_init.emulated_count() and inherits and _is_program(args)):
             theirs(self, args, *others, **options)

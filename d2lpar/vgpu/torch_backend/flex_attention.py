@@ -22,6 +22,11 @@ from .tensor import VirtualTensor, backing, layout_of, wrap
 
 Function = Callable[..., torch.Tensor]
 
+UNKNOWN_MASK = (
+    "the mask of flex_attention depends on values that are not computed, as only shapes are: the "
+    "kernel takes the time of most blocks that it may leave, perhaps of many more than it leaves"
+)
+_LARGE = {torch.bool: 1, torch.uint8: 100, torch.int8: 100, torch.int16: 2**14}
 _MOST_SCORES = 2**24  # that are in memory at a time
 _SAMPLED = 64  # blocks of queries, and of keys, that tell a mask without values
 
@@ -256,10 +261,6 @@ def _work(call: _Call, reads: Sequence[torch.Tensor], *, backward: bool) -> Atte
 # --- what the functions of a program use ----------------------------------------------------------
 
 
-class _UnknownError(Exception):
-    """A function asks for values that there are not."""
-
-
 class _Values(TorchFunctionMode):
     """In its block virtual tensors are their values; `learnt` has those that autograd watches, by
     the identity of the tensor. `met` are the tensors that want gradients."""
@@ -290,14 +291,21 @@ class _Values(TorchFunctionMode):
         return self._learnt.get(id(value), backing(value))
 
 
-class _KnownValues(_Values):
-    """The same where only numbers will do."""
+class _Instead(_Values):
+    """The same, but that 0, or a large number, stands for values that there are not."""
+
+    def __init__(self, *, is_large: bool) -> None:
+        super().__init__()
+        self.is_needed = False
+        self._is_large = is_large
 
     def _value(self, value: object) -> object:
         found = super()._value(value)
-        if isinstance(found, torch.Tensor) and found.is_meta:
-            raise _UnknownError
-        return found
+        if not isinstance(found, torch.Tensor) or not found.is_meta:
+            return found
+        self.is_needed = True
+        number = _LARGE.get(found.dtype, 2**20) if self._is_large else 0
+        return torch.tensor(number, dtype=found.dtype).expand(found.shape)
 
 
 def _learnt_by(call: _Call, query: torch.Tensor) -> list[torch.Tensor]:
@@ -323,18 +331,29 @@ def _shares(block_mask: tuple, queries: int, keys: int) -> tuple[float, float]:
 def _sampled_shares(
     mask_mod: Function, queries: tuple[int, int], keys: tuple[int, int]
 ) -> tuple[float, float]:
-    """The same by the first, middle and last numbers of some blocks, where there are no values; all
-    if the mask depends on such."""
-    q, k = _samples(*queries), _samples(*keys)
-    none = torch.zeros((), dtype=torch.int32)
-    call = _on_values(_Call(mask_mod, (mask_mod,), 1.0), 0, _KnownValues())
-    every = torch_private.over_all(call.block_mask[-1])
-    try:
-        with torch.no_grad():
-            mask = every(none[None], none[None], q.flatten(), k.flatten())
-    except _UnknownError:
-        return 1.0, 1.0
-    blocks = mask[0, 0].unflatten(0, q.shape).unflatten(2, k.shape).any(3).any(1).float()
+    """The same by the first, middle and last numbers of some blocks, where there are no values: the
+    most that is left if all that a mask depends on is 0, or all of it is large."""
+    found = []
+    for is_large in (False, True):
+        mode = _Instead(is_large=is_large)
+        try:
+            found.append(_shares_in(mask_mod, mode, _samples(*queries), _samples(*keys)))
+        except (IndexError, RuntimeError):  # no number of its own will do
+            found.append((1.0, 1.0))
+        if not mode.is_needed:
+            break
+        current_runtime().say_once(UNKNOWN_MASK)
+    return max(found)
+
+
+def _shares_in(
+    mask_mod: Function, mode: _Values, queries: torch.Tensor, keys: torch.Tensor
+) -> tuple[float, float]:
+    call = _on_values(_Call(mask_mod, (mask_mod,), 1.0), 0, mode)
+    every, none = torch_private.over_all(call.block_mask[-1]), torch.zeros(1, dtype=torch.int32)
+    with torch.no_grad():
+        mask = every(none, none, queries.flatten(), keys.flatten())[0, 0]
+    blocks = mask.unflatten(0, queries.shape).unflatten(2, keys.shape).any(3).any(1).float()
     return float(blocks.mean()), float(blocks.mean(1).max())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,6 +21,7 @@ from ..memory.caching_allocator import Allocation, CachingAllocator
 from ..memory.deferred_free import DeferredFrees
 from ..memory.pinned import PinnedMemory
 from ..races import sync_debug
+from ..races.call_sites import call_site_of, mark
 from ..races.stream_sanitizer import StreamSanitizer
 from ..races.vector_clock import StreamKey as StreamKey
 from ..sim.clock import Clock, HostThread
@@ -58,7 +60,7 @@ class Runtime:
         self.autograd_streams = AutogradStreams(self.order, self.let_wait)
         self.host_copies = HostCopies(self.order, self.sanitizer.report)
         self.shape_only = False
-        self.said: set[str] = set()  # warnings that are given once
+        self._said: set[str] = set()  # warnings that are given once
         self.values_s = 0.0  # what values have taken to compute, in real seconds
         self.unknown_reads = 0  # how often the host has read values that nobody computed
         self._noted_bytes: dict[int, int] = {}
@@ -233,6 +235,14 @@ class Runtime:
                     self.note_memory(device)
                 self.host_threads.settle()
                 self.clock.timelines = [t for t in self.clock.timelines if t is not timeline]
+
+    def say_once(self, text: str) -> None:
+        """Warn at the line of the user's: layers, steps and ranks repeat what is to be said, and
+        torch lets Python forget which warnings it has shown."""
+        if text not in self._said:
+            self._said.add(text)
+            place = call_site_of(mark())
+            warnings.warn_explicit(text, UserWarning, place.file, place.line)
 
     def note_memory(self, device: int) -> None:
         """Put what the tensors of `device` occupy on the timelines, if that has changed."""

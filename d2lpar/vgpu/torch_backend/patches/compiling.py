@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ...device_naming import TYPE, naming
-from ...races.call_sites import call_site_of, mark
 from .. import compiled, torch_private
 from ..dispatch import Dispatcher
 from ..flex_attention import attend
@@ -91,7 +89,7 @@ def _choosing(
     def call(*args: Any, **kwargs: Any) -> Any:
         if _works_on_virtual(module, args, kwargs):
             if torch_private.cuts_products():
-                _say_once(IN_ONE_PIECE)
+                current_runtime().say_once(IN_ONE_PIECE)
             with torch_private.flex_is_compiled():
                 return compiled.run(function, args, kwargs, whole=whole, modules=modules)
         return (function if _is_renamed() else made)(*args, **kwargs)
@@ -112,16 +110,6 @@ def _choosing_as_it_is(
         return function(*args, **kwargs)
 
     return call
-
-
-def _say_once(text: str) -> None:
-    """Warn of it at the line of the user's, once a virtual machine: what is compiled is called for
-    each layer, step and rank, and torch lets Python forget which warnings it has shown."""
-    said = current_runtime().said
-    if text not in said:
-        said.add(text)
-        place = call_site_of(mark())
-        warnings.warn_explicit(text, UserWarning, place.file, place.line)
 
 
 def _is_renamed() -> bool:

@@ -138,11 +138,61 @@ def test_types_of_cuda_tensors(cuda):
 
 
 @pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type:UserWarning")
+def test_the_default_type_is_that_of_torch_tensor():
+    """A default device is not: `torch.Tensor(2)` stays on the CPU then, as on CUDA."""
+    with par.emulate_cuda(1, verbose=False):
+        torch.set_default_device("cuda")
+        assert torch.Tensor(2).device.type == "cpu"
+        torch.set_default_tensor_type("torch.cuda.FloatTensor")
+        made = (torch.Tensor(2, 3), torch.Tensor([1, 2]), nn.Parameter(torch.Tensor(2)))
+        assert {str(tensor.device) for tensor in made} == {"cuda:0"}
+        assert made[0].shape == (2, 3)
+        assert made[1].tolist() == [1, 2]
+        assert torch.Tensor(torch.ones(2, device="cpu")).device.type == "cpu"
+        with pytest.raises(RuntimeError, match="expects device type: cuda"):
+            torch.Tensor(2, device="cpu")
+        torch.set_default_tensor_type(torch.FloatTensor)
+        assert torch.Tensor(2).device.type == "cpu"
+        torch.set_default_tensor_type(torch.cuda.FloatTensor)
+    assert torch.Tensor(2).device.type == "cpu"
+
+
+def test_types_of_tensors_take_tensors_of_their_own_kind_only():
+    with par.emulate_cuda(1, verbose=False):
+        on_cuda, on_cpu = torch.ones(2, device="cuda"), torch.ones(2)
+        shared = torch.cuda.FloatTensor(on_cuda)
+        shared += 1
+        assert on_cuda.tolist() == [2, 2]
+        for make, argument in (
+            (torch.FloatTensor, on_cuda),
+            (torch.cuda.FloatTensor, on_cpu),
+            (torch.cuda.LongTensor, on_cuda),
+        ):
+            with pytest.raises(TypeError, match=r"expected TensorOptions.*device=cuda") as caught:
+                make(argument)
+            assert "vgpu" not in str(caught.value)
+        assert isinstance(on_cpu.double().type(torch.FloatTensor), torch.FloatTensor)
+
+
+@pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type:UserWarning")
 def test_the_default_type_may_be_one_of_cuda(cuda):
     torch.set_default_tensor_type("torch.cuda.FloatTensor")
     assert torch.ones(1).is_cuda
     torch.set_default_tensor_type(torch.FloatTensor)
     assert not torch.ones(1).is_cuda
+
+
+@pytest.mark.parametrize("machine", ["2x-v100-textbook", "8x-a100-nvswitch"])
+def test_cudnn_has_bfloat16_from_ampere_on(machine):
+    convolve = (1, 1), (1, 1), (1, 1), 1, False, True, False
+    with par.emulate_cuda(1, machine, verbose=False):
+        x = torch.randn(1, 1, 4, 4, device="cuda", dtype=torch.bfloat16)
+        assert nn.functional.conv2d(x, x).shape == (1, 1, 1, 1)
+        if torch.cuda.get_device_capability() < (8, 0):
+            with pytest.raises(RuntimeError, match="unable to find an engine"):
+                torch.cudnn_convolution(x, x, *convolve)
+        else:
+            assert torch.cudnn_convolution(x, x, *convolve).shape == (1, 1, 3, 3)
 
 
 def test_generators(cuda):

@@ -262,6 +262,42 @@ def test_the_version_of_cudnn_is_that_of_the_build():
     assert version is None or version > 8000
 
 
+def test_cudnn_takes_what_it_takes_on_cuda():
+    x = torch.ones(2, device="cuda")
+    in_build = torch.backends.cudnn.is_available()
+    assert torch.backends.cudnn.is_acceptable(x) == in_build
+    assert torch.backends.cudnn.is_acceptable(x.half()) == in_build
+    assert not torch.backends.cudnn.is_acceptable(x.long())
+    assert not torch.backends.cudnn.is_acceptable(x.cpu())
+    with torch.backends.cudnn.flags(enabled=False):
+        assert not torch.backends.cudnn.is_acceptable(x)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_convolutions_of_cudnn_by_name(autocast):
+    """Padding 1, stride 2, dilation 1, 2 groups: torch's own convolution is the oracle."""
+    x, w = torch.randn(1, 4, 5, 5, device="cuda"), torch.randn(6, 2, 3, 3, device="cuda")
+    w.requires_grad_()
+    with torch.autocast("cuda", enabled=autocast):
+        found = torch.cudnn_convolution(x, w, (1, 1), (2, 2), (1, 1), 2, False, True, False)
+        expected = nn.functional.conv2d(x, w, None, 2, 1, 1, 2)
+        back = torch.cudnn_convolution_transpose(
+            x, w[:4], (1, 1), (1, 1), (2, 2), (1, 1), 2, False, True, False
+        )
+        expected_back = nn.functional.conv_transpose2d(x, w[:4], None, 2, 1, 1, 2)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    torch.testing.assert_close(back, expected_back, rtol=0, atol=0)
+    assert found.dtype == (torch.half if autocast else torch.float)
+    gradients = [torch.autograd.grad(y.sum(), w)[0] for y in (found, expected)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)
+
+
+def test_recurrent_networks_keep_their_weights_where_they_are():
+    x = torch.randn(3, 2, 4)
+    net = nn.LSTM(4, 5)
+    torch.testing.assert_close(net.cuda()(x.cuda())[0].cpu(), net.cpu()(x)[0])
+
+
 def test_properties_tell_devices_apart_and_say_what_their_architecture_has():
     first, second = (torch.cuda.get_device_properties(i) for i in range(2))
     again = torch.cuda.get_device_properties(0)
@@ -423,7 +459,7 @@ def test_default_generators_are_the_random_numbers_of_each_device(cuda):
 
 
 @pytest.mark.parametrize(
-    "name", ["_cuda_getCheckpointState", "_cuda_init", "_cuda_cudaCachingAllocator_raw_alloc"]
+    "name", ["_cuda_getCheckpointState", "_cuda_init", "_cuda_cudaCachingAllocator_enable"]
 )
 @pytest.mark.skipif(not hasattr(torch._C, "_cuda_init"), reason="this build of torch has no CUDA")
 def test_what_asks_the_driver_is_refused_by_its_name(name):

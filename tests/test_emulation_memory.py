@@ -229,3 +229,22 @@ def test_out_of_memory_is_in_the_history_and_told():
     assert (entry["action"], entry["size"]) == ("oom", 2**42)
     assert 0 < entry["device_free"] <= 16 * 10**9
     assert told == [(1, 2**42, torch.cuda.memory_allocated(1), entry["device_free"])]
+
+
+def test_memory_may_be_taken_without_a_tensor():
+    """As for other libraries, by its address; `torch.empty` of as many bytes is the oracle."""
+    before, side = totals(1), torch.cuda.Stream(1)
+    tensor = torch.empty(3 * MB, dtype=torch.uint8, device="cuda:1")
+    with_tensor = totals(1)
+    del tensor
+    address = torch.cuda.caching_allocator_alloc(3 * MB, "cuda:1", side)
+    other = torch.cuda.caching_allocator_alloc(1, 0)
+    assert address != other
+    assert totals(1)[1:] == with_tensor[1:]
+    torch.cuda.caching_allocator_delete(address)
+    torch.cuda.caching_allocator_delete(other)
+    assert totals(1)[1:] == before[1:]
+    with pytest.raises(RuntimeError, match="invalid device pointer"):
+        torch.cuda.caching_allocator_delete(address)
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        torch.cuda.caching_allocator_alloc(2**50)

@@ -27,6 +27,7 @@ from . import (
     executors,
     exporting,
     lazy_init,
+    legacy_constructors,
     memory_history,
     pools,
     precision,
@@ -46,6 +47,7 @@ from .processes import Children
 
 _PARTS = (
     tensors,
+    legacy_constructors,
     precision,
     attention,
     communication,

@@ -33,25 +33,24 @@ StreamKey = tuple[int, int, int]
 
 def install(patches: Patches) -> None:
     """Replace them; a build of torch without CUDA has them in the block only."""
-    library = torch_private.LIBRARY
-    for ours in _FUNCTIONS:
+    library, functions = torch_private.LIBRARY, [*_FUNCTIONS, *_RawMemory().functions()]
+    for ours in functions:
         name = ours.__name__
         if hasattr(library, name):
             patches.replace(library, name, ours)
         else:
             absent = refusal(f"torch._C.{name}", "this build of torch has no CUDA")
             patches.set(library, name, stand_in(absent, ours))
-    _refuse_others(patches)
+    _refuse_others(patches, {function.__name__ for function in functions})
     c10d = getattr(library, "_distributed_c10d", None)
     if hasattr(c10d, "_hash_tensors"):
         patches.replace(c10d, "_hash_tensors", _hash_tensors)
 
 
-def _refuse_others(patches: Patches) -> None:
+def _refuse_others(patches: Patches, ours: set[str]) -> None:
     """Without a driver some of them raise what nobody understands, and others end the process."""
     library = torch_private.LIBRARY
-    ours = {function.__name__ for function in _FUNCTIONS}
-    ours |= {name for _, name in torch_private.MEMORY_HISTORY.values()}
+    ours = ours | {name for _, name in torch_private.MEMORY_HISTORY.values()}
     for name in dir(library):
         theirs = getattr(library, name)
         if not name.startswith("_cuda_") or isinstance(theirs, type) or name in ours:
@@ -114,6 +113,32 @@ def _cuda_setStream(  # noqa: N802
     """Make a stream the current one of its device, and that the current device."""
     device_module.set_device(place(device_index))
     device_module.set_stream(Stream.existing(place(device_index).index or 0, stream_id))
+
+
+class _RawMemory:
+    """Memory without a tensor, by its address, as `torch.cuda.caching_allocator_alloc` gives it to
+    other libraries: here they read and write the host's."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, torch.Tensor] = {}
+
+    def functions(self) -> tuple[Callable, ...]:
+        """Those of torch's that allocate it and give it back."""
+        return (
+            self._cuda_cudaCachingAllocator_raw_alloc,
+            self._cuda_cudaCachingAllocator_raw_delete,
+        )
+
+    def _cuda_cudaCachingAllocator_raw_alloc(self, size: int, stream: int) -> int:  # noqa: N802
+        device = place()
+        with device_module.stream(Stream.existing(device.index or 0, stream)):
+            held = torch.empty(size, dtype=torch.uint8, device=device)
+        self._held[held.data_ptr()] = held
+        return held.data_ptr()
+
+    def _cuda_cudaCachingAllocator_raw_delete(self, address: int) -> None:  # noqa: N802
+        if self._held.pop(address, None) is None:
+            raise RuntimeError(f"invalid device pointer: {address:#x}")
 
 
 def _key(stream: Stream) -> StreamKey:

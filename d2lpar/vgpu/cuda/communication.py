@@ -41,7 +41,6 @@ def _install_queries(patches: Patches) -> None:
     get_stream = getattr(*torch_private.STREAM_OF_COPIES)
     patches.replace(*torch_private.STREAM_OF_COPIES, lambda device: get_stream(to_virtual(device)))
     patches.replace(torch.backends.cuda, "is_built", lambda: True)
-    patches.replace(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
 
 
 def _current_accelerator(check_available: bool = False) -> torch.device | None:

@@ -60,6 +60,7 @@ REMEDY = "leave it out, or guard it with a condition"
 LEFT_ALONE = {
     *("CudaError", "DeferredCudaCallError", "check_error", "cudaStatus"),
     *("make_graphed_callables", "memory_snapshot"),
+    *("caching_allocator_alloc", "caching_allocator_delete"),
 }
 
 

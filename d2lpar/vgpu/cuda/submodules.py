@@ -48,6 +48,9 @@ def install(patches: Patches) -> None:
     patches.replace(torch.cuda.nccl, "is_available", lambda tensors: False)
     patches.replace(torch.cuda.nccl, "version", build_version(torch.cuda.nccl.version))
     patches.replace(torch.backends.cudnn, "version", torch_private.cudnn_version)
+    patches.replace(torch.backends.cudnn, "is_acceptable", _is_acceptable)
+    # Weights of recurrent networks stay where they are: nothing here asks for one piece of memory.
+    patches.replace(*torch_private.FLATTENS_WEIGHTS, lambda: False)
     patches.replace(torch, "compile", _said_once(torch.compile))
     for name, function in Ranges().functions().items():
         if hasattr(torch.cuda.nvtx, name):
@@ -66,6 +69,12 @@ def _said_once(theirs: Callable) -> Callable:
         return theirs(*args, **options)
 
     return compile
+
+
+def _is_acceptable(tensor: torch.Tensor) -> bool:
+    """Whether cuDNN takes the tensor, in a build of torch that has it."""
+    known = tensor.is_cuda and tensor.dtype in torch.backends.cudnn.CUDNN_TENSOR_DTYPES
+    return known and torch.backends.cudnn.enabled and torch.backends.cudnn.is_available()
 
 
 class Ranges:

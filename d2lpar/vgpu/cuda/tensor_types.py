@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from ..torch_backend.tensor import VirtualTensor
@@ -29,7 +31,10 @@ def tensor_type(name: str, dtype: torch.dtype) -> type:
     class TensorType(type):
         def __call__(cls, *args: object, device: object = None) -> torch.Tensor:
             if lazy_init.emulated_count():
-                return on_cpu(*args).to(CUDA if device is None else _cuda_device(device))
+                place = CUDA if device is None else _cuda_device(device)
+                if len(args) == 1 and isinstance(args[0], torch.Tensor):
+                    return torch.empty(0, dtype=dtype, device=place).new(args[0])
+                return on_cpu(*args).to(place)
             return theirs(*args, **({} if device is None else {"device": device}))
 
         def __instancecheck__(cls, instance: object) -> bool:
@@ -42,7 +47,7 @@ def tensor_type(name: str, dtype: torch.dtype) -> type:
     return TensorType(name, (), names)
 
 
-def _cuda_device(device: object) -> object:
+def _cuda_device(device: object) -> Any:
     kind = torch.device(device).type  # type: ignore[call-overload]  # which says what else is wrong
     if kind != CUDA:
         raise RuntimeError(

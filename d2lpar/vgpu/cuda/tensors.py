@@ -49,7 +49,6 @@ def _table() -> Iterator[tuple[object, str, Callable[[Callable], Callable]]]:
     yield *torch_private.PARSE_TO, _parse_to
     yield torch.Tensor, "cuda", _cuda
     yield torch.Tensor, "type", _type
-    yield torch, "set_default_tensor_type", _set_default_tensor_type
     yield torch_private.DeviceContext, "__torch_function__", _default_device
     yield torch_private.LazyTensor, "materialize", _materialize
 
@@ -126,11 +125,16 @@ def _type(theirs: Callable) -> Callable:
             return theirs(self).replace(f"torch.{VIRTUAL}.", f"torch.{CUDA}.")
         found = cuda_dtype(dtype)
         if found is None:
-            return theirs(self, dtype, non_blocking, **kwargs)
+            return theirs(self, named(dtype), non_blocking, **kwargs)
         target = self.device if isinstance(self, VirtualTensor) else cuda(local_number())
         return self.to(target, found, non_blocking=non_blocking)
 
     return type
+
+
+def named(kind: object) -> object:
+    """A type of tensors by its name, as torch takes it of the classes that stand for its own."""
+    return f"{kind.__module__}.{kind.__name__}" if isinstance(kind, type) else kind
 
 
 def cuda_dtype(kind: object) -> torch.dtype | None:
@@ -139,19 +143,6 @@ def cuda_dtype(kind: object) -> torch.dtype | None:
         return getattr(kind, "cuda_dtype", None)
     package, _, name = kind.rpartition(".")
     return getattr(torch.cuda, name).cuda_dtype if package == "torch.cuda" else None
-
-
-def _set_default_tensor_type(theirs: Callable) -> Callable:
-    def set_default_tensor_type(t: object) -> None:
-        found = cuda_dtype(t)
-        if found is None:
-            torch.set_default_device(None)
-            theirs(t)
-        else:
-            torch.set_default_dtype(found)
-            torch.set_default_device(CUDA)
-
-    return set_default_tensor_type
 
 
 def _default_device(theirs: Callable) -> Callable:

@@ -215,6 +215,10 @@ def cudnn_version() -> int | None:
     return torch._C._cudnn.getVersionInt() if torch._C._has_cudnn else None
 
 
+# Where torch asks whether cuDNN wants the weights of a recurrent network in one piece.
+FLATTENS_WEIGHTS = (torch, "_use_cudnn_rnn_flatten_weight")
+
+
 def masks_select_all() -> AbstractContextManager[object]:
     """On `meta` a mask has no values. In this block it selects everything; in a torch that cannot
     take it so, the operation raises, as elsewhere."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -70,7 +71,7 @@ def test_temporary_files_of_a_test_go_with_its_process():
 def test_each_test_of_the_sample_has_the_outcome_that_it_names(sample):
     report, _ = sample
     found = {test["test"]: test["column"] for test in report["tests"]}
-    assert len(found) == 19, found
+    assert len(found) == 24, found
     for name, column in found.items():
         said = name.rsplit("test_", 1)[1]
         assert column == COLUMNS[said[:4].replace("_", " ")], (name, column)
@@ -88,6 +89,7 @@ def test_failures_have_their_last_line_and_hangs_their_place(sample):
     assert "threading.py" in why["TestOne.test_hung"]
     assert "in test_hung_at_work" in why["TestOne.test_hung_at_work"]
     assert why["TestProcesses.test_fails"] == "AssertionError: rank 0"
+    assert why["TestClassOnEachRank.test_fails"] == "AssertionError: rank 0"
     assert why["TestProcesses.test_skipped"] == "ranks skip, too"
     assert "failed  test_cuda.py: TestOne.test_fails: ValueError" in printed
     assert "this belongs to the test" not in printed
@@ -96,9 +98,24 @@ def test_failures_have_their_last_line_and_hangs_their_place(sample):
 @pytest.mark.slow
 def test_what_cannot_be_imported_is_said(sample):
     report, printed = sample
+    assert "test_cuda.py" not in report["not_loaded"]
     assert report["not_loaded"]["test_streams.py"].startswith("ModuleNotFoundError")
     assert "not loaded: test_streams.py" in printed
     assert not report["goal_met"]
+
+
+@pytest.mark.slow
+def test_what_is_gone_of_torch_is_named(sample):
+    report, _ = sample
+    gone = {
+        t["test"]: t["why"] for t in report["tests"] if t["not_applicable"] == applicability.GONE
+    }
+    assert sorted(gone) == [
+        "TestOne.test_not_applicable_with_a_decorator_that_is_gone",
+        "TestOne.test_not_applicable_with_a_name_that_is_gone",
+    ]
+    for why in gone.values():
+        assert re.search(r"^Gone: torch \S+ has no torch\.distributed\.was_there_once\.some_", why)
 
 
 def test_a_part_of_torchs_own_tests_passes(tmp_path):
@@ -125,6 +142,9 @@ class Texts(unittest.TestCase):
     def _draw(self):
         load_inline("x")  # noqa: F821
 
+    def test_settings(self):
+        torch._inductor.config.triton.store_cubin = True  # noqa: F821
+
     def test_comment(self):
         """A torch.cuda.CUDAGraph is not used here."""
         # and neither is torch.compile
@@ -136,6 +156,7 @@ def test_what_a_test_uses_says_whether_it_applies():
 
     assert reason("test_graphs") == "captures CUDA graphs"
     assert reason("test_helper") == "compiles an extension"
+    assert reason("test_settings") is None
     assert reason("test_comment") is None
 
 

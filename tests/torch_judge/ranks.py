@@ -20,6 +20,7 @@ from torch.testing._internal import common_utils
 
 from d2lpar.vgpu.ranks import own_patches
 
+OLDER_NAME = "MultiProcContinousTest"
 Life = Callable[[int], object]
 
 
@@ -31,6 +32,8 @@ def install() -> None:
     _for_threads()
     if hasattr(bases, "MultiProcContinuousTest"):
         _for_continuous_processes()
+    if not hasattr(bases, OLDER_NAME):  # as its authors misspelt it
+        setattr(bases, OLDER_NAME, TestOnRanks)
 
 
 def on_ranks(life: Life, count: int) -> None:
@@ -111,7 +114,8 @@ def use_their_barrier() -> None:
 
 
 def _for_threads() -> None:
-    """torch's own "threaded" group has no clock: ranks of such tests have NCCL's."""
+    """torch's own "threaded" group has no clock: ranks of such tests have one that takes tensors of
+    the host and of GPUs, as that does."""
     base = bases.MultiThreadedTestCase
 
     def run_test(self: unittest.TestCase, name: str, rank: int, world_size: int) -> None:
@@ -127,7 +131,8 @@ def _for_threads() -> None:
         type(self).global_store = dist.HashStore()
 
     def join(cls: type, threads: list, function: Callable) -> None:
-        name, count = function.__name__, function.__self__.world_size
+        test = function.__self__
+        name, count = test._testMethodName, test.world_size  # a parametrized one has another name
         on_ranks(lambda rank: cls._run(name, rank, count), count)
 
     base.run_test_with_threaded_pg = run_test
@@ -145,10 +150,12 @@ def _for_continuous_processes() -> None:
 
     def run_main(self: unittest.TestCase, function: Callable) -> Callable[[], None]:
         cls, name = type(self), self._testMethodName  # a parametrized one has its function's
+        imported = _attributes(cls, base)
 
         def life(rank: int, file: str) -> None:
-            cls._init_pg(rank, cls.world_size, file)
-            worker = cls(name)
+            of_rank = _class_of_rank(cls, rank, cls.world_size)
+            of_rank._init_pg(rank, cls.world_size, file)
+            worker = of_rank(name)
             worker.rank, worker.world_size = rank, cls.world_size
             common_utils.set_rng_seed()
             getattr(worker, name)()
@@ -157,14 +164,110 @@ def _for_continuous_processes() -> None:
         def call() -> None:
             if self.rank != base.MAIN_PROCESS_RANK:
                 return function()
-            folder = tempfile.mkdtemp()
-            file = os.path.join(folder, "rendezvous")
-            return on_ranks(lambda rank: life(rank, file), cls.world_size)
+            file, count = _rendezvous_file(), cls.world_size
+            _restore(imported)
+            cls.world_size = count
+            return on_ranks(lambda rank: life(rank, file), count)
 
         return call
 
     base._ensure_processes_spawned = classmethod(ensure)
     base._worker_run_main_wait = run_main
+
+
+def _attributes(cls: type, base: type) -> list[tuple[type, dict[str, object]]]:
+    """What a class and those between it and its base have."""
+    return [(each, dict(vars(each))) for each in cls.__mro__ if issubclass(each, base)]
+
+
+def _restore(imported: list[tuple[type, dict[str, object]]]) -> None:
+    """Let classes be as they were imported: what the main process's `setUpClass` has set, those of
+    processes that import the file anew do not have."""
+    for cls, before in imported:
+        for name, value in list(vars(cls).items()):
+            if name not in before:
+                delattr(cls, name)
+            elif before[name] is not value:
+                setattr(cls, name, before[name])
+
+
+def _class_of_rank(cls: type, rank: int, count: int) -> type:
+    """The class as a rank has it, which sets attributes of it for itself."""
+    words = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    return type(cls.__name__, (cls,), {**words, "rank": rank, "world_size": count})
+
+
+def _rendezvous_file() -> str:
+    return os.path.join(tempfile.mkdtemp(), "rendezvous")
+
+
+class TestOnRanks(common_utils.TestCase):
+    """What `MultiProcContinuousTest` was before: each rank runs the whole class, fixtures included.
+
+    There are as many ranks as devices. `backend_str()` is the backend of their groups, `opts()`
+    its options.
+    """
+
+    world_size = -1
+    rank = -1  # in the process that starts the ranks
+    rdvz_file: str | None = None
+
+    @classmethod
+    def opts(cls, high_priority_stream: bool = False) -> object:
+        """The options of the group of all."""
+        return None
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        """Let a rank join the others."""
+        super().setUpClass()
+        if cls.rank < 0:
+            return
+        dist.init_process_group(
+            backend=cls.backend_str(),
+            world_size=cls.world_size,
+            rank=cls.rank,
+            store=dist.FileStore(cls.rdvz_file, cls.world_size),
+            pg_options=cls.opts(),
+        )
+        cls.pg = dist.group.WORLD
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        """Let a rank leave."""
+        _destroy_groups()
+        super().tearDownClass()
+
+    def run(self, result: unittest.TestResult | None = None) -> object:
+        """Of the process that starts ranks: run the test on each."""
+        if self.rank >= 0:
+            return super().run(result)
+        assert result is not None, "the judge has one"
+        result.startTest(self)
+        try:
+            self._on_ranks()
+        except unittest.SkipTest as skip:
+            result.addSkip(self, str(skip))
+        except BaseException:
+            result.addError(self, sys.exc_info())
+        finally:
+            result.stopTest(self)
+        return result
+
+    def _on_ranks(self) -> None:
+        cls, file, count = type(self), _rendezvous_file(), torch.cuda.device_count()
+
+        def life(rank: int) -> None:
+            of_rank = _class_of_rank(cls, rank, count)
+            of_rank.rdvz_file = file
+            of_rank.setUpClass()
+            test = of_rank(self._testMethodName)
+            test.setUp()
+            getattr(test, test._testMethodName)()
+            test.tearDown()
+            of_rank.tearDownClass()
+
+        on_ranks(life, count)
 
 
 def _world_size_of(cls: type) -> int:
@@ -176,7 +279,8 @@ def _world_size_of(cls: type) -> int:
 
 
 def _make_groups(rank: int, world_size: int, store: object) -> None:
-    dist.init_process_group(backend="nccl", rank=rank, world_size=world_size, store=store)
+    both = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend=both, rank=rank, world_size=world_size, store=store)
     torch.cuda.set_device(rank)
 
 

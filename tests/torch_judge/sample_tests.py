@@ -8,7 +8,10 @@ import unittest
 
 import torch
 import torch.distributed as dist
+from torch.distributed._tensor.debug import CommDebugMode  # it has moved since
+from torch.distributed.was_there_once import some_mode, some_switch  # and these are gone
 from torch.testing._internal.common_distributed import (
+    MultiProcContinousTest,
     MultiProcContinuousTest,
     MultiProcessTestCase,
     MultiThreadedTestCase,
@@ -70,6 +73,17 @@ class TestOne(unittest.TestCase):
     def _helper(self):
         torch.cuda.cudart()
 
+    def test_passes_with_a_name_that_has_moved(self):
+        assert CommDebugMode().get_total_counts() == 0
+
+    def test_not_applicable_with_a_name_that_is_gone(self):
+        with some_mode():
+            raise AssertionError
+
+    @some_switch
+    def test_not_applicable_with_a_decorator_that_is_gone(self):
+        raise AssertionError
+
 
 class TestProcesses(MultiProcessTestCase):
     world_size = 2
@@ -127,11 +141,37 @@ class TestContinuousProcesses(MultiProcContinuousTest):
     world_size = 2
 
     @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.known_to_the_main_process_alone = True
+
+    @classmethod
     def backend_str(cls):
         return "nccl"
 
     @parametrize("value", [1.0, 2.0])
     def test_passes(self, value):
+        assert not hasattr(self, "known_to_the_main_process_alone")
         x = torch.full((2,), self.rank + value, device=f"cuda:{self.rank}")
         dist.all_reduce(x)
         assert x.tolist() == [2 * value + 1] * 2
+
+
+class TestClassOnEachRank(MultiProcContinousTest):
+    @classmethod
+    def backend_str(cls):
+        return "nccl"
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.device = torch.device(f"cuda:{cls.rank % torch.cuda.device_count()}")
+
+    def test_passes(self):
+        assert self.device.index == self.rank
+        x = torch.full((2,), self.rank + 1.0, device=self.device)
+        self.pg.allreduce([x]).wait()
+        assert x.tolist() == [10.0, 10.0]
+
+    def test_fails(self):
+        raise AssertionError(f"rank {self.rank}")

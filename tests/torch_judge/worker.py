@@ -21,7 +21,9 @@ from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 
+from torch_judge.applicability import GONE
 from torch_judge.limited_process import Limits, RealTime, run_limited
+from torch_judge.older_names import Gone
 from torch_judge.verdicts import CRASHED, FAILED, HUNG, PASSED, SKIPPED, Verdict
 
 
@@ -84,10 +86,10 @@ def _prepare(options: argparse.Namespace) -> None:
 
 def _load(options: argparse.Namespace) -> list[unittest.TestCase]:
     """The tests of the file, as `unittest` finds them."""
-    from torch_judge import ranks
+    from torch_judge import older_names, ranks
 
     ranks.install()
-    module = _import(options.file)
+    module = older_names.load(lambda: _import(options.file))
     ranks.use_their_barrier()
     return list(_flat(unittest.defaultTestLoader.loadTestsFromModule(module)))
 
@@ -126,7 +128,8 @@ def judge(test: unittest.TestCase, file: str, limits: Limits) -> Verdict:
     end = run_limited(lambda: _run(test), limits)
     seconds = round(RealTime.monotonic() - start_s, 2)
     if end.result is not None:
-        outcome, why, text = end.result
+        outcome, why, text, gone = end.result
+        reason = reason or gone
     elif end.timed_out:
         why = f"not over ({end.status}), at {_where(end.output)}"
         outcome, text = HUNG, end.output
@@ -135,20 +138,21 @@ def judge(test: unittest.TestCase, file: str, limits: Limits) -> Verdict:
     return Verdict(file, name, outcome, why, reason, seconds, text[-4000:])
 
 
-def _run(test: unittest.TestCase) -> list[str]:
-    """[outcome, last line, traceback] of a test, fixtures of its class and module included."""
+def _run(test: unittest.TestCase) -> list[str | None]:
+    """[outcome, last line, traceback, why it does not apply: that showed only now] of a test,
+    fixtures of its class and module included."""
     _go_on_after_fork()
     result = _Errors()
     unittest.TestSuite([test]).run(result)
     if result.failed:
         error = result.failed[0]
         text = "".join(traceback.format_exception(error))
-        return [FAILED, _last_line(error), text]
+        return [FAILED, _last_line(error), text, GONE if _is_of_gone(error) else None]
     if result.unexpectedSuccesses:
-        return [FAILED, "passes, which its author did not expect", ""]
+        return [FAILED, "passes, which its author did not expect", "", None]
     if result.skipped:
-        return [SKIPPED, _one_line(result.skipped[0][1]), ""]
-    return [PASSED, "", ""]
+        return [SKIPPED, _one_line(result.skipped[0][1]), "", None]
+    return [PASSED, "", "", None]
 
 
 def _go_on_after_fork() -> None:
@@ -182,9 +186,20 @@ class _Errors(unittest.TestResult):
 
 def _last_line(error: BaseException) -> str:
     """The type and the first words of an error; of a failed rank's, those of its own error."""
+    error = _of_rank(error)
+    return _one_line(f"{type(error).__name__}: {error}")
+
+
+def _of_rank(error: BaseException) -> BaseException:
+    """The error itself, or that of the rank which has failed."""
     while type(error).__name__ == "ProcessRaisedException" and error.__cause__ is not None:
         error = error.__cause__
-    return _one_line(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _is_of_gone(error: BaseException) -> bool:
+    """Whether the test has used what its torch had, and the installed one does not have."""
+    return isinstance(_of_rank(error), Gone)
 
 
 def _one_line(text: str) -> str:

@@ -1,0 +1,172 @@
+"""Names that tests of an older checkout import, and the installed torch has elsewhere or no more.
+
+A file that asks for one could not be judged at all. So what has moved is found where it is now.
+What is gone is stood in for, and whoever uses it raises `Gone`: with this torch that could not run
+on any device. Only names that the file itself asks for in vain are ever supplied.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from types import FunctionType, ModuleType
+from typing import Any, ClassVar, TypeVar
+
+Loaded = TypeVar("Loaded")
+
+# Where modules and names were, and where they are.
+_DTENSOR = "torch.distributed.tensor"
+MOVED_MODULES = {
+    "torch.distributed._tensor.ops.basic_strategy": f"{_DTENSOR}._ops._einsum_strategy",
+    "torch.distributed._tensor.ops.common_rules": f"{_DTENSOR}._ops._common_rules",
+    "torch.distributed._tensor.ops.embedding_ops": f"{_DTENSOR}._ops._embedding_ops",
+    "torch.distributed._tensor.ops.matrix_ops": f"{_DTENSOR}._ops._matrix_ops",
+    "torch.distributed._tensor.ops.view_ops": f"{_DTENSOR}._ops._view_ops",
+    "torch.distributed._tensor.ops": f"{_DTENSOR}._ops",
+    "torch.distributed._tensor.debug.comm_mode": f"{_DTENSOR}.debug._comm_mode",
+    "torch.distributed._tensor.experimental.attention": f"{_DTENSOR}.experimental._attention",
+    "torch.distributed._tensor.experimental.tp_transform": f"{_DTENSOR}.experimental._tp_transform",
+    "torch.distributed._tensor.random": f"{_DTENSOR}._random",
+    "torch.distributed._tensor": _DTENSOR,
+    "torch.distributed._composable.fsdp": "torch.distributed.fsdp._fully_shard",
+}
+MOVED_NAMES = {
+    (f"{_DTENSOR}.placement_types", "_Partial"): "Partial",
+    ("torch.distributed._tensor.placement_types", "_Partial"): "Partial",
+    ("torch.testing._internal.common_distributed", "skip_if_rocm"): "skip_if_rocm_multiprocess",
+}
+_IN_VAIN = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
+
+
+class Gone(Exception):  # noqa: N818  # it names a state, as StopIteration does
+    """A test uses what the installed torch does not have."""
+
+
+def load(importing: Callable[[], Loaded]) -> Loaded:
+    """What `importing` returns, called again after each name of torch's that it misses is there."""
+    supplied: set[str] = set()
+    StandIn.bears_use = True
+    try:
+        while True:
+            try:
+                return importing()
+            except ImportError as error:
+                name = _supplied(error)
+                if name is None or name in supplied:
+                    raise
+                supplied.add(name)
+    finally:
+        StandIn.bears_use = False
+
+
+def _supplied(error: ImportError) -> str | None:
+    """The name that an import missed, and that is there now; None if it is none of torch's."""
+    if isinstance(error, ModuleNotFoundError):
+        name = error.name or ""
+        if not name.startswith("torch."):
+            return None
+        _supply_module(name)
+        return name
+    found = _IN_VAIN.search(str(error))
+    if found is None or not found[2].startswith("torch."):
+        return None
+    name, owner = found.groups()
+    place = sys.modules[owner]
+    now = MOVED_NAMES.get((owner, name))
+    full = f"{owner}.{name}"
+    setattr(place, name, StandIn(full) if now is None else getattr(place, now))
+    return full
+
+
+def _supply_module(name: str) -> None:
+    target = _moved_to(name)
+    module = _Elsewhere(name, target) if target else _GoneModule(name)
+    sys.modules[name] = module
+    parent, _, last = name.rpartition(".")
+    if parent in sys.modules:
+        setattr(sys.modules[parent], last, module)
+
+
+def _moved_to(name: str) -> ModuleType | None:
+    """The module that has what the one of that name had, by the longest name in the table."""
+    for before, now in MOVED_MODULES.items():
+        if name == before or name.startswith(f"{before}."):
+            now += name.removeprefix(before)
+            if importlib.util.find_spec(now):
+                return importlib.import_module(now)
+    return None
+
+
+class _Elsewhere(ModuleType):
+    """A module under the name that it had, for reading and setting what it has.
+
+    Nothing is found on its path: modules of the one that it stands for would be there twice.
+    """
+
+    __path__: ClassVar[list[str]] = []
+
+    def __init__(self, name: str, target: ModuleType) -> None:
+        super().__init__(name)
+        vars(self)["_target"] = target
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["_target"], name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if isinstance(value, ModuleType):  # as the import of one in it sets it
+            super().__setattr__(name, value)
+        else:
+            setattr(vars(self)["_target"], name, value)
+
+
+class _GoneModule(ModuleType):
+    """A module that is no more."""
+
+    __path__: ClassVar[list[str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return StandIn(f"{self.__name__}.{name}")
+
+
+class StandIn:
+    """A function or a class that is no more.
+
+    While a file is loaded it bears being used, as a decorator, too. What it has decorated raises
+    when it is called, as the stand-in itself does.
+    """
+
+    bears_use = False
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> StandIn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if not StandIn.bears_use:
+            raise self._gone()
+        return StandIn(f"{self._name}.{name}")
+
+    def __call__(self, *args: object, **kwargs: object) -> Any:
+        if not StandIn.bears_use:
+            raise self._gone()
+        if len(args) == 1 and isinstance(args[0], FunctionType):
+            return self._decorated(args[0])
+        return self
+
+    def _decorated(self, function: FunctionType) -> FunctionType:
+        def raises(*_: object, **__: object) -> None:
+            raise self._gone()
+
+        raises.__name__, raises.__module__ = function.__name__, function.__module__
+        raises.__qualname__ = function.__qualname__
+        return raises
+
+    def _gone(self) -> Gone:
+        return Gone(f"torch {version('torch')} has no {self._name}")

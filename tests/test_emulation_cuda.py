@@ -348,6 +348,20 @@ def test_sleep_keeps_a_stream_busy_for_cycles_of_the_clock():
     assert begin.elapsed_time(end) == pytest.approx(1380 / (rate / (2 * 80 * 64) / 1e6), rel=0.05)
 
 
+def test_a_sleeping_stream_leaves_the_device_to_others():
+    """The kernel has one thread; programs stand for communication by it, and expect an overlap."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(13_800_000)
+    torch.cuda._sleep(13_800_000)
+    torch.cuda.current_stream().wait_stream(side)
+    end.record()
+    end.synchronize()
+    assert begin.elapsed_time(end) == pytest.approx(10, rel=0.1)
+
+
 def test_streams_and_events_have_numbers_for_libraries():
     first, second = torch.cuda.Stream(0), torch.cuda.Stream(1)
     assert len({first._cdata, second._cdata, torch.cuda.default_stream()._cdata}) == 3

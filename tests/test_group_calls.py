@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 import virtual_ranks
 from torch.distributed import ReduceOp
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from virtual_ranks import here
@@ -310,3 +311,15 @@ def test_what_ranks_add_up_is_not_seen_by_a_programs_modes():
         return x.tolist(), [name for name in names.seen if name.startswith("aten")]
 
     assert run(rank, n=2) == [([3.0, 3.0], [])] * 2
+
+
+def pairs():
+    pair = TwoTensor(mine(), 10 * mine())
+    dist.all_reduce(pair)
+    others = [TwoTensor(mine(), mine()) for _ in range(4)]
+    dist.all_gather(others, pair)
+    return [half.tolist() for half in (pair.a, pair.b, others[3].a, others[3].b)]
+
+
+def test_what_tensors_wrap_is_exchanged():
+    assert run(pairs) == [[[10.0] * 2, [100.0] * 2] * 2] * 4

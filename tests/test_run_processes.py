@@ -405,6 +405,31 @@ def test_what_a_rank_replaces_of_modules_is_its_own(run):
     assert torch.nn.Module.register_parameter is before
 
 
+PATCHED = """
+from unittest.mock import patch
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+x = torch.ones(1)
+with (patch("torch.nn.functional.relu", lambda x, inplace=False: x + rank),
+      patch.object(torch.nn.functional, "gelu", lambda x: x - rank)):
+    dist.barrier()
+    print(rank, torch.nn.ReLU()(x).item(), torch.nn.functional.gelu(x).item())
+dist.barrier()
+print(rank, torch.nn.functional.relu(-x).item())
+"""
+
+
+def test_what_a_rank_mocks_is_its_own(run):
+    before = torch.nn.functional.relu
+    status, lines, err = run(PATCHED, "--nproc-per-node", 2)
+    assert (status, err) == (0, "")
+    assert sorted(lines) == ["0 0.0", "0 1.0 1.0", "1 0.0", "1 2.0 0.0"]
+    assert torch.nn.functional.relu is before
+
+
 BY_THE_LAUNCHERS_VARIABLES = """
 import os
 import torch

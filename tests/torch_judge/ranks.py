@@ -279,7 +279,7 @@ def _world_size_of(cls: type) -> int:
 
 
 def _make_groups(rank: int, world_size: int, store: object) -> None:
-    both = "cpu:gloo,cuda:nccl"
+    both = "cpu:gloo,cuda:nccl"  # "threaded" exchanges tensors of the host, too
     dist.init_process_group(backend=both, rank=rank, world_size=world_size, store=store)
     torch.cuda.set_device(rank)
 

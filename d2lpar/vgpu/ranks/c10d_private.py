@@ -31,6 +31,7 @@ ProcessGroup = dist.ProcessGroup
 # As base classes they have no type: torch's stubs know overloads that nobody calls on a group.
 GroupBase: Any = dist.ProcessGroup
 WorkBase: Any = dist.Work
+Operator: Any = torch._ops.OpOverload
 TorchDDP = ddp_module.DistributedDataParallel
 # In the block, writes to tensors do not count for graphs that have saved them.
 writes_uncounted = torch.autograd._unsafe_preserve_version_counter

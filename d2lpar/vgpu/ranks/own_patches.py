@@ -74,12 +74,9 @@ def _replaced_in(file: str) -> frozenset[Path]:
         return frozenset()
     nodes = list(ast.walk(tree))
     imported = {name: path for node in nodes for name, path in _imports(node)}
-    paths = (_written(node) for node in nodes)
-    return frozenset(
-        (*imported[path[0]], *path[1:])
-        for path in paths
-        if path is not None and path[0] in imported
-    )
+    paths = [path for node in nodes if (path := _written(node)) is not None]
+    written = {(*imported[path[0]], *path[1:]) for path in paths if path[0] in imported}
+    return frozenset(written.union(*map(_patched, nodes)))
 
 
 def _imports(node: ast.AST) -> Iterator[tuple[str, Path]]:
@@ -94,15 +91,30 @@ def _imports(node: ast.AST) -> Iterator[tuple[str, Path]]:
 
 
 def _written(node: ast.AST) -> Path | None:
-    """The dotted name that `a.b = …`, `del a.b` or `setattr(a, "b", …)` writes to."""
+    """The dotted name that `a.b = …`, `del a.b`, `setattr(a, "b", …)` or `patch.object(a, "b", …)`
+    writes to."""
     if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load):
         return _dotted(node)
-    if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("setattr", "delattr"):
+    if isinstance(node, ast.Call) and _is_setter(_dotted(node.func) or ()):
         owner, name = (*node.args, None, None)[:2]
         path = _dotted(owner)
         if path is not None and isinstance(name, ast.Constant):
             return (*path, str(name.value))
     return None
+
+
+def _is_setter(function: Path) -> bool:
+    """Whether it is `setattr` or `delattr`, also pytest's, or `unittest.mock.patch.object`."""
+    return function[-1:] in (("setattr",), ("delattr",)) or function[-2:] == ("patch", "object")
+
+
+def _patched(node: ast.AST) -> set[Path]:
+    """The dotted name that `unittest.mock.patch("a.b", …)` writes to, if this is such a call."""
+    if isinstance(node, ast.Call) and node.args and (_dotted(node.func) or ())[-1:] == ("patch",):
+        target = getattr(node.args[0], "value", None)
+        if isinstance(target, str) and "." in target:
+            return {tuple(target.split("."))}
+    return set()
 
 
 def _dotted(node: ast.AST | None) -> Path | None:

@@ -21,7 +21,7 @@ from ..sim.clock import HostThread
 from ..torch_backend.graph_capture import capturing
 from ..torch_backend.tensor import VirtualTensor
 from ..torch_backend.torch_private import unwatched
-from . import c10d_private, call_forms, comm_counts, nccl_debug, refused
+from . import c10d_private, call_forms, comm_counts, nccl_debug, refused, wrapping_tensors
 from .backends import GroupBackends
 from .c10d_private import HasRoot, ReducesBy, ReducesTo
 from .call_of_rank import CallOfRank, Tensors
@@ -380,7 +380,10 @@ for _name, _depths in call_forms.DEPTHS.items():
     setattr(VirtualProcessGroup, _name, call_forms.in_any_form(_method, _depths))
 for _name, _method in list(vars(VirtualProcessGroup).items()):
     _plain = getattr(_method, "__name__", "")
-    if _plain in comm_counts.OPERATORS or _plain in ("send", "recv"):  # under each of its names
+    _asks = wrapping_tensors.asks_class
+    if _plain in comm_counts.OPERATORS:  # under each of its names
+        _method = _asks(_method, comm_counts.OPERATORS[_plain])
+    if _plain in comm_counts.OPERATORS or _plain in ("send", "recv"):
         setattr(VirtualProcessGroup, _name, call_forms.waits_first(_method))
 for _name in c10d_private.REFUSED:
     setattr(VirtualProcessGroup, _name, refused.on_group(_name))

@@ -254,13 +254,17 @@ def set_per_process_memory_fraction(fraction: float, device: Device = None) -> N
 
 
 def _sleep(cycles: int) -> None:
-    """Let the current stream be busy for so many cycles of a multiprocessor's clock."""
+    """Let the current stream be busy for so many cycles of a multiprocessor's clock.
+
+    Its kernel has one thread, so all multiprocessors but one compute for other streams meanwhile.
+    """
     rt = current_runtime()
     index = rt.current_device
-    seconds = cycles / clock_hz(rt.machine.accelerators[index])
-    stream = (index, rt.current_stream(index))
-    launch_s = rt.machine.host.launch_s
-    rt.host_threads.submit(index, rt.clock.kernel, stream, "sleep", seconds, 0, 0, launch_s)
+    accelerator = rt.machine.accelerators[index]
+    seconds = cycles / clock_hz(accelerator)
+    work = ((index, rt.current_stream(index)), "sleep", seconds, 0, 0, rt.machine.host.launch_s)
+    engaged_s = seconds / (accelerator.multiprocessors or 1)
+    rt.host_threads.submit(index, rt.clock.kernel, *work, engaged_s)
 
 
 def get_per_process_memory_fraction(device: Device = None) -> float:

@@ -1,4 +1,5 @@
-"""Operations whose values are computed here, as torch has none for the CPU: by operation."""
+"""Operations whose values are computed here, as torch has none for the CPU, or not for all data
+types: by operation."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ from collections.abc import Callable
 
 import torch
 
-from . import attention_values, batch_norm_values, rms_norm_values
+from . import attention_values, batch_norm_values, mixed_batch_norm, rms_norm_values
 
 KERNELS: dict[torch._ops.OpOverload, Callable[..., object]] = {
     **attention_values.KERNELS,
     **batch_norm_values.KERNELS,
+    **mixed_batch_norm.KERNELS,
     **rms_norm_values.KERNELS,
 }

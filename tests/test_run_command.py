@@ -47,6 +47,37 @@ def test_one_process_sees_all_gpus(run):
     ]
 
 
+def test_the_devices_that_the_shell_makes_visible_are_numbered_anew(run, monkeypatch, tmp_path):
+    program = tmp_path / "visible.py"
+    program.write_text(
+        "import torch\n"
+        "x = torch.ones(500, 500, device='cuda:1')\n"
+        "print(torch.cuda.device_count(), (x @ x).device, flush=True)\n"
+    )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
+    found = run("--gpus", 3, program)
+    assert (found.status, found.lines[0]) == (0, "2 cuda:1")
+    rows = [line.split() for line in found.lines if line.startswith("cuda:")]
+    busy = {row[0]: row[1] for row in rows}
+    assert busy["cuda:1"] == "0.0%"
+    assert busy["cuda:2"] != "0.0%"
+
+
+def test_a_program_that_uses_no_gpu_is_told_so_in_place_of_a_table_of_zeros(run, tmp_path):
+    program = tmp_path / "host_only.py"
+    program.write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "x = torch.ones(3)\n"
+        "dist.all_reduce(x)\n"
+        "print(x.tolist(), flush=True)\n"
+    )
+    found = run("torchrun", "--nproc-per-node", 2, program)
+    assert (found.status, found.lines[:2]) == (0, ["[2.0, 2.0, 2.0]"] * 2)
+    assert found.lines[-1].startswith("no GPU was used")
+    assert "cuda:0" not in found.out
+
+
 def test_what_it_computes_is_what_the_processor_computes(run, monkeypatch):
     on_gpu = run(PROGRAMS / "one_gpu.py").lines[0]
     monkeypatch.setattr("sys.argv", ["one_gpu.py"])

@@ -34,10 +34,11 @@ attempt 2 of 2: step 3 gives 7.0
 def run(capfd, tmp_path):
     """Runs a program as `d2lpar run OPTIONS torchrun …`; gives status, lines, text on stderr."""
 
-    def command(source, options, *arguments):
+    def command(source, options, *arguments, gpus=None):
         (tmp_path / "program.py").write_text(source)
         words = ("torchrun", *options, tmp_path / "program.py", *arguments)
-        status = cli.main(["run", "--quiet", *map(str, words)])
+        own = () if gpus is None else ("--gpus", gpus)
+        status = cli.main(["run", "--quiet", *map(str, (*own, *words))])
         out, err = capfd.readouterr()
         return status, out.splitlines(), err
 
@@ -94,6 +95,32 @@ def test_local_ranks_all_of_which_are_zero(run):
     status, lines, err = run(source, ("--nproc-per-node", 2, "--virtual-local-rank"))
     assert (status, err) == (0, "")
     assert lines == ["3.0 cuda:0 1 0"] * 2
+
+
+VISIBLE = """
+import os, torch, torch.distributed as dist
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+torch.cuda.set_device(device)
+dist.init_process_group("nccl")
+x = torch.full((1,), 1.0 + dist.get_rank(), device=device)
+dist.all_reduce(x)
+print(x.item(), x.device, torch.cuda.device_count(), flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["gpu", "2"])
+def test_ranks_see_the_devices_that_the_shell_makes_visible(run, monkeypatch, how):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3")
+    status, lines, err = run(VISIBLE, ("--nproc-per-node", how), gpus=4)
+    assert (status, err) == (0, "")
+    assert lines[:2] == ["3.0 cuda:0 2", "3.0 cuda:1 2"]
+
+
+def test_no_device_of_those_that_the_shell_makes_visible_is_there(run, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    status, _, err = run(VISIBLE, ("--nproc-per-node", "gpu"), gpus=4)
+    assert status == 2
+    assert "CUDA_VISIBLE_DEVICES=7 shows none of the 4 GPUs of a machine" in err
 
 
 @pytest.mark.parametrize("text", ["0", "3", "0:1,1:2", "1:3", "5:3", "0:2,5:1"])

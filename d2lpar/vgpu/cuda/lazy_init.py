@@ -140,6 +140,19 @@ class ProcessDevices:
         _variable, _found, _node = self._own
 
 
+@contextmanager
+def all_devices() -> Iterator[None]:
+    """In the block CUDA has started, and shows the whole machine: to what starts processes and
+    watches them. The variable is for these."""
+    global _found, _node
+    before = _found, _node
+    _found = _node = [*range(_emulated)]
+    try:
+        yield
+    finally:
+        _found, _node = before
+
+
 def devices_here() -> list[int]:
     """The virtual devices that the running process sees, by their numbers."""
     start()

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..api.visible_devices import Variable
+from ..cuda.lazy_init import NAME as VISIBLE
 from ..device_naming import RANK_DEVICE, TYPE
 from . import launchers, torchrun
 from .rank_logs import LogOptions
@@ -79,7 +81,7 @@ class LaunchPlan:
         arguments = list(self.arguments)
         if self.local_rank_option:
             arguments.insert(0, f"{self._option()}={local}")
-        device = devices[local] if devices else None
+        device = devices[_own_of(local, len(devices))] if devices else None
         variables = {} if self.per_node is None else self._variables(rank, node, local, device)
         if variables:
             variables["TORCHELASTIC_RESTART_COUNT"] = str(restarts)
@@ -114,7 +116,8 @@ class LaunchPlan:
         if device is not None:
             found[RANK_DEVICE] = f"{TYPE}:{device}"
         if self.virtual_local_rank:
-            found |= {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": str(local)}
+            own = _own_of(local, self.gpus // self.nodes)
+            found |= {"LOCAL_RANK": "0", VISIBLE: str(own)}
         if self.world_size > 1:
             found["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
         return found
@@ -241,7 +244,13 @@ def _sizes(gpus: int | None, nodes: int, per_node: str) -> dict[str, Any]:
         if gpus == 0:
             raise ValueError(f"--nproc-per-node {per_node} with --gpus 0: say how many ranks")
         gpus = gpus or nodes
-        return {"gpus": gpus, "nodes": nodes, "per_node": gpus // nodes}
+        shown = len(_visible(gpus // nodes))
+        if not shown:
+            raise ValueError(
+                f"--nproc-per-node {per_node}: {VISIBLE}={os.environ[VISIBLE]} shows none of the "
+                f"{gpus // nodes} GPUs of a machine. Ask for more by --gpus"
+            )
+        return {"gpus": gpus, "nodes": nodes, "per_node": shown}
     ranks = _whole(per_node, "--nproc-per-node")
     gpus = ranks * nodes if gpus is None else gpus
     if gpus and ranks > gpus // nodes:
@@ -251,6 +260,17 @@ def _sizes(gpus: int | None, nodes: int, per_node: str) -> dict[str, Any]:
             "host alone, over gloo"
         )
     return {"gpus": gpus, "nodes": nodes, "per_node": ranks}
+
+
+def _visible(count: int) -> list[int]:
+    """The numbers of those of a machine's devices that its processes see."""
+    return Variable(VISIBLE).visible(count)
+
+
+def _own_of(local: int, count: int) -> int:
+    """The number of a local rank's own device; its own number where it sees fewer."""
+    shown = _visible(count)
+    return shown[local] if local < len(shown) else local
 
 
 def _whole(text: str, option: str) -> int:

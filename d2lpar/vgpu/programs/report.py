@@ -33,6 +33,7 @@ from .shapes_advice import advice
 
 VERSION = 1
 SHOWN = 3  # places that made the host wait
+NO_GPU = "no GPU was used: what the CPU computes, and sends over gloo, takes no simulated time"
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,11 @@ class DeviceReport:
     idle_s: float
     peak_memory_bytes: int
     memory_bytes: int
+
+    @property
+    def was_used(self) -> bool:
+        """Whether it had anything to do, or to hold."""
+        return bool(self.peak_memory_bytes or self.busy_s or self.communicating_s)
 
 
 @dataclass(frozen=True)
@@ -100,7 +106,7 @@ class RunReport:
             lines.append(f"{self.steps} steps, {self.ms_per_step:.3f} ms per step (simulated)")
         if self.restarts:
             lines.append(f"all ranks started again {self.restarts} times after a failure")
-        lines += self._table()
+        lines += self._table() if any(d.was_used for d in self.devices) else [NO_GPU]
         lines += self._findings()
         return "\n".join(lines)
 

@@ -16,7 +16,7 @@ from ...timeline.formatting import seconds_text
 from ...timeline.printing import printable
 from ..api import detectors
 from ..cuda import emulate_cuda
-from ..cuda.lazy_init import ProcessDevices
+from ..cuda.lazy_init import ProcessDevices, all_devices
 from ..cuda.processes import exit_status
 from ..cuda.subprocesses import StartsItself, starts_of_itself_heard
 from ..device_naming import text
@@ -82,7 +82,7 @@ def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
     gpus = max(1, launch.gpus)  # without any, ranks see none of the machine whose clock runs
     with emulate_cuda(gpus, options.machine, shape_only=options.shapes_only, verbose=False):
         rt = current_runtime()
-        with older_objects_apart(rt), _watched(rt, options) as watched:
+        with all_devices(), older_objects_apart(rt), _watched(rt, options) as watched:
             start_s = rt.now_s()
             launch = _run_processes(launch, options, watched)
         report = RunReport(

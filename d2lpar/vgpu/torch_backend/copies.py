@@ -58,12 +58,16 @@ def to_copy(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     return result
 
 
-def copy_(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+def copy_(
+    target: torch.Tensor, source: torch.Tensor | complex, non_blocking: bool = False
+) -> torch.Tensor:
     """`target.copy_(source)`, either of them on the host or on any virtual device.
 
     As in PyTorch's Copy.cu, another type is made before the way to a device, and after that back.
     """
     rt = current_runtime()
+    if not isinstance(source, torch.Tensor):  # torch hands over a number as one
+        source = torch.tensor(source)
     if not rt.shape_only:
         begin_s = perf_counter()
         with torch_private.as_plain_tensors():

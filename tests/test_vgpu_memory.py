@@ -511,3 +511,18 @@ def test_in_deterministic_mode_torch_fills_it_with_what_shows(gpus):
         assert torch.empty_like(torch.ones(5, device=gpus[0])).isnan().all()
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_operations_leave_no_garbage_in_cycles(gpus, half):
+    """Programs that look for their own would find it."""
+
+    def work(size):
+        x = torch.ones(size, size, device=gpus[0])
+        with torch.autocast("vgpu", enabled=half):
+            return torch.addmm(x, x, x), torch.baddbmm(x[None], x[None], x[None]), torch.cat([x, x])
+
+    work(2)  # what is built once
+    gc.collect()
+    work(3)
+    assert gc.collect() == 0

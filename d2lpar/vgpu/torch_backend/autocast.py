@@ -7,10 +7,10 @@ by the names of the operations that arrive at the dispatcher.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeGuard
 
 import torch
-from torch.utils import _pytree as pytree
 
 from ..device_naming import TYPE
 from . import torch_private
@@ -64,17 +64,36 @@ def _overload(name: str) -> torch._ops.OpOverload:
 
 def _casting(op: torch._ops.OpOverload, policy: Callable) -> Callable[..., object]:
     def kernel(*args: object, **kwargs: object) -> object:
-        leaves, spec = pytree.tree_flatten((args, kwargs))
-        dtype = policy(leaf.dtype for leaf in leaves if _is_eligible(leaf))
-        leaves = [leaf.to(dtype) if _is_eligible(leaf) else leaf for leaf in leaves]
-        args, kwargs = pytree.tree_unflatten(leaves, spec)
+        given = [*args, *kwargs.values()]
+        dtype = policy(tensor.dtype for tensor in _eligible(given))
+        cast = _cast(given, dtype)
         with torch.autocast(TYPE, enabled=False):
-            return op(*args, **kwargs)
+            return op(*cast[: len(args)], **dict(zip(kwargs, cast[len(args) :], strict=True)))
 
     return kernel
 
 
-def _is_eligible(value: object) -> bool:
+def _eligible(values: Iterable[object]) -> Iterator[torch.Tensor]:
+    """The tensors to cast among arguments, and within lists that are arguments."""
+    for value in values:
+        if _is_eligible(value):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _eligible(value)
+
+
+def _cast(values: Iterable[object], dtype: torch.dtype) -> list[Any]:
+    """The values, with such tensors cast."""
+    found: list[Any] = []
+    for value in values:
+        if _is_eligible(value):
+            found.append(value.to(dtype))
+        else:
+            found.append(_cast(value, dtype) if isinstance(value, (list, tuple)) else value)
+    return found
+
+
+def _is_eligible(value: object) -> TypeGuard[torch.Tensor]:
     return (
         isinstance(value, VirtualTensor)
         and value.is_floating_point()

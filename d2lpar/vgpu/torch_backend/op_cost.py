@@ -31,6 +31,7 @@ _ATTENTION = {
     torch_private.cudnn_attention: (CUDNN, False),
     torch_private.cudnn_attention_backward: (CUDNN, True),
 }
+_ADDED_TO = {aten.addmm: aten.mm, aten.baddbmm: aten.bmm}  # products that something is added to
 _ONLY_WRITE = {aten.zero_.default, aten.fill_.Scalar, aten.uniform_.default, aten.normal_.default}
 _UNREAD = {  # given for its kind only
     aten.batch_norm_gather_stats.default: 0,
@@ -40,6 +41,15 @@ _UNREAD = {  # given for its kind only
 
 # What torch's dispatcher hands over: the operation's schema says of which types the arguments are.
 Arguments = Sequence[Any]
+
+
+def _flops_of(
+    packet: torch._ops.OpOverloadPacket, args: Arguments, kwargs: dict[str, object], outputs: object
+) -> int:
+    if packet in _ADDED_TO:  # torch's formula calls that of the product, with all that is around it
+        packet, args = _ADDED_TO[packet], args[1:]
+    formula = flop_registry.get(packet)
+    return _flops(formula, args, kwargs, outputs) if formula else 0
 
 
 def _flops(
@@ -73,8 +83,7 @@ def cost_of(
     if func in _ATTENTION:
         return _attention(func, args, kwargs)
     packet = _SAME_PRODUCT.get(func.overloadpacket, func.overloadpacket)
-    formula = flop_registry.get(packet)
-    flops = _flops(formula, args, kwargs, outputs) if formula else 0
+    flops = _flops_of(packet, args, kwargs, outputs)
     tensors = [*_tensors(args), *_tensors(kwargs.values()), *_tensors([outputs])]
     dtype, times = _arithmetic(tensors)
     flops *= times

@@ -781,3 +781,34 @@ def test_tracebacks_of_processes_show_the_programs_lines_and_none_of_the_engine(
         assert "direct cause" in told
         assert "vgpu" not in told
     assert "\n".join(lines).count("in add") == 2
+
+
+@pytest.mark.parametrize("name", ["absl", "gin", "loguru", "omegaconf"])
+def test_what_a_program_tells_a_library_is_of_its_process_alone(run, tmp_path, name):
+    library = tmp_path / "site-packages" / name
+    library.mkdir(parents=True)
+    (library / "__init__.py").write_text("told = []\n")
+    status, lines, err = run(
+        f"import sys\nsys.path.insert(0, {str(library.parent)!r})\n"
+        f"import torch.distributed as dist, {name} as library\n"
+        "dist.init_process_group('gloo')\n"
+        "library.told.append(dist.get_rank())\n"
+        "dist.barrier()\n"
+        "print(library.told, flush=True)\n",
+        *("--nproc-per-node", 2),
+    )
+    assert (status, lines, err) == (0, ["[0]", "[1]"], "")
+
+
+def test_how_a_process_starts_others_is_its_own(run):
+    status, lines, err = run(
+        "import torch.distributed as dist, torch.multiprocessing as mp\n"
+        "dist.init_process_group('gloo')\n"
+        "mp.set_start_method('spawn')\n"
+        "try:\n"
+        "    mp.set_start_method('fork')\n"
+        "except RuntimeError as error:\n"
+        "    print(error, mp.get_start_method(), flush=True)\n",
+        *("--nproc-per-node", 2),
+    )
+    assert (status, lines, err) == (0, ["context has already been set spawn"] * 2, "")

@@ -1,12 +1,14 @@
 """What every process has of its own, and virtual ranks exchange when the turn passes.
 
 Random numbers of torch (of the CPU and of the virtual devices), of Python and of NumPy;
-`shape_only` and the default data type; what DTensor and FSDP keep; the environment, `sys.argv`,
-`sys.path` and the working folder; and, of a rank that runs a program of its own, its modules.
+`shape_only` and the default data type; how it starts further processes; what DTensor and FSDP keep;
+the environment, `sys.argv`, `sys.path` and the working folder; and, of a rank that runs a program
+of its own, its modules.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import sys
@@ -58,6 +60,7 @@ class ProcessState:
         numpy = sys.modules.get("numpy")
         self._numpy = numpy.random.get_state() if numpy else None
         self._dtype = torch.get_default_dtype()
+        self._start_method = multiprocessing.get_start_method(allow_none=True)
         self._environment = _environment()
         self._arguments, self._path, self._folder = sys.argv, list(sys.path), _folder()
         for other in self._others:
@@ -71,6 +74,8 @@ class ProcessState:
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
         torch.set_default_dtype(self._dtype)
+        if multiprocessing.get_start_method(allow_none=True) != self._start_method:
+            multiprocessing.set_start_method(self._start_method, force=True)
         _set_environment(self._environment)
         sys.argv = self._arguments
         if sys.path != self._path:

@@ -717,7 +717,7 @@ def test_no_warnings_where_there_is_one_stream(fresh_gpus):
 
 def test_a_number_may_be_copied_while_copies_are_on_their_way(fresh_gpus):
     """Torch hands it over as a number, which has no storage to look up."""
-    on_its_way = torch.randn(100_000).to(GPU, non_blocking=True)
+    on_its_way = torch.randn(100_000).pin_memory().to(GPU, non_blocking=True)
     counter = torch.zeros(2, dtype=torch.int32, device=GPU)
     assert kinds(lambda: counter.copy_(5)) == []
     assert counter.tolist() == [5, 5]

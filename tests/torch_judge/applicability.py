@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterator
 
 # Reason: what is looked for in the source text.
 REASONS = {
-    "captures CUDA graphs": (
-        r"CUDAGraph|cuda\.graph\(|make_graphed_callables|graph_pool_handle"
-        r"|is_current_stream_capturing|cudagraph"
+    "shares or counts pools of memory that CUDA graphs have: here they are all the same": (
+        r"graph_pool_handle|\.pool\(\)|cudagraphify|segment\.\w+_pool"
     ),
     "compiles with Triton, Inductor, NVRTC or TorchScript's fusers": (
         r"torch\.compile\b|torch\._inductor|triton|nvrtc|jiterator|_dynamo\.optimize|@compile"
@@ -25,16 +24,17 @@ REASONS = {
     ),
     "asks the driver, NVML or CUDA's runtime library": (
         r"nvml|cudart|ctypes|_cuda_getDriverVersion|cudaHostRegister|cudaDeviceSetLimit"
-        r"|cudaMallocManaged|nvidia-smi|jetson|cuda\._utils|_raw_device|_get_power|_temperature"
+        r"|cudaMallocManaged|nvidia-smi|jetson|_raw_device|_get_power|_temperature"
+        r"|cuda\._utils import (?!_get_device_index)"
         r"|clock_rate|_cuda_getArchFlags|get_arch_list|gencode|cuda\.utilization|cuda\.memory_usage\("
     ),
-    "tunes or measures cuBLAS, cuDNN or MAGMA": (
-        r"cublas|CUBLAS|tunable|preferred_linalg|preferred_blas|cudnn\.(benchmark|version)|magma"
+    "tunes or measures cuBLAS, cuDNN or MAGMA, or looks for their own nodes in a graph": (
+        r"ClearCublas|clearCublas|cublasLt|CUBLASLT|CUBLAS_WORKSPACE|tunable|preferred_linalg"
+        r"|preferred_blas|cudnn\.(benchmark|version)|magma|CudnnRnnBackward"
     ),
     "replaces CUDA's allocator": (
         r"CUDAPluggableAllocator|MemPool|cudaMallocAsync|expandable_segments"
-        r"|use_mem_pool|_cuda_(begin|end)Allocate|set_allocator_settings|_set_allocator_settings"
-        r"|caching_allocator_alloc|caching_allocator_delete|_cuda_cudaCachingAllocator"
+        r"|use_mem_pool|_cuda_(begin|end)Allocate|roundup_power2_divisions"
         r"|_cuda_getAllocator|getCheckpointState|setCheckpointPoolState"
     ),
     "looks for lines of C++ in the stacks of allocations": r"::rand\b",

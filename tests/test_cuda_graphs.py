@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -145,6 +146,22 @@ def test_a_capture_draws_no_random_numbers_and_replays_do(cuda):
     assert nn.functional.dropout(x).equal(expected[1])
     graph.replay()
     assert dropped.equal(expected[2])
+
+
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
+@pytest.mark.parametrize("capturable", [False, True])
+def test_optimizers_know_whether_they_are_captured(cuda, capturable):
+    x = torch.ones(2, device="cuda", requires_grad=True)
+    x.grad = torch.ones_like(x)
+    optimizer = torch.optim.Adam([x], lr=0.1, capturable=capturable)
+    optimizer.step()  # what it keeps is made before
+    refused = pytest.raises(RuntimeError, match="Attempting CUDA graph capture of step")
+    graph = torch.cuda.CUDAGraph()
+    with nullcontext() if capturable else refused, torch.cuda.graph(graph):
+        optimizer.step()
+    assert not torch.cuda.current_stream().is_capturing()
+    graph.replay()
+    assert (x[0].item() < 0.85) == capturable
 
 
 def test_a_graph_without_work_is_worth_a_warning(cuda):

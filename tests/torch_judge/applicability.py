@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 
 # Reason: what is looked for in the source text.
 REASONS = {
-    "shares or counts pools of memory that CUDA graphs have: here they are all the same": (
-        r"graph_pool_handle|\.pool\(\)|cudagraphify|segment\.\w+_pool"
+    "counts segments of CUDA's allocator, or shares pools between graphs: here are none": (
+        r"graph_pool_handle|\.pool\(\)|cudagraphify|[\"']segment\."
     ),
-    "compiles with Triton, Inductor, NVRTC or TorchScript's fusers": (
+    "compiles with Triton, Inductor or NVRTC": (
         r"torch\.compile\b|torch\._inductor|triton|nvrtc|jiterator|_dynamo\.optimize|@compile"
-        r"|run_and_get_triton_code|run_and_get_code|torch\.jit\.(script|trace)|compiled_autograd"
+        r"|run_and_get_triton_code|run_and_get_code|compiled_autograd"
         r"|torch\._dynamo\.testing|\.compile\("
     ),
     "asks the driver, NVML or CUDA's runtime library": (
@@ -37,7 +37,9 @@ REASONS = {
         r"|use_mem_pool|_cuda_(begin|end)Allocate|roundup_power2_divisions"
         r"|_cuda_getAllocator|getCheckpointState|setCheckpointPoolState"
     ),
-    "looks for lines of C++ in the stacks of allocations": r"::rand\b",
+    "looks for lines of C++ or TorchScript in the stacks of allocations": (
+        r"::rand\b|torch\.jit\.script[\s\S]*\"frames\""
+    ),
     "compiles an extension": r"load_inline|cpp_extension|CUDAExtension",
     "starts an interpreter of its own": (
         r"subprocess\.|sys\.executable|run_process_no_exception|assertRunAndPass|spawn_main"
@@ -50,7 +52,7 @@ REASONS = {
     ),
     "makes groups of gloo, MPI or UCC by their own classes": r"ProcessGroup(Gloo|MPI|UCC|Wrapper)",
     "reads what Kineto and CUPTI tell torch.profiler: here its times are simulated": (
-        r"autograd\.profiler|torch\.profiler|call_dist_op|_profil|profile\(|kineto|ExecutionTrace"
+        r"autograd\.profiler|torch\.profiler|call_dist_op|(?<!torch\._C\.)_profil|profile\(|kineto|ExecutionTrace"
     ),
     "tells processes apart by their numbers, or sends them signals": (
         r"os\.getpid|os\.kill|os\.fork|signal\.SIG"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -106,10 +107,69 @@ def test_what_is_not_captured_cannot_be_replayed(cuda):
     with pytest.raises(RuntimeError, match="not being captured"):
         graph.capture_end()
     with torch.cuda.graph(graph):
+        torch.zeros(1, device="cuda")
         assert torch.cuda.is_current_stream_capturing()
-        with pytest.raises(RuntimeError, match="captures a graph already"):
+        with (
+            torch.cuda.stream(torch.cuda.Stream()),
+            pytest.raises(RuntimeError, match="captures a graph already"),
+        ):
             torch.cuda.CUDAGraph().capture_begin()
     assert not torch.cuda.is_current_stream_capturing()
+
+
+def test_a_capture_does_not_begin_on_the_default_stream(cuda):
+    graph, x = torch.cuda.CUDAGraph(), torch.ones(2, device="cuda")
+    with pytest.raises(RuntimeError, match="must be captured on a non-default stream"):
+        graph.capture_begin()
+    assert not torch.cuda.is_current_stream_capturing()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        graph.capture_begin()
+        x += 1
+        graph.capture_end()
+    torch.cuda.current_stream().wait_stream(side)
+    graph.replay()
+    assert x.tolist() == [2, 2]
+
+
+def test_a_capture_draws_no_random_numbers_and_replays_do(cuda):
+    x = torch.ones(1000, device="cuda")
+    torch.cuda.manual_seed(5)
+    expected = [nn.functional.dropout(x) for _ in range(3)]
+    torch.cuda.manual_seed(5)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dropped = nn.functional.dropout(x)
+    graph.replay()
+    assert dropped.equal(expected[0])
+    assert nn.functional.dropout(x).equal(expected[1])
+    graph.replay()
+    assert dropped.equal(expected[2])
+
+
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
+@pytest.mark.parametrize("capturable", [False, True])
+def test_optimizers_know_whether_they_are_captured(cuda, capturable):
+    x = torch.ones(2, device="cuda", requires_grad=True)
+    x.grad = torch.ones_like(x)
+    optimizer = torch.optim.Adam([x], lr=0.1, capturable=capturable)
+    optimizer.step()  # what it keeps is made before
+    refused = pytest.raises(RuntimeError, match="Attempting CUDA graph capture of step")
+    graph = torch.cuda.CUDAGraph()
+    with nullcontext() if capturable else refused, torch.cuda.graph(graph):
+        optimizer.step()
+    assert not torch.cuda.current_stream().is_capturing()
+    graph.replay()
+    assert (x[0].item() < 0.85) == capturable
+
+
+def test_a_graph_without_work_is_worth_a_warning(cuda):
+    with (
+        pytest.warns(UserWarning, match="The CUDA Graph is empty"),
+        torch.cuda.graph(torch.cuda.CUDAGraph()),
+    ):
+        pass
 
 
 def graphed_and_plain(*layers):

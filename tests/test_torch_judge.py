@@ -133,8 +133,15 @@ class Texts(unittest.TestCase):
 
     __test__ = False  # it is read, not run
 
-    def test_graphs(self):
+    def test_pools(self):
+        torch.cuda.graph_pool_handle()  # noqa: F821
+
+    def test_works(self):
+        from torch.cuda._utils import _get_device_index
+
         torch.cuda.CUDAGraph()  # noqa: F821
+        assert torch._C._get_cublas_allow_tf32()  # noqa: F821
+        torch.cuda.caching_allocator_alloc(_get_device_index(0))  # noqa: F821
 
     def test_helper(self):
         self._draw()
@@ -146,7 +153,7 @@ class Texts(unittest.TestCase):
         torch._inductor.config.triton.store_cubin = True  # noqa: F821
 
     def test_comment(self):
-        """A torch.cuda.CUDAGraph is not used here."""
+        """A torch.cuda.graph_pool_handle is not used here."""
         # and neither is torch.compile
 
 
@@ -154,7 +161,8 @@ def test_what_a_test_uses_says_whether_it_applies():
     def reason(name):
         return applicability.why_not_applicable(Texts(name))
 
-    assert reason("test_graphs") == "captures CUDA graphs"
+    assert reason("test_pools").startswith("counts segments of CUDA's allocator, or shares pools")
+    assert reason("test_works") is None
     assert reason("test_helper") == "compiles an extension"
     assert reason("test_settings") is None
     assert reason("test_comment") is None
@@ -166,8 +174,8 @@ def verdict(outcome, *, reason=None, file="a.py"):
 
 def test_rates_count_what_applies():
     found = [verdict(PASSED)] * 19 + [verdict(FAILED), verdict(SKIPPED)]
-    found += [verdict(FAILED, reason="captures CUDA graphs")] * 5
-    found += [verdict(PASSED, reason="captures CUDA graphs")]
+    found += [verdict(FAILED, reason="compiles an extension")] * 5
+    found += [verdict(PASSED, reason="compiles an extension")]
     numbers = verdicts.counts(found)
     assert numbers == {PASSED: 19, FAILED: 1, SKIPPED: 1, NOT_APPLICABLE: 6}
     assert verdicts.rate(numbers) == 0.95
@@ -178,7 +186,7 @@ def test_rates_count_what_applies():
 
 @pytest.mark.parametrize("outcome", [CRASHED, HUNG])
 def test_no_reason_excuses_a_crash_or_a_hang(outcome):
-    found = [verdict(PASSED)] * 99 + [verdict(outcome, reason="captures CUDA graphs")]
+    found = [verdict(PASSED)] * 99 + [verdict(outcome, reason="compiles an extension")]
     assert verdicts.counts(found)[outcome] == 1
     assert not verdicts.met(found)
 

@@ -14,30 +14,32 @@ from collections.abc import Callable, Iterator
 
 # Reason: what is looked for in the source text.
 REASONS = {
-    "captures CUDA graphs": (
-        r"CUDAGraph|cuda\.graph\(|make_graphed_callables|graph_pool_handle"
-        r"|is_current_stream_capturing|cudagraph"
+    "counts segments of CUDA's allocator, or shares pools between graphs: here are none": (
+        r"graph_pool_handle|\.pool\(\)|cudagraphify|[\"']segment\."
     ),
-    "compiles with Triton, Inductor, NVRTC or TorchScript's fusers": (
-        r"torch\.compile\b|torch\._inductor(?!\.config\b)|(?<!config\.)triton|nvrtc|jiterator|_dynamo\.optimize|@compile"
-        r"|run_and_get_triton_code|run_and_get_code|torch\.jit\.(script|trace)|compiled_autograd"
+    "compiles with Triton, Inductor or NVRTC": (
+        r"torch\.compile\b|torch\._inductor(?!\.config\b)|(?<!config\.)triton|nvrtc|jiterator"
+        r"|_dynamo\.optimize|@compile|run_and_get_triton_code|run_and_get_code|compiled_autograd"
         r"|torch\._dynamo\.testing|\.compile\("
     ),
     "asks the driver, NVML or CUDA's runtime library": (
         r"nvml|cudart|ctypes|_cuda_getDriverVersion|cudaHostRegister|cudaDeviceSetLimit"
-        r"|cudaMallocManaged|nvidia-smi|jetson|cuda\._utils|_raw_device|_get_power|_temperature"
+        r"|cudaMallocManaged|nvidia-smi|jetson|_raw_device|_get_power|_temperature"
+        r"|cuda\._utils import (?!_get_device_index)"
         r"|clock_rate|_cuda_getArchFlags|get_arch_list|gencode|cuda\.utilization|cuda\.memory_usage\("
     ),
-    "tunes or measures cuBLAS, cuDNN or MAGMA": (
-        r"cublas|CUBLAS|tunable|preferred_linalg|preferred_blas|cudnn\.(benchmark|version)|magma"
+    "tunes or measures cuBLAS, cuDNN or MAGMA, or looks for their own nodes in a graph": (
+        r"ClearCublas|clearCublas|cublasLt|CUBLASLT|CUBLAS_WORKSPACE|tunable|preferred_linalg"
+        r"|preferred_blas|cudnn\.(benchmark|version)|magma|CudnnRnnBackward"
     ),
     "replaces CUDA's allocator": (
         r"CUDAPluggableAllocator|MemPool|cudaMallocAsync|expandable_segments"
-        r"|use_mem_pool|_cuda_(begin|end)Allocate|set_allocator_settings|_set_allocator_settings"
-        r"|caching_allocator_alloc|caching_allocator_delete|_cuda_cudaCachingAllocator"
+        r"|use_mem_pool|_cuda_(begin|end)Allocate|roundup_power2_divisions"
         r"|_cuda_getAllocator|getCheckpointState|setCheckpointPoolState"
     ),
-    "looks for lines of C++ in the stacks of allocations": r"::rand\b",
+    "looks for lines of C++ or TorchScript in the stacks of allocations": (
+        r"::rand\b|torch\.jit\.script[\s\S]*\"frames\""
+    ),
     "compiles an extension": r"load_inline|cpp_extension|CUDAExtension",
     "starts an interpreter of its own": (
         r"subprocess\.|sys\.executable|run_process_no_exception|assertRunAndPass|spawn_main"
@@ -50,7 +52,7 @@ REASONS = {
     ),
     "makes groups of gloo, MPI or UCC by their own classes": r"ProcessGroup(Gloo|MPI|UCC|Wrapper)",
     "reads what Kineto and CUPTI tell torch.profiler: here its times are simulated": (
-        r"autograd\.profiler|torch\.profiler|call_dist_op|_profil|profile\(|kineto|ExecutionTrace"
+        r"autograd\.profiler|torch\.profiler|call_dist_op|(?<!torch\._C\.)_profil|profile\(|kineto|ExecutionTrace"
     ),
     "tells processes apart by their numbers, or sends them signals": (
         r"os\.getpid|os\.kill|os\.fork|signal\.SIG"

@@ -10,6 +10,7 @@ replay begins it anew, between the kernels before and after it.
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,6 +27,11 @@ from .host_threads import NO_TASK, Notes
 from .op_schema import traits_of
 from .runtime import Runtime, current_runtime
 from .tensor import VirtualTensor, backing
+
+_EMPTY = (
+    "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on "
+    "wrong device or stream."
+)
 
 Operation = Callable[[], object]  # does once more what was noted
 
@@ -69,6 +75,7 @@ class CUDAGraph:
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._sizes: dict[int, tuple[torch.UntypedStorage, int]] = {}  # before the capture
         self._stack = ExitStack()
+        self._random: dict[int, torch.Tensor] = {}  # states by device, before the capture
         self._captured = False
 
     def capture_begin(
@@ -77,17 +84,32 @@ class CUDAGraph:
         capture_error_mode: str = "global",
         check_input_liveness: bool = False,
     ) -> None:
-        """Note what this thread queues. RuntimeError if it captures already."""
+        """Note what this thread queues. RuntimeError, as on CUDA, on a default stream, and if this
+        thread captures already."""
+        rt = current_runtime()
+        if not rt.current_stream(rt.current_device):
+            raise RuntimeError(
+                "CUDA graphs must be captured on a non-default stream. (However, after capture, "
+                "it's ok to replay them on the default stream.) Use torch.cuda.graph(), or begin "
+                "in a block `with torch.cuda.stream(torch.cuda.Stream()):`"
+            )
+        self.begin()
+
+    def begin(self) -> None:
+        """The same on any stream."""
         if _here.graph is not None:
             raise RuntimeError("this thread captures a graph already: end that first")
         threads = current_runtime().host_threads
         threads.let_go()
         self.reset()
+        rt = current_runtime()
+        self._random = {i: rt.random_state(i) for i in range(rt.device_count)}
         self._stack.enter_context(threads.replica(self._notes))
         self._note_here(self)
 
     def capture_end(self) -> None:
-        """End it, and give tensors from before the values that they had.
+        """End it, and give tensors from before the values that they had, and generators of random
+        numbers their states; warn, as torch does, if nothing was captured.
 
         Raises RuntimeError if this graph is not being captured.
         """
@@ -102,7 +124,11 @@ class CUDAGraph:
                 values.copy_(before)  # the others have other memory by now, or none
         self._before.clear()
         self._made.clear()
+        for device, state in self._random.items():
+            current_runtime().set_random_state(device, state)
         self._captured = True
+        if not any(part.operations or part.notes or part.then for part in self._parts):
+            warnings.warn(_EMPTY, stacklevel=2)
 
     def reset(self) -> None:
         """Forget what was captured."""
@@ -253,7 +279,7 @@ def capture(
     """`torch.cuda.graph`: the block's work becomes `cuda_graph`. It is captured on the current
     stream, as nothing runs meanwhile. Annotations are for CUPTI, so nothing is annotated; inputs
     live as long as the graph does."""
-    cuda_graph.capture_begin(pool, capture_error_mode)
+    cuda_graph.begin()
     try:
         yield
     finally:

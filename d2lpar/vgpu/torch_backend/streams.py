@@ -12,6 +12,7 @@ from ..device_naming import TYPE, naming, text
 from ..races import sync_debug
 from ..sim.clock import Clock, HostThread
 from ..sim.event_queue import QueuedWork
+from . import graph_capture
 from .host_threads import HOST
 from .runtime import HIGHEST_PRIORITY, POOLED_STREAMS, current_runtime
 
@@ -54,6 +55,10 @@ class Stream(torch.Stream):
     def cuda_stream(self) -> int:
         """The number of the stream: what programs for CUDA hand to libraries."""
         return self.stream_id
+
+    def is_capturing(self) -> bool:
+        """Whether this thread captures a graph, on whatever stream."""
+        return graph_capture.capturing() is not None
 
     @property
     def _as_parameter_(self) -> ctypes.c_void_p:

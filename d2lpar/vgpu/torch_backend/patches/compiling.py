@@ -16,6 +16,7 @@ from .. import compiled, torch_private
 from ..dispatch import Dispatcher
 from ..runtime import current_runtime, running
 from ..tensor import VirtualTensor, is_virtual
+from ..wrapper_tensors import wraps_virtual
 
 # What makes Inductor use CUDA graphs.
 GRAPHED = ("reduce-overhead", "max-autotune")
@@ -54,7 +55,7 @@ def replace_compile() -> None:
             torch_private.take_functions_by_parts(VirtualTensor)  # flex_attention comes this way
             return _choosing_as_it_is(model, made)
         if backend != "inductor":
-            return made
+            return _unless_wrapped(model, made)
         whole = options.get("mode") in GRAPHED or bool(
             (options.get("options") or {}).get("triton.cudagraphs")
         )
@@ -111,6 +112,23 @@ def _choosing_as_it_is(
     return call
 
 
+def _unless_wrapped(model: Any, made: Any) -> Any:
+    """What torch has `made` of a model, but for DTensors and others that wrap virtual tensors: for
+    these it would trace tensors without values on a device that this machine lacks."""
+    module = model if isinstance(model, torch.nn.Module) else None
+    function, traced = (model, made) if module is None else (module.__call__, made.forward)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        tensors = _tensors_of(module, args, kwargs)
+        return (function if wraps_virtual(*tensors) else traced)(*args, **kwargs)
+
+    if module is None:
+        return call
+    made.forward = call
+    return made
+
+
 def _say_once(text: str) -> None:
     """Warn of it at the line of the user's, once a virtual machine: what is compiled is called for
     each layer, step and rank, and torch lets Python forget which warnings it has shown."""
@@ -130,10 +148,13 @@ def _is_renamed() -> bool:
 def _works_on_virtual(module: torch.nn.Module | None, args: tuple, kwargs: dict) -> bool:
     """Whether a tensor among the arguments or the parameters is on a virtual device; without any,
     such as for the step of an optimizer, whether there are such devices."""
-    tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-    if module is not None:
-        tensors += module.parameters()
+    tensors = _tensors_of(module, args, kwargs)
     return is_virtual(*tensors) if tensors else running() is not None
+
+
+def _tensors_of(module: torch.nn.Module | None, args: tuple, kwargs: dict) -> list[torch.Tensor]:
+    tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+    return tensors if module is None else [*tensors, *module.parameters()]
 
 
 def replace_tracing() -> None:

@@ -60,6 +60,19 @@ def test_an_exported_model_has_its_parameters_and_computes_the_same(strict):
     assert all(value.is_cuda for value in program.state_dict.values())
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_program_is_decomposed_as_on_the_host(times):
+    model, x = net().eval(), torch.randn(8, 4, device="cuda")
+    program = torch.export.export(model, (x,))
+    on_host = torch.export.export(net("cpu").eval(), (x.cpu(),)).run_decompositions()
+    for _ in range(times):
+        program = program.run_decompositions()
+    targets = [[node.target for node in p.graph.nodes] for p in (program, on_host)]
+    assert targets[0] == targets[1]
+    assert_close(program.module()(x), model(x), rtol=0, atol=0)
+    assert {id(p) for p in program.module().parameters()} <= {id(p) for p in model.parameters()}
+
+
 def test_sizes_may_be_left_open():
     batch = torch.export.Dim("batch")
     model = net().eval()

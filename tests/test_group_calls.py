@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 import virtual_ranks
 from torch.distributed import ReduceOp
 from torch.testing._internal.two_tensor import TwoTensor
@@ -323,3 +324,96 @@ def pairs():
 
 def test_what_tensors_wrap_is_exchanged():
     assert run(pairs) == [[[10.0] * 2, [100.0] * 2] * 2] * 4
+
+
+# --- what c10d's groups over NCCL refuse, in their words -----------------------------------------
+
+ROOT = dist.GatherOptions()
+ROOT.rootRank = 2
+WRONG = {
+    "too large an output": (
+        lambda g, x: g._allgather_base(torch.empty(5, device=here()), x),
+        (ValueError, "output tensor size must be equal to world_size times input tensor size"),
+    ),
+    "an output of another type": (
+        lambda g, x: g._allgather_base(torch.empty(4, device=here(), dtype=torch.int), x),
+        (TypeError, "output tensor must have the same type as input tensor"),
+    ),
+    "too small an input": (
+        lambda g, x: g._reduce_scatter_base(torch.empty(2, device=here()), x),
+        (ValueError, "input tensor must be the same size as output size times world size"),
+    ),
+    "an input of another type": (
+        lambda g, x: g._reduce_scatter_base(torch.empty(1, device=here(), dtype=torch.int), x),
+        (TypeError, "input tensor must be the same type as the output tensor"),
+    ),
+    "no such root": (lambda g, x: g.gather([[x, x]], [x], ROOT), (ValueError, "invalid root rank")),
+    "a root with lists": (
+        lambda g, x: g.gather([[x, x]], [x], 0),
+        (TypeError, "incompatible function arguments"),
+    ),
+    "no tensors": (
+        lambda g, x: g.gather([[x, x]], [], dist.GatherOptions()),
+        (RuntimeError, "There were no tensor arguments to this function"),
+    ),
+    "sparse tensors": (
+        lambda g, x: g.allreduce([x.to_sparse()]),
+        (RuntimeError, "NCCL does not support all_reduce with sparse tensors"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "raised"), WRONG.values(), ids=WRONG)
+def test_wrong_calls_of_a_group_are_refused_in_the_words_of_nccl(call, raised):
+    def rank():
+        with pytest.raises(raised[0], match=raised[1]):
+            call(dist.group.WORLD, mine())
+
+    run(rank, n=2)
+
+
+def test_a_group_scatters_sums_without_options():
+    def rank():
+        part = torch.empty(1, device=here())
+        dist.group.WORLD._reduce_scatter_base(part, mine()).wait()
+        return part.item()
+
+    assert run(rank, n=2) == [3.0, 3.0]
+
+
+def test_a_group_counts_the_collectives_that_a_rank_has_begun():
+    def rank():
+        group = dist.new_group([0, 1])
+        before = group._get_sequence_number_for_group()
+        for _ in range(3):
+            dist.all_reduce(mine(), group=group)
+        return before, group._get_sequence_number_for_group()
+
+    assert run(rank, n=2) == [(0, 3), (0, 3)]
+
+
+def test_a_tag_and_the_same_ranks_are_one_group():
+    """Device meshes of older versions of torch found their groups so."""
+
+    def pair(tag):
+        both = [c10d._new_group_with_tag(ranks, pg_tag=tag) for ranks in ([0, 1], [2, 3])]
+        return both[dist.get_rank() // 2]
+
+    def rank():
+        first, again, other, plain = pair("a"), pair("a"), pair("b"), pair(None)
+        x = mine()
+        dist.all_reduce(x, group=plain)
+        return first is again, first is other, first is plain, x.tolist()
+
+    assert [found[:3] for found in run(rank)] == [(True, False, False)] * 4
+    assert [found[3][0] for found in run(rank)] == [3.0, 3.0, 7.0, 7.0]
+
+
+@pytest.mark.filterwarnings("ignore:Running broadcast on global rank 0 which does not")
+def test_who_is_no_member_of_a_group_knows_its_ranks_all_the_same():
+    def rank():
+        group = dist.new_group([1])
+        dist.broadcast(mine(), 1, group=group)
+        return dist.get_group_rank(group, 1)
+
+    assert run(rank, n=2) == [0, 0]

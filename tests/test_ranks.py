@@ -87,7 +87,7 @@ def test_other_reductions_are_refused_by_name():
     def reduce():
         dist.all_reduce(mine(1, dtype=torch.int64), op=dist.ReduceOp.BAND)
 
-    with pytest.raises(NotImplementedError, match=r"SUM, AVG.*, not tensors on vgpu:0 by BAND"):
+    with pytest.raises(ValueError, match=r"^Cannot use ReduceOp.BAND with NCCL: .* SUM, AVG"):
         run(reduce)
 
 

@@ -571,7 +571,7 @@ def test_a_forward_without_backward_is_no_error():
             r"weight has the shape \[1, 2\] on rank 0 and",
         ),
         (lambda r, d: DDP(nn.ReLU()), "none of whose parameters is trained"),
-        (lambda r, d: DDP(nn.LazyLinear(2)), "without a shape"),
+        (lambda r, d: DDP(nn.LazyLinear(2)), "Modules with uninitialized parameters"),
     ],
 )
 def test_networks_that_do_not_fit(make, error):

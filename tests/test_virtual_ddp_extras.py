@@ -633,8 +633,23 @@ def test_logging_data_have_the_times_of_the_timeline():
     assert begins[0] > found[8]["backward_comm_time_end"]
 
 
+def test_packed_sequences_are_moved_to_the_device():
+    """Their lengths stay on the host."""
+
+    def rank():
+        torch.manual_seed(0)
+        net, x = nn.LSTM(4, 2, batch_first=True).to(here()), torch.randn(3, 5, 4)
+        packed = nn.utils.rnn.pack_padded_sequence(x, torch.tensor([5, 3, 2]), batch_first=True)
+        ddp = DDP(copy.deepcopy(net), device_ids=[dist.get_rank()])
+        found, expected = ddp(packed)[0].data, net(packed.to(here()))[0].data
+        torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+    run(rank)
+
+
 def test_a_gradient_that_comes_twice_is_refused_without_a_static_graph():
-    with pytest.raises(RuntimeError, match=r"came twice in one backward pass.*static_graph=True"):
+    words = r"^Expected to mark a variable ready only once\. .*static_graph=True"
+    with pytest.raises(RuntimeError, match=words):
         run(lambda: train(DDP(Recomputed().to(here()), find_unused_parameters=True)))
 
 

@@ -247,3 +247,18 @@ def test_alike_ranks_have_parts_of_the_full_mesh():
         return list(part.to_local().shape), list(part.full_tensor().shape)
 
     assert par.run_alike(call, "8x-h100-nvswitch") == {0: ([8, 3], [64, 3])}
+
+
+def compiled_by_another_backend():
+    mesh = init_device_mesh("cuda", (2,))
+    local = torch.arange(8.0).view(2, 4).cuda().requires_grad_()
+    x = DTensor.from_local(local, mesh, [Shard(0)], run_check=False)
+    compiled = torch.compile(lambda x: x.sin() * 2, backend="aot_eager", fullgraph=True)
+    compiled(x).sum().full_tensor().backward()
+    torch.testing.assert_close(local.grad, 2 * local.detach().cos())
+
+
+def test_what_wraps_virtual_tensors_is_not_traced_on_a_device_that_is_not_there():
+    """Autograd asked CUDA's driver for the streams of tensors without values: it aborted."""
+    with emulate_cuda(2, verbose=False) as gpus:
+        par.run_ranks(compiled_by_another_backend, gpus)

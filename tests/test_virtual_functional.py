@@ -12,6 +12,7 @@ import torch.distributed.nn.functional as dnn
 import virtual_ranks
 from test_ranks_time import record, rounded, work
 from torch.distributed.device_mesh import init_device_mesh
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import d2lpar as par
 from d2lpar.vgpu.torch_backend.runtime import current_runtime
@@ -120,7 +121,7 @@ def test_bits_are_reduced_on_the_host_as_by_gloo_and_not_on_devices_as_by_nccl(o
         return bits.item()
 
     assert run(call, True, n=2) == [expected] * 2
-    with pytest.raises(NotImplementedError, match=f"not tensors on vgpu:0 by {op}"):
+    with pytest.raises(ValueError, match=f"Cannot use ReduceOp.{op} with NCCL: .* by {op}"):
         run(call, False, n=2)
 
 
@@ -137,8 +138,22 @@ def test_what_is_multiplied_before_it_is_summed():
 
 
 def test_a_root_that_the_group_does_not_have():
-    with pytest.raises(ValueError, match="a group of 2 ranks has no root 2"):
+    with pytest.raises(ValueError, match="invalid root rank: 2: a group of 2 ranks"):
         run(lambda: fc.broadcast(on([1.0], place()), 2, dist.group.WORLD), n=2)
+
+
+def test_each_rank_traces_for_itself():
+    """Ranks take turns in the middle of it."""
+
+    def call():
+        def summed(x):
+            return fc.all_reduce(x, "sum", dist.group.WORLD) + 1
+
+        return [str(node.target) for node in make_fx(summed)(torch.ones(4)).graph.nodes]
+
+    first, second = run(call, n=2)
+    assert first == second
+    assert "_c10d_functional.all_reduce.default" in first
 
 
 # --- several as one -------------------------------------------------------------------------------

@@ -8,10 +8,11 @@ on any device. Only names that the file itself asks for in vain are ever supplie
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import re
 import sys
 from collections.abc import Callable
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from importlib.metadata import version
 from types import FunctionType, ModuleType
 from typing import Any, ClassVar, TypeVar
@@ -48,6 +49,7 @@ class Gone(Exception):  # noqa: N818  # it names a state, as StopIteration does
 
 def load(importing: Callable[[], Loaded]) -> Loaded:
     """What `importing` returns, called again after each name of torch's that it misses is there."""
+    sys.meta_path.append(_MovedModules())
     supplied: set[str] = set()
     StandIn.bears_use = True
     try:
@@ -82,13 +84,34 @@ def _supplied(error: ImportError) -> str | None:
     return full
 
 
+def is_gone(error: BaseException) -> bool:
+    """Whether a test ends so that has used, or imported, what torch does not have any more."""
+    of_torch = isinstance(error, ImportError) and (error.name or "").startswith("torch.")
+    return of_torch or isinstance(error, Gone)
+
+
 def _supply_module(name: str) -> None:
-    target = _moved_to(name)
-    module = _Elsewhere(name, target) if target else _GoneModule(name)
-    sys.modules[name] = module
+    sys.modules[name] = module = _GoneModule(name)
     parent, _, last = name.rpartition(".")
     if parent in sys.modules:
         setattr(sys.modules[parent], last, module)
+
+
+class _MovedModules(MetaPathFinder, Loader):
+    """Finds modules under the names that they had, also when a test runs."""
+
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
+        """Nothing for a module that has not moved."""
+        return ModuleSpec(fullname, self, is_package=True) if _moved_to(fullname) else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """One that stands for the other."""
+        target = _moved_to(spec.name)
+        assert target is not None, "it has been found"
+        return _Elsewhere(spec.name, target)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """There is nothing to do."""
 
 
 def _moved_to(name: str) -> ModuleType | None:
@@ -96,8 +119,10 @@ def _moved_to(name: str) -> ModuleType | None:
     for before, now in MOVED_MODULES.items():
         if name == before or name.startswith(f"{before}."):
             now += name.removeprefix(before)
-            if importlib.util.find_spec(now):
+            try:
                 return importlib.import_module(now)
+            except ModuleNotFoundError:
+                return None
     return None
 
 
@@ -107,8 +132,6 @@ class _Elsewhere(ModuleType):
     Nothing is found on its path: modules of the one that it stands for would be there twice.
     """
 
-    __path__: ClassVar[list[str]] = []
-
     def __init__(self, name: str, target: ModuleType) -> None:
         super().__init__(name)
         vars(self)["_target"] = target
@@ -117,7 +140,8 @@ class _Elsewhere(ModuleType):
         return getattr(vars(self)["_target"], name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        if isinstance(value, ModuleType):  # as the import of one in it sets it
+        own = name.startswith("__") or isinstance(value, ModuleType)
+        if own:  # as an import sets them
             super().__setattr__(name, value)
         else:
             setattr(vars(self)["_target"], name, value)

@@ -23,7 +23,7 @@ from types import ModuleType
 
 from torch_judge.applicability import GONE
 from torch_judge.limited_process import Limits, RealTime, run_limited
-from torch_judge.older_names import Gone
+from torch_judge.older_names import is_gone
 from torch_judge.verdicts import CRASHED, FAILED, HUNG, PASSED, SKIPPED, Verdict
 
 
@@ -147,7 +147,7 @@ def _run(test: unittest.TestCase) -> list[str | None]:
     if result.failed:
         error = result.failed[0]
         text = "".join(traceback.format_exception(error))
-        return [FAILED, _last_line(error), text, GONE if _is_of_gone(error) else None]
+        return [FAILED, _last_line(error), text, GONE if is_gone(_of_rank(error)) else None]
     if result.unexpectedSuccesses:
         return [FAILED, "passes, which its author did not expect", "", None]
     if result.skipped:
@@ -195,11 +195,6 @@ def _of_rank(error: BaseException) -> BaseException:
     while type(error).__name__ == "ProcessRaisedException" and error.__cause__ is not None:
         error = error.__cause__
     return error
-
-
-def _is_of_gone(error: BaseException) -> bool:
-    """Whether the test has used what its torch had, and the installed one does not have."""
-    return isinstance(_of_rank(error), Gone)
 
 
 def _one_line(text: str) -> str:

@@ -33,6 +33,8 @@ _NOTE = (
 def install(patches: Patches) -> None:
     """Let models on emulated GPUs be exported."""
     patches.replace(torch.export, "export", _export(torch.export.export))
+    decompose = ExportedProgram.run_decompositions
+    patches.replace(ExportedProgram, "run_decompositions", _run_decompositions(decompose))
 
 
 def _export(theirs: Callable[..., ExportedProgram]) -> Callable[..., object]:
@@ -49,9 +51,39 @@ def _export(theirs: Callable[..., ExportedProgram]) -> Callable[..., object]:
         except Exception as error:
             error.add_note(_NOTE)
             raise
-        return _moved(program, mod, devices.pop(), *args, **kwargs)
+        return _moved(program, _tensors_of(mod), devices.pop(), *args, **kwargs)
 
     return export
+
+
+def _run_decompositions(theirs: Callable[..., ExportedProgram]) -> Callable[..., ExportedProgram]:
+    """The same for a program that has been exported: torch traces it once more."""
+
+    def run_decompositions(self: ExportedProgram, *args: Any, **kwargs: Any) -> ExportedProgram:
+        own = {**self.state_dict, **self.constants}
+        tensors = [t for t in (*own.values(), *tree_leaves(self.example_inputs)) if _is_virtual(t)]
+        if not tensors:
+            return theirs(self, *args, **kwargs)
+        program = theirs(_program_on_host(self), *args, **kwargs)
+        return _moved(program, own, tensors[0].device, *(self.example_inputs or ((), {})))
+
+    return run_decompositions
+
+
+def _is_virtual(value: object) -> bool:
+    return isinstance(value, VirtualTensor)
+
+
+def _program_on_host(program: ExportedProgram) -> ExportedProgram:
+    """A copy of a program, with tensors of the host that have no values."""
+    copied: Any = copy.copy(program)
+    vars(copied)["_graph_module"] = copy.deepcopy(program.graph_module)
+    for node, theirs in zip(copied.graph.nodes, program.graph.nodes, strict=True):
+        node.name = theirs.name  # a copy may have another for `input`
+    for name in ("_state_dict", "_constants", "_example_inputs"):
+        kept = getattr(program, name)
+        setattr(copied, name, tree_map_only(VirtualTensor, _without_values, kept))
+    return move_to_device_pass(copied, "cpu")
 
 
 def _without_values(tensor: torch.Tensor) -> torch.Tensor:
@@ -73,28 +105,32 @@ def _copied(mod: nn.Module) -> nn.Module:
 
 def _moved(
     program: ExportedProgram,
-    mod: nn.Module,
+    own: dict[str, Any],
     device: torch.device,
     args: tuple,
     kwargs: dict | None = None,
     **options: object,
 ) -> ExportedProgram:
-    """The program on the device, with the module's own tensors and inputs."""
+    """The program on the device, with the inputs, and by their names the module's `own` tensors."""
     program.example_inputs = (args, kwargs or {})
-    _give(program, mod)
+    _give(program, own)
     program = move_to_device_pass(program, device)
-    _give(program, mod)  # the pass makes parameters anew
+    _give(program, own)  # the pass makes parameters anew
     return program
 
 
-def _give(program: ExportedProgram, mod: nn.Module) -> None:
-    of_module = mod.state_dict(keep_vars=True) | dict(mod.named_buffers())
-    of_module |= {
+def _tensors_of(mod: nn.Module) -> dict[str, Any]:
+    """Parameters, buffers and what else a module has, by their names."""
+    found: dict[str, Any] = mod.state_dict(keep_vars=True) | dict(mod.named_buffers())
+    return found | {
         f"{path}.{name}".removeprefix("."): value
         for path, part in mod.named_modules()
         for name, value in vars(part).items()
         if isinstance(value, torch.Tensor)
     }
+
+
+def _give(program: ExportedProgram, own: dict[str, Any]) -> None:
     for kept in (program.state_dict, program.constants):
-        for name in kept.keys() & of_module.keys():
-            kept[name] = of_module[name]
+        for name in kept.keys() & own.keys():
+            kept[name] = own[name]

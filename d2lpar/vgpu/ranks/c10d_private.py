@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_map_only
 
 from .backends import GroupBackends
 
+group_with_tag = c10d._find_pg_by_ranks_and_tag
 NOT_A_MEMBER = dist.GroupMember.NON_GROUP_MEMBER
 ProcessGroup = dist.ProcessGroup
 # As base classes they have no type: torch's stubs know overloads that nobody calls on a group.
@@ -133,6 +134,11 @@ class Groups(SimpleNamespace):
             self.tags_to_pg.setdefault(each, []).append(group)
         registry._register_process_group(name, group)
 
+    def note_others(self, ranks: Sequence[int]) -> None:
+        """Keep which ranks are in the last group that others have: torch asks, whoever calls a
+        function with a group that it is no member of."""
+        self.pg_group_ranks[NOT_A_MEMBER] = {rank: i for i, rank in enumerate(ranks)}
+
     def change_backends(self, group: Any, backends: GroupBackends) -> None:
         """Let a group have other backends than those that it was made with."""
         group.backends = backends
@@ -157,6 +163,7 @@ class Groups(SimpleNamespace):
         for group in list(self.pg_map):
             self.remove(group)
         self.default_pg = None
+        self.pg_group_ranks.clear()
 
 
 class GroupsByThread:

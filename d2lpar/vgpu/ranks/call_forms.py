@@ -30,6 +30,7 @@ DEPTHS = {
     "reduce_scatter_single_coalesced": (1, 1),
     "scatter": (1, 2),
 }
+_OPERATIONS = (ReduceOp, ReduceOp.RedOpType)
 TENSORS = (torch.Tensor, list, tuple)
 
 
@@ -48,7 +49,17 @@ def in_any_form(method: Callable[..., Any], depths: tuple[int, ...]) -> Callable
     def call(self: object, *args: object, **named: object) -> object:
         given = [*args, *named.values()]  # what they are called differs from form to form
         lists = [value for value in given if isinstance(value, TENSORS)]
+        if _has_root(given) and [_depth(value) for value in lists[: len(depths)]] == [*depths]:
+            raise TypeError(
+                f"{method.__name__}(): incompatible function arguments. A root alone goes with "
+                "tensors that are not in further lists; with lists, give an object with options"
+            )
         tensors = [_nested(value, depth) for value, depth in zip(lists, depths, strict=False)]
+        if any(depth == 1 and not value for value, depth in zip(tensors, depths, strict=False)):
+            raise RuntimeError(
+                "There were no tensor arguments to this function: a list of tensors of "
+                f"{method.__name__} is empty"
+            )
         return method(self, *tensors, _options(given))
 
     return call
@@ -63,6 +74,11 @@ def waits_first(method: Callable[..., Any]) -> Callable[..., Any]:
         return method(self, *args, **named)
 
     return call
+
+
+def _has_root(given: list[object]) -> bool:
+    """Whether a root is given, and no object with options."""
+    return any(isinstance(v, int) and not isinstance(v, _OPERATIONS) for v in given)
 
 
 def _nested(value: object, depth: int) -> object:
@@ -82,7 +98,7 @@ def _options(given: list[object]) -> object:
     """The object with options, or one of the operation and the root that are given in its place."""
     options = CallOptions()
     for value in given:
-        if isinstance(value, (ReduceOp, ReduceOp.RedOpType)):
+        if isinstance(value, _OPERATIONS):
             options.reduceOp = value
         elif isinstance(value, int):
             options.rootRank = value

@@ -13,6 +13,29 @@ from .collective_calls import CollectiveCall, op_name, reduced_by, values_of
 Tensors = Sequence[torch.Tensor]
 
 
+def check_one_for_all(name: str, part: torch.Tensor, whole: torch.Tensor, count: int) -> None:
+    """Whether one tensor is of the parts of all ranks, in the words of torch's NCCL groups: they
+    raise TypeError for another data type, and ValueError for another number of elements."""
+    gathers = name == "all_gather"
+    if part.dtype != whole.dtype:
+        raise TypeError(
+            f"output tensor must have the same type as input tensor: {whole.dtype}, {part.dtype}"
+            if gathers
+            else "input tensor must be the same type as the output tensor. They are "
+            f"{whole.dtype} and {part.dtype}"
+        )
+    if part.numel() * count != whole.numel():
+        words = (
+            "output tensor size must be equal to world_size times input tensor size"
+            if gathers
+            else "input tensor must be the same size as output size times world size"
+        )
+        raise ValueError(
+            f"{words}: {name} on {count} ranks needs {count} times {part.numel()} elements on its "
+            f"other side, not {list(whole.shape)}"
+        )
+
+
 @dataclass(frozen=True)
 class CallOfRank:
     """The calls of the rank with number `member` in a group of `count`.
@@ -128,7 +151,8 @@ class CallOfRank:
     def _root(self, root: int | None) -> int | None:
         if root is not None and not 0 <= root < self.count:
             raise ValueError(
-                f"a group of {self.count} ranks has no root {root}: name a rank of the group"
+                f"invalid root rank: {root}: a group of {self.count} ranks has no such root, name "
+                "a rank of the group"
             )
         return root
 

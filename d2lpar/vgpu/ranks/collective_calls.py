@@ -106,18 +106,20 @@ def together(name: str, parts: Sequence[CollectiveCall]) -> CollectiveCall:
 
 
 def op_name(op: object, tensor: torch.Tensor) -> str:
-    """The name of a ReduceOp. Raises NotImplementedError for one that virtual ranks do not have,
-    or not for a tensor of a device."""
-    for name in _PAIRS:
-        if op == getattr(ReduceOp, name):
-            if name in _OF_HOST and isinstance(tensor, VirtualTensor):
-                break
-            return name
+    """The name of a ReduceOp. Raises ValueError for one that NCCL does not have, and for tensors of
+    a device only, and NotImplementedError for others that virtual ranks do not have."""
+    name = next((name for name in _PAIRS if op == getattr(ReduceOp, name)), None)
+    on_device = isinstance(tensor, VirtualTensor)
+    if name is not None and not (on_device and name in _OF_HOST):
+        return name
     known = [name for name in _PAIRS if name not in _OF_HOST]
-    raise NotImplementedError(
+    text = (
         f"virtual ranks reduce by {', '.join(known)}, and on the host by {', '.join(_OF_HOST)}, "
         f"not tensors on {tensor.device} by {_named(op)}"
     )
+    if name is not None:
+        raise ValueError(f"Cannot use ReduceOp.{name} with NCCL: {text}")
+    raise NotImplementedError(text)
 
 
 def _named(op: object) -> str:

@@ -12,7 +12,8 @@ import torch.distributed as dist
 from torch import nn
 from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense_tensors
 from torch.distributed.algorithms.join import Join, Joinable
-from torch.utils._pytree import tree_map_only
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_map
 
 from ..torch_backend.tensor import VirtualTensor
 from . import c10d_private, comm_hooks
@@ -30,6 +31,7 @@ Value = TypeVar("Value")
 
 MB = 2**20
 BROADCAST_MB = 250  # torch's
+_MOVED = (torch.Tensor, PackedSequence)
 
 
 class DistributedDataParallel(c10d_private.TorchDDP):
@@ -159,9 +161,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             self._check_finished()
         self._tell_those_without_batches()
         if self.device_ids:
-            inputs, kwargs = tree_map_only(
-                torch.Tensor, lambda t: t.to(self.device), (inputs, kwargs)
-            )
+            inputs, kwargs = _moved((inputs, kwargs), self.device)
         if self.mixed_precision is not None:
             return cast_inputs(self.mixed_precision.param_dtype, *inputs, **kwargs)
         return inputs, kwargs
@@ -335,6 +335,16 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             )
         if self.times is not None:
             self.times.rate = sample_rate
+
+
+def _moved(inputs: Any, device: torch.device) -> Any:
+    """Inputs on the device; packed sequences know which of their tensors go there."""
+
+    def move(leaf: Any) -> Any:
+        kind = type(leaf)
+        return leaf.to(device) if issubclass(kind, _MOVED) else leaf
+
+    return tree_map(move, inputs, is_leaf=lambda value: isinstance(value, PackedSequence))
 
 
 def _on_one_device(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:

@@ -65,15 +65,17 @@ def device_of(module: nn.Module, trained: list[nn.Parameter], ids: list | None) 
     """The device of the parameters. Raises for a module that DDP cannot have."""
     if any(nn.parameter.is_lazy(p) for p in module.parameters()):
         raise RuntimeError(
-            "DDP cannot have parameters without a shape: run a first batch through the lazy module"
+            "Modules with uninitialized parameters can't be used with DistributedDataParallel: run "
+            "a first batch through the lazy module"
         )
     if not trained:
         raise RuntimeError("DDP is not needed for a module none of whose parameters is trained")
     devices = list(dict.fromkeys(p.device for p in trained))
     if (len(devices) > 1 and ids) or (ids and len(ids) > 1):
         raise ValueError(
-            f"device_ids is {ids}, and parameters are on {', '.join(map(str, devices))}: a module "
-            "on several devices needs device_ids=None, and others are of one device"
+            f"device_ids can only be None or contain a single element. It is {ids}, and parameters "
+            f"are on {', '.join(map(str, devices))}: a module on several devices needs "
+            "device_ids=None, and others are of one device"
         )
     found = devices[0]
     if ids and number_of(ids[0], found) != found.index:

@@ -43,6 +43,9 @@ _FRESH: dict[Variable, Callable[[], object]] = {
     ("torch.optim.optimizer", "", _POST_HOOKS): (
         lambda: OrderedDict(enumerate(_watchers, start=-len(_watchers)))  # torch counts up from 0
     ),
+    # what `make_fx` traces with, which may wait in the middle for a collective
+    ("torch.fx._symbolic_trace", "", "CURRENT_PATCHER"): lambda: None,
+    ("torch.fx.experimental.proxy_tensor", "", "_CURRENT_MAKE_FX_TRACER"): lambda: None,
     # what these trackers replace for a while
     ("torch", "UntypedStorage", "resize_"): lambda: virtual_storage.resize,
 }

@@ -188,8 +188,8 @@ def new_group(
 ) -> object:
     """A group of these ranks of the world; what torch has for "no member" on the others.
 
-    All ranks must ask for it, or with `use_local_synchronization` its members. ValueError for ranks
-    that there are not, or twice.
+    All ranks must ask for it, or with `use_local_synchronization` its members. A second one with
+    the same tag and ranks is the first. ValueError for ranks that there are not, or twice.
     """
     rank = here.rank
     everyone = len(rank.groups.pg_group_ranks[rank.groups.default_pg])
@@ -204,7 +204,10 @@ def new_group(
         name = _next_name(rank, "")
         rank.world.rendezvous(name, ranks)
     if rank.number not in ranks:
+        rank.groups.note_others(ranks)
         return c10d_private.NOT_A_MEMBER
+    if pg_tag and (known := c10d_private.group_with_tag(pg_tag, ranks)) is not None:
+        return known
     return _join(rank, name, ranks, _backends_of(rank, backend), group_desc, pg_tag)
 
 

@@ -21,7 +21,15 @@ from ..sim.clock import HostThread
 from ..torch_backend.graph_capture import capturing
 from ..torch_backend.tensor import VirtualTensor
 from ..torch_backend.torch_private import unwatched
-from . import c10d_private, call_forms, comm_counts, nccl_debug, refused, wrapping_tensors
+from . import (
+    c10d_private,
+    call_forms,
+    call_of_rank,
+    comm_counts,
+    nccl_debug,
+    refused,
+    wrapping_tensors,
+)
 from .backends import GroupBackends
 from .c10d_private import HasRoot, ReducesBy, ReducesTo
 from .call_of_rank import CallOfRank, Tensors
@@ -88,6 +96,13 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         self.backends.check("a batch of calls", torch.device(device).type)
         return self
 
+    def _get_sequence_number_for_group(self) -> int:
+        """How many collectives this rank has begun in it."""
+        return self._rendezvous.begun(self._member)
+
+    def _set_sequence_number_for_group(self) -> None:
+        """It begins with 0 on all ranks."""
+
     # --- collectives ------------------------------------------------------------------------
 
     def allreduce(self, tensors: Tensors, opts: ReducesBy) -> AnyWork:
@@ -132,6 +147,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         self, output: torch.Tensor, source: torch.Tensor, opts: object = None
     ) -> AnyWork:
         """Every rank has the inputs of all, in one tensor."""
+        call_of_rank.check_one_for_all("all_gather", source, output, self._count)
         return self._gather_all([[output]], [source])
 
     def all_gather_single_coalesced(
@@ -159,6 +175,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         self, output: torch.Tensor, source: torch.Tensor, opts: ReducesBy
     ) -> AnyWork:
         """Rank i has the sum of the parts number i of all inputs."""
+        call_of_rank.check_one_for_all("reduce_scatter", output, source, self._count)
         return self._scatter_sums([output], [[source]], opts)
 
     def reduce_scatter_single_coalesced(
@@ -304,6 +321,11 @@ class VirtualProcessGroup(c10d_private.GroupBase):
 
     def _check(self, name: str, tensors: Tensors) -> int | None:
         """The device of the tensors of a call, which the rank and the group must exchange."""
+        if any(tensor.is_sparse for tensor in tensors):
+            raise RuntimeError(
+                f"NCCL does not support {name} with sparse tensors. Please use dense tensors "
+                f"instead: tensor.to_dense()"
+            )
         found = self._rank.check(name, tensors)
         if tensors and not self._rank.talks_by_host:
             self.backends.check(name, tensors[0].device.type)
@@ -375,9 +397,10 @@ def _virtual(tensors: Tensors) -> list[VirtualTensor]:
     return [tensor for tensor in tensors if isinstance(tensor, VirtualTensor)]
 
 
-for _name, _depths in call_forms.DEPTHS.items():
-    _method = getattr(VirtualProcessGroup, _name)
-    setattr(VirtualProcessGroup, _name, call_forms.in_any_form(_method, _depths))
+for _name, _method in list(vars(VirtualProcessGroup).items()):
+    _depths = call_forms.DEPTHS.get(getattr(_method, "__name__", ""))
+    if _depths is not None:  # under each of its names
+        setattr(VirtualProcessGroup, _name, call_forms.in_any_form(_method, _depths))
 for _name, _method in list(vars(VirtualProcessGroup).items()):
     _plain = getattr(_method, "__name__", "")
     _asks = wrapping_tensors.asks_class

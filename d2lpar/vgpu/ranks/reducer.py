@@ -25,6 +25,7 @@ from .ddp_times import BACKWARD, BACKWARD_END, COMM, COMM_END
 from .gradient_bucket import GradientBucket
 from .rank import talking_by_host
 
+ONCE = "Expected to mark a variable ready only once"  # as torch's reducer says it
 Hook = Callable[[GradientBucket], torch.futures.Future]
 
 
@@ -172,7 +173,7 @@ class Reducer:
     def _check_comes_once(self, p: nn.Parameter, before: int = 0) -> None:
         if (self._in_pass or before) and self._came[p] > before and self._needed is None:
             raise RuntimeError(
-                f"the gradient of a parameter of shape {list(p.shape)} came twice in one backward "
+                f"{ONCE}. The gradient of one of shape {list(p.shape)} came twice in one backward "
                 "pass, and DDP averages it when it comes first: reentrant checkpoints do so "
                 "(use_reentrant=False does not), or DDP(..., static_graph=True) counts how often"
             )

@@ -104,6 +104,10 @@ class Rendezvous:
         name = f"group {self.number}" if self.number else "the group"
         return f"{name} of ranks {', '.join(map(str, self.ranks))}"
 
+    def begun(self, member: int) -> int:
+        """How many collectives a member has begun."""
+        return self._begun[member]
+
     def meet(self, member: int, call: CollectiveCall, device: int | None) -> PendingCollective:
         """Take part in the group's next collective; what it computes is done when all are there.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from .. import device_naming
 
@@ -24,6 +25,12 @@ def device_of(tensor: torch.Tensor) -> torch.device:
 def is_cuda(tensor: torch.Tensor) -> bool:
     """Whether programs call its device "cuda"."""
     return device_of(tensor).type == "cuda"
+
+
+def wraps_virtual(*tensors: torch.Tensor) -> bool:
+    """Whether one of them is no virtual tensor itself, and on a virtual device."""
+    others = [t for t in tensors if is_traceable_wrapper_subclass(t)]
+    return any(_DEVICE.__get__(tensor).type == device_naming.TYPE for tensor in others)
 
 
 def answer_for(kind: Any) -> None:

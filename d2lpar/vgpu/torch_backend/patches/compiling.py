@@ -16,6 +16,7 @@ from ..flex_attention import attend
 from ..late_imports import LateImports
 from ..runtime import current_runtime, running
 from ..tensor import VirtualTensor, is_virtual
+from ..wrapper_tensors import wraps_virtual
 
 # What makes Inductor use CUDA graphs.
 GRAPHED = ("reduce-overhead", "max-autotune")
@@ -48,7 +49,7 @@ def replace_compile() -> None:
             torch_private.take_functions_by_parts(VirtualTensor)
             return _choosing_as_it_is(model, made)
         if backend != "inductor":
-            return made
+            return _unless_wrapped(model, made)
         whole = options.get("mode") in GRAPHED or bool(
             (options.get("options") or {}).get("triton.cudagraphs")
         )
@@ -112,6 +113,23 @@ def _choosing_as_it_is(
     return call
 
 
+def _unless_wrapped(model: Any, made: Any) -> Any:
+    """What torch has `made` of a model, but for DTensors and others that wrap virtual tensors: for
+    these it would trace tensors without values on a device that this machine lacks."""
+    module = model if isinstance(model, torch.nn.Module) else None
+    function, traced = (model, made) if module is None else (module.__call__, made.forward)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        tensors = _tensors_of(module, args, kwargs)
+        return (function if wraps_virtual(*tensors) else traced)(*args, **kwargs)
+
+    if module is None:
+        return call
+    made.forward = call
+    return made
+
+
 def _is_renamed() -> bool:
     """Whether programs call virtual devices by another name, as in `emulate_cuda`. Dynamo's guards
     ask for the accelerator in C++, which has their own; what works on the host is run untraced."""
@@ -121,10 +139,13 @@ def _is_renamed() -> bool:
 def _works_on_virtual(module: torch.nn.Module | None, args: tuple, kwargs: dict) -> bool:
     """Whether a tensor among the arguments or the parameters is on a virtual device; without any,
     such as for the step of an optimizer, whether there are such devices."""
-    tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-    if module is not None:
-        tensors += module.parameters()
+    tensors = _tensors_of(module, args, kwargs)
     return is_virtual(*tensors) if tensors else running() is not None
+
+
+def _tensors_of(module: torch.nn.Module | None, args: tuple, kwargs: dict) -> list[torch.Tensor]:
+    tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+    return tensors if module is None else [*tensors, *module.parameters()]
 
 
 def replace_tracing() -> None:

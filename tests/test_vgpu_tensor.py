@@ -684,3 +684,14 @@ def test_several_copies_at_once_may_go_to_other_devices_and_to_the_host(gpus):
     assert (first.tolist(), second.tolist()) == ([2.0, 4.0, 6.0], [2.0, 4.0, 6.0])
     torch._foreach_copy_([first], [3 * first])
     assert first.tolist() == [6.0, 12.0, 18.0]
+
+
+@pytest.mark.parametrize("device", ["cpu", "vgpu"])
+def test_a_deep_copy_of_a_parameter_has_no_gradient_and_no_attributes(device, gpus):
+    parameter = torch.nn.Parameter(torch.ones(2, device=device))
+    parameter.sum().backward()
+    parameter.note = "mine"
+    twin = copy.deepcopy(parameter)
+    assert isinstance(twin, torch.nn.Parameter)
+    assert (twin.tolist(), twin.requires_grad, twin.grad) == ([1.0, 1.0], True, None)
+    assert not hasattr(twin, "note")

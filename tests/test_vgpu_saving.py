@@ -144,12 +144,10 @@ def test_deep_copies(gpus, tied):
     assert twin[0].weight is twin[1].weight
     assert all(isinstance(p, nn.Parameter) for p in twin.parameters())
     assert twin[2].running_mean.device == gpus[1]
-    assert_close(twin[0].weight.grad.cpu(), tied[0].weight.grad.cpu())
+    assert twin[0].weight.grad is None  # as of parameters on the host
     with torch.no_grad():
         twin[0].weight.zero_()
-        twin[2].weight.grad.zero_()
     assert tied[0].weight.abs().sum() > 0
-    assert tied[2].weight.grad.abs().sum() > 0
 
 
 def test_deep_copies_keep_what_shares_memory(gpus):

@@ -673,3 +673,25 @@ def test_data_comes_to_the_device_of_the_tensor_that_reads_it(gpus, name):
     assert x.new_tensor([1.0], device=gpus[0]).device == gpus[0]
     assert x.new_tensor([1.0], device="cpu").device.type == "cpu"
     assert x.new(x).data_ptr() == x.data_ptr()
+
+
+def test_several_copies_at_once_may_go_to_other_devices_and_to_the_host(gpus):
+    first, second = (torch.arange(3.0, device=gpu) + 1 for gpu in gpus[:2])
+    on_host = [torch.zeros(3), torch.zeros(3)]
+    torch._foreach_copy_(on_host, [first, 2 * second])
+    assert [each.tolist() for each in on_host] == [[1.0, 2.0, 3.0], [2.0, 4.0, 6.0]]
+    torch._foreach_copy_([first, second], [on_host[1], first], non_blocking=True)
+    assert (first.tolist(), second.tolist()) == ([2.0, 4.0, 6.0], [2.0, 4.0, 6.0])
+    torch._foreach_copy_([first], [3 * first])
+    assert first.tolist() == [6.0, 12.0, 18.0]
+
+
+@pytest.mark.parametrize("device", ["cpu", "vgpu"])
+def test_a_deep_copy_of_a_parameter_has_no_gradient_and_no_attributes(device, gpus):
+    parameter = torch.nn.Parameter(torch.ones(2, device=device))
+    parameter.sum().backward()
+    parameter.note = "mine"
+    twin = copy.deepcopy(parameter)
+    assert isinstance(twin, torch.nn.Parameter)
+    assert (twin.tolist(), twin.requires_grad, twin.grad) == ([1.0, 1.0], True, None)
+    assert not hasattr(twin, "note")

@@ -82,6 +82,7 @@ class Dispatcher:
             torch_private.wait_tensor: functional_collectives.wait_tensor,
             torch_private.encoder_layer: lambda rt, args, kwargs: encoder_layer(*args, **kwargs),
             torch_private.pack_padded_sequence: self._pack,
+            torch_private.foreach_copy: self._copy_each,
             # By "no", a transformer keeps its padding instead of making a nested tensor.
             torch_private.is_mask_left_aligned: lambda rt, args, kwargs: False,
         }
@@ -171,6 +172,17 @@ class Dispatcher:
         assert isinstance(packed, list)
         data, sizes = packed
         return data, backing(sizes).cpu()
+
+    def _copy_each(self, rt: Runtime, args: tuple, kwargs: dict) -> object:
+        """Several copies: one kernel on a device, and else one by one, as on CUDA."""
+        targets, sources, *options = args
+        devices = set(map(copies.device_index, (*targets, *sources)))
+        if len(devices) > 1 and len(targets) == len(sources):
+            for target, source in zip(targets, sources, strict=True):
+                target.copy_(source, *options, **kwargs)
+            return None
+        func = torch_private.foreach_copy
+        return self._run(rt, func, traits_of(func), args, kwargs)
 
     def _compute(self, rt: Runtime, func: torch._ops.OpOverload, call: _OpCall) -> object:
         """Really compute; the cost is worked out once a signature."""

@@ -102,7 +102,7 @@ def deep_copy(tensor: VirtualTensor, memo: dict) -> VirtualTensor:
     twin.requires_grad_(tensor.requires_grad)
     if is_parameter(tensor):
         torch_private.mark_parameter(twin)
-        with_kind(twin, kind_of(tensor))
+        return with_kind(twin, kind_of(tensor))  # as torch: without attributes and gradient
     for name, value in attributes(tensor).items():
         twin.__dict__[name] = copy.deepcopy(value, memo)
     if tensor.grad is not None:

@@ -117,6 +117,7 @@ are_alike = _aten._has_compatible_shallow_copy_type.default
 lstm_cell = _aten._thnn_fused_lstm_cell.default
 gru_cell = _aten._thnn_fused_gru_cell.default
 pack_padded_sequence = _aten._pack_padded_sequence.default
+foreach_copy = _aten._foreach_copy_.default
 is_mask_left_aligned = _aten._nested_tensor_from_mask_left_aligned.default
 sparse_product_reduced = _aten._sparse_mm_reduce_impl.default
 convolution = _aten._convolution

@@ -192,3 +192,82 @@ def test_functions_of_host_tensors_run_while_cuda_is_emulated(backend):
     step = torch.compile(lambda x: x.square() + 1, backend=backend)
     with par.emulate_cuda(1, verbose=False):
         assert step(torch.full((3,), 2.0)).tolist() == [5, 5, 5]
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+class MLP(nn.Module):
+    """Its hidden numbers, before and after the activation, and its results are of 4 MB each."""
+
+    def __init__(self, depth=1):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(1024, 1024, bias=False) for _ in range(depth + 1)])
+
+    def forward(self, x):
+        for layer in self.layers[:-1]:
+            x = F.relu(layer(x)).square()
+        return self.layers[-1](x)
+
+
+def held_by(work):
+    """Bytes that are held after a call, and the most during it, beside those before."""
+    work()
+    before = torch.vgpu.memory_allocated(0)
+    torch.vgpu.reset_peak_memory_stats(0)
+    result = work()
+    most, held = torch.vgpu.max_memory_allocated(0), torch.vgpu.memory_allocated(0)
+    del result
+    return held - before, most - before
+
+
+def test_pointwise_results_are_computed_again_for_backward(gpu):
+    """Without compilation backward keeps what relu and the square make; with it what they are made
+    of, which is half as much."""
+    net, x = MLP().to(gpu), torch.ones(1024, 1024, device=gpu)
+    assert held_by(lambda: net(x))[0] == 3 * MB  # with the result of all
+    held, most = held_by(lambda: torch.compile(net)(x))
+    assert held == 2 * MB
+    assert most == 3 * MB  # while the product reads the square
+
+
+def test_gradients_and_results_take_their_memory(gpu):
+    net, x = torch.compile(MLP().to(gpu)), torch.ones(1024, 1024, device=gpu)
+    scale = torch.ones(1024, 1024, device=gpu, requires_grad=True)
+    chain = torch.compile(lambda x: (net(x) * scale).sin())
+
+    def step():
+        net.zero_grad()
+        scale.grad = None
+        chain(x).sum().backward()
+
+    assert held_by(lambda: chain(x))[0] == 3 * MB  # relu's input, the product's result, the sine
+    step()
+    before = torch.vgpu.memory_allocated(0)
+    net.zero_grad()
+    scale.grad = None
+    assert before - torch.vgpu.memory_allocated(0) == 3 * MB
+
+
+def test_without_backward_nothing_stays(gpu):
+    """However deep a net is: a result, and what it is computed from."""
+    x = torch.ones(1024, 1024, device=gpu)
+    for depth in (2, 6):
+        net = torch.compile(MLP(depth).to(gpu))
+        with torch.no_grad():
+            assert held_by(lambda net=net: net(x)) == (MB, 2 * MB)
+
+
+def test_what_leaves_compiled_code_by_a_side_door_takes_memory_when_it_is_used(gpu):
+    kept, x = [], torch.ones(N, device=gpu, requires_grad=True)
+
+    @torch.compile
+    def chain(x):
+        kept.append(x.sin())
+        return kept[-1].sum()
+
+    chain(x)
+    before = torch.vgpu.memory_allocated(0)
+    used = kept[0].cos()
+    assert torch.vgpu.memory_allocated(0) - before == 2 * MB
+    assert used.shape == x.shape

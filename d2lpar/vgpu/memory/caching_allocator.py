@@ -297,6 +297,9 @@ class Allocation:
     `written` and `reads` are the last write and read; `history` tells of several streams, once
     there are; `parts` says that tensors use parts of it; `recorded` are the streams that
     `record_stream` has named, `awaited` the tensors that functional collectives fill meanwhile.
+
+    What compiled code makes may take no memory yet: `promised_bytes` are those that it takes when
+    something else uses it. Till then it can be computed again, from its `sources`.
     """
 
     __slots__ = (
@@ -308,9 +311,11 @@ class Allocation:
         "memory",
         "nbytes",
         "parts",
+        "promised_bytes",
         "reads",
         "recorded",
         "requested_bytes",
+        "sources",
         "stack",
         "stream",
         "written",
@@ -332,6 +337,18 @@ class Allocation:
         self.parts = False
         self.recorded: set[int] | None = None
         self.awaited: list[object] | None = None
+        self.promised_bytes = 0
+        self.sources: tuple[Allocation, ...] = ()
+
+    def promise(self, nbytes: int, sources: tuple[Allocation, ...]) -> None:
+        """Take `nbytes` only when somebody calls `keep`; the sources live as long."""
+        self.promised_bytes, self.sources = nbytes, sources
+
+    def keep(self) -> None:
+        """Take the memory that was promised. OutOfMemoryError."""
+        nbytes, self.promised_bytes, self.sources = self.promised_bytes, 0, ()
+        if nbytes:
+            self.grow(nbytes)
 
     def used_by(self, stream: int) -> None:
         """Once freed, wait for what this stream of the device has queued by then."""

@@ -4,6 +4,10 @@ In a region modules and views take the host no time, pointwise work is fused (`f
 kernel costs its launch from generated code. The call itself costs guards and wrappers once. With
 CUDA graphs the host launches all of a region at once.
 
+What pointwise work makes is computed once more where backward needs it, as by the partitioner of
+AOTAutograd: it takes no memory, but what it is computed from stays. That is on the low side where
+Inductor keeps a result that is far from its inputs.
+
 A backward operation belongs to the region of its forward operation, which autograd's numbers tell.
 """
 
@@ -14,6 +18,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
+
+from torch.utils._pytree import tree_leaves
 
 from ...machines.hardware import Host
 from . import torch_private
@@ -109,6 +115,11 @@ _here = _Thread()
 _used = False  # ever, in this process
 
 
+def is_used() -> bool:
+    """Whether any code was compiled in this process."""
+    return _used
+
+
 def current() -> Region | None:
     """The region that the operation under way is part of."""
     if not _used:
@@ -131,11 +142,20 @@ def run(
     _here.region = Region(whole=whole, modules=modules)
     start = torch_private.next_node_number()
     try:
-        return function(*args, **kwargs)
+        results = function(*args, **kwargs)
+        _keep(results)
+        return results
     finally:
         _here.region = None
         _here.remember(start, torch_private.next_node_number(), whole=whole)
         _let_go()
+
+
+def _keep(results: object) -> None:
+    """What compiled code returns takes memory."""
+    for result in tree_leaves(results):
+        if isinstance(result, VirtualTensor):
+            result.vgpu_allocation.keep()
 
 
 def _let_go() -> None:

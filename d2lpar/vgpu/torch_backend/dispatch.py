@@ -145,11 +145,11 @@ class Dispatcher:
         else:
             result = self._compute(rt, func, call)
         wrapped = call.wrap(result)
-        workspace = call.workspace(rt)
+        for_a_while = call.memory_beside(rt)
         if call.region is not None:
             call.fuse(rt, wrapped)
         rt.note_memory(call.index)
-        del workspace
+        del for_a_while
         return wrapped
 
     def _view(
@@ -382,11 +382,27 @@ class _OpCall:
         writes = [*found, *self.written]
         self.region.fuse(rt, stream, self.plan.name, self.tensors, writes, again_bytes)
 
-    def workspace(self, rt: Runtime) -> Allocation | None:
-        """Memory that the kernel needs for a while, beside its results."""
-        if not self.workspace_bytes:
+    def memory_beside(self, rt: Runtime) -> list[Allocation]:
+        """What the kernel needs for a while, beside its results: its workspace, and room for what
+        compiled code has only promised. Outside of such code, or if written, that takes it now."""
+        needed = [self.workspace_bytes] if self.workspace_bytes else []
+        if compiled.is_used() and self.region is None and self.plan.launches:
+            used = {id(t.vgpu_allocation): t.vgpu_allocation for t in self.tensors}
+            promised = [found for found in used.values() if found.promised_bytes]
+            if self.written or compiled.current() is None:
+                for allocation in promised:
+                    allocation.keep()
+            needed += [allocation.promised_bytes for allocation in promised]
+        return [rt.memories[self.index].allocate(nbytes, self.stream) for nbytes in needed]
+
+    def _sources(self) -> tuple[Allocation, ...] | None:
+        """What a result of fused operations is computed from again, if autograd keeps it; nothing,
+        if it is gone with the kernel; None, if it takes memory at once."""
+        if self.region is None:
             return None
-        return rt.memories[self.index].allocate(self.workspace_bytes, self.stream)
+        if not torch.is_grad_enabled() or not any(t.requires_grad for t in self.tensors):
+            return ()
+        return tuple(t.vgpu_allocation for t in self.tensors)
 
     def run(self, func: torch._ops.OpOverload) -> object:
         """Compute on the values."""
@@ -455,7 +471,7 @@ class _OpCall:
     def _wrap_one(self, values: torch.Tensor | None, layout: TensorLayout | None) -> VirtualTensor:
         access = self._access
         stream = None if access is None else self.stream
-        tensor = wrap(values, self.index, layout=layout, stream=stream)
+        tensor = wrap(values, self.index, layout=layout, stream=stream, sources=self._sources())
         if access is not None:
             allocation = tensor.vgpu_allocation
             allocation.written = access

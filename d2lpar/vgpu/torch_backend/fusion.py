@@ -88,7 +88,9 @@ class FusedKernel:
 
     def _note_read(self, tensor: VirtualTensor) -> None:
         allocation = tensor.vgpu_allocation
-        part = self._read.setdefault(id(allocation), _Part(allocation.nbytes, {}))
+        part = self._read.setdefault(
+            id(allocation), _Part(allocation.nbytes or allocation.promised_bytes, {})
+        )
         view = (tensor.storage_offset(), tensor.shape, tensor.stride())
         part.views[view] = size_bytes(tensor)
 
@@ -100,7 +102,11 @@ class FusedKernel:
         return read + written + self._again_bytes
 
     def launch(self) -> None:
-        """Put it on the clock."""
+        """Put it on the clock. What is still there takes memory, unless it is computed again."""
+        for made, _ in self._made.values():
+            allocation = made()
+            if allocation is not None and not allocation.sources:
+                allocation.keep()
         rt, nbytes = self._rt, self.nbytes
         seconds = traffic(nbytes).seconds(rt.machine.accelerators[self.stream[0]])
         name = "_".join(["fused", *self._names[:SHOWN_NAMES]])

@@ -163,6 +163,7 @@ class VirtualTensor(torch.Tensor):
 
     def untyped_storage(self) -> VirtualStorage:
         """The storage of the values, which takes memory of the device."""
+        self.vgpu_allocation.keep()
         return storage_of(backing(self), self.vgpu_allocation)
 
     def record_stream(self, stream: torch.Stream) -> None:
@@ -216,10 +217,12 @@ def wrap(
     layout: TensorLayout | None = None,
     allocation: Allocation | None = None,
     stream: int | None = None,
+    sources: tuple[Allocation, ...] | None = None,
 ) -> VirtualTensor:
     """A tensor on `vgpu:index` with these values; None makes one that has but a layout.
 
-    Memory that it needs is that of `stream`, by default the current one.
+    Memory that it needs is that of `stream`, by default the current one. With `sources` it is but
+    promised: see `Allocation`.
     """
     if layout is None:
         assert values is not None, "a tensor has values or a layout"
@@ -232,7 +235,9 @@ def wrap(
         rt = current_runtime()
         size = 0 if torch_private.is_zero(wrapper) else _size_bytes(wrapper, values)
         stream = rt.current_stream(index) if stream is None else stream
-        allocation = rt.memories[index].allocate(size, stream)
+        allocation = rt.memories[index].allocate(size if sources is None else 0, stream)
+        if sources is not None:
+            allocation.promise(size, sources)
     wrapper.vgpu_values = values
     wrapper.vgpu_allocation = allocation
     wrapper.vgpu_index = index
@@ -334,7 +339,8 @@ def backing(tensor: VirtualTensor) -> torch.Tensor:
 def check_allocated(tensor: VirtualTensor) -> None:
     """RuntimeError, in torch's words, for a tensor whose storage was freed by `resize_(0)`: the
     kernels of the CPU that do the arithmetic would end the process."""
-    if tensor.vgpu_allocation.requested_bytes or not tensor.numel():
+    allocation = tensor.vgpu_allocation
+    if allocation.requested_bytes or allocation.promised_bytes or not tensor.numel():
         return
     if tensor.layout is torch.strided and not torch_private.is_zero(tensor):
         raise RuntimeError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import inspect
 from functools import partial
@@ -685,3 +686,73 @@ def test_a_static_graph_with_checkpoints_equals_one_device():
         optimizer.step()
     for found in run(static):
         assert_close(found, values_of(net))
+
+
+# --- parameters marked as unused ------------------------------------------------------------------
+
+
+class HandsOutLayer(nn.Module):
+    """The program calls `last` itself, outside of forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+
+    def forward(self, x):
+        return self.first(x)
+
+
+@pytest.mark.parametrize("as_views", [False, True])
+def test_gradients_of_what_was_found_unused_are_refused(as_views):
+    """They come before the pass of the module's outputs begins, and were left out in silence."""
+
+    def rank():
+        net = HandsOutLayer().to(here())
+        ddp = DDP(net, find_unused_parameters=True, gradient_as_bucket_view=as_views)
+        out = ddp(torch.ones(2, 4, device=here()))
+        net.last(out).sum().backward()
+
+    words = r"^Expected to mark a variable ready only once\. Parameter at index 1 with name last"
+    with pytest.raises(RuntimeError, match=words):
+        run(rank)
+
+
+def test_gradients_from_a_reentrant_checkpoint_of_unseen_parameters_are_refused():
+    """What is in it is not seen in the graph, and was averaged as unused: without its gradient."""
+
+    class Checkpointed(HandsOutLayer):
+        def forward(self, x):
+            return checkpoint(self.last, self.first(x), use_reentrant=True)
+
+    def rank():
+        ddp = DDP(Checkpointed().to(here()), find_unused_parameters=True)
+        ddp(torch.ones(2, 4, device=here())).sum().backward()
+
+    with pytest.raises(RuntimeError, match=r"once\. Parameter at index 1 .*use_reentrant=False"):
+        run(rank)
+
+
+@dataclasses.dataclass
+class Scores:
+    """An output that is no tree to torch."""
+
+    scores: torch.Tensor
+
+
+def test_unused_parameters_behind_a_dataclass_are_found():
+    """Their bucket waited for them, and no gradient was averaged."""
+
+    class InDataclass(HandsOutLayer):
+        def forward(self, x):
+            return Scores(self.first(x))
+
+    def rank():
+        torch.manual_seed(0)
+        ddp = DDP(InDataclass().to(here()), find_unused_parameters=True)
+        x = torch.full((2, 4), 1.0 + dist.get_rank(), device=here())
+        ddp(x).scores.sum().backward()
+        return ddp.module.first.weight.grad.cpu(), ddp.module.last.weight.grad
+
+    for mean, none in run(rank):
+        torch.testing.assert_close(mean, torch.full((4, 4), 3.0))  # of 2 and 4
+        assert none is None

@@ -105,7 +105,7 @@ def test_mistakes_with_several_devices():
             par.run_ranks(on_rank, pairs, [gpus[3], gpus[2]])
         with pytest.raises(ValueError, match="every rank has a device of its own"):
             par.run_ranks(on_rank, [gpus[:2], gpus[1:]], gpus)
-        with pytest.raises(ValueError, match=r"device_ids is \[0\], and parameters are on"):
+        with pytest.raises(ValueError, match=r"It is \[0\], and parameters are on"):
             par.run_ranks(lambda: DDP(InTwoParts(*gpus[:2]), device_ids=[0]), [gpus[:2]])
 
 

@@ -47,8 +47,12 @@ def call_when_it_begins(output: object, begins: Callable[[], object]) -> None:
 def told_at_once(output: object, begins: Begins, *, copy: bool = True) -> object:
     """The output, of which `begins(tensors)` is called with those that get a gradient, once for
     all; as torch's DDP does it, at the price of a copy. Without, a program must not change the
-    output in place."""
+    output in place. Of an output with dataclasses, whose tensors cannot be replaced, `begins` is
+    called with all."""
     leaves, structure = tree_flatten(output)
+    if any(dataclasses.is_dataclass(leaf) and not isinstance(leaf, type) for leaf in leaves):
+        _call_with_all(output, begins)
+        return output
     places = [
         i
         for i, leaf in enumerate(leaves)
@@ -60,6 +64,17 @@ def told_at_once(output: object, begins: Begins, *, copy: bool = True) -> object
         for i, tensor in zip(places, told, strict=True):
             leaves[i] = tensor
     return tree_unflatten(leaves, structure)
+
+
+def _call_with_all(output: object, begins: Begins) -> None:
+    tensors = [tensor for tensor in tensors_of(output) if tensor.grad_fn is not None]
+    waiting = [begins]
+
+    def begin_once() -> None:
+        while waiting:
+            waiting.pop()(tensors)
+
+    call_when_it_begins(output, begin_once)
 
 
 class _AllAtOnce(torch.autograd.Function):

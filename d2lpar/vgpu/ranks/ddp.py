@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map
 
 from ..torch_backend.tensor import VirtualTensor
 from . import c10d_private, comm_hooks
-from .backward_begin import Begins, call_when_it_begins, reached, told_at_once
+from .backward_begin import Begins, call_when_it_begins, reached, tensors_of, told_at_once
 from .buffer_hook import BufferHook
 from .ddp_arguments import device_of, group_of, limits_bytes, number_of, warn_of_old_name
 from .ddp_join import DDPJoinHook, agree_to_average, agreed_rank
@@ -115,6 +115,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             rebuilds=self.rebuilds,
             static=static_graph,
             skips_unused=skip_all_reduce_unused_params,
+            names=[*self.names.values()],
         )
         self._start()
         self.mixed_precision = mixed_precision
@@ -199,14 +200,20 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             begins: Begins = lambda tensors: self.reducer.begin_pass()  # noqa: E731
             return told_at_once(output, begins, copy=self._ddp_sink_clone)
         if self.find_unused_parameters:
-            return told_at_once(output, self._begin_with_unused, copy=self._ddp_sink_clone)
+            outputs = [t for t in tensors_of(output) if t.grad_fn is not None]
+            begins = partial(self._begin_with_unused, len(outputs), reached(outputs, self.names))
+            return told_at_once(output, begins, copy=self._ddp_sink_clone)
         call_when_it_begins(output, self.reducer.begin_pass)
         return output
 
-    def _begin_with_unused(self, tensors: Sequence[torch.Tensor]) -> None:
-        unused = set(self.names) - reached(tensors, self.names)
+    def _begin_with_unused(
+        self, outputs: int, seen: set[nn.Parameter], tensors: Sequence[torch.Tensor]
+    ) -> None:
+        """Of so many outputs, which depend on what is `seen`, these tensors get gradients."""
+        used = seen if len(tensors) == outputs else reached(tensors, self.names)
+        unused = set(self.names) - used
         self.agree_on_unused(unused)
-        self.reducer.begin_pass(unused)
+        self.reducer.begin_pass(unused, set(self.names) - seen)
 
     def agree_on_unused(self, unused: set[nn.Parameter]) -> None:
         """Find out together which parameters no rank uses: their gradients stay as they are."""

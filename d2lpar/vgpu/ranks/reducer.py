@@ -42,6 +42,7 @@ class Reducer:
     stay in their buckets, and need not be copied back. In a `static` graph a gradient may come
     several times in a pass: the first pass is averaged at its end, and shows how often. With
     `skips_unused` a bucket that gets no gradient is not exchanged; all ranks must agree on it.
+    Errors call parameters by their `names`.
     """
 
     def __init__(
@@ -54,10 +55,11 @@ class Reducer:
         rebuilds: bool,
         static: bool = False,
         skips_unused: bool = False,
+        names: Sequence[str] = (),
     ) -> None:
         self.parameters, self.group, self.limits_bytes = parameters, group, limits_bytes
         self.as_views, self.rebuilds, self.static = as_views, rebuilds, static
-        self.skips_unused = skips_unused
+        self.skips_unused, self.names = skips_unused, names
         self.hook: Hook | None = None
         self.hands_out = True  # not if the program's optimizer uses gradients as they come
         self.divisor = dist.get_world_size(group)
@@ -70,6 +72,7 @@ class Reducer:
         self.mark: Callable[[str], object] = lambda moment: None  # is told of moments of a pass
         self._in_pass = False
         self._last_unused: frozenset[nn.Parameter] | None = None
+        self._unseen: frozenset[nn.Parameter] = frozenset()
         self._unused_change = False  # from one pass to the next
         self._needed: Counter[nn.Parameter] | None = None  # how often each comes, if it is static
         # At first the order in which they are defined, the last first. Backward may take another,
@@ -119,11 +122,17 @@ class Reducer:
         for bucket in self.buckets:
             bucket.missing = set(bucket.views)
 
-    def begin_pass(self, unused: Iterable[nn.Parameter] = ()) -> None:
-        """Called in the backward pass before any gradient comes; `unused` will get none in it."""
+    def begin_pass(
+        self, unused: Iterable[nn.Parameter] = (), unseen: Iterable[nn.Parameter] = ()
+    ) -> None:
+        """Called in the backward pass before any gradient comes; `unused` will get none in it. On
+        those that are `unseen` no output depends; RuntimeError if one of them gets a gradient."""
         if not self._in_pass:
             self._in_pass = True
             unused = frozenset(unused)
+            if self.expecting:  # a second backward pass of other outputs is not averaged
+                self._unseen = frozenset(unseen)
+                self._check_unseen(p for p in self._unseen if self._came[p])
             self._unused_change |= self._last_unused not in (None, unused)
             self._last_unused = unused
             self._unused += [p for p in unused if p not in self._unused]
@@ -159,6 +168,8 @@ class Reducer:
             self._check_comes_once(p)
             return
         self._came[p] += 1
+        if self._in_pass and p in self._unseen:
+            self._check_unseen([p])
         if self._learns:
             if not self._in_pass:
                 self.begin_pass()
@@ -176,6 +187,19 @@ class Reducer:
                 f"{ONCE}. The gradient of one of shape {list(p.shape)} came twice in one backward "
                 "pass, and DDP averages it when it comes first: reentrant checkpoints do so "
                 "(use_reentrant=False does not), or DDP(..., static_graph=True) counts how often"
+            )
+
+    def _check_unseen(self, used: Iterable[nn.Parameter]) -> None:
+        """They were averaged as unused, without what comes of them."""
+        for p in used:
+            number = next(i for i, known in enumerate(self.parameters) if known is p)
+            name = f" with name {self.names[number]}" if self.names else ""
+            raise RuntimeError(
+                f"{ONCE}. Parameter at index {number}{name} is not used by the outputs of the "
+                "module's forward pass, so it was averaged as unused; its gradient has come all "
+                "the same. The program uses it outside of forward, or in a reentrant checkpoint: "
+                "use_reentrant=False shows what is in it, and DDP(..., static_graph=True) counts "
+                "what comes"
             )
 
     def _take(self, p: nn.Parameter) -> None:

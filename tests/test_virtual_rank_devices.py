@@ -107,6 +107,10 @@ def test_mistakes_with_several_devices():
             par.run_ranks(on_rank, [gpus[:2], gpus[1:]], gpus)
         with pytest.raises(ValueError, match=r"It is \[0\], and parameters are on"):
             par.run_ranks(lambda: DDP(InTwoParts(*gpus[:2]), device_ids=[0]), [gpus[:2]])
+        with pytest.raises(ValueError, match=r"only work with .* output_device is 1, and param"):
+            par.run_ranks(lambda: DDP(InTwoParts(*gpus[:2]), output_device=1), [gpus[:2]])
+        with pytest.raises(ValueError, match="the same type of devices, but its parameters are on"):
+            par.run_ranks(lambda: DDP(InTwoParts(gpus[0], "cpu")), [gpus[:2]])
 
 
 # --- none -----------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         named = c10d_private.trained_by_ddp(module, self.parameters_to_ignore)
         self.names = {p: name for name, p in named}
         self._module_parameters = list(self.names)
-        self.device = device_of(module, self._module_parameters, device_ids)
+        self.device = device_of(module, self._module_parameters, device_ids, output_device)
         self.device_type = self.device.type
         self.device_ids = [self.device.index] if device_ids else None
         self.output_device = number_of(output_device, self.device) if device_ids else None

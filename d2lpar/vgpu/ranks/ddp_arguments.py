@@ -61,7 +61,9 @@ def group_of(given: dist.ProcessGroup | None, mesh: Any) -> dist.ProcessGroup:
     return group
 
 
-def device_of(module: nn.Module, trained: list[nn.Parameter], ids: list | None) -> torch.device:
+def device_of(
+    module: nn.Module, trained: list[nn.Parameter], ids: list | None, output: object = None
+) -> torch.device:
     """The device of the parameters. Raises for a module that DDP cannot have."""
     if any(nn.parameter.is_lazy(p) for p in module.parameters()):
         raise RuntimeError(
@@ -76,6 +78,17 @@ def device_of(module: nn.Module, trained: list[nn.Parameter], ids: list | None) 
             f"device_ids can only be None or contain a single element. It is {ids}, and parameters "
             f"are on {', '.join(map(str, devices))}: a module on several devices needs "
             "device_ids=None, and others are of one device"
+        )
+    if len({device.type for device in devices}) > 1:
+        raise ValueError(
+            "DistributedDataParallel's input module must be on the same type of devices, but its "
+            f"parameters are on {', '.join(map(str, devices))}: move them with .to(device)"
+        )
+    if len(devices) > 1 and output is not None:
+        raise ValueError(
+            "DistributedDataParallel device_ids and output_device arguments only work with "
+            "single-device/multiple-device GPU modules or CPU modules: output_device is "
+            f"{output}, and parameters are on {', '.join(map(str, devices))}. Leave it out"
         )
     found = devices[0]
     if ids and number_of(ids[0], found) != found.index:

@@ -756,3 +756,21 @@ def test_unused_parameters_behind_a_dataclass_are_found():
     for mean, none in run(rank):
         torch.testing.assert_close(mean, torch.full((4, 4), 3.0))  # of 2 and 4
         assert none is None
+
+
+def test_what_a_hook_makes_by_itself_is_handed_out():
+    """Such a future is of another class than those of collectives, and was passed over."""
+
+    def twos(state, bucket):
+        ones = torch.futures.Future()
+        ones.set_result(torch.ones_like(bucket.buffer()))
+        return ones.then(lambda found: 2 * found.value())
+
+    def rank():
+        ddp = DDP(HandsOutLayer().to(here()), find_unused_parameters=True)
+        ddp.register_comm_hook(None, twos)
+        ddp(torch.ones(2, 4, device=here())).sum().backward()
+        return ddp.module.first.weight.grad.cpu()
+
+    for found in run(rank):
+        assert_close(found, torch.full((4, 4), 2.0))

@@ -50,7 +50,9 @@ REASONS = {
         r"|_set_default_timeout|_get_backend\(torch\.device\(\W*cuda"
         r"|ncclConfig|perform_nocolor_split|register_mem_pool|ProcessGroupNCCL\.|_start_coalescing"
     ),
-    "makes groups of gloo, MPI or UCC by their own classes": r"ProcessGroup(Gloo|MPI|UCC|Wrapper)",
+    "makes groups of NCCL, gloo, MPI or UCC by their own classes": (
+        r"ProcessGroup(Gloo|MPI|UCC|Wrapper|NCCL\()"
+    ),
     "reads what Kineto and CUPTI tell torch.profiler: here its times are simulated": (
         r"autograd\.profiler|torch\.profiler|call_dist_op|(?<!torch\._C\.)_profil|profile\(|kineto|ExecutionTrace"
     ),

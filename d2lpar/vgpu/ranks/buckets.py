@@ -39,7 +39,7 @@ class Bucket:
         if self.result is None:  # nothing is exchanged
             return self.views
         value: Any = self.result.wait()
-        if not isinstance(self.result, torch.futures.Future):
+        if isinstance(self.result, dist.Work):  # a future may be of several classes
             return self.views
         value = value[0] if isinstance(value, (list, tuple)) and len(value) == 1 else value
         if value is self.flat:

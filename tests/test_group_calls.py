@@ -417,3 +417,11 @@ def test_who_is_no_member_of_a_group_knows_its_ranks_all_the_same():
         return dist.get_group_rank(group, 1)
 
     assert run(rank, n=2) == [0, 0]
+
+
+@pytest.mark.parametrize("backend", ["nccl", "gloo", "cpu:gloo,vgpu:nccl"])
+def test_a_group_says_which_backend_it_has(backend):
+    def rank():
+        return dist.new_group(backend=backend).name()
+
+    assert run(rank, n=2) == [backend if ":" not in backend else "undefined"] * 2

@@ -68,6 +68,11 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         state = f" {ENDED}" if rank.is_over else f", which has {self._count} ranks"
         return f"<process group {self._name} on rank {rank.number}{state}>"
 
+    def name(self) -> str:
+        """The backend, if all tensors have the same."""
+        names = {*self.backends.by_device.values()}
+        return names.pop() if len(names) == 1 else dist.Backend.UNDEFINED
+
     @property
     def group_name(self) -> str:
         """What functional collectives and device meshes find it by, in C++."""

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.distributed import run as torchrun
 
+import d2lpar as par
 from d2lpar.command import cli
 from d2lpar.timeline import Timeline
 from d2lpar.vgpu.programs import limits, report
@@ -64,6 +65,7 @@ def test_the_devices_that_the_shell_makes_visible_are_numbered_anew(run, monkeyp
 
 
 def test_a_program_that_uses_no_gpu_is_told_so_in_place_of_a_table_of_zeros(run, tmp_path):
+    held = torch.ones(3, device=par.devices(2)[1])  # by somebody else
     program = tmp_path / "host_only.py"
     program.write_text(
         "import torch, torch.distributed as dist\n"
@@ -76,6 +78,7 @@ def test_a_program_that_uses_no_gpu_is_told_so_in_place_of_a_table_of_zeros(run,
     assert (found.status, found.lines[:2]) == (0, ["[2.0, 2.0, 2.0]"] * 2)
     assert found.lines[-1].startswith("no GPU was used")
     assert "cuda:0" not in found.out
+    assert held.nbytes
 
 
 def test_what_it_computes_is_what_the_processor_computes(run, monkeypatch):

@@ -1,6 +1,7 @@
 """Processes of a program under `d2lpar run`: what each has of its own, and what they share."""
 
 import json
+import multiprocessing
 import sys
 
 import pytest
@@ -800,6 +801,16 @@ def test_what_a_program_tells_a_library_is_of_its_process_alone(run, tmp_path, n
     assert (status, lines, err) == (0, ["[0]", "[1]"], "")
 
 
+@pytest.fixture
+def forking():
+    """A process that has said how it starts others."""
+    before = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method("fork", force=True)
+    yield
+    multiprocessing.set_start_method(before, force=True)
+
+
+@pytest.mark.usefixtures("forking")
 def test_how_a_process_starts_others_is_its_own(run):
     status, lines, err = run(
         "import torch.distributed as dist, torch.multiprocessing as mp\n"

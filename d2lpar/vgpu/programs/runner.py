@@ -68,6 +68,7 @@ class _Watched:
     failures: list[str] = field(default_factory=list)
     status: int = 0
     restarts: int = 0
+    held_before: list[int] = field(default_factory=list)  # bytes, by device
     starts_itself: int | None = None  # as so many ranks
 
 
@@ -105,6 +106,7 @@ def _watched(rt: Runtime, options: RunOptions) -> Iterator[_Watched]:
         waits = stack.enter_context(detectors.syncs())
         hazards = stack.enter_context(detectors.hazards()) if options.hazards else None
         watched = _Watched(rt, usage, waits, marks, hazards, rt.values_s, rt.unknown_reads)
+        watched.held_before = [memory.allocated_bytes for memory in rt.memories]
         if options.timeline is not None:
             stack.enter_context(rt.recording(to=options.timeline))
         rt.clock.timelines.append(usage)
@@ -267,6 +269,7 @@ def _fill(report: RunReport, watched: _Watched, start_s: float) -> None:
 
 def _device_report(watched: _Watched, number: int, end_s: float) -> DeviceReport:
     usage, memory = watched.usage.usage[text(number)], watched.rt.memories[number]
+    before = watched.held_before[number] if number < len(watched.held_before) else 0
     return DeviceReport(
         text(number),
         usage.compute_s,
@@ -275,7 +278,7 @@ def _device_report(watched: _Watched, number: int, end_s: float) -> DeviceReport
         usage.waits_for_host_s,
         usage.waits_for_others_s,
         max(0.0, end_s - usage.last_s),
-        memory.highest_bytes,
+        memory.highest_bytes - before,
         memory.capacity_bytes,
     )
 

@@ -60,7 +60,8 @@ class ProcessState:
         numpy = sys.modules.get("numpy")
         self._numpy = numpy.random.get_state() if numpy else None
         self._dtype = torch.get_default_dtype()
-        self._start_method = multiprocessing.get_start_method(allow_none=True)
+        method: str | None = multiprocessing.get_start_method(allow_none=True)
+        self._start_method = method
         self._environment = _environment()
         self._arguments, self._path, self._folder = sys.argv, list(sys.path), _folder()
         for other in self._others:
@@ -105,9 +106,9 @@ class ProcessState:
         encode = os.environ.encodekey, os.environ.encodevalue
         self._environment |= {encode[0](k): encode[1](v) for k, v in variables.items()}
 
-    def set_arguments(self, arguments: list[str]) -> None:
-        """Let the process find these in `sys.argv`."""
-        self._arguments = arguments
+    def begin_program(self, arguments: list[str]) -> None:
+        """Let the process find these in `sys.argv`; how it starts others, nobody has said yet."""
+        self._arguments, self._start_method = arguments, None
 
 
 def _environment() -> Environment:

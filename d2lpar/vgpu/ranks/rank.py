@@ -182,7 +182,7 @@ class Rank:
         self.process = ProcessState(world.rt, start.states, world.library)
         self.process.set_variables(start.variables)
         if start.arguments is not None:
-            self.process.set_arguments(list(start.arguments))
+            self.process.begin_program(list(start.arguments))
         # Ends the ranks that it has started and waits for; returns the threads that cannot end yet.
         self.end_children: Callable[[], list[threading.Thread]] | None = None
         self.handlers: dict[int, object] = {}  # of signals

@@ -310,6 +310,8 @@ class _Instead(_Values):
 
 def _learnt_by(call: _Call, query: torch.Tensor) -> list[torch.Tensor]:
     """The tensors that the function of scores uses and that want gradients."""
+    if torch_private.leaves_scores(call.score_mod):
+        return []
     mode, one = _Values(), _values_of(query).new_zeros(1, 1, 1, 1)
     with torch.no_grad():
         _on_values(call, 0, mode).by_parts(one, one, one)

@@ -548,6 +548,11 @@ def permuted_like(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tenso
     return sys.modules[_FLEX_OPERATOR]._permute_strides(tensor, strides)
 
 
+def leaves_scores(score_mod: Callable[..., torch.Tensor]) -> bool:
+    """Whether it is what `flex_attention` takes if it is given none."""
+    return score_mod is sys.modules[FLEX_ATTENTION]._identity
+
+
 def over_all(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """A function of four numbers (batch, head, query, key) for all of four lists of them."""
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex

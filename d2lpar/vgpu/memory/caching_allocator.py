@@ -298,7 +298,7 @@ class Allocation:
     there are; `parts` says that tensors use parts of it; `recorded` are the streams that
     `record_stream` has named, `awaited` the tensors that functional collectives fill meanwhile.
 
-    What compiled code makes may take no memory yet: `promised_bytes` are those that it takes when
+    What compiled code makes may take no memory yet: `deferred_bytes` are those that it takes when
     something else uses it. Till then it can be computed again, from its `sources`.
     """
 
@@ -306,12 +306,12 @@ class Allocation:
         "__weakref__",
         "address",
         "awaited",
+        "deferred_bytes",
         "history",
         "made",
         "memory",
         "nbytes",
         "parts",
-        "promised_bytes",
         "reads",
         "recorded",
         "requested_bytes",
@@ -337,18 +337,19 @@ class Allocation:
         self.parts = False
         self.recorded: set[int] | None = None
         self.awaited: list[object] | None = None
-        self.promised_bytes = 0
+        self.deferred_bytes = 0
         self.sources: tuple[Allocation, ...] = ()
 
-    def promise(self, nbytes: int, sources: tuple[Allocation, ...]) -> None:
-        """Take `nbytes` only when somebody calls `keep`; the sources live as long."""
-        self.promised_bytes, self.sources = nbytes, sources
+    def defer(self, nbytes: int, sources: tuple[Allocation, ...]) -> None:
+        """Take `nbytes` only when somebody calls `materialize`; the sources live as long."""
+        self.deferred_bytes, self.sources = nbytes, sources
 
-    def keep(self) -> None:
-        """Take the memory that was promised. OutOfMemoryError."""
-        nbytes, self.promised_bytes, self.sources = self.promised_bytes, 0, ()
-        if nbytes:
-            self.grow(nbytes)
+    def materialize(self) -> None:
+        """Take the memory that was deferred. OutOfMemoryError."""
+        if self.deferred_bytes:
+            self.grow(self.deferred_bytes)
+            self.deferred_bytes = 0
+        self.sources = ()
 
     def used_by(self, stream: int) -> None:
         """Once freed, wait for what this stream of the device has queued by then."""

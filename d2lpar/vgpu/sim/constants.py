@@ -91,9 +91,10 @@ ATTENTION_EXPOSED_FORWARD, ATTENTION_EXPOSED_BACKWARD = 0.8, 2.6
 # on H100 and H200 (327.9, 329.3 TFLOP/s: Azure AI-benchmarking-guide).
 ATTENTION_BY_MMA = 0.41
 
-# What of FlashAttention 2's rate the backward pass of `flex_attention` reaches on an A100; its
-# forward pass reaches about all of it (He et al., "FlexAttention: The Flexibility of PyTorch with
-# the Performance of FlashAttention", 2024).
+# What of FlashAttention 2's rate the backward pass of `flex_attention` reaches (He et al.,
+# "FlexAttention: The Flexibility of PyTorch with the Performance of FlashAttention", 2024). Its
+# forward pass reaches 0.9 of it there, up to 1.14 in pytorch/benchmark's pull request 2443, and
+# is taken to reach all.
 FLEX_BACKWARD = 0.85
 
 # The same for the memory-efficient kernels, which CUTLASS makes of templates: by tensor cores that

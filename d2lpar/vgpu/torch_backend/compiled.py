@@ -143,7 +143,7 @@ def run(
     start = torch_private.next_node_number()
     try:
         results = function(*args, **kwargs)
-        _keep(results)
+        _materialize(results)
         return results
     finally:
         _here.region = None
@@ -151,11 +151,11 @@ def run(
         _let_go()
 
 
-def _keep(results: object) -> None:
+def _materialize(results: object) -> None:
     """What compiled code returns takes memory."""
     for result in tree_leaves(results):
         if isinstance(result, VirtualTensor):
-            result.vgpu_allocation.keep()
+            result.vgpu_allocation.materialize()
 
 
 def _let_go() -> None:

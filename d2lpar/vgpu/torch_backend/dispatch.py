@@ -384,15 +384,15 @@ class _OpCall:
 
     def memory_beside(self, rt: Runtime) -> list[Allocation]:
         """What the kernel needs for a while, beside its results: its workspace, and room for what
-        compiled code has only promised. Outside of such code, or if written, that takes it now."""
+        compiled code has only deferred. Outside of such code, or if written, that takes it now."""
         needed = [self.workspace_bytes] if self.workspace_bytes else []
         if compiled.is_used() and self.region is None and self.plan.launches:
             used = {id(t.vgpu_allocation): t.vgpu_allocation for t in self.tensors}
-            promised = [found for found in used.values() if found.promised_bytes]
+            deferred = [found for found in used.values() if found.deferred_bytes]
             if self.written or compiled.current() is None:
-                for allocation in promised:
-                    allocation.keep()
-            needed += [allocation.promised_bytes for allocation in promised]
+                for allocation in deferred:
+                    allocation.materialize()
+            needed += [allocation.deferred_bytes for allocation in deferred]
         return [rt.memories[self.index].allocate(nbytes, self.stream) for nbytes in needed]
 
     def _sources(self) -> tuple[Allocation, ...] | None:

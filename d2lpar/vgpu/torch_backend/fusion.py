@@ -89,7 +89,7 @@ class FusedKernel:
     def _note_read(self, tensor: VirtualTensor) -> None:
         allocation = tensor.vgpu_allocation
         part = self._read.setdefault(
-            id(allocation), _Part(allocation.nbytes or allocation.promised_bytes, {})
+            id(allocation), _Part(allocation.nbytes or allocation.deferred_bytes, {})
         )
         view = (tensor.storage_offset(), tensor.shape, tensor.stride())
         part.views[view] = size_bytes(tensor)
@@ -106,7 +106,7 @@ class FusedKernel:
         for made, _ in self._made.values():
             allocation = made()
             if allocation is not None and not allocation.sources:
-                allocation.keep()
+                allocation.materialize()
         rt, nbytes = self._rt, self.nbytes
         seconds = traffic(nbytes).seconds(rt.machine.accelerators[self.stream[0]])
         name = "_".join(["fused", *self._names[:SHOWN_NAMES]])

@@ -163,7 +163,7 @@ class VirtualTensor(torch.Tensor):
 
     def untyped_storage(self) -> VirtualStorage:
         """The storage of the values, which takes memory of the device."""
-        self.vgpu_allocation.keep()
+        self.vgpu_allocation.materialize()
         return storage_of(backing(self), self.vgpu_allocation)
 
     def record_stream(self, stream: torch.Stream) -> None:
@@ -221,8 +221,8 @@ def wrap(
 ) -> VirtualTensor:
     """A tensor on `vgpu:index` with these values; None makes one that has but a layout.
 
-    Memory that it needs is that of `stream`, by default the current one. With `sources` it is but
-    promised: see `Allocation`.
+    Memory that it needs is that of `stream`, by default the current one. With `sources` it is
+    deferred: see `Allocation`.
     """
     if layout is None:
         assert values is not None, "a tensor has values or a layout"
@@ -237,7 +237,7 @@ def wrap(
         stream = rt.current_stream(index) if stream is None else stream
         allocation = rt.memories[index].allocate(size if sources is None else 0, stream)
         if sources is not None:
-            allocation.promise(size, sources)
+            allocation.defer(size, sources)
     wrapper.vgpu_values = values
     wrapper.vgpu_allocation = allocation
     wrapper.vgpu_index = index
@@ -340,7 +340,7 @@ def check_allocated(tensor: VirtualTensor) -> None:
     """RuntimeError, in torch's words, for a tensor whose storage was freed by `resize_(0)`: the
     kernels of the CPU that do the arithmetic would end the process."""
     allocation = tensor.vgpu_allocation
-    if allocation.requested_bytes or allocation.promised_bytes or not tensor.numel():
+    if allocation.requested_bytes or allocation.deferred_bytes or not tensor.numel():
         return
     if tensor.layout is torch.strided and not torch_private.is_zero(tensor):
         raise RuntimeError(

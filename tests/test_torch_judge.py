@@ -10,7 +10,7 @@ import unittest
 from pathlib import Path
 
 import pytest
-from torch_judge import applicability, suites, verdicts
+from torch_judge import applicability, drift, suites, verdicts
 from torch_judge.limited_process import Limits, run_limited
 from torch_judge.verdicts import (
     CRASHED,
@@ -71,7 +71,7 @@ def test_temporary_files_of_a_test_go_with_its_process():
 def test_each_test_of_the_sample_has_the_outcome_that_it_names(sample):
     report, _ = sample
     found = {test["test"]: test["column"] for test in report["tests"]}
-    assert len(found) == 24, found
+    assert len(found) == 25, found
     for name, column in found.items():
         said = name.rsplit("test_", 1)[1]
         assert column == COLUMNS[said[:4].replace("_", " ")], (name, column)
@@ -116,6 +116,16 @@ def test_what_is_gone_of_torch_is_named(sample):
     ]
     for why in gone.values():
         assert re.search(r"^Gone: torch \S+ has no torch\.distributed\.was_there_once\.some_", why)
+
+
+@pytest.mark.slow
+def test_what_fails_in_real_processes_too_is_no_failure_of_virtual_gpus(sample):
+    report, _ = sample
+    alike = [test for test in report["tests"] if test["not_applicable"] == drift.REASON]
+    assert [test["test"] for test in alike] == [
+        "TestProcesses.test_not_applicable_as_it_fails_without_virtual_gpus"
+    ]
+    assert re.search(r"^AssertionError: 6.0 on cuda:\d$", alike[0]["why"]), alike
 
 
 def test_a_part_of_torchs_own_tests_passes(tmp_path):
@@ -189,6 +199,28 @@ def test_no_reason_excuses_a_crash_or_a_hang(outcome):
     found = [verdict(PASSED)] * 99 + [verdict(outcome, reason="compiles an extension")]
     assert verdicts.counts(found)[outcome] == 1
     assert not verdicts.met(found)
+
+
+def test_only_what_fails_in_the_same_words_counts_as_drift():
+    def failed(test, why, reason=None):
+        return Verdict("a.py", test, FAILED, why, reason)
+
+    found = [
+        failed("a", "AssertionError: 3 on cuda:0"),
+        failed("b", "AssertionError: x is None"),
+        failed("c", "ValueError: x"),
+        failed("d", "ValueError: x", "compiles an extension"),
+        Verdict("a.py", "e", CRASHED, "ValueError: x"),
+    ]
+    plain = [
+        failed("a", "AssertionError: 4 on cpu"),
+        failed("b", "AssertionError: y is None"),
+        Verdict("a.py", "c", SKIPPED, "ValueError: x"),
+        failed("d", "ValueError: x"),
+        failed("e", "ValueError: x"),
+    ]
+    reasons = [v.not_applicable for v in drift.marked(found, plain)]
+    assert reasons == [drift.REASON, None, None, "compiles an extension", None]
 
 
 def test_the_table_has_a_line_for_each_file_and_each_failure():

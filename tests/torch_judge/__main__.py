@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import glob
 import json
 import os
 import subprocess
@@ -11,9 +12,9 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from torch_judge import verdicts
+from torch_judge import drift, verdicts
 from torch_judge.suites import Suite, suites
-from torch_judge.verdicts import CRASHED, Verdict
+from torch_judge.verdicts import CRASHED, FAILED, Verdict
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -60,11 +61,23 @@ def _arguments() -> argparse.Namespace:
 
 
 def judge_file(suite: Suite, options: argparse.Namespace) -> tuple[list[Verdict], str]:
-    """The verdicts on a file's tests, and why it could not be loaded ("": it could)."""
+    """The verdicts on a file's tests, and why it could not be loaded ("": it could).
+
+    What fails of a checkout, whose version may be another, is tried without virtual GPUs as well.
+    """
+    found, why = _judged(suite, options)
+    failed = [f"*.{glob.escape(v.test)}" for v in found if v.column == FAILED and suite.folders]
+    if failed:
+        plain = argparse.Namespace(**{**vars(options), "only": failed, "every": 1})
+        found = drift.marked(found, _judged(suite, plain, "--plain")[0])
+    return found, why
+
+
+def _judged(suite: Suite, options: argparse.Namespace, *flags: str) -> tuple[list[Verdict], str]:
     command = [
         sys.executable, "-m", "torch_judge.worker", str(suite.path), "--name", suite.name,
         "--gpus", str(options.gpus), "--limit-s", str(options.limit_s),
-        "--limit-gib", str(options.limit_gib), "--every", str(options.every),
+        "--limit-gib", str(options.limit_gib), "--every", str(options.every), *flags,
     ]  # fmt: skip
     command += ["--folders", *map(str, suite.folders)] if suite.folders else []
     command += ["--only", *options.only] if options.only else []

@@ -40,6 +40,8 @@ MOVED_NAMES = {
     ("torch.distributed._tensor.placement_types", "_Partial"): "Partial",
     ("torch.testing._internal.common_distributed", "skip_if_rocm"): "skip_if_rocm_multiprocess",
 }
+# What `MultiProcContinuousTest` was before, as its authors misspelt it.
+OLDER_BASE = "MultiProcContinousTest"
 _IN_VAIN = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 
 

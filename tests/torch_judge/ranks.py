@@ -19,8 +19,8 @@ from torch.testing._internal import common_distributed as bases
 from torch.testing._internal import common_utils
 
 from d2lpar.vgpu.ranks import own_patches
+from torch_judge.older_names import OLDER_BASE
 
-OLDER_NAME = "MultiProcContinousTest"
 Life = Callable[[int], object]
 
 
@@ -32,8 +32,8 @@ def install() -> None:
     _for_threads()
     if hasattr(bases, "MultiProcContinuousTest"):
         _for_continuous_processes()
-    if not hasattr(bases, OLDER_NAME):  # as its authors misspelt it
-        setattr(bases, OLDER_NAME, TestOnRanks)
+    if not hasattr(bases, OLDER_BASE):
+        setattr(bases, OLDER_BASE, TestOnRanks)
 
 
 def on_ranks(life: Life, count: int) -> None:

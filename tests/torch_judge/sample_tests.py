@@ -23,6 +23,11 @@ from torch.testing._internal.common_utils import (
 )
 
 
+def need_a_gpu():
+    """Without any, the test ends here, in other words than with a virtual one."""
+    torch.ones(1, device="cuda")
+
+
 def leave_a_process_behind():
     if os.fork() == 0:
         threading.Event().wait(300)
@@ -35,10 +40,12 @@ class TestOne(unittest.TestCase):
         assert x.grad.tolist() == [2.0, 2.0, 2.0]
 
     def test_fails(self):
+        need_a_gpu()
         print("this belongs to the test, not to the report")
         raise ValueError("a reason\nin two lines")
 
     def test_fails_in_a_subtest(self):
+        need_a_gpu()
         for n in range(3):
             with self.subTest(n=n):
                 assert n != 1, "one"
@@ -65,6 +72,7 @@ class TestOne(unittest.TestCase):
             pass
 
     def test_fails_for_want_of_memory(self):
+        need_a_gpu()
         bytearray(20 * 2**30)
 
     def test_not_applicable(self):
@@ -104,6 +112,17 @@ class TestProcesses(MultiProcessTestCase):
 
     def test_fails(self):
         assert self._sum() == [float(self.rank), 0.0], f"rank {self.rank}"
+
+    def test_not_applicable_as_it_fails_without_virtual_gpus(self):
+        where = f"file://{self.file_name}"
+        device = f"cuda:{self.rank}" if torch.cuda.is_available() else "cpu"
+        dist.init_process_group(init_method=where, rank=self.rank, world_size=2)
+        x = torch.full((2,), self.rank + 1.0, device=device)
+        dist.all_reduce(x)
+        try:
+            raise LookupError("before")
+        except LookupError:
+            assert x.sum() == 5, f"{x.sum()} on {x.device}"
 
     def test_skipped(self):
         raise unittest.SkipTest("ranks skip, too")

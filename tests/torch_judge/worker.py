@@ -7,11 +7,13 @@ output; whatever tests print does not.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fnmatch
 import gc
 import importlib.util
 import json
 import os
+import re
 import sys
 import threading
 import traceback
@@ -26,6 +28,13 @@ from torch_judge.limited_process import Limits, RealTime, run_limited
 from torch_judge.older_names import is_gone
 from torch_judge.verdicts import CRASHED, FAILED, HUNG, PASSED, SKIPPED, Verdict
 
+# How torch's bases tell of the first rank that failed, and the lines of its traceback.
+_OF_PROCESS = re.compile(
+    r"exited with (?:error code \d+ and )?exception:\n(.*?)(?=^(?:Process|Thread) \d+ exited|\Z)",
+    re.DOTALL | re.MULTILINE,
+)
+_PLACES = re.compile(r"^  File .*\n(?:    .*\n)*", re.MULTILINE)
+
 
 def main(arguments: list[str] | None = None) -> None:
     """Judge the tests of a file; see the arguments."""
@@ -38,14 +47,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--limit-gib", type=float, default=8)
     parser.add_argument("--every", type=int, default=1, help="one test in so many")
     parser.add_argument("--only", nargs="*", default=[], help="only such tests: *stream*")
+    parser.add_argument("--plain", action="store_true", help="no virtual GPUs: torch's own devices")
     options = parser.parse_args(arguments)
     results = _own_standard_output()
     _prepare(options)
     import torch._dynamo
 
-    import d2lpar as par
-
-    with par.emulate_cuda(options.gpus, verbose=False):
+    with contextlib.nullcontext() if options.plain else _virtual_gpus(options.gpus):
         try:
             tests = _load(options)
         except BaseException as error:
@@ -56,7 +64,7 @@ def main(arguments: list[str] | None = None) -> None:
         gc.freeze()  # else each fork's collector would write to, and so copy, all that it shares
         for test in _chosen(tests, options):
             limits = Limits(options.limit_s, options.limit_gib)
-            verdict = judge(test, options.name, limits)
+            verdict = judge(test, options.name, limits, plain=options.plain)
             print(json.dumps(asdict(verdict)), file=results, flush=True)
 
 
@@ -84,13 +92,25 @@ def _prepare(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
 
 
+def _virtual_gpus(count: int) -> contextlib.AbstractContextManager:
+    import d2lpar as par
+
+    return par.emulate_cuda(count, verbose=False)
+
+
 def _load(options: argparse.Namespace) -> list[unittest.TestCase]:
     """The tests of the file, as `unittest` finds them."""
-    from torch_judge import older_names, ranks
+    from torch_judge import drift, older_names
 
-    ranks.install()
-    module = older_names.load(lambda: _import(options.file))
-    ranks.use_their_barrier()
+    if options.plain:
+        drift.use_forks()
+        module = older_names.load(lambda: _import(options.file))
+    else:
+        from torch_judge import ranks
+
+        ranks.install()
+        module = older_names.load(lambda: _import(options.file))
+        ranks.use_their_barrier()
     return list(_flat(unittest.defaultTestLoader.loadTestsFromModule(module)))
 
 
@@ -118,14 +138,14 @@ def _chosen(tests: list[unittest.TestCase], options: argparse.Namespace) -> list
     return found[:: options.every]
 
 
-def judge(test: unittest.TestCase, file: str, limits: Limits) -> Verdict:
+def judge(test: unittest.TestCase, file: str, limits: Limits, *, plain: bool = False) -> Verdict:
     """Run a test in a process of its own. The environment must be that of its rank or program."""
     from torch_judge.applicability import why_not_applicable
 
     name = test.id().split(".", 1)[-1]
     reason = why_not_applicable(test)
     start_s = RealTime.monotonic()
-    end = run_limited(lambda: _run(test), limits)
+    end = run_limited(lambda: _run(test, plain=plain), limits)
     seconds = round(RealTime.monotonic() - start_s, 2)
     if end.result is not None:
         outcome, why, text, gone = end.result
@@ -138,10 +158,11 @@ def judge(test: unittest.TestCase, file: str, limits: Limits) -> Verdict:
     return Verdict(file, name, outcome, why, reason, seconds, text[-4000:])
 
 
-def _run(test: unittest.TestCase) -> list[str | None]:
+def _run(test: unittest.TestCase, *, plain: bool) -> list[str | None]:
     """[outcome, last line, traceback, why it does not apply: that showed only now] of a test,
     fixtures of its class and module included."""
-    _go_on_after_fork()
+    if not plain:
+        _go_on_after_fork()
     result = _Errors()
     unittest.TestSuite([test]).run(result)
     if result.failed:
@@ -187,7 +208,11 @@ class _Errors(unittest.TestResult):
 def _last_line(error: BaseException) -> str:
     """The type and the first words of an error; of a failed rank's, those of its own error."""
     error = _of_rank(error)
-    return _one_line(f"{type(error).__name__}: {error}")
+    of_process = _OF_PROCESS.search(str(error))
+    if of_process is None:
+        return _one_line(f"{type(error).__name__}: {error}")
+    full_name, _, words = _PLACES.split(of_process[1])[-1].partition(":")
+    return _one_line(f"{full_name.rpartition('.')[2]}:{words}")
 
 
 def _of_rank(error: BaseException) -> BaseException:

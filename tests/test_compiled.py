@@ -162,9 +162,28 @@ def test_compiled_steps_are_faster_and_graphs_the_fastest(gpu):
     assert eager_s > compiled_s > graphed_s
 
 
-def test_another_backend_runs_operation_by_operation(gpu):
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "aot_eager_decomp_partition"])
+def test_another_backend_runs_operation_by_operation(gpu, backend):
     x = torch.ones(N, device=gpu)
-    assert len(kernels(lambda: torch.compile(lambda x: x.sin() + 1, backend="eager")(x))) == 2
+    step = torch.compile(lambda x: 2 * x.sin(), backend=backend, fullgraph=True)
+    assert len(kernels(lambda: step(x))) == 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "cudagraphs"])
+def test_a_module_for_another_backend_is_the_module(gpus, backend):
+    net = nn.Sequential(nn.Linear(2, 2), nn.ReLU()).to(gpus[0])
+    x = torch.rand(2, 2, device=gpus[0])
+    compiled = torch.compile(net, backend=backend, fullgraph=True)
+    assert torch.equal(compiled(x), net(x))
+
+
+def test_a_backend_that_is_not_called_is_named(gpus):
+    def printing(graph, inputs):
+        raise AssertionError("nothing is traced on virtual devices")
+
+    double = torch.compile(lambda x: 2 * x, backend=printing, fullgraph=True)
+    with pytest.warns(UserWarning, match=r"torch.compile\(backend=printing\) traces nothing"):
+        assert double(torch.ones(2, device=gpus[0])).tolist() == [2, 2]
 
 
 def test_a_compiled_optimizer(gpus):
@@ -186,7 +205,7 @@ def test_products_in_pieces_are_noted_to_be_whole(gpu):
         assert step(x).shape == (4, 4)
 
 
-@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_functions_of_host_tensors_run_while_cuda_is_emulated(backend):
     """Dynamo's guards refused them: "cuda doesn't match the current accelerator vgpu"."""
     step = torch.compile(lambda x: x.square() + 1, backend=backend)

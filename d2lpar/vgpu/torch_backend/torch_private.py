@@ -590,10 +590,9 @@ def look_anew_for_functions() -> None:
 
 def runs_as_it_is(backend: object) -> bool:
     """Whether a backend of `torch.compile` runs what was traced one operation after the other."""
-    if getattr(backend, "__module__", None) != "torch._dynamo.backends.debugging":
-        return backend == "eager"
-    maker = getattr(backend, "__qualname__", "").partition(".")[0]
-    return maker == "eager" or maker.startswith("make_eager_backend")
+    if isinstance(backend, str):
+        return backend == "eager" or backend.startswith("aot_eager")
+    return getattr(backend, "__module__", None) == "torch._dynamo.backends.debugging"
 
 
 def cuts_products() -> bool:

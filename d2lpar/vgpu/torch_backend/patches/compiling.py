@@ -27,6 +27,12 @@ IN_ONE_PIECE = (
     "NVLink pieces of them overlap. Steps under asynchronous tensor parallelism take longer here"
 )
 
+NOT_CALLED = (
+    "torch.compile(backend={backend}) traces nothing that is on virtual GPUs, so the backend is "
+    "not called: the operations run one by one. Values are the same; of compiled code only Inductor's "
+    "is modelled, which is the default backend"
+)
+
 
 def replace_compile() -> None:
     """Let `torch.compile` run what is on virtual devices as compiled code would run (`compiled`).
@@ -45,11 +51,8 @@ def replace_compile() -> None:
         backend = options.get("backend", "inductor")
         if options.get("disable"):
             return made
-        if torch_private.runs_as_it_is(backend) and not isinstance(model, torch.nn.Module):
-            torch_private.take_functions_by_parts(VirtualTensor)
-            return _choosing_as_it_is(model, made)
         if backend != "inductor":
-            return _unless_wrapped(model, made)
+            return _choosing_as_it_is(model, made, backend)
         whole = options.get("mode") in GRAPHED or bool(
             (options.get("options") or {}).get("triton.cudagraphs")
         )
@@ -98,31 +101,23 @@ def _choosing(
     return call
 
 
-def _choosing_as_it_is(
-    function: Callable[..., Any], made: Callable[..., Any]
-) -> Callable[..., Any]:
-    """What torch has `made` of a function to trace it, but for what works on virtual devices: what
-    is traced is run one operation after the other, so the function itself does the same."""
-
-    @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if not _works_on_virtual(None, args, kwargs):
-            return (function if _is_renamed() else made)(*args, **kwargs)
-        return function(*args, **kwargs)
-
-    return call
-
-
-def _unless_wrapped(model: Any, made: Any) -> Any:
-    """What torch has `made` of a model, but for DTensors and others that wrap virtual tensors: for
-    these it would trace tensors without values on a device that this machine lacks."""
+def _choosing_as_it_is(model: Any, made: Any, backend: object) -> Any:
+    """What torch has `made` of a function or module with another backend than Inductor, but for
+    what works on virtual devices: Dynamo knows no such tensors. The function itself has the values,
+    and with backends that run what was traced one operation after the other also the cost."""
+    torch_private.take_functions_by_parts(VirtualTensor)
     module = model if isinstance(model, torch.nn.Module) else None
     function, traced = (model, made) if module is None else (module.__call__, made.forward)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        tensors = _tensors_of(module, args, kwargs)
-        return (function if wraps_virtual(*tensors) else traced)(*args, **kwargs)
+        wrapped = wraps_virtual(*_tensors_of(module, args, kwargs))
+        if not (wrapped or _is_renamed() or _works_on_virtual(module, args, kwargs)):
+            return traced(*args, **kwargs)
+        if not torch_private.runs_as_it_is(backend):
+            name = getattr(backend, "__name__", backend)
+            current_runtime().say_once(NOT_CALLED.format(backend=name))
+        return function(*args, **kwargs)
 
     if module is None:
         return call

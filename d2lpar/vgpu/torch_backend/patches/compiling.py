@@ -29,8 +29,8 @@ IN_ONE_PIECE = (
 
 NOT_CALLED = (
     "torch.compile(backend={backend}) traces nothing that is on virtual GPUs, so the backend is "
-    "not called: the operations run one by one. Values are the same; of compiled code only Inductor's "
-    "is modelled, which is the default backend"
+    "not called: the operations run one by one. Values are the same; of compiled code only "
+    "Inductor's is modelled, which is the default backend"
 )
 
 

@@ -57,6 +57,7 @@ log_softmax = torch.ops.aten._log_softmax
 log_softmax_backward = torch.ops.aten._log_softmax_backward_data
 rms_norm = torch.ops.aten._fused_rms_norm
 rms_norm_backward = torch.ops.aten._fused_rms_norm_backward
+product_with_activation = torch.ops.aten._addmm_activation
 
 
 def set_data(tensor: torch.Tensor, other: torch.Tensor) -> None:
@@ -586,6 +587,16 @@ def look_anew_for_functions() -> None:
     rules = sys.modules.get("torch._dynamo.trace_rules")
     if rules is not None:
         rules.clear_lru_cache()
+
+
+def has_instructions_for(dtype: torch.dtype) -> bool:
+    """Whether oneDNN multiplies numbers of a half precision on this machine's processor."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    operators = torch.ops.mkldnn
+    if dtype == torch.bfloat16:
+        return bool(operators._is_mkldnn_bf16_supported())
+    return bool(operators._is_mkldnn_fp16_supported())
 
 
 def runs_as_it_is(backend: object) -> bool:

@@ -427,6 +427,16 @@ def test_a_group_says_which_backend_it_has(backend):
     assert run(rank, n=2) == [backend if ":" not in backend else "undefined"] * 2
 
 
+def test_sizes_may_be_given_in_a_tensor():
+    def rank():
+        sizes = torch.tensor([1, 2]) if dist.get_rank() == 0 else torch.tensor([2, 1])
+        source, target = mine(3), torch.zeros(3, device=here())
+        dist.all_to_all_single(target, source, sizes, sizes)
+        return target.tolist()
+
+    assert run(rank, n=2) == [[1.0, 2.0, 2.0], [1.0, 1.0, 2.0]]
+
+
 # --- data types -----------------------------------------------------------------------------------
 
 

@@ -26,6 +26,9 @@ from torch_judge.limited_process import Limits, RealTime, run_limited
 from torch_judge.older_names import is_gone
 from torch_judge.verdicts import CRASHED, FAILED, HUNG, PASSED, SKIPPED, Verdict
 
+# In files that PyTorch's own script runs once for each backend, and gives so many ranks.
+_RUN_FOR_EACH_BACKEND = 'os.environ["BACKEND"]'
+
 
 def main(arguments: list[str] | None = None) -> None:
     """Judge the tests of a file; see the arguments."""
@@ -77,6 +80,8 @@ def _prepare(options: argparse.Namespace) -> None:
         PYTORCH_TEST_WITH_SLOW="0",
         PYTORCH_PRINT_REPRO_ON_FAILURE="0",
     )
+    if _RUN_FOR_EACH_BACKEND in options.file.read_text(encoding="utf-8"):
+        os.environ.update(BACKEND="nccl", WORLD_SIZE=str(options.gpus))
     sys.path[:0] = options.folders
     sys.argv = [str(options.file)]
     import torch

@@ -100,7 +100,7 @@ def is_gone(error: BaseException) -> bool:
 
 
 def _is_absent(error: BaseException) -> bool:
-    """Whether a module of torch's lacks a name; what a build leaves out of `torch._C` is not gone."""
+    """Whether a module of torch's lacks a name, which is not a thing that builds leave out."""
     if not isinstance(error, AttributeError) or not isinstance(error.obj, ModuleType):
         return False
     return error.obj.__name__.startswith("torch.") and not error.obj.__name__.startswith("torch._C")

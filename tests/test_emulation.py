@@ -418,7 +418,6 @@ REFUSED = {
     "torch.cuda.ExternalStream": lambda: torch.cuda.ExternalStream(0),
     "torch.cuda.cudart": lambda: torch.cuda.cudart(),
     "torch.cuda.utilization": lambda: torch.cuda.utilization(),
-    "torch.cuda.nccl.all_reduce": lambda: torch.cuda.nccl.all_reduce([]),
     "torch.cuda.profiler.start": lambda: torch.cuda.profiler.start(),
     "torch.export.export": lambda: torch.export.export(nn.Linear(2, 2).cuda(), (torch.ones(1, 2),)),
     "torch.nn.parallel.DistributedDataParallel": lambda: nn.parallel.DistributedDataParallel(

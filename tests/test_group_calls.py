@@ -425,3 +425,92 @@ def test_a_group_says_which_backend_it_has(backend):
         return dist.new_group(backend=backend).name()
 
     assert run(rank, n=2) == [backend if ":" not in backend else "undefined"] * 2
+
+
+def test_sizes_may_be_given_in_a_tensor():
+    def rank():
+        sizes = torch.tensor([1, 2]) if dist.get_rank() == 0 else torch.tensor([2, 1])
+        source, target = mine(3), torch.zeros(3, device=here())
+        dist.all_to_all_single(target, source, sizes, sizes)
+        return target.tolist()
+
+    assert run(rank, n=2) == [[1.0, 2.0, 2.0], [1.0, 1.0, 2.0]]
+
+
+# --- data types -----------------------------------------------------------------------------------
+
+
+def told(call):
+    """What a call raises, as type and words, or None."""
+    try:
+        call()
+    except Exception as error:
+        return type(error), str(error)
+    return None
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.uint16])
+def test_types_that_neither_nccl_nor_gloo_exchanges_are_refused(dtype):
+    """As torch over gloo was seen to, and by its table for NCCL."""
+
+    def rank(device):
+        x = torch.ones(2).to(dtype).to(device or here())
+        calls = (dist.all_reduce, lambda x: dist.broadcast(x, 0))
+        return [told(partial(call, x)) for call in calls]
+
+    for found in run(rank, "cpu", n=2):
+        assert [error for error, words in found if "Invalid scalar type" in words] == [
+            RuntimeError
+        ] * 2
+    for found in run(rank, None, n=2):
+        assert [error for error, words in found if "supported for NCCL" in words] == [TypeError] * 2
+
+
+def test_gloo_sends_bytes_of_any_type():
+    def rank():
+        x = torch.full((2,), dist.get_rank() + 1, dtype=torch.int16)
+        dist.send(x, 1) if dist.get_rank() == 0 else dist.recv(x, 0)
+        return x.tolist()
+
+    assert run(rank, n=2) == [[1, 1]] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_numbers_of_eight_bits_are_reduced_from_hopper_on(dtype):
+    def rank():
+        x = torch.full((4,), 1.5 + dist.get_rank(), device=here()).to(dtype)
+        dist.all_reduce(x)
+        mean = torch.ones(2, device=here()).to(dtype)
+        dist.all_reduce(mean, dist.ReduceOp.AVG)
+        return x.float().tolist(), mean.float().tolist()
+
+    with par.simulate("8x-h100-nvswitch", 2, with_values=True) as gpus:
+        assert par.run_ranks(rank, gpus) == [([4.0] * 4, [1.0, 1.0])] * 2
+    for found in run(lambda: told(rank), n=2):
+        assert found[0] is dist.DistBackendError
+        assert "begins with sm90" in found[1]
+        assert "V100" in found[1]
+
+
+def test_numbers_of_eight_bits_without_a_negative_zero_are_only_sent():
+    def rank():
+        x = torch.full((2,), dist.get_rank() + 1.0, device=here()).to(torch.float8_e4m3fnuz)
+        dist.broadcast(x, 1)
+        return x.float().tolist(), told(lambda: dist.all_reduce(x))[1]
+
+    for values, words in run(rank, n=2):
+        assert values == [2.0, 2.0]
+        assert words.startswith("Unsupported Float8 type for NCCL reduction")
+
+
+def test_nccl_makes_no_mean_of_booleans():
+    def rank():
+        x = torch.tensor([True, dist.get_rank() == 1], device=here())
+        refused = told(lambda: dist.all_reduce(x.clone(), dist.ReduceOp.AVG))
+        dist.all_reduce(x)
+        return x.tolist(), refused
+
+    for values, (error, words) in run(rank, n=2):
+        assert values == [True, True]
+        assert error is TypeError
+        assert "AVG with boolean inputs" in words

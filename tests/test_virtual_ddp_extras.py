@@ -774,3 +774,40 @@ def test_what_a_hook_makes_by_itself_is_handed_out():
 
     for found in run(rank):
         assert_close(found, torch.full((4, 4), 2.0))
+
+
+class OfThree(nn.Module):
+    """Three layers in another order than their definition's; the second is left out at wish."""
+
+    def __init__(self, skips):
+        super().__init__()
+        self.layers, self.skips = nn.ModuleList(nn.Linear(2, 2) for _ in range(3)), skips
+
+    def forward(self, x):
+        first, second, third = self.layers
+        x = third(first(x))
+        return x if self.skips else second(x)
+
+
+def rebuilding(skips, **options):
+    """From which forward pass on DDP has sorted its buckets anew, and how."""
+    net, found = DDP(OfThree(skips).to(here()), **options), []
+    for _ in range(4):
+        out = net(torch.ones(1, 2, device=here()))
+        found.append(bool(net._has_rebuilt_buckets))
+        out.sum().backward()
+    return found, net._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices")
+
+
+@pytest.mark.parametrize("skips", [False, True])
+@pytest.mark.parametrize("static_graph", [False, True])
+def test_buckets_are_sorted_anew_when_torch_sorts_them(static_graph, skips):
+    """A hook that steps the optimizer waits for it: with a static graph, that is a pass later."""
+    options = {"static_graph": static_graph, "find_unused_parameters": skips and not static_graph}
+    ours = run(partial(rebuilding, skips, **options))
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        found, order = rebuilding(skips, **options)
+    finally:
+        dist.destroy_process_group()
+    assert ours == [(found, order or "")] * 2

@@ -43,6 +43,7 @@ MOVED_NAMES = {
 # What `MultiProcContinuousTest` was before, as its authors misspelt it.
 OLDER_BASE = "MultiProcContinousTest"
 _IN_VAIN = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
+_ABSENT = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
 
 
 class Gone(Exception):  # noqa: N818  # it names a state, as StopIteration does
@@ -58,7 +59,7 @@ def load(importing: Callable[[], Loaded]) -> Loaded:
         while True:
             try:
                 return importing()
-            except ImportError as error:
+            except (ImportError, AttributeError) as error:
                 name = _supplied(error)
                 if name is None or name in supplied:
                     raise
@@ -67,18 +68,17 @@ def load(importing: Callable[[], Loaded]) -> Loaded:
         StandIn.bears_use = False
 
 
-def _supplied(error: ImportError) -> str | None:
-    """The name that an import missed, and that is there now; None if it is none of torch's."""
+def _supplied(error: ImportError | AttributeError) -> str | None:
+    """The name that a file missed, and that is there now; None if it is none of torch's."""
     if isinstance(error, ModuleNotFoundError):
         name = error.name or ""
         if not name.startswith("torch."):
             return None
         _supply_module(name)
         return name
-    found = _IN_VAIN.search(str(error))
-    if found is None or not found[2].startswith("torch."):
+    owner, name = _missed(str(error))
+    if not owner.startswith("torch."):
         return None
-    name, owner = found.groups()
     place = sys.modules[owner]
     now = MOVED_NAMES.get((owner, name))
     full = f"{owner}.{name}"
@@ -86,10 +86,26 @@ def _supplied(error: ImportError) -> str | None:
     return full
 
 
+def _missed(text: str) -> tuple[str, str]:
+    """The module and the name that an error's text says are not there; "", "" for another error."""
+    if found := _IN_VAIN.search(text):
+        return found[2], found[1]
+    if found := _ABSENT.search(text):
+        return found[1], found[2]
+    return "", ""
+
+
 def is_gone(error: BaseException) -> bool:
     """Whether a test ends so that has used, or imported, what torch does not have any more."""
     of_torch = isinstance(error, ImportError) and (error.name or "").startswith("torch.")
-    return of_torch or isinstance(error, Gone)
+    return of_torch or isinstance(error, Gone) or _is_absent(error)
+
+
+def _is_absent(error: BaseException) -> bool:
+    """Whether a module of torch's lacks a name, which is not a thing that builds leave out."""
+    if not isinstance(error, AttributeError) or not isinstance(error.obj, ModuleType):
+        return False
+    return error.obj.__name__.startswith("torch.") and not error.obj.__name__.startswith("torch._C")
 
 
 def _supply_module(name: str) -> None:

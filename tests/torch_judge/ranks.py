@@ -7,6 +7,7 @@ ranks find one another, and what each does, stays as the bases have it.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import tempfile
@@ -138,6 +139,32 @@ def _for_threads() -> None:
     base.run_test_with_threaded_pg = run_test
     base._spawn_threads = spawn
     base._join_threads = classmethod(join)
+    bases.spawn_threads_and_init_comms = _each_on_ranks
+
+
+def _each_on_ranks(
+    function: Callable | None = None, timeout: float = 0.0, world_size: int = 4
+) -> Callable:
+    """The decorator for a test, or a part of one, whose ranks are threads."""
+    if function is None:
+        return functools.partial(_each_on_ranks, world_size=world_size)
+
+    @functools.wraps(function)
+    def test(*args: object, **kwargs: object) -> None:
+        store = dist.HashStore()
+
+        def life(rank: int) -> None:
+            _make_groups(rank, world_size, store)
+            function(*args, **kwargs)
+            _destroy_groups()
+
+        try:
+            on_ranks(life, world_size)
+        except torch.multiprocessing.ProcessRaisedException as error:
+            cause = error.__cause__ or error
+            raise RuntimeError(f"{type(cause).__name__}: {cause}") from error
+
+    return test
 
 
 def _for_continuous_processes() -> None:

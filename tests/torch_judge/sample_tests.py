@@ -15,12 +15,15 @@ from torch.testing._internal.common_distributed import (
     MultiProcContinuousTest,
     MultiProcessTestCase,
     MultiThreadedTestCase,
+    spawn_threads_and_init_comms,
 )
 from torch.testing._internal.common_utils import (
     TestCase,
     instantiate_parametrized_tests,
     parametrize,
 )
+
+SomeType = dist.SomeTypeThatIsGone  # an attribute that is gone, in the body of the file
 
 
 def need_a_gpu():
@@ -88,6 +91,9 @@ class TestOne(unittest.TestCase):
         with some_mode():
             raise AssertionError
 
+    def test_not_applicable_with_an_attribute_that_is_gone(self):
+        dist.some_function()
+
     @some_switch
     def test_not_applicable_with_a_decorator_that_is_gone(self):
         raise AssertionError
@@ -145,6 +151,24 @@ class TestThreads(MultiThreadedTestCase):
         x = torch.full((2,), self.rank + 1.0, device=f"cuda:{self.rank}")
         dist.all_reduce(x)
         assert x.tolist() == [3.0, 3.0]
+
+
+class TestWithADecorator(TestCase):
+    @spawn_threads_and_init_comms(world_size=2)
+    def test_passes(self):
+        x = torch.full((2,), dist.get_rank() + 1.0)
+        dist.all_reduce(x)
+        assert x.tolist() == [3.0, 3.0]
+
+    @spawn_threads_and_init_comms(world_size=2)
+    def test_fails(self):
+        raise AssertionError(f"rank {dist.get_rank()}")
+
+
+class TestForEachBackend(TestCase):
+    def test_passes(self):
+        assert os.environ["BACKEND"] == "nccl"
+        assert int(os.environ["WORLD_SIZE"]) == torch.cuda.device_count()
 
 
 class TestWithASetUpOfItsOwn(TestCase):

@@ -34,6 +34,8 @@ _OF_PROCESS = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 _PLACES = re.compile(r"^  File .*\n(?:    .*\n)*", re.MULTILINE)
+# In files that PyTorch's own script runs once for each backend, and gives so many ranks.
+_RUN_FOR_EACH_BACKEND = 'os.environ["BACKEND"]'
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -85,6 +87,8 @@ def _prepare(options: argparse.Namespace) -> None:
         PYTORCH_TEST_WITH_SLOW="0",
         PYTORCH_PRINT_REPRO_ON_FAILURE="0",
     )
+    if _RUN_FOR_EACH_BACKEND in options.file.read_text(encoding="utf-8"):
+        os.environ.update(BACKEND="nccl", WORLD_SIZE=str(options.gpus))
     sys.path[:0] = options.folders
     sys.argv = [str(options.file)]
     import torch

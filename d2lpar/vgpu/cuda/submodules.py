@@ -21,11 +21,6 @@ from .refusals import refusal
 
 REFUSED = (
     (
-        torch.cuda.nccl,
-        ("all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter"),
-        "use torch.cuda.comm, or d2lpar.collectives",
-    ),
-    (
         torch.cuda.profiler,
         ("init", "profile", "start", "stop"),
         "use `with d2lpar.record() as timeline:`",
@@ -45,7 +40,6 @@ def install(patches: Patches) -> None:
         for name in names:
             if hasattr(module, name):
                 patches.replace(module, name, refusal(f"{module.__name__}.{name}", remedy))
-    patches.replace(torch.cuda.nccl, "is_available", lambda tensors: False)
     patches.replace(torch.cuda.nccl, "version", build_version(torch.cuda.nccl.version))
     patches.replace(torch.backends.cudnn, "version", torch_private.cudnn_version)
     patches.replace(torch.backends.cudnn, "is_acceptable", _is_acceptable)

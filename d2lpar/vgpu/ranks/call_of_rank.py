@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -174,12 +175,13 @@ class CallOfRank:
     def _rows(self, tensor: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
         """A piece of so many rows a rank; by default, the same for all."""
         rows = tensor.shape[0] if tensor.dim() else 1
+        sizes = [operator.index(size) for size in sizes]  # they may be in a tensor
         if not sizes and rows % self.count:
             raise ValueError(
                 f"all_to_all_single on {self.count} ranks cannot split {rows} rows evenly: give "
                 "the sizes"
             )
-        sizes = list(sizes) or [rows // self.count] * self.count
+        sizes = sizes or [rows // self.count] * self.count
         if len(sizes) != self.count or sum(sizes) != rows:
             raise ValueError(
                 f"all_to_all_single on {self.count} ranks cannot split {rows} rows as {sizes}"

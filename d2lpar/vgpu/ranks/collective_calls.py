@@ -13,20 +13,11 @@ import torch
 from torch.distributed import ReduceOp
 
 from ..races.call_sites import Mark, call_site_of
+from ..torch_backend.reduced_values import PAIRS, reduced
 from ..torch_backend.tensor import VirtualTensor, backing, check_allocated
+from .data_types import check_reduced
 
 Pieces = Sequence[torch.Tensor | None]  # plain tensors with the values, flat
-_PAIRS = {
-    "SUM": torch.Tensor.add_,
-    "AVG": torch.Tensor.add_,
-    "PREMUL_SUM": torch.Tensor.add_,
-    "PRODUCT": torch.Tensor.mul_,
-    "MAX": lambda total, other: total.copy_(torch.maximum(total, other)),
-    "MIN": lambda total, other: total.copy_(torch.minimum(total, other)),
-    "BAND": torch.Tensor.bitwise_and_,
-    "BOR": torch.Tensor.bitwise_or_,
-    "BXOR": torch.Tensor.bitwise_xor_,
-}
 _OF_HOST = ("BAND", "BOR", "BXOR")  # which NCCL does not have
 
 
@@ -107,12 +98,14 @@ def together(name: str, parts: Sequence[CollectiveCall]) -> CollectiveCall:
 
 def op_name(op: object, tensor: torch.Tensor) -> str:
     """The name of a ReduceOp. Raises ValueError for one that NCCL does not have, and for tensors of
-    a device only, and NotImplementedError for others that virtual ranks do not have."""
-    name = next((name for name in _PAIRS if op == getattr(ReduceOp, name)), None)
+    a device only, NotImplementedError for others that virtual ranks do not have, and what
+    `check_reduced` does."""
+    name = next((name for name in PAIRS if op == getattr(ReduceOp, name)), None)
     on_device = isinstance(tensor, VirtualTensor)
     if name is not None and not (on_device and name in _OF_HOST):
+        check_reduced(name, tensor)
         return name
-    known = [name for name in _PAIRS if name not in _OF_HOST]
+    known = [name for name in PAIRS if name not in _OF_HOST]
     text = (
         f"virtual ranks reduce by {', '.join(known)}, and on the host by {', '.join(_OF_HOST)}, "
         f"not tensors on {tensor.device} by {_named(op)}"
@@ -166,7 +159,7 @@ def carry_out(calls: Sequence[CollectiveCall], takers: Collection[int]) -> None:
             given = [_given(other, rank) for other in calls]
             key = tuple(map(id, given))
             if key not in totals:
-                totals[key] = _reduced(call.op, given)
+                totals[key] = reduced(call.op, given)
             (taken,) = (values for values in call.takes if values is not None)
             moves.append((taken, totals[key]))
     for target, source in moves:
@@ -194,14 +187,3 @@ def _moves(calls: Sequence[CollectiveCall], rank: int) -> list[tuple[torch.Tenso
             )
         found.append((taken, given))
     return found
-
-
-def _reduced(op: str, given: Sequence[torch.Tensor]) -> torch.Tensor:
-    if any(values.is_meta for values in given):
-        return given[0].to("meta")
-    total = given[0].clone()
-    for other in given[1:]:
-        _PAIRS[op](total, other)
-    if op == "AVG":
-        total.div_(len(given), rounding_mode=None if total.is_floating_point() else "trunc")
-    return total

@@ -35,6 +35,7 @@ from .c10d_private import HasRoot, ReducesBy, ReducesTo
 from .call_of_rank import CallOfRank, Tensors
 from .collective_calls import CollectiveCall, together, values_of
 from .collective_work import AnyWork, CapturedWork, CollectiveWork, WorkTogether
+from .data_types import check_exchanged
 from .rank import ENDED, Rank
 from .rendezvous import PendingCollective, Rendezvous
 from .sends_to_self import SendsToSelf
@@ -334,6 +335,8 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         found = self._rank.check(name, tensors)
         if tensors and not self._rank.talks_by_host:
             self.backends.check(name, tensors[0].device.type)
+            for tensor in tensors:
+                check_exchanged(name, tensor)
         return found
 
     def _begin(self, name: str, tensors: Tensors, *parts: Callable[[], CollectiveCall]) -> AnyWork:

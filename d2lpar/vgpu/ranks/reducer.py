@@ -94,14 +94,21 @@ class Reducer:
     @property
     def will_rebuild(self) -> bool:
         """Whether buckets are sorted anew when the next forward pass begins."""
-        return self.rebuilds and len(self._arrived) == len(self.parameters)
+        come = len(self._arrived) + len(self._never)
+        return self.rebuilds and bool(self._arrived) and come == len(self.parameters)
+
+    @property
+    def _never(self) -> ParameterList:
+        """The parameters of a static graph that get no gradient in any pass."""
+        return [] if self._needed is None else [p for p in self.parameters if not self._needed[p]]
 
     def rebuild_buckets(self) -> None:
-        """After the first step: in the order in which gradients came, on rank 0."""
+        """After the first step, of a static graph after the second: in the order in which gradients
+        came, on rank 0."""
         if not self.will_rebuild:
             return
         number = {p: i for i, p in enumerate(self.parameters)}
-        order = [[number[p] for p in self._arrived]]
+        order = [[number[p] for p in (*self._arrived, *self._never)]]
         with talking_by_host():
             dist.broadcast_object_list(order, group=self.group, group_src=0)
         self._make_buckets(gathered([self.parameters[i] for i in order[0]], self.limits_bytes))
@@ -116,9 +123,8 @@ class Reducer:
         self._arrived, self._came = [], Counter[nn.Parameter]()
         self._in_pass = False  # also after one that an error has ended
         self._ended = False  # the backward pass; then what comes last is called at once
-        never = [] if self._needed is None else [p for p in self.parameters if not self._needed[p]]
-        self._unused = never
-        self._never_used = set(never)
+        self._unused = self._never
+        self._never_used = set(self._unused)
         for bucket in self.buckets:
             bucket.missing = set(bucket.views)
 
@@ -226,10 +232,10 @@ class Reducer:
     def _reduce_all(self) -> None:
         """At the end of the first pass of a static graph."""
         self._needed, self._ended = self._came, True
-        self._unused = [p for p in self.parameters if p not in self._came]
-        self._arrived = list(self._unused)  # buckets are sorted anew with them
+        self._unused = self._never
         for p in list(self._needed):
             self._take(p)
+        self._arrived = []  # in this order they came for the first time, not for the last
         self._finish()
 
     def _begin_full_buckets(self) -> None:
@@ -304,7 +310,10 @@ class Reducer:
             self._begin(number)
         for bucket in self.buckets:
             bucket.wait()
-        self._arrived = [p for bucket in self.buckets for p in bucket.views]
+        if self._learns:
+            self._needed = Counter(self.parameters)
+        else:
+            self._arrived = [p for p in self._bucket_of if p not in set(self._never)]
 
     # --- what torch's own hooks and pipelines call --------------------------------------------
 

@@ -34,8 +34,8 @@ def broadcast(tensor: VirtualTensor, devices: Sequence[int]) -> list[VirtualTens
     """A contiguous tensor on each of these other devices."""
     rt = current_runtime()
     received = [wrap(_copy_of_values(rt, tensor), rt.check_index(d)) for d in devices]
-    everywhere = [tensor, *received]
-    _run(rt, "broadcast", everywhere, reads=[tensor], writes=received)
+    everywhere = _current(rt, [tensor, *received])
+    run(rt, "broadcast", everywhere, tensor.nbytes, reads=[tensor], writes=received)
     return received
 
 
@@ -49,8 +49,13 @@ def reduce(tensors: Sequence[VirtualTensor], root: int) -> VirtualTensor:
                 total.add_(backing(tensor))
     result = wrap(total, tensors[root].vgpu_index)
     at_root = [tensors[root], *(t for i, t in enumerate(tensors) if i != root)]
-    _run(rt, "reduce", at_root, reads=tensors, writes=[result])
+    run(rt, "reduce", _current(rt, at_root), result.nbytes, reads=tensors, writes=[result])
     return result
+
+
+def _current(rt: Runtime, tensors: Sequence[VirtualTensor]) -> list[StreamKey]:
+    """The current streams of the devices of these."""
+    return [(t.vgpu_index, rt.current_stream(t.vgpu_index)) for t in tensors]
 
 
 def _copy_of_values(rt: Runtime, tensor: VirtualTensor) -> torch.Tensor:
@@ -59,23 +64,22 @@ def _copy_of_values(rt: Runtime, tensor: VirtualTensor) -> torch.Tensor:
     return torch_private.to_copy(backing(tensor), device=rt.backing)
 
 
-def _run(
+def run(
     rt: Runtime,
     name: str,
-    tensors: Sequence[VirtualTensor],
+    streams: Sequence[StreamKey],
+    nbytes: int,
     *,
     reads: Sequence[VirtualTensor],
     writes: Sequence[VirtualTensor],
 ) -> None:
-    """Put a collective over the devices of `tensors`, the root's first, on the clock."""
-    devices = [tensor.vgpu_index for tensor in tensors]
-    streams = [(device, rt.current_stream(device)) for device in devices]
+    """Put a collective of `nbytes` over these streams, the root's first, on the clock."""
+    devices = [device for device, _ in streams]
     _meet(rt, streams)
     for stream in streams:
         here = ([t for t in part if t.vgpu_index == stream[0]] for part in (reads, writes))
         rt.sanitizer.work(stream, *here)
     _meet(rt, streams)
-    nbytes = tensors[0].nbytes
     group = Group(rt.machine, devices)
     rt.host_threads.submit(devices[0], _launch, rt, name, group, streams, nbytes)
     for device in devices:

@@ -76,8 +76,16 @@ def test_memory():
     nested = torch.cuda.memory_stats_as_nested_dict(1)
     key = "allocated_bytes.all.current"
     assert stats[key] == nested["allocated_bytes"]["all"]["current"] == before
-    assert "cuda:1" in torch.cuda.memory_summary(1, abbreviated=True)
+    assert "memory summary, device ID 1 " in torch.cuda.memory_summary("cuda:1", abbreviated=True)
+    assert "GPU reserved segments" in torch.cuda.memory_summary()
     torch.cuda.empty_cache()
+
+
+def test_old_names_say_that_they_are_old():
+    with pytest.warns(FutureWarning, match="resets /all/ peak memory stats"):
+        torch.cuda.reset_max_memory_allocated(1)
+    with pytest.warns(FutureWarning, match="renamed to `torch.cuda.memory_reserved`"):
+        assert torch.cuda.memory_cached(1) == torch.cuda.memory_reserved(1)
 
 
 def test_random_numbers():

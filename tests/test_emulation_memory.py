@@ -30,6 +30,37 @@ def snapshot():
     return torch.cuda.memory._snapshot()
 
 
+def test_a_snapshot_counts_what_the_statistics_of_each_pool_count():
+    kept = [torch.empty(n, device="cuda:1") for n in (5, 1000, MB, 3 * MB)]
+    expected = {}
+    for segment in torch.cuda.memory_snapshot():
+        if segment["device"] == 1:
+            add_up(expected, segment)
+    stats = torch.cuda.memory_stats(1)
+    assert {name: stats[name] for name in expected} == expected
+    assert stats["allocation.small_pool.current"] == 2
+    # PyTorch's expandable segments are neither counted, nor are parts of them that are free.
+    assert all(segment["is_expandable"] for segment in torch.cuda.memory_snapshot())
+    assert stats["segment.all.peak"] == stats["inactive_split_bytes.all.peak"] == 0
+    assert len(kept) == 4
+
+
+def add_up(expected, segment):
+    states = [block["state"] for block in segment["blocks"]]
+    numbers = {
+        "allocated_bytes": segment["allocated_size"],
+        "reserved_bytes": segment["total_size"],
+        "active_bytes": segment["active_size"],
+        "requested_bytes": segment["requested_size"],
+        "allocation": states.count("active_allocated"),
+        "active": sum(state.startswith("active_") for state in states),
+    }
+    for name, number in numbers.items():
+        for pool in ("all", segment["segment_type"] + "_pool"):
+            key = f"{name}.{pool}.current"
+            expected[key] = expected.get(key, 0) + number
+
+
 def totals(device):
     stats = torch.cuda.memory_stats(device)
     names = ("reserved_bytes", "allocated_bytes", "active_bytes")

@@ -17,7 +17,7 @@ from ..torch_backend import device_module, graph_capture, streams
 from ..torch_backend.runtime import current_runtime
 from . import lazy_init
 from .capability import CudaDeviceProperties
-from .device_translation import local_number, number, place, speaking_cuda, spoken
+from .device_translation import local_number, number, place, speaking_cuda
 from .patches import Patches, stand_in_class
 from .refusals import refusal
 from .tensor_types import TENSOR_TYPES, tensor_type
@@ -27,8 +27,8 @@ BY_DEVICE = (
     *("current_stream", "default_stream", "get_device_name", "synchronize"),
     *("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved"),
     "get_per_process_memory_fraction",
-    *("mem_get_info", "memory_stats", "memory_summary"),
-    *("reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_peak_memory_stats"),
+    *("mem_get_info", "memory_stats"),
+    *("reset_accumulated_memory_stats", "reset_peak_memory_stats"),
 )
 SAME = (
     *("_sleep", "empty_cache", "stream"),
@@ -42,13 +42,6 @@ QUIET = {
     *("manual_seed", "manual_seed_all", "seed", "seed_all"),
 }
 
-# Old names, and those of torch.vgpu that they now have.
-RENAMED = {
-    "max_memory_cached": "max_memory_reserved",
-    "memory_cached": "memory_reserved",
-    "reset_max_memory_cached": "reset_peak_memory_stats",
-}
-
 REMEDIES = {
     "ExternalStream": "use torch.cuda.Stream",
     "set_sync_debug_mode": "d2lpar lists what makes the host wait",
@@ -57,9 +50,12 @@ REMEDY = "leave it out, or guard it with a condition"
 
 # They concern the build of torch, are classes that other things are tested against, or ask only
 # what is replaced elsewhere; `make_graphed_callables` is written in terms of graphs and streams.
+# Old names warn that they are, and call the new ones.
 LEFT_ALONE = {
     *("CudaError", "DeferredCudaCallError", "check_error", "cudaStatus"),
-    *("make_graphed_callables", "memory_snapshot"),
+    *("make_graphed_callables", "memory_snapshot", "memory_summary"),
+    *("max_memory_cached", "memory_cached"),
+    *("reset_max_memory_allocated", "reset_max_memory_cached"),
     *("caching_allocator_alloc", "caching_allocator_delete"),
 }
 
@@ -107,10 +103,7 @@ def namespaces() -> Iterator[dict]:
 def functions() -> dict[str, Callable]:
     """Ours, by their names in torch.cuda."""
     table = {name: _by_device(getattr(device_module, name)) for name in BY_DEVICE}
-    summary = table["memory_summary"]
-    table["memory_summary"] = lambda *args, **options: spoken(summary(*args, **options))
     table |= {name: getattr(device_module, name) for name in SAME}
-    table |= {old: table[new] for old, new in RENAMED.items()}
     return table | {function.__name__: function for function in _FUNCTIONS}
 
 
@@ -272,7 +265,7 @@ def get_allocator_backend() -> str:
 
 def memory_stats_as_nested_dict(device: object = None) -> dict:
     """`memory_stats`, a level for each part of its dotted keys; sizes in bytes."""
-    nested: dict = {}
+    nested: dict = {"reserved_bytes_by_private_pools": {}}  # graphs and programs have none here
     for key, value in device_module.memory_stats(place(device)).items():
         *path, leaf = key.split(".")
         functools.reduce(lambda level, part: level.setdefault(part, {}), path, nested)[leaf] = value

@@ -237,3 +237,49 @@ def test_callables_may_be_graphed_together_and_share_a_pool(cuda):
     b(a(batch)).sum().backward()
     twins(batch).sum().backward()
     assert torch.equal(first.weight.grad, twins[0].weight.grad)
+
+
+def test_a_replay_draws_from_the_sequences_of_its_capture(cuda):
+    """A tracker of several sequences exchanges that of the device within a step."""
+    default = torch.cuda.default_generators[0]
+    default.manual_seed(0)
+    main, fork = default.graphsafe_get_state(), default.clone_state().manual_seed(9)
+    own = torch.Generator("cuda").manual_seed(5)
+
+    def step():
+        default.graphsafe_set_state(fork)
+        drawn = [torch.rand(3, device="cuda")]
+        default.graphsafe_set_state(main)
+        drawn.append(torch.rand(3, device="cuda"))
+        return torch.stack([*drawn, torch.rand(3, device="cuda", generator=own)])
+
+    before = [generator.get_state() for generator in (main, fork, own)]
+    expected = [step().cpu() for _ in range(3)]
+    after = [generator.get_state() for generator in (main, fork, own)]
+    for generator, state in zip((main, fork, own), before, strict=True):
+        generator.set_state(state)
+    graph = torch.cuda.CUDAGraph()
+    for generator in (main, fork, own):
+        graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        drawn = step()
+    assert [g.get_state().tolist() for g in (main, fork, own)] == [s.tolist() for s in before]
+    default.graphsafe_set_state(default.clone_state())
+    for each in expected:
+        graph.replay()
+        assert torch.equal(drawn.cpu(), each)
+    assert [g.get_state().tolist() for g in (main, fork, own)] == [s.tolist() for s in after]
+
+
+def test_each_generator_of_graphs_has_two_places_on_its_device(cuda):
+    held = torch.cuda.memory_allocated
+    fork, before = torch.Generator("cuda"), held()
+    graphs = [torch.cuda.CUDAGraph() for _ in range(3)]
+    for graph in graphs:
+        graph.register_generator_state(fork)
+    assert held() == before + 2 * 512
+    del graph
+    graphs.clear()
+    assert held() == before
+    with pytest.raises(TypeError, match="a graph draws from generators of its device"):
+        torch.cuda.CUDAGraph().register_generator_state(torch.Generator())

@@ -532,9 +532,87 @@ def test_a_lazy_module_must_be_initialized_before_it_has_replicas():
         nn.DataParallel(lazy)(torch.ones(4, 4, device=0))
 
 
-def test_offsets_of_random_numbers_are_refused():
-    with pytest.raises(NotImplementedError, match=r"Generator\.set_offset is not emulated"):
-        torch.cuda._set_rng_state_offset(100)
+def test_random_numbers_have_a_seed_and_an_offset_as_on_cuda():
+    torch.cuda.manual_seed(7)
+    generator = torch.cuda.default_generators[0]
+    assert (torch.cuda._get_rng_state_offset(), generator.initial_seed()) == (0, 7)
+    torch.rand(5, device="cuda")
+    # 80 multiprocessors have 640 blocks of 256 threads, which draw 4 numbers a call.
+    torch.rand(640 * 256 * 4, device="cuda")
+    assert generator.get_offset() == 8
+    torch.nn.functional.dropout(torch.ones(640 * 256 * 4 + 1, device="cuda"))
+    assert generator.get_offset() == 16
+    state = torch.cuda.get_rng_state()
+    assert state[:16].view(torch.int64).tolist() == [7, 16]
+    expected = torch.rand(3, device="cuda")
+    torch.rand(3, device="cuda")
+    torch.cuda._set_rng_state_offset(16)
+    elsewhere = torch.rand(3, device="cuda")
+    generator.set_offset(20)
+    assert not torch.equal(torch.rand(3, device="cuda"), elsewhere)
+    torch.cuda.set_rng_state(state)
+    assert torch.equal(torch.rand(3, device="cuda"), expected)
+    with pytest.raises(RuntimeError, match="must be a multiple of 4"):
+        generator.set_offset(3)
+
+
+def test_a_program_goes_back_to_an_offset_that_it_has_asked_for():
+    generator = torch.cuda.default_generators[1]
+    torch.rand(5, device="cuda:1")
+    offset = torch.cuda._get_rng_state_offset("cuda:1")
+    expected = torch.rand(3, device="cuda:1")
+    torch.cuda._set_rng_state_offset(offset, "cuda:1")
+    assert torch.equal(torch.rand(3, device="cuda:1"), expected)
+    torch.cuda._set_rng_state_offset(0, "cuda:1")
+    begun = torch.rand(5, device="cuda:1")
+    generator.manual_seed(generator.initial_seed())
+    assert torch.equal(torch.rand(5, device="cuda:1"), begun)
+
+
+def test_states_that_cuda_has_saved_are_taken():
+    saved = torch.tensor([5, 0]).view(torch.uint8)
+    torch.cuda.set_rng_state(saved)
+    expected = torch.rand(3, generator=torch.Generator().manual_seed(5))
+    assert torch.equal(torch.rand(3, device="cuda").cpu(), expected)
+    later = torch.tensor([5, 400]).view(torch.uint8)
+    draws = []
+    for _ in range(2):
+        torch.cuda.set_rng_state(later)
+        draws.append(torch.rand(3, device="cuda"))
+    assert torch.equal(*draws)
+    state = torch.cuda.get_rng_state()
+    state[8:16] = torch.tensor([400]).view(torch.uint8)  # as programs do that count offsets
+    torch.cuda.set_rng_state(state)
+    assert torch.equal(torch.rand(3, device="cuda"), draws[0])
+    with pytest.raises(RuntimeError, match="RNG state is wrong size"):
+        torch.cuda.set_rng_state(state[:20])
+    with pytest.raises(TypeError, match=r"RNG state must be a torch\.ByteTensor"):
+        torch.cuda.set_rng_state(state.float())
+
+
+def test_handles_of_generators_share_a_sequence():
+    default = torch.cuda.default_generators[0].manual_seed(3)
+    first, other = default.graphsafe_get_state(), default.clone_state()
+    begin = torch.rand(4, device="cuda")
+    assert first.get_offset() == 4
+    assert other.get_offset() == 0
+    default.graphsafe_set_state(other)
+    assert torch.equal(torch.rand(4, device="cuda"), begin)
+    assert torch.equal(default.get_state(), other.get_state())
+    default.graphsafe_set_state(first)
+    rest = torch.rand(4, device="cuda", generator=other)
+    assert torch.equal(torch.rand(4, device="cuda"), rest)
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))])
+def test_generators_are_copied_with_their_state(again):
+    generator = torch.Generator("cuda:1").manual_seed(4)
+    torch.rand(3, device="cuda:1", generator=generator)
+    copied = again(generator)
+    assert (copied.device, copied.get_offset()) == (torch.device("cuda:1"), 4)
+    draws = [torch.randn(3, device="cuda:1", generator=g) for g in (generator, copied)]
+    assert torch.equal(*draws)
+    assert torch.cuda.default_generators[1].get_state() is not None
 
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")

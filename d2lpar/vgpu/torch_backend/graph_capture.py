@@ -18,13 +18,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch.utils._pytree import tree_leaves
 
-from . import torch_private, virtual_storage
+from ..memory.caching_allocator import Allocation
+from . import generators, torch_private, virtual_storage
+from .generators import DefaultGenerator, Generator
 from .host_threads import NO_TASK, Notes
 from .op_schema import traits_of
+from .random_sequence import RandomSequence
 from .runtime import Runtime, current_runtime
 from .tensor import VirtualTensor, backing
 
@@ -65,6 +69,13 @@ def capturing() -> CUDAGraph | None:
     return _here.graph
 
 
+class _Blocks(list[Allocation]):
+    """A generator's place for its seed, and for its offset: those of graphs, by sequence."""
+
+
+_blocks_of: WeakValueDictionary[RandomSequence, _Blocks] = WeakValueDictionary()
+
+
 class CUDAGraph:
     """`torch.cuda.CUDAGraph`; memory pools are accepted, and all the same."""
 
@@ -75,7 +86,8 @@ class CUDAGraph:
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._sizes: dict[int, tuple[torch.UntypedStorage, int]] = {}  # before the capture
         self._stack = ExitStack()
-        self._random: dict[int, torch.Tensor] = {}  # states by device, before the capture
+        self._random: dict[RandomSequence, RandomSequence] = {}  # with a copy from before
+        self._blocks: list[_Blocks] = []
         self._captured = False
 
     def capture_begin(
@@ -103,7 +115,8 @@ class CUDAGraph:
         threads.let_go()
         self.reset()
         rt = current_runtime()
-        self._random = {i: rt.random_state(i) for i in range(rt.device_count)}
+        self._random = {}
+        self.register_generator_state(DefaultGenerator(rt.current_device))
         self._stack.enter_context(threads.replica(self._notes))
         self._note_here(self)
 
@@ -124,8 +137,8 @@ class CUDAGraph:
                 values.copy_(before)  # the others have other memory by now, or none
         self._before.clear()
         self._made.clear()
-        for device, state in self._random.items():
-            current_runtime().set_random_state(device, state)
+        for sequence, place in self._random.items():
+            sequence.follow(place)
         self._captured = True
         if not any(part.operations or part.notes or part.then for part in self._parts):
             warnings.warn(_EMPTY, stacklevel=2)
@@ -183,17 +196,43 @@ class CUDAGraph:
 
     def note(self, func: torch._ops.OpOverload, args: tuple, kwargs: dict, result: object) -> None:
         """Take in an operation that was computed; called by the dispatcher."""
+        rt = current_runtime()
         if func.namespace == torch_private.COLLECTIVES:
             self.call(partial(_exchange, func, args, kwargs, result))
-        elif not current_runtime().shape_only:
-            self._parts[-1].operations.append(partial(_compute, func, args, kwargs, result))
+        elif not rt.shape_only:
+            sequences = dict(rt.own_state()[2])
+            operation = partial(_compute, func, args, generators.bound(kwargs), result, sequences)
+            self._parts[-1].operations.append(operation)
         if not current_runtime().shape_only:
             self._made |= _places(result) - _places((args, kwargs))  # a view is not new
 
     def save(self, func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> None:
-        """Keep the values of what an operation is going to write; called by the dispatcher."""
+        """Keep what an operation is going to change: what it writes, and where random numbers are;
+        called by the dispatcher."""
+        self._keep_random(generators.handle_of(kwargs.get("generator")))
         for number, name in traits_of(func).written:
             self.keep(tree_leaves(args[number] if number < len(args) else kwargs.get(name)))
+
+    def _keep_random(self, generator: Generator | None) -> None:
+        rt = current_runtime()
+        drawn = [rt.sequence(i) for i in range(rt.device_count)]
+        for sequence in (*drawn, *([] if generator is None else [generator.sequence])):
+            if sequence not in self._random:
+                self._random[sequence] = sequence.copy()
+
+    def register_generator_state(self, generator: Generator) -> None:
+        """Let replays draw from a generator. All do so that are used in the capture; as on CUDA,
+        each has a place on its device for its seed, and one for its offset, as long as a graph has
+        it. TypeError for a generator of the host."""
+        if not isinstance(generator, Generator):
+            raise TypeError(f"a graph draws from generators of its device, not from {generator!r}")
+        sequence = generator.sequence
+        if sequence not in _blocks_of:
+            memory = current_runtime().memories[generator.index]
+            new = _blocks_of[sequence] = _Blocks([memory.allocate(8), memory.allocate(8)])
+            self._blocks.append(new)
+        else:
+            self._blocks.append(_blocks_of[sequence])
 
     def keep(self, tensors: Iterable[object]) -> None:
         """Keep the values of tensors that are going to be written."""
@@ -251,10 +290,15 @@ def _exchange(
 
 
 def _compute(
-    func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any], before: object
+    func: torch._ops.OpOverload,
+    args: tuple,
+    kwargs: dict[str, Any],
+    before: object,
+    sequences: dict[int, RandomSequence],
 ) -> None:
-    """Do an operation again; what it returns anew goes where the capture's result is."""
-    with torch.no_grad():
+    """Do an operation again, which draws from the sequences that it has drawn from at first; what
+    it returns anew goes where the capture's result is."""
+    with torch.no_grad(), current_runtime().with_sequences(sequences):
         again = VirtualTensor.dispatcher(func, args, kwargs)
     _put_into(before, again)
 

@@ -321,6 +321,12 @@ def storage_id(storage: torch.UntypedStorage) -> int:
     return storage._cdata
 
 
+def address_of_generator(generator: torch.Generator) -> int:
+    """What torch calls a generator by, however Python holds it."""
+    address: int = generator._cdata  # type: ignore[attr-defined]  # torch's stub lacks it
+    return address
+
+
 _storage_device = inspect.getattr_static(torch.UntypedStorage, "device")
 
 

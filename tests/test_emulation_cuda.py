@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import os
 import pickle
 
 import pytest
@@ -514,6 +515,69 @@ def test_events_have_the_number_that_torch_s_own_have():
     assert event.event_id == 0
     event.record()
     assert event.event_id == event.cuda_event != 0
+
+
+def test_what_makes_the_host_wait_is_warned_of_or_refused():
+    x = torch.ones(3, device="cuda")
+    assert torch.cuda.get_sync_debug_mode() == 0
+    torch.cuda.set_sync_debug_mode("warn")
+    for wait in (x[0].item, x.nonzero, x.cpu, torch.cuda.current_stream().synchronize):
+        with pytest.warns(UserWarning, match="^called a synchronizing CUDA operation$"):
+            wait()
+    torch.cuda.set_sync_debug_mode("error")
+    for wait in (x[0].item, x.cpu, lambda: torch.ones(3).cuda()):
+        with pytest.raises(RuntimeError, match=r"^called a synchronizing CUDA operation$"):
+            wait()
+    torch.cuda.synchronize()
+    torch.cuda.current_stream().record_event().synchronize()
+    x.to("cpu", non_blocking=True)
+    torch.ones(3).pin_memory().to("cuda", non_blocking=True)
+    torch.ones(3).to("cuda", non_blocking=True)
+    torch.cuda.set_sync_debug_mode("default")
+    assert x.sum().item() == 3
+
+
+def test_other_modes_are_refused():
+    with pytest.raises(RuntimeError, match="expected one of `default`, `warn`, `error`"):
+        torch.cuda.set_sync_debug_mode("all")
+    with pytest.raises(RuntimeError, match="debug_mode is 0, 1 or 2, not 3"):
+        torch.cuda.set_sync_debug_mode(3)
+
+
+def test_a_profiler_is_told_where_to_begin_and_to_end():
+    runtime = torch.cuda.cudart()
+    torch.cuda.check_error(runtime.cudaProfilerStart())
+    with torch.cuda.profiler.profile():
+        torch.ones(2, device="cuda")
+    assert runtime.cudaProfilerStop() == runtime.cudaError.success
+    assert runtime.cudaMemGetInfo(1) == torch.cuda.mem_get_info(1)
+    with pytest.raises(torch.cuda.CudaError, match=r"unrecognized error code \(2\)"):
+        torch.cuda.check_error(2)
+
+
+def test_streams_are_found_by_what_libraries_have_of_them():
+    side = torch.cuda.Stream(1)
+    assert side.__cuda_stream__() == (0, side.cuda_stream)
+    assert side.native_handle == side.cuda_stream
+    assert torch.cuda.ExternalStream(side.cuda_stream, device=1) == side
+    assert isinstance(torch.cuda.ExternalStream(0), torch.cuda.Stream)
+    assert torch.cuda.get_stream_from_external(side.cuda_stream, "cuda:1") == side
+    with pytest.raises(ValueError, match=r"0x7f00 is no stream that torch\.cuda\.Stream"):
+        torch.cuda.ExternalStream(0x7F00)
+    with pytest.raises(NotImplementedError, match="leave out external=True"):
+        torch.cuda.Event(external=True)
+
+
+def test_what_is_asked_of_the_driver_and_known():
+    assert torch.cuda.clock_rate(1) == pytest.approx(1530, rel=0.01)  # MHz, of a V100
+    assert torch.cuda.get_gencode_flags() == "-gencode compute=compute_70,code=sm_70"
+    x = torch.empty(2 * 2**20, dtype=torch.uint8, device="cuda:1")
+    free, total = torch.cuda.mem_get_info(1)
+    assert torch.cuda.device_memory_used(1) == total - free >= 2 * 2**20
+    assert f"GPU:1\nprocess {os.getpid():>10d} uses" in torch.cuda.list_gpu_processes(1)
+    with pytest.raises(NotImplementedError, match="no such sensor here"):
+        torch.cuda.utilization()
+    del x
 
 
 def test_statistics_of_equal_batches_are_gathered():

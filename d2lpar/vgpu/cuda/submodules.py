@@ -25,11 +25,7 @@ REFUSED = (
         ("all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter"),
         "use torch.cuda.comm, or d2lpar.collectives",
     ),
-    (
-        torch.cuda.profiler,
-        ("init", "profile", "start", "stop"),
-        "use `with d2lpar.record() as timeline:`",
-    ),
+    (torch.cuda.profiler, ("init",), "use `with d2lpar.record() as timeline:`"),
     (torch.utils.dlpack, ("to_dlpack",), "copy the tensor to the CPU first, with .cpu()"),
 )
 

@@ -151,6 +151,11 @@ class Runtime:
             self.watch()
         return number
 
+    @property
+    def stream_numbers(self) -> int:
+        """The highest number that a stream can have."""
+        return POOLED_STREAMS * (1 - HIGHEST_PRIORITY)
+
     def watch(self) -> None:
         """From the first further stream on, look at which stream uses and frees which memory."""
         self.sanitizer.watching = True

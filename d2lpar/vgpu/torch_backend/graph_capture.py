@@ -150,6 +150,24 @@ class CUDAGraph:
         self._sizes.clear()
         self._captured = False
 
+    def instantiate(self) -> None:
+        """Nothing: what was captured can be replayed. RuntimeError if nothing was."""
+        self._check_captured()
+
+    def _check_captured(self) -> None:
+        if not self._captured:
+            raise RuntimeError("nothing was captured: call capture_begin() and capture_end() first")
+
+    def enable_debug_mode(self) -> None:
+        """Nothing: see `debug_dump`."""
+
+    def debug_dump(self, debug_path: str, *, verbose: bool = True) -> None:
+        """Refused: there is no graph of CUDA's."""
+        raise NotImplementedError(
+            "debug_dump() writes a graph of CUDA's, and there is none here: to see what a replay "
+            "does, call it within `with d2lpar.record() as timeline:`"
+        )
+
     def pool(self) -> tuple[int, int]:
         """What other graphs may share its memory by."""
         return (0, 0)
@@ -159,8 +177,7 @@ class CUDAGraph:
 
         Raises RuntimeError if nothing was captured.
         """
-        if not self._captured:
-            raise RuntimeError("nothing was captured: call capture_begin() and capture_end() first")
+        self._check_captured()
         rt = current_runtime()
         launch_s = rt.machine.host.graph_s
         for storage, size in self._sizes.values():

@@ -141,6 +141,7 @@ class Dispatcher:
             call.note_written(args, kwargs)
         if call.index == HOST:  # all of it happens on the host
             return func(*map(_on_host, call.args), **call.kwargs)
+        _note_use(rt, call.tensors)
         if rt.shape_only:
             result = self._infer(rt, func, call)
         else:
@@ -163,6 +164,7 @@ class Dispatcher:
         index = base.vgpu_index
         if index >= len(rt.memories):
             rt.check_index(index)
+        _note_use(rt, [base])
         value = func(backing(base), *args[1:], **kwargs)
         if compiled.current() is None:
             _account_view(rt, index, plan.name)
@@ -222,6 +224,12 @@ class Dispatcher:
             adopt(call.tensors[number], wrap(None, call.index, layout=layout))
         _account(rt, call, known.cost if call.plan.launches else None)
         return known.outputs
+
+
+def _note_use(rt: Runtime, tensors: list[VirtualTensor]) -> None:
+    """Tell autograd's streams of an operation's tensors, once there are several streams."""
+    if rt.sanitizer.watching and tensors and torch.is_grad_enabled():
+        rt.autograd_streams.used(tensors, rt.current_stream(tensors[0].vgpu_index))
 
 
 def _on_host(value: object) -> object:

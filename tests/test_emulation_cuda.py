@@ -580,6 +580,38 @@ def test_what_is_asked_of_the_driver_and_known():
     del x
 
 
+ON_DEVICE = {
+    "factory": lambda g: torch.rand(2, device="cuda", generator=g),
+    "number": lambda g: torch.randperm(2, device=1, generator=g),
+    "method": lambda g: torch.ones(2, device="cuda:1").uniform_(generator=g),
+    "function": lambda g: torch.multinomial(torch.ones(2).cuda(), 1, generator=g),
+    "initialization": lambda g: nn.init.normal_(torch.ones(2).cuda(), generator=g),
+}
+
+
+@pytest.mark.parametrize("name", ON_DEVICE)
+def test_a_device_draws_from_no_generator_of_the_host(name):
+    expected = "Expected a 'cuda' device type for generator but found 'cpu'"
+    with pytest.raises(RuntimeError, match=expected):
+        ON_DEVICE[name](torch.Generator())
+    assert len(ON_DEVICE[name](torch.Generator("cuda:1")))
+
+
+def test_the_host_draws_from_no_generator_of_a_device():
+    generator, host = torch.Generator("cuda"), torch.Generator()
+    expected = "Expected a 'cpu' device type for generator but found 'cuda'"
+    for draw in (
+        torch.rand,
+        torch.randperm,
+        lambda n, generator: torch.ones(n).bernoulli_(generator=generator),
+    ):
+        with pytest.raises(RuntimeError, match=expected):
+            draw(3, generator=generator)
+        assert len(draw(3, generator=host)) == 3
+    loader = torch.utils.data.DataLoader(range(4), shuffle=True, generator=host)
+    assert sorted(int(x) for x in loader) == [0, 1, 2, 3]
+
+
 def test_statistics_of_equal_batches_are_gathered():
     x = torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(0)).cuda()
     parts = [torch.batch_norm_stats(half, 1e-5) for half in x.chunk(2)]

@@ -5,20 +5,39 @@ Megatron's `parallel_state` and others keep several sequences of random numbers 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import overload
 
 import torch
 
 from ..torch_backend.generators import DefaultGenerator
 from . import lazy_init
-from .device_translation import cuda, number
+from .device_translation import CUDA, VIRTUAL, cuda, number
 from .patches import Patches
 
 
 def install(patches: Patches) -> None:
     """Let programs find them until `patches` are undone."""
     patches.set(torch.cuda, "default_generators", DefaultGenerators())
+
+
+def check_generator(args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+    """RuntimeError, in torch's words, for a generator of the host where a device draws, and the
+    other way round: virtual devices could, real ones cannot."""
+    generator = kwargs["generator"]
+    place = kwargs.get("device")
+    if place is None:
+        tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor))
+        place = next((tensor.device for tensor in tensors), None) or torch.get_default_device()
+    if not isinstance(generator, torch.Generator) or not isinstance(place, (str, torch.device)):
+        return
+    wanted, found = (_type_of(torch.device(each)) for each in (place, generator.device))
+    if {wanted, found} == {CUDA, "cpu"}:
+        raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{found}'")
+
+
+def _type_of(device: torch.device) -> str:
+    return CUDA if device.type == VIRTUAL else device.type
 
 
 class DefaultGenerators(Sequence[DefaultGenerator]):

@@ -57,6 +57,70 @@ def test_memory_that_a_capture_frees_or_takes(cuda):
         assert (freed.untyped_storage().nbytes(), torch.cuda.memory_allocated()) == (0, held)
 
 
+def of_layers(x):
+    """Ten tensors of 4 MB, two at a time, and what is left of them."""
+    for _ in range(10):
+        x = x + 1
+    for make in (torch.zeros_like, torch.rand_like, torch.empty_like):
+        make(x).fill_(3)
+    return x.sum()
+
+
+def held_and_peak(work):
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    kept = work()
+    after, peak = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
+    return after - before, peak - before, kept
+
+
+def test_a_capture_takes_the_memory_of_what_it_captures(cuda):
+    x, graph = torch.ones(2**20, device=cuda), torch.cuda.CUDAGraph()
+    graph.register_generator_state(torch.cuda.default_generators[0])
+    eager = held_and_peak(lambda: of_layers(x))
+
+    def capture():
+        with torch.cuda.graph(graph):
+            return of_layers(x)
+
+    captured = held_and_peak(capture)
+    assert captured[:2] == eager[:2] == (512, 2 * 4 * 2**20)
+    made = torch.cuda.memory_stats()["allocation.all.allocated"]
+    x.fill_(2)
+    graph.replay()
+    assert captured[2].item() == 12 * 2**20
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == made
+
+
+def test_graphs_keep_memory_for_their_replays_in_pools_that_they_may_share(cuda):
+    x = torch.ones(2**20, device=cuda)
+    first, second, other = (torch.cuda.CUDAGraph() for _ in range(3))
+
+    def reserved():
+        """In pieces of 8 MB: small tensors take a block beside."""
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved() // (8 * 2**20)
+
+    before, kept = reserved(), []
+    counts = []
+    for graph, pool in ((first, None), (second, first.pool()), (other, None)):
+        with torch.cuda.graph(graph, pool=pool):
+            kept.append(of_layers(x))
+        counts.append(reserved() - before)
+    assert second.pool() == first.pool() != other.pool()
+    assert counts == [1, 1, 2]
+    free = torch.cuda.mem_get_info()[0]
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(free + 8 * 2**20, dtype=torch.uint8, device=cuda)
+    first.reset()
+    assert reserved() - before == 2
+    del second, graph
+    assert reserved() - before == 1
+    other.reset()
+    assert reserved() == before
+    assert len(kept) == 3
+
+
 def test_a_captured_training_step_is_the_step(cuda):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).to(cuda)

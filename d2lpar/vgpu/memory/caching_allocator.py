@@ -78,6 +78,8 @@ class CachingAllocator:
         self.pools = (Pool(), Pool())  # the small and the large one
         self.total = Pool()  # both together
         self._counts = (*self.pools, self.total)
+        self.kept_bytes = 0  # by graphs, beside what is allocated
+        self.counts = True  # whether new allocations take memory: those of replays have it
         # What a device's streams may still do with freed memory is the business of the runtime:
         # `on_free` is told of allocations that end and were used on several streams, `on_allocate`
         # of a new one's size and stream; `retry` waits until what is retained is free, and
@@ -104,10 +106,10 @@ class CachingAllocator:
 
         It belongs to the device's stream of that number. Raises OutOfMemoryError.
         """
-        size = -(-nbytes // GRANULE_BYTES) * GRANULE_BYTES
+        size = -(-nbytes // GRANULE_BYTES) * GRANULE_BYTES if self.counts else 0
         if self.on_allocate is not None:
             self.on_allocate(size, stream)
-        if self.total.active_bytes + size > self.limit_bytes:
+        if self.active_bytes + size > self.limit_bytes:
             self._make_room(size, stream)  # others may go on meanwhile, so without the lock
         with self.lock:
             if size:  # CUDA allocates nothing for an empty tensor
@@ -115,8 +117,8 @@ class CachingAllocator:
                 self.pools[size > SMALL_BYTES].take(size, nbytes)
             if self.total.allocated_bytes > self.highest_bytes:
                 self.highest_bytes = self.total.allocated_bytes
-            if self.total.active_bytes > self._most_bytes:
-                self._reserve(self.total.active_bytes)
+            if self.active_bytes > self._most_bytes:
+                self._reserve(self.active_bytes)
         allocation = Allocation(self, size, stream, nbytes)
         if self.history is not None:
             with self.lock:
@@ -138,6 +140,18 @@ class CachingAllocator:
         """Count freed memory that streams still use; with `blocks` = -1 no longer."""
         self.total.retain(nbytes, blocks)
         self.pools[nbytes > SMALL_BYTES].retain(nbytes, blocks)
+
+    def keep(self, nbytes: int) -> None:
+        """Keep memory for graphs; give it back if it is less than zero bytes."""
+        with self.lock:
+            self.kept_bytes += nbytes
+            if self.active_bytes > self._most_bytes:
+                self._reserve(self.active_bytes)
+
+    @property
+    def active_bytes(self) -> int:
+        """What nobody else may have: allocated, retained, or kept for graphs."""
+        return self.total.active_bytes + self.kept_bytes
 
     @property
     def allocated_bytes(self) -> int:
@@ -197,7 +211,7 @@ class CachingAllocator:
     @property
     def free_bytes(self) -> int:
         """What may still be allocated; below zero if a new limit is less than what is held."""
-        return self.limit_bytes - self.total.active_bytes
+        return self.limit_bytes - self.active_bytes
 
     @property
     def reserved_bytes(self) -> int:
@@ -223,7 +237,7 @@ class CachingAllocator:
             self._peak_reserved_bytes = self.peak_reserved_bytes
             self._note_large()
             before = self.reserved_bytes
-            self._most_bytes = self.total.active_bytes
+            self._most_bytes = self.active_bytes
             self._events["num_sync_all_streams"] += 1
             self._events["num_device_free"] += self.reserved_bytes < before
 
@@ -258,9 +272,13 @@ class CachingAllocator:
     @peaks.setter
     def peaks(self, peaks: AllPeaks) -> None:
         self.reset_peak()  # no peak is below what is held
+        self.raise_peaks(peaks)
+
+    def raise_peaks(self, peaks: AllPeaks) -> None:
+        """Let no peak be below these."""
         of_pools, reserved = peaks
         for pool, before in zip(self._counts, of_pools, strict=True):
-            pool.peaks = Peaks(*map(max, zip(pool.peaks, before, strict=True)))
+            pool.peaks = Peaks(*map(max, pool.peaks, before))
         self._peak_reserved_bytes = max(self._peak_reserved_bytes, reserved[0])
         self._peak_reserved_large_bytes = max(self._peak_reserved_large_bytes, reserved[1])
 

@@ -140,6 +140,29 @@ def test_blocks_live_through_the_trace_of_torch_s_own_reader(tmp_path):
     assert len(kept) == 3
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.cuda.memory, "_set_memory_metadata"), reason="this build is older"
+)
+def test_a_program_s_words_on_memory_are_in_the_history():
+    memory = torch.cuda.memory
+    assert memory._memory_metadata_supported()
+    first = torch.ones(3, device="cuda")
+    memory._annotate_tensor(first, "nobody records")
+    record()
+    memory._set_memory_metadata({"step": 1})
+    second = torch.ones(300, device="cuda")
+    assert memory._get_memory_metadata() == '{"step":1}'
+    memory._set_memory_metadata("")
+    memory._annotate_tensor(second[10:], "the second")
+    trace = snapshot()["device_traces"][0]
+    told = [(e["action"], e.get("user_metadata")) for e in trace]
+    assert told == [("alloc", '{"step":1}'), ("annotate", "the second")]
+    assert trace[0]["addr"] == trace[1]["addr"]
+    assert "the second" in viz.trace(snapshot())
+    with pytest.raises(ValueError, match="expected a CUDA tensor, got device cpu"):
+        memory._annotate_tensor(first.cpu(), "of the host")
+
+
 def test_memory_that_a_stream_still_uses_awaits_its_end():
     record()
     side, x = torch.cuda.Stream(), torch.ones(4 * MB, device="cuda:0")

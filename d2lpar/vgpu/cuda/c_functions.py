@@ -52,7 +52,8 @@ def install(patches: Patches) -> None:
 def _refuse_others(patches: Patches, ours: set[str]) -> None:
     """Without a driver some of them raise what nobody understands, and others end the process."""
     library = torch_private.LIBRARY
-    ours = ours | {name for _, name in torch_private.MEMORY_HISTORY.values()}
+    elsewhere = (torch_private.MEMORY_HISTORY, torch_private.MEMORY_METADATA)
+    ours = ours | {name for table in elsewhere for _, name in table.values()}
     for name in dir(library):
         theirs = getattr(library, name)
         if not name.startswith("_cuda_") or isinstance(theirs, type) or name in ours:

@@ -17,6 +17,19 @@ from .patches import Patches
 
 _NAME = "_cudart"  # where torch keeps it
 
+# What `cudaGetErrorString` says of errors that programs look for (NVIDIA, CUDA Runtime API).
+_ERRORS = {
+    0: "no error",
+    1: "invalid argument",
+    2: "out of memory",
+    100: "no CUDA-capable device is detected",
+    101: "invalid device ordinal",
+    600: "device not ready",
+    700: "an illegal memory access was encountered",
+    710: "device-side assert triggered",
+    719: "unspecified launch failure",
+}
+
 
 def install(patches: Patches) -> None:
     """Let torch.cuda find it."""
@@ -53,7 +66,7 @@ class CudaRuntime:
 
     def cudaGetErrorString(self, error: int) -> str:  # noqa: N802
         """What an error's number means."""
-        return "no error" if error == Status.success else "unrecognized error code"
+        return _ERRORS.get(error, "unrecognized error code")
 
     def cudaMemGetInfo(self, device: int) -> tuple[int, int]:  # noqa: N802
         """Free and total bytes of a device."""

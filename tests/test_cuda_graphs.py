@@ -57,6 +57,70 @@ def test_memory_that_a_capture_frees_or_takes(cuda):
         assert (freed.untyped_storage().nbytes(), torch.cuda.memory_allocated()) == (0, held)
 
 
+def of_layers(x):
+    """Ten tensors of 4 MB, two at a time, and what is left of them."""
+    for _ in range(10):
+        x = x + 1
+    for make in (torch.zeros_like, torch.rand_like, torch.empty_like):
+        make(x).fill_(3)
+    return x.sum()
+
+
+def held_and_peak(work):
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    kept = work()
+    after, peak = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
+    return after - before, peak - before, kept
+
+
+def test_a_capture_takes_the_memory_of_what_it_captures(cuda):
+    x, graph = torch.ones(2**20, device=cuda), torch.cuda.CUDAGraph()
+    graph.register_generator_state(torch.cuda.default_generators[0])
+    eager = held_and_peak(lambda: of_layers(x))
+
+    def capture():
+        with torch.cuda.graph(graph):
+            return of_layers(x)
+
+    captured = held_and_peak(capture)
+    assert captured[:2] == eager[:2] == (512, 2 * 4 * 2**20)
+    made = torch.cuda.memory_stats()["allocation.all.allocated"]
+    x.fill_(2)
+    graph.replay()
+    assert captured[2].item() == 12 * 2**20
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == made
+
+
+def test_graphs_keep_memory_for_their_replays_in_pools_that_they_may_share(cuda):
+    x = torch.ones(2**20, device=cuda)
+    first, second, other = (torch.cuda.CUDAGraph() for _ in range(3))
+
+    def reserved():
+        """In pieces of 8 MB: small tensors take a block beside."""
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved() // (8 * 2**20)
+
+    before, kept = reserved(), []
+    counts = []
+    for graph, pool in ((first, None), (second, first.pool()), (other, None)):
+        with torch.cuda.graph(graph, pool=pool):
+            kept.append(of_layers(x))
+        counts.append(reserved() - before)
+    assert second.pool() == first.pool() != other.pool()
+    assert counts == [1, 1, 2]
+    free = torch.cuda.mem_get_info()[0]
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.empty(free + 8 * 2**20, dtype=torch.uint8, device=cuda)
+    first.reset()
+    assert reserved() - before == 2
+    del second, graph
+    assert reserved() - before == 1
+    other.reset()
+    assert reserved() == before
+    assert len(kept) == 3
+
+
 def test_a_captured_training_step_is_the_step(cuda):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).to(cuda)
@@ -237,3 +301,49 @@ def test_callables_may_be_graphed_together_and_share_a_pool(cuda):
     b(a(batch)).sum().backward()
     twins(batch).sum().backward()
     assert torch.equal(first.weight.grad, twins[0].weight.grad)
+
+
+def test_a_replay_draws_from_the_sequences_of_its_capture(cuda):
+    """A tracker of several sequences exchanges that of the device within a step."""
+    default = torch.cuda.default_generators[0]
+    default.manual_seed(0)
+    main, fork = default.graphsafe_get_state(), default.clone_state().manual_seed(9)
+    own = torch.Generator("cuda").manual_seed(5)
+
+    def step():
+        default.graphsafe_set_state(fork)
+        drawn = [torch.rand(3, device="cuda")]
+        default.graphsafe_set_state(main)
+        drawn.append(torch.rand(3, device="cuda"))
+        return torch.stack([*drawn, torch.rand(3, device="cuda", generator=own)])
+
+    before = [generator.get_state() for generator in (main, fork, own)]
+    expected = [step().cpu() for _ in range(3)]
+    after = [generator.get_state() for generator in (main, fork, own)]
+    for generator, state in zip((main, fork, own), before, strict=True):
+        generator.set_state(state)
+    graph = torch.cuda.CUDAGraph()
+    for generator in (main, fork, own):
+        graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        drawn = step()
+    assert [g.get_state().tolist() for g in (main, fork, own)] == [s.tolist() for s in before]
+    default.graphsafe_set_state(default.clone_state())
+    for each in expected:
+        graph.replay()
+        assert torch.equal(drawn.cpu(), each)
+    assert [g.get_state().tolist() for g in (main, fork, own)] == [s.tolist() for s in after]
+
+
+def test_each_generator_of_graphs_has_two_places_on_its_device(cuda):
+    held = torch.cuda.memory_allocated
+    fork, before = torch.Generator("cuda"), held()
+    graphs = [torch.cuda.CUDAGraph() for _ in range(3)]
+    for graph in graphs:
+        graph.register_generator_state(fork)
+    assert held() == before + 2 * 512
+    del graph
+    graphs.clear()
+    assert held() == before
+    with pytest.raises(TypeError, match="a graph draws from generators of its device"):
+        torch.cuda.CUDAGraph().register_generator_state(torch.Generator())

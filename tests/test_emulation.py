@@ -415,10 +415,11 @@ def test_mistakes_are_told_as_cuda_tells_them(cuda, mistake):
 
 
 REFUSED = {
-    "torch.cuda.ExternalStream": lambda: torch.cuda.ExternalStream(0),
-    "torch.cuda.cudart": lambda: torch.cuda.cudart(),
+    r"torch.cuda.cudart\(\).cudaHostRegister": lambda: torch.cuda.cudart().cudaHostRegister(
+        0, 8, 0
+    ),
     "torch.cuda.utilization": lambda: torch.cuda.utilization(),
-    "torch.cuda.profiler.start": lambda: torch.cuda.profiler.start(),
+    "torch.cuda.MemPool": lambda: torch.cuda.MemPool(),
     "torch.export.export": lambda: torch.export.export(nn.Linear(2, 2).cuda(), (torch.ones(1, 2),)),
     "torch.nn.parallel.DistributedDataParallel": lambda: nn.parallel.DistributedDataParallel(
         nn.Linear(1, 1).cuda()
@@ -433,6 +434,14 @@ def test_what_is_not_emulated_says_so_by_name(cuda, name):
         REFUSED[name]()
 
 
+def test_a_block_leaves_no_mode_of_waits_behind():
+    with par.emulate_cuda(1, verbose=False):
+        torch.cuda.set_sync_debug_mode("error")
+        with pytest.raises(RuntimeError, match="called a synchronizing CUDA operation"):
+            torch.ones(2, device="cuda").tolist()
+    assert torch.ones(2, device="vgpu").tolist() == [1, 1]
+
+
 def test_every_function_of_torch_cuda_is_emulated_or_refused():
     theirs = {name: getattr(torch.cuda, name) for name in torch.cuda.__all__}
     with par.emulate_cuda(1, verbose=False):
@@ -440,9 +449,13 @@ def test_every_function_of_torch_cuda_is_emulated_or_refused():
     called = {name for name in kept if callable(theirs[name]) and not name.endswith("Storage")}
     # Of `memory_snapshot` and of memory without a tensor, what they ask of C++ is replaced: see
     # test_emulation_memory.py; of `make_graphed_callables`, the graphs and streams that it is
-    # written with: see test_cuda_graphs.py.
+    # written with: see test_cuda_graphs.py; of the summary and of old names, what they call: see
+    # test_emulation_cuda.py.
     left_alone = {"CudaError", "DeferredCudaCallError", "check_error", "cudaStatus"}
-    left_alone |= {"caching_allocator_alloc", "caching_allocator_delete"}
+    left_alone |= {"caching_allocator_alloc", "caching_allocator_delete", "memory_summary"}
+    left_alone |= {"max_memory_cached", "memory_cached", "cudart", "get_gencode_flags"}
+    left_alone |= {"get_sync_debug_mode", "set_sync_debug_mode"}
+    left_alone |= {"reset_max_memory_allocated", "reset_max_memory_cached"}
     assert called <= {*left_alone, "make_graphed_callables", "memory_snapshot"}
 
 

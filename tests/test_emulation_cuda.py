@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import os
 import pickle
 
 import pytest
@@ -76,8 +77,16 @@ def test_memory():
     nested = torch.cuda.memory_stats_as_nested_dict(1)
     key = "allocated_bytes.all.current"
     assert stats[key] == nested["allocated_bytes"]["all"]["current"] == before
-    assert "cuda:1" in torch.cuda.memory_summary(1, abbreviated=True)
+    assert "memory summary, device ID 1 " in torch.cuda.memory_summary("cuda:1", abbreviated=True)
+    assert "GPU reserved segments" in torch.cuda.memory_summary()
     torch.cuda.empty_cache()
+
+
+def test_old_names_say_that_they_are_old():
+    with pytest.warns(FutureWarning, match="resets /all/ peak memory stats"):
+        torch.cuda.reset_max_memory_allocated(1)
+    with pytest.warns(FutureWarning, match="renamed to `torch.cuda.memory_reserved`"):
+        assert torch.cuda.memory_cached(1) == torch.cuda.memory_reserved(1)
 
 
 def test_random_numbers():
@@ -508,6 +517,102 @@ def test_events_have_the_number_that_torch_s_own_have():
     assert event.event_id == event.cuda_event != 0
 
 
+def test_what_makes_the_host_wait_is_warned_of_or_refused():
+    x = torch.ones(3, device="cuda")
+    assert torch.cuda.get_sync_debug_mode() == 0
+    torch.cuda.set_sync_debug_mode("warn")
+    for wait in (x[0].item, x.nonzero, x.cpu, torch.cuda.current_stream().synchronize):
+        with pytest.warns(UserWarning, match="^called a synchronizing CUDA operation$"):
+            wait()
+    torch.cuda.set_sync_debug_mode("error")
+    for wait in (x[0].item, x.cpu, lambda: torch.ones(3).cuda()):
+        with pytest.raises(RuntimeError, match=r"^called a synchronizing CUDA operation$"):
+            wait()
+    torch.cuda.synchronize()
+    torch.cuda.current_stream().record_event().synchronize()
+    x.to("cpu", non_blocking=True)
+    torch.ones(3).pin_memory().to("cuda", non_blocking=True)
+    torch.ones(3).to("cuda", non_blocking=True)
+    torch.cuda.set_sync_debug_mode("default")
+    assert x.sum().item() == 3
+
+
+def test_other_modes_are_refused():
+    with pytest.raises(RuntimeError, match="expected one of `default`, `warn`, `error`"):
+        torch.cuda.set_sync_debug_mode("all")
+    with pytest.raises(RuntimeError, match="debug_mode is 0, 1 or 2, not 3"):
+        torch.cuda.set_sync_debug_mode(3)
+
+
+def test_a_profiler_is_told_where_to_begin_and_to_end():
+    runtime = torch.cuda.cudart()
+    torch.cuda.check_error(runtime.cudaProfilerStart())
+    with torch.cuda.profiler.profile():
+        torch.ones(2, device="cuda")
+    assert runtime.cudaProfilerStop() == runtime.cudaError.success
+    assert runtime.cudaMemGetInfo(1) == torch.cuda.mem_get_info(1)
+    for number, text in {2: "out of memory", 719: "launch failure", 9999: "unrecognized"}.items():
+        with pytest.raises(torch.cuda.CudaError, match=text):
+            torch.cuda.check_error(number)
+
+
+def test_streams_are_found_by_what_libraries_have_of_them():
+    side = torch.cuda.Stream(1)
+    assert side.__cuda_stream__() == (0, side.cuda_stream)
+    assert side.native_handle == side.cuda_stream
+    assert torch.cuda.ExternalStream(side.cuda_stream, device=1) == side
+    assert isinstance(torch.cuda.ExternalStream(0), torch.cuda.Stream)
+    assert torch.cuda.get_stream_from_external(side.cuda_stream, "cuda:1") == side
+    with pytest.raises(ValueError, match=r"0x7f00 is no stream that torch\.cuda\.Stream"):
+        torch.cuda.ExternalStream(0x7F00)
+    with pytest.raises(NotImplementedError, match="leave out external=True"):
+        torch.cuda.Event(external=True)
+
+
+def test_what_is_asked_of_the_driver_and_known():
+    assert torch.cuda.clock_rate(1) == pytest.approx(1530, rel=0.01)  # MHz, of a V100
+    assert torch.cuda.get_gencode_flags() == "-gencode compute=compute_70,code=sm_70"
+    x = torch.empty(2 * 2**20, dtype=torch.uint8, device="cuda:1")
+    free, total = torch.cuda.mem_get_info(1)
+    assert torch.cuda.device_memory_used(1) == total - free >= 2 * 2**20
+    assert f"GPU:1\nprocess {os.getpid():>10d} uses" in torch.cuda.list_gpu_processes(1)
+    with pytest.raises(NotImplementedError, match="no such sensor here"):
+        torch.cuda.utilization()
+    del x
+
+
+ON_DEVICE = {
+    "factory": lambda g: torch.rand(2, device="cuda", generator=g),
+    "number": lambda g: torch.randperm(2, device=1, generator=g),
+    "method": lambda g: torch.ones(2, device="cuda:1").uniform_(generator=g),
+    "function": lambda g: torch.multinomial(torch.ones(2).cuda(), 1, generator=g),
+    "initialization": lambda g: nn.init.normal_(torch.ones(2).cuda(), generator=g),
+}
+
+
+@pytest.mark.parametrize("name", ON_DEVICE)
+def test_a_device_draws_from_no_generator_of_the_host(name):
+    expected = "Expected a 'cuda' device type for generator but found 'cpu'"
+    with pytest.raises(RuntimeError, match=expected):
+        ON_DEVICE[name](torch.Generator())
+    assert len(ON_DEVICE[name](torch.Generator("cuda:1")))
+
+
+def test_the_host_draws_from_no_generator_of_a_device():
+    generator, host = torch.Generator("cuda"), torch.Generator()
+    expected = "Expected a 'cpu' device type for generator but found 'cuda'"
+    for draw in (
+        torch.rand,
+        torch.randperm,
+        lambda n, generator: torch.ones(n).bernoulli_(generator=generator),
+    ):
+        with pytest.raises(RuntimeError, match=expected):
+            draw(3, generator=generator)
+        assert len(draw(3, generator=host)) == 3
+    loader = torch.utils.data.DataLoader(range(4), shuffle=True, generator=host)
+    assert sorted(int(x) for x in loader) == [0, 1, 2, 3]
+
+
 def test_statistics_of_equal_batches_are_gathered():
     x = torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(0)).cuda()
     parts = [torch.batch_norm_stats(half, 1e-5) for half in x.chunk(2)]
@@ -524,9 +629,87 @@ def test_a_lazy_module_must_be_initialized_before_it_has_replicas():
         nn.DataParallel(lazy)(torch.ones(4, 4, device=0))
 
 
-def test_offsets_of_random_numbers_are_refused():
-    with pytest.raises(NotImplementedError, match=r"Generator\.set_offset is not emulated"):
-        torch.cuda._set_rng_state_offset(100)
+def test_random_numbers_have_a_seed_and_an_offset_as_on_cuda():
+    torch.cuda.manual_seed(7)
+    generator = torch.cuda.default_generators[0]
+    assert (torch.cuda._get_rng_state_offset(), generator.initial_seed()) == (0, 7)
+    torch.rand(5, device="cuda")
+    # 80 multiprocessors have 640 blocks of 256 threads, which draw 4 numbers a call.
+    torch.rand(640 * 256 * 4, device="cuda")
+    assert generator.get_offset() == 8
+    torch.nn.functional.dropout(torch.ones(640 * 256 * 4 + 1, device="cuda"))
+    assert generator.get_offset() == 16
+    state = torch.cuda.get_rng_state()
+    assert state[:16].view(torch.int64).tolist() == [7, 16]
+    expected = torch.rand(3, device="cuda")
+    torch.rand(3, device="cuda")
+    torch.cuda._set_rng_state_offset(16)
+    elsewhere = torch.rand(3, device="cuda")
+    generator.set_offset(20)
+    assert not torch.equal(torch.rand(3, device="cuda"), elsewhere)
+    torch.cuda.set_rng_state(state)
+    assert torch.equal(torch.rand(3, device="cuda"), expected)
+    with pytest.raises(RuntimeError, match="must be a multiple of 4"):
+        generator.set_offset(3)
+
+
+def test_a_program_goes_back_to_an_offset_that_it_has_asked_for():
+    generator = torch.cuda.default_generators[1]
+    torch.rand(5, device="cuda:1")
+    offset = torch.cuda._get_rng_state_offset("cuda:1")
+    expected = torch.rand(3, device="cuda:1")
+    torch.cuda._set_rng_state_offset(offset, "cuda:1")
+    assert torch.equal(torch.rand(3, device="cuda:1"), expected)
+    torch.cuda._set_rng_state_offset(0, "cuda:1")
+    begun = torch.rand(5, device="cuda:1")
+    generator.manual_seed(generator.initial_seed())
+    assert torch.equal(torch.rand(5, device="cuda:1"), begun)
+
+
+def test_states_that_cuda_has_saved_are_taken():
+    saved = torch.tensor([5, 0]).view(torch.uint8)
+    torch.cuda.set_rng_state(saved)
+    expected = torch.rand(3, generator=torch.Generator().manual_seed(5))
+    assert torch.equal(torch.rand(3, device="cuda").cpu(), expected)
+    later = torch.tensor([5, 400]).view(torch.uint8)
+    draws = []
+    for _ in range(2):
+        torch.cuda.set_rng_state(later)
+        draws.append(torch.rand(3, device="cuda"))
+    assert torch.equal(*draws)
+    state = torch.cuda.get_rng_state()
+    state[8:16] = torch.tensor([400]).view(torch.uint8)  # as programs do that count offsets
+    torch.cuda.set_rng_state(state)
+    assert torch.equal(torch.rand(3, device="cuda"), draws[0])
+    with pytest.raises(RuntimeError, match="RNG state is wrong size"):
+        torch.cuda.set_rng_state(state[:20])
+    with pytest.raises(TypeError, match=r"RNG state must be a torch\.ByteTensor"):
+        torch.cuda.set_rng_state(state.float())
+
+
+def test_handles_of_generators_share_a_sequence():
+    default = torch.cuda.default_generators[0].manual_seed(3)
+    first, other = default.graphsafe_get_state(), default.clone_state()
+    begin = torch.rand(4, device="cuda")
+    assert first.get_offset() == 4
+    assert other.get_offset() == 0
+    default.graphsafe_set_state(other)
+    assert torch.equal(torch.rand(4, device="cuda"), begin)
+    assert torch.equal(default.get_state(), other.get_state())
+    default.graphsafe_set_state(first)
+    rest = torch.rand(4, device="cuda", generator=other)
+    assert torch.equal(torch.rand(4, device="cuda"), rest)
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda g: pickle.loads(pickle.dumps(g))])
+def test_generators_are_copied_with_their_state(again):
+    generator = torch.Generator("cuda:1").manual_seed(4)
+    torch.rand(3, device="cuda:1", generator=generator)
+    copied = again(generator)
+    assert (copied.device, copied.get_offset()) == (torch.device("cuda:1"), 4)
+    draws = [torch.randn(3, device="cuda:1", generator=g) for g in (generator, copied)]
+    assert torch.equal(*draws)
+    assert torch.cuda.default_generators[1].get_state() is not None
 
 
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")

@@ -30,6 +30,37 @@ def snapshot():
     return torch.cuda.memory._snapshot()
 
 
+def test_a_snapshot_counts_what_the_statistics_of_each_pool_count():
+    kept = [torch.empty(n, device="cuda:1") for n in (5, 1000, MB, 3 * MB)]
+    expected = {}
+    for segment in torch.cuda.memory_snapshot():
+        if segment["device"] == 1:
+            add_up(expected, segment)
+    stats = torch.cuda.memory_stats(1)
+    assert {name: stats[name] for name in expected} == expected
+    assert stats["allocation.small_pool.current"] == 2
+    # PyTorch's expandable segments are neither counted, nor are parts of them that are free.
+    assert all(segment["is_expandable"] for segment in torch.cuda.memory_snapshot())
+    assert stats["segment.all.peak"] == stats["inactive_split_bytes.all.peak"] == 0
+    assert len(kept) == 4
+
+
+def add_up(expected, segment):
+    states = [block["state"] for block in segment["blocks"]]
+    numbers = {
+        "allocated_bytes": segment["allocated_size"],
+        "reserved_bytes": segment["total_size"],
+        "active_bytes": segment["active_size"],
+        "requested_bytes": segment["requested_size"],
+        "allocation": states.count("active_allocated"),
+        "active": sum(state.startswith("active_") for state in states),
+    }
+    for name, number in numbers.items():
+        for pool in ("all", segment["segment_type"] + "_pool"):
+            key = f"{name}.{pool}.current"
+            expected[key] = expected.get(key, 0) + number
+
+
 def totals(device):
     stats = torch.cuda.memory_stats(device)
     names = ("reserved_bytes", "allocated_bytes", "active_bytes")
@@ -107,6 +138,29 @@ def test_blocks_live_through_the_trace_of_torch_s_own_reader(tmp_path):
     left = viz.filter_alloc_free_pairs(found)["device_traces"][1]
     assert [entry["size"] // MB for entry in left] == [1, 3, 4]
     assert len(kept) == 3
+
+
+@pytest.mark.skipif(
+    not hasattr(torch.cuda.memory, "_set_memory_metadata"), reason="this build is older"
+)
+def test_a_program_s_words_on_memory_are_in_the_history():
+    memory = torch.cuda.memory
+    assert memory._memory_metadata_supported()
+    first = torch.ones(3, device="cuda")
+    memory._annotate_tensor(first, "nobody records")
+    record()
+    memory._set_memory_metadata({"step": 1})
+    second = torch.ones(300, device="cuda")
+    assert memory._get_memory_metadata() == '{"step":1}'
+    memory._set_memory_metadata("")
+    memory._annotate_tensor(second[10:], "the second")
+    trace = snapshot()["device_traces"][0]
+    told = [(e["action"], e.get("user_metadata")) for e in trace]
+    assert told == [("alloc", '{"step":1}'), ("annotate", "the second")]
+    assert trace[0]["addr"] == trace[1]["addr"]
+    assert "the second" in viz.trace(snapshot())
+    with pytest.raises(ValueError, match="expected a CUDA tensor, got device cpu"):
+        memory._annotate_tensor(first.cpu(), "of the host")
 
 
 def test_memory_that_a_stream_still_uses_awaits_its_end():

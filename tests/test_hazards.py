@@ -581,6 +581,34 @@ def test_a_backward_operation_runs_on_the_stream_of_its_forward_operation(side):
     assert torch.allclose(x.grad.cpu(), torch.full((100,), 1.0).cos() - torch.ones(100).sin())
 
 
+@pytest.mark.parametrize("first_on_side", [False, True])
+def test_a_leaf_gets_its_gradient_on_the_stream_that_has_used_it_first(side, first_on_side):
+    """As in PyTorch's own test of streams in backward passes; a later step may use another."""
+    x = torch.ones(100, device=GPU, requires_grad=True)
+    found = []
+    x.register_hook(lambda grad: found.append(vgpu().current_stream().stream_id))
+
+    def step(on_side):
+        side.wait_stream(vgpu().current_stream())
+        streams = (side, None) if on_side else (None, side)
+        with vgpu().stream(streams[0]):
+            a = x * 2
+        with vgpu().stream(streams[1]):
+            b = x * 3
+        vgpu().current_stream().wait_stream(side)
+        (a + b).sum().backward()
+        return x.grad
+
+    def program():
+        step(first_on_side)
+        x.grad = None
+        assert step(not first_on_side).tolist() == [5.0] * 100
+
+    assert kinds(program) == []
+    numbers = [0, side.stream_id]
+    assert found == (numbers[::-1] if first_on_side else numbers)
+
+
 def test_the_pass_orders_its_streams_and_the_callers(side):
     """What comes before and after backward() on the caller's stream needs no wait of its own."""
     weights = [torch.ones(100, device=GPU, requires_grad=True) for _ in range(2)]

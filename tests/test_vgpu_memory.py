@@ -268,29 +268,18 @@ def test_statistics_count_what_was_given_out(fresh_gpus):
         torch.empty(10**11, dtype=torch.uint8, device="vgpu:0")
     stats = torch.vgpu.memory_stats()
     kilo = rounded(4000)
-    of_all = {name: n for name, n in stats.items() if "_pool." not in name}
+    of_all = {name: n for name, n in stats.items() if "_pool." not in name and n}
+    taken = {"allocated": kilo + GRANULE, "current": kilo, "freed": GRANULE, "peak": kilo + GRANULE}
+    counts = {"allocated": 2, "current": 1, "freed": 1, "peak": 2}
+    asked = {"allocated": 4020, "current": 4000, "freed": 20, "peak": 4020}
+    reserved = {"allocated": BLOCK, "current": BLOCK, "peak": BLOCK}
+    expected = {"active": counts, "active_bytes": taken, "allocated_bytes": taken}
+    expected |= {"allocation": counts, "requested_bytes": asked, "reserved_bytes": reserved}
     assert of_all == {
-        "active.all.current": 1,
-        "active_bytes.all.current": kilo,
-        "active_bytes.all.peak": kilo + GRANULE,
-        "allocated_bytes.all.allocated": kilo + GRANULE,
-        "allocated_bytes.all.current": kilo,
-        "allocated_bytes.all.freed": GRANULE,
-        "allocated_bytes.all.peak": kilo + GRANULE,
-        "allocation.all.allocated": 2,
-        "allocation.all.current": 1,
-        "allocation.all.freed": 1,
-        "allocation.all.peak": 2,
-        "num_alloc_retries": 0,
+        **{f"{name}.all.{key}": n for name, of in expected.items() for key, n in of.items()},
+        "max_split_size": -1,
         "num_device_alloc": 1,
-        "num_device_free": 0,
         "num_ooms": 1,
-        "num_sync_all_streams": 0,
-        "requested_bytes.all.current": 4000,
-        "reserved_bytes.all.allocated": BLOCK,
-        "reserved_bytes.all.current": BLOCK,
-        "reserved_bytes.all.freed": 0,
-        "reserved_bytes.all.peak": BLOCK,
     }
     assert torch.accelerator.memory_stats() == stats
     summary = torch.vgpu.memory_summary()
@@ -301,6 +290,33 @@ def test_statistics_count_what_was_given_out(fresh_gpus):
     assert stats["allocation.all.allocated"] == stats["num_ooms"] == 0
     assert stats["allocated_bytes.all.current"] == kilo
     del a
+
+
+def of_pool(name, pool):
+    stats = torch.vgpu.memory_stats()
+    columns = ("current", "peak", "allocated", "freed")
+    return tuple(stats[f"{name}.{pool}.{column}"] for column in columns)
+
+
+def test_each_pool_has_statistics_of_its_own(fresh_gpus):
+    large = torch.empty(3 * BLOCK, dtype=torch.uint8, device="vgpu:0")
+    small = [torch.empty(1000, dtype=torch.uint8, device="vgpu:0") for _ in range(4)]
+    del small[1:], large
+    assert of_pool("allocation", "small_pool") == (1, 4, 4, 3)
+    assert of_pool("requested_bytes", "small_pool") == (1000, 4000, 4000, 3000)
+    assert of_pool("active_bytes", "large_pool") == (0, 3 * BLOCK, 3 * BLOCK, 3 * BLOCK)
+    # Of 4 blocks that are reserved, what is not in small use is the large pool's.
+    assert of_pool("reserved_bytes", "small_pool") == (1024, 4096, 4096, 3072)
+    assert of_pool("reserved_bytes", "large_pool")[:2] == (4 * BLOCK - 1024, 4 * BLOCK - 1024)
+    current, _, grown, shrunk = of_pool("reserved_bytes", "large_pool")
+    assert grown - shrunk == current
+    torch.vgpu.reset_peak_memory_stats()
+    torch.vgpu.reset_accumulated_memory_stats()
+    assert of_pool("allocation", "small_pool") == (1, 1, 0, 0)
+    assert of_pool("active_bytes", "large_pool") == (0, 0, 0, 0)
+    torch.vgpu.empty_cache()
+    assert of_pool("reserved_bytes", "large_pool")[:2] == (BLOCK - 1024, 4 * BLOCK - 1024)
+    assert len(small) == 1
 
 
 def test_a_fraction_of_the_memory(small):

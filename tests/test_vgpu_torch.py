@@ -57,6 +57,35 @@ def test_the_accelerator_module(gpus):
     assert not refused.keys() & {"device_count", "set_stream"}
 
 
+def test_the_accelerator_s_random_numbers(gpus):
+    random = pytest.importorskip("torch.accelerator.random")
+    torch.manual_seed(4)
+    with torch.vgpu.device(1):
+        torch.vgpu.manual_seed(5)
+    assert (random.initial_seed(), random.initial_seed("vgpu:1")) == (4, 5)
+    states = random.get_rng_state_all()
+    assert [state[0] for state in states] == [4, 5, 4, 4]
+    assert torch.equal(random.get_rng_state(1), torch.vgpu.get_rng_state(1))
+
+
+def test_the_accelerator_s_graph(gpus):
+    if not hasattr(torch.accelerator, "Graph"):
+        pytest.skip("this build has none")
+    x, stream = torch.zeros(3, device=gpus[0]), torch.Stream(device=gpus[0])
+    graph = torch.accelerator.Graph(pool=torch.accelerator.Graph().pool())
+    with pytest.raises(RuntimeError, match="nothing was captured"):
+        graph.instantiate()
+    with stream, graph:
+        x += 1
+    stream.synchronize()
+    assert x.tolist() == [0, 0, 0]
+    graph.instantiate()
+    graph.replay()
+    assert x.tolist() == [1, 1, 1]
+    with pytest.raises(NotImplementedError, match="there is none here"):
+        graph.debug_dump("graph.dot")
+
+
 def test_streams_and_events_are_torchs(gpus):
     stream = torch.Stream(device="vgpu:1")
     assert isinstance(stream, torch.Stream)

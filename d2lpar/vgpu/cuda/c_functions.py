@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ..races import sync_debug
 from ..torch_backend import device_module, nccl_collectives, torch_private
 from ..torch_backend.streams import Stream
 from . import lazy_init
@@ -25,7 +26,7 @@ _SETTINGS = (
     *("_cuda_isInBadFork", "_cuda_getArchFlags", "_cuda_getCompiledVersion"),
     *("_cuda_getAllocatorBackend", "_cuda_tunableop_is", "_cuda_tunableop_tuning_is"),
     *("_cuda_get_cudnn", "_cuda_set_cudnn", "_cuda_get_conv", "_cuda_set_conv"),
-    *("_cuda_get_sync_debug", "_cuda_set_sync_debug", "_cuda_clearCublasWorkspaces"),
+    "_cuda_clearCublasWorkspaces",
 )
 
 StreamKey = tuple[int, int, int]
@@ -42,6 +43,7 @@ def install(patches: Patches) -> None:
         else:
             absent = refusal(f"torch._C.{name}", "this build of torch has no CUDA")
             patches.set(library, name, stand_in(absent, ours))
+    patches.at_end(lambda: sync_debug.set_mode(sync_debug.IGNORED))
     _refuse_others(patches, {function.__name__ for function in functions})
     c10d = getattr(library, "_distributed_c10d", None)
     if hasattr(c10d, "_hash_tensors"):
@@ -51,7 +53,8 @@ def install(patches: Patches) -> None:
 def _refuse_others(patches: Patches, ours: set[str]) -> None:
     """Without a driver some of them raise what nobody understands, and others end the process."""
     library = torch_private.LIBRARY
-    ours = ours | {name for _, name in torch_private.MEMORY_HISTORY.values()}
+    elsewhere = (torch_private.MEMORY_HISTORY, torch_private.MEMORY_METADATA)
+    ours = ours | {name for table in elsewhere for _, name in table.values()}
     for name in dir(library):
         theirs = getattr(library, name)
         if not name.startswith("_cuda_") or isinstance(theirs, type) or name in ours:
@@ -142,6 +145,14 @@ class _RawMemory:
             raise RuntimeError(f"invalid device pointer: {address:#x}")
 
 
+def _cuda_get_sync_debug_mode() -> int:
+    return sync_debug.mode()
+
+
+def _cuda_set_sync_debug_mode(mode: int) -> None:
+    sync_debug.set_mode(mode)
+
+
 def _key(stream: Stream) -> StreamKey:
     return stream.stream_id, stream.device_index, stream.device_type
 
@@ -150,7 +161,7 @@ _FUNCTIONS: tuple[Callable, ...] = (
     _cuda_getDevice, _cuda_getDeviceCount, _cuda_setDevice, _cuda_exchangeDevice,
     _cuda_maybeExchangeDevice,
     _cuda_synchronize, _cuda_getCurrentStream, _cuda_getDefaultStream, _cuda_getCurrentRawStream,
-    _cuda_setStream,
+    _cuda_setStream, _cuda_get_sync_debug_mode, _cuda_set_sync_debug_mode,
 )  # fmt: skip
 _NCCL = (
     nccl_collectives.all_gather, nccl_collectives.all_reduce, nccl_collectives.broadcast,

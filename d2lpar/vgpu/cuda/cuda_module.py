@@ -7,17 +7,19 @@ that it is not emulated.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
+from ..sim.multiprocessors import clock_hz
 from ..torch_backend import device_module, graph_capture, streams
 from ..torch_backend.runtime import current_runtime
 from . import lazy_init
 from .capability import CudaDeviceProperties
-from .device_translation import local_number, number, place, speaking_cuda, spoken
+from .device_translation import local_number, number, place, speaking_cuda
 from .patches import Patches, stand_in_class
 from .refusals import refusal
 from .tensor_types import TENSOR_TYPES, tensor_type
@@ -27,8 +29,8 @@ BY_DEVICE = (
     *("current_stream", "default_stream", "get_device_name", "synchronize"),
     *("max_memory_allocated", "max_memory_reserved", "memory_allocated", "memory_reserved"),
     "get_per_process_memory_fraction",
-    *("mem_get_info", "memory_stats", "memory_summary"),
-    *("reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_peak_memory_stats"),
+    *("mem_get_info", "memory_stats"),
+    *("reset_accumulated_memory_stats", "reset_peak_memory_stats"),
 )
 SAME = (
     *("_sleep", "empty_cache", "stream"),
@@ -42,24 +44,19 @@ QUIET = {
     *("manual_seed", "manual_seed_all", "seed", "seed_all"),
 }
 
-# Old names, and those of torch.vgpu that they now have.
-RENAMED = {
-    "max_memory_cached": "max_memory_reserved",
-    "memory_cached": "memory_reserved",
-    "reset_max_memory_cached": "reset_peak_memory_stats",
-}
-
-REMEDIES = {
-    "ExternalStream": "use torch.cuda.Stream",
-    "set_sync_debug_mode": "d2lpar lists what makes the host wait",
-}
+_NO_SENSOR = "devices have no such sensor here; `d2lpar.record()` shows what they do, and when"
+REMEDIES = dict.fromkeys(("memory_usage", "power_draw", "temperature", "utilization"), _NO_SENSOR)
 REMEDY = "leave it out, or guard it with a condition"
 
 # They concern the build of torch, are classes that other things are tested against, or ask only
 # what is replaced elsewhere; `make_graphed_callables` is written in terms of graphs and streams.
+# Old names warn that they are, and call the new ones.
 LEFT_ALONE = {
     *("CudaError", "DeferredCudaCallError", "check_error", "cudaStatus"),
-    *("make_graphed_callables", "memory_snapshot"),
+    *("make_graphed_callables", "memory_snapshot", "memory_summary"),
+    *("cudart", "get_gencode_flags", "get_sync_debug_mode", "set_sync_debug_mode"),
+    *("max_memory_cached", "memory_cached"),
+    *("reset_max_memory_allocated", "reset_max_memory_cached"),
     *("caching_allocator_alloc", "caching_allocator_delete"),
 }
 
@@ -107,10 +104,7 @@ def namespaces() -> Iterator[dict]:
 def functions() -> dict[str, Callable]:
     """Ours, by their names in torch.cuda."""
     table = {name: _by_device(getattr(device_module, name)) for name in BY_DEVICE}
-    summary = table["memory_summary"]
-    table["memory_summary"] = lambda *args, **options: spoken(summary(*args, **options))
     table |= {name: getattr(device_module, name) for name in SAME}
-    table |= {old: table[new] for old, new in RENAMED.items()}
     return table | {function.__name__: function for function in _FUNCTIONS}
 
 
@@ -226,6 +220,12 @@ def can_device_access_peer(device: object, peer_device: object) -> bool:
     return device_module.can_device_access_peer(place(device), place(peer_device))
 
 
+def clock_rate(device: object = None) -> int:
+    """The clock of the multiprocessors, in MHz: simulated ones have one that does not change."""
+    index = place(device).index or 0
+    return round(clock_hz(current_runtime().machine.accelerators[index]) / 1e6)
+
+
 def get_arch_list() -> list[str]:
     """The architecture of the emulated devices: what a build for them would have."""
     major, minor = get_device_capability()
@@ -246,11 +246,33 @@ def is_current_stream_capturing() -> bool:
     return graph_capture.capturing() is not None
 
 
+def get_stream_from_external(data_ptr: int, device: object = None) -> streams.Stream:
+    """A stream of this process by its number, `stream.cuda_stream`, which other libraries have been
+    given. ValueError for others: no other library has made streams of these devices."""
+    index = place(device).index or 0
+    if not 0 <= data_ptr <= current_runtime().stream_numbers:
+        raise ValueError(f"{data_ptr:#x} is no stream that torch.cuda.Stream has made")
+    return streams.Stream.existing(index, data_ptr)
+
+
 # --- memory ---------------------------------------------------------------------------------------
 
 
 def ipc_collect() -> None:
     """Nothing: no other process holds memory of these devices."""
+
+
+def device_memory_used(device: object = None) -> int:
+    """Bytes of the device that are taken: what the allocator has reserved."""
+    free, total = device_module.mem_get_info(place(device))
+    return total - free
+
+
+def list_gpu_processes(device: object = None) -> str:
+    """The processes that hold memory of the device, as torch lists them: this one."""
+    used_mb = device_memory_used(device) / 2**20
+    process = f"process {os.getpid():>10d} uses {used_mb:>12.3f} MB GPU memory"
+    return f"GPU:{local_number(device)}\n{process if used_mb else 'no processes are running'}"
 
 
 def set_per_process_memory_fraction(fraction: float, device: object = None) -> None:
@@ -272,7 +294,7 @@ def get_allocator_backend() -> str:
 
 def memory_stats_as_nested_dict(device: object = None) -> dict:
     """`memory_stats`, a level for each part of its dotted keys; sizes in bytes."""
-    nested: dict = {}
+    nested: dict = {"reserved_bytes_by_private_pools": {}}  # graphs and programs have none here
     for key, value in device_module.memory_stats(place(device)).items():
         *path, leaf = key.split(".")
         functools.reduce(lambda level, part: level.setdefault(part, {}), path, nested)[leaf] = value
@@ -306,9 +328,10 @@ def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
 _FUNCTIONS = (
     is_available, is_initialized, init, device_count, current_device, set_device,
     get_device_properties, get_device_capability, is_bf16_supported, is_tf32_supported,
-    can_device_access_peer, get_arch_list,
-    set_stream, is_current_stream_capturing, graph_capture.graph_pool_handle,
-    get_allocator_backend, ipc_collect,
+    can_device_access_peer, get_arch_list, clock_rate,
+    set_stream, get_stream_from_external, is_current_stream_capturing,
+    graph_capture.graph_pool_handle,
+    get_allocator_backend, ipc_collect, device_memory_used, list_gpu_processes,
     memory_stats_as_nested_dict, set_per_process_memory_fraction,
     get_rng_state, set_rng_state, get_rng_state_all, set_rng_state_all,
 )  # fmt: skip
@@ -328,6 +351,7 @@ def _stream(*args: Any, **kwargs: Any) -> streams.Stream:
 def _classes() -> Iterator[tuple[str, type]]:
     for name, make, ours in (
         ("Stream", _stream, streams.Stream),
+        ("ExternalStream", get_stream_from_external, streams.Stream),
         ("Event", streams.Event, streams.Event),
         ("CUDAGraph", graph_capture.CUDAGraph, graph_capture.CUDAGraph),
         ("graph", graph_capture.capture, graph_capture.CUDAGraph),

@@ -166,5 +166,5 @@ def _go_on_with(numbers: list[int]) -> None:
     rt = runtime.start(before.machine.only(numbers), before.backing)
     rt.shape_only = before.shape_only
     for index in range(rt.device_count):
-        rt.set_random_state(index, before.random_state(index))
+        rt.set_sequence(index, before.sequence(index))
     rt.host_work(before.now_s(), "before CUDA started")

@@ -12,11 +12,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from ..memory import snapshot
+import torch
+
+from ..memory import memory_history, snapshot
 from ..memory.caching_allocator import CachingAllocator, allocations
 from ..memory.memory_history import HistoryOptions, MemoryHistory
 from ..torch_backend import torch_private
 from ..torch_backend.runtime import current_runtime
+from ..torch_backend.tensor import VirtualTensor
 from . import lazy_init
 from .patches import Patches
 
@@ -32,6 +35,15 @@ def install(patches: Patches) -> None:
         ("observe_oom", _observe_out_of_memory),
     ):
         patches.set(*torch_private.MEMORY_HISTORY[name], ours)
+    for name, function in (
+        ("set", memory_history.set_metadata),
+        ("get", memory_history.metadata),
+        ("supported", lambda: True),
+        ("annotate", _annotate),
+    ):
+        owner, theirs = torch_private.MEMORY_METADATA[name]
+        if hasattr(owner, theirs):
+            patches.set(owner, theirs, function)
     patches.at_end(_forget)
 
 
@@ -94,7 +106,18 @@ def _start(memory: CachingAllocator, options: HistoryOptions) -> None:
         memory.history = MemoryHistory(memory.device, pieces, options, seen_s)
 
 
+def _annotate(tensor: torch.Tensor, metadata: str) -> None:
+    """Note a text on the memory of a tensor, if a history is recorded. ValueError for one of the
+    host."""
+    if not isinstance(tensor, VirtualTensor):
+        raise ValueError(f"expected a CUDA tensor, got device {tensor.device}")
+    piece = tensor.vgpu_allocation
+    if piece.memory.history is not None:
+        piece.memory.history.annotated(piece, metadata)
+
+
 def _forget() -> None:
+    memory_history.set_metadata("")
     for memory in current_runtime().memories:
         memory.history, memory.on_out_of_memory = None, None
 

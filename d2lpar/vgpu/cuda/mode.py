@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..torch_backend.torch_private import Operator
 from . import lazy_init
-from .default_generators import DefaultGenerator
+from .default_generators import check_generator
 from .device_translation import CUDA, translate, translated
 
 
@@ -38,8 +38,8 @@ class CudaMode(TorchFunctionMode):
         if kwargs and "device" in kwargs:
             # An operator is called through a function of torch's.
             kwargs = translated(kwargs, _getframe(2 if isinstance(func, Operator) else 1))
-        if kwargs and isinstance(kwargs.get("generator"), DefaultGenerator):
-            kwargs = {**kwargs, "generator": None}  # the random numbers of the device
+        if kwargs and kwargs.get("generator") is not None:
+            check_generator(args, kwargs)
         try:
             return func(*args, **(kwargs or {}))
         except Exception as error:

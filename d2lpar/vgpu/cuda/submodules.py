@@ -20,11 +20,7 @@ from .patches import Patches
 from .refusals import refusal
 
 REFUSED = (
-    (
-        torch.cuda.profiler,
-        ("init", "profile", "start", "stop"),
-        "use `with d2lpar.record() as timeline:`",
-    ),
+    (torch.cuda.profiler, ("init",), "use `with d2lpar.record() as timeline:`"),
     (torch.utils.dlpack, ("to_dlpack",), "copy the tensor to the CPU first, with .cpu()"),
 )
 

@@ -21,16 +21,18 @@ from ..races.tracked import History
 from ..races.vector_clock import Access
 from . import oom_report
 from .memory_history import MemoryHistory, Stack
-from .pools import SMALL_BYTES, Pool, current
+from .pools import SMALL, SMALL_BYTES, Metric, Peaks, Pool, reserved_of_pools, statistics
 
 GRANULE_BYTES = 512  # CUDA's caching allocator hands out multiples of this
 BLOCK_BYTES = 2 * 2**20  # and takes multiples of this from the device
 
 
+AllPeaks = tuple[list[Peaks], tuple[int, int]]
+
 # What is counted. As memory is reserved as a whole here, it is taken from the device when that has
 # to grow, and given back by `empty_cache`, where CUDA may do so segment by segment.
 _EVENTS = (
-    *("num_alloc_retries", "num_ooms"),
+    *("num_alloc_retries", "num_ooms", "num_oom_rejections"),
     *("num_device_alloc", "num_device_free", "num_sync_all_streams"),
 )
 
@@ -72,13 +74,12 @@ class CachingAllocator:
         self.device = device
         self.capacity_bytes = capacity_bytes
         self.limit_bytes = capacity_bytes
-        self.allocated_bytes = 0
-        self.peak_bytes = self.peak_active_bytes = 0  # active: allocated or retained
         self.highest_bytes = 0  # programs reset peaks, and this is for who runs them
-        self.allocations = 0
-        self.peak_allocations = 0
         self.pools = (Pool(), Pool())  # the small and the large one
-        self.retained_bytes = 0  # freed, and in use on a stream that `record_stream` has named
+        self.total = Pool()  # both together
+        self._counts = (*self.pools, self.total)
+        self.kept_bytes = 0  # by graphs, beside what is allocated
+        self.counts = True  # whether new allocations take memory: those of replays have it
         # What a device's streams may still do with freed memory is the business of the runtime:
         # `on_free` is told of allocations that end and were used on several streams, `on_allocate`
         # of a new one's size and stream; `retry` waits until what is retained is free, and
@@ -93,9 +94,10 @@ class CachingAllocator:
         # Replicas are threads; and a collection of garbage may free tensors inside `allocate`.
         self.lock = threading.RLock()
         self._most_bytes = 0  # allocated or retained at once since the cache was emptied
-        self._peak_reserved_bytes = 0
+        self._peak_reserved_bytes = self._peak_reserved_large_bytes = 0
+        # The least that the small pool has had in use since the rest was looked at.
+        self._least_small_bytes = 0
         self._reserved_total_bytes = 0
-        self._ever_bytes = self._ever = 0
         self._events = dict.fromkeys(_EVENTS, 0)
         self._base: dict[str, int] = {}  # statistics when they were reset
 
@@ -104,60 +106,67 @@ class CachingAllocator:
 
         It belongs to the device's stream of that number. Raises OutOfMemoryError.
         """
-        size = -(-nbytes // GRANULE_BYTES) * GRANULE_BYTES
+        size = -(-nbytes // GRANULE_BYTES) * GRANULE_BYTES if self.counts else 0
         if self.on_allocate is not None:
             self.on_allocate(size, stream)
-        if self.allocated_bytes + size + self.retained_bytes > self.limit_bytes:
+        if self.active_bytes + size > self.limit_bytes:
             self._make_room(size, stream)  # others may go on meanwhile, so without the lock
         with self.lock:
-            allocated = self.allocated_bytes + size
-            self.allocated_bytes = allocated
-            self._count(size, nbytes)
-            self._ever_bytes += size
-            if allocated > self.peak_bytes:
-                self.peak_bytes = allocated
-            if allocated > self.highest_bytes:
-                self.highest_bytes = allocated
-            active = allocated + self.retained_bytes
-            if active > self.peak_active_bytes:
-                self.peak_active_bytes = active
-            if active > self._most_bytes:
-                self._reserve(active)
-            if self.allocations > self.peak_allocations:
-                self.peak_allocations = self.allocations
+            if size:  # CUDA allocates nothing for an empty tensor
+                self.total.take(size, nbytes)
+                self.pools[size > SMALL_BYTES].take(size, nbytes)
+            if self.total.allocated_bytes > self.highest_bytes:
+                self.highest_bytes = self.total.allocated_bytes
+            if self.active_bytes > self._most_bytes:
+                self._reserve(self.active_bytes)
         allocation = Allocation(self, size, stream, nbytes)
         if self.history is not None:
             with self.lock:
                 self.history.allocated(allocation)
         return allocation
 
-    def _count(self, size: int, requested: int) -> None:
-        if not size:  # CUDA allocates nothing for an empty tensor
-            return
-        self.allocations += 1
-        self._ever += 1
-        pool = self.pools[size > SMALL_BYTES]
-        pool.allocations += 1
-        pool.allocated_bytes += size
-        pool.requested_bytes += requested
-
     def discount(self, allocation: Allocation) -> None:
         """Count an allocation no longer."""
         size = allocation.nbytes
-        self.allocated_bytes -= size
         if size:
-            self.allocations -= 1
+            self.total.give_back(size, allocation.requested_bytes)
             pool = self.pools[size > SMALL_BYTES]
-            pool.allocations -= 1
-            pool.allocated_bytes -= size
-            pool.requested_bytes -= allocation.requested_bytes
+            pool.give_back(size, allocation.requested_bytes)
+            small = self.pools[SMALL]
+            if pool is small and small.active_bytes < self._least_small_bytes:
+                self._least_small_bytes = small.active_bytes
 
     def retain(self, nbytes: int, blocks: int = 1) -> None:
         """Count freed memory that streams still use; with `blocks` = -1 no longer."""
-        self.retained_bytes += blocks * nbytes
-        pool = self.pools[nbytes > SMALL_BYTES]
-        pool.retained += blocks
-        pool.retained_bytes += blocks * nbytes
+        self.total.retain(nbytes, blocks)
+        self.pools[nbytes > SMALL_BYTES].retain(nbytes, blocks)
+
+    def keep(self, nbytes: int) -> None:
+        """Keep memory for graphs; give it back if it is less than zero bytes."""
+        with self.lock:
+            self.kept_bytes += nbytes
+            if self.active_bytes > self._most_bytes:
+                self._reserve(self.active_bytes)
+
+    @property
+    def active_bytes(self) -> int:
+        """What nobody else may have: allocated, retained, or kept for graphs."""
+        return self.total.active_bytes + self.kept_bytes
+
+    @property
+    def allocated_bytes(self) -> int:
+        """What tensors have."""
+        return self.total.allocated_bytes
+
+    @property
+    def retained_bytes(self) -> int:
+        """What was freed, and is in use on a stream that `record_stream` has named."""
+        return self.total.retained_bytes
+
+    @property
+    def allocations(self) -> int:
+        """How many there are."""
+        return self.total.allocations
 
     def _make_room(self, size: int, stream: int) -> None:
         """Wait for what other streams still use, as the allocator does before it gives up."""
@@ -193,9 +202,8 @@ class CachingAllocator:
         self.capacity_bytes = self.limit_bytes = capacity_bytes
         self.on_free = self.on_allocate = self.retry = self.catch_up = None
         self.history = self.on_out_of_memory = None
-        self.retained_bytes = 0
-        for pool in self.pools:
-            pool.retained = pool.retained_bytes = 0
+        for pool in self._counts:
+            pool.release()
         self.reset_peak()
 
     # --- what is reserved ---------------------------------------------------------------------
@@ -203,7 +211,7 @@ class CachingAllocator:
     @property
     def free_bytes(self) -> int:
         """What may still be allocated; below zero if a new limit is less than what is held."""
-        return self.limit_bytes - self.allocated_bytes - self.retained_bytes
+        return self.limit_bytes - self.active_bytes
 
     @property
     def reserved_bytes(self) -> int:
@@ -217,6 +225,7 @@ class CachingAllocator:
 
     def _reserve(self, nbytes: int) -> None:
         before = self.reserved_bytes
+        self._note_large()
         self._most_bytes = nbytes
         grown = self.reserved_bytes - before
         self._reserved_total_bytes += grown
@@ -226,66 +235,78 @@ class CachingAllocator:
         """Give back what is reserved and holds no tensor."""
         with self.lock:
             self._peak_reserved_bytes = self.peak_reserved_bytes
+            self._note_large()
             before = self.reserved_bytes
-            self._most_bytes = self.allocated_bytes + self.retained_bytes
+            self._most_bytes = self.active_bytes
             self._events["num_sync_all_streams"] += 1
             self._events["num_device_free"] += self.reserved_bytes < before
 
+    def _note_large(self) -> None:
+        """Note what the small pool has left to the large one, before what is reserved changes."""
+        left = self.reserved_bytes - self._least_small_bytes
+        self._peak_reserved_large_bytes = max(self._peak_reserved_large_bytes, left)
+        self._least_small_bytes = self.pools[SMALL].active_bytes
+
     # --- statistics ---------------------------------------------------------------------------
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that tensors had at once since `reset_peak`."""
+        return self.total.peaks.allocated_bytes
 
     def reset_peak(self) -> None:
         """Count all peaks from what is held now."""
-        self.peak_bytes = self.allocated_bytes
-        self.peak_active_bytes = self.allocated_bytes + self.retained_bytes
-        self.peak_allocations = self.allocations
+        for pool in self._counts:
+            pool.reset_peaks()
         self._peak_reserved_bytes = self.reserved_bytes
+        self._least_small_bytes = self.pools[SMALL].active_bytes
+        self._peak_reserved_large_bytes = self.reserved_bytes - self._least_small_bytes
 
     @property
-    def peaks(self) -> tuple[int, int, int, int]:
-        """All peaks: of bytes that tensors have, with those that are retained, of the number of
-        allocations, of bytes that are reserved."""
-        return (
-            self.peak_bytes,
-            self.peak_active_bytes,
-            self.peak_allocations,
-            self.peak_reserved_bytes,
-        )
+    def peaks(self) -> AllPeaks:
+        """The peaks of each pool and of both, and of what is reserved: for both, for large ones."""
+        self._note_large()
+        of_pools = [pool.peaks for pool in self._counts]
+        return of_pools, (self.peak_reserved_bytes, self._peak_reserved_large_bytes)
 
     @peaks.setter
-    def peaks(self, peaks: tuple[int, int, int, int]) -> None:
+    def peaks(self, peaks: AllPeaks) -> None:
         self.reset_peak()  # no peak is below what is held
-        highest = [max(pair) for pair in zip(self.peaks, peaks, strict=True)]
-        self.peak_bytes, self.peak_active_bytes, self.peak_allocations = highest[:3]
-        self._peak_reserved_bytes = highest[3]
+        self.raise_peaks(peaks)
+
+    def raise_peaks(self, peaks: AllPeaks) -> None:
+        """Let no peak be below these."""
+        of_pools, reserved = peaks
+        for pool, before in zip(self._counts, of_pools, strict=True):
+            pool.peaks = Peaks(*map(max, pool.peaks, before))
+        self._peak_reserved_bytes = max(self._peak_reserved_bytes, reserved[0])
+        self._peak_reserved_large_bytes = max(self._peak_reserved_large_bytes, reserved[1])
 
     def reset_accumulated(self) -> None:
         """Let `stats` count what only ever grows from now on."""
-        self._base = self._accumulated()
-
-    def _accumulated(self) -> dict[str, int]:
-        """The numbers that only ever grow."""
-        reserved = self._reserved_total_bytes
-        return {
-            "allocation.all.allocated": self._ever,
-            "allocation.all.freed": self._ever - self.allocations,
-            "allocated_bytes.all.allocated": self._ever_bytes,
-            "allocated_bytes.all.freed": self._ever_bytes - self.allocated_bytes,
-            "reserved_bytes.all.allocated": reserved,
-            "reserved_bytes.all.freed": reserved - self.reserved_bytes,
-            **self._events,
-        }
+        self._base = {}
+        accumulated = self.stats()
+        self._base = {name: n for name, n in accumulated.items() if _only_grows(name)}
 
     def stats(self) -> dict[str, int]:
         """Numbers of the allocator, named as those of `torch.cuda.memory_stats`."""
-        now = {
-            **dict(current(self.pools, self.reserved_bytes)),
-            "allocation.all.peak": self.peak_allocations,
-            "allocated_bytes.all.peak": self.peak_bytes,
-            "active_bytes.all.peak": self.peak_active_bytes,
-            "reserved_bytes.all.peak": self.peak_reserved_bytes,
-        }
-        grown = {k: n - self._base.get(k, 0) for k, n in self._accumulated().items()}
-        return dict(sorted({**now, **grown}.items()))
+        with self.lock:
+            self._note_large()
+            found = {
+                **dict(statistics(self._counts, self._reserved())),
+                **self._events,
+                "max_split_size": -1,  # there is none: a block of any size may be split
+            }
+        return {name: n - self._base.get(name, 0) for name, n in sorted(found.items())}
+
+    def _reserved(self) -> Sequence[Metric]:
+        small = self.pools[SMALL].metrics()["active_bytes"]
+        both = Metric(self.reserved_bytes, self.peak_reserved_bytes, self._reserved_total_bytes)
+        return reserved_of_pools(small, both, self._peak_reserved_large_bytes)
+
+
+def _only_grows(statistic: str) -> bool:
+    return statistic.startswith("num_") or statistic.endswith((".allocated", ".freed"))
 
 
 class Allocation:

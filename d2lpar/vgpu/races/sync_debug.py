@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -67,6 +68,14 @@ class Waits(list[Wait]):
 
 
 _listeners: list[Waits] = []
+IGNORED, WARNED_OF, REFUSED = 0, 1, 2  # what becomes of waits, as torch numbers it
+_WAITED = "called a synchronizing CUDA operation"  # torch's words
+# What CUDA does not count: waits that are asked for by name, and those of its own driver.
+_UNCOUNTED = {
+    *("synchronize", "synchronize event"),
+    *("wait for freed memory", "wait to copy from pageable memory"),
+}
+_mode = IGNORED
 _thread = threading.local()
 
 
@@ -100,8 +109,33 @@ def called(name: str) -> Iterator[None]:
         _thread.call = outer
 
 
+def mode() -> int:
+    """What becomes of calls that make the host wait."""
+    return _mode
+
+
+def set_mode(mode: int) -> None:
+    """`WARNED_OF` or `REFUSED`: let calls warn, or raise, that make the host wait by the way.
+
+    RuntimeError for other numbers.
+    """
+    global _mode
+    if mode not in (IGNORED, WARNED_OF, REFUSED):
+        raise RuntimeError(f"debug_mode is 0, 1 or 2, not {mode!r}")
+    _mode = mode
+
+
+def _warn_or_refuse() -> None:
+    if _mode == REFUSED:
+        raise RuntimeError(_WAITED)
+    place = call_site_of(mark())
+    warnings.warn_explicit(_WAITED, UserWarning, place.file, place.line)
+
+
 def listened(device: int, name: str, wait: Callable[..., None]) -> Callable[..., None]:
     """`wait(host_thread, *args)`, telling all listeners how long it took."""
+    if _mode != IGNORED and name not in _UNCOUNTED:
+        _warn_or_refuse()
     if not _listeners:
         return wait
     call, where = getattr(_thread, "call", None) or _SyncingCall(name), mark()

@@ -49,12 +49,13 @@ class ProcessState:
             others = [LibraryState(library), ModuleVariables(), *others]
         self._others: Sequence[OwnState] = ()
         self.save()
+        shape_only, seed, sequences = rt.own_state()
+        self._machine = (shape_only, seed, {i: s.copy() for i, s in sequences.items()})
         self._others = others
 
     def save(self) -> None:
         """Keep what the running process has."""
-        shape_only, seed, random_state = self._rt.own_state()
-        self._machine = (shape_only, seed, dict(random_state))
+        self._machine = self._rt.own_state()
         self._torch = torch.random.default_generator.get_state()
         self._python = random.getstate()
         numpy = sys.modules.get("numpy")

@@ -2,13 +2,12 @@
 
 On CUDA, DTensor lets each shard begin elsewhere in one sequence, which a counter makes possible
 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"). Virtual devices draw from a
-sequence without a counter. So a shard begins a sequence of its own, made from the common state and
-the number of the shard, and afterwards all ranks go on from one state again.
+sequence without a counter. So a shard draws from a sequence of its own, made from the common one
+and the number of the shard, and afterwards all ranks go on from one place again.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..torch_backend.generators import handle_of
+from ..torch_backend.random_sequence import RandomSequence
 from .rank import here
 
 _AFTERWARDS = -1  # stands for the number of a shard in what follows on all ranks
@@ -33,9 +34,10 @@ class ShardedRandomNumbers:
     def _take_state_of_rank_0(self) -> None:
         rank = here.rank
         rt = rank.world.rt
-        state = rt.random_state(rank.device).to(f"vgpu:{rank.device}")
+        sequence = rt.sequence(rank.device)
+        state = sequence.state().to(f"vgpu:{rank.device}")
         dist.broadcast(state, 0)
-        rt.set_random_state(rank.device, state.cpu())
+        sequence.set_state(state)
 
     def _manual_seed(self, parallel_seed: int) -> None:
         torch.manual_seed(parallel_seed)
@@ -50,16 +52,28 @@ class ShardedRandomNumbers:
         if not self.distribute_region_enabled or (shard is None and generator is None):
             yield
             return
-        of_device = rt.random_state(device)
-        common = of_device if generator is None else generator.get_state()
-        rt.set_random_state(device, _begun_anew(common, shard or 0))
+        of_device = rt.sequence(device)
+        common = _sequence_of(generator, of_device)
+        rt.set_sequence(device, common.branch(shard or 0))
         try:
             yield
         finally:
-            afterwards = _begun_anew(common, _AFTERWARDS)
-            if generator is not None:
-                generator.set_state(afterwards)
-            rt.set_random_state(device, afterwards if generator is None else of_device)
+            rt.set_sequence(device, of_device)
+            common.jump(_AFTERWARDS)
+            if generator is not None and handle_of(generator) is None:
+                generator.set_state(common.host)
+
+
+def _sequence_of(generator: torch.Generator | None, of_device: RandomSequence) -> RandomSequence:
+    """What all ranks draw from: the device's numbers, or those of the generator that is given."""
+    if generator is None:
+        return of_device
+    handle = handle_of(generator)
+    if handle is not None:
+        return handle.sequence
+    sequence = RandomSequence(generator.initial_seed())
+    sequence.host = generator.get_state()
+    return sequence
 
 
 def _shard_number(spec: Any) -> int | None:
@@ -70,11 +84,3 @@ def _shard_number(spec: Any) -> int | None:
             number = number * mesh.size(i) + mesh.get_coordinate()[i]
             count *= mesh.size(i)
     return number if count > 1 else None
-
-
-def _begun_anew(state: torch.Tensor, number: int) -> torch.Tensor:
-    """The state of a sequence of its own for each state and number."""
-    text = state.numpy().tobytes() + str(number).encode()
-    digest = hashlib.blake2b(text, digest_size=8).digest()
-    seed = int.from_bytes(digest, "little") >> 1  # torch's seeds are signed
-    return torch.Generator().manual_seed(seed).get_state()

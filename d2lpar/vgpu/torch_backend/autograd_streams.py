@@ -3,7 +3,8 @@
 As in PyTorch ("Stream semantics of backward passes"): an operation runs on the stream of its
 forward operation; all streams of the pass wait for the work of the caller's current streams, and
 these wait for the pass; and within it a stream waits for the others where a gradient goes over.
-Gradients are added up in leaves on the caller's stream. Forward operations are told apart by
+Gradients are added up in a leaf on the stream of the first operation that has used it since its
+last gradient: there autograd made the node that adds them up. Forward operations are told apart by
 autograd's numbers, which grow within a thread; those of other threads count as the caller's.
 """
 
@@ -11,7 +12,11 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
+from weakref import ref
+
+import torch
 
 from ..races.vector_clock import Access, StreamKey, VectorClocks, join
 from . import torch_private
@@ -34,6 +39,7 @@ class BackwardPass:
         self.chosen: dict[int, int] = {}
         self.of_hooks: set[StreamKey] = set()
         self.known: dict[StreamKey, int] = {}
+        self.leaves: list[int] = []  # that have got a gradient, by their ids
         for stream in [(d, caller.get(d, 0)) for d in range(devices)]:
             join(self.known, order.release(stream))
         self.begun = order.advance()
@@ -60,6 +66,18 @@ class AutogradStreams:
         self.order = order
         self._wait = wait
         self._thread = _Thread()
+        # By id, with a reference that forgets it: a tensor as a key would be compared by values.
+        self._leaves: dict[int, tuple[ref[torch.Tensor], int]] = {}
+
+    def used(self, tensors: Iterable[torch.Tensor], number: int) -> None:
+        """An operation of a device's stream of that number uses tensors; autograd sees it."""
+        for tensor in tensors:
+            if tensor.requires_grad and tensor.is_leaf and id(tensor) not in self._leaves:
+                forget = partial(self._forget, id(tensor))
+                self._leaves[id(tensor)] = (ref(tensor, forget), number)
+
+    def _forget(self, leaf: int, _: object = None) -> None:
+        self._leaves.pop(leaf, None)
 
     def switched(self, streams: dict[int, int]) -> None:
         """Note that from now on these streams are current, by device."""
@@ -110,9 +128,18 @@ class AutogradStreams:
         thread = self._thread
         number = torch_private.node_number()
         if number is None:
-            return this.caller.get(device, 0)
+            return self._leaf_stream(device, this)
         at = bisect_right(thread.numbers, number)
         return thread.streams[at - 1].get(device, 0) if at else 0
+
+    def _leaf_stream(self, device: int, this: BackwardPass) -> int:
+        """Where a leaf gets its gradient; the caller's stream if nobody has seen it used."""
+        leaf = torch_private.leaf_of_node()
+        if leaf is None or getattr(leaf, "vgpu_index", None) != device:
+            return this.caller.get(device, 0)
+        this.leaves.append(id(leaf))
+        known = self._leaves.get(id(leaf))
+        return this.caller.get(device, 0) if known is None else known[1]
 
     def order_in_pass(self, before: Access, stream: StreamKey) -> bool:
         """Let `stream` wait for an access, if it is one of the pass under way; autograd does not
@@ -133,7 +160,7 @@ class AutogradStreams:
         this = self._thread.passes.get(task)
         leaf = None if this is None else torch_private.leaf_of_node()
         memory = None if leaf is None else getattr(leaf.grad, "vgpu_allocation", None)
-        if this is None or memory is None or this.caller.get(stream[0], 0) != stream[1]:
+        if this is None or memory is None or self._leaf_stream(stream[0], this) != stream[1]:
             return
         uses = [memory.written] if memory.history is None else [u[2] for u in memory.history.writes]
         for access in uses:
@@ -144,6 +171,8 @@ class AutogradStreams:
         this = self._thread.passes.pop(task, None)
         if this is None:
             return
+        for leaf in this.leaves:
+            self._forget(leaf)
         for device, number in sorted(this.used):
             caller = (device, this.caller.get(device, 0))
             if (device, number) != caller:

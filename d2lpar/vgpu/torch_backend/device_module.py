@@ -14,7 +14,7 @@ from ...timeline.formatting import bytes_text
 from ..device_naming import text
 from ..memory.caching_allocator import CachingAllocator, OutOfMemoryError
 from ..sim.multiprocessors import clock_hz
-from . import autocast, torch_private
+from . import autocast
 from .runtime import current_runtime, has_forked, running
 from .streams import Event, Stream, current_stream, default_stream, device_number, set_stream
 
@@ -285,7 +285,8 @@ def empty_cache() -> None:
 def manual_seed(seed: int) -> None:
     """Restart the random numbers of the current device."""
     if running():
-        current_runtime().manual_seed(int(seed), current_runtime().current_device)
+        rt = current_runtime()
+        rt.sequence(rt.current_device).manual_seed(int(seed))
 
 
 def manual_seed_all(seed: int) -> None:
@@ -306,18 +307,17 @@ def seed_all() -> None:
 
 def initial_seed() -> int:
     """The seed of the current device's random numbers."""
-    return current_runtime().seed_of(current_runtime().current_device)
+    return current_runtime().sequence(current_runtime().current_device).seed
 
 
 def get_rng_state(device: Device = None) -> torch.Tensor:
     """Where the random numbers of `device` are, to be set again."""
-    with torch_private.unwatched():
-        return current_runtime().random_state(device_number(device)).clone()
+    return current_runtime().sequence(device_number(device)).state()
 
 
 def set_rng_state(new_state: torch.Tensor, device: Device = None) -> None:
-    """Go on with random numbers from there."""
-    current_runtime().set_random_state(device_number(device), new_state)
+    """Go on with random numbers from there: from a state of `get_rng_state`, or one of CUDA's."""
+    current_runtime().sequence(device_number(device)).set_state(new_state)
 
 
 def get_rng_state_all() -> list[torch.Tensor]:

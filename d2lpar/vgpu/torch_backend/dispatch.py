@@ -7,7 +7,7 @@ outputs are wrapped, and its cost is put on the clock. Under `shape_only` only s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
 from typing import Any
 
@@ -30,6 +30,7 @@ from . import (
 )
 from .attention import fused_choice, scaled_dot_product_attention
 from .compiled import Region
+from .generators import sequence_of
 from .graph_capture import CUDAGraph, capturing
 from .host_threads import HOST
 from .meta_inference import Argument, Inferred, infer
@@ -140,11 +141,14 @@ class Dispatcher:
             call.note_written(args, kwargs)
         if call.index == HOST:  # all of it happens on the host
             return func(*map(_on_host, call.args), **call.kwargs)
+        _note_use(rt, call.tensors)
         if rt.shape_only:
             result = self._infer(rt, func, call)
         else:
             result = self._compute(rt, func, call)
         wrapped = call.wrap(result)
+        if plan.draws_random:
+            call.count_draws(rt, wrapped)
         for_a_while = call.memory_beside(rt)
         if call.region is not None:
             call.fuse(rt, wrapped)
@@ -160,6 +164,7 @@ class Dispatcher:
         index = base.vgpu_index
         if index >= len(rt.memories):
             rt.check_index(index)
+        _note_use(rt, [base])
         value = func(backing(base), *args[1:], **kwargs)
         if compiled.current() is None:
             _account_view(rt, index, plan.name)
@@ -190,7 +195,7 @@ class Dispatcher:
             # Its CPU kernel keeps what backward needs only if its input wants a gradient.
             call.args[0] = call.args[0].detach().requires_grad_()
         begin_s = perf_counter()
-        with rt.random_numbers(call.index) if call.draws_random() else nullcontext():
+        with call.random_numbers(rt):
             result = call.run_in_place(func) if call.plan.mutates else call.run(func)
         if call.plan.allocates:
             assert isinstance(result, torch.Tensor)
@@ -221,6 +226,12 @@ class Dispatcher:
         return known.outputs
 
 
+def _note_use(rt: Runtime, tensors: list[VirtualTensor]) -> None:
+    """Tell autograd's streams of an operation's tensors, once there are several streams."""
+    if rt.sanitizer.watching and tensors and torch.is_grad_enabled():
+        rt.autograd_streams.used(tensors, rt.current_stream(tensors[0].vgpu_index))
+
+
 def _on_host(value: object) -> object:
     """A tensor without values as one of the host of its shape: what `empty_like` looks at."""
     if isinstance(value, VirtualTensor):
@@ -245,6 +256,7 @@ class _OpCall:
         "kwargs",
         "plan",
         "region",
+        "sequence",
         "stream",
         "tensors",
         "workspace_bytes",
@@ -263,6 +275,11 @@ class _OpCall:
         self._access: Access | None = None
         self._shape_only = rt.shape_only
         self._meets_host = False
+        self.sequence = None
+        if plan.draws_random:
+            self.sequence = sequence_of(kwargs)
+            if self.sequence is not None and "generator" in kwargs:
+                kwargs = {**kwargs, "generator": None}
         self.args: list[Any] = [self._unwrap(a) for a in args]
         self.kwargs = {name: self._unwrap(value) for name, value in kwargs.items()}
         self.key += kwargs
@@ -338,13 +355,26 @@ class _OpCall:
             elif isinstance(value, (list, tuple)):
                 self.written += [v for v in value if isinstance(v, VirtualTensor)]
 
-    def draws_random(self) -> bool:
-        """Whether it needs the random numbers of its device."""
+    def _draws_random(self) -> bool:
         number = self.plan.dropout
         if number is None or not self.plan.draws_random:
             return self.plan.draws_random
         given = self.args[number] if number < len(self.args) else self.kwargs.get("dropout_p")
         return bool(given)
+
+    def random_numbers(self, rt: Runtime) -> AbstractContextManager:
+        """A block in which its random numbers are those of its device, or of its generator."""
+        sequence = self.sequence if self._draws_random() else None
+        return nullcontext() if sequence is None else rt.random_numbers(sequence(self.index))
+
+    def count_draws(self, rt: Runtime, results: object) -> None:
+        """Advance the offset of the random numbers by what it has drawn for its results."""
+        if self.sequence is None or not self._draws_random():
+            return
+        drawn = [leaf for leaf in tree_leaves(results) if isinstance(leaf, torch.Tensor)]
+        numbers = max((tensor.numel() for tensor in drawn), default=0)
+        accelerator = rt.machine.accelerators[self.index]
+        self.sequence(self.index).advance(numbers, accelerator.multiprocessors or 1)
 
     def order(self, rt: Runtime) -> tuple[int, int]:
         """Note that it runs on the current stream, which is returned."""

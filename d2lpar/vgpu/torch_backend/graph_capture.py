@@ -18,15 +18,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
-from . import torch_private, virtual_storage
+from ..memory.caching_allocator import Allocation
+from ..memory.graph_pools import GraphPool, uncounted
+from . import generators, torch_private, virtual_storage
+from .generators import DefaultGenerator, Generator
 from .host_threads import NO_TASK, Notes
 from .op_schema import traits_of
+from .random_sequence import RandomSequence
 from .runtime import Runtime, current_runtime
-from .tensor import VirtualTensor, backing
+from .tensor import VirtualTensor, backing, wrap
 
 _EMPTY = (
     "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on "
@@ -53,6 +58,9 @@ def graph_pool_handle() -> tuple[int, int]:
     return (0, next(_pools))
 
 
+_pools_of: WeakValueDictionary[object, GraphPool] = WeakValueDictionary()  # by their handles
+
+
 class _Thread(threading.local):
     graph: CUDAGraph | None = None
 
@@ -65,17 +73,28 @@ def capturing() -> CUDAGraph | None:
     return _here.graph
 
 
+class _Blocks(list[Allocation]):
+    """A generator's place for its seed, and for its offset: those of graphs, by sequence."""
+
+
+_blocks_of: WeakValueDictionary[RandomSequence, _Blocks] = WeakValueDictionary()
+
+
 class CUDAGraph:
-    """`torch.cuda.CUDAGraph`; memory pools are accepted, and all the same."""
+    """`torch.cuda.CUDAGraph`."""
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._notes: Notes = deque()  # of the part that is being captured
         self._parts = [_Part()]
         self._made: set[int] = set()
+        self._uncounted: dict[int, Allocation] = {}  # of what was made, by place
+        self._handle: object = graph_pool_handle()
+        self._pool: GraphPool | None = None
         self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._sizes: dict[int, tuple[torch.UntypedStorage, int]] = {}  # before the capture
         self._stack = ExitStack()
-        self._random: dict[int, torch.Tensor] = {}  # states by device, before the capture
+        self._random: dict[RandomSequence, RandomSequence] = {}  # with a copy from before
+        self._blocks: list[_Blocks] = []
         self._captured = False
 
     def capture_begin(
@@ -93,9 +112,9 @@ class CUDAGraph:
                 "it's ok to replay them on the default stream.) Use torch.cuda.graph(), or begin "
                 "in a block `with torch.cuda.stream(torch.cuda.Stream()):`"
             )
-        self.begin()
+        self.begin(pool)
 
-    def begin(self) -> None:
+    def begin(self, pool: object = None) -> None:
         """The same on any stream."""
         if _here.graph is not None:
             raise RuntimeError("this thread captures a graph already: end that first")
@@ -103,7 +122,14 @@ class CUDAGraph:
         threads.let_go()
         self.reset()
         rt = current_runtime()
-        self._random = {i: rt.random_state(i) for i in range(rt.device_count)}
+        self._random = {}
+        self.register_generator_state(DefaultGenerator(rt.current_device))
+        self._handle = self._handle if pool is None else pool
+        self._pool = _pools_of.get(self._handle)
+        if self._pool is None:
+            self._pool = GraphPool([rt.memories[i] for i in rt.own_devices])
+            _pools_of[self._handle] = self._pool
+        self._stack.enter_context(self._pool.capturing())
         self._stack.enter_context(threads.replica(self._notes))
         self._note_here(self)
 
@@ -124,8 +150,9 @@ class CUDAGraph:
                 values.copy_(before)  # the others have other memory by now, or none
         self._before.clear()
         self._made.clear()
-        for device, state in self._random.items():
-            current_runtime().set_random_state(device, state)
+        self._uncounted.clear()
+        for sequence, place in self._random.items():
+            sequence.follow(place)
         self._captured = True
         if not any(part.operations or part.notes or part.then for part in self._parts):
             warnings.warn(_EMPTY, stacklevel=2)
@@ -135,19 +162,37 @@ class CUDAGraph:
         self._notes.clear()
         self._parts = [_Part()]
         self._sizes.clear()
+        self._pool = None
         self._captured = False
 
-    def pool(self) -> tuple[int, int]:
+    def instantiate(self) -> None:
+        """Nothing: what was captured can be replayed. RuntimeError if nothing was."""
+        self._check_captured()
+
+    def _check_captured(self) -> None:
+        if not self._captured:
+            raise RuntimeError("nothing was captured: call capture_begin() and capture_end() first")
+
+    def enable_debug_mode(self) -> None:
+        """Nothing: see `debug_dump`."""
+
+    def debug_dump(self, debug_path: str, *, verbose: bool = True) -> None:
+        """Refused: there is no graph of CUDA's."""
+        raise NotImplementedError(
+            "debug_dump() writes a graph of CUDA's, and there is none here: to see what a replay "
+            "does, call it within `with d2lpar.record() as timeline:`"
+        )
+
+    def pool(self) -> object:
         """What other graphs may share its memory by."""
-        return (0, 0)
+        return self._handle
 
     def replay(self) -> None:
         """Compute once more what was captured, and launch it as one.
 
         Raises RuntimeError if nothing was captured.
         """
-        if not self._captured:
-            raise RuntimeError("nothing was captured: call capture_begin() and capture_end() first")
+        self._check_captured()
         rt = current_runtime()
         launch_s = rt.machine.host.graph_s
         for storage, size in self._sizes.values():
@@ -183,17 +228,57 @@ class CUDAGraph:
 
     def note(self, func: torch._ops.OpOverload, args: tuple, kwargs: dict, result: object) -> None:
         """Take in an operation that was computed; called by the dispatcher."""
+        rt = current_runtime()
+        self.note_made(result, (args, kwargs))
         if func.namespace == torch_private.COLLECTIVES:
             self.call(partial(_exchange, func, args, kwargs, result))
-        elif not current_runtime().shape_only:
-            self._parts[-1].operations.append(partial(_compute, func, args, kwargs, result))
+        elif not rt.shape_only:
+            sequences = dict(rt.own_state()[2])
+            noted = tree_map(self._without_memory, (args, generators.bound(kwargs), result))
+            self._parts[-1].operations.append(partial(_compute, func, noted, sequences))
+
+    def note_made(self, result: object, arguments: object = ()) -> None:
+        """Take in tensors that the capture has made of these arguments; a view is not new."""
         if not current_runtime().shape_only:
-            self._made |= _places(result) - _places((args, kwargs))  # a view is not new
+            self._made |= _places(result) - _places(arguments)
+
+    def _without_memory(self, value: object) -> object:
+        """What stands for a tensor that the capture has made: the program frees its memory."""
+        if not isinstance(value, VirtualTensor) or _place(value) not in self._made:
+            return value
+        place, index = _place(value), value.vgpu_index
+        if place not in self._uncounted:
+            mine = value.vgpu_allocation
+            self._uncounted[place] = Allocation(mine.memory, 0, mine.stream, mine.requested_bytes)
+        return wrap(backing(value), index, allocation=self._uncounted[place])
 
     def save(self, func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> None:
-        """Keep the values of what an operation is going to write; called by the dispatcher."""
+        """Keep what an operation is going to change: what it writes, and where random numbers are;
+        called by the dispatcher."""
+        self._keep_random(generators.handle_of(kwargs.get("generator")))
         for number, name in traits_of(func).written:
             self.keep(tree_leaves(args[number] if number < len(args) else kwargs.get(name)))
+
+    def _keep_random(self, generator: Generator | None) -> None:
+        rt = current_runtime()
+        drawn = [rt.sequence(i) for i in range(rt.device_count)]
+        for sequence in (*drawn, *([] if generator is None else [generator.sequence])):
+            if sequence not in self._random:
+                self._random[sequence] = sequence.copy()
+
+    def register_generator_state(self, generator: Generator) -> None:
+        """Let replays draw from a generator. All do so that are used in the capture; as on CUDA,
+        each has a place on its device for its seed, and one for its offset, as long as a graph has
+        it. TypeError for a generator of the host."""
+        if not isinstance(generator, Generator):
+            raise TypeError(f"a graph draws from generators of its device, not from {generator!r}")
+        sequence = generator.sequence
+        if sequence not in _blocks_of:
+            memory = current_runtime().memories[generator.index]
+            new = _blocks_of[sequence] = _Blocks([memory.allocate(8), memory.allocate(8)])
+            self._blocks.append(new)
+        else:
+            self._blocks.append(_blocks_of[sequence])
 
     def keep(self, tensors: Iterable[object]) -> None:
         """Keep the values of tensors that are going to be written."""
@@ -251,10 +336,15 @@ def _exchange(
 
 
 def _compute(
-    func: torch._ops.OpOverload, args: tuple, kwargs: dict[str, Any], before: object
+    func: torch._ops.OpOverload,
+    noted: tuple[tuple, dict[str, Any], object],
+    sequences: dict[int, RandomSequence],
 ) -> None:
-    """Do an operation again; what it returns anew goes where the capture's result is."""
-    with torch.no_grad():
+    """Do an operation again, of which arguments and result are noted, and draw from the sequences
+    that it has drawn from at first; what it returns anew goes where that result is."""
+    args, kwargs, before = noted
+    rt = current_runtime()
+    with torch.no_grad(), rt.with_sequences(sequences), uncounted(rt.memories):
         again = VirtualTensor.dispatcher(func, args, kwargs)
     _put_into(before, again)
 
@@ -279,7 +369,7 @@ def capture(
     """`torch.cuda.graph`: the block's work becomes `cuda_graph`. It is captured on the current
     stream, as nothing runs meanwhile. Annotations are for CUPTI, so nothing is annotated; inputs
     live as long as the graph does."""
-    cuda_graph.begin()
+    cuda_graph.begin(pool)
     try:
         yield
     finally:

@@ -33,7 +33,7 @@ def computed_wide(func: torch._ops.OpOverload) -> Callable[..., object]:
     def kernel(*args: Any, **kwargs: Any) -> object:
         tensors = [value for value in args if isinstance(value, torch.Tensor)]
         dtype = tensors[0].dtype
-        if any(t.dtype != dtype or not t.is_cpu for t in tensors) or not is_slow(dtype):
+        if not is_slow(dtype) or not all(_is_dense(t) and t.dtype == dtype for t in tensors):
             return func(*args, **kwargs)
         wide = [value.float() if isinstance(value, torch.Tensor) else value for value in args]
         results = func(*wide, **kwargs)
@@ -42,6 +42,10 @@ def computed_wide(func: torch._ops.OpOverload) -> Callable[..., object]:
         return tuple(None if result is None else result.to(dtype) for result in results)
 
     return kernel
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    return tensor.is_cpu and tensor.layout == torch.strided
 
 
 @cache

@@ -9,7 +9,15 @@ import torch
 
 from ..memory.caching_allocator import Allocation
 from ..races import call_sites
-from . import attention, cudnn_convolutions, recurrent, runtime, streams, torch_private
+from . import (
+    attention,
+    cudnn_convolutions,
+    graph_capture,
+    recurrent,
+    runtime,
+    streams,
+    torch_private,
+)
 from .dispatch import Dispatcher, compressed_copy
 from .op_schema import strided_nested
 from .tensor import TensorLayout, VirtualTensor, wrap
@@ -74,7 +82,16 @@ def _empty(
     values = torch.empty(
         size, dtype=dtype, layout=layout, device=place, memory_format=memory_format
     )
-    return wrap(values if rt.shape_only else cleared(values), index, allocation=allocation)
+    values = values if rt.shape_only else cleared(values)
+    return _noted(wrap(values, index, allocation=allocation))
+
+
+def _noted(made: VirtualTensor) -> VirtualTensor:
+    """A new tensor, of which a graph knows that its capture has made it."""
+    graph = graph_capture.capturing()
+    if graph is not None:
+        graph.note_made(made)
+    return made
 
 
 def _empty_strided(
@@ -93,7 +110,7 @@ def _empty_strided(
     if rt.shape_only:
         return wrap(None, index, layout=TensorLayout(size, stride, 0, dtype), allocation=allocation)
     values = torch.empty_strided(size, stride, dtype=dtype, device=rt.backing)
-    return wrap(cleared(values), index, allocation=allocation)
+    return _noted(wrap(cleared(values), index, allocation=allocation))
 
 
 def _allocate(

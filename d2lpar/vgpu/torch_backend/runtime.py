@@ -29,6 +29,7 @@ from . import torch_private
 from .autograd_streams import AutogradStreams
 from .host_copy_races import HostCopies
 from .host_threads import HOST, NO_TASK, HostThreads
+from .random_sequence import RandomSequence
 
 POOLED_STREAMS = 32  # of a device and a priority; then they are handed out again, as by PyTorch
 HIGHEST_PRIORITY = -3
@@ -67,7 +68,7 @@ class Runtime:
         self._streams_made: dict[tuple[int, int], int] = {}
         self._background_streams: dict[tuple[int, object], int] = {}
         self._thread = threading.local()
-        self._random_state: dict[int, torch.Tensor] = {}
+        self._sequences: dict[int, RandomSequence] = {}
         self._random_lock = threading.Lock()
         self._seed = torch.initial_seed()
 
@@ -149,6 +150,11 @@ class Runtime:
         if not self.sanitizer.watching:
             self.watch()
         return number
+
+    @property
+    def stream_numbers(self) -> int:
+        """The highest number that a stream can have."""
+        return POOLED_STREAMS * (1 - HIGHEST_PRIORITY)
 
     def watch(self) -> None:
         """From the first further stream on, look at which stream uses and frees which memory."""
@@ -256,48 +262,47 @@ class Runtime:
 
     # --- random numbers ---------------------------------------------------------------------
 
-    def manual_seed(self, seed: int, device: int | None = None) -> None:
-        """Restart the random numbers of one device, or of all."""
-        state = torch.Generator().manual_seed(seed).get_state()
-        if device is None:
-            self._seed = seed
-            self._random_state.clear()
-        else:
-            self._random_state[device] = state
+    def manual_seed(self, seed: int) -> None:
+        """Restart the random numbers of all devices."""
+        self._seed = seed
+        for sequence in self._sequences.values():
+            sequence.manual_seed(seed)
 
-    def seed_of(self, device: int) -> int:
-        """The seed that the random numbers of a device were started from."""
-        generator = torch.Generator()
-        generator.set_state(self.random_state(device))
-        return generator.initial_seed()
+    def sequence(self, device: int) -> RandomSequence:
+        """The random numbers of a device; RuntimeError if there is no such device."""
+        if device not in self._sequences:
+            self._sequences[self.check_index(device)] = RandomSequence(self._seed)
+        return self._sequences[device]
 
-    def random_state(self, device: int) -> torch.Tensor:
-        """Where the random numbers of a device are."""
-        if device not in self._random_state:
-            self._random_state[device] = torch.Generator().manual_seed(self._seed).get_state()
-        return self._random_state[device]
+    def set_sequence(self, device: int, sequence: RandomSequence) -> None:
+        """Draw the random numbers of a device from another sequence."""
+        self._sequences[self.check_index(device)] = sequence
 
-    def set_random_state(self, device: int, state: torch.Tensor) -> None:
-        """Go on with random numbers from there; RuntimeError if there is no such device."""
-        with torch_private.unwatched():
-            self._random_state[self.check_index(device)] = state.clone()
-
-    def own_state(self) -> tuple[bool, int, dict[int, torch.Tensor]]:
+    def own_state(self) -> tuple[bool, int, dict[int, RandomSequence]]:
         """What each process has of its own, and virtual ranks exchange: see `take_state`."""
-        return self.shape_only, self._seed, self._random_state
+        return self.shape_only, self._seed, self._sequences
 
-    def take_state(self, state: tuple[bool, int, dict[int, torch.Tensor]]) -> None:
+    def take_state(self, state: tuple[bool, int, dict[int, RandomSequence]]) -> None:
         """Go on with the `shape_only` and the random numbers of one of several virtual ranks."""
-        self.shape_only, self._seed, self._random_state = state
+        self.shape_only, self._seed, self._sequences = state
 
     @contextmanager
-    def random_numbers(self, device: int) -> Iterator[None]:
-        """Draw from the stream of `device`, as each real GPU has its own generator."""
+    def with_sequences(self, sequences: dict[int, RandomSequence]) -> Iterator[None]:
+        """Draw from these in the block, by device."""
+        before, self._sequences = self._sequences, sequences
+        try:
+            yield
+        finally:
+            self._sequences = before
+
+    @contextmanager
+    def random_numbers(self, sequence: RandomSequence) -> Iterator[None]:
+        """Draw from a sequence, as each real GPU has its own generator."""
         generator = torch.random.default_generator
         with self._random_lock, torch.random.fork_rng(devices=[]):
-            generator.set_state(self.random_state(device))
+            generator.set_state(sequence.host)
             yield
-            self._random_state[device] = generator.get_state()
+            sequence.host = generator.get_state()
 
 
 def _numbered(machine: Machine) -> Machine:

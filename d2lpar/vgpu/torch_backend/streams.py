@@ -56,6 +56,15 @@ class Stream(torch.Stream):
         """The number of the stream: what programs for CUDA hand to libraries."""
         return self.stream_id
 
+    @property
+    def native_handle(self) -> int:
+        """The same number, as `torch.Stream` calls it."""
+        return self.stream_id
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Version and number, by the protocol of CUDA's Python libraries."""
+        return (0, self.cuda_stream)
+
     def is_capturing(self) -> bool:
         """Whether this thread captures a graph, on whatever stream."""
         return graph_capture.capturing() is not None
@@ -143,12 +152,21 @@ class Stream(torch.Stream):
 class Event:
     """A mark in a stream: `Event(enable_timing=False)`.
 
-    Raises NotImplementedError for `interprocess=True`.
+    Raises NotImplementedError for `interprocess=True` and `external=True`.
     """
 
     def __init__(
-        self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+        self,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
     ) -> None:
+        if external:
+            raise NotImplementedError(
+                "events of virtual GPUs are no nodes of graphs: leave out external=True, and "
+                "record the event before or after the replay"
+            )
         if interprocess:
             raise NotImplementedError(
                 "events of virtual GPUs cannot be shared between processes: leave out "

@@ -322,6 +322,12 @@ def storage_id(storage: torch.UntypedStorage) -> int:
     return storage._cdata
 
 
+def address_of_generator(generator: torch.Generator) -> int:
+    """What torch calls a generator by, however Python holds it."""
+    address: int = generator._cdata  # type: ignore[attr-defined]  # torch's stub lacks it
+    return address
+
+
 _storage_device = inspect.getattr_static(torch.UntypedStorage, "device")
 
 
@@ -474,6 +480,13 @@ MEMORY_HISTORY = {
     "record_legacy": (torch._C, "_cuda_record_memory_history_legacy"),
     "snapshot": (torch._C, "_cuda_memorySnapshot"),
     "observe_oom": (torch._C, "_cuda_attach_out_of_memory_observer"),
+}
+# What young builds ask of C++ for texts in the history.
+MEMORY_METADATA = {
+    "set": (torch._C, "_cuda_setMemoryMetadata"),
+    "get": (torch._C, "_cuda_getMemoryMetadata"),
+    "supported": (torch._C, "_cuda_memoryMetadataSupported"),
+    "annotate": (torch.cuda.memory, "_annotate_tensor"),
 }
 PARSE_TO = (torch._C._nn, "_parse_to")  # what Module.to is told
 TRACED_TYPES = (torch.fx.experimental.proxy_tensor, "HANDLED_TYPES")

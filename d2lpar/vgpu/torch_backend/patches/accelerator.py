@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import TracebackType
 
 import torch
 from torch.types import Device
 
 from ...device_naming import TYPE
-from .. import device_module, runtime, streams, torch_private
+from .. import device_module, graph_capture, runtime, streams, torch_private
 
 
 def replace_accelerator() -> None:
     """Let what `torch.accelerator` offers be of virtual devices, or raise NotImplementedError."""
     accelerator, module = torch.accelerator, device_module
-    replacements = {
+    replacements: dict[str, object] = {
+        "Graph": Graph,
         "current_accelerator": _current_accelerator,
         "current_device_index": module.current_device,
         "current_device_idx": module.current_device,
@@ -42,6 +44,10 @@ def replace_accelerator() -> None:
         for name in [n for n in place.__all__ if hasattr(place, n)]:
             ours = replacements.get(name) or _refused(f"torch.accelerator.{name}")
             setattr(place, name, ours)
+    if hasattr(accelerator, "random"):  # some builds are older
+        accelerator.random.initial_seed = _initial_seed
+        accelerator.random.get_rng_state = module.get_rng_state
+        accelerator.random.get_rng_state_all = module.get_rng_state_all
     chooser = _make_chooser("Stream", torch.Stream, streams.Stream, streams.Stream)
     torch_private.replace(torch, "Stream", chooser)
     chooser = _make_chooser("Event", torch.Event, streams.Event, _make_event)
@@ -51,6 +57,37 @@ def replace_accelerator() -> None:
 def _current_accelerator(check_available: bool = False) -> torch.device | None:
     """Virtual GPUs; None where it is asked whether there are any, and there are none (yet)."""
     return None if check_available and not device_module.is_available() else torch.device(TYPE)
+
+
+def _initial_seed(device: Device = None) -> int:
+    return runtime.current_runtime().sequence(streams.device_number(device)).seed
+
+
+class Graph(graph_capture.CUDAGraph):
+    """`torch.accelerator.Graph`: `with stream, graph:` captures the block."""
+
+    def __init__(
+        self,
+        keep_graph: bool = False,
+        *,
+        pool: tuple[int, int] | None = None,
+        capture_error_mode: str = "default",
+    ) -> None:
+        super().__init__(keep_graph)
+        self.graph_pool, self.capture_error_mode = pool, capture_error_mode
+
+    def __enter__(self) -> None:
+        device_module.synchronize()
+        device_module.empty_cache()
+        self.capture_begin()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.capture_end()
 
 
 def _make_event(device: Device, **options: bool) -> streams.Event:

@@ -9,7 +9,15 @@ import torch
 
 from ..memory.caching_allocator import Allocation
 from ..races import call_sites
-from . import attention, cudnn_convolutions, recurrent, runtime, streams, torch_private
+from . import (
+    attention,
+    cudnn_convolutions,
+    meta_optimizers,
+    recurrent,
+    runtime,
+    streams,
+    torch_private,
+)
 from .dispatch import Dispatcher, compressed_copy
 from .op_schema import strided_nested
 from .tensor import TensorLayout, VirtualTensor, wrap
@@ -18,8 +26,8 @@ from .unwritten_memory import cleared
 
 def kernels(dispatcher: Dispatcher) -> list[torch.library.Library]:
     """The dispatcher for every operation without a tensor argument; by their names four that C++
-    calls by itself; and attention, recurrent cells and cuDNN's convolutions, which torch has no
-    kernel of for every device."""
+    calls by itself; and attention, recurrent cells, cuDNN's convolutions and fused optimizer steps,
+    which torch has no kernel of for every device."""
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(lambda op, *args, **kwargs: dispatcher(op, args, kwargs), "PrivateUse1")
     everything.fallback(_refuse_compressed, "SparseCsrPrivateUse1")
@@ -41,6 +49,7 @@ def kernels(dispatcher: Dispatcher) -> list[torch.library.Library]:
         ("cudnn_convolution_transpose", cudnn_convolutions.convolution_transpose),
     ):
         named.impl(name, kernel, "AutogradPrivateUse1")
+    meta_optimizers.register(named)
     return [everything, named]
 
 

@@ -171,6 +171,12 @@ def casts_on_cuda(name: str) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCUDA"))
 
 
+def lacks_meta_kernel(name: str) -> bool:
+    """Whether this build of torch has an operation of aten's, and none for shapes alone."""
+    has, name = torch._C._dispatch_has_kernel_for_dispatch_key, f"aten::{name}"
+    return torch._C._dispatch_has_kernel(name) and not has(name, "Meta")
+
+
 COLLECTIVES = "_c10d_functional"  # the operations that fill a tensor which is waited for later
 _collectives = getattr(torch.ops, COLLECTIVES)
 wait_tensor = _collectives.wait_tensor.default

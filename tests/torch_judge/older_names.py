@@ -17,6 +17,8 @@ from importlib.metadata import version
 from types import FunctionType, ModuleType
 from typing import Any, ClassVar, TypeVar
 
+from torch_judge.older_init_modes import cuda_init_mode
+
 Loaded = TypeVar("Loaded")
 
 # Where modules and names were, and where they are.
@@ -35,9 +37,15 @@ MOVED_MODULES = {
     "torch.distributed._tensor": _DTENSOR,
     "torch.distributed._composable.fsdp": "torch.distributed.fsdp._fully_shard",
 }
-MOVED_NAMES = {
+_FSDP_HELPERS = "torch.testing._internal.common_fsdp"
+MOVED_NAMES: dict[tuple[str, str], str | Callable[[ModuleType], object]] = {
     (f"{_DTENSOR}.placement_types", "_Partial"): "Partial",
     ("torch.distributed._tensor.placement_types", "_Partial"): "Partial",
+    (f"{_DTENSOR}._op_schema", "PlacementStrategy"): "OpSpec",
+    ("torch.distributed.pipelining._utils", "PipeliningShapeError"): "PipeliningMetadataError",
+    (_FSDP_HELPERS, "CUDAInitMode"): cuda_init_mode,
+    (_FSDP_HELPERS, "_maybe_cuda"): "_move_to_device",
+    (_FSDP_HELPERS, "test_compiled_fsdp"): "compiled_fsdp_test",
     ("torch.testing._internal.common_distributed", "skip_if_rocm"): "skip_if_rocm_multiprocess",
 }
 _IN_VAIN = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
@@ -80,7 +88,11 @@ def _supplied(error: ImportError) -> str | None:
     place = sys.modules[owner]
     now = MOVED_NAMES.get((owner, name))
     full = f"{owner}.{name}"
-    setattr(place, name, StandIn(full) if now is None else getattr(place, now))
+    if now is None:
+        supplied: object = StandIn(full)
+    else:
+        supplied = getattr(place, now) if isinstance(now, str) else now(place)
+    setattr(place, name, supplied)
     return full
 
 

@@ -652,6 +652,16 @@ def test_a_tensor_of_the_host_like_one_without_values(gpus, like):
         assert torch.empty_like(x, device="cpu").shape == (3, 2)
 
 
+def test_its_type_equals_that_of_a_tensor_of_the_host(gpus):
+    x, y = torch.ones(2, device=gpus[0]), torch.ones(2)
+    assert type(x) == torch.Tensor  # noqa: E721  # as programs ask
+    assert type(y) == type(x)  # noqa: E721
+    assert type(x) in (int, torch.Tensor)
+    assert type(x) != nn.Parameter  # noqa: E721
+    assert type(x) not in {torch.Tensor: "what a table says of others"}
+    assert not isinstance(y, type(x))
+
+
 MADE_OF_DATA = {
     "new_tensor": lambda x: x.new_tensor([1.0, 2.0]),
     "new_tensor of a number": lambda x: x.new_tensor(data=3.0),

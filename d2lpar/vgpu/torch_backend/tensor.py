@@ -68,7 +68,17 @@ def layout_of(tensor: torch.Tensor) -> TensorLayout:
     )
 
 
-class VirtualTensor(torch.Tensor):
+class _KindOfTensor(type(torch.Tensor)):  # type: ignore[misc]  # a metaclass without a name
+    """Lets a program that compares types, as in `type(x) == torch.Tensor`, find what it finds on
+    CUDA. Tables by type go on to tell the two apart, such as those of what pickles which type."""
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other or (cls is VirtualTensor and other is torch.Tensor)
+
+    __hash__ = type.__hash__
+
+
+class VirtualTensor(torch.Tensor, metaclass=_KindOfTensor):
     """A tensor on `vgpu:i`. Made by torch's own functions, never by hand.
 
     `vgpu_values` is the tensor with the values (None: none was needed yet), `vgpu_allocation` its

@@ -8,6 +8,7 @@ on any device. Only names that the file itself asks for in vain are ever supplie
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import sys
 from collections.abc import Callable
@@ -98,8 +99,30 @@ def _supplied(error: ImportError) -> str | None:
 
 def is_gone(error: BaseException) -> bool:
     """Whether a test ends so that has used, or imported, what torch does not have any more."""
+    if isinstance(error, AttributeError):
+        return _is_mentioned_no_more(error.obj, error.name or "")
     of_torch = isinstance(error, ImportError) and (error.name or "").startswith("torch.")
     return of_torch or isinstance(error, Gone)
+
+
+def _is_mentioned_no_more(owner: object, name: str) -> bool:
+    """Whether it is an attribute of torch's, a module, a class or an object of one, in whose own
+    text the name does not occur."""
+    if isinstance(owner, ModuleType):
+        modules = [owner.__name__]
+    else:
+        kind = owner if isinstance(owner, type) else type(owner)
+        modules = [each.__module__ for each in kind.__mro__]
+    libraries = {module.split(".")[0] for module in modules}
+    is_torchs = "torch" in libraries and libraries <= {"torch", *sys.stdlib_module_names}
+    return is_torchs and not any(re.search(rf"\b{name}\b", _text_of(m)) for m in modules)
+
+
+def _text_of(module: str) -> str:
+    try:
+        return inspect.getsource(sys.modules[module])
+    except (OSError, TypeError):  # in C++
+        return ""
 
 
 def _supply_module(name: str) -> None:

@@ -84,6 +84,12 @@ class TestOne(unittest.TestCase):
     def test_not_applicable_with_a_decorator_that_is_gone(self):
         raise AssertionError
 
+    def test_not_applicable_with_an_attribute_that_is_gone(self):
+        torch.nn.Linear(1, 1).was_there_once()
+
+    def test_fails_for_want_of_an_attribute_of_no_object_of_torch(self):
+        torch.nn.Linear(1, 1).in_features.was_there_once()
+
 
 class TestProcesses(MultiProcessTestCase):
     world_size = 2

@@ -1,6 +1,7 @@
 """A tensor on a virtual GPU is what a CUDA user knows; the CPU is the oracle for values."""
 
 import copy
+import pickle
 import sys
 import threading
 import time
@@ -660,6 +661,8 @@ def test_its_type_equals_that_of_a_tensor_of_the_host(gpus):
     assert type(x) != nn.Parameter  # noqa: E721
     assert type(x) not in {torch.Tensor: "what a table says of others"}
     assert not isinstance(y, type(x))
+    assert (str(type(x)), type(x).__name__) == (str(type(y)), type(y).__name__)
+    assert pickle.loads(pickle.dumps(type(x))) is torch.Tensor
 
 
 MADE_OF_DATA = {

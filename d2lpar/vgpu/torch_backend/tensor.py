@@ -6,6 +6,8 @@ backing tensor lives where the arithmetic is done. Under `shape_only` there is n
 
 from __future__ import annotations
 
+import copy
+import copyreg
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -70,7 +72,8 @@ def layout_of(tensor: torch.Tensor) -> TensorLayout:
 
 class _KindOfTensor(type(torch.Tensor)):  # type: ignore[misc]  # a metaclass without a name
     """Lets a program that compares types, as in `type(x) == torch.Tensor`, find what it finds on
-    CUDA. Tables by type go on to tell the two apart, such as those of what pickles which type."""
+    CUDA; the name in its texts and files is that type's, too. Tables by type go on to tell the two
+    apart, such as those of what pickles which type."""
 
     def __eq__(cls, other: object) -> bool:
         return cls is other or (cls is VirtualTensor and other is torch.Tensor)
@@ -218,6 +221,11 @@ class VirtualTensor(torch.Tensor, metaclass=_KindOfTensor):
         with called("print"):
             text = f"{repr(self.detach().cpu())[:-1]}, {', '.join(marks)})"
         return f"Parameter containing:\n{text}" if is_parameter(self) else text
+
+
+for _name in ("__module__", "__name__", "__qualname__"):
+    setattr(VirtualTensor, _name, getattr(torch.Tensor, _name))
+copyreg.pickle(_KindOfTensor, lambda _: (copy.copy, (torch.Tensor,)))  # the class itself
 
 
 def wrap(

@@ -350,6 +350,35 @@ def test_data_of_another_device_are_written_apart(gpus, kind, moves_to_host):
     assert versions(*devices) == versions("cpu", "cpu")
 
 
+def test_a_gradient_s_data_can_be_those_of_another_device(gpus):
+    """As on CUDA, where FSDP does so: the gradient stays the object that it was."""
+    for home, other in (("cpu", gpus[0]), (gpus[0], "cpu")):
+        p = nn.Parameter(torch.ones(2, device=home))
+        p.square().sum().backward()
+        p.grad.data = p.grad.data.to(other)
+        grad = p.grad
+        assert (grad.device, grad.tolist()) == (torch.device(other), [2, 2])
+        grad.add_(1)
+        assert p.grad is grad
+        p.grad.data = torch.zeros(3, device=other)
+        assert p.grad.tolist() == [0, 0, 0]
+        p.grad.data = torch.full((2,), 5.0, device=home)
+        assert (p.grad is grad, p.grad.device, p.grad.tolist()) == (True, p.device, [5, 5])
+        p.square().sum().backward()
+        assert p.grad.tolist() == [7, 7]
+
+
+def test_a_gradient_whose_data_have_moved_goes_with_its_parameter_s(gpus):
+    p = nn.Parameter(torch.ones(1000))
+    before = torch.vgpu.memory_allocated(gpus[0])
+    p.grad = torch.zeros(1000)
+    p.grad.data = torch.zeros(1000, device=gpus[0])
+    assert torch.vgpu.memory_allocated(gpus[0]) > before
+    p.grad = None
+    assert p.grad is None
+    assert torch.vgpu.memory_allocated(gpus[0]) == before
+
+
 def test_data_of_another_device_have_a_gradient_if_the_tensor_has(gpus):
     x = torch.ones(2, device=gpus[0], requires_grad=True)
     with pytest.raises(RuntimeError, match="must be floating point or complex"):

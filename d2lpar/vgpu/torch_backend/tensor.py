@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 SomeTensor = TypeVar("SomeTensor", bound=torch.Tensor)
 
-ELSEWHERE = "vgpu_elsewhere"  # the attribute that `share` adds
+ELSEWHERE, MOVED = "vgpu_elsewhere", "vgpu_moved"  # the attributes that `share` adds
 _OURS_AND_TORCHS = {
-    *("vgpu_values", "vgpu_allocation", "vgpu_index", "vgpu_device", "_is_param", ELSEWHERE)
+    *("vgpu_values", "vgpu_allocation", "vgpu_index", "vgpu_device", "_is_param", ELSEWHERE, MOVED)
 }
 
 
@@ -398,6 +398,17 @@ def kept_elsewhere(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor.__dict__.get(ELSEWHERE)
 
 
+def moved(grad: torch.Tensor) -> torch.Tensor:
+    """What a parameter's gradient is now: the parameter holds what it was before its data moved."""
+    return grad.__dict__.get(MOVED, grad)
+
+
+def forget_moved(grad: torch.Tensor | None) -> None:
+    """Let go of that with the gradient: the two hold each other, and memory of a device."""
+    if grad is not None:
+        grad.__dict__.pop(MOVED, None)
+
+
 def share(tensor: torch.Tensor, other: torch.Tensor) -> None:
     """Let `tensor` have the memory of a tensor elsewhere, as `tensor.data = other` does on CUDA.
 
@@ -417,9 +428,12 @@ def share(tensor: torch.Tensor, other: torch.Tensor) -> None:
             kept = with_kind(torch.nn.Parameter(kept, False), kind_of(tensor))
     else:
         kept.data = other
+    forget_moved(kept)
     become(tensor, kept.requires_grad_(tensor.requires_grad), parameter=False)
     if isinstance(kept, VirtualTensor):
         adopt(kept, _nothing(kept.vgpu_index, kept.dtype))
     else:
         torch_private.set_data(kept, torch.empty(0, dtype=kept.dtype))
     tensor.__dict__[ELSEWHERE] = kept
+    if not tensor.requires_grad and torch_private.is_held(kept):
+        kept.__dict__[MOVED] = tensor

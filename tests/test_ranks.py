@@ -9,6 +9,7 @@ import random
 import signal
 import threading
 import time
+import warnings
 from functools import partial
 
 import pytest
@@ -250,6 +251,38 @@ def test_random_numbers_of_a_rank_are_its_own():
     assert (a, b) == (c, d)
     assert a != b
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_who_catches_warnings_catches_its_own():
+    def caught():
+        number = dist.get_rank()
+        with warnings.catch_warnings(record=True) as own:
+            warnings.simplefilter("always")
+            dist.barrier()
+            warnings.warn(f"of rank {number}", stacklevel=1)
+            dist.barrier()
+        return [str(warning.message) for warning in own]
+
+    assert run(caught, n=2) == [["of rank 0"], ["of rank 1"]]
+
+
+def test_what_a_rank_ignores_for_a_while_others_are_told():
+    def told():
+        first = dist.get_rank() == 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore" if first else "error")
+            dist.barrier()
+            with contextlib.nullcontext() if first else pytest.raises(UserWarning, match="told"):
+                warnings.warn("told", stacklevel=1)
+            if first:
+                dist.barrier()
+        if not first:
+            dist.barrier()
+        return warnings.filters
+
+    before = list(warnings.filters)
+    assert run(told, n=2) == [before, before]
+    assert warnings.filters == before
 
 
 def test_shape_only_is_a_rank_s_own():

@@ -347,3 +347,26 @@ def test_a_host_does_not_wait_for_what_another_process_has_queued():
 
     with par.simulate(TOY, 2, with_values=True) as gpus:
         assert par.run_ranks(add, gpus) == [3.0, 3.0]
+
+
+# --- by the host ----------------------------------------------------------------------------------
+
+
+def test_gloo_copies_to_the_host_and_back_and_its_host_waits_for_the_exchange():
+    def rank():
+        dist.init_process_group("gloo")
+        x = floats()
+        work(dist.get_rank() + 1)  # until 2 s, or 3 s
+        dist.all_reduce(x)
+        return current_runtime().now_s()
+
+    with par.simulate(TOY, 2) as gpus, par.record() as timeline:
+        assert par.run_ranks(rank, gpus) == [9, 9]
+    exchange = [("vgpu:0", 1, "all_reduce", 9, 9), ("vgpu:1", 1, "all_reduce", 9, 9)]
+    assert rounded(timeline, "collective") == exchange
+    assert sorted(rounded(timeline, "copy")) == [  # of 4 bytes: 2 s and 4 s
+        ("vgpu:0", 1, "all_reduce", 2, 8),
+        ("vgpu:0", 1, "all_reduce", 9, 15),
+        ("vgpu:1", 1, "all_reduce", 3, 9),
+        ("vgpu:1", 1, "all_reduce", 9, 15),
+    ]

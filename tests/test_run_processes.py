@@ -122,10 +122,34 @@ def test_processes_that_share_a_gpu_exchange_what_is_on_the_host(run):
     assert (status, lines, err) == (0, ["[6.0, 6.0]"], "")
 
 
-def test_processes_that_share_a_gpu_cannot_exchange_what_is_on_it(run):
+def test_processes_that_share_a_gpu_cannot_send_what_is_on_it(run):
     status, _, err = run(EXCHANGE.replace("DEVICE", "cuda"))
     assert status == 1
-    assert "ranks 0 and 1 both exchange tensors of cuda:0 (NCCL: Duplicate GPU detected)" in err
+    assert "gloo cannot send tensors on cuda:0, only those of the host" in err
+
+
+TRAIN_TOGETHER = """
+import torch, torch.distributed as dist, torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+def train(rank):
+    dist.init_process_group("gloo", init_method="tcp://localhost:29501", rank=rank, world_size=2)
+    torch.manual_seed(rank)
+    net = DDP(torch.nn.Linear(1, 1, bias=False).cuda(), device_ids=[0])
+    before = net.module.weight.item()
+    net(torch.full((1, 1), rank + 1.0, device="cuda")).sum().backward()
+    mine, parts = torch.full((1,), float(rank), device="cuda"), [None, None]
+    parts = [torch.empty_like(mine) for _ in parts]
+    dist.all_gather(parts, mine)
+    print(before == net.module.weight.item(), net.module.weight.grad.item(), parts[1].item())
+
+if __name__ == "__main__":
+    mp.spawn(train, nprocs=2)
+"""
+
+
+def test_processes_that_share_a_gpu_train_over_gloo(run):
+    assert run(TRAIN_TOGETHER) == (0, ["True 1.5 1.0"] * 2, "")
 
 
 MEMORY = """

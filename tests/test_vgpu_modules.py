@@ -8,6 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+import d2lpar as par
+
 
 class Numbers(torch.utils.data.Dataset):
     def __len__(self):
@@ -112,6 +114,8 @@ OPTIMIZERS = {
     "Adam, foreach": lambda p: torch.optim.Adam(p, 0.1, foreach=True),
     "AdamW": lambda p: torch.optim.AdamW(p, 0.1),
     "AdamW, fused": lambda p: torch.optim.AdamW(p, 0.1, fused=True),
+    "Adam, fused, a tensor's rate": lambda p: torch.optim.Adam(p, torch.tensor(0.1), fused=True),
+    "SGD, fused, a rate of [1]": lambda p: torch.optim.SGD(p, torch.tensor([0.1]), fused=True),
     "RMSprop": lambda p: torch.optim.RMSprop(p, 0.01),
 }
 
@@ -133,6 +137,20 @@ def test_training_equals_the_cpu(gpus, name, early):
         results.append(state(net))
     assert_close(results[1], results[0])
     assert results[0]["1.num_batches_tracked"] == 3
+
+
+@pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1)], ids=str)
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "SGD", "Adagrad"])
+def test_fused_steps_from_shapes_alone(gpus, name, lr):
+    with par.shape_only():
+        weight = nn.Parameter(torch.empty(2, 3, device=gpus[0]))
+        optimizer = getattr(torch.optim, name)([weight], lr, fused=True)
+        weight.square().sum().backward()
+        with par.record() as timeline:
+            optimizer.step()
+    kernels = [span.name for span in timeline if span.kind == "compute"]
+    assert f"_fused_{name.lower()}_" in kernels
+    assert weight.shape == (2, 3)
 
 
 def test_lbfgs(gpus):

@@ -1,6 +1,7 @@
 """A tensor on a virtual GPU is what a CUDA user knows; the CPU is the oracle for values."""
 
 import copy
+import pickle
 import sys
 import threading
 import time
@@ -349,6 +350,35 @@ def test_data_of_another_device_are_written_apart(gpus, kind, moves_to_host):
     assert versions(*devices) == versions("cpu", "cpu")
 
 
+def test_a_gradient_s_data_can_be_those_of_another_device(gpus):
+    """As on CUDA, where FSDP does so: the gradient stays the object that it was."""
+    for home, other in (("cpu", gpus[0]), (gpus[0], "cpu")):
+        p = nn.Parameter(torch.ones(2, device=home))
+        p.square().sum().backward()
+        p.grad.data = p.grad.data.to(other)
+        grad = p.grad
+        assert (grad.device, grad.tolist()) == (torch.device(other), [2, 2])
+        grad.add_(1)
+        assert p.grad is grad
+        p.grad.data = torch.zeros(3, device=other)
+        assert p.grad.tolist() == [0, 0, 0]
+        p.grad.data = torch.full((2,), 5.0, device=home)
+        assert (p.grad is grad, p.grad.device, p.grad.tolist()) == (True, p.device, [5, 5])
+        p.square().sum().backward()
+        assert p.grad.tolist() == [7, 7]
+
+
+def test_a_gradient_whose_data_have_moved_goes_with_its_parameter_s(gpus):
+    p = nn.Parameter(torch.ones(1000))
+    before = torch.vgpu.memory_allocated(gpus[0])
+    p.grad = torch.zeros(1000)
+    p.grad.data = torch.zeros(1000, device=gpus[0])
+    assert torch.vgpu.memory_allocated(gpus[0]) > before
+    p.grad = None
+    assert p.grad is None
+    assert torch.vgpu.memory_allocated(gpus[0]) == before
+
+
 def test_data_of_another_device_have_a_gradient_if_the_tensor_has(gpus):
     x = torch.ones(2, device=gpus[0], requires_grad=True)
     with pytest.raises(RuntimeError, match="must be floating point or complex"):
@@ -650,6 +680,18 @@ def test_a_tensor_of_the_host_like_one_without_values(gpus, like):
         x = torch.empty(2, 3, dtype=torch.float64, device=gpus[0]).t()
         assert torch.equal(like(x, device="cpu"), like(torch.empty(3, 2, dtype=torch.float64)))
         assert torch.empty_like(x, device="cpu").shape == (3, 2)
+
+
+def test_its_type_equals_that_of_a_tensor_of_the_host(gpus):
+    x, y = torch.ones(2, device=gpus[0]), torch.ones(2)
+    assert type(x) == torch.Tensor  # noqa: E721  # as programs ask
+    assert type(y) == type(x)  # noqa: E721
+    assert type(x) in (int, torch.Tensor)
+    assert type(x) != nn.Parameter  # noqa: E721
+    assert type(x) not in {torch.Tensor: "what a table says of others"}
+    assert not isinstance(y, type(x))
+    assert (str(type(x)), type(x).__name__) == (str(type(y)), type(y).__name__)
+    assert pickle.loads(pickle.dumps(type(x))) is torch.Tensor
 
 
 MADE_OF_DATA = {

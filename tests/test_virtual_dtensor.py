@@ -232,6 +232,28 @@ def test_what_a_change_of_placement_sends():
     assert change(Replicate(), Shard(0)) == []
 
 
+@pytest.mark.filterwarnings("ignore:Found a non-scalar tensor with numel=1")
+@pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1), torch.tensor([0.1])], ids=str)
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+def test_fused_steps_of_parts_are_those_of_the_whole(kind, lr):
+    def stepped(weight):
+        optimizer = kind([weight], lr=lr, fused=True)
+        for _ in range(2):
+            optimizer.zero_grad()
+            weight.square().sum().backward()
+            optimizer.step()
+        return weight.detach()
+
+    def rank(mesh):
+        parts = distribute_tensor(WHOLE.to(mesh.device_type), mesh, [Shard(0)])
+        return stepped(torch.nn.Parameter(parts)).full_tensor().cpu()
+
+    expected = stepped(torch.nn.Parameter(WHOLE.clone()))
+    for found in run(rank, n=2, shape=(2,)):
+        torch.testing.assert_close(found, expected)
+    run(rank, n=2, shape=(2,), with_values=False)
+
+
 def test_shapes_alone_do():
     def call(mesh):
         big = dtensor.empty(2**15, 2**15, device_mesh=mesh, placements=[Shard(0), Shard(1)])

@@ -8,6 +8,7 @@ on any device. Only names that the file itself asks for in vain are ever supplie
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import sys
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from importlib.machinery import ModuleSpec
 from importlib.metadata import version
 from types import FunctionType, ModuleType
 from typing import Any, ClassVar, TypeVar
+
+from torch_judge.older_init_modes import cuda_init_mode
 
 Loaded = TypeVar("Loaded")
 
@@ -35,9 +38,15 @@ MOVED_MODULES = {
     "torch.distributed._tensor": _DTENSOR,
     "torch.distributed._composable.fsdp": "torch.distributed.fsdp._fully_shard",
 }
-MOVED_NAMES = {
+_FSDP_HELPERS = "torch.testing._internal.common_fsdp"
+MOVED_NAMES: dict[tuple[str, str], str | Callable[[ModuleType], object]] = {
     (f"{_DTENSOR}.placement_types", "_Partial"): "Partial",
     ("torch.distributed._tensor.placement_types", "_Partial"): "Partial",
+    (f"{_DTENSOR}._op_schema", "PlacementStrategy"): "OpSpec",
+    ("torch.distributed.pipelining._utils", "PipeliningShapeError"): "PipeliningMetadataError",
+    (_FSDP_HELPERS, "CUDAInitMode"): cuda_init_mode,
+    (_FSDP_HELPERS, "_maybe_cuda"): "_move_to_device",
+    (_FSDP_HELPERS, "test_compiled_fsdp"): "compiled_fsdp_test",
     ("torch.testing._internal.common_distributed", "skip_if_rocm"): "skip_if_rocm_multiprocess",
 }
 # What `MultiProcContinuousTest` was before, as its authors misspelt it.
@@ -82,7 +91,11 @@ def _supplied(error: ImportError | AttributeError) -> str | None:
     place = sys.modules[owner]
     now = MOVED_NAMES.get((owner, name))
     full = f"{owner}.{name}"
-    setattr(place, name, StandIn(full) if now is None else getattr(place, now))
+    if now is None:
+        supplied: object = StandIn(full)
+    else:
+        supplied = getattr(place, now) if isinstance(now, str) else now(place)
+    setattr(place, name, supplied)
     return full
 
 
@@ -97,15 +110,32 @@ def _missed(text: str) -> tuple[str, str]:
 
 def is_gone(error: BaseException) -> bool:
     """Whether a test ends so that has used, or imported, what torch does not have any more."""
+    if isinstance(error, AttributeError):
+        return _is_mentioned_no_more(error.obj, error.name or "")
     of_torch = isinstance(error, ImportError) and (error.name or "").startswith("torch.")
-    return of_torch or isinstance(error, Gone) or _is_absent(error)
+    return of_torch or isinstance(error, Gone)
 
 
-def _is_absent(error: BaseException) -> bool:
-    """Whether a module of torch's lacks a name, which is not a thing that builds leave out."""
-    if not isinstance(error, AttributeError) or not isinstance(error.obj, ModuleType):
-        return False
-    return error.obj.__name__.startswith("torch.") and not error.obj.__name__.startswith("torch._C")
+def _is_mentioned_no_more(owner: object, name: str) -> bool:
+    """Whether it is an attribute of torch's, a module, a class or an object of one, in whose own
+    text the name does not occur. What a module in C++ has depends on how it was built."""
+    if isinstance(owner, ModuleType):
+        if owner.__name__.startswith("torch._C"):
+            return False
+        modules = [owner.__name__]
+    else:
+        kind = owner if isinstance(owner, type) else type(owner)
+        modules = [each.__module__ for each in kind.__mro__]
+    libraries = {module.split(".")[0] for module in modules}
+    is_torchs = "torch" in libraries and libraries <= {"torch", *sys.stdlib_module_names}
+    return is_torchs and not any(re.search(rf"\b{name}\b", _text_of(m)) for m in modules)
+
+
+def _text_of(module: str) -> str:
+    try:
+        return inspect.getsource(sys.modules[module])
+    except (OSError, TypeError):  # in C++
+        return ""
 
 
 def _supply_module(name: str) -> None:

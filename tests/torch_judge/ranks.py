@@ -115,8 +115,8 @@ def use_their_barrier() -> None:
 
 
 def _for_threads() -> None:
-    """torch's own "threaded" group has no clock: ranks of such tests have one that takes tensors of
-    the host and of GPUs, as that does."""
+    """torch's own "threaded" group has no clock. Ranks of such tests have gloo's, which takes
+    tensors of the host and of GPUs, as that does; they may share a GPU, as all do at first."""
     base = bases.MultiThreadedTestCase
 
     def run_test(self: unittest.TestCase, name: str, rank: int, world_size: int) -> None:
@@ -306,9 +306,8 @@ def _world_size_of(cls: type) -> int:
 
 
 def _make_groups(rank: int, world_size: int, store: object) -> None:
-    both = "cpu:gloo,cuda:nccl"  # "threaded" exchanges tensors of the host, too
-    dist.init_process_group(backend=both, rank=rank, world_size=world_size, store=store)
-    torch.cuda.set_device(rank)
+    torch.cuda.init()  # threads find it begun, so no mesh gives them devices of their own
+    dist.init_process_group(backend="gloo", rank=rank, world_size=world_size, store=store)
 
 
 def _destroy_groups() -> None:

@@ -91,12 +91,19 @@ class TestOne(unittest.TestCase):
         with some_mode():
             raise AssertionError
 
-    def test_not_applicable_with_an_attribute_that_is_gone(self):
+    def test_not_applicable_with_a_function_that_is_gone(self):
         dist.some_function()
 
     @some_switch
     def test_not_applicable_with_a_decorator_that_is_gone(self):
         raise AssertionError
+
+    def test_not_applicable_with_an_attribute_that_is_gone(self):
+        torch.nn.Linear(1, 1).was_there_once()
+
+    def test_fails_for_want_of_an_attribute_of_no_object_of_torch(self):
+        need_a_gpu()
+        torch.nn.Linear(1, 1).in_features.was_there_once()
 
 
 class TestProcesses(MultiProcessTestCase):

@@ -33,6 +33,11 @@ class GroupBackends:
         """The kinds of device whose tensors the group exchanges."""
         return [torch.device(kind) for kind in self.by_device]
 
+    @property
+    def has_gpus_by_host(self) -> bool:
+        """Whether tensors of GPUs are exchanged through the hosts' memory, by gloo."""
+        return self.by_device.get(naming().type) == _GLOO
+
     def check(self, name: str, kind: str) -> None:
         """RuntimeError, as torch's, if nobody exchanges tensors of that kind of device."""
         if kind in self.by_device:

@@ -15,6 +15,7 @@ from ..torch_backend.tensor import VirtualTensor
 from . import c10d_private, nccl_debug
 from .collective_calls import CollectiveCall
 from .collective_future import CollectiveFuture
+from .host_exchange import HostExchange
 from .rank import Rank
 from .rendezvous import PendingCollective, Rendezvous
 
@@ -29,10 +30,11 @@ class CollectiveWork(c10d_private.WorkBase):
         pending: PendingCollective,
         call: CollectiveCall,
         stream: tuple[int, int] | None,
+        exchange: HostExchange | None = None,
     ) -> None:
         super().__init__()
         self._rank, self._rendezvous, self._pending, self._call = rank, rendezvous, pending, call
-        self._stream = stream
+        self._stream, self._exchange = stream, exchange
         self._is_waited_for = False
         rt = rank.world.rt
         self._known = {} if stream is None else rt.order.release(stream)
@@ -46,7 +48,8 @@ class CollectiveWork(c10d_private.WorkBase):
             self._rank.unwaited.keep(self._pending, tensors)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Let later work of the current stream come after it; the host goes on at once.
+        """Let later work of the current stream come after it; the host goes on at once, or if it
+        takes part in the exchange itself, when that is over.
 
         With a `timeout` it raises DistBackendError where others would never come; without, that
         ends all ranks, with the same words.
@@ -67,12 +70,14 @@ class CollectiveWork(c10d_private.WorkBase):
 
         def let_wait(host_thread: HostThread) -> None:
             work = self._pending.work
+            if self._exchange is not None and self._exchange.arrived is not None:
+                work = self._exchange.arrived
             assert work is not None, "who is there has put it on the clock"
             rt.clock.stream_waits(host_thread, current, work)
 
         rt.host_threads.submit(device, let_wait)
         rt.order.acquire(current, self._known)
-        if self._call.name == "barrier" or nccl_debug.is_blocking():
+        if self._call.name == "barrier" or self._exchange or nccl_debug.is_blocking():
             self._block()
         return True
 

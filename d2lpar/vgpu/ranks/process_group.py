@@ -3,7 +3,8 @@
 Each device has a communication stream for each group (for sends, for each way and tag). There a
 collective waits for what the caller's current stream has queued, and runs when it has come that far
 on all devices; `wait()` lets the current stream wait for it, and not the host. A barrier makes the
-host wait. Tensors of the host are exchanged in no time when all hosts have come, as over gloo.
+host wait. Tensors of the host are exchanged in no time when all hosts have come, as over gloo;
+those of GPUs by gloo through the host: see `host_exchange`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from . import (
     call_forms,
     call_of_rank,
     comm_counts,
+    host_exchange,
     nccl_debug,
     refused,
     wrapping_tensors,
@@ -286,6 +288,8 @@ class VirtualProcessGroup(c10d_private.GroupBase):
     def _pass(self, way: tuple[int, int], tag: int, tensor: torch.Tensor) -> AnyWork:
         name = "send" if way[0] == self._member else "recv"
         on_device = self._check(name, [tensor])
+        if on_device is not None and self.backends.has_gpus_by_host:
+            raise host_exchange.refused(name, tensor)
         if on_device is not None and capturing() is not None:
             return self._captured(partial(self._pass, way, tag, tensor), [tensor], on_device)
         with unwatched():
@@ -337,7 +341,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
             self.backends.check(name, tensors[0].device.type)
             for tensor in tensors:
                 check_exchanged(name, tensor)
-        return found
+        return found if tensors or not self.backends.has_gpus_by_host else None
 
     def _begin(self, name: str, tensors: Tensors, *parts: Callable[[], CollectiveCall]) -> AnyWork:
         on_device = self._check(name, tensors)
@@ -348,7 +352,8 @@ class VirtualProcessGroup(c10d_private.GroupBase):
             calls = [make() for make in parts]
             call = calls[0] if len(calls) == 1 else together(name, calls)
             self._begun(call, None)
-            pending = self._rendezvous.meet(self._member, call, on_device)
+            by_host = self.backends.has_gpus_by_host
+            pending = self._rendezvous.meet(self._member, call, None if by_host else on_device)
         more: dict[str, object] = {"group": tuple(self._rendezvous.ranks)}
         return self._queue(pending, call, None, more, on_device)
 
@@ -382,20 +387,26 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         """Put a call on the clock: on its stream, behind the caller's current one."""
         rt, device = self._rank.world.rt, self._rank.device if on_device is None else on_device
         self._rank.unwaited.let_go()
-        stream = None
+        stream, exchange = None, None
         if on_device is not None:
-            group = (self._rendezvous.number, tuple(self._rendezvous.ranks))
-            number = rt.background_stream(device, (group, way))
-            stream = (device, number)
+            purpose: tuple = (self._rendezvous.number, tuple(self._rendezvous.ranks)), way
+            if self.backends.has_gpus_by_host:
+                exchange = host_exchange.HostExchange(call)
+                purpose = (*purpose, self._member)  # others may have the same device
+            stream = (device, rt.background_stream(device, purpose))
             rt.let_wait(stream, (device, rt.current_stream(device)))
             rt.sanitizer.work(stream, _virtual(call.reads), _virtual(call.writes))
 
         def queue(host_thread: HostThread) -> None:
-            pending.queue(host_thread, rt.clock, stream, call.name, {"nbytes": call.nbytes, **more})
+            span = call.name, {"nbytes": call.nbytes, **more}
+            if exchange is not None and stream is not None:
+                exchange.queue(host_thread, rt.clock, stream, pending, *span)
+            else:
+                pending.queue(host_thread, rt.clock, stream, *span)
 
         rt.host_threads.submit(device, queue)
         self._flight.work = pending.work
-        work = CollectiveWork(self._rank, self._rendezvous, pending, call, stream)
+        work = CollectiveWork(self._rank, self._rendezvous, pending, call, stream, exchange)
         if self._together is not None:
             self._together.append(work)
         return work

@@ -6,7 +6,7 @@ outputs are wrapped, and its cost is put on the clock. Under `shape_only` only s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import perf_counter
 from typing import Any
@@ -287,7 +287,7 @@ class _OpCall:
             if self.index >= len(rt.memories):
                 rt.check_index(self.index)
             if self._meets_host:
-                self._check_host_tensors((*args, *kwargs.values()))
+                self._check_host_tensors({**dict(enumerate(args)), **kwargs})
         if kwargs.get("device") is not None:
             self._redirect(rt, kwargs["device"])
 
@@ -327,11 +327,11 @@ class _OpCall:
             return value
         return backing(value)
 
-    def _check_host_tensors(self, args: tuple) -> None:
+    def _check_host_tensors(self, args: Mapping[int | str, object]) -> None:
         """Scalars of the host may join in, as on CUDA, and indices; other tensors may not."""
         free = self.plan.host_argument
-        for number, arg in enumerate(args):
-            host = None if number == free else _host_tensor(arg)
+        for which, arg in args.items():
+            host = None if which == free else _host_tensor(arg)
             if host is not None and host.device.type == device_naming.TYPE:
                 raise compressed_copy(self.plan.name)
             if host is not None:

@@ -13,6 +13,7 @@ from . import (
     attention,
     cudnn_convolutions,
     graph_capture,
+    meta_optimizers,
     recurrent,
     runtime,
     streams,
@@ -26,8 +27,8 @@ from .unwritten_memory import cleared
 
 def kernels(dispatcher: Dispatcher) -> list[torch.library.Library]:
     """The dispatcher for every operation without a tensor argument; by their names four that C++
-    calls by itself; and attention, recurrent cells and cuDNN's convolutions, which torch has no
-    kernel of for every device."""
+    calls by itself; and attention, recurrent cells, cuDNN's convolutions and fused optimizer steps,
+    which torch has no kernel of for every device."""
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(lambda op, *args, **kwargs: dispatcher(op, args, kwargs), "PrivateUse1")
     everything.fallback(_refuse_compressed, "SparseCsrPrivateUse1")
@@ -49,6 +50,7 @@ def kernels(dispatcher: Dispatcher) -> list[torch.library.Library]:
         ("cudnn_convolution_transpose", cudnn_convolutions.convolution_transpose),
     ):
         named.impl(name, kernel, "AutogradPrivateUse1")
+    meta_optimizers.register(named)
     return [everything, named]
 
 

@@ -16,8 +16,9 @@ aten = torch.ops.aten
 _SILENT_VIEWS = {"aten::_unsafe_view", "aten::unsafe_split", "aten::unsafe_split_with_sizes"}
 
 # Which of their arguments may be tensors of the host although others are on a device, as on CUDA:
-# indices, and the sizes and lengths that the host needs in any case.
-_HOST_ARGUMENT = {
+# indices, sizes and lengths that the host needs in any case, and a learning rate in a tensor. By
+# number, or by name if it has none.
+_HOST_ARGUMENT: dict[str, int | str] = {
     "aten::index": 1,
     "aten::index_put": 1,
     "aten::index_put_": 1,
@@ -27,6 +28,10 @@ _HOST_ARGUMENT = {
     "aten::tensor_split": 1,
     "aten::_pack_padded_sequence": 1,
     "aten::_pack_padded_sequence_backward": 2,
+    "aten::_fused_adam_": "lr",
+    "aten::_fused_adamw_": "lr",
+    "aten::_fused_sgd_": "lr",
+    "aten::_fused_adagrad_": "lr",
 }
 
 # Inductor generates loops for them, besides those that torch calls pointwise. Products, attention
@@ -78,7 +83,7 @@ class OpTraits(NamedTuple):
     draws_random: bool
     dropout: int | None  # the number of the argument `dropout_p`: where it is 0, nothing is drawn
     waits: bool
-    host_argument: int | None
+    host_argument: int | str | None
     counts_writes: bool  # by itself: for all others torch does before they get here
     fuses: bool  # with its neighbours, into one kernel, when compiled
     packet: torch._ops.OpOverloadPacket

@@ -46,4 +46,5 @@ def _both(kind: Any, virtual: Any) -> type:
             "GPUs cannot have: wrap a tensor instead, as torch.Tensor._make_wrapper_subclass does"
         )
     names |= {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "vgpu_kind": kind}
-    return type(kind)(kind.__name__, (virtual, kind), names)
+    metaclass: Any = type(type(kind).__name__, (type(kind), type(virtual)), {})
+    return metaclass(kind.__name__, (virtual, kind), names)

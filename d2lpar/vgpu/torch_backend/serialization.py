@@ -22,6 +22,7 @@ from .parameter_kinds import kind_of, with_kind
 from .runtime import Runtime, current_runtime
 from .tensor import (
     ELSEWHERE,
+    MOVED,
     VirtualTensor,
     adopt,
     attributes,
@@ -62,7 +63,8 @@ def install() -> None:
     ):
         torch_private.replace(VirtualTensor, name, ours)
     torch_private.replace_rebuild(VirtualTensor)
-    torch_private.keep_out_of_files(ELSEWHERE)
+    for name in (ELSEWHERE, MOVED):
+        torch_private.keep_out_of_files(name)
     ForkingPickler.register(VirtualTensor, _refuse)
     torch.serialization.register_package(_BEFORE_CPU, _location, restore)
     torch_save = torch.save

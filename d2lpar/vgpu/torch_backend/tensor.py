@@ -6,6 +6,8 @@ backing tensor lives where the arithmetic is done. Under `shape_only` there is n
 
 from __future__ import annotations
 
+import copy
+import copyreg
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -25,9 +27,9 @@ if TYPE_CHECKING:
 
 SomeTensor = TypeVar("SomeTensor", bound=torch.Tensor)
 
-ELSEWHERE = "vgpu_elsewhere"  # the attribute that `share` adds
+ELSEWHERE, MOVED = "vgpu_elsewhere", "vgpu_moved"  # the attributes that `share` adds
 _OURS_AND_TORCHS = {
-    *("vgpu_values", "vgpu_allocation", "vgpu_index", "vgpu_device", "_is_param", ELSEWHERE)
+    *("vgpu_values", "vgpu_allocation", "vgpu_index", "vgpu_device", "_is_param", ELSEWHERE, MOVED)
 }
 
 
@@ -68,7 +70,18 @@ def layout_of(tensor: torch.Tensor) -> TensorLayout:
     )
 
 
-class VirtualTensor(torch.Tensor):
+class _KindOfTensor(type(torch.Tensor)):  # type: ignore[misc]  # a metaclass without a name
+    """Lets a program that compares types, as in `type(x) == torch.Tensor`, find what it finds on
+    CUDA; the name in its texts and files is that type's, too. Tables by type go on to tell the two
+    apart, such as those of what pickles which type."""
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other or (cls is VirtualTensor and other is torch.Tensor)
+
+    __hash__ = type.__hash__
+
+
+class VirtualTensor(torch.Tensor, metaclass=_KindOfTensor):
     """A tensor on `vgpu:i`. Made by torch's own functions, never by hand.
 
     `vgpu_values` is the tensor with the values (None: none was needed yet), `vgpu_allocation` its
@@ -208,6 +221,11 @@ class VirtualTensor(torch.Tensor):
         with called("print"):
             text = f"{repr(self.detach().cpu())[:-1]}, {', '.join(marks)})"
         return f"Parameter containing:\n{text}" if is_parameter(self) else text
+
+
+for _name in ("__module__", "__name__", "__qualname__"):
+    setattr(VirtualTensor, _name, getattr(torch.Tensor, _name))
+copyreg.pickle(_KindOfTensor, lambda _: (copy.copy, (torch.Tensor,)))  # the class itself
 
 
 def wrap(
@@ -380,6 +398,17 @@ def kept_elsewhere(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor.__dict__.get(ELSEWHERE)
 
 
+def moved(grad: torch.Tensor) -> torch.Tensor:
+    """What a parameter's gradient is now: the parameter holds what it was before its data moved."""
+    return grad.__dict__.get(MOVED, grad)
+
+
+def forget_moved(grad: torch.Tensor | None) -> None:
+    """Let go of that with the gradient: the two hold each other, and memory of a device."""
+    if grad is not None:
+        grad.__dict__.pop(MOVED, None)
+
+
 def share(tensor: torch.Tensor, other: torch.Tensor) -> None:
     """Let `tensor` have the memory of a tensor elsewhere, as `tensor.data = other` does on CUDA.
 
@@ -399,9 +428,12 @@ def share(tensor: torch.Tensor, other: torch.Tensor) -> None:
             kept = with_kind(torch.nn.Parameter(kept, False), kind_of(tensor))
     else:
         kept.data = other
+    forget_moved(kept)
     become(tensor, kept.requires_grad_(tensor.requires_grad), parameter=False)
     if isinstance(kept, VirtualTensor):
         adopt(kept, _nothing(kept.vgpu_index, kept.dtype))
     else:
         torch_private.set_data(kept, torch.empty(0, dtype=kept.dtype))
     tensor.__dict__[ELSEWHERE] = kept
+    if not tensor.requires_grad and torch_private.is_held(kept):
+        kept.__dict__[MOVED] = tensor

@@ -172,6 +172,12 @@ def casts_on_cuda(name: str) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCUDA"))
 
 
+def lacks_meta_kernel(name: str) -> bool:
+    """Whether this build of torch has an operation of aten's, and none for shapes alone."""
+    has, name = torch._C._dispatch_has_kernel_for_dispatch_key, f"aten::{name}"
+    return torch._C._dispatch_has_kernel(name) and not has(name, "Meta")
+
+
 COLLECTIVES = "_c10d_functional"  # the operations that fill a tensor which is waited for later
 _collectives = getattr(torch.ops, COLLECTIVES)
 wait_tensor = _collectives.wait_tensor.default
@@ -365,10 +371,15 @@ def take_hooks(tensor: torch.Tensor, other: torch.Tensor) -> None:
     tensor._post_accumulate_grad_hooks = other._post_accumulate_grad_hooks
 
 
+def is_held(tensor: torch.Tensor) -> bool:
+    """Whether torch's C++ has it, too, as a graph, or a parameter whose gradient it is."""
+    return tensor._use_count() > 1
+
+
 def exchange(a: torch.Tensor, b: torch.Tensor) -> None:
     """Make each of two leaves the other, as `torch.utils.swap_tensors` does, also where a graph
     holds `a`: that graph can give it gradients when it is exchanged back, and else says so."""
-    if a.requires_grad and a._use_count() > 1:
+    if a.requires_grad and is_held(a):
         check = functools.partial(_check_graph, weakref.ref(a), a._cdata)
         torch.autograd.graph.get_gradient_edge(a).node.register_prehook(check)
     try:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .. import torch_private
-from ..tensor import VirtualTensor, kept_elsewhere, share
+from ..tensor import VirtualTensor, forget_moved, kept_elsewhere, moved, share
 
 
 class TensorAttribute(property):
@@ -41,14 +41,17 @@ def _set_data(tensor: torch.Tensor, values: torch.Tensor) -> None:
 
 def _get_grad(tensor: torch.Tensor) -> torch.Tensor | None:
     grad = torch_private.get_grad(tensor)
-    kept = kept_elsewhere(tensor) if grad is None else None
-    return grad if kept is None else torch_private.get_grad(kept)
+    if grad is not None:
+        return moved(grad)
+    kept = kept_elsewhere(tensor)
+    return None if kept is None else torch_private.get_grad(kept)
 
 
 def _set_grad(tensor: torch.Tensor, grad: torch.Tensor | None) -> None:
     kept = kept_elsewhere(tensor)
     if kept is not None:
         torch_private.set_grad(kept, None)
+    forget_moved(torch_private.get_grad(tensor))
     torch_private.set_grad(tensor, grad)
 
 

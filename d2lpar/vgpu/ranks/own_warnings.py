@@ -1,0 +1,30 @@
+"""Which warnings a process shows, and where: `warnings.catch_warnings` changes it for a while.
+
+A rank that waits inside such a block would leave it to the others, who would catch its warnings, or
+show what it ignores; and whoever leaves last would put back what another has set.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+_NAMES = ("filters", "showwarning", "_showwarnmsg_impl")  # what `catch_warnings` puts back
+
+
+class OwnWarnings:
+    """The filters of one virtual process, first those of whoever starts it, and where they lead."""
+
+    def __init__(self) -> None:
+        self.save()
+        self._kept["filters"] = list(warnings.filters)
+
+    def save(self) -> None:
+        """Keep what the running process has."""
+        self._kept = {name: vars(warnings)[name] for name in _NAMES}
+
+    def restore(self) -> None:
+        """Let the running process have what was kept."""
+        if self._kept["filters"] != warnings.filters:
+            with warnings.catch_warnings():
+                pass  # makes Python forget which warnings it has shown by these filters
+        vars(warnings).update(self._kept)

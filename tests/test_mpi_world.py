@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import operator
 import sys
+from pathlib import Path
 
 import pytest
 import virtual_ranks
@@ -20,14 +22,25 @@ class Alone:
         return 1
 
 
-@pytest.fixture(autouse=True)
-def mpi(tmp_path, monkeypatch):
+class FinderOfMPI:
+    """Finds the module built for this machine's MPI, as the package has one for each."""
+
+    @staticmethod
+    def find_spec(name, path, target=None):
+        if name == "mpi4py.MPI":
+            return importlib.util.spec_from_file_location(name, Path(path[0]) / "MPI.mpich.py")
+        return None
+
+
+@pytest.fixture(autouse=True, params=["MPI.py", "MPI.mpich.py"])
+def mpi(request, tmp_path, monkeypatch):
     """A package of that name, which is imported anew."""
     (tmp_path / "mpi4py").mkdir()
     (tmp_path / "mpi4py" / "__init__.py").touch()
     text = "from test_mpi_world import Alone\nCOMM_WORLD = Alone()\nMAX = max\n"
-    (tmp_path / "mpi4py" / "MPI.py").write_text(text)
+    (tmp_path / "mpi4py" / request.param).write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, FinderOfMPI])
     yield
     for name in [name for name in sys.modules if name.partition(".")[0] == "mpi4py"]:
         del sys.modules[name]

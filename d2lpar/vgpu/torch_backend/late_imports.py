@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
@@ -24,8 +24,13 @@ class LateImports(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """What Python finds; when that has run, it is seen to."""
-        spec = PathFinder.find_spec(name, path) if name in self._names else None
+        """What the finders after this one find (packages may have their own); when that has run,
+        it is seen to."""
+        if name not in self._names:
+            return None
+        after = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        found = (finder.find_spec(name, path, target) for finder in after)
+        spec = next((spec for spec in found if spec is not None), None)
         if spec is None or spec.loader is None:
             return None
         run = spec.loader.exec_module

@@ -4,6 +4,7 @@ import base64
 import gc
 import json
 import pickle
+import time
 
 import pytest
 import torch
@@ -302,3 +303,19 @@ def test_memory_may_be_taken_without_a_tensor():
         torch.cuda.caching_allocator_delete(address)
     with pytest.raises(torch.cuda.OutOfMemoryError):
         torch.cuda.caching_allocator_alloc(2**50)
+
+
+def test_memory_is_page_locked_by_its_address():
+    """As torch.distributed does with shared memory on the host, for copies of a state."""
+    utils = pytest.importorskip("torch.distributed._state_dict_utils")
+    state = {"x": torch.arange(1000.0, device="cuda")}
+    begin_s = time.perf_counter()
+    copy = utils._create_cpu_state_dict(state, pin_memory=True, share_memory=True)["x"]
+    assert time.perf_counter() > begin_s
+    assert copy.is_pinned()
+    assert not torch.ones(1000).is_pinned()
+    copy.copy_(state["x"], non_blocking=True)
+    torch.cuda.synchronize()
+    assert torch.equal(copy, torch.arange(1000.0))
+    torch.cuda._pin_memory_utils.unpin_memory(copy.data_ptr())
+    assert not copy.is_pinned()

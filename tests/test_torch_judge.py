@@ -175,7 +175,7 @@ def test_what_a_test_uses_says_whether_it_applies():
     def reason(name):
         return applicability.why_not_applicable(Texts(name))
 
-    assert reason("test_pools").startswith("counts segments of CUDA's allocator, or shares pools")
+    assert reason("test_pools").startswith("counts segments of CUDA's allocator, or what graphs")
     assert reason("test_works") is None
     assert reason("test_helper") == "compiles an extension"
     assert reason("test_settings") is None

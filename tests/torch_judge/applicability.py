@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 
 # Reason: what is looked for in the source text.
 REASONS = {
-    "counts segments of CUDA's allocator, or shares pools between graphs: here are none": (
+    "counts segments of CUDA's allocator, or what graphs of one pool overwrite: here are none": (
         r"graph_pool_handle|\.pool\(\)|cudagraphify|[\"']segment\."
     ),
     "compiles with Triton, Inductor or NVRTC": (

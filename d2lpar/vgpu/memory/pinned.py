@@ -24,18 +24,29 @@ PAGE_BYTES = 4096
 
 
 class PinnedBlock:
-    """Page-locked memory of one storage, and the last copy of each stream that used it."""
+    """Page-locked memory of one storage, and the last copy of each stream that used it.
+
+    Without a storage it is memory of the program's own, page-locked until it says otherwise.
+    """
 
     __slots__ = ("owner", "size", "storage", "uses")
 
-    def __init__(self, storage: torch.UntypedStorage, nbytes: int, owner: PinnedMemory) -> None:
+    def __init__(
+        self, storage: torch.UntypedStorage | None, nbytes: int, owner: PinnedMemory
+    ) -> None:
         self.size = block_bytes(nbytes)
         self.owner = owner
-        self.storage = StorageWeakRef(storage)
+        self.storage = None if storage is None else StorageWeakRef(storage)
         self.uses: dict[tuple[int, int], QueuedWork] = {}
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its storage is no more."""
+        return self.storage is not None and self.storage.expired()
 
 
 _blocks: dict[int, PinnedBlock] = {}  # of all virtual machines of the process, by storage
+_registered: dict[int, PinnedBlock] = {}  # of programs' own memory, by address
 _books = threading.RLock()  # held by who changes them: a data loader's thread pins, too
 _thread = threading.local()
 
@@ -59,7 +70,14 @@ def block_bytes(nbytes: int) -> int:
 def block_of(tensor: torch.Tensor) -> PinnedBlock | None:
     """The page-locked block that a CPU tensor is in; None if its memory is pageable."""
     block = _blocks.get(StorageWeakRef(tensor.untyped_storage()).cdata) if _blocks else None
-    return None if block is None or block.storage.expired() else block
+    if block is None and _registered:
+        block = _registered.get(tensor.untyped_storage().data_ptr())
+    return None if block is None or block.is_gone else block
+
+
+def unregister(address: int) -> None:
+    """Let memory of the program's own be pageable again."""
+    _registered.pop(address, None)
 
 
 class PinnedMemory:
@@ -82,12 +100,19 @@ class PinnedMemory:
         storage = tensor.untyped_storage()
         nbytes = storage.nbytes() if nbytes is None else nbytes
         block = PinnedBlock(storage, nbytes, self)
+        assert block.storage is not None, "it has just been given"
         with _books:
             _blocks[block.storage.cdata] = block
             self._collect(block.size)
             self._used[block.size].append(block)
         self._pay(self._take, block.size)
         return tensor
+
+    def register(self, address: int, nbytes: int) -> None:
+        """Page-lock memory that a program has already; the host pays for it."""
+        _registered[address] = PinnedBlock(None, nbytes, self)
+        seconds = nbytes / PAGE_LOCK_BYTES_PER_S
+        self._pay(self._clock.host_work, seconds, "page-lock memory")
 
     def owns(self, block: PinnedBlock) -> bool:
         """Whether a block is one of this virtual machine's."""
@@ -126,11 +151,11 @@ class PinnedMemory:
     def _collect(self, size: int) -> None:
         """Find the blocks of this size whose tensors are gone."""
         used = self._used[size]
-        gone = [block for block in used if block.storage.expired()]
+        gone = [block for block in used if block.is_gone]
         if gone:
-            used[:] = [block for block in used if not block.storage.expired()]
+            used[:] = [block for block in used if not block.is_gone]
             self._free[size] += gone
-            for key in [key for key, block in _blocks.items() if block.storage.expired()]:
+            for key in [key for key, block in _blocks.items() if block.is_gone]:
                 del _blocks[key]
 
     def _take(self, host_thread: HostThread, size: int) -> None:

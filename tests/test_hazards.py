@@ -609,6 +609,18 @@ def test_a_leaf_gets_its_gradient_on_the_stream_that_has_used_it_first(side, fir
     assert found == (numbers[::-1] if first_on_side else numbers)
 
 
+@pytest.mark.parametrize("look", [lambda x: x.data, lambda x: x.detach()])
+def test_what_autograd_does_not_follow_is_no_use_of_a_leaf(side, look):
+    x = torch.ones(100, device=GPU, requires_grad=True)
+    found = []
+    x.register_hook(lambda grad: found.append(vgpu().current_stream().stream_id))
+    look(x)
+    side.wait_stream(vgpu().current_stream())
+    with vgpu().stream(side):
+        (x * 2).sum().backward()
+    assert found == [side.stream_id]
+
+
 def test_the_pass_orders_its_streams_and_the_callers(side):
     """What comes before and after backward() on the caller's stream needs no wait of its own."""
     weights = [torch.ones(100, device=GPU, requires_grad=True) for _ in range(2)]

@@ -164,7 +164,8 @@ class Dispatcher:
         index = base.vgpu_index
         if index >= len(rt.memories):
             rt.check_index(index)
-        _note_use(rt, [base])
+        if func is not aten.detach.default:  # as for `.data`: autograd does not follow it
+            _note_use(rt, [base])
         value = func(backing(base), *args[1:], **kwargs)
         if compiled.current() is None:
             _account_view(rt, index, plan.name)

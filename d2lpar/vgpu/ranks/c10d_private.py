@@ -32,6 +32,7 @@ ProcessGroup = dist.ProcessGroup
 # As base classes they have no type: torch's stubs know overloads that nobody calls on a group.
 GroupBase: Any = dist.ProcessGroup
 WorkBase: Any = dist.Work
+OpType: Any = registry.OpType  # type: ignore[attr-defined]  # torch's stub forgets it
 Operator: Any = torch._ops.OpOverload
 TorchDDP = ddp_module.DistributedDataParallel
 # In the block, writes to tensors do not count for graphs that have saved them.

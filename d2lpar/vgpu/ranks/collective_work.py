@@ -108,8 +108,18 @@ class CollectiveWork(c10d_private.WorkBase):
         rt.host_acquires(self._known)
         return True
 
+    def is_known_done(self) -> bool:
+        """The same, by what is queued already: no other rank goes on before the answer."""
+        rt, pending = self._rank.world.rt, self._pending
+        is_done = rt.clock.is_known_done
+        return pending.is_complete and rt.host_threads.ask(is_done, pending.work)
+
+    def block(self) -> None:
+        """Make the host wait for it."""
+        self._rank.wait(lambda: self._pending.is_complete, self._text)
+        self._block()
+
     def _block(self) -> None:
-        """Make the host wait."""
         rt, work, name = self._rank.world.rt, self._pending.work, f"wait for {self._call.name}"
         rt.host_threads.submit(HOST, rt.clock.wait_for, work, name)
         rt.host_acquires(self._known)

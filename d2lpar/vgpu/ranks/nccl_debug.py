@@ -5,6 +5,7 @@
   The form is NCCL's, for those who look for "nranks" or "opCount"; what there is not, such as
   addresses, channels and transports, is left out.
 * TORCH_NCCL_BLOCKING_WAIT=1: `wait()` lets the host wait for the collective.
+* TORCH_NCCL_ENABLE_TIMING=1: hooks may hear of collectives that have ended (`completion_hooks`).
 * TORCH_NCCL_TRACE_BUFFER_SIZE, TORCH_NCCL_DEBUG_INFO_TEMP_FILE: see `flight_recorder`.
 
 All others are accepted. What they ask for is so here (TORCH_DISTRIBUTED_DEBUG=DETAIL checks that
@@ -16,6 +17,7 @@ choices are modelled.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import torch
 
@@ -30,7 +32,12 @@ BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 
 def is_blocking() -> bool:
     """Whether this rank's host waits in `wait()`."""
-    return any(os.environ.get(name, "").lower() in _ON for name in BLOCKING)
+    return is_on(BLOCKING)
+
+
+def is_on(variables: Sequence[str]) -> bool:
+    """Whether this rank has one of these variables set to yes."""
+    return any(os.environ.get(name, "").lower() in _ON for name in variables)
 
 
 def say(rank: int, device: int, group: Rendezvous, flight: Flight) -> None:

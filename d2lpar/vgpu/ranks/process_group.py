@@ -37,6 +37,7 @@ from .c10d_private import HasRoot, ReducesBy, ReducesTo
 from .call_of_rank import CallOfRank, Tensors
 from .collective_calls import CollectiveCall, together, values_of
 from .collective_work import AnyWork, CapturedWork, CollectiveWork, WorkTogether
+from .completion_hooks import CompletionHooks, Hook
 from .data_types import check_exchanged
 from .rank import ENDED, Rank
 from .rendezvous import PendingCollective, Rendezvous
@@ -65,6 +66,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         self._bound_device: torch.device | None = None
         self._together: list[AnyWork] | None = None  # while they are to be one
         self._to_self = SendsToSelf()
+        self.hooks = CompletionHooks()
 
     def __repr__(self) -> str:
         rank = self._rank
@@ -110,6 +112,15 @@ class VirtualProcessGroup(c10d_private.GroupBase):
 
     def _set_sequence_number_for_group(self) -> None:
         """It begins with 0 on all ranks."""
+
+    def _register_on_completion_hook(self, hook: Hook) -> None:
+        self.hooks.register(hook)
+
+    def _has_hooks(self) -> bool:
+        return bool(self.hooks)
+
+    def _wait_for_pending_works(self) -> None:
+        self.hooks.wait_for_all()
 
     # --- collectives ------------------------------------------------------------------------
 
@@ -407,6 +418,8 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         rt.host_threads.submit(device, queue)
         self._flight.work = pending.work
         work = CollectiveWork(self._rank, self._rendezvous, pending, call, stream, exchange)
+        if stream is not None:
+            self.hooks.begun(work, self._flight, call)
         if self._together is not None:
             self._together.append(work)
         return work

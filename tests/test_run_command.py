@@ -64,6 +64,52 @@ def test_the_devices_that_the_shell_makes_visible_are_numbered_anew(run, monkeyp
     assert busy["cuda:2"] != "0.0%"
 
 
+def test_data_parallel_sees_the_visible_devices_by_their_numbers(run, tmp_path):
+    """The backward pass of `gather` asked tensors for their number, and got that of all devices."""
+    program = tmp_path / "visible_parallel.py"
+    program.write_text(
+        "import os\n"
+        "os.environ['CUDA_VISIBLE_DEVICES'] = '3,2'\n"
+        "import torch\n"
+        "net = torch.nn.DataParallel(torch.nn.Linear(2, 1, device='cuda'))\n"
+        "y = net(torch.ones(4, 2).cuda())\n"
+        "y.sum().backward()\n"
+        "torch.accelerator.set_device_index(1)\n"
+        "print(y.get_device(), torch.empty(1, device='cuda').get_device(),\n"
+        "      torch.accelerator.current_device_index(),\n"
+        "      net.module.weight.grad.tolist(), flush=True)\n"
+    )
+    found = run("--gpus", 4, program)
+    assert (found.status, found.lines[0]) == (0, "0 1 1 [[4.0, 4.0]]")
+
+
+def test_the_first_visible_device_is_current_on_each_thread(run, tmp_path):
+    program = tmp_path / "visible_threads.py"
+    program.write_text(
+        "import os, threading\n"
+        "os.environ['CUDA_VISIBLE_DEVICES'] = '3,1'\n"
+        "import torch\n"
+        "from torch.profiler import ProfilerActivity, profile\n"
+        "x = torch.ones(2, device='cuda')\n"
+        "def look():\n"
+        "    print(torch.cuda.current_device(), torch.empty(1, device='cuda').device, flush=True)\n"
+        "look()\n"
+        "thread = threading.Thread(target=look)\n"
+        "thread.start()\n"
+        "thread.join()\n"
+        "with profile(activities=[ProfilerActivity.CUDA]) as profiled:\n"
+        "    x + 1\n"
+        "print([(event.name, event.device_index) for event in profiled.events()], flush=True)\n"
+        "try:\n"
+        "    x + torch.ones(2, device='cuda:1')\n"
+        "except RuntimeError as error:\n"
+        "    print(error, flush=True)\n"
+    )
+    found = run("--gpus", 4, program)
+    assert (found.status, found.lines[:3]) == (0, ["0 cuda:0", "0 cuda:0", "[('add', 0)]"])
+    assert "at least two devices, cuda:0 and cuda:1!" in found.lines[3]
+
+
 def test_a_program_that_uses_no_gpu_is_told_so_in_place_of_a_table_of_zeros(run, tmp_path):
     others = [torch.ones(3, device=par.devices(2, verbose=False)[1])]
     program = tmp_path / "host_only.py"

@@ -20,7 +20,7 @@ from ..ranks.world_of_one import alone_in_its_world
 from ..torch_backend import torch_private
 from ..torch_backend.tensor import VirtualTensor
 from . import lazy_init
-from .device_translation import CUDA, to_virtual
+from .device_translation import CUDA, local_number, to_virtual
 from .patches import Patches
 from .refusals import refusal
 
@@ -38,6 +38,9 @@ def _install_queries(patches: Patches) -> None:
     patches.replace(torch.accelerator, "current_accelerator", _current_accelerator)
     patches.replace(*torch_private.GET_ACCELERATOR, lambda check=None: torch.device(CUDA))
     patches.replace(torch.accelerator, "device_count", lazy_init.device_count)
+    for name in ("current_device_index", "current_device_idx"):
+        if hasattr(torch.accelerator, name):
+            patches.replace(torch.accelerator, name, local_number)
     get_stream = getattr(*torch_private.STREAM_OF_COPIES)
     patches.replace(*torch_private.STREAM_OF_COPIES, lambda device: get_stream(to_virtual(device)))
     patches.replace(torch.backends.cuda, "is_built", lambda: True)

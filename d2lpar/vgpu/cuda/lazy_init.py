@@ -84,6 +84,19 @@ def start() -> None:
             _found = _visible()
             if _node is None and _found not in ([], [*range(len(_found))]):
                 _go_on_with(_found)
+            _begin_on_first()
+
+
+def first_device() -> int | None:
+    """The virtual device that a new thread begins with: `cuda:0`; None while CUDA has not started,
+    or where it has found none."""
+    return virtual_number(0) if _found else None
+
+
+def _begin_on_first() -> None:
+    rt = runtime.current_runtime()
+    if _node is not None and _found and rt.current_device not in _found:
+        rt.current_device = _found[0]
 
 
 def device_count() -> int:

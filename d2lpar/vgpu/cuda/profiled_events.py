@@ -18,6 +18,7 @@ from ...timeline import Span, Timeline
 from ...timeline.host_processes import Owners
 from ...timeline.spans import MemorySample
 from ...timeline.trace_events import NCCL, called
+from .lazy_init import shown_number
 from .refusals import refusal
 
 CUDA, CPU = torch.autograd.DeviceType.CUDA, torch.autograd.DeviceType.CPU
@@ -48,7 +49,11 @@ class OwnSpans(Timeline):
 
     def devices_used(self) -> set[int]:
         """The numbers of the devices with spans."""
-        return {int(name.rpartition(":")[2]) for name in self.accelerators}
+        return set(map(_number, self.accelerators))
+
+
+def _number(device: str) -> int:
+    return int(device.rpartition(":")[2])
 
 
 class Profiled:
@@ -91,7 +96,7 @@ class Profiled:
         stream = span.stream if isinstance(span.stream, int) else 0
         return FunctionEvent(
             number, called(span)[1], stream, *self._times_us(span), input_shapes=[], stack=[],
-            use_device="cuda", device_type=CUDA, device_index=int(span.device.rpartition(":")[2]),
+            use_device="cuda", device_type=CUDA, device_index=shown_number(_number(span.device)),
             device_resource_id=stream, flops=0,
         )  # fmt: skip
 

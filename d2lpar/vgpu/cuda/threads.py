@@ -1,10 +1,12 @@
-"""Threads that are started in the block see CUDA there, as the one does that entered it."""
+"""Threads that are started in the block see CUDA there, as the one does that entered it; they begin
+on the first device that their process sees."""
 
 from __future__ import annotations
 
 import threading
 from contextlib import AbstractContextManager
 
+from ..torch_backend.runtime import current_runtime
 from . import lazy_init
 from .patches import Patches
 
@@ -14,11 +16,13 @@ def install(patches: Patches, mode: AbstractContextManager) -> None:
     theirs = threading.Thread.start
 
     def start(self: threading.Thread) -> None:
-        work = self.run
+        work, first = self.run, lazy_init.first_device()
 
         def run() -> None:
             if not lazy_init.emulated_count():
                 return work()
+            if first is not None:
+                current_runtime().current_device = first
             with mode:
                 return work()
 

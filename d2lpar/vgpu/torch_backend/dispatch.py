@@ -317,7 +317,7 @@ class _OpCall:
         if self.index == HOST:
             self.index = value.vgpu_index
         elif self.index != value.vgpu_index:
-            raise _mixed_devices(device_naming.text(self.index), value.device)
+            raise _mixed_devices(device_naming.naming().device(self.index), value.device)
         if self.plan.launches and not value.vgpu_allocation.requested_bytes:
             check_allocated(value)
         self.tensors.append(value)
@@ -336,7 +336,7 @@ class _OpCall:
             if host is not None and host.device.type == device_naming.TYPE:
                 raise compressed_copy(self.plan.name)
             if host is not None:
-                raise _mixed_devices(device_naming.text(self.index), host.device)
+                raise _mixed_devices(device_naming.naming().device(self.index), host.device)
 
     def _redirect(self, rt: Runtime, device: torch.device) -> None:
         """Make what is created on a virtual device where the arithmetic is."""

@@ -174,6 +174,10 @@ class VirtualTensor(torch.Tensor, metaclass=_KindOfTensor):
             return self.vgpu_values.data_ptr()
         return id(self.vgpu_allocation) + int(self.storage_offset()) * self.element_size()
 
+    def get_device(self) -> int:
+        """The number of the device, as the program counts them: it may see but some."""
+        return int(device_naming.naming().device(self.vgpu_index).index)
+
     def untyped_storage(self) -> VirtualStorage:
         """The storage of the values, which takes memory of the device."""
         self.vgpu_allocation.materialize()

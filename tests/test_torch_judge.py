@@ -71,7 +71,7 @@ def test_temporary_files_of_a_test_go_with_its_process():
 def test_each_test_of_the_sample_has_the_outcome_that_it_names(sample):
     report, _ = sample
     found = {test["test"]: test["column"] for test in report["tests"]}
-    assert len(found) == 31, found
+    assert len(found) == 32, found
     for name, column in found.items():
         said = name.rsplit("test_", 1)[1]
         assert column == COLUMNS[said[:4].replace("_", " ")], (name, column)
@@ -230,9 +230,9 @@ def test_only_what_fails_in_the_same_words_counts_as_drift():
 def test_the_table_has_a_line_for_each_file_and_each_failure():
     found = [verdict(PASSED), verdict(FAILED, file="b.py"), verdict(PASSED, reason="graphs")]
     lines = verdicts.table(found, {"c.py": "ImportError: x"}).splitlines()
-    assert lines[1].split() == ["a.py", "1", "0", "0", "0", "1", "0", "100.0%"]
-    assert lines[2].split() == ["b.py", "0", "1", "0", "0", "0", "0", "0.0%"]
-    assert lines[3].split() == ["all", "1", "1", "0", "0", "1", "0", "50.0%"]
+    assert lines[1].split() == ["a.py", "1", "0", "0", "0", "0", "1", "0", "100.0%"]
+    assert lines[2].split() == ["b.py", "0", "1", "0", "0", "0", "0", "0", "0.0%"]
+    assert lines[3].split() == ["all", "1", "1", "0", "0", "0", "1", "0", "50.0%"]
     assert "not applicable (1 of them pass all the same):" in lines
     assert lines[-1] == "failed  b.py: Test.test_x: why"
 

@@ -20,6 +20,8 @@ from typing import Any
 import psutil
 
 _ASK_S = 5.0  # for a process that hangs to say where it is
+_ANSWER_S = 2.0  # for its main thread to come by
+_AT_WORK = ".at_work"
 _LOOK_S = 0.5  # at what the process has used
 _IDLE = 0.01  # of the time: who waits in a loop uses that little, who is kept waiting more
 _GIB = 2**30
@@ -49,20 +51,25 @@ class Limits:
 class End:
     """How a process ended: what its function returned (None: nothing came), or why not.
 
-    `status` says how it ended, and how much of a processor's time it took; `output` is the end of
-    what it wrote.
+    `status` says how it ended, and how much of a processor's time (`used_s`) it took; `output` is
+    the end of what it wrote. `at_work_s` is what it says that it was at work for, of a process that
+    took too long; 0 if it did not answer.
     """
 
     result: Any
     timed_out: bool
     status: str
     output: str
+    used_s: float
+    at_work_s: float
 
 
-def run_limited(function: Callable[[], Any], limits: Limits) -> End:
+def run_limited(
+    function: Callable[[], Any], limits: Limits, at_work_s: Callable[[], float] = lambda: 0.0
+) -> End:
     """Call `function` in a fork of this process, and give what it returns, as JSON can have it.
 
-    All that it has started ends with it. Memory beyond the limit raises MemoryError there, or what
+    If it takes too long, `at_work_s` is called there, to tell a hang from much to do. All that it has started ends with it. Memory beyond the limit raises MemoryError there, or what
     the library raises that asked for it.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -71,20 +78,28 @@ def run_limited(function: Callable[[], Any], limits: Limits) -> End:
         pid = os.fork()
         if pid == 0:
             os.close(read)
-            _live(function, limits, write, output)
+            _live(function, limits, write, output, at_work_s)
         os.close(write)
         with os.fdopen(read, "rb") as pipe:
             received, timed_out = _receive(pipe.fileno(), pid, limits.seconds)
         if timed_out:
             _ask_where(pid, output)
-        status = _end(pid, patience_s=0.0 if timed_out else 5.0)
+        status, used_s = _end(pid, patience_s=0.0 if timed_out else 5.0)
         text = output.read_text(encoding="utf-8", errors="replace") if output.exists() else ""
+        said = Path(f"{output}{_AT_WORK}")
+        work_s = float(said.read_text() or 0) if said.exists() else 0.0
     lines = received.splitlines()  # a fork of the process may have gone on, too, and sent its own
     result = json.loads(lines[0]) if lines else None
-    return End(result, timed_out, status, text[-8000:])
+    return End(result, timed_out, status, text[-8000:], used_s, work_s)
 
 
-def _live(function: Callable[[], Any], limits: Limits, write: int, output: Path) -> None:
+def _live(
+    function: Callable[[], Any],
+    limits: Limits,
+    write: int,
+    output: Path,
+    at_work_s: Callable[[], float],
+) -> None:
     """The life of the process; it does not return."""
     code = 1
     try:
@@ -94,6 +109,8 @@ def _live(function: Callable[[], Any], limits: Limits, write: int, output: Path)
         os.dup2(file, 2)
         faulthandler.enable(2)
         faulthandler.register(signal.SIGUSR1, 2)
+        said = Path(f"{output}{_AT_WORK}")
+        signal.signal(signal.SIGUSR2, lambda *_: said.write_text(str(at_work_s())))
         _limit_memory(limits.gib)
         _work_in(output.parent)
         result = json.dumps(function()).encode() + b"\n"
@@ -166,7 +183,10 @@ class _Watch:
 
 
 def _ask_where(pid: int, output: Path) -> None:
-    """Let `faulthandler` write where all threads are."""
+    """Let it say how long it was at work, and `faulthandler` write where all threads are."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGUSR2)
+    RealTime.sleep(_ANSWER_S)
     before, until_s = output.stat().st_size, RealTime.monotonic() + _ASK_S
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGUSR1)
@@ -175,8 +195,9 @@ def _ask_where(pid: int, output: Path) -> None:
     RealTime.sleep(0.1)  # for the rest of it
 
 
-def _end(pid: int, patience_s: float) -> str:
-    """End the process and all that it has started; how it ended, in words."""
+def _end(pid: int, patience_s: float) -> tuple[str, float]:
+    """End the process and all that it has started; how it ended, in words, and the seconds of a
+    processor that it took."""
     until_s = RealTime.monotonic() + patience_s
     status = None
     while status is None and RealTime.monotonic() < until_s:
@@ -190,4 +211,5 @@ def _end(pid: int, patience_s: float) -> str:
     how = f"exit status {os.waitstatus_to_exitcode(status)}"
     if os.WIFSIGNALED(status):
         how = signal.Signals(os.WTERMSIG(status)).name
-    return f"{how} after {used.ru_utime + used.ru_stime:.0f} s of a processor"
+    used_s = used.ru_utime + used.ru_stime
+    return f"{how} after {used_s:.0f} s of a processor", used_s

@@ -74,6 +74,11 @@ class TestOne(unittest.TestCase):
         while True:
             pass
 
+    def test_too_slow(self):
+        x = torch.ones(500, 500, device="cuda")
+        while True:
+            x @ x
+
     def test_fails_for_want_of_memory(self):
         need_a_gpu()
         bytearray(20 * 2**30)

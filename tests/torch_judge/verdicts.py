@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 
 PASSED, FAILED, SKIPPED, CRASHED, HUNG = "passed", "failed", "skipped", "crashed", "hung"
 NOT_APPLICABLE = "not applicable"
-OUTCOMES = (PASSED, FAILED, CRASHED, HUNG, NOT_APPLICABLE, SKIPPED)
+SLOW = "too slow"  # over the limit, with values that the processor computes
+OUTCOMES = (PASSED, FAILED, CRASHED, HUNG, SLOW, NOT_APPLICABLE, SKIPPED)
 GOAL = 0.95  # of the tests that apply
 
 
@@ -41,8 +42,8 @@ def counts(verdicts: Iterable[Verdict]) -> Counter[str]:
 
 
 def applicable(numbers: Counter[str]) -> int:
-    """How many tests apply: those that passed, failed, crashed or hung."""
-    return sum(numbers[column] for column in (PASSED, FAILED, CRASHED, HUNG))
+    """How many tests apply: those that passed, failed, crashed, hung or took too long."""
+    return sum(numbers[column] for column in (PASSED, FAILED, CRASHED, HUNG, SLOW))
 
 
 def rate(numbers: Counter[str]) -> float | None:
@@ -69,7 +70,7 @@ def table(verdicts: Sequence[Verdict], not_loaded: dict[str, str]) -> str:
     lines += ["", f"goal: {GOAL:.0%} of the tests that apply; 0 crashed, 0 hung"]
     lines += _reasons(verdicts)
     lines += [f"not loaded: {file}: {why}" for file, why in not_loaded.items()]
-    lines += ["", *(line(v) for v in verdicts if v.column in (FAILED, CRASHED, HUNG))]
+    lines += ["", *(line(v) for v in verdicts if v.column in (FAILED, CRASHED, HUNG, SLOW))]
     return "\n".join(lines)
 
 

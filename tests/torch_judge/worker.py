@@ -26,13 +26,14 @@ from types import ModuleType
 from torch_judge.applicability import GONE
 from torch_judge.limited_process import Limits, RealTime, run_limited
 from torch_judge.older_names import is_gone
-from torch_judge.verdicts import CRASHED, FAILED, HUNG, PASSED, SKIPPED, Verdict
+from torch_judge.verdicts import CRASHED, FAILED, HUNG, PASSED, SKIPPED, SLOW, Verdict
 
 # How torch's bases tell of the first rank that failed, and the lines of its traceback.
 _OF_PROCESS = re.compile(
     r"exited with (?:error code \d+ and )?exception:\n(.*?)(?=^(?:Process|Thread) \d+ exited|\Z)",
     re.DOTALL | re.MULTILINE,
 )
+_MOSTLY = 0.7  # of its time such a test computes values, and hangs do nothing of use
 _PLACES = re.compile(r"^  File .*\n(?:    .*\n)*", re.MULTILINE)
 # In files that PyTorch's own script runs once for each backend, and gives so many ranks.
 _RUN_FOR_EACH_BACKEND = 'os.environ["BACKEND"]'
@@ -149,17 +150,24 @@ def judge(test: unittest.TestCase, file: str, limits: Limits, *, plain: bool = F
     name = test.id().split(".", 1)[-1]
     reason = why_not_applicable(test)
     start_s = RealTime.monotonic()
-    end = run_limited(lambda: _run(test, plain=plain), limits)
+    end = run_limited(lambda: _run(test, plain=plain), limits, _computing_s)
     seconds = round(RealTime.monotonic() - start_s, 2)
     if end.result is not None:
         outcome, why, text, gone = end.result
         reason = reason or gone
     elif end.timed_out:
         why = f"not over ({end.status}), at {_where(end.output)}"
-        outcome, text = HUNG, end.output
+        outcome, text = SLOW if end.at_work_s > _MOSTLY * end.used_s else HUNG, end.output
     else:
         outcome, why, text = CRASHED, f"the process ended: {end.status}", end.output
     return Verdict(file, name, outcome, why, reason, seconds, text[-4000:])
+
+
+def _computing_s() -> float:
+    """The seconds that values have taken to compute, which hangs do not."""
+    from d2lpar.vgpu.torch_backend.runtime import current_runtime
+
+    return current_runtime().values_s
 
 
 def _run(test: unittest.TestCase, *, plain: bool) -> list[str | None]:

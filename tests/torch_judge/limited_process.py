@@ -69,8 +69,9 @@ def run_limited(
 ) -> End:
     """Call `function` in a fork of this process, and give what it returns, as JSON can have it.
 
-    If it takes too long, `at_work_s` is called there, to tell a hang from much to do. All that it has started ends with it. Memory beyond the limit raises MemoryError there, or what
-    the library raises that asked for it.
+    If it takes too long, `at_work_s` is called there, to tell a hang from much to do. All that it
+    has started ends with it. Memory beyond the limit raises MemoryError there, or what the library
+    raises that asked for it.
     """
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "output"

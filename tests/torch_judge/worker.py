@@ -33,7 +33,7 @@ _OF_PROCESS = re.compile(
     r"exited with (?:error code \d+ and )?exception:\n(.*?)(?=^(?:Process|Thread) \d+ exited|\Z)",
     re.DOTALL | re.MULTILINE,
 )
-_MOSTLY = 0.7  # of its time such a test computes values, and hangs do nothing of use
+_A_THIRD = 1 / 3  # of the time or more went into values: who hangs computes none
 _PLACES = re.compile(r"^  File .*\n(?:    .*\n)*", re.MULTILINE)
 # In files that PyTorch's own script runs once for each backend, and gives so many ranks.
 _RUN_FOR_EACH_BACKEND = 'os.environ["BACKEND"]'
@@ -157,7 +157,7 @@ def judge(test: unittest.TestCase, file: str, limits: Limits, *, plain: bool = F
         reason = reason or gone
     elif end.timed_out:
         why = f"not over ({end.status}), at {_where(end.output)}"
-        outcome, text = SLOW if end.at_work_s > _MOSTLY * end.used_s else HUNG, end.output
+        outcome, text = SLOW if end.at_work_s > _A_THIRD * end.used_s else HUNG, end.output
     else:
         outcome, why, text = CRASHED, f"the process ended: {end.status}", end.output
     return Verdict(file, name, outcome, why, reason, seconds, text[-4000:])

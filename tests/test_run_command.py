@@ -83,6 +83,27 @@ def test_data_parallel_sees_the_visible_devices_by_their_numbers(run, tmp_path):
     assert (found.status, found.lines[0]) == (0, "0 1 1 [[4.0, 4.0]]")
 
 
+def test_streams_and_checkpoints_have_the_numbers_of_visible_devices(run, tmp_path):
+    """A checkpoint named its device by the number of all: such a program could not load it."""
+    program = tmp_path / "visible_streams.py"
+    program.write_text(
+        "import os\n"
+        "os.environ['CUDA_VISIBLE_DEVICES'] = '3,2'\n"
+        "import torch\n"
+        "x = torch.ones(2, device='cuda:1')\n"
+        "stream = torch.cuda.Stream('cuda:1')\n"
+        "key = (stream.stream_id, stream.device_index, stream.device_type)\n"
+        "same = torch.cuda.Stream(stream_id=key[0], device_index=key[1], device_type=key[2])\n"
+        "torch._C._cuda_setStream(*key)\n"
+        "print(key[1], same == stream, torch.cuda.current_stream() == stream, flush=True)\n"
+        "x.record_stream(torch.cuda.default_stream(1))\n"
+        f"torch.save(x, {str(tmp_path / 'x.pt')!r})\n"
+        f"print(torch.load({str(tmp_path / 'x.pt')!r}).device, torch.get_device(x), flush=True)\n"
+    )
+    found = run("--gpus", 4, program)
+    assert (found.status, found.lines[:2]) == (0, ["1 True True", "cuda:1 1"])
+
+
 def test_the_first_visible_device_is_current_on_each_thread(run, tmp_path):
     program = tmp_path / "visible_threads.py"
     program.write_text(

@@ -41,9 +41,14 @@ def _install_queries(patches: Patches) -> None:
     for name in ("current_device_index", "current_device_idx"):
         if hasattr(torch.accelerator, name):
             patches.replace(torch.accelerator, name, local_number)
+    patches.replace(torch, "get_device", _get_device)
     get_stream = getattr(*torch_private.STREAM_OF_COPIES)
     patches.replace(*torch_private.STREAM_OF_COPIES, lambda device: get_stream(to_virtual(device)))
     patches.replace(torch.backends.cuda, "is_built", lambda: True)
+
+
+def _get_device(input: torch.Tensor) -> int:
+    return input.get_device()
 
 
 def _current_accelerator(check_available: bool = False) -> torch.device | None:

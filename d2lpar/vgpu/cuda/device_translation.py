@@ -71,7 +71,7 @@ class CudaNaming(DeviceNaming):
 
     def saved_on(self, index: int) -> str:
         """What CUDA's own checkpoints say: "cuda:1"."""
-        return f"{CUDA}:{index}"
+        return f"{CUDA}:{lazy_init.shown_number(index)}"
 
     def choose(self, n: int) -> list[torch.device]:
         """The first `n` of those that the program sees; RuntimeError if there are fewer."""

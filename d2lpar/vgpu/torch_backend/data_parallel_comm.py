@@ -184,7 +184,7 @@ def _stream(
     streams: Sequence[torch.Stream | None] | None, i: int, place: torch.device
 ) -> torch.Stream | None:
     stream = None if streams is None else streams[i]
-    if stream is not None and stream.device_index != place.index:
+    if stream is not None and torch_private.device_of_stream(stream) != place.index:
         raise RuntimeError(
             f"Expected the device associated with the stream at index {i} (was "
             f"{stream.device_index}) to match the device supplied at that index (expected "

@@ -12,7 +12,7 @@ from ..device_naming import TYPE, naming, text
 from ..races import sync_debug
 from ..sim.clock import Clock, HostThread
 from ..sim.event_queue import QueuedWork
-from . import graph_capture
+from . import graph_capture, torch_private
 from .host_threads import HOST
 from .runtime import HIGHEST_PRIORITY, POOLED_STREAMS, current_runtime
 
@@ -49,7 +49,12 @@ class Stream(torch.Stream):
     @property
     def device(self) -> torch.device:  # type: ignore[override]  # an attribute in torch's stub
         """The device, as programs call it."""
-        return naming().device(self.device_index)
+        return naming().device(self.key[0])
+
+    @property
+    def device_index(self) -> int:  # type: ignore[override]
+        """The number of the device, as programs count."""
+        return int(self.device.index)
 
     @property
     def cuda_stream(self) -> int:
@@ -76,7 +81,7 @@ class Stream(torch.Stream):
     @property
     def _cdata(self) -> int:
         """Device and stream in one number, for those who compare streams by it."""
-        return self.device_index << _STREAM_BITS | self.stream_id
+        return self.key[0] << _STREAM_BITS | self.stream_id
 
     def __repr__(self) -> str:
         names = naming()
@@ -95,8 +100,8 @@ class Stream(torch.Stream):
 
     @property
     def key(self) -> tuple[int, int]:
-        """The numbers of the device and of the stream."""
-        return (self.device_index, self.stream_id)
+        """The numbers of the virtual device and of the stream."""
+        return (torch_private.device_of_stream(self), self.stream_id)
 
     def synchronize(self) -> None:
         """Make the host wait for all work queued here."""
@@ -124,14 +129,12 @@ class Stream(torch.Stream):
     def wait_event(self, event: Event) -> None:  # type: ignore[override]
         """Let later work here start after `event`."""
         rt = current_runtime()
-        rt.host_threads.submit(
-            self.device_index, lambda host_thread: event.delay(host_thread, self.key)
-        )
+        rt.host_threads.submit(self.key[0], lambda host_thread: event.delay(host_thread, self.key))
         rt.order.acquire(self.key, event.known)
 
     def __enter__(self) -> Stream:
         rt = current_runtime()
-        index = self.device_index
+        index = self.key[0]
         self._outer.append((rt.current_device, rt.current_stream(index)))
         rt.current_device = index
         rt.set_stream(index, self.stream_id)
@@ -145,7 +148,7 @@ class Stream(torch.Stream):
     ) -> None:
         rt = current_runtime()
         device, number = self._outer.pop()
-        rt.set_stream(self.device_index, number)
+        rt.set_stream(self.key[0], number)
         rt.current_device = device
 
 
@@ -205,9 +208,9 @@ class Event:
             self._clock, self._work = rt.clock, rt.clock.record_event(host_thread, stream.key)
 
         rt.autograd_streams.let_arrive(stream.key)
-        rt.host_threads.submit(stream.device_index, note)
+        rt.host_threads.submit(stream.key[0], note)
         self.known = rt.order.release(stream.key)
-        self.device = naming().device(stream.device_index)
+        self.device = stream.device
 
     def wait(self, stream: Stream | None = None) -> None:
         """Let later work of `stream` (default: the current one) start after this event."""
@@ -318,5 +321,5 @@ def default_stream(device: Device = None) -> Stream:
 def set_stream(stream: torch.Stream) -> None:
     """Queue this thread's further work on `stream`, and make its device the current one."""
     rt = current_runtime()
-    rt.current_device = stream.device_index
-    rt.set_stream(stream.device_index, stream.stream_id)
+    rt.current_device = torch_private.device_of_stream(stream)
+    rt.set_stream(rt.current_device, stream.stream_id)

@@ -186,7 +186,8 @@ class VirtualTensor(torch.Tensor, metaclass=_KindOfTensor):
     def record_stream(self, stream: torch.Stream) -> None:
         """Its memory, once freed, waits for what that stream has queued by then."""
         allocation = self.vgpu_allocation
-        if stream.device_index == self.vgpu_index and stream.stream_id != allocation.stream:
+        device = torch_private.device_of_stream(stream)
+        if device == self.vgpu_index and stream.stream_id != allocation.stream:
             allocation.recorded = (allocation.recorded or set()) | {stream.stream_id}
 
     def tolist(self) -> list[Any]:

@@ -99,6 +99,15 @@ def node_number() -> int | None:
     return None if number == _ADDS_UP else number
 
 
+_DEVICE_OF_STREAM: Any = torch.Stream.device_index
+
+
+def device_of_stream(stream: torch.Stream) -> int:
+    """The number of the virtual device, whatever the program calls that."""
+    found: int = _DEVICE_OF_STREAM.__get__(stream)
+    return found
+
+
 def leaf_of_node() -> torch.Tensor | None:
     """The leaf to which the node gives its gradient that this thread runs; None of other nodes."""
     return getattr(torch._C._current_autograd_node(), "variable", None)

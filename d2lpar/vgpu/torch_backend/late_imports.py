@@ -16,6 +16,7 @@ class LateImports(MetaPathFinder):
     def __init__(self, names: Sequence[str], see_to: Callable[[ModuleType], None]) -> None:
         self._names = names
         self._see_to = see_to
+        self._asked: set[str] = set()  # whose lock of Python's import this thread has
         for name in names:
             if name in sys.modules:
                 see_to(sys.modules[name])
@@ -24,13 +25,18 @@ class LateImports(MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """What the finders after this one find (packages may have their own); when that has run,
-        it is seen to."""
-        if name not in self._names:
+        """What other finders find (packages may have their own); when that has run, it is seen to.
+
+        One of these may ask all finders, too, and gets nothing here.
+        """
+        if name not in self._names or name in self._asked:
             return None
-        after = sys.meta_path[sys.meta_path.index(self) + 1 :]
-        found = (finder.find_spec(name, path, target) for finder in after)
-        spec = next((spec for spec in found if spec is not None), None)
+        self._asked.add(name)
+        try:
+            found = (finder.find_spec(name, path, target) for finder in sys.meta_path)
+            spec = next((spec for spec in found if spec is not None), None)
+        finally:
+            self._asked.remove(name)
         if spec is None or spec.loader is None:
             return None
         run = spec.loader.exec_module

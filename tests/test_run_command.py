@@ -64,6 +64,15 @@ def test_the_devices_that_the_shell_makes_visible_are_numbered_anew(run, monkeyp
     assert busy["cuda:2"] != "0.0%"
 
 
+def test_what_finds_modules_for_a_program_goes_with_it(run, tmp_path):
+    program = tmp_path / "empty.py"
+    program.write_text("import json\n")
+    before = list(sys.meta_path)
+    for ranks in (1, 2):
+        assert run("--nproc-per-node", ranks, program).status == 0
+    assert sys.meta_path == before
+
+
 def test_data_parallel_sees_the_visible_devices_by_their_numbers(run, tmp_path):
     """The backward pass of `gather` asked tensors for their number, and got that of all devices."""
     program = tmp_path / "visible_parallel.py"

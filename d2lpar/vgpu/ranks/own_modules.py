@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
 
 from ..races.user_code import is_user_file, is_user_frame
+from ..torch_backend.late_imports import AskingFinder
 from . import own_patches
 from .stateful_libraries import stateful_libraries
 
 MAIN = ("__main__", "__mp_main__")
 
 
-class OwnModules(MetaPathFinder):
+class OwnModules(AskingFinder):
     """The modules that one virtual process has imported; while it runs, `sys.modules` has them.
 
     It stands before the finders of `sys.meta_path`, and notes which modules of the user's they
@@ -28,22 +28,25 @@ class OwnModules(MetaPathFinder):
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self._before = frozenset(sys.modules)
         self._names = {*MAIN, *filter(is_of_one_process, sys.modules)}
         self._kept: dict[str, ModuleType] = {MAIN[0]: ModuleType(MAIN[0])}
+        self._finds = True  # but for who ran before there were several, and goes on alone
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """What the other finders find; a module of the user's is one of this process's."""
-        for finder in sys.meta_path:
-            found = None if isinstance(finder, OwnModules) else finder.find_spec(name, path, target)
-            if found is not None:
-                if is_of_one_process(name) or _is_users(found):
-                    self._names.add(name)
-                    own_patches.watch(found.origin or "")
-                return found
-        return None
+        found = self.ask_others(name, path, target)
+        if found is not None and (is_of_one_process(name) or _is_users(found)):
+            self._names.add(name)
+            own_patches.watch(found.origin or "")
+        return found
+
+    def is_asked(self, finder: object) -> bool:
+        """Those of other processes would take the module for theirs."""
+        return not isinstance(finder, OwnModules)
 
     def save(self) -> None:
         """Take the process's modules out of `sys.modules`."""
@@ -51,13 +54,15 @@ class OwnModules(MetaPathFinder):
             self._names.update(self._overlooked())
         taken = {name: sys.modules.pop(name, None) for name in self._names}
         self._kept = {name: module for name, module in taken.items() if module is not None}
-        if self in sys.meta_path:
+        self._finds = self in sys.meta_path
+        if self._finds:
             sys.meta_path.remove(self)
 
     def restore(self) -> None:
         """Put them back."""
         sys.modules.update(self._kept)
-        sys.meta_path.insert(0, self)
+        if self._finds:
+            sys.meta_path.insert(0, self)
 
     def _overlooked(self) -> Iterator[str]:
         """The modules of this process that finders before this one may have found."""

@@ -24,11 +24,12 @@ def _numbered(place: object) -> object:
 
 def moving(theirs: Callable) -> Callable:
     """`Tensor.to`, which may be told the device first."""
+    move = making(theirs)
 
     def to(self: torch.Tensor, *args: object, **kwargs: object) -> object:
         if args:
             args = (_numbered(args[0]), *args[1:])
-        return making(theirs)(self, *args, **kwargs)
+        return move(self, *args, **kwargs)
 
     return to
 

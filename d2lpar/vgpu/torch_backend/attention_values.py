@@ -44,10 +44,10 @@ def flash(
 ) -> tuple[object, ...]:
     """`aten::_scaled_dot_product_flash_attention`."""
     settings = _Settings(_scale(query, scale), is_causal, dropout_p)
-    out = _like(query, value)
     sums = _float32(query, *query.shape[:3])
     seed, offset = _seed(query), _seed(query)
-    _forward(query, key, value, settings, out, sums, seed)
+    found = _forward(query, key, value, settings, sums, seed)
+    out = _laid_out(found, _like(query, value))
     debug = query.new_empty(0)
     return out, sums, None, None, query.shape[2], key.shape[2], seed, offset, debug
 
@@ -66,10 +66,10 @@ def cudnn(
 ) -> tuple[object, ...]:
     """`aten::_scaled_dot_product_cudnn_attention`."""
     settings = _Settings(_scale(query, scale), is_causal, dropout_p, attn_bias)
-    out = _like(query, value)
     sums = _float32(query, *query.shape[:3], 1)
     seed, offset = _seed(query), _seed(query)
-    _forward(query, key, value, settings, out, sums.squeeze(-1), seed)
+    found = _forward(query, key, value, settings, sums.squeeze(-1), seed)
+    out = _laid_out(found, _like(query, value))
     return out, sums, None, None, query.shape[2], key.shape[2], seed, offset, None
 
 
@@ -87,12 +87,12 @@ def efficient(
     """`aten::_scaled_dot_product_efficient_attention`: sums are kept if they will be needed."""
     settings = _Settings(_scale(query, scale), is_causal, dropout_p, attn_bias)
     batch, heads, queries, _ = query.shape
-    out = _interleaved(query, (batch, heads, queries, value.shape[-1]))
     rows = math.ceil(queries / 32) * 32 if compute_log_sumexp else 0
     sums = _float32(query, batch, heads, rows)
     seed, offset = _seed(query), _seed(query)
-    found = sums[..., :queries] if compute_log_sumexp else None
-    _forward(query, key, value, settings, out, found, seed)
+    of_rows = sums[..., :queries] if compute_log_sumexp else None
+    found = _forward(query, key, value, settings, of_rows, seed)
+    out = _laid_out(found, _interleaved(query, (batch, heads, queries, value.shape[-1])))
     return out, sums, seed, offset
 
 
@@ -116,10 +116,10 @@ def flash_backward(
 ) -> Tensors:
     """`aten::_scaled_dot_product_flash_attention_backward`."""
     settings = _Settings(_scale(query, scale), is_causal, dropout_p)
-    grads = [torch.empty_like(t) for t in (query, key, value)]
     saved = (query, key, value, out, logsumexp, philox_seed)
-    _backward(grad_out, saved, settings, grads)
-    return tuple(grads)
+    found = _backward(grad_out, saved, settings)
+    like = map(torch.empty_like, (query, key, value))
+    return tuple(map(_laid_out, found, like))
 
 
 def cudnn_backward(
@@ -143,10 +143,10 @@ def cudnn_backward(
 ) -> Tensors:
     """`aten::_scaled_dot_product_cudnn_attention_backward`."""
     settings = _Settings(_scale(query, scale), is_causal, dropout_p, attn_bias)
-    grads = [torch.empty_like(t) for t in (query, key, value)]
     saved = (query, key, value, out, logsumexp.squeeze(-1), philox_seed)
-    _backward(grad_out, saved, settings, grads)
-    return tuple(grads)
+    found = _backward(grad_out, saved, settings)
+    like = map(torch.empty_like, (query, key, value))
+    return tuple(map(_laid_out, found, like))
 
 
 def efficient_backward(
@@ -169,15 +169,15 @@ def efficient_backward(
     if grad_out_ is None:
         return None, None, None, None
     settings = _Settings(_scale(query, scale), is_causal, dropout_p, attn_bias)
-    grads = [_interleaved(t, t.shape) for t in (query, key, value)]
     saved = (query, key, value, out, logsumexp[..., : query.shape[2]], philox_seed)
     grad_mask = None
     if attn_bias is not None and grad_input_mask[3]:
         keys = attn_bias.shape[-1]
         padded = (*attn_bias.shape[:-1], math.ceil(keys / 16) * 16)
         grad_mask = attn_bias.new_empty(padded)[..., :keys]
-    _backward(grad_out_, saved, settings, grads, grad_mask)
-    return (*grads, grad_mask)
+    found = _backward(grad_out_, saved, settings, grad_mask)
+    interleaved = (_interleaved(t, t.shape) for t in (query, key, value))
+    return (*map(_laid_out, found, interleaved), grad_mask)
 
 
 KERNELS: dict[torch._ops.OpOverload, Callable[..., object]] = {
@@ -209,22 +209,27 @@ def _interleaved(like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _float32(like: torch.Tensor, *shape: int) -> torch.Tensor:
-    return torch.empty(shape, dtype=torch.float32, device=like.device)
+    return like.new_empty(shape, dtype=torch.float32)
 
 
 def _seed(like: torch.Tensor) -> torch.Tensor:
     """Room for the seed of a generator."""
-    return torch.zeros((), dtype=torch.int64, device=like.device)
+    return like.new_zeros((), dtype=torch.int64)
 
 
-def _give(target: torch.Tensor, found: torch.Tensor) -> None:
-    """Let a result that is still empty be what was found; no copy where that lies so already."""
-    is_all = found.untyped_storage().nbytes() == target.untyped_storage().nbytes()
-    is_alike = (found.dtype, found.shape) == (target.dtype, target.shape)
-    if is_all and is_alike and found.stride() == target.stride():
-        target.set_(found.untyped_storage(), 0, found.shape, found.stride())
-    else:
-        target.copy_(found)
+def _laid_out(found: torch.Tensor | None, memory: torch.Tensor) -> torch.Tensor:
+    """`memory` with what was found in it; no copy where that lies so already. None is nothing.
+
+    Memory is reserved when all is computed: so results lie where the processor's cache has just
+    been used, as when it computes by itself.
+    """
+    if found is None:
+        return memory
+    is_all = found.untyped_storage().nbytes() == memory.nbytes  # nothing is padded
+    is_alike = (found.dtype, found.shape) == (memory.dtype, memory.shape)
+    if is_all and is_alike and found.stride() == memory.stride():
+        return found
+    return memory.copy_(found)
 
 
 # --- arithmetic -----------------------------------------------------------------------------------
@@ -239,13 +244,12 @@ def _forward(
     key: torch.Tensor,
     value: torch.Tensor,
     settings: _Settings,
-    out: torch.Tensor,
     sums: torch.Tensor | None,
     seed: torch.Tensor,
-) -> None:
-    """Write the result, the logarithms of the rows' sums, and the seed."""
+) -> torch.Tensor | None:
+    """The result (None on `meta`); write the logarithms of the rows' sums, and the seed."""
     if query.is_meta:
-        return
+        return None
     q, k, v = (_wide(t, query.shape[1]) for t in (query, key, value))
     if _is_plain(q, v, settings):
         found, rows = torch_private.attention_of_cpu(
@@ -257,22 +261,21 @@ def _forward(
         if settings.dropout:
             seed.random_()
         found = (_probabilities(scores) * _kept(scores, settings, seed)) @ v
-    _give(out, found)
     if sums is not None:
         sums.copy_(rows)
+    return found
 
 
 def _backward(
     grad_out: torch.Tensor,
     saved: tuple[torch.Tensor, ...],
     settings: _Settings,
-    grads: list[torch.Tensor],
     grad_mask: torch.Tensor | None = None,
-) -> None:
-    """Write the gradients of queries, keys and values, and of the mask."""
+) -> Tensors:
+    """The gradients of queries, keys and values (None on `meta`); write that of the mask."""
     query, key, value, out, rows, seed = saved
     if query.is_meta:
-        return
+        return None, None, None
     q, k, v, o, grad = (_wide(t, query.shape[1]) for t in (query, key, value, out, grad_out))
     if grad_mask is None and _is_plain(q, v, settings):
         saved = (q, k, v, o, rows)
@@ -285,8 +288,8 @@ def _backward(
         *found, of_scores = _by_scores(grad, (q, k, v), settings, seed)
         if grad_mask is not None:
             grad_mask.copy_(of_scores)
-    for target, gradient in zip(grads, found, strict=True):
-        _give(target, _of_groups(gradient, target.shape[1]))
+    heads = (query.shape[1], key.shape[1], value.shape[1])
+    return tuple(map(_of_groups, found, heads))
 
 
 def _by_scores(

@@ -6,8 +6,9 @@ outputs are wrapped, and its cost is put on the clock. Under `shape_only` only s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -51,6 +52,8 @@ from .tensor import (
 from .transformer_fast_path import encoder_layer, multi_head_attention
 from .unwritten_memory import cleared
 
+Way = Callable[[Runtime, tuple, dict], object]  # of carrying out an operation with its arguments
+
 CACHED_SIGNATURES = 20_000
 _PLAIN = frozenset({int, type(None), torch.dtype, str})
 
@@ -88,7 +91,7 @@ class Dispatcher:
             torch_private.is_mask_left_aligned: lambda rt, args, kwargs: False,
         }
         # By identity: overloads live as long as torch, and their hash is worked out in Python.
-        self._ways: dict[int, tuple[object, OpTraits | None]] = {}
+        self._ways: dict[int, tuple[torch._ops.OpOverload, Way]] = {}
         self._costs: dict[tuple, Cost] = {}
         self._inferred: dict[tuple, Inferred] = {}
 
@@ -98,19 +101,22 @@ class Dispatcher:
         if graph is not None:
             return self._capture(graph, func, args, kwargs)
         rt = current_runtime()
-        _, plan = self._ways.get(id(func)) or self._way(func)
+        known = self._ways.get(id(func)) or self._learn(func)
         # Otherwise torch looks for a __torch_function__ whenever a shape is asked for, which takes
         # longer than all else.
         with torch_private.as_plain_tensors():
-            if plan is None:
-                return self._special[func](rt, args, kwargs)
-            return self._run(rt, func, plan, args, kwargs)
+            return known[1](rt, args, kwargs)
 
-    def _way(self, func: torch._ops.OpOverload) -> tuple[object, OpTraits | None]:
-        """An operation, and how to carry it out; None for one that has a way of its own."""
-        plan = None if func in self._special else traits_of(func)
-        way = self._ways[id(func)] = (func, plan)
-        return way
+    def _learn(self, func: torch._ops.OpOverload) -> tuple[torch._ops.OpOverload, Way]:
+        """An operation, and the function that carries it out."""
+        known = self._ways[id(func)] = (func, self._special.get(func) or self._way(func))
+        return known
+
+    def _way(self, func: torch._ops.OpOverload) -> Way:
+        plan = traits_of(func)
+        if plan.definition is not None:
+            return partial(_decompose, func, plan.definition)
+        return partial(self._view if plan.of_one else self._run, func, plan)
 
     def _capture(
         self, graph: CUDAGraph, func: torch._ops.OpOverload, args: tuple, kwargs: dict
@@ -123,19 +129,8 @@ class Dispatcher:
         return result
 
     def _run(
-        self,
-        rt: Runtime,
-        func: torch._ops.OpOverload,
-        plan: OpTraits,
-        args: tuple,
-        kwargs: dict,
+        self, func: torch._ops.OpOverload, plan: OpTraits, rt: Runtime, args: tuple, kwargs: dict
     ) -> object:
-        if plan.definition is not None:
-            results = torch_private.decompose(func, plan.definition, args, kwargs)
-            functional_collectives.are_begun(func, results)
-            return results
-        if plan.of_one and not rt.shape_only and isinstance(args[0], VirtualTensor):
-            return self._view(rt, func, plan, args, kwargs)
         call = _OpCall(rt, plan, args, kwargs)
         if plan.mutates:
             call.note_written(args, kwargs)
@@ -157,10 +152,12 @@ class Dispatcher:
         return wrapped
 
     def _view(
-        self, rt: Runtime, func: torch._ops.OpOverload, plan: OpTraits, args: tuple, kwargs: dict
+        self, func: torch._ops.OpOverload, plan: OpTraits, rt: Runtime, args: tuple, kwargs: dict
     ) -> object:
         """Values in another shape: no kernel, and no cost to look up."""
         base = args[0]
+        if rt.shape_only or not isinstance(base, VirtualTensor):
+            return self._run(func, plan, rt, args, kwargs)
         index = base.vgpu_index
         if index >= len(rt.memories):
             rt.check_index(index)
@@ -174,7 +171,7 @@ class Dispatcher:
     def _pack(self, rt: Runtime, args: tuple, kwargs: dict) -> tuple[torch.Tensor, torch.Tensor]:
         """Packed sequences keep their batch sizes on the host."""
         func = torch_private.pack_padded_sequence
-        packed = self._run(rt, func, traits_of(func), args, kwargs)
+        packed = self._run(func, traits_of(func), rt, args, kwargs)
         assert isinstance(packed, list)
         data, sizes = packed
         return data, backing(sizes).cpu()
@@ -188,7 +185,7 @@ class Dispatcher:
                 target.copy_(source, *options, **kwargs)
             return None
         func = torch_private.foreach_copy
-        return self._run(rt, func, traits_of(func), args, kwargs)
+        return self._run(func, traits_of(func), rt, args, kwargs)
 
     def _compute(self, rt: Runtime, func: torch._ops.OpOverload, call: _OpCall) -> object:
         """Really compute; the cost is worked out once a signature."""
@@ -225,6 +222,19 @@ class Dispatcher:
             adopt(call.tensors[number], wrap(None, call.index, layout=layout))
         _account(rt, call, known.cost if call.plan.launches else None)
         return known.outputs
+
+
+def _decompose(
+    func: torch._ops.OpOverload,
+    key: torch._C.DispatchKey,
+    rt: Runtime,
+    args: tuple,
+    kwargs: dict,
+) -> object:
+    """Carry out an operation by those that define it."""
+    results = torch_private.decompose(func, key, args, kwargs)
+    functional_collectives.are_begun(func, results)
+    return results
 
 
 def _note_use(rt: Runtime, tensors: list[VirtualTensor]) -> None:
@@ -447,22 +457,24 @@ class _OpCall:
             with self._counting_writes():
                 return self.run(func)
         finally:
-            self._refresh()
+            if self.plan.reshapes:
+                self._refresh()
 
     @contextmanager
     def _counting_writes(self) -> Iterator[None]:
         """Tell autograd which tensors the kernel has written, which it does not know; values that
         were made for inference, where nobody counts, are written if all are."""
         values = [backing(tensor) for tensor in self.written]
-        before = [*map(torch_private.version, values)]
+        before = torch_private.versions(values)
         uncounted: list[VirtualTensor] = []
         try:
             with torch_private.counting():
                 yield
-            pairs = zip(self.written, values, strict=True)
-            uncounted = [t for t, v in pairs if v.is_inference() and not t.is_inference()]
+            if any(map(torch.Tensor.is_inference, values)):
+                pairs = zip(self.written, values, strict=True)
+                uncounted = [t for t, v in pairs if v.is_inference() and not t.is_inference()]
         finally:
-            now = map(torch_private.version, values)
+            now = torch_private.versions(values)
             counted = zip(self.written, before, now, strict=True)
             written = [t for t, old, new in counted if new > old]
             torch.autograd.graph.increment_version(written + uncounted)

@@ -77,6 +77,7 @@ class OpTraits(NamedTuple):
     launches: bool  # a kernel: views and allocations take but the host's time
     mutates: bool
     written: tuple[tuple[int, str], ...]  # the arguments that it writes: number and name
+    reshapes: bool  # what it writes, perhaps
     definition: (
         torch._C.DispatchKey | None
     )  # the key of the kernel that defines it by others; None for most
@@ -112,6 +113,7 @@ def traits_of(func: torch._ops.OpOverload) -> OpTraits:
         launches=not is_view and schema.name not in {*_ALLOCATES, "aten::_efficientzerotensor"},
         mutates=writes,
         written=written,
+        reshapes=writes and not _keeps_shapes(schema.name),
         definition=_definition(func, schema.name),
         draws_random=torch.Tag.nondeterministic_seeded in tags,
         dropout=next((n for n, a in enumerate(schema.arguments) if a.name == "dropout_p"), None),
@@ -122,6 +124,11 @@ def traits_of(func: torch._ops.OpOverload) -> OpTraits:
         fuses=torch.Tag.pointwise in tags or schema.name.removesuffix("_") in _FUSED,
         packet=func.overloadpacket,
     )
+
+
+def _keeps_shapes(name: str) -> bool:
+    """Whether it is known to: so do the steps of optimizers, which write many tensors at once."""
+    return name.startswith(("aten::_foreach_", "aten::_fused_")) and name.endswith("_")
 
 
 def _takes_one_tensor(schema: torch.FunctionSchema) -> bool:

@@ -249,14 +249,17 @@ def wrap(
     """
     if layout is None:
         assert values is not None, "a tensor has values or a layout"
-        wrapper = _twin(values, index)
-    else:
+        if values.layout is torch.strided and not torch_private.is_zero(values):
+            wrapper = _twin(values, index)
+        else:
+            layout = layout_of(values)
+    if layout is not None:
         wrapper = _laid_out(layout, index)
-    if values is not None:
+    if values is not None and (values.is_neg() or values.is_complex()):
         _mirror_bits(wrapper, values)
     if allocation is None:
         rt = current_runtime()
-        size = 0 if torch_private.is_zero(wrapper) else _size_bytes(wrapper, values)
+        size = 0 if layout is not None and layout.is_zero else _size_bytes(wrapper, values)
         stream = rt.current_stream(index) if stream is None else stream
         allocation = rt.memories[index].allocate(size if sources is None else 0, stream)
         if sources is not None:
@@ -269,8 +272,6 @@ def wrap(
 
 def _twin(values: torch.Tensor, index: int) -> VirtualTensor:
     """A wrapper that is laid out as the values are, made in the quickest way: most come so."""
-    if values.layout is not torch.strided or torch_private.is_zero(values):
-        return _laid_out(layout_of(values), index)
     return torch_private.make_wrapper_subclass(
         VirtualTensor,
         values.shape,
@@ -304,7 +305,7 @@ def _nothing(index: int, dtype: torch.dtype) -> VirtualTensor:
 
 def _size_bytes(wrapper: VirtualTensor, values: torch.Tensor | None) -> int:
     if values is None or values.layout is torch.strided:
-        return wrapper.numel() * wrapper.element_size()
+        return wrapper.nbytes
     return sum(part.numel() * part.element_size() for part in _parts(values))
 
 
@@ -323,7 +324,7 @@ def _mirror_bits(wrapper: VirtualTensor, values: torch.Tensor) -> None:
     """Tell torch which tensors are conjugated or negated lazily: its composite code asks."""
     if values.is_neg():
         torch_private.set_neg(wrapper, True)
-    if values.is_complex() and values.is_conj():
+    if values.is_conj():
         torch_private.set_conj(wrapper, True)
 
 

@@ -8,7 +8,7 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import CodeType, FrameType
 from typing import Any, ParamSpec, TypeVar
@@ -222,9 +222,18 @@ def counting() -> AbstractContextManager[object]:
     return torch._C._ForceDispatchKeyGuard(included, excluded)
 
 
+_version: Callable[[torch.Tensor], int] = inspect.getattr_static(torch.Tensor, "_version").__get__
+
+
 def version(tensor: torch.Tensor) -> int:
     """How often the tensor was written; 0 if it is one for inference, where nobody counts."""
-    return 0 if tensor.is_inference() else tensor._version
+    return 0 if tensor.is_inference() else _version(tensor)
+
+
+def versions(tensors: Sequence[torch.Tensor]) -> list[int]:
+    """The same of several, quicker where all are counted."""
+    plain = not any(map(torch.Tensor.is_inference, tensors))
+    return [*map(_version if plain else version, tensors)]
 
 
 def cudnn_version() -> int | None:

@@ -43,9 +43,12 @@ class CallSite:
 UNKNOWN = CallSite("unknown place", 0)
 
 
-def mark() -> Mark | None:
-    """The line of the user that is running; None if this thread runs none."""
-    frame: FrameType | None = _getframe(1)
+def mark(inner: int = 1) -> Mark | None:
+    """The line of the user that is running; None if this thread runs none.
+
+    So many `inner` calls are d2lpar's for sure: Python makes an object of each that is looked at.
+    """
+    frame: FrameType | None = _getframe(inner)
     known = _is_users
     while frame is not None:
         code = frame.f_code

@@ -102,9 +102,12 @@ class StreamSanitizer:
         stream: StreamKey,
         reads: Sequence[TrackedTensor],
         writes: Sequence[TrackedTensor] = (),
+        *,
+        inner: int = 1,
     ) -> Access:
-        """Note (and check) work on `stream`, queued by the code that is running."""
-        access = (stream, self.order.epochs[stream], mark(), self.order)
+        """Note (and check) work on `stream`, queued by the code that is running, `inner` calls of
+        which are d2lpar's."""
+        access = (stream, self.order.epochs[stream], mark(inner + 1), self.order)
         if self.watching:
             self._compare(access, reads, writes)
             return access

@@ -6,7 +6,7 @@ outputs are wrapped, and its cost is put on the clock. Under `shape_only` only s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from time import perf_counter
@@ -55,6 +55,7 @@ from .unwritten_memory import cleared
 Way = Callable[[Runtime, tuple, dict], object]  # of carrying out an operation with its arguments
 
 CACHED_SIGNATURES = 20_000
+_INNER_CALLS = 6  # at least, from torch to where an operation is put in its order
 _PLAIN = frozenset({int, type(None), torch.dtype, str})
 
 
@@ -315,10 +316,9 @@ class _OpCall:
             return value
         if isinstance(value, (list, tuple)):
             self.key.append(len(value))
-            return [
-                self._unwrap_virtual(v) if v.__class__ is VirtualTensor else self._unwrap(v)
-                for v in value
-            ]
+            if not self._shape_only and {*map(type, value)} == {VirtualTensor}:
+                return self._unwrap_all(value)
+            return [self._unwrap(v) for v in value]
         # Equal values of two types, such as 1 and True, are two things.
         self.key.append(kind if kind is float else (bool, value) if kind is bool else value)
         return value
@@ -337,6 +337,20 @@ class _OpCall:
                 self.key += (value.storage_offset(), torch_private.is_zero(value))
             return value
         return backing(value)
+
+    def _unwrap_all(self, tensors: Sequence[VirtualTensor]) -> list[torch.Tensor]:
+        """The same as one by one, quicker: steps of optimizers have hundreds."""
+        if self.index == HOST:
+            self.index = tensors[0].vgpu_index
+        for tensor in tensors:
+            if tensor.vgpu_index != self.index:
+                raise _mixed_devices(device_naming.naming().device(self.index), tensor.device)
+            if self.plan.launches and not tensor.vgpu_allocation.requested_bytes:
+                check_allocated(tensor)
+        self.tensors += tensors
+        for property_of in (torch_private.shape, torch.Tensor.stride, torch_private.dtype):
+            self.key += map(property_of, tensors)
+        return [*map(backing, tensors)]
 
     def _check_host_tensors(self, args: Mapping[int | str, object]) -> None:
         """Scalars of the host may join in, as on CUDA, and indices; other tensors may not."""
@@ -391,7 +405,8 @@ class _OpCall:
         """Note that it runs on the current stream, which is returned."""
         self.stream = rt.current_stream(self.index)
         stream = (self.index, self.stream)
-        self._access = rt.sanitizer.work(stream, self.tensors, self.written)
+        work = rt.sanitizer.work
+        self._access = work(stream, self.tensors, self.written, inner=_INNER_CALLS)
         return stream
 
     def queue(self, rt: Runtime, cost: Cost, region: Region | None) -> None:

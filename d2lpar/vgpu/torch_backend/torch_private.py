@@ -32,6 +32,10 @@ _data = inspect.getattr_static(torch.Tensor, "data")
 get_data: Callable[[torch.Tensor], torch.Tensor] = _data.__get__
 _grad = inspect.getattr_static(torch.Tensor, "grad")
 set_grad: Callable[[torch.Tensor, torch.Tensor | None], None] = _grad.__set__
+_version: Callable[[torch.Tensor], int] = inspect.getattr_static(torch.Tensor, "_version").__get__
+# To `map` over tensors.
+shape: Callable[[torch.Tensor], torch.Size] = inspect.getattr_static(torch.Tensor, "shape").__get__
+dtype: Callable[[torch.Tensor], torch.dtype] = inspect.getattr_static(torch.Tensor, "dtype").__get__
 set_conj: Callable[[torch.Tensor, bool], None] = torch._C._set_conj
 set_neg: Callable[[torch.Tensor, bool], None] = torch._C._set_neg
 ZERO_KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.ZeroTensor)
@@ -220,9 +224,6 @@ def counting() -> AbstractContextManager[object]:
     excluded = torch._C._dispatch_tls_local_exclude_set()
     excluded = excluded.remove(torch._C.DispatchKey.ADInplaceOrView)
     return torch._C._ForceDispatchKeyGuard(included, excluded)
-
-
-_version: Callable[[torch.Tensor], int] = inspect.getattr_static(torch.Tensor, "_version").__get__
 
 
 def version(tensor: torch.Tensor) -> int:

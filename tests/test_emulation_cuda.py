@@ -223,14 +223,6 @@ def test_functions_of_ones_own_choose_their_precision():
     assert a.grad.is_cuda
 
 
-def test_ranges_are_accepted():
-    assert torch.cuda.nvtx.range_push("outer") == 0
-    with torch.cuda.nvtx.range("inner"):
-        torch.cuda.nvtx.mark("here")
-    assert torch.cuda.nvtx.range_pop() == 0
-    torch.cuda.nvtx.range_end(torch.cuda.nvtx.range_start("span"))
-
-
 def test_communication_into_given_tensors():
     comm, whole = torch.cuda.comm, torch.arange(6.0, device="cuda:0")
     places = [torch.empty(n, device=f"cuda:{i}") for i, n in enumerate((2, 4))]

@@ -6,7 +6,7 @@ written by hand after that source.
 
 On the host, the outermost operations count. An operation in which the CUDA runtime is asked for
 work is a "dispatch", any other is work of the "host"; calls that block are a "wait", and split the
-operation that they happen in.
+operation that they happen in. Blocks of `record_function` are annotations.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
-from .spans import MemorySample, Span
+from .spans import ANNOTATION, MemorySample, Span
 
+NAMED = "user_annotation"
 ON_HOST = ("cpu_op", "cuda_runtime", "cuda_driver")
 ON_DEVICE = {"kernel": "compute", "gpu_memcpy": "copy", "gpu_memset": "compute"}
 COLLECTIVE = re.compile(r"nccl.*Kernel|ncclDev", re.IGNORECASE)
@@ -31,28 +32,50 @@ def is_kineto(content: dict) -> bool:
     return "schemaVersion" in content and "deviceProperties" in content
 
 
-def read(content: dict) -> tuple[list[Span], list[MemorySample]]:
-    """The spans and the samples of memory in a trace of torch.profiler, from time 0 on."""
-    events = [e for e in content["traceEvents"] if e.get("ph") == "X" and "dur" in e]
-    events = [e for e in events if e.get("cat") in ON_HOST or e.get("cat") in ON_DEVICE]
+def read(content: dict) -> tuple[list[Span], list[MemorySample], list[Span]]:
+    """The spans, the samples of memory and the annotations in a trace of torch.profiler, from
+    time 0 on."""
+    complete = [e for e in content["traceEvents"] if e.get("ph") == "X" and "dur" in e]
+    events = [e for e in complete if e.get("cat") in ON_HOST or e.get("cat") in ON_DEVICE]
+    named = [e for e in complete if e.get("cat") == NAMED]
     sampled = [e for e in content["traceEvents"] if e.get("name") == "[memory]"]
     zero_ns = min(map(_start_ns, (*events, *sampled)), default=0)
     queued_by: dict[int, int] = {}
-    spans = list(_host_spans(events, zero_ns, queued_by))
+    threads = _host_threads(events)
+    spans = list(_host_spans(threads, zero_ns, queued_by))
     spans += [_device_span(e, zero_ns, queued_by) for e in events if e["cat"] in ON_DEVICE]
     spans.sort(key=lambda span: span.start_s)
     memory = [_sample(e, zero_ns) for e in sampled if e["args"].get("Device Type") in (CPU, CUDA)]
-    return spans, memory
+    names = {tid: _thread(number) for number, tid in enumerate(threads)}
+    annotations = [_annotation(e, names.get(e["tid"], _thread(0)), zero_ns) for e in named]
+    return spans, memory, annotations
 
 
-def _host_spans(events: list[dict], zero_ns: int, queued_by: dict[int, int]) -> Iterator[Span]:
-    """Spans of all host threads; notes in `queued_by` which correlation each launch got."""
+def _host_threads(events: list[dict]) -> dict[object, list[dict]]:
+    """What host threads did, by their numbers; the first to do something comes first."""
     threads: dict[object, list[dict]] = defaultdict(list)
     for event in events:
         if event["cat"] in ON_HOST:
             threads[event["tid"]].append(event)
-    for number, (_, thread) in enumerate(sorted(threads.items(), key=_first_ns)):
-        host_thread = "main" if number == 0 else f"thread {number}"
+    return dict(sorted(threads.items(), key=_first_ns))
+
+
+def _thread(number: int) -> str:
+    return "main" if number == 0 else f"thread {number}"
+
+
+def _annotation(event: dict, host_thread: str, zero_ns: int) -> Span:
+    """A block, from time 0 on if it began before anything was done."""
+    start_ns, end_ns = (max(ns, zero_ns) for ns in (_start_ns(event), _end_ns(event)))
+    return _span("host", host_thread, ANNOTATION, event["name"], (start_ns, end_ns), zero_ns)
+
+
+def _host_spans(
+    threads: dict[object, list[dict]], zero_ns: int, queued_by: dict[int, int]
+) -> Iterator[Span]:
+    """Spans of all host threads; notes in `queued_by` which correlation each launch got."""
+    for number, thread in enumerate(threads.values()):
+        host_thread = _thread(number)
         thread.sort(key=lambda event: (_start_ns(event), -_end_ns(event)))
         for outermost, inner in _outermost(thread):
             yield from _pieces(outermost, inner, host_thread, zero_ns, queued_by)

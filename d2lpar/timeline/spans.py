@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+ANNOTATION = "annotation"
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -13,6 +15,9 @@ class Span:
     name), `kind` one of "compute", "copy", "collective", "dispatch" (the host queues an
     operation), "host" (it does something else) and "wait" (for a device); times are seconds on the
     timeline's clock; `bytes` were moved and `flops` computed.
+
+    A timeline's annotations are spans, too, of kind "annotation": blocks of the program that it has
+    named, on the host thread that ran them, around what they did.
 
     `correlation`, if not 0, joins a dispatch on the host with the kernels and copies that it
     queued, which have the same number. `target` is where a copy goes, "host" or a device's name.

@@ -13,7 +13,8 @@ from .trace import TraceWriter
 
 
 class LongTimeline(Timeline):
-    """A timeline with the last `keep` spans (and samples of memory); the others are summed up.
+    """A timeline with the last `keep` spans (and samples of memory, and annotations); the other
+    spans are summed up.
 
     With `to`, a path (see `trace`), all of them are written there as they come; `keep` is then 0
     unless it is given. The file is complete, and `spans` a list, when the timeline is closed.
@@ -32,6 +33,7 @@ class LongTimeline(Timeline):
         self._keep = keep
         self.spans = deque(maxlen=keep)
         self.memory = deque(maxlen=keep)
+        self.annotations = deque(maxlen=keep)
         self._writer = None if to is None else TraceWriter(to, clock)
 
     def add(self, span: Span) -> None:
@@ -48,9 +50,16 @@ class LongTimeline(Timeline):
             self._writer.add_memory(sample)
         super().add_memory(sample)
 
+    def add_annotation(self, span: Span) -> None:
+        """Note an annotation; the oldest is forgotten if there are too many."""
+        if self._writer is not None:
+            self._writer.add(span)
+        super().add_annotation(span)
+
     def close(self) -> None:
         """Make lists of what was kept, and complete the file."""
         self.spans, self.memory = list(self.spans), list(self.memory)
+        self.annotations = list(self.annotations)
         if self._writer is not None:
             self._writer.close()
 

@@ -33,13 +33,16 @@ class Timeline:
     """Spans in the order in which their times became known, and the clock that timed them.
 
     `clock` says where the times come from: "simulated on <machine>" or "measured". `memory` says
-    what tensors occupied on each device. `dropped` sums up the spans that a long recording did not
-    keep: `summary` counts them, everything else sees the spans that are there.
+    what tensors occupied on each device. `annotations` are blocks that the program has named, such
+    as by `record_function`: they lie around spans, and only trace files show them. `dropped` sums
+    up the spans that a long recording did not keep: `summary` counts them, everything else sees the
+    spans that are there.
     """
 
     clock: str
     spans: MutableSequence[Span] = field(default_factory=list)
     memory: MutableSequence[MemorySample] = field(default_factory=list)
+    annotations: MutableSequence[Span] = field(default_factory=list)
     dropped: totals.Totals = field(default_factory=totals.Totals, repr=False)
     listeners: list[Callable[[Span], None]] = field(default_factory=list, repr=False, compare=False)
     samples_memory: ClassVar[bool] = True  # whether it is to be told what tensors occupy
@@ -59,6 +62,10 @@ class Timeline:
     def add_memory(self, sample: MemorySample) -> None:
         """Note what a device's tensors occupy from now on."""
         self.memory.append(sample)
+
+    def add_annotation(self, span: Span) -> None:
+        """Note a block that the program has named."""
+        self.annotations.append(span)
 
     def __iter__(self) -> Iterator[Span]:
         return iter(self.spans)
@@ -184,7 +191,7 @@ class Timeline:
         process a rank. Any other path is a folder, made if need be, of a file a rank. `trace` and
         `trace_events` say what is in them. Raises OSError.
         """
-        trace.save(path, self.clock, self.spans, self.memory)
+        trace.save(path, self.clock, [*self.spans, *self.annotations], self.memory)
 
     def save_chakra(self, path: str | os.PathLike[str]) -> list[Path]:
         """Write Chakra execution traces for ASTRA-sim, `path`.0.et and so on, one a rank.

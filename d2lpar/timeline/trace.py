@@ -19,7 +19,7 @@ from typing import Literal, TextIO
 
 from . import kineto
 from .host_processes import Owners, numbered
-from .spans import MemorySample, Span
+from .spans import ANNOTATION, MemorySample, Span
 from .trace_events import COUNTER, Events
 
 ONE_FILE = (".json", ".json.gz", ".gz")
@@ -51,7 +51,7 @@ class TraceWriter:
         self.close()
 
     def add(self, span: Span) -> None:
-        """Write a span."""
+        """Write a span, or an annotation."""
         process, launch = self._owners.of(span)
         file = self._file_of(process)
         file.write(file.events.of_span(span, process, launch))
@@ -138,8 +138,11 @@ def save(
             writer.write_memory(sample)
 
 
-def read(source: str | os.PathLike[str] | dict) -> tuple[str, list[Span], list[MemorySample]]:
-    """Clock, spans and samples of a trace file, or of its content.
+Content = tuple[list[Span], list[MemorySample], list[Span]]  # with the annotations
+
+
+def read(source: str | os.PathLike[str] | dict) -> tuple[str, *Content]:
+    """Clock, spans, samples and annotations of a trace file, or of its content.
 
     Raises ValueError if the trace is neither one of `save` nor one of torch.profiler.
     """
@@ -159,22 +162,25 @@ def read(source: str | os.PathLike[str] | dict) -> tuple[str, list[Span], list[M
     )
 
 
-def _read_own(content: dict) -> tuple[str, list[Span], list[MemorySample]]:
+def _read_own(content: dict) -> tuple[str, *Content]:
     places: dict[int, tuple[str, int | str]] = {}
-    spans, memory = [], []
+    spans: list[Span] = []
+    annotations: list[Span] = []
+    memory = []
     for event in content["traceEvents"]:
         args = event.get("args", {})
         if event["name"] == "thread_name" and event["ph"] == "M":
             places[event["tid"]] = args["device"], args["stream"]
         elif event["ph"] == "X" and "kind" in args:
-            spans.append(_span(event, args, *places[event["tid"]]))
+            span = _span(event, args, *places[event["tid"]])
+            (annotations if span.kind == ANNOTATION else spans).append(span)
         elif event["ph"] == "C":
             device, time_s = (
                 event["name"].removeprefix(f"{COUNTER} "),
                 round(event["ts"] * 1e3) / 1e9,
             )
             memory.append(MemorySample(device, time_s, args["bytes"]))
-    return content["otherData"]["clock"], spans, memory
+    return content["otherData"]["clock"], spans, memory, annotations
 
 
 def _span(event: dict, args: dict, device: str, stream: int | str) -> Span:

@@ -8,7 +8,7 @@ torch.profiler's traces:
 |---|---|---|
 | dispatch | `cpu_op`, and in it `cuda_runtime` | its own; `cudaLaunchKernel`, `cudaMemcpyAsync` |
 | wait | `cpu_op`, and in it `cuda_runtime` | its own; `cudaStreamSynchronize` |
-| host, annotation (of `record_function`) | `user_annotation` | its own |
+| host, annotation (a named block) | `user_annotation` | its own |
 | compute | `kernel` | its own |
 | copy | `gpu_memcpy` | `Memcpy HtoD`, `DtoH` or `PtoP` |
 | collective, send, recv | `kernel` | such as `ncclDevKernel_AllReduce`, `ncclDevKernel_SendRecv` |
@@ -33,7 +33,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from .host_processes import Launch, rank_of
-from .spans import MemorySample, Span
+from .spans import ANNOTATION, MemorySample, Span
 
 COUNTER = "memory"
 LAUNCH, COPIED = "ac2g", "copied"
@@ -48,7 +48,7 @@ NCCL = {
 _CATEGORIES = {
     "dispatch": "cpu_op", "wait": "cpu_op", "host": "user_annotation",
     "compute": "kernel", "collective": "kernel", "copy": "gpu_memcpy",
-    "annotation": "user_annotation",
+    ANNOTATION: "user_annotation",
 }  # fmt: skip
 
 

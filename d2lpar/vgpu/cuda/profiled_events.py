@@ -16,31 +16,36 @@ from torch.autograd.profiler_util import FunctionEvent
 
 from ...timeline import Span, Timeline
 from ...timeline.host_processes import Owners
-from ...timeline.spans import MemorySample
+from ...timeline.spans import ANNOTATION, MemorySample
 from ...timeline.trace_events import NCCL, called
 from .lazy_init import shown_number
 from .refusals import refusal
 
 CUDA, CPU = torch.autograd.DeviceType.CUDA, torch.autograd.DeviceType.CPU
-ANNOTATION = "annotation"  # a span of `record_function`, on the host
 _ATEN = {"copy": "copy_"}  # where kernels are called otherwise than operators
 
 
 class OwnSpans(Timeline):
     """Of what a clock records, the spans of one process: what its host threads do and have queued.
 
-    Kernels are another's that were queued before it began to record.
+    Kernels are another's that were queued before it began to record, and blocks that began before
+    `begin_s` are not noted. Annotations are among its spans.
     """
 
-    def __init__(self, clock: str, process: str) -> None:
+    def __init__(self, clock: str, process: str, begin_s: float) -> None:
         super().__init__(clock)
-        self.process = process
+        self.process, self.begin_s = process, begin_s
         self._owners = Owners()
 
     def add(self, span: Span) -> None:
         """Note a span, if it is one of the process."""
         if self._owners.of(span)[0] == self.process:
             super().add(span)
+
+    def add_annotation(self, span: Span) -> None:
+        """Note a block, if it is one of the process."""
+        if span.start_s >= self.begin_s:
+            self.add(span)
 
     def add_memory(self, sample: MemorySample) -> None:
         """Note what tensors occupy on a device that the process uses."""

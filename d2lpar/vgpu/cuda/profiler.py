@@ -2,7 +2,7 @@
 
 PyTorch's own profiler measures one process, and there it would find a processor that computes what
 a GPU should. So a profile records what the simulated clock tells of its process: what its host
-queued, ran and waited for, what its devices did, and blocks of `record_function`. Schedules,
+queued, ran and waited for, what its devices did, and blocks that it has named. Schedules,
 tables and handlers of traces are PyTorch's own code, above that.
 """
 
@@ -19,7 +19,6 @@ import torch.autograd.profiler
 import torch.profiler
 from torch.profiler import ProfilerActivity
 
-from ...timeline import Span
 from ...timeline.host_processes import MAIN
 from ...timeline.printing import say
 from ..ranks.launcher import host_time_s
@@ -28,7 +27,7 @@ from ..torch_backend.runtime import current_runtime
 from . import lazy_init
 from .device_translation import CUDA
 from .patches import Patches
-from .profiled_events import ANNOTATION, OwnSpans, Profiled
+from .profiled_events import OwnSpans, Profiled
 from .refusals import refusal
 
 SIMULATED = (
@@ -37,7 +36,6 @@ SIMULATED = (
     "memory of single operations are not noted"
 )
 Profile: Any = torch.autograd.profiler.profile
-Function: Any = torch.autograd.profiler.record_function
 Kineto: Any = sys.modules["torch.profiler.profiler"]._KinetoProfile
 
 
@@ -55,8 +53,6 @@ def install(patches: Patches) -> None:
         ("export_stacks", refusal("export_stacks of a profile", "leave it out: there are none")),
     ):
         patches.replace(Profile, name, ours)
-    patches.replace(Function, "__enter__", profiles.entering(Function.__enter__))
-    patches.replace(Function, "__exit__", profiles.leaving(Function.__exit__))
     patches.replace(torch.autograd, "_add_metadata_json", profiles.note)
     patches.replace(torch.autograd, "_supported_activities", _supported_activities)
     remedy = (
@@ -122,7 +118,6 @@ class _Profiles:
                 "a profiler runs already in this process: end it before another one begins"
             )
         self._running[rank] = running = _Running(profile, rank)
-        running.begin_s = host_time_s()
         running.collect(True)
 
     def stop(self, profile: Any, *error: object) -> bool:
@@ -152,26 +147,6 @@ class _Profiles:
             json.loads(value)  # an error is of who adds it, not of who exports
             running.metadata[key] = value
 
-    def entering(self, theirs: Callable) -> Callable:
-        @functools.wraps(theirs)
-        def __enter__(self_: Any) -> object:  # noqa: N807
-            if self._running and _rank() in self._running:
-                self_._begin_s = _now_s()
-            return theirs(self_)
-
-        return __enter__
-
-    def leaving(self, theirs: Callable) -> Callable:
-        @functools.wraps(theirs)
-        def __exit__(self_: Any, *error: object) -> object:  # noqa: N807
-            begin_s = self_.__dict__.pop("_begin_s", None)
-            running = self._running.get(_rank()) if self._running else None
-            if running is not None and begin_s is not None:
-                running.annotate(self_.name, begin_s, _now_s())
-            return theirs(self_, *error)
-
-        return __exit__
-
     def _of(self, profile: Any) -> _Running | None:
         found = (each for each in self._running.values() if each.profile is profile)
         return next(found, None)
@@ -183,8 +158,8 @@ class _Running:
     def __init__(self, profile: Any, rank: Rank | None) -> None:
         self.profile, self.rank, self.rt = profile, rank, current_runtime()
         process = MAIN if rank is None else rank.host_thread.name
-        self.spans = OwnSpans(f"simulated on {self.rt.machine.name}", process)
-        self.begin_s = 0.0
+        self.begin_s = host_time_s()
+        self.spans = OwnSpans(f"simulated on {self.rt.machine.name}", process, self.begin_s)
         self.metadata: dict[str, str] = {}
 
     def collect(self, on: bool) -> None:
@@ -205,17 +180,7 @@ class _Running:
                 self.rt.synchronize(device)
         self.collect(False)
 
-    def annotate(self, name: str, begin_s: float, end_s: float) -> None:
-        """Note a block of the program."""
-        self.spans.add(Span("host", self.spans.process, ANNOTATION, name, begin_s, end_s))
-
 
 def _rank() -> Rank | None:
     """The virtual process whose thread this is, if it is one."""
     return getattr(here, "rank", None)
-
-
-def _now_s() -> float:
-    """About the time of the host thread here; to ask would change it in a backward pass."""
-    rt = current_runtime()
-    return rt.host_threads.seen_s(rt.current_device)

@@ -1,15 +1,13 @@
-"""What meets CUDA in a module of its own: NCCL, cuDNN, ranges of NVTX."""
+"""What meets CUDA in a module of its own: NCCL, cuDNN, the compiler."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch.backends.cudnn
 import torch.cuda.nccl
-import torch.cuda.nvtx
 import torch.cuda.profiler
 import torch.utils.dlpack
 
@@ -42,9 +40,6 @@ def install(patches: Patches) -> None:
     # Weights of recurrent networks stay where they are: nothing here asks for one piece of memory.
     patches.replace(*torch_private.FLATTENS_WEIGHTS, lambda: False)
     patches.replace(torch, "compile", _said_once(torch.compile))
-    for name, function in Ranges().functions().items():
-        if hasattr(torch.cuda.nvtx, name):
-            patches.replace(torch.cuda.nvtx, name, function)
 
 
 def _said_once(theirs: Callable) -> Callable:
@@ -65,42 +60,3 @@ def _is_acceptable(tensor: torch.Tensor) -> bool:
     """Whether cuDNN takes the tensor, in a build of torch that has it."""
     known = tensor.is_cuda and tensor.dtype in torch.backends.cudnn.CUDNN_TENSOR_DTYPES
     return known and torch.backends.cudnn.enabled and torch.backends.cudnn.is_available()
-
-
-class Ranges:
-    """`torch.cuda.nvtx`: ranges and marks are accepted, counted, and shown nowhere."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._started = 0
-
-    def functions(self) -> dict[str, Callable]:
-        """What takes the place of the functions of `torch.cuda.nvtx`, by their names."""
-        return {
-            "range_push": self._push,
-            "range_pop": self._pop,
-            "range_start": self._start,
-            "range_end": lambda range_id: None,
-            "mark": lambda msg: None,
-            "range": self._range,
-        }
-
-    def _push(self, msg: str) -> int:
-        self._depth += 1
-        return self._depth - 1
-
-    def _pop(self) -> int:
-        self._depth -= 1
-        return self._depth
-
-    def _start(self, msg: str) -> int:
-        self._started += 1
-        return self._started
-
-    @contextlib.contextmanager
-    def _range(self, msg: str, *args: object, **kwargs: object) -> Iterator[None]:
-        self._push(msg)
-        try:
-            yield
-        finally:
-            self._pop()

@@ -96,6 +96,9 @@ class UsageTimeline(Timeline):
         if correlation:
             self._queued[correlation] = end_s
 
+    def add_annotation(self, span: Span) -> None:
+        """Keep none: they say nothing of devices."""
+
     def add(self, span: Span) -> None:
         """Count a span."""
         if span.end_s > self.last_s:

@@ -17,6 +17,7 @@ from functools import partial
 
 from ...machines import Link, Machine
 from ...timeline import MemorySample, Span, Timeline
+from ...timeline.spans import ANNOTATION
 from ..device_naming import text
 from .busy_intervals import Resource
 from .copy_routes import Port, hops
@@ -102,6 +103,13 @@ class Clock:
         start_s = host_thread.now_s
         host_thread.now_s += seconds
         self._record(Span("host", host_thread.name, "host", name, start_s, host_thread.now_s))
+
+    def annotate(self, host_thread: HostThread, name: str, start_s: float) -> None:
+        """Record a block of the program that it has named, which has ended now."""
+        place = ("host", host_thread.name, ANNOTATION)
+        span = Span(*place, name, start_s, max(start_s, host_thread.now_s))
+        for timeline in self.timelines:
+            timeline.add_annotation(span)
 
     def dispatch(
         self, host_thread: HostThread, seconds: float, name: str, correlation: int = 0

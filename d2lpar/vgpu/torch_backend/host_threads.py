@@ -136,12 +136,16 @@ class HostThreads:
         """The time of the host. Raises RuntimeError in a replica, as `ask` does."""
         return self.ask(lambda host_thread: host_thread.now_s)
 
-    def seen_s(self, device: int) -> float:
-        """About the time of the thread that queues for a device: without what was noted or held
-        back, which stays so."""
+    def seen(self, device: int) -> HostThread:
+        """The thread that queues for a device here, at about its time: without what was noted or
+        held back, which stays so."""
         task = torch_private.graph_task_id()
         host_thread = self._backward.get(task, {}).get(device)
-        return (host_thread or self._thread.host_thread or self.clock.host).now_s
+        return host_thread or self._thread.host_thread or self.clock.host
+
+    def seen_s(self, device: int) -> float:
+        """The time of that thread."""
+        return self.seen(device).now_s
 
     @contextmanager
     def replica(self, notes: Notes) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """`d2lpar run`: programs as they stand, started in every way, and what the command says of them."""
 
+import gc
 import json
 import os
 import signal
@@ -315,6 +316,24 @@ def test_the_report_says_what_its_schema_says(run, tmp_path):
     assert timeline.on("cuda:0", "compute").busy_s == pytest.approx(device["busy_s"], rel=1e-3)
     assert device["peak_memory_bytes"] >= 4 * (64 * 64 + 64)
     assert found["syncs"][0]["place"].startswith("one_gpu.py:")
+
+
+def test_what_is_left_of_an_earlier_program_hides_no_peak(run, tmp_path):
+    """Garbage that is collected while the program runs was counted as if it had been there."""
+    program, report = tmp_path / "program.py", tmp_path / "run.json"
+    program.write_text(
+        "import gc, torch\ngc.collect()\nx = torch.ones(2**20, device='cuda')\ny = x + x\n"
+    )
+    gc.disable()
+    try:
+        with par.emulate_cuda(1, verbose=False):
+            left = [torch.ones(2**22, device="cuda")]
+            left.append(left)
+        del left
+        assert run("--gpus", 1, "--report", report, program).status == 0
+    finally:
+        gc.enable()
+    assert json.loads(report.read_text())["devices"][0]["peak_memory_bytes"] == 2 * 4 * 2**20
 
 
 @pytest.mark.parametrize(

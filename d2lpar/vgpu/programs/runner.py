@@ -23,7 +23,7 @@ from ..device_naming import text
 from ..races.stream_sanitizer import Hazard
 from ..races.sync_debug import Waits
 from ..ranks import main_module
-from ..ranks.garbage import older_objects_apart
+from ..ranks.garbage import collect_tensors, older_objects_apart
 from ..ranks.launcher import ProcessStart, run_processes
 from ..ranks.own_methods import OwnMethods
 from ..ranks.own_modules import OwnModules
@@ -83,6 +83,7 @@ def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
     gpus = max(1, launch.gpus)  # without any, ranks see none of the machine whose clock runs
     with emulate_cuda(gpus, options.machine, shape_only=options.shapes_only, verbose=False):
         rt = current_runtime()
+        collect_tensors(rt)
         with all_devices(), older_objects_apart(rt), _watched(rt, options) as watched:
             start_s = rt.now_s()
             launch = _run_processes(launch, options, watched)

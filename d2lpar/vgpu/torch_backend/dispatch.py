@@ -41,6 +41,7 @@ from .recurrent import gru_cell, lstm_cell
 from .runtime import Runtime, current_runtime
 from .tensor import (
     TensorLayout,
+    VirtualParameter,
     VirtualTensor,
     adopt,
     backing,
@@ -294,6 +295,8 @@ class _OpCall:
 
     def _unwrap(self, value: object) -> object:
         kind = value.__class__
+        if kind is VirtualTensor or kind is VirtualParameter:
+            return self._unwrap_virtual(value)  # type: ignore[arg-type]
         if kind in _PLAIN:  # most of what is no tensor
             self.key.append(value)
             return value
@@ -305,10 +308,7 @@ class _OpCall:
             return value
         if isinstance(value, (list, tuple)):
             self.key.append(len(value))
-            return [
-                self._unwrap_virtual(v) if v.__class__ is VirtualTensor else self._unwrap(v)
-                for v in value
-            ]
+            return [self._unwrap(v) for v in value]
         # Equal values of two types, such as 1 and True, are two things.
         self.key.append(kind if kind is float else (bool, value) if kind is bool else value)
         return value

@@ -16,9 +16,9 @@ from ..device_naming import naming
 
 _HOST, _GPU = "cpu", "cuda"  # as torch's tables have them
 _GLOO, _NCCL = dist.Backend.GLOO, dist.Backend.NCCL
-# Those that torch has, and registers for its own tests; whoever asks for one of them gets ranks
-# that exchange tensors as NCCL's and gloo's do.
-_OF_TORCH = {_GLOO, _NCCL, *("mpi", "ucc", "xccl", "fake", "threaded")}
+# Those that torch has, and registers for its own tests, which exchange as NCCL and gloo do.
+_OF_TORCH = {_GLOO, _NCCL, *("fake", "threaded")}
+_NOT_BUILT = {"mpi", "ucc", "xccl"}  # torch has their names, and needs other libraries for them
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,8 @@ def at_the_start(*, has_gpus: bool) -> GroupBackends:
 
 def named(name: str | None, *, has_gpus: bool) -> GroupBackends:
     """What a program asks for. ValueError for a backend that there is not, and for NCCL on a rank
-    without GPUs; NotImplementedError for one that the program has registered."""
+    without GPUs; RuntimeError, as torch's, for one that it is not built with; NotImplementedError
+    for one that the program has registered."""
     if name is None or name == dist.Backend.UNDEFINED:
         alone = {naming().type: _NCCL} if has_gpus else {_HOST: _GLOO}
         return GroupBackends(dist.Backend.UNDEFINED, alone)
@@ -93,6 +94,11 @@ def _kinds(backend: str) -> dict[str, str]:
         raise ValueError(
             f"there is no backend {backend!r}: a group has one of {', '.join(known)}, or one for "
             "each kind of device, as 'cpu:gloo,cuda:nccl'"
+        )
+    if backend in _NOT_BUILT:
+        raise RuntimeError(
+            f"Distributed package doesn't have {backend.upper()} built in: virtual ranks exchange "
+            "as NCCL and gloo do. Use the backend 'nccl' for tensors of GPUs, or 'gloo'"
         )
     if backend not in _OF_TORCH:
         raise NotImplementedError(

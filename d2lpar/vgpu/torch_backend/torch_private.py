@@ -8,7 +8,7 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import CodeType, FrameType
 from typing import Any, ParamSpec, TypeVar
@@ -413,6 +413,15 @@ def _check_graph(leaf: weakref.ref, number: int, _: object) -> None:
             "this graph was made before its parameters moved to another device (or type), and "
             "cannot give them gradients: call backward() first, or run the forward pass again"
         )
+
+
+MOMENTS_OF_GRAPHS = ("capture_start", "capture_end", "instantiate", "replay_start", "replay_end")
+
+
+def hooks_of_graphs(moment: str) -> Mapping[int, Callable[..., object]]:
+    """What programs have registered for a moment of all CUDA graphs, where this torch has that."""
+    found: Mapping = getattr(sys.modules["torch.cuda.graphs"], f"_global_{moment}_hooks", {})
+    return found
 
 
 # --- what virtual devices replace, and emulated ones again: modules and names ---------------------

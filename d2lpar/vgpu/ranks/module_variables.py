@@ -1,4 +1,5 @@
-"""What torch keeps for a process in variables of its modules, which virtual ranks would share.
+"""What torch, or what stands for CUDA's driver, keeps for a process in variables of its modules,
+which virtual ranks would share.
 
 Each rank has its own, as each process has; a rank begins with what a fresh import has, and with the
 methods of modules as whoever starts it finds them.
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from ..races import sync_debug
 from ..torch_backend import virtual_storage
 
 Variable = tuple[str, str, str]  # a module, a class in it ("": none), its attribute
@@ -48,6 +50,8 @@ _FRESH: dict[Variable, Callable[[], object]] = {
     # what `make_fx` traces with, which may wait in the middle for a collective
     ("torch.fx._symbolic_trace", "", "CURRENT_PATCHER"): lambda: None,
     ("torch.fx.experimental.proxy_tensor", "", "_CURRENT_MAKE_FX_TRACER"): lambda: None,
+    # what becomes of calls that make the host wait
+    (sync_debug.__name__, "", "_mode"): lambda: sync_debug.IGNORED,
     # what these trackers replace for a while
     ("torch", "UntypedStorage", "resize_"): lambda: virtual_storage.resize,
 }

@@ -332,6 +332,10 @@ class DistributedDataParallel(c10d_private.TorchDDP):
     def _set_static_graph(self) -> None:
         self.static_graph = self.reducer.static = True
 
+    def _set_sparse_metadata(self, global_unique_ids: dict[str, torch.Tensor]) -> None:
+        """Nothing: it tells which rows of sparse gradients all ranks exchange, and the reducer
+        refuses these, as NCCL does."""
+
     def _get_ddp_logging_data(self) -> dict[str, object]:
         return logging_data(self)
 

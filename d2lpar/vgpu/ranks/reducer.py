@@ -26,6 +26,10 @@ from .gradient_bucket import GradientBucket
 from .rank import talking_by_host
 
 ONCE = "Expected to mark a variable ready only once"  # as torch's reducer says it
+SPARSE = (
+    "NCCL does not support all_reduce with sparse tensors, and gloo's sums of them are not "
+    "emulated: please use dense gradients, as of nn.Embedding without sparse=True"
+)
 Hook = Callable[[GradientBucket], torch.futures.Future]
 
 
@@ -263,6 +267,8 @@ class Reducer:
     def _fill(self, p: nn.Parameter) -> None:
         """Copy the gradient, divided by the number of ranks, into its bucket: one kernel. Hooks
         divide by themselves, and may read `p.grad`: a view is there from now on."""
+        if p.grad is not None and p.grad.layout is not torch.strided:
+            raise self.log.noted(RuntimeError(SPARSE))
         bucket = self._bucket_of[p]
         view, share = bucket.views[p], 1 / self.divisor
         bucket.missing.discard(p)

@@ -104,20 +104,6 @@ def test_a_group_exchanges_tensors_of_its_backends(backend, kinds, name):
     assert run(answers, backend, n=2) == [(kinds, kinds, name)] * 2
 
 
-@pytest.mark.parametrize("asked", ["of_mine", "cpu:gloo,cuda:of_mine"])
-def test_a_backend_of_the_programs_own_is_refused(asked):
-    """Its methods would never be called; the sums were NCCL's."""
-    if not hasattr(dist.Backend, "OF_MINE"):
-        dist.Backend.register_backend("of_mine", lambda *args: None, devices=["cpu", "cuda"])
-
-    def rank():
-        return told(lambda: dist.init_process_group(asked))
-
-    for error, words in run(rank, n=2):
-        assert error is NotImplementedError
-        assert "backend 'of_mine': use 'nccl' or 'gloo'" in words
-
-
 @pytest.mark.parametrize("asked", ["mpi", "UCC", "xccl", "cpu:mpi,cuda:nccl"])
 def test_backends_that_torch_is_not_built_with_are_refused_in_its_words(asked):
     """They exchanged as gloo, in simulated times that are not theirs."""

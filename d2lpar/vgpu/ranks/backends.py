@@ -23,10 +23,12 @@ _NOT_BUILT = {"mpi", "ucc", "xccl"}  # torch has their names, and needs other li
 
 @dataclass(frozen=True)
 class GroupBackends:
-    """`name` is what `get_backend` says; `by_device` has a backend for each kind of device."""
+    """`name` is what `get_backend` says; `by_device` has a backend for each kind of device, and
+    `of_program` is one that the program has registered: its groups exchange for all kinds."""
 
     name: str
     by_device: Mapping[str, str]
+    of_program: str | None = None
 
     def __str__(self) -> str:
         return ",".join(f"{kind}:{backend}" for kind, backend in self.by_device.items())
@@ -65,8 +67,7 @@ def at_the_start(*, has_gpus: bool) -> GroupBackends:
 
 def named(name: str | None, *, has_gpus: bool) -> GroupBackends:
     """What a program asks for. ValueError for a backend that there is not, and for NCCL on a rank
-    without GPUs; RuntimeError, as torch's, for one that it is not built with; NotImplementedError
-    for one that the program has registered."""
+    without GPUs; RuntimeError, as torch's, for one that it is not built with."""
     if name is None or name == dist.Backend.UNDEFINED:
         alone = {naming().type: _NCCL} if has_gpus else {_HOST: _GLOO}
         return GroupBackends(dist.Backend.UNDEFINED, alone)
@@ -77,7 +78,9 @@ def named(name: str | None, *, has_gpus: bool) -> GroupBackends:
             "ProcessGroupNCCL is only supported with GPUs, no GPUs found! Start with as many GPUs "
             "as ranks, or use the backend 'gloo'"
         )
-    return GroupBackends(name, by_device)
+    parts = [pair.partition(":")[2] or pair for pair in name.split(",")]
+    of_program = next((part for part in parts if part not in _OF_TORCH), None)
+    return GroupBackends(name, by_device, of_program)
 
 
 def for_device(device: torch.device | int | None) -> str | None:
@@ -100,12 +103,8 @@ def _kinds(backend: str) -> dict[str, str]:
             f"Distributed package doesn't have {backend.upper()} built in: virtual ranks exchange "
             "as NCCL and gloo do. Use the backend 'nccl' for tensors of GPUs, or 'gloo'"
         )
-    if backend not in _OF_TORCH:
-        raise NotImplementedError(
-            "virtual ranks exchange as NCCL and gloo do, and do not call the program's own backend "
-            f"{backend!r}: use 'nccl' or 'gloo', or try the backend on real ranks, with torchrun"
-        )
-    return {_known_here(kind): backend for kind in known[backend] if kind in (_HOST, _GPU)}
+    here = (_HOST, _GPU, naming().type)
+    return {_known_here(kind): backend for kind in known[backend] if kind in here}
 
 
 def _pairs(text: str) -> dict[str, str]:

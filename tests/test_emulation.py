@@ -746,3 +746,13 @@ def test_dynamo_knows_torchs_functions_again_when_a_block_has_ended():
     with par.emulate_cuda(1, verbose=False):
         assert torch.ones in rules.get_torch_obj_rule_map()
     assert torch.ones in rules.get_torch_obj_rule_map()
+
+
+def test_caches_of_plans_of_cufft_are_those_of_the_block():
+    manager = torch.backends.cuda.cufft_plan_cache
+    for n in (1, 3):
+        with par.emulate_cuda(n, verbose=False):
+            cache = torch.backends.cuda.cufft_plan_cache[n - 1]
+            assert cache.max_size == 4096
+            cache.max_size = 2
+    assert torch.backends.cuda.cufft_plan_cache is manager

@@ -96,10 +96,15 @@ def test_a_snapshot_adds_up_to_the_statistics(recorded):
     assert len(kept) == 3
 
 
+def of_tensors(trace):
+    """Without what is taken from the device, and given back."""
+    return [entry for entry in trace if not entry["action"].startswith("segment_")]
+
+
 def test_a_history_tells_who_made_and_freed_what():
     record()
     kept = make_some()
-    trace = snapshot()["device_traces"][1]
+    trace = of_tensors(snapshot()["device_traces"][1])
     assert [entry["action"] for entry in trace] == [
         *["alloc"] * 4, "free_requested", "free_completed",
     ]  # fmt: skip
@@ -137,7 +142,7 @@ def test_blocks_live_through_the_trace_of_torch_s_own_reader(tmp_path):
     assert shown["device_traces"] == found["device_traces"]
     assert "Allocator State History" in viz.segment_plot(found)
     left = viz.filter_alloc_free_pairs(found)["device_traces"][1]
-    assert [entry["size"] // MB for entry in left] == [1, 3, 4]
+    assert [entry["size"] // MB for entry in of_tensors(left)] == [1, 3, 4]
     assert len(kept) == 3
 
 
@@ -272,6 +277,32 @@ def test_memory_is_taken_from_the_device_and_given_back():
     torch.cuda.empty_cache()
     torch.cuda.empty_cache()  # which has nothing to give
     assert [b - a for a, b in zip(before, counted(), strict=True)] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("context", ["alloc", "all", "state", None])
+def test_what_is_taken_from_the_device_and_given_back_is_in_the_history(context):
+    """As of expandable segments: what was mapped and is not unmapped is reserved."""
+    x = torch.empty(3 * MB, dtype=torch.uint8, device="cuda:1")
+    before = totals(1)[0]
+    record(context=context)
+    y = torch.empty(9 * MB, dtype=torch.uint8, device="cuda:1")
+    del x
+    z = torch.empty(MB, dtype=torch.uint8, device="cuda:1")  # from what is reserved
+    del z
+    torch.cuda.empty_cache()
+    torch.cuda.empty_cache()  # which has nothing to give
+    trace = snapshot()["device_traces"][1]
+    parts = [entry for entry in trace if entry["action"].startswith("segment_")]
+    assert [entry["action"] for entry in parts] == ["segment_map", "segment_unmap"]
+    assert trace[0] is parts[0]  # before the tensor that needs it
+    assert trace[-1] is parts[1]
+    assert parts[0]["addr"] + parts[0]["size"] == parts[1]["addr"] + parts[1]["size"]
+    assert before + parts[0]["size"] - parts[1]["size"] == totals(1)[0] == 10 * MB
+    # Who has freed it is noted with all stacks only.
+    assert ("empty_cache" in json.dumps(trace)) == (context == "all")
+    assert bool(parts[0]["frames"]) == (context in ("alloc", "all"))
+    assert "segment_unmap" in viz.trace(snapshot())
+    assert y.is_cuda
 
 
 def test_out_of_memory_is_in_the_history_and_told():

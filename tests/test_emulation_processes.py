@@ -233,3 +233,27 @@ def test_queues_know_what_is_done():
     assert queue.get() == 1
     queue.task_done()
     queue.join()
+
+
+# --- what becomes of waits ------------------------------------------------------------------------
+
+
+def waits_refused(rank, barrier):
+    before = torch.cuda.get_sync_debug_mode()
+    if rank == 0:
+        torch.cuda.set_sync_debug_mode("error")
+    barrier.wait()
+    try:
+        torch.ones(1, device="cuda").item()
+    except RuntimeError as error:
+        return before, torch.cuda.get_sync_debug_mode(), str(error)
+    finally:
+        barrier.wait()
+    return before, torch.cuda.get_sync_debug_mode(), None
+
+
+def test_each_process_says_for_itself_what_becomes_of_waits():
+    torch.cuda.set_sync_debug_mode("warn")
+    found = spawned(waits_refused, mp.Barrier(2), n=2)
+    assert found == [(0, 2, "called a synchronizing CUDA operation"), (0, 0, None)]
+    assert torch.cuda.get_sync_debug_mode() == 1

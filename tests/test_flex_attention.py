@@ -7,7 +7,9 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
+from torch.testing import assert_close
 
 import d2lpar as par
 from d2lpar import machines
@@ -209,3 +211,13 @@ def test_only_who_does_not_compile_it_is_told_so(gpu):
         torch.compile(flex.flex_attention)(query, query, query)
     with pytest.warns(UserWarning, match="called without torch.compile"):
         flex.flex_attention(query, query, query)
+
+
+def test_parameters_may_be_what_attends(gpus, attend):
+    torch.manual_seed(0)
+    three = torch.randn(3, 1, 2, LENGTH, 4)
+    on_gpu = [nn.Parameter(x.to(gpus[0])) for x in three]
+    found = attend(*on_gpu)
+    assert_close(found.detach().cpu(), F.scaled_dot_product_attention(*three))
+    found.sum().backward()
+    assert all(p.grad is not None for p in on_gpu)

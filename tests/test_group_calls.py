@@ -104,18 +104,22 @@ def test_a_group_exchanges_tensors_of_its_backends(backend, kinds, name):
     assert run(answers, backend, n=2) == [(kinds, kinds, name)] * 2
 
 
-@pytest.mark.parametrize("asked", ["of_mine", "cpu:gloo,cuda:of_mine"])
-def test_a_backend_of_the_programs_own_is_refused(asked):
-    """Its methods would never be called; the sums were NCCL's."""
-    if not hasattr(dist.Backend, "OF_MINE"):
-        dist.Backend.register_backend("of_mine", lambda *args: None, devices=["cpu", "cuda"])
+@pytest.mark.parametrize("asked", ["mpi", "UCC", "xccl", "cpu:mpi,cuda:nccl"])
+def test_backends_that_torch_is_not_built_with_are_refused_in_its_words(asked):
+    """They exchanged as gloo, in simulated times that are not theirs."""
 
     def rank():
-        return told(lambda: dist.init_process_group(asked))
+        makers = dist.init_process_group, lambda name: dist.new_group(backend=name)
+        return [told(lambda make=make: make(asked)) for make in makers]
 
-    for error, words in run(rank, n=2):
-        assert error is NotImplementedError
-        assert "backend 'of_mine': use 'nccl' or 'gloo'" in words
+    name = asked.removeprefix("cpu:")[:4].rstrip(",").upper()
+    for of_rank in run(rank, n=2):
+        for error, words in of_rank:
+            assert error is RuntimeError
+            assert f"Distributed package doesn't have {name} built in" in words
+            assert "'nccl'" in words
+    for is_available in (dist.is_mpi_available, dist.is_ucc_available, dist.is_xccl_available):
+        assert not is_available()
 
 
 def test_sends_and_batches_of_nccl_refuse_tensors_of_the_host():

@@ -117,6 +117,25 @@ def test_an_optimizer_updates_many_parameters_by_few_kernels(gpu, count):
     assert host_s(optimizer.step) == pytest.approx(expected_s, rel=0.1)
 
 
+def test_what_was_counted_on_another_clock_takes_no_time(gpu):
+    """A step without gradients is charged with the next operation, but of the same clock."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(4, device=gpu))], 0.1)
+    x = torch.ones(4, device=gpu)
+
+    def first_s():
+        with par.simulate("2x-v100-textbook", 1) as (device,):
+            torch.ones(4, device=device)
+            return now_s(wait=False)
+
+    expected_s = first_s()
+    optimizer.step()
+    assert first_s() == expected_s
+    start_s = now_s(wait=False)
+    x + x
+    found_s = now_s(wait=False) - start_s
+    assert found_s == pytest.approx(HOST.dispatch_s + HOST.parameter_s)
+
+
 def test_a_small_step_is_bound_by_the_host_and_a_large_one_is_not(gpu):
     """From some batch on twice the batch takes twice the time; below, the same time."""
     net = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512)).to(gpu)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+from multiprocessing.reduction import ForkingPickler
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import d2lpar as par
@@ -102,6 +104,15 @@ def test_a_spawned_worker_has_its_own_and_cannot_share_them(gpus):
     assert torch.equal(next(loader), torch.zeros(1, 2))
     with pytest.raises(NotImplementedError, match=r"let the dataset return CPU tensors"):
         next(loader)
+
+
+def test_what_is_sent_to_another_process_is_on_the_host(gpus):
+    for tensor in (torch.ones(2, device=gpus[1]), nn.Parameter(torch.ones(2, device=gpus[1]))):
+        with pytest.raises(ValueError, match=r"on vgpu:1 cannot be sent .* send tensor.cpu\(\)"):
+            ForkingPickler.dumps(tensor)
+        host = ForkingPickler.loads(ForkingPickler.dumps(tensor.detach().cpu()))
+        assert host.is_shared()
+        assert host.tolist() == [1, 1]
 
 
 def test_storages_that_would_crash_are_refused(gpus):

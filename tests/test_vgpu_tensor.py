@@ -1,10 +1,12 @@
 """A tensor on a virtual GPU is what a CUDA user knows; the CPU is the oracle for values."""
 
 import copy
+import functools
 import pickle
 import sys
 import threading
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -688,10 +690,55 @@ def test_its_type_equals_that_of_a_tensor_of_the_host(gpus):
     assert type(y) == type(x)  # noqa: E721
     assert type(x) in (int, torch.Tensor)
     assert type(x) != nn.Parameter  # noqa: E721
-    assert type(x) not in {torch.Tensor: "what a table says of others"}
     assert not isinstance(y, type(x))
     assert (str(type(x)), type(x).__name__) == (str(type(y)), type(y).__name__)
     assert pickle.loads(pickle.dumps(type(x))) is torch.Tensor
+
+
+class Scale(nn.Parameter):
+    """A program's own class of parameters."""
+
+
+@pytest.mark.parametrize("kind", [torch.Tensor, nn.Parameter, Scale])
+def test_programs_find_its_type_in_tables_by_types(gpus, kind):
+    x = torch.ones(2, device=gpus[0])
+    x = x if kind is torch.Tensor else kind(x)
+    others = {torch.Tensor, nn.Parameter, Scale} - {kind}
+    assert type(x) == kind  # noqa: E721  # as programs ask
+    assert kind == type(x)  # noqa: E721
+    assert type(x) in {kind}
+    assert type(x) not in others
+    assert {kind: "a rule"}[type(x)] == {type(x): "a rule"}[kind] == "a rule"
+    assert weakref.WeakKeyDictionary({kind: 1})[type(x)] == 1
+    assert pickle.loads(pickle.dumps(type(x))) is kind
+    assert copy.deepcopy([type(x)])[0] == kind
+    assert issubclass(type(x), kind)
+    assert type(copy.deepcopy(x)) == kind  # noqa: E721
+
+    @functools.singledispatch
+    def name(thing):
+        return "another"
+
+    name.register(kind)(lambda thing: kind.__name__)
+    assert name(x) == kind.__name__
+    assert name(2) == "another"
+
+
+def test_the_type_of_a_parameter_makes_parameters(gpus):
+    """As libraries do that put another tensor in a parameter's place."""
+    p = nn.Parameter(torch.ones(2, device=gpus[0]))
+    kind = type(p)
+    on_host, on_device = kind(torch.ones(3)), kind(torch.ones(3, device=gpus[1]), False)
+    assert type(on_host) is nn.Parameter
+    assert (on_device.device, on_device.requires_grad) == (gpus[1], False)
+    again = nn.Parameter(p, requires_grad=False)
+    for made in (on_device, again, copy.copy(p)):
+        assert type(made) == kind == nn.Parameter  # noqa: E721
+    again.fill_(3)
+    assert p.tolist() == [3, 3]
+    net = nn.Linear(2, 2)
+    for device in (gpus[0], gpus[1], "cpu", gpus[0]):
+        assert {type(p) for p in net.to(device).parameters()} == {nn.Parameter}
 
 
 MADE_OF_DATA = {

@@ -500,6 +500,19 @@ def test_hooks_that_cannot_be():
             run(function)
 
 
+def test_sparse_gradients_are_refused_in_the_words_of_nccl():
+    """torch ended in an internal error; which rows there are, a program may say all the same."""
+
+    def step():
+        net = nn.Sequential(nn.Embedding(5, 4, sparse=True), nn.Linear(4, 1)).to(here())
+        ddp = DDP(net)
+        ddp._set_sparse_metadata({"0.weight": torch.arange(5.0)})
+        ddp(torch.tensor([[1, 0]], device=here())).sum().backward()
+
+    with pytest.raises(RuntimeError, match="NCCL does not support all_reduce with sparse tensors"):
+        run(step, n=2)
+
+
 def test_optimizers_that_step_in_backward_and_in_hooks_step_with_averages():
     net = network()
     optimizer = torch.optim.SGD(net.parameters(), 0.1)

@@ -11,7 +11,7 @@ import torch
 from ... import machines
 from ...timeline import Timeline
 from ..device_naming import device, naming
-from ..torch_backend import register, runtime
+from ..torch_backend import host_cost, register, runtime
 from . import timing
 
 
@@ -79,6 +79,6 @@ def simulate(
     chosen = machines.machine(machine)
     chosen = chosen if n is None else chosen.with_accelerators(n)
     register.register_backend()
-    with runtime.instead(chosen) as rt:
+    with runtime.instead(chosen) as rt, host_cost.nothing_pending():
         rt.shape_only = not with_values
         yield [device(i) for i in range(rt.device_count)]

@@ -13,7 +13,8 @@ class AddressSpace:
     """The addresses of one device. Each piece gets the lowest gap that is large enough."""
 
     def __init__(self, device: int) -> None:
-        self._gaps: list[tuple[int, float]] = [(FIRST + device * OF_A_DEVICE, inf)]
+        self.first = FIRST + device * OF_A_DEVICE
+        self._gaps: list[tuple[int, float]] = [(self.first, inf)]
 
     def place(self, size: int) -> int:
         """The address of a new piece."""

@@ -230,6 +230,8 @@ class CachingAllocator:
         grown = self.reserved_bytes - before
         self._reserved_total_bytes += grown
         self._events["num_device_alloc"] += grown > 0
+        if grown and self.history is not None:
+            self.history.taken(before, before + grown)
 
     def empty_cache(self) -> None:
         """Give back what is reserved and holds no tensor."""
@@ -239,7 +241,10 @@ class CachingAllocator:
             before = self.reserved_bytes
             self._most_bytes = self.active_bytes
             self._events["num_sync_all_streams"] += 1
-            self._events["num_device_free"] += self.reserved_bytes < before
+            now = self.reserved_bytes
+            self._events["num_device_free"] += now < before
+            if now < before and self.history is not None:
+                self.history.given_back(before, now, CachingAllocator.empty_cache.__code__)
 
     def _note_large(self) -> None:
         """Note what the small pool has left to the large one, before what is reserved changes."""

@@ -1,7 +1,8 @@
 """What an allocator has done, noted as torch's memory visualiser reads it.
 
 Entries are those of `device_traces` in `torch.cuda.memory._snapshot`, whose docstring describes
-them. The allocator is modelled without segments, so there are no entries for these.
+them. What is taken from the device, and given back, is mapped and unmapped as by PyTorch's
+expandable segments; which addresses that are, is as made up as all of them.
 """
 
 from __future__ import annotations
@@ -139,6 +140,19 @@ class MemoryHistory:
         freed = self.awaiting.pop(address)
         self.space.release(address, freed.nbytes)
         self._note("free_completed", address, freed.requested_bytes, freed.stream, ())
+
+    def taken(self, before: int, now: int) -> None:
+        """Note that the allocator keeps `now` bytes of the device, more than `before`."""
+        stack = () if self.options.context is None else stack_here()
+        self._note("segment_map", self.space.first + before, now - before, 0, stack)
+
+    def given_back(self, before: int, now: int, by: CodeType) -> None:
+        """Note that it keeps but `now` bytes of `before`; `by` is what the program has called, as
+        there would be a frame of torch's."""
+        stack: Stack = ()
+        if self.options.context == "all":
+            stack = ((by, by.co_firstlineno), *stack_here())
+        self._note("segment_unmap", self.space.first + now, before - now, 0, stack)
 
     def out_of_memory(self, nbytes: int, free_bytes: int, stream: int) -> None:
         """Note that so much was asked for in vain."""

@@ -16,17 +16,19 @@ from ..device_naming import naming
 
 _HOST, _GPU = "cpu", "cuda"  # as torch's tables have them
 _GLOO, _NCCL = dist.Backend.GLOO, dist.Backend.NCCL
-# Those that torch has, and registers for its own tests; whoever asks for one of them gets ranks
-# that exchange tensors as NCCL's and gloo's do.
-_OF_TORCH = {_GLOO, _NCCL, *("mpi", "ucc", "xccl", "fake", "threaded")}
+# Those that torch has, and registers for its own tests, which exchange as NCCL and gloo do.
+_OF_TORCH = {_GLOO, _NCCL, *("fake", "threaded")}
+_NOT_BUILT = {"mpi", "ucc", "xccl"}  # torch has their names, and needs other libraries for them
 
 
 @dataclass(frozen=True)
 class GroupBackends:
-    """`name` is what `get_backend` says; `by_device` has a backend for each kind of device."""
+    """`name` is what `get_backend` says; `by_device` has a backend for each kind of device, and
+    `of_program` is one that the program has registered: its groups exchange for all kinds."""
 
     name: str
     by_device: Mapping[str, str]
+    of_program: str | None = None
 
     def __str__(self) -> str:
         return ",".join(f"{kind}:{backend}" for kind, backend in self.by_device.items())
@@ -65,7 +67,7 @@ def at_the_start(*, has_gpus: bool) -> GroupBackends:
 
 def named(name: str | None, *, has_gpus: bool) -> GroupBackends:
     """What a program asks for. ValueError for a backend that there is not, and for NCCL on a rank
-    without GPUs; NotImplementedError for one that the program has registered."""
+    without GPUs; RuntimeError, as torch's, for one that it is not built with."""
     if name is None or name == dist.Backend.UNDEFINED:
         alone = {naming().type: _NCCL} if has_gpus else {_HOST: _GLOO}
         return GroupBackends(dist.Backend.UNDEFINED, alone)
@@ -76,7 +78,9 @@ def named(name: str | None, *, has_gpus: bool) -> GroupBackends:
             "ProcessGroupNCCL is only supported with GPUs, no GPUs found! Start with as many GPUs "
             "as ranks, or use the backend 'gloo'"
         )
-    return GroupBackends(name, by_device)
+    parts = [pair.partition(":")[2] or pair for pair in name.split(",")]
+    of_program = next((part for part in parts if part not in _OF_TORCH), None)
+    return GroupBackends(name, by_device, of_program)
 
 
 def for_device(device: torch.device | int | None) -> str | None:
@@ -94,12 +98,13 @@ def _kinds(backend: str) -> dict[str, str]:
             f"there is no backend {backend!r}: a group has one of {', '.join(known)}, or one for "
             "each kind of device, as 'cpu:gloo,cuda:nccl'"
         )
-    if backend not in _OF_TORCH:
-        raise NotImplementedError(
-            "virtual ranks exchange as NCCL and gloo do, and do not call the program's own backend "
-            f"{backend!r}: use 'nccl' or 'gloo', or try the backend on real ranks, with torchrun"
+    if backend in _NOT_BUILT:
+        raise RuntimeError(
+            f"Distributed package doesn't have {backend.upper()} built in: virtual ranks exchange "
+            "as NCCL and gloo do. Use the backend 'nccl' for tensors of GPUs, or 'gloo'"
         )
-    return {_known_here(kind): backend for kind in known[backend] if kind in (_HOST, _GPU)}
+    here = (_HOST, _GPU, naming().type)
+    return {_known_here(kind): backend for kind in known[backend] if kind in here}
 
 
 def _pairs(text: str) -> dict[str, str]:

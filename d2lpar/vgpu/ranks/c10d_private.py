@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, Protocol
 
@@ -58,6 +59,42 @@ FLIGHT_DUMPS = (
 REFUSED = (
     *("recv_anysource", "new_window", "abort", "shutdown", "reconfigure", "merge_remote_group"),
 )
+
+DEFAULT_TIMEOUT = c10d.default_pg_timeout
+
+
+def default_group() -> ProcessGroup:
+    """That of all ranks."""
+    return c10d._get_default_group()
+
+
+def maker_of_groups(backend: str) -> tuple[Callable[..., object], bool]:
+    """What a program has registered for a backend: the function that makes its groups, and whether
+    it takes all that there is to know of one."""
+    plugin = dist.Backend._plugins[backend.upper()]
+    return plugin.creator_fn, plugin.extended_api
+
+
+def backend_options(
+    store: dist.Store,
+    rank: int,
+    size: int,
+    timeout: timedelta,
+    name: str,
+    ranks: list[int],
+) -> object:
+    """All that there is to know of a group, for who makes it."""
+    options: Any = registry._DistributedBackendOptions()
+    options.store, options.timeout = store, timeout
+    options.group_rank, options.group_size = rank, size
+    options.group_id, options.global_ranks_in_group = name, ranks
+    return options
+
+
+def name_group(group: Any, name: str) -> None:
+    """Let C++ know a group, and the backends that it may have, by this name."""
+    group._set_group_name(name)
+
 
 # Whether each thread has a registry of its own, of groups by their names.
 names_are_of_threads: Callable[[bool], None] = registry._set_thread_isolation_mode  # type: ignore[attr-defined]  # torch's stub forgets it
@@ -115,19 +152,22 @@ class Groups(SimpleNamespace):
             pg_to_tag={},
             group_count=1,
             comms=[],
+            backends={},
         )
 
     def add(
         self,
         group: Any,
+        name: Any,  # of a type that torch's stub has for such texts
+        backends: GroupBackends,
         ranks: Sequence[int],
         tag: str | None = None,
         store: dist.Store | None = None,
     ) -> None:
         """Make a group known; `ranks` are those of the world, in the order of the group's."""
-        name = group.group_name
-        self.pg_map[group] = (group.backends.name, store)
-        self.pg_backend_config[group] = str(group.backends)
+        self.backends[group] = backends
+        self.pg_map[group] = (backends.name, store)
+        self.pg_backend_config[group] = str(backends)
         self.pg_names[group] = name
         self.pg_group_ranks[group] = {rank: i for i, rank in enumerate(ranks)}
         self.pg_to_tag[group] = f"user:{tag}" if tag else f"ptd:{name}"
@@ -142,7 +182,7 @@ class Groups(SimpleNamespace):
 
     def change_backends(self, group: Any, backends: GroupBackends) -> None:
         """Let a group have other backends than those that it was made with."""
-        group.backends = backends
+        group.backends = self.backends[group] = backends
         self.pg_map[group] = (backends.name, self.pg_map[group][1])
         self.pg_backend_config[group] = str(backends)
 
@@ -154,8 +194,9 @@ class Groups(SimpleNamespace):
         for groups in self.tags_to_pg.values():
             if group in groups:
                 groups.remove(group)
-        for kept in (self.pg_map, self.pg_names, self.pg_group_ranks, self.pg_backend_config):
-            del kept[group]
+        kept = (self.pg_map, self.pg_names, self.pg_group_ranks, self.pg_backend_config)
+        for table in (*kept, self.backends):
+            del table[group]
         self.pg_to_tag.pop(group)
         self.pg_coalesce_state.pop(group, None)
 

@@ -24,6 +24,7 @@ from .ddp_join import DDPJoinHook, agree_to_average, agreed_rank
 from .ddp_logging import DDPLog, logging_data, unfinished
 from .ddp_private import MixedPrecision, begin_mixed_precision, cast_inputs
 from .ddp_times import DDPTimes
+from .own_backends import is_own
 from .rank import talking_by_host
 from .reducer import Reducer
 
@@ -225,6 +226,8 @@ class DistributedDataParallel(c10d_private.TorchDDP):
     # --- the same on all ranks --------------------------------------------------------------
 
     def _check_shapes(self) -> None:
+        if is_own(self.process_group):  # which needs but what DDP asks of it at each step
+            return
         found = self._of_all_ranks({name: list(p.shape) for p, name in self.names.items()})
         for rank, theirs in enumerate(found):
             for name in {**found[0], **theirs}:
@@ -331,6 +334,10 @@ class DistributedDataParallel(c10d_private.TorchDDP):
 
     def _set_static_graph(self) -> None:
         self.static_graph = self.reducer.static = True
+
+    def _set_sparse_metadata(self, global_unique_ids: dict[str, torch.Tensor]) -> None:
+        """Nothing: it tells which rows of sparse gradients all ranks exchange, and the reducer
+        refuses these, as NCCL does."""
 
     def _get_ddp_logging_data(self) -> dict[str, object]:
         return logging_data(self)

@@ -1,6 +1,8 @@
-"""What torch keeps for a process in variables of its modules, which virtual ranks would share.
+"""What torch, or what stands for CUDA's driver, keeps for a process in variables of its modules,
+which virtual ranks would share.
 
-Each rank has its own, as each process has; a rank begins with what a fresh import has.
+Each rank has its own, as each process has; a rank begins with what a fresh import has, and with the
+methods of modules as whoever starts it finds them.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from collections.abc import Callable, ItemsView, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from ..races import sync_debug
 from ..torch_backend import virtual_storage
 
 Variable = tuple[str, str, str]  # a module, a class in it ("": none), its attribute
@@ -46,10 +50,17 @@ _FRESH: dict[Variable, Callable[[], object]] = {
     # what `make_fx` traces with, which may wait in the middle for a collective
     ("torch.fx._symbolic_trace", "", "CURRENT_PATCHER"): lambda: None,
     ("torch.fx.experimental.proxy_tensor", "", "_CURRENT_MAKE_FX_TRACER"): lambda: None,
+    # what becomes of calls that make the host wait
+    (sync_debug.__name__, "", "_mode"): lambda: sync_debug.IGNORED,
     # what these trackers replace for a while
     ("torch", "UntypedStorage", "resize_"): lambda: virtual_storage.resize,
 }
 
+# What a trace replaces until it ends, and a rank may wait in the middle: another would trace on top
+# of that, and put back what it has found.
+_TRACED = [("torch.nn.modules.module", "Module", name) for name in ("__call__", "__getattr__")]
+
+_ALL = _FRESH.keys() | {*_TRACED}
 _found: dict[Variable, object] = {}  # whoever has them, since it is imported
 
 
@@ -70,7 +81,9 @@ class ModuleVariables:
     """The variables of one process; at first as after a fresh import."""
 
     def __init__(self) -> None:
-        self._values: dict[Variable, Any] = {}
+        self._values: dict[Variable, Any] = {
+            variable: getattr(torch.nn.Module, variable[2]) for variable in _TRACED
+        }
 
     def save(self) -> None:
         """Keep what the running process has, of the modules that are imported."""
@@ -87,7 +100,7 @@ class ModuleVariables:
 
 def _owners() -> ItemsView[Variable, object]:
     """The classes and modules that have the variables, where this torch has them."""
-    for variable in _FRESH.keys() - _found.keys():
+    for variable in _ALL - _found.keys():
         module, owner, name = variable
         found: object = sys.modules.get(module)
         found = getattr(found, owner, None) if owner else found

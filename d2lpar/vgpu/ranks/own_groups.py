@@ -10,13 +10,12 @@ import operator
 import os
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ..device_naming import naming
-from . import c10d_private
+from . import c10d_private, own_backends
 from .backends import GroupBackends, at_the_start, for_device, named
 from .process_group import VirtualProcessGroup
 from .rank import WORLD, Rank, here
@@ -27,6 +26,8 @@ def make_world_group(
     backends: GroupBackends | None = None,
     store: dist.Store | None = None,
     size: int | None = None,
+    timeout: timedelta | None = None,
+    options: object = None,
 ) -> None:
     """Give a rank the group of all, or of the first `size`; `store` is the program's for it. Unless
     `backends` are asked for, it exchanges tensors of the host, too."""
@@ -34,7 +35,9 @@ def make_world_group(
     ranks = range(everyone if size is None else size)
     name = WORLD if len(ranks) == everyone else f"{WORLD} of the first {len(ranks)}"
     backends = backends or at_the_start(has_gpus=bool(rank.devices))
-    rank.groups.default_pg = _join(rank, name, ranks, backends, "default_pg", store=store)
+    rank.groups.default_pg = _join(
+        rank, name, ranks, backends, "default_pg", store=store, timeout=timeout, options=options
+    )
 
 
 def _join(
@@ -45,11 +48,17 @@ def _join(
     description: str | None = None,
     tag: str | None = None,
     store: dist.Store | None = None,
+    timeout: timedelta | None = None,
+    options: object = None,
 ) -> dist.ProcessGroup:
     """Let a rank have the group of that name, of which it is one."""
-    meeting = rank.world.rendezvous(name, ranks)
-    group = VirtualProcessGroup(rank, meeting, backends, name, description)
-    rank.groups.add(group, ranks, tag, store or rank.default_store(name))
+    store = store or rank.default_store(name)
+    meeting, group = rank.world.rendezvous(name, ranks), None
+    if backends.of_program is not None:
+        place = name, ranks, rank.number, store
+        group = own_backends.make_group(backends, *place, timeout, options)
+    group = group or VirtualProcessGroup(rank, meeting, backends, name, description)
+    rank.groups.add(group, name, backends, ranks, tag, store)
     return group
 
 
@@ -84,10 +93,14 @@ def init_process_group(
     _check("rank", rank, mine.number)
     size = _checked_size(mine, world_size)
     backend = backend or for_device(device_id)
+    backends = None if backend is None else _backends(mine, backend)
+    if groups.default_pg is not None and backends is not None and backends.of_program:
+        groups.remove_all()
     if groups.default_pg is None:
-        make_world_group(mine, _backends(mine, backend), store, size)
-    elif backend is not None:
-        groups.change_backends(groups.default_pg, _backends(mine, backend))
+        backends = backends or _backends(mine, None)
+        make_world_group(mine, backends, store, size, timeout, pg_options)
+    elif backends is not None:
+        groups.change_backends(groups.default_pg, backends)
     groups.default_pg.bound_device_id = _bound(device_id)
 
 
@@ -217,7 +230,16 @@ def new_group(
         return c10d_private.NOT_A_MEMBER
     if pg_tag and (known := c10d_private.group_with_tag(pg_tag, ranks)) is not None:
         return known
-    return _join(rank, name, ranks, _backends_of(rank, backend), group_desc, pg_tag)
+    return _join(
+        rank,
+        name,
+        ranks,
+        _backends_of(rank, backend),
+        group_desc,
+        pg_tag,
+        timeout=timeout,
+        options=backend_options,
+    )
 
 
 def split_group(
@@ -243,7 +265,9 @@ def split_group(
         name = f"{prefix} part {i}"
         rank.world.rendezvous(name, ranks)
         if rank.number in ranks:
-            found = _join(rank, name, ranks, backends, group_desc)
+            found = _join(
+                rank, name, ranks, backends, group_desc, timeout=timeout, options=pg_options
+            )
     return found
 
 
@@ -272,6 +296,6 @@ def _backends_of(
     """Those that a new group has: what is asked for, or what its parent has."""
     if backend:
         return _backends(rank, backend)
-    group: Any = rank.groups.default_pg if parent is None else parent
-    found: GroupBackends = group.backends
+    group = rank.groups.default_pg if parent is None else parent
+    found: GroupBackends = rank.groups.backends[group]
     return found

@@ -23,9 +23,14 @@ from .buckets import Bucket, ParameterList, gathered
 from .ddp_logging import CHANGED, DDPLog
 from .ddp_times import BACKWARD, BACKWARD_END, COMM, COMM_END
 from .gradient_bucket import GradientBucket
+from .own_backends import is_own
 from .rank import talking_by_host
 
 ONCE = "Expected to mark a variable ready only once"  # as torch's reducer says it
+SPARSE = (
+    "NCCL does not support all_reduce with sparse tensors, and gloo's sums of them are not "
+    "emulated: please use dense gradients, as of nn.Embedding without sparse=True"
+)
 Hook = Callable[[GradientBucket], torch.futures.Future]
 
 
@@ -253,7 +258,9 @@ class Reducer:
             bucket.result = None
             return
         if self.hook is None:
-            bucket.result = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
+            work = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
+            assert work is not None, "this rank is one of the group"
+            bucket.result = work.get_future() if is_own(self.group) else work
             return
         last = number == len(self.buckets) - 1
         bucket.result = self.hook(
@@ -263,6 +270,8 @@ class Reducer:
     def _fill(self, p: nn.Parameter) -> None:
         """Copy the gradient, divided by the number of ranks, into its bucket: one kernel. Hooks
         divide by themselves, and may read `p.grad`: a view is there from now on."""
+        if p.grad is not None and p.grad.layout is not torch.strided:
+            raise self.log.noted(RuntimeError(SPARSE))
         bucket = self._bucket_of[p]
         view, share = bucket.views[p], 1 / self.divisor
         bucket.missing.discard(p)

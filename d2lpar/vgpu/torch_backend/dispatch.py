@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from itertools import repeat
 from time import perf_counter
 from typing import Any
 
@@ -42,6 +43,7 @@ from .recurrent import gru_cell, lstm_cell
 from .runtime import Runtime, current_runtime
 from .tensor import (
     TensorLayout,
+    VirtualParameter,
     VirtualTensor,
     adopt,
     backing,
@@ -56,6 +58,7 @@ Way = Callable[[Runtime, tuple, dict], object]  # of carrying out an operation w
 
 CACHED_SIGNATURES = 20_000
 _INNER_CALLS = 6  # at least, from torch to where an operation is put in its order
+_EACH_VIRTUAL = repeat(VirtualTensor)
 _PLAIN = frozenset({int, type(None), torch.dtype, str})
 
 
@@ -305,6 +308,8 @@ class _OpCall:
 
     def _unwrap(self, value: object) -> object:
         kind = value.__class__
+        if kind is VirtualTensor or kind is VirtualParameter:
+            return self._unwrap_virtual(value)  # type: ignore[arg-type]
         if kind in _PLAIN:  # most of what is no tensor
             self.key.append(value)
             return value
@@ -316,7 +321,7 @@ class _OpCall:
             return value
         if isinstance(value, (list, tuple)):
             self.key.append(len(value))
-            if not self._shape_only and {*map(type, value)} == {VirtualTensor}:
+            if value and not self._shape_only and all(map(isinstance, value, _EACH_VIRTUAL)):
                 return self._unwrap_all(value)
             return [self._unwrap(v) for v in value]
         # Equal values of two types, such as 1 and True, are two things.

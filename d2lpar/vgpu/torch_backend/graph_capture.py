@@ -27,6 +27,7 @@ from ..memory.caching_allocator import Allocation
 from ..memory.graph_pools import GraphPool, uncounted
 from . import generators, torch_private, virtual_storage
 from .generators import DefaultGenerator, Generator
+from .graph_hooks import GraphHooks
 from .host_threads import NO_TASK, Notes
 from .op_schema import traits_of
 from .random_sequence import RandomSequence
@@ -80,10 +81,13 @@ class _Blocks(list[Allocation]):
 _blocks_of: WeakValueDictionary[RandomSequence, _Blocks] = WeakValueDictionary()
 
 
-class CUDAGraph:
-    """`torch.cuda.CUDAGraph`."""
+class CUDAGraph(GraphHooks):
+    """`torch.cuda.CUDAGraph`. What it keeps with `keep_graph` cannot be asked for, but it is ready
+    for replays only when `instantiate()` is called, or a replay does that."""
 
     def __init__(self, keep_graph: bool = False) -> None:
+        super().__init__()
+        self._keep_graph, self._is_ready = keep_graph, False
         self._notes: Notes = deque()  # of the part that is being captured
         self._parts = [_Part()]
         self._made: set[int] = set()
@@ -120,7 +124,7 @@ class CUDAGraph:
             raise RuntimeError("this thread captures a graph already: end that first")
         threads = current_runtime().host_threads
         threads.let_go()
-        self.reset()
+        self._forget()
         rt = current_runtime()
         self._random = {}
         self.register_generator_state(DefaultGenerator(rt.current_device))
@@ -132,6 +136,7 @@ class CUDAGraph:
         self._stack.enter_context(self._pool.capturing())
         self._stack.enter_context(threads.replica(self._notes))
         self._note_here(self)
+        self.run_hooks("capture_start")
 
     def capture_end(self) -> None:
         """End it, and give tensors from before the values that they had, and generators of random
@@ -156,36 +161,39 @@ class CUDAGraph:
         self._captured = True
         if not any(part.operations or part.notes or part.then for part in self._parts):
             warnings.warn(_EMPTY, stacklevel=2)
+        self.run_hooks("capture_end")
+        if not self._keep_graph:
+            self.instantiate()
 
     def reset(self) -> None:
-        """Forget what was captured."""
+        """Forget what was captured, and let go of what was kept for it."""
+        self.release()
+        self._forget()
+
+    def _forget(self) -> None:
         self._notes.clear()
         self._parts = [_Part()]
         self._sizes.clear()
         self._pool = None
-        self._captured = False
+        self._captured = self._is_ready = False
 
     def instantiate(self) -> None:
-        """Nothing: what was captured can be replayed. RuntimeError if nothing was."""
+        """Make what was captured ready for replays. RuntimeError if nothing was."""
         self._check_captured()
+        self._is_ready = True
+        self.run_hooks("instantiate")
 
     def _check_captured(self) -> None:
         if not self._captured:
             raise RuntimeError("nothing was captured: call capture_begin() and capture_end() first")
 
-    def enable_debug_mode(self) -> None:
-        """Nothing: see `debug_dump`."""
-
-    def debug_dump(self, debug_path: str, *, verbose: bool = True) -> None:
-        """Refused: there is no graph of CUDA's."""
-        raise NotImplementedError(
-            "debug_dump() writes a graph of CUDA's, and there is none here: to see what a replay "
-            "does, call it within `with d2lpar.record() as timeline:`"
-        )
-
     def pool(self) -> object:
         """What other graphs may share its memory by."""
         return self._handle
+
+    def pools(self) -> list[object]:
+        """All pools whose memory it has."""
+        return [self._handle]
 
     def replay(self) -> None:
         """Compute once more what was captured, and launch it as one.
@@ -193,6 +201,15 @@ class CUDAGraph:
         Raises RuntimeError if nothing was captured.
         """
         self._check_captured()
+        if not self._is_ready:
+            self.instantiate()
+        self.run_hooks("replay_start")
+        try:
+            self._replay()
+        finally:
+            self.run_hooks("replay_end")
+
+    def _replay(self) -> None:
         rt = current_runtime()
         launch_s = rt.machine.host.graph_s
         for storage, size in self._sizes.values():

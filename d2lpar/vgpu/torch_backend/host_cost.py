@@ -103,6 +103,18 @@ def native_views() -> Iterator[None]:
         pending.native = before
 
 
+@contextmanager
+def nothing_pending() -> Iterator[None]:
+    """In this block, which has a clock of its own, nothing is charged that was counted outside, and
+    afterwards nothing that was counted in it."""
+    before = pending.modules, pending.attributes, pending.parameters
+    pending.modules = pending.attributes = pending.parameters = 0
+    try:
+        yield
+    finally:
+        pending.modules, pending.attributes, pending.parameters = before
+
+
 def count_python() -> None:
     """Count calls of modules and steps of optimizers from now on; once a process."""
     call = torch.nn.Module.__call__

@@ -89,8 +89,6 @@ def register_backend() -> None:
     data.replace_data()
     serialization.install()
     host_cost.count_python()
-    for types in torch_private.FOREACH_TYPES:
-        types.append(VirtualTensor)
 
 
 def _setup_function() -> Callable[..., None]:

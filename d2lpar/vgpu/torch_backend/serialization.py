@@ -13,6 +13,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import reduce_tensor
 from torch.serialization import STORAGE
 
 from ..device_naming import TYPE, naming
@@ -65,7 +66,8 @@ def install() -> None:
     torch_private.replace_rebuild(VirtualTensor)
     for name in (ELSEWHERE, MOVED):
         torch_private.keep_out_of_files(name)
-    ForkingPickler.register(VirtualTensor, _refuse)
+    for kind in (torch.Tensor, torch.nn.Parameter):
+        ForkingPickler.register(kind, _sent)
     torch.serialization.register_package(_BEFORE_CPU, _location, restore)
     torch_save = torch.save
 
@@ -120,6 +122,7 @@ def shallow_copy(tensor: VirtualTensor) -> VirtualTensor:
     twin.requires_grad_(tensor.requires_grad)
     if is_parameter(tensor):
         torch_private.mark_parameter(twin)
+        twin = with_kind(twin, torch.nn.Parameter)  # as torch, whatever class the parameter has
     twin.__dict__.update(attributes(tensor))
     return twin
 
@@ -149,11 +152,15 @@ def _taken(index: int, nbytes: int) -> Allocation:
 # --- saving and loading ---------------------------------------------------------------------------
 
 
-def _refuse(tensor: VirtualTensor) -> tuple:
-    raise ValueError(
-        f"a tensor on {tensor.device} cannot be sent to another process, for virtual GPUs are in "
-        "one only: send tensor.cpu()"
-    )
+def _sent(tensor: torch.Tensor) -> tuple:
+    """What another process is sent, by torch's tables of types: those of virtual tensors are equal
+    to those of the host."""
+    if isinstance(tensor, VirtualTensor):
+        raise ValueError(
+            f"a tensor on {tensor.device} cannot be sent to another process, for virtual GPUs are "
+            "in one only: send tensor.cpu()"
+        )
+    return reduce_tensor(tensor)
 
 
 def reduce(tensor: VirtualTensor, protocol: int) -> tuple:

@@ -171,10 +171,7 @@ class Event:
                 "record the event before or after the replay"
             )
         if interprocess:
-            raise NotImplementedError(
-                "events of virtual GPUs cannot be shared between processes: leave out "
-                "interprocess=True, and let processes wait for one another with torch.distributed"
-            )
+            raise _not_shared("leave out interprocess=True")
         self.enable_timing = enable_timing
         self._work: QueuedWork | None = None
         self._clock: Clock | None = None  # whose work it is
@@ -198,6 +195,15 @@ class Event:
     def __repr__(self) -> str:
         state = f"{self.cuda_event:#x}" if self.cuda_event else "uninitialized"
         return f"<{naming().module}.Event {state}>"
+
+    def ipc_handle(self) -> bytes:
+        """Refused: no other process has it."""
+        raise _not_shared("leave out ipc_handle()")
+
+    @classmethod
+    def from_ipc_handle(cls, device: Device, handle: bytes) -> Event:
+        """Refused: no other process has it."""
+        raise _not_shared("leave out from_ipc_handle()")
 
     def record(self, stream: Stream | None = None) -> None:
         """Happen when everything that `stream` (default: the current one) has queued is done."""
@@ -285,6 +291,13 @@ class Event:
                 "record it again"
             )
         return self._work
+
+
+def _not_shared(first: str) -> NotImplementedError:
+    return NotImplementedError(
+        f"events of virtual GPUs cannot be shared between processes: {first}, and let processes "
+        "wait for one another with torch.distributed"
+    )
 
 
 def device_number(device: Device) -> int:

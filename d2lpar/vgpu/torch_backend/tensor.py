@@ -6,8 +6,6 @@ backing tensor lives where the arithmetic is done. Under `shape_only` there is n
 
 from __future__ import annotations
 
-import copy
-import copyreg
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -18,7 +16,7 @@ from .. import device_naming
 from ..memory.caching_allocator import Allocation
 from ..races.sync_debug import called
 from . import torch_private
-from .parameter_kinds import kind_of, with_kind
+from .parameter_kinds import KindOfTensor, class_of_both, kind_of, with_kind
 from .runtime import current_runtime
 from .virtual_storage import VirtualStorage, storage_of
 
@@ -70,24 +68,14 @@ def layout_of(tensor: torch.Tensor) -> TensorLayout:
     )
 
 
-class _KindOfTensor(type(torch.Tensor)):  # type: ignore[misc]  # a metaclass without a name
-    """Lets a program that compares types, as in `type(x) == torch.Tensor`, find what it finds on
-    CUDA; the name in its texts and files is that type's, too. Tables by type go on to tell the two
-    apart, such as those of what pickles which type."""
-
-    def __eq__(cls, other: object) -> bool:
-        return cls is other or (cls is VirtualTensor and other is torch.Tensor)
-
-    __hash__ = type.__hash__
-
-
-class VirtualTensor(torch.Tensor, metaclass=_KindOfTensor):
+class VirtualTensor(torch.Tensor, metaclass=KindOfTensor):
     """A tensor on `vgpu:i`. Made by torch's own functions, never by hand.
 
     `vgpu_values` is the tensor with the values (None: none was needed yet), `vgpu_allocation` its
     share of the device's memory, `vgpu_index` the number of the device.
     """
 
+    vgpu_kind = torch.Tensor  # what it is to programs
     vgpu_values: torch.Tensor | None
     vgpu_allocation: Allocation
     vgpu_index: int
@@ -230,7 +218,7 @@ class VirtualTensor(torch.Tensor, metaclass=_KindOfTensor):
 
 for _name in ("__module__", "__name__", "__qualname__"):
     setattr(VirtualTensor, _name, getattr(torch.Tensor, _name))
-copyreg.pickle(_KindOfTensor, lambda _: (copy.copy, (torch.Tensor,)))  # the class itself
+VirtualParameter = class_of_both(torch.nn.Parameter, VirtualTensor)
 
 
 def wrap(

@@ -8,7 +8,7 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import CodeType, FrameType
 from typing import Any, ParamSpec, TypeVar
@@ -425,6 +425,15 @@ def _check_graph(leaf: weakref.ref, number: int, _: object) -> None:
         )
 
 
+MOMENTS_OF_GRAPHS = ("capture_start", "capture_end", "instantiate", "replay_start", "replay_end")
+
+
+def hooks_of_graphs(moment: str) -> Mapping[int, Callable[..., object]]:
+    """What programs have registered for a moment of all CUDA graphs, where this torch has that."""
+    found: Mapping = getattr(sys.modules["torch.cuda.graphs"], f"_global_{moment}_hooks", {})
+    return found
+
+
 # --- what virtual devices replace, and emulated ones again: modules and names ---------------------
 
 
@@ -520,11 +529,6 @@ MEMORY_METADATA = {
 }
 PARSE_TO = (torch._C._nn, "_parse_to")  # what Module.to is told
 TRACED_TYPES = (torch.fx.experimental.proxy_tensor, "HANDLED_TYPES")
-# Types of tensors for which optimizers update many parameters by one kernel.
-FOREACH_TYPES: list[list[type]] = [
-    sys.modules["torch.optim.optimizer"]._foreach_supported_types,
-    sys.modules["torch.utils._foreach_utils"]._foreach_supported_types,
-]
 STORAGE_REGISTRY = (torch.serialization, "_package_registry")
 StorageBase = torch.storage._StorageBase
 LazyTensor = torch.nn.parameter.UninitializedTensorMixin  # type: ignore[attr-defined]
@@ -556,13 +560,14 @@ def script_builtins() -> dict[int, str]:
     return torch.jit._builtins._get_builtin_table()
 
 
-def take_functions_by_parts(kind: type[torch.Tensor]) -> None:
-    """Let operators that take functions, such as `flex_attention`, run on tensors of a kind as the
-    operations that they stand for. Torch asks each of them for a rule for each kind of tensor."""
+def take_functions_by_parts(*kinds: type[torch.Tensor]) -> None:
+    """Let operators that take functions, such as `flex_attention`, run on tensors of some kinds as
+    the operations that they stand for. Torch asks each of them for a rule for each kind."""
     by_parts = torch._C.DispatchKey.CompositeExplicitAutograd
     for operator in torch._ops._higher_order_ops.values():
         if by_parts in operator.py_kernels:
-            operator.python_key_table.setdefault(kind, operator.py_kernels[by_parts])
+            for kind in kinds:
+                operator.python_key_table.setdefault(kind, operator.py_kernels[by_parts])
 
 
 _FLEX_OPERATOR = "torch._higher_order_ops.flex_attention"
@@ -570,16 +575,16 @@ FLEX_ATTENTION = "torch.nn.attention.flex_attention"  # a module that takes long
 
 
 def replace_flex_attention(
-    module: Any, function: Callable[..., object], kind: type[torch.Tensor]
+    module: Any, function: Callable[..., object], *kinds: type[torch.Tensor]
 ) -> None:
-    """Let a function carry out the operator `flex_attention`, gradients included, on tensors of a
-    kind, whatever their device is called."""
+    """Let a function carry out the operator `flex_attention`, gradients included, on tensors of
+    some kinds, whatever their device is called."""
     operator, keys = module.flex_attention_hop, torch._C.DispatchKey
-    operator.python_key_table[kind] = function
+    operator.python_key_table.update(dict.fromkeys(kinds, function))
     operator.py_impl(keys.AutogradPrivateUse1)(function)
     operator.fallthrough(keys.AutocastPrivateUse1)  # type: ignore[attr-defined]
     check = module._validate_device
-    module._validate_device = lambda *three: None if isinstance(three[0], kind) else check(*three)
+    module._validate_device = lambda *three: None if isinstance(three[0], kinds) else check(*three)
 
 
 def flex_by_parts(*args: object) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

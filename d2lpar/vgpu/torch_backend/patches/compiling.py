@@ -15,7 +15,7 @@ from ..dispatch import Dispatcher
 from ..flex_attention import attend
 from ..late_imports import LateImports
 from ..runtime import current_runtime, running
-from ..tensor import VirtualTensor, is_virtual
+from ..tensor import VirtualParameter, VirtualTensor, is_virtual
 from ..wrapper_tensors import wraps_virtual
 
 # What makes Inductor use CUDA graphs.
@@ -64,11 +64,14 @@ def replace_compile() -> None:
     torch_private.replace(torch, "compile", compile)
 
 
+TENSOR_KINDS = (VirtualTensor, VirtualParameter)  # torch has rules for the very type of a tensor
+
+
 def replace_flex_attention() -> None:
     """Let `flex_attention` run on virtual devices, as soon as a program imports it."""
     LateImports(
         [torch_private.FLEX_ATTENTION],
-        lambda module: torch_private.replace_flex_attention(module, attend, VirtualTensor),
+        lambda module: torch_private.replace_flex_attention(module, attend, *TENSOR_KINDS),
     )
 
 
@@ -105,7 +108,7 @@ def _choosing_as_it_is(model: Any, made: Any, backend: object) -> Any:
     """What torch has `made` of a function or module with another backend than Inductor, but for
     what works on virtual devices: Dynamo knows no such tensors. The function itself has the values,
     and with backends that run what was traced one operation after the other also the cost."""
-    torch_private.take_functions_by_parts(VirtualTensor)
+    torch_private.take_functions_by_parts(*TENSOR_KINDS)
     module = model if isinstance(model, torch.nn.Module) else None
     function, traced = (model, made) if module is None else (module.__call__, made.forward)
 

@@ -231,6 +231,24 @@ def test_addresses_tell_what_shares_memory(gpus):
     assert a.untyped_storage().data_ptr() == a[2:].untyped_storage().data_ptr()
 
 
+def test_bytes_of_storages_are_copied_in_simulated_time(gpus):
+    x = torch.arange(4.0, device=gpus[0])
+    storage, host = x.untyped_storage(), torch.UntypedStorage(16)
+    start_s = par.timing.now_s(gpus)
+    host.copy_(storage)
+    assert par.timing.now_s(gpus, wait=False) > start_s
+    assert torch.empty(0).set_(host).tolist() == [0.0, 1.0, 2.0, 3.0]
+    storage.copy_(torch.arange(4.0, 8.0).untyped_storage(), non_blocking=True)
+    assert x.tolist() == [4.0, 5.0, 6.0, 7.0]
+
+
+def test_the_type_of_a_storage_makes_storages_of_the_host(gpus):
+    kind = type(torch.ones(2, device=gpus[0]).untyped_storage())
+    for made in (kind(8, device="cpu"), kind(8), kind._new_shared(8)):
+        assert type(made) is torch.UntypedStorage
+        assert (made.device.type, made.nbytes()) == ("cpu", 8)
+
+
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_sparse_tensors(gpus):
     a = torch.eye(3, device=gpus[0]).to_sparse()

@@ -11,6 +11,7 @@ import contextlib
 import fnmatch
 import gc
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -20,9 +21,11 @@ import traceback
 import unittest
 from collections.abc import Iterator
 from dataclasses import asdict
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
+from torch_judge import drift, older_names, processor_words
 from torch_judge.applicability import GONE
 from torch_judge.limited_process import Limits, RealTime, run_limited
 from torch_judge.older_names import is_gone
@@ -105,11 +108,11 @@ def _virtual_gpus(count: int) -> contextlib.AbstractContextManager:
 
 def _load(options: argparse.Namespace) -> list[unittest.TestCase]:
     """The tests of the file, as `unittest` finds them."""
-    from torch_judge import drift, older_names
-
     if options.plain:
         drift.use_forks()
-        module = older_names.load(lambda: _import(options.file))
+        processor_words.let_tests_run(options.gpus)
+        processor_words.Loader.gpus = options.gpus
+        module = older_names.load(lambda: _import(options.file, processor_words.Loader))
     else:
         from torch_judge import ranks
 
@@ -119,8 +122,8 @@ def _load(options: argparse.Namespace) -> list[unittest.TestCase]:
     return list(_flat(unittest.defaultTestLoader.loadTestsFromModule(module)))
 
 
-def _import(file: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+def _import(file: Path, loader: type[SourceFileLoader] = SourceFileLoader) -> ModuleType:
+    spec = importlib.util.spec_from_loader(file.stem, loader(file.stem, str(file)))
     assert spec is not None, f"{file} is a Python file"
     assert spec.loader is not None, f"{file} is no folder"
     module = importlib.util.module_from_spec(spec)
@@ -152,15 +155,16 @@ def judge(test: unittest.TestCase, file: str, limits: Limits, *, plain: bool = F
     start_s = RealTime.monotonic()
     end = run_limited(lambda: _run(test, plain=plain), limits, _computing_s)
     seconds = round(RealTime.monotonic() - start_s, 2)
+    place = ""
     if end.result is not None:
-        outcome, why, text, gone = end.result
+        outcome, why, text, gone, place = end.result
         reason = reason or gone
     elif end.timed_out:
         why = f"not over ({end.status}), at {_where(end.output)}"
         outcome, text = SLOW if end.at_work_s > _A_THIRD * end.used_s else HUNG, end.output
     else:
         outcome, why, text = CRASHED, f"the process ended: {end.status}", end.output
-    return Verdict(file, name, outcome, why, reason, seconds, text[-4000:])
+    return Verdict(file, name, outcome, why, reason, seconds, text[-4000:], place)
 
 
 def _computing_s() -> float:
@@ -171,8 +175,8 @@ def _computing_s() -> float:
 
 
 def _run(test: unittest.TestCase, *, plain: bool) -> list[str | None]:
-    """[outcome, last line, traceback, why it does not apply: that showed only now] of a test,
-    fixtures of its class and module included."""
+    """[outcome, last line, traceback, why it does not apply: that showed only now, the statement
+    that failed] of a test, fixtures of its class and module included."""
     if not plain:
         _go_on_after_fork()
     result = _Errors()
@@ -180,12 +184,13 @@ def _run(test: unittest.TestCase, *, plain: bool) -> list[str | None]:
     if result.failed:
         error = result.failed[0]
         text = "".join(traceback.format_exception(error))
-        return [FAILED, _last_line(error), text, GONE if is_gone(_of_rank(error)) else None]
+        gone = GONE if is_gone(_of_rank(error)) else None
+        return [FAILED, _last_line(error), text, gone, _place(error, test)]
     if result.unexpectedSuccesses:
-        return [FAILED, "passes, which its author did not expect", "", None]
+        return [FAILED, "passes, which its author did not expect", "", None, ""]
     if result.skipped:
-        return [SKIPPED, _one_line(result.skipped[0][1]), "", None]
-    return [PASSED, "", "", None]
+        return [SKIPPED, _one_line(result.skipped[0][1]), "", None, ""]
+    return [PASSED, "", "", None, ""]
 
 
 def _go_on_after_fork() -> None:
@@ -225,6 +230,16 @@ def _last_line(error: BaseException) -> str:
         return _one_line(f"{type(error).__name__}: {error}")
     full_name, _, words = _PLACES.split(of_process[1])[-1].partition(":")
     return _one_line(f"{full_name.rpartition('.')[2]}:{words}")
+
+
+def _place(error: BaseException, test: unittest.TestCase) -> str:
+    """The statement of the test's file that was the last of it to run; "" if there is none."""
+    error = _of_rank(error)
+    of_process = _OF_PROCESS.search(str(error))
+    text = of_process[1] if of_process else "".join(traceback.format_exception(error))
+    file = inspect.getfile(type(test))
+    lines = re.findall(rf'File "{re.escape(file)}", line (\d+)', text)
+    return drift.statement_at(file, int(lines[-1])) if lines else ""
 
 
 def _of_rank(error: BaseException) -> BaseException:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from torch_judge import applicability, drift, processor_words, suites, verdicts
+from torch_judge import applicability, drift, processor_words, suites, verdicts, worker
 from torch_judge.limited_process import Limits, run_limited
 from torch_judge.verdicts import (
     CRASHED,
@@ -214,7 +214,7 @@ def test_only_what_fails_in_the_same_words_counts_as_drift():
 
     of_gpus = "line 1: assert x.is_pinned()"
     found = [
-        failed("a", "AssertionError: 3 on cuda:0"),
+        failed("a", "AssertionError: 3 on cuda:0: tensor(3, device='cuda:0')"),
         failed("b", "AssertionError: x is None"),
         failed("c", "ValueError: x"),
         failed("d", "ValueError: x", "compiles an extension"),
@@ -224,7 +224,7 @@ def test_only_what_fails_in_the_same_words_counts_as_drift():
         failed("h", "AssertionError: False is not true", place=of_gpus),
     ]
     plain = [
-        failed("a", "AssertionError: 3 on cpu"),
+        failed("a", "AssertionError: 3 on cpu: tensor(3)"),
         failed("b", "AssertionError: y is None"),
         Verdict("a.py", "c", SKIPPED, "ValueError: x"),
         failed("d", "ValueError: x"),
@@ -235,6 +235,12 @@ def test_only_what_fails_in_the_same_words_counts_as_drift():
     ]
     reasons = [v.not_applicable for v in drift.marked(found, plain)]
     assert reasons == [drift.REASON, None, None, "compiles an extension", None, None, None, None]
+
+
+def test_of_several_ranks_the_lowest_is_quoted():
+    told = "Thread {} exited with exception:\n  File 'a'\n    x\nValueError: rank {}\n\n"
+    error = RuntimeError(told.format(2, 2) + told.format(0, 0) + told.format(1, 1))
+    assert worker._last_line(error) == "ValueError: rank 0"
 
 
 def test_the_statement_of_a_line_is_told(tmp_path):

@@ -22,6 +22,7 @@ from torch_judge.verdicts import FAILED, Verdict
 REASON = "fails in the same words without virtual GPUs, in real processes on gloo"
 # What differs without a reason: devices, and where objects lie.
 _DEVICE = re.compile(r"\b(cuda|cpu)(:\d+)?\b|0x[0-9a-f]+", re.IGNORECASE)
+_PRINTED_DEVICE = re.compile(r", device='cuda(:\d+)?'")  # which a tensor of the host leaves out
 # Statements that ask for what only GPUs have: there processors fail for a reason of their own.
 _OF_GPUS = re.compile(
     r"is_(cuda|cpu|pinned)|pin_memory|\.device\b|device_type|streams?\b|event|memory|allocated"
@@ -68,7 +69,7 @@ def _alike(one: Verdict, other: Verdict | None) -> bool:
 
 
 def _words(text: str) -> str:
-    return _DEVICE.sub("device", text)
+    return _DEVICE.sub("device", _PRINTED_DEVICE.sub("", text))
 
 
 def statement_at(file: str, line: int) -> str:

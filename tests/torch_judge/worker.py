@@ -31,9 +31,10 @@ from torch_judge.limited_process import Limits, RealTime, run_limited
 from torch_judge.older_names import is_gone
 from torch_judge.verdicts import CRASHED, FAILED, HUNG, PASSED, SKIPPED, SLOW, Verdict
 
-# How torch's bases tell of the first rank that failed, and the lines of its traceback.
+# How torch's bases tell of ranks that failed, and the lines of their tracebacks.
 _OF_PROCESS = re.compile(
-    r"exited with (?:error code \d+ and )?exception:\n(.*?)(?=^(?:Process|Thread) \d+ exited|\Z)",
+    r"(?:Process|Thread) (\d+) exited with (?:error code \d+ and )?exception:\n"
+    r"(.*?)(?=^(?:Process|Thread) \d+ exited|\Z)",
     re.DOTALL | re.MULTILINE,
 )
 _A_THIRD = 1 / 3  # of the time or more went into values: who hangs computes none
@@ -225,21 +226,26 @@ class _Errors(unittest.TestResult):
 def _last_line(error: BaseException) -> str:
     """The type and the first words of an error; of a failed rank's, those of its own error."""
     error = _of_rank(error)
-    of_process = _OF_PROCESS.search(str(error))
+    of_process = _of_lowest_process(error)
     if of_process is None:
         return _one_line(f"{type(error).__name__}: {error}")
-    full_name, _, words = _PLACES.split(of_process[1])[-1].partition(":")
+    full_name, _, words = _PLACES.split(of_process)[-1].partition(":")
     return _one_line(f"{full_name.rpartition('.')[2]}:{words}")
 
 
 def _place(error: BaseException, test: unittest.TestCase) -> str:
     """The statement of the test's file that was the last of it to run; "" if there is none."""
     error = _of_rank(error)
-    of_process = _OF_PROCESS.search(str(error))
-    text = of_process[1] if of_process else "".join(traceback.format_exception(error))
+    text = _of_lowest_process(error) or "".join(traceback.format_exception(error))
     file = inspect.getfile(type(test))
     lines = re.findall(rf'File "{re.escape(file)}", line (\d+)', text)
     return drift.statement_at(file, int(lines[-1])) if lines else ""
+
+
+def _of_lowest_process(error: BaseException) -> str | None:
+    """What torch's bases tell of the lowest rank that failed: real ones end in any order."""
+    told = {int(number): text for number, text in _OF_PROCESS.findall(str(error))}
+    return told[min(told)] if told else None
 
 
 def _of_rank(error: BaseException) -> BaseException:

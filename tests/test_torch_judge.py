@@ -241,6 +241,9 @@ def test_of_several_ranks_the_lowest_is_quoted():
     told = "Thread {} exited with exception:\n  File 'a'\n    x\nValueError: rank {}\n\n"
     error = RuntimeError(told.format(2, 2) + told.format(0, 0) + told.format(1, 1))
     assert worker._last_line(error) == "ValueError: rank 0"
+    lost = told.format(0, "0: [gloo/transport/tcp/pair.cc:561] Connection closed by peer")
+    assert worker._last_line(RuntimeError(lost + told.format(1, 1))) == "ValueError: rank 1"
+    assert "Connection closed" in worker._last_line(RuntimeError(lost))
 
 
 def test_the_statement_of_a_line_is_told(tmp_path):

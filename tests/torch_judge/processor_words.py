@@ -67,6 +67,8 @@ class _Reader(ast.NodeTransformer):
             node.args = node.args[: 2 if node.args[0].value != "cpu" else 1]
         elif isinstance(node.func, ast.Attribute) and node.func.attr == "cuda":
             node.func.attr, node.args, node.keywords = "cpu", [], []
+        elif name == "CPUOffloadPolicy" and not (node.args or node.keywords):
+            node.keywords = [ast.keyword("pin_memory", ast.Constant(False))]  # as it tells to
         return node
 
 

@@ -37,6 +37,7 @@ _OF_PROCESS = re.compile(
     r"(.*?)(?=^(?:Process|Thread) \d+ exited|\Z)",
     re.DOTALL | re.MULTILINE,
 )
+_LOST = "gloo/transport/"  # in the words of a rank whose connection another rank has closed
 _A_THIRD = 1 / 3  # of the time or more went into values: who hangs computes none
 _PLACES = re.compile(r"^  File .*\n(?:    .*\n)*", re.MULTILINE)
 # In files that PyTorch's own script runs once for each backend, and gives so many ranks.
@@ -243,9 +244,11 @@ def _place(error: BaseException, test: unittest.TestCase) -> str:
 
 
 def _of_lowest_process(error: BaseException) -> str | None:
-    """What torch's bases tell of the lowest rank that failed: real ones end in any order."""
+    """What torch's bases tell of the lowest rank that failed: real ones end in any order. One that
+    only lost its connection to another tells nothing, if others do."""
     told = {int(number): text for number, text in _OF_PROCESS.findall(str(error))}
-    return told[min(told)] if told else None
+    causes = [number for number, text in told.items() if _LOST not in text]
+    return told[min(causes or told)] if told else None
 
 
 def _of_rank(error: BaseException) -> BaseException:

@@ -3,7 +3,7 @@
 Tests of an older checkout expect what torch was then. Where such a test runs without any GPU (most
 of those about ranks do, on gloo; see `processor_words`), it is run so as well, in real processes or
 threads. If it ends there in the same words and at the same statement, then the installed torch is
-not what the test expects, and not the virtual GPU. A statement about what processors do not have
+not what the test expects, and not the virtual GPU. An assertion about what processors do not have
 proves nothing.
 """
 
@@ -23,7 +23,7 @@ REASON = "fails in the same words without virtual GPUs, in real processes on glo
 # What differs without a reason: devices, and where objects lie.
 _DEVICE = re.compile(r"\b(cuda|cpu)(:\d+)?\b|0x[0-9a-f]+", re.IGNORECASE)
 _PRINTED_DEVICE = re.compile(r", device='cuda(:\d+)?'")  # which a tensor of the host leaves out
-# Statements that ask for what only GPUs have: there processors fail for a reason of their own.
+# Assertions that ask for what only GPUs have: there processors fail for a reason of their own.
 _OF_GPUS = re.compile(
     r"is_(cuda|cpu|pinned)|pin_memory|\.device\b|device_type|streams?\b|event|memory|allocated"
     r"|torch\.cuda|nccl|autocast|scaler",
@@ -62,8 +62,10 @@ def marked(found: Sequence[Verdict], plain: Sequence[Verdict]) -> list[Verdict]:
 
 def _alike(one: Verdict, other: Verdict | None) -> bool:
     """Whether two failures have the same words, but for devices, at the same statement, and that
-    is none about GPUs."""
-    if other is None or one.place != other.place or _OF_GPUS.search(one.place):
+    asserts nothing about GPUs."""
+    if other is None or one.place != other.place:
+        return False
+    if "assert" in one.place and _OF_GPUS.search(one.place):
         return False
     return _words(one.why) == _words(other.why)
 

@@ -8,6 +8,7 @@ as streams and memory, is left: a test that uses it ends there in other words, a
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
@@ -15,6 +16,7 @@ from types import CodeType
 from typing import Any
 
 _GPU = re.compile(r"cuda(:\d+)?")
+_BACKENDS = ("nccl", "cpu:gloo,cuda:nccl")
 _NOTHING = "None"
 # What calls become that a program for processors would make otherwise, or not at all.
 _CALLS = {
@@ -48,7 +50,7 @@ class _Reader(ast.NodeTransformer):
         if isinstance(node.value, str):
             if _GPU.fullmatch(node.value):
                 return ast.copy_location(ast.Constant("cpu"), node)
-            if node.value == "nccl":
+            if node.value in _BACKENDS:
                 return ast.copy_location(ast.Constant("gloo"), node)
         return node
 
@@ -99,4 +101,19 @@ def let_tests_run(gpus: int) -> None:
         setattr(common_distributed, name, lambda *_: lambda test: test)
     common_distributed.at_least_x_gpu = lambda count: count <= gpus
     common_fsdp.DEVICE_COUNT = gpus
+    _use_gloo()
     torch.accelerator.device_count = lambda: gpus
+    torch.cuda.set_device = lambda *_: None
+
+
+def _use_gloo() -> None:
+    """Whatever group of GPUs a base of torch's asks for by itself."""
+    import torch.distributed as dist
+
+    theirs = dist.init_process_group
+
+    @functools.wraps(theirs)
+    def init(backend: str | None = None, *args: Any, **kwargs: Any) -> None:
+        theirs("gloo" if backend in _BACKENDS else backend, *args, **kwargs)
+
+    dist.init_process_group = dist.distributed_c10d.init_process_group = init

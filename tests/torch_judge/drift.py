@@ -10,8 +10,8 @@ proves nothing.
 from __future__ import annotations
 
 import ast
+import functools
 import re
-import unittest
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,14 +39,11 @@ def use_forks() -> None:
     process = torch.multiprocessing.get_context("fork").Process
     bases.MultiProcessTestCase._spawn_processes = lambda self: self._start_processes(process)
     if not hasattr(bases, OLDER_BASE):
-        setattr(bases, OLDER_BASE, _Skipped)
+        from torch_judge.ranks import TestOnRanks
 
-
-class _Skipped(unittest.TestCase):
-    """The base of tests for GPUs only."""
-
-    def setUp(self) -> None:
-        self.skipTest("needs GPUs")
+        processes = functools.partial(torch.multiprocessing.start_processes, start_method="fork")
+        in_processes = {"start": staticmethod(lambda life, count: processes(life, nprocs=count))}
+        setattr(bases, OLDER_BASE, type(TestOnRanks.__name__, (TestOnRanks,), in_processes))
 
 
 def marked(found: Sequence[Verdict], plain: Sequence[Verdict]) -> list[Verdict]:

@@ -28,13 +28,13 @@ from types import ModuleType
 from torch_judge import drift, older_names, processor_words
 from torch_judge.applicability import GONE
 from torch_judge.limited_process import Limits, RealTime, run_limited
-from torch_judge.older_names import is_gone
+from torch_judge.older_names import RANKS, is_gone
 from torch_judge.verdicts import CRASHED, FAILED, HUNG, PASSED, SKIPPED, SLOW, Verdict
 
 # How torch's bases tell of ranks that failed, and the lines of their tracebacks.
 _OF_PROCESS = re.compile(
-    r"(?:Process|Thread) (\d+) exited with (?:error code \d+ and )?exception:\n"
-    r"(.*?)(?=^(?:Process|Thread) \d+ exited|\Z)",
+    r"(?:Process|Thread) (\d+) (?:exited with (?:error code \d+ and )?exception"
+    r"|terminated with the following error):\n(.*?)(?=^(?:Process|Thread) \d+ exited|\Z)",
     re.DOTALL | re.MULTILINE,
 )
 _LOST = "gloo/transport/"  # in the words of a rank whose connection another rank has closed
@@ -42,6 +42,8 @@ _A_THIRD = 1 / 3  # of the time or more went into values: who hangs computes non
 _PLACES = re.compile(r"^  File .*\n(?:    .*\n)*", re.MULTILINE)
 # In files that PyTorch's own script runs once for each backend, and gives so many ranks.
 _RUN_FOR_EACH_BACKEND = 'os.environ["BACKEND"]'
+# How many ranks a file starts that is run as a script, and starts them itself.
+_RANKS_OF_SCRIPT = re.compile(r"os\.getenv\(\"WORLD_SIZE\", (\d+)\)")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -89,11 +91,13 @@ def _prepare(options: argparse.Namespace) -> None:
     os.environ.update(
         PYTORCH_TESTING_DEVICE_ONLY_FOR="cuda",
         OMP_NUM_THREADS="1",  # forking copies no other threads
-        D2LPAR_JUDGE_RANKS=str(options.gpus),
         PYTORCH_TEST_WITH_SLOW="0",
         PYTORCH_PRINT_REPRO_ON_FAILURE="0",
     )
-    if _RUN_FOR_EACH_BACKEND in options.file.read_text(encoding="utf-8"):
+    text = options.file.read_text(encoding="utf-8")
+    own = _RANKS_OF_SCRIPT.search(text)
+    os.environ[RANKS] = str(min(options.gpus, int(own[1])) if own else options.gpus)
+    if _RUN_FOR_EACH_BACKEND in text:
         os.environ.update(BACKEND="nccl", WORLD_SIZE=str(options.gpus))
     sys.path[:0] = options.folders
     sys.argv = [str(options.file)]

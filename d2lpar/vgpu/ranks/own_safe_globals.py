@@ -7,22 +7,23 @@ when it is imported is imported once for all ranks, and so adds them for each.
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 from torch import serialization
 
-_of_torch: set[object] = set()  # what has been added of torch's own so far, whoever has added it
+_of_torch: set[Any] = set()  # what has been added of torch's own so far, whoever has added it
 
 
 class OwnSafeGlobals:
     """Those of one virtual process."""
 
     def __init__(self) -> None:
-        self._given: set[object] = set()  # of torch's: whoever removes them does not get them again
+        self._given: set[Any] = set()  # of torch's: whoever removes them does not get them again
         self.save()
 
     def save(self) -> None:
         """Keep what the running process has."""
-        self._kept = set(serialization.get_safe_globals())
+        self._kept: set[Any] = set(serialization.get_safe_globals())
         added = {each for each in self._kept if _is_of_torch(each)}
         _of_torch.update(added)
         self._given |= added

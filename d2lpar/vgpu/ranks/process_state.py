@@ -48,8 +48,8 @@ class ProcessState:
     ) -> None:
         self._rt = rt
         if library is not None:
-            own = [LibraryState(library), ModuleVariables(), OwnWarnings(), OwnSafeGlobals()]
-            others = [*own, *others]
+            of_torch = (LibraryState(library), ModuleVariables(), OwnSafeGlobals())
+            others = [*of_torch, OwnWarnings(), *others]
         self._others: Sequence[OwnState] = ()
         self.save()
         shape_only, seed, sequences = rt.own_state()

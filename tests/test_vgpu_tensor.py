@@ -609,6 +609,14 @@ def test_lists_of_numbers_on_a_device_become_tensors(gpus, name):
         make(["no number"])
 
 
+@pytest.mark.parametrize("name", ["new_tensor", "new"])
+def test_lists_of_numbers_on_a_device_become_tensors_beside_another(gpus, name):
+    x = torch.ones(2, device=gpus[1])
+    one, two = torch.tensor(1.0, device=gpus[0]), torch.tensor([2.0], device=gpus[1])
+    made = getattr(x, name)([[one, two], (two, 3.0)])
+    assert (made.device, made.tolist()) == (gpus[1], [[1.0, 2.0], [2.0, 3.0]])
+
+
 # --- what autograd knows of writes and views ------------------------------------------------------
 
 

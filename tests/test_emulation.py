@@ -3,6 +3,7 @@
 import copy
 import inspect
 import io
+import operator
 import pickle
 import sys
 import threading
@@ -172,6 +173,19 @@ def test_types_of_tensors_take_tensors_of_their_own_kind_only():
                 make(argument)
             assert "vgpu" not in str(caught.value)
         assert isinstance(on_cpu.double().type(torch.FloatTensor), torch.FloatTensor)
+
+
+@pytest.mark.parametrize("name", ["Tensor", "FloatTensor", "LongTensor", "cuda.FloatTensor"])
+def test_types_of_tensors_take_lists_of_numbers_on_cuda(cuda, name):
+    """Such as losses of several steps; torch ended in an internal error."""
+    kind = operator.attrgetter(name)(torch)
+    one, two = torch.tensor(1, device="cuda"), torch.tensor([2], device="cuda")
+    made = kind([one, two, 3])
+    assert made.is_cuda == name.startswith("cuda.")
+    assert made.tolist() == [1, 2, 3]
+    assert kind([(one, two)]).shape == (1, 2)
+    with pytest.raises((TypeError, ValueError), match="str"):
+        kind(["no number"])
 
 
 @pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type:UserWarning")

@@ -621,6 +621,19 @@ def test_what_autograd_does_not_follow_is_no_use_of_a_leaf(side, look):
     assert found == [side.stream_id]
 
 
+@pytest.mark.parametrize("device", ["cpu", GPU])
+def test_a_view_whose_base_has_changed_is_used_where_autograd_does_not_look(side, device):
+    """As DTensors use what they hold; asked whether it is a leaf, such a view raises."""
+    x = torch.ones(3, device=device, requires_grad=True)
+    with torch.no_grad():
+        view = x.view(3).requires_grad_()
+        x += 1
+    with pytest.raises(RuntimeError, match="A view was created in no_grad mode"):
+        print(view.is_leaf)
+    with torch._C._AutoDispatchBelowAutograd():
+        assert (view.view(3) * 2).tolist() == [4.0] * 3
+
+
 def test_the_pass_orders_its_streams_and_the_callers(side):
     """What comes before and after backward() on the caller's stream needs no wait of its own."""
     weights = [torch.ones(100, device=GPU, requires_grad=True) for _ in range(2)]

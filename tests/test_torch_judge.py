@@ -8,9 +8,10 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-from torch_judge import applicability, drift, suites, verdicts
+from torch_judge import applicability, drift, processor_words, suites, verdicts, worker
 from torch_judge.limited_process import Limits, run_limited
 from torch_judge.verdicts import (
     CRASHED,
@@ -71,7 +72,7 @@ def test_temporary_files_of_a_test_go_with_its_process():
 def test_each_test_of_the_sample_has_the_outcome_that_it_names(sample):
     report, _ = sample
     found = {test["test"]: test["column"] for test in report["tests"]}
-    assert len(found) == 32, found
+    assert len(found) == 34, found
     for name, column in found.items():
         said = name.rsplit("test_", 1)[1]
         assert column == COLUMNS[said[:4].replace("_", " ")], (name, column)
@@ -127,9 +128,11 @@ def test_what_fails_in_real_processes_too_is_no_failure_of_virtual_gpus(sample):
     report, _ = sample
     alike = [test for test in report["tests"] if test["not_applicable"] == drift.REASON]
     assert [test["test"] for test in alike] == [
-        "TestProcesses.test_not_applicable_as_it_fails_without_virtual_gpus"
+        "TestProcesses.test_not_applicable_as_it_fails_without_virtual_gpus",
+        "TestThreads.test_not_applicable_as_it_fails_in_real_threads",
     ]
     assert re.search(r"^AssertionError: 6.0 on cuda:\d$", alike[0]["why"]), alike
+    assert re.search(r"^line \d+: assert total == 5, f", alike[0]["place"]), alike
 
 
 def test_a_part_of_torchs_own_tests_passes(tmp_path):
@@ -206,25 +209,71 @@ def test_no_reason_excuses_a_crash_or_a_hang(outcome):
 
 
 def test_only_what_fails_in_the_same_words_counts_as_drift():
-    def failed(test, why, reason=None):
-        return Verdict("a.py", test, FAILED, why, reason)
+    def failed(test, why, reason=None, place="line 1: assert x == y"):
+        return Verdict("a.py", test, FAILED, why, reason, place=place)
 
+    of_gpus = "line 1: assert x.is_pinned()"
     found = [
-        failed("a", "AssertionError: 3 on cuda:0"),
+        failed("a", "AssertionError: 3 on cuda:0: tensor(3, device='cuda:0')"),
         failed("b", "AssertionError: x is None"),
         failed("c", "ValueError: x"),
         failed("d", "ValueError: x", "compiles an extension"),
         Verdict("a.py", "e", CRASHED, "ValueError: x"),
+        failed("f", "AssertionError: 3 is not 4"),
+        failed("g", "ValueError: x"),
+        failed("h", "AssertionError: False is not true", place=of_gpus),
     ]
     plain = [
-        failed("a", "AssertionError: 4 on cpu"),
+        failed("a", "AssertionError: 3 on cpu: tensor(3)"),
         failed("b", "AssertionError: y is None"),
         Verdict("a.py", "c", SKIPPED, "ValueError: x"),
         failed("d", "ValueError: x"),
         failed("e", "ValueError: x"),
+        failed("f", "AssertionError: 5 is not 4"),
+        failed("g", "ValueError: x", place="line 2: assert y == x"),
+        failed("h", "AssertionError: False is not true", place=of_gpus),
     ]
     reasons = [v.not_applicable for v in drift.marked(found, plain)]
-    assert reasons == [drift.REASON, None, None, "compiles an extension", None]
+    assert reasons == [drift.REASON, None, None, "compiles an extension", None, None, None, None]
+
+
+def test_of_several_ranks_the_lowest_is_quoted():
+    told = "Thread {} exited with exception:\n  File 'a'\n    x\nValueError: rank {}\n\n"
+    error = RuntimeError(told.format(2, 2) + told.format(0, 0) + told.format(1, 1))
+    assert worker._last_line(error) == "ValueError: rank 0"
+    lost = told.format(0, "0: [gloo/transport/tcp/pair.cc:561] Connection closed by peer")
+    assert worker._last_line(RuntimeError(lost + told.format(1, 1))) == "ValueError: rank 1"
+    assert "Connection closed" in worker._last_line(RuntimeError(lost))
+
+
+def test_the_statement_of_a_line_is_told(tmp_path):
+    file = tmp_path / "a.py"
+    file.write_text("with x:\n    f(\n        a,\n    )\n")
+    assert drift.statement_at(str(file), 3) == "line 2: f( a, )"
+    assert drift.statement_at(str(file), 1) == "line 1: with x:"
+
+
+def test_a_file_for_gpus_is_read_in_the_words_of_processors(tmp_path):
+    file = tmp_path / "words.py"
+    file.write_text(
+        "import torch\n"
+        "class Mesh:\n"
+        "    cuda = 'other words: cuda, nccl'\n"
+        "def words(rank):\n"
+        "    where = ['cuda', 'cuda:1', f'cuda:{rank}', 'nccl', f'{rank}', Mesh.cuda]\n"
+        "    devices = [torch.device('cuda', rank), torch.device('meta', 0)]\n"
+        "    torch.cuda.set_device(rank)\n"
+        "    devices.append(torch.ones(1).cuda(rank).device)\n"
+        "    return where, devices, torch.cuda.device_count(), torch.cuda.current_device()\n"
+    )
+    loader = processor_words.Loader("words", str(file))
+    module = ModuleType("words")
+    loader.exec_module(module)
+    where, devices, count, current = module.words(1)
+    assert where == ["cpu", "cpu", "cpu", "gloo", "1", "other words: cuda, nccl"]
+    assert [str(device) for device in devices] == ["cpu", "meta:0", "cpu"]
+    assert (count, str(current)) == (4, "cpu")
+    assert not list(tmp_path.rglob("*.pyc"))
 
 
 def test_the_table_has_a_line_for_each_file_and_each_failure():

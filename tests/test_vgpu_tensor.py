@@ -233,6 +233,24 @@ def test_addresses_tell_what_shares_memory(gpus):
     assert a.untyped_storage().data_ptr() == a[2:].untyped_storage().data_ptr()
 
 
+def test_bytes_of_storages_are_copied_in_simulated_time(gpus):
+    x = torch.arange(4.0, device=gpus[0])
+    storage, host = x.untyped_storage(), torch.UntypedStorage(16)
+    start_s = par.timing.now_s(gpus)
+    host.copy_(storage)
+    assert par.timing.now_s(gpus, wait=False) > start_s
+    assert torch.empty(0).set_(host).tolist() == [0.0, 1.0, 2.0, 3.0]
+    storage.copy_(torch.arange(4.0, 8.0).untyped_storage(), non_blocking=True)
+    assert x.tolist() == [4.0, 5.0, 6.0, 7.0]
+
+
+def test_the_type_of_a_storage_makes_storages_of_the_host(gpus):
+    kind = type(torch.ones(2, device=gpus[0]).untyped_storage())
+    for made in (kind(8, device="cpu"), kind(8), kind._new_shared(8)):
+        assert type(made) is torch.UntypedStorage
+        assert (made.device.type, made.nbytes()) == ("cpu", 8)
+
+
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_sparse_tensors(gpus):
     a = torch.eye(3, device=gpus[0]).to_sparse()
@@ -591,6 +609,14 @@ def test_lists_of_numbers_on_a_device_become_tensors(gpus, name):
     assert make([numbers, numbers], device=gpus[1]).tolist() == [[0, 1, 2]] * 2
     with pytest.raises(ValueError, match="str"):
         make(["no number"])
+
+
+@pytest.mark.parametrize("name", ["new_tensor", "new"])
+def test_lists_of_numbers_on_a_device_become_tensors_beside_another(gpus, name):
+    x = torch.ones(2, device=gpus[1])
+    one, two = torch.tensor(1.0, device=gpus[0]), torch.tensor([2.0], device=gpus[1])
+    made = getattr(x, name)([[one, two], (two, 3.0)])
+    assert (made.device, made.tolist()) == (gpus[1], [[1.0, 2.0], [2.0, 3.0]])
 
 
 # --- what autograd knows of writes and views ------------------------------------------------------

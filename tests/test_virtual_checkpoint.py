@@ -158,6 +158,34 @@ def test_a_checkpoint_in_the_background_holds_the_state_of_its_time(tmp_path):
     assert_close(on_ranks(partial(resume, tmp_path, "FSDP2"), 2)[0], expected(range(4)))
 
 
+def staged(device, stager):
+    """What a state with views has become on the host: values, and which have memory in common."""
+    x = torch.arange(6.0, device=device)
+    weight = nn.Parameter(x[2:])
+    weight.mark = "mine"
+    state = {"x": x, "part": [x[2:], weight], "turned": x.view(2, 3).t(), "none": x[:0].clone()}
+    first = stager.stage(state)
+    x += 1
+    second = stager.stage(state)
+    tensors = [second["x"], *second["part"], second["turned"]]
+    addresses = {tensor.untyped_storage().data_ptr() for tensor in tensors}
+    again = first["x"].untyped_storage().data_ptr() in addresses
+    values = [tensor.tolist() for tensor in [*tensors, second["none"]]]
+    return values, len(addresses), again, second["part"][1].mark, {type(t) for t in tensors}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_views_have_one_copy_on_the_host_before_a_checkpoint_is_written(gpus, shared):
+    from torch.distributed.checkpoint._state_dict_stager import StateDictStager
+
+    expected = staged("cpu", StateDictStager(share_memory=shared))
+    assert expected[1:3] == (1, True)
+    assert staged(gpus[1], StateDictStager(share_memory=shared)) == expected
+    with par.emulate_cuda(1, verbose=False):
+        stager = StateDictStager(share_memory=shared, pin_memory=True)
+        assert staged("cuda", stager) == expected
+
+
 def test_checkpoints_in_another_process_are_refused(tmp_path):
     from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 

@@ -238,3 +238,42 @@ def test_the_collectives_of_a_block_are_those_of_the_papers(plan, expected):
     sizes = [(s.name, s.bytes) for s in spans[after:]]
     found = Counter(name for name, nbytes in sizes if nbytes == ACTIVATIONS)
     assert {name: found[name] for name in expected} == expected, sizes
+
+
+def test_ddp_of_tensor_parallel_modules_trains_as_one_device():
+    """Several steps: then DTensors view what the optimizer has changed."""
+    from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
+    from torch.nn.parallel import DistributedDataParallel
+
+    def net():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 6))
+
+    def inputs(step):
+        return torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(step))
+
+    def train(model, batch):
+        optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1), []
+        for step in range(3):
+            optimizer.zero_grad()
+            loss = model(batch(step)).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    def life():
+        mesh = init_device_mesh("vgpu", (2, 2), mesh_dim_names=("dp", "tp"))
+        device = torch.device("vgpu", torch.vgpu.current_device())
+        plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+        model = parallelize_module(net().to(device), mesh["tp"], plan)
+        _pre_dp_module_transform(model)
+        model = DistributedDataParallel(model, process_group=mesh.get_group("dp"))
+        return train(model, lambda step: inputs(step)[mesh.get_local_rank("dp")].to(device))
+
+    with par.simulate("8x-v100-pcie", 4, with_values=True) as gpus:
+        found = torch.tensor(par.run_ranks(life, gpus))
+    expected = torch.tensor(train(net(), lambda step: inputs(step).flatten(0, 1)))
+    torch.testing.assert_close(found[::2].mean(0), expected)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[2], found[3])

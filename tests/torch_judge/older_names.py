@@ -51,6 +51,7 @@ MOVED_NAMES: dict[tuple[str, str], str | Callable[[ModuleType], object]] = {
 }
 # What `MultiProcContinuousTest` was before, as its authors misspelt it.
 OLDER_BASE = "MultiProcContinousTest"
+RANKS = "D2LPAR_JUDGE_RANKS"  # the variable that says how many ranks its tests have
 _IN_VAIN = re.compile(r"cannot import name '(\w+)' from '([\w.]+)'")
 _ABSENT = re.compile(r"module '([\w.]+)' has no attribute '(\w+)'")
 

@@ -20,7 +20,7 @@ from torch.testing._internal import common_distributed as bases
 from torch.testing._internal import common_utils
 
 from d2lpar.vgpu.ranks import own_patches
-from torch_judge.older_names import OLDER_BASE
+from torch_judge.older_names import OLDER_BASE, RANKS
 
 Life = Callable[[int], object]
 
@@ -231,9 +231,11 @@ def _rendezvous_file() -> str:
 class TestOnRanks(common_utils.TestCase):
     """What `MultiProcContinuousTest` was before: each rank runs the whole class, fixtures included.
 
-    There are as many ranks as devices. `backend_str()` is the backend of their groups, `opts()`
-    its options.
+    There are as many ranks as devices, or as the file's own script starts. `backend_str()` is the
+    backend of their groups, `opts()` its options.
     """
+
+    start = staticmethod(on_ranks)
 
     world_size = -1
     rank = -1  # in the process that starts the ranks
@@ -282,7 +284,8 @@ class TestOnRanks(common_utils.TestCase):
         return result
 
     def _on_ranks(self) -> None:
-        cls, file, count = type(self), _rendezvous_file(), torch.cuda.device_count()
+        cls, file = type(self), _rendezvous_file()
+        count = int(os.environ[RANKS])
 
         def life(rank: int) -> None:
             of_rank = _class_of_rank(cls, rank, count)
@@ -294,7 +297,7 @@ class TestOnRanks(common_utils.TestCase):
             test.tearDown()
             of_rank.tearDownClass()
 
-        on_ranks(life, count)
+        cls.start(life, count)
 
 
 def _world_size_of(cls: type) -> int:

@@ -15,6 +15,7 @@ from torch.testing._internal.common_distributed import (
     MultiProcContinuousTest,
     MultiProcessTestCase,
     MultiThreadedTestCase,
+    skip_if_lt_x_gpu,
     spawn_threads_and_init_comms,
 )
 from torch.testing._internal.common_utils import (
@@ -28,7 +29,7 @@ SomeType = dist.SomeTypeThatIsGone  # an attribute that is gone, in the body of 
 
 def need_a_gpu():
     """Without any, the test ends here, in other words than with a virtual one."""
-    torch.ones(1, device="cuda")
+    torch.cuda.current_stream().synchronize()
 
 
 def leave_a_process_behind():
@@ -129,18 +130,21 @@ class TestProcesses(MultiProcessTestCase):
         assert self._sum() == [3.0, 3.0]
 
     def test_fails(self):
+        need_a_gpu()
         assert self._sum() == [float(self.rank), 0.0], f"rank {self.rank}"
 
     def test_not_applicable_as_it_fails_without_virtual_gpus(self):
-        where = f"file://{self.file_name}"
-        device = f"cuda:{self.rank}" if torch.cuda.is_available() else "cpu"
-        dist.init_process_group(init_method=where, rank=self.rank, world_size=2)
-        x = torch.full((2,), self.rank + 1.0, device=device)
-        dist.all_reduce(x)
+        total = sum(self._sum())
+        where = str(torch.ones(1).cuda().device)
         try:
             raise LookupError("before")
         except LookupError:
-            assert x.sum() == 5, f"{x.sum()} on {x.device}"
+            assert total == 5, f"{total} on {where}"
+
+    @skip_if_lt_x_gpu(2)
+    def test_fails_at_a_statement_about_gpus(self):
+        x = torch.ones(1, device=torch.device("cuda", self.rank))
+        assert x.device.type == "xpu", "what fails on a processor, too"
 
     def test_skipped(self):
         raise unittest.SkipTest("ranks skip, too")
@@ -164,6 +168,9 @@ class TestThreads(MultiThreadedTestCase):
         dist.all_reduce(x)
         assert x.tolist() == [3.0, 3.0]
 
+    def test_not_applicable_as_it_fails_in_real_threads(self):
+        assert dist.get_world_size() == 4, f"{torch.ones(1).cuda().tolist()}"
+
 
 class TestWithADecorator(TestCase):
     @spawn_threads_and_init_comms(world_size=2)
@@ -174,6 +181,7 @@ class TestWithADecorator(TestCase):
 
     @spawn_threads_and_init_comms(world_size=2)
     def test_fails(self):
+        need_a_gpu()
         raise AssertionError(f"rank {dist.get_rank()}")
 
 

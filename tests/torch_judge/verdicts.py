@@ -15,7 +15,8 @@ GOAL = 0.95  # of the tests that apply
 
 @dataclass
 class Verdict:
-    """The outcome of one test; `why` is its last line, `not_applicable` a reason of its text.
+    """The outcome of one test; `why` is its last line, `not_applicable` a reason of its text,
+    `place` the statement of its file that has failed.
 
     `not_loaded` says why a whole file could not be imported; its tests are not known then.
     """
@@ -27,6 +28,7 @@ class Verdict:
     not_applicable: str | None = None
     seconds: float = 0.0
     traceback: str = ""
+    place: str = ""
 
     @property
     def column(self) -> str:

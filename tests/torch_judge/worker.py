@@ -11,6 +11,7 @@ import contextlib
 import fnmatch
 import gc
 import importlib.util
+import inspect
 import json
 import os
 import re
@@ -20,23 +21,29 @@ import traceback
 import unittest
 from collections.abc import Iterator
 from dataclasses import asdict
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
+from torch_judge import drift, older_names, processor_words
 from torch_judge.applicability import GONE
 from torch_judge.limited_process import Limits, RealTime, run_limited
-from torch_judge.older_names import is_gone
+from torch_judge.older_names import RANKS, is_gone
 from torch_judge.verdicts import CRASHED, FAILED, HUNG, PASSED, SKIPPED, SLOW, Verdict
 
-# How torch's bases tell of the first rank that failed, and the lines of its traceback.
+# How torch's bases tell of ranks that failed, and the lines of their tracebacks.
 _OF_PROCESS = re.compile(
-    r"exited with (?:error code \d+ and )?exception:\n(.*?)(?=^(?:Process|Thread) \d+ exited|\Z)",
+    r"(?:Process|Thread) (\d+) (?:exited with (?:error code \d+ and )?exception"
+    r"|terminated with the following error):\n(.*?)(?=^(?:Process|Thread) \d+ exited|\Z)",
     re.DOTALL | re.MULTILINE,
 )
+_LOST = "gloo/transport/"  # in the words of a rank whose connection another rank has closed
 _A_THIRD = 1 / 3  # of the time or more went into values: who hangs computes none
 _PLACES = re.compile(r"^  File .*\n(?:    .*\n)*", re.MULTILINE)
 # In files that PyTorch's own script runs once for each backend, and gives so many ranks.
 _RUN_FOR_EACH_BACKEND = 'os.environ["BACKEND"]'
+# How many ranks a file starts that is run as a script, and starts them itself.
+_RANKS_OF_SCRIPT = re.compile(r"os\.getenv\(\"WORLD_SIZE\", (\d+)\)")
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -84,11 +91,13 @@ def _prepare(options: argparse.Namespace) -> None:
     os.environ.update(
         PYTORCH_TESTING_DEVICE_ONLY_FOR="cuda",
         OMP_NUM_THREADS="1",  # forking copies no other threads
-        D2LPAR_JUDGE_RANKS=str(options.gpus),
         PYTORCH_TEST_WITH_SLOW="0",
         PYTORCH_PRINT_REPRO_ON_FAILURE="0",
     )
-    if _RUN_FOR_EACH_BACKEND in options.file.read_text(encoding="utf-8"):
+    text = options.file.read_text(encoding="utf-8")
+    own = _RANKS_OF_SCRIPT.search(text)
+    os.environ[RANKS] = str(min(options.gpus, int(own[1])) if own else options.gpus)
+    if _RUN_FOR_EACH_BACKEND in text:
         os.environ.update(BACKEND="nccl", WORLD_SIZE=str(options.gpus))
     sys.path[:0] = options.folders
     sys.argv = [str(options.file)]
@@ -105,11 +114,11 @@ def _virtual_gpus(count: int) -> contextlib.AbstractContextManager:
 
 def _load(options: argparse.Namespace) -> list[unittest.TestCase]:
     """The tests of the file, as `unittest` finds them."""
-    from torch_judge import drift, older_names
-
     if options.plain:
         drift.use_forks()
-        module = older_names.load(lambda: _import(options.file))
+        processor_words.let_tests_run(options.gpus)
+        processor_words.Loader.gpus = options.gpus
+        module = older_names.load(lambda: _import(options.file, processor_words.Loader))
     else:
         from torch_judge import ranks
 
@@ -119,8 +128,8 @@ def _load(options: argparse.Namespace) -> list[unittest.TestCase]:
     return list(_flat(unittest.defaultTestLoader.loadTestsFromModule(module)))
 
 
-def _import(file: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+def _import(file: Path, loader: type[SourceFileLoader] = SourceFileLoader) -> ModuleType:
+    spec = importlib.util.spec_from_loader(file.stem, loader(file.stem, str(file)))
     assert spec is not None, f"{file} is a Python file"
     assert spec.loader is not None, f"{file} is no folder"
     module = importlib.util.module_from_spec(spec)
@@ -152,15 +161,16 @@ def judge(test: unittest.TestCase, file: str, limits: Limits, *, plain: bool = F
     start_s = RealTime.monotonic()
     end = run_limited(lambda: _run(test, plain=plain), limits, _computing_s)
     seconds = round(RealTime.monotonic() - start_s, 2)
+    place = ""
     if end.result is not None:
-        outcome, why, text, gone = end.result
+        outcome, why, text, gone, place = end.result
         reason = reason or gone
     elif end.timed_out:
         why = f"not over ({end.status}), at {_where(end.output)}"
         outcome, text = SLOW if end.at_work_s > _A_THIRD * end.used_s else HUNG, end.output
     else:
         outcome, why, text = CRASHED, f"the process ended: {end.status}", end.output
-    return Verdict(file, name, outcome, why, reason, seconds, text[-4000:])
+    return Verdict(file, name, outcome, why, reason, seconds, text[-4000:], place)
 
 
 def _computing_s() -> float:
@@ -171,8 +181,8 @@ def _computing_s() -> float:
 
 
 def _run(test: unittest.TestCase, *, plain: bool) -> list[str | None]:
-    """[outcome, last line, traceback, why it does not apply: that showed only now] of a test,
-    fixtures of its class and module included."""
+    """[outcome, last line, traceback, why it does not apply: that showed only now, the statement
+    that failed] of a test, fixtures of its class and module included."""
     if not plain:
         _go_on_after_fork()
     result = _Errors()
@@ -180,12 +190,13 @@ def _run(test: unittest.TestCase, *, plain: bool) -> list[str | None]:
     if result.failed:
         error = result.failed[0]
         text = "".join(traceback.format_exception(error))
-        return [FAILED, _last_line(error), text, GONE if is_gone(_of_rank(error)) else None]
+        gone = GONE if is_gone(_of_rank(error)) else None
+        return [FAILED, _last_line(error), text, gone, _place(error, test)]
     if result.unexpectedSuccesses:
-        return [FAILED, "passes, which its author did not expect", "", None]
+        return [FAILED, "passes, which its author did not expect", "", None, ""]
     if result.skipped:
-        return [SKIPPED, _one_line(result.skipped[0][1]), "", None]
-    return [PASSED, "", "", None]
+        return [SKIPPED, _one_line(result.skipped[0][1]), "", None, ""]
+    return [PASSED, "", "", None, ""]
 
 
 def _go_on_after_fork() -> None:
@@ -220,11 +231,28 @@ class _Errors(unittest.TestResult):
 def _last_line(error: BaseException) -> str:
     """The type and the first words of an error; of a failed rank's, those of its own error."""
     error = _of_rank(error)
-    of_process = _OF_PROCESS.search(str(error))
+    of_process = _of_lowest_process(error)
     if of_process is None:
         return _one_line(f"{type(error).__name__}: {error}")
-    full_name, _, words = _PLACES.split(of_process[1])[-1].partition(":")
+    full_name, _, words = _PLACES.split(of_process)[-1].partition(":")
     return _one_line(f"{full_name.rpartition('.')[2]}:{words}")
+
+
+def _place(error: BaseException, test: unittest.TestCase) -> str:
+    """The statement of the test's file that was the last of it to run; "" if there is none."""
+    error = _of_rank(error)
+    text = _of_lowest_process(error) or "".join(traceback.format_exception(error))
+    file = inspect.getfile(type(test))
+    lines = re.findall(rf'File "{re.escape(file)}", line (\d+)', text)
+    return drift.statement_at(file, int(lines[-1])) if lines else ""
+
+
+def _of_lowest_process(error: BaseException) -> str | None:
+    """What torch's bases tell of the lowest rank that failed: real ones end in any order. One that
+    only lost its connection to another tells nothing, if others do."""
+    told = {int(number): text for number, text in _OF_PROCESS.findall(str(error))}
+    causes = [number for number, text in told.items() if _LOST not in text]
+    return told[min(causes or told)] if told else None
 
 
 def _of_rank(error: BaseException) -> BaseException:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 
 from ..torch_backend import torch_private
+from ..torch_backend.patches.lists import of_lists
 from .device_translation import CUDA, speaking_cuda
 from .patches import Patches, stand_in_class
 from .tensor_types import TENSOR_TYPES
@@ -32,7 +33,7 @@ def _speaking(theirs: type) -> Callable:
 
     def make(*args: object, **kwargs: object) -> object:
         with speaking_cuda():
-            return theirs(*args, **kwargs)
+            return of_lists(theirs)(*args, **kwargs)
 
     return make
 
@@ -41,20 +42,17 @@ class _TensorClass:
     """What `torch.Tensor(2)` makes: a tensor of the default type."""
 
     def __init__(self, patches: Patches) -> None:
-        self._patches = patches
-        self._on_cuda: bool | None = None  # unless something was chosen in the block
+        self.on_cuda = False
+        new = functools.partial(_new, lambda: self.on_cuda)
+        patches.set(torch.Tensor, "__new__", staticmethod(new))
 
-    def put(self, *, on_cuda: bool) -> None:
-        if on_cuda and self._on_cuda is None:
-            new = functools.partial(_new, lambda: bool(self._on_cuda))
-            self._patches.set(torch.Tensor, "__new__", staticmethod(new))
-        if on_cuda or self._on_cuda:
-            self._on_cuda = on_cuda
+
+_of_torch = of_lists(torch_private.TensorBase.__new__, at=1)
 
 
 def _new(is_on_cuda: Callable[[], bool], cls: type, *args: object, **kwargs: object) -> object:
     if cls is not torch.Tensor or not is_on_cuda() or isinstance((*args, None)[0], torch.Tensor):
-        return torch_private.TensorBase.__new__(cls, *args, **kwargs)
+        return _of_torch(cls, *args, **kwargs)
     return getattr(torch.cuda, _default_name())(*args, **kwargs)
 
 
@@ -74,6 +72,6 @@ def _set_default_tensor_type(
         else:
             torch.set_default_dtype(found)
             torch.set_default_device(CUDA)
-        tensor_class.put(on_cuda=found is not None)
+        tensor_class.on_cuda = found is not None
 
     return set_default_tensor_type

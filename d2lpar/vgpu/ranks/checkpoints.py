@@ -14,10 +14,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-import torch
-
 from ..torch_backend.late_imports import LateImports
-from ..torch_backend.tensor import VirtualTensor
 from .rank import here
 
 Replace = Callable[[object, str, object], None]
@@ -53,25 +50,6 @@ def _without_thread(theirs: Callable[..., None], name: str) -> Callable[..., Non
     return __init__
 
 
-def _copy_to_host(theirs: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """How a state is copied before it is saved: virtual tensors have no attributes to copy."""
-
-    @functools.wraps(theirs)
-    def copy(self: object, x: torch.Tensor, memo: dict, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if type(x).__name__ == "ShardedTensor":  # loaded by whoever has one
-            raise NotImplementedError(
-                "async_save cannot copy a ShardedTensor to the host, in torch neither: take the "
-                "state from torch.distributed.checkpoint.state_dict.get_state_dict, which gives "
-                "DTensors, or save it with dcp.save"
-            )
-        if not isinstance(x, VirtualTensor):
-            return theirs(self, x, memo, *args, **kwargs)
-        memo[id(x)] = x.detach().cpu()
-        return memo[id(x)]
-
-    return copy
-
-
 def _refuse_process(*args: object, **kwargs: object) -> None:
     raise NotImplementedError(
         "virtual ranks cannot save a checkpoint in another process: leave out "
@@ -82,7 +60,6 @@ def _refuse_process(*args: object, **kwargs: object) -> None:
 def _replace_in(module: ModuleType, replace: Replace) -> None:
     """Replace what a module of torch's has of the above."""
     saver = getattr(module, "_ThreadBasedAsyncCheckpointExecutor", None)
-    stager = getattr(module, "StateDictStager", None)
     keeper = getattr(module, "DefaultStager", None)
     process = getattr(module, "_ProcessBasedAsyncCheckpointExecutor", None)
     name = module.__name__.rpartition(".")[2]
@@ -90,8 +67,6 @@ def _replace_in(module: ModuleType, replace: Replace) -> None:
         replace(saver, "__init__", _without_thread(saver.__init__, "_executor"))
     if name == "_async_process_executor" and process is not None:
         replace(process, "__init__", _in_ranks(process.__init__, _refuse_process))
-    if name == "_state_dict_stager" and hasattr(stager, "_offload_tensor"):
-        replace(stager, "_offload_tensor", _copy_to_host(vars(stager)["_offload_tensor"]))
     if name == "staging" and keeper is not None:
         replace(keeper, "__init__", _without_thread(keeper.__init__, "_staging_executor"))
 
@@ -105,7 +80,7 @@ def _in_ranks(theirs: Callable[..., None], ours: Callable[..., None]) -> Callabl
 
 
 PACKAGE = "torch.distributed.checkpoint"
-NAMES = ("_async_thread_executor", "_async_process_executor", "_state_dict_stager", "staging")
+NAMES = ("_async_thread_executor", "_async_process_executor", "staging")
 MODULES = tuple(f"{PACKAGE}.{name}" for name in NAMES)
 
 

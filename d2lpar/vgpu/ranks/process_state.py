@@ -2,8 +2,8 @@
 
 Random numbers of torch (of the CPU and of the virtual devices), of Python and of NumPy;
 `shape_only` and the default data type; how it starts further processes; what DTensor and FSDP keep;
-which warnings it shows; the environment, `sys.argv`, `sys.path` and the working folder; and, of a
-rank that runs a program of its own, its modules.
+which warnings it shows, and what it unpickles; the environment, `sys.argv`, `sys.path` and the
+working folder; and, of a rank that runs a program of its own, its modules.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from ..device_naming import RANK_DEVICE, TYPE
 from ..torch_backend.runtime import Runtime
 from .dtensor_private import LibraryAsImported, LibraryState
 from .module_variables import ModuleVariables
+from .own_safe_globals import OwnSafeGlobals
 from .own_warnings import OwnWarnings
 
 Environment = dict[Any, Any]  # as the operating system has it: encoded
@@ -47,7 +48,8 @@ class ProcessState:
     ) -> None:
         self._rt = rt
         if library is not None:
-            others = [LibraryState(library), ModuleVariables(), OwnWarnings(), *others]
+            of_torch = (LibraryState(library), ModuleVariables(), OwnSafeGlobals())
+            others = [*of_torch, OwnWarnings(), *others]
         self._others: Sequence[OwnState] = ()
         self.save()
         shape_only, seed, sequences = rt.own_state()

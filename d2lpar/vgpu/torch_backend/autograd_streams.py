@@ -72,7 +72,7 @@ class AutogradStreams:
     def used(self, tensors: Iterable[torch.Tensor], number: int) -> None:
         """An operation of a device's stream of that number uses tensors; autograd sees it."""
         for tensor in tensors:
-            if tensor.requires_grad and tensor.is_leaf and id(tensor) not in self._leaves:
+            if id(tensor) not in self._leaves and torch_private.is_leaf(tensor):
                 forget = partial(self._forget, id(tensor))
                 self._leaves[id(tensor)] = (ref(tensor, forget), number)
 

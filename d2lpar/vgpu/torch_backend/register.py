@@ -40,6 +40,7 @@ from .patches import (
     modules,
     parameters,
     pinning,
+    staging,
     storages,
     sync_batch_norm,
 )
@@ -85,6 +86,7 @@ def register_backend() -> None:
     compiling.replace_compile()
     compiling.replace_flex_attention()
     compiling.replace_tracing()
+    staging.replace_staging()
     storages.replace_storages()
     data.replace_data()
     serialization.install()

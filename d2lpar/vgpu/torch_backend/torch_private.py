@@ -112,6 +112,15 @@ def device_of_stream(stream: torch.Stream) -> int:
     return found
 
 
+def is_leaf(tensor: torch.Tensor) -> bool:
+    """Whether gradients are added up in it. A view that was made without autograd, and whose base
+    has changed since, is none: torch raises when it is asked."""
+    try:
+        return tensor.requires_grad and tensor.is_leaf
+    except RuntimeError:
+        return False
+
+
 def leaf_of_node() -> torch.Tensor | None:
     """The leaf to which the node gives its gradient that this thread runs; None of other nodes."""
     return getattr(torch._C._current_autograd_node(), "variable", None)

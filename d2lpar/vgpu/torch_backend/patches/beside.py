@@ -10,6 +10,7 @@ import torch
 from ...device_naming import TYPE
 from .. import torch_private
 from ..tensor import VirtualTensor
+from .lists import of_lists
 
 # They read data, and torch's C++ guard, which then makes the tensor's device the current one,
 # does not know the devices of a Python backend: the data came to device 0.
@@ -20,7 +21,8 @@ _SHARED = (torch.Tensor, torch.UntypedStorage, torch.TypedStorage)
 def replace_readers() -> None:
     """Let `x.new_tensor(data)` and `x.new(data)` make tensors on the device of `x`."""
     for name in _READERS:
-        torch_private.replace(torch.Tensor, name, _beside(getattr(torch.Tensor, name)))
+        theirs = getattr(torch.Tensor, name)
+        torch_private.replace(torch.Tensor, name, of_lists(_beside(theirs), at=1))
 
 
 def _beside(theirs: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -13,7 +13,7 @@ import torch.utils.data.dataloader
 
 from ...memory import pinned
 from .. import runtime, torch_private
-from ..tensor import VirtualTensor
+from .lists import of_lists
 from .threads import SameMachineThread
 
 
@@ -60,7 +60,7 @@ def _replace_factories() -> None:
     # What torch knows by the functions themselves: those that obey `with torch.device(…)`, and
     # those that scripts may call.
     torch.utils._device._device_constructors()
-    torch.tensor, torch.as_tensor = _of_lists(torch.tensor), _of_lists(torch.as_tensor)
+    torch.tensor, torch.as_tensor = of_lists(torch.tensor), of_lists(torch.as_tensor)
     torch.jit._builtins._register_builtin(torch.as_tensor, "aten::as_tensor")
     for name in _FACTORIES:
         function = _pinning(getattr(torch, name))
@@ -69,28 +69,6 @@ def _replace_factories() -> None:
         torch.jit._builtins._register_builtin(function, f"aten::{name}")
     for name in _METHODS:
         setattr(torch.Tensor, name, _pinning(getattr(torch.Tensor, name)))
-
-
-def _of_lists(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Take lists of numbers that are on virtual devices: torch reads those in C++, and fails."""
-
-    @functools.wraps(factory)
-    def make(data: object, *args: object, **kwargs: object) -> torch.Tensor:
-        try:
-            return factory(data, *args, **kwargs)
-        except RuntimeError:
-            if not isinstance(data, (list, tuple)):
-                raise
-            return factory(_on_host(data), *args, **kwargs)
-
-    return make
-
-
-def _on_host(data: object) -> object:
-    """Nested lists with copies on the host of the virtual tensors in them."""
-    if isinstance(data, (list, tuple)):
-        return [_on_host(value) for value in data]
-    return data.detach().cpu() if isinstance(data, VirtualTensor) else data
 
 
 def _pinning(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

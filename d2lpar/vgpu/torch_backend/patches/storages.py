@@ -28,6 +28,8 @@ def replace_storages() -> None:
         meant = _virtual(device)
         if meant is not None:
             return _bare(meant, *args, **kwargs)
+        if cls is VirtualStorage:  # `type(x.untyped_storage())(8)`: torch has one type for all
+            cls = torch.UntypedStorage
         return torch_new(cls, *args, device=device, **kwargs)
 
     def new_shared(
@@ -39,8 +41,19 @@ def replace_storages() -> None:
                 f"memory of {device} cannot be shared with another process, as a DataLoader's "
                 "workers do: let the dataset return CPU tensors, and move batches with .to(device)"
             )
-        return shared(cls, size, device=device)
+        return shared(torch.UntypedStorage if cls is VirtualStorage else cls, size, device=device)
 
+    torch_copy = torch.UntypedStorage.copy_
+
+    def copy_(
+        self: torch.UntypedStorage, source: Any, non_blocking: Any = None, **kwargs: Any
+    ) -> torch.UntypedStorage:
+        if not any(isinstance(each, VirtualStorage) for each in (self, source)):
+            return torch_copy(self, source, non_blocking, **kwargs)
+        _bytes_of(self).copy_(_bytes_of(source), non_blocking=bool(non_blocking))
+        return self
+
+    torch_private.replace(torch.UntypedStorage, "copy_", copy_)
     torch_private.replace(torch.UntypedStorage, "__new__", staticmethod(new))
     torch_private.replace(torch.UntypedStorage, "resize_", resize)
     torch_private.replace(torch.UntypedStorage, "_new_shared", classmethod(new_shared))
@@ -56,6 +69,10 @@ def replace_storages() -> None:
         return torch_wrapped(self, untyped_storage)
 
     torch_private.replace(torch.storage.TypedStorage, "_new_wrapped_storage", wrapped)
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def _virtual(device: Device) -> torch.device | None:

@@ -102,6 +102,7 @@ def let_tests_run(gpus: int) -> None:
     common_distributed.at_least_x_gpu = lambda count: count <= gpus
     common_fsdp.DEVICE_COUNT = gpus
     _use_gloo()
+    _let_fsdp_take_processors()
     torch.accelerator.device_count = lambda: gpus
     torch.cuda.set_device = lambda *_: None
 
@@ -117,3 +118,17 @@ def _use_gloo() -> None:
         theirs("gloo" if backend in _BACKENDS else backend, *args, **kwargs)
 
     dist.init_process_group = dist.distributed_c10d.init_process_group = init
+
+
+def _let_fsdp_take_processors() -> None:
+    """FSDP1 does so only if it is told a device, which tests for GPUs seldom do."""
+    import torch
+    from torch.distributed.fsdp import _init_utils, fully_sharded_data_parallel
+
+    theirs = _init_utils._init_device_handle
+
+    @functools.wraps(theirs)
+    def init(state: object, module: object, ignored: object, device: object) -> object:
+        return theirs(state, module, ignored, torch.device("cpu") if device is None else device)
+
+    _init_utils._init_device_handle = fully_sharded_data_parallel._init_device_handle = init

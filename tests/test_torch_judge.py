@@ -72,7 +72,7 @@ def test_temporary_files_of_a_test_go_with_its_process():
 def test_each_test_of_the_sample_has_the_outcome_that_it_names(sample):
     report, _ = sample
     found = {test["test"]: test["column"] for test in report["tests"]}
-    assert len(found) == 34, found
+    assert len(found) == 35, found
     for name, column in found.items():
         said = name.rsplit("test_", 1)[1]
         assert column == COLUMNS[said[:4].replace("_", " ")], (name, column)
@@ -261,17 +261,20 @@ def test_a_file_for_gpus_is_read_in_the_words_of_processors(tmp_path):
         "    cuda = 'other words: cuda, nccl'\n"
         "def words(rank):\n"
         "    where = ['cuda', 'cuda:1', f'cuda:{rank}', 'nccl', f'{rank}', Mesh.cuda]\n"
+        "    where += ['rank:1/cuda:1', f'rank:{rank}/cuda:{rank}']\n"
         "    devices = [torch.device('cuda', rank), torch.device('meta', 0)]\n"
         "    torch.cuda.set_device(rank)\n"
-        "    devices.append(torch.ones(1).cuda(rank).device)\n"
+        "    x = torch.ones(1, device=rank)\n"
+        "    devices += [x.cuda(rank).device, x.to(rank).device]\n"
         "    return where, devices, torch.cuda.device_count(), torch.cuda.current_device()\n"
     )
     loader = processor_words.Loader("words", str(file))
     module = ModuleType("words")
     loader.exec_module(module)
     where, devices, count, current = module.words(1)
-    assert where == ["cpu", "cpu", "cpu", "gloo", "1", "other words: cuda, nccl"]
-    assert [str(device) for device in devices] == ["cpu", "meta:0", "cpu"]
+    assert where[:6] == ["cpu", "cpu", "cpu", "gloo", "1", "other words: cuda, nccl"]
+    assert where[6:] == ["rank:1/cpu", "rank:1/cpu"]
+    assert {str(device) for device in devices} == {"cpu", "meta:0"}
     assert (count, str(current)) == (4, "cpu")
     assert not list(tmp_path.rglob("*.pyc"))
 

@@ -25,7 +25,7 @@ _DEVICE = re.compile(r"\b(cuda|cpu)(:\d+)?\b|0x[0-9a-f]+", re.IGNORECASE)
 _PRINTED_DEVICE = re.compile(r", device='cuda(:\d+)?'")  # which a tensor of the host leaves out
 # Assertions that ask for what only GPUs have: there processors fail for a reason of their own.
 _OF_GPUS = re.compile(
-    r"is_(cuda|cpu|pinned)|pin_memory|\.device\b|device_type|streams?\b|event|memory|allocated"
+    r"is_(cuda|cpu|pinned)|pin_memory|\.device\b|device_type|streams?\b|elapsed_time|memory|allocated"
     r"|torch\.cuda|nccl|autocast|scaler",
     re.IGNORECASE,
 )

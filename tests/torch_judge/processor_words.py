@@ -15,8 +15,9 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType
 from typing import Any
 
-_GPU = re.compile(r"cuda(:\d+)?")
+_GPU = re.compile(r"(rank:\d+/)?cuda(:\d+)?")
 _BACKENDS = ("nccl", "cpu:gloo,cuda:nccl")
+_NUMBERS = ("self.rank", "rank")  # a rank's device, as tests name it
 _NOTHING = "None"
 # What calls become that a program for processors would make otherwise, or not at all.
 _CALLS = {
@@ -48,16 +49,23 @@ class _Reader(ast.NodeTransformer):
 
     def visit_Constant(self, node: ast.Constant) -> ast.expr:
         if isinstance(node.value, str):
-            if _GPU.fullmatch(node.value):
-                return ast.copy_location(ast.Constant("cpu"), node)
+            if gpu := _GPU.fullmatch(node.value):
+                return ast.copy_location(ast.Constant(f"{gpu[1] or ''}cpu"), node)
             if node.value in _BACKENDS:
                 return ast.copy_location(ast.Constant("gloo"), node)
         return node
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.expr:
-        first = node.values[0] if node.values else None
-        if isinstance(first, ast.Constant) and first.value == "cuda:" and len(node.values) == 2:
-            return ast.copy_location(ast.Constant("cpu"), node)
+        parts = node.values
+        word = parts[-2].value if len(parts) > 1 and isinstance(parts[-2], ast.Constant) else ""
+        if word in ("cuda:", "/cuda:"):  # and a number
+            cpu = ast.copy_location(ast.Constant(word.replace("cuda:", "cpu")), node)
+            node.values = [*parts[:-2], cpu]
+        return self.generic_visit(node)  # type: ignore[return-value]
+
+    def visit_keyword(self, node: ast.keyword) -> ast.keyword:
+        if node.arg == "device" and _dotted(node.value) in _NUMBERS:
+            node.value = ast.copy_location(ast.Constant("cpu"), node.value)
         return self.generic_visit(node)  # type: ignore[return-value]
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
@@ -69,6 +77,9 @@ class _Reader(ast.NodeTransformer):
             node.args = node.args[: 2 if node.args[0].value != "cpu" else 1]
         elif isinstance(node.func, ast.Attribute) and node.func.attr == "cuda":
             node.func.attr, node.args, node.keywords = "cpu", [], []
+        elif isinstance(node.func, ast.Attribute) and node.func.attr == "to":
+            on_rank = _dotted(node.args[0]) in _NUMBERS if node.args else False
+            node.args = [ast.Constant("cpu"), *node.args[1:]] if on_rank else node.args
         elif name == "CPUOffloadPolicy" and not (node.args or node.keywords):
             node.keywords = [ast.keyword("pin_memory", ast.Constant(False))]  # as it tells to
         return node
@@ -102,6 +113,7 @@ def let_tests_run(gpus: int) -> None:
     common_distributed.at_least_x_gpu = lambda count: count <= gpus
     common_fsdp.DEVICE_COUNT = gpus
     _use_gloo()
+    _let_fsdp_take_processors()
     torch.accelerator.device_count = lambda: gpus
     torch.cuda.set_device = lambda *_: None
 
@@ -117,3 +129,17 @@ def _use_gloo() -> None:
         theirs("gloo" if backend in _BACKENDS else backend, *args, **kwargs)
 
     dist.init_process_group = dist.distributed_c10d.init_process_group = init
+
+
+def _let_fsdp_take_processors() -> None:
+    """FSDP1 does so only if it is told a device, which tests for GPUs seldom do."""
+    import torch
+    from torch.distributed.fsdp import _init_utils, fully_sharded_data_parallel
+
+    theirs = _init_utils._init_device_handle
+
+    @functools.wraps(theirs)
+    def init(state: object, module: object, ignored: object, device: object) -> object:
+        return theirs(state, module, ignored, torch.device("cpu") if device is None else device)
+
+    _init_utils._init_device_handle = fully_sharded_data_parallel._init_device_handle = init

@@ -7,12 +7,14 @@ ranks find one another, and what each does, stays as the bases have it.
 
 from __future__ import annotations
 
+import ast
 import functools
 import os
 import sys
 import tempfile
 import unittest
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -62,10 +64,22 @@ def on_ranks(life: Life, count: int) -> None:
 
 
 def _watch_what_is_replaced() -> None:
-    """A test, or FSDP's test helpers, replaces methods of torch: on each rank for itself."""
+    """A test, or FSDP's test helpers, replaces methods of torch: on each rank for itself. So does a
+    test assign to global variables of its file, which is imported once."""
     helpers = sys.modules.get("torch.testing._internal.common_fsdp")
     for file in (sys.argv[0], getattr(helpers, "__file__", "")):
         own_patches.watch(file)
+    module = sys.modules[Path(sys.argv[0]).stem]
+    for name in _globals_assigned(sys.argv[0]):
+        attribute = (module, name)
+        own_patches._originals.setdefault(attribute, own_patches._value(attribute))
+
+
+@functools.cache
+def _globals_assigned(file: str) -> frozenset[str]:
+    """The global variables that functions of a file assign to."""
+    nodes = ast.walk(ast.parse(Path(file).read_text(encoding="utf-8")))
+    return frozenset(name for node in nodes if isinstance(node, ast.Global) for name in node.names)
 
 
 def _skip_of(end: SystemExit) -> list[str]:

@@ -24,6 +24,7 @@ from torch.testing._internal.common_utils import (
     parametrize,
 )
 
+lives = 0
 SomeType = dist.SomeTypeThatIsGone  # an attribute that is gone, in the body of the file
 
 
@@ -133,6 +134,12 @@ class TestProcesses(MultiProcessTestCase):
         need_a_gpu()
         assert self._sum() == [float(self.rank), 0.0], f"rank {self.rank}"
 
+    def test_passes_where_each_rank_assigns_to_a_global_variable(self):
+        global lives
+        lives += 1
+        self._sum()
+        assert lives == 1
+
     def test_not_applicable_as_it_fails_without_virtual_gpus(self):
         total = sum(self._sum())
         where = str(torch.ones(1).cuda().device)
@@ -237,4 +244,5 @@ class TestClassOnEachRank(MultiProcContinousTest):
         assert x.tolist() == [10.0, 10.0]
 
     def test_fails(self):
+        need_a_gpu()
         raise AssertionError(f"rank {self.rank}")

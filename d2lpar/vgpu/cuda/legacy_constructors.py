@@ -6,7 +6,6 @@ CUDA; a default device does not move them.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 
 import torch
@@ -24,8 +23,10 @@ def install(patches: Patches) -> None:
     types = {f"torch.{name}": getattr(torch, name) for name in TENSOR_TYPES}
     for name, theirs in zip(TENSOR_TYPES, types.values(), strict=True):
         patches.substitute(torch, name, stand_in_class(theirs, _speaking(theirs)))
-    choose = _set_default_tensor_type(torch.set_default_tensor_type, types, _TensorClass(patches))
+    choose = _set_default_tensor_type(torch.set_default_tensor_type, types)
     patches.replace(torch, "set_default_tensor_type", choose)
+    patches.set(torch.Tensor, "__new__", staticmethod(_new))
+    patches.set(_TensorClass, "on_cuda", False)
 
 
 def _speaking(theirs: type) -> Callable:
@@ -41,19 +42,19 @@ def _speaking(theirs: type) -> Callable:
 class _TensorClass:
     """What `torch.Tensor(2)` makes: a tensor of the default type."""
 
-    def __init__(self, patches: Patches) -> None:
-        self.on_cuda = False
-        new = functools.partial(_new, lambda: self.on_cuda)
-        patches.set(torch.Tensor, "__new__", staticmethod(new))
+    on_cuda = False  # of the block that is open: there is one at a time
 
 
 _of_torch = of_lists(torch_private.TensorBase.__new__, at=1)
 
 
-def _new(is_on_cuda: Callable[[], bool], cls: type, *args: object, **kwargs: object) -> object:
-    if cls is not torch.Tensor or not is_on_cuda() or isinstance((*args, None)[0], torch.Tensor):
-        return _of_torch(cls, *args, **kwargs)
-    return getattr(torch.cuda, _default_name())(*args, **kwargs)
+def _new(*args: object, **kwargs: object) -> object:
+    """`torch.Tensor.__new__`: one function for all blocks, and with any arguments, as Dynamo notes
+    it when it is imported."""
+    of_cuda = args[0] is torch.Tensor and _TensorClass.on_cuda
+    if of_cuda and not isinstance((*args, None)[1], torch.Tensor):
+        return getattr(torch.cuda, _default_name())(*args[1:], **kwargs)
+    return _of_torch(*args, **kwargs)
 
 
 def _default_name() -> str:
@@ -61,9 +62,7 @@ def _default_name() -> str:
     return next(name for name, of_type in TENSOR_TYPES.items() if of_type == dtype)
 
 
-def _set_default_tensor_type(
-    theirs: Callable, types: dict[str, type], tensor_class: _TensorClass
-) -> Callable:
+def _set_default_tensor_type(theirs: Callable, types: dict[str, type]) -> Callable:
     def set_default_tensor_type(t: object) -> None:
         found = cuda_dtype(t)
         if found is None:
@@ -72,6 +71,6 @@ def _set_default_tensor_type(
         else:
             torch.set_default_dtype(found)
             torch.set_default_device(CUDA)
-        tensor_class.on_cuda = found is not None
+        _TensorClass.on_cuda = found is not None
 
     return set_default_tensor_type

@@ -17,6 +17,7 @@ from torch_judge.suites import Suite, suites
 from torch_judge.verdicts import CRASHED, FAILED, Verdict
 
 TESTS = Path(__file__).resolve().parents[1]
+SAME_ORDER = {"PYTHONHASHSEED": "0"}  # of sets that errors print, with virtual GPUs and without
 
 
 def main() -> int:
@@ -88,7 +89,7 @@ def _judged(suite: Suite, options: argparse.Namespace, *flags: str) -> tuple[lis
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            env={**os.environ, "PYTHONPATH": path, "D2LPAR_BACKING": "cpu"},
+            env={**os.environ, "PYTHONPATH": path, "D2LPAR_BACKING": "cpu", **SAME_ORDER},
         )
         found, why = _read(process, suite, verbose=options.verbose)
         status = process.wait()

@@ -224,6 +224,19 @@ def test_links_agree_with_the_arithmetic_of_their_standards():
             assert link.bytes_per_s * 8 == int(digits[0]) * 1e9
 
 
+def test_a_part_of_each_node_is_a_cluster_of_smaller_nodes():
+    whole = machines.machine("2x8x-p100-dgx1-4xib-edr")
+    part = whole.of_each_node(4)
+    assert (part.nodes, part.node_size, len(part.accelerators)) == (2, 4, 8)
+    places = (*range(4), *range(8, 12))
+    assert [*map(part.node_of, range(8))] == [*map(whole.node_of, places)]
+    assert part.network_port_of(3) == whole.network_port_of(3)
+    with pytest.raises(ValueError, match="has 8 accelerators of its own, not 9"):
+        whole.of_each_node(9)
+    with pytest.raises(ValueError, match="of its own"):
+        machines.machine("8x-p100-dgx1").only([1, 2]).of_each_node(1)
+
+
 def test_fewer_accelerators_and_clusters_by_name():
     one = machines.machine("1x-p100-dgx1")
     assert (one.name, len(one.accelerators)) == ("1x-p100-dgx1", 1)

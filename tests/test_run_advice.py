@@ -27,7 +27,7 @@ dist.all_reduce(x)
 )
 def test_shapes_only_is_advised_where_values_take_most_of_a_long_run(values_s, real_s, is_advised):
     assert bool(shapes_advice.advice(values_s, real_s)) == is_advised
-    report = RunReport("p.py", [], "m", 1, 1, 1, wall_s=real_s, values_s=values_s)
+    report = RunReport("p.py", [], "m", 1, 1, 1, 1, 1, wall_s=real_s, values_s=values_s)
     assert ("--shapes-only" in str(report)) == is_advised
 
 

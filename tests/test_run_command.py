@@ -318,6 +318,56 @@ def test_the_report_says_what_its_schema_says(run, tmp_path):
     assert found["syncs"][0]["place"].startswith("one_gpu.py:")
 
 
+TALKS = """import os, torch, torch.distributed as dist
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+x = torch.ones(2**20, device="cuda")
+for _ in range(4):
+    dist.all_reduce(x)
+print(x[:4].tolist())
+"""
+
+
+def test_nodes_of_a_cluster_are_those_of_the_program(run, tmp_path):
+    """Two ranks of each of two nodes were put into the first node, whose links are fast."""
+    program, report = tmp_path / "talks.py", tmp_path / "run.json"
+    program.write_text(TALKS)
+
+    def seconds(machine):
+        options = ("--nnodes", 2, "--nproc-per-node", 2, "--machine", machine, "--report", report)
+        assert run(*options, program).status == 0
+        return json.loads(report.read_text())["simulated_s"]
+
+    across = seconds("2x8x-p100-dgx1-25gbe")
+    assert across == pytest.approx(seconds("2x2x-p100-dgx1-25gbe"))
+    assert across > 4 * seconds("4x-p100-dgx1")
+
+
+def test_the_summary_says_what_is_simulated_otherwise(run, tmp_path):
+    program = tmp_path / "talks.py"
+    program.write_text(TALKS)
+    found = run("--nnodes", 2, "--nproc-per-node", 2, "--shapes-only", program)
+    assert "no network: all 4 GPUs are in 2x-v100-textbook, as if it had so many" in found.out
+    assert "so what the program read 4 times is NaN" in found.out
+    rows = [line.split("  ")[0] for line in found.lines if line.startswith("node ")]
+    assert rows == ["node 0 cuda:0", "node 0 cuda:1", "node 1 cuda:0", "node 1 cuda:1"]
+    assert "a device (on all 4 ranks): 4, most at\n  talks.py:7: tolist" in found.out
+    found = run("--nproc-per-node", 4, program)
+    assert "2x-v100-textbook has 2 GPUs: simulated with 4\n" in found.out
+    assert "NaN" not in found.out
+    assert "no network" not in found.out
+
+
+def test_the_same_wait_of_several_devices_is_one_line(run, tmp_path):
+    program = tmp_path / "copies.py"
+    program.write_text(
+        "import torch\nx = torch.ones(2**18)\nparts = [x.to(f'cuda:{i}') for i in range(3)]\n"
+    )
+    found = run("--gpus", 3, program)
+    assert "\n  copies.py:3: copy host to cuda, 3 times, " in found.out
+    assert found.out.count("copies.py:3:") == 1
+
+
 def test_what_is_left_of_an_earlier_program_hides_no_peak(run, tmp_path):
     """Garbage that is collected while the program runs was counted as if it had been there."""
     program, report = tmp_path / "program.py", tmp_path / "run.json"

@@ -351,6 +351,22 @@ class Machine:
         )
 
     @checked
+    def of_each_node(self, count: Count) -> Machine:
+        """The same cluster with the first `count` accelerators of each node.
+
+        Raises ValueError for more than a node has, and for a part of a machine.
+        """
+        if self.slots is not None or count > self._per_node:
+            raise ValueError(
+                f"a node of {self.name} has {self._per_node} accelerators of its own, not {count}"
+            )
+        accelerators = tuple(a for i, a in enumerate(self.accelerators) if self._place(i) < count)
+        return replace(self, accelerators=accelerators, node_size=count)
+
+    def _place(self, accelerator: int) -> int:
+        return self._slot(accelerator) % self._per_node
+
+    @checked
     def is_like(self, other: Machine) -> bool:
         """Whether the two differ in the number of their accelerators at most."""
         count = max(len(self.accelerators), len(other.accelerators))

@@ -5,7 +5,8 @@ says otherwise, sizes are bytes):
 
 - `version`: 1
 - `program`: what was started, as a text; `arguments`: a list of texts
-- `machine`: the simulated machine's name; `ranks`, `nodes`: numbers; `gpus`: how many
+- `machine`: the simulated machine's name, and `machine_gpus`, `machine_nodes`: how many it has
+- `ranks`, `nodes`, `gpus`: how many the program was given
 - `status`: the exit status (see `limits`); `error`: null, or the message of what failed
 - `restarts`: how often all ranks have started again (torchrun's `--max-restarts`)
 - `simulated_s`: until the last work of hosts and devices; `wall_s`: what it took really, and
@@ -17,7 +18,9 @@ says otherwise, sizes are bytes):
   `waiting_for_others_s` (for other ranks, streams, links), `idle_s` (after its last work),
   `peak_memory_bytes` and `memory_bytes` (what it has)
 - `hazards`: null if they were not looked for, else a list of texts
-- `syncs`: a list of what made hosts wait for devices; each has `call`, `place`, `count`, `seconds`
+- `syncs`: a list of what made hosts wait for devices; each has `call`, `place`, `count`, `seconds`,
+  those of all ranks together
+- `unknown_reads`: how often the program has read what `--shapes-only` does not compute: NaN, or 0
 - `broken_limits`: a list of texts, empty if none was broken
 """
 
@@ -25,6 +28,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -33,6 +38,7 @@ from .shapes_advice import advice
 
 VERSION = 1
 SHOWN = 3  # places that made the host wait
+_DEVICE = re.compile(r"(\w+):\d+")  # "cuda:1" in the name of a call
 NO_GPU = "no GPU was used: what the CPU computes, and sends over gloo, takes no simulated time"
 
 
@@ -73,6 +79,8 @@ class RunReport:
     program: str
     arguments: list[str]
     machine: str
+    machine_gpus: int
+    machine_nodes: int
     ranks: int
     nodes: int
     gpus: int
@@ -86,6 +94,7 @@ class RunReport:
     devices: list[DeviceReport] = field(default_factory=list)
     hazards: list[str] | None = None
     syncs: list[SyncReport] = field(default_factory=list)
+    unknown_reads: int = 0
     broken_limits: list[str] = field(default_factory=list)
     restarts: int = 0
     version: int = VERSION
@@ -102,6 +111,7 @@ class RunReport:
         advised = advice(self.values_s, self.wall_s)
         if advised:
             lines[0] += f", {advised}"
+        lines += self._assumptions()
         if self.ms_per_step is not None:
             lines.append(f"{self.steps} steps, {self.ms_per_step:.3f} ms per step (simulated)")
         if self.restarts:
@@ -109,6 +119,23 @@ class RunReport:
         lines += self._table() if any(d.was_used for d in self.devices) else [NO_GPU]
         lines += self._findings()
         return "\n".join(lines)
+
+    def _assumptions(self) -> list[str]:
+        """What is simulated otherwise than the program has asked for."""
+        lines = []
+        if self.nodes > self.machine_nodes:
+            lines.append(
+                f"no network: all {self.gpus} GPUs are in {self.machine}, as if it had so many; "
+                f"name a cluster, as --machine {self.nodes}x8x-a100-nvswitch-200gbe"
+            )
+        elif self.gpus > self.machine_gpus:
+            lines.append(f"{self.machine} has {self.machine_gpus} GPUs: simulated with {self.gpus}")
+        if self.unknown_reads:
+            lines.append(
+                f"--shapes-only: no values, so what the program read {self.unknown_reads} times is "
+                "NaN (0 in integers)"
+            )
+        return lines
 
     def _table(self) -> list[str]:
         rows: list[tuple[str, ...]] = [
@@ -122,8 +149,16 @@ class RunReport:
                 device.waiting_for_others_s,
             )
             shares = [f"{seconds / (self.simulated_s or 1.0):.1%}" for seconds in times]
-            rows.append((device.device, *shares, bytes_text(device.peak_memory_bytes)))
+            rows.append((self._place(device), *shares, bytes_text(device.peak_memory_bytes)))
         return table(rows, first=str.rjust)
+
+    def _place(self, device: DeviceReport) -> str:
+        """What the ranks of a node call a device, and which node that is."""
+        if self.nodes == 1:
+            return device.device
+        kind, _, number = device.device.partition(":")
+        node, local = divmod(int(number), self.gpus // self.nodes)
+        return f"node {node} {kind}:{local}"
 
     def _findings(self) -> list[str]:
         lines = []
@@ -132,9 +167,27 @@ class RunReport:
             lines += [f"  {hazard}" for hazard in self.hazards]
         if self.syncs:
             count = sum(sync.count for sync in self.syncs)
-            lines.append(f"calls that made a host wait for a device: {count}, most at")
+            of_all = f" (on all {self.ranks} ranks)" if self.ranks > 1 else ""
+            lines.append(f"calls that made a host wait for a device{of_all}: {count}, most at")
             lines += [
                 f"  {sync.place}: {sync.call}, {sync.count} times, {seconds_text(sync.seconds)}"
-                for sync in self.syncs[:SHOWN]
+                for sync in _by_kind_of_device(self.syncs)[:SHOWN]
             ]
         return lines
+
+
+def _by_kind_of_device(syncs: list[SyncReport]) -> list[SyncReport]:
+    """The same for several devices is one entry: each rank does it for its own."""
+    groups: dict[tuple[str, str], list[SyncReport]] = defaultdict(list)
+    for sync in syncs:
+        groups[sync.place, _DEVICE.sub(r"\1", sync.call)].append(sync)
+    found = [
+        SyncReport(
+            call if len(each) > 1 else each[0].call,
+            place,
+            sum(sync.count for sync in each),
+            sum(sync.seconds for sync in each),
+        )
+        for (place, call), each in groups.items()
+    ]
+    return sorted(found, key=lambda sync: -sync.seconds)

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from ... import machines
 from ...timeline.formatting import seconds_text
 from ...timeline.printing import printable
 from ..api import detectors
@@ -81,19 +82,37 @@ def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
     _check(launch)
     begin_s = time.perf_counter()
     gpus = max(1, launch.gpus)  # without any, ranks see none of the machine whose clock runs
-    with emulate_cuda(gpus, options.machine, shape_only=options.shapes_only, verbose=False):
+    machine = _with_nodes_of(launch, options.machine)
+    with emulate_cuda(gpus, machine, shape_only=options.shapes_only, verbose=False):
         rt = current_runtime()
         collect_tensors(rt)
         with all_devices(), older_objects_apart(rt), _watched(rt, options) as watched:
             start_s = rt.now_s()
             launch = _run_processes(launch, options, watched)
         report = RunReport(
-            launch.target, list(launch.arguments), rt.machine.name,
+            launch.target, list(launch.arguments), *_machine(rt, options),
             launch.world_size, launch.nodes, launch.gpus,
         )  # fmt: skip
         _fill(report, watched, start_s)
     report.wall_s = time.perf_counter() - begin_s
     return report
+
+
+def _with_nodes_of(launch: LaunchPlan, name: str | None) -> str | machines.Machine | None:
+    """The machine of that name; of a cluster's nodes only what the program uses of each, so that
+    its nodes are the cluster's."""
+    whole, here = machines.machine(name), launch.gpus // launch.nodes
+    if launch.nodes > 1 and whole.nodes > 1 and 0 < here < (whole.node_size or 1):
+        return whole.of_each_node(here)
+    return name
+
+
+def _machine(rt: Runtime, options: RunOptions) -> tuple[str, int, int]:
+    """Name, GPUs and nodes of the machine that was asked for: the program may have been given more
+    GPUs, like its own."""
+    named, running = machines.machine(options.machine), rt.machine
+    own = named if named.name == running.name else running
+    return running.name, len(own.accelerators), running.nodes
 
 
 @contextmanager
@@ -259,6 +278,7 @@ def _fill(report: RunReport, watched: _Watched, start_s: float) -> None:
     host_s = max(watched.usage.last_s, watched.rt.now_s())
     report.simulated_s = host_s - start_s
     report.values_s = watched.rt.values_s - watched.values_before_s
+    report.unknown_reads = watched.rt.unknown_reads - watched.reads_before
     report.steps = watched.marks.count
     step_s = watched.marks.seconds()
     report.ms_per_step = None if step_s is None else step_s * 1e3

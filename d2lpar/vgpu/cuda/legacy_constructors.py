@@ -31,10 +31,11 @@ def install(patches: Patches) -> None:
 
 def _speaking(theirs: type) -> Callable:
     """Torch looks at no function mode here, which would translate the messages of errors."""
+    made = of_lists(theirs)
 
     def make(*args: object, **kwargs: object) -> object:
         with speaking_cuda():
-            return of_lists(theirs)(*args, **kwargs)
+            return made(*args, **kwargs)
 
     return make
 

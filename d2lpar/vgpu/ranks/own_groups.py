@@ -53,11 +53,12 @@ def _join(
 ) -> dist.ProcessGroup:
     """Let a rank have the group of that name, of which it is one."""
     store = store or rank.default_store(name)
-    meeting, group = rank.world.rendezvous(name, ranks), None
-    if backends.of_program is not None:
+    meeting = rank.world.rendezvous(name, ranks)
+    if backends.of_program is None:
+        group = VirtualProcessGroup(rank, meeting, backends, name, description)
+    else:
         place = name, ranks, rank.number, store
         group = own_backends.make_group(backends, *place, timeout, options)
-    group = group or VirtualProcessGroup(rank, meeting, backends, name, description)
     rank.groups.add(group, name, backends, ranks, tag, store)
     return group
 

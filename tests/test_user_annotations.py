@@ -15,7 +15,7 @@ nvtx = torch.cuda.nvtx
 
 @pytest.fixture
 def cuda():
-    with par.emulate_cuda(2, "2x-v100-nvlink", verbose=False) as devices:
+    with par.emulate_cuda(2, verbose=False) as devices:
         yield devices
 
 

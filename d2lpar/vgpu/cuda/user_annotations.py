@@ -1,7 +1,7 @@
-"""Blocks that a program names, by `record_function` or as ranges of NVTX: they are on timelines.
+"""User annotations, of `record_function` and as ranges of NVTX: they are on timelines.
 
-So they are in trace files, around what they have queued, and in profiles. PyTorch's own names are
-among them, such as "Optimizer.step#AdamW.step".
+So they are in trace files, around what was queued in them, and in profiles. PyTorch's own are among
+them, such as "Optimizer.step#AdamW.step".
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Function: Any = torch.autograd.profiler.record_function
 
 
 def install(patches: Patches) -> None:
-    """Note the blocks of `record_function`, and ranges and marks of `torch.cuda.nvtx`."""
+    """Note annotations of `record_function`, and ranges and marks of `torch.cuda.nvtx`."""
     patches.replace(Function, "__enter__", _entering(Function.__enter__))
     patches.replace(Function, "__exit__", _leaving(Function.__exit__))
     for name, function in Ranges().functions().items():
@@ -32,8 +32,8 @@ def install(patches: Patches) -> None:
             patches.replace(torch.cuda.nvtx, name, function)
 
 
-class _Block(NamedTuple):
-    """A block that has begun, on a host thread of a machine; without a machine nothing is noted."""
+class _Begun(NamedTuple):
+    """An annotation that has begun, on a host thread of a machine; without one nothing is noted."""
 
     name: str
     rt: Runtime | None
@@ -46,19 +46,19 @@ class _Block(NamedTuple):
             self.rt.clock.annotate(self.host_thread, self.name, self.begin_s)
 
 
-def _begin(name: str) -> _Block:
-    """A block that begins now. To ask for the exact time would change it in a backward pass."""
+def _begin(name: str) -> _Begun:
+    """One that begins now. To ask for the exact time would change it in a backward pass."""
     rt = running()
     if rt is None:  # as in the workers of a DataLoader
-        return _Block(name, None, None, 0.0)
+        return _Begun(name, None, None, 0.0)
     host_thread = rt.host_threads.seen(rt.current_device)
-    return _Block(name, rt, host_thread, host_thread.now_s)
+    return _Begun(name, rt, host_thread, host_thread.now_s)
 
 
 def _entering(theirs: Callable) -> Callable:
     @functools.wraps(theirs)
     def __enter__(self: Any) -> object:  # noqa: N807
-        self._block = _begin(self.name)
+        self._begun = _begin(self.name)
         return theirs(self)
 
     return __enter__
@@ -67,9 +67,9 @@ def _entering(theirs: Callable) -> Callable:
 def _leaving(theirs: Callable) -> Callable:
     @functools.wraps(theirs)
     def __exit__(self: Any, *error: object) -> object:  # noqa: N807
-        block = self.__dict__.pop("_block", None)
-        if block is not None:
-            block.end()
+        begun = self.__dict__.pop("_begun", None)
+        if begun is not None:
+            begun.end()
         return theirs(self, *error)
 
     return __exit__
@@ -80,7 +80,7 @@ class Ranges:
 
     def __init__(self) -> None:
         self._open = threading.local()
-        self._started: dict[int, _Block] = {}
+        self._started: dict[int, _Begun] = {}
         self._numbers = itertools.count(1)
 
     def functions(self) -> dict[str, Callable]:
@@ -96,17 +96,17 @@ class Ranges:
 
     def _push(self, msg: str) -> int:
         """The depth of the new range, from 0 on, as NVTX counts."""
-        blocks = self._open.__dict__.setdefault("blocks", [])
-        blocks.append(_begin(msg))
-        return len(blocks) - 1
+        ranges = self._open.__dict__.setdefault("ranges", [])
+        ranges.append(_begin(msg))
+        return len(ranges) - 1
 
     def _pop(self) -> int:
         """The depth of the range that ends; below 0 where none is open."""
-        blocks = self._open.__dict__.get("blocks")
-        if not blocks:
+        ranges = self._open.__dict__.get("ranges")
+        if not ranges:
             return -1
-        blocks.pop().end()
-        return len(blocks)
+        ranges.pop().end()
+        return len(ranges)
 
     def _start(self, msg: str) -> int:
         number = next(self._numbers)
@@ -114,9 +114,9 @@ class Ranges:
         return number
 
     def _end(self, range_id: int) -> None:
-        block = self._started.pop(range_id, None)
-        if block is not None:
-            block.end()
+        begun = self._started.pop(range_id, None)
+        if begun is not None:
+            begun.end()
 
     @contextlib.contextmanager
     def _range(self, msg: str, *args: object, **kwargs: object) -> Iterator[None]:

@@ -645,6 +645,39 @@ def test_a_program_that_asks_the_driver_is_told_what_to_ask(run, tmp_path, monke
     assert "torch.cuda.mem_get_info()" in err
 
 
+ATTENTION_OF_DTENSORS = """
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.tensor import DTensor, Shard, init_device_mesh
+
+dist.init_process_group()
+torch.cuda.set_device(dist.get_rank())
+mesh = init_device_mesh("cuda", (2,))
+x = torch.ones(1, 4, 8, 16, device="cuda", dtype=torch.bfloat16)
+x = DTensor.from_local(x, mesh, [Shard(1)])
+F.scaled_dot_product_attention(x, x, x, is_causal=True)
+"""
+
+
+def test_attention_of_dtensors_without_a_fused_kernel_names_a_machine_that_has_one(run):
+    status, _, err = run(ATTENTION_OF_DTENSORS, "--nproc-per-node", 2)
+    assert status == 1
+    assert "got mixed torch.Tensor and DTensor" in err
+    assert "--machine 8x-a100-nvswitch" in err
+    machine = ["--machine", "8x-a100-nvswitch"]
+    assert run(ATTENTION_OF_DTENSORS, *machine, "--nproc-per-node", 2)[0] == 0
+
+
+def test_other_mixtures_with_dtensors_are_told_nothing_of_attention(run):
+    last = "F.scaled_dot_product_attention(x, x, x, is_causal=True)"
+    program = ATTENTION_OF_DTENSORS.replace(last, "x + x.to_local()")
+    status, _, err = run(program, "--nproc-per-node", 2)
+    assert status == 1
+    assert "got mixed torch.Tensor and DTensor" in err
+    assert "8x-a100" not in err
+
+
 SMALLER_GROUP = """
 import torch
 import torch.distributed as dist

@@ -17,6 +17,8 @@ MOST_LINES = 40  # of an error and of what has caused it
 _OF_DRIVER = frozenset({"pynvml", "amdsmi"})  # packages that ask the driver, not torch
 _USAGE = 2  # argparse's exit status for arguments that it does not take
 _NO_RANK_OF_ITS_OWN = re.compile(r"index must not be negative|cuda:-1|Duplicate GPU|ordinal")
+_ATTENTION = "scaled_dot_product_attention"
+_MIXED_WITH_DTENSORS = "got mixed torch.Tensor and DTensor"
 _OF_TORCHRUN = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"})
 
 
@@ -49,6 +51,11 @@ def _remedies(error: BaseException, ranks: int) -> list[str]:
         found.append(
             "virtual GPUs have no driver for it to ask: torch.cuda.mem_get_info(), "
             "memory_allocated() and get_device_properties() know them"
+        )
+    if _MIXED_WITH_DTENSORS in str(error) and _was_in(_ATTENTION, error):
+        found.append(
+            f"{_ATTENTION} computes DTensors by fused kernels only, and this GPU has none for these "
+            "inputs (before A100, none for bfloat16): try `d2lpar run --machine 8x-a100-nvswitch …`"
         )
     return found
 
@@ -85,6 +92,11 @@ def _is_of_local_rank(error: BaseException) -> bool:
 def _lacks_torchrun(error: BaseException) -> bool:
     """Whether the program has looked for a variable that only ranks of torchrun have."""
     return isinstance(error, KeyError) and bool(_OF_TORCHRUN.intersection(error.args))
+
+
+def _was_in(name: str, error: BaseException) -> bool:
+    """Whether a line of Python that the error went through names it."""
+    return any(name in (frame.line or "") for frame in traceback.extract_tb(error.__traceback__))
 
 
 def _text(error: BaseException) -> list[str]:

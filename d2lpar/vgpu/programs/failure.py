@@ -54,8 +54,9 @@ def _remedies(error: BaseException, ranks: int) -> list[str]:
         )
     if _MIXED_WITH_DTENSORS in str(error) and _was_in(_ATTENTION, error):
         found.append(
-            f"{_ATTENTION} computes DTensors by fused kernels only, and this GPU has none for these "
-            "inputs (before A100, none for bfloat16): try `d2lpar run --machine 8x-a100-nvswitch …`"
+            f"{_ATTENTION} computes DTensors by fused kernels only, and this GPU has none for "
+            "these inputs (before A100, none for bfloat16): try `d2lpar run --machine "
+            "8x-a100-nvswitch …`"
         )
     return found
 

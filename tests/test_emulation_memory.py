@@ -18,6 +18,7 @@ MB = 2**20
 @pytest.fixture(autouse=True)
 def cuda():
     torch.set_num_threads(1)
+    gc.collect()  # what tests before have left, such as the frames of errors, holds tensors
     with par.emulate_cuda(2, verbose=False) as devices:
         torch.cuda.empty_cache()
         yield devices

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -147,6 +151,158 @@ def test_cycles_add_up_if_wanted(cuda):
     assert rows_of(profiler)["mm"].count == 3
 
 
+def small_step(device):
+    x = torch.ones(2, 3, device=device)
+    y = torch.addmm(torch.ones(4, device=device), x, torch.ones(3, 4, device=device), alpha=2)
+    return torch.mul(y, y) + 1
+
+
+SHAPES = """
+import sys
+import torch
+from torch.profiler import ProfilerActivity, profile
+from test_emulation_profiler import shapes_of, small_step
+with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+    small_step("cpu")
+print(shapes_of(profiler))
+"""
+
+
+def shapes_of(profiler):
+    names = {"aten::addmm", "aten::mul", "aten::add"}
+    outer = [event for event in profiler.events() if not event.cpu_parent]
+    return [(event.name, event.input_shapes) for event in outer if event.name in names]
+
+
+def test_shapes_are_those_that_torch_notes_of_the_same_operations_on_the_processor(cuda):
+    with profile(activities=BOTH, record_shapes=True) as profiler:
+        small_step("cuda")
+    folder = str(Path(__file__).parent)
+    plain = subprocess.run(
+        [sys.executable, "-c", SHAPES],
+        capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": folder},
+    )  # fmt: skip
+    assert str(shapes_of(profiler)) == plain.stdout.strip()
+    rows = profiler.key_averages(group_by_input_shape=True)
+    (found,) = (row.input_shapes for row in rows if row.key == "aten::addmm")
+    assert found == [[4], [2, 3], [3, 4], [], []]
+
+
+def test_a_trace_has_shapes_and_types_as_torchs_own_have(cuda, tmp_path):
+    path = tmp_path / "trace.json"
+    with profile(activities=BOTH, record_shapes=True) as profiler:
+        torch.cat([torch.ones(2, 3, device="cuda"), torch.ones(1, 3, device="cuda")])
+    profiler.export_chrome_trace(str(path))
+    events = json.loads(path.read_text())["traceEvents"]
+    (arguments,) = (e["args"] for e in events if e["name"] == "cat" and e["cat"] == "cpu_op")
+    assert arguments["Input Dims"] == [[[2, 3], [1, 3]], []]
+    assert arguments["Input type"] == ["TensorList", "Scalar"]
+
+
+def test_stacks_lead_from_the_line_of_the_program(cuda, tmp_path):
+    net = nn.Linear(256, 256).cuda()
+    with profile(activities=BOTH, with_stack=True) as profiler:
+        net(torch.ones(64, 256, device="cuda"))
+    (event,) = (event for event in profiler.events() if event.name == "aten::addmm")
+    assert event.stack[0].startswith("torch/nn/modules/linear.py(")
+    here = [line for line in event.stack if "test_emulation_profiler" in line]
+    assert "test_stacks_lead_from_the_line_of_the_program" in here[0]
+    profiler.export_stacks(str(tmp_path / "stacks.txt"), "self_cuda_time_total")
+    lines = (tmp_path / "stacks.txt").read_text().splitlines()
+    assert [line for line in lines if "linear.py" in line and line.split(" ")[-1].isdigit()]
+
+
+def test_memory_of_operations_adds_up_to_what_the_device_holds(cuda):
+    kept = torch.ones(1024, device="cuda")
+    before = torch.cuda.memory_allocated()
+    with profile(activities=BOTH, profile_memory=True) as profiler:
+        with record_function("block"):
+            kept = kept + 1  # what it was bound to is freed then
+            more = torch.zeros(4096, device="cuda")
+        del more
+        last = kept * 2
+        empty = torch.empty(512, device="cuda")
+        del kept
+        after = torch.cuda.memory_allocated()
+    rows = rows_of(profiler)
+    assert rows["aten::add"].self_device_memory_usage == 4096
+    assert rows["aten::mul"].device_memory_usage == last.nbytes
+    assert rows["block"].device_memory_usage == 16384
+    assert rows["block"].self_device_memory_usage == -4096
+    assert rows["[memory]"].device_memory_usage == -16384 - 4096
+    assert rows["aten::empty"].device_memory_usage == 16384 + empty.nbytes
+    outer = [event for event in profiler.events() if not event.cpu_parent]
+    assert sum(event.device_memory_usage for event in outer) == after - before
+    assert "Self CUDA Mem" in profiler.key_averages().table(sort_by="self_cuda_memory_usage")
+
+
+def test_without_being_asked_nothing_is_noted_of_operations(cuda):
+    with profile(activities=BOTH) as profiler:
+        product()
+    (event,) = (event for event in profiler.events() if event.name == "aten::mm")
+    assert (event.input_shapes, event.stack, event.device_memory_usage) == ([], [], 0)
+
+
+def profile_collectives(rank, path):
+    address = "tcp://localhost:29512"
+    dist.init_process_group("nccl", init_method=address, rank=rank, world_size=2)
+    torch.cuda.set_device(rank)
+    x = torch.ones(4, 2, device="cuda")
+    parts = [torch.empty_like(x) for _ in range(2)]
+    with profile(activities=BOTH, record_shapes=True) as profiler:
+        dist.all_reduce(x)
+        dist.all_gather(parts, x)
+        dist.all_gather_into_tensor(torch.empty(8, 2, device="cuda"), x)
+        dist.barrier(device_ids=[rank])
+    if rank == 0:
+        found = [(event.name, event.input_shapes, event.is_async) for event in profiler.events()]
+        Path(path).write_text(json.dumps(found))
+
+
+def test_collectives_are_listed_as_c10d_does(cuda, tmp_path):
+    """Its operator, and in it an event that is asynchronous, as work may end on another thread."""
+    multiprocessing.spawn(profile_collectives, (str(tmp_path / "events.json"),), 2)
+    found = json.loads((tmp_path / "events.json").read_text())
+    assert [name for name, *_ in found if name.startswith("c10d::")] == [
+        "c10d::allreduce_", "c10d::allgather_", "c10d::_allgather_base_", "c10d::barrier",
+    ]  # fmt: skip
+    assert [each for each in found if each[0].startswith("nccl:")][:3] == [
+        ["nccl:all_reduce", [[4, 2]], True],
+        ["nccl:all_gather", [[4, 2]], True],
+        ["nccl:_all_gather_base", [[4, 2]], True],
+    ]
+
+
+def profile_memory(rank, folder):
+    address = "tcp://localhost:29513"
+    dist.init_process_group("nccl", init_method=address, rank=rank, world_size=2)
+    torch.cuda.set_device(rank)
+    x = torch.ones(1024 * (1 + rank), device="cuda")
+    before = torch.cuda.memory_allocated()
+    with profile(activities=BOTH, profile_memory=True, with_stack=True) as profiler:
+        y = x + 1
+        dist.all_reduce(torch.ones(256, device="cuda"))
+        del x
+        z = y * 2
+        after = torch.cuda.memory_allocated()
+    assert z.sum() == 4 * z.numel()
+    outer = [event for event in profiler.events() if not event.cpu_parent]
+    (add,) = (event for event in outer if event.name == "aten::add")
+    found = [sum(e.device_memory_usage for e in outer), add.device_memory_usage, add.stack[-1]]
+    Path(folder, f"{rank}.json").write_text(json.dumps([after - before, *found]))
+
+
+def test_each_rank_counts_the_memory_of_its_own_device(cuda, tmp_path):
+    """Stacks begin with the program's function, not with the thread that stands for a process."""
+    multiprocessing.spawn(profile_memory, (str(tmp_path),), 2)
+    for rank in range(2):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        changed, total, of_addition, outermost = found
+        assert changed == total == 4096 * (1 + rank)
+        assert of_addition == 4096 * (1 + rank)
+        assert outermost.endswith("profile_memory")
+
+
 def train(rank, folder):
     dist.init_process_group("nccl", init_method="env://", rank=rank, world_size=2)
     torch.cuda.set_device(rank)
@@ -224,14 +380,11 @@ def test_a_second_profile_at_once_is_an_error_and_one_after_the_other_is_none(cu
     assert profiler.events()
 
 
-def test_what_is_not_noted_is_refused(cuda, tmp_path):
+def test_a_timeline_of_memory_is_refused(cuda, tmp_path):
     with profile(profile_memory=True, record_shapes=True, with_stack=True) as profiler:
         nn.Linear(2, 2).cuda()
     with pytest.raises(NotImplementedError, match="_record_memory_history"):
         profiler.export_memory_timeline(str(tmp_path / "memory.html"))
-    with pytest.raises(NotImplementedError, match="there are none"):
-        profiler.export_stacks(str(tmp_path / "stacks.txt"))
-    assert "CPU Mem" not in profiler.key_averages().table()
 
 
 def test_it_says_once_that_times_are_simulated(cuda, capsys):

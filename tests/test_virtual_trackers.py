@@ -157,6 +157,7 @@ def test_collectives_are_counted_by_the_names_of_torch_s_operators():
                 dist.all_reduce(x)
             dist.broadcast(x, 0)
             dist.all_gather_into_tensor(parts, x)
+            dist.all_gather([torch.empty_like(x) for _ in range(2)], x)
             dist.reduce_scatter_tensor(x, parts)
             dist.all_to_all_single(parts, parts.clone())
         dist.all_reduce(x)
@@ -169,6 +170,7 @@ def test_collectives_are_counted_by_the_names_of_torch_s_operators():
         "c10d.allreduce_": 3,
         "c10d.broadcast_": 1,
         "c10d._allgather_base_": 1,
+        "c10d.allgather_": 1,
         "c10d._reduce_scatter_base_": 1,
         "c10d.alltoall_base_": 1,
     }

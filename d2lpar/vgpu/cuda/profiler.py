@@ -23,6 +23,7 @@ from ...timeline.host_processes import MAIN
 from ...timeline.printing import say
 from ..ranks.launcher import host_time_s
 from ..ranks.rank import Rank, here
+from ..torch_backend.op_details import Wanted
 from ..torch_backend.runtime import current_runtime
 from . import lazy_init
 from .device_translation import CUDA
@@ -32,8 +33,7 @@ from .refusals import refusal
 
 SIMULATED = (
     "torch.profiler: all times are simulated ones, of the emulated GPUs and of the host that "
-    "queues their work. What is computed on the CPU takes no time there; shapes, stacks and the "
-    "memory of single operations are not noted"
+    "queues their work. What is computed on the CPU takes no time there, and is not listed"
 )
 Profile: Any = torch.autograd.profiler.profile
 Kineto: Any = sys.modules["torch.profiler.profiler"]._KinetoProfile
@@ -50,7 +50,6 @@ def install(patches: Patches) -> None:
         ("_parse_kineto_results", _events),
         ("export_chrome_trace", _export),
         ("toggle_collection_dynamic", profiles.toggle),
-        ("export_stacks", refusal("export_stacks of a profile", "leave it out: there are none")),
     ):
         patches.replace(Profile, name, ours)
     patches.replace(torch.autograd, "_add_metadata_json", profiles.note)
@@ -84,7 +83,6 @@ def _init(theirs: Callable) -> Callable:
         theirs(self, *args, use_device=None, use_cpu=True, **options)
         self.use_device = CUDA if use_cuda or use_device == CUDA else None
         self.use_cpu = use_cpu
-        self.profile_memory = False  # no column of zeros: the trace has what devices hold
 
     return __init__
 
@@ -130,7 +128,7 @@ class _Profiles:
             profile._old_function_events = profile._function_events
         profile._function_events, profile._needs_processing = None, True
         profile.entered = False
-        profile.kineto_results = Profiled(running.spans, running.begin_s, running.metadata)
+        profile.kineto_results = Profiled(running.spans, running.metadata)
         if profile.acc_events:
             profile._ensure_function_events()
         return False
@@ -160,6 +158,7 @@ class _Running:
         process = MAIN if rank is None else rank.host_thread.name
         self.begin_s = host_time_s()
         self.spans = OwnSpans(f"simulated on {self.rt.machine.name}", process, self.begin_s)
+        self._wanted = Wanted(profile.record_shapes, profile.with_stack, profile.profile_memory)
         self.metadata: dict[str, str] = {}
 
     def collect(self, on: bool) -> None:
@@ -167,6 +166,14 @@ class _Running:
         self.rt.host_threads.flush()
         clock = self.rt.clock
         others = [timeline for timeline in clock.timelines if timeline is not self.spans]
+        if on != (len(others) < len(clock.timelines)):
+            details = self.rt.op_details
+            if on:
+                details.begin(self._wanted, self.rt.current_device)
+            else:
+                if self._wanted.memory:
+                    self.spans.end_of_memory(host_time_s(), details.rest())
+                details.end(self._wanted)
         clock.timelines = [*others, self.spans] if on else others
 
     def finish(self) -> None:

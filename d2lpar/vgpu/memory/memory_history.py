@@ -198,13 +198,18 @@ class MemoryHistory:
 
 
 def stack_here() -> Stack:
-    """The lines of Python that run now, but for d2lpar's own, the innermost first."""
+    """The lines of Python that run now, but for d2lpar's own, the innermost first.
+
+    A thread in which d2lpar runs a process of the program is no part of that.
+    """
     frame: FrameType | None = _getframe(1)
-    found = []
+    found: list[tuple[CodeType, int]] = []
     while frame is not None:
         if not frame.f_code.co_filename.startswith(_OWN):
             found.append((frame.f_code, frame.f_lineno))
         frame = frame.f_back
+    while found and found[-1][0].co_filename == threading.__file__:
+        del found[-1]
     return tuple(found)
 
 

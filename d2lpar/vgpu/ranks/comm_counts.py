@@ -1,7 +1,8 @@
 """What `CommDebugMode` counts: collectives of `torch.distributed`, which torch runs as operators.
 
-Virtual groups take them before they become operators, and so tell the mode themselves. Functional
-collectives are operators here, too, and are counted without this.
+Virtual groups take them before they become operators, and so tell the mode themselves; the method
+that the program calls is one, whichever others it calls. Functional collectives are operators here,
+too, and are counted without this.
 """
 
 from __future__ import annotations
@@ -45,12 +46,18 @@ class _Operator:
 
 
 def counted(method: Callable[..., Any], operator: str) -> Callable[..., Any]:
-    """A group's method, which the modes count that are on."""
+    """A group's method, which the modes count that are on; the group knows its `operator` then."""
 
     @functools.wraps(method)
-    def call(self: object, *args: object, **kwargs: object) -> object:
+    def call(self: Any, *args: object, **kwargs: object) -> object:
+        if self.operator is not None:  # it is part of another
+            return method(self, *args, **kwargs)
         for mode in c10d_private.modes_that_count():
             mode.__torch_dispatch__(_Operator(operator), (), ())
-        return method(self, *args, **kwargs)
+        self.operator = operator
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            self.operator = None
 
     return call

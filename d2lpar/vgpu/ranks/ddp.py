@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense_tensors
+from torch.autograd.profiler import record_function
 from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_map
@@ -150,8 +151,9 @@ class DistributedDataParallel(c10d_private.TorchDDP):
 
     def forward(self, *inputs: object, **kwargs: object) -> object:
         """The module's output; the next backward pass averages gradients."""
-        inputs, kwargs = self._pre_forward(*inputs, **kwargs)
-        return self._post_forward(self.module(*inputs, **kwargs))
+        with record_function("DistributedDataParallel.forward"):  # its name in torch's traces
+            inputs, kwargs = self._pre_forward(*inputs, **kwargs)
+            return self._post_forward(self.module(*inputs, **kwargs))
 
     def _pre_forward(self, *inputs: Any, **kwargs: Any) -> tuple[tuple, dict[str, Any]]:
         """What comes before the module; `replicate` calls it by torch's name."""
@@ -201,8 +203,10 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             begins: Begins = lambda tensors: self.reducer.begin_pass()  # noqa: E731
             return told_at_once(output, begins, copy=self._ddp_sink_clone)
         if self.find_unused_parameters:
-            outputs = [t for t in tensors_of(output) if t.grad_fn is not None]
-            begins = partial(self._begin_with_unused, len(outputs), reached(outputs, self.names))
+            with record_function("torch.distributed.ddp.reducer::search_unused_parameters"):
+                outputs = [t for t in tensors_of(output) if t.grad_fn is not None]
+                seen = reached(outputs, self.names)
+            begins = partial(self._begin_with_unused, len(outputs), seen)
             return told_at_once(output, begins, copy=self._ddp_sink_clone)
         call_when_it_begins(output, self.reducer.begin_pass)
         return output

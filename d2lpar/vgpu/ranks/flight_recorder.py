@@ -26,8 +26,15 @@ KEPT = 2000  # calls of a rank; NCCL's own default, TORCH_NCCL_TRACE_BUFFER_SIZE
 SIZE_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 FILE_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 
-# What NCCL's process group calls collectives, by our names, where it is something else.
-_NAMES = {"all_gather": "_all_gather_base", "reduce_scatter": "_reduce_scatter_base"}
+# What NCCL's process group calls what these operators do; others as we do. Source: the titles for
+# profilers in ProcessGroupNCCL.cpp.
+_TITLES = {
+    "allreduce_coalesced_": "allreduce_coalesced",
+    "_allgather_base_": "_all_gather_base",
+    "_reduce_scatter_base_": "_reduce_scatter_base",
+    "allgather_into_tensor_coalesced_": "all_gather_into_tensor_coalesced",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter_tensor_coalesced",
+}
 
 
 class NotedGroup(Protocol):
@@ -48,6 +55,7 @@ class Flight:
     way: tuple[int, int] | None  # of a send or a receive, in numbers of the group
     text: str
     name: str
+    operator: str  # of torch, which calls it
     sizes: tuple[list[list[int]], list[list[int]]]  # of what it reads and writes
     dtypes: tuple[list[str], list[str]]
     called_at: Mark | None
@@ -60,6 +68,14 @@ class Flight:
         if work is None or work.start_s is None or work.start_s > now_s:
             return "scheduled"
         return "completed" if work.end_s is not None and work.end_s <= now_s else "started"
+
+    @property
+    def title(self) -> str:
+        """What NCCL's process group calls it."""
+        if self.way is None:
+            return _TITLES.get(self.operator, self.name)
+        source, target = self.way
+        return f"send {source}->{target}" if self.name == "send" else f"recv {target}<-{source}"
 
 
 class FlightRecorder:
@@ -76,9 +92,14 @@ class FlightRecorder:
         self._records = 0
 
     def note(
-        self, group: NotedGroup, call: CollectiveCall, way: tuple[int, int] | None, now_s: float
+        self,
+        group: NotedGroup,
+        call: CollectiveCall,
+        way: tuple[int, int] | None,
+        now_s: float,
+        operator: str | None,
     ) -> Flight:
-        """Note a call that begins."""
+        """Note a call that begins; `operator` is torch's, if it is not called as ours."""
         if not self._records:
             size = _variable(SIZE_VARIABLES) or ""
             self.flights = deque(maxlen=int(size) if size.isdigit() else KEPT)
@@ -94,6 +115,7 @@ class FlightRecorder:
             way,
             str(call),
             call.name,
+            operator or call.name,
             tuple([list(t.shape) for t in side] for side in sides),  # type: ignore[arg-type]
             tuple([_dtype(t) for t in side] for side in sides),  # type: ignore[arg-type]
             call.called_at,
@@ -194,7 +216,7 @@ def _entry(flight: Flight, now_s: float) -> dict[str, Any]:
         "collective_seq_id": 0 if flight.way else flight.sequence,
         "p2p_seq_id": flight.sequence if flight.way else 0,
         "op_id": flight.operation,
-        "profiling_name": f"nccl:{_name(flight)}",
+        "profiling_name": f"nccl:{flight.title}",
         "time_created_ns": round(flight.created_s * 1e9),
         "time_discovered_started_ns": _ns(work.start_s) if work is not None and begun else None,
         "time_discovered_completed_ns": (
@@ -217,10 +239,3 @@ def _function(mark: Mark | None) -> str:
 
 def _ns(seconds: float | None) -> int | None:
     return None if seconds is None else round(seconds * 1e9)
-
-
-def _name(flight: Flight) -> str:
-    if flight.way is None:
-        return _NAMES.get(flight.name, flight.name)
-    source, target = flight.way
-    return f"send {source}->{target}" if flight.name == "send" else f"recv {target}<-{source}"

@@ -64,6 +64,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         self._name, self._description = name, description or "undefined"
         self.backends = backends
         self._bound_device: torch.device | None = None
+        self.operator: str | None = None  # of torch, which the program's call is
         self._together: list[AnyWork] | None = None  # while they are to be one
         self._to_self = SendsToSelf()
         self.hooks = CompletionHooks()
@@ -384,7 +385,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         rank = self._rank
         call.called_at = mark()
         now_s = rank.host_thread.now_s
-        self._flight = rank.flights.note(self._rendezvous, call, way, now_s)
+        self._flight = rank.flights.note(self._rendezvous, call, way, now_s, self.operator)
         nccl_debug.say(rank.number, rank.device, self._rendezvous, self._flight)
 
     def _queue(
@@ -415,11 +416,14 @@ class VirtualProcessGroup(c10d_private.GroupBase):
             else:
                 pending.queue(host_thread, rt.clock, stream, *span)
 
-        rt.host_threads.submit(device, queue)
-        self._flight.work = pending.work
+        flight, tensors = self._flight, call.reads or call.writes
+        title = f"{'nccl' if exchange is None else 'gloo'}:{flight.title}"
+        with rt.op_details.of_collective(flight.operator, title, tensors):
+            rt.host_threads.submit(device, queue)
+        flight.work = pending.work
         work = CollectiveWork(self._rank, self._rendezvous, pending, call, stream, exchange)
         if stream is not None:
-            self.hooks.begun(work, self._flight, call)
+            self.hooks.begun(work, flight, call)
         if self._together is not None:
             self._together.append(work)
         return work

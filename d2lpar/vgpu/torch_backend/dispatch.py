@@ -109,6 +109,8 @@ class Dispatcher:
         # Otherwise torch looks for a __torch_function__ whenever a shape is asked for, which takes
         # longer than all else.
         with torch_private.as_plain_tensors():
+            if rt.op_details.wanted:
+                return rt.op_details.noted(func, args, kwargs, partial(known[1], rt, args, kwargs))
             return known[1](rt, args, kwargs)
 
     def _learn(self, func: torch._ops.OpOverload) -> tuple[torch._ops.OpOverload, Way]:

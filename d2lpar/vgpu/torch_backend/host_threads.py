@@ -21,7 +21,7 @@ from typing import Protocol, TypeVar
 
 from ..device_naming import text
 from ..sim.clock import Clock, HostThread
-from . import torch_private
+from . import op_details, torch_private
 
 HOST = -1  # stands for "no device" where a device's number is expected
 NO_TASK = torch_private.NO_TASK
@@ -101,16 +101,18 @@ class HostThreads:
         """Put what this thread holds back on the clock."""
         held, self._thread.held = self._thread.held, None
         if held is not None:
-            held.launch()
+            with op_details.of_others():
+                held.launch()
 
     def flush(self) -> None:
         """Put everything that threads other than replicas have noted so far on the clock."""
         self.let_go()
         with self.lock:
             waiting, self._waiting = self._waiting, []
-            for notes in sorted(waiting, key=_first_device):
-                while notes:
-                    self._run(*notes.popleft())
+            with op_details.of_others():
+                for notes in sorted(waiting, key=_first_device):
+                    while notes:
+                        self._run(*notes.popleft())
 
     def settle(self) -> None:
         """Work out when all that was queued so far begins and ends, also in the future."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from contextlib import nullcontext
 
 import torch
 
@@ -120,6 +121,7 @@ def _allocate(
 ) -> Allocation:
     """Room on the virtual device, asked for before the memory that does the arithmetic is."""
     nbytes = math.prod(size) * (dtype or torch.get_default_dtype()).itemsize
-    allocation = rt.memories[index].allocate(nbytes, rt.current_stream(index))
+    with rt.op_details.of_empty(index) if rt.op_details.wanted else nullcontext():
+        allocation = rt.memories[index].allocate(nbytes, rt.current_stream(index))
     allocation.made = call_sites.mark()
     return allocation

@@ -29,6 +29,7 @@ from . import torch_private
 from .autograd_streams import AutogradStreams
 from .host_copy_races import HostCopies
 from .host_threads import HOST, NO_TASK, HostThreads
+from .op_details import OpDetailsRecorder
 from .random_sequence import RandomSequence
 
 POOLED_STREAMS = 32  # of a device and a priority; then they are handed out again, as by PyTorch
@@ -61,6 +62,7 @@ class Runtime:
         self.autograd_streams = AutogradStreams(self.order, self.let_wait)
         self.host_copies = HostCopies(self.order, self.sanitizer.report)
         self.shape_only = False
+        self.op_details = OpDetailsRecorder(self.memories)
         self._said: set[str] = set()  # warnings that are given once
         self.values_s = 0.0  # what values have taken to compute, in real seconds
         self.unknown_reads = 0  # how often the host has read values that nobody computed

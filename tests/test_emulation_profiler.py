@@ -24,6 +24,7 @@ from torch.profiler import (
 
 import d2lpar as par
 from d2lpar.timeline import Timeline
+from d2lpar.vgpu.torch_backend.runtime import current_runtime
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
 CUDA = torch.autograd.DeviceType.CUDA
@@ -370,6 +371,16 @@ def test_a_profile_changes_no_time_but_for_its_end(cuda):
     with profile(activities=BOTH):
         profiled = steps()
     assert profiled == pytest.approx(alone, rel=1e-9)
+
+
+def test_a_profile_that_nobody_has_ended_ends_with_the_block():
+    rt = current_runtime()
+    with par.emulate_cuda(1, verbose=False):
+        profile(activities=BOTH, record_shapes=True).start()
+        product()
+        assert rt.op_details.wanted
+    assert not rt.op_details.wanted
+    assert not rt.clock.timelines
 
 
 def test_a_second_profile_at_once_is_an_error_and_one_after_the_other_is_none(cuda):

@@ -52,6 +52,7 @@ def install(patches: Patches) -> None:
         ("toggle_collection_dynamic", profiles.toggle),
     ):
         patches.replace(Profile, name, ours)
+    patches.at_end(profiles.end)
     patches.replace(torch.autograd, "_add_metadata_json", profiles.note)
     patches.replace(torch.autograd, "_supported_activities", _supported_activities)
     remedy = (
@@ -132,6 +133,11 @@ class _Profiles:
         if profile.acc_events:
             profile._ensure_function_events()
         return False
+
+    def end(self) -> None:
+        """Record no more, as those do not whom an error has kept from their end."""
+        while self._running:
+            self._running.popitem()[1].collect(False)
 
     def toggle(self, profile: Any, enabled: bool, activities: object) -> None:
         running = self._of(profile)

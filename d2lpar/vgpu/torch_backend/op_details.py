@@ -28,8 +28,8 @@ Shapes = list  # of an argument: sizes, a list of them of a list of tensors, [] 
 class OpDetails:
     """Of one operation: its arguments' `shapes` and `kinds`, the `stack` that led to it, and by
     device the bytes that it has left allocated (`taken`), or that were freed or allocated outside
-    of operations before it (`beside`). `made` are devices and bytes of the empty
-    tensors since the one before it.
+    of operations before it (`beside`). `made` are devices and bytes of the empty tensors since the
+    one before it.
 
     `call` is the operator that torch runs around a collective, whose name for profilers is `title`.
     """

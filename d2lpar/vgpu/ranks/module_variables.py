@@ -50,6 +50,12 @@ _FRESH: dict[Variable, Callable[[], object]] = {
     # what `make_fx` traces with, which may wait in the middle for a collective
     ("torch.fx._symbolic_trace", "", "CURRENT_PATCHER"): lambda: None,
     ("torch.fx.experimental.proxy_tensor", "", "_CURRENT_MAKE_FX_TRACER"): lambda: None,
+    # what programs set of checkpoints for a while, and of `nn.Module.to`
+    ("torch.utils.checkpoint", "", "_checkpoint_debug_enabled"): lambda: None,
+    ("torch.utils.checkpoint", "", "_enable_checkpoint_early_stop"): lambda: None,
+    ("torch.utils.checkpoint", "DefaultDeviceType", "_default_device_type"): lambda: None,
+    ("torch.__future__", "", "_overwrite_module_params_on_conversion"): bool,
+    ("torch.__future__", "", "_swap_module_params_on_conversion"): bool,
     # what becomes of calls that make the host wait
     (sync_debug.__name__, "", "_mode"): lambda: sync_debug.IGNORED,
     # what these trackers replace for a while

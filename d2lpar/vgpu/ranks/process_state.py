@@ -1,9 +1,10 @@
 """What every process has of its own, and virtual ranks exchange when the turn passes.
 
 Random numbers of torch (of the CPU and of the virtual devices), of Python and of NumPy;
-`shape_only` and the default data type; how it starts further processes; what DTensor and FSDP keep;
-which warnings it shows, and what it unpickles; the environment, `sys.argv`, `sys.path` and the
-working folder; and, of a rank that runs a program of its own, its modules.
+`shape_only`, the default data type, and what else it sets of torch; how it starts further
+processes; what DTensor and FSDP keep; which warnings it shows, and what it unpickles; the
+environment, `sys.argv`, `sys.path` and the working folder; and, of a rank that runs a program of
+its own, its modules.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ..torch_backend.runtime import Runtime
 from .dtensor_private import LibraryAsImported, LibraryState
 from .module_variables import ModuleVariables
 from .own_safe_globals import OwnSafeGlobals
+from .own_settings import OwnSettings
 from .own_warnings import OwnWarnings
 
 Environment = dict[Any, Any]  # as the operating system has it: encoded
@@ -48,7 +50,7 @@ class ProcessState:
     ) -> None:
         self._rt = rt
         if library is not None:
-            of_torch = (LibraryState(library), ModuleVariables(), OwnSafeGlobals())
+            of_torch = (LibraryState(library), ModuleVariables(), OwnSafeGlobals(), OwnSettings())
             others = [*of_torch, OwnWarnings(), *others]
         self._others: Sequence[OwnState] = ()
         self.save()

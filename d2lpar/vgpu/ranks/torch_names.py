@@ -23,6 +23,8 @@ from ..torch_backend.late_imports import LateImports
 from ..torch_backend.nccl import build_version
 from ..torch_backend.torch_private import (
     END_PROFILER,
+    LIBRARY_OF_OPERATOR,
+    MAKE_LIBRARY,
     METHODS_OF_LAZY_TENSORS,
     PREPARE_PROFILER,
 )
@@ -41,6 +43,7 @@ from . import (
 from .dtensor_private import DTENSOR, RANDOM
 from .flight_recorder import dumped
 from .own_modules import is_shared
+from .own_operators import OwnOperators
 from .rank import Rank, here
 from .sharded_random import ShardedRandomNumbers
 from .stores import makers
@@ -193,6 +196,11 @@ def _patch() -> None:
     _set(*END_PROFILER, refused.profiler_is_stopped(getattr(*END_PROFILER)))
     known = getattr(*METHODS_OF_LAZY_TENSORS)
     _set(*METHODS_OF_LAZY_TENSORS, [*known, torch.Tensor.to])
+    operators = OwnOperators()
+    make, of_operator = getattr(*MAKE_LIBRARY), getattr(*LIBRARY_OF_OPERATOR)
+    _set(*MAKE_LIBRARY, _by_thread(make, operators.making_library(make)))
+    _set(*LIBRARY_OF_OPERATOR, _by_thread(of_operator, operators.of_operator(of_operator)))
+    _undo.callback(operators.end)
     _undo.enter_context(checkpoints.saved_at_once(_set))
     _undo.callback(LateImports([mpi_world.MODULE], mpi_world.replace_world).end)
     init = c10d_private.TorchDDP.__init__

@@ -1,0 +1,121 @@
+"""Operators that a program defines: each rank calls its own kernels of them, as a process would."""
+
+import pytest
+import torch
+
+from d2lpar.command import cli
+
+BEGIN = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group()
+rank = dist.get_rank()
+torch.cuda.set_device(rank)
+turn = lambda: dist.barrier(device_ids=[rank])  # lets the other rank go on
+x = torch.ones(3, device="cuda", requires_grad=True)
+"""
+CUSTOM_OP = """
+@torch.library.custom_op("d2lpar_test::scaled", mutates_args=())
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * (rank + 2)
+
+@scaled.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+scaled.register_autograd(lambda ctx, grad: grad * (rank + 2))
+
+@torch.library.custom_op("d2lpar_test::add_rank", mutates_args={"x"})
+def add_rank(x: torch.Tensor) -> None:
+    x.add_(rank)
+
+for scale in (scaled, torch.ops.d2lpar_test.scaled):
+    turn()
+    x.grad = None
+    y = scale(x)
+    turn()
+    y.sum().backward()
+    print(rank, y.tolist(), x.grad.tolist(), scale(torch.ones(2)).tolist())
+values = torch.zeros(2, device="cuda")
+before = values._version
+turn()
+add_rank(values)
+turn()
+print(rank, values.tolist(), values._version > before, scaled(x.to("meta")).shape)
+"""
+LIBRARY = """
+library = torch.library.Library("d2lpar_test", "DEF")
+library.define("shifted(Tensor x) -> Tensor")
+library.impl("shifted", lambda x: x + rank, "CompositeExplicitAutograd")
+turn()
+print(rank, torch.ops.d2lpar_test.shifted(x.detach()).tolist())
+"""
+DEFINED_ANEW = """
+for factor in (2, 3):
+    @torch.library.custom_op("d2lpar_test::times", mutates_args=())
+    def times(x: torch.Tensor) -> torch.Tensor:
+        return x * factor
+    turn()
+    print(rank, times(x.detach()).tolist())
+"""
+OF_TWO_SCHEMAS = """
+kind = "Tensor x" if rank == 0 else "Tensor x, Tensor y"
+library = torch.library.Library("d2lpar_test", "FRAGMENT")
+library.define(f"unlike({kind}) -> Tensor")
+turn()
+"""
+
+
+@pytest.fixture
+def run(capfd, tmp_path):
+    """Runs a program on two ranks; gives its status, its lines in the order of ranks, stderr."""
+
+    def command(source):
+        (tmp_path / "program.py").write_text(BEGIN + source)
+        status = cli.main(["run", "--quiet", "--nproc-per-node", "2", str(tmp_path / "program.py")])
+        out, err = capfd.readouterr()
+        return status, sorted(out.splitlines(), key=lambda line: line[:1]), err
+
+    return command
+
+
+def test_each_rank_calls_its_own_operator_forward_and_backward(run):
+    status, lines, err = run(CUSTOM_OP)
+    assert (status, err) == (0, "")
+    first = "0 [2.0, 2.0, 2.0] [2.0, 2.0, 2.0] [2.0, 2.0]"
+    second = "1 [3.0, 3.0, 3.0] [3.0, 3.0, 3.0] [3.0, 3.0]"
+    written = "True torch.Size([3])"
+    of_writes = [f"{rank} [{rank}.0, {rank}.0] {written}" for rank in range(2)]
+    assert lines == [first, first, of_writes[0], second, second, of_writes[1]]
+
+
+def test_each_rank_may_make_the_library_of_a_namespace(run):
+    status, lines, _ = run(LIBRARY)
+    assert status == 0
+    assert lines == ["0 [1.0, 1.0, 1.0]", "1 [2.0, 2.0, 2.0]"]
+
+
+def test_a_rank_may_define_an_operator_anew(run):
+    status, lines, err = run(DEFINED_ANEW)
+    assert (status, err) == (0, "")
+    assert lines == [f"{rank} [{n}.0, {n}.0, {n}.0]" for rank in range(2) for n in (2, 3)]
+
+
+def test_what_a_program_has_defined_ends_with_it(run):
+    assert run(OF_TWO_SCHEMAS.replace("if rank == 0", "if True"))[0] == 0
+    assert run(OF_TWO_SCHEMAS.replace("if rank == 0", "if False"))[0] == 0
+    assert not hasattr(torch.ops.d2lpar_test, "unlike")
+
+
+def test_two_schemas_of_one_operator_are_refused_by_name(run):
+    status, _, err = run(OF_TWO_SCHEMAS)
+    assert status == 1
+    assert "rank 1 defines the operator d2lpar_test::unlike as 'unlike(Tensor x, Tensor y)" in err
+    assert "Give the two different names" in err
+
+
+def test_an_operator_that_is_defined_twice_is_refused_as_torch_does(run):
+    status, _, err = run(LIBRARY + 'library.define("shifted(Tensor x) -> Tensor")\n')
+    assert status == 1
+    assert "multiple times" in err

@@ -162,7 +162,8 @@ class Groups(SimpleNamespace):
         backends: GroupBackends,
         ranks: Sequence[int],
         tag: str | None = None,
-        store: dist.Store | None = None,
+        *,
+        store: dist.Store,
     ) -> None:
         """Make a group known; `ranks` are those of the world, in the order of the group's."""
         self.backends[group] = backends
@@ -174,6 +175,15 @@ class Groups(SimpleNamespace):
         for each in [self.pg_to_tag[group], *([] if tag else [""])]:
             self.tags_to_pg.setdefault(each, []).append(group)
         registry._register_process_group(name, group)
+
+    def change_store(self, group: ProcessGroup, store: dist.Store) -> None:
+        """Let a group have another store than the one that it was made with."""
+        self.pg_map[group] = (self.pg_map[group][0], store)
+
+    def store_of(self, group: ProcessGroup) -> dist.Store:
+        """The store that a group has."""
+        store: dist.Store = self.pg_map[group][1]
+        return store
 
     def note_others(self, ranks: Sequence[int]) -> None:
         """Keep which ranks are in the last group that others have: torch asks, whoever calls a

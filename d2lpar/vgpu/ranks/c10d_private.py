@@ -152,7 +152,6 @@ class Groups(SimpleNamespace):
             pg_to_tag={},
             group_count=1,
             comms=[],
-            backends={},
         )
 
     def add(
@@ -166,7 +165,6 @@ class Groups(SimpleNamespace):
         store: dist.Store,
     ) -> None:
         """Make a group known; `ranks` are those of the world, in the order of the group's."""
-        self.backends[group] = backends
         self.pg_map[group] = (backends.name, store)
         self.pg_backend_config[group] = str(backends)
         self.pg_names[group] = name
@@ -192,7 +190,7 @@ class Groups(SimpleNamespace):
 
     def change_backends(self, group: Any, backends: GroupBackends) -> None:
         """Let a group have other backends than those that it was made with."""
-        group.backends = self.backends[group] = backends
+        group.backends = backends
         self.pg_map[group] = (backends.name, self.pg_map[group][1])
         self.pg_backend_config[group] = str(backends)
 
@@ -204,8 +202,7 @@ class Groups(SimpleNamespace):
         for groups in self.tags_to_pg.values():
             if group in groups:
                 groups.remove(group)
-        kept = (self.pg_map, self.pg_names, self.pg_group_ranks, self.pg_backend_config)
-        for table in (*kept, self.backends):
+        for table in (self.pg_map, self.pg_names, self.pg_group_ranks, self.pg_backend_config):
             del table[group]
         self.pg_to_tag.pop(group)
         self.pg_coalesce_state.pop(group, None)

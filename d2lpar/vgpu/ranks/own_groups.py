@@ -320,5 +320,6 @@ def _backends_of(
     if backend:
         return _backends(rank, backend)
     group = rank.groups.default_pg if parent is None else parent
-    found: GroupBackends = rank.groups.backends[group]
-    return found
+    if isinstance(group, VirtualProcessGroup):
+        return group.backends
+    return _backends(rank, dist.get_backend(group))  # a program's own, known by its name alone

@@ -9,9 +9,12 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.tensor as dtensor
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.experimental import implicit_replication
+from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
 from torch.nn import functional as F
 
 import d2lpar as par
@@ -197,6 +200,23 @@ def test_replicas_draw_what_one_device_draws_and_ranks_begin_as_rank_0():
         assert torch.equal(common, alone(0))
         assert torch.equal(seeded, plain)
         assert torch.equal(seeded, alone(11))
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+def test_a_first_draw_takes_the_state_of_rank_0_unless_ranks_were_seeded(seeded):
+    """So a dropout on parts of a sequence exchanges something the first time: torch's tests seed
+    ranks before they count the collectives of such a plan."""
+
+    def draw(mesh):
+        if seeded:
+            dtensor._random.manual_seed(0, mesh)
+        net = parallelize_module(nn.Dropout(0.5), mesh["tp"], SequenceParallel())
+        x = distribute_tensor(torch.ones(2, 4, 3, device=mesh.device_type), mesh["tp"], [Shard(1)])
+        with CommDebugMode() as counts:
+            y = net(x)
+        return y.placements, counts.get_total_counts()
+
+    assert run(draw) == [((Shard(1),), 0 if seeded else 1)] * 4
 
 
 def test_a_generator_of_one_s_own_goes_on_alike_on_all_ranks():

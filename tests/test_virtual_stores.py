@@ -128,7 +128,7 @@ dist.all_reduce(total)
 assert dist.distributed_c10d._get_default_store().check(["seen"]) is False
 dist.barrier()
 dist.distributed_c10d._get_default_store().set("seen", "")
-print(total.item(), store.check(["seen"]))
+print(total.item(), store.check(["seen"]), store.check(["0//seen"]))
 """
 
 
@@ -140,7 +140,7 @@ def test_a_group_is_made_by_the_programs_own_store(capfd, monkeypatch, tmp_path)
     status = cli.main(["run", "--quiet", "--nproc-per-node", "2", "program.py"])
     out, err = capfd.readouterr()
     assert (status, err) == (0, "")
-    assert out.splitlines() == ["3.0 True"] * 2
+    assert out.splitlines() == ["3.0 False True"] * 2
 
 
 def gradients_through_functions(rank_input):
@@ -194,12 +194,12 @@ STORES = {
 }
 
 
-@pytest.mark.parametrize("kind", STORES)
+@pytest.mark.parametrize(("kind", "begin"), [("tcp", "/"), ("of a group", "/default_pg/0//")])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_a_wait_ends_with_torch_s_error_and_takes_its_time(kind, ranks):
+def test_a_wait_ends_with_torch_s_error_and_takes_its_time(kind, begin, ranks):
     """The words are those of torch's TCPStore."""
     found = par.run_ranks(in_vain, ranks, STORES[kind])
-    keys = ["/a, /b", "/c", "/d"]
+    keys = [", ".join(begin + key for key in each) for each in ("ab", "c", "d")]
     after_s = [0.3, 2.0, 2.0]
     assert [text for text, _ in found[0]] == [
         f"wait timeout after {round(s * 1000)}ms, keys: {k}"
@@ -223,3 +223,147 @@ def test_a_store_that_too_few_open():
     assert found[0] == "Timed out after 2 seconds waiting for clients. 1/3 clients joined."
     found = par.run_ranks(not_enough, 2, dist.DistNetworkError)
     assert found[1].startswith("The client socket has timed out after 2000ms while trying to ")
+
+
+# --- what a group's store is made of --------------------------------------------------------------
+
+
+def made_of(group):
+    """The classes, from the outside in, and where the last one is."""
+    store, names = dist.distributed_c10d._get_process_group_store(group), []
+    while isinstance(store, dist.PrefixStore):
+        names.append("PrefixStore")
+        store = store.underlying_store
+    kinds = [kind for kind in ("TCPStore", "FileStore", "HashStore") if is_a(store, kind)]
+    places = [getattr(store, name, None) for name in ("libuvBackend", "port", "path")]
+    return names + kinds, places
+
+
+def is_a(store, kind):
+    return isinstance(store, getattr(dist, kind))
+
+
+def joined(how):
+    dist.init_process_group("gloo", **how)
+    group = dist.new_group([0])
+    found = made_of(dist.group.WORLD), made_of(group)
+    dist.distributed_c10d._get_process_group_store(group).set("mine", "x")
+    keys = [f"0//{mark}" for mark in ("mine", "1//mine")]
+    if "store" in how:
+        found = *found, [how["store"].check([key]) for key in keys]
+    dist.destroy_process_group()
+    return found
+
+
+@pytest.mark.parametrize("how", ["tcp", "tcp, no libuv", "environment", "file", "store"])
+def test_the_store_of_a_group_is_made_as_torch_s(how, monkeypatch, tmp_path):
+    """As the same call in a process without virtual GPUs."""
+    port = dist.TCPStore("localhost", 0, 1, is_master=True).port  # which is free, then
+    variables = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "USE_LIBUV": "0"}
+    if how == "environment":
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+    method = {
+        "tcp": f"tcp://localhost:{port}",
+        "tcp, no libuv": f"tcp://localhost:{port}?use_libuv=0",
+        "environment": "env://",
+        "file": f"file://{tmp_path}/meeting",
+    }
+    arguments = {"rank": 0, "world_size": 1}
+    if how == "store":
+        options = [{"store": dist.HashStore(), **arguments} for _ in range(2)]
+    else:
+        options = [{"init_method": method[how], **arguments}] * 2
+    expected = joined(options[0])
+    (tmp_path / "meeting").unlink(missing_ok=True)
+    with par.emulate_cuda(1, verbose=False):
+        assert joined(options[1]) == expected
+
+
+def other_classes():
+    """Whether names that a program imported before know what it makes on ranks."""
+    rank, size = numbers()
+    store = dist.TCPStore("localhost", PORT, size, rank == 0)
+    prefixed = dist.PrefixStore("a", dist.PrefixStore("b", dist.HashStore()))
+    return (
+        isinstance(store, dist.TCPStore),
+        isinstance(store, (dist.FileStore, dist.PrefixStore)),
+        isinstance(prefixed, dist.PrefixStore),
+        issubclass(dist.TCPStore, dist.Store),
+    )
+
+
+def test_stores_of_ranks_are_of_torch_s_classes():
+    assert par.run_ranks(other_classes, 2) == [(True, False, True, True)] * 2
+
+
+def asked_of_one_with_a_prefix(make):
+    """What only the store itself knows, asked through two prefixes."""
+    store = dist.PrefixStore("a", dist.PrefixStore("b", make()))
+    store.set_timeout(timedelta(seconds=7))
+    before = store.num_keys()  # torch's counts one by which its clients join
+    store.set("key", "value")
+    store.queue_push("queue", "one")
+    again = store.clone()
+    return (
+        store.num_keys() - before,
+        store.list_keys(),
+        store.timeout,
+        store.queue_len("queue"),
+        again.get("key"),
+        again.queue_pop("queue"),
+        store.underlying_store.list_keys(),
+    )
+
+
+def by_tcp():
+    return dist.TCPStore("localhost", 0, 1, is_master=True)  # which nobody else keeps
+
+
+@pytest.mark.skipif(not hasattr(dist.Store, "queue_push"), reason="this torch has no queues")
+def test_a_store_with_a_prefix_hands_on_what_torch_s_does():
+    """C++ did not find what is written in Python, once nothing but it knew the store."""
+    assert par.run_ranks(asked_of_one_with_a_prefix, 1, by_tcp) == [
+        asked_of_one_with_a_prefix(by_tcp)
+    ]
+
+
+# --- torch's own, which whoever starts ranks has made ---------------------------------------------
+
+MADE_BEFORE = {
+    "hash": lambda path: dist.HashStore(),
+    "file": lambda path: dist.FileStore(str(path), 2),
+    "tcp": lambda path: dist.TCPStore("localhost", 0, 1, is_master=True),
+    "prefix": lambda path: dist.PrefixStore("pre", dist.HashStore()),
+}
+
+
+def through(store):
+    """The first rank asks for what only the second one sets."""
+    if numbers()[0] == 1:
+        store.set("first", "1")
+        store.set("second", "2")
+        return None
+    store.wait(["first"], timedelta(seconds=60))
+    return store.get("second"), store.multi_get(["first", "second"])
+
+
+@pytest.mark.parametrize("kind", MADE_BEFORE)
+def test_who_waits_in_a_store_of_torch_s_lets_the_others_go_on(kind, tmp_path):
+    store = MADE_BEFORE[kind](tmp_path / "store")
+    found = par.run_ranks(through, 2, store)
+    assert found == [(b"2", [b"1", b"2"]), None]
+
+
+def test_torch_s_own_error_tells_of_what_nobody_sets():
+    def in_vain_too(store):
+        if numbers()[0] == 0:
+            with pytest.raises(dist.DistStoreError) as error:
+                store.wait(["a"], timedelta(milliseconds=50))
+            return str(error.value)
+        return None
+
+    store = MADE_BEFORE["tcp"](None)
+    with pytest.raises(dist.DistStoreError) as expected:
+        store.wait(["a"], timedelta(milliseconds=50))
+    assert par.run_ranks(in_vain_too, 2, store) == [str(expected.value), None]

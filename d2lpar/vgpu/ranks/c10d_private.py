@@ -152,7 +152,6 @@ class Groups(SimpleNamespace):
             pg_to_tag={},
             group_count=1,
             comms=[],
-            backends={},
         )
 
     def add(
@@ -162,10 +161,10 @@ class Groups(SimpleNamespace):
         backends: GroupBackends,
         ranks: Sequence[int],
         tag: str | None = None,
-        store: dist.Store | None = None,
+        *,
+        store: dist.Store,
     ) -> None:
         """Make a group known; `ranks` are those of the world, in the order of the group's."""
-        self.backends[group] = backends
         self.pg_map[group] = (backends.name, store)
         self.pg_backend_config[group] = str(backends)
         self.pg_names[group] = name
@@ -175,6 +174,15 @@ class Groups(SimpleNamespace):
             self.tags_to_pg.setdefault(each, []).append(group)
         registry._register_process_group(name, group)
 
+    def change_store(self, group: ProcessGroup, store: dist.Store) -> None:
+        """Let a group have another store than the one that it was made with."""
+        self.pg_map[group] = (self.pg_map[group][0], store)
+
+    def store_of(self, group: ProcessGroup) -> dist.Store:
+        """The store that a group has."""
+        store: dist.Store = self.pg_map[group][1]
+        return store
+
     def note_others(self, ranks: Sequence[int]) -> None:
         """Keep which ranks are in the last group that others have: torch asks, whoever calls a
         function with a group that it is no member of."""
@@ -182,7 +190,7 @@ class Groups(SimpleNamespace):
 
     def change_backends(self, group: Any, backends: GroupBackends) -> None:
         """Let a group have other backends than those that it was made with."""
-        group.backends = self.backends[group] = backends
+        group.backends = backends
         self.pg_map[group] = (backends.name, self.pg_map[group][1])
         self.pg_backend_config[group] = str(backends)
 
@@ -194,8 +202,7 @@ class Groups(SimpleNamespace):
         for groups in self.tags_to_pg.values():
             if group in groups:
                 groups.remove(group)
-        kept = (self.pg_map, self.pg_names, self.pg_group_ranks, self.pg_backend_config)
-        for table in (*kept, self.backends):
+        for table in (self.pg_map, self.pg_names, self.pg_group_ranks, self.pg_backend_config):
             del table[group]
         self.pg_to_tag.pop(group)
         self.pg_coalesce_state.pop(group, None)

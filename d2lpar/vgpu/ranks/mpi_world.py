@@ -114,4 +114,4 @@ class _Communicator:
 
     @property
     def _store(self) -> Any:
-        return self._rank.default_store(MODULE)
+        return self._rank.store(MODULE)

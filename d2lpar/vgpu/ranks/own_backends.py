@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from . import c10d_private
 from .backends import GroupBackends
+from .prefixed_store import PrefixedStore
 from .process_group import VirtualProcessGroup
 
 
@@ -39,7 +40,8 @@ def make_group(
     backend = backends.of_program
     assert backend is not None, "a backend of the program's is asked for"
     make, takes_all = c10d_private.maker_of_groups(backend)
-    place = (dist.PrefixStore(f"{name}/", store), ranks.index(number), len(ranks))
+    of_device = PrefixedStore(f"{next(iter(backends.by_device))}/", store)
+    place = (of_device, ranks.index(number), len(ranks))
     time = timeout or c10d_private.DEFAULT_TIMEOUT
     if takes_all:
         group = make(c10d_private.backend_options(*place, time, name, list(ranks)), options)

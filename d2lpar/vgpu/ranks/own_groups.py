@@ -17,6 +17,7 @@ import torch.distributed as dist
 from ..device_naming import naming
 from . import c10d_private, own_backends
 from .backends import GroupBackends, at_the_start, for_device, named
+from .prefixed_store import PrefixedStore
 from .process_group import VirtualProcessGroup
 from .rank import WORLD, Rank, here
 
@@ -35,6 +36,7 @@ def make_world_group(
     ranks = range(everyone if size is None else size)
     name = WORLD if len(ranks) == everyone else f"{WORLD} of the first {len(ranks)}"
     backends = backends or at_the_start(has_gpus=bool(rank.devices))
+    store = store or _part_of_all(rank.torchrun_s_store())
     rank.groups.default_pg = _join(
         rank, name, ranks, backends, "default_pg", store=store, timeout=timeout, options=options
     )
@@ -51,15 +53,16 @@ def _join(
     timeout: timedelta | None = None,
     options: object = None,
 ) -> dist.ProcessGroup:
-    """Let a rank have the group of that name, of which it is one."""
-    store = store or rank.default_store(name)
+    """Let a rank have the group of that name, of which it is one. `store` is the one that it has a
+    part of: that of the group of all, by default."""
+    store = PrefixedStore(f"{name}/", store or rank.groups.store_of(rank.groups.default_pg))
     meeting = rank.world.rendezvous(name, ranks)
     if backends.of_program is None:
         group = VirtualProcessGroup(rank, meeting, backends, name, description)
     else:
         place = name, ranks, rank.number, store
         group = own_backends.make_group(backends, *place, timeout, options)
-    rank.groups.add(group, name, backends, ranks, tag, store)
+    rank.groups.add(group, name, backends, ranks, tag, store=store)
     return group
 
 
@@ -77,10 +80,10 @@ def init_process_group(
 ) -> None:
     """Join the group of all ranks. `run_ranks` has made it already, and it is only checked.
 
-    Of processes it may be that of the first `world_size`; the others do something else. ValueError
-    if `world_size` or `rank` is not what there is, if a process has such a group already, or if it
-    lacks variables that torchrun would have set; TypeError for an argument that torch's does not
-    take.
+    Processes wait there for one another, and it may be that of the first `world_size`; the others
+    do something else. ValueError if `world_size` or `rank` is not what there is, if a process has
+    such a group already, or if it lacks variables that torchrun would have set; TypeError for an
+    argument that torch's does not take.
     """
     for name in kwargs.keys() - TAKEN_BY_TORCH:
         raise TypeError(f"init_process_group() got an unexpected keyword argument {name!r}")
@@ -99,10 +102,29 @@ def init_process_group(
         groups.remove_all()
     if groups.default_pg is None:
         backends = backends or _backends(mine, None)
+        if store is None and mine.is_process:
+            store = _met(init_method or ENV, rank, world_size, timeout)
         make_world_group(mine, backends, store, size, timeout, pg_options)
-    elif backends is not None:
-        groups.change_backends(groups.default_pg, backends)
+    else:
+        if backends is not None:
+            groups.change_backends(groups.default_pg, backends)
+        if store is not None:
+            groups.change_store(groups.default_pg, PrefixedStore(f"{WORLD}/", store))
     groups.default_pg.bound_device_id = _bound(device_id)
+
+
+def _met(init_method: str, rank: int, size: int, timeout: timedelta | None) -> dist.Store:
+    """The store by which processes find one another, once they have; torch's errors if they do not,
+    or if the address is none."""
+    limit = timeout or c10d_private.DEFAULT_TIMEOUT
+    store, *_ = next(dist.rendezvous(init_method, rank, size, timeout=limit))
+    store.set_timeout(limit)
+    return _part_of_all(store)
+
+
+def _part_of_all(store: dist.Store) -> dist.Store:
+    """What the group of all ranks has of a store that is not the program's."""
+    return PrefixedStore("default_pg", store)
 
 
 def _backends(rank: Rank, backend: str | None) -> GroupBackends:
@@ -298,5 +320,6 @@ def _backends_of(
     if backend:
         return _backends(rank, backend)
     group = rank.groups.default_pg if parent is None else parent
-    found: GroupBackends = rank.groups.backends[group]
-    return found
+    if isinstance(group, VirtualProcessGroup):
+        return group.backends
+    return _backends(rank, dist.get_backend(group))  # a program's own, known by its name alone

@@ -23,10 +23,10 @@ from .alike import Alike
 from .c10d_private import Groups
 from .dtensor_private import LibraryAsImported
 from .hang_report import explained
-from .process_state import OwnState, ProcessState, variables_of
+from .process_state import MASTER, OwnState, ProcessState, variables_of
 from .rank_scheduler import RankScheduler, Words
 from .rendezvous import Rendezvous
-from .stores import OpenStores, RankStore
+from .stores import OpenStores, RankStore, TCPStore
 from .unwaited import UnwaitedCollectives
 
 _marks = count()
@@ -197,9 +197,15 @@ class Rank:
         self.is_over = False
         self.talks_by_host = False  # whether what it exchanges now goes by the host in any group
 
-    def default_store(self, group: str) -> RankStore:
-        """The store of all ranks by which a group's would find one another."""
-        return RankStore(self.world.stores.at(f"the store of group {group}"), here)
+    def store(self, name: str) -> RankStore:
+        """The store of all ranks that has this name."""
+        return RankStore(self.world.stores.at(name), here)
+
+    def torchrun_s_store(self) -> TCPStore:
+        """The store by which ranks would find one another that torchrun has started."""
+        host, port = MASTER
+        kept = self.world.stores.at(f"the TCPStore at port {port}")
+        return TCPStore(kept, here, host, port)
 
     @property
     def is_alone(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import count
 from typing import Any, Protocol
@@ -27,6 +27,8 @@ class StoredValues:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        # Kept for C++: a PrefixStore knows the store that it is made of, and not its Python part.
+        self.opened: list[RankStore] = []
         self.values: dict[str, bytes] = {}
         self.set_s: dict[str, float] = defaultdict(float)
         self.queues: dict[str, list[bytes]] = defaultdict(list)
@@ -93,6 +95,7 @@ class RankStore(dist.Store):
         super().__init__()
         self._kept, self._here = kept, here
         self._timeout = TIMEOUT
+        kept.opened.append(self)
 
     @property
     def timeout(self) -> timedelta:
@@ -212,7 +215,7 @@ class RankStore(dist.Store):
         if report := rank.wait(ready, text, timeout=timeout):
             names = ", ".join(f"/{key}" for key in keys)
             raise dist.DistStoreError(
-                f"wait timeout after {_milliseconds(timeout)}ms, keys: {names}\n{report}"
+                f"wait timeout after {milliseconds(timeout)}ms, keys: {names}\n{report}"
             )
 
     def _not_before(self, key: str) -> None:
@@ -229,77 +232,42 @@ class RankStore(dist.Store):
         return found
 
 
-class _TCPStore(RankStore):
+class TCPStore(RankStore):
     """A RankStore with what programs ask of a TCPStore."""
 
-    def __init__(self, kept: StoredValues, here: threading.local, host: str, port: int) -> None:
+    def __init__(
+        self,
+        kept: StoredValues,
+        here: threading.local,
+        host: str,
+        port: int,
+        *,
+        by_libuv: bool = True,
+    ) -> None:
         super().__init__(kept, here)
         self.host, self.port = host, port
+        self.libuvBackend = by_libuv
 
     def clone(self) -> RankStore:
         """The same store."""
-        return _TCPStore(self._kept, self._here, self.host, self.port)
+        by_libuv = self.libuvBackend
+        return TCPStore(self._kept, self._here, self.host, self.port, by_libuv=by_libuv)
 
 
-class _FileStore(RankStore):
+class FileStore(RankStore):
     """A RankStore with what programs ask of a FileStore."""
 
     def __init__(self, kept: StoredValues, here: threading.local, path: str) -> None:
         super().__init__(kept, here)
         self.path = path
 
-
-def makers(here: threading.local) -> Iterator[tuple[str, Callable[..., dist.Store]]]:
-    """What makes stores on a rank, by the names of torch's classes."""
-
-    def tcp_store(
-        host_name: str,
-        port: int,
-        world_size: int | None = None,
-        is_master: bool = False,
-        timeout: timedelta = TIMEOUT,
-        wait_for_workers: bool = True,
-        multi_tenant: bool = False,
-        master_listen_fd: int | None = None,
-        use_libuv: bool = True,
-    ) -> dist.Store:
-        rank: WaitsInTurn = here.rank
-        opened = rank.world.stores
-        port = port or opened.free_port()
-        kept = opened.open(rank.number, f"the TCPStore at port {port}")
-        kept.joined += 1
-        kept.has_master |= is_master
-        if is_master and wait_for_workers and world_size:
-            size: int = world_size
-            text = f"{kept.name}, for {size} ranks to open it"
-            if report := rank.wait(lambda: kept.joined >= size, text, timeout=timeout):
-                raise dist.DistStoreError(
-                    f"Timed out after {timeout.total_seconds():g} seconds waiting for clients. "
-                    f"{kept.joined}/{size} clients joined.\n{report}"
-                )
-        elif not is_master:
-            text = f"{kept.name}, which needs a rank with is_master"
-            if report := rank.wait(lambda: kept.has_master, text, timeout=timeout):
-                raise dist.DistNetworkError(
-                    f"The client socket has timed out after {_milliseconds(timeout)}ms while "
-                    f"trying to connect to ({host_name}, {port}).\n{report}"
-                )
-        store = _TCPStore(kept, here, host_name, port)
-        store.set_timeout(timeout)
-        return store
-
-    def file_store(file_name: str, world_size: int = -1) -> dist.Store:
-        with open(file_name, "a", encoding="utf-8"):  # programs remove it when they have ended
-            pass
-        rank: WaitsInTurn = here.rank
-        kept = rank.world.stores.open(rank.number, f"the FileStore in {file_name}")
-        return _FileStore(kept, here, file_name)
-
-    yield "TCPStore", tcp_store
-    yield "FileStore", file_store
+    def clone(self) -> RankStore:
+        """The same store."""
+        return FileStore(self._kept, self._here, self.path)
 
 
-def _milliseconds(time: timedelta) -> int:
+def milliseconds(time: timedelta) -> int:
+    """As torch's errors have it."""
     return round(time.total_seconds() * 1e3)
 
 

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from sys import _getframe  # documented, and quicker than `inspect.currentframe`
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -46,7 +45,8 @@ from .own_modules import is_shared
 from .own_operators import OwnOperators
 from .rank import Rank, here
 from .sharded_random import ShardedRandomNumbers
-from .stores import makers
+from .store_classes import classes
+from .stores_of_torch import WAITS, letting_others_go_on
 
 _undo = ExitStack()
 
@@ -139,6 +139,7 @@ def _is_patched() -> bool:
     return isinstance(getattr(*c10d_private.WORLD), c10d_private.GroupsByThread)
 
 
+STORES = ("TCPStore", "FileStore", "PrefixStore")
 OURS = (own_groups.init_process_group, own_groups.destroy_process_group, own_groups.split_group)
 
 
@@ -155,11 +156,14 @@ def _patch() -> None:
             _set(module, name, exchange)
     of_objects = object_lists.device_of_objects(getattr(*c10d_private.OBJECT_DEVICE))
     _set(*c10d_private.OBJECT_DEVICE, of_objects)
-    for name, make in makers(here):
-        choose = _by_thread(getattr(c10d_private.dist, name), make)
+    for kind in classes(here):
         for module in c10d_private.STORE_MODULES:
-            if hasattr(module, name):
-                _set(module, name, choose)
+            if hasattr(module, kind.__name__):
+                _set(module, kind.__name__, kind)
+    for name, what in WAITS.items():
+        if hasattr(c10d_private.dist.Store, name):
+            wait = getattr(c10d_private.dist.Store, name)
+            _set(c10d_private.dist.Store, name, letting_others_go_on(wait, what))
     new_group = getattr(*c10d_private.NEW_GROUP)
     _set(*c10d_private.NEW_GROUP, _by_thread(new_group, own_groups.new_group))
     theirs = getattr(*c10d_private.WORLD)
@@ -215,15 +219,16 @@ def _set(owner: object, name: str, value: object) -> None:
 
 
 def _choosers() -> list[Any]:
-    names = [*(ours.__name__ for ours in OURS), *object_lists.NAMES]
+    names = [*(ours.__name__ for ours in OURS), *object_lists.NAMES, *STORES]
     of_rpc = getattr(sys.modules.get(refused.RPC), "init_rpc", None)
     found = [getattr(c10d_private.dist, name) for name in names]
     return found if of_rpc is None else [*found, of_rpc]
 
 
 def _exchange(pairs: dict[Any, Any]) -> None:
-    """Put functions in the place of others wherever the user's modules have them."""
+    """Put functions and classes in the place of others wherever the user's modules have them."""
+    kinds = {type(before) for before in pairs}
     for namespace in user_namespaces():
         for name, value in list(namespace.items()):
-            if type(value) is FunctionType and value in pairs:
+            if type(value) in kinds and value in pairs:
                 namespace[name] = pairs[value]

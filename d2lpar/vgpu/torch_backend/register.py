@@ -31,6 +31,7 @@ from .patches import (
     accelerator,
     autograd,
     beside,
+    class_calls,
     compiling,
     data,
     data_parallel,
@@ -82,6 +83,7 @@ def register_backend() -> None:
     losses.replace_ctc_loss()
     pinning.replace_pinning()
     beside.replace_readers()
+    class_calls.replace_methods()
     generators.replace_generator()
     compiling.replace_compile()
     compiling.replace_flex_attention()

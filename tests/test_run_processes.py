@@ -98,6 +98,23 @@ def test_processes_have_loaders_with_workers(run):
     assert run(LOADERS) == (0, ["15", "15"], "")
 
 
+LOADER_AFTER_CUDA = """
+import torch
+from torch.utils.data import DataLoader
+
+net = torch.nn.Linear(1, 1).cuda()
+loader = DataLoader(torch.arange(6.0).view(6, 1), 2, num_workers=1, pin_memory=True)
+print(sum(net(batch.cuda(non_blocking=True)).shape[0] for batch in loader))
+"""
+
+
+@pytest.mark.parametrize("options", [["--gpus", "1"], ["--nproc-per-node", "2"]])
+def test_loaders_have_workers_after_cuda_has_started(run, options):
+    status, lines, err = run(LOADER_AFTER_CUDA, *options)
+    assert (status, err) == (0, "")
+    assert set(lines) == {"6"}
+
+
 EXCHANGE = """
 import sys, torch, torch.distributed as dist, torch.multiprocessing as mp
 

@@ -98,6 +98,23 @@ def test_processes_have_loaders_with_workers(run):
     assert run(LOADERS) == (0, ["15", "15"], "")
 
 
+LOADER_AFTER_CUDA = """
+import torch
+from torch.utils.data import DataLoader
+
+net = torch.nn.Linear(1, 1).cuda()
+loader = DataLoader(torch.arange(6.0).view(6, 1), 2, num_workers=1, pin_memory=True)
+print(sum(net(batch.cuda(non_blocking=True)).shape[0] for batch in loader))
+"""
+
+
+@pytest.mark.parametrize("options", [["--gpus", "1"], ["--nproc-per-node", "2"]])
+def test_loaders_have_workers_after_cuda_has_started(run, options):
+    status, lines, err = run(LOADER_AFTER_CUDA, *options)
+    assert (status, err) == (0, "")
+    assert set(lines) == {"6"}
+
+
 EXCHANGE = """
 import sys, torch, torch.distributed as dist, torch.multiprocessing as mp
 
@@ -374,6 +391,35 @@ def test_loggers_are_a_processs_own(run):
     assert sorted(lines) == ["rank 0: a mistake", "rank 0: an epoch", "rank 2: a mistake"]
     assert logging.getLogger("trainer").handlers == []
     assert logging.getLogger("trainer").level == logging.root.manager.disable == logging.NOTSET
+
+
+LOGS_OF_THREADS = """
+import logging, os, sys, threading
+
+log = logging.getLogger("trainer")
+handler = logging.StreamHandler(sys.stdout)
+handler.setFormatter(logging.Formatter(f"rank {os.environ['RANK']}: %(message)s"))
+log.addHandler(handler)
+log.setLevel(logging.INFO)
+log.propagate = False
+
+def work():
+    log.info("a thread")
+    inner = threading.Thread(target=log.info, args=("its thread",))
+    inner.start()
+    inner.join()
+
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
+def test_threads_log_as_the_process_does_that_starts_them(run):
+    status, lines, err = run(LOGS_OF_THREADS, "--nproc-per-node", 2)
+    assert (status, err) == (0, "")
+    texts = [f"rank {rank}: {text}" for rank in range(2) for text in ("a thread", "its thread")]
+    assert sorted(lines) == texts
 
 
 @pytest.mark.parametrize(("method", "told"), [("spawn", []), ("fork", ["from a process"] * 2)])
@@ -841,7 +887,7 @@ def test_tracebacks_of_processes_show_the_programs_lines_and_none_of_the_engine(
     assert "\n".join(lines).count("in add") == 2
 
 
-@pytest.mark.parametrize("name", ["absl", "gin", "loguru", "omegaconf"])
+@pytest.mark.parametrize("name", ["absl", "gin", "loguru", "omegaconf", "wandb"])
 def test_what_a_program_tells_a_library_is_of_its_process_alone(run, tmp_path, name):
     library = tmp_path / "site-packages" / name
     library.mkdir(parents=True)
@@ -880,3 +926,45 @@ def test_how_a_process_starts_others_is_its_own(run):
         *("--nproc-per-node", 2),
     )
     assert (status, lines, err) == (0, ["context has already been set spawn"] * 2, "")
+
+
+ENDS = """
+import atexit, sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def tell(text):
+    print(text, dist.is_initialized() and dist.get_rank(), torch.cuda.memory_allocated() > 0)
+
+def child(i):
+    dist.init_process_group("nccl", init_method="tcp://localhost:29502", rank=i, world_size=2)
+    atexit.register(tell, "ended")
+    atexit.register(print, "never")
+    atexit.unregister(print)
+    kept.append(torch.ones(2, device=f"cuda:{i}"))
+
+kept = []
+if __name__ == "__main__":
+    if sys.argv[1] != "torchrun":
+        mp.start_processes(child, nprocs=2, start_method=sys.argv[1])
+    else:
+        atexit.register(dist.destroy_process_group)
+        dist.init_process_group("nccl")
+        kept.append(torch.ones(2, device="cuda"))
+        atexit.register(tell, "ended")
+        atexit.register(lambda: kept[1])
+        sys.exit(3 * dist.get_rank())
+"""
+
+
+def test_processes_call_at_their_end_what_they_have_registered(run):
+    words = ["--nproc-per-node", 2, "program.py", "torchrun"]
+    status, lines, err = run(ENDS, *words)
+    assert (status, sorted(lines)) == (3, ["ended 0 True", "ended 1 True"])
+    assert err.count("Exception ignored in atexit callback: <function <lambda>") == 2
+    assert err.count("IndexError: list index out of range") == 2
+
+
+@pytest.mark.parametrize(("method", "called"), [("spawn", True), ("fork", False)])
+def test_forked_processes_call_nothing_at_their_end(run, method, called):
+    status, lines, err = run(ENDS, "--gpus", 2, "program.py", method)
+    assert (status, err) == (0, "")
+    assert sorted(lines) == (["ended 0 True", "ended 1 True"] if called else [])

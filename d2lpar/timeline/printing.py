@@ -7,11 +7,13 @@ from typing import TextIO
 
 PLAIN = str.maketrans({"µ": "u", "×": "x", "·": "-", "±": "+-", "…": "...", "✓": "+", "✗": "x"})
 
+_print = print  # programs replace it, so that only the first of their ranks is heard
+
 
 def say(text: object, *, flush: bool = False, stream: TextIO | None = None) -> None:
     """Print on a stream (None: stdout), whatever characters the text has."""
     stream = stream or sys.stdout
-    print(printable(str(text), stream), file=stream, flush=flush)
+    _print(printable(str(text), stream), file=stream, flush=flush)
 
 
 def printable(text: str, stream: TextIO | None) -> str:

@@ -26,6 +26,7 @@ from . import (
     elastic,
     estimators,
     executors,
+    exit_hooks,
     exporting,
     fft_plans,
     lazy_init,
@@ -70,6 +71,7 @@ _PARTS = (
     estimators,
     user_clock,
     warned_lines,
+    exit_hooks,
 )
 
 

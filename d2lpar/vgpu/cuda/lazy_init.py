@@ -89,8 +89,8 @@ def start() -> None:
 
 def first_device() -> int | None:
     """The virtual device that a new thread begins with: `cuda:0`; None while CUDA has not started,
-    or where it has found none."""
-    return virtual_number(0) if _found else None
+    where it has found none, and in a fork, such as a loader's worker, which can use none."""
+    return virtual_number(0) if _found and not runtime.has_forked() else None
 
 
 def _begin_on_first() -> None:

@@ -32,7 +32,7 @@ from ..ranks.own_modules import OwnModules, is_of_one_process
 from ..ranks.own_patches import OwnPatches, PatchesOfCaller
 from ..ranks.pickled_copy import PickledCopy
 from ..torch_backend.runtime import current_runtime
-from . import lazy_init, process_objects
+from . import exit_hooks, lazy_init, process_objects
 from .child_tracebacks import text_of
 from .managers import MAKERS
 from .patches import Patches
@@ -212,8 +212,10 @@ class Child:
     def live(self, main: ModuleType | None) -> None:
         """Its life, in its rank's thread."""
         own_loggers.take(self._loggers)
+        spawned = self._method == SPAWN  # others end without a word
         try:
-            self._target_in(main)()
+            with exit_hooks.called_at_the_end() if spawned else contextlib.nullcontext():
+                self._target_in(main)()
         except SystemExit as end:
             self.returncode = exit_status(end)
             if self.returncode:

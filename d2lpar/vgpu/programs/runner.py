@@ -16,7 +16,7 @@ from ... import machines
 from ...timeline.formatting import seconds_text
 from ...timeline.printing import printable
 from ..api import detectors
-from ..cuda import emulate_cuda
+from ..cuda import emulate_cuda, exit_hooks
 from ..cuda.lazy_init import ProcessDevices, all_devices
 from ..cuda.processes import exit_status
 from ..cuda.subprocesses import StartsItself, starts_of_itself_heard
@@ -223,7 +223,8 @@ def _start_of(process: Process, ranks: int) -> ProcessStart:
 def _live(launch: LaunchPlan, options: RunOptions, watched: _Watched, process: Process) -> None:
     """The life of one process, in its rank's thread."""
     try:
-        with starts_of_itself_heard() if launch.per_node is None else nullcontext():
+        heard = starts_of_itself_heard() if launch.per_node is None else nullcontext()
+        with heard, exit_hooks.called_at_the_end():
             _run_main(launch)
         multiprocessing.active_children()  # a process waits for its children before it ends
     except StartsItself as start:

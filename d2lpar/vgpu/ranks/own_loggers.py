@@ -1,12 +1,13 @@
 """Loggers as each process has them: their handlers, filters and levels.
 
 Python's loggers are shared by all threads, ranks among them. Here, what a rank sets of one counts
-for that rank alone; it begins with what the loggers were before there were ranks.
+for that rank and the threads that it starts; it begins with what they were before there were ranks.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -62,12 +63,32 @@ def loggers_by_rank() -> Iterator[None]:
     for kind, attributes in of_kinds:
         for name, own in attributes.items():
             setattr(kind, name, OfRank(name, own))
+    theirs = threading.Thread.start
+    threading.Thread.start = _start_with(theirs)  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
+        threading.Thread.start = theirs  # type: ignore[method-assign]
         for kind, attributes in of_kinds:
             for name in attributes:
                 delattr(kind, name)
+
+
+def _start_with(theirs: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
+    """`Thread.start`, for threads that know which rank has started them."""
+
+    def start(thread: threading.Thread) -> None:
+        rank, work = _rank(), thread.run
+
+        def run() -> None:
+            here.started_by = rank
+            work()
+
+        if rank is not None:
+            thread.run = run  # type: ignore[method-assign]
+        theirs(thread)
+
+    return start
 
 
 def of_this_process() -> Loggers:
@@ -87,4 +108,4 @@ def take(loggers: Loggers) -> None:
 
 
 def _rank() -> Rank | None:
-    return getattr(here, "rank", None)
+    return getattr(here, "rank", None) or getattr(here, "started_by", None)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -39,7 +40,8 @@ ENDED = (
     "lasts as long as the call of run_ranks() that it was made in: make it, and what holds it, "
     "such as DistributedDataParallel, where it is used"
 )
-here = threading.local()  # .rank: the Rank whose thread this is
+# .rank: the Rank whose thread this is; .started_by: that which has started it, of other threads
+here = threading.local()
 
 
 @dataclass(frozen=True)
@@ -187,6 +189,7 @@ class Rank:
         self.end_children: Callable[[], list[threading.Thread]] | None = None
         self.handlers: dict[int, object] = {}  # of signals
         self.loggers: Loggers = {}
+        self.exit_hooks: list[partial] = []  # what it calls at its end
         if not start.same_random_numbers:
             self.process.seed(number)
         self.groups = Groups()

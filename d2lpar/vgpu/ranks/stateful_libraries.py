@@ -11,13 +11,13 @@ from pathlib import Path
 # What they keep: `PartialState` (its rank and device), `GlobalHydra` (the configuration), the rank
 # of `rank_zero_only`, groups of ranks; and libraries that take such objects of theirs by name. And
 # what a program has told a library that knows no torch: its flags (absl), the sinks of its log
-# (loguru), functions by name (gin, omegaconf). All are of Python only, so that they can be imported
-# again.
+# (loguru), functions by name (gin, omegaconf), the run that is tracked (wandb). All are of Python
+# only, so that they can be imported again.
 KNOWN = frozenset(
     (
         *("absl", "accelerate", "colossalai", "deepspeed", "fairscale", "gin", "hydra"),
         *("lightning", "lightning_fabric", "loguru", "megatron", "nanotron", "omegaconf", "peft"),
-        *("pytorch_lightning", "torchtitan", "torchtune", "transformers", "trl"),
+        *("pytorch_lightning", "torchtitan", "torchtune", "transformers", "trl", "wandb"),
     )
 )
 

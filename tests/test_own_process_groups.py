@@ -15,6 +15,8 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
 from torch.testing import assert_close
 from virtual_ranks import run
 
+import d2lpar as par
+
 
 def here():
     return torch.device("vgpu", torch.vgpu.current_device())
@@ -215,3 +217,20 @@ def test_what_is_no_group_written_in_python_is_refused():
             dist.init_process_group("compiled")
 
     run(rank, n=1)
+
+
+def register(name):
+    rank = dist.get_rank()
+    dist.Backend.register_backend(name, lambda *place: rank, devices=["cpu"])
+    dist.barrier()
+    own = dist.Backend._plugins[name.upper()].creator_fn()
+    if rank == 0:
+        dist.Backend.register_backend(f"{name}2", lambda *place: rank, devices=["cpu"])
+    dist.barrier()
+    return own, dist.is_backend_available(f"{name}2")
+
+
+def test_each_rank_has_the_backends_that_it_has_registered():
+    assert par.run_ranks(register, 2, "ranks_own") == [(0, True), (1, False)]
+    assert not dist.is_backend_available("ranks_own")
+    assert "ranks_own" not in dist.Backend.backend_list

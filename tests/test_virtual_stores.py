@@ -367,3 +367,32 @@ def test_torch_s_own_error_tells_of_what_nobody_sets():
     with pytest.raises(dist.DistStoreError) as expected:
         store.wait(["a"], timedelta(milliseconds=50))
     assert par.run_ranks(in_vain_too, 2, store) == [str(expected.value), None]
+
+
+POLLS = {
+    "add": lambda store: store.add("there", 0) < 2,
+    "check": lambda store: not store.check(["rank 2"]),
+    "get": lambda store: store.get("there") != b"2",
+    "num_keys": lambda store: store.num_keys() < 3,
+    "compare_set": lambda store: store.compare_set("there", "2", "3") != b"3",
+}
+
+
+def polled(is_missing):
+    """Rank 0, whose turn is first, asks until the others have come."""
+    rank, size = numbers()
+    store = dist.TCPStore("localhost", PORT, size, is_master=rank == 0)
+    if rank:
+        store.add("there", 1)
+        store.set(f"rank {rank}", "")
+        return 0
+    asked = 0
+    while is_missing(store):
+        asked += 1
+    return asked
+
+
+@pytest.mark.parametrize("call", POLLS)
+def test_a_rank_that_asks_in_a_loop_lets_the_others_answer(call):
+    asked, *_ = par.run_ranks(polled, 3, POLLS[call])
+    assert 0 < asked < 10

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -73,6 +73,51 @@ def maker_of_groups(backend: str) -> tuple[Callable[..., object], bool]:
     it takes all that there is to know of one."""
     plugin = dist.Backend._plugins[backend.upper()]
     return plugin.creator_fn, plugin.extended_api
+
+
+class BackendEntry(NamedTuple):
+    """What `register_backend` has noted of one: what makes its groups, for which devices, of which
+    it is the one that is meant."""
+
+    plugin: Any
+    kind: Any
+    capability: tuple[str, ...]
+    meant_for: tuple[str, ...]
+
+
+def backend_entry(name: str) -> BackendEntry | None:
+    """What is registered under a name; None if nothing is."""
+    known, name = dist.Backend, name.lower()
+    if name.upper() not in known._plugins:
+        return None
+    meant_for = (device for device, n in known.default_device_backend_map.items() if n == name)
+    kind, devices = known.backend_type_map[name], known.backend_capability[name]
+    return BackendEntry(known._plugins[name.upper()], kind, tuple(devices), tuple(meant_for))
+
+
+def set_backend_entry(name: str, entry: BackendEntry | None) -> None:
+    """Let this be what is registered, or (None) nothing."""
+    known, name = dist.Backend, name.lower()
+    defaults = known.default_device_backend_map
+    for device in [device for device, other in defaults.items() if other == name]:
+        del defaults[device]
+    if entry is None:
+        for table, key in (
+            (known._plugins, name.upper()),
+            (known.backend_type_map, name),
+            (known.backend_capability, name),
+        ):
+            table.pop(key, None)
+        known.backend_list.remove(name)
+        delattr(known, name.upper())
+        return
+    setattr(known, name.upper(), name)
+    if name not in known.backend_list:
+        known.backend_list.append(name)
+    known._plugins[name.upper()] = entry.plugin
+    known.backend_type_map[name] = entry.kind
+    known.backend_capability[name] = list(entry.capability)
+    defaults.update(dict.fromkeys(entry.meant_for, name))
 
 
 def backend_options(

@@ -22,6 +22,7 @@ from ..device_naming import RANK_DEVICE, TYPE
 from ..torch_backend.runtime import Runtime
 from .dtensor_private import LibraryAsImported, LibraryState
 from .module_variables import ModuleVariables
+from .own_backend_names import OwnBackendNames
 from .own_safe_globals import OwnSafeGlobals
 from .own_settings import OwnSettings
 from .own_warnings import OwnWarnings
@@ -51,7 +52,7 @@ class ProcessState:
         self._rt = rt
         if library is not None:
             of_torch = (LibraryState(library), ModuleVariables(), OwnSafeGlobals(), OwnSettings())
-            others = [*of_torch, OwnWarnings(), *others]
+            others = [*of_torch, OwnBackendNames(), OwnWarnings(), *others]
         self._others: Sequence[OwnState] = ()
         self.save()
         shape_only, seed, sequences = rt.own_state()

@@ -1,8 +1,9 @@
 """Stores of keys and values on virtual ranks: what torch's TCPStore and FileStore are to processes.
 
 A rank that asks for a key that nobody has set lets the others run until somebody does. Torch's own
-stores would wait in C++ with the turn in their hands, for ever. As other things of the host, values
-are exchanged in no time; who waits for one goes on no earlier than it was set.
+stores would wait in C++ with the turn in their hands, for ever. So does one that asks in a loop,
+and gets the same answer. As other things of the host, values are exchanged in no time; who waits
+for one goes on no earlier than it was set.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from itertools import count
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
@@ -32,6 +34,8 @@ class StoredValues:
         self.values: dict[str, bytes] = {}
         self.set_s: dict[str, float] = defaultdict(float)
         self.queues: dict[str, list[bytes]] = defaultdict(list)
+        self.changes = 0
+        self.asked: WeakKeyDictionary[WaitsInTurn, tuple] = WeakKeyDictionary()  # what, and when
         self.joined = 0
         self.has_master = False
 
@@ -83,7 +87,12 @@ class WaitsInTurn(Protocol):
         """What it shares with others."""
 
     def wait(
-        self, ready: Callable[[], bool], text: str, *, timeout: timedelta | None = None
+        self,
+        ready: Callable[[], bool],
+        text: str,
+        *,
+        polite: bool = False,
+        timeout: timedelta | None = None,
     ) -> str:
         """Let others run until `ready()`; who waits where, if the time was over before."""
 
@@ -109,11 +118,12 @@ class RankStore(dist.Store):
     def set(self, key: str, value: str | bytes) -> None:
         """Let a key have a value."""
         self._kept.values[key] = _encoded(value)
-        self._kept.set_s[key] = self._now_s()
+        self._changed(key)
 
     def get(self, key: str) -> bytes:
         """The value of a key, as soon as it has one."""
         self._wait_for([key], "get")
+        self._asked("get", key)
         return self._kept.values[key]
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
@@ -122,10 +132,14 @@ class RankStore(dist.Store):
 
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all of these have values."""
-        return all(key in self._kept.values for key in keys)
+        self._asked("check", *keys)
+        return self._has(keys)
 
     def add(self, key: str, amount: int) -> int:
         """Add to the number that a key has, at first 0; returns the sum."""
+        if not amount and key in self._kept.values:
+            self._asked("add", key)
+            return int(self._kept.values[key])
         total = int(self._kept.values.get(key, b"0")) + amount
         self.set(key, str(total))
         return total
@@ -136,6 +150,7 @@ class RankStore(dist.Store):
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Exchange a value if it is what was expected; returns what it is now."""
+        self._asked("compare_set", key, expected, desired)
         found = self._kept.values.get(key)
         if found is None and _encoded(expected):
             return _encoded(expected)
@@ -145,14 +160,19 @@ class RankStore(dist.Store):
 
     def delete_key(self, key: str) -> bool:
         """Take a key away; whether it was there."""
-        return self._kept.values.pop(key, None) is not None
+        found = self._kept.values.pop(key, None) is not None
+        if found:
+            self._changed(key)
+        return found
 
     def num_keys(self) -> int:
         """How many keys have values."""
+        self._asked("num_keys")
         return len(self._kept.values)
 
     def list_keys(self) -> list[str]:
         """Those that have values."""
+        self._asked("list_keys")
         return list(self._kept.values)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
@@ -167,7 +187,7 @@ class RankStore(dist.Store):
     def queue_push(self, key: str, value: str | bytes) -> None:
         """Add a value to a queue."""
         self._kept.queues[key].append(_encoded(value))
-        self._kept.set_s[key] = self._now_s()
+        self._changed(key)
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
         """Take the oldest value from a queue, as soon as there is one.
@@ -183,6 +203,7 @@ class RankStore(dist.Store):
 
     def queue_len(self, key: str) -> int:
         """How many values are in a queue."""
+        self._asked("queue_len", key)
         return len(self._kept.queues[key])
 
     def has_extended_api(self) -> bool:
@@ -195,7 +216,7 @@ class RankStore(dist.Store):
 
     def _wait_for(self, keys: Sequence[str], call: str, timeout: timedelta | None = None) -> None:
         text = f"{call}({', '.join(map(repr, keys))}) of {self._kept.name}"
-        self._until(lambda: self.check(keys), text, keys, timeout)
+        self._until(lambda: self._has(keys), text, keys, timeout)
         for key in keys:
             self._not_before(key)
 
@@ -217,6 +238,23 @@ class RankStore(dist.Store):
             raise dist.DistStoreError(
                 f"wait timeout after {milliseconds(timeout)}ms, keys: {names}\n{report}"
             )
+
+    def _has(self, keys: Sequence[str]) -> bool:
+        return all(key in self._kept.values for key in keys)
+
+    def _changed(self, key: str) -> None:
+        self._kept.changes += 1
+        self._kept.set_s[key] = self._now_s()
+
+    def _asked(self, *question: object) -> None:
+        """Let others go on, if a rank has asked this before and nothing has changed since: so a
+        program waits that asks until the answer is another."""
+        rank = self._rank()
+        if rank is None:
+            return
+        if self._kept.asked.get(rank) == (question, self._kept.changes):
+            rank.wait(lambda: True, "a loop that asks a store", polite=True)
+        self._kept.asked[rank] = question, self._kept.changes
 
     def _not_before(self, key: str) -> None:
         rank = self._rank()

@@ -41,6 +41,7 @@ from . import (
 )
 from .dtensor_private import DTENSOR, RANDOM
 from .flight_recorder import dumped
+from .own_backend_names import registering
 from .own_modules import is_shared
 from .own_operators import OwnOperators
 from .rank import Rank, here
@@ -205,6 +206,8 @@ def _patch() -> None:
     _set(*MAKE_LIBRARY, _by_thread(make, operators.making_library(make)))
     _set(*LIBRARY_OF_OPERATOR, _by_thread(of_operator, operators.of_operator(of_operator)))
     _undo.callback(operators.end)
+    register = c10d_private.dist.Backend.register_backend
+    _set(c10d_private.dist.Backend, "register_backend", _by_thread(register, registering(register)))
     _undo.enter_context(checkpoints.saved_at_once(_set))
     _undo.callback(LateImports([mpi_world.MODULE], mpi_world.replace_world).end)
     init = c10d_private.TorchDDP.__init__

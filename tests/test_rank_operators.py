@@ -59,6 +59,61 @@ for factor in (2, 3):
     turn()
     print(rank, times(x.detach()).tolist())
 """
+BY_DEVICE = """
+@torch.library.custom_op("d2lpar_test::of_device", mutates_args=(), device_types="cuda")
+def of_device(x: torch.Tensor) -> torch.Tensor:
+    return x + rank
+
+@of_device.register_kernel("cpu")
+def _(x):
+    return x - 10
+
+@of_device.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+library = torch.library.Library("d2lpar_test", "FRAGMENT")
+library.define("twice(Tensor x) -> Tensor")
+library.impl("twice", lambda x: 2 * x + rank, "CUDA")
+library.impl("twice", lambda x: -x, "CPU")
+turn()
+for operator in (of_device, torch.ops.d2lpar_test.twice):
+    print(rank, operator(x.detach())[0].item(), operator(torch.ones(1)).item())
+"""
+BY_CUDAS_KEYS = """
+class Times(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        with torch._C._AutoDispatchBelowAutograd():
+            return torch.ops.d2lpar_test.keyed(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return 7 * grad
+
+library = torch.library.Library("d2lpar_test", "FRAGMENT")
+library.define("keyed(Tensor x) -> Tensor")
+library.impl("keyed", lambda x: x + rank, "CUDA")
+library.impl("keyed", Times.apply, "AutogradCUDA")
+
+@torch.library.custom_op("d2lpar_test::cast", mutates_args=())
+def cast(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+cast.register_autocast("cuda", torch.float16)
+torch.ops.d2lpar_test.keyed(x).sum().backward()
+with torch.autocast("cuda"):
+    cast_type = cast(x.detach()).dtype
+print(rank, x.grad[0].item(), cast_type, cast(x.detach()).dtype)
+"""
+TRITON_OP = """
+@torch.library.triton_op("d2lpar_test::with_rule", mutates_args={})
+def with_rule(x: torch.Tensor) -> torch.Tensor:
+    return x + rank
+
+turn()
+print(rank, with_rule(x.detach())[0].item())
+"""
 OF_TWO_SCHEMAS = """
 kind = "Tensor x" if rank == 0 else "Tensor x, Tensor y"
 library = torch.library.Library("d2lpar_test", "FRAGMENT")
@@ -94,6 +149,25 @@ def test_each_rank_may_make_the_library_of_a_namespace(run):
     status, lines, _ = run(LIBRARY)
     assert status == 0
     assert lines == ["0 [1.0, 1.0, 1.0]", "1 [2.0, 2.0, 2.0]"]
+
+
+def test_on_an_emulated_gpu_the_kernel_for_cuda_runs(run):
+    """Where there was one for the CPU, too, that was taken in silence."""
+    status, lines, err = run(BY_DEVICE)
+    assert (status, err) == (0, "")
+    assert lines == ["0 1.0 -9.0", "0 2.0 -1.0", "1 2.0 -9.0", "1 3.0 -1.0"]
+
+
+def test_kernels_for_cudas_autograd_and_autocast_run(run):
+    status, lines, err = run(BY_CUDAS_KEYS)
+    assert (status, err) == (0, "")
+    assert lines == [f"{rank} 7.0 torch.float16 torch.float32" for rank in range(2)]
+
+
+def test_each_rank_has_rules_of_its_own(run):
+    status, lines, err = run(TRITON_OP)
+    assert (status, err) == (0, "")
+    assert lines == ["0 1.0", "1 2.0"]
 
 
 def test_a_rank_may_define_an_operator_anew(run):

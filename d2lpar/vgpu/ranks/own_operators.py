@@ -77,6 +77,7 @@ class OwnOperators:
     def __init__(self) -> None:
         self._operators: dict[str, _Operator] = {}
         self._libraries: dict[tuple[Rank, str], torch.library.Library] = {}
+        self._entries: dict[str, dict[Rank, Any]] = {}
         self._make_library: Callable[..., Any] = lambda *place: None
 
     def making_library(self, theirs: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,6 +109,20 @@ class OwnOperators:
             return made
 
         return library
+
+    def finding(self, theirs: Callable[..., Any]) -> Callable[..., Any]:
+        """What is registered besides kernels: each rank has its own of these operators."""
+
+        @wraps(theirs)
+        def find(registry: object, name: str) -> Any:
+            if name not in self._operators:
+                return theirs(registry, name)
+            entries = self._entries.setdefault(name, {})
+            if here.rank not in entries:
+                entries[here.rank] = torch_private.OperatorEntry(name)
+            return entries[here.rank]
+
+        return find
 
     def define(self, rank: Rank, namespace: str, schema: str, *more: object) -> str:
         """Let a rank have an operator; returns its name, without the namespace.
@@ -145,6 +160,7 @@ class OwnOperators:
                 if not operator.owners:
                     operator.end()
                     del self._operators[f"{namespace}::{name}"]
+                    self._entries.pop(f"{namespace}::{name}", None)
 
     def end(self) -> None:
         """Let nobody have any, as the ranks are over."""
@@ -157,6 +173,7 @@ class OwnOperators:
         for operator in self._operators.values():
             operator.end()
         self._operators.clear()
+        self._entries.clear()
 
 
 def _is_shared() -> bool:

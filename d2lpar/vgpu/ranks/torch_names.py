@@ -25,6 +25,7 @@ from ..torch_backend.torch_private import (
     LIBRARY_OF_OPERATOR,
     MAKE_LIBRARY,
     METHODS_OF_LAZY_TENSORS,
+    OPERATOR_ENTRIES,
     PREPARE_PROFILER,
 )
 from . import (
@@ -205,6 +206,9 @@ def _patch() -> None:
     make, of_operator = getattr(*MAKE_LIBRARY), getattr(*LIBRARY_OF_OPERATOR)
     _set(*MAKE_LIBRARY, _by_thread(make, operators.making_library(make)))
     _set(*LIBRARY_OF_OPERATOR, _by_thread(of_operator, operators.of_operator(of_operator)))
+    for name in ("find", "get"):
+        find = getattr(OPERATOR_ENTRIES, name)
+        _set(OPERATOR_ENTRIES, name, _by_thread(find, operators.finding(find)))
     _undo.callback(operators.end)
     register = c10d_private.dist.Backend.register_backend
     _set(c10d_private.dist.Backend, "register_backend", _by_thread(register, registering(register)))

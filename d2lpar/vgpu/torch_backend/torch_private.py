@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import re
 import sys
 import threading
 import weakref
@@ -175,13 +176,18 @@ def schema_of(func: torch._ops.OpOverload) -> torch.FunctionSchema:
 
 
 ON_CUDA = torch._C.DispatchKey.CUDA
+_ON_CUDA_BY = re.compile(r"^CUDA: registered at (.*):\d+ ::", re.MULTILINE)
+_SOURCES_OF_C = (".cpp", ".cc", ".cxx", ".cu", ".h", ".hpp", ".cuh")
 
 
 def definition_of(func: torch._ops.OpOverload) -> torch._C.DispatchKey | None:
     """The key of the kernel by which an operation is defined by others, if it is: it is whole here
-    without autograd only, or is of torch.distributed or a library, and one kernel for all devices.
+    without autograd only, or is of torch.distributed or a library, and one kernel for all devices;
+    or a program has written one in Python for CUDA.
     """
     has = torch._C._dispatch_has_kernel_for_dispatch_key
+    if has(func.name(), "CUDA") and _is_of_python(func.name()):
+        return ON_CUDA
     if has(func.name(), "CompositeImplicitAutograd"):
         return torch._C.DispatchKey.CompositeImplicitAutograd
     if func.namespace not in ("aten", "prims") and has(func.name(), "CompositeExplicitAutograd"):
@@ -189,9 +195,23 @@ def definition_of(func: torch._ops.OpOverload) -> torch._C.DispatchKey | None:
     return None
 
 
+def _is_of_python(name: str) -> bool:
+    """Whether an operation's kernel for CUDA was registered by Python."""
+    found = _ON_CUDA_BY.search(torch._C._dispatch_dump(name))
+    return found is not None and not found[1].endswith(_SOURCES_OF_C)
+
+
 def casts_on_cuda(name: str) -> bool:
     """Whether this build of torch casts the inputs of an operation in autocast on CUDA."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCUDA"))
+
+
+def autocast_is_over() -> AbstractContextManager[object]:
+    """A context manager in which operations on virtual devices do not cast their inputs any more,
+    as the kernel that runs has done so."""
+    keys = torch._C.DispatchKeySet(torch._C._dispatch_key_parse("AutocastPrivateUse1"))
+    guard: AbstractContextManager[object] = torch._C._ExcludeDispatchKeyGuard(keys)
+    return guard
 
 
 def lacks_meta_kernel(name: str) -> bool:
@@ -680,6 +700,9 @@ def replace_engine(make: Callable[[object], object]) -> None:
 
 MAKE_LIBRARY = (torch._C, "_dispatch_library")
 LIBRARY_OF_OPERATOR = (torch._library.custom_ops, "get_library_allowing_overwrite")
+# What is registered of operators besides kernels, such as the shapes of their results.
+OPERATOR_ENTRIES: Any = torch._library.simple_registry.SimpleLibraryRegistry
+OperatorEntry: Any = torch._library.simple_registry.SimpleOperatorEntry
 _MODULES_OF_LIBRARIES = ("torch.library", "torch._library.")
 
 

@@ -53,8 +53,8 @@ REASONS = {
     "makes groups of NCCL, gloo, MPI or UCC by their own classes": (
         r"ProcessGroup(Gloo|MPI|UCC|Wrapper|NCCL\()"
     ),
-    "reads what Kineto and CUPTI tell torch.profiler: here its times are simulated": (
-        r"autograd\.profiler|torch\.profiler|call_dist_op|(?<!torch\._C\.)_profil|profile\(|kineto|ExecutionTrace"
+    "reads the tree of events, or the execution trace, that Kineto has in C++": (
+        r"experimental_event_tree|_memory_profile|profile_plot|kineto|ExecutionTrace"
     ),
     "tells processes apart by their numbers, or sends them signals": (
         r"os\.getpid|os\.kill|os\.fork|signal\.SIG"

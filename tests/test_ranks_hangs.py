@@ -333,3 +333,26 @@ def test_a_monitored_barrier_names_those_that_are_missing(all_of_them, words):
 
     with par.simulate("8x-v100-pcie", 3) as gpus:
         assert all(par.run_ranks(rank, gpus))
+
+
+def give_nan(check):
+    os.environ["TORCH_NCCL_NAN_CHECK"] = check
+    rank = dist.get_rank()
+    x = torch.full((2,), float("nan") if rank else 1.0, device=f"vgpu:{rank}")
+    dist.all_reduce(x)
+    return x.isnan().all().item()
+
+
+def test_nan_that_nobody_has_computed_is_not_noticed(pair):
+    """Under shapes only."""
+    assert par.run_ranks(give_nan, pair, "1") == [False, False]
+
+
+def test_nan_in_a_collective_is_noticed_where_it_is_given():
+    pair = par.devices(2, verbose=False)
+    assert par.run_ranks(give_nan, pair, "0") == [True, True]
+    with pytest.raises(
+        RuntimeError, match=r"rank 1 gives NaN to all_reduce\(\[2\] float32"
+    ) as told:
+        par.run_ranks(give_nan, pair, "1")
+    assert "raised by rank 1" in "".join(told.value.__notes__)

@@ -5,6 +5,7 @@
   The form is NCCL's, for those who look for "nranks" or "opCount"; what there is not, such as
   addresses, channels and transports, is left out.
 * TORCH_NCCL_BLOCKING_WAIT=1: `wait()` lets the host wait for the collective.
+* TORCH_NCCL_NAN_CHECK=1: a rank that gives NaN to a collective, or sends it, fails there.
 * TORCH_NCCL_ENABLE_TIMING=1: hooks may hear of collectives that have ended (`completion_hooks`).
 * TORCH_NCCL_TRACE_BUFFER_SIZE, TORCH_NCCL_DEBUG_INFO_TEMP_FILE: see `flight_recorder`.
 
@@ -22,17 +23,34 @@ from collections.abc import Sequence
 import torch
 
 from ...timeline import printing
+from ..torch_backend.tensor import VirtualTensor, backing
+from .collective_calls import CollectiveCall
 from .flight_recorder import Flight
 from .rendezvous import Rendezvous
 
 _SPOKEN = ("VERSION", "INFO", "TRACE")
 _ON = ("1", "true", "y", "yes", "on")
+NAN_CHECK = ("TORCH_NCCL_NAN_CHECK",)
 BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 
 
 def is_blocking() -> bool:
     """Whether this rank's host waits in `wait()`."""
     return is_on(BLOCKING)
+
+
+def check_numbers(rank: int, call: CollectiveCall) -> None:
+    """RuntimeError for a call that gives NaN to others, if this rank wants to know."""
+    if not is_on(NAN_CHECK):
+        return
+    for tensor in call.reads:
+        values = backing(tensor) if isinstance(tensor, VirtualTensor) else tensor
+        if values is not None and not values.is_meta and bool(values.isnan().any()):
+            raise RuntimeError(
+                f"CUDA error: device-side assert triggered: rank {rank} gives NaN to {call} "
+                "(TORCH_NCCL_NAN_CHECK=1). Look for what has computed it before this call: "
+                "torch.autograd.set_detect_anomaly(True) names it in a backward pass"
+            )
 
 
 def is_on(variables: Sequence[str]) -> bool:

@@ -384,6 +384,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         """Note a call, before it meets those of others."""
         rank = self._rank
         call.called_at = mark()
+        nccl_debug.check_numbers(rank.number, call)
         now_s = rank.host_thread.now_s
         self._flight = rank.flights.note(self._rendezvous, call, way, now_s, self.operator)
         nccl_debug.say(rank.number, rank.device, self._rendezvous, self._flight)

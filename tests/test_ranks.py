@@ -15,13 +15,17 @@ import warnings
 from functools import partial
 from importlib import import_module
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 import virtual_ranks
 from torch.distributed import destroy_process_group, init_process_group
 from torch.distributed.nn.functional import all_reduce as differentiable_all_reduce
+from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader
 
 import d2lpar as par
 from d2lpar.vgpu.device_naming import RANK_DEVICE
@@ -254,6 +258,44 @@ def test_random_numbers_of_a_rank_are_its_own():
     assert (a, b) == (c, d)
     assert a != b
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def drawn(device, number, wait):
+    """What a process draws of every kind, `number` at a time; it waits in between."""
+    torch.manual_seed(5)
+    random.seed(5)
+    np.random.seed(5)  # noqa: NPY002  # the generator of the process
+    x = torch.ones(3 * number, device=device, requires_grad=True)
+    of_its_own = torch.Generator(device).manual_seed(3)
+    draws = (
+        lambda: torch.rand(number),
+        lambda: torch.randn(number, device=device),
+        lambda: torch.tensor([random.random() for _ in range(number)]),
+        lambda: torch.from_numpy(np.random.rand(number)),  # noqa: NPY002
+        lambda: torch.rand(number, device=device, generator=of_its_own),
+        lambda: torch.randperm(number, device=device),
+        lambda: F.dropout(x),
+        lambda: torch.autograd.grad(checkpoint(F.dropout, x, use_reentrant=False).sum(), x)[0],
+        lambda: torch.tensor([torch.initial_seed()]),
+        lambda: torch.tensor(list(DataLoader(range(number), shuffle=True))),
+    )
+    found = []
+    for draw in draws * 2:
+        wait()
+        found.append(draw().detach().cpu())
+    return found
+
+
+@pytest.mark.parametrize("kind", ["cpu", "vgpu"])
+def test_ranks_with_one_seed_that_draw_different_amounts_draw_what_each_would_alone(kind):
+    def draw():
+        device = virtual_ranks.here() if kind == "vgpu" else "cpu"
+        return drawn(device, 3 + 5 * dist.get_rank(), dist.barrier)
+
+    for number, found in enumerate(run(draw)):
+        with par.simulate("8x-v100-pcie", 1, with_values=True) as (gpu,):
+            alone = drawn(gpu if kind == "vgpu" else "cpu", 3 + 5 * number, lambda: None)
+        assert all(map(torch.equal, found, alone))
 
 
 def test_who_catches_warnings_catches_its_own():

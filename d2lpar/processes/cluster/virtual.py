@@ -19,7 +19,7 @@ from typing import Any, NoReturn, Self
 import torch
 import torch.distributed as dist
 
-from ...vgpu.ranks import run_ranks
+from ...vgpu.ranks import process_numbers, run_ranks
 from ...vgpu.ranks.rank import here
 from ...vgpu.ranks.rank_scheduler import Ended
 from . import failures, messages, output, reports, started, worker
@@ -258,7 +258,7 @@ def _ending_alone() -> Iterator[None]:
 
 def _kill(theirs: Callable[[int, int], None], pid: int, number: int) -> None:
     name = signal.Signals(number).name if number else ""
-    if own_number() is None or pid != os.getpid() or name not in _DEADLY:
+    if own_number() is None or not process_numbers.is_own(pid) or name not in _DEADLY:
         theirs(pid, number)
         return
     how = messages.SIGNAL.format(number=int(number), name=name)

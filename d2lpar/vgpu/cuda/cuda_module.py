@@ -7,13 +7,13 @@ that it is not emulated.
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
+from ..ranks import process_numbers
 from ..sim.multiprocessors import clock_hz
 from ..torch_backend import device_module, graph_capture, streams
 from ..torch_backend.runtime import current_runtime
@@ -271,7 +271,7 @@ def device_memory_used(device: object = None) -> int:
 def list_gpu_processes(device: object = None) -> str:
     """The processes that hold memory of the device, as torch lists them: this one."""
     used_mb = device_memory_used(device) / 2**20
-    process = f"process {os.getpid():>10d} uses {used_mb:>12.3f} MB GPU memory"
+    process = f"process {process_numbers.number():>10d} uses {used_mb:>12.3f} MB GPU memory"
     return f"GPU:{local_number(device)}\n{process if used_mb else 'no processes are running'}"
 
 

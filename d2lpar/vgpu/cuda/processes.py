@@ -207,7 +207,9 @@ class Child:
         if own_modules:
             states += [OwnModules(), OwnMethods()]
         first = devices[0] if devices else 0
-        return ProcessStart(self.name, first, states=states, same_random_numbers=forked)
+        return ProcessStart(
+            self.name, first, states=states, same_random_numbers=forked, has_parent=True
+        )
 
     def live(self, main: ModuleType | None) -> None:
         """Its life, in its rank's thread."""

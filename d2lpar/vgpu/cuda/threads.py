@@ -1,11 +1,12 @@
 """Threads that are started in the block see CUDA there, as the one does that entered it; they begin
-on the first device that their process sees."""
+on the first device that their process sees, and have its number."""
 
 from __future__ import annotations
 
 import threading
 from contextlib import AbstractContextManager
 
+from ..ranks import process_numbers
 from ..torch_backend.runtime import current_runtime
 from . import lazy_init
 from .patches import Patches
@@ -16,11 +17,12 @@ def install(patches: Patches, mode: AbstractContextManager) -> None:
     theirs = threading.Thread.start
 
     def start(self: threading.Thread) -> None:
-        work, first = self.run, lazy_init.first_device()
+        work, first, number = self.run, lazy_init.first_device(), process_numbers.number()
 
         def run() -> None:
             if not lazy_init.emulated_count():
                 return work()
+            process_numbers.carry(number)
             if first is not None:
                 current_runtime().current_device = first
             with mode:

@@ -51,7 +51,7 @@ class ProcessStart:
     `variables` it finds in its environment besides those of who starts it, `arguments` in
     `sys.argv` (None: those of who starts it). Its random numbers are those of whoever starts it if
     `same_random_numbers`, as after a fork, and else its own. `states` are what else it has of its
-    own.
+    own. It `has_parent` if the program starts it, which is a process, too.
     """
 
     name: str
@@ -60,6 +60,7 @@ class ProcessStart:
     arguments: Sequence[str] | None = None
     states: Sequence[OwnState] = ()
     same_random_numbers: bool = True
+    has_parent: bool = False
 
 
 class World:
@@ -176,6 +177,7 @@ class Rank:
         is_own = bool(self.devices) and first.count(self.devices[0]) == 1
         self.device = self.devices[0] if is_own else HOST
         self.is_process = start is not None
+        self.has_parent = start is not None and start.has_parent
         if start is None:
             variables = variables_of(number, world.size, self.devices)
             start = ProcessStart(f"rank {number}", max(0, self.device), variables)

@@ -1,4 +1,5 @@
-"""The names of torch that know virtual ranks: groups, DistributedDataParallel, and refusals."""
+"""The names that know virtual ranks: groups, DistributedDataParallel, refusals, and of Python's own
+the numbers of processes."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import functools
 import importlib
 import inspect
 import json
+import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator
@@ -38,6 +40,7 @@ from . import (
     mpi_world,
     object_lists,
     own_groups,
+    process_numbers,
     refused,
 )
 from .dtensor_private import DTENSOR, RANDOM
@@ -158,6 +161,8 @@ def _patch() -> None:
             _set(module, name, exchange)
     of_objects = object_lists.device_of_objects(getattr(*c10d_private.OBJECT_DEVICE))
     _set(*c10d_private.OBJECT_DEVICE, of_objects)
+    for name, number in process_numbers.by_rank():
+        _set(os, name, number)
     for kind in classes(here):
         for module in c10d_private.STORE_MODULES:
             if hasattr(module, kind.__name__):
@@ -228,7 +233,7 @@ def _set(owner: object, name: str, value: object) -> None:
 def _choosers() -> list[Any]:
     names = [*(ours.__name__ for ours in OURS), *object_lists.NAMES, *STORES]
     of_rpc = getattr(sys.modules.get(refused.RPC), "init_rpc", None)
-    found = [getattr(c10d_private.dist, name) for name in names]
+    found = [*(getattr(c10d_private.dist, name) for name in names), os.getpid, os.getppid]
     return found if of_rpc is None else [*found, of_rpc]
 
 

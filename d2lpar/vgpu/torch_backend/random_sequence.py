@@ -6,6 +6,10 @@ devices draw the numbers of the CPU's generator, so that a seed gives the same o
 counter. So a sequence keeps the state of that generator beside the offset, which advances as CUDA's
 does. Where a program goes back to an offset that it has asked for, it finds the numbers that
 followed; at any other offset another sequence begins, which the seed and the offset determine.
+
+One thing differs from CUDA: kernels that draw 8 numbers and 24 advance the offset alike, but not
+the CPU's generator. Two devices with one seed that have drawn different amounts go on with
+different numbers, where those of CUDA would go on with the same.
 """
 
 from __future__ import annotations

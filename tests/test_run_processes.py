@@ -935,3 +935,13 @@ def test_forked_processes_call_nothing_at_their_end(run, method, called):
     status, lines, err = run(ENDS, "--gpus", 2, "program.py", method)
     assert (status, err) == (0, "")
     assert sorted(lines) == (["ended 0 True", "ended 1 True"] if called else [])
+
+
+@pytest.mark.parametrize("name", ["mpi", "MPI"])
+def test_mpi_is_refused_before_variables_are_missed(run, name):
+    """torch asks MPI for the rank; to start it by torchrun would not help."""
+    source = f"import torch.distributed as dist\ndist.init_process_group('{name}')"
+    status, _, err = run(source, "mpirun", "-np", "2", "python", "program.py")
+    assert status == 1
+    assert "Distributed package doesn't have MPI built in" in err
+    assert "torchrun" not in err

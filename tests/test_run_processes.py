@@ -524,6 +524,9 @@ print(rank, local, torch.cuda.device_count(), total.item(), os.environ.get("SLUR
     [
         (["srun", "-N", "2", "--ntasks-per-node=2", "--gres=gpu:2", "python"], "node[0-1]"),
         (["mpirun", "--nodes", "2", "-np", "4", "--bind-to", "none"], None),
+        (["mpirun", "--host", "one:2,other:2"], None),
+        (["mpiexec", "-np", "4", "-H", "one:2,other:2,third:2"], None),
+        (["mpirun", "-H", "one,one,other,other", "python3"], None),
     ],
 )
 def test_ranks_as_srun_and_mpirun_start_them(capfd, monkeypatch, tmp_path, words, nodes):
@@ -542,6 +545,7 @@ def test_ranks_as_srun_and_mpirun_start_them(capfd, monkeypatch, tmp_path, words
         (["srun", "--exclusive-of", "x.py"], "srun: "),
         (["srun", "-n", "3", "-N", "2", "x.py"], "3 processes cannot be shared evenly"),
         (["srun", "-n", "2"], "srun names no program"),
+        (["mpirun", "-H", "a:x", "x.py"], "mpirun's host 'a:x' has no number of slots"),
     ],
 )
 def test_what_srun_cannot_be_told(capfd, words, message):

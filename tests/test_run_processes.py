@@ -949,3 +949,23 @@ def test_mpi_is_refused_before_variables_are_missed(run, name):
     assert status == 1
     assert "Distributed package doesn't have MPI built in" in err
     assert "torchrun" not in err
+
+
+def test_what_one_rank_ignores_does_not_let_others_hear_twice(run, tmp_path, recwarn):
+    library = tmp_path / "site-packages" / "library.py"
+    library.parent.mkdir()
+    library.write_text("import warnings\ndef work():\n    warnings.warn('it is late')\n")
+    status, _, _ = run(
+        f"import sys\nsys.path.insert(0, {str(library.parent)!r})\n"
+        "import warnings, library, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "warnings.simplefilter('default')\n"
+        "if dist.get_rank() == 0:\n"
+        "    warnings.filterwarnings('ignore', category=ResourceWarning)\n"
+        "for _ in range(3):\n"
+        "    library.work()\n"
+        "    dist.barrier()\n",
+        *("--nproc-per-node", 2),
+    )
+    assert status == 0
+    assert [str(each.message) for each in recwarn].count("it is late") in (1, 2)

@@ -524,6 +524,9 @@ print(rank, local, torch.cuda.device_count(), total.item(), os.environ.get("SLUR
     [
         (["srun", "-N", "2", "--ntasks-per-node=2", "--gres=gpu:2", "python"], "node[0-1]"),
         (["mpirun", "--nodes", "2", "-np", "4", "--bind-to", "none"], None),
+        (["mpirun", "--host", "one:2,other:2"], None),
+        (["mpiexec", "-np", "4", "-H", "one:2,other:2,third:2"], None),
+        (["mpirun", "-H", "one,one,other,other", "python3"], None),
     ],
 )
 def test_ranks_as_srun_and_mpirun_start_them(capfd, monkeypatch, tmp_path, words, nodes):
@@ -542,6 +545,7 @@ def test_ranks_as_srun_and_mpirun_start_them(capfd, monkeypatch, tmp_path, words
         (["srun", "--exclusive-of", "x.py"], "srun: "),
         (["srun", "-n", "3", "-N", "2", "x.py"], "3 processes cannot be shared evenly"),
         (["srun", "-n", "2"], "srun names no program"),
+        (["mpirun", "-H", "a:x", "x.py"], "mpirun's host 'a:x' has no number of slots"),
     ],
 )
 def test_what_srun_cannot_be_told(capfd, words, message):
@@ -968,3 +972,33 @@ def test_forked_processes_call_nothing_at_their_end(run, method, called):
     status, lines, err = run(ENDS, "--gpus", 2, "program.py", method)
     assert (status, err) == (0, "")
     assert sorted(lines) == (["ended 0 True", "ended 1 True"] if called else [])
+
+
+@pytest.mark.parametrize("name", ["mpi", "MPI"])
+def test_mpi_is_refused_before_variables_are_missed(run, name):
+    """torch asks MPI for the rank; to start it by torchrun would not help."""
+    source = f"import torch.distributed as dist\ndist.init_process_group('{name}')"
+    status, _, err = run(source, "mpirun", "-np", "2", "python", "program.py")
+    assert status == 1
+    assert "Distributed package doesn't have MPI built in" in err
+    assert "torchrun" not in err
+
+
+def test_what_one_rank_ignores_does_not_let_others_hear_twice(run, tmp_path, recwarn):
+    library = tmp_path / "site-packages" / "library.py"
+    library.parent.mkdir()
+    library.write_text("import warnings\ndef work():\n    warnings.warn('it is late')\n")
+    status, _, _ = run(
+        f"import sys\nsys.path.insert(0, {str(library.parent)!r})\n"
+        "import warnings, library, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "warnings.simplefilter('default')\n"
+        "if dist.get_rank() == 0:\n"
+        "    warnings.filterwarnings('ignore', category=ResourceWarning)\n"
+        "for _ in range(3):\n"
+        "    library.work()\n"
+        "    dist.barrier()\n",
+        *("--nproc-per-node", 2),
+    )
+    assert status == 0
+    assert [str(each.message) for each in recwarn].count("it is late") in (1, 2)

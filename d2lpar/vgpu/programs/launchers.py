@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -46,11 +47,33 @@ def told(launcher: str, words: Sequence[str]) -> Told:
         raise ValueError(f"{launcher}'s option {found.words[0]} is not known here: leave it out")
     nodes: int = found.nodes
     processes: int = found.processes or nodes * (found.per_node or 1)
+    if launcher != SRUN and found.hosts:
+        processes, nodes = _on_hosts(_slots(found.hosts), found.processes, found.per_node)
     if min(processes, nodes) < 1:
         raise ValueError(
             f"{launcher} with {processes} processes on {nodes} machines: both must be at least 1"
         )
     return Told(processes, nodes, found.words)
+
+
+def _slots(hosts: str) -> list[int]:
+    """How many processes each host takes of "a,b:2": as many as it is named, or has slots."""
+    found: Counter[str] = Counter()
+    for place in hosts.split(","):
+        name, colon, slots = place.partition(":")
+        if colon and not slots.isdecimal():
+            raise ValueError(f"mpirun's host {place!r} has no number of slots: write {name}:2")
+        found[name] += int(slots or 1)
+    return list(found.values())
+
+
+def _on_hosts(slots: list[int], processes: int | None, per_node: int | None) -> tuple[int, int]:
+    """How many processes there are, and on how many of the hosts: each is filled before the next,
+    as Open MPI does it."""
+    takes = [per_node or slot for slot in slots]
+    wanted = processes or sum(takes)
+    used = next((i for i in range(1, len(takes)) if sum(takes[:i]) >= wanted), len(takes))
+    return wanted, used
 
 
 class _Parser(argparse.ArgumentParser):
@@ -82,8 +105,8 @@ def _mpirun(add: Callable[..., object]) -> None:
     add("-n", "-np", "--np", "-c", type=int, dest="processes")
     add("-N", "--npernode", "-npernode", "-ppn", type=int, dest="per_node")
     add("--nodes", type=int, default=1)
-    add("-H", "--host", "-host", "--hostfile", "-hostfile", "--bind-to", "-bind-to", "--map-by")
-    add("-map-by")
+    add("-H", "--host", "-host", "--hosts", "-hosts", dest="hosts")
+    add("--hostfile", "-hostfile", "--bind-to", "-bind-to", "--map-by", "-map-by")
     add("-x", action="append")
     add("-mca", "--mca", nargs=2, action="append")
     add("--allow-run-as-root", "--oversubscribe", "--tag-output", action="store_true")

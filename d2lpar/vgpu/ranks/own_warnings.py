@@ -7,6 +7,7 @@ show what it ignores; and whoever leaves last would put back what another has se
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 _NAMES = ("filters", "showwarning", "_showwarnmsg_impl")  # what `catch_warnings` puts back
 
@@ -24,7 +25,12 @@ class OwnWarnings:
 
     def restore(self) -> None:
         """Let the running process have what was kept."""
-        if self._kept["filters"] != warnings.filters:
+        if _loud(self._kept["filters"]) != _loud(warnings.filters):
             with warnings.catch_warnings():
-                pass  # makes Python forget which warnings it has shown by these filters
+                pass  # makes Python forget which warnings it has shown, and shows no more
         vars(warnings).update(self._kept)
+
+
+def _loud(filters: Sequence[tuple]) -> list[tuple]:
+    """Those by which a process hears again of what has been shown."""
+    return [entry for entry in filters if entry[0] in ("error", "always")]

@@ -293,6 +293,17 @@ def profile_memory(rank, folder):
     Path(folder, f"{rank}.json").write_text(json.dumps([after - before, *found]))
 
 
+def trace_for_tensorboard(rank, folder):
+    torch.cuda.set_device(rank)
+    with profile(on_trace_ready=tensorboard_trace_handler(folder)):
+        product()
+
+
+def test_each_rank_is_a_worker_of_its_own_for_tensorboard(cuda, tmp_path):
+    multiprocessing.spawn(trace_for_tensorboard, (str(tmp_path),), 2)
+    assert len({path.name.partition(".")[0] for path in tmp_path.iterdir()}) == 2
+
+
 def test_each_rank_counts_the_memory_of_its_own_device(cuda, tmp_path):
     """Stacks begin with the program's function, not with the thread that stands for a process."""
     multiprocessing.spawn(profile_memory, (str(tmp_path),), 2)

@@ -21,7 +21,11 @@ from ..races.user_code import is_user_frame
 from .rank import Rank, here
 
 # What reads it for its caller: module and function.
-_ON_BEHALF = {("logging", "__init__"), ("multiprocessing.process", "ident")}
+_ON_BEHALF = {
+    ("logging", "__init__"),
+    ("multiprocessing.process", "ident"),
+    ("torch.profiler.profiler", "handler_fn"),  # the name of a trace for TensorBoard
+}
 
 _process = os.getpid  # the system's, whoever has been put in its place
 

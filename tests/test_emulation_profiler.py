@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 import os
 import subprocess
@@ -201,6 +202,7 @@ def test_a_trace_has_shapes_and_types_as_torchs_own_have(cuda, tmp_path):
 
 
 def test_stacks_lead_from_the_line_of_the_program(cuda, tmp_path):
+    importlib.import_module("torch._dynamo")  # which wraps what tensors call
     net = nn.Linear(256, 256).cuda()
     with profile(activities=BOTH, with_stack=True) as profiler:
         net(torch.ones(64, 256, device="cuda"))

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol
 from .addresses import AddressSpace
 
 _OWN = str(Path(__file__).parents[2])
+_DYNAMO = str(Path("torch", "_dynamo", "eval_frame.py"))
 
 Stack = tuple[tuple[CodeType, int], ...]  # code and line, the innermost first
 
@@ -200,12 +201,14 @@ class MemoryHistory:
 def stack_here() -> Stack:
     """The lines of Python that run now, but for d2lpar's own, the innermost first.
 
-    A thread in which d2lpar runs a process of the program is no part of that.
+    A thread in which d2lpar runs a process of the program is no part of that, nor is what Dynamo,
+    once it is imported, puts around the code of virtual tensors.
     """
     frame: FrameType | None = _getframe(1)
     found: list[tuple[CodeType, int]] = []
     while frame is not None:
-        if not frame.f_code.co_filename.startswith(_OWN):
+        file = frame.f_code.co_filename
+        if not (file.startswith(_OWN) or (not found and file.endswith(_DYNAMO))):
             found.append((frame.f_code, frame.f_lineno))
         frame = frame.f_back
     while found and found[-1][0].co_filename == threading.__file__:

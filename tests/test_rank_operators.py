@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import d2lpar as par
 from d2lpar.command import cli
 
 BEGIN = """
@@ -193,3 +194,12 @@ def test_an_operator_that_is_defined_twice_is_refused_as_torch_does(run):
     status, _, err = run(LIBRARY + 'library.define("shifted(Tensor x) -> Tensor")\n')
     assert status == 1
     assert "multiple times" in err
+
+
+@pytest.mark.skipif(not hasattr(torch.linalg, "polar"), reason="this torch has no linalg.polar")
+def test_what_torch_itself_registers_for_cuda_in_python_does_not_run():
+    """It calls CUDA."""
+    matrix = torch.randn(4, 3)
+    found = torch.linalg.polar(matrix.to(par.devices(1, verbose=False)[0]))
+    for ours, theirs in zip(found, torch.linalg.polar(matrix), strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 import re
 import sys
 import threading
@@ -177,6 +178,8 @@ def schema_of(func: torch._ops.OpOverload) -> torch.FunctionSchema:
 
 ON_CUDA = torch._C.DispatchKey.CUDA
 _ON_CUDA_BY = re.compile(r"^CUDA: registered at (.*):\d+ ::", re.MULTILINE)
+_OF_TORCH = ("aten", "prims")
+_FOLDER = os.path.dirname(torch.__file__)
 _SOURCES_OF_C = (".cpp", ".cc", ".cxx", ".cu", ".h", ".hpp", ".cuh")
 
 
@@ -186,19 +189,22 @@ def definition_of(func: torch._ops.OpOverload) -> torch._C.DispatchKey | None:
     or a program has written one in Python for CUDA.
     """
     has = torch._C._dispatch_has_kernel_for_dispatch_key
-    if has(func.name(), "CUDA") and _is_of_python(func.name()):
+    if has(func.name(), "CUDA") and _is_programs(func):
         return ON_CUDA
     if has(func.name(), "CompositeImplicitAutograd"):
         return torch._C.DispatchKey.CompositeImplicitAutograd
-    if func.namespace not in ("aten", "prims") and has(func.name(), "CompositeExplicitAutograd"):
+    if func.namespace not in _OF_TORCH and has(func.name(), "CompositeExplicitAutograd"):
         return torch._C.DispatchKey.CompositeExplicitAutograd
     return None
 
 
-def _is_of_python(name: str) -> bool:
-    """Whether an operation's kernel for CUDA was registered by Python."""
-    found = _ON_CUDA_BY.search(torch._C._dispatch_dump(name))
-    return found is not None and not found[1].endswith(_SOURCES_OF_C)
+def _is_programs(func: torch._ops.OpOverload) -> bool:
+    """Whether an operation's kernel for CUDA was registered by Python, and not by torch for one of
+    its own operations."""
+    found = _ON_CUDA_BY.search(torch._C._dispatch_dump(func.name()))
+    if found is None or found[1].endswith(_SOURCES_OF_C):
+        return False
+    return func.namespace not in _OF_TORCH or not found[1].startswith(_FOLDER)
 
 
 def casts_on_cuda(name: str) -> bool:

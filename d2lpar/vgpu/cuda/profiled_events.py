@@ -222,6 +222,8 @@ def _name_on_host(span: Span, details: OpDetails) -> str:
 
 def _lines(stack: Stack) -> list[str]:
     """As PyTorch writes a stack, with files as they are imported."""
+    if not stack:
+        return []
     folders = sorted({os.path.join(os.path.abspath(path), "") for path in sys.path}, reverse=True)
     return [f"{_within(folders, code.co_filename)}({line}): {code.co_name}" for code, line in stack]
 

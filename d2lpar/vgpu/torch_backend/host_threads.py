@@ -101,7 +101,7 @@ class HostThreads:
         """Put what this thread holds back on the clock."""
         held, self._thread.held = self._thread.held, None
         if held is not None:
-            with op_details.of_others():
+            with op_details.carrying_out(None):
                 held.launch()
 
     def flush(self) -> None:
@@ -109,7 +109,7 @@ class HostThreads:
         self.let_go()
         with self.lock:
             waiting, self._waiting = self._waiting, []
-            with op_details.of_others():
+            with op_details.carrying_out(None):
                 for notes in sorted(waiting, key=_first_device):
                     while notes:
                         self._run(*notes.popleft())

@@ -66,9 +66,9 @@ def running() -> OpDetails | None:
 
 
 @contextmanager
-def of_others() -> Iterator[None]:
-    """In this block work is queued that is not of the operation that runs."""
-    before, _here.details = _here.details, None
+def carrying_out(details: OpDetails | None) -> Iterator[None]:
+    """In this block work is queued that is of this operation (None: not of the one that runs)."""
+    before, _here.details = _here.details, details
     try:
         yield
     finally:
@@ -105,11 +105,8 @@ class OpDetailsRecorder:
         if self._wants("shapes"):
             details.shapes, details.kinds = _inputs(_in_order(func, args, kwargs))
         before = self._note_changes(of_operation=outer is not None) if self._wants("memory") else []
-        _here.details = details
-        try:
+        with carrying_out(details):
             result = run()
-        finally:
-            _here.details = outer
         if before:
             self._note_memory(details, outer, before, tree_leaves((args, kwargs, result)))
         return result
@@ -122,15 +119,12 @@ class OpDetailsRecorder:
         if not self.wanted:
             yield
             return
-        outer, details = _here.details, self._begun()
+        details = self._begun()
         details.call, details.title = call, title
         if self._wants("shapes"):
             details.shapes, details.kinds = _inputs(tensors)
-        _here.details = details
-        try:
+        with carrying_out(details):
             yield
-        finally:
-            _here.details = outer
 
     @contextmanager
     def of_empty(self, device: int) -> Iterator[None]:

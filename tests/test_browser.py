@@ -35,7 +35,7 @@ from lab_in_browser import (
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from PIL import Image
 
-FRONT_PAGE, PLAIN = "00_start_here.ipynb", "plain.ipynb"
+FRONT_PAGE, PLAIN, PREDICTION = "00_start_here.ipynb", "plain.ipynb", "a_prediction.ipynb"
 NOTEBOOKS = ROOT / "notebooks"
 LESSONS = sorted(
     path.relative_to(NOTEBOOKS).as_posix()
@@ -346,6 +346,28 @@ def test_the_front_page_opens(page, lab, screenshots):
     open_notebook(page, lab, FRONT_PAGE)
     assert page.locator(".jp-Notebook h1").count() == 1
     page.screenshot(path=screenshots / "front_page.png")
+
+
+def test_a_prediction_is_read_once_it_is_entered_and_refused_beside_its_box(page, lab):
+    ask = "import d2lpar as par\nguess = par.predict('How long?', unit='s')"
+    asks = new_notebook(cells=[new_code_cell(ask), new_code_cell("guess.beside(0.5)")])
+    asks.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
+    nbformat.write(asks, lab.notebooks / PREDICTION)
+    open_notebook(page, lab, PREDICTION)
+    do(page, "notebook:run-all-cells")
+    box, note = page.locator(".widget-text input"), page.locator(".widget-text + .widget-html")
+    box.press_sequentially("460 ms", delay=100)
+    box.press("Enter")
+    note.get_by_text("0.46 s").wait_for()
+    box.fill("about one second")
+    page.locator(".jp-CodeCell .cm-content").last.click()
+    note.get_by_text("about one second").wait_for()
+    assert box.input_value() == "about one second"
+    page.keyboard.press("Control+Enter")
+    page.get_by_text("You predicted 0.46 s.").wait_for()
+    page.set_viewport_size(ZOOMED)
+    page.wait_for_timeout(500)
+    assert page.evaluate(OUT_OF_VIEW, 0) == []
 
 
 # What they look at

@@ -22,8 +22,13 @@ CHOOSE, OR = "choose", " or "
 TYPE = "a number {unit}"
 PREDICTED = "You predicted {value}. The answer is {answer}."
 NOT_PREDICTED = "The answer is {answer}. (You made no prediction.)"
-ERROR_CHOICE = "{value!r} is none of the choices: {choices}"
-ERROR_NUMBER = "a prediction is a finite number, not {value!r}"
+KEPT = "Kept: {value}"
+REFUSED = "Not kept: “{entered}”. Type one number, such as 1.5 or 3/2."
+REFUSED_IN_UNIT = (
+    "Not kept: “{entered}”. Type one number and its unit, such as 1.5 {unit} or 3/2 {unit}."
+)
+STAYS = " {value} stays your prediction."
+REFUSED_CHOICE = "“{entered}” is none of the choices: {choices}"
 TIME = "time ({unit})"
 STREAM = "stream {number}"
 KINDS = {

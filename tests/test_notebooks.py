@@ -14,10 +14,10 @@ from pathlib import Path
 import mistune
 import nbformat
 import pytest
+from cell_names import bound_anew, spoiled_by_a_run
 from computed import Names
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
-from slider_names import bound_anew
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "notebooks"
@@ -305,6 +305,12 @@ def has_sliders_that_still_work_at_the_end(notebook, folder):
         yield f"{function} draws with {name}, which a later cell binds anew"
 
 
+def has_cells_that_can_run_again(notebook, folder):
+    """After themselves and after later ones: names that they share have one meaning."""
+    for line, why in spoiled_by_a_run(notebook):
+        yield f"{line!r} {why}"
+
+
 RULES = (
     is_recorded,
     names_its_kernel,
@@ -321,6 +327,7 @@ RULES = (
     is_compared_or_claims_what_it_computed,
     leaves_nothing_out,
     has_sliders_that_still_work_at_the_end,
+    has_cells_that_can_run_again,
 )
 LESSON_RULES = (
     has_links_at_both_ends,
@@ -475,7 +482,17 @@ def without_an_exercise(notebook) -> None:
     numbered(notebook)
 
 
-IMPLIED = {has_at_most_30_code_cells: {says_how_long_it_takes}}
+def more_code(notebook, *sources) -> None:
+    """Cells of code after all others, and the time that they take."""
+    notebook.cells[-2:-2] = [code(source) for source in sources]
+    minutes = minutes_to_work_through(notebook)
+    notebook.cells[1].source = notebook.cells[1].source.replace("30 minutes", f"{minutes} minutes")
+
+
+IMPLIED = {
+    has_at_most_30_code_cells: {says_how_long_it_takes},
+    has_sliders_that_still_work_at_the_end: {has_cells_that_can_run_again},
+}
 SPOILED = [
     (is_recorded, lambda n: code_cells(n)[0].update(execution_count=7)),
     (is_recorded, lambda n: [cell.update(execution_count=None) for cell in code_cells(n)]),
@@ -519,6 +536,18 @@ SPOILED = [
     (leaves_nothing_out, lambda n: with_cell(n, code("#NBVAL_SKIP\na"))),
     (has_sliders_that_still_work_at_the_end, lambda n: with_slider(n, "rate")),
     (has_sliders_that_still_work_at_the_end, lambda n: with_slider(n, "step(1)")),
+    (has_cells_that_can_run_again, lambda n: more_code(n, "a = 1", "print(a)", "a = 2")),
+    (has_cells_that_can_run_again, lambda n: more_code(n, "a = 1", "[a for _ in b]", "a = 2")),
+    (
+        has_cells_that_can_run_again,
+        lambda n: more_code(n, "a = 1", "def f():\n    return a", "f()", "a = 2"),
+    ),
+    (
+        has_cells_that_can_run_again,
+        lambda n: more_code(n, "a = 1", "%%emulate_cuda 2\nprint(a)", "for a in b:\n    pass"),
+    ),
+    (has_cells_that_can_run_again, lambda n: more_code(n, "a = 1", "a += 1")),
+    (has_cells_that_can_run_again, lambda n: more_code(n, "a = {1: 2}", "del a[1]")),
     (has_links_at_both_ends, lambda n: n.cells.pop(0)),
     (has_links_at_both_ends, lambda n: n.cells.append(text("The end"))),
     (answers_and_sums_up, lambda n: n.cells[-2].update(source="## Questions students ask")),
@@ -555,6 +584,23 @@ def test_a_rule_catches_what_it_is_for(rule, spoil, good, tmp_path):
     if rule is not is_recorded:
         numbered(spoiled)
     assert broken(spoiled, tmp_path) == {rule, *IMPLIED.get(rule, ())}
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        ("import torch", "print(torch)", "import torch"),
+        ("a = 1", "a = 2\nprint(a)", "a = 3"),
+        ("a = 1", "def f(a):\n    return a\n\nf(2)", "a = 2"),
+        ("a = 1", "%%px\nprint(a)", "a = 2"),
+        ("a = 1", "b = [a for a in range(3)]", "a = 2"),
+        ("def f():\n    return a", "a = 1\nf()", "a = 2\nf()"),
+        ("a['b'] = 1\ndel a['b']", "def f(a):\n    del a[0]"),
+    ],
+)
+def test_cells_that_make_what_they_read_can_run_again(sources):
+    notebook = new_notebook(cells=[new_code_cell(source) for source in sources])
+    assert list(spoiled_by_a_run(notebook)) == []
 
 
 def test_every_rule_has_been_seen_to_catch():

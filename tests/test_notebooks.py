@@ -158,6 +158,14 @@ def is_the_same_on_every_machine(notebook, folder):
                     yield f"{start(cell)} prints {found.group()!r}"
 
 
+def has_pictures_that_are_shown_before_it_is_run(notebook, folder):
+    """JupyterLab draws no SVG in a notebook that it does not trust yet."""
+    for cell in code_cells(notebook):
+        for kinds in (output.get("data", {}) for output in cell.outputs):
+            if "image/svg+xml" in kinds and "image/png" not in kinds:
+                yield f"{start(cell)} shows a picture as SVG alone"
+
+
 def has_short_cells(notebook, folder):
     for cell in code_cells(notebook):
         if (lines := len(cell.source.strip().splitlines())) > MAX_LINES:
@@ -319,6 +327,7 @@ RULES = (
     is_small,
     has_no_widget_state,
     is_the_same_on_every_machine,
+    has_pictures_that_are_shown_before_it_is_run,
     has_short_cells,
     is_a_slide_show,
     begins_with_its_title,
@@ -509,6 +518,10 @@ SPOILED = [
     (
         is_the_same_on_every_machine,
         lambda n: with_output(n, new_output("stream", name="stdout", text="/tmp/a")),
+    ),
+    (
+        has_pictures_that_are_shown_before_it_is_run,
+        lambda n: with_output(n, shown("Figure", **{"image/svg+xml": "<svg/>"})),
     ),
     (has_short_cells, lambda n: with_cell(n, code("a = 1\n" * (MAX_LINES + 1)))),
     (is_a_slide_show, lambda n: n.cells[1].metadata.pop("slideshow")),

@@ -152,6 +152,7 @@ SEEN = """() => {
         active: notebook.activeCellIndex,
         cells: shown.map(([, index]) => index),
         top, bottom,
+        text: notebook.activeCell.node.innerText.trim().slice(0, 60),
         right: Math.max(0, ...text.map(right)),
         prose: Math.min(99, ...text.filter(inMarkdown).map(size)),
         code: Math.min(99, ...text.filter(code).map(size)),
@@ -186,20 +187,19 @@ def next_cell(page, index: int) -> dict:
 
 @in_browser
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
-def test_every_cell_of_a_lesson_comes_onto_the_screen_large_enough(page, lab, path):
+def test_every_cell_of_a_lesson_comes_onto_the_screen_whole_and_large_enough(page, lab, path):
     present(page, lab, path.name)
     types = [cell.metadata.slideshow.slide_type for cell in nbformat.read(path, as_version=4).cells]
     seen = [page.evaluate(SEEN)]
-    for index, kind in enumerate(types):
-        if index > seen[0]["active"] and kind != "skip":
-            found = next_cell(page, index)
-            seen += [found] if kind != "notes" else []
-    page.evaluate(END)
     shown = [index for index, kind in enumerate(types) if kind not in UNSHOWN]
+    seen += [next_cell(page, index) for index in shown if index > seen[0]["active"]]
+    page.evaluate(END)
     assert [found["active"] for found in seen] == shown
     assert [found for found in seen if found["active"] not in found["cells"]] == []
-    hidden = [found for found in seen if found["top"] >= HEIGHT or found["bottom"] <= 0]
-    assert hidden == []
+    empty = [found for found in seen if not found["text"] or found["bottom"] - found["top"] < 1]
+    assert empty == []
+    cut = [found for found in seen if found["top"] < -1 or found["bottom"] > HEIGHT + 1]
+    assert cut == []
     assert [found for found in seen if found["prose"] < SMALLEST_PX] == []
     assert [found for found in seen if found["code"] < SMALLEST_CODE_PX] == []
     assert [found for found in seen if found["right"] > WIDTH] == []
@@ -227,7 +227,9 @@ def test_cells_of_a_slide_run_and_a_prediction_can_be_typed(page, lab):
     page.wait_for_function(AT, arg=1)
     on_screen.get_by_text("42", exact=True).wait_for(timeout=START_S * 1000)
     assert page.locator("p").get_by_text("who dares?").is_hidden()
-    next_cell(page, 2)
+    next_cell(page, 3)
+    page.keyboard.press("PageUp")
+    page.wait_for_function(AT, arg=1)
     next_cell(page, 3)
     page.keyboard.press("Control+Enter")
     box = on_screen.locator("input[type=text]")
@@ -238,6 +240,6 @@ def test_cells_of_a_slide_run_and_a_prediction_can_be_typed(page, lab):
     page.evaluate("() => document.activeElement.blur()")
     next_cell(page, 4)
     page.keyboard.press("Shift+Enter")
-    on_screen.get_by_text("2.5 times").wait_for(timeout=START_S * 1000)
+    on_screen.get_by_text("You predicted 2.5 times.").wait_for(timeout=START_S * 1000)
     assert wrong == []
     page.evaluate(END)

@@ -5,12 +5,13 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import build
 import nbformat
 import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat.v4 import new_code_cell, new_notebook
+
+import build
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = build.course(ROOT / "notebooks")
@@ -70,6 +71,6 @@ def test_a_cell_that_cannot_run_again_is_found(tmp_path):
     found = list(failures(tmp_path / "a.ipynb", tmp_path / "kept"))
     assert found == [
         "cell 1, run twice: KeyError: 1",
-        "cell 1, run backwards: KeyError: 1",
         "cell 3, run backwards: IndexError: list index out of range",
+        "cell 1, run backwards: KeyError: 1",
     ]

@@ -758,7 +758,7 @@ def advice(program, gpus):
 
 
 def used_after(begin, wait):
-    """Each rank begins communication on a tensor, waits as it is told, and overwrites the tensor."""
+    """Each rank begins communication on a tensor, waits as told, and overwrites the tensor."""
 
     def program():
         x = torch.ones(1000, device=f"vgpu:{dist.get_rank()}")

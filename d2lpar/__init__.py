@@ -64,6 +64,7 @@ _MODULES = {
 }
 
 __version__ = "1.0.0"
+_REPOSITORY = "https://github.com/d2lpar/d2lpar"
 __all__ = ["__version__", *_HOME, *_MODULES]
 
 
@@ -73,6 +74,12 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def requirement(extra: str, version: str = "") -> str:
+    """What pip installs for an extra of this package, such as "traces": it is on no index, so from
+    its repository, at a tag such as "v1.0.0" if one is given."""
+    return f"d2lpar[{extra}] @ git+{_REPOSITORY}{version and f'@{version}'}"
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

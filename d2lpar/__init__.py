@@ -64,6 +64,7 @@ _MODULES = {
 }
 
 __version__ = "1.0.0"
+_REPOSITORY = "https://github.com/d2lpar/d2lpar"
 __all__ = ["__version__", *_HOME, *_MODULES]
 
 
@@ -75,22 +76,29 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def requirement(extra: str, version: str = "") -> str:
+    """What pip installs for an extra of this package, such as "traces": it is on no index, so from
+    its repository, at a tag such as "v1.0.0" if one is given."""
+    return f"d2lpar[{extra}] @ git+{_REPOSITORY}{version and f'@{version}'}"
+
+
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """`%load_ext d2lpar` makes the cell magic `%%emulate_cuda 2` known."""
-    from .vgpu.cuda import magic
+    """Make the cell magic `%%emulate_cuda 2` known: importing the package in a notebook does it,
+    and so does `%load_ext d2lpar`."""
+    importlib.import_module(".lesson.cuda_cells", __name__).know(shell)
 
-    magic.load(shell)
 
-
-def _shorten_tracebacks() -> None:
-    """In a notebook an error shows the learner's lines: see `lesson/cell_tracebacks`."""
+def _meet_the_shell() -> None:
+    """In a notebook there is `%%emulate_cuda`, and an error shows the learner's lines: see
+    `lesson/cell_tracebacks`."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     if shell is not None:
+        load_ipython_extension(shell)
         importlib.import_module(".lesson.cell_tracebacks", __name__).shorten(shell)
 
 
-_shorten_tracebacks()
+_meet_the_shell()
 
 
 def __dir__() -> list[str]:

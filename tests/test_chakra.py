@@ -21,7 +21,7 @@ from d2lpar.timeline.chakra import GROUPS_NODE
 needs_protobuf = pytest.mark.skipif(
     importlib.util.find_spec("google") is None
     or importlib.util.find_spec("google.protobuf") is None,
-    reason="needs protobuf: pip install d2lpar[traces]",
+    reason='needs protobuf: pip install ".[traces]"',
 )
 COMMUNICATION = (schema.COMM_COLL_NODE, schema.COMM_SEND_NODE, schema.COMM_RECV_NODE)
 
@@ -275,5 +275,5 @@ def test_without_the_library_the_error_names_it(tmp_path, monkeypatch):
     schema.messages.cache_clear()
     monkeypatch.setitem(__import__("sys").modules, "google.protobuf", None)
     timeline = recorded(data_parallel, 2)
-    with pytest.raises(ImportError, match=r"pip install d2lpar\[traces\]"):
+    with pytest.raises(ImportError, match=r"protobuf: pip install"):
         timeline.save_chakra(tmp_path / "run")

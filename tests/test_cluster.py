@@ -392,7 +392,7 @@ except RuntimeError as error:
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "ipyparallel" in found.stdout
-    assert 'pip install "d2lpar[lessons]"' in found.stdout
+    assert f'pip install "{par.requirement("lessons")}"' in found.stdout
 
 
 # ---- without ranks

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import subprocess
 import sys
 import time
 import timeit
@@ -144,7 +145,7 @@ def test_replicas_may_not_read_a_clock_that_has_no_time_yet():
 @pytest.fixture(scope="module")
 def shell():
     shell = InteractiveShell.instance()
-    shell.run_cell("%load_ext d2lpar\nimport torch, time")
+    shell.run_cell("%load_ext d2lpar\nimport asyncio, torch, time")
     yield shell
     InteractiveShell.clear_instance()
 
@@ -202,6 +203,72 @@ def test_a_cell_may_start_processes(shell, capsys):
     )
     lines = capsys.readouterr().out.splitlines()
     assert lines == [f"{r} [10.0, 10.0] cuda:{r}" for r in range(4)]
+
+
+def test_a_notebook_that_imports_the_package_has_the_magic():
+    """In a process of its own: IPython loads its own magics when they are first used."""
+    code = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+def run(cell):
+    found = shell.run_cell(cell)
+    found.raise_error()
+    return found.result
+run("import d2lpar")
+print([name for name in ("torch", "d2lpar.vgpu.cuda") if name in sys.modules])
+run("%%emulate_cuda -q\\nx = %timeit -o -q -n 2 1 + 1")
+run("%%emulate_cuda -q\\n%%timeit -q -n 3 -r 1 -v y\\n1 + 1")
+for _ in range(2):
+    run("%load_ext d2lpar")
+run("z = %timeit -o -q -n 4 -r 1 1 + 1")
+print(run("x.loops, y.loops, z.loops, x.average, y.average;"), run("z.average > 0;"))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == "[]"
+    assert done.stdout.splitlines()[-1] == "(2, 3, 4, 0.0, 0.0) True"
+
+
+def test_a_cell_may_await(shell, capsys):
+    cell = (
+        "%%emulate_cuda -q 2\n"
+        "torch.cuda.set_device(1)\n"
+        "async def ones(): await asyncio.sleep(0); return torch.ones(2, device='cuda')\n"
+        "{}"
+    )
+    run(shell, cell.format("y = await ones(); print(y.device, torch.cuda.device_count())"))
+    assert capsys.readouterr().out == "cuda:1 2\n"
+    assert str(run(shell, "y.device")) == "vgpu:1"
+    run(shell, cell.format("sum(await asyncio.gather(ones(), ones()))"))
+    assert "tensor([2., 2.], device='cuda:1')" in capsys.readouterr().out
+    assert run(shell, cell.format("await ones();")) is None
+    with pytest.raises(ZeroDivisionError):
+        run(shell, cell.format("await ones()\n1 / 0"))
+    assert run(shell, "torch.cuda.device_count()") == 0  # the block has ended
+    with pytest.raises(SyntaxError):
+        run(shell, "%%emulate_cuda -q\ndef f(): await ones()")
+
+
+def test_magics_of_whole_cells(shell, capsys):
+    run(shell, "%%emulate_cuda -q\n%%time\ntime.sleep(7200)")
+    assert "Wall time: 2h" in capsys.readouterr().out
+    run(shell, "%%time\n%%emulate_cuda -q\ntime.sleep(7200)")
+    assert "Wall time: 2h" not in capsys.readouterr().out  # the whole block took real time
+    run(shell, "%%capture found\n%%emulate_cuda\nprint(1)\ntorch.ones(1, device='cuda')")
+    run(shell, "%%emulate_cuda -q\n%%capture inside\nprint(1)\ntorch.ones(1, device='cuda')")
+    assert capsys.readouterr().out == ""
+    found, inside = run(shell, "found, inside")
+    assert [len(each.outputs) for each in (found, inside)] == [1, 1]
+    assert "cuda:0" in found.outputs[0].data["text/plain"]
+    assert inside.stdout == "1\n"
+
+
+def test_a_number_of_gpus_that_is_none_is_named(shell, capsys):
+    shell.run_cell("%%emulate_cuda two\n1")
+    shown = "".join(capsys.readouterr())
+    assert "invalid int value: 'two'" in shown
+    assert "Traceback" not in shown
 
 
 def test_magics_that_time(shell, capsys):

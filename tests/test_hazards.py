@@ -9,6 +9,7 @@ import warnings
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -744,6 +745,77 @@ def test_a_cell_of_a_notebook_is_named_by_its_first_line(monkeypatch):
     assert call_sites.CallSite(name, 3).source == "y = 2"
     name = shell.compile.cache(f"x = {'1 + ' * 20}1\n", 8)
     assert str(call_sites.CallSite(name, 1)) == 'cell "x = 1 + 1 + 1 + 1 + 1 + 1 +…", line 1'
+
+
+# --- collectives ----------------------------------------------------------------------------------
+
+
+def advice(program, gpus):
+    """What the first hazard of a program of ranks says to do; None without hazards."""
+    with par.hazards() as found:
+        par.run_ranks(program, gpus)
+    return str(found[0]).partition(". Call ")[2] if found else None
+
+
+def used_after(begin, wait):
+    """Each rank begins communication on a tensor, waits as told, and overwrites the tensor."""
+
+    def program():
+        x = torch.ones(1000, device=f"vgpu:{dist.get_rank()}")
+        work = begin(x)
+        wait(work)
+        x.mul_(2)
+
+    return program
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        lambda x: dist.all_reduce(x, async_op=True),
+        lambda x: dist.all_gather([torch.empty_like(x) for _ in range(2)], x, async_op=True),
+        lambda x: dist.irecv(x, 0) if dist.get_rank() else dist.isend(x, 1),
+    ],
+    ids=["all_reduce", "all_gather", "send"],
+)
+def test_communication_is_waited_for_by_its_work(begin, fresh_gpus):
+    """Programs have no name for the stream that it runs on."""
+    said = advice(used_after(begin, lambda work: None), fresh_gpus[:2])
+    assert said.startswith("work.wait()")
+    assert "test_hazards.py:" in said
+    assert "wait_stream" not in said
+    assert advice(used_after(begin, lambda work: work.wait()), fresh_gpus[:2]) is None
+
+
+def test_who_waited_for_communication_on_another_stream_waits_for_that(fresh_gpus):
+    def program(wait):
+        gpu = f"vgpu:{dist.get_rank()}"
+        x, side = torch.ones(1000, device=gpu), vgpu().Stream(gpu)
+        side.wait_stream(vgpu().current_stream(gpu))
+        with vgpu().stream(side):
+            dist.all_reduce(x)
+        if wait:
+            vgpu().default_stream(gpu).wait_stream(side)
+        x.mul_(2)
+
+    said = advice(lambda: program(wait=False), fresh_gpus[:2])
+    assert 'default_stream("vgpu:0").wait_stream(stream' in said
+    assert advice(lambda: program(wait=True), fresh_gpus[:2]) is None
+
+
+def test_a_collective_waits_for_the_stream_that_is_current(fresh_gpus):
+    def program(wait):
+        gpu = f"vgpu:{dist.get_rank()}"
+        side = vgpu().Stream(gpu)
+        with vgpu().stream(side):
+            x = torch.ones(1000, device=gpu)
+        if wait:
+            vgpu().current_stream(gpu).wait_stream(side)
+        dist.all_reduce(x)
+
+    said = advice(lambda: program(wait=False), fresh_gpus[:2])
+    assert "current_stream().wait_stream(stream1)" in said
+    assert advice(lambda: program(wait=True), fresh_gpus[:2]) is None
 
 
 # --- other machines -------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import d2lpar
@@ -104,3 +105,12 @@ except RuntimeError as error:
 """)
     assert found.startswith("[[2.0, 2.0], [2.0, 2.0]]\ncuda:1\n[0, 1]\n")
     assert "on Windows, WSL is Linux" in found
+
+
+def test_what_pip_is_told_to_install_is_the_repository():
+    """d2lpar is on no index."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    repository = project["urls"]["Repository"]
+    assert "traces" in project["optional-dependencies"]
+    assert d2lpar.requirement("traces") == f"d2lpar[traces] @ git+{repository}"
+    assert d2lpar.requirement("traces", "v1") == f"d2lpar[traces] @ git+{repository}@v1"

@@ -15,6 +15,7 @@ from pathlib import Path
 import ipywidgets
 import nbformat
 import pytest
+from book import __main__ as book
 from book import links, pages, states
 from lab_in_browser import in_chromium
 from PIL import Image, ImageChops
@@ -39,6 +40,17 @@ def stored(tmp_path):
 
 def known(folder):
     return json.loads((folder / "states.json").read_text())
+
+
+# The first page
+
+
+def test_it_promises_that_sliders_move_only_where_they_do():
+    still, some, moving = (book.index(4, n) for n in (0, 3, 4))
+    assert "slider" not in still
+    assert "some sliders move" in some
+    assert "sliders move" in moving
+    assert "some sliders" not in moving
 
 
 # States

@@ -16,7 +16,7 @@ from d2lpar.vgpu.programs.device_usage import UsageTimeline
 
 needs_hta = pytest.mark.skipif(
     importlib.util.find_spec("hta") is None,
-    reason="needs Holistic Trace Analysis: pip install d2lpar[traces]",
+    reason='needs Holistic Trace Analysis: pip install ".[traces]"',
 )
 ANALYSE = """
 import json, sys

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sysconfig
 from collections.abc import Iterator
+from itertools import zip_longest
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,7 @@ def cut(error: BaseException) -> None:
     if not frames or _is_mistake(error, frames[-1]):
         return
     kept, compiled = frames[:1], False
-    for frame, called in zip(frames[1:], [*frames[2:], None], strict=True):
+    for frame, called in zip_longest(frames[1:], frames[2:]):
         own = _is_in(frame, _PACKAGE)
         compiled = (compiled or _is_dispatch(frame)) and (own or _is_in(frame, *_LIBRARIES))
         enters = called and _file(frame).endswith(_WAYS_IN) and _is_in(called, _PACKAGE)

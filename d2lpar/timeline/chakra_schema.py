@@ -11,6 +11,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, BinaryIO
 
+from .. import requirement
+
 VERSION = "1.0.0"
 METADATA_NODE, COMP_NODE, COMM_SEND_NODE, COMM_RECV_NODE, COMM_COLL_NODE = 1, 4, 5, 6, 7
 COLLECTIVES = {
@@ -49,7 +51,8 @@ def messages() -> dict[str, Any]:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError as error:
         raise ImportError(
-            "Chakra traces are written with the library protobuf: pip install d2lpar[traces]"
+            "Chakra traces are written with the library protobuf: "
+            f'pip install "{requirement("traces")}"'
         ) from error
     file = descriptor_pb2.FileDescriptorProto(
         name="d2lpar/chakra.proto", package=PACKAGE, syntax="proto3"

@@ -33,6 +33,7 @@ STILL = (
     "{still} of {total} figures with sliders stand still: `make site-figures` has not drawn them, "
     "or their code has changed since"
 )
+SLIDERS = ", but {some} move: their pictures were drawn before"
 REFERENCE_OPENING = [
     "`import d2lpar as par` gives a lesson its names. The reference is made from the docstrings, a",
     "page per room:",
@@ -62,21 +63,24 @@ def write_sources() -> None:
     total, moving = pages.write_pages(SOURCE, EXTRA)
     if moving < total:
         print(STILL.format(still=total - moving, total=total))
-    (SOURCE / "index.md").write_text(index(), encoding="utf-8")
+    (SOURCE / "index.md").write_text(index(total, moving), encoding="utf-8")
     (SOURCE / "package.md").write_text(package(), encoding="utf-8")
     validation.write_page(VALIDATION)
     shutil.copy(VALIDATION, SOURCE / "validation.md")
 
 
-def index() -> str:
-    """The page with the table of contents."""
+def index(total: int, moving: int) -> str:
+    """The page with the table of contents; of `total` figures with sliders so many are `moving`."""
     folders = pages.NOTEBOOKS, pages.NOTEBOOKS / build.DEEPER
     lessons, deeper = (
         "\n".join(path.relative_to(ROOT).with_suffix("").as_posix() for path in found)
         for found in map(build.lessons_in, folders)
     )
     text = (SPHINX / "index.md").read_text(encoding="utf-8")
-    return text.format(repository=build.repository(), lessons=lessons, deeper=deeper)
+    sliders = SLIDERS.format(some="some sliders" if moving < total else "sliders") if moving else ""
+    return text.format(
+        repository=build.repository(), lessons=lessons, deeper=deeper, sliders=sliders
+    )
 
 
 def package() -> str:

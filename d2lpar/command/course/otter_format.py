@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import pprint
 
-from ... import __version__
+from ... import __version__, requirement
 
-SOURCE = "https://github.com/d2lpar/d2lpar"
 # A doctest shows what came instead: the verdict says why an answer is wrong.
 EXERCISE_CASE = """>>> import d2lpar as par
 >>> verdict = par.check({name})
@@ -48,7 +47,7 @@ def test(name: str, kind: str) -> str:
 
 def requirements() -> str:
     """What the autograder's container installs."""
-    return f"d2lpar[lessons] @ git+{SOURCE}@v{__version__}\n"
+    return requirement("lessons", f"v{__version__}") + "\n"
 
 
 def notebook_metadata(lesson: str) -> dict[str, dict[str, str]]:

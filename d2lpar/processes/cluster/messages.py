@@ -1,5 +1,7 @@
 """What ranks, and what goes wrong with them, are told in: kept together for translations."""
 
+from ... import requirement
+
 LINE = "{n} {ranks} · {backend} · {threads} {thread_word} each · measured"
 LINE_VIRTUAL = "{n} virtual {ranks} ({why}) · gloo · they take turns · measured"
 LINE_ENDED = "{n} {ranks}, ended: {why}"
@@ -19,7 +21,7 @@ ERROR_PROFILE = (
 )
 ERROR_MISSING = (
     "ranks in a notebook need {name}, which is not installed: "
-    'install it with `pip install "d2lpar[lessons]"`'
+    f'install it with `pip install "{requirement("lessons")}"`'
 )
 ERROR_CURVE = (
     "this pyzmq was built without CURVE, which keeps what ranks send from other users of the "

@@ -33,6 +33,7 @@ from . import (
     legacy_constructors,
     memory_history,
     operator_keys,
+    own_kernels,
     pools,
     precision,
     profiler,
@@ -56,6 +57,7 @@ _PARTS = (
     legacy_constructors,
     precision,
     operator_keys,
+    own_kernels,
     attention,
     communication,
     cuda_module,
@@ -100,14 +102,14 @@ def emulate_cuda(
     use, else that of `d2lpar.devices`). Its clock and tensors go on in later blocks. With
     `shape_only` no values are computed, for large models: see `d2lpar.shape_only`.
 
-    Time: `time`, `timeit` and `%timeit` give the user's code simulated seconds since the virtual
-    machine's start, under any name that a module of the user's has for them (functions kept in
-    default arguments or attributes stay as they are); libraries read the real clock, and so does
-    `datetime`. As on CUDA, reading a clock does not wait for devices. Only what devices do,
-    queueing it, and `time.sleep` take simulated time: plain Python and work on CPU tensors take
-    none (say how long they take with `d2lpar.host_work`). Threads share the host's time: the work
-    of one follows that of another, so threads that wait for their devices gain nothing. A loop that
-    only reads a clock spends time on reading, and ends.
+    Time: `time`, `timeit`, `%timeit` and the wall time of `%time` give the user's code simulated
+    seconds since the virtual machine's start, under any name that a module of the user's has for
+    them (functions kept in default arguments or attributes stay as they are); libraries read the
+    real clock, and so does `datetime`. As on CUDA, reading a clock does not wait for devices. Only
+    what devices do, queueing it, and `time.sleep` take simulated time: plain Python and work on CPU
+    tensors take none (say how long they take with `d2lpar.host_work`). Threads share the host's
+    time: the work of one follows that of another, so threads that wait for their devices gain
+    nothing. A loop that only reads a clock spends time on reading, and ends.
 
     `torch.profiler` tells of simulated time, too, and of each process for itself: see `profiler`.
 

@@ -20,6 +20,7 @@ from ..device_naming import device as _device
 from ..memory.caching_allocator import OutOfMemoryError
 from ..torch_backend.runtime import current_runtime, running
 from . import lazy_init
+from .own_kernels import remedy_for
 
 CUDA = "cuda"
 
@@ -144,10 +145,10 @@ def speaking_cuda() -> Iterator[None]:
 
 
 def translate(error: BaseException) -> None:
-    """Let the message of an error call devices "cuda:0"."""
+    """Let the message of an error call devices "cuda:0", and say what to do."""
     if not (error.args and isinstance(error.args[0], str)):
         return
-    text = spoken(error.args[0])
+    text = "\n".join(filter(None, (spoken(error.args[0]), remedy_for(error.args[0]))))
     if isinstance(error, OutOfMemoryError):
         text = _out_of_memory(error)
     error.args = (text, *error.args[1:])

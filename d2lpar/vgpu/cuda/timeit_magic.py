@@ -14,9 +14,10 @@ from .patches import Patches
 def install(patches: Patches) -> None:
     """Let `%timeit` repeat a statement as often as the simulated clock, which is exact, needs."""
     if InteractiveShell.initialized():
-        for magics in InteractiveShell.instance().magics_manager.magics.values():
-            if "timeit" in magics:
-                patches.set_item(magics, "timeit", _few_loops(magics["timeit"]))
+        shell = InteractiveShell.instance()
+        found = {"line": shell.find_line_magic("timeit"), "cell": shell.find_cell_magic("timeit")}
+        for kind, theirs in found.items():  # found, as IPython may not have loaded them yet
+            patches.set_item(shell.magics_manager.magics[kind], "timeit", _few_loops(theirs))
 
 
 def _few_loops(theirs: Callable) -> Callable:

@@ -10,6 +10,7 @@ from types import TracebackType
 
 import torch
 
+from ..cuda.own_kernels import remedy_for
 from ..races.user_code import is_user_file
 from .launch_plan import LaunchPlan
 
@@ -58,7 +59,7 @@ def _remedies(error: BaseException, ranks: int) -> list[str]:
             "these inputs (before A100, none for bfloat16): try `d2lpar run --machine "
             "8x-a100-nvswitch …`"
         )
-    return found
+    return [*found, *filter(None, [remedy_for(str(error))])]
 
 
 def launch_remedy(error: BaseException, launch: LaunchPlan) -> list[str]:

@@ -88,6 +88,8 @@ class StreamSanitizer:
     def __init__(self, order_in_pass: Callable[[Access, StreamKey], bool]) -> None:
         self.order = VectorClocks()
         self.watching = False
+        # Streams of collectives, which programs cannot name: they wait for the work of a call.
+        self.of_collectives: set[StreamKey] = set()
         # Whether autograd orders an access of the backward pass under way before a stream.
         self._order_in_pass = order_in_pass
         self._reported: set[tuple[str, CallSite, CallSite]] = set()
@@ -176,14 +178,39 @@ class StreamSanitizer:
         self, before: Access, access: Access, kind: str, was: str, tensor: TrackedTensor
     ) -> None:
         first, second = call_site_of(before[2]), call_site_of(access[2])
-        ours, theirs = stream_name(access[0]), stream_name(before[0])
+        ours, theirs = self._name(access[0]), self._name(before[0])
         done = "used" if kind == "read" else "overwritten"
         text = (
             f"{_described(tensor)} is {done} on {ours} at {second}, without waiting for {theirs}, "
-            f"which {was} at {first}. Call {_waiting(access[0])}.wait_stream({_waiting(before[0])})"
-            " in between, or record an event on the one and wait_event() for it on the other."
+            f"which {was} at {first}. {self._remedy(before, access[0])}"
         )
         self.report(Hazard(kind, first, second, text))
+
+    def _remedy(self, before: Access, later: StreamKey) -> str:
+        """What lets a stream wait for earlier work, in terms that the program has names for."""
+        earlier = self._own_stream(before)
+        if earlier is None:
+            site = call_site_of(before[2])
+            return f"Call work.wait() in between: work is what the call at {site} returns."
+        ours = _waiting(later)
+        if later in self.of_collectives:  # it waits for the stream that is current at the call
+            ours = f"{device_naming.naming().module}.current_stream()"
+        return (
+            f"Call {ours}.wait_stream({_waiting(earlier)}) in between, or record an event on the "
+            "one and wait_event() for it on the other."
+        )
+
+    def _own_stream(self, access: Access) -> StreamKey | None:
+        """The program's own stream to wait for; of a collective the one that its work waited on."""
+        stream = access[0]
+        if stream not in self.of_collectives:
+            return stream
+        own = (s for s in self.order.streams_of(stream[0]) if s not in self.of_collectives)
+        return next((each for each in own if self.order.is_before(access, each)), None)
+
+    def _name(self, stream: StreamKey) -> str:
+        name = stream_name(stream)
+        return f"{name} (collectives)" if stream in self.of_collectives else name
 
     # --- freed memory -------------------------------------------------------------------------
 
@@ -226,13 +253,13 @@ class StreamSanitizer:
         if self._order_in_pass(use, home):
             return
         first, second = call_site_of(use[2]), call_site_of(mark())
-        other = stream_name(use[0])
+        other, named = self._name(use[0]), _waiting(self._own_stream(use) or use[0])
         text = (
             f"memory of a tensor of {bytes_text(freed.nbytes)} on {device_naming.text(home[0])} "
             f"was freed while {other} may still use it (at {first}), and may now be given to the "
             f"tensor that is made on {stream_name(home)} at {second}. Call tensor.record_stream("
-            f"{_waiting(use[0])}) before the last name of the tensor goes, or let "
-            f"{_waiting(home)}.wait_stream({_waiting(use[0])}) first."
+            f"{named}) before the last name of the tensor goes, or let "
+            f"{_waiting(home)}.wait_stream({named}) first."
         )
         self.report(Hazard("free", first, second, text))
 

@@ -407,6 +407,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
                 exchange = host_exchange.HostExchange(call)
                 purpose = (*purpose, self._member)  # others may have the same device
             stream = (device, rt.background_stream(device, purpose))
+            rt.sanitizer.of_collectives.add(stream)
             rt.let_wait(stream, (device, rt.current_stream(device)))
             rt.sanitizer.work(stream, _virtual(call.reads), _virtual(call.writes))
 

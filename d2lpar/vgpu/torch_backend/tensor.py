@@ -202,6 +202,10 @@ class VirtualTensor(torch.Tensor, metaclass=KindOfTensor):
             "the tensor to host memory first, with Tensor.cpu()"
         )
 
+    @property
+    def __cuda_array_interface__(self) -> object:
+        return self.__dlpack__()  # not AttributeError: who asks by hasattr() shall hear of it
+
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
 

@@ -290,3 +290,21 @@ def test_what_leaves_compiled_code_by_a_side_door_takes_memory_when_it_is_used(g
     used = kept[0].cos()
     assert torch.vgpu.memory_allocated(0) - before == 2 * MB
     assert used.shape == x.shape
+
+
+def test_a_backward_pass_that_is_one_kernel_is_queued_when_it_ends(gpus):
+    """It was queued with what came next, outside of the pass: an error of autograd's."""
+
+    def function(x):
+        return (x.sin() * x).sum(1)
+
+    made, weights = torch.compile(function), torch.full((3,), 2.0, device=gpus[0])
+    for number in range(3):
+        x = (torch.arange(12.0).reshape(3, 4) + number).to(gpus[0]).requires_grad_()
+        (found,) = torch.autograd.grad(made(x), [x], weights)
+        (expected,) = torch.autograd.grad(function(x), [x], weights)
+        torch.testing.assert_close(found, expected)
+    y = made(x)
+    before_s = now_s()
+    torch.autograd.grad(y, [x], weights)
+    assert now_s() > before_s

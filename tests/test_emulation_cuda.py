@@ -4,6 +4,7 @@ import copy
 import functools
 import os
 import pickle
+import traceback
 
 import pytest
 import torch
@@ -746,3 +747,29 @@ def test_tensors_that_wrap_others_say_where_these_are():
     assert torch.zeros(1, device=wrapped.device).device == torch.device("cuda:1")
     apart = wrapped.cpu()
     assert (apart.device, apart.is_cuda) == (torch.device("cpu"), False)
+
+
+def test_texts_of_autograd_name_types_of_tensors_as_cuda_does():
+    for dtype, name in ((torch.float32, "FloatTensor"), (torch.float16, "HalfTensor")):
+        y = torch.ones(8, device="cuda", dtype=dtype, requires_grad=True).exp()
+        y.add_(1)
+        with pytest.raises(RuntimeError, match=rf"\[torch\.cuda\.{name} \[8\]\]"):
+            y.sum().backward()
+
+
+def test_out_of_memory_is_torchs_error_by_name_also_after_a_pickle():
+    with pytest.raises(torch.OutOfMemoryError, match=r"^CUDA out of memory\. Tried") as caught:
+        torch.empty(10**12, device="cuda")
+    again = pickle.loads(pickle.dumps(caught.value))
+    for error in (caught.value, again):
+        last = traceback.format_exception_only(error)[0]
+        assert last.startswith("torch.OutOfMemoryError: ")
+    assert again.asked_bytes == caught.value.asked_bytes
+
+
+@pytest.mark.filterwarnings("error")
+def test_autocast_takes_any_type_of_data_as_cudas_does():
+    """torch asks devices of other makers which types they have, and warns of others."""
+    x = torch.ones(2, 2, device="cuda")
+    with torch.autocast("cuda", dtype=torch.float64):
+        assert (x @ x).dtype == torch.float64

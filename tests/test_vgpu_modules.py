@@ -1,6 +1,7 @@
 """Networks and optimizers on virtual GPUs do what they do on the CPU, and stay who they are."""
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -427,3 +428,45 @@ def test_parameters_that_dispatch_themselves_are_refused_by_name():
 
     with pytest.raises(NotImplementedError, match=r"Dispatching .*_make_wrapper_subclass"):
         Dispatching(torch.ones(1, device="vgpu:0"))
+
+
+# --- errors of shapes without values --------------------------------------------------------------
+
+WRONG_SHAPES = {
+    "convolution": lambda z: F.conv2d(z(1, 4, 8, 8), z(8, 3, 3, 3)),
+    "kernel larger than the image": lambda z: F.conv2d(z(1, 3, 2, 2), z(8, 3, 3, 3)),
+    "linear": lambda z: F.linear(z(2, 7, 4), z(3, 5), z(3)),
+    "product": lambda z: z(2, 3) @ z(4, 5),
+    "products": lambda z: torch.bmm(z(2, 3, 4), z(2, 5, 6)),
+    "cat": lambda z: torch.cat([z(2, 3), z(2, 4)]),
+    "embedding": lambda z: F.embedding(z(2).long(), z(5)),
+    "layer norm": lambda z: F.layer_norm(z(2, 3), (4,)),
+    "batch norm": lambda z: F.batch_norm(z(2, 4, 5), z(3), z(3), training=True),
+    "cross entropy": lambda z: F.cross_entropy(z(3, 4), z(2).long()),
+    "classes of several": lambda z: F.cross_entropy(z(3, 4), z(3, 5).long()),
+    "view of a transposed": lambda z: z(2, 3).t().view(6),
+    "reshape": lambda z: z(2, 3).reshape(4, 2),
+    "sum": lambda z: z(2, 3) + z(2, 4),
+    "sum in place": lambda z: z(2, 3).add_(z(4, 2, 3)),
+    "indices": lambda z: z(2, 3)[z(2).long(), z(3).long()],
+    "gather": lambda z: torch.gather(z(2, 3), 1, z(2).long()),
+    "dimension of softmax": lambda z: z(2, 3).softmax(3),
+    "attention": lambda z: F.scaled_dot_product_attention(
+        z(2, 2, 3, 4), z(2, 2, 5, 6), z(2, 2, 5, 6)
+    ),
+    "too large for this machine": lambda z: z(10**5, 10**3) @ z(10**3 + 1, 10**5),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_SHAPES)
+def test_without_values_a_wrong_shape_is_named_as_kernels_name_it(name):
+    """The first line: on CUDA others may follow, and kernels of `meta` have words of their own."""
+
+    def error(device):
+        with pytest.raises((RuntimeError, IndexError, ValueError)) as caught:
+            WRONG_SHAPES[name](partial(torch.empty, device=device))
+        return type(caught.value), str(caught.value).splitlines()[0]
+
+    expected = error("cpu")
+    with par.simulate("8x-h200-nvswitch", 1) as (gpu,):
+        assert error(gpu) == expected

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import gc
+import warnings
+from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
+import warm_process
 from torch import nn
 from torch.distributed.optim import _apply_optimizer_in_backward
 from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
 from torch.testing import assert_close
-from virtual_ranks import here, run
+from torch.utils.checkpoint import checkpoint
+from virtual_ranks import run
+
+
+def here():
+    """The device of a virtual rank; the processor on a real one."""
+    virtual = type(dist.group.WORLD).__module__.startswith("d2lpar")
+    return torch.device("vgpu", torch.vgpu.current_device()) if virtual else torch.device("cpu")
 
 
 class Chosen(nn.Module):
@@ -224,3 +234,209 @@ def test_a_ddp_that_is_gone_averages_nothing():
 
     first, second = run(rank)
     assert_close(2 * first, second)
+
+
+# --- several forward and backward passes in one step, as on real ranks ----------------------------
+
+
+class Buffered(nn.Module):
+    """Its graph saves a buffer, of which each rank has values of its own at first."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm, self.last = nn.BatchNorm1d(4), nn.Linear(4, 2)
+        self.register_buffer("scale", torch.ones(4) + dist.get_rank())
+
+    def forward(self, x):
+        return self.last(self.norm(x) * self.scale)
+
+
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.one, self.other = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x, names=("one", "other")):
+        x = self.body(x).tanh()
+        return [getattr(self, name)(x) for name in names]
+
+
+class OnlyCheckpoints(nn.Module):
+    """Its one layer is in reentrant checkpoints, whose backward passes end on their own."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        for _ in range(2):
+            x = checkpoint(self.layer, x, use_reentrant=True).tanh()
+        return x
+
+
+def drawn(number):
+    generator = torch.Generator().manual_seed(10 * number + dist.get_rank())
+    return torch.randn(5, 4, generator=generator).to(here())
+
+
+def gradients_after(make, step, options):
+    """The gradients after each of three steps, or the first words of an error that ends them."""
+    net, found, error = DDP(make().to(here()), **options), [], ""
+    try:
+        for number in range(3):
+            net.zero_grad()
+            step(net, 2 * number)
+            found.append(
+                [None if p.grad is None else p.grad.to("cpu", copy=True) for p in net.parameters()]
+            )
+    except RuntimeError as raised:
+        error = str(raised)[:45]
+    return error, found, [b.cpu() for b in net.buffers()]
+
+
+def three_forwards(net, number):
+    (net(drawn(number)).mean() - net(drawn(number + 1)).square().mean()).backward()
+
+
+def evaluated_between(net, number):
+    loss = net(drawn(number)).square().sum()
+    net.eval()
+    with torch.no_grad():
+        net(drawn(number + 1))
+    loss = loss + net(drawn(number + 2)).sum()
+    net.train()
+    loss.backward()
+
+
+def written_by_the_program(net, number):
+    loss = net(drawn(number)).sum()
+    net.module.scale.add_(1)
+    loss.backward()
+
+
+def loss_by_loss(net, number):
+    output = net(drawn(number))
+    output[:, 0].sum().backward(retain_graph=True)
+    output[:, 1].square().sum().backward()
+
+
+def two_passes_of_two(net, number):
+    losses = [net(drawn(number + i)).square().sum() for i in range(2)]
+    for loss in losses:
+        loss.backward()
+
+
+def head_by_head(net, number):
+    one, other = net(drawn(number))
+    one.sum().backward(retain_graph=True)
+    other.square().sum().backward()
+
+
+def one_head(net, number):
+    net(drawn(number))[0].sum().backward()
+
+
+def less_in_the_second_forward(net, number):
+    """Outputs of the last forward pass say what is unused."""
+    outputs = net(drawn(number), ["one"]), net(drawn(number + 1))
+    sum(output.square().sum() for outs in outputs for output in outs).backward()
+
+
+def unused_after_no_sync(net, number):
+    with net.no_sync():
+        sum(output.square().sum() for output in net(drawn(number))).backward()
+    net(drawn(number + 1), ["one"])[0].sum().backward()
+
+
+def penalty(net, number):
+    x = drawn(number).requires_grad_()
+    output = net(x)
+    (slope,) = torch.autograd.grad(output.sum(), x, create_graph=True)
+    (output.mean() + slope.square().mean()).backward()
+
+
+def run_once(net, number):
+    net(drawn(number).requires_grad_()).square().sum().backward()
+
+
+KINDS = {
+    "plain": {},
+    "unused": {"find_unused_parameters": True},
+    "static": {"static_graph": True},
+    "views": {"gradient_as_bucket_view": True},
+}
+Layer = partial(nn.Linear, 4, 4)
+CASES = [
+    *((Buffered, step) for step in (three_forwards, evaluated_between, written_by_the_program)),
+    *((Layer, step) for step in (loss_by_loss, two_passes_of_two, penalty)),
+    *((TwoHeads, s) for s in (head_by_head, one_head, less_in_the_second_forward)),
+    (TwoHeads, unused_after_no_sync),
+    (OnlyCheckpoints, run_once),
+]
+PROGRAMS = {
+    f"{step.__name__}, {kind}": (make, step, options)
+    for make, step in CASES
+    for kind, options in KINDS.items()
+    if step is not unused_after_no_sync or kind == "unused"
+}
+
+
+def programs():
+    found = {}
+    for name, (make, step, options) in PROGRAMS.items():
+        if make is Layer:
+            torch.manual_seed(0)
+        found[name] = gradients_after(make, step, options)
+    return found
+
+
+def on_gloo(rank, folder):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    torch.save(programs(), f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """What all programs give on virtual ranks, and on real ones."""
+    folder = tmp_path_factory.mktemp("gloo")
+    warm_process.run_on_ranks(on_gloo, str(folder), ranks=2)
+    with pytest.warns(UserWarning, match="ranks drift apart"):
+        found = run(programs)
+    return found, [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_steps_of_several_passes_equal_those_on_real_ranks(both, program):
+    for found, theirs in zip(*both, strict=True):
+        assert found[program][0] == theirs[program][0]
+        assert_close(found[program][1:], theirs[program][1:])
+
+
+def warnings_of(step, make=Layer, **options):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        run(lambda: gradients_after(make, step, options))
+    return [w for w in seen if "drift" in str(w.message)]
+
+
+@pytest.mark.parametrize("step", [loss_by_loss, two_passes_of_two])
+def test_who_lets_ranks_drift_apart_hears_of_it_once_at_the_line(step):
+    (warning,) = warnings_of(step)
+    assert warning.filename == __file__
+    assert "sum of the losses" in str(warning.message)
+
+
+def test_steps_that_are_averaged_let_no_ranks_drift_apart():
+    def without_averages(net, number):
+        run_once(net, number)
+        with net.no_sync():
+            loss_by_loss(net, number)
+
+    assert not warnings_of(without_averages)
+    assert not warnings_of(penalty)
+    assert not warnings_of(three_forwards, Buffered)

@@ -29,6 +29,7 @@ _OURS = current_runtime.__module__.rpartition(".")[0] + "."  # the package of vi
 _OUT_OF_MEMORY = "CUDA out of memory"  # how programs tell this error from others
 _EXABYTE = 2**60
 _CUDA_NAME = re.compile(r"cuda(?::(\d+))?")
+_VIRTUAL_TYPE = re.compile(rf"\b{VIRTUAL}(\w+)Type\b")  # of tensors: "vgpuFloatType"
 _VIRTUAL_NAME = re.compile(rf"(?<![/\\])\b{VIRTUAL}\b(?![/\\])")  # and no folder
 
 
@@ -177,8 +178,8 @@ def _size(nbytes: int) -> str:
 
 
 def spoken(text: str) -> str:
-    """A text in which virtual devices are called "cuda:0"."""
-    return _VIRTUAL_NAME.sub(CUDA, text)
+    """A text in which virtual devices are called "cuda:0", and types of tensors as CUDA's are."""
+    return _VIRTUAL_NAME.sub(CUDA, _VIRTUAL_TYPE.sub(rf"torch.{CUDA}.\1Tensor", text))
 
 
 def _virtual(index: int | None) -> torch.device:

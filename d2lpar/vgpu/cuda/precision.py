@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from ..torch_backend import device_module
 from .device_translation import CUDA, VIRTUAL
 from .patches import Patches
 
@@ -17,6 +18,8 @@ BY_TYPE = (
     "set_autocast_enabled",
 )
 
+ALL_DTYPES = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+
 
 def install(patches: Patches) -> None:
     """Replace autocast and what asks for it."""
@@ -24,6 +27,8 @@ def install(patches: Patches) -> None:
         patches.replace(torch, name, _with_device_type(getattr(torch, name)))
     patches.replace(torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype(CUDA))
     patches.replace(torch, "set_autocast_gpu_dtype", lambda d: torch.set_autocast_dtype(CUDA, d))
+    # CUDA's autocast takes any type of data, where torch asks other devices which they have.
+    patches.replace(device_module, "get_amp_supported_dtype", lambda: list(ALL_DTYPES))
     autocast = torch.amp.autocast_mode.autocast
     patches.replace(autocast, "__init__", _autocast(autocast.__init__))
 

@@ -64,7 +64,17 @@ class OutOfMemoryError(torch.OutOfMemoryError):
 
     def __reduce__(self) -> tuple:
         sizes = (self.asked_bytes, self.free_bytes, self.capacity_bytes)
-        return type(self), (self.device, *sizes, self.help, self.allowed_bytes)
+        return _out_of_memory, (self.device, *sizes, self.help, self.allowed_bytes)
+
+
+OutOfMemoryError.__module__ = (
+    torch.__name__
+)  # as tracebacks of programs, and who reads them, know it
+
+
+def _out_of_memory(*args: int | str | None) -> OutOfMemoryError:
+    """One that was pickled: by its name torch's own class would be found."""
+    return OutOfMemoryError(*args)  # type: ignore[arg-type]
 
 
 class CachingAllocator:

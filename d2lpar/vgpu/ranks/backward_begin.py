@@ -23,7 +23,9 @@ def tensors_of(output: object) -> Iterator[torch.Tensor]:
                 yield from tensors_of(getattr(leaf, field.name))
 
 
-def reached(tensors: Iterable[torch.Tensor], parameters: Iterable[nn.Parameter]) -> set:
+def reached(
+    tensors: Iterable[torch.Tensor], parameters: Iterable[nn.Parameter]
+) -> frozenset[nn.Parameter]:
     """Those of the parameters that the tensors depend on."""
     found, wanted = set(), set(parameters)
     nodes: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
@@ -34,7 +36,7 @@ def reached(tensors: Iterable[torch.Tensor], parameters: Iterable[nn.Parameter])
         following = {n for n, _ in node.next_functions if n is not None} - seen
         seen |= following
         nodes += following
-    return found & wanted
+    return frozenset(found & wanted)
 
 
 def call_when_it_begins(output: object, begins: Callable[[], object]) -> None:

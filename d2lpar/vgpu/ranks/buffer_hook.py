@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .c10d_private import writes_uncounted
+from .c10d_private import buffers_exchanged
 
 
 class BufferHook:
@@ -34,7 +34,7 @@ class BufferHook:
             self._call(buffers)
 
     def _call(self, buffers: dict[str, Any]) -> None:
-        with torch.no_grad(), writes_uncounted(tuple(buffers.values())):
+        with torch.no_grad(), buffers_exchanged(buffers.values()):
             futures: Any = self._hook(self._state, buffers)
             for future in futures if isinstance(futures, Iterable) else ():
                 future.wait()

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol
@@ -36,8 +37,8 @@ WorkBase: Any = dist.Work
 OpType: Any = registry.OpType  # type: ignore[attr-defined]  # torch's stub forgets it
 Operator: Any = torch._ops.OpOverload
 TorchDDP = ddp_module.DistributedDataParallel
-# In the block, writes to tensors do not count for graphs that have saved them.
-writes_uncounted = torch.autograd._unsafe_preserve_version_counter
+_UNCOUNTED = "_unsafe_preserve_version_counter"
+_COUNTS_BUFFERS = _UNCOUNTED not in TorchDDP._sync_buffers.__code__.co_names  # before torch 2.15
 DeviceMesh = device_mesh.DeviceMesh
 MODULES = (dist, c10d, device_mesh)  # where names may be bound that are replaced
 # Where classes of stores are bound; the package has a function of that module's name.
@@ -48,6 +49,13 @@ NEW_GROUP = (c10d, "_new_group_with_tag")  # what all functions call that make g
 IGNORED_BY_DDP = "_ddp_params_and_buffers_to_ignore"
 WORLD = (c10d, "_world")  # the object that torch's functions ask
 WORLD_OF_CALLER = (type(dist.group), "WORLD")  # what `dist.group.WORLD` asks
+
+
+def buffers_exchanged(buffers: Iterable[torch.Tensor]) -> AbstractContextManager[object]:
+    """In the block DDP's writes to buffers do not count for graphs that have saved them, if the
+    installed torch's own do not."""
+    return nullcontext() if _COUNTS_BUFFERS else getattr(torch.autograd, _UNCOUNTED)(tuple(buffers))
+
 
 # What dumps NCCL's flight recorder, pickled and as JSON; not in builds without NCCL.
 FLIGHT_DUMPS = (

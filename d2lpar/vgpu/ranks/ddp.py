@@ -28,7 +28,7 @@ from .ddp_shapes import check_by_group
 from .ddp_times import DDPTimes
 from .own_backends import is_own
 from .rank import talking_by_host
-from .reducer import Reducer
+from .reducer import Parameters, Reducer
 
 Value = TypeVar("Value")
 
@@ -200,33 +200,22 @@ class DistributedDataParallel(c10d_private.TorchDDP):
 
     def _with_begin_of_backward(self, output: object) -> object:
         """The output, of which the reducer learns when its backward pass begins."""
-        if self.static_graph:
+        if self.reducer.learns:
             begins: Begins = lambda tensors: self.reducer.begin_pass()  # noqa: E731
             return told_at_once(output, begins, copy=self._ddp_sink_clone)
-        if self.find_unused_parameters:
-            with record_function("torch.distributed.ddp.reducer::search_unused_parameters"):
-                outputs = [t for t in tensors_of(output) if t.grad_fn is not None]
-                seen = reached(outputs, self.names)
-            begins = partial(self._begin_with_unused, len(outputs), seen)
-            return told_at_once(output, begins, copy=self._ddp_sink_clone)
-        call_when_it_begins(output, self.reducer.begin_pass)
-        return output
+        if self.static_graph or not self.find_unused_parameters:
+            call_when_it_begins(output, self.reducer.begin_pass)
+            return output
+        with record_function("torch.distributed.ddp.reducer::search_unused_parameters"):
+            outputs = [t for t in tensors_of(output) if t.grad_fn is not None]
+            seen = reached(outputs, self.names)
 
-    def _begin_with_unused(
-        self, outputs: int, seen: set[nn.Parameter], tensors: Sequence[torch.Tensor]
-    ) -> None:
-        """Of so many outputs, which depend on what is `seen`, these tensors get gradients."""
-        used = seen if len(tensors) == outputs else reached(tensors, self.names)
-        unused = set(self.names) - used
-        self.agree_on_unused(unused)
-        self.reducer.begin_pass(unused, set(self.names) - seen)
+        def look(tensors: Sequence[torch.Tensor]) -> tuple[Parameters, Parameters]:
+            used = seen if len(tensors) == len(outputs) else reached(tensors, self.names)
+            return seen, frozenset(self.names) - used
 
-    def agree_on_unused(self, unused: set[nn.Parameter]) -> None:
-        """Find out together which parameters no rank uses: their gradients stay as they are."""
-        ranks = self._of_all_ranks([p in unused for p in self.names])
-        everywhere = list(zip(self.names, *ranks, strict=True))
-        self.reducer.users = [is_unused.count(False) for _, *is_unused in everywhere]
-        self.reducer.nowhere_used = {p for p, *is_unused in everywhere if all(is_unused)}
+        begins = lambda tensors: self.reducer.begin_pass(partial(look, tensors))  # noqa: E731
+        return told_at_once(output, begins, copy=self._ddp_sink_clone)
 
     # --- the same on all ranks --------------------------------------------------------------
 
@@ -299,7 +288,9 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         if self.broadcasts_buffers_now() and self.buffer_hook is not None:
             self.buffer_hook.before_forward(self.named_buffers_of_all())
         elif self.broadcasts_buffers_now():
-            self.broadcast_buffers_from(agreed_rank(self, candidate=True) if together else 0)
+            rank = agreed_rank(self, candidate=True) if together else 0
+            with c10d_private.buffers_exchanged(self._buffers_of_all()):
+                self.broadcast_buffers_from(rank)
         if together:
             agree_to_average(self, joined=False)
         self.reducer.divisor = dist.get_world_size(self.process_group)

@@ -23,7 +23,6 @@ class Averaged(Protocol):
     device: torch.device
     reducer: Reducer
     logger: DDPLog
-    names: dict[Any, str]  # of the parameters that are trained
     divides_by_all: bool
     find_unused_parameters: bool
     static_graph: bool
@@ -43,9 +42,6 @@ class Averaged(Protocol):
     def broadcast_state_from(self, rank: int) -> None:
         """Give parameters and buffers the values of a rank."""
 
-    def agree_on_unused(self, unused: set[Any]) -> None:
-        """Find out which parameters no rank uses."""
-
 
 class DDPJoinHook(JoinHook):
     """What a rank does that has no batches any more, while others have."""
@@ -63,9 +59,7 @@ class DDPJoinHook(JoinHook):
             ddp.broadcast_buffers_from(agreed_rank(ddp, candidate=False))
         ddp.require_forward_param_sync = averages = agree_to_average(ddp, joined=True)
         if averages:
-            if ddp.find_unused_parameters and not ddp.static_graph:
-                ddp.agree_on_unused(set(ddp.names))
-            ddp.reducer.shadow()
+            ddp.reducer.shadow(looks=ddp.find_unused_parameters and not ddp.static_graph)
 
     def post_hook(self, is_last_joiner: bool) -> None:
         """All get the parameters and buffers of a rank that took the last step."""

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..torch_backend.runtime import current_runtime
 from ..torch_backend.torch_private import at_end_of_backward
 from .backward_begin import call_when_it_begins
 from .buckets import Bucket, ParameterList, gathered
@@ -27,11 +28,25 @@ from .own_backends import is_own
 from .rank import talking_by_host
 
 ONCE = "Expected to mark a variable ready only once"  # as torch's reducer says it
+UNDEFINED = (
+    "Encountered gradient which is undefined, but still allreduced by DDP reducer: a parameter "
+    "that this pass does not use got a gradient after the last average, in a pass of its own "
+    "(the second of a forward pass, or one under no_sync()), and zero_grad() took it away. Call "
+    "backward once, on the sum of the losses, and zero_grad() after an averaged pass only"
+)
+DRIFT = (
+    "gradients came after DistributedDataParallel had averaged those of its last forward pass, and "
+    "are added on each rank without being averaged: from here on ranks drift apart, as on real "
+    "GPUs, and nothing is raised. It averages one backward pass after each forward pass; this is a "
+    "second one, or that of an earlier forward pass, or a reentrant checkpoint used twice. Call "
+    "backward once, on the sum of the losses, or run a forward pass for each"
+)
 SPARSE = (
     "NCCL does not support all_reduce with sparse tensors, and gloo's sums of them are not "
     "emulated: please use dense gradients, as of nn.Embedding without sparse=True"
 )
 Hook = Callable[[GradientBucket], torch.futures.Future]
+Parameters = frozenset[nn.Parameter]
 
 
 def _call(method: weakref.WeakMethod, p: torch.Tensor) -> None:
@@ -76,9 +91,10 @@ class Reducer:
         self.log = DDPLog()
         self.mark: Callable[[str], object] = lambda moment: None  # is told of moments of a pass
         self._in_pass = False
-        self._last_unused: frozenset[nn.Parameter] | None = None
-        self._unseen: frozenset[nn.Parameter] = frozenset()
+        self._last_unused: Parameters | None = None
+        self._unseen: Parameters = frozenset()
         self._unused_change = False  # from one pass to the next
+        self.used_unaveraged: set[nn.Parameter] = set()  # since the last averages
         self._needed: Counter[nn.Parameter] | None = None  # how often each comes, if it is static
         # At first the order in which they are defined, the last first. Backward may take another,
         # so torch makes one bucket of all, and sorts them anew when it has seen one pass.
@@ -124,7 +140,7 @@ class Reducer:
     def expect(self) -> None:
         """The next backward pass shall be averaged."""
         self.mark(BACKWARD)
-        self.expecting, self._next = True, 0
+        self.expecting, self._next = self.learns or self._needed != Counter(), 0
         self._arrived, self._came = [], Counter[nn.Parameter]()
         self._in_pass = False  # also after one that an error has ended
         self._ended = False  # the backward pass; then what comes last is called at once
@@ -133,33 +149,45 @@ class Reducer:
         for bucket in self.buckets:
             bucket.missing = set(bucket.views)
 
-    def begin_pass(
-        self, unused: Iterable[nn.Parameter] = (), unseen: Iterable[nn.Parameter] = ()
-    ) -> None:
-        """Called in the backward pass before any gradient comes; `unused` will get none in it. On
-        those that are `unseen` no output depends; RuntimeError if one of them gets a gradient."""
-        if not self._in_pass:
-            self._in_pass = True
-            unused = frozenset(unused)
-            if self.expecting:  # a second backward pass of other outputs is not averaged
-                self._unseen = frozenset(unseen)
-                self._check_unseen(p for p in self._unseen if self._came[p])
-            self._unused_change |= self._last_unused not in (None, unused)
-            self._last_unused = unused
-            self._unused += [p for p in unused if p not in self._unused]
-            self._never_used |= unused
-            at_end_of_backward(self._end_pass)
+    def begin_pass(self, look: Callable[[], tuple[Parameters, Parameters]] | None = None) -> None:
+        """Called in the backward pass before any gradient comes. In a pass that is to be averaged,
+        `look()` returns the parameters on which outputs depend, and those that get no gradient in
+        it; RuntimeError if one gets a gradient on which no output depends."""
+        if self._in_pass:
+            return
+        self._in_pass = True
+        at_end_of_backward(self._end_pass)
+        if look is None or not self.expecting:
+            return
+        seen, unused = look()
+        self.agree_on_unused(unused)
+        self._unseen = frozenset(self.parameters) - seen
+        self._check_unseen(p for p in self._unseen if self._came[p])
+        self._unused_change |= self._last_unused not in (None, unused)
+        self._last_unused = unused
+        self._unused += [p for p in unused if p not in self._unused]
+        self._never_used |= unused
 
     def _end_pass(self) -> None:
         self._in_pass = False
-        if self._learns and self._came:
+        if self.learns:
             self._reduce_all()
         elif self.expecting and self._unused and not self._came:
             self._reduce_unused()
 
+    def agree_on_unused(self, unused: Set[nn.Parameter]) -> None:
+        """Find out together which parameters no rank uses: their gradients stay as they are."""
+        mine = [p in unused and p not in self.used_unaveraged for p in self.parameters]
+        ranks: list[list[bool]] = [mine] * dist.get_world_size(self.group)
+        with talking_by_host():
+            dist.all_gather_object(ranks, mine, group=self.group)
+        everywhere = list(zip(self.parameters, *ranks, strict=True))
+        self.users = [is_unused.count(False) for _, *is_unused in everywhere]
+        self.nowhere_used = {p for p, *is_unused in everywhere if all(is_unused)}
+
     @property
-    def _learns(self) -> bool:
-        """Whether this is the first pass of a static graph."""
+    def learns(self) -> bool:
+        """Whether the first pass of a static graph is still to come."""
         return self.static and self._needed is None
 
     def order_of_gradients(self) -> list[int]:
@@ -175,30 +203,38 @@ class Reducer:
     @torch.no_grad()
     def _gradient_is_ready(self, p: nn.Parameter) -> None:
         """Called by autograd when the gradient of `p` is complete."""
-        if not self.expecting:  # under no_sync()
-            self._check_comes_once(p)
+        if not self.expecting:
+            self._stays_here(p)
             return
         self._came[p] += 1
         if self._in_pass and p in self._unseen:
             self._check_unseen([p])
-        if self._learns:
+        if self.learns:
             if not self._in_pass:
                 self.begin_pass()
             return
-        if self._needed is None:
-            self._check_comes_once(p, before=1)
-        elif self._came[p] > self._needed[p]:
-            raise self.log.noted(RuntimeError(CHANGED))
-        if self._needed is None or self._came[p] == self._needed[p]:
+        needed = 1 if self._needed is None else self._needed[p]
+        if self._came[p] > needed:
+            raise self.log.noted(RuntimeError(self._came_too_often(p)))
+        if self._came[p] == needed:
             self._take(p)
 
-    def _check_comes_once(self, p: nn.Parameter, before: int = 0) -> None:
-        if (self._in_pass or before) and self._came[p] > before and self._needed is None:
-            raise RuntimeError(
-                f"{ONCE}. The gradient of one of shape {list(p.shape)} came twice in one backward "
-                "pass, and DDP averages it when it comes first: reentrant checkpoints do so "
-                "(use_reentrant=False does not), or DDP(..., static_graph=True) counts how often"
-            )
+    def _stays_here(self, p: nn.Parameter) -> None:
+        """A gradient that is not averaged: under `no_sync()`, or too late."""
+        self.used_unaveraged.add(p)
+        if self._in_pass:
+            current_runtime().say_once(DRIFT)
+
+    def _came_too_often(self, p: nn.Parameter) -> str:
+        if self._needed is not None:
+            return CHANGED
+        return (
+            f"{ONCE}. The gradient of one of shape {list(p.shape)} came twice after one forward "
+            "pass, and DDP averages it when it comes first. Reentrant checkpoints do so "
+            "(use_reentrant=False does not), or DDP(..., static_graph=True) counts how often; so "
+            "do two backward passes, of which the first does not reach all parameters: call "
+            "backward once, on the sum of the losses"
+        )
 
     def _check_unseen(self, used: Iterable[nn.Parameter]) -> None:
         """They were averaged as unused, without what comes of them."""
@@ -235,12 +271,14 @@ class Reducer:
 
     @torch.no_grad()
     def _reduce_all(self) -> None:
-        """At the end of the first pass of a static graph."""
+        """At the end of the first pass of a static graph. If no gradient came in it, as in one of
+        `torch.autograd.grad`, none is ever averaged, as with torch's."""
+        came = {p for p in self._came if p.grad is not None}  # others come without a gradient
+        self.agree_on_unused(set(self.parameters) - came)
         self._needed, self._ended = self._came, True
-        self._unused = self._never
-        for p in list(self._needed):
-            self._take(p)
-        self._arrived = []  # in this order they came for the first time, not for the last
+        for p in self.parameters:
+            self._fill(p)
+        self._begin_full_buckets()
         self._finish()
 
     def _begin_full_buckets(self) -> None:
@@ -276,6 +314,8 @@ class Reducer:
         view, share = bucket.views[p], 1 / self.divisor
         bucket.missing.discard(p)
         if p.grad is None:
+            if p in self.used_unaveraged and not self.static:
+                raise self.log.noted(RuntimeError(UNDEFINED))
             view.zero_()
         elif self.hook is not None:
             if p.grad is not view:
@@ -291,6 +331,7 @@ class Reducer:
     def _finish(self) -> None:
         """At the end of backward: let the device (not the host) wait, and hand the averages out."""
         self.expecting = False
+        self.used_unaveraged.clear()
         self.mark(BACKWARD_END)
         for bucket in self.buckets:
             averages = bucket.wait()
@@ -312,14 +353,17 @@ class Reducer:
     # --- for a rank without a batch ---------------------------------------------------------
 
     @torch.no_grad()
-    def shadow(self) -> None:
-        """Take part in the averages of a pass with gradients of zero, and keep nothing."""
+    def shadow(self, *, looks: bool) -> None:
+        """Take part in the averages of a pass with gradients of zero, and keep nothing; if it
+        `looks`, also in finding out which parameters no rank uses."""
+        if looks or self.learns:
+            self.agree_on_unused(set(self.parameters))
         for number, bucket in enumerate(self.buckets):
             bucket.flat.zero_()
             self._begin(number)
         for bucket in self.buckets:
             bucket.wait()
-        if self._learns:
+        if self.learns:
             self._needed = Counter(self.parameters)
         else:
             self._arrived = [p for p in self._bucket_of if p not in set(self._never)]

@@ -35,7 +35,7 @@ from .compiled import Region
 from .generators import sequence_of
 from .graph_capture import CUDAGraph, capturing
 from .host_threads import HOST
-from .meta_inference import Argument, Inferred, infer
+from .meta_inference import Argument, Inferred, infer, on_host
 from .op_cost import cost_of, read_again
 from .op_schema import OpTraits, aten, traits_of
 from .own_kernels import KERNELS
@@ -141,7 +141,7 @@ class Dispatcher:
         if plan.mutates:
             call.note_written(args, kwargs)
         if call.index == HOST:  # all of it happens on the host
-            return func(*map(_on_host, call.args), **call.kwargs)
+            return func(*map(on_host, call.args), **call.kwargs)
         _note_use(rt, call.tensors)
         if rt.shape_only:
             result = self._infer(rt, func, call)
@@ -247,13 +247,6 @@ def _note_use(rt: Runtime, tensors: list[VirtualTensor]) -> None:
     """Tell autograd's streams of an operation's tensors, once there are several streams."""
     if rt.sanitizer.watching and tensors and torch.is_grad_enabled():
         rt.autograd_streams.used(tensors, rt.current_stream(tensors[0].vgpu_index))
-
-
-def _on_host(value: object) -> object:
-    """A tensor without values as one of the host of its shape: what `empty_like` looks at."""
-    if isinstance(value, VirtualTensor):
-        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
-    return value
 
 
 class _OpCall:

@@ -65,13 +65,10 @@ class HostThreads:
 
     def submit(self, device: int, action: Callable[..., object], *args: object) -> None:
         """Run `action(host_thread, *args)` on the one that queues for `device` in this thread."""
-        task = torch_private.graph_task_id()
         thread = self._thread
         if thread.held is not None:
             self.let_go()
-        tasks = thread.tasks
-        if task != (tasks[-1] if tasks else NO_TASK):
-            self._follow_backward(task, tasks)
+        task = self._follow_backward()
         own = thread.host_thread
         if own is None and threading.get_ident() == self._owner:
             own = self.clock.host
@@ -83,9 +80,6 @@ class HostThreads:
 
     def put(self, task: int, device: int, action: Callable[..., object], *args: object) -> None:
         """The same for work that was held back in backward pass `task` (`NO_TASK`: in none)."""
-        thread = self._thread
-        if task != NO_TASK and task not in thread.tasks:
-            self._follow_backward(task, thread.tasks)
         self._put(task, device, action, args)
 
     @property
@@ -95,6 +89,7 @@ class HostThreads:
 
     @held.setter
     def held(self, work: HeldBack) -> None:
+        self._follow_backward()  # whose end lets go of it
         self._thread.held = work
 
     def let_go(self) -> None:
@@ -209,19 +204,20 @@ class HostThreads:
                 self.clock.host_work(thread, handing_s, "hand over to autograd's thread")
         return host_threads[device]
 
-    def _follow_backward(self, task: int, tasks: list[int]) -> None:
-        """Notice that a pass begins, perhaps within another, or that passes ended by an error."""
-        if task in tasks:
-            while tasks[-1] != task:
+    def _follow_backward(self) -> int:
+        """The pass under way, of which this notices that it begins, perhaps within another, or that
+        others ended by an error."""
+        task, tasks = torch_private.graph_task_id(), self._thread.tasks
+        if task == (tasks[-1] if tasks else NO_TASK):
+            return task
+        if task == NO_TASK or task in tasks:
+            while tasks and tasks[-1] != task:
                 self._leave_backward(tasks, tasks[-1])
-            return
-        if task == NO_TASK:
-            while tasks:
-                self._leave_backward(tasks, tasks[-1])
-            return
+            return task
         self._outer_task[task] = tasks[-1] if tasks else NO_TASK
         tasks.append(task)
         torch_private.at_end_of_backward(lambda: self._leave_backward(tasks, task))
+        return task
 
     def _leave_backward(self, tasks: list[int], task: int) -> None:
         self.let_go()

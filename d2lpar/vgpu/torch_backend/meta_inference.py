@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -32,8 +32,10 @@ class Inferred(NamedTuple):
 def infer(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Inferred:
     """Run `func` on meta tensors. RuntimeError if its result depends on values.
 
-    Other errors, such as shapes that do not fit, are the program's: they come as they are.
+    Other errors, such as shapes that do not fit, are the program's: they come as tensors with
+    values meet them.
     """
+    given = args, kwargs
     metas: list[torch.Tensor] = []
     before: list[TensorLayout] = []
 
@@ -52,27 +54,49 @@ def infer(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Inferred:
     kwargs = {key: to_meta(value) for key, value in kwargs.items()}
     try:
         result = KERNELS.get(func, func)(*args, **kwargs)
-    except (NotImplementedError, RuntimeError) as error:
+        if func in CONVOLUTIONS:
+            result = _in_format_of(args, result)
+        cost = cost_of(func, args, kwargs, result)
+    except Exception as error:
         if not _is_of_meta(error):
-            raise
+            raise _met_on_host(func, *given) or error from None
         raise RuntimeError(
             f"{func} cannot be simulated from shapes alone ({_first_sentence(error)}). Run it with "
             "values: without --shapes-only, or outside shape_only()."
         ) from error
-    if func in CONVOLUTIONS:
-        result = _in_format_of(args, result)
     numbers = {id(meta): i for i, meta in enumerate(metas)}
     outputs = _describe(result, numbers)
     after = [layout_of(meta) for meta in metas]
     reshaped = {
         i: new for i, (old, new) in enumerate(zip(before, after, strict=True)) if old != new
     }
-    return Inferred(outputs, reshaped, cost_of(func, args, kwargs, result))
+    return Inferred(outputs, reshaped, cost)
 
 
 def _is_of_meta(error: Exception) -> bool:
     """Whether tensors with values would not have met it."""
     return isinstance(error, NotImplementedError) or "meta" in str(error).lower()
+
+
+def on_host(value: Any) -> Any:
+    """Tensors without values as some of the host, of their shapes: memory that nobody touches."""
+    if isinstance(value, VirtualTensor):
+        like = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+        return like if like.is_floating_point() else like.zero_()  # it may be an index
+    if isinstance(value, (list, tuple)):
+        return [on_host(v) for v in value]
+    return torch.device("cpu") if isinstance(value, torch.device) else value
+
+
+def _met_on_host(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Exception | None:
+    """The error that real kernels raise before they compute: those of `meta` have other words."""
+    try:
+        func(*on_host(args), **{key: on_host(value) for key, value in kwargs.items()})
+    except NotImplementedError:
+        return None
+    except Exception as error:
+        return None if "DefaultCPUAllocator" in str(error) else error
+    return None
 
 
 def _first_sentence(error: Exception) -> str:

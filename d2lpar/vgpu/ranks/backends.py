@@ -43,6 +43,13 @@ class GroupBackends:
         """Whether tensors of GPUs are exchanged through the hosts' memory, by gloo."""
         return self.by_device.get(naming().type) == _GLOO
 
+    def has_nccl(self, *, of_host: bool) -> bool:
+        """Whether calls go over NCCL, of the host or of GPUs; objects of the host do where it is
+        all that there is."""
+        by_device = self.by_device
+        kind = _HOST if of_host and _HOST in by_device else naming().type
+        return by_device.get(kind, by_device.get(_HOST)) != _GLOO
+
     def check(self, name: str, kind: str) -> None:
         """RuntimeError, as torch's, if nobody exchanges tensors of that kind of device."""
         if kind in self.by_device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
@@ -12,9 +13,10 @@ from ..sim.clock import HostThread
 from ..torch_backend.graph_capture import CUDAGraph, capturing
 from ..torch_backend.host_threads import HOST
 from ..torch_backend.tensor import VirtualTensor
-from . import c10d_private, nccl_debug
+from . import c10d_private, nccl_debug, watchdog
 from .collective_calls import CollectiveCall
 from .collective_future import CollectiveFuture
+from .flight_recorder import Flight
 from .host_exchange import HostExchange
 from .rank import Rank
 from .rendezvous import PendingCollective, Rendezvous
@@ -27,14 +29,17 @@ class CollectiveWork(c10d_private.WorkBase):
         self,
         rank: Rank,
         rendezvous: Rendezvous,
+        member: int,
         pending: PendingCollective,
         call: CollectiveCall,
         stream: tuple[int, int] | None,
+        flight: Flight,
         exchange: HostExchange | None = None,
     ) -> None:
         super().__init__()
         self._rank, self._rendezvous, self._pending, self._call = rank, rendezvous, pending, call
-        self._stream, self._exchange = stream, exchange
+        self._stream, self._exchange, self._member = stream, exchange, member
+        self._flight = flight
         self._is_waited_for = False
         rt = rank.world.rt
         self._known = {} if stream is None else rt.order.release(stream)
@@ -51,11 +56,13 @@ class CollectiveWork(c10d_private.WorkBase):
         """Let later work of the current stream come after it; the host goes on at once, or if it
         takes part in the exchange itself, when that is over.
 
-        With a `timeout` it raises DistBackendError where others would never come; without, that
-        ends all ranks, with the same words.
+        With a `timeout` the host waits, and it raises DistBackendError where others come later, or
+        never; without, that ends all ranks, with the same words. Over gloo it is a RuntimeError, in
+        any case.
         """
         self._is_waited_for = True
-        report = self._rank.wait(lambda: self._pending.is_complete, self._text, timeout=timeout)
+        begin_s = self._rank.host_thread.now_s
+        report = self._rank.wait(self._is_over, self._text, timeout=timeout)
         if report:
             raise dist.DistBackendError(
                 f"rank {self._rank.number} caught collective operation timeout: {self._text()} "
@@ -63,13 +70,14 @@ class CollectiveWork(c10d_private.WorkBase):
             )
         rt = self._rank.world.rt
         if self._stream is None:
+            self._check_in_time(begin_s, timeout)
             self._block()
             return True
         device = self._stream[0]
         current = (device, rt.current_stream(device))
 
         def let_wait(host_thread: HostThread) -> None:
-            work = self._pending.work
+            work = self._pending.work_of(self._member)
             if self._exchange is not None and self._exchange.arrived is not None:
                 work = self._exchange.arrived
             assert work is not None, "who is there has put it on the clock"
@@ -77,9 +85,31 @@ class CollectiveWork(c10d_private.WorkBase):
 
         rt.host_threads.submit(device, let_wait)
         rt.order.acquire(current, self._known)
-        if self._call.name == "barrier" or self._exchange or nccl_debug.is_blocking():
+        if self._call.name == "barrier" or self._exchange or timeout or nccl_debug.is_blocking():
+            self._check_in_time(begin_s, timeout)
             self._block()
         return True
+
+    def _check_in_time(self, begin_s: float, timeout: timedelta | None) -> None:
+        """Raise if it ends later than who waits for it since `begin_s` does: this rank, or others,
+        which do not wait any more then. Of who has a watchdog, that looks."""
+        flight, pending, world = self._flight, self._pending, self._rank.world
+        limit_s = math.inf if flight.is_watched else flight.limit_s
+        if timeout:
+            since_s = flight.created_s if flight.is_nccl else begin_s
+            limit_s = min(limit_s, since_s + timeout.total_seconds())
+        work = pending.work_of(self._member)
+        if limit_s == math.inf or work is None:
+            return
+        end_s = world.rt.host_threads.ask(lambda _: world.rt.clock.end_s(work))
+        story = self._rendezvous, pending, self._member, world.call_before
+        if end_s > limit_s:
+            self._rank.host_thread.now_s = max(self._rank.host_thread.now_s, limit_s)
+            name = "recv" if self._call.writes or not self._call.reads else "send"
+            raise watchdog.timed_out(*story, limit_s, name)
+        if end_s > pending.limit_s and not flight.is_watched:
+            self._rank.wait(lambda: True, "the error of who has not waited", polite=True)
+            raise watchdog.closed(*story)
 
     def synchronize(self) -> None:
         """The same, by the name that c10d gives it."""
@@ -92,7 +122,7 @@ class CollectiveWork(c10d_private.WorkBase):
     def get_future(self) -> torch.futures.Future:
         """A future of `result()`. The host goes on at once, in simulated time; the others' calls
         are waited for, as values are there only then."""
-        self._rank.wait(lambda: self._pending.is_complete, self._text)
+        self._rank.wait(self._is_over, self._text)
         device = HOST if self._stream is None else self._stream[0]
         return CollectiveFuture(device, self.result(), self.wait)
 
@@ -101,32 +131,36 @@ class CollectiveWork(c10d_private.WorkBase):
         rt = self._rank.world.rt
         rt.host_work(rt.machine.host.view_s, "is_completed")
         self._rank.wait(lambda: True, "is_completed", polite=True)
-        if not (
-            self._pending.is_complete and rt.host_threads.ask(rt.clock.is_done, self._pending.work)
-        ):
+        work = self._pending.work_of(self._member)
+        if not (self._is_over() and rt.host_threads.ask(rt.clock.is_done, work)):
             return False
         rt.host_acquires(self._known)
         return True
 
     def is_known_done(self) -> bool:
         """The same, by what is queued already: no other rank goes on before the answer."""
-        rt, pending = self._rank.world.rt, self._pending
-        is_done = rt.clock.is_known_done
-        return pending.is_complete and rt.host_threads.ask(is_done, pending.work)
+        rt, work = self._rank.world.rt, self._pending.work_of(self._member)
+        return self._is_over() and rt.host_threads.ask(rt.clock.is_known_done, work)
 
     def block(self) -> None:
         """Make the host wait for it."""
-        self._rank.wait(lambda: self._pending.is_complete, self._text)
+        self._rank.wait(self._is_over, self._text)
         self._block()
 
     def _block(self) -> None:
-        rt, work, name = self._rank.world.rt, self._pending.work, f"wait for {self._call.name}"
+        rt, work = self._rank.world.rt, self._pending.work_of(self._member)
+        name = f"wait for {self._call.name}"
         rt.host_threads.submit(HOST, rt.clock.wait_for, work, name)
         rt.host_acquires(self._known)
 
+    def _is_over(self) -> bool:
+        return self._pending.is_over(self._member)
+
     def _text(self) -> str:
-        """What it is, and who has yet to come."""
-        missing = ", ".join(str(self._rendezvous.ranks[m]) for m in self._pending.missing)
+        """What it is, and who has yet to come to it, or to what is before it."""
+        pending = self._pending
+        behind = [m for m in pending.members if self._rendezvous.behind(pending, m) is not None]
+        missing = ", ".join(str(self._rendezvous.ranks[m]) for m in pending.missing or behind)
         return f"{self._call} of {self._rendezvous} for rank {missing}"
 
     def block_current_stream(self) -> None:

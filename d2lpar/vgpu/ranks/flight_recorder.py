@@ -60,7 +60,15 @@ class Flight:
     dtypes: tuple[list[str], list[str]]
     called_at: Mark | None
     created_s: float
+    timeout_s: float  # of the group
+    is_nccl: bool = True
+    is_watched: bool = False  # by NCCL's watchdog, which ends the process
     work: QueuedWork | None = None
+
+    @property
+    def limit_s(self) -> float:
+        """Until when its rank waits for it."""
+        return self.created_s + self.timeout_s
 
     def state(self, now_s: float) -> str:
         """How far it is: "scheduled" before all have come, "started", or "completed"."""
@@ -98,6 +106,7 @@ class FlightRecorder:
         way: tuple[int, int] | None,
         now_s: float,
         operator: str | None,
+        timeout_s: float,
     ) -> Flight:
         """Note a call that begins; `operator` is torch's, if it is not called as ours."""
         if not self._records:
@@ -120,6 +129,7 @@ class FlightRecorder:
             tuple([_dtype(t) for t in side] for side in sides),  # type: ignore[arg-type]
             call.called_at,
             now_s,
+            timeout_s,
         )
         self.flights.append(flight)
         return flight
@@ -127,6 +137,10 @@ class FlightRecorder:
     def last(self) -> Flight | None:
         """The last call."""
         return self.flights[-1] if self.flights else None
+
+    def before(self, flight: Flight) -> Flight | None:
+        """The call before that one, if it is known."""
+        return next((f for f in self.flights if f.record == flight.record - 1), None)
 
 
 def _variable(names: Sequence[str]) -> str | None:
@@ -229,7 +243,7 @@ def _entry(flight: Flight, now_s: float) -> dict[str, Any]:
         "state": state,
         "retired": state == "completed",
         "is_p2p": flight.way is not None,
-        "timeout_ms": 600_000,
+        "timeout_ms": round(flight.timeout_s * 1e3),
     }
 
 

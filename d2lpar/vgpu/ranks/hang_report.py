@@ -16,13 +16,12 @@ def explained(
 
     `last` has each rank's last call, `returned` the ranks whose program has ended.
     """
-    found = [(group, name, pending) for group in groups for name, pending in group.under_way()]
+    found = [(group, pending) for group in groups for pending in group.open_collectives()]
+    found.sort(key=lambda item: item[1].is_send)
     lines = [
-        line
-        for group, name, pending in found
-        for line in _described(group, name, pending, last, returned)
+        line for group, pending in found for line in _described(group, pending, last, returned)
     ]
-    advice = _advice([(group, pending) for group, _, pending in found], returned)
+    advice = _advice(found, returned)
     return [*(["under way:"] if lines else []), *lines, *([advice] if advice else [])]
 
 
@@ -33,14 +32,16 @@ def at(place: Mark | None) -> str:
 
 def _described(
     group: Rendezvous,
-    name: str,
     pending: PendingCollective,
     last: dict[int, Flight | None],
     returned: set[int],
 ) -> Iterator[str]:
-    yield f"  {name}:"
+    yield f"  {group.name(pending)}:"
     for member, call in pending.calls.items():
-        yield f"    rank {group.ranks[member]} called {call}{at(call.called_at)}"
+        before = group.behind(pending, member)
+        first = None if before is None else before.calls[member]
+        behind = "" if first is None else f", behind its {first}{at(first.called_at)}"
+        yield f"    rank {group.ranks[member]} called {call}{at(call.called_at)}{behind}"
     for member in pending.missing:
         rank = group.ranks[member]
         flight = last.get(rank)
@@ -56,15 +57,28 @@ def _described(
 
 def _advice(found: Sequence[tuple[Rendezvous, PendingCollective]], returned: set[int]) -> str:
     """What is usually the cause of such a picture."""
-    sends = [call.name for _, p in found for call in p.calls.values() if p.is_send]
-    if found and len(sends) == len(found):
-        if set(sends) == {"recv"}:
+    came = [(g, p, m) for g, p in found for m in p.calls]
+    first = [(g, p, m) for g, p, m in came if g.behind(p, m) is None]
+    if all(pending.is_send for _, pending in found):
+        names = {p.calls[m].name for _, p, m in first}
+        if names == {"recv"}:
             return "all wait to receive: let one of them send first, or use batch_isend_irecv"
-        if set(sends) == {"send"}:
+        if names == {"send"}:
             return (
                 "all wait to send, and a send of NCCL waits for its receive: let one of them "
                 "receive first, or use batch_isend_irecv"
             )
+    if len(first) < len(came):
+        return (
+            "NCCL runs what a rank calls in a group, and alone with one other rank, in the order "
+            "of the calls: let all keep to one order, or use batch_isend_irecv"
+        )
+    alone = [(g.number, *p.members) for g, p in found if p.is_send and p.missing]
+    if len(alone) > len(set(alone)):
+        return (
+            "a send in a batch and a receive alone, or the reverse, do not meet, as NCCL has a "
+            "communicator for each: let both use batch_isend_irecv"
+        )
     missing = {group.ranks[m] for group, pending in found for m in pending.missing}
     if missing & returned:
         return (
@@ -72,7 +86,6 @@ def _advice(found: Sequence[tuple[Rendezvous, PendingCollective]], returned: set
             "the same calls"
         )
     groups = {group.number for group, _ in found}
-    came = {group.ranks[m] for group, pending in found for m in pending.calls}
-    if len(groups) > 1 and missing & came:
+    if len(groups) > 1 and missing & {group.ranks[m] for group, _, m in came}:
         return "groups that share ranks are called in different orders: let all ranks keep to one"
     return ""

@@ -7,14 +7,13 @@ time. So ranks may share a GPU, and share its link then. Sends it has of the hos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from ..sim.clock import Clock, HostThread
 from ..sim.event_queue import QueuedWork
 from .collective_calls import CollectiveCall
-from .rendezvous import PendingCollective
 
 
 class HostExchange:
@@ -30,14 +29,14 @@ class HostExchange:
         host_thread: HostThread,
         clock: Clock,
         stream: tuple[int, int],
-        pending: PendingCollective,
+        meet: Callable[..., None],
         name: str,
         more: dict,
     ) -> None:
-        """Put the copies on the clock, and the exchange between them."""
+        """Put the copies on the clock, and between them the exchange, by `meet`."""
         if self._given:
             clock.copy(host_thread, stream, None, self._given, name)
-        pending.queue(host_thread, clock, stream, name, more)
+        meet(host_thread, clock, stream, name, more)
         if self._taken:
             self.arrived = clock.copy(host_thread, None, stream, self._taken, name)
 

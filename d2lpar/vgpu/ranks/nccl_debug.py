@@ -4,14 +4,16 @@
   when its first collective makes it, and with NCCL_DEBUG_SUBSYS=COLL (or ALL) one for each call.
   The form is NCCL's, for those who look for "nranks" or "opCount"; what there is not, such as
   addresses, channels and transports, is left out.
-* TORCH_NCCL_BLOCKING_WAIT=1: `wait()` lets the host wait for the collective.
+* TORCH_NCCL_BLOCKING_WAIT=1: `wait()` lets the host wait for the collective, and raises an error
+  when that takes longer than the group's timeout. Else the watchdog ends the ranks then, but not
+  with TORCH_NCCL_ASYNC_ERROR_HANDLING=0.
 * TORCH_NCCL_NAN_CHECK=1: a rank that gives NaN to a collective, or sends it, fails there.
 * TORCH_NCCL_ENABLE_TIMING=1: hooks may hear of collectives that have ended (`completion_hooks`).
 * TORCH_NCCL_TRACE_BUFFER_SIZE, TORCH_NCCL_DEBUG_INFO_TEMP_FILE: see `flight_recorder`.
 
 All others are accepted. What they ask for is so here (TORCH_DISTRIBUTED_DEBUG=DETAIL checks that
-ranks agree, and they are always checked), has no meaning (timeouts, as a hang is noticed at once),
-or is a choice that the times do not depend on: NCCL_ALGO, NCCL_PROTO and their like, for NCCL's own
+ranks agree, and they are always checked), has no meaning (heartbeats, as a hang is noticed at
+once), or is a choice that the times do not depend on: NCCL_ALGO, NCCL_PROTO and their like, for NCCL's own
 choices are modelled.
 """
 
@@ -31,12 +33,19 @@ from .rendezvous import Rendezvous
 _SPOKEN = ("VERSION", "INFO", "TRACE")
 _ON = ("1", "true", "y", "yes", "on")
 NAN_CHECK = ("TORCH_NCCL_NAN_CHECK",)
+HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 
 
 def is_blocking() -> bool:
     """Whether this rank's host waits in `wait()`."""
     return is_on(BLOCKING)
+
+
+def has_watchdog() -> bool:
+    """Whether a call of this rank that takes too long ends it; else whoever waits gets an error, or
+    nobody does."""
+    return not is_blocking() and os.environ.get(HANDLING) != "0"
 
 
 def check_numbers(rank: int, call: CollectiveCall) -> None:

@@ -58,7 +58,7 @@ def _join(
     store = PrefixedStore(f"{name}/", store or rank.groups.store_of(rank.groups.default_pg))
     meeting = rank.world.rendezvous(name, ranks)
     if backends.of_program is None:
-        group = VirtualProcessGroup(rank, meeting, backends, name, description)
+        group = VirtualProcessGroup(rank, meeting, backends, name, description, timeout)
     else:
         place = name, ranks, rank.number, store
         group = own_backends.make_group(backends, *place, timeout, options)
@@ -110,6 +110,8 @@ def init_process_group(
     else:
         if backends is not None:
             groups.change_backends(groups.default_pg, backends)
+        if isinstance(groups.default_pg, VirtualProcessGroup):
+            groups.default_pg.set_timeout(timeout)
         if store is not None:
             groups.change_store(groups.default_pg, PrefixedStore(f"{WORLD}/", store))
     groups.default_pg.bound_device_id = _bound(device_id)

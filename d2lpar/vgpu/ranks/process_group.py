@@ -1,15 +1,16 @@
 """Process groups of virtual ranks, as c10d's are over NCCL: what `torch.distributed` calls.
 
-Each device has a communication stream for each group (for sends, for each way and tag). There a
-collective waits for what the caller's current stream has queued, and runs when it has come that far
-on all devices; `wait()` lets the current stream wait for it, and not the host. A barrier makes the
-host wait. Tensors of the host are exchanged in no time when all hosts have come, as over gloo;
-those of GPUs by gloo through the host: see `host_exchange`.
+Each device has a communication stream for each group, and for sends and receives outside of a batch
+one for each pair of ranks. There a collective waits for what the caller's current stream has
+queued, and runs when it has come that far on all devices; `wait()` lets the current stream wait for
+it, and not the host. A barrier makes the host wait. Tensors of the host are exchanged in no time
+when all hosts have come, as over gloo; those of GPUs by gloo through the host: see `host_exchange`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from functools import partial
 from itertools import chain
@@ -17,7 +18,7 @@ from itertools import chain
 import torch
 import torch.distributed as dist
 
-from ..races.call_sites import mark
+from ..races.call_sites import call_site_of, mark
 from ..sim.clock import HostThread
 from ..torch_backend.graph_capture import capturing
 from ..torch_backend.tensor import VirtualTensor
@@ -30,6 +31,7 @@ from . import (
     host_exchange,
     nccl_debug,
     refused,
+    watchdog,
     wrapping_tensors,
 )
 from .backends import GroupBackends
@@ -39,8 +41,9 @@ from .collective_calls import CollectiveCall, together, values_of
 from .collective_work import AnyWork, CapturedWork, CollectiveWork, WorkTogether
 from .completion_hooks import CompletionHooks, Hook
 from .data_types import check_exchanged
+from .flight_recorder import Flight
 from .rank import ENDED, Rank
-from .rendezvous import PendingCollective, Rendezvous
+from .rendezvous import GROUP, PendingCollective, Rendezvous
 from .sends_to_self import SendsToSelf
 
 BARRIER_BYTES = 4  # c10d sums one float
@@ -56,13 +59,14 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         backends: GroupBackends,
         name: str,
         description: str | None = None,
+        timeout: timedelta | None = None,
     ) -> None:
         self._member = rendezvous.ranks.index(rank.number)
         super().__init__(self._member, len(rendezvous.ranks))
         self._rank, self._rendezvous, self._count = rank, rendezvous, len(rendezvous.ranks)
         self._own = CallOfRank(self._member, self._count)
         self._name, self._description = name, description or "undefined"
-        self.backends = backends
+        self.backends, self._timeout = backends, timeout
         self._bound_device: torch.device | None = None
         self.operator: str | None = None  # of torch, which the program's call is
         self._together: list[AnyWork] | None = None  # while they are to be one
@@ -102,6 +106,10 @@ class VirtualProcessGroup(c10d_private.GroupBase):
     @bound_device_id.setter
     def bound_device_id(self, device: torch.device | None) -> None:
         self._bound_device = device
+
+    def set_timeout(self, timeout: timedelta | None) -> None:
+        """Let calls from now on wait so long for others, in simulated time; None: as torch does."""
+        self._timeout = timeout
 
     def _get_backend(self, device: torch.device | str) -> VirtualProcessGroup:
         self.backends.check("a batch of calls", torch.device(device).type)
@@ -268,13 +276,18 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         all."""
         call = CollectiveCall("monitored_barrier")
         self._check("monitored_barrier", [])
-        self._begun(call, None)
+        self._begun(call, None, None)
+        flight, flight.is_nccl = self._flight, False
+        if self._member == 0 and timeout:
+            flight.timeout_s = timeout.total_seconds()
         pending = self._rendezvous.meet(self._member, call, None)
-        work = self._queue(pending, call, None, {}, None)
         try:
-            work.wait(timeout if self._member == 0 else None)
-        except dist.DistBackendError as error:
-            missing = [str(self._rendezvous.ranks[member]) for member in pending.missing]
+            self._queue(pending, call, None, {}, None).wait(timeout if self._member == 0 else None)
+        except RuntimeError as error:
+            late = pending.missing or sorted(watchdog.late(pending, flight.limit_s))
+            if self._member or not late:
+                raise
+            missing = [str(self._rendezvous.ranks[member]) for member in late]
             many = wait_all_ranks and len(missing) > 1
             who = f"Ranks {', '.join(missing)}" if many else f"Rank {missing[0]}"
             raise RuntimeError(f"{who} failed to pass monitoredBarrier: {error}") from None
@@ -286,7 +299,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         (tensor,) = tensors
         if target == self._member:
             self._check("send", tensors)
-            return self._to_self.sent(tensor, tag, self._rank.number)
+            return self._to_self.sent(tensor, self._tag("send", tensor, tag), self._rank.number)
         return self._pass((self._member, target), tag, tensor)
 
     def recv(self, tensors: Tensors, source: int, tag: int) -> c10d_private.WorkBase:
@@ -294,14 +307,32 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         (tensor,) = tensors
         if source == self._member:
             self._check("recv", tensors)
-            return self._to_self.received(tensor, tag, self._rank.number)
+            return self._to_self.received(tensor, self._tag("recv", tensor, tag), self._rank.number)
         return self._pass((source, self._member), tag, tensor)
+
+    def _tag(self, name: str, tensor: torch.Tensor, tag: int) -> int:
+        """By which tag it is matched. NCCL has none, and says nothing of them."""
+        if tensor.device.type == "cpu" or not tag:
+            return tag
+        if not self._rank.has_warned_of_tags:
+            self._rank.has_warned_of_tags = True
+            text = (
+                f"NCCL ignores tag={tag} of {name}: sends of a rank are matched with receives in "
+                "the order of the calls. Call them in one order on both ranks; or exchange CPU "
+                "tensors over gloo, which obeys tags"
+            )
+            place = call_site_of(mark())
+            warnings.warn_explicit(text, UserWarning, place.file, place.line)
+        return 0
 
     def _pass(self, way: tuple[int, int], tag: int, tensor: torch.Tensor) -> AnyWork:
         name = "send" if way[0] == self._member else "recv"
         on_device = self._check(name, [tensor])
         if on_device is not None and self.backends.has_gpus_by_host:
             raise host_exchange.refused(name, tensor)
+        tag = self._tag(name, tensor, tag)
+        batch = None if self._together is None else self._to_self
+        communicator, stream = self._communicator(way, tag, on_device)
         if on_device is not None and capturing() is not None:
             return self._captured(partial(self._pass, way, tag, tensor), [tensor], on_device)
         with unwatched():
@@ -315,13 +346,34 @@ class VirtualProcessGroup(c10d_private.GroupBase):
                 tensor.nbytes,
                 same=tensor.numel(),
             )
-            self._begun(call, way)
-            pending = self._rendezvous.pass_on(self._member, way, tag, call, on_device)
+            self._begun(call, way, on_device)
+            pending = self._rendezvous.pass_on(
+                self._member, way, communicator, call, on_device, batch
+            )
         ranks = self._rendezvous.ranks
         more: dict[str, object] = {"kind": "copy", "group": tuple(ranks[end] for end in way)}
         if name == "send":
             more["target"] = lambda: pending.devices.get(way[1])
-        return self._queue(pending, call, (*way, tag), more, on_device)
+        return self._queue(pending, call, stream, more, on_device)
+
+    def _communicator(
+        self, way: tuple[int, int], tag: int, on_device: int | None
+    ) -> tuple[Hashable, Hashable]:
+        """What matches a send with its receive, and the stream that it has on the clock (None: that
+        of the group's collectives).
+
+        As in c10d's ProcessGroupNCCL::pointToPoint: outside of a batch it is a communicator of two,
+        made when they first need it, or that of the group, if this was made with a device. Parts of
+        a batch, one kernel of NCCL's, are several on the clock, side by side.
+        """
+        if on_device is None:
+            return tag, way
+        if self._together is not None:
+            return GROUP, way
+        everyone = self._rank.groups.default_pg
+        if (self if everyone is None else everyone).bound_device_id is not None:
+            return GROUP, None
+        return tuple(sorted(way)), tuple(sorted(way))
 
     # --- several as one ---------------------------------------------------------------------
 
@@ -363,7 +415,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         with unwatched():
             calls = [make() for make in parts]
             call = calls[0] if len(calls) == 1 else together(name, calls)
-            self._begun(call, None)
+            self._begun(call, None, on_device)
             by_host = self.backends.has_gpus_by_host
             pending = self._rendezvous.meet(self._member, call, None if by_host else on_device)
         more: dict[str, object] = {"group": tuple(self._rendezvous.ranks)}
@@ -380,29 +432,40 @@ class VirtualProcessGroup(c10d_private.GroupBase):
             self._together.append(work)
         return work
 
-    def _begun(self, call: CollectiveCall, way: tuple[int, int] | None) -> None:
+    def _begun(
+        self, call: CollectiveCall, way: tuple[int, int] | None, on_device: int | None
+    ) -> None:
         """Note a call, before it meets those of others."""
         rank = self._rank
         call.called_at = mark()
         nccl_debug.check_numbers(rank.number, call)
         now_s = rank.host_thread.now_s
-        self._flight = rank.flights.note(self._rendezvous, call, way, now_s, self.operator)
+        is_nccl = self.backends.has_nccl(of_host=on_device is None)
+        timeout = self._timeout
+        if timeout is None:
+            named = self.backends.name == dist.Backend.NCCL
+            timeout = watchdog.OF_NCCL if is_nccl and named else watchdog.OF_OTHERS
+        seconds = timeout.total_seconds()
+        flight = rank.flights.note(self._rendezvous, call, way, now_s, self.operator, seconds)
+        flight.is_nccl, flight.is_watched = is_nccl, is_nccl and nccl_debug.has_watchdog()
+        self._flight = flight
         nccl_debug.say(rank.number, rank.device, self._rendezvous, self._flight)
 
     def _queue(
         self,
         pending: PendingCollective,
         call: CollectiveCall,
-        way: tuple[int, int, int] | None,
+        communicator: Hashable,
         more: dict[str, object],
         on_device: int | None,
     ) -> CollectiveWork:
         """Put a call on the clock: on its stream, behind the caller's current one."""
         rt, device = self._rank.world.rt, self._rank.device if on_device is None else on_device
         self._rank.unwaited.let_go()
+        self._rank.watchdog.look()
         stream, exchange = None, None
         if on_device is not None:
-            purpose: tuple = (self._rendezvous.number, tuple(self._rendezvous.ranks)), way
+            purpose: tuple = (self._rendezvous.number, tuple(self._rendezvous.ranks)), communicator
             if self.backends.has_gpus_by_host:
                 exchange = host_exchange.HostExchange(call)
                 purpose = (*purpose, self._member)  # others may have the same device
@@ -411,24 +474,38 @@ class VirtualProcessGroup(c10d_private.GroupBase):
             rt.let_wait(stream, (device, rt.current_stream(device)))
             rt.sanitizer.work(stream, _virtual(call.reads), _virtual(call.writes))
 
+        flight, tensors = self._flight, call.reads or call.writes
+        put = partial(pending.queue, flight, self._member)
+
         def queue(host_thread: HostThread) -> None:
             span = call.name, {"nbytes": call.nbytes, **more}
             if exchange is not None and stream is not None:
-                exchange.queue(host_thread, rt.clock, stream, pending, *span)
+                exchange.queue(host_thread, rt.clock, stream, put, *span)
             else:
-                pending.queue(host_thread, rt.clock, stream, *span)
+                put(host_thread, rt.clock, stream, *span)
 
-        flight, tensors = self._flight, call.reads or call.writes
         title = f"{'nccl' if exchange is None else 'gloo'}:{flight.title}"
         with rt.op_details.of_collective(flight.operator, title, tensors):
             rt.host_threads.submit(device, queue)
-        flight.work = pending.work
-        work = CollectiveWork(self._rank, self._rendezvous, pending, call, stream, exchange)
+        self._watch(pending, flight)
+        work = CollectiveWork(
+            self._rank, self._rendezvous, self._member, pending, call, stream, flight, exchange
+        )
         if stream is not None:
             self.hooks.begun(work, flight, call)
         if self._together is not None:
             self._together.append(work)
         return work
+
+    def _watch(self, pending: PendingCollective, flight: Flight) -> None:
+        """Let the watchdogs of ranks look that wait for this one, and its own look from now on."""
+        if flight.created_s > pending.limit_s:
+            for member, other in pending.flights.items():
+                has_sent = pending.is_buffered and member == pending.members[0]
+                if other.is_watched and flight.created_s > other.limit_s and not has_sent:
+                    self._rank.world.end_by_watchdog(self._rendezvous, pending, member)
+        if flight.is_watched:
+            self._rank.watchdog.watch(self._rendezvous, pending, self._member)
 
 
 def _virtual(tensors: Tensors) -> list[VirtualTensor]:

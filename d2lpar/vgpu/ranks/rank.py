@@ -13,22 +13,26 @@ from itertools import count
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from ..device_naming import text
 from ..sim.clock import HostThread
 from ..torch_backend.host_threads import HOST
 from ..torch_backend.runtime import Runtime, current_runtime
 from ..torch_backend.tensor import VirtualTensor
+from ..torch_backend.torch_private import unwatched
 from . import flight_recorder
 from .alike import Alike
 from .c10d_private import Groups
 from .dtensor_private import LibraryAsImported
+from .flight_recorder import Flight
 from .hang_report import explained
 from .process_state import MASTER, OwnState, ProcessState, variables_of
-from .rank_scheduler import RankScheduler, Words
-from .rendezvous import Rendezvous
+from .rank_scheduler import Ended, RankScheduler, Words
+from .rendezvous import PendingCollective, Rendezvous
 from .stores import OpenStores, RankStore, TCPStore
 from .unwaited import UnwaitedCollectives
+from .watchdog import Watchdog, watchdog_text
 
 _marks = count()
 WORLD = "0"  # the name of the group of all ranks
@@ -100,6 +104,7 @@ class World:
         self._rendezvous = {(WORLD, *range(self.size)): self._meeting(range(self.size))}
         self.stores = OpenStores()
         self.scheduler.explain = self.explain_hang
+        self.scheduler.gives_way = self._buffer_sends
 
     def _meeting(self, ranks: Sequence[int]) -> Rendezvous:
         if self.alike is None:
@@ -142,6 +147,27 @@ class World:
         )
         return lines + [problem for problem in written if problem][:1]
 
+    def end_by_watchdog(self, group: Rendezvous, pending: PendingCollective, member: int) -> None:
+        """Let all ranks end, as the watchdog of a member ends its process; the thread of a rank
+        does not go on."""
+        text = watchdog_text(group, pending, member, self.call_before)
+        self.scheduler.fail(dist.DistBackendError(text))
+        raise Ended
+
+    def call_before(self, number: int, flight: Flight) -> Flight | None:
+        """What a rank has called before one of its calls."""
+        return self.rank(number).flights.before(flight)
+
+    def rank(self, number: int) -> Rank:
+        """The simulated rank of that number."""
+        return next(rank for rank in self.ranks if rank.number == number)
+
+    def _buffer_sends(self, returned: Sequence[int]) -> bool:
+        """Whether NCCL's buffers let ranks go on, which wait for others to receive."""
+        has_left = {self.ranks[i].number for i in returned}.__contains__
+        with unwatched(), torch.no_grad():
+            return any(r.buffer_sends(has_left) for r in self._rendezvous.values())
+
     def has_open_exchange(self, device: int) -> bool:
         """Whether a collective or a send of tensors of that device waits for other ranks."""
         return any(
@@ -152,9 +178,12 @@ class World:
 
     def give_up(self) -> None:
         """Let the clock go on after an error, without those that will not come."""
-        for rendezvous in self._rendezvous.values():
-            for pending in rendezvous.open_collectives():
-                self.rt.host_threads.ask(pending.give_up, self.rt.clock)
+        left = [p for r in self._rendezvous.values() for p in r.open_collectives()]
+        for pending in left:
+            self.rt.host_threads.ask(pending.give_up, self.rt.clock)
+        for pending in left:
+            if pending.work is not None:
+                self.rt.host_threads.ask(self.rt.clock.abandon, pending.work)
         if (
             self.scheduler.ended
         ):  # what was under way is over, as with a process: no hazard any more
@@ -199,7 +228,10 @@ class Rank:
         self.made: Counter[str] = Counter()  # groups, by what their names begin with
         self.flights = flight_recorder.FlightRecorder()
         self.unwaited = UnwaitedCollectives(world.rt)
+        self.watchdog = Watchdog(world.end_by_watchdog)
+        self.host_thread.waits = self.watchdog.look
         self.is_over = False
+        self.has_warned_of_tags = False
         self.talks_by_host = False  # whether what it exchanges now goes by the host in any group
 
     def store(self, name: str) -> RankStore:

@@ -62,6 +62,8 @@ class RankScheduler:
         self._leave, self._enter = leave, enter
         # What else is known of a hang, given the ranks that have returned.
         self.explain: Callable[[Sequence[int]], list[str]] = lambda returned: []
+        # Whether something gives way when no rank can go on, given those that have returned.
+        self.gives_way: Callable[[Sequence[int]], bool] = lambda returned: False
         self._calls = [threading.Condition(lock) for _ in range(count)]
         self._waits = {rank: _Wait(lambda: True, "its first turn") for rank in range(count)}
 
@@ -141,15 +143,25 @@ class RankScheduler:
     def _pass_on(self, rank: int) -> None:
         """Choose who goes on: the lowest; of the polite, the next after `rank`."""
         after = [(rank + i) % self._count for i in range(1, self._count + 1)]
-        for polite, order in ((False, range(self._count)), (True, after)):
-            for other in order:
-                wait = self._waits.get(other)
-                if wait is not None and wait.polite == polite and wait.ready():
-                    self.holder = other
-                    return
+        while True:
+            for polite, order in ((False, range(self._count)), (True, after)):
+                for other in order:
+                    wait = self._waits.get(other)
+                    if wait is not None and wait.polite == polite and wait.ready():
+                        self.holder = other
+                        return
+            if not self.gives_way(self._returned()):
+                break
         if not self._let_one_expire():
-            self.error = RuntimeError(self._deadlock())
-            self.end()
+            self.fail(RuntimeError(self._deadlock()))
+
+    def fail(self, error: RuntimeError) -> None:
+        """Let all ranks end, with an error that none of them can catch."""
+        self.error = error
+        self.end()
+
+    def _returned(self) -> list[int]:
+        return [rank for rank in range(self._count) if rank not in self._waits]
 
     def _let_one_expire(self) -> bool:
         """Let the first go on whose wait expires; whether there is one."""
@@ -172,5 +184,5 @@ class RankScheduler:
         for rank in range(self._count):
             wait = self._waits.get(rank)
             lines.append(f"  rank {rank} " + (_described(wait) if wait else "has returned"))
-        lines += self.explain([r for r in range(self._count) if r not in self._waits])
+        lines += self.explain(self._returned())
         return "\n".join(lines)

@@ -33,6 +33,7 @@ class StoredValues:
         self.opened: list[RankStore] = []
         self.values: dict[str, bytes] = {}
         self.set_s: dict[str, float] = defaultdict(float)
+        self.since_s: dict[str, float] = {}  # of keys: since when they have a value
         self.queues: dict[str, list[bytes]] = defaultdict(list)
         self.changes = 0
         self.asked: WeakKeyDictionary[WaitsInTurn, tuple] = WeakKeyDictionary()  # what, and when
@@ -108,7 +109,7 @@ class RankStore(dist.Store):
 
     @property
     def timeout(self) -> timedelta:
-        """How long a wait lasts at most, in simulated time: it ends when no rank can go on."""
+        """How long a wait lasts at most, in simulated time."""
         return self._timeout
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -163,6 +164,7 @@ class RankStore(dist.Store):
         found = self._kept.values.pop(key, None) is not None
         if found:
             self._changed(key)
+            del self._kept.since_s[key]
         return found
 
     def num_keys(self) -> int:
@@ -227,13 +229,22 @@ class RankStore(dist.Store):
         keys: Sequence[str],
         timeout: timedelta | None = None,
     ) -> None:
-        rank = self._rank()
-        if ready():
-            return
-        if rank is None:
-            raise RuntimeError(f"{text}: nobody has set it, and this thread is no rank's")
+        rank, report = self._rank(), ""
         timeout = self._timeout if timeout is None else timeout
-        if report := rank.wait(ready, text, timeout=timeout):
+        limit_s = self._now_s() + timeout.total_seconds()
+        if not ready():
+            if rank is None:
+                raise RuntimeError(f"{text}: nobody has set it, and this thread is no rank's")
+            report = rank.wait(ready, text, timeout=timeout)
+        late = [key for key in keys if self._kept.since_s.get(key, 0.0) > limit_s]
+        if rank is not None and late and not report:
+            rank.host_thread.now_s = limit_s
+            report = (
+                f"{late[0]!r} is set {self._kept.since_s[late[0]] - limit_s:.4g} s later, in "
+                "simulated time: set it earlier, or wait longer: TCPStore(timeout=…), "
+                "set_timeout(…), wait(keys, timeout)"
+            )
+        if report:
             names = ", ".join(f"/{key}" for key in keys)
             raise dist.DistStoreError(
                 f"wait timeout after {milliseconds(timeout)}ms, keys: {names}\n{report}"
@@ -245,6 +256,7 @@ class RankStore(dist.Store):
     def _changed(self, key: str) -> None:
         self._kept.changes += 1
         self._kept.set_s[key] = self._now_s()
+        self._kept.since_s.setdefault(key, self._now_s())
 
     def _asked(self, *question: object) -> None:
         """Let others go on, if a rank has asked this before and nothing has changed since: so a

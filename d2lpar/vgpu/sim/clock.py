@@ -39,14 +39,16 @@ class HostThread:
 
     Of one of several processes, `used` are the streams on which that process has queued something:
     each process has a context of its own on a device, and waits for its own work there. None: all.
+    `waits()` is called before it blocks for what is known to be done later.
     """
 
-    __slots__ = ("name", "now_s", "used")
+    __slots__ = ("name", "now_s", "used", "waits")
 
     def __init__(self, name: str, now_s: float = 0.0, used: set[_Stream] | None = None) -> None:
         self.name = name
         self.now_s = now_s
         self.used = used
+        self.waits: Callable[[], None] | None = None
 
 
 class _Stream:
@@ -129,6 +131,8 @@ class Clock:
     ) -> None:
         """Block a host thread until `when_s`, when `works` are done; no span, if it is over."""
         if when_s > host_thread.now_s:
+            if host_thread.waits is not None:
+                host_thread.waits()
             if self.timelines:
                 after = recorded_after(*((work, None) for work in works))
                 span = Span("host", host_thread.name, "wait", name, host_thread.now_s, when_s)
@@ -270,11 +274,14 @@ class Clock:
         target: Callable[[], int | None] | None = None,
         taken: float = 0.0,
         group: tuple[int, ...] = (),
+        until: QueuedWork | None = None,
     ) -> None:
         """Queue announced work of the ranks `group` on a stream of one of its hosts, of which it is
         a span there.
 
-        `target()` is the device that data goes to, which is known when the work begins.
+        `target()` is the device that data goes to, which is known when the work begins. What the
+        stream has next waits for the work, or for `until`, which was announced for this host and
+        for who lets it `depart`.
 
         It takes that share of the device's multiprocessors from kernels that run beside it.
         """
@@ -288,12 +295,24 @@ class Clock:
         if taken:
             work.takes += ((self._engines[stream[0]][0].shares, taken),)
         self._schedule.join(work, host_thread.now_s, queue.last)
-        queue.last = work
+        if until is not None and until is not work:
+            until.recorded = work.recorded
+            self._schedule.join(until, host_thread.now_s, queue.last)
+        queue.last = until or work
         queue.queue.append(work)
 
     def meet(self, host_thread: HostThread, work: QueuedWork) -> None:
         """Join announced work as a host that queues nothing on a device."""
         self._schedule.join(work, host_thread.now_s)
+
+    def depart(self, _: HostThread, work: QueuedWork, after: QueuedWork | None) -> None:
+        """Let a stream go on that has joined a transfer `until` that work: now, or `after` it."""
+        self._schedule.join(work, 0.0, after)
+
+    def abandon(self, _: HostThread, work: QueuedWork) -> None:
+        """Let announced work be over that can never begin, as streams wait for one another."""
+        self._schedule.begin(work)
+        self._schedule.abandon(work)
 
     # --- when it happens --------------------------------------------------------------------
 

@@ -135,6 +135,12 @@ class EventQueue:
         if not work.blockers:
             self._release(work)
 
+    def abandon(self, work: QueuedWork) -> None:
+        """Let pending work be over, whatever it waits for."""
+        if work.end_s is None:
+            work.seconds, work.notes, work.takes = 0.0, (), ()
+            self._settle(work, work.ready_s)
+
     def begin(self, work: QueuedWork) -> None:
         """Settle when `work` begins and ends, and what begins before it."""
         while work.end_s is None and self._begin_first(math.inf):

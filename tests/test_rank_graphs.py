@@ -182,11 +182,41 @@ def test_an_exchange_of_a_replay_takes_its_time():
 
 def wait_too_late(rank):
     x = torch.ones(2, device="cuda")
-    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+    unjoined = pytest.raises(RuntimeError, match=r"has unjoined work .*all_reduce")
+    with unjoined, torch.cuda.graph(torch.cuda.CUDAGraph()):
         work = dist.all_reduce(x, async_op=True)
     with pytest.raises(RuntimeError, match="wait for it before the capture ends"):
         work.wait()
 
 
+def wait_on_the_host(rank):
+    refused = pytest.raises(RuntimeError, match=r"due to a previous error .*: barrier at ")
+    with refused, torch.cuda.graph(torch.cuda.CUDAGraph()):
+        dist.barrier(device_ids=[rank])
+
+
 def test_what_was_captured_is_not_waited_for_outside():
     on_ranks(wait_too_late)
+
+
+def test_a_barrier_is_no_work_of_a_graph():
+    on_ranks(wait_on_the_host)
+
+
+def on_a_forked_stream(rank):
+    x, side, graph = torch.ones(2, device="cuda"), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    with par.hazards() as found:
+        with torch.cuda.graph(graph):
+            y = x * 2
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                dist.all_reduce(y)
+            torch.cuda.current_stream().wait_stream(side)
+            y += 1
+        x.fill_(3)
+        graph.replay()
+    return y.tolist(), found
+
+
+def test_an_exchange_on_a_forked_stream():
+    assert on_ranks(on_a_forked_stream) == [([13, 13], [])] * 2

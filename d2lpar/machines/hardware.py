@@ -171,7 +171,8 @@ class Host:
     parameter and buffer that it looks up; an optimizer `parameter_s` a parameter.
 
     Programs that `torch.compile` has made: `compiled_s` for a kernel of Triton, `compiled_call_s`
-    for a call, and `guard_s` for each module in it; a whole CUDA graph takes `graph_s`.
+    for a call, and `guard_s` for each module in it; a whole CUDA graph takes `graph_s`. To ask the
+    driver whether something is done takes `query_s`.
 
     `flops_per_s` is in fp32 on all cores; `copy_bytes_per_s` is what one core copies from memory
     to memory (None: not known). Sources of the defaults are in `HOST_SOURCES`.
@@ -196,6 +197,7 @@ class Host:
     compiled_call_s: NotNegative = 12 * MICRO
     guard_s: NotNegative = 0.9 * MICRO
     graph_s: NotNegative = 15 * MICRO
+    query_s: NotNegative = 1.0 * MICRO
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -220,6 +222,7 @@ HOST_SOURCES = {
     "compiled_call_s": "measured by us: 9 µs for guards and frame, 12 with AOTAutograd's wrappers",
     "guard_s": "measured by us: 39 µs for 32 linear layers, 14 for 4",
     "graph_s": "15 µs, whatever the number of kernels (ahrefs/ocannl issue 488)",
+    "query_s": "1.0 µs a cudaEventQuery, V100 and Ryzen 7 3700 (harrism/cuda_event_benchmark)",
 }
 
 

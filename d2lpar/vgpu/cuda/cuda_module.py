@@ -16,7 +16,7 @@ import torch
 from ..ranks import process_numbers
 from ..sim.multiprocessors import clock_hz
 from ..torch_backend import device_module, graph_capture, streams
-from ..torch_backend.runtime import current_runtime
+from ..torch_backend.runtime import current_runtime, running
 from . import lazy_init
 from .capability import CudaDeviceProperties
 from .device_translation import local_number, number, place, speaking_cuda
@@ -242,8 +242,9 @@ def set_stream(stream: torch.Stream | None) -> None:
 
 
 def is_current_stream_capturing() -> bool:
-    """Whether this thread captures a graph."""
-    return graph_capture.capturing() is not None
+    """Whether a capture holds the current stream."""
+    rt = running()
+    return rt is not None and rt.captures.of(rt.current_key) is not None
 
 
 def get_stream_from_external(data_ptr: int, device: object = None) -> streams.Stream:

@@ -109,6 +109,12 @@ def called(name: str) -> Iterator[None]:
         _thread.call = outer
 
 
+def name_of(call: str) -> str:
+    """What the user has called, if that is what makes `call`."""
+    outer: _SyncingCall | None = getattr(_thread, "call", None)
+    return outer.name if outer else call
+
+
 def mode() -> int:
     """What becomes of calls that make the host wait."""
     return _mode

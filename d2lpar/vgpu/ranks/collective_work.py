@@ -12,6 +12,7 @@ import torch.distributed as dist
 from ..sim.clock import HostThread
 from ..torch_backend.graph_capture import CUDAGraph, capturing
 from ..torch_backend.host_threads import HOST
+from ..torch_backend.runtime import current_runtime
 from ..torch_backend.tensor import VirtualTensor
 from . import c10d_private, nccl_debug, watchdog
 from .collective_calls import CollectiveCall
@@ -129,10 +130,14 @@ class CollectiveWork(c10d_private.WorkBase):
     def is_completed(self) -> bool:
         """Whether it is done by now, as this rank's host sees it; to ask takes it a moment."""
         rt = self._rank.world.rt
-        rt.host_work(rt.machine.host.view_s, "is_completed")
-        self._rank.wait(lambda: True, "is_completed", polite=True)
-        work = self._pending.work_of(self._member)
-        if not (self._is_over() and rt.host_threads.ask(rt.clock.is_done, work)):
+        if not self._is_over():
+            self._rank.wait(lambda: True, "is_completed", polite=True)
+
+        def is_done(host_thread: HostThread) -> bool:
+            work = self._pending.work_of(self._member) if self._is_over() else None
+            return work is not None and rt.clock.is_done(host_thread, work)
+
+        if not rt.asks("is_completed", None, is_done):
             return False
         rt.host_acquires(self._known)
         return True
@@ -150,7 +155,8 @@ class CollectiveWork(c10d_private.WorkBase):
     def _block(self) -> None:
         rt, work = self._rank.world.rt, self._pending.work_of(self._member)
         name = f"wait for {self._call.name}"
-        rt.host_threads.submit(HOST, rt.clock.wait_for, work, name)
+        with rt.meeting_host(name):
+            rt.host_threads.submit(HOST, rt.clock.wait_for, work, name)
         rt.host_acquires(self._known)
 
     def _is_over(self) -> bool:
@@ -175,15 +181,19 @@ class CapturedWork(c10d_private.WorkBase):
     def __init__(
         self,
         graph: CUDAGraph,
+        name: str,
         begin: Callable[[], CollectiveWork],
         tensors: Sequence[torch.Tensor],
         device: int,
     ) -> None:
         super().__init__()
         self._graph, self._begin, self._tensors, self._device = graph, begin, tensors, device
+        self._name = name
         self._under_way: CollectiveWork | None = None
+        self._is_open = True
         graph.keep(tensors)
         graph.call(self._replay)
+        graph.begun.append(name)
 
     def _replay(self) -> None:
         self._under_way = self._begin()
@@ -196,6 +206,12 @@ class CapturedWork(c10d_private.WorkBase):
                 "ends"
             )
         self._graph.call(self._replay_wait)
+        if self._is_open:
+            self._graph.begun.remove(self._name)
+            self._is_open = False
+        if self._name == "barrier":  # for which the host waits, too
+            rt = current_runtime()
+            rt.synchronize_stream(self._device, rt.current_stream(self._device), "barrier")
         return True
 
     def _replay_wait(self) -> None:
@@ -213,8 +229,8 @@ class CapturedWork(c10d_private.WorkBase):
         return CollectiveFuture(self._device, self.result(), self.wait)
 
     def is_completed(self) -> bool:
-        """A capture runs nothing, so nothing is under way."""
-        return True
+        """Refused, as all that is asked of what a capture holds: AcceleratorError."""
+        raise self._graph.refused("is_completed")
 
 
 AnyWork = CollectiveWork | CapturedWork

@@ -20,7 +20,7 @@ import torch.distributed as dist
 
 from ..races.call_sites import call_site_of, mark
 from ..sim.clock import HostThread
-from ..torch_backend.graph_capture import capturing
+from ..torch_backend.graph_capture import capturing_on
 from ..torch_backend.tensor import VirtualTensor
 from ..torch_backend.torch_private import unwatched
 from . import (
@@ -333,8 +333,9 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         tag = self._tag(name, tensor, tag)
         batch = None if self._together is None else self._to_self
         communicator, stream = self._communicator(way, tag, on_device)
-        if on_device is not None and capturing() is not None:
-            return self._captured(partial(self._pass, way, tag, tensor), [tensor], on_device)
+        if capturing_on(on_device) is not None:
+            begin = partial(self._pass, way, tag, tensor)
+            return self._captured(name, begin, [tensor], on_device)
         with unwatched():
             both, values = [tensor], [values_of(tensor)]
             call = CollectiveCall(
@@ -409,9 +410,9 @@ class VirtualProcessGroup(c10d_private.GroupBase):
 
     def _begin(self, name: str, tensors: Tensors, *parts: Callable[[], CollectiveCall]) -> AnyWork:
         on_device = self._check(name, tensors)
-        if on_device is not None and capturing() is not None:
+        if capturing_on(on_device) is not None:
             begin = partial(self._begin, name, tensors, *parts)
-            return self._captured(begin, tensors, on_device)
+            return self._captured(name, begin, tensors, on_device)
         with unwatched():
             calls = [make() for make in parts]
             call = calls[0] if len(calls) == 1 else together(name, calls)
@@ -422,12 +423,17 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         return self._queue(pending, call, None, more, on_device)
 
     def _captured(
-        self, begin: Callable[[], CollectiveWork], tensors: Tensors, on_device: int
+        self,
+        name: str,
+        begin: Callable[[], CollectiveWork],
+        tensors: Tensors,
+        on_device: int | None,
     ) -> CapturedWork:
         """Let a CUDA graph have the call, to begin at each replay."""
-        graph = capturing()
-        assert graph is not None
-        work = CapturedWork(graph, begin, tensors, on_device)
+        graph = capturing_on(on_device)
+        assert graph is not None, "who calls this has asked"
+        assert on_device is not None, "only its work is captured"
+        work = CapturedWork(graph, name, begin, tensors, on_device)
         if self._together is not None:
             self._together.append(work)
         return work
@@ -485,7 +491,11 @@ class VirtualProcessGroup(c10d_private.GroupBase):
                 put(host_thread, rt.clock, stream, *span)
 
         title = f"{'nccl' if exchange is None else 'gloo'}:{flight.title}"
-        with rt.op_details.of_collective(flight.operator, title, tensors):
+        current = device, 0 if stream is None else rt.current_stream(device)
+        with (
+            rt.op_details.of_collective(flight.operator, title, tensors),
+            rt.captures.on(current),
+        ):
             rt.host_threads.submit(device, queue)
         self._watch(pending, flight)
         work = CollectiveWork(

@@ -132,9 +132,13 @@ class RankStore(dist.Store):
         self._wait_for(keys, "wait", timeout)
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all of these have values."""
+        """Whether all of these have values: who is told so goes on no earlier than they had."""
         self._asked("check", *keys)
-        return self._has(keys)
+        if not self._has(keys):
+            return False
+        for key in keys:
+            self._not_before(key)
+        return True
 
     def add(self, key: str, amount: int) -> int:
         """Add to the number that a key has, at first 0; returns the sum."""

@@ -4,8 +4,10 @@ As in PyTorch ("Stream semantics of backward passes"): an operation runs on the 
 forward operation; all streams of the pass wait for the work of the caller's current streams, and
 these wait for the pass; and within it a stream waits for the others where a gradient goes over.
 Gradients are added up in a leaf on the stream of the first operation that has used it since its
-last gradient: there autograd made the node that adds them up. Forward operations are told apart by
-autograd's numbers, which grow within a thread; those of other threads count as the caller's.
+last gradient: there autograd made the node that adds them up. (In the capture of a graph, on the
+caller's: what was made before it is taken to be gone, as by torch's recipe it is.) Forward
+operations are told apart by autograd's numbers, which grow within a thread; those of other threads
+count as the caller's.
 """
 
 from __future__ import annotations
@@ -57,14 +59,20 @@ class _Thread(threading.local):
 
 
 class AutogradStreams:
-    """Remembers which streams were current when; `wait(stream, other)` lets one wait for another.
+    """Remembers which streams were current when; `wait(stream, other)` lets one wait for another,
+    and `captured_in(stream)` is the capture that holds it.
 
     `wait` must move the clock and the order of streams alike.
     """
 
-    def __init__(self, order: VectorClocks, wait: Callable[[StreamKey, StreamKey], None]) -> None:
+    def __init__(
+        self,
+        order: VectorClocks,
+        wait: Callable[[StreamKey, StreamKey], None],
+        captured_in: Callable[[StreamKey], object],
+    ) -> None:
         self.order = order
-        self._wait = wait
+        self._wait, self._captured_in = wait, captured_in
         self._thread = _Thread()
         # By id, with a reference that forgets it: a tensor as a key would be compared by values.
         self._leaves: dict[int, tuple[ref[torch.Tensor], int]] = {}
@@ -138,8 +146,10 @@ class AutogradStreams:
         if leaf is None or getattr(leaf, "vgpu_index", None) != device:
             return this.caller.get(device, 0)
         this.leaves.append(id(leaf))
-        known = self._leaves.get(id(leaf))
-        return this.caller.get(device, 0) if known is None else known[1]
+        known, caller = self._leaves.get(id(leaf)), this.caller.get(device, 0)
+        if known is None or self._captured_in((device, caller)):
+            return caller
+        return known[1]
 
     def order_in_pass(self, before: Access, stream: StreamKey) -> bool:
         """Let `stream` wait for an access, if it is one of the pass under way; autograd does not

@@ -54,6 +54,8 @@ def to_copy(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     else:
         values = torch_private.to_copy(_values(tensor), **options, device=rt.backing)
     result = wrap(values, rt.check_index(target))
+    if source is None:
+        check_capture(rt, target, tensor)
     _account_copy(rt, tensor, result, _size(result), non_blocking)
     return result
 
@@ -68,6 +70,9 @@ def copy_(
     rt = current_runtime()
     if not isinstance(source, torch.Tensor):  # torch hands over a number as one
         source = torch.tensor(source)
+    for host, other in ((source, target), (target, source)):
+        if isinstance(other, VirtualTensor) and not isinstance(host, VirtualTensor):
+            check_capture(rt, other.vgpu_index, host)
     if not rt.shape_only:
         begin_s = perf_counter()
         with torch_private.as_plain_tensors():
@@ -76,6 +81,11 @@ def copy_(
     sent = target if isinstance(target, VirtualTensor) else source
     _account_copy(rt, source, target, target.numel() * sent.element_size(), non_blocking)
     return target
+
+
+def check_capture(rt: Runtime, device: int, host: torch.Tensor) -> None:
+    """Refuse a copy that is captured from or to pageable memory of the host."""
+    rt.captures.check_pinned((device, rt.current_stream(device)), block_of(host) is not None)
 
 
 def device_index(tensor: torch.Tensor) -> int | None:
@@ -100,6 +110,8 @@ def _to_host(tensor: torch.Tensor, options: dict[str, Any], non_blocking: bool) 
         result = torch_private.to_copy(values, **options, device=torch.device("cpu"))
     if non_blocking:
         rt.pinned.lock(result, _size(tensor))
+    if isinstance(tensor, VirtualTensor):
+        check_capture(rt, tensor.vgpu_index, result)
     _account_copy(rt, tensor, result, _size(tensor), non_blocking, fresh=not non_blocking)
     return result
 

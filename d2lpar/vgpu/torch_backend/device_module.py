@@ -14,7 +14,7 @@ from ...timeline.formatting import bytes_text
 from ..device_naming import text
 from ..memory.caching_allocator import CachingAllocator, OutOfMemoryError
 from ..sim.multiprocessors import clock_hz
-from . import autocast
+from . import autocast, generators
 from .runtime import current_runtime, has_forked, running
 from .streams import Event, Stream, current_stream, default_stream, device_number, set_stream
 
@@ -262,9 +262,11 @@ def _sleep(cycles: int) -> None:
     index = rt.current_device
     accelerator = rt.machine.accelerators[index]
     seconds = cycles / clock_hz(accelerator)
-    work = ((index, rt.current_stream(index)), "sleep", seconds, 0, 0, rt.machine.host.launch_s)
+    stream = rt.current_key
+    work = (stream, "sleep", seconds, 0, 0, rt.machine.host.launch_s)
     engaged_s = seconds / (accelerator.multiprocessors or 1)
-    rt.host_threads.submit(index, rt.clock.kernel, *work, engaged_s)
+    with rt.captures.on(stream):
+        rt.host_threads.submit(index, rt.clock.kernel, *work, engaged_s)
 
 
 def get_per_process_memory_fraction(device: Device = None) -> float:
@@ -286,7 +288,7 @@ def manual_seed(seed: int) -> None:
     """Restart the random numbers of the current device."""
     if running():
         rt = current_runtime()
-        rt.sequence(rt.current_device).manual_seed(int(seed))
+        rt.restart(rt.sequence(rt.current_device), int(seed))
 
 
 def manual_seed_all(seed: int) -> None:
@@ -297,7 +299,8 @@ def manual_seed_all(seed: int) -> None:
 
 def seed() -> None:
     """Start the random numbers of the current device from a seed of the operating system's."""
-    manual_seed(torch.Generator().seed())
+    if running():
+        generators.DefaultGenerator(current_runtime().current_device).seed()
 
 
 def seed_all() -> None:
@@ -317,7 +320,7 @@ def get_rng_state(device: Device = None) -> torch.Tensor:
 
 def set_rng_state(new_state: torch.Tensor, device: Device = None) -> None:
     """Go on with random numbers from there: from a state of `get_rng_state`, or one of CUDA's."""
-    current_runtime().sequence(device_number(device)).set_state(new_state)
+    generators.set_state(current_runtime().sequence(device_number(device)), new_state)
 
 
 def get_rng_state_all() -> list[torch.Tensor]:

@@ -127,7 +127,11 @@ class Dispatcher:
     def _capture(
         self, graph: CUDAGraph, func: torch._ops.OpOverload, args: tuple, kwargs: dict
     ) -> object:
-        """Carry it out for the graph, whole: what it is made of is no operation by itself."""
+        """Carry it out for the graph, whole: what it is made of is no operation by itself; at once,
+        if the graph does not have its stream."""
+        if not graph.takes(func, args, kwargs):
+            with graph.paused(), current_runtime().captures.beside():
+                return self(func, args, kwargs)
         with graph.paused():
             graph.save(func, args, kwargs)
             result = self(func, args, kwargs)
@@ -356,7 +360,11 @@ class _OpCall:
         """Scalars of the host may join in, as on CUDA, and indices; other tensors may not."""
         free = self.plan.host_argument
         for which, arg in args.items():
-            host = None if which == free else _host_tensor(arg)
+            host = _host_tensor(arg)
+            if host is not None and which == free:
+                if isinstance(arg, (list, tuple)):  # of indices, which go to the device
+                    copies.check_capture(current_runtime(), self.index, host)
+                continue
             if host is not None and host.device.type == device_naming.TYPE:
                 raise compressed_copy(self.plan.name)
             if host is not None:

@@ -14,7 +14,7 @@ import torch
 
 from ..device_naming import naming
 from . import torch_private
-from .random_sequence import RandomSequence
+from .random_sequence import RandomSequence, seed_of
 from .runtime import current_runtime
 
 TorchGenerator = torch.Generator
@@ -67,16 +67,17 @@ class Generator(TorchGenerator):
 
     def set_state(self, new_state: torch.Tensor) -> Generator:
         """Go on with the random numbers that followed `new_state`."""
-        self.sequence.set_state(new_state)
+        set_state(self.sequence, new_state)
         return self
 
     def manual_seed(self, seed: int) -> Generator:
         """Restart them from `seed`."""
-        self.sequence.manual_seed(int(seed))
+        current_runtime().restart(self.sequence, int(seed))
         return self
 
     def seed(self) -> int:
         """Restart them from a seed of the operating system's, which is returned."""
+        _check_capture("seed")
         seed = TorchGenerator().seed()
         self.manual_seed(seed)
         return seed
@@ -87,15 +88,18 @@ class Generator(TorchGenerator):
 
     def get_offset(self) -> int:
         """How far the sequence has come, in numbers of each thread: a multiple of 4."""
+        _check_capture("get_offset")
         return self.sequence.asked_offset()
 
     def set_offset(self, offset: int) -> Generator:
         """Go on from there. RuntimeError for what is no multiple of 4."""
+        _check_capture("set_offset")
         self.sequence.go_to(offset)
         return self
 
     def clone_state(self) -> Generator:
         """A generator with a sequence of its own, that goes on from the same place."""
+        _check_capture("clone_impl")
         return Generator(self._index, self.sequence.copy())
 
     def graphsafe_get_state(self) -> Generator:
@@ -134,6 +138,20 @@ class DefaultGenerator(Generator):
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
+
+
+def _check_capture(call: str) -> None:
+    """RuntimeError where the current stream is captured, as of CUDA's generators."""
+    rt = current_runtime()
+    rt.captures.check_random(rt.current_key, call)
+
+
+def set_state(sequence: RandomSequence, state: torch.Tensor) -> None:
+    """Go on from a state; RuntimeError for one of another seed in a capture, too."""
+    rt = current_runtime()
+    if rt.captures.of(rt.current_key) is not None:
+        rt.restart(sequence, seed_of(state))
+    sequence.set_state(state)
 
 
 def _with_state(place: torch.device, state: torch.Tensor) -> torch.Generator:

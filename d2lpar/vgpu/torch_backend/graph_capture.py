@@ -1,43 +1,54 @@
 """CUDA graphs: operations noted once, and launched together again and again.
 
-A capture leaves tensors as they were before it, as on CUDA, and takes no time; results have their
-values from the first replay on. A replay computes the noted operations once more, into the same
-tensors, and puts their kernels on the clock with one launch. Under `shape_only` there are only the
-kernels. A copy from or to the host is launched by itself, and so is an exchange between ranks: a
-replay begins it anew, between the kernels before and after it.
+What may happen meanwhile is told in `stream_capture`. A capture leaves tensors as they were before
+it, as on CUDA, and takes no time; results have their values from the first replay on. A replay
+computes the noted operations once more, into the same tensors, and puts their kernels on the clock
+with one launch. Under `shape_only` there are only the kernels. A copy from or to the host is
+launched by itself, and so is an exchange between ranks: a replay begins it anew, between the
+kernels before and after it.
+
+A replay launches on the current stream, which stands for the one that the capture began on; others
+that it holds have streams of their own then, which wait for one another as in the capture.
 """
 
 from __future__ import annotations
 
 import threading
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, TypeGuard
 from weakref import WeakValueDictionary
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ..device_naming import TYPE
 from ..memory.caching_allocator import Allocation
 from ..memory.graph_pools import GraphPool, uncounted
-from . import generators, torch_private, virtual_storage
+from ..races.stream_sanitizer import stream_name
+from ..sim.clock import StreamKey
+from . import device_module, generators, torch_private, virtual_storage
 from .generators import DefaultGenerator, Generator
 from .graph_hooks import GraphHooks
 from .host_threads import NO_TASK, Notes
-from .op_schema import traits_of
+from .op_schema import aten, traits_of
 from .random_sequence import RandomSequence
 from .runtime import Runtime, current_runtime
+from .stream_capture import MODES, Capture, Refusal, StreamMark
+from .streams import Stream
 from .tensor import VirtualTensor, backing, wrap
 
 _EMPTY = (
     "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on "
     "wrong device or stream."
 )
+
+_COPIES = (aten.copy_.default, torch_private.copy_from, torch_private.to_copy.default)
 
 Operation = Callable[[], object]  # does once more what was noted
 
@@ -49,6 +60,7 @@ class _Part:
     operations: list[Operation] = field(default_factory=list)
     notes: Notes = field(default_factory=deque)
     then: Callable[[], object] | None = None
+    stream: StreamKey | None = None  # where it calls that
 
 
 _pools = count(1)
@@ -70,8 +82,17 @@ _here = _Thread()
 
 
 def capturing() -> CUDAGraph | None:
-    """The graph that this thread's operations become part of."""
+    """The graph that this thread captures."""
     return _here.graph
+
+
+def capturing_on(device: int | None) -> CUDAGraph | None:
+    """The graph that work of this thread becomes part of on the current stream of a device (None:
+    the host)."""
+    graph, rt = _here.graph, current_runtime()
+    if graph is None or device is None:
+        return None
+    return graph if graph.holds((device, rt.current_stream(device))) else None
 
 
 class _Blocks(list[Allocation]):
@@ -100,6 +121,10 @@ class CUDAGraph(GraphHooks):
         self._random: dict[RandomSequence, RandomSequence] = {}  # with a copy from before
         self._blocks: list[_Blocks] = []
         self._captured = False
+        self._capture: Capture | None = None  # under way
+        self._forked: list[StreamKey] = []  # streams that it holds, beside the one it began on
+        self._origin: StreamKey = (0, 0)
+        self.begun: list[str] = []  # collectives that nobody has waited for yet
 
     def capture_begin(
         self,
@@ -107,25 +132,26 @@ class CUDAGraph(GraphHooks):
         capture_error_mode: str = "global",
         check_input_liveness: bool = False,
     ) -> None:
-        """Note what this thread queues. RuntimeError, as on CUDA, on a default stream, and if this
-        thread captures already."""
+        """Note what this thread queues on the current stream. RuntimeError, as on CUDA, if that is
+        a default stream, if this thread captures already, and for modes that there are not."""
         rt = current_runtime()
-        if not rt.current_stream(rt.current_device):
+        if capture_error_mode not in MODES:
+            raise RuntimeError(
+                "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got "
+                f"{capture_error_mode}"
+            )
+        if not rt.current_key[1]:
             raise RuntimeError(
                 "CUDA graphs must be captured on a non-default stream. (However, after capture, "
                 "it's ok to replay them on the default stream.) Use torch.cuda.graph(), or begin "
                 "in a block `with torch.cuda.stream(torch.cuda.Stream()):`"
             )
-        self.begin(pool)
-
-    def begin(self, pool: object = None) -> None:
-        """The same on any stream."""
         if _here.graph is not None:
             raise RuntimeError("this thread captures a graph already: end that first")
-        threads = current_runtime().host_threads
+        threads = rt.host_threads
         threads.let_go()
         self._forget()
-        rt = current_runtime()
+        self._origin = rt.current_key
         self._random = {}
         self.register_generator_state(DefaultGenerator(rt.current_device))
         self._handle = self._handle if pool is None else pool
@@ -134,7 +160,11 @@ class CUDAGraph(GraphHooks):
             self._pool = GraphPool([rt.memories[i] for i in rt.own_devices])
             _pools_of[self._handle] = self._pool
         self._stack.enter_context(self._pool.capturing())
-        self._stack.enter_context(threads.replica(self._notes))
+        self._stack.enter_context(threads.capture(self._notes))
+        self._capture = rt.captures.begin(self._origin, capture_error_mode)
+        for device in rt.own_devices:  # nothing runs, so nothing is in the way of anything
+            for stream in rt.order.streams_of(device):
+                rt.order.acquire(self._origin, rt.order.release(stream))
         self._note_here(self)
         self.run_hooks("capture_start")
 
@@ -142,13 +172,50 @@ class CUDAGraph(GraphHooks):
         """End it, and give tensors from before the values that they had, and generators of random
         numbers their states; warn, as torch does, if nothing was captured.
 
-        Raises RuntimeError if this graph is not being captured.
+        Raises RuntimeError if this graph is not being captured, or on another stream; and, with the
+        capture ended, AcceleratorError if something spoilt it, or a stream that was forked from it
+        has work that the capture does not wait for.
         """
-        if _here.graph is not self:
+        if _here.graph is not self or self._capture is None:
             raise RuntimeError("this graph is not being captured: call capture_begin() first")
-        current_runtime().host_threads.let_go()
+        if current_runtime().current_key != self._origin:
+            raise RuntimeError(
+                "Capture must end on the same stream it began on. That was "
+                f"{stream_name(self._origin)}, and another one is current now"
+            )
+        capture = self._leave()
+        try:
+            capture.check()
+            if (unjoined := self._unjoined()) is not None:
+                raise capture.refuse(Refusal.Unjoined, f"its end, not after {unjoined},")
+        except RuntimeError:
+            self._forget()
+            raise
+        self._captured = True
+        if not any(part.operations or part.notes or part.then for part in self._parts):
+            warnings.warn(_EMPTY, stacklevel=2)
+        self.run_hooks("capture_end")
+        if not self._keep_graph:
+            self.instantiate()
+
+    def abandon(self) -> None:
+        """Leave a capture that cannot end where the program is."""
+        if self._capture is not None:
+            self._leave()
+            self._forget()
+
+    def _leave(self) -> Capture:
+        """Stop noting, and let all be as it was before the capture."""
+        rt, capture = current_runtime(), self._capture
+        assert capture is not None, "a capture is under way"
+        rt.host_threads.let_go()
         self._note_here(None)
         self._stack.close()
+        rt.captures.end(capture)
+        self._capture = None
+        self._forked = sorted(capture.streams - {self._origin})
+        for stream in capture.streams:
+            rt.host_acquires(rt.order.release(stream))
         self._end_part()
         for values, before in self._before.values():
             if values.shape == before.shape and virtual_storage.has_room(values):
@@ -158,12 +225,24 @@ class CUDAGraph(GraphHooks):
         self._uncounted.clear()
         for sequence, place in self._random.items():
             sequence.follow(place)
-        self._captured = True
-        if not any(part.operations or part.notes or part.then for part in self._parts):
-            warnings.warn(_EMPTY, stacklevel=2)
-        self.run_hooks("capture_end")
-        if not self._keep_graph:
-            self.instantiate()
+        return capture
+
+    def _unjoined(self) -> str | None:
+        """What the captured stream does not wait for: a stream that has work, or a collective."""
+        known: defaultdict[StreamKey, Counter[StreamKey]] = defaultdict(Counter)
+        marks: dict[StreamMark, Counter[StreamKey]] = {}
+        for part in self._parts:
+            for _, _, action, args in part.notes:
+                mark, stream = _mark_of(action), args[0] or args[1]
+                if mark is None:
+                    known[stream][stream] += 1
+                elif action == mark.record:
+                    marks[mark] = known[stream].copy()
+                else:
+                    known[stream] |= marks[mark]
+        origin = known[self._origin]
+        late = [stream_name(s) for s in self._forked if known[s][s] > origin[s]]
+        return next(iter(late + self.begun), None)
 
     def reset(self) -> None:
         """Forget what was captured, and let go of what was kept for it."""
@@ -173,6 +252,7 @@ class CUDAGraph(GraphHooks):
     def _forget(self) -> None:
         self._notes.clear()
         self._parts = [_Part()]
+        self.begun.clear()
         self._sizes.clear()
         self._pool = None
         self._captured = self._is_ready = False
@@ -211,7 +291,7 @@ class CUDAGraph(GraphHooks):
 
     def _replay(self) -> None:
         rt = current_runtime()
-        launch_s = rt.machine.host.graph_s
+        launch_s, streams = rt.machine.host.graph_s, self._streams_now(rt)
         for storage, size in self._sizes.values():
             virtual_storage.resize(storage, size)
         for part in self._parts:
@@ -219,9 +299,48 @@ class CUDAGraph(GraphHooks):
                 with rt.host_threads.replica(deque()):
                     for operation in part.operations:
                         operation()
-            launch_s = _launch(rt, part.notes, launch_s)
-            if part.then is not None:
-                part.then()
+            launch_s = _launch(rt, part.notes, launch_s, streams)
+            if part.then is not None and part.stream is not None:
+                with _running_on(rt, streams[self._origin], streams[part.stream]):
+                    part.then()
+
+    def _streams_now(self, rt: Runtime) -> dict[StreamKey, StreamKey]:
+        """What stands for the streams of the capture in a replay on the current one."""
+        device = self._origin[0]
+        streams = {self._origin: (device, rt.current_stream(device))}
+        for i, stream in enumerate(self._forked):
+            branch = rt.background_stream(stream[0], ("branch", i))
+            streams[stream] = stream[0], branch
+        return streams
+
+    def refused(self, call: str) -> RuntimeError:
+        """What to raise when a call asks something of what is captured."""
+        if self._capture is None:
+            return Refusal.CapturedEvent.error(call)
+        return self._capture.refuse(Refusal.CapturedEvent, call)
+
+    def holds(self, stream: StreamKey) -> bool:
+        """Whether work of a stream becomes part of it. AcceleratorError if the capture is
+        spoilt."""
+        if self._capture is None or stream not in self._capture.streams:
+            return False
+        self._capture.check()
+        return True
+
+    def takes(self, func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> bool:
+        """Whether an operation becomes part of it. As in PyTorch's Copy.cu, the streams of a copy
+        between two devices wait for one another."""
+        rt = current_runtime()
+        devices = [t.vgpu_index for t in tree_leaves(args) if isinstance(t, VirtualTensor)]
+        place = kwargs.get("device")
+        if place is not None and place.type == TYPE:
+            devices.append(rt.current_device if place.index is None else place.index)
+        keys = [(device, rt.current_stream(device)) for device in dict.fromkeys(devices)]
+        if len(keys) > 1 and func in _COPIES:
+            source, target = reversed(keys) if func is aten.copy_.default else keys
+            rt.captures.wait(source, rt.captures.of(target))
+            rt.captures.wait(target, rt.captures.of(source))
+        return bool(keys) and self.holds(keys[0])
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -302,42 +421,85 @@ class CUDAGraph(GraphHooks):
         if current_runtime().shape_only:
             return
         for tensor in tensors:
-            if isinstance(tensor, VirtualTensor) and _place(tensor) not in self._made:
-                values = backing(tensor)
+            if _has_memory(tensor) and _place(tensor) not in self._made:
+                values = _values(tensor)
                 self._before.setdefault(id(values), (values, values.clone()))
 
     def call(self, action: Callable[[], object]) -> None:
         """Let a replay call `action` when it comes here."""
-        current_runtime().host_threads.let_go()
-        self._parts[-1].then = action
+        rt = current_runtime()
+        rt.host_threads.let_go()
+        self._parts[-1].then, self._parts[-1].stream = action, rt.current_key
         self._end_part()
         self._parts.append(_Part())
 
     def _end_part(self) -> None:
-        self._parts[-1].notes = deque(self._notes)
+        kept = (note for note in self._notes if _is_launched(note[2]))
+        self._parts[-1].notes = deque(kept)
         self._notes.clear()
 
 
-def _launch(rt: Runtime, notes: Notes, launch_s: float) -> float:
-    """Put noted kernels and copies on the clock; the first kernel takes the host `launch_s`.
+def _mark_of(action: Callable[..., object]) -> StreamMark | None:
+    owner = getattr(action, "__self__", None)
+    return owner if isinstance(owner, StreamMark) else None
+
+
+def _is_launched(action: Callable[..., object]) -> bool:
+    """Whether a replay launches what was noted: kernels, copies, and marks that streams make."""
+    clock = current_runtime().clock
+    return action in (clock.kernel, clock.copy) or _mark_of(action) is not None
+
+
+def _launch(
+    rt: Runtime, notes: Notes, launch_s: float, streams: Mapping[StreamKey, StreamKey]
+) -> float:
+    """Put noted kernels and copies on the clock, on these `streams` in place of those of the
+    capture; the first kernel takes the host `launch_s`.
 
     Returns what is left of it for kernels to come.
     """
-    for _, device, action, args in notes:
+    for _, device, action, noted in notes:
+        args = [streams.get(arg, arg) if isinstance(arg, tuple) else arg for arg in noted]
         if action == rt.clock.kernel:
-            rt.host_threads.put(NO_TASK, device, action, *args[:5], launch_s)
+            rt.host_threads.put(NO_TASK, device, action, *args[:5], launch_s, *args[6:])
             launch_s = 0.0
-        elif action == rt.clock.copy:
+        else:
             rt.host_threads.put(NO_TASK, device, action, *args)
     return launch_s
+
+
+@contextmanager
+def _running_on(rt: Runtime, caller: StreamKey, stream: StreamKey) -> Iterator[None]:
+    """A block of a replay whose work runs on a stream that is ordered with the caller's."""
+    if stream == caller:
+        yield
+        return
+    device, number = stream
+    before = rt.current_stream(device)
+    rt.order.acquire(stream, rt.order.release(caller))
+    rt.set_stream(device, number)
+    try:
+        yield
+    finally:
+        rt.set_stream(device, before)
+        rt.order.acquire(caller, rt.order.release(stream))
 
 
 def _places(values: object) -> set[int]:
     return {_place(t) for t in tree_leaves(values) if isinstance(t, VirtualTensor)}
 
 
-def _place(tensor: VirtualTensor) -> int:
-    return backing(tensor).untyped_storage().data_ptr()
+def _has_memory(value: object) -> TypeGuard[torch.Tensor]:
+    """Whether it is a tensor of a device or of the host, and none that only wraps one."""
+    return isinstance(value, VirtualTensor) or type(value) is torch.Tensor
+
+
+def _values(tensor: torch.Tensor) -> torch.Tensor:
+    return backing(tensor) if isinstance(tensor, VirtualTensor) else tensor
+
+
+def _place(tensor: torch.Tensor) -> int:
+    return _values(tensor).untyped_storage().data_ptr()
 
 
 def _exchange(
@@ -368,26 +530,38 @@ def _compute(
 
 def _put_into(before: object, again: object) -> None:
     for old, new in zip(tree_leaves(before), tree_leaves(again), strict=True):
-        if isinstance(old, VirtualTensor) and _place(old) != _place(new):
+        if _has_memory(old) and _place(old) != _place(new):
             with torch_private.as_plain_tensors():
-                backing(old).copy_(backing(new))
+                _values(old).copy_(_values(new))
 
 
 @contextmanager
 def capture(
     cuda_graph: CUDAGraph,
     pool: object = None,
-    stream: object = None,
+    stream: Stream | None = None,
     capture_error_mode: str = "global",
     enable_annotations: bool = False,
     annotation_config: dict[str, object] | None = None,
     check_input_liveness: bool = False,
 ) -> Iterator[None]:
-    """`torch.cuda.graph`: the block's work becomes `cuda_graph`. It is captured on the current
-    stream, as nothing runs meanwhile. Annotations are for CUPTI, so nothing is annotated; inputs
-    live as long as the graph does."""
-    cuda_graph.begin(pool)
-    try:
-        yield
-    finally:
-        cuda_graph.capture_end()
+    """`torch.cuda.graph`: the block's work becomes `cuda_graph`. The host waits for the device
+    first, and `stream` (default: one that is there for captures) is current in the block.
+    Annotations are for CUPTI, so nothing is annotated; inputs live as long as the graph does."""
+    rt = current_runtime()
+    device = rt.current_device
+    rt.synchronize(device)
+    device_module.empty_cache()
+    rt.pinned.empty_cache()
+    if stream is None:
+        purpose = ("capture", rt.host_threads.process)
+        stream = Stream.existing(device, rt.background_stream(device, purpose))
+    with stream:
+        cuda_graph.capture_begin(pool, capture_error_mode)
+        try:
+            yield
+        finally:
+            try:
+                cuda_graph.capture_end()
+            finally:
+                cuda_graph.abandon()

@@ -42,6 +42,7 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.replica: Notes | None = None
+        self.captures = False  # so that what is noted takes no time
         self.notes: Notes = deque()
         self.tasks: list[int] = []
         self.host_thread: HostThread | None = None
@@ -61,6 +62,7 @@ class HostThreads:
         self._outer_task: dict[int, int] = {}
         self._thread = _Thread()
         self._waiting: list[Notes] = []
+        self._ranks: list[HostThread] = []
         self.lock = threading.RLock()
 
     def submit(self, device: int, action: Callable[..., object], *args: object) -> None:
@@ -120,7 +122,7 @@ class HostThreads:
 
         Raises RuntimeError in a replica, whose work has no times before all replicas have ended.
         """
-        if self._thread.replica is not None:
+        if self._thread.replica is not None and not self._thread.captures:
             raise RuntimeError(
                 "the simulated clock cannot be read inside a replica of nn.DataParallel: its times "
                 "are known when all replicas are done; read the clock then, or record() a timeline"
@@ -154,13 +156,44 @@ class HostThreads:
             self._thread.replica = outer
 
     @contextmanager
+    def capture(self, notes: Notes) -> Iterator[None]:
+        """Note the block's work in `notes`, and let it take no time: a graph has it."""
+        before, self._thread.captures = self._thread.captures, True
+        try:
+            with self.replica(notes):
+                yield
+        finally:
+            self._thread.captures = before
+
+    @contextmanager
+    def beside_capture(self) -> Iterator[None]:
+        """Put the block's work on the clock, also in a capture."""
+        if not self._thread.captures:
+            yield
+            return
+        noted, self._thread.replica, self._thread.captures = self._thread.replica, None, False
+        try:
+            yield
+        finally:
+            self._thread.replica, self._thread.captures = noted, True
+
+    @property
+    def process(self) -> HostThread | None:
+        """What stands for this thread's process: the host thread of its virtual rank. A thread that
+        is none's own belongs to the only one, if there is one."""
+        own = self._thread.host_thread
+        return self._ranks[0] if own is None and len(self._ranks) == 1 else own
+
+    @contextmanager
     def rank(self, host_thread: HostThread) -> Iterator[None]:
         """Put the block's work on a host thread of its own, at once: one of them runs at a time."""
         self._thread.host_thread = host_thread
+        self._ranks.append(host_thread)
         try:
             yield
         finally:
             self._thread.host_thread = None
+            self._ranks.remove(host_thread)
 
     def replay(self, notes: Notes) -> None:
         """Put a replica's work on the clock (in a replica of replicas: note it as its own)."""

@@ -84,8 +84,8 @@ class RandomSequence:
             state = state.cpu().contiguous().clone()
             if state.numel() not in (_HEAD_BYTES, _HEAD_BYTES + self.host.numel() + _TAIL_BYTES):
                 raise RuntimeError("RNG state is wrong size")
-            seed, offset = (int(n) for n in state[:_HEAD_BYTES].view(torch.int64))
-            if seed % 2**64 != self.seed:
+            offset = int(state[_HEAD_BYTES - 8 : _HEAD_BYTES].view(torch.int64))
+            if (seed := seed_of(state)) != self.seed:
                 self.manual_seed(seed)
             host, tail = state[_HEAD_BYTES:-_TAIL_BYTES], state[-_TAIL_BYTES:]
             if len(host) and int(tail.view(torch.int64)) == offset:
@@ -113,6 +113,12 @@ class RandomSequence:
         """Go on from where another one is."""
         self.seed, self.offset, self.host = other.seed, other.offset, other.host
         self._kept = OrderedDict(other._kept)
+
+
+def seed_of(state: torch.Tensor) -> int:
+    """The seed that a state goes on from."""
+    with torch_private.unwatched():
+        return int(state[:8].clone().view(torch.int64)) % 2**64
 
 
 def _state_at(seed: int, offset: int) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -31,6 +31,7 @@ from .host_copy_races import HostCopies
 from .host_threads import HOST, NO_TASK, HostThreads
 from .op_details import OpDetailsRecorder
 from .random_sequence import RandomSequence
+from .stream_capture import Capture, StreamCaptures, StreamMark
 
 POOLED_STREAMS = 32  # of a device and a priority; then they are handed out again, as by PyTorch
 HIGHEST_PRIORITY = -3
@@ -50,6 +51,7 @@ class Runtime:
         self.backing = backing
         self.clock = Clock(machine)
         self.host_threads = HostThreads(self.clock, owner or threading.main_thread().ident)
+        self.captures = StreamCaptures(self.host_threads)
         self.memories = [
             CachingAllocator(i, accelerator.memory_bytes)
             for i, accelerator in enumerate(machine.accelerators)
@@ -59,7 +61,7 @@ class Runtime:
             lambda before, stream: self.autograd_streams.order_in_pass(before, stream)
         )
         self.order = self.sanitizer.order
-        self.autograd_streams = AutogradStreams(self.order, self.let_wait)
+        self.autograd_streams = AutogradStreams(self.order, self.let_wait, self.captures.of)
         self.host_copies = HostCopies(self.order, self.sanitizer.report)
         self.shape_only = False
         self.op_details = OpDetailsRecorder(self.memories)
@@ -189,18 +191,48 @@ class Runtime:
         """Simulated seconds since the start, as the host sees them."""
         return self.host_threads.now_s()
 
+    @contextmanager
+    def meeting_host(
+        self, call: str, of: Capture | None = None, *, asks_event: bool = False
+    ) -> Iterator[None]:
+        """A block in which the host waits for a device, or asks it something: for what belongs to
+        capture `of`, or to none. Raises AcceleratorError where a capture forbids it."""
+        self.captures.check_host(call, of, asks_event)
+        with self.captures.beside():
+            yield
+
+    def asks(
+        self,
+        call: str,
+        of: Capture | None,
+        question: Callable[..., bool],
+        *args: object,
+        asks_event: bool = False,
+    ) -> bool:
+        """The answer of the clock to `question(host_thread, *args)`, for which the host calls the
+        driver: that takes it a moment, so that a loop that asks comes to its end."""
+
+        def ask(host_thread: HostThread) -> bool:
+            host_thread.now_s += self.machine.host.query_s
+            return question(host_thread, *args)
+
+        with self.meeting_host(call, of, asks_event=asks_event):
+            return self.host_threads.ask(ask)
+
     def synchronize(self, device: int, name: str = "synchronize") -> None:
         """Make the host wait for all streams of `device`."""
-        wait = sync_debug.listened(device, name, self.clock.wait_for_device)
-        self.host_threads.submit(device, wait, device, name)
+        with self.meeting_host(name, self.captures.of_device(device)):
+            wait = sync_debug.listened(device, name, self.clock.wait_for_device)
+            self.host_threads.submit(device, wait, device, name)
         for stream in self.order.streams_of(device):
             self.order.host_acquires(self.order.release(stream))
         self.host_copies.settle()
 
     def synchronize_stream(self, device: int, stream: int, name: str) -> None:
         """Make the host wait for one stream; `name` is what a timeline calls that."""
-        wait = sync_debug.listened(device, name, self.clock.wait_for_streams)
-        self.host_threads.submit(device, wait, [(device, stream)], name)
+        with self.meeting_host(name, self.captures.of((device, stream))):
+            wait = sync_debug.listened(device, name, self.clock.wait_for_streams)
+            self.host_threads.submit(device, wait, [(device, stream)], name)
         self.host_acquires(self.order.release((device, stream)))
 
     def host_acquires(self, known: dict[StreamKey, int]) -> None:
@@ -210,14 +242,17 @@ class Runtime:
 
     def let_wait(self, stream: StreamKey, other: StreamKey) -> None:
         """Let later work of `stream` begin after what `other` has queued so far."""
-
-        def wait(host_thread: HostThread) -> None:
-            self.clock.stream_waits(
-                host_thread, stream, self.clock.record_event(host_thread, other)
-            )
-
-        self.host_threads.submit(stream[0], wait)
+        made = StreamMark(self.clock)
+        with self.captures.on(other) as capture:
+            self.host_threads.submit(stream[0], made.record, other)
+        self.let_wait_for(stream, made, capture)
         self.order.acquire(stream, self.order.release(other))
+
+    def let_wait_for(self, stream: StreamKey, made: StreamMark, capture: Capture | None) -> None:
+        """Let later work of `stream` begin after a mark that was made in a capture, or in none."""
+        self.captures.wait(stream, capture)
+        with self.captures.on(stream):
+            self.host_threads.submit(stream[0], made.delay, stream)
 
     def host_work(self, seconds: float, name: str) -> None:
         """Let the host work for so long. ValueError for less than zero seconds."""
@@ -264,10 +299,20 @@ class Runtime:
 
     # --- random numbers ---------------------------------------------------------------------
 
+    @property
+    def current_key(self) -> StreamKey:
+        """The current stream of the current device."""
+        return self.current_device, self.current_stream(self.current_device)
+
     def manual_seed(self, seed: int) -> None:
         """Restart the random numbers of all devices."""
-        self._seed = seed
         for sequence in self._sequences.values():
+            self.restart(sequence, seed)
+        self._seed = seed
+
+    def restart(self, sequence: RandomSequence, seed: int) -> None:
+        """Restart these random numbers. RuntimeError in a capture, unless the seed is theirs."""
+        if self.captures.check_seed(self.current_key, sequence.seed, seed % 2**64):
             sequence.manual_seed(seed)
 
     def sequence(self, device: int) -> RandomSequence:

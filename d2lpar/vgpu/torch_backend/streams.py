@@ -12,9 +12,10 @@ from ..device_naming import TYPE, naming, text
 from ..races import sync_debug
 from ..sim.clock import Clock, HostThread
 from ..sim.event_queue import QueuedWork
-from . import graph_capture, torch_private
+from . import torch_private
 from .host_threads import HOST
 from .runtime import HIGHEST_PRIORITY, POOLED_STREAMS, current_runtime
+from .stream_capture import Capture, StreamMark
 
 _STREAM_BITS = 48
 _PRIVATE_USE_1 = 20  # c10::DeviceType::PrivateUse1
@@ -71,8 +72,8 @@ class Stream(torch.Stream):
         return (0, self.cuda_stream)
 
     def is_capturing(self) -> bool:
-        """Whether this thread captures a graph, on whatever stream."""
-        return graph_capture.capturing() is not None
+        """Whether a capture of this process holds the stream."""
+        return current_runtime().captures.of(self.key) is not None
 
     @property
     def _as_parameter_(self) -> ctypes.c_void_p:
@@ -110,7 +111,7 @@ class Stream(torch.Stream):
     def query(self) -> bool:
         """Whether all work queued here is done, at the host's present time."""
         rt = current_runtime()
-        idle = rt.host_threads.ask(rt.clock.is_idle, self.key)
+        idle = rt.asks("query stream", rt.captures.of(self.key), rt.clock.is_idle, self.key)
         if idle:
             rt.host_acquires(rt.order.release(self.key))
         return idle
@@ -129,7 +130,9 @@ class Stream(torch.Stream):
     def wait_event(self, event: Event) -> None:  # type: ignore[override]
         """Let later work here start after `event`."""
         rt = current_runtime()
-        rt.host_threads.submit(self.key[0], lambda host_thread: event.delay(host_thread, self.key))
+        made = event.mark_on(rt.clock)
+        if made is not None:
+            rt.let_wait_for(self.key, made, event.capture)
         rt.order.acquire(self.key, event.known)
 
     def __enter__(self) -> Stream:
@@ -173,15 +176,15 @@ class Event:
         if interprocess:
             raise _not_shared("leave out interprocess=True")
         self.enable_timing = enable_timing
-        self._work: QueuedWork | None = None
-        self._clock: Clock | None = None  # whose work it is
+        self._mark: StreamMark | None = None
+        self.capture: Capture | None = None  # in which it was recorded last
         self.known: dict[tuple[int, int], int] = {}  # what is done when it happens, by stream
         self.device: torch.device | None = None
 
     @property
     def cuda_event(self) -> int:
         """A number that stands for the event, once it was recorded; 0 before."""
-        return 0 if self._work is None else id(self._work)
+        return 0 if self._mark is None else id(self._mark)
 
     @property
     def event_id(self) -> int:
@@ -209,12 +212,10 @@ class Event:
         """Happen when everything that `stream` (default: the current one) has queued is done."""
         stream = current_stream() if stream is None else stream
         rt = current_runtime()
-
-        def note(host_thread: HostThread) -> None:
-            self._clock, self._work = rt.clock, rt.clock.record_event(host_thread, stream.key)
-
         rt.autograd_streams.let_arrive(stream.key)
-        rt.host_threads.submit(stream.key[0], note)
+        self._mark = StreamMark(rt.clock)
+        with rt.captures.on(stream.key) as self.capture:
+            rt.host_threads.submit(stream.key[0], self._mark.record, stream.key)
         self.known = rt.order.release(stream.key)
         self.device = stream.device
 
@@ -229,15 +230,20 @@ class Event:
         def wait(host_thread: HostThread) -> None:
             rt.clock.wait_for(host_thread, self._on(rt.clock), "event")
 
-        if self.device is not None:
+        if self.device is None:
+            return
+        with rt.meeting_host("synchronize event", self.capture, asks_event=True):
             wait = sync_debug.listened(self.device.index, "synchronize event", wait)
-        rt.host_threads.submit(HOST, wait)
+            rt.host_threads.submit(HOST, wait)
         rt.host_acquires(self.known)
 
     def query(self) -> bool:
         """Whether this event has happened by now; one that was never recorded has."""
         rt = current_runtime()
-        happened = rt.host_threads.ask(self._has_happened, rt.clock)
+        if self.device is None:
+            return True
+        question = self._has_happened, rt.clock
+        happened = rt.asks("query event", self.capture, *question, asks_event=True)
         if happened:
             rt.host_acquires(self.known)
         return happened
@@ -256,15 +262,9 @@ class Event:
                 f"{end.device}, and devices have clocks of their own. Record both on one device"
             )
         rt = current_runtime()
-        begin_s, end_s = (rt.host_threads.ask(event.happened_s, rt.clock) for event in (self, end))
-        return (end_s - begin_s) * 1e3
-
-    def delay(self, host_thread: HostThread, stream: tuple[int, int]) -> None:
-        """Let later work of `stream` start after this event, if it was recorded."""
-        clock = current_runtime().clock
-        work = self._on(clock)
-        if work is not None:
-            clock.stream_waits(host_thread, stream, work)
+        with rt.meeting_host("elapsed_time", self.capture or end.capture, asks_event=True):
+            happened = [rt.host_threads.ask(event.happened_s, rt.clock) for event in (self, end)]
+        return (happened[1] - happened[0]) * 1e3
 
     def _has_happened(self, host_thread: HostThread, clock: Clock) -> bool:
         work = self._on(clock)
@@ -284,13 +284,17 @@ class Event:
         return work.end_s
 
     def _on(self, clock: Clock) -> QueuedWork | None:
-        """The mark that was recorded last."""
-        if self._work is not None and self._clock is not clock:
+        made = self.mark_on(clock)
+        return None if made is None else made.work
+
+    def mark_on(self, clock: Clock) -> StreamMark | None:
+        """What was recorded last. RuntimeError if that was on another machine's clock."""
+        if self._mark is not None and self._mark.clock is not clock:
             raise RuntimeError(
                 "this event was recorded on another virtual machine, which has its own clock: "
                 "record it again"
             )
-        return self._work
+        return self._mark
 
 
 def _not_shared(first: str) -> NotImplementedError:

@@ -460,6 +460,7 @@ def _check_graph(leaf: weakref.ref, number: int, _: object) -> None:
         )
 
 
+AcceleratorError: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
 MOMENTS_OF_GRAPHS = ("capture_start", "capture_end", "instantiate", "replay_start", "replay_end")
 
 

@@ -79,7 +79,8 @@ class Graph(graph_capture.CUDAGraph):
     def __enter__(self) -> None:
         device_module.synchronize()
         device_module.empty_cache()
-        self.capture_begin()
+        mode = self.capture_error_mode
+        self.capture_begin(self.graph_pool, "global" if mode == "default" else mode)
 
     def __exit__(
         self,
@@ -87,7 +88,10 @@ class Graph(graph_capture.CUDAGraph):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.capture_end()
+        try:
+            self.capture_end()
+        finally:
+            self.abandon()
 
 
 def _make_event(device: Device, **options: bool) -> streams.Event:

@@ -232,6 +232,46 @@ def test_a_part_that_was_not_saved(tmp_path):
         run.checkpoints.resume(momentum=run.sgd)
 
 
+class Unfit:
+    """A part whose state is checked late, when it has taken half of it."""
+
+    def __init__(self):
+        self.half = "as it was"
+
+    def state_dict(self):
+        return {"half": self.half}
+
+    def load_state_dict(self, state):
+        self.half = state["half"]
+        if state["half"] != "as it was":
+            raise RuntimeError("this does not fit")
+
+
+@pytest.mark.parametrize("wrong", ["missing", "another network", "late"])
+def test_where_a_part_does_not_fit_nothing_is_loaded(tmp_path, wrong):
+    saved = Run(tmp_path).to(3)
+    unfit = Unfit()
+    unfit.half = "otherwise"
+    saved.checkpoints.save(3, {}, **saved.parts, unfit=unfit, small=nn.Linear(2, 2))
+    run = Run(tmp_path / "none").to(1)
+    weights = {name: value.clone() for name, value in run.net.state_dict().items()}
+    rate, momenta = run.schedule.last_epoch, [*run.sgd.state.values()][0]["momentum_buffer"].clone()
+    parts = {
+        "missing": {"nowhere": run.net},
+        "another network": {"small": nn.Linear(3, 2)},
+        "late": {"unfit": (late := Unfit())},
+    }[wrong]
+    before = [torch.get_rng_state(), random.getstate()]
+    with pytest.raises((ValueError, RuntimeError), match="nowhere|size mismatch|does not fit"):
+        Checkpoints(tmp_path).resume(**run.parts, **parts)
+    assert all(torch.equal(weights[name], value) for name, value in run.net.state_dict().items())
+    assert torch.equal([*run.sgd.state.values()][0]["momentum_buffer"], momenta)
+    assert run.schedule.last_epoch == rate
+    assert late.half == "as it was"
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+
+
 @pytest.mark.parametrize("where", ["write", "replace"])
 def test_a_crash_while_saving_leaves_what_there_was(tmp_path, monkeypatch, where):
     run = Run(tmp_path).to(3, every=3)
@@ -308,11 +348,72 @@ def test_a_file_that_may_not_grow_is_an_error_of_the_system(tmp_path):
 
 def test_what_a_killed_process_leaves_is_not_taken_and_goes_with_the_next_save(tmp_path):
     Run(tmp_path).to(3, every=3)
-    (tmp_path / checkpoint.PART).write_bytes(b"half")
+    (tmp_path / checkpoint.PART.format("0" * 16)).write_bytes(b"half")
+    (tmp_path / "unfinished.part").write_bytes(b"the user's")
     run = Run(tmp_path).resume()
     assert run.step == 3
     run.to(5, every=5)
-    assert sorted(os.listdir(tmp_path)) == ["step-00000003.pt", "step-00000005.pt"]
+    left = ["step-00000003.pt", "step-00000005.pt", "unfinished.part"]
+    assert sorted(os.listdir(tmp_path)) == left
+
+
+# Processes that know nothing of one another save and read in one folder, at steps of their own.
+AT_ONCE = """
+import sys, torch
+from torch import nn
+from d2lpar.processes.checkpoint import Checkpoints
+
+torch.set_num_threads(1)
+first, folder = int(sys.argv[2]), sys.argv[1]
+net, checkpoints = nn.Linear(200, 200), Checkpoints(folder)
+for step in range(first, first + 40):
+    checkpoints.save(step, {"of": first}, model=net)
+    assert checkpoints.resume(model=net) is not None
+print("saved", flush=True)
+sys.stdin.readline()  # it runs on
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
+def test_processes_that_save_into_one_folder_leave_one_another_theirs(tmp_path):
+    starts = [0, 20, 1000]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", AT_ONCE, str(tmp_path), str(start)],
+            cwd=PROJECT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for start in starts
+    ]
+    said = [process.stdout.readline() for process in processes]
+    left = sorted(os.listdir(tmp_path))
+    errors = [process.communicate("\n", timeout=60)[1] for process in processes]
+    assert (said, errors) == (["saved\n"] * 3, [""] * 3)
+    newest = {f"step-{start + i:08}.pt" for start in starts for i in (38, 39)}
+    assert newest - set(left) == set()
+    assert not [name for name in left if not name.startswith("step-")]
+
+
+def test_the_newest_are_kept_of_what_an_ended_process_has_left_too(tmp_path):
+    Run(tmp_path).to(4, every=1)
+    Run(tmp_path).resume().to(6, every=1)
+    assert sorted(os.listdir(tmp_path)) == ["step-00000005.pt", "step-00000006.pt"]
+
+
+def test_what_is_being_read_stays(tmp_path, monkeypatch):
+    Run(tmp_path).to(2, every=1)
+    saver, load = Checkpoints(tmp_path, keep=1), torch.load
+
+    def slow(*args, **options):  # another process saves meanwhile
+        saver.save(9, {})
+        return load(*args, **options)
+
+    monkeypatch.setattr(torch, "load", slow)
+    assert Run(tmp_path).resume().step == 2
+    assert "step-00000002.pt" in os.listdir(tmp_path)
 
 
 # Forks savers and kills each of them in the midst of it; each goes on where the last one was.

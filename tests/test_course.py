@@ -14,6 +14,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from d2lpar.command import cli
 from d2lpar.command.course import merging, notebook_file, rehearsal, saving, working_copy
+from d2lpar.timeline import waits
 from d2lpar.vgpu.programs import progress
 
 ROOT = Path(__file__).parents[1]
@@ -108,6 +109,49 @@ def test_results_of_a_cell_that_is_not_new_stay():
     nbformat.validate(merged)
 
 
+def test_a_new_version_that_the_student_has_worked_on_is_not_replaced_by_the_next():
+    once = merging.merge(book(a="mine"), book(a="1"), book(a="2")).notebook
+    once.cells[1].source = "2, and mine"
+    again = merging.merge(once, book(a="2"), book(a="3")).notebook
+    assert sources(again) == ["mine", "3", "2, and mine"]
+    nbformat.validate(again)
+    assert sources(merging.merge(again, book(a="3"), book(a="3")).notebook) == sources(again)
+
+
+def test_tags_kernel_and_metadata_of_the_student_stay_and_those_of_the_course_come():
+    own, base, new = book(a="1", b="2"), book(a="1", b="2"), book(a="one", b="2")
+    for each in (own, base, new):
+        each.metadata.update(kernelspec={"name": "python3"}, title="old")
+        each.cells[0].metadata.tags = ["dropped", "kept"]
+    own.metadata.update(kernelspec={"name": "my-env"}, mine=1)
+    own.cells[0].metadata.tags.append("remember")
+    own.cells[1].metadata.slideshow = {"slide_type": "skip"}
+    new.metadata.update(title="new")
+    new.cells[0].metadata.tags = ["kept", "added"]
+    merged = merging.merge(own, base, new).notebook
+    assert merged.metadata == {"kernelspec": {"name": "my-env"}, "mine": 1, "title": "new"}
+    assert sources(merged) == ["one", "2"]
+    assert merged.cells[0].metadata.tags == ["kept", "remember", "added"]
+    assert merged.cells[1].metadata.slideshow == {"slide_type": "skip"}
+
+
+def test_the_order_that_the_student_gave_the_cells_stays():
+    own = book(c="3", mine="my cell", a="1", b="2")
+    merged = merging.merge(own, book(**BASE), book(**(BASE | {"b": "two"}), d="4")).notebook
+    assert sources(merged) == ["3", "my cell", "4", "1", "two"]
+    moved = book(c="3", a="1", b="2")  # by the course
+    assert sources(merging.merge(book(**BASE), book(**BASE), moved).notebook) == ["3", "1", "2"]
+
+
+def test_cells_without_names_or_with_one_twice_are_not_lost():
+    own = book(a="1", b="2", x="another")
+    del own.cells[1]["id"]  # as programs of the older format save it
+    own.cells[2].id = "a"
+    merged = merging.merge(own, book(a="1", b="2"), book(a="1", b="two")).notebook
+    assert sources(merged) == ["1", "two", "another"]
+    nbformat.validate(merged)
+
+
 cells = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["", "1", "2", "3"]), max_size=6)
 
 
@@ -168,6 +212,113 @@ def test_a_script_that_both_have_changed_is_there_twice(course):
     assert (course / "my/scripts/train.py").read_text() == "mine\n"
     assert (course / "my/scripts/train (new).py").read_text() == "version = 2\n"
     assert update(course) == {}
+
+
+def test_files_of_the_students_with_names_that_an_update_might_want_stay(course):
+    update(course)
+    theirs = {
+        course / "my/scripts" / name: f"the student's {name}"
+        for name in ("train (new).py", "train.py.tmp", "train.py", f"train.py.{os.getpid()}")
+    }
+    for path, text in theirs.items():
+        path.write_text(text)
+    (course / "my" / f"{NAME}.tmp").write_text("notes")
+    (course / "notebooks/scripts/train.py").write_text("version = 2\n")
+    save(course / "notebooks" / NAME, book(a="one"))
+    assert update(course)["train.py"].what.endswith("the new version is train (new 2).py")
+    assert {path: path.read_text() for path in theirs} == theirs
+    assert (course / "my" / f"{NAME}.tmp").read_text() == "notes"
+    assert (course / "my/scripts/train (new 2).py").read_text() == "version = 2\n"
+    assert not [path for path in (course / "my").rglob(".d2lpar*")]
+
+
+@pytest.mark.parametrize("updates", [1, 2])
+@pytest.mark.parametrize("changed", [False, True], ids=["as it was", "worked on"])
+def test_an_old_page_that_is_saved_over_an_update_hides_no_cell_for_ever(course, updates, changed):
+    update(course)
+    own = course / "my" / NAME
+    page = notebook_file.read(own)  # a tab that stays open
+    if changed:
+        page.cells[1].source = "mine"
+    for number in range(updates):
+        new = {f"new{i}": f"new cell {i}" for i in range(number + 1)}
+        save(course / "notebooks" / NAME, book(a="1", b="2", c="three", **new))
+        update(course)
+    save(own, page)
+    assert update(course)[NAME].what.endswith("cells are new")
+    mine = ["mine" if changed else "2"]
+    news = [f"new cell {i}" for i in range(updates)]
+    assert sources(notebook_file.read(own)) == ["1", *mine, "three", *news]
+    assert update(course) == {}
+
+
+def test_an_old_page_is_known_where_what_saved_it_kept_no_metadata(course):
+    update(course)
+    save(course / "notebooks" / NAME, book(a="1", b="2", c="3", d="4"))
+    update(course)
+    save(course / "my" / NAME, book(a="1", b="mine", c="3"))
+    update(course)
+    assert sources(notebook_file.read(course / "my" / NAME)) == ["1", "mine", "3", "4"]
+
+
+def test_a_new_cell_that_the_student_deletes_stays_deleted(course):
+    update(course)
+    save(course / "notebooks" / NAME, book(a="1", b="2", c="3", d="4"))
+    update(course)
+    own = notebook_file.read(course / "my" / NAME)
+    del own.cells[3]
+    save(course / "my" / NAME, own)
+    assert update(course) == {}
+    save(course / "notebooks" / NAME, book(a="one", b="2", c="3", d="4"))
+    update(course)
+    assert sources(notebook_file.read(course / "my" / NAME)) == ["one", "2", "3"]
+
+
+@pytest.mark.parametrize("what", ["copy", "notebook", "hard"])
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a permission there")
+def test_links_stay_links(course, tmp_path_factory, what):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    copy, own = course / "my", course / "my" / NAME
+    if what == "copy":
+        copy.symlink_to(elsewhere)
+    update(course)
+    save(own, book(a="1", b="mine", c="3"))
+    if what == "notebook":
+        own.replace(elsewhere / NAME)
+        own.symlink_to(elsewhere / NAME)
+    elif what == "hard":
+        (elsewhere / NAME).hardlink_to(own)
+    save(course / "notebooks" / NAME, book(a="one", b="2", c="3"))
+    update(course)
+    assert sources(notebook_file.read(elsewhere / NAME)) == ["one", "mine", "3"]
+    assert copy.is_symlink() == (what == "copy")
+    assert own.is_symlink() == (what == "notebook")
+    assert own.samefile(elsewhere / NAME)
+
+
+def test_a_link_that_leads_nowhere_is_told_and_left(course):
+    update(course)
+    own = course / "my" / NAME
+    own.unlink()
+    own.symlink_to(course / "stick" / NAME)
+    save(course / "notebooks" / NAME, book(a="one"))
+    for _ in range(2):  # it was not brought up, so that the next has to say so again
+        assert "leads to" in update(course)[NAME].what
+    assert own.is_symlink()
+
+
+def test_two_updates_at_once_are_one_after_the_other(course, monkeypatch):
+    update(course)
+    monkeypatch.setattr(waits, "SAY_AFTER_S", 0.1)
+    monkeypatch.setattr(waits, "LOCK_S", 0.3)
+    save(course / "notebooks" / "00_start_here.ipynb", book(a="print(1)"))
+    save(course / "notebooks" / NAME, book(a="one"))
+    first = working_copy.update(course)
+    next(first)
+    with pytest.raises(TimeoutError, match=rf"held by process {os.getpid()} since 2"):
+        update(course)
+    first.close()
+    assert NAME in update(course)
 
 
 def test_a_file_that_the_student_has_deleted_comes_back_only_when_it_is_new(course):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-import os
-import tempfile
 import types
 import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from ..timeline import whole_file
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -22,17 +22,7 @@ def write(file: Path, kind: str, version: int, thing: DataclassInstance) -> None
     """Write a dataclass to `file`, whole or not at all, under its kind and schema version."""
     plain = {"kind": kind, "version": version, **dataclasses.asdict(thing)}
     file.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=file.parent, suffix=".part", delete=False
-    ) as part:
-        try:
-            json.dump(plain, part, indent=1, allow_nan=False)
-            part.close()
-            os.replace(part.name, file)
-        except BaseException:
-            part.close()
-            os.unlink(part.name)
-            raise
+    whole_file.write(file, json.dumps(plain, indent=1, allow_nan=False))
 
 
 def read(file: Path) -> dict[str, Any]:

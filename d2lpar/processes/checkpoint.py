@@ -6,10 +6,14 @@ import errno
 import logging
 import os
 import re
+import secrets
+import weakref
 import zipfile
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from copy import deepcopy
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -19,7 +23,8 @@ from .random_states import random_state, set_random_state
 
 FORMAT = 1
 FIELDS = {"step", "position", "parts", "random"}
-PART = "unfinished.part"  # one name for all steps: what a killed process left is overwritten
+PART = "unfinished-{}.part"
+PARTS = re.compile(r"unfinished-[0-9a-f]{16}\.part")  # whose are in use unless a process was killed
 FULL = {errno.ENOSPC, errno.EDQUOT}
 log = logging.getLogger(__name__)
 
@@ -39,14 +44,17 @@ class Checkpoints:
 
     Files with other names may lie beside them, and are left alone.
     All ranks call `save` and `resume`, at the same steps. Rank 0 alone reads and writes, so the
-    machines need not share the folder. Without a process group there is one rank. Raises ValueError
-    for a `keep` below 1.
+    machines need not share the folder. Without a process group there is one rank. Several processes
+    may save into one folder: none deletes what another one has written, as long as that runs, nor
+    what it reads. Raises ValueError for a `keep` below 1.
     """
 
     def __init__(self, folder: str | os.PathLike, *, keep: int = 2) -> None:
         if keep < 1:
             raise ValueError(f"keep is {keep}: at least 1 checkpoint must be kept.")
         self.folder, self.keep = Path(folder), keep
+        self._mine: dict[Path, IO[bytes]] = {}  # what this process has written, and keeps
+        weakref.finalize(self, _close, self._mine)
 
     def save(self, step: int, position: dict, **parts: Stateful) -> None:
         """Write a checkpoint, whole or not at all.
@@ -63,29 +71,41 @@ class Checkpoints:
         states = {name: _unwrapped(part).state_dict() for name, part in parts.items()}
         self.folder.mkdir(parents=True, exist_ok=True)
         state = {"step": step, "position": position, "parts": states, "random": randomness}
-        _write({"format": FORMAT, **state}, self.folder / f"step-{step:08}.pt")
+        file = self.folder / f"step-{step:08}.pt"
+        _remove_abandoned(self.folder)
+        _close(self._mine, file)
+        self._mine[file] = _write({"format": FORMAT, **state}, file)
         older = [file for file, number in self._numbered().items() if number < step]
         for file in older[: max(0, len(older) - self.keep + 1)]:
-            file.unlink()
+            _close(self._mine, file)
+            _remove_unused(file)
 
     def resume(self, **parts: Stateful) -> tuple[int, dict] | None:
         """Load the newest checkpoint into `parts`; returns its (step, position), or None.
 
         Random numbers go on where they were if there are as many ranks as at the time of saving.
-        Raises ValueError as `latest` does, and for a part that is not in the checkpoint.
+        Raises ValueError as `latest` does, and for a part that is not in the checkpoint; where a
+        part does not take its state, what that raises. All parts are then as they were.
         """
         state = _from_rank_0(self.latest)
         if state is None:
             return None
-        for name, part in parts.items():
-            if name not in state["parts"]:
-                raise ValueError(f"{name!r} is not in the checkpoint: it has {[*state['parts']]}.")
-            _unwrapped(part).load_state_dict(state["parts"][name])
-        if len(state["random"]) == _world_size():
-            set_random_state(state["random"][_rank()])
-        elif _rank() == 0:
-            text = "Saved by %d ranks, resumed by %d: random numbers will be others."
-            log.warning(text, len(state["random"]), _world_size())
+        missing = [name for name in parts if name not in state["parts"]]
+        if missing:
+            names = ", ".join(map(repr, missing))
+            raise ValueError(f"{names} is not in the checkpoint: it has {[*state['parts']]}.")
+        with ExitStack() as undo:
+            for name, part in parts.items():
+                inner = _unwrapped(part)
+                undo.callback(inner.load_state_dict, deepcopy(inner.state_dict()))
+                inner.load_state_dict(state["parts"][name])
+            undo.callback(set_random_state, random_state())
+            if len(state["random"]) == _world_size():
+                set_random_state(state["random"][_rank()])
+            elif _rank() == 0:
+                text = "Saved by %d ranks, resumed by %d: random numbers will be others."
+                log.warning(text, len(state["random"]), _world_size())
+            undo.pop_all()  # all of it fits
         return state["step"], state["position"]
 
     def latest(self) -> dict | None:
@@ -99,6 +119,8 @@ class Checkpoints:
             state = _read(file)
             if state is not None:
                 return state
+        if files and not any(map(Path.exists, files)):  # a process that goes on has newer ones
+            return self.latest()
         if files:
             raise ValueError(
                 f"None of the {len(files)} checkpoints in {self.folder} can be read: put back a "
@@ -117,28 +139,81 @@ class Checkpoints:
         return dict(sorted(found.items(), key=lambda one: one[1]))
 
 
-def _write(state: dict, file: Path) -> None:
-    """Under another name first: what bears the right name is whole and on the disk."""
-    part = file.with_name(PART)
+def _write(state: dict, file: Path) -> IO[bytes]:
+    """Under another name first: what bears the right name is whole and on the disk.
+
+    Returns the open file, which is in use until it is closed.
+    """
+    stream = _new_part(file.parent)
+    part = Path(stream.name)
     try:
-        with part.open("wb") as stream:
-            torch.save(state, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
+        torch.save(state, stream)
+        stream.flush()
+        os.fsync(stream.fileno())
         if unsafe := torch.serialization.get_unsafe_globals_in_checkpoint(part):
             raise ValueError(
                 f"The position or a part holds {', '.join(unsafe)}, which would not be loaded "
                 "again: make plain numbers, texts, lists, dicts or tensors of it."
             )
         os.replace(part, file)
-    except (OSError, RuntimeError) as error:
-        if (cause := _os_error(error)) is None:
+    except BaseException as error:
+        with suppress(OSError):
+            stream.close()
+        part.unlink(missing_ok=True)
+        cause = _os_error(error) if isinstance(error, OSError | RuntimeError) else None
+        if cause is None:
             raise
         reason = "disk full" if cause.errno in FULL else cause.strerror or cause
         text = f"{reason}: this checkpoint was not written, those before it are unharmed"
         raise OSError(cause.errno, text, str(file)) from cause
-    finally:
-        part.unlink(missing_ok=True)
+    return stream
+
+
+def _new_part(folder: Path) -> IO[bytes]:
+    """A file of a name that nothing had, in use until it is closed."""
+    while True:
+        stream = (folder / PART.format(secrets.token_hex(8))).open("xb")
+        _use(stream)
+        if os.fstat(stream.fileno()).st_nlink:
+            return stream
+        stream.close()  # another process has taken it for abandoned just before
+
+
+def _close(streams: dict[Path, IO[bytes]], *files: Path) -> None:
+    """Let go of some of the files, or of all."""
+    for file in files or [*streams]:
+        if file in streams:
+            streams.pop(file).close()
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what killed processes have left."""
+    for path in folder.iterdir():
+        if PARTS.fullmatch(path.name):
+            _remove_unused(path)
+
+
+def _remove_unused(path: Path) -> None:
+    """Remove a file that no process writes, keeps or reads."""
+    with suppress(OSError), path.open("rb") as stream:
+        if _use(stream, alone=True):
+            path.unlink()
+
+
+def _use(stream: IO[bytes], *, alone: bool = False) -> bool:
+    """Say that a file is in use until the stream is closed; False where `alone` cannot be.
+
+    Windows deletes no open file, and knows no such locks; nor do some file systems.
+    """
+    try:
+        import fcntl
+
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return True
+    return True
 
 
 def _os_error(error: BaseException | None) -> OSError | None:
@@ -151,11 +226,16 @@ def _os_error(error: BaseException | None) -> OSError | None:
 def _read(file: Path) -> dict | None:
     """The state in a file; None, and a warning, if it is damaged or not from `save`."""
     try:
-        with zipfile.ZipFile(file) as archive:  # torch.load would not notice a wrong bit
-            if wrong := archive.testzip():
-                raise ValueError(f"wrong checksum of {wrong}")
-        state = torch.load(file, map_location="cpu", weights_only=True)
+        with file.open("rb") as stream:
+            _use(stream)
+            with zipfile.ZipFile(stream) as archive:  # torch.load would not notice a wrong bit
+                if wrong := archive.testzip():
+                    raise ValueError(f"wrong checksum of {wrong}")
+            stream.seek(0)
+            state = torch.load(stream, map_location="cpu", weights_only=True)
         _check_is_ours(state)
+    except FileNotFoundError:  # another process has newer ones
+        return None
     except Exception as error:
         log.warning("%s cannot be read: taking the one before it. (%s)", file, error)
         return None
@@ -199,7 +279,14 @@ def _from_all(mine: dict) -> list[dict]:
 
 
 def _from_rank_0(load: Callable[[], dict | None]) -> dict | None:
-    found = [load() if _rank() == 0 else None]
+    found: list[dict | None | Exception] = [None]
+    if _rank() == 0:
+        try:
+            found = [load()]
+        except Exception as error:  # the others would wait for what does not come
+            found = [error]
     if dist.is_initialized():
         dist.broadcast_object_list(found, src=0)
+    if isinstance(found[0], Exception):
+        raise found[0]
     return found[0]

@@ -2,26 +2,36 @@
 
 The copy has the folders of the course, so links and pictures lead to the same places. A hidden
 folder in it holds what each file was when it was copied: only so can one tell who changed what.
+A notebook says itself which version it was brought up to: a page that was open before an update
+saves the old one over it, and the next update notices.
 """
 
 from __future__ import annotations
 
 import datetime
+import hashlib
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
+from nbformat import NotebookNode
 from nbformat.reader import NotJSONError
 
-from ...timeline import whole_file
+from ...timeline import waits, whole_file
 from . import merging, notebook_file
 
 SOURCE, COPY = "notebooks", "my"
 BASE = ".course"  # in the copy: what its files were when they were copied
+EARLIER = ".earlier"  # in BASE: a folder for each file, with what it was at the updates before
+LOCK = ".lock"  # in BASE
+VERSION = "d2lpar_version"  # in a notebook's metadata: the version that the copy was brought up to
 IGNORED = (".ipynb_checkpoints", "__pycache__", ".d2lpar", BASE)
 ASIDE = "{stem} before {day}{number}{suffix}"
-NEW = "{stem} (new){suffix}"
+NEW = "{stem} (new{number}){suffix}"
+ERROR_LINK = "leads to {target}, which is not there: left as it is"
 BOTH = "\n    both changed, the new one follows yours: {}"
 FIRST_LESSON = "00_start_here.ipynb"
 
@@ -54,34 +64,35 @@ def update(course: Path) -> Iterator[FileUpdate]:
 
     What the student has not changed becomes the new version; what only the student has changed
     stays. A cell that both have changed is followed by its new version; beside any other such file
-    the new one is put under another name.
+    the new one is put under another name. Links, also of the copy itself, stay links. Raises
+    TimeoutError while another update goes on and on.
     """
     source, copy = course / SOURCE, course / COPY
-    for file in _files(source):
-        relative = file.relative_to(source)
-        step = _updated(file, copy / relative, copy / BASE / relative)
-        if step is not None:
-            yield FileUpdate(Path(COPY) / relative, *step)
+    with waits.locked(copy / BASE / LOCK):
+        for file in _files(source):
+            relative = file.relative_to(source)
+            step = _updated(file, copy / relative, copy / BASE, relative)
+            if step is not None:
+                yield FileUpdate(Path(COPY) / relative, *step)
 
 
 def reset(course: Path, lesson: str) -> Iterator[FileUpdate]:
     """A fresh copy of the lesson with this number and of its deeper half; the old is put aside.
 
-    Raises ValueError for a number that no lesson has.
+    Raises ValueError for a number that no lesson has, TimeoutError as `update` does.
     """
     source, copy = course / SOURCE, course / COPY
     number = _number(course, lesson)
-    for file in (each for each in _files(source) if each.name.startswith(f"{number}_")):
-        relative = file.relative_to(source)
-        own, base = copy / relative, copy / BASE / relative
-        what = "fresh"
-        if own.exists():
-            aside = _aside(own)
-            own.rename(aside)
-            what = f"fresh; yours is {aside.name} now"
-        _copy(file, own)
-        _copy(file, base)
-        yield FileUpdate(Path(COPY) / relative, what)
+    with waits.locked(copy / BASE / LOCK):
+        for file in (each for each in _files(source) if each.name.startswith(f"{number}_")):
+            relative = file.relative_to(source)
+            own = copy / relative
+            what = "fresh"
+            if own.exists() or own.is_symlink():
+                what = f"fresh; yours is {_put_aside(own).name} now"
+            _fresh(file, own)
+            _remember(file, copy / BASE, relative)
+            yield FileUpdate(Path(COPY) / relative, what)
 
 
 def lesson_file(course: Path, lesson: str) -> Path:
@@ -107,58 +118,131 @@ def _files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _updated(file: Path, own: Path, base: Path) -> tuple[str, tuple[str, ...]] | None:
+def _updated(
+    file: Path, own: Path, folder: Path, relative: Path
+) -> tuple[str, tuple[str, ...]] | None:
     """Bring one file up to date: what has happened and where, or None if nothing."""
-    new = file.read_bytes()
-    before = base.read_bytes() if base.exists() else None
-    if before == new and own.exists():
-        return None
+    base = folder / relative
+    is_new = not base.exists() or base.read_bytes() != file.read_bytes()
+    if own.is_symlink() and not own.exists():
+        return (ERROR_LINK.format(target=own.readlink()), ()) if is_new else None
+    step: tuple[str, tuple[str, ...]] | None = None
     if not own.exists():
-        if before == new:
-            return None  # the student has deleted it
-        step: tuple[str, tuple[str, ...]] = "new", ()
-        _copy(file, own)
-    elif own.read_bytes() in (before, new):
-        step = "the new version", ()
-        _copy(file, own)
-    elif file.suffix == ".ipynb" and before is not None:
-        step = _merged(file, own, base)
-    else:
-        beside = own.with_name(NEW.format(stem=own.stem, suffix=own.suffix))
-        _copy(file, beside)
-        step = f"you have changed it; the new version is {beside.name}", ()
-    _copy(file, base)
+        if is_new:  # else the student has deleted it
+            _fresh(file, own)
+            step = "new", ()
+    elif file.suffix == ".ipynb" and base.exists():
+        if not _is_brought_up(own, file, is_new=is_new, earlier=_earlier(folder, relative)):
+            step = _merged(file, own, [*_earlier(folder, relative), base])
+    elif is_new:
+        step = _replaced(file, own, base)
+    if is_new:
+        _remember(file, folder, relative)
     return step
 
 
-def _merged(file: Path, own: Path, base: Path) -> tuple[str, tuple[str, ...]]:
+def _is_brought_up(own: Path, file: Path, *, is_new: bool, earlier: list[Path]) -> bool:
+    """Whether the last update has written the notebook, and nobody an old one over it since."""
+    try:
+        version = json.loads(own.read_bytes())["metadata"].get(VERSION)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return not is_new
+    if version is None and not earlier:  # made before copies said their version
+        return not is_new
+    return version == _version(file)
+
+
+def _replaced(file: Path, own: Path, base: Path) -> tuple[str, tuple[str, ...]] | None:
+    """The new version in place of what the student has not changed, or beside it."""
+    mine, new = own.read_bytes(), file.read_bytes()
+    if mine == new:
+        return None
+    if base.exists() and mine == base.read_bytes():
+        _copy(file, own)
+        return "the new version", ()
+    beside = whole_file.unused(_names(NEW, own, before=" "))
+    _copy(file, beside)
+    return f"you have changed it; the new version is {beside.name}", ()
+
+
+def _merged(file: Path, own: Path, versions: list[Path]) -> tuple[str, tuple[str, ...]] | None:
     try:
         mine = notebook_file.read(own)
     except NotJSONError:
-        aside = _aside(own)
-        own.rename(aside)
-        _copy(file, own)
+        aside = _put_aside(own)
+        _fresh(file, own)
         return f"could not be read; it is {aside.name} now", ()
-    merged = merging.merge(mine, notebook_file.read(base), notebook_file.read(file))
+    new = notebook_file.read(file)
+    merged = merging.merge(mine, _base_of(mine, versions), new)
+    merged.notebook.metadata[VERSION] = _version(file)
     whole_file.write(own, notebook_file.serialised(merged.notebook))
+    if not merged.is_other:
+        return None
     return f"{merged.taken} cells are new", tuple(merged.both)
 
 
+def _base_of(mine: NotebookNode, versions: list[Path]) -> NotebookNode:
+    """The version that a notebook says it was brought up to; where it says none, the nearest."""
+    by_version = {_version(path): path for path in versions}
+    said = by_version.get(str(mine.metadata.get(VERSION)))
+    if said is not None:
+        return notebook_file.read(said)
+    return min(map(notebook_file.read, versions), key=lambda each: merging.distance(mine, each))
+
+
+def _version(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+
+
+def _remember(file: Path, folder: Path, relative: Path) -> None:
+    """The version that the copy is up to now; notebooks brought up to others may still be open."""
+    base = folder / relative
+    if file.suffix == ".ipynb" and base.exists():
+        number = len(_earlier(folder, relative))
+        _copy(base, folder / EARLIER / relative / f"{number:04}.ipynb")
+    _copy(file, base)
+
+
+def _earlier(folder: Path, relative: Path) -> list[Path]:
+    return sorted((folder / EARLIER / relative).glob("*.ipynb"))
+
+
+def _fresh(file: Path, own: Path) -> None:
+    """Copy a file of the course; a notebook says which version it is."""
+    content = file.read_bytes()
+    if file.suffix == ".ipynb":
+        notebook = json.loads(content)
+        notebook["metadata"][VERSION] = _version(file)
+        text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
+        content = f"{text}\n".encode()
+    _write(file, own, content)
+
+
 def _copy(file: Path, to: Path) -> None:
+    _write(file, to, file.read_bytes())
+
+
+def _write(file: Path, to: Path, content: bytes) -> None:
+    """Write what came from a file; a new one has its permissions."""
+    is_new = not to.exists()
     to.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = to.with_name(to.name + ".tmp")
-    shutil.copyfile(file, unfinished)
-    shutil.copymode(file, unfinished)
-    unfinished.replace(to)
+    whole_file.write_bytes(to, content)
+    if is_new:
+        shutil.copymode(file, to)
 
 
-def _aside(own: Path) -> Path:
-    """A name for what was there, that nothing has."""
+def _put_aside(own: Path) -> Path:
+    """Give what was there a name that nothing has."""
+    aside = whole_file.unused(_names(ASIDE, own, before=" (", after=")"))
+    own.replace(aside)
+    return aside
+
+
+def _names(pattern: str, own: Path, *, before: str, after: str = "") -> Iterator[Path]:
+    """The name that a file gets, and further ones with numbers."""
     day = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    number = 1
-    while True:
-        told = "" if number == 1 else f" ({number})"
-        name = ASIDE.format(stem=own.stem, day=day, number=told, suffix=own.suffix)
-        if not own.with_name(name).exists():
-            return own.with_name(name)
-        number += 1
+    for i in count(1):
+        number = "" if i == 1 else f"{before}{i}{after}"
+        yield own.with_name(
+            pattern.format(stem=own.stem, day=day, number=number, suffix=own.suffix)
+        )

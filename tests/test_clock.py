@@ -30,7 +30,7 @@ GPU = Accelerator("toy", {"float32": 1.0}, 1.0, 10**9, kernel_latency_s=0.0)
 MACHINE = Machine(
     "toy",
     (GPU, GPU, GPU),
-    Host("toy", dispatch_s=1.0, view_s=0.0),
+    Host("toy", dispatch_s=1.0, view_s=0.0, query_s=0.0),
     Link("bus", 2.0, 1.0),
     Link("peer", 1.0, 2.0),
 )

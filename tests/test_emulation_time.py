@@ -14,6 +14,7 @@ import torch.utils.benchmark
 from IPython.core.interactiveshell import InteractiveShell
 
 import d2lpar as par
+from d2lpar import machines
 
 PRODUCT_S = 2 * 500**3 / 15.7e12  # at the datasheet's peak of the V100
 
@@ -47,6 +48,25 @@ def test_reading_a_clock_does_not_wait_for_devices(x):
     torch.cuda.synchronize()
     done = time.time() - begin
     assert 0 < queued < 100 * PRODUCT_S < done
+
+
+@pytest.mark.parametrize("of", ["event", "stream"])
+def test_a_loop_that_asks_whether_a_device_is_done_ends_when_it_is(x, of):
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(50):
+        x @ x
+    event = torch.cuda.current_stream().record_event()
+    query, asked = event.query if of == "event" else torch.cuda.current_stream().query, 1
+    queued = time.perf_counter()
+    while not query():
+        asked += 1
+    polled = time.perf_counter()
+    event.synchronize()
+    assert time.perf_counter() == polled > begin + 50 * PRODUCT_S
+    host = machines.machine("2x-v100-textbook").host
+    assert polled - queued == pytest.approx(asked * host.query_s)
+    assert asked > 10
 
 
 def test_plain_python_takes_no_simulated_time(x):

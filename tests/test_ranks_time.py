@@ -180,6 +180,43 @@ def test_a_host_that_waits_for_its_device_waits_for_open_collectives():
     assert times == pytest.approx([10, 10], abs=1e-3)  # the later kernel ends at 8
 
 
+def test_ranks_that_ask_in_loops_see_a_collective_end_when_it_does():
+    found = []
+
+    def ask():
+        rank = dist.get_rank()
+        par.host_work(0.0 if rank == 0 else 0.01, "late")
+        handle, asked = dist.all_reduce(floats(), async_op=True), 1
+        while not handle.is_completed():
+            asked += 1
+        polled = current_runtime().now_s()
+        torch.vgpu.synchronize()
+        found.append((asked, polled, current_runtime().now_s()))
+
+    record(ask, machine=replace(TOY, host=replace(TOY.host, query_s=1e-3)))
+    for asked, polled, done in found:
+        assert polled == done == pytest.approx(found[0][1], abs=2e-3)
+        assert asked > 1000  # the exchange takes 2 s
+
+
+def test_who_asks_a_store_in_a_loop_sees_a_value_no_earlier_than_it_is_set():
+    times = []
+
+    def ask():
+        rank = dist.get_rank()
+        store = dist.distributed_c10d._get_default_store()
+        if rank == 1:
+            par.host_work(7, "late")
+            store.set("key", "value")
+        else:
+            while not store.check(["key"]):
+                pass
+        times.append(current_runtime().now_s())
+
+    record(ask)
+    assert times == [7, 7]
+
+
 def test_a_stream_that_is_done_is_done_while_others_have_yet_to_come():
     found = []
 

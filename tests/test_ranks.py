@@ -180,17 +180,28 @@ def test_a_ring_of_sends_and_receives_sums_up():
     assert run(ring, n=2) == [(1, 1), (1, 0)]
 
 
-def test_sends_are_matched_by_tag_and_order():
-    def pass_on():
-        if dist.get_rank() == 0:
-            works = [dist.isend(mine(v), 1, tag=tag) for v, tag in ((1, 0), (2, 7), (3, 0))]
-            return [work.wait() for work in works]
-        got = [mine(0) for _ in range(3)]
-        for t, tag in zip(got, (7, 0, 0), strict=True):
-            dist.recv(t, 0, tag=tag)
-        return [t.item() for t in got]
+def pass_three(device):
+    """Sends with the tags 0, 7, 0, which are received in another order."""
+    if dist.get_rank() == 0:
+        sent = [torch.full((), v, device=device) for v in (1, 2, 3)]
+        works = [dist.isend(x, 1, tag=tag) for x, tag in zip(sent, (0, 7, 0), strict=True)]
+        return [work.wait() for work in works]
+    got = [torch.zeros((), dtype=torch.long, device=device) for _ in range(3)]
+    for t, tag in zip(got, (7, 0, 0), strict=True):
+        dist.recv(t, 0, tag=tag)
+    return [t.item() for t in got]
 
-    assert run(pass_on, n=2)[1] == [2, 1, 3]
+
+def test_sends_of_the_host_are_matched_by_tag_and_order():
+    assert par.run_ranks(pass_three, 2, "cpu")[1] == [2, 1, 3]
+
+
+def test_nccl_ignores_tags_and_each_rank_says_so_once():
+    with pytest.warns(UserWarning, match=r"NCCL ignores tag=7 of (send|recv)") as told:
+        found = run(lambda: pass_three(mine(0).device), n=2)
+    assert found[1] == [1, 2, 3]
+    assert len(told) == 2
+    assert {warning.filename for warning in told} == {__file__}
 
 
 def test_objects_travel_also_where_tensors_have_a_shape_only():

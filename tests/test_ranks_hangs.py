@@ -13,6 +13,7 @@ import torch.distributed as dist
 import d2lpar as par
 from d2lpar.vgpu.api.timing import now_s
 
+LARGE = 2**20 + 1  # float32: more than the default of NCCL_BUFFSIZE
 LINES = Path(__file__).read_text().splitlines()
 
 
@@ -112,12 +113,126 @@ def test_a_host_that_waits_for_work_behind_a_collective_is_told_which(pair):
 )
 def test_two_that_wait_for_each_other_are_told_how_not_to(pair, first, advice):
     def both():
-        first(here(), 1 - dist.get_rank())  # each way
+        first(here(LARGE), 1 - dist.get_rank())  # each way
 
     text = hang(both, pair)
     assert "send from rank 1 to rank 0 of the group of ranks 0, 1:" in text
     assert text.count(line_of("each way")) >= 4
     assert advice in text
+
+
+def exchange(size, order, how, first=None):
+    """Each rank sends to the other and receives from it, in this order (rank 0: `first`); what has
+    come."""
+
+    def both():
+        other = 1 - dist.get_rank()
+        come, given = here(size), here(size) * (2 + dist.get_rank())
+        ways = {"recv": (dist.irecv, come), "send": (dist.isend, given)}
+        calls = [ways[name] for name in (order if dist.get_rank() else first or order)]
+        if how == "batches":
+            works = [
+                dist.batch_isend_irecv([dist.P2POp(call, tensor, other)])[0]
+                for call, tensor in calls
+            ]
+        elif how == "batch":
+            works = dist.batch_isend_irecv([dist.P2POp(*call, other) for call in calls])
+        else:
+            works = [call(tensor, other) for call, tensor in calls]
+            if how == "synchronized":
+                torch.vgpu.synchronize()
+        for work in works:
+            work.wait()
+        return come[0].item()
+
+    return both
+
+
+RECEIVE_FIRST, SEND_FIRST = ("recv", "send"), ("send", "recv")
+
+
+@pytest.mark.parametrize("how", ["alone", "synchronized", "batches"])
+@pytest.mark.parametrize(
+    ("size", "order", "advice"),
+    [
+        (4, RECEIVE_FIRST, "let one of them send first"),
+        (LARGE, RECEIVE_FIRST, "let one of them send first"),
+        (LARGE, SEND_FIRST, "let one of them receive first"),
+    ],
+)
+def test_what_a_pair_calls_runs_in_the_order_of_the_calls(pair, size, order, advice, how):
+    text = hang(exchange(size, order, how), pair)
+    assert advice in text
+    assert f", behind its {order[0]}([{size}] float32), at test_ranks_hangs.py:" in text
+    assert par.run_ranks(lambda: dist.all_reduce(here(), async_op=True).wait(), pair)
+
+
+@pytest.mark.parametrize(
+    ("size", "order", "how"),
+    [
+        (LARGE, RECEIVE_FIRST, "batch"),
+        (LARGE, SEND_FIRST, "batch"),
+        (4, SEND_FIRST, "alone"),  # in NCCL's buffer
+        (4, SEND_FIRST, "synchronized"),
+    ],
+)
+def test_what_does_not_wait_for_itself_passes(size, order, how):
+    with par.simulate("8x-a100-nvswitch", 2, with_values=True) as devices:
+        assert par.run_ranks(exchange(size, order, how), devices) == [3, 2]
+        assert par.run_ranks(exchange(LARGE, order, "alone", order[::-1]), devices) == [3, 2]
+
+
+def test_what_is_sent_before_it_is_received_may_be_overwritten(gpus):
+    """NCCL's buffer has it already."""
+
+    def both():
+        other = 1 - dist.get_rank()
+        x = here() * (1 + dist.get_rank())
+        dist.send(x, other)
+        x.zero_()
+        dist.recv(x, other)
+        return x[0].item()
+
+    assert par.run_ranks(both, gpus[:2]) == [2, 1]
+
+
+def test_with_a_device_of_its_own_a_group_has_one_stream_for_all(gpus):
+    """`device_id` makes its communicator at once, which sends and receives use, too."""
+
+    def ring(**options):
+        rank, n = dist.get_rank(), dist.get_world_size()
+        dist.init_process_group("nccl", **options)
+        x = here(LARGE)
+        works = [dist.isend(x, (rank + 1) % n), dist.irecv(here(LARGE), (rank - 1) % n)]
+        return [work.wait() for work in works]
+
+    assert par.run_ranks(ring, gpus[:4])
+    with pytest.raises(RuntimeError, match="let one of them receive first"):
+        par.run_ranks(lambda: ring(device_id=here().device), gpus[:4])
+
+
+def test_a_batch_and_a_call_alone_do_not_meet(pair):
+    def mixed():
+        if dist.get_rank():
+            dist.recv(here(), 0)
+        else:
+            dist.batch_isend_irecv([dist.P2POp(dist.isend, here(), 1)])[0].wait()
+
+    assert "let both use batch_isend_irecv" in hang(mixed, pair)
+
+
+def test_batches_and_collectives_of_a_group_keep_to_one_order(pair):
+    def crossed():
+        rank = dist.get_rank()
+        op = dist.P2POp(dist.irecv if rank else dist.isend, here(LARGE), 1 - rank)
+        calls = [
+            lambda: dist.batch_isend_irecv([op])[0],
+            lambda: dist.all_reduce(here(), async_op=True),
+        ]
+        for work in [call() for call in (calls if rank else reversed(calls))]:
+            work.wait()
+
+    assert "in the order of the calls" in hang(crossed, pair)
 
 
 def test_groups_in_different_orders_are_told_apart(pair):

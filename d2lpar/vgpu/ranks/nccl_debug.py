@@ -13,8 +13,8 @@
 
 All others are accepted. What they ask for is so here (TORCH_DISTRIBUTED_DEBUG=DETAIL checks that
 ranks agree, and they are always checked), has no meaning (heartbeats, as a hang is noticed at
-once), or is a choice that the times do not depend on: NCCL_ALGO, NCCL_PROTO and their like, for NCCL's own
-choices are modelled.
+once), or is a choice that the times do not depend on: NCCL_ALGO, NCCL_PROTO and their like, for
+NCCL's own choices are modelled.
 """
 
 from __future__ import annotations

@@ -266,7 +266,13 @@ class VirtualProcessGroup(c10d_private.GroupBase):
 
     def barrier(self, opts: object = None, timeout: timedelta | None = None) -> AnyWork:
         """No host goes on before all have come."""
-        return self._begin("barrier", [], lambda: CollectiveCall("barrier", nbytes=BARRIER_BYTES))
+        given = timeout or getattr(opts, "timeout", None)
+        return self._begin(
+            "barrier",
+            [],
+            lambda: CollectiveCall("barrier", nbytes=BARRIER_BYTES),
+            timeout=given if given and given > timedelta(0) else None,
+        )
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
@@ -276,10 +282,8 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         all."""
         call = CollectiveCall("monitored_barrier")
         self._check("monitored_barrier", [])
-        self._begun(call, None, None)
+        self._begun(call, None, None, timeout if self._member == 0 else None)
         flight, flight.is_nccl = self._flight, False
-        if self._member == 0 and timeout:
-            flight.timeout_s = timeout.total_seconds()
         pending = self._rendezvous.meet(self._member, call, None)
         try:
             self._queue(pending, call, None, {}, None).wait(timeout if self._member == 0 else None)
@@ -408,15 +412,21 @@ class VirtualProcessGroup(c10d_private.GroupBase):
                 check_exchanged(name, tensor)
         return found if tensors or not self.backends.has_gpus_by_host else None
 
-    def _begin(self, name: str, tensors: Tensors, *parts: Callable[[], CollectiveCall]) -> AnyWork:
+    def _begin(
+        self,
+        name: str,
+        tensors: Tensors,
+        *parts: Callable[[], CollectiveCall],
+        timeout: timedelta | None = None,
+    ) -> AnyWork:
         on_device = self._check(name, tensors)
         if capturing_on(on_device) is not None:
-            begin = partial(self._begin, name, tensors, *parts)
+            begin = partial(self._begin, name, tensors, *parts, timeout=timeout)
             return self._captured(name, begin, tensors, on_device)
         with unwatched():
             calls = [make() for make in parts]
             call = calls[0] if len(calls) == 1 else together(name, calls)
-            self._begun(call, None, on_device)
+            self._begun(call, None, on_device, timeout)
             by_host = self.backends.has_gpus_by_host
             pending = self._rendezvous.meet(self._member, call, None if by_host else on_device)
         more: dict[str, object] = {"group": tuple(self._rendezvous.ranks)}
@@ -439,7 +449,11 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         return work
 
     def _begun(
-        self, call: CollectiveCall, way: tuple[int, int] | None, on_device: int | None
+        self,
+        call: CollectiveCall,
+        way: tuple[int, int] | None,
+        on_device: int | None,
+        timeout: timedelta | None = None,
     ) -> None:
         """Note a call, before it meets those of others."""
         rank = self._rank
@@ -447,7 +461,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         nccl_debug.check_numbers(rank.number, call)
         now_s = rank.host_thread.now_s
         is_nccl = self.backends.has_nccl(of_host=on_device is None)
-        timeout = self._timeout
+        timeout = timeout or self._timeout
         if timeout is None:
             named = self.backends.name == dist.Backend.NCCL
             timeout = watchdog.OF_NCCL if is_nccl and named else watchdog.OF_OTHERS

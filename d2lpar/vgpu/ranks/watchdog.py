@@ -155,7 +155,9 @@ def _came(
     later_s = theirs.created_s - mine.created_s
     last = before(group.ranks[member], theirs)
     since = (
-        "it had called nothing before" if last is None else f"its call before was {_called(last, last.group)}"
+        "it had called nothing before"
+        if last is None
+        else f"its call before was {_called(last, last.group)}"
     )
     place = call_site_of(theirs.called_at)
     return f"  rank {group.ranks[member]} came {later_s:.4g} s later, at {place}; {since}"

@@ -336,7 +336,7 @@ class Clock:
         return work.end_s is not None
 
     def _let_others_go_on(self, known: Callable[[], bool]) -> None:
-        if self._schedule.to_join and self.others is not None:
+        if self.others is not None and (self._schedule.to_join or not known()):
             self.others(known)
 
     def is_done(self, host_thread: HostThread, work: QueuedWork) -> bool:

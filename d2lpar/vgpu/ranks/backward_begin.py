@@ -36,7 +36,7 @@ def reached(
         following = {n for n, _ in node.next_functions if n is not None} - seen
         seen |= following
         nodes += following
-    return frozenset(found & wanted)
+    return frozenset(wanted & found)
 
 
 def call_when_it_begins(output: object, begins: Callable[[], object]) -> None:

@@ -28,6 +28,7 @@ PRESENT = ROOT / ".jupyter" / "present"
 LESSONS = sorted((ROOT / "notebooks").glob("0[1-7]_*.ipynb"))
 WIDTH, HEIGHT = SCREEN.values()
 SETTLE_MS = 250  # JupyterLab moves the focus after the cell
+LOOKS = 40
 SHORT = "a_short_lesson.ipynb"
 UNSHOWN = ("skip", "notes")
 
@@ -123,10 +124,14 @@ READY = """() => {
     const panel = window.jupyterapp?.shell.currentWidget;
     return document.body.dataset.jpDeckMode === 'presenting' && panel?.context?.isReady
         && panel.sessionContext.session?.kernel?.status === 'idle'
-        && panel.content.node.querySelector('.jp-deck-mod-visible')
+        && panel.content.activeCell.node.matches('.jp-deck-mod-visible')
         && document.activeElement.closest('.jp-Cell');
 }"""
 AT = "index => window.jupyterapp.shell.currentWidget.content.activeCellIndex === index"
+DRAWN = """() => {
+    const {node} = window.jupyterapp.shell.currentWidget.content.activeCell;
+    return node.matches('.jp-deck-mod-visible') && node.getBoundingClientRect().height >= 1;
+}"""
 END = "() => window.jupyterapp.shell.currentWidget.dispose()"
 # The cells on the screen, how much of the active one is seen, how far right text and pictures
 # reach, and the smallest type of prose and of code.
@@ -162,7 +167,7 @@ SEEN = """() => {
 
 
 def present(page, lab: Lab, name: str) -> None:
-    page.goto(f"{lab.address}{name}?token={TOKEN}")
+    page.goto(f"{lab.address}{name}?reset&token={TOKEN}")  # no tabs of notebooks before
     page.wait_for_function(READY, timeout=START_S * 1000)
     page.wait_for_timeout(4 * SETTLE_MS)
 
@@ -181,7 +186,10 @@ def next_cell(page, index: int) -> dict:
         if page.evaluate(AT, before):
             page.keyboard.press("PageDown")
     page.wait_for_function(AT, arg=index)
-    page.wait_for_timeout(SETTLE_MS)
+    for _ in range(LOOKS):
+        page.wait_for_timeout(SETTLE_MS)
+        if page.evaluate(DRAWN):
+            break
     return page.evaluate(SEEN)
 
 

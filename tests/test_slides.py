@@ -142,6 +142,7 @@ def test_every_slide_of_a_lesson_fits_and_needs_no_network(context, tmp_path, pa
     found = page.evaluate(MEASURE)
     assert wrong == []
     assert [slide for slide in found if unfit(slide) or slide["broken"]] == []
+    assert [slide for slide in found if not slide["text"] and not slide["pictures"]] == []
     notebook = nbformat.read(path, as_version=4)
     starts = [
         cell.metadata.slideshow.slide_type in ("slide", "subslide") for cell in notebook.cells

@@ -30,6 +30,8 @@ NEW_STAMP = STAMP + ".new"
 # Exists while .venv is being changed; outside, where nothing that happens to .venv removes it.
 UNFINISHED = VENV + ".unfinished"
 LOCKED = VENV + ".lock"
+SAY_AFTER_S = 5
+LOCK_S = 3600  # another make may download on a slow line, but not for ever
 DISCARDED = VENV + ".old-d2lpar-"
 # OpenMP's threads otherwise spin while they wait for one another. Beside other work that takes the
 # processor from the very thread that they wait for: see benchmarks/bench_busy_machine.py.
@@ -115,28 +117,62 @@ def one_at_a_time():
     """Waits for other calls, and for what a killed one started: `run` passes the lock on."""
     import fcntl  # not on Windows, where nobody gets this far
 
-    with open(LOCKED, "w") as lock:
+    put_aside_unless(LOCKED, os.path.isfile)
+    with open(LOCKED, "a+") as lock:
         os.set_inheritable(lock.fileno(), True)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            print("Another make is setting up, or ending; waiting for it.", flush=True)
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        begin_s, told = time.time(), 0
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                waited_s = time.time() - begin_s
+            lock.seek(0)
+            holder = lock.read(80) or "another make"
+            if not told:
+                print("Another make is setting up, or ending; waiting for it.", flush=True)
+            if told < 2 and waited_s > SAY_AFTER_S:
+                print("It is %s." % holder, flush=True)
+            told = 2 if waited_s > SAY_AFTER_S else 1
+            if waited_s > LOCK_S:
+                raise OSError("waited %.0f s for %s (%s)" % (waited_s, LOCKED, holder))
+            time.sleep(0.2)
+        lock.truncate(0)
+        lock.write("process %d since %s" % (os.getpid(), time.strftime("%H:%M:%S")))
+        lock.flush()
         yield
+
+
+def put_aside_unless(path, is_right):
+    """Gives what somebody else has put there another name, and says so."""
+    if os.path.lexists(path) and not is_right(path):
+        aside = tempfile.mkdtemp(prefix=os.path.basename(path) + ".old-", dir=".")
+        os.rename(path, os.path.join(aside, os.path.basename(path)))
+        print("%s is not what make writes: it is in %s now." % (path, aside), flush=True)
 
 
 def read_stamp():
     """None for an environment that was never touched by us, {} for one that cannot be used."""
-    try:
-        with open(STAMP) as stamp:
-            return json.loads(stamp.read() or "{}")
-    except OSError:
+    if not os.path.lexists(STAMP):
         return None
-    except ValueError:
-        return {}
+    stamp = stamp_in(STAMP)
+    return {} if stamp is None else stamp
+
+
+def stamp_in(path):
+    """What we wrote there; None for anything else."""
+    try:
+        with open(path, encoding="utf-8") as stamp:
+            found = json.loads(stamp.read() or "{}")
+    except (OSError, ValueError):
+        return None
+    texts = ("root", "inputs", "python", "torch")
+    is_ours = isinstance(found, dict) and all(isinstance(found.get(key, ""), str) for key in texts)
+    return found if is_ours else None
 
 
 def write_stamp(content):
+    put_aside_unless(NEW_STAMP, os.path.isfile)
     with open(NEW_STAMP, "w") as stamp:
         json.dump(content, stamp)
     os.replace(NEW_STAMP, STAMP)
@@ -302,6 +338,8 @@ def configure_kernels():
 
 def set_up(torch):
     done = read_stamp()
+    put_aside_unless(STAMP, lambda path: stamp_in(path) is not None)
+    put_aside_unless(UNFINISHED, os.path.isfile)
     wanted = wanted_stamp(done, torch)
     if is_finished(done, wanted):
         return

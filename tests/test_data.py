@@ -24,6 +24,7 @@ import torch
 from d2lpar import garments
 from d2lpar.lesson import data, download
 from d2lpar.lesson.data import Batches, DataError, fashion_mnist
+from d2lpar.timeline import waits
 
 NAMES = {split: tuple(files) for split, files in download.FILES.items()}
 TRAIN, TEST = 23, 11
@@ -410,9 +411,18 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
+        if behaviour not in ("unsized", "endless"):
+            self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        if behaviour == "good":
+        if behaviour == "dripping":
+            for byte in body:
+                if self.server.go_on.wait(0.2):
+                    break
+                self.wfile.write(bytes([byte]))
+        elif behaviour == "endless":
+            while not self.server.go_on.is_set():
+                self.wfile.write(bytes(1 << 16))
+        elif behaviour in ("good", "unsized"):
             self.wfile.write(body)
         elif behaviour == "wrong":
             self.wfile.write(body[:-1] + bytes([body[-1] ^ 1]))
@@ -553,6 +563,32 @@ def test_a_mirror_that_falls_silent_is_left(mirror, tmp_path, monkeypatch):
     assert load()[0].source == "Fashion-MNIST"
     assert {name for behaviour, name in mirror.asked if behaviour == "good"} == set(mirror.files)
     assert cached(tmp_path) == mirror.files
+
+
+@pytest.mark.parametrize("behaviour", ["dripping", "endless"])
+def test_a_mirror_that_sends_for_ever_is_left(mirror, tmp_path, monkeypatch, behaviour):
+    monkeypatch.setattr(download, "READ_S", 2)
+    monkeypatch.setattr(download, "MOST_BYTES", 1 << 20)
+    use(monkeypatch, mirror, behaviour, "good")
+    begin_s = time.monotonic()
+    assert load()[0].source == "Fashion-MNIST"
+    assert time.monotonic() - begin_s < 30
+    assert cached(tmp_path) == mirror.files
+
+
+def test_a_mirror_that_does_not_say_the_size_is_as_good(mirror, tmp_path, monkeypatch):
+    use(monkeypatch, mirror, "unsized")
+    assert load()[0].source == "Fashion-MNIST"
+    assert cached(tmp_path) == mirror.files
+
+
+def test_a_lock_that_another_process_keeps_leaves_the_stand_in(mirror, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr(download, "LOCK_S", 0.4)
+    monkeypatch.setattr(waits, "SAY_AFTER_S", 0.2)
+    use(monkeypatch, mirror, "good")
+    with waits.locked(tmp_path / "cache" / ".lock"):
+        assert load()[0].source == "synthetic"
+    assert f"held by process {os.getpid()} since" in capfd.readouterr().err
 
 
 def test_a_cache_that_cannot_be_written_leaves_the_stand_in(mirror, tmp_path, monkeypatch):

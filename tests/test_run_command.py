@@ -227,15 +227,13 @@ RANKS = [f"rank {r} {r} 2 2 0 29500 {r} cuda:{r} 2" for r in range(2)]
     ],
 )
 def test_ranks_as_torchrun_and_launch_start_them(run, words):
-    with pytest.warns(UserWarning, match="a signal handler was set on a virtual rank"):
-        found = run(*words, PROGRAMS / "ddp_torchrun.py")
+    found = run(*words, PROGRAMS / "ddp_torchrun.py")
     assert found.err == ""
     assert found.status == 0
     assert found.lines[:2] == RANKS
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-@pytest.mark.filterwarnings("ignore:a signal handler")
 def test_ranks_on_two_machines_have_local_devices(run):
     found = run("torchrun", "--nnodes", 2, "--nproc-per-node", 2, PROGRAMS / "ddp_torchrun.py")
     assert found.err == ""
@@ -263,7 +261,6 @@ def test_a_package_by_its_name_with_state_in_a_module(run, monkeypatch):
     assert not any(name.startswith("megatron_like") for name in sys.modules)
 
 
-@pytest.mark.filterwarnings("ignore:a signal handler")
 def test_a_rank_that_fails_is_named_with_its_line(run):
     program = PROGRAMS / "ddp_torchrun.py"
     found = run("--nproc-per-node", 2, program, "--fails", 1)
@@ -513,6 +510,137 @@ def test_an_interrupt_ends_all_and_leaves_nothing(run, tmp_path, interrupts, chi
     found = run("--gpus", 2, script, *["x"] * children)
     assert found.status == 130
     assert found.err.endswith("d2lpar: interrupted\n")
+
+
+# Trains until a signal comes, and then saves; `how` says how it hears of it.
+SAVES = """
+import atexit, os, signal, sys, threading, time, torch, torch.distributed as dist
+how, number = sys.argv[1], getattr(signal, sys.argv[2])
+rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+if ranks > 1:
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(rank)
+x, stop = torch.ones(2, device="cuda"), False
+atexit.register(print, f"atexit {rank}")
+def flag(got, frame):
+    global stop
+    stop = got == number
+if how == "handler":
+    signal.signal(number, flag)
+if how == "exit":
+    signal.signal(number, lambda *_: sys.exit(7))
+if rank == ranks - 1:
+    threading.Timer(0.5, os.kill, (os.getpid(), number)).start()
+try:
+    while not stop:
+        x = x + 0
+        if ranks > 1:
+            gathered = [None] * ranks
+            dist.all_gather_object(gathered, stop)
+            stop = any(gathered)
+        time.sleep(0.01)
+    torch.save(x, f"{rank}.pt")
+except KeyboardInterrupt:
+    torch.save(x, f"{rank}.pt")
+finally:
+    print(f"finally {rank}")
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("how", "signal_name", "status"),
+    [("except", "SIGINT", 0), ("handler", "SIGTERM", 0), ("handler", "SIGINT", 0),
+     ("exit", "SIGUSR1", 7)],
+)  # fmt: skip
+def test_a_program_has_its_say_at_a_signal(
+    run, tmp_path, monkeypatch, interrupts, ranks, how, signal_name, status
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "saves.py").write_text(SAVES)
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    found = run("--quiet", "--nproc-per-node", ranks, "saves.py", how, signal_name)
+    assert found.status == status
+    for rank in range(ranks):
+        assert [f"finally {rank}", f"atexit {rank}"] == [
+            line for line in found.lines if line.endswith(f" {rank}")
+        ]
+        assert (tmp_path / f"{rank}.pt").exists() == (how != "exit")
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+IGNORES = {
+    "swallowed": """
+while True:
+    try:
+        while True: x = x + 0; time.sleep(0.01)
+    except BaseException: pass
+""",
+    "ignored": """
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+while True: x = x + 0; time.sleep(0.01)
+""",
+}
+
+
+@pytest.mark.parametrize("how", IGNORES)
+def test_a_second_interrupt_ends_who_ignores_the_first(tmp_path, how):
+    script = tmp_path / "ignores.py"
+    sends = "threading.Thread(target=lambda: [(time.sleep(1), os.kill(pid, 2)) for _ in '12']).start()"
+    script.write_text(
+        "import os, signal, threading, time, torch\nx = torch.ones(2, device='cuda')\n"
+        f"pid = os.getpid()\n{sends}\n{IGNORES[how]}"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", "import signal; signal.signal(2, signal.default_int_handler); "
+         "from d2lpar.command.cli import entry; entry()", "run", "--quiet", script],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 130
+    assert ended.stderr.endswith("d2lpar: interrupted\n")
+
+
+ENDS_ODDLY = {
+    "del": (
+        "class Holder:\n"
+        "    def __del__(self): print('sum', torch.ones(3, device='cuda').sum().item())\n"
+        "held = Holder()", 0, "sum 3.0", "",
+    ),
+    "fork": (
+        "import sys\n"
+        "for status in (0, 4):\n"
+        "    pid = os.fork()\n"
+        "    if not pid: sys.exit(status)\n"
+        "    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n", 0, "0\n4", "",
+    ),
+    "forked child fails": (
+        "pid = os.fork()\n"
+        "if not pid: raise ValueError('of the child')\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n", 0, "1", "of the child",
+    ),
+    "folder gone": (
+        "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')\nraise ValueError('mine')",
+        1, "", "ValueError: mine",
+    ),
+    "no text": (
+        "class Bad(Exception):\n    def __str__(self): 1 / 0\n    __repr__ = __str__\nraise Bad(1)",
+        1, "", "raise Bad(1)\nBad: <exception str() failed>",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.parametrize("what", ENDS_ODDLY)
+def test_programs_that_end_oddly_end_as_under_python(tmp_path, what):
+    source, status, out, err = ENDS_ODDLY[what]
+    (tmp_path / "odd.py").write_text(f"import os, torch\n{source}")
+    ended = subprocess.run(
+        [sys.executable, "-m", "d2lpar", "run", "--quiet", "odd.py"],
+        capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(PROGRAMS.parents[1])},
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout.strip()) == (status, out), ended.stderr
+    assert err in ended.stderr
 
 
 @pytest.mark.parametrize(("options", "status"), [((), 0), (["--shapes-only"], 3)])

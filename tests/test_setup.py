@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -134,6 +135,43 @@ def test_a_folder_that_cannot_be_written_to_is_named(clone, monkeypatch):
     finally:
         os.seteuid(user)
         clone.chmod(0o755)
+
+
+@pytest.mark.parametrize("what", ["other JSON", "binary", "folder", "wrong kinds"])
+@pytest.mark.parametrize("name", ["STAMP", "NEW_STAMP", "LOCKED", "UNFINISHED"])
+def test_what_make_has_not_written_is_put_aside_and_told(clone, monkeypatch, capsys, what, name):
+    path = Path(getattr(setup_env, name))
+    path.parent.mkdir(exist_ok=True)
+    contents = {"other JSON": b"[1, 2]", "binary": b"\xff\x00", "wrong kinds": b'{"python": [3]}'}
+    if what == "folder":
+        path.mkdir()
+        (path / "mine").write_text("the user's")
+    else:
+        path.write_bytes(contents[what])
+    monkeypatch.setattr(setup_env, "build", lambda *_: None)
+    monkeypatch.setattr(setup_env, "version_here", lambda: "3.11")
+    with setup_env.one_at_a_time():
+        setup_env.set_up("")
+    asides = [each for each in Path().glob(f"{path.name}.old-*/{path.name}")]
+    if what == "folder":
+        assert (asides[0] / "mine").read_text() == "the user's"
+    elif name == "STAMP":
+        assert asides[0].read_bytes() == contents[what]
+    assert capsys.readouterr().out.count("is not what make writes") == len(asides)
+    assert json.loads(Path(setup_env.STAMP).read_text())["python"]
+
+
+def test_who_waits_for_another_make_hears_of_whom_and_gives_up(clone, monkeypatch, capsys):
+    monkeypatch.setattr(setup_env, "SAY_AFTER_S", 0.3)
+    monkeypatch.setattr(setup_env, "LOCK_S", 0.6)
+    waited = rf"waited 1 s for .venv.lock \(process {os.getpid()} since"
+    with (
+        setup_env.one_at_a_time(),
+        pytest.raises(OSError, match=waited),
+        setup_env.one_at_a_time(),
+    ):
+        pass
+    assert f"It is process {os.getpid()} since" in capsys.readouterr().out
 
 
 def test_the_stamp_tells_an_environment_of_ours_from_the_users_own(clone):

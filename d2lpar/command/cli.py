@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import contextlib
 import importlib
 import os
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from ..timeline.printing import say
 
@@ -46,6 +50,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"d2lpar: {error}", file=sys.stderr)
         return USER_ERROR
     return status or 0
+
+
+def entry() -> NoReturn:
+    """The command itself. A rank that does not end does not keep it: Python would end the rank's
+    thread within what it computes, which aborts the process."""
+    status = main()
+    if any(thread.name.startswith("rank ") for thread in threading.enumerate()):
+        atexit._run_exitfuncs()  # noqa: SLF001 - there is no other name for it
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 def _parser(command: str) -> argparse.ArgumentParser:

@@ -9,8 +9,11 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO, cast
+
+from ..timeline import waits
 
 # Names and MD5 sums as in torchvision.datasets.FashionMNIST; each split has images, then labels.
 FILES = {
@@ -29,6 +32,10 @@ MIRRORS = (  # the authors' repository, Keras's copy, the authors' first address
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
 )
 CONNECT_S, READ_S = 3, 10  # how long a mirror may take to answer, and to send the next bytes
+
+LEAST_BYTES = 64 << 10  # which a mirror must send in READ_S, and
+MOST_BYTES = 64 << 20  # for a file, at most; the largest has 26 MB
+LOCK_S = 600  # how long another process may download
 
 log = logging.getLogger(__name__)
 
@@ -61,12 +68,9 @@ def _has_md5(file: Path, md5: str) -> bool:
 @functools.cache  # so that a process waits once for a network that does not answer
 def fill(cache: Path, mirrors: tuple[str, ...]) -> str:
     """Fill the cache. Returns what went wrong, or an empty text."""
-    from filelock import FileLock
-
     try:
-        cache.mkdir(parents=True, exist_ok=True)
         # A second process waits for the lock, then finds the files.
-        with FileLock(cache / ".lock"), _unfinished(cache) as parts:
+        with waits.locked(cache / ".lock", limit_s=LOCK_S), _unfinished(cache) as parts:
             answering = _answering(mirrors)
             for name, md5 in _gzipped().items():
                 if not _has_md5(cache / name, md5):
@@ -97,16 +101,48 @@ def _fetch(name: str, md5: str, folder: Path, mirrors: list[str]) -> None:
     for mirror in mirrors:
         get = pooch.HTTPDownloader(
             progressbar=sys.stderr.isatty() or "ipykernel" in sys.modules,
-            chunk_size=1 << 16,
+            chunk_size=1 << 13,
             timeout=(CONNECT_S, READ_S),
             headers={"Accept-Encoding": "identity"},  # the sums are those of the gzipped files
         )
         try:
-            pooch.retrieve(mirror + name, f"md5:{md5}", fname=name, path=folder, downloader=get)
+            within = functools.partial(_get_within_limits, get)
+            pooch.retrieve(mirror + name, f"md5:{md5}", fname=name, path=folder, downloader=within)
             return
         except (OSError, ValueError) as error:  # ValueError is a wrong checksum
             problems.append(f"{mirror}: {error}")
     raise ConnectionError("; ".join(problems))
+
+
+def _get_within_limits(
+    get: Callable[[str, IO[bytes], object], object], url: str, to: str, pool: object
+) -> None:
+    """Download a file from who sends enough, and not too much."""
+    with open(to, "wb") as file:
+        received = _Received(file)
+        waits.while_it_goes_on(
+            lambda: get(url, cast(IO[bytes], received), pool), received.went_on, every_s=READ_S
+        )
+
+
+class _Received:
+    """A file that takes so many bytes, and none once who waits for them has given up."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._bytes, self._seen = file, 0, 0
+
+    def write(self, piece: bytes) -> int:
+        self._bytes += len(piece)
+        if self._bytes > MOST_BYTES:
+            raise OSError(f"it sends more than {MOST_BYTES:,} bytes for one file")
+        return self._file.write(piece)  # ValueError, where it has been closed
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def went_on(self) -> bool:
+        grown, self._seen = self._bytes - self._seen, self._bytes
+        return grown >= LEAST_BYTES
 
 
 def _answering(mirrors: tuple[str, ...]) -> list[str]:

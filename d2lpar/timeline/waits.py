@@ -36,6 +36,7 @@ def locked(lock: Path, *, limit_s: float | None = None) -> Iterator[None]:
 
     limit_s = LOCK_S if limit_s is None else limit_s
     lock.parent.mkdir(parents=True, exist_ok=True)
+    # The holder's number is where a link leads to: who waits empties the file of the lock itself.
     held, holder = FileLock(lock), lock.with_name(lock.name + ".holder")
     say_after_s = min(SAY_AFTER_S, limit_s)
     try:
@@ -49,7 +50,9 @@ def locked(lock: Path, *, limit_s: float | None = None) -> Iterator[None]:
             raise TimeoutError(text) from None
     try:
         since = datetime.datetime.now().astimezone().isoformat(" ", timespec="seconds")
-        holder.write_text(f"process {os.getpid()} since {since}", encoding="utf-8")
+        with contextlib.suppress(OSError, NotImplementedError):
+            holder.unlink(missing_ok=True)  # of a process that was killed
+            holder.symlink_to(f"process {os.getpid()} since {since}")
         yield
     finally:
         with contextlib.suppress(OSError):
@@ -59,7 +62,7 @@ def locked(lock: Path, *, limit_s: float | None = None) -> Iterator[None]:
 
 def _told(holder: Path) -> str:
     with contextlib.suppress(OSError, ValueError):
-        return holder.read_text(encoding="utf-8")[:80] or "another process"
+        return os.readlink(holder)
     return "another process"
 
 

@@ -47,7 +47,7 @@ def called_at_the_end() -> Iterator[None]:
     where another process has ended this one."""
     try:
         yield
-    except (Exception, SystemExit):
+    except (Exception, SystemExit, KeyboardInterrupt):
         _call()
         raise
     _call()

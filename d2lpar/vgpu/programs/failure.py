@@ -53,7 +53,7 @@ def _remedies(error: BaseException, ranks: int) -> list[str]:
             "virtual GPUs have no driver for it to ask: torch.cuda.mem_get_info(), "
             "memory_allocated() and get_device_properties() know them"
         )
-    if _MIXED_WITH_DTENSORS in str(error) and _was_in(_ATTENTION, error):
+    if _MIXED_WITH_DTENSORS in said(error) and _was_in(_ATTENTION, error):
         found.append(
             f"{_ATTENTION} computes DTensors by fused kernels only, and this GPU has none for "
             "these inputs (before A100, none for bfloat16): try `d2lpar run --machine "
@@ -88,7 +88,7 @@ def _is_of_local_rank(error: BaseException) -> bool:
     """Whether it may come from an option that is missing, or a default that all ranks share."""
     if isinstance(error, SystemExit):
         return error.code == _USAGE
-    return _NO_RANK_OF_ITS_OWN.search(str(error)) is not None
+    return _NO_RANK_OF_ITS_OWN.search(said(error)) is not None
 
 
 def _lacks_torchrun(error: BaseException) -> bool:
@@ -115,6 +115,21 @@ def root_of(error: BaseException) -> BaseException:
     return error
 
 
+def said(error: BaseException) -> str:
+    """What an error says, whose own code may fail at that."""
+    try:
+        return str(error)
+    except Exception:
+        return "".join(_text(error))
+
+
+def _relative(file: str) -> str:
+    try:
+        return os.path.relpath(file) if os.path.isabs(file) else file
+    except (OSError, ValueError):  # the working folder is gone, or on another drive
+        return file
+
+
 def _place(trace: TracebackType | None) -> str:
     """Where the program's own code was, the innermost line, with the line itself."""
     found = [frame for frame in traceback.extract_tb(trace) if is_user_file(frame.filename)]
@@ -122,6 +137,6 @@ def _place(trace: TracebackType | None) -> str:
         return ""
     last = found[-1]
     source = linecache.getline(last.filename, last.lineno or 0).strip()
-    name = os.path.relpath(last.filename) if os.path.isabs(last.filename) else last.filename
+    name = _relative(last.filename)
     within = "" if last.name == "<module>" else f", in {last.name}"
     return f" at {name}:{last.lineno}{within}:" + (f"\n    {source}" if source else "")

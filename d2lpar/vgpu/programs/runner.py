@@ -196,14 +196,15 @@ def _attempt(launch: LaunchPlan, options: RunOptions, watched: _Watched, restart
     starts = [_start_of(process, len(processes)) for process in processes]
     own: list[OwnState] = [OwnModules(), OwnMethods(), PatchesOfCaller(), ProcessDevices()]
     try:
-        run_processes(lives, [process.own_first for process in processes], starts, own)
+        devices = [process.own_first for process in processes]
+        run_processes(lives, devices, starts, own, with_signals=True)
     except KeyboardInterrupt:
         watched.failures.append("interrupted")
         watched.status = INTERRUPTED
     except Exception as error:
         watched.status = watched.status or FAILED
         if not watched.failures:  # ranks that wait for one another
-            watched.failures.append(str(error))
+            watched.failures.append(failure.said(error))
 
 
 def _start_of(process: Process, ranks: int) -> ProcessStart:
@@ -224,9 +225,10 @@ def _live(launch: LaunchPlan, options: RunOptions, watched: _Watched, process: P
     """The life of one process, in its rank's thread."""
     try:
         heard = starts_of_itself_heard() if launch.per_node is None else nullcontext()
-        with heard, exit_hooks.called_at_the_end():
-            _run_main(launch)
-        multiprocessing.active_children()  # a process waits for its children before it ends
+        with main_module.values_forgotten():
+            with heard, exit_hooks.called_at_the_end():
+                _run_main(launch)
+            multiprocessing.active_children()  # a process waits for its children before it ends
     except StartsItself as start:
         watched.starts_itself = start.ranks
         message = f"{start}"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextvars
 import ctypes
+import os
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
@@ -25,7 +28,7 @@ from .rank import ProcessStart, Rank, World, here
 from .rank_devices import RankDevices, numbers_of
 from .rank_output import lines_by_rank
 from .rank_scheduler import Ended
-from .signal_handlers import handlers_accepted
+from .signal_handlers import handlers_accepted, is_taken, meet, passed_on
 from .torch_names import names_of_torch
 
 MOST_RANKS = 2**12  # threads of one process: several times as many are all that Linux gives a user
@@ -125,6 +128,8 @@ def run_processes(
     devices: Sequence[Sequence[int]],
     starts: Sequence[ProcessStart],
     own: Sequence[OwnState] = (),
+    *,
+    with_signals: bool = False,
 ) -> list[object]:
     """Call a function on each rank, each a process to its program; returns the results by rank.
 
@@ -132,10 +137,11 @@ def run_processes(
     the working folder, what its `ProcessStart` names; it makes groups by `init_process_group`.
     `devices` are the numbers of the virtual devices that each rank sees, first the one that it has
     at the start; `own` is what the caller gets back, of
-    the kinds that ranks have. A process that is alone in its world may call this itself. Raises as
-    `run_ranks` does.
+    the kinds that ranks have. `with_signals` ranks get the signals that come, a second interrupt
+    ends all. A process that is alone in its world may call this itself. Raises as `run_ranks` does.
     """
-    return _run(World(current_runtime(), devices, starts), functions, own)
+    world = World(current_runtime(), devices, starts)
+    return _run(world, functions, own, with_signals=with_signals)
 
 
 def current_process() -> Rank | None:
@@ -179,21 +185,27 @@ def not_before(time_s: float) -> None:
 
 
 def _run(
-    world: World, functions: Sequence[Callable[[], object]], own: Sequence[OwnState] = ()
+    world: World,
+    functions: Sequence[Callable[[], object]],
+    own: Sequence[OwnState] = (),
+    *,
+    with_signals: bool = False,
 ) -> list[object]:
     parent: Rank | None = getattr(here, "rank", None)
     if parent is None:
-        with _alone():
-            return _run_alone(world, functions, ProcessState(world.rt, own, world.library), None)
+        before, outcome = ProcessState(world.rt, own, world.library), _Outcome(world)
+        with _alone(), passed_on(outcome.hand) if with_signals else nullcontext():
+            return _run_alone(world, functions, before, None, outcome)
     if not (parent.is_process and parent.is_alone):
         raise RuntimeError(
             f"rank {parent.number} cannot run ranks of its own: start a program that spawns its "
             "processes itself once, without torchrun or --nproc-per-node"
         )
     try:
-        return _run_alone(world, functions, parent.process, parent)
+        parent.children = _Outcome(world)
+        return _run_alone(world, functions, parent.process, parent, parent.children)
     finally:
-        parent.end_children = None
+        parent.children = None
 
 
 @contextmanager
@@ -216,11 +228,11 @@ def _run_alone(
     functions: Sequence[Callable[[], object]],
     before: ProcessState,
     parent: Rank | None,
+    outcome: _Outcome,
 ) -> list[object]:
     rt = world.rt
-    outcome = _Outcome(world)
     rt.host_threads.flush()
-    threads = [
+    threads = outcome.threads = [
         threading.Thread(
             target=contextvars.copy_context().run,
             args=(outcome.run, rank, function),
@@ -229,8 +241,6 @@ def _run_alone(
         )
         for rank, function in zip(world.ranks, functions, strict=True)
     ]
-    if parent is not None:
-        parent.end_children = partial(outcome.interrupt, threads)
     with ExitStack() as stack:
         stack.enter_context(names_of_torch())
         stack.enter_context(handlers_accepted())
@@ -250,7 +260,7 @@ def _run_alone(
             for thread in threads:
                 thread.join()
         except BaseException as error:  # an interrupt, or threads that the system refuses
-            for thread in outcome.interrupt(threads):
+            for thread in outcome.interrupt():
                 error.add_note(
                     f"{thread.name} goes on until the call that it is in (time.sleep, a large "
                     "product, …) returns, and ends then"
@@ -275,6 +285,8 @@ class _Outcome:
         # Not the threads say when they have ended: Python 3.11 believes so of one for whose end an
         # interrupt has kept somebody from waiting.
         self._over = [threading.Event() for _ in world.ranks]
+        self.threads: list[threading.Thread] = []
+        self._process, self._is_signalled = os.getpid(), False
 
     def run(self, rank: Rank, function: Callable[[], object]) -> None:
         """The life of a rank's thread."""
@@ -306,10 +318,14 @@ class _Outcome:
                 rt.own_devices = list(rank.devices[:1] if rank.is_process else rank.devices)
             with rt.host_threads.rank(rank.host_thread):
                 self._results[rank.index] = function()
+            self._leave_as_child(None)
         except Ended:
             pass
         except BaseException as error:
-            if not scheduler.ended:
+            self._leave_as_child(error)
+            if self._is_signalled and _is_an_end(error):
+                self._error = self._error or error  # the others have their say, too
+            elif not scheduler.ended:
                 error.add_note(f"raised by rank {rank.number} of {self._world.size}, on {rank.at}")
                 self._error = error
                 scheduler.end()
@@ -327,15 +343,60 @@ class _Outcome:
             raise error
         return self._results
 
-    def interrupt(self, threads: Sequence[threading.Thread]) -> list[threading.Thread]:
+    def _leave_as_child(self, error: BaseException | None) -> None:
+        """End the process where the program has forked it: only this thread is in it."""
+        if os.getpid() == self._process:
+            return
+        end = error if isinstance(error, SystemExit) else getattr(error, "__cause__", None)
+        if isinstance(end, SystemExit):
+            status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        else:
+            status = int(error is not None)
+            traceback.print_exception(error) if error is not None else None
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(status & 0xFF)
+
+    def hand(self, number: int) -> bool:
+        """Give a signal to all ranks that run, and to those that they have started and wait for;
+        False if none takes it. Who handles it in its own way does so at the end of the operation
+        that it is in."""
+        scheduler, lock = self._world.scheduler, self._world.rt.host_threads.lock
+        running = [rank for rank in self._world.ranks if not self._over[rank.index].is_set()]
+        if not any(is_taken(rank, number) for rank in running):
+            return False
+        self._is_signalled = True
+        for rank in running:
+            children: _Outcome | None = rank.children
+            if children is not None and children.hand(number):
+                continue
+            with lock:
+                if not scheduler.signal(rank.index, partial(meet, rank, number)):
+                    self._meet_now(rank, number)
+        return True
+
+    def _meet_now(self, rank: Rank, number: int) -> None:
+        """Call the handler of the rank that has the turn; what it raises is raised there."""
+        thread = self.threads[rank.index]
+        here.rank = rank
+        try:
+            with self._world.rt.host_threads.rank(rank.host_thread):
+                meet(rank, number, sys._current_frames().get(thread.ident or 0))
+        except BaseException as error:
+            _raise_in(thread, _class_of(error))
+        finally:
+            here.rank = None
+
+    def interrupt(self) -> list[threading.Thread]:
         """End all ranks: those that wait for their turn, and the one that has it. Returns those
         that cannot end yet."""
-        scheduler = self._world.scheduler
-        ends = [rank.end_children for rank in self._world.ranks if rank.end_children is not None]
+        scheduler, threads = self._world.scheduler, self.threads
+        ends = [rank.children.interrupt for rank in self._world.ranks if rank.children is not None]
         of_children = [thread for end in ends for thread in end()]
         scheduler.end()
         if scheduler.holder is not None:
-            _raise_ended(threads[scheduler.holder])
+            _raise_in(threads[scheduler.holder], Ended)
         until_s = time.monotonic() + LAST_WORDS_S
         started = {
             thread: over
@@ -352,17 +413,31 @@ class _Outcome:
         return [*late, *of_children]
 
 
-def _raise_ended(thread: threading.Thread) -> None:
-    """Let a thread meet Ended as soon as it is back in Python."""
+def _raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
+    """Let a thread meet an error as soon as it is back in Python."""
     assert thread.ident is not None, "it has started"
     ident = ctypes.c_ulong(thread.ident)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(Ended))
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(error))
+
+
+def _is_an_end(error: BaseException) -> bool:
+    """Whether a program ends so at a signal, and has not failed."""
+    ends = KeyboardInterrupt, SystemExit
+    return isinstance(error, ends) or isinstance(error.__cause__, ends)
+
+
+def _class_of(error: BaseException) -> type[BaseException]:
+    """A class that makes this error: what another thread is made to raise is a class."""
+    if type(error) is KeyboardInterrupt:
+        return KeyboardInterrupt
+    kind = type(error)
+    return type(kind.__name__, (kind,), {"__new__": lambda _: error, "__init__": lambda *_: None})
 
 
 def _end_later(thread: threading.Thread, over: threading.Event) -> None:
     """See to it that a rank ends, also one that has caught the first Ended."""
     while not over.wait(LAST_WORDS_S):
-        _raise_ended(thread)
+        _raise_in(thread, Ended)
 
 
 def _let_others_go_on(known: Callable[[], bool]) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 
 from . import own_patches
 
@@ -48,6 +51,25 @@ def run_module(target: str, name: str = MAIN) -> ModuleType:
     module.__package__ = spec.parent
     sys.argv[0] = spec.origin or sys.argv[0]
     return _run(module, code)
+
+
+@contextmanager
+def values_forgotten() -> Iterator[None]:
+    """Drop what the main module has computed when the block ends, as Python does when it ends.
+
+    Their `__del__` still find functions and modules; at the end of this process they would find
+    no device any more.
+    """
+    try:
+        yield
+    finally:
+        values = vars(sys.modules.get(MAIN, ModuleType(MAIN)))
+        for name, value in list(values.items()):
+            stays = isinstance(value, ModuleType | FunctionType | type)
+            if not (stays or name.startswith("__")):
+                del values[name]
+        value = None
+        gc.collect()
 
 
 def run_again(main: ModuleType) -> ModuleType:

@@ -216,8 +216,7 @@ class Rank:
         self.process.set_variables(start.variables)
         if start.arguments is not None:
             self.process.begin_program(list(start.arguments))
-        # Ends the ranks that it has started and waits for; returns the threads that cannot end yet.
-        self.end_children: Callable[[], list[threading.Thread]] | None = None
+        self.children: Any = None  # the outcome of the ranks that it has started and waits for
         self.handlers: dict[int, object] = {}  # of signals
         self.loggers: Loggers = {}
         self.exit_hooks: list[partial] = []  # what it calls at its end

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..races.call_sites import Mark, call_site_of, mark
 
@@ -32,6 +32,7 @@ class _Wait:
     place: Mark | None = None
     expires_s: float | None = None
     report: str = ""
+    signals: list[Callable[[], object]] = field(default_factory=list)  # to be met at its turn
 
 
 def _described(wait: _Wait) -> str:
@@ -76,7 +77,10 @@ class RankScheduler:
     def begin(self, rank: int) -> None:
         """Wait for the first turn. Raises Ended if there will be none."""
         with self._lock:
+            first = self._waits[rank]
             self._take(rank)
+        for meet in first.signals:
+            meet()
 
     def wait(
         self,
@@ -90,20 +94,39 @@ class RankScheduler:
         """Let others run until `ready()`; `text` says what this rank waits for.
 
         Returns "", or who waits where if the wait has expired: when nobody could go on, it was the
-        first to. Raises Ended if another rank fails meanwhile, or nobody can go on.
+        first to. Raises Ended if another rank fails meanwhile, or nobody can go on, and what a
+        signal raises that comes meanwhile.
         """
+        mine = _Wait(ready, text, polite, mark(), expires_s)
+        while True:
+            self._wait(rank, mine)
+            signals, mine.signals = mine.signals, []
+            for meet in signals:
+                meet()
+            if not signals or mine.report or ready():
+                return mine.report
+
+    def _wait(self, rank: int, mine: _Wait) -> None:
         with self._lock:
             if self.abandoned:
                 raise Ended
-            mine = self._waits[rank] = _Wait(ready, text, polite, mark(), expires_s)
+            self._waits[rank] = mine
             self._pass_on(rank)
             if self.holder == rank and not self.ended:
                 del self._waits[rank]
-                return mine.report
+                return
             self._leave(rank)
             self._call_holder()
             self._take(rank)
-            return mine.report
+
+    def signal(self, rank: int, meet: Callable[[], object]) -> bool:
+        """Let a rank that waits call `meet` at its next turn, which it gets soon; False for one
+        that does not wait: it has the turn, or has returned."""
+        with self._lock:
+            if rank not in self._waits:
+                return False
+            self._waits[rank].signals.append(meet)
+            return True
 
     def finish(self, rank: int) -> None:
         """Give the turn away for good."""
@@ -147,7 +170,9 @@ class RankScheduler:
             for polite, order in ((False, range(self._count)), (True, after)):
                 for other in order:
                     wait = self._waits.get(other)
-                    if wait is not None and wait.polite == polite and wait.ready():
+                    if wait is None:
+                        continue
+                    if wait.signals or (wait.polite == polite and wait.ready()):
                         self.holder = other
                         return
             if not self.gives_way(self._returned()):

@@ -182,7 +182,7 @@ def test_a_copy_that_is_no_notebook_any_more_is_put_aside(course):
     update(course)
     (course / "my" / NAME).write_text("{half a notebo")
     save(course / "notebooks" / NAME, book(a="new"))
-    assert "could not be read; it is 03_from_scratch before" in update(course)[NAME].what
+    assert "it is 03_from_scratch before" in update(course)[NAME].what
     [aside] = (course / "my").glob("03_from_scratch before*")
     assert aside.read_text() == "{half a notebo"
     assert sources(notebook_file.read(course / "my" / NAME)) == ["new"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from nbformat import NotebookNode
 
-from .notebook_file import code_cells
+from .notebook_file import UNNAMED, code_cells
 
 NEW_VERSION = "new-version"  # the tag of a cell that stands under the student's own
 SUFFIX = "-new"
@@ -29,6 +29,7 @@ class Merged:
 def merge(own: NotebookNode, base: NotebookNode, new: NotebookNode) -> Merged:
     """The student's notebook with all that is new; no cell that the student wrote is lost."""
     merged = Merged(deepcopy(new))
+    own = _identified(own, base)
     mine, before = _by_id(own), _by_id(base)
     cells: list[NotebookNode] = []
     for cell in new.cells:
@@ -41,6 +42,18 @@ def merge(own: NotebookNode, base: NotebookNode, new: NotebookNode) -> Merged:
 
 def _by_id(notebook: NotebookNode) -> dict[str, NotebookNode]:
     return {cell.id: cell for cell in notebook.cells}
+
+
+def _identified(own: NotebookNode, base: NotebookNode) -> NotebookNode:
+    """The student's notebook, its cells named as the course's: some programs drop the names."""
+    own = deepcopy(own)
+    named = {cell.id for cell in own.cells}
+    lost = {cell.source: cell.id for cell in base.cells if cell.id not in named}
+    known = {cell.id for cell in base.cells}
+    for cell in own.cells:
+        if UNNAMED.fullmatch(cell.id) and cell.id not in known and cell.source in lost:
+            cell.id = lost.pop(cell.source)
+    return own
 
 
 def _kept(

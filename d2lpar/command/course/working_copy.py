@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from nbformat.reader import NotJSONError
+import nbformat
 
 from ...timeline import whole_file
 from . import merging, notebook_file
@@ -59,7 +59,11 @@ def update(course: Path) -> Iterator[FileUpdate]:
     source, copy = course / SOURCE, course / COPY
     for file in _files(source):
         relative = file.relative_to(source)
-        step = _updated(file, copy / relative, copy / BASE / relative)
+        try:
+            step = _updated(file, copy / relative, copy / BASE / relative)
+        except Exception as error:  # others come after it
+            told = " ".join(f"{type(error).__name__}: {error}".split())
+            step = f"left as it was: {told}", ()
         if step is not None:
             yield FileUpdate(Path(COPY) / relative, *step)
 
@@ -113,10 +117,12 @@ def _updated(file: Path, own: Path, base: Path) -> tuple[str, tuple[str, ...]] |
     before = base.read_bytes() if base.exists() else None
     if before == new and own.exists():
         return None
-    if not own.exists():
+    if own.exists() and not own.is_file():
+        step: tuple[str, tuple[str, ...]] = _replaced(file, own, "is no file"), ()
+    elif not own.exists():
         if before == new:
             return None  # the student has deleted it
-        step: tuple[str, tuple[str, ...]] = "new", ()
+        step = "new", ()
         _copy(file, own)
     elif own.read_bytes() in (before, new):
         step = "the new version", ()
@@ -134,14 +140,23 @@ def _updated(file: Path, own: Path, base: Path) -> tuple[str, tuple[str, ...]] |
 def _merged(file: Path, own: Path, base: Path) -> tuple[str, tuple[str, ...]]:
     try:
         mine = notebook_file.read(own)
-    except NotJSONError:
-        aside = _aside(own)
-        own.rename(aside)
-        _copy(file, own)
-        return f"could not be read; it is {aside.name} now", ()
-    merged = merging.merge(mine, notebook_file.read(base), notebook_file.read(file))
+    except notebook_file.UnreadableError as error:
+        return _replaced(file, own, f"could not be read ({error})"), ()
+    try:
+        before = notebook_file.read(base)
+    except notebook_file.UnreadableError:  # then everything of the student's is new
+        before = nbformat.v4.new_notebook()
+    merged = merging.merge(mine, before, notebook_file.read(file))
     whole_file.write(own, notebook_file.serialised(merged.notebook))
     return f"{merged.taken} cells are new", tuple(merged.both)
+
+
+def _replaced(file: Path, own: Path, why: str) -> str:
+    """Put the student's aside, and the new one in its place."""
+    aside = _aside(own)
+    own.rename(aside)
+    _copy(file, own)
+    return f"{why}; it is {aside.name} now"
 
 
 def _copy(file: Path, to: Path) -> None:

@@ -1,7 +1,8 @@
-"""Challenges: right answers reach par and record, wrong ones hear why, and cheats are refused."""
+"""Challenges: right answers reach par and record, wrong ones hear why, and cheats earn nothing."""
 
 import inspect
 import json
+import math
 import os
 import textwrap
 from pathlib import Path
@@ -14,8 +15,11 @@ import d2lpar as par
 from d2lpar.checks import challenges
 from d2lpar.checks.challenges import grading, scores
 from d2lpar.checks.challenges.attempt import own_part, par_runs
+from d2lpar.checks.challenges.evidence import Evidence
 from d2lpar.checks.challenges.puzzles import PUZZLES
-from d2lpar.checks.grader import CLIENT, source, tampering
+from d2lpar.checks.grader import CLIENT, source
+from d2lpar.checks.verdict import Refused
+from d2lpar.trials import tampering
 
 ROOT = Path(__file__).parents[1]
 SOLUTIONS = ROOT / "notebooks" / "solutions"
@@ -259,7 +263,7 @@ CHEATS = {
             sys.modules["d2lpar.checks.challenges.of_pipelines"].HELD = 99
             return [("F", m) for m in range(micro_batches)]
         """,
-        "line 2 imports sys",
+        "raised KeyError",
     ),
     "cut": (
         """
@@ -267,7 +271,7 @@ CHEATS = {
             setattr(par.machines, "Link", None)
             return [1] * stages
         """,
-        "line 3 calls setattr",
+        "expected a list of 4 whole numbers",
     ),
     "recompute": (
         """
@@ -276,7 +280,7 @@ CHEATS = {
             box.accelerators[0].memory_bytes = 10**12
             return [False] * 10
         """,
-        "line 4 changes box.accelerators[0].memory_bytes",
+        "raised FrozenInstanceError",
     ),
     "mix": (
         """
@@ -291,7 +295,7 @@ CHEATS = {
             parts.norm = nn.Identity()
             return parts.words(tokens) @ parts.words.weight.T
         """,
-        "line 3 changes parts.norm",
+        "the scores: expected [",
     ),
     "train_on_ranks": (
         """
@@ -321,14 +325,14 @@ CHEATS = {
             object.__setattr__(layout, "precision", "fp8")
             return layout
         """,
-        "line 4 uses object.__setattr__, a private name",
+        "leave precision as they are",
     ),
     "rent": (
         """
         def rent(hours, price, most_per_hour, most_hours):
             case = globals()["CASES"]
         """,
-        "line 3 calls globals",
+        "raised KeyError",
     ),
 }
 
@@ -338,7 +342,7 @@ def cell(text):
 
 
 def graded(name, text):
-    return grading.grade(name, cell(text))
+    return CLIENT.grade(grading.__name__, name, cell(text))
 
 
 @pytest.fixture(autouse=True)
@@ -354,7 +358,7 @@ def no_process_left():
 
 @pytest.mark.parametrize("name", PUZZLES)
 def test_a_good_solution_comes_to_par(name):
-    report = grading.grade(name, GOOD)
+    report = graded(name, GOOD)
     assert report["status"] == "right", report
     assert report["figure"] == pytest.approx(PUZZLES[name].par, rel=1e-3)
     assert report["points"] >= 80
@@ -362,7 +366,7 @@ def test_a_good_solution_comes_to_par(name):
 
 @pytest.mark.parametrize("name", [name for name in PUZZLES if f"def {name}(" in BEST])
 def test_the_best_solution_comes_to_the_record(name):
-    report = grading.grade(name, BEST)
+    report = graded(name, BEST)
     assert report["status"] == "right", report
     assert report["figure"] == pytest.approx(PUZZLES[name].record, rel=1e-3)
     assert report["points"] >= 99
@@ -378,10 +382,11 @@ def test_a_plausible_wrong_answer_hears_why(name):
 
 
 @pytest.mark.parametrize("name", PUZZLES)
-def test_a_cheat_is_refused_by_name(name):
+def test_a_cheat_earns_nothing(name):
     text, said = CHEATS[name]
     report = graded(name, text)
-    assert report["status"] == "refused", report
+    assert report["status"] in ("wrong", "refused"), report
+    assert PUZZLES[name].on_clock <= (report["status"] == "refused")
     assert said in report["text"]
 
 
@@ -390,8 +395,7 @@ def test_a_cheat_is_refused_by_name(name):
     [
         ("exec('1')", "calls exec"),
         ("torch.sys.exit()", "uses torch.sys"),
-        ("hours.__class__", "a private name"),
-        ("torch.save(hours, 'a')", "uses torch.save"),
+        ("inputs.__class__", "a private name"),
         ("import gc", "imports gc"),
         ("import torch.multiprocessing", "imports torch.multiprocessing"),
         ("from torch import _C", "a private name"),
@@ -399,15 +403,28 @@ def test_a_cheat_is_refused_by_name(name):
         ("par.vgpu", "uses par.vgpu"),
         ("par.checks.challenges", "uses par.checks"),
         ("par.devices(8)", "machine and clock are the grader's"),
-        ("global CASES", "changes the global CASES"),
         ("del torch.equal", "changes torch.equal"),
         ("for math.pi in (3,): pass", "changes math.pi"),
     ],
 )
-def test_what_could_reach_the_grader_does_not_run(line, said):
-    report = graded("rent", f"def rent(hours, price, most_per_hour, most_hours):\n    {line}\n")
+def test_what_could_reach_the_clock_does_not_run(line, said):
+    report = graded("relay", f"def relay(inputs, first, second, devices):\n    {line}\n")
     assert report["status"] == "refused"
     assert said in report["text"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "timeline.exposed_communication_s('vgpu:0')",
+        "return getattr(timeline, 'exposed_communication_s')('vgpu:0')",
+        "from d2lpar.timeline import exposed_communication_s",
+    ],
+)
+def test_what_a_puzzle_asks_for_is_not_called(line):
+    report = graded("read_timeline", f"def read_timeline(timeline):\n    {line}\n")
+    assert report["status"] == "refused"
+    assert "to work it out is the puzzle" in report["text"]
 
 
 def test_who_trains_with_the_whole_batch_has_not_shared_it():
@@ -442,29 +459,75 @@ def test_what_an_answer_needs_is_allowed():
     assert "expected 64, got 4" in graded("rent", text)["text"]
 
 
-@pytest.mark.parametrize("what", ["d2lpar.vgpu.sim.clock.Clock.kernel", "torch.equal"])
-def test_changes_that_were_made_all_the_same_are_found(what, monkeypatch):
+@pytest.mark.parametrize("what", ["d2lpar.vgpu.sim.clock.Clock.kernel", "time.monotonic"])
+def test_changes_of_the_clock_that_were_made_all_the_same_are_found(what, monkeypatch):
     before = tampering.state()
-    tampering.check(before)
+    assert tampering.changed(before) == ""
     owner, name = what.rsplit(".", 1)
     monkeypatch.setattr(f"{owner}.{name}", lambda *_: None)
-    with pytest.raises(source.Refused, match=f"changed {what}"):
-        tampering.check(before)
+    assert tampering.changed(before) == what
 
 
 def test_a_changed_machine_is_found(monkeypatch):
     before = tampering.state()
     box = par.machines.CATALOGUE["2x-v100-textbook"]
     monkeypatch.setitem(par.machines.CATALOGUE, "2x-v100-textbook", box.with_accelerators(3))
-    with pytest.raises(source.Refused, match="the machine 2x-v100-textbook"):
-        tampering.check(before)
+    assert tampering.changed(before) == "the machine 2x-v100-textbook"
+
+
+def evidence(**changed):
+    found = {"result": [], "seconds": 1.0, "flops": 1e15, "sent_bytes": 0, "hazards": []}
+    return Evidence(
+        found | {"waits": [], "changed": "", "picture": {}} | changed, "8x-h100-nvswitch"
+    )
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-9, -1.0, math.nan, math.inf, "1", None, True])
+def test_a_time_that_the_machine_does_not_allow_is_refused(seconds):
+    with pytest.raises(Refused):
+        evidence(seconds=seconds).require_work(1e12, 8)
+    with pytest.raises(Refused):
+        evidence(seconds=seconds).require_bytes(1e9)
+
+
+def test_work_that_was_not_done_is_refused():
+    evidence().require_work(1e12, 8)
+    evidence().require_bytes(1e9)
+    with pytest.raises(Refused, match="GFLOP"):
+        evidence(flops=1).require_work(1e12, 8)
+
+
+@pytest.mark.parametrize(
+    "found", [None, [], {"seconds": 1.0}, "x", {"result": 1, "seconds": 1.0, "flops": "many"}]
+)
+def test_what_is_no_evidence_is_refused(found):
+    with pytest.raises(Refused, match="does not count"):
+        Evidence(found, "8x-h100-nvswitch")
+
+
+def test_a_forged_picture_is_none():
+    rows = [["vgpu:0", 0, "compute", 0, 1]]
+    for bad in (
+        rows * 9999,
+        [["vgpu:0", 0, "compute", 0, math.nan]],
+        [[1, 2]],
+        "x",
+        [[[], 0, 0, 0, 0]],
+    ):
+        assert evidence(picture={"kind": "gantt", "spans": bad}).picture == {}
+    assert evidence(picture={"kind": "gantt", "spans": rows}).picture["spans"] == rows
+
+
+@pytest.mark.parametrize("figure", [-1e9, 0.0, 1e-12])
+def test_nobody_has_more_than_a_hundred_points(figure):
+    assert all(puzzle.points(figure) <= 100 for puzzle in PUZZLES.values())
 
 
 def test_errors_have_the_line_of_the_cell():
     text = (
         "def rent(hours, price, most_per_hour, most_hours):\n    share = 0\n    return 1 / share\n"
     )
-    said = grading.grade("rent", text)["text"]
+    said = graded("rent", text)["text"]
     assert said == (
         "your function raised ZeroDivisionError: division by zero in line 3 (`return 1 / share`)"
     )

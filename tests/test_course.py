@@ -1,5 +1,6 @@
 """Copies of the lessons: made, brought up to date without loss, reset, rehearsed, saved."""
 
+import json
 import os
 import re
 import subprocess
@@ -333,7 +334,7 @@ def test_a_copy_that_is_no_notebook_any_more_is_put_aside(course):
     update(course)
     (course / "my" / NAME).write_text("{half a notebo")
     save(course / "notebooks" / NAME, book(a="new"))
-    assert "could not be read; it is 03_from_scratch before" in update(course)[NAME].what
+    assert "it is 03_from_scratch before" in update(course)[NAME].what
     [aside] = (course / "my").glob("03_from_scratch before*")
     assert aside.read_text() == "{half a notebo"
     assert sources(notebook_file.read(course / "my" / NAME)) == ["new"]
@@ -455,3 +456,37 @@ def test_cells_have_names_of_their_own_in_every_lesson():
         names = [each.get("id") for each in notebook_file.read(path).cells]
         assert None not in names
         assert len(set(names)) == len(names), path.name
+
+
+def test_one_file_that_cannot_be_brought_up_to_date_leaves_the_others(course):
+    others = ["01_a.ipynb", "02_b.ipynb"]
+    for name in others:
+        save(course / "notebooks" / name, book(a="1"))
+    update(course)
+    (course / "my" / NAME).unlink()
+    (course / "my" / NAME).mkdir()  # a folder
+    (course / "my" / "01_a.ipynb").write_bytes(b"[" * 200_000)
+    save(course / "my" / "02_b.ipynb", book(a="mine"))
+    for name in (NAME, *others):
+        save(course / "notebooks" / name, book(a="1", b="new"))
+    steps = update(course)
+    assert "is no file; it is 03_from_scratch before" in steps[NAME].what
+    assert (
+        "could not be read (it is nested too deeply); it is 01_a before" in steps["01_a.ipynb"].what
+    )
+    assert sources(notebook_file.read(course / "my" / "02_b.ipynb")) == ["mine", "new"]
+    assert update(course) == {}
+
+
+def test_a_copy_whose_cells_have_lost_their_names_is_merged(course):
+    save(course / "notebooks" / NAME, book(a="1", b="2"))
+    update(course)
+    own = json.loads((course / "my" / NAME).read_text())
+    for cell in own["cells"]:
+        del cell["id"]
+    own["cells"][1]["source"] = "mine"
+    own["nbformat_minor"] = 4
+    (course / "my" / NAME).write_text(json.dumps(own))
+    save(course / "notebooks" / NAME, book(a="one", b="2", c="3"))
+    assert update(course)[NAME].what.endswith("cells are new")
+    assert sources(notebook_file.read(course / "my" / NAME)) == ["one", "mine", "3"]

@@ -21,10 +21,10 @@ from d2lpar.checks.challenges.attempt import own_part
 from d2lpar.checks.challenges.puzzles import PUZZLES
 from d2lpar.checks.exercise_grading import BY_HAND
 from d2lpar.checks.grader import CLIENT, GraderError, client
-from d2lpar.checks.grader import answer as grader_answer
 from d2lpar.checks.grader.source import graded_part
 from d2lpar.command import cli
 from d2lpar.command.course import assignment, grading, otter_format, reports, submission
+from d2lpar.trials import answering
 
 ROOT = Path(__file__).parents[1]
 SOLUTIONS = ROOT / "notebooks" / "solutions"
@@ -52,27 +52,23 @@ HANDED_IN = {
     "broken": (HEAD + "return [", "missing", "cell 2 is no Python"),
     "reaching": (
         "import d2lpar.checks.lesson04 as l\n" + HEAD + "l.Wrong = 1",
-        "refused",
-        "imports d2lpar.checks.lesson04",
+        "wrong",
+        "PermissionError",
     ),
-    "killing": ("import os\n" + HEAD + "os.kill(os.getppid(), 9)", "refused", "imports os"),
+    "killing": ("import os\n" + HEAD + "os.kill(os.getppid(), 9)", "wrong", "OSError"),
     "equal": (
         "class Any(list):\n    def __eq__(self, other):\n        return True\n"
         + HEAD
         + "return Any()",
-        "refused",
-        "defines __eq__",
+        "wrong",
+        "expected [15, 15], got []",
     ),
     "equal by name": (
         HEAD + "return type('Any', (list,), {'__eq__': lambda *_: True})()",
-        "refused",
-        "defines __eq__",
+        "wrong",
+        "expected [15, 15], got []",
     ),
-    "writing": (
-        HEAD + "torch.ones(1).numpy().tofile('here')",
-        "refused",
-        "your function tried to write here",
-    ),
+    "writing": (HEAD + "torch.ones(1).numpy().tofile('here')", "wrong", "PermissionError"),
     "printing": (RIGHT.replace("    size", "    print('x' * 10**6)\n    size"), "right", "equal"),
     # oneDNN prints in C, to the stream that reports go to.
     "verbose": (
@@ -84,7 +80,7 @@ HANDED_IN = {
         "right",
         "equal shards",
     ),
-    "reading": (HEAD + "return open('/etc/passwd').read()", "refused", "calls open"),
+    "reading": (HEAD + "return open('/etc/passwd').read()", "wrong", "PermissionError"),
 }
 
 
@@ -248,7 +244,180 @@ def test_of_several_definitions_the_last_that_is_no_stub_counts():
 
 def test_a_local_name_does_not_take_the_notebooks_variable_along():
     text = "net = par.devices(2)\ndef f(net):\n    return [net for _ in net]\n"
-    assert len(graded_part(text, "f").body) == 1
+    assert "devices" not in graded_part(text, "f")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "N = 1\nN += 1", "for N in (1, 2): pass", "with open('a') as N: pass", "(N := 3)",
+        "try:\n    N = 1\nexcept E: pass", "if True:\n    N = 3", "match 3:\n    case N: pass",
+        "N = 1\ndel N", "async def N(): pass", "@deco\ndef N(): pass", "from math import *",
+        "def g():\n    global N\n    N = 3\ng()", "N = {}\nN['a'] = 1\nN.update(b=2)",
+        "[N := i for i in range(3)]", "import N.a", "while True:\n    N = 1", "N: int = 3",
+        "L, N = 1, 2", "class N: pass", "%%time\nN = 3", "%time N = train()", "!ls\nN = 3",
+        "%matplotlib inline\nN = 3", "N = !ls",
+    ],
+)  # fmt: skip
+def test_whatever_gives_a_name_is_taken(text):
+    answer = picked(text, "def f():\n    return N")
+    assert (answer.problem, answer.cells) == ("", (1, 2))
+    kept = answer.text.split("\n")
+    for line in text.split("\n"):
+        if line and line[0] not in "%!" and "!" not in line:
+            assert line in kept
+
+
+def test_what_a_cell_changes_is_taken_with_what_it_was():
+    cells = ("N = [1]", "N += [2]", "def f():\n    return N")
+    assert picked(*cells).cells == (1, 2, 3)
+    assert picked("N = [0]", *cells).cells == (2, 3, 4)  # a new value hides the first
+
+
+def test_statements_on_one_line_are_apart():
+    answer = picked("a = train(); N = 2; b = 3\ndef f():\n    return N")
+    assert answer.text.split("\n")[0] == "N = 2"
+
+
+@pytest.mark.parametrize("end", ["\x0c", "\x0b", "\x1c", "\x85", "\u2028", "\u2029"])
+def test_lines_end_where_python_ends_them(end):
+    answer = picked(f"X = 'a{end}b'\n# {end}\nN = 5\ndef f():\n    return N, '{end}', X")
+    names = {}
+    exec(answer.text, names)
+    assert names["f"]() == (5, end, f"a{end}b")
+    lines = answer.text.split("\n")
+    assert answer.places[lines.index("N = 5")] == "line 3 of cell 1"
+
+
+@pytest.mark.parametrize(("ends", "line"), [("\r\n", 3), ("\r", 3), ("\n", 3)])
+def test_lines_of_every_system_are_lines(ends, line):
+    answer = picked(ends.join(["", "", "def f():", "    return 1"]))
+    assert answer.places[0] == f"line {line} of cell 1"
+    assert answer.text.startswith("def f():\n    return 1")
+
+
+def test_lines_under_a_magic_keep_their_numbers():
+    answer = picked("\n\n%%time\n!pip install x\n\ndef f():\n    %time y = 1\n    return y")
+    names = {}
+    exec(answer.text, names)
+    assert (names["f"](), answer.places[0]) == (1, "line 6 of cell 1")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("%%bash\ndef f(): pass", "cell 1 begins with %%bash, which is not run here"),
+        ("def f():\n    return [", "cell 1 is no Python"),
+        ("def f():\n    return " + "-" * 100_000 + "1", "cell 1 is nested too deeply"),
+        ("def f():\n    return " + "(" * 500 + ")" * 500, "cell 1 is no Python"),
+        ("def f():\n    return a" + ".a" * 20_000, "cell 1 is nested too deeply"),
+        ("def f(): '\0'", "cell 1 is no Python"),
+    ],
+)
+def test_a_cell_that_cannot_be_read_says_so(text, said):
+    assert picked(text).problem.startswith(said)
+    assert picked(text, "def f():\n    return 1").problem == ""  # others go on
+
+
+def test_an_answer_that_lacks_what_could_not_be_read_is_told_so():
+    answer = picked("%%px\nlimit = 3", "def f():\n    return limit")
+    assert answer.unread == "cell 1 begins with %%px, which is not run here"
+    assert picked("%%px\nother = 3", "def f():\n    return limit").unread == ""
+
+
+def raw(*cells, **changed):
+    """The text of a notebook's file, as other programs may write it."""
+    own = [{"cell_type": "code", "source": each, "metadata": {}} for each in cells]
+    return json.dumps({"nbformat": 4, "nbformat_minor": 4, "metadata": {}, "cells": own} | changed)
+
+
+RIGHT_F = "def f():\n    return 1"
+OLD = {"nbformat": 3, "nbformat_minor": 0, "metadata": {"name": ""}, "worksheets": [
+    {"cells": [{"cell_type": "code", "input": RIGHT_F, "outputs": [], "language": "python"}]}
+]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        raw(RIGHT_F).encode(),  # without names of cells, outputs, numbers
+        raw(RIGHT_F).encode("utf-16"),
+        raw(RIGHT_F).encode("utf-8-sig"),
+        raw(None, [], RIGHT_F).encode(),
+        raw(RIGHT_F.splitlines(keepends=True)).encode(),
+        json.dumps(OLD).encode(),
+    ],
+)
+def test_what_other_programs_write_is_read(content, tmp_path):
+    path = tmp_path / "a.ipynb"
+    path.write_bytes(content)
+    answer = submission.read(path).answer("f")
+    assert answer.problem == ""
+    assert answer.text.startswith(RIGHT_F)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.ipynb", raw(7).encode()), ("a.ipynb", raw({"a": 1}).encode()),
+        ("a.ipynb", raw("é").replace("\\u00e9", "é").encode("latin-1")),
+        ("a.ipynb", b"[" * 200_000), ("a.ipynb", b'{"nbformat": 9, "cells": []}'),
+        ("a.ipynb", b'{"nbformat": 4, "cells": {"a": 1}}'), ("a.ipynb", b"3"), ("a.ipynb", b""),
+        ("a.py", "é = 1".encode("latin-1")), ("a.py", b"# coding: nonsense"),
+        ("challenges.json", b'{"challenges": {"rent": 3}}'), ("challenges.json", b"[" * 200_000),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_read_is_named_with_the_reason(name, content, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / "z.py").write_text(RIGHT_F)
+    first, second = grading.read_all([tmp_path])
+    assert first.problem.startswith("the file cannot be read: ")
+    assert "\n" not in first.problem
+    assert second.answer("f").problem == ""
+
+
+def test_a_folder_named_as_a_notebook_is_a_folder(tmp_path):
+    hand_in(tmp_path / "anna.ipynb", "a", RIGHT)
+    assert [path.name for path in submission.files([tmp_path])] == ["a.ipynb"]
+
+
+@pytest.mark.parametrize("option", ["--limit-s", "--limit-gb"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "0", "-1", "1e30", "many", ""])
+def test_a_limit_that_is_none_is_refused_by_name(option, value, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(ROOT)
+    hand_in(tmp_path, "anna", RIGHT)
+    with pytest.raises(SystemExit):
+        cli.main(["course", "grade", str(tmp_path), f"{option}={value}"])
+    said = capsys.readouterr().err
+    assert option in said
+    assert repr(value) in said
+
+
+def test_what_nobody_is_to_blame_for_is_an_error_and_no_failure():
+    result = grading.Result("f", "not graded", "busy", 0, 10, (2,))
+    one = grading.Graded(Path("a.ipynb"), (result,))
+    root = ElementTree.fromstring(reports.junit([one], "04", ["no -- Landlock"]))
+    assert (root[0].get("errors"), root[0].get("failures")) == ("1", "0")
+    assert json.loads(reports.scores([one], "04", ["no"]))["boundary_lacks"] == ["no"]
+    assert "not graded, busy" in reports.in_words(one)
+
+
+def test_a_grader_that_gives_up_blames_nobody(monkeypatch, tmp_path, question):
+    def gives_up(*_, **__):
+        raise GraderError("no answer in 3 s")
+
+    monkeypatch.setattr(CLIENT, "grade", gives_up)
+    (one,) = graded([hand_in(tmp_path, "a", RIGHT)], question)
+    assert one.results[0].status == "not graded"
+    assert "may be right: no answer in 3 s" in one.results[0].text
+
+
+@pytest.mark.parametrize("points", [10**6, 11, 10])
+def test_no_report_gives_more_than_all_points(points, monkeypatch, tmp_path, question):
+    told = {"status": "right", "text": "yes", "points": points}
+    monkeypatch.setattr(CLIENT, "grade", lambda *_, **__: told)
+    (one,) = graded([hand_in(tmp_path, "a", RIGHT)], question)
+    assert one.points == 10
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"cells": 3}', '{"nbformat": 4}', "\0\udcff"])
@@ -275,14 +444,21 @@ def test_what_is_left_out_is_named_but_for_what_was_handed_out(tmp_path, questio
     tests = tmp_path / "anna" / "tests"
     tests.mkdir()
     (tests / "shards_seen.py").write_text(otter_format.test("shards_seen", "check"))
-    others = [tmp_path / name for name in ("b.zip", "c.pdf", "linked.ipynb")]
-    for path in others[:2]:
+    names = (".hidden", ".late.ipynb", "b.zip", "c.pdf", "folder", "linked.ipynb", "pipe.ipynb")
+    others = [tmp_path / name for name in names]
+    (tmp_path / ".hidden").mkdir()
+    hand_in(tmp_path / ".hidden", "c")
+    for path in others[1:4]:
         path.write_text("")
-    others[2].symlink_to("/etc/passwd")  # what is in it must be in no report
+    others[4].symlink_to("/usr")
+    others[5].symlink_to("/etc/passwd")  # what is in it must be in no report
+    os.mkfifo(others[6])  # who opens it waits for ever
     assert [path.name for path in submission.files([tmp_path])] == ["a.ipynb"]
     assert submission.left_out([tmp_path]) == others
-    assert "b.zip" in reports.left_out_in_words(others)
-    assert reports.left_out_in_words(others * 5).endswith("and 5 more")
+    said = reports.left_out_in_words(others)
+    for path, kind in zip(names, ["hidden"] * 2 + [""] * 2 + ["link"] * 2 + ["pipe"], strict=True):
+        assert f"{path} ({kind})" in said if kind else path in said
+    assert reports.left_out_in_words(others * 2).endswith("and 4 more")
 
 
 def test_a_notebook_of_another_homework_says_so(tmp_path, question):
@@ -406,7 +582,7 @@ time.sleep(600)
 """
     monkeypatch.setattr(client, "PROGRAM", program)
     with pytest.raises(GraderError, match="no answer in 0 s"):
-        client.Client().grade("judge", "f", "", limit_s=-10)
+        client.Client().grade("judge", "f", "", limit_s=-3)
     pid = int((tmp_path / "pid").read_text().rstrip("."))
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
@@ -480,7 +656,7 @@ def test_what_a_function_says_breaks_no_report_and_forges_no_line():
 
 
 def test_no_more_is_kept_of_what_is_printed_than_is_reported():
-    printed = grader_answer._Printed()
+    printed = answering.Printed()
     assert [printed.write(text) for text in ("ab", "x" * 10**6, "y")] == [2, 10**6, 1]
     assert printed.getvalue() == "ab" + "x" * 1998
 

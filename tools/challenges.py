@@ -9,9 +9,9 @@ import json
 import sys
 from pathlib import Path
 
-from d2lpar.checks.challenges.attempt import PAR_RUNS
-from d2lpar.checks.challenges.grading import grade
+from d2lpar.checks.challenges.attempt import GRADING, PAR_RUNS
 from d2lpar.checks.challenges.puzzles import ALL
+from d2lpar.checks.grader import CLIENT
 
 SOLUTIONS = Path(__file__).resolve().parent.parent / "notebooks" / "solutions"
 GOOD, BEST = "challenges.py", "challenge_records.py"
@@ -28,9 +28,9 @@ def main(names):
     for puzzle in ALL:
         if names and puzzle.name not in names:
             continue
-        good = grade(puzzle.name, source(GOOD))
+        good = CLIENT.grade(GRADING, puzzle.name, source(GOOD))
         has_record = f"def {puzzle.name}(" in source(BEST)
-        best = grade(puzzle.name, source(BEST)) if has_record else good
+        best = CLIENT.grade(GRADING, puzzle.name, source(BEST)) if has_record else good
         found = good.get("figure"), best.get("figure")
         expected = puzzle.par, puzzle.record
         for what, report, value in zip(("par", "record"), (good, best), expected, strict=True):

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-
-import torch
 
 from .. import machines
 from ..machines.hardware import Accelerator
-from ..vgpu.api.detectors import syncs
-from ..vgpu.api.simulation import simulate
+from ..trials import lesson01 as trials
+from ..trials.calling import Called
 from .verdict import Wrong, exercise, is_number
 
 BATCHES = (3, 40)
 
 
 @exercise
-def linear_intensity(answer: Callable[[int, int, int, int], float]) -> str:
+def linear_intensity(answer: Called) -> str:
     """`linear_intensity(n, inputs, outputs, bytes_each)`: FLOP a byte of a linear layer."""
     for n, inputs, outputs, bytes_each in ((1, 800, 128, 4), (256, 800, 128, 4), (64, 512, 10, 2)):
         expected = _intensity(n, inputs, outputs, bytes_each)
@@ -36,14 +33,14 @@ def linear_intensity(answer: Callable[[int, int, int, int], float]) -> str:
 
 
 @exercise
-def batch_at_ridge(answer: Callable[[Accelerator, int, int], int | None]) -> str:
+def batch_at_ridge(answer: Called) -> str:
     """`batch_at_ridge(accelerator, inputs, outputs)`: the least batch that arithmetic limits."""
     for name in ("2x-v100-textbook", "8x-a100-nvswitch"):
         accelerator = machines.machine(name).accelerators[0]
         for inputs, outputs in ((1024, 1024), (800, 128), (4096, 10)):
             expected = _batch_at_ridge(accelerator, inputs, outputs)
-            got = answer(accelerator, inputs, outputs)
-            if got != expected or isinstance(got, bool):
+            got = answer.tried(trials.batch_at_ridge, name, inputs, outputs)
+            if not (got is None or is_number(got)) or got != expected:
                 raise Wrong(
                     f"{accelerator.name}, {inputs} inputs, {outputs} outputs: expected {expected}, "
                     f"got {got!r}. The ridge is at {accelerator.ridge_point('float32'):.1f} FLOP a "
@@ -53,38 +50,28 @@ def batch_at_ridge(answer: Callable[[Accelerator, int, int], int | None]) -> str
     return "the batch from which on arithmetic limits, where there is one"
 
 
-@exercise
-def mean_loss(answer: Callable[[Callable, Sequence], float]) -> str:
+@exercise(on_clock=True)
+def mean_loss(answer: Called) -> str:
     """`mean_loss(step, batches)`: the mean of the losses, with one wait of the host."""
     for count in BATCHES:
-        with simulate(machines.DEFAULT, 1, with_values=True) as (device,):
-            losses = [torch.tensor(float(i * i), device=device) for i in range(count)]
-            seen: list[tuple[int, int]] = []
-
-            def step(X: int, y: int, seen: list = seen, losses: list = losses) -> torch.Tensor:
-                seen.append((X, y))
-                return losses[X]
-
-            batches = [(i, -i) for i in range(count)]
-            with syncs() as waits:
-                got = answer(step, batches)
-            shown = repr(got)  # while there is the device that a tensor would be on
-        if seen != batches:
+        found = answer.tried(trials.mean_loss, count)
+        got, waits = found["got"], found["waits"]
+        if found["calls"] != [[i, -i] for i in range(count)]:
             raise Wrong(f"expected step(X, y) once for each of {count} batches, in order")
         expected = sum(i * i for i in range(count)) / count
         if not isinstance(got, float):
-            raise Wrong(f"expected a Python float, got {shown}: call .item() once, at the end")
+            raise Wrong(f"expected a Python float, got {got!r}: call .item() once, at the end")
         if not math.isclose(got, expected, rel_tol=1e-5):
-            raise Wrong(f"losses 0, 1, 4, … of {count} batches: expected {expected:g}, got {shown}")
+            raise Wrong(f"losses 0, 1, 4, … of {count} batches: expected {expected:g}, got {got!r}")
         if not waits:
             raise Wrong(
-                f"expected the mean of what step returned, but {shown} was never read from the "
+                f"expected the mean of what step returned, but {got!r} was never read from the "
                 "GPU: the losses are there, and to read their sum the host waits once"
             )
         if len(waits) > 1:
             raise Wrong(
                 f"the mean is right, but the host waited {len(waits)} times for {count} batches, "
-                f"first at {waits[0].place}. Add up on the device, and read the sum once"
+                f"first at {waits[0]}. Add up on the device, and read the sum once"
             )
     return "the right mean, and the host waited once"
 

@@ -3,54 +3,39 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 import torch
 
-from .. import machines
-from ..vgpu.api.detectors import hazards
-from ..vgpu.api.simulation import simulate
-from ..vgpu.api.timing import now_s
-from ..vgpu.cuda import emulate_cuda
-from .verdict import Wrong, exercise, is_number, largest_difference, shortened
+from ..trials import lesson02 as trials
+from ..trials.calling import Called, Fault
+from ..trials.plain import shown, type_name
+from .verdict import (
+    Wrong,
+    exercise,
+    is_number,
+    is_tensor,
+    largest_difference,
+    shortened,
+    values_of,
+)
 
 ROOM = 1.05  # a target time may be missed by this factor
 
 
-@contextmanager
-def _one_gpu(*, with_values: bool = False) -> Iterator[torch.device]:
-    """A GPU for programs written for CUDA, with a clock of its own."""
-    with (
-        simulate(machines.DEFAULT, 1, with_values=with_values),
-        emulate_cuda(1, verbose=False) as (device,),
-    ):
-        yield device
-
-
-@exercise
-def timed(answer: Callable[[Callable[[], object], torch.device], float]) -> str:
+@exercise(on_clock=True)
+def timed(answer: Called) -> str:
     """`timed(work, gpu)`: seconds that `work()` takes, and nothing else."""
-    with _one_gpu() as device:
-        x = torch.empty(2000, 2000, device=device)
-        calls = 0
-
-        def work() -> None:
-            nonlocal calls
-            calls += 1
-            for _ in range(20):
-                x.mm(x)
-
-        expected_s = _seconds(work, device)
-        for _ in range(50):
-            x.mm(x)  # queued earlier: not part of what is timed
-        calls = 0
-        got_s = answer(work, device)
-        if not is_number(got_s):
-            raise Wrong(f"expected a number of seconds, got {got_s!r}")
-        if calls != 1:
-            raise Wrong(f"expected one call of work(), got {calls}")
-        _check_seconds(got_s, expected_s)
+    with trials.one_gpu() as device:
+        x = torch.empty(trials.SIZE, trials.SIZE, device=device)
+        expected_s = trials.seconds_of(lambda: [x.mm(x) for _ in range(trials.PRODUCTS)], device)
+    found = answer.tried(trials.timed)
+    got_s, calls = found["got"], found["calls"]
+    if not is_number(got_s):
+        raise Wrong(f"expected a number of seconds, got {got_s!r}")
+    if calls != 1:
+        raise Wrong(f"expected one call of work(), got {calls}")
+    _check_seconds(got_s, expected_s)
     return "the time of the work, without what was queued before it"
 
 
@@ -68,34 +53,27 @@ def _check_seconds(got_s: float, expected_s: float) -> None:
     raise Wrong(f"expected {expected_s:.4f} s, got {got_s:.4f} s: {why}")
 
 
-@exercise
-def prefetch(answer: Callable[[Sequence[torch.Tensor], Callable, torch.device], list]) -> str:
+@exercise(on_clock=True)
+def prefetch(answer: Called) -> str:
     """`prefetch(batches, work, gpu)`: [work(batch on the GPU)], copies under computing."""
-    _check_values(answer)
+    _check_values(answer.tried(trials.prefetched))
     for size, products in ((4000, 1), (2000, 6), (3000, 2)):
-        _check_overlap(answer, size, products)
+        _check_overlap(answer.tried(trials.prefetch_times, size, products), size, products)
     return "right values, no hazard, and within 5 % of the longer of computing and copying"
 
 
-def _check_overlap(answer: Callable, size: int, products: int) -> None:
+def _check_overlap(found: dict, size: int, products: int) -> None:
     """Whether computing and copying take little longer than the longer of the two."""
-    worked = 0
-
-    def work(X: torch.Tensor) -> torch.Tensor:
-        nonlocal worked
-        worked += 1
-        for _ in range(products):
-            X = X @ X
-        return X
-
-    with _one_gpu() as device:
-        batches = [torch.empty(size, size, pin_memory=True) for _ in range(24)]
+    worked, took_s = found["worked"], found["seconds"]
+    with trials.one_gpu() as device:
         there = torch.empty(size, size, device=device)
-        compute_s = _seconds(lambda: [work(there) for _ in batches], device)
-        copy_s = _seconds(lambda: [X.to(device, non_blocking=True) for X in batches], device)
-        worked = 0
-        with hazards():  # the values were checked for these
-            took_s = _seconds(lambda: answer(batches, work, device), device)
+        batches = [torch.empty(size, size, pin_memory=True) for _ in range(trials.BATCHES)]
+        compute_s = trials.seconds_of(
+            lambda: [trials.work_of(there, products) for _ in batches], device
+        )
+        copy_s = trials.seconds_of(
+            lambda: [X.to(device, non_blocking=True) for X in batches], device
+        )
     least_s = max(compute_s, copy_s) / ROOM
     if worked != len(batches) or took_s < least_s:
         raise Wrong(
@@ -115,45 +93,43 @@ def _check_overlap(answer: Callable, size: int, products: int) -> None:
         )
 
 
-def _check_values(answer: Callable) -> None:
-    generator = torch.Generator().manual_seed(5)
-    with _one_gpu(with_values=True) as device:
-        host = [torch.rand(8, 8, generator=generator) for _ in range(5)]
-        expected = [X @ X + 1 for X in host]
-        with hazards() as found:
-            got = answer([X.pin_memory() for X in host], lambda X: X @ X + 1, device)
-        if not isinstance(got, list) or len(got) != len(host):
-            raise Wrong(f"expected a list of {len(host)} results, one per batch, got {_kind(got)}")
-        for i, (g, e) in enumerate(zip(got, expected, strict=True)):
-            if not torch.is_tensor(g) or g.shape != e.shape:
-                what = list(g.shape) if torch.is_tensor(g) else g
-                raise Wrong(
-                    f"result {i}: expected what work(batches[{i}]) returned, a tensor of shape "
-                    f"{list(e.shape)}, got {shortened(repr(what))}"
-                )
-            if g.device != device:
-                raise Wrong(f"result {i}: expected it on {device}, got it on {g.device}")
-            if not largest_difference(g, e) <= 1e-5:
-                raise Wrong(f"result {i} is not work(batches[{i}]): expected them in order")
-        if found:
-            raise Wrong(f"the values happen to be right here, but: {found[0]}")
+def _check_values(found: dict) -> None:
+    host, got = trials.host_batches(), found["got"]
+    if not isinstance(got, list) or len(got) != len(host):
+        raise Wrong(f"expected a list of {len(host)} results, one per batch, got {_kind(got)}")
+    for i, (g, X) in enumerate(zip(got, host, strict=True)):
+        expected = trials.product_and_one(X)
+        if not is_tensor(g) or values_of(g).shape != expected.shape:
+            what = list(values_of(g).shape) if is_tensor(g) else g
+            raise Wrong(
+                f"result {i}: expected what work(batches[{i}]) returned, a tensor of shape "
+                f"{list(expected.shape)}, got {shortened(shown(what))}"
+            )
+        if str(g.device) != found["device"]:
+            raise Wrong(f"result {i}: expected it on {found['device']}, got it on {g.device}")
+        if not largest_difference(g, expected) <= 1e-5:
+            raise Wrong(f"result {i} is not work(batches[{i}]): expected them in order")
+    if found["hazards"]:
+        raise Wrong(f"the values happen to be right here, but: {found['hazards'][0]}")
 
 
 def _kind(value: object) -> str:
-    return f"{len(value)} of them" if isinstance(value, list) else type(value).__name__
+    return f"{len(value)} of them" if isinstance(value, list) else type_name(value)
 
 
 @exercise
-def shortest(answer: Callable[[dict[str, float], dict[str, Iterable[str]]], float]) -> str:
+def shortest(answer: Called) -> str:
     """`shortest(seconds, needs)`: the least time of a graph, with places enough for everything."""
     for seconds, needs in _graphs():
         expected_s = _longest_path_s(seconds, needs)
         call = f"shortest({seconds}, {needs})"
         try:
             got_s = answer(dict(seconds), {name: list(before) for name, before in needs.items()})
-        except KeyError as error:
+        except Fault as fault:
+            if fault.name != "KeyError":
+                raise
             raise Wrong(
-                f"{call} raised KeyError: {error}. Operations come in any order: one may be listed "
+                f"{call} raised {fault}. Operations come in any order: one may be listed "
                 "before those that it needs"
             ) from None
         if not is_number(got_s) or abs(got_s - expected_s) > 1e-6:
@@ -186,9 +162,3 @@ def _longest_path_s(seconds: dict[str, float], needs: dict[str, list[str]]) -> f
         return ends_s[name]
 
     return max(map(end_s, seconds))
-
-
-def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    start_s = now_s(device)
-    work()
-    return now_s(device) - start_s

@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import functools
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, TypeGuard
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn import functional as F
 
-from ..lesson.models import resnet18
-from ..timeline import Timeline
-from ..vgpu.api.detectors import hazards
-from ..vgpu.api.simulation import record, simulate
-from ..vgpu.api.timing import now_s
-from ..vgpu.ranks import run_ranks
-from .verdict import Wrong, exercise, few, is_whole, largest_difference
+from ..trials import lesson04 as trials
+from ..trials.calling import Called
+from ..trials.lesson04 import RANKS, Rung
+from ..trials.plain import Seen
+from .verdict import (
+    Wrong,
+    exercise,
+    few,
+    is_tensor,
+    is_whole,
+    largest_difference,
+    values_of,
+)
 
 TOLERANCE = 1e-4  # of float32 statistics
 FLOAT_BYTES = 4
 
-BOX, RANKS, IMAGES = "8x-v100-pcie", 8, 256  # where the rungs of the ladder are timed
 FASTER = 1.01  # a rung is at least so many times as fast as the one below
 ALL_WORK = 0.9  # of the FLOP of the rung below: averaging takes a few, in one way or another
 
-Rung = Callable[[nn.Module, torch.Tensor], None]  # rung(net, loss), on every rank
-
 
 @exercise
-def shards_seen(answer: Callable[[int, int], list[int]]) -> str:
+def shards_seen(answer: Called) -> str:
     """`shards_seen(images, devices)`: the images of each DataParallel replica that gets any."""
     source = random.Random(4)
     drawn = [(source.randrange(1, 600), source.randrange(1, 17)) for _ in range(40)]
@@ -57,7 +59,7 @@ def shards_seen(answer: Callable[[int, int], list[int]]) -> str:
 
 
 @exercise
-def bucket_plan(answer: Callable[[list[int], int, int], list[list[int]]]) -> str:
+def bucket_plan(answer: Called) -> str:
     """`bucket_plan(sizes_bytes, first_bytes, cap_bytes)`: DDP's buckets, in order of sending."""
     for sizes_bytes, first_bytes, cap_bytes in _gradients():
         expected = _torchs_buckets(sizes_bytes, first_bytes, cap_bytes)
@@ -119,9 +121,7 @@ def _what_is_wrong(plan: object, count: int) -> str:
 
 
 @exercise
-def whole_batch(
-    answer: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]],
-) -> str:
+def whole_batch(answer: Called) -> str:
     """`whole_batch(counts, means, variances)`: a batch's mean and variance from its shards'."""
     generator = torch.Generator().manual_seed(6)
     for sizes in ((16, 16), (9, 9, 9), (20, 20, 3), (7, 1, 12, 30)):
@@ -143,7 +143,7 @@ def _check_statistics(got: object, batch: torch.Tensor, sizes: tuple[int, ...]) 
     if not (
         isinstance(got, tuple | list)
         and len(got) == 2
-        and all(torch.is_tensor(t) and t.shape == (channels,) for t in got)
+        and all(is_tensor(t) and values_of(t).shape == (channels,) for t in got)
     ):
         raise Wrong(
             f"{call}: expected two tensors of {channels} channels, (mean, variance), got {got!r}"
@@ -167,14 +167,14 @@ def _check_statistics(got: object, batch: torch.Tensor, sizes: tuple[int, ...]) 
 # The ladder: four ways to average the gradients of all ranks
 
 
-@exercise
-def flat(answer: Callable[[nn.Module, torch.Tensor], None]) -> str:
+@exercise(on_clock=True, gives_a_value=False)
+def flat(answer: Called) -> str:
     """`flat(net, loss)`: backward, then one all-reduce of all gradients."""
     return _climbs(answer, "one by one", _one_by_one, "Is there one all-reduce only?")
 
 
-@exercise
-def overlapped(answer: Callable[[nn.Module, torch.Tensor], None]) -> str:
+@exercise(on_clock=True, gives_a_value=False)
+def overlapped(answer: Called) -> str:
     """`overlapped(net, loss)`: each gradient is sent while backward goes on."""
     return _climbs(
         answer,
@@ -185,8 +185,8 @@ def overlapped(answer: Callable[[nn.Module, torch.Tensor], None]) -> str:
     )
 
 
-@exercise
-def bucketed(answer: Callable[[nn.Module, torch.Tensor], None]) -> str:
+@exercise(on_clock=True, gives_a_value=False)
+def bucketed(answer: Called) -> str:
     """`bucketed(net, loss)`: gradients are sent in buckets while backward goes on."""
     return _climbs(
         answer,
@@ -197,11 +197,13 @@ def bucketed(answer: Callable[[nn.Module, torch.Tensor], None]) -> str:
     )
 
 
-def _climbs(answer: Rung, lower_name: str, lower: Rung, hint: str) -> str:
+def _climbs(answer: Called, lower_name: str, lower: Rung, hint: str) -> str:
     """Check values, then time a rung of the ladder against the one below it."""
-    _check_averages(answer)
-    took_s, sent_bytes, flops = _timed(answer)
-    lower_s, expected_bytes, expected_flops = _timed_once(lower)
+    _check_averages(answer.tried(trials.averaged))
+    found, below = answer.tried(trials.timed), _timed_once(lower)
+    took_s, sent_bytes, flops = found["seconds"], found["sent_bytes"], found["flops"]
+    lower_s, expected_bytes = below["seconds"], below["sent_bytes"]
+    expected_flops = below["flops"]
     told = f"{took_s * 1e3:.1f} ms per step on {RANKS} GPUs, {lower_name} {lower_s * 1e3:.1f} ms"
     if sent_bytes != expected_bytes:
         raise Wrong(
@@ -219,39 +221,26 @@ def _climbs(answer: Rung, lower_name: str, lower: Rung, hint: str) -> str:
     return f"{told}: {lower_s / took_s:.2f} times as fast (simulated)"
 
 
-def _check_averages(answer: Rung) -> None:
-    """On three ranks, with values, for two steps: what is left over shows in the second."""
-    with simulate(BOX, 3, with_values=True) as gpus, hazards() as found:
-        run_ranks(_two_steps, gpus, answer, gpus)
-    if found:
+def _check_averages(found: dict) -> None:
+    """Of three ranks and two steps: what is left over shows in the second."""
+    if found["hazards"]:
         raise Wrong(
             "the optimizer may read gradients before they have come: call wait() of every "
             "all-reduce before you return, and before you read what it sums"
         )
+    ranks = found["ranks"]
+    for step in range(trials.STEPS):
+        for name in ranks[0][step]:
+            own = [values_of(rank[step][name][0]) for rank in ranks]
+            for rank, each in zip(ranks, own, strict=True):
+                _check_average(rank[step][name][1], each, torch.stack(own).sum(0), step + 1, name)
 
 
-def _two_steps(answer: Rung, gpus: list[torch.device]) -> None:
-    """Runs on every rank: two steps on data of its own, from the same parameters."""
-    rank = dist.get_rank()
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4)).to(gpus[rank])
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    torch.manual_seed(rank + 1)
-    for step in (1, 2):
-        loss = net(torch.rand(8, 6).to(gpus[rank])).square().sum()
-        own = torch.autograd.grad(loss, list(net.parameters()), retain_graph=True)
-        optimizer.zero_grad()
-        answer(net, loss)
-        optimizer.step()
-        for (name, parameter), gradient in zip(net.named_parameters(), own, strict=True):
-            _check_average(parameter.grad, gradient, step, name)
-
-
-def _check_average(got: torch.Tensor | None, own: torch.Tensor, step: int, name: str) -> None:
+def _check_average(
+    got: Seen | None, own: torch.Tensor, total: torch.Tensor, step: int, name: str
+) -> None:
     where = f"step {step}, gradient of {name}"
-    total = own.clone()
-    dist.all_reduce(total)
-    expected = total / dist.get_world_size()
+    expected = total / trials.FEW_RANKS
     if got is None:
         raise Wrong(f"{where}: there is none; call loss.backward()")
     if largest_difference(got, expected) < TOLERANCE:
@@ -266,7 +255,7 @@ def _check_average(got: torch.Tensor | None, own: torch.Tensor, step: int, name:
     elif largest_difference(got, own) < TOLERANCE:
         why = "that is the rank's own; all-reduce it, and write the result back into p.grad"
     else:
-        why = _why_not_average(got, expected)
+        why = _why_not_average(values_of(got), expected)
     raise Wrong(f"{where}: expected the average over ranks, {few(expected)}, got {few(got)}: {why}")
 
 
@@ -278,46 +267,10 @@ def _why_not_average(got: torch.Tensor, expected: torch.Tensor) -> str:
     return "does every gradient get its own part of what was sent?"
 
 
-def _timed(rung: Rung) -> tuple[float, int, int]:
-    """Seconds of a step of ResNet-18, the bytes that a rank all-reduces in it, and its FLOP."""
-    times: list[tuple[float, float]] = []
-    with simulate(BOX, RANKS) as gpus, record() as timeline, hazards():
-        run_ranks(lambda: times.append(_second_step(rung, gpus)), gpus)
-    begin_s, end_s = min(begin for begin, _ in times), max(end for _, end in times)
-    return end_s - begin_s, _all_reduced(timeline, begin_s), _computed(timeline, begin_s)
-
-
 @functools.cache
-def _timed_once(lower: Rung) -> tuple[float, int, int]:
-    """The same of a rung of the course's own: it takes the same time whenever it is simulated."""
-    return _timed(lower)
-
-
-def _all_reduced(timeline: Timeline, begin_s: float) -> int:
-    spans = timeline.on("vgpu:0", "collective")
-    return sum(span.bytes for span in spans if span.start_s >= begin_s and "reduce" in span.name)
-
-
-def _computed(timeline: Timeline, begin_s: float) -> int:
-    spans = timeline.on("vgpu:0", "compute")
-    return sum(span.flops for span in spans if span.start_s >= begin_s)
-
-
-def _second_step(rung: Rung, gpus: list[torch.device]) -> tuple[float, float]:
-    """Runs on every rank; returns when its second step began and ended."""
-    gpu = gpus[dist.get_rank()]
-    net = resnet18().to(gpu)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    X = torch.empty(IMAGES // RANKS, 1, 28, 28, device=gpu)
-    y = torch.zeros(len(X), device=gpu).long()
-    begin_s = 0.0
-    for _ in range(2):
-        dist.barrier()
-        begin_s = now_s(gpu)
-        optimizer.zero_grad()
-        rung(net, F.cross_entropy(net(X), y))
-        optimizer.step()
-    return begin_s, now_s(gpu)
+def _timed_once(lower: Rung) -> dict[str, Any]:
+    """A rung of the course's own: it takes the same time whenever it is simulated."""
+    return trials.timed(lower)
 
 
 def _one_by_one(net: nn.Module, loss: torch.Tensor) -> None:

@@ -8,17 +8,17 @@ import io
 import math
 import numbers
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from .. import machines
 from ..parallelism import scaling
+from ..trials import lesson05 as trials
+from ..trials.calling import Called
 from ..vgpu.programs.launch_plan import LaunchPlan
 from ..vgpu.programs.runner import RunOptions, run
-from .verdict import Wrong, exercise, is_number, is_whole
+from .verdict import Wrong, exercise, is_number, is_tensor, is_whole, values_of
 
 TOLERANCE = 1e-6  # relative
 
@@ -51,7 +51,7 @@ WHY_BUSIEST = {
 
 
 @exercise
-def busiest_bytes(answer: Callable[[str, int, int, float], float]) -> str:
+def busiest_bytes(answer: Called) -> str:
     """`busiest_bytes(method, machines, gpus, nbytes)`: what the busiest network card sends a step.
 
     Data-parallel training with `gpus` GPUs in each of `machines` machines, and `nbytes` of
@@ -87,7 +87,7 @@ def _busiest_bytes(method: str, count: int, gpus: int, nbytes: float) -> float:
 
 
 @exercise
-def ring_plan(answer: Callable[[int, int, int], tuple[int, int]]) -> str:
+def ring_plan(answer: Called) -> str:
     """`ring_plan(rank, step, n)`: the pieces to send to rank + 1 and to receive from rank - 1.
 
     In steps 0 to n - 2 what is received is added, in steps n - 1 to 2 (n - 1) - 1 it replaces. In
@@ -108,7 +108,7 @@ def ring_plan(answer: Callable[[int, int, int], tuple[int, int]]) -> str:
     return "a reduce-scatter, and every rank has every sum after 2 (n - 1) steps, for n = 2 to 6"
 
 
-def _pieces(answer: Callable, rank: int, step: int, n: int) -> tuple[int, int]:
+def _pieces(answer: Called, rank: int, step: int, n: int) -> tuple[int, int]:
     got = answer(rank, step, n)
     if not (
         isinstance(got, tuple | list)
@@ -176,24 +176,26 @@ def _check_own(finished: list[set[int]]) -> None:
 
 
 @exercise
-def stale_sgd(answer: Callable[..., list[float]]) -> str:
+def stale_sgd(answer: Called) -> str:
     """`stale_sgd(gradient, w, lr, delay, steps)`: the weight after each step of SGD, whose
     gradients are those at the weight of `delay` steps before (at first, at the start weight)."""
-    for name, gradient, w, lr, steps in (
-        ("w", lambda w: w, 1.0, 0.3, 12),
-        ("2 * w - 3", lambda w: 2 * w - 3, -1.0, 0.1, 9),
-        ("w ** 3 - w", lambda w: w**3 - w, 0.2, 0.4, 10),
+    for name, w, lr, steps in (
+        ("w", 1.0, 0.3, 12),
+        ("2 * w - 3", -1.0, 0.1, 9),
+        ("w ** 3 - w", 0.2, 0.4, 10),
     ):
         for delay in (0, 1, 3, 20):
-            got = answer(gradient, w, lr, delay, steps)
+            got = answer.tried(trials.stale_sgd, name, w, lr, delay, steps)
             call = f"stale_sgd(lambda w: {name}, {w}, {lr}, {delay}, {steps})"
             if not isinstance(got, list) or len(got) != steps:
                 raise Wrong(
                     f"{call}: expected a list of {steps} weights, one after each step, got {got}"
                 )
-            expected = _stale(gradient, w, lr, delay, steps)
+            expected = _stale(trials.GRADIENTS[name], w, lr, delay, steps)
             for step, (g, e) in enumerate(zip(got, expected, strict=True)):
-                if not isinstance(g, numbers.Real | torch.Tensor):
+                if is_tensor(g) and values_of(g).numel() == 1:
+                    g = values_of(g).item()
+                if not isinstance(g, numbers.Real):
                     raise Wrong(f"{call}: expected {e:.6f} at [{step}], got {g!r}: no number")
                 if not math.isclose(g, e, rel_tol=TOLERANCE, abs_tol=TOLERANCE):
                     raise Wrong(
@@ -228,26 +230,23 @@ def _why_stale(delay: int, step: int) -> str:
 
 
 @exercise
-def best_batch(
-    answer: Callable[[list[int], Callable[[int], float], float, Callable[[int], float]], int],
-) -> str:
+def best_batch(answer: Called) -> str:
     """`best_batch(batches, t1_s, t2_s, steps)`: the batch of a device that is first at the target.
 
     A step with batch b takes max(t1_s(b), t2_s); the target takes steps(b) of them.
     """
-    for target in _targets():
-        _check_target(answer, *target)
+    for number, target in enumerate(trials.TARGETS):
+        _check_target(answer.tried(trials.best_batch, number), *target)
     return "the least time to the target: steps times seconds per step"
 
 
 def _check_target(
-    answer: Callable, batches: list[int], t1_s: Callable, t2_s: float, steps: Callable
+    got: object, batches: list[int], t1_s: Callable, t2_s: float, steps: Callable
 ) -> None:
     def step_s(b: int) -> float:
         return max(t1_s(b), t2_s)
 
     best = min(batches, key=lambda b: steps(b) * step_s(b))
-    got = answer(list(batches), t1_s, t2_s, steps)
     call = f"best_batch({batches}, t1_s, {t2_s}, steps)"
     if not is_number(got) or got not in batches:
         raise Wrong(
@@ -266,19 +265,8 @@ def _check_target(
         )
 
 
-def _targets() -> Iterable[tuple[list[int], Callable, float, Callable]]:
-    """Devices that compute faster and slower than they send; steps by the critical batch."""
-    powers = [8, 16, 32, 64, 128, 256, 512, 1024]
-    yield powers, lambda b: 0.001 + 1.8e-4 * b, 0.020, lambda b: 1000 * (1 + 64 / b)
-    yield powers, lambda b: 0.020 + 1e-4 * b, 0.025, lambda b: 500 * (1 + 900 / b)
-    yield powers[::-1], lambda b: 0.002 + 1e-3 * b, 0.100, lambda b: 2000 * (1 + 20 / b)
-    yield powers, lambda b: 1e-5 * b, 0.200, lambda b: 300 * (1 + 500 / b)  # t1 < t2 for all
-    measured_s = {20: 0.031, 32: 0.018, 50: 0.052, 64: 0.034, 100: 0.090, 128: 0.066}
-    yield list(measured_s), measured_s.__getitem__, 0.010, lambda b: 400 * (1 + 150 / b)
-
-
 @exercise
-def mended(answer: Callable[[], str]) -> str:
+def mended(answer: Called) -> str:
     """`mended()`: the text of `scripts/first_program.py` without its seven bugs.
 
     Each bug that is still there is named with the message that it causes. A text without any of

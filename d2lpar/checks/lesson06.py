@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from fractions import Fraction
 from functools import cache
 from itertools import accumulate, pairwise
@@ -12,11 +12,12 @@ from itertools import accumulate, pairwise
 from ..parallelism.pipeline.conformance import check, in_flight
 from ..parallelism.pipeline.operations import BACKWARD, FORWARD, Operation, Orders
 from ..parallelism.pipeline.schedules import gpipe, in_slots
+from ..trials.calling import Called
 from .verdict import Wrong, exercise, is_whole
 
 
 @exercise
-def balance(answer: Callable[[list[float], int], list[int]]) -> str:
+def balance(answer: Called) -> str:
     """`balance(seconds, stages)`: how many layers each stage has, the slowest as fast as it can be.
 
     The layers take `seconds` each; a stage is one or more neighbouring layers.
@@ -100,7 +101,7 @@ def _even(layers: int, stages: int) -> list[int]:
 
 
 @exercise
-def one_f_one_b(answer: Callable[[int, int, int], list[tuple[str, int]]]) -> str:
+def one_f_one_b(answer: Called) -> str:
     """`one_f_one_b(rank, ranks, micro_batches)`: what a rank does, ("F" or "B", micro-batch) each.
 
     Warm-up forwards, then one forward and one backward in turn, then the remaining backwards: as
@@ -120,7 +121,7 @@ def one_f_one_b(answer: Callable[[int, int, int], list[tuple[str, int]]]) -> str
     )
 
 
-def _order(answer: Callable, rank: int, ranks: int, micro_batches: int) -> list[Operation]:
+def _order(answer: Called, rank: int, ranks: int, micro_batches: int) -> list[Operation]:
     got = answer(rank, ranks, micro_batches)
     call = f"one_f_one_b({rank}, {ranks}, {micro_batches})"
     if not isinstance(got, list):
@@ -186,7 +187,7 @@ def _slots(schedule: Iterable) -> int:
 
 
 @exercise
-def fewest_micro_batches(answer: Callable[[int, float], int]) -> str:
+def fewest_micro_batches(answer: Called) -> str:
     """`fewest_micro_batches(stages, share)`: the smallest M whose bubble is `share` at most.
 
     The bubble of K stages is (K - 1) / (M + K - 1) of the time; `share` is meant as it is written,

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..parallelism.planner import AXES, Mesh, state_bytes
-from ..timeline import Timeline
-from ..vgpu.api.simulation import record, simulate
-from .verdict import Wrong, exercise, few, is_number, largest_difference
+from ..trials import lesson07 as trials
+from ..trials.calling import Called
+from ..trials.plain import Seen
+from .verdict import Wrong, exercise, few, is_number, is_tensor, largest_difference, values_of
 
 ROOM = 1.05  # a number of bytes may be missed by this factor
 TOLERANCE = 1e-3  # of the largest value: the values are small whole numbers
 
-IMAGES, HEIGHT, WIDTH = 4, 10, 12
 
-
-@exercise
-def by_input_channels(
-    answer: Callable[[nn.Conv2d, torch.Tensor, Sequence[torch.device]], torch.Tensor],
-) -> str:
+@exercise(on_clock=True)
+def by_input_channels(answer: Called) -> str:
     """`by_input_channels(conv, X, devices)`: conv(X), each device with some *input* channels.
 
     The layer and X [images, channels, height, width] are on `devices[0]`. Each device convolves
@@ -31,9 +27,9 @@ def by_input_channels(
     result is their sum and the bias, on X's device. Gradients reach X and the layer's parameters.
     """
     for n, channels, outputs, stride in ((2, 6, 8, 1), (3, 7, 4, 2), (4, 8, 2, 1)):
-        layer = _layer(channels, outputs, stride)
-        with simulate("8x-v100-pcie", n, with_values=True) as devices:
-            sent_bytes = _check_layer(answer, layer, devices)
+        layer = trials.layer(channels, outputs, stride)
+        found = answer.tried(trials.by_input_channels, n, channels, outputs, stride)
+        sent_bytes = _check_layer(found, layer)
     gathered_bytes = _by_output_channels_bytes(layer, n)
     return (
         "outputs and gradients of the whole layer, each device with its share of the FLOP. "
@@ -43,68 +39,22 @@ def by_input_channels(
     )
 
 
-@torch.no_grad()
-def _layer(channels: int, outputs: int, stride: int) -> nn.Conv2d:
-    """With small whole numbers, whose sums are the same in any order."""
-    conv = nn.utils.skip_init(nn.Conv2d, channels, outputs, 3, stride=stride, padding=1)
-    conv.weight.copy_(_whole_numbers(conv.weight.shape, -3, seed=1))
-    conv.bias.copy_(_whole_numbers(conv.bias.shape, 1, seed=2))  # none is zero: it would not count
-    return conv
-
-
-def _whole_numbers(shape: Sequence[int], low: int, *, seed: int) -> torch.Tensor:
-    return torch.randint(low, 4, shape, generator=torch.Generator().manual_seed(seed)).float()
-
-
-def _input(conv: nn.Conv2d) -> torch.Tensor:
-    return _whole_numbers((IMAGES, conv.in_channels, HEIGHT, WIDTH), -3, seed=3)
-
-
-class _Convolutions(TorchDispatchMode):
-    """Notes the shapes of inputs and filters of all convolutions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shapes: list[tuple[torch.Size, torch.Size]] = []
-
-    def __torch_dispatch__(
-        self,
-        func: Callable,
-        types: Sequence[type],
-        args: tuple = (),
-        kwargs: dict[str, object] | None = None,
-    ) -> object:
-        if func is torch.ops.aten.convolution.default:
-            self.shapes.append((args[0].shape, args[1].shape))
-        return func(*args, **(kwargs or {}))
-
-
-def _check_layer(answer: Callable, layer: nn.Conv2d, devices: Sequence[torch.device]) -> int:
+def _check_layer(found: dict[str, Any], conv: nn.Conv2d) -> int:
     """How many bytes the forward pass copied, if all is right."""
-    X = _input(layer).requires_grad_()
-    expected = layer(X)
-    gradient = _whole_numbers(expected.shape, -3, seed=4)
-    wanted = torch.autograd.grad(expected, [X, *layer.parameters()], gradient)
-
-    conv = _layer(layer.in_channels, layer.out_channels, layer.stride[0]).to(devices[0])
-    X = X.detach().to(devices[0]).requires_grad_()
-    with record() as timeline, _Convolutions() as seen:
-        Y = answer(conv, X, list(devices))
-    _check_outputs(Y, expected, conv, seen.shapes, devices)
-    if not Y.requires_grad:
+    X = trials.images(conv).requires_grad_()
+    expected = conv(X)
+    gradient = trials.whole_numbers(expected.shape, -3, seed=4)
+    wanted = torch.autograd.grad(expected, [X, *conv.parameters()], gradient)
+    devices, shapes = found["devices"], found["shapes"]
+    _check_outputs(found["outputs"], expected, conv, shapes, devices)
+    if found["gradients"] is None:
         raise Wrong("the outputs are right, but no gradient flows back. Was something detached?")
-    Y.backward(gradient.to(devices[0]))
-    tensors = {"X": X, "conv.weight": conv.weight, "conv.bias": _bias(conv)}
-    for (name, tensor), want in zip(tensors.items(), wanted, strict=True):
-        _check_gradient(name, tensor.grad, want)
-    _check_split(seen.shapes, conv)
-    _check_work(timeline, conv, devices)
-    return _check_copies(timeline, conv, expected, len(devices))
-
-
-def _bias(conv: nn.Conv2d) -> torch.Tensor:
-    assert conv.bias is not None  # as `_layer` makes them
-    return conv.bias
+    names = ("X", "conv.weight", "conv.bias")
+    for name, got, want in zip(names, found["gradients"], wanted, strict=True):
+        _check_gradient(name, got, want)
+    _check_split(shapes, conv)
+    _check_work(dict(zip(devices, found["flops"], strict=True)), conv)
+    return _check_copies(found["copied_bytes"], conv, expected, len(devices))
 
 
 def _where(conv: nn.Conv2d, n: int) -> str:
@@ -112,21 +62,23 @@ def _where(conv: nn.Conv2d, n: int) -> str:
 
 
 def _check_outputs(
-    Y: object, expected: torch.Tensor, conv: nn.Conv2d, shapes: list, devices: Sequence
+    Y: object, expected: torch.Tensor, conv: nn.Conv2d, shapes: list, devices: list[str]
 ) -> None:
     n, where = len(devices), _where(conv, len(devices))
-    if not torch.is_tensor(Y):
+    if not is_tensor(Y):
         raise Wrong(f"{where}: expected a tensor, got {Y!r}")
-    if Y.device != devices[0]:
+    if str(Y.device) != devices[0]:
         raise Wrong(f"{where}: expected the sum where X is, on {devices[0]}, got it on {Y.device}")
-    if Y.shape != expected.shape:
+    if values_of(Y).shape != expected.shape:
+        shape = [*values_of(Y).shape]
         raise Wrong(
-            f"{where}: expected the shape {list(expected.shape)}, got {list(Y.shape)}: every "
+            f"{where}: expected the shape {list(expected.shape)}, got {shape}: every "
             "device makes a summand of all outputs, with the layer's stride and padding"
         )
     if _equal(Y, expected):
         return
-    bias = _bias(conv).detach().cpu().view(-1, 1, 1)
+    assert conv.bias is not None  # as `layer` makes them
+    bias = conv.bias.detach().view(-1, 1, 1)
     for times in (0, *range(2, n + 1)):
         if _equal(Y, expected + (times - 1) * bias):
             raise Wrong(
@@ -146,7 +98,7 @@ def _check_outputs(
     )
 
 
-def _check_gradient(name: str, got: torch.Tensor | None, expected: torch.Tensor) -> None:
+def _check_gradient(name: str, got: Seen | None, expected: torch.Tensor) -> None:
     if got is None:
         raise Wrong(
             f"the outputs are right, but {name}.grad is None, expected {few(expected)}: training "
@@ -159,7 +111,7 @@ def _check_gradient(name: str, got: torch.Tensor | None, expected: torch.Tensor)
         )
 
 
-def _check_split(shapes: list[tuple[torch.Size, torch.Size]], conv: nn.Conv2d) -> None:
+def _check_split(shapes: list[list[list[int]]], conv: nn.Conv2d) -> None:
     """Whether it was the channels of the input that were split."""
     for inputs, filters in shapes:
         if filters[0] < conv.out_channels:
@@ -169,17 +121,16 @@ def _check_split(shapes: list[tuple[torch.Size, torch.Size]], conv: nn.Conv2d) -
                 f"{conv.in_channels} input channels for it. Expected a slice of the input "
                 "channels there, and summands of all outputs"
             )
-        if inputs[0] < IMAGES:
+        if inputs[0] < trials.IMAGES:
             raise Wrong(
-                f"right numbers, but another split: a device gets {inputs[0]} of {IMAGES} images "
-                "and all filters, which is data parallelism. Expected all images, and a slice of "
-                "their channels"
+                f"right numbers, but another split: a device gets {inputs[0]} of {trials.IMAGES} "
+                "images and all filters, which is data parallelism. Expected all images, and a "
+                "slice of their channels"
             )
 
 
-def _check_work(timeline: Timeline, conv: nn.Conv2d, devices: Sequence[torch.device]) -> None:
-    n = len(devices)
-    flops = {device: sum(s.flops for s in timeline.on(device, "compute")) for device in devices}
+def _check_work(flops: dict[str, int], conv: nn.Conv2d) -> None:
+    n = len(flops)
     most = math.ceil(conv.in_channels / n)
     busiest = max(flops, key=lambda device: flops[device])
     share = flops[busiest] / max(sum(flops.values()), 1)
@@ -191,10 +142,9 @@ def _check_work(timeline: Timeline, conv: nn.Conv2d, devices: Sequence[torch.dev
         )
 
 
-def _check_copies(timeline: Timeline, conv: nn.Conv2d, Y: torch.Tensor, n: int) -> int:
-    sent_bytes = sum(span.bytes for span in timeline if span.kind == "copy")
+def _check_copies(sent_bytes: int, conv: nn.Conv2d, Y: torch.Tensor, n: int) -> int:
     elsewhere = 1 - conv.in_channels // n / conv.in_channels  # of the channels, at most
-    most = elsewhere * (_input(conv).nbytes + conv.weight.nbytes) + (n - 1) * Y.nbytes
+    most = elsewhere * (trials.images(conv).nbytes + conv.weight.nbytes) + (n - 1) * Y.nbytes
     if sent_bytes > ROOM * most:
         raise Wrong(
             f"{_where(conv, n)}: right numbers, but {sent_bytes:,} bytes were copied; expected "
@@ -206,13 +156,13 @@ def _check_copies(timeline: Timeline, conv: nn.Conv2d, Y: torch.Tensor, n: int) 
 
 def _by_output_channels_bytes(conv: nn.Conv2d, n: int) -> int:
     """What the split into as many slices of the output channels copies, without the bias."""
-    X = _input(conv)
+    X = trials.images(conv)
     return (n - 1) * X.nbytes + (n - 1) * (conv.weight.nbytes + conv(X).nbytes) // n
 
 
-def _equal(got: torch.Tensor, expected: torch.Tensor) -> bool:
+def _equal(got: torch.Tensor | Seen, expected: torch.Tensor) -> bool:
     limit = TOLERANCE * expected.detach().abs().max().item()
-    return got.shape == expected.shape and largest_difference(got, expected) <= limit
+    return largest_difference(got, expected) <= limit
 
 
 WHY_ZERO = (
@@ -225,7 +175,7 @@ WHY_ZERO = (
 
 
 @exercise
-def zero_bytes(answer: Callable[[float, int, int], float]) -> str:
+def zero_bytes(answer: Called) -> str:
     """`zero_bytes(parameters, ranks, stage)`: what a rank holds of parameters, gradients and Adam.
 
     ZeRO stages 0 (none) to 3; 2 bytes for a parameter in fp16, 2 for its gradient, 12 for Adam's
@@ -262,9 +212,7 @@ WHY_AXIS = (
 
 
 @exercise
-def groups_of(
-    answer: Callable[[int, int, int, int], tuple[list[int], list[int], list[int]]],
-) -> str:
+def groups_of(answer: Called) -> str:
     """`groups_of(rank, data, pipeline, channel)`: whom a rank exchanges with along each axis.
 
     Ranks are numbered as `torch.arange(data * pipeline * channel).view(data, pipeline, channel)`;

@@ -5,18 +5,20 @@ from __future__ import annotations
 import functools
 import math
 import numbers
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import torch
+
+from ..trials.calling import NOTHING_YET, Called, Fault, InProcess
+from ..trials.plain import Seen
 
 RIGHT, WRONG, NOT_YET = "right", "wrong", "not attempted yet"
 MARKS = {RIGHT: "✓", WRONG: "✗", NOT_YET: "○"}
 
 OF_EXERCISE = "of_exercise"  # what marks the check of an exercise
-NOTHING_YET = object()
+ON_CLOCK = "on_clock"  # and that of one that reads the clock
 LONGEST_VALUE = 80
 FEW = 3  # values of a tensor in a message
 
@@ -56,55 +58,67 @@ class Refused(Exception):  # noqa: N818 (it is a verdict, not an error)
     """An answer that is not run, or does not count: the text says which line does what."""
 
 
-def exercise(check: Callable[[Callable], str]) -> Callable[[Callable], Verdict]:
-    """Turn a check that raises `Wrong` or returns praise into one that returns a verdict."""
-    gives_a_value = not str(check.__annotations__.get("answer")).endswith("None]")
+class Ended(Exception):  # noqa: N818 (it is a verdict, not an error)
+    """An answer whose process has ended before it answered, with what is said of it."""
+
+    def __init__(self, status: str, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def exercise(
+    check: Callable[[Called], str] | None = None,
+    *,
+    on_clock: bool = False,
+    gives_a_value: bool = True,
+) -> Callable[..., Any]:
+    """Turn a check that raises `Wrong` or returns praise into one that returns a verdict.
+
+    The check calls the answer, or lets a trial call it. `on_clock`: what is judged is read from the
+    simulated clock and machine, which run where the answer does. `gives_a_value`: an answer that
+    returns None has forgotten to return something.
+
+    In a notebook an answer runs beside its check, and can deceive it: nobody is protected there
+    from himself. `checks.grader` runs it in a process of its own.
+    """
+    if check is None:
+        return functools.partial(exercise, on_clock=on_clock, gives_a_value=gives_a_value)
 
     @functools.wraps(check)
     def judge(answer: Callable) -> Verdict:
-        watched = _Watched(answer, gives_a_value, _first_paragraph(check))
+        called = answer if isinstance(answer, Called) else InProcess(answer)
         try:
-            return Verdict(RIGHT, check(watched))
+            return Verdict(RIGHT, check(called))
         except Wrong as wrong:
-            return Verdict(WRONG, watched.told(wrong))
-        except Refused:  # by the grader's process, which says so itself
+            forgotten = called.returned is None and gives_a_value
+            return Verdict(WRONG, NOTHING_HERE.format(wrong=wrong) if forgotten else str(wrong))
+        except (Refused, Ended):  # by what grades, which says so itself
             raise
-        except Exception as error:
-            if isinstance(error, NotImplementedError) and _left_to_do(answer, error):
+        except Fault as fault:
+            if fault.left_to_do:
                 return Verdict(NOT_YET, TEXT_NOT_YET)
-            return Verdict(WRONG, watched.blame(error))
+            return Verdict(WRONG, blame(fault, gives_a_value, _first_paragraph(check)))
+        except Exception as error:  # what it returned is of no use
+            useless = Fault(type(error).__name__, str(error), returned=called.returned)
+            return Verdict(WRONG, blame(useless, gives_a_value, _first_paragraph(check)))
 
     setattr(judge, OF_EXERCISE, True)
+    setattr(judge, ON_CLOCK, on_clock)
     return judge
 
 
-class _Watched:
-    """The student's function, and what it returned last, to tell its errors from the check's."""
-
-    def __init__(self, answer: Callable, gives_a_value: bool, what: str) -> None:
-        functools.update_wrapper(self, answer)
-        self._answer, self._gives_a_value, self._what = answer, gives_a_value, what
-        self._returned: object = NOTHING_YET
-
-    def __call__(self, *args: object, **kwargs: object) -> object:
-        self._returned = NOTHING_YET
-        self._returned = self._answer(*args, **kwargs)
-        return self._returned
-
-    def told(self, wrong: Wrong) -> str:
-        """The text of a verdict, and that a `return` is missing if that is what is wrong."""
-        forgotten = self._returned is None and self._gives_a_value
-        return NOTHING_HERE.format(wrong=wrong) if forgotten else str(wrong)
-
-    def blame(self, error: Exception) -> str:
-        """What to say of an error that neither the function nor the check has handled."""
-        if self._returned is NOTHING_YET:
-            return RAISED.format(error=_named(error), where=_line(self._answer, error))
-        if self._returned is None and self._gives_a_value:
-            return RETURNED_NOTHING
-        expected = EXPECTED.format(what=self._what) if self._what else ""
-        value = shortened(repr(self._returned))
-        return UNUSABLE.format(value=value, error=_named(error), expected=expected)
+def blame(fault: Fault, gives_a_value: bool = True, what: str = "") -> str:
+    """What to say of an error; `what` is said of the function to write."""
+    advised = advice(fault.text)
+    text = fault.text.partition("\n")[0] if advised else fault.text
+    error = f"{fault.name}: {text}{advised}"
+    if fault.returned is NOTHING_YET:
+        return RAISED.format(error=error, where=fault.where)
+    if fault.returned is None and gives_a_value:
+        return RETURNED_NOTHING
+    expected = EXPECTED.format(what=what) if what else ""
+    value = shortened(repr(fault.returned))
+    return UNUSABLE.format(value=value, error=error, expected=expected)
 
 
 def _first_paragraph(check: Callable) -> str:
@@ -113,11 +127,7 @@ def _first_paragraph(check: Callable) -> str:
     return " ".join(paragraph.split()).rstrip(".")
 
 
-def _named(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}{advice(error)}"
-
-
-def advice(error: BaseException) -> str:
+def advice(error: object) -> str:
     """What to write instead, for who has called `torch.cuda` where GPUs are virtual."""
     return VIRTUAL if any(said in str(error) for said in TORCH_CUDA) else ""
 
@@ -127,30 +137,11 @@ def shortened(text: str) -> str:
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
 
 
-def few(tensor: torch.Tensor) -> str:
+def few(tensor: torch.Tensor | Seen) -> str:
     """The first values of a tensor, for a message."""
-    values = tensor.detach().cpu().flatten().tolist()
+    values = values_of(tensor).detach().cpu().flatten().tolist()
     shown = [f"{value:.4g}" for value in values[:FEW]]
     return f"[{', '.join(shown)}{', …' if len(values) > FEW else ''}]"
-
-
-def _line(answer: Callable, error: Exception) -> str:
-    """The last line of the student's own code that the error has passed, with its number."""
-    own = [f for f in traceback.extract_tb(error.__traceback__) if _is_own(answer, f)]
-    if not own:
-        return ""
-    return f" in line {own[-1].lineno}" + (f" (`{own[-1].line}`)" if own[-1].line else "")
-
-
-def _is_own(answer: Callable, frame: traceback.FrameSummary) -> bool:
-    code = getattr(answer, "__code__", None)
-    return code is not None and frame.filename == code.co_filename
-
-
-def _left_to_do(answer: Callable, error: NotImplementedError) -> bool:
-    """Whether the student's own line raised it: torch raises the same for what it cannot do."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return _is_own(answer, frames[-1]) or not hasattr(answer, "__code__")
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -164,6 +155,20 @@ def is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
-def largest_difference(a: torch.Tensor, b: torch.Tensor) -> float:
-    """The largest difference of two tensors' values, wherever they are."""
-    return (a.detach().cpu() - b.detach().cpu()).abs().max().item()
+def is_tensor(value: object) -> TypeGuard[torch.Tensor | Seen]:
+    """Whether it is a tensor, or what was seen of one."""
+    return isinstance(value, torch.Tensor | Seen)
+
+
+def values_of(tensor: torch.Tensor | Seen) -> torch.Tensor:
+    """A tensor's values, wherever they are."""
+    return tensor.values if isinstance(tensor, Seen) else tensor
+
+
+def largest_difference(a: torch.Tensor | Seen, b: torch.Tensor | Seen) -> float:
+    """The largest difference of two tensors' values, wherever they are; infinite if the shapes
+    differ."""
+    own, other = values_of(a).detach().cpu(), values_of(b).detach().cpu()
+    if own.shape != other.shape:
+        return math.inf
+    return (own - other).abs().max().item()

@@ -1,68 +1,151 @@
-"""What a run looked like, as plain data that travels from the grader's process to its picture."""
+"""What a trial on virtual GPUs has brought, as the judge reads it: plain data, and believed little.
+
+The simulated clock runs where the answer runs, so an answer that forges it is not found out by what
+it says of itself. Values are compared here; work that was not done, and a time that this machine's
+arithmetic and links do not allow, are refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import math
+from typing import Any
 
-from ...timeline import Timeline
+import torch
 
-MOST_SPANS = 600
-HOST = "host"
-FINEST = 400  # parts of the width that can be told apart
+from ... import machines
+from ...trials.evidence import MOST_SPANS
+from ...trials.plain import Seen, shown, type_name
+from ..verdict import Refused, Wrong, few
 
-
-def gantt_of(
-    timeline: Timeline, *, host: bool = False, devices: Collection[str] = (), share: float = 1.0
-) -> dict:
-    """What GPUs (all, or some) and the host did, in microseconds, in a first share of the time.
-
-    Pieces of work so close that a chart cannot tell them apart are one.
-    """
-    kinds = ("compute", "copy", "collective")
-    spans = [
-        span
-        for span in timeline
-        if (span.kind in kinds and span.device != HOST)
-        or (host and span.kind in ("dispatch", "wait", "host"))
-    ]
-    start_s = min((s.start_s for s in spans), default=0.0)
-    length_s = share * (max((s.end_s for s in spans), default=0.0) - start_s)
-    spans = [
-        span
-        for span in spans
-        if span.end_s <= start_s + length_s * (1 + 1e-9) and (not devices or span.device in devices)
-    ]
-    gap_s = length_s / FINEST
-    rows: list[list] = []
-    last: dict[tuple, list] = {}
-    for s in sorted(spans, key=lambda s: s.start_s):
-        row = (s.device, "" if s.device == HOST else s.stream, s.kind)
-        before = last.get(row)
-        if before is not None and s.start_s - before[4] <= gap_s:
-            before[4] = max(before[4], s.end_s)
-        else:
-            last[row] = [*row, s.start_s, s.end_s]
-            rows.append(last[row])
-    shown = [[*row[:3], *(round(1e6 * (t - start_s), 1) for t in row[3:])] for row in rows]
-    return {"kind": "gantt", "clock": timeline.clock, "spans": shown[:MOST_SPANS]}
+TOLERANCE = 1e-3  # of the largest value
+TEXT_NOTHING = "your function returned nothing: end it with `return {what}`"
+TEXT_OTHER = "expected {what}, got {got}"
+TEXT_VALUES = "{what}: expected {expected}, got {got}; off by up to {gap:.2g}"
+TEXT_HAZARD = "the values happen to be right here, but: {hazard}"
+TEXT_WAITS = "the host waited {count} times for a GPU, first in {call} (line {line}); {allowed}"
+TEXT_CHANGED = "the answer has changed {what}, and so does not count"
+TEXT_WORK = (
+    "the GPUs did {did:.3g} GFLOP, and the work takes {takes:.3g}: the result must be computed on "
+    "them, in this call"
+)
+TEXT_FAST = (
+    "{told:.3g} ms is less than the {least:.3g} ms that the GPUs and links of {machine} need for "
+    "this work at their peaks, and so does not count"
+)
+TEXT_TORN = "the answer has changed what was seen of it, and so does not count"
 
 
-def schedule_of(timeline: Timeline) -> dict:
-    """The passes of a pipeline, with their names."""
-    rows = [
-        [s.device, s.name, round(1e6 * s.start_s, 2), round(1e6 * s.end_s, 2)]
-        for s in timeline
-        if s.kind == "compute"
-    ]
-    return {"kind": "schedule", "clock": timeline.clock, "spans": rows}
+class Evidence:
+    """What came of one call of an answer. Raises `Refused` for what a trial does not bring."""
+
+    def __init__(self, found: Any, machine: str) -> None:
+        if not isinstance(found, dict):
+            raise Refused(TEXT_TORN)
+        self.found, self._machine = found, machines.machine(machine)
+        self.result = found.get("result")
+        self.seconds = self.number("seconds")
+        self.flops, self.sent_bytes = self.number("flops"), self.number("sent_bytes")
+        self.picture = picture(found.get("picture"), f"simulated on {machine}")
+        if found.get("changed"):
+            raise Refused(TEXT_CHANGED.format(what=str(found["changed"])[:80]))
+
+    def number(self, name: str) -> float:
+        """A number that is finite and not negative."""
+        value: Any = self.found.get(name)
+        if type(value) not in (int, float) or not 0 <= value < math.inf:
+            raise Refused(TEXT_TORN)
+        return float(value)
+
+    def seen(self, name: str) -> list[Any]:
+        """A list that the trial brings besides."""
+        value = self.found.get(name)
+        if not isinstance(value, list):
+            raise Refused(TEXT_TORN)
+        return value
+
+    def require_order(self) -> None:
+        """Raise `Wrong` for the first hazard."""
+        if self.found.get("hazards") != []:
+            raise Wrong(TEXT_HAZARD.format(hazard=str(self.seen("hazards")[0])[:400]))
+
+    def require_few_waits(self, most: int) -> None:
+        """Raise `Wrong` if the host waited more often than that."""
+        waits = self.seen("waits")
+        if len(waits) > most:
+            call, line = waits[0]
+            allowed = "it need not wait at all" if most == 0 else f"at most {most} may be"
+            raise Wrong(TEXT_WAITS.format(count=len(waits), call=call, line=line, allowed=allowed))
+
+    def require_work(self, flops: float, gpus: int) -> None:
+        """Raise `Refused` if the GPUs did not do the work, or faster than so many of them can."""
+        if self.flops < 0.98 * flops:
+            raise Refused(TEXT_WORK.format(did=self.flops / 1e9, takes=flops / 1e9))
+        rates = self._machine.accelerators[0].flops_per_s
+        self._require_time(flops / (gpus * max(rates["float32"], rates.get("tfloat32", 0))))
+
+    def require_bytes(self, nbytes: float, *, host: bool = False) -> None:
+        """Raise `Refused` if one link, to another GPU or the host, cannot have sent so much."""
+        peer = self._machine.peer
+        link = self._machine.host_link if host or peer is None else peer
+        self._require_time(nbytes / link.bytes_per_s)
+
+    def _require_time(self, least_s: float) -> None:
+        if self.seconds < least_s:
+            raise Refused(
+                TEXT_FAST.format(
+                    told=1e3 * self.seconds, least=1e3 * least_s, machine=self._machine.name
+                )
+            )
 
 
-def memory_of(timeline: Timeline, limit_bytes: float) -> dict:
-    """What the tensors of a GPU occupy, in the order of the program, and what it has."""
-    held = [sample.bytes for sample in timeline.memory]
-    return {"kind": "memory", "clock": timeline.clock, "points": held, "limit": limit_bytes}
+def picture(found: Any, clock: str) -> dict[str, Any]:
+    """Bars of a chart, if it is that; nothing of anything else."""
+    if not isinstance(found, dict) or found.get("kind") != "gantt":
+        return {}
+    rows = found.get("spans")
+    if not isinstance(rows, list) or len(rows) > MOST_SPANS or not all(map(_is_bar, rows)):
+        return {}
+    return {"kind": "gantt", "clock": clock, "spans": rows}
 
 
-def bars_of(bars: Mapping[str, Mapping[str, float]], unit: str) -> dict:
-    """Stacked bars: {bar: {part: value}}."""
-    return {"kind": "bars", "unit": unit, "bars": {k: dict(v) for k, v in bars.items()}}
+def _is_bar(row: Any) -> bool:
+    if not isinstance(row, list) or len(row) != 5:
+        return False
+    device, stream, kind, start, end = row
+    named = isinstance(device, str) and isinstance(kind, str) and isinstance(stream, int | str)
+    timed = all(type(t) in (int, float) and 0 <= t < math.inf for t in (start, end))
+    return named and timed
+
+
+def listed(got: object, count: int, what: str) -> list:
+    """A list, or tuple, of so many; `Wrong` if it is none."""
+    if got is None:
+        raise Wrong(TEXT_NOTHING.format(what="…"))
+    if not isinstance(got, list | tuple) or len(got) != count:
+        size = f"{len(got)} of them" if isinstance(got, list | tuple) else kind(got)
+        raise Wrong(TEXT_OTHER.format(what=f"a list of {count} {what}", got=size))
+    return list(got)
+
+
+def same(got: object, expected: torch.Tensor, device: str, what: str) -> None:
+    """Raise `Wrong` if this is no tensor of these values on that device ("": anywhere)."""
+    if got is None:
+        raise Wrong(TEXT_NOTHING.format(what="…"))
+    if not isinstance(got, torch.Tensor | Seen):
+        raise Wrong(TEXT_OTHER.format(what=f"{what} to be a tensor", got=kind(got)))
+    own = got.values if isinstance(got, Seen) else got
+    if own.shape != expected.shape:
+        shapes = [*expected.shape], [*own.shape]
+        raise Wrong(TEXT_OTHER.format(what=f"{what} of shape {shapes[0]}", got=shapes[1]))
+    if device and str(got.device) != device:
+        raise Wrong(TEXT_OTHER.format(what=f"{what} on {device}", got=f"it on {got.device}"))
+    if torch.equal(own, expected):
+        return
+    gap = (own.detach() - expected).abs().max().item()
+    if not gap <= TOLERANCE * max(1.0, expected.abs().max().item()):
+        raise Wrong(TEXT_VALUES.format(what=what, expected=few(expected), got=few(own), gap=gap))
+
+
+def kind(value: object) -> str:
+    """What a value is, in words."""
+    return "nothing" if value is None else f"{type_name(value)} {shown(value)}"[:80]

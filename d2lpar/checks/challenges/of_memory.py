@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -10,9 +10,11 @@ from torch.utils.checkpoint import checkpoint
 
 from ...timeline import Timeline
 from ...timeline.formatting import bytes_text
+from ...trials.calling import Called
+from ...trials.evidence import memory_of
+from ...trials.laboratory import laboratory
 from ..verdict import Wrong
-from .evidence import memory_of
-from .laboratory import kind, laboratory
+from .evidence import kind
 from .puzzle import Outcome
 
 BOX, BATCH, IMAGE, FEW = "2x-v100-textbook", 384, 112, 4
@@ -43,7 +45,7 @@ def network() -> list[nn.Module]:
     return blocks
 
 
-def recompute(answer: Callable) -> Outcome:
+def recompute(answer: Called) -> Outcome:
     """`recompute(seconds, kept_bytes, capacity_bytes)`: for each block, whether again."""
     seconds, kept, capacity = table()
     got = answer([*seconds], [*kept], capacity)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from itertools import accumulate, pairwise
 
 from ...machines import Link
@@ -13,9 +12,10 @@ from ...parallelism.pipeline.operations import KINDS, Operation, Orders
 from ...parallelism.pipeline.operations import orders as orders_of
 from ...parallelism.pipeline.schedules import one_f_one_b
 from ...parallelism.pipeline.simulation import Simulation
+from ...trials.calling import Called
+from ...trials.evidence import schedule_of
 from ..verdict import Wrong
-from .evidence import schedule_of
-from .laboratory import kind
+from .evidence import kind
 from .puzzle import Outcome
 
 RANKS, MICRO_BATCHES, HELD = 4, 12, 4
@@ -31,7 +31,7 @@ TEXT_CUT = (
 )
 
 
-def schedule(answer: Callable) -> Outcome:
+def schedule(answer: Called) -> Outcome:
     """`schedule(rank, ranks, micro_batches)`: the passes of a rank, in order, four held at most."""
     _orders(answer, 4, 4)
     _orders(answer, 3, 6)
@@ -41,7 +41,7 @@ def schedule(answer: Callable) -> Outcome:
     return Outcome(100 * run.bubble, text, schedule_of(run.timeline()))
 
 
-def _orders(answer: Callable, ranks: int, micro_batches: int) -> Orders:
+def _orders(answer: Called, ranks: int, micro_batches: int) -> Orders:
     orders = [_order(answer(r, ranks, micro_batches), r) for r in range(ranks)]
     findings = check(orders, stages=ranks, micro_batches=micro_batches)
     if findings:
@@ -77,7 +77,7 @@ def networks() -> list[tuple[list[float], list[int], int]]:
     return found
 
 
-def cut(answer: Callable) -> Outcome:
+def cut(answer: Called) -> Outcome:
     """`cut(seconds, sent_bytes, stages)`: how many layers each stage has; all steps together."""
     total_s = 0.0
     shown: dict = {}

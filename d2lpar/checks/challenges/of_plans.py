@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from ... import machines
 from ...parallelism.planner.choice import USABLE
 from ...parallelism.planner.layout import Layout
 from ...parallelism.planner.memory_model import memory
+from ...parallelism.planner.mesh import Mesh
 from ...parallelism.planner.models import model as named
 from ...parallelism.planner.steps import StepTime, step
 from ...timeline.formatting import bytes_text
+from ...trials import plans as trials
+from ...trials.calling import Called
+from ...trials.evidence import bars_of
 from ..verdict import Wrong
-from .evidence import bars_of
-from .laboratory import TEXT_NOTHING, kind
+from .evidence import TEXT_NOTHING, kind
 from .puzzle import Outcome
 
 JOBS = (
@@ -33,14 +36,23 @@ TEXT_FIXED = "{job}: leave {names} as they are"
 FREE = {"mesh", "micro_batch", "micro_batches", "chunks", "recompute", "zero"}
 
 
-def mix(answer: Callable) -> Outcome:
+def mix(answer: Called) -> Outcome:
     """`mix(model, machine, gpus, batch)`: a layout; seconds of a step of each of three jobs."""
     bars, total_s = {}, 0.0
     for model, machine, gpus, batch in JOBS:
-        time = timed(answer(model, machine, gpus, batch), model, machine, gpus, batch)
+        time = timed(asked(answer, model, machine, gpus, batch), model, machine, gpus, batch)
         bars[model] = {part: 1e3 * seconds for part, seconds in time.parts.items()}
         total_s += time.step_s
     return Outcome(1e3 * total_s, "three mixes that fit", bars_of(bars, "time of a step (ms)"))
+
+
+def asked(answer: Called, *arguments: Any) -> object:
+    """The layout that an answer returns, made anew of its fields; anything else as it is."""
+    got = answer.tried(trials.layout, *arguments)
+    if not isinstance(got, dict) or not isinstance(got.get("layout"), dict):
+        return got
+    fields = {str(name): value for name, value in got["layout"].items()}
+    return Layout(**fields | {"mesh": Mesh(**fields["mesh"])})
 
 
 def cluster(gpus: int) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from ...trials.calling import Called
+
 CLOSE = 1e-3  # figures that close are the same
 AT_LIMIT, AT_PAR, AT_RECORD = 60, 80, 100  # points
 
@@ -28,15 +30,19 @@ class Puzzle:
     `judge(answer)` runs it, returns an `Outcome` or raises `Wrong`. The outcome's figure, in
     `unit`, must be `limit` at most. `par` is that of a good solution, `record` that of the best
     which we know. `refuses` are attributes that an answer must not use, each with the reason.
+    `on_clock`: the figure is read from the simulated clock, which runs where the answer runs;
+    `trial` is the module of trials that only this answer may know.
     """
 
     name: str
-    judge: Callable[[Callable], Outcome]
+    judge: Callable[[Called], Outcome]
     unit: str
     limit: float
     par: float
     record: float
     refuses: Mapping[str, str] = field(default_factory=dict)
+    on_clock: bool = False
+    trial: str = ""
 
     def points(self, figure: float) -> int:
         """60 at the limit, 80 at par, 100 at the record or under it; in between as it lies."""

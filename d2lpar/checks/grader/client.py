@@ -15,15 +15,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ...timeline.printing import say
+from ...trials.confinement import environment
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S, LIMIT_BYTES = 60.0, 4_000_000_000
 START_S = 180.0  # of the process, on a busy machine
+MOST_S, LONGEST = 120.0, 40  # for an answer, also where other programs keep the machine busy
 SOON_S = 5.0  # after which somebody may ask whether anything happens
-OWN = ("D2LPAR_MACHINE", "D2LPAR_DEVICES", "D2LPAR_VISIBLE_DEVICES")
+# Answers' processes are forked before a judge is loaded, so that they have none of it.
 PROGRAM = (
     f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-    "from d2lpar.checks.grader.server import main; main()"
+    "from d2lpar.trials.starter import starter; own = starter(); "
+    "from d2lpar.checks.grader.server import main; main(own)"
 )
 TEXT_STARTS = (
     "The grader starts a process of its own, which loads PyTorch: 5 s of processor time, once. "
@@ -70,10 +73,14 @@ class Client:
             }
             try:
                 self._ask(self._running(), request)
-                return self._answer(3 * limit_s + 30)
+                return self._answer(MOST_S + LONGEST * limit_s)
             except BaseException:
                 self._end()
                 raise
+
+    def lacks(self) -> list[str]:
+        """What this machine does not have of the boundary around an answer, for who grades."""
+        return list(self.grade("", "", "").get("lacks", []))
 
     def close(self) -> None:
         """End the process, if there is one."""
@@ -83,8 +90,6 @@ class Client:
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None or self._process.poll() is not None:
             self._end()
-            world = {k: v for k, v in os.environ.items() if k not in OWN and k != "PYTHONPATH"}
-            world |= {"OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
             self._lines = queue.Queue()
             self._process = subprocess.Popen(
                 # Not from this folder, nor from the user's: a file torch.py there is not torch.
@@ -92,7 +97,7 @@ class Client:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env=world,
+                env=environment(),  # it is the answers', too: /proc tells it
                 text=True,
                 encoding="utf-8",
                 start_new_session=True,  # an interrupt is for the notebook's process alone

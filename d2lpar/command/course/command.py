@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
@@ -20,6 +21,7 @@ TEXT_GRADING = (
     "homework {lesson}: {submissions} submissions, {questions} functions each. "
     "An answer is ended after {limit_s:g} s of processor time."
 )
+ERROR_LIMIT = "expected from {least:g} to {most:g} {unit}, got {text!r}"
 ERROR_NO_FOLDER = "{path} cannot be written: there is no folder {folder}"
 
 
@@ -59,12 +61,33 @@ def _add_homework(commands: argparse._SubParsersAction) -> None:
     grade.add_argument("--junit", type=Path, help="write JUnit XML to this file")
     grade.add_argument("--scores", type=Path, help="write points and texts as JSON to this file")
     grade.add_argument(
-        "--limit-s", type=float, default=60.0, help="processor time of one answer (60)"
+        "--limit-s", type=_seconds, default=60.0, help="processor time of one answer (60)"
     )
     grade.add_argument(
-        "--limit-gb", type=float, default=4.0, help="memory of one answer, beyond torch (4)"
+        "--limit-gb", type=_gigabytes, default=4.0, help="memory of one answer, beyond torch (4)"
     )
     grade.set_defaults(run=_grade)
+
+
+def _seconds(text: str) -> float:
+    return _between(text, 0.1, 24 * 3600.0, "seconds")
+
+
+def _gigabytes(text: str) -> float:
+    return _between(text, 0.01, 10_000.0, "GB")
+
+
+def _between(text: str, least: float, most: float, unit: str) -> float:
+    """A number, of which argparse names the option if it is none, or makes no sense."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not least <= number <= most:
+        raise argparse.ArgumentTypeError(
+            ERROR_LIMIT.format(least=least, most=most, text=text, unit=unit)
+        )
+    return number
 
 
 def _update(options: argparse.Namespace) -> int:
@@ -129,6 +152,9 @@ def _grade(options: argparse.Namespace) -> int:
         limit_s=options.limit_s,
     )
     say(text, stream=sys.stderr, flush=True)
+    lacks = grading.lacks()
+    if lacks:
+        say(reports.lacks_in_words(lacks), stream=sys.stderr, flush=True)
     graded = []
     for each in grading.grade(
         grading.of_homework(submissions, lesson),
@@ -140,7 +166,7 @@ def _grade(options: argparse.Namespace) -> int:
         graded.append(each)
     for path, report in written:
         if path is not None:
-            whole_file.write(path, report(graded, lesson))
+            whole_file.write(path, report(graded, lesson, lacks))
     others = submission.left_out(options.paths)
     if others:
         say(reports.left_out_in_words(others), stream=sys.stderr)

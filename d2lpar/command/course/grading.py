@@ -11,6 +11,7 @@ from pathlib import Path
 from ...checks import exercise_grading
 from ...checks.challenges import grading as challenge_grading
 from ...checks.grader import CLIENT, GraderError
+from ...checks.grader.remote import NOT_GRADED
 from ...checks.grader.source import Refused, is_stub
 from ...checks.verdict import NOT_YET, RIGHT, TEXT_NOT_YET, WRONG
 from . import assignment, submission
@@ -22,7 +23,8 @@ MISSING, UNREADABLE = "missing", "unreadable"
 TEXT_OTHER = "this is homework {lesson}"
 # How verdicts name a line of the text that was run.
 LINE = re.compile(r"^line (?P<first>\d+)(?= )|(?<= in )line (?P<last>\d+)(?= \(`|$)")
-TEXT_GRADER = "the grader gave up on this answer: {error}"
+TEXT_GRADER = "the grader gave up on this answer, which may be right: {error}"
+TEXT_UNREAD = "{text} (it may need what could not be read: {unread})"
 ERROR_LESSON = (
     "which homework is it? The files name {found}; say it with --lesson 04, one homework at a time"
 )
@@ -32,8 +34,9 @@ ERROR_LESSON = (
 class Result:
     """What came of one question of one submission.
 
-    `status` is "right", "wrong", "refused", "not attempted yet", "missing" or "unreadable"; `cells`
-    are the numbers of those of which parts were run.
+    `status` is "right", "wrong", "refused", "not attempted yet", "missing" or "unreadable"; or "not
+    graded", by a fault of the grader's or of the machine. `cells` are the numbers of those of which
+    parts were run.
     """
 
     question: str
@@ -102,6 +105,14 @@ def grade(
         CLIENT.close()
 
 
+def lacks() -> list[str]:
+    """What this machine does not have of the boundary around an answer."""
+    try:
+        return CLIENT.lacks()
+    except GraderError as error:
+        return [TEXT_GRADER.format(error=error)]
+
+
 def _result(each: Submission, question: Question, limit_s: float, limit_bytes: int) -> Result:
     answer = each.answer(question.name)
     if answer.problem:
@@ -109,11 +120,14 @@ def _result(each: Submission, question: Question, limit_s: float, limit_bytes: i
         return Result(question.name, status, answer.problem, 0, question.points)
     report = _report(question, answer.text, limit_s, limit_bytes)
     right = report["status"] == RIGHT
+    text = _as_student_sees_it(report["text"], answer)
+    if answer.unread and not right:
+        text = TEXT_UNREAD.format(text=text, unread=answer.unread)
     return Result(
         question.name,
         report["status"],
-        _as_student_sees_it(report["text"], answer),
-        report.get("points", question.points) if right else 0,
+        text,
+        min(report.get("points", question.points), question.points) if right else 0,
         question.points,
         answer.cells,
         report.get("printed", ""),
@@ -140,4 +154,4 @@ def _report(question: Question, text: str, limit_s: float, limit_bytes: int) -> 
     except Refused as refused:  # the source of a file of scores may be no Python
         return {"status": WRONG, "text": str(refused)}
     except GraderError as error:
-        return {"status": WRONG, "text": TEXT_GRADER.format(error=error)}
+        return {"status": NOT_GRADED, "text": TEXT_GRADER.format(error=error)}

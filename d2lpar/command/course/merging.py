@@ -13,7 +13,7 @@ from itertools import count
 
 from nbformat import NotebookNode
 
-from .notebook_file import code_cells
+from .notebook_file import UNNAMED, code_cells
 
 NEW_VERSION = "new-version"  # the tag of a cell that stands under the student's own
 SUFFIX = "-new"
@@ -62,9 +62,9 @@ def _identified(own: NotebookNode, base: NotebookNode) -> NotebookNode:
     A cell without one is the course's of the same content, if there is one.
     """
     own, names = deepcopy(own), set()
-    unnamed = []
+    unnamed, known = [], {cell.id for cell in base.cells}
     for cell in own.cells:
-        if cell.get("id") and cell.id not in names:
+        if cell.id in known - names or not (UNNAMED.fullmatch(cell.id) or cell.id in names):
             names.add(cell.id)
         else:
             unnamed.append(cell)

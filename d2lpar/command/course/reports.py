@@ -9,9 +9,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from ... import __version__
+from ...checks.grader.remote import NOT_GRADED
 from ...checks.verdict import NOT_YET, RIGHT
 from .grading import UNREADABLE, Graded, Result
-from .submission import TEXT_MISSING
+from .submission import TEXT_MISSING, kind_of
 
 FORMAT = 1
 # What a student's function says may be anything: no XML, no UTF-8, orders to a terminal.
@@ -21,27 +22,34 @@ NONE = "no cell defines"
 TOGETHER = "    {what}: {names}"
 MOST_NAMED = 10
 TEXT_LEFT_OUT = "not graded, as no notebook, .py or challenges.json (unpack archives): {names}"
+TEXT_LACKS = "the boundary around answers is not whole on this machine: {lacks}"
+MOST_TEXT = 3000  # characters of what a student's function says or prints
+OURS = (UNREADABLE, NOT_GRADED)  # errors, and no failures: nobody has judged the answer
 DETAIL = "    {result.question}: {result.status}, {text}{cells}"
 
 
-def junit(graded: Iterable[Graded], lesson: str) -> str:
+def junit(graded: Iterable[Graded], lesson: str, lacks: Sequence[str] = ()) -> str:
     """JUnit XML: a suite a submission, a case a question, with its points as a property.
 
-    What is not right is a failure; a file that cannot be read an error.
+    What is not right is a failure; what could not be read or graded an error. `lacks` is what
+    the boundary around answers does not have here: a comment before all suites.
     """
     root = ElementTree.Element("testsuites", name=f"homework {lesson}")
+    if lacks:
+        root.append(ElementTree.Comment(lacks_in_words(lacks).replace("--", "- -")))
     for each in graded:
         _suite(root, each)
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
 
-def scores(graded: Iterable[Graded], lesson: str) -> str:
+def scores(graded: Iterable[Graded], lesson: str, lacks: Sequence[str] = ()) -> str:
     """JSON: for each submission its points, and status, text and cells of each question."""
     content = {
         "format": FORMAT,
         "course": __version__,
         "lesson": lesson,
+        "boundary_lacks": [_clean(each) for each in lacks],
         "submissions": [_entry(each) for each in graded],
     }
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
@@ -50,15 +58,21 @@ def scores(graded: Iterable[Graded], lesson: str) -> str:
 def in_words(each: Graded) -> str:
     """A submission's points, and what was not right."""
     head = LINE.format(file=each.path, points=each.points, of=each.of)
-    return _clean("\n".join([head, *_details(each.results)]))
+    return "\n".join(map(_clean, [head, *_details(each.results)]))
 
 
 def left_out_in_words(paths: Sequence[Path]) -> str:
     """Which files were left out; of many, the first."""
-    names = [str(path) for path in paths[:MOST_NAMED]]
+    names = [f"{path} ({kind})" if (kind := kind_of(path)) else str(path)
+             for path in paths[:MOST_NAMED]]  # fmt: skip
     if len(paths) > MOST_NAMED:
         names.append(f"and {len(paths) - MOST_NAMED} more")
     return _clean(TEXT_LEFT_OUT.format(names=", ".join(names)))
+
+
+def lacks_in_words(lacks: Sequence[str]) -> str:
+    """What the boundary around answers does not have on this machine."""
+    return _clean(TEXT_LACKS.format(lacks="; ".join(lacks)))
 
 
 def _details(results: Sequence[Result]) -> Iterator[str]:
@@ -104,8 +118,8 @@ def _entry(each: Graded) -> dict:
 
 
 def _suite(root: ElementTree.Element, each: Graded) -> None:
-    failed = [result for result in each.results if result.status not in (RIGHT, UNREADABLE)]
-    unread = [result for result in each.results if result.status == UNREADABLE]
+    failed = [result for result in each.results if result.status not in (RIGHT, *OURS)]
+    unread = [result for result in each.results if result.status in OURS]
     suite = ElementTree.SubElement(
         root,
         "testsuite",
@@ -130,7 +144,7 @@ def _case(suite: ElementTree.Element, path: Path, result: Result) -> None:
     for name, value in (("points", result.points), ("of", result.of)):
         ElementTree.SubElement(properties, "property", name=name, value=str(value))
     if result.status != RIGHT:
-        kind = "error" if result.status == UNREADABLE else "failure"
+        kind = "error" if result.status in OURS else "failure"
         text = _clean(result.text)
         told = ElementTree.SubElement(case, kind, type=result.status, message=text)
         told.text = text + _cells(result)
@@ -139,4 +153,5 @@ def _case(suite: ElementTree.Element, path: Path, result: Result) -> None:
 
 
 def _clean(text: str) -> str:
-    return UNPRINTABLE.sub("\ufffd", text)
+    shown = text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 1] + "…"
+    return UNPRINTABLE.sub("\ufffd", shown)

@@ -1,43 +1,56 @@
 """What a student hands in, and which parts of it answer a question.
 
-Only the function that was asked for is taken, with the imports, functions, classes and constants
-that it uses, and that these use, from whichever cells they stand in. The rest of a notebook may
-train for hours, plot or print: it says nothing about the answer, so it is not run.
+Only the function that was asked for is taken, with the statements that give it what it uses, and
+these, from whichever cells they stand in. The rest of a notebook may train for hours, plot or
+print: it says nothing about the answer, so it is not run. What cannot be read is named.
 """
 
 from __future__ import annotations
 
-import ast
-import re
+import io
+import os
+import stat
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ...checks.challenges import scores
-from ...checks.grader.source import defines, is_stub, names_used
+from ...checks.grader import cells as reading
+from ...checks.grader.cells import Statement, UnreadableError
+from ...checks.grader.source import is_stub
 from . import notebook_file, otter_format
 from .assignment import METADATA
 
-MAGIC_LINE = re.compile(r"^(\s*)[!%].*$", flags=re.MULTILINE)
 READABLE = (".ipynb", ".py", ".json")
+MOST_BYTES = 100_000_000  # of a file: a notebook with its outputs
 TEXT_UNREADABLE = "the file cannot be read: {error}"
 TEXT_MISSING = "no cell defines a function {name}"
-TEXT_SYNTAX = "cell {number} is no Python: {error}"
+TEXT_CELL = "cell {number} {why}"
 LINE, OF_CELL = "line {line}", " of cell {number}"
+NOBODYS = (".ipynb_checkpoints", "__pycache__", ".DS_Store")  # what programs leave there
+KINDS = (  # what is no file, as it is named
+    (stat.S_ISLNK, "link"),
+    (stat.S_ISFIFO, "pipe"),
+    (stat.S_ISSOCK, "socket"),
+    (stat.S_ISBLK, "device"),
+    (stat.S_ISCHR, "device"),
+)
 
 
 @dataclass(frozen=True)
 class Answer:
     """The text that is run for a question and the numbers of its cells, or what is wrong.
 
-    `places` say for each line of the text where the student finds it: "line 3 of cell 8".
+    `places` say for each line of the text where the student finds it: "line 3 of cell 8". `unread`
+    names cells that could not be read, and may be what it lacks.
     """
 
     text: str = ""
     cells: tuple[int, ...] = ()
     problem: str = ""
     places: tuple[str, ...] = ()
+    unread: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,20 +84,30 @@ class Submission:
 def read(path: Path) -> Submission:
     """Read a notebook, a program or a file of scores; one that cannot be read says so."""
     try:
+        if not path.is_file():
+            raise ValueError("it is no file")
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
         if path.suffix == ".ipynb":
             notebook = notebook_file.read(path)
-            cells = enumerate(notebook.cells, start=1)
-            code = {number: cell.source for number, cell in cells if cell.cell_type == "code"}
             lesson = notebook.metadata.get(METADATA)
+            code = notebook_file.code_by_number(notebook)
             return Submission(path, code, lesson=lesson if isinstance(lesson, str) else None)
         if path.suffix == ".json":
             entries = scores.read(path)
             apart = {name: str(entry.get("source", "")) for name, entry in entries.items()}
             return Submission(path, apart=apart, lesson="09")
-        with tokenize.open(path) as program:  # in the encoding that the file says it has
-            return Submission(path, {1: program.read()})
+        return Submission(path, {1: _program(path.read_bytes())})
     except Exception as error:  # a student's file may hold anything, and others come after it
         return Submission(path, problem=TEXT_UNREADABLE.format(error=_first_line(error)))
+
+
+def _program(content: bytes) -> str:
+    """The text of a program, in the encoding that it says it has, or that its first bytes say."""
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return content.decode("utf-16")
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+    return content.decode(encoding)
 
 
 def files(paths: list[Path]) -> list[Path]:
@@ -103,23 +126,68 @@ def files(paths: list[Path]) -> list[Path]:
 
 
 def left_out(paths: list[Path]) -> list[Path]:
-    """What else lies in the folders, and might be what somebody has handed in."""
-    inside = [file for path in paths if path.is_dir() for file in sorted(_in_folder(path))]
-    return [file for file in inside if not _is_submission(file) and not _is_otters(file)]
+    """What else lies in the folders, and might be what somebody has handed in.
+
+    Of a folder that is not looked into, hidden or behind a link, the folder alone.
+    """
+    found: list[Path] = []
+    for path in (path for path in paths if path.is_dir()):
+        for each in _everything(path):
+            ours = _is_plain(each) and (_is_submission(each) or _is_otters(each))
+            if not ours or _is_hidden(each):
+                found.append(each)
+    return list(dict.fromkeys(found))
 
 
-def _in_folder(folder: Path) -> Iterator[Path]:
-    for path in folder.rglob("*"):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.is_file() and not hidden:
+def kind_of(path: Path) -> str:
+    """What it is, if it is neither a file nor a folder: "link", "pipe"; "hidden"; else ""."""
+    if _is_hidden(path):
+        return "hidden"
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return "unreadable"
+    return next((name for test, name in KINDS if test(mode)), "")
+
+
+def _everything(folder: Path) -> Iterator[Path]:
+    """All that lies in a folder and is no folder, and folders that are not looked into."""
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError:  # not ours to read
+        yield folder
+        return
+    for path in entries:
+        if path.name in NOBODYS:
+            continue
+        if path.is_dir() and not path.is_symlink() and not _is_hidden(path):
+            yield from _everything(path)
+        else:
             yield path
 
 
-def _is_submission(path: Path) -> bool:
-    """Whether it is of a kind that is graded. What a link leads to is nobody's work."""
-    if path.is_symlink() or _is_otters(path):
+def _in_folder(folder: Path) -> Iterator[Path]:
+    for path in _everything(folder):
+        if not _is_hidden(path) and _is_plain(path):
+            yield path
+
+
+def _is_hidden(path: Path) -> bool:
+    return path.name.startswith(".")
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether it is a file, and no link to one. What a link leads to is nobody's work."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
         return False
-    return path.suffix in (".ipynb", ".py") or path.name == scores.FILE
+
+
+def _is_submission(path: Path) -> bool:
+    """Whether it is of a kind that is graded."""
+    graded = path.suffix in (".ipynb", ".py") or path.name == scores.FILE
+    return graded and not _is_otters(path)
 
 
 def _is_otters(path: Path) -> bool:
@@ -132,74 +200,55 @@ def _is_otters(path: Path) -> bool:
         return False
 
 
-def _picked(cells: Mapping[int, str], name: str) -> Answer:
+def _picked(texts: Mapping[int, str], name: str) -> Answer:
     """The last definition of a function that is no stub, and what it needs."""
-    parsed = {number: tree for number, text in cells.items() if (tree := _parsed(text)) is not None}
-    homes = [number for number, tree in parsed.items() if _definitions(tree, name)]
+    known: dict[int, list[Statement]] = {}
+    problems: dict[int, str] = {}
+    python: dict[int, str] = {}
+    for number, text in texts.items():
+        try:
+            python[number] = reading.python_of(text)
+            known[number] = reading.statements(number, python[number])
+        except UnreadableError as error:
+            problems[number] = TEXT_CELL.format(number=number, why=error)
+    homes = [number for number, own in known.items() if any(name in each.gives for each in own)]
     if not homes:
-        return Answer(problem=_why_missing(cells, name))
-    written = [number for number in homes if not is_stub(_clean(cells[number]), name)]
-    used: dict[int, set[ast.stmt]] = {}
-    wanted = [((written or homes)[-1], name)]
-    while wanted:
-        number, what = wanted.pop()
-        for node in _definitions(parsed[number], what):
-            if node not in used.setdefault(number, set()):
-                used[number].add(node)
-                for each in names_used(node):
-                    home = _home_of(each, number, parsed)
-                    wanted += [] if home is None else [(home, each)]
-    return _joined(cells, used)
+        told = [why for number, why in problems.items() if f"def {name}(" in texts[number]]
+        return Answer(problem=(told or [TEXT_MISSING.format(name=name)])[-1])
+    written = [number for number in homes if not is_stub(python[number], name)]
+    kept = reading.needed(known, (written or homes)[-1], name)
+    return _joined(kept, _unread(problems, texts, kept, known))
 
 
-def _home_of(name: str, asking: int, parsed: Mapping[int, ast.Module]) -> int | None:
-    """The cell that a name comes from: the asking one, else the nearest above, else the last."""
-    homes = [number for number, tree in parsed.items() if _definitions(tree, name)]
-    above = [number for number in homes if number <= asking]
-    return max(above or homes, default=None)
+def _unread(
+    problems: Mapping[int, str],
+    texts: Mapping[int, str],
+    kept: Sequence[Statement],
+    known: Mapping[int, Sequence[Statement]],
+) -> str:
+    """What is to be said of cells that could not be read, if the answer may need one of them."""
+    given = {name for own in known.values() for each in own for name in each.gives}
+    lacking = {name for each in kept for name in each.used} - given
+    told = [
+        why
+        for number, why in problems.items()
+        if any(word in lacking for word in reading.WORD.findall(texts[number]))
+    ]
+    return "; ".join(told)
 
 
-def _definitions(tree: ast.Module, name: str) -> list[ast.stmt]:
-    return [node for node in tree.body if name in defines(node)]
-
-
-def _joined(cells: Mapping[int, str], used: Mapping[int, set[ast.stmt]]) -> Answer:
+def _joined(kept: Sequence[Statement], unread: str) -> Answer:
     """The text of what is used, and where each of its lines stands."""
-    parts, places = [], []
-    for number in sorted(used):
-        lines = _clean(cells[number]).splitlines()
-        for node in sorted(used[number], key=lambda node: node.lineno):
-            decorators = getattr(node, "decorator_list", [])
-            start = min([node.lineno, *(each.lineno for each in decorators)])
-            of_node = range(start, (node.end_lineno or start) + 1)
-            parts += [*(lines[line - 1] for line in of_node), ""]
-            of_cell = OF_CELL.format(number=number)
-            places += [LINE.format(line=line) + of_cell for line in [*of_node, of_node[-1]]]
-    return Answer("\n".join(parts), tuple(sorted(used)), places=tuple(places))
-
-
-def _why_missing(cells: Mapping[int, str], name: str) -> str:
-    for number, text in cells.items():
-        if f"def {name}(" in text:
-            try:
-                ast.parse(_clean(text))
-            except (SyntaxError, ValueError) as error:
-                return TEXT_SYNTAX.format(number=number, error=error)
-    return TEXT_MISSING.format(name=name)
-
-
-def _parsed(text: str) -> ast.Module | None:
-    """The statements of a cell; None for what is no Python."""
-    try:
-        return ast.parse(_clean(text))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
-def _clean(text: str) -> str:
-    """A cell without lines for IPython; nothing of one that is for another interpreter."""
-    return "" if text.lstrip().startswith("%%") else MAGIC_LINE.sub(r"\1pass", text)
+    parts: list[str] = []
+    places: list[str] = []
+    for each in kept:
+        numbers = range(each.line, each.line + len(each.lines))
+        parts += [*each.lines, ""]
+        of_cell = OF_CELL.format(number=each.cell)
+        places += [LINE.format(line=line) + of_cell for line in [*numbers, numbers[-1]]]
+    numbers_of_cells = tuple(sorted({each.cell for each in kept}))
+    return Answer("\n".join(parts), numbers_of_cells, places=tuple(places), unread=unread)
 
 
 def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]

@@ -13,12 +13,13 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+import nbformat
 from nbformat import NotebookNode
-from nbformat.reader import NotJSONError
 
 from ...timeline import waits, whole_file
 from . import merging, notebook_file
@@ -71,7 +72,11 @@ def update(course: Path) -> Iterator[FileUpdate]:
     with waits.locked(copy / BASE / LOCK):
         for file in _files(source):
             relative = file.relative_to(source)
-            step = _updated(file, copy / relative, copy / BASE, relative)
+            try:
+                step = _updated(file, copy / relative, copy / BASE, relative)
+            except Exception as error:  # others come after it
+                told = " ".join(f"{type(error).__name__}: {error}".split())
+                step = f"left as it was: {told}", ()
             if step is not None:
                 yield FileUpdate(Path(COPY) / relative, *step)
 
@@ -127,7 +132,9 @@ def _updated(
     if own.is_symlink() and not own.exists():
         return (ERROR_LINK.format(target=own.readlink()), ()) if is_new else None
     step: tuple[str, tuple[str, ...]] | None = None
-    if not own.exists():
+    if own.exists() and not own.is_file():
+        step = (_exchanged(file, own, "is no file"), ()) if is_new else None
+    elif not own.exists():
         if is_new:  # else the student has deleted it
             _fresh(file, own)
             step = "new", ()
@@ -168,10 +175,8 @@ def _replaced(file: Path, own: Path, base: Path) -> tuple[str, tuple[str, ...]] 
 def _merged(file: Path, own: Path, versions: list[Path]) -> tuple[str, tuple[str, ...]] | None:
     try:
         mine = notebook_file.read(own)
-    except NotJSONError:
-        aside = _put_aside(own)
-        _fresh(file, own)
-        return f"could not be read; it is {aside.name} now", ()
+    except notebook_file.UnreadableError as error:
+        return _exchanged(file, own, f"could not be read ({error})"), ()
     new = notebook_file.read(file)
     merged = merging.merge(mine, _base_of(mine, versions), new)
     merged.notebook.metadata[VERSION] = _version(file)
@@ -183,11 +188,16 @@ def _merged(file: Path, own: Path, versions: list[Path]) -> tuple[str, tuple[str
 
 def _base_of(mine: NotebookNode, versions: list[Path]) -> NotebookNode:
     """The version that a notebook says it was brought up to; where it says none, the nearest."""
-    by_version = {_version(path): path for path in versions}
-    said = by_version.get(str(mine.metadata.get(VERSION)))
+    readable = {}
+    for path in versions:
+        with suppress(notebook_file.UnreadableError):
+            readable[_version(path)] = notebook_file.read(path)
+    said = readable.get(str(mine.metadata.get(VERSION)))
     if said is not None:
-        return notebook_file.read(said)
-    return min(map(notebook_file.read, versions), key=lambda each: merging.distance(mine, each))
+        return said
+    if not readable:  # then everything of the student's is new
+        return nbformat.v4.new_notebook()
+    return min(readable.values(), key=lambda each: merging.distance(mine, each))
 
 
 def _version(file: Path) -> str:
@@ -216,6 +226,13 @@ def _fresh(file: Path, own: Path) -> None:
         text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True)
         content = f"{text}\n".encode()
     _write(file, own, content)
+
+
+def _exchanged(file: Path, own: Path, why: str) -> str:
+    """Put the student's aside, and the new one in its place."""
+    aside = _put_aside(own)
+    _fresh(file, own)
+    return f"{why}; it is {aside.name} now"
 
 
 def _copy(file: Path, to: Path) -> None:

@@ -1,40 +1,26 @@
-"""Whether an answer has changed what grades it: code, constants and machines, before and after."""
+"""Whether an answer has changed the clock or the machine that it runs on.
+
+The simulated clock is the only thing of the judge's that runs in the answer's process, so what an
+answer does to it is looked for here: in the engine's code and constants, in Python's clock, and in
+the machines, before and after. It runs where the answer runs, and is no proof: a figure that no
+machine could reach is refused by the judge, whatever this says.
+"""
 
 from __future__ import annotations
 
-import builtins
 import hashlib
-import math
 import sys
 import time
 import types
 
 import torch
-import torch.distributed
+from torch.utils.checkpoint import checkpoint
 
-from ... import machines
-from .source import Refused
+from .. import machines
+from ..vgpu.api.simulation import record, simulate
 
-WATCHED = (
-    builtins,
-    math,
-    time,
-    torch,
-    torch.Tensor,
-    torch.nn.functional,
-    torch.distributed,
-    torch.nn.Module,
-)
-CALLABLE = (
-    property,
-    staticmethod,
-    classmethod,
-    types.BuiltinFunctionType,
-    types.MethodDescriptorType,
-    types.GetSetDescriptorType,
-    types.WrapperDescriptorType,
-)
-TEXT_CHANGED = "the answer has changed {what} while it ran, and so does not count"
+WATCHED = ("d2lpar.vgpu", "d2lpar.machines", "d2lpar.timeline", __package__)
+CALLABLE = (property, staticmethod, classmethod, types.BuiltinFunctionType)
 
 State = dict[str, object]
 
@@ -43,26 +29,30 @@ def state() -> State:
     """What must be the same before and after: code by its identity, machines by a hash."""
     found: State = {}
     for name, module in [*sys.modules.items()]:
-        if name.split(".")[0] == __package__.split(".")[0] and module is not None:
+        if module is not None and name.startswith(WATCHED):
             _note(found, name, module)
-    for owner in WATCHED:
-        _note(found, owner.__name__, owner)
+    _note(found, "time", time)
     for name in sorted(machines.CATALOGUE):
         found[f"the machine {name}"] = fingerprint(machines.CATALOGUE[name])
     return found
 
 
-def check(before: State) -> None:
-    """Raise `Refused` with the first thing that is no longer as it was."""
+def changed(before: State) -> str:
+    """The first thing that is no longer as it was; "" if there is none."""
     after = state()
-    for what, was in before.items():
-        if after.get(what) != was:
-            raise Refused(TEXT_CHANGED.format(what=what))
+    return next((what for what, was in before.items() if after.get(what) != was), "")
 
 
 def fingerprint(machine: machines.Machine) -> str:
     """A hash of all figures of a machine."""
     return hashlib.sha256(repr(machine).encode()).hexdigest()[:16]
+
+
+def warm_up() -> None:
+    """Let the engine replace what it replaces, before anybody looks."""
+    with simulate(machines.DEFAULT, 1, with_values=True) as (gpu,), record():
+        x = torch.rand(2, device=gpu, requires_grad=True)
+        checkpoint(torch.sin, x, use_reentrant=False).sum().backward()
 
 
 def _note(found: State, name: str, owner: object) -> None:

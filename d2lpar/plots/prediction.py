@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..timeline import kept
+from ..timeline.inputs import checked
 from ..timeline.printing import say
 from . import texts
 from .picture import in_notebook
@@ -85,6 +86,7 @@ class Prediction:
         )
 
 
+@checked
 def predict(
     question: str, value: Answer | None = None, *, choices: Sequence[str] = (), unit: str = ""
 ) -> Prediction:

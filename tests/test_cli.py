@@ -86,7 +86,6 @@ def test_a_machine_in_a_file(run, tmp_path):
         (("machines", "8xa100"), "no machine is called '8xa100'"),
         (("machines", "no.json"), "no.json: there is no such file"),
         (("machines", "this machine"), "not calibrated yet"),
-        (("calibrate", "--seconds", "-1"), "budget_s of calibrate must be"),
         (("calibrate", "--device", "toaster"), "'toaster' is no device"),
     ],
 )
@@ -100,7 +99,7 @@ def test_mistakes_are_told_on_stderr(run, monkeypatch, tmp_path, arguments, mess
 
 
 @pytest.mark.parametrize(
-    "arguments", [(), ("dance",), ("doctor", "--fast"), ("calibrate", "--seconds", "x")]
+    "arguments", [(), ("dance",), ("doctor", "--fast"), ("calibrate", "--seconds", "-1")]
 )
 def test_wrong_usage(run, arguments):
     found = run(*arguments)

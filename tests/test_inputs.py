@@ -1,17 +1,20 @@
 """What is no number, text or machine is refused by name, by every function of `par`."""
 
 import inspect
+import resource
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields, is_dataclass, replace
 from math import inf, nan
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import d2lpar as par
-from d2lpar.machines.inputs import Count, NotNegative, Share, check_fields, checked, require
+from d2lpar.timeline.inputs import Count, NotNegative, Share, check_fields, checked, require
 
 collectives = par.machines.collectives
 machines, pipeline, planner, scaling = par.machines, par.pipeline, par.planner, par.scaling
@@ -294,7 +297,15 @@ WRONG = (
     [-1],
     object(),
     torch.tensor(1.0),
+    -inf,
+    1e308,
+    5e-324,
+    10**9,
+    [nan],
+    [1e308],
+    [10**9],
 )
+MOST_S = 20.0  # on a busy machine; what is refused takes none of it
 ASKS_NOTHING = {"recorded", "performed", "load", "this_machine"}  # of ranks, a timeline, a file
 MADE_BY_OTHERS = {"Plan", "Memory", "StepTime", "RunToTarget", "Speed", "Wiring", "Simulation"}
 OF_TYPING = {"Exchange", "Named", "Orders", "Slot", "Finding", "Operation", "ScheduleError"}
@@ -312,19 +323,49 @@ def test_nothing_wrong_ends_inside(function, tmp_path):
     no division by zero."""
     good = GOOD[function] | ({"path": tmp_path / "m.json"} if function is machines.save else {})
     function(**good)
-    for name in good:
-        for value in WRONG:
-            _answers_or_refuses(function, good | {name: value})
+    with room_of(2 * 10**9):
+        for name in good:
+            for value in WRONG:
+                if not (name == "repeats" and value == 10**9):
+                    _answers_or_refuses(function, good | {name: value}, name)
 
 
-def _answers_or_refuses(function: Callable, options: dict) -> None:
+def _answers_or_refuses(function: Callable, options: dict, name: str) -> None:
     """Torch itself says what has no dimensions to multiply."""
+    begin_s = time.monotonic()
     with suppress(ValueError):
         try:
-            function(**options)
+            found = function(**options)
         except RuntimeError as error:
             if "1D" not in str(error):
                 raise
+        else:
+            asked = options[name]
+            assert _has_nan(asked) or not _has_nan(found), (function, name, asked)
+    assert time.monotonic() - begin_s < MOST_S, (function, name, options[name])
+
+
+def _has_nan(found: object, deep: int = 4) -> bool:
+    """Whether a result is no number somewhere."""
+    if is_dataclass(found) and not isinstance(found, type):
+        found = [getattr(found, field.name) for field in fields(found)]
+    if isinstance(found, Mapping):
+        found = [*found.values()]
+    if isinstance(found, (list, tuple)):
+        return deep > 0 and any(_has_nan(each, deep - 1) for each in found[:50])
+    return isinstance(found, float) and found != found
+
+
+@contextmanager
+def room_of(nbytes: int) -> Iterator[None]:
+    """More memory than this is not there."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + nbytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def _enormous_model(**sizes: int) -> planner.Transformer:
@@ -360,7 +401,10 @@ def _enormous_model(**sizes: int) -> planner.Transformer:
         (lambda n: par.simulate(NODE, n).__enter__(), "65536 accelerators, not 10"),
         (lambda n: par.run_ranks(print, n), "4096 at most, not 10*: ask for fewer"),
         (lambda n: par.cluster(n), "4096 at most, not 10*: ask for fewer"),
-        (lambda n: par.measure(print, repeats=n), "at least one repeat .*, below 2"),
+        (
+            lambda n: par.measure(print, repeats=n),
+            "repeats of measure must be a whole number from 1 to 1000000",
+        ),
     ],
 )
 def test_what_nobody_could_wait_for_is_refused_at_once(ask, named):
@@ -384,6 +428,126 @@ def test_a_pipeline_names_the_kind_of_device_that_torch_was_built_without():
         pipeline.Pipeline([nn.Linear(2, 2)], ["xpu:0"])
 
 
+# --- names of `par` itself ------------------------------------------------------------------------
+
+
+def _entered(block: Callable) -> Callable:
+    def ask(**options: object) -> object:
+        with block(**options) as found:
+            return found
+
+    return ask
+
+
+ALONE: dict[str, tuple[Callable, dict[str, object]]] = {
+    "simulate": (_entered(par.simulate), {"machine": NODE, "n": 2}),
+    "emulate_cuda": (_entered(par.emulate_cuda), {"n": 2, "machine": None}),
+    "record": (_entered(par.record), {"devices": None, "keep": 3}),
+    "host_work": (par.host_work, {"seconds": 1.0}),
+    "measure": (par.measure, {"repeats": 2, "warm_up": 1, "devices": None}),
+    "Timer": (par.Timer, {"devices": None}),
+    "clock_name": (par.clock_name, {"devices": None}),
+    "run_ranks": (par.run_ranks, {"devices": 2}),
+    "run_alike": (par.run_alike, {"machine": NODE, "ranks": 2}),
+    "cluster": (par.cluster, {"n": 2, "timeout_s": 60.0}),
+    "Checkpoints": (par.Checkpoints, {"keep": 2}),
+    "predict": (par.predict, {"value": 1.0, "choices": ()}),
+    "fashion_mnist": (
+        par.fashion_mnist,
+        {"batch_size": 4, "seed": 0, "train_size": 8, "test_size": 8},
+    ),
+    "calibrate": (par.calibrate, {"budget_s": 0.01}),
+    "critical_path": (par.Timeline("simulated").critical_path, {"slack_s": 0.0}),
+}
+# What is given besides, and is no number.
+BESIDES: dict[str, dict[str, object]] = {
+    "measure": {"work": int},
+    "emulate_cuda": {"verbose": False},
+    "run_ranks": {"function": int},
+    "run_alike": {"function": int},
+    "host_work": {"name": "loading"},
+    "Checkpoints": {"folder": "kept"},
+    "predict": {"question": "how many?"},
+    "fashion_mnist": {"root": "synthetic"},
+    "calibrate": {"device": "cpu"},
+}
+NO_NUMBERS = {
+    "report", "portable", "challenge", "check", "doctor", "trace_graph", "hazards", "syncs",
+    "without_nccl", "shape_only", "Benchmark", "Calibration", "DataError", "HazardWarning",
+    "Timeline", "devices",
+}  # fmt: skip
+SMALL = (nan, inf, -inf, -1, 1e308, 5e-324, 10**9, 10**12, True, "x", 0)
+ENOUGH = {("record", "keep"), ("Checkpoints", "keep"), ("host_work", "seconds")}
+ENOUGH |= {("fashion_mnist", name) for name in ("batch_size", "seed", "train_size", "test_size")}
+
+
+@pytest.mark.parametrize(
+    ("function", "name"), [(f, name) for f, (_, good) in ALONE.items() for name in good]
+)
+def test_numbers_given_to_par_are_refused_by_name_at_once(function, name, monkeypatch):
+    """Or they are good ones: as many as one likes (`ENOUGH`), or such that nothing follows."""
+    monkeypatch.setenv("D2LPAR_RANKS", "virtual")
+    monkeypatch.setattr("d2lpar.lesson.data._source", _no_images)
+    monkeypatch.setattr("d2lpar.machines.calibration._device", _no_images)
+    ask, good = ALONE[function]
+    for value in SMALL:
+        options = BESIDES.get(function, {}) | good | {name: value}
+        begin_s = time.monotonic()
+        refusal = None
+        try:
+            with room_of(2 * 10**9):
+                ask(**options)
+        except _BegunError:
+            pass
+        except (ValueError, RuntimeError) as error:
+            refusal = error
+        refused = refusal is not None
+        if refused:  # torch itself reads the names of devices
+            assert isinstance(refusal, ValueError) or value == "x", (value, refusal)
+            assert name in str(refusal) or f"{value}" in str(refusal), (value, refusal)
+        assert time.monotonic() - begin_s < MOST_S, value
+        is_enough = (function, name) in ENOUGH and value in (0, 10**9, 10**12)
+        is_answer = name in ("value", "slack_s") and value in (-1, 0, 1e308, 5e-324, 10**9, 10**12)
+        is_none = value == 0 and name in ("warm_up", "keep", "seed", "slack_s", "seconds")
+        assert refused or is_enough or is_answer or is_none, (function, name, value)
+
+
+class _BegunError(Exception):
+    pass
+
+
+def _no_images(*_: object) -> None:
+    raise _BegunError
+
+
+def test_every_name_of_par_is_asked():
+    functions = {name for name in par.__all__ if callable(getattr(par, name))}
+    assert functions - NO_NUMBERS - {"timing"} <= {*ALONE}
+
+
+@pytest.mark.parametrize("field", ["latency_s", "bytes_per_s"])
+@pytest.mark.parametrize("value", [1e308, 5e-324, nan, inf])
+def test_a_link_that_no_machine_has_is_refused(field, value):
+    with pytest.raises(ValueError, match=f"{field} of .* must be a number"):
+        replace(NODE.host_link, **{field: value})
+
+
+# The slowest and fastest that may be said: what follows are numbers.
+EXTREME = [machines.Link("l", latency, rate) for latency in (0, 1e30) for rate in (1e-30, 1e30)]
+
+
+@pytest.mark.parametrize("link", EXTREME)
+def test_extreme_links_give_numbers(link):
+    machine = replace(NODE, host_link=link, peer=link)
+    for name in ("all_reduce", "all_gather", "broadcast", "all_to_all"):
+        found = getattr(collectives, name)(10**9, 8, machine)
+        assert not _has_nan(found)
+    assert not _has_nan(planner.plans(MODEL, machine, batch=8)[:3])
+    assert not _has_nan(
+        scaling.weak(PROFILE, scaling.ring(scaling.Network.of(machine)), batch=4, devices=[8])
+    )
+
+
 DEVICES = {"n": 2, "machine": NODE, "kind": "virtual", "verbose": False}
 
 
@@ -397,7 +561,7 @@ def test_devices_refuse_what_is_wrong_by_name(name, value):
 
 @pytest.mark.parametrize("budget_s", [None, "x", -1, 0, nan, inf, True, [], {}, object()])
 def test_a_calibration_takes_a_number_of_seconds(budget_s):
-    with pytest.raises(ValueError, match="budget_s of calibrate must be a number above zero, not"):
+    with pytest.raises(ValueError, match="budget_s of calibrate must be a number of seconds above"):
         par.calibrate(budget_s=budget_s)
 
 

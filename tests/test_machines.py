@@ -428,7 +428,7 @@ def test_missing_files_and_folders_are_named(tmp_path):
 
 def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     file = machines.save(BOX, tmp_path / "mine.json")
-    monkeypatch.setattr(json, "dump", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(json, "dumps", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         machines.save(replace(BOX, name="other"), file)
     assert machines.load(file) == BOX

@@ -138,10 +138,10 @@ def test_a_file_that_cannot_be_replaced_stays_as_it_was(tmp_path, monkeypatch):
     whole_file.write(file, "one\n")
     assert file.read_bytes() == b"one\n"
 
-    def full(self, target):
+    def full(source, target):
         raise OSError("no space is left")
 
-    monkeypatch.setattr(Path, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match="no space"):
         whole_file.write(file, "two\n")
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]

@@ -30,7 +30,10 @@ def run(capfd, monkeypatch):
 
     def command(*words):
         before = sys.argv, dict(os.environ), sys.modules["__main__"], list(sys.path)
-        status = cli.main(["run", *map(str, words)])
+        try:
+            status = cli.main(["run", *map(str, words)])
+        except SystemExit as end:  # argparse's way to end
+            status = end.code
         after = sys.argv, dict(os.environ), sys.modules["__main__"], list(sys.path)
         assert after == before
         out, err = capfd.readouterr()

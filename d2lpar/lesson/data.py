@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..timeline.inputs import Count, Index, checked
 from . import download, synthetic_fashion
 
 Readable = gzip.GzipFile | io.BufferedReader
@@ -93,16 +94,17 @@ class Batches:
         return torch.randperm(len(self.y), generator=generator, device="cpu")
 
 
+@checked
 def fashion_mnist(
-    batch_size: int,
+    batch_size: Count,
     *,
     root: str | os.PathLike | None = None,
     device: torch.device | str | None = None,
     shuffle: bool = True,
-    seed: int = 0,
+    seed: Index = 0,
     drop_last: bool = False,
-    train_size: int | None = None,
-    test_size: int | None = None,
+    train_size: Count | None = None,
+    test_size: Count | None = None,
     allow_download: bool = True,
 ) -> tuple[Batches, Batches]:
     """Fashion-MNIST (Xiao, Rasul, Vollgraf 2017): loaders of the training and of the test images.
@@ -129,10 +131,6 @@ def fashion_mnist(
         ValueError: a size is less than 1, or drop_last would leave nothing.
 
     """
-    sizes = {"batch_size": batch_size, "train_size": train_size, "test_size": test_size}
-    for name, size in sizes.items():
-        if size is not None and size < 1:
-            raise ValueError(f"{name} is {size}: it must be at least 1.")
     source, read = _source(root or os.environ.get("D2LPAR_DATA"), allow_download)
     train, test = (
         _to_device(*read(split, size), device)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..timeline.inputs import NotNegative, Seconds, checked
 from . import json_dataclass, microbenchmarks, report, system
 from .hardware import Accelerator, Host, Link, Machine
-from .inputs import NotNegative, Positive, checked
 from .microbenchmarks import Reading
 
 if TYPE_CHECKING:
@@ -173,8 +173,13 @@ class Calibration:
     def save(self, path: str | os.PathLike[str] | None = None) -> Path:
         """Write a JSON file, by default the one where "this machine" is looked up; its path."""
         file = Path(path).expanduser() if path is not None else default_path()
-        json_dataclass.write(file, KIND, VERSION, self)
+        json_dataclass.write(file, self.json)
         return file
+
+    @property
+    def json(self) -> str:
+        """What a file of it holds."""
+        return json_dataclass.text(KIND, VERSION, self)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str] | None = None) -> Calibration:
@@ -284,7 +289,7 @@ def default_path() -> Path:
 
 @checked
 def calibrate(
-    *, budget_s: Positive = BUDGET_S, device: torch.device | str | None = None
+    *, budget_s: Seconds = BUDGET_S, device: torch.device | str | None = None
 ) -> Calibration:
     """Measure this machine: its CPU and, if it has one, its first GPU (or `device`).
 

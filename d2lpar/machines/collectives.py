@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from ..timeline.inputs import IN_NUMBERS, Index, Kind, checked, is_amount, is_whole
 from . import collective_cost as cost
 from . import lookup
-from .inputs import BELOW_NUMBER, Index, Kind, checked, is_finite, is_whole
 from .lookup import Named
 from .nccl.fabric import Fabric, fabric_among, fabric_of
 
@@ -24,8 +24,8 @@ Bytes = Annotated[
     float,
     Kind(
         "a finite number of bytes from zero on, such as tensor.nbytes",
-        lambda value: is_finite(value) and value >= 0,
-        BELOW_NUMBER,
+        is_amount,
+        IN_NUMBERS,
     ),
 ]
 Ranks = Annotated[int, Kind("a whole number of ranks, one a GPU", is_whole)]

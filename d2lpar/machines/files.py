@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from ..timeline.inputs import checked
 from . import json_dataclass
 from .calibration import KIND as CALIBRATION
 from .calibration import Calibration
 from .hardware import Machine
-from .inputs import checked
 
 KIND, VERSION = "d2lpar machine", 1
 
@@ -18,7 +18,7 @@ KIND, VERSION = "d2lpar machine", 1
 def save(machine: Machine, path: str | os.PathLike[str]) -> Path:
     """Write a machine to a JSON file that `load` reads; returns its path."""
     file = Path(path).expanduser()
-    json_dataclass.write(file, KIND, VERSION, machine)
+    json_dataclass.write(file, json_dataclass.text(KIND, VERSION, machine))
     return file
 
 

@@ -11,7 +11,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from .inputs import Count, Fraction, Index, NotNegative, Positive, check_fields, checked, require
+from ..timeline.inputs import (
+    Count,
+    Fraction,
+    Index,
+    NotNegative,
+    Positive,
+    check_fields,
+    checked,
+    require,
+)
 
 TERA = 1e12
 GIGA = 1e9

@@ -18,26 +18,29 @@ if TYPE_CHECKING:
     T = TypeVar("T", bound=DataclassInstance)
 
 
-def write(file: Path, kind: str, version: int, thing: DataclassInstance) -> None:
-    """Write a dataclass to `file`, whole or not at all, under its kind and schema version."""
+def text(kind: str, version: int, thing: DataclassInstance) -> str:
+    """A dataclass as JSON, under its kind and schema version."""
     plain = {"kind": kind, "version": version, **dataclasses.asdict(thing)}
+    return json.dumps(plain, indent=1, allow_nan=False)
+
+
+def write(file: Path, content: str) -> None:
+    """Write `text` of a dataclass, whole or not at all; its folder is made if need be."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    whole_file.write(file, json.dumps(plain, indent=1, allow_nan=False))
+    whole_file.write(file, content)
 
 
 def read(file: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises ValueError if the file is missing or holds no object."""
     try:
-        text = file.read_text(encoding="utf-8")
+        content = whole_file.read(file, "a JSON file")
     except FileNotFoundError:
         raise ValueError(f"{file}: there is no such file") from None
-    except IsADirectoryError:
-        raise ValueError(f"{file}: this is a folder, not a JSON file") from None
     except UnicodeDecodeError:
         raise ValueError(f"{file}: this is not JSON, for it is no UTF-8 text") from None
     try:
-        plain = json.loads(text, parse_constant=_refuse_constant)
-    except ValueError as error:
+        plain = json.loads(content, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{file}: this is not JSON: {error}") from None
     if not isinstance(plain, dict):
         raise ValueError(f"{file}: the file must hold one JSON object, not {_shown(plain)}")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ..timeline import kept
+from ..timeline.inputs import checked
 from ..timeline.printing import say
 from . import texts
 from .picture import in_notebook
@@ -136,6 +137,7 @@ class Prediction:
         return "" if self.value is None else html.escape(texts.KEPT.format(value=self._said()))
 
 
+@checked
 def predict(
     question: str, value: Answer | None = None, *, choices: Sequence[str] = (), unit: str = ""
 ) -> Prediction:

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from ..timeline.inputs import Count, require
 from .random_states import random_state, set_random_state
 
 FORMAT = 1
@@ -50,8 +51,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | os.PathLike, *, keep: int = 2) -> None:
-        if keep < 1:
-            raise ValueError(f"keep is {keep}: at least 1 checkpoint must be kept.")
+        require("Checkpoints", Count, keep=keep)
         self.folder, self.keep = Path(folder), keep
         self._mine: dict[Path, IO[bytes]] = {}  # what this process has written, and keeps
         weakref.finalize(self, _close, self._mine)

@@ -7,13 +7,20 @@ from typing import TextIO
 
 PLAIN = str.maketrans({"µ": "u", "×": "x", "·": "-", "±": "+-", "…": "...", "✓": "+", "✗": "x"})
 
+lost: list[OSError] = []  # why something could not be printed, the last time
 _print = print  # programs replace it, so that only the first of their ranks is heard
 
 
 def say(text: object, *, flush: bool = False, stream: TextIO | None = None) -> None:
-    """Print on a stream (None: stdout), whatever characters the text has."""
+    """Print on a stream (None: stdout), whatever characters the text has.
+
+    Where nobody reads it, or the disk is full, the work that it tells of goes on: `lost` is why.
+    """
     stream = stream or sys.stdout
-    _print(printable(str(text), stream), file=stream, flush=flush)
+    try:
+        _print(printable(str(text), stream), file=stream, flush=flush)
+    except OSError as error:
+        lost[:] = [error]
 
 
 def printable(text: str, stream: TextIO | None) -> str:

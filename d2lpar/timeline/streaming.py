@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from . import MemorySample, Span, Timeline
+from .inputs import Index, require
 from .trace import TraceWriter
 
 
@@ -26,10 +26,7 @@ class LongTimeline(Timeline):
     ) -> None:
         super().__init__(clock)
         keep = 0 if keep is None else keep
-        if not 0 <= keep <= sys.maxsize:
-            raise ValueError(
-                f"keep={keep}: the number of spans to keep is 0 or more, {sys.maxsize} at most"
-            )
+        require("record", Index, keep=keep)
         self._keep = keep
         self.spans = deque(maxlen=keep)
         self.memory = deque(maxlen=keep)

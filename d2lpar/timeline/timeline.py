@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import ClassVar, Protocol
 
 from . import chakra, critical_chain, totals, trace
+from .inputs import NotNegative, checked
 from .intervals import common_s, length_s, union
 from .spans import MemorySample, Span
 
@@ -159,7 +160,8 @@ class Timeline:
 
     # --- explanations -----------------------------------------------------------------------
 
-    def critical_path(self, *, slack_s: float | None = None) -> Timeline:
+    @checked
+    def critical_path(self, *, slack_s: NotNegative | None = None) -> Timeline:
         """The chain of spans that explains when the last one ended, in the order of time.
 
         Before a span comes what it had to wait for: see `critical_chain.critical_path`. On measured

@@ -10,26 +10,34 @@ which rank it is; `hta.trace_analysis.TraceAnalysis(trace_dir=folder)` reads it.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, TextIO
+from typing import BinaryIO, TextIO
 
 from . import kineto
 from .host_processes import Owners, numbered
 from .spans import ANNOTATION, MemorySample, Span
 from .trace_events import COUNTER, Events
+from .whole_file import OutputFile
 
 ONE_FILE = (".json", ".json.gz", ".gz")
 
 
 class TraceWriter:
-    """Trace files that grow span by span; they are complete once it is closed."""
+    """Trace files that grow span by span; they are there, complete, once it is closed.
+
+    Raises OSError where they cannot be written. If that turns out later, as the disk gets full, who
+    adds spans goes on: `close` raises it, and says where the beginning is.
+    """
 
     def __init__(self, path: str | os.PathLike[str], clock: str) -> None:
-        self._path, self._clock = Path(path), clock
+        self._path, self._clock = Path(path).absolute(), clock
+        self._failed: OSError | None = None
         self._owners = Owners()
         self._files: dict[str, _TraceFile] = {}
         self._one: _TraceFile | None = None
@@ -37,7 +45,7 @@ class TraceWriter:
         if self._path.name.endswith(ONE_FILE):
             self._one = _TraceFile(self._path, clock)
         else:
-            self._path.mkdir(exist_ok=True)
+            _make_folder(self._path)
 
     def __enter__(self) -> TraceWriter:
         return self
@@ -53,8 +61,9 @@ class TraceWriter:
     def add(self, span: Span) -> None:
         """Write a span, or an annotation."""
         process, launch = self._owners.of(span)
-        file = self._file_of(process)
-        file.write(file.events.of_span(span, process, launch))
+        with self._noted_failure():
+            file = self._file_of(process)
+            file.write(file.events.of_span(span, process, launch))
         if self._early and self._owners.knows(span.device):
             self._write_early(span.device)
 
@@ -68,8 +77,17 @@ class TraceWriter:
     def write_memory(self, sample: MemorySample) -> None:
         """Write a sample of memory at once, as no more spans will come."""
         process = self._owners.of_device(sample.device)
-        file = self._file_of(process)
-        file.write(file.events.of_sample(sample, process))
+        with self._noted_failure():
+            file = self._file_of(process)
+            file.write(file.events.of_sample(sample, process))
+
+    @contextmanager
+    def _noted_failure(self) -> Iterator[None]:
+        """In the block, what cannot be written is noted: who works must not fail by it."""
+        try:
+            yield
+        except OSError as error:
+            self._failed = self._failed or error
 
     def _write_early(self, device: str) -> None:
         for sample in [sample for sample in self._early if sample.device == device]:
@@ -77,22 +95,33 @@ class TraceWriter:
             self.write_memory(sample)
 
     def close(self) -> None:
-        """Write the ends, without which the files are no JSON, and name those in a folder."""
+        """Write the ends, without which the files are no JSON, and name those in a folder.
+
+        Raises OSError if something could not be written.
+        """
         for sample in self._early:  # of devices that have had no work at all
             self.write_memory(sample)
-        if self._one is not None:
-            self._one.close(0 if len(self._one.events.processes) == 1 else None, 1)
         numbers = numbered(self._files)
-        for process, file in self._files.items():
-            file.close(numbers[process], len(numbers))
-            file.path.replace(self._path / f"rank_{numbers[process]}.json")
+        with self._noted_failure():
+            if self._failed is None and self._one is not None:
+                self._one.close(0 if len(self._one.events.processes) == 1 else None, 1)
+            for process, file in self._files.items() if self._failed is None else ():
+                number = numbers[process]
+                file.close(number, len(numbers), self._path / f"rank_{number}.json")
+        if self._failed is not None:
+            parts = ", ".join(file.left() for file in self._all_files())
+            reason = self._failed.strerror or self._failed
+            raise OSError(f"{self._path} could not be written: {reason}. A beginning is in {parts}")
+
+    def _all_files(self) -> list[_TraceFile]:
+        return [*self._files.values()] if self._one is None else [self._one]
 
     def _file_of(self, process: str) -> _TraceFile:
         if self._one is not None:
             return self._one
         file = self._files.get(process)
         if file is None:
-            path = self._path / f"{len(self._files)}.part"
+            path = self._path / f"rank_{len(self._files)}.json"
             file = self._files[process] = _TraceFile(path, self._clock)
         return file
 
@@ -101,19 +130,28 @@ class _TraceFile:
     """One file, open until it is closed."""
 
     def __init__(self, path: Path, clock: str) -> None:
-        self.path, self.events = path, Events()
-        self._file = _open(path, "wt")
+        self.events = Events()
+        self._output = OutputFile(path)
+        self._below = self._output.emptied()
+        self._file = _text_of(self._below, str(path))
         other = {"clock": clock, "written by": "d2lpar"}
         head = {"schemaVersion": 1, "displayTimeUnit": "ns", "otherData": other}
         self._file.write(json.dumps(head).removesuffix("}") + ', "traceEvents": [')
         self._separator = "\n"
+
+    def left(self) -> str:
+        """Close it as far as it is; where that is."""
+        for file in (self._file, self._below):
+            with suppress(OSError):
+                file.close()
+        return self._output.part
 
     def write(self, events: Iterable[str]) -> None:
         for event in events:
             self._file.write(self._separator + event)
             self._separator = ",\n"
 
-    def close(self, rank: int | None, ranks: int) -> None:
+    def close(self, rank: int | None, ranks: int, place: Path | None = None) -> None:
         """Write what is known at the end; `rank` is None if several are in the file."""
         devices = [{"id": number, "name": name} for name, number in self.events.devices.items()]
         self._file.write(f'\n], "deviceProperties": {json.dumps(devices)}')
@@ -121,7 +159,10 @@ class _TraceFile:
             info = {"backend": "nccl", "rank": rank, "world_size": ranks}
             self._file.write(f',\n"distributedInfo": {json.dumps(info)}')
         self._file.write("}\n")
-        self._file.close()
+        self._file.flush()
+        if self._file.buffer is not self._below:
+            self._file.close()  # the end of what is packed, and not the file below
+        self._output.finish(place)
 
 
 def save(
@@ -148,7 +189,7 @@ def read(source: str | os.PathLike[str] | dict) -> tuple[str, *Content]:
     """
     content = source
     if not isinstance(source, dict):
-        with _open(source, "rt") as file:
+        with _open(source) as file:
             content = json.load(file)
     if not isinstance(content, dict) or "traceEvents" not in content:
         raise ValueError(f"{_short(source)} is no trace: it has no list named traceEvents")
@@ -194,10 +235,26 @@ def _span(event: dict, args: dict, device: str, stream: int | str) -> Span:
     )  # fmt: skip
 
 
-def _open(path: str | os.PathLike[str], mode: Literal["rt", "wt"]) -> TextIO:
+def _open(path: str | os.PathLike[str]) -> TextIO:
     if os.fspath(path).endswith(".gz"):
-        return gzip.open(path, mode, encoding="utf-8", compresslevel=5)
-    return open(path, mode, encoding="utf-8")
+        return gzip.open(path, "rt", encoding="utf-8")
+    return open(path, encoding="utf-8")
+
+
+def _text_of(file: BinaryIO, name: str) -> TextIO:
+    if name.endswith(".gz"):
+        return gzip.open(file, "wt", encoding="utf-8", compresslevel=5)
+    return io.TextIOWrapper(file, encoding="utf-8")
+
+
+def _make_folder(path: Path) -> None:
+    """Make a folder where there is none, and try whether files can be written in it."""
+    if path.exists() and not path.is_dir():
+        raise OSError(f"{path} is a file: name a folder, or a file that ends in .json")
+    if not path.parent.is_dir():
+        raise OSError(f"{path} cannot be made: there is no folder {path.parent}: make it first")
+    path.mkdir(exist_ok=True)
+    OutputFile(path / "rank_0.json").close()
 
 
 def _short(source: str | os.PathLike[str] | dict) -> str:

@@ -1,20 +1,29 @@
 """Files that are replaced at once: a reader sees the old or the new one, never a part.
 
 What lies beside them is somebody's: a name for what is unfinished is one that nothing has.
+What a command has been told to write is tried before its work, which may take hours (`tried`), and
+is not lost if it cannot be written in the end all the same (`OutputFile.write_or_rescue`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
-import secrets
 import stat
-from collections.abc import Iterable
-from contextlib import suppress
-from itertools import count
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
+
+Named = str | os.PathLike[str]
+NOT_WRITTEN = 74  # exit status: EX_IOERR of sysexits.h
+STREAMS = ("/dev/", "/proc/")  # /dev/stdout, which the shell may have led to a file
+RESERVED = 2**16  # bytes: on a full disk a file can be made, and holds nothing
+MOST_READ = 2**26  # bytes of a file that holds a table, or one object
 
 
-def write(path: Path, text: str) -> None:
+def write(path: Named, text: str) -> None:
     """Write `text` (UTF-8, lines end in a newline alone) under another name, then rename it.
 
     A link stays a link: what it leads to is written. Raises OSError where that cannot be, and
@@ -23,41 +32,210 @@ def write(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def write_bytes(path: Path, content: bytes) -> None:
+def write_bytes(path: Named, content: bytes) -> None:
     """The same with bytes."""
-    path = Path(os.path.realpath(path))
-    unfinished = beside(path)
-    try:
-        unfinished.write_bytes(content)
-        before = path.stat() if path.exists() else None
-        if before is not None and before.st_nlink > 1:
-            _write_into(path, content)  # a new file would have none of its other names
-            return
-        if before is not None:
-            unfinished.chmod(stat.S_IMODE(before.st_mode))
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-
-
-def beside(path: Path) -> Path:
-    """An empty file in the same folder, for what is to be renamed to `path`."""
-    return unused(path.with_name(f".d2lpar-{secrets.token_hex(8)}") for _ in count())
+    with contextlib.closing(OutputFile(path)) as file:
+        file.write_bytes(content)
 
 
 def unused(paths: Iterable[Path]) -> Path:
     """The first that nothing has, of ever more; it is an empty file now, which nobody else gets."""
     for path in paths:
-        with suppress(FileExistsError):
+        with contextlib.suppress(FileExistsError):
             path.open("xb").close()
             return path
     raise FileExistsError("all of the names are taken")
 
 
 def _write_into(path: Path, content: bytes) -> None:
+    """Write a file that has further names (hard links), which a new one would not have."""
     old = path.read_bytes()
     try:
         path.write_bytes(content)
     except BaseException:
         path.write_bytes(old)
         raise
+
+
+def read(path: Named, what: str) -> str:
+    """The text (UTF-8) of a file that is `what` ("a JSON file") in words.
+
+    Raises ValueError for a folder, a pipe or a device, which need not end, and for a file that is
+    too large for that; OSError; UnicodeDecodeError, which is a ValueError.
+    """
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        kind = "a folder" if stat.S_ISDIR(found.st_mode) else "a device or a pipe"
+        raise ValueError(f"{os.fspath(path)}: this is {kind}, not {what}")
+    if found.st_size > MOST_READ:
+        raise ValueError(
+            f"{os.fspath(path)}: this has {found.st_size} bytes, too many for {what}: it takes "
+            f"{MOST_READ} at most"
+        )
+    return Path(path).read_text(encoding="utf-8")
+
+
+class OutputFile:
+    """A file to be written, opened under another name beside its place, which it takes when it is
+    whole. A link stays one: what it leads to is replaced, with the mode that it had.
+
+    Raises OSError if there is no such folder, or no file can be written there.
+    """
+
+    def __init__(self, path: Named) -> None:
+        self.path = path
+        self._process = os.getpid()  # a forked child has nothing to finish
+        self._beside: str | None = None
+        try:
+            self.place, self._file = self._opened(os.path.abspath(os.fspath(path)))
+        except (OSError, ValueError) as error:  # ValueError: a zero byte in a name
+            raise _refusal(path, error) from None
+
+    def _opened(self, path: str) -> tuple[str, BinaryIO]:
+        found = None
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            found = os.stat(path)
+        if os.fspath(self.path).endswith(os.sep) or (found and stat.S_ISDIR(found.st_mode)):
+            raise OSError("it is a folder: name a file in it")
+        if found is not None and (not stat.S_ISREG(found.st_mode) or path.startswith(STREAMS)):
+            # A pipe that nobody reads yet is no reason to wait.
+            number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK)
+            os.set_blocking(number, True)
+            return path, os.fdopen(number, "wb")
+        place = os.path.realpath(path)
+        if found is not None and not os.access(place, os.W_OK):
+            raise OSError("it may not be written to")
+        folder = os.path.dirname(place)
+        if not os.path.isdir(folder):
+            raise OSError(f"there is no folder {folder}: make it first")
+        self._beside = os.path.join(folder, f".{uuid.uuid4().hex}.part")
+        file = open(self._beside, "xb")  # noqa: SIM115
+        try:
+            if found is not None:
+                os.chmod(self._beside, stat.S_IMODE(found.st_mode))
+            file.write(bytes(RESERVED))
+            file.flush()
+        except OSError:
+            self.close(file)
+            raise
+        return place, file
+
+    @property
+    def part(self) -> str:
+        """Where the content is until the file is whole."""
+        return self._beside or self.place
+
+    def emptied(self) -> BinaryIO:
+        """The open file, to write to as the content comes; `finish` ends that, or whoever closes
+        it, and then what came stays in `part`."""
+        if self._beside is not None:
+            self._file.seek(0)
+            self._file.truncate()
+        return self._file
+
+    def write(self, text: str) -> None:
+        """Write the whole content (UTF-8). Raises OSError, and then the old file is as it was."""
+        self.write_bytes(text.encode())
+
+    def write_bytes(self, content: bytes) -> None:
+        """The same with bytes."""
+        if self._beside is not None:
+            self._file.seek(0)  # over what is reserved
+        self._file.write(content)
+        if self._beside is not None:
+            self._file.truncate()
+        self.finish()
+
+    def write_or_rescue(self, text: str) -> str | None:
+        """Write the whole content; what to say if it could not be: where it is now."""
+        try:
+            self.write(text)
+        except OSError as error:
+            return f"{_refusal(self.path, error)}. {_rescued(self.path, text)}"
+        return None
+
+    def finish(self, place: Named | None = None) -> None:
+        """Let what was written take its place, or another in the same folder. Raises OSError."""
+        self._file.flush()
+        if self._beside is not None:
+            os.fsync(self._file.fileno())
+        self._file.close()
+        if self._beside is None:
+            return
+        target = Path(place or self.place)
+        if target.exists() and target.stat().st_nlink > 1:
+            _write_into(target, Path(self._beside).read_bytes())
+            self.close()
+        else:
+            os.replace(self._beside, target)
+            self._beside = None
+
+    def close(self, file: BinaryIO | None = None) -> None:
+        """Leave nothing of what is not finished."""
+        with contextlib.suppress(OSError):  # what could not be written may come again
+            (file or self._file).close()
+        if self._beside is not None and self._process == os.getpid():
+            with contextlib.suppress(OSError):
+                os.unlink(self._beside)
+            self._beside = None
+
+
+@contextlib.contextmanager
+def tried(outputs: Mapping[str, Named | None]) -> Iterator[dict[str, OutputFile]]:
+    """Files by the option that names them, open to be written in the block; of those that are not,
+    nothing is left. None is left out. Raises OSError."""
+    with contextlib.ExitStack() as stack:
+        yield {
+            option: stack.enter_context(contextlib.closing(OutputFile(path)))
+            for option, path in outputs.items()
+            if path is not None
+        }
+
+
+def require_apart(outputs: Mapping[str, Named | None], inputs: Mapping[Named, str]) -> None:
+    """Raise ValueError where two options name one file to write, in whichever words, or one names a
+    file that is read; `inputs` say what that is ("the program")."""
+    taken = {_identity(path): what for path, what in inputs.items()}
+    for option, path in outputs.items():
+        if path is None:
+            continue
+        if (what := taken.get(_identity(path))) is not None:
+            raise ValueError(f"{option} {os.fspath(path)} is {what}: name another file to write")
+        if _is_kept(path):
+            taken[_identity(path)] = f"what {option} names, too"
+
+
+def _identity(path: Named) -> object:
+    """What is the same for all names of a file, links too, also before there is one."""
+    place = os.path.realpath(path)
+    try:
+        found = os.stat(place)
+    except (OSError, ValueError):
+        return place
+    return found.st_dev, found.st_ino
+
+
+def _is_kept(path: Named) -> bool:
+    """Whether what is written there stays, and is written over: not on a terminal, or in a pipe."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return True
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+
+
+def _refusal(path: Named, error: Exception) -> OSError:
+    reason = getattr(error, "strerror", None) or error
+    return OSError(f"{os.fspath(path)} cannot be written: {reason}")
+
+
+def _rescued(path: Named, text: str) -> str:
+    """Keep a content that could not be written; says where."""
+    name = os.path.basename(os.fspath(path))[-100:]
+    try:
+        number, file = tempfile.mkstemp(prefix="d2lpar-", suffix=f"-{name}")
+        with os.fdopen(number, "w", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+    except OSError:
+        return f"This is what it would hold:\n{text}"
+    return f"What it would hold is in {file}: copy it"

@@ -8,6 +8,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..timeline import whole_file
+
 PUBLISHED = Path(__file__).with_name("published.csv")
 REQUIRED = (
     *("id", "workload", "parameters", "machine", "published"),
@@ -54,17 +56,19 @@ class PublishedFigure:
 
 def read_rows(path: str | os.PathLike = PUBLISHED) -> list[PublishedFigure]:
     """The rows of a CSV file with a header. Raises RowError for what is missing, empty or wrong."""
-    with open(path, encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        missing = [name for name in REQUIRED if name not in (reader.fieldnames or ())]
-        if missing:
-            raise RowError(f"{path}, line 1: the header lacks {', '.join(missing)}")
-        rows: dict[str, PublishedFigure] = {}
-        for fields in reader:
-            row = _row(fields, f"{path}, line {reader.line_num}")
-            if row.id in rows:
-                raise RowError(f"{path}, line {reader.line_num}: id {row.id!r} occurs twice")
-            rows[row.id] = row
+    try:
+        reader = csv.DictReader(whole_file.read(path, "a CSV file").splitlines(keepends=True))
+    except ValueError as error:
+        raise RowError(str(error)) from None
+    missing = [name for name in REQUIRED if name not in (reader.fieldnames or ())]
+    if missing:
+        raise RowError(f"{path}, line 1: the header lacks {', '.join(missing)}")
+    rows: dict[str, PublishedFigure] = {}
+    for fields in reader:
+        row = _row(fields, f"{path}, line {reader.line_num}")
+        if row.id in rows:
+            raise RowError(f"{path}, line {reader.line_num}: id {row.id!r} occurs twice")
+        rows[row.id] = row
     return list(rows.values())
 
 

@@ -1,3 +1,4 @@
 """Virtual GPUs: real `torch.device("vgpu:i")`s with their own memory and a simulated clock."""
 
+MOST_RANKS = 2**12  # threads of one process: several times as many are all that Linux gives a user
 OLDEST_TORCH = (2, 10)  # the first that registers a device backend written in Python

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 TYPE = "vgpu"  # torch's name for devices of the kind PrivateUse1, once they are registered
+MOST_DEVICES = 128  # torch keeps the number of a device in 8 bits, with a sign
 RANK_DEVICE = "D2LPAR_RANK_DEVICE"  # the variable that tells a virtual rank its device, "vgpu:1"
 
 _made: dict[tuple[str, int], torch.device] = {}  # a cache: torch.device(…) costs more
@@ -53,6 +56,8 @@ def device(index: int, kind: str = TYPE) -> torch.device:
     """`torch.device(kind, index)`, made once."""
     made = _made.get((kind, index))
     if made is None:
+        import torch  # here: the command line reads names, and needs no torch
+
         made = _made[kind, index] = torch.device(kind, index)
     return made
 

@@ -85,7 +85,9 @@ class Question:
 
 
 def lesson_number(lesson: str) -> str:
-    """Two digits, as in the names of files."""
+    """Two digits, as in the names of files. Raises ValueError for what is no number."""
+    if not re.fullmatch("[0-9]{1,2}", lesson):
+        raise ValueError(f"no lesson is called {lesson!r}: say its number, such as 04")
     return lesson.zfill(2)
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from pathlib import Path
+from typing import Annotated
 
 from ...timeline import whole_file
+from ...timeline.inputs import Kind, Seconds, is_amount, option
 from ...timeline.printing import say
 from . import notebook_file, working_copy
 
 WORDS = "d2lpar course"
+GB = Annotated[
+    float,
+    Kind("a number of GB from 0.01 to 10000", lambda v: is_amount(v) and 0.01 <= v <= 10000),
+]
 TEXT_MADE = "made my/ with {files} files: work there; notebooks/ stays as it is"
 TEXT_ASSIGNMENT = (
     "{notebook}, and {others} files for graders. {guide}, two folders up, says what to hand out, "
@@ -21,8 +26,6 @@ TEXT_GRADING = (
     "homework {lesson}: {submissions} submissions, {questions} functions each. "
     "An answer is ended after {limit_s:g} s of processor time."
 )
-ERROR_LIMIT = "expected from {least:g} to {most:g} {unit}, got {text!r}"
-ERROR_NO_FOLDER = "{path} cannot be written: there is no folder {folder}"
 
 
 def main(arguments: list[str]) -> int:
@@ -61,33 +64,12 @@ def _add_homework(commands: argparse._SubParsersAction) -> None:
     grade.add_argument("--junit", type=Path, help="write JUnit XML to this file")
     grade.add_argument("--scores", type=Path, help="write points and texts as JSON to this file")
     grade.add_argument(
-        "--limit-s", type=_seconds, default=60.0, help="processor time of one answer (60)"
+        "--limit-s", type=option(Seconds), default=60.0, help="processor time of one answer (60)"
     )
     grade.add_argument(
-        "--limit-gb", type=_gigabytes, default=4.0, help="memory of one answer, beyond torch (4)"
+        "--limit-gb", type=option(GB), default=4.0, help="memory of one answer, beyond torch (4)"
     )
     grade.set_defaults(run=_grade)
-
-
-def _seconds(text: str) -> float:
-    return _between(text, 0.1, 24 * 3600.0, "seconds")
-
-
-def _gigabytes(text: str) -> float:
-    return _between(text, 0.01, 10_000.0, "GB")
-
-
-def _between(text: str, least: float, most: float, unit: str) -> float:
-    """A number, of which argparse names the option if it is none, or makes no sense."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not least <= number <= most:
-        raise argparse.ArgumentTypeError(
-            ERROR_LIMIT.format(least=least, most=most, text=text, unit=unit)
-        )
-    return number
 
 
 def _update(options: argparse.Namespace) -> int:
@@ -140,9 +122,10 @@ def _grade(options: argparse.Namespace) -> int:
     from . import assignment, grading, reports, submission
 
     course = working_copy.course_folder(Path.cwd())
-    written = ((options.junit, reports.junit), (options.scores, reports.scores))
-    _require_folders([path for path, _ in written if path is not None])
+    outputs = {"--junit": options.junit, "--scores": options.scores}
     submissions = grading.read_all(options.paths)
+    others = submission.left_out(options.paths)
+    whole_file.require_apart(outputs, {each.path: "a submission" for each in submissions})
     lesson = assignment.lesson_number(options.lesson or grading.lesson_of(submissions))
     questions = assignment.questions(course, lesson)
     text = TEXT_GRADING.format(
@@ -151,30 +134,29 @@ def _grade(options: argparse.Namespace) -> int:
         questions=len(questions),
         limit_s=options.limit_s,
     )
-    say(text, stream=sys.stderr, flush=True)
-    lacks = grading.lacks()
-    if lacks:
-        say(reports.lacks_in_words(lacks), stream=sys.stderr, flush=True)
     graded = []
-    for each in grading.grade(
-        grading.of_homework(submissions, lesson),
-        questions,
-        limit_s=options.limit_s,
-        limit_bytes=int(options.limit_gb * 1e9),
-    ):
-        say(reports.in_words(each), flush=True)
-        graded.append(each)
-    for path, report in written:
-        if path is not None:
-            whole_file.write(path, report(graded, lesson, lacks))
-    others = submission.left_out(options.paths)
+    with whole_file.tried(outputs) as files:
+        say(text, stream=sys.stderr, flush=True)
+        lacks = grading.lacks()
+        if lacks:
+            say(reports.lacks_in_words(lacks), stream=sys.stderr, flush=True)
+        for each in grading.grade(
+            grading.of_homework(submissions, lesson),
+            questions,
+            limit_s=options.limit_s,
+            limit_bytes=int(options.limit_gb * 1e9),
+        ):
+            say(reports.in_words(each), flush=True)
+            graded.append(each)
+        texts = {
+            "--junit": reports.junit(graded, lesson, lacks),
+            "--scores": reports.scores(graded, lesson, lacks),
+        }
+        problems = [file.write_or_rescue(texts[option]) for option, file in files.items()]
     if others:
         say(reports.left_out_in_words(others), stream=sys.stderr)
+    for problem in filter(None, problems):
+        say(f"d2lpar: {problem}", stream=sys.stderr)
+    if any(problems):
+        return whole_file.NOT_WRITTEN
     return int(any(each.points < each.of for each in graded))
-
-
-def _require_folders(paths: list[Path]) -> None:
-    """Raises ValueError now, and not when everything has been graded."""
-    for path in paths:
-        if not path.parent.is_dir():
-            raise ValueError(ERROR_NO_FOLDER.format(path=path, folder=path.parent))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...machines.inputs import Count, NotNegative, Positive, checked
+from ...timeline.inputs import Count, NotNegative, Positive, checked
 from .schedules import SCHEDULES
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Required, TypedDict, Unpack
 
-from ...machines.inputs import Count, Index, checked
+from ...timeline.inputs import Count, Index, checked
 from .deadlock import blocked, stuck
 from .findings import Finding, ScheduleError, everywhere
 from .operations import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...machines.inputs import Index, NotNegative, check_fields
+from ...timeline.inputs import Index, NotNegative, check_fields
 
 
 @dataclass(frozen=True)

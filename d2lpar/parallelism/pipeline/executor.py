@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
-from ...machines.inputs import checked
+from ...timeline.inputs import checked
 from .batch_run import BatchRun, Loss
 from .conformance import require
 from .operations import FORWARD, Operation, Slot, orders

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from math import prod
 from typing import NamedTuple
 
-from ...machines.inputs import checked
+from ...timeline.inputs import checked
 
 FORWARD = "F"
 BACKWARD = "B"  # both gradients at once: those of the inputs, and those of the weights

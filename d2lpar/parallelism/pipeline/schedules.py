@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from ...machines.inputs import Count, checked, require
+from ...timeline.inputs import Count, checked, require
 from .operations import (
     BACKWARD,
     FORWARD,

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...machines import Link, Machine, machine
-from ...machines.inputs import NotNegative, checked
 from ...timeline import MemorySample, Span, Timeline
+from ...timeline.inputs import NotNegative, checked
 from ...vgpu.sim.copy_routes import Hop, route
 from ...vgpu.sim.staging import transfers
 from .conformance import require

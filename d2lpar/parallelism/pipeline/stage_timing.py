@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from ...machines.inputs import checked
+from ...timeline.inputs import checked
 from ...vgpu.api import timing
 from .costs import StageCost
 

@@ -8,7 +8,7 @@ from typing import Unpack
 
 from ... import machines
 from ...machines.hardware import Machine
-from ...machines.inputs import beyond, checked, is_count
+from ...timeline.inputs import beyond, checked, is_count
 from . import explanation, messages
 from .layout import RECOMPUTE, ZERO, Layout
 from .memory_model import Memory, memory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
-from ...machines.inputs import beyond, check_fields, is_count
+from ...timeline.inputs import beyond, check_fields, is_count
 from .mesh import Mesh
 from .optimizers import OPTIMIZERS, Recipe, recipe
 from .precision import PRECISIONS

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from ...machines.inputs import Count, NotNegative, checked
+from ...timeline.inputs import Count, NotNegative, checked
 from .layout import ALTERNATE, ZERO, Layout
 from .optimizers import MIXED
 from .replicas import expert_parameters_per_gpu

@@ -9,7 +9,7 @@ import torch
 
 from ...machines import collective_cost as cost
 from ...machines.hardware import MOST_ACCELERATORS, Accelerator, Host, Link, Machine
-from ...machines.inputs import checked
+from ...timeline.inputs import checked
 
 AXES = ("data", "pipeline", "tensor")
 ALL_AXES = ("data", "pipeline", "context", "tensor")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypedDict
 
-from ...machines.inputs import checked
+from ...timeline.inputs import checked
 from .layout import Layout, Settings
 from .memory_model import memory
 from .mesh import Mesh

@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields, replace
 
 from ...machines import collective_cost as cost
 from ...machines.hardware import Machine
-from ...machines.inputs import checked
 from ...machines.variability import slowest_of
+from ...timeline.inputs import checked
 from ...vgpu.sim.kernel_cost import traffic
 from .layers import GpuAndHost, LayerTimes, core_s, head_times, layer_times, product_times
 from .layout import ALTERNATE, Layout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...machines.inputs import Count, beyond, checked, is_count, is_number, require
+from ...timeline.inputs import Count, beyond, checked, is_count, is_number, require
 
 _SIZES = ("layers", "hidden", "heads", "sequence", "vocabulary")
 _OPTIONAL_SIZES = ("kv_heads", "ffn")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...machines.hardware import Accelerator
-from ...machines.inputs import checked
+from ...timeline.inputs import checked
 from . import messages
 from .plan import Plan
 

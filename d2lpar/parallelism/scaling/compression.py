@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from ...machines.inputs import Count, NotNegative, Positive, check_fields, checked
+from ...timeline.inputs import Count, NotNegative, Positive, check_fields, checked
 from .exchange import Exchange
 
 
@@ -16,16 +16,11 @@ from .exchange import Exchange
 class Compression:
     """`bytes_factor` of the bytes are exchanged; each byte before costs `seconds_per_byte`."""
 
-    bytes_factor: float
-    seconds_per_byte: float = 0.0
+    bytes_factor: Positive
+    seconds_per_byte: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not (self.bytes_factor > 0 and self.seconds_per_byte >= 0):
-            raise ValueError(
-                "compression needs a factor above zero and a cost from zero on, not "
-                f"{self.bytes_factor} and {self.seconds_per_byte} s a byte"
-            )
 
 
 @checked

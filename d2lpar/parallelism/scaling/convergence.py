@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from statistics import median
 
-from ...machines.inputs import Positive, check_fields, checked
+from ...timeline.inputs import Positive, check_fields, checked
 
 _ROUNDS = 50  # of reweighting; it settles in about ten
 _HUBER = 1.345  # in units of the errors' deviation: Huber (1981), 95 % efficient on normal errors

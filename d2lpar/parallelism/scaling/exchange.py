@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from math import prod
 
 from ...machines import collective_cost as cost
-from ...machines.inputs import Count, NotNegative, checked
+from ...timeline.inputs import Count, NotNegative, checked
 from .network import Network
 
 Exchange = Callable[[float, int], float]

@@ -10,7 +10,7 @@ from math import ceil, inf, prod
 
 from ...machines import collective_cost as cost
 from ...machines.hardware import Link, Machine
-from ...machines.inputs import Count, NotNegative, Positive, check_fields, checked
+from ...timeline.inputs import Count, NotNegative, Positive, check_fields, checked
 
 
 @dataclass(frozen=True)

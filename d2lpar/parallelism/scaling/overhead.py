@@ -16,8 +16,8 @@ from torch import nn
 from ...machines import collective_cost as cost
 from ...machines.gradient_buckets import DEFAULT_LIMITS
 from ...machines.hardware import Machine
-from ...machines.inputs import NotNegative, Share, check_fields, checked
 from ...machines.variability import SPREAD
+from ...timeline.inputs import NotNegative, Share, check_fields, checked
 from ...vgpu.sim.memory_rates import MemoryRates
 
 _VIEWS = 3  # of a buffer: flat, its part of what is broadcast, and that in the buffer's shape

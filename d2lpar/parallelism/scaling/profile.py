@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 
-from ...machines.inputs import Positive, check_fields, checked
+from ...timeline.inputs import Positive, check_fields, checked
 from .steps import DeviceStep, gathered_in
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import log
 
-from ...machines.inputs import Count, Positive, checked
+from ...timeline.inputs import Count, Positive, checked
 from .exchange import Exchange
 from .overhead import NO_OVERHEAD, Overhead
 from .profile import Profile

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from ...machines.gradient_buckets import DEFAULT_LIMITS, assign_buckets
-from ...machines.inputs import Count, Index, NotNegative, Positive, check_fields, checked
 from ...machines.variability import slowest_of
+from ...timeline.inputs import Count, Index, NotNegative, Positive, check_fields, checked
 from ...vgpu.sim.taken_shares import Engine
 from .overhead import NO_OVERHEAD, Overhead
 

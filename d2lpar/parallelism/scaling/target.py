@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...machines.inputs import Count, NotNegative, Positive, checked
+from ...timeline.inputs import Count, NotNegative, Positive, checked
 from .convergence import Convergence
 from .exchange import Exchange
 from .overhead import NO_OVERHEAD, Overhead

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ...machines.inputs import Count, checked
+from ...timeline.inputs import Times, checked
 from ...vgpu.api.timing import now_s
 from .steps import DeviceStep, Gradient
 
@@ -23,7 +23,7 @@ def timed_step(
     net: nn.Module,
     optimizer: torch.optim.Optimizer,
     *,
-    repeats: Count = 1,
+    repeats: Times = 1,
 ) -> DeviceStep:
     """Time `step()`: a forward pass, a backward pass and `optimizer.step()`, of a `net`.
 

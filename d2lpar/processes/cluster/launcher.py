@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import warnings
-from numbers import Real
 from pathlib import Path
 
+from ...timeline.inputs import Seconds, require
 from . import messages, permission, profiles, started, virtual, worker
 from .cluster_ranks import ClusterRanks
 
@@ -48,8 +47,7 @@ def cluster(
         raise ValueError(messages.ERROR_MANY.format(n=n, most=MOST_RANKS))
     if n is None and profile is None:
         raise ValueError(messages.ERROR_NO_N)
-    if timeout_s is not None and not (isinstance(timeout_s, Real) and 0 < timeout_s < math.inf):
-        raise ValueError(messages.ERROR_TIMEOUT.format(timeout_s=timeout_s))
+    require("cluster", Seconds | None, timeout_s=timeout_s)
     rank = worker.this.number if worker.this.number is not None else virtual.own_number()
     if rank is not None:
         raise RuntimeError(messages.ERROR_IN_RANK.format(rank=rank))

@@ -41,7 +41,6 @@ STAND_IN = (
     "ranks cannot be processes ({why}), so that virtual ones stand in. They take turns in this "
     "process: results are the same, and measured times are those of one processor"
 )
-ERROR_TIMEOUT = "timeout_s takes a number of seconds above 0, not {timeout_s!r}"
 ERROR_START = "{came} of {n} ranks came up {why}{log}"
 ERROR_APART = "the {n} ranks came up, but did not find one another {why}"
 TOO_LATE = (

@@ -10,15 +10,17 @@ import torch
 
 from ... import machines
 from ...timeline import Timeline
+from ...timeline.inputs import Index, NotNegative, checked
 from ..device_naming import device, naming
 from ..torch_backend import host_cost, register, runtime
 from . import timing
 
 
+@checked
 def record(
     devices: timing.Devices = None,
     *,
-    keep: int | None = None,
+    keep: Index | None = None,
     to: str | os.PathLike | None = None,
 ) -> AbstractContextManager[Timeline]:
     """`with record() as timeline:` notes everything that devices and their host do in the block.
@@ -55,11 +57,12 @@ def shape_only() -> Iterator[None]:
         rt.shape_only = outer
 
 
-def host_work(seconds: float, name: str) -> None:
+@checked
+def host_work(seconds: NotNegative, name: str) -> None:
     """Let simulated time pass on the host for work that is no tensor operation (loading data).
 
     On real devices such work takes its own time: nothing happens. Raises ValueError for a negative
-    number of seconds on virtual ones.
+    number of seconds.
     """
     rt = runtime.running()
     if rt is not None:

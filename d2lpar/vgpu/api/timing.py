@@ -10,10 +10,11 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 
-from ...machines.inputs import beyond, is_count
+from ...timeline.inputs import MOST_TIMES, Times, checked, require, whole
 from ...timeline.printing import say
 from ..device_naming import TYPE, device, naming
 
@@ -58,6 +59,7 @@ def clock_name(devices: Devices = None) -> str:
 def _listed(devices: Devices) -> list[torch.device]:
     if devices is None:
         return _in_use()
+    require("a clock", Devices, devices=devices)
     each = [devices] if isinstance(devices, (str, torch.device)) else devices
     return [_parsed(one) for one in each]
 
@@ -147,18 +149,18 @@ class Measurement:
         return f"{self.median_s:.4g} s ± {self.spread_s / 2:.1g} ({self.clock})"
 
 
+@checked
 def measure(
-    work: Callable[[], object], *, repeats: int = 5, warm_up: int = 1, devices: Devices = None
+    work: Callable[[], object],
+    *,
+    repeats: Times = 5,
+    warm_up: Annotated[int, whole(0, MOST_TIMES)] = 1,
+    devices: Devices = None,
 ) -> Measurement:
     """Call `work()` `warm_up` times unseen and `repeats` times timed.
 
-    Raises ValueError for fewer than one repeat or a negative warm-up.
+    Raises ValueError for fewer than one repeat, a negative warm-up, or a million of either.
     """
-    if not (is_count(repeats) and (warm_up == 0 or is_count(warm_up))):
-        raise ValueError(
-            f"measure takes at least one repeat and no negative warm-up{beyond([repeats, warm_up])}"
-            f", not {repeats=}, {warm_up=}"
-        )
     for _ in range(warm_up):
         work()
     timer = Timer(devices)

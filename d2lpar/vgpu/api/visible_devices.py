@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 
+CUDA = "CUDA_VISIBLE_DEVICES"
 _NUMBER = re.compile(r"[+-]?[0-9]+")
 
 

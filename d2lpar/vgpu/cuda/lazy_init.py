@@ -16,7 +16,7 @@ import torch
 from ..api import visible_devices
 from ..torch_backend import runtime
 
-NAME = "CUDA_VISIBLE_DEVICES"
+NAME = visible_devices.CUDA
 
 _variable = visible_devices.Variable(NAME)
 _emulated = 0  # of the process, not of a thread, as whether CUDA is there

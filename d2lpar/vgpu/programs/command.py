@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
-from ...timeline.printing import printable, say
+from ...timeline import whole_file
+from ...timeline.inputs import Positive, option, whole
+from ...timeline.printing import say
+from .. import MOST_RANKS
+from ..device_naming import MOST_DEVICES
 from . import limits
 from .launch_plan import Asked, LaunchPlan, described, plan
 from .limits import Limits
 from .report import RunReport
-from .runner import RunOptions, run
+
+if TYPE_CHECKING:
+    from .runner import RunOptions
 
 EPILOG = """\
 SCRIPT ARGS…              one process that sees all GPUs, as `python SCRIPT`
@@ -21,7 +30,7 @@ srun -n 4 python SCRIPT, mpirun -np 4 python SCRIPT: with Slurm's, or Open MPI's
 
 exit status: the program's own (1 after an error); 2 for a wrong command line; if a limit was
 broken, 16 and, added to it, 1 for --max-ms-per-step, 2 for --max-memory, 4 for --no-hazards and
-8 for --no-syncs.
+8 for --no-syncs; 74 if all went well, but for a file that could not be written.
 """
 TIMELINE = """write a trace: run.json for https://ui.perfetto.dev; a name without .json is a
 folder for Holistic Trace Analysis, with a file a rank"""
@@ -34,22 +43,44 @@ def main(arguments: list[str]) -> int:
     if options.m:
         words.insert(0, "-m")
     launch = plan(Asked(options.gpus, options.nnodes, options.nproc_per_node, words))
+    launch.require_program()
     wanted = Limits(
         options.max_ms_per_step,
-        None if options.max_memory is None else limits.size(options.max_memory),
+        options.max_memory,
         options.no_hazards,
         options.no_syncs,
     )
-    report = run(launch, _run_options(options))
-    if not report.status:
-        report.status, report.broken_limits = wanted.broken_by(report)
-    if options.report is not None:
-        report.save(options.report)
+    outputs = {"--report": options.report, "--timeline": options.timeline}
+    whole_file.require_apart(outputs, dict(_read_by(launch)))
+    with whole_file.tried({"--report": options.report}) as files:
+        from .runner import run  # it needs torch: what is mistaken in the words, is said before
+
+        report = run(launch, _run_options(options))
+        if not report.status:
+            report.status, report.broken_limits = wanted.broken_by(report)
+        if report.unwritten:
+            report.status = report.status or whole_file.NOT_WRITTEN
+        for file in files.values():
+            if (problem := file.write_or_rescue(report.json)) is not None:
+                report.unwritten.append(problem)
+                report.status = report.status or whole_file.NOT_WRITTEN
     _tell(report, launch, quiet=options.quiet)
     return report.status
 
 
+def _read_by(launch: LaunchPlan) -> Iterator[tuple[str, str]]:
+    """The files that the program may read, as its command line names them, and what they are."""
+    if not launch.is_module:
+        yield launch.target, "the program"
+    for word in launch.arguments:
+        for text in (word, word.partition("=")[2]):
+            if text and not os.path.isdir(text):
+                yield text, "a file that the program is told"
+
+
 def _run_options(options: argparse.Namespace) -> RunOptions:
+    from .runner import RunOptions
+
     return RunOptions(
         options.machine,
         options.timeline,
@@ -66,8 +97,8 @@ def _tell(report: RunReport, launch: LaunchPlan, *, quiet: bool) -> None:
         say("\n" + " · ".join(described(launch)))
         say(report)
     wrong = [*report.broken_limits, *([] if report.error is None else [report.error])]
-    for text in wrong:
-        print(printable(f"d2lpar: {text}", sys.stderr), file=sys.stderr)
+    for text in [*wrong, *report.unwritten]:
+        say(f"d2lpar: {text}", stream=sys.stderr)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -80,16 +111,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     gpus = "how many GPUs there are, on all machines; 0 for ranks over gloo"
-    add("--gpus", type=_count_or_none, metavar="N", help=gpus)
+    add("--gpus", type=option(Annotated[int, whole(0, MOST_DEVICES)]), metavar="N", help=gpus)
     add("--machine", metavar="NAME", help="what is simulated: see `d2lpar machines`")
     add("--nproc-per-node", "--nproc_per_node", metavar="N", help="ranks on each machine, or 'gpu'")
-    add("--nnodes", type=_count, metavar="N", help="machines")
+    ranks = Annotated[int, whole(1, MOST_RANKS)]
+    add("--nnodes", type=option(ranks), metavar="N", help="machines")
     add("--timeline", metavar="PATH", help=TIMELINE)
     add("--report", metavar="FILE", help="write what the run took, as JSON")
     add("--shapes-only", action="store_true", help="compute no values: full size in seconds")
+    add("--shape-only", action="store_true", dest="shapes_only", help=argparse.SUPPRESS)
     add("--hazards", action="store_true", help="list uses of memory that nothing orders")
-    add("--max-ms-per-step", type=float, metavar="MS", help="limit: simulated time of a step")
-    add("--max-memory", metavar="SIZE", help="limit: tensors on each GPU, such as 16GB")
+    step = "limit: simulated time of a step"
+    add("--max-ms-per-step", type=option(Positive), metavar="MS", help=step)
+    memory = "limit: tensors on each GPU, such as 16GB"
+    add("--max-memory", type=limits.size, metavar="SIZE", help=memory)
     add("--no-hazards", action="store_true", help="limit: no hazards")
     add("--no-syncs", action="store_true", help="limit: no call makes a host wait for a device")
     add("--quiet", action="store_true", help="no progress, no summary")
@@ -97,14 +132,3 @@ def _parser() -> argparse.ArgumentParser:
     add("-m", action="store_true", help="what follows is a module, not a file")
     add("program", nargs=argparse.REMAINDER, metavar="SCRIPT …", help="a file, with its arguments")
     return parser
-
-
-def _count_or_none(text: str) -> int:
-    return 0 if text == "0" else _count(text)
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 on")
-    return number

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .. import MOST_RANKS
+from ..api.visible_devices import CUDA as VISIBLE
 from ..api.visible_devices import Variable
-from ..cuda.lazy_init import NAME as VISIBLE
-from ..device_naming import RANK_DEVICE, TYPE
+from ..device_naming import MOST_DEVICES, RANK_DEVICE, TYPE
 from . import launchers, torchrun
-from .rank_logs import LogOptions
-from .torchrun import MASTER
+from .torchrun import MASTER, LogOptions
 
 OF_ALL = (RANK_DEVICE, "OMP_NUM_THREADS")  # variables that are not torchrun's own
 LOCAL_RANK = ("--local-rank", "--local_rank")  # of torch.distributed.launch
@@ -130,6 +130,11 @@ class LaunchPlan:
         path = Path(self.target)
         return path.read_text("utf-8", "replace") if path.is_file() else ""
 
+    def require_program(self) -> None:
+        """Raise FileNotFoundError where there is no such program."""
+        if not self.is_module and not os.path.exists(self.target):
+            raise FileNotFoundError(f"there is no file {self.target!r} to run")
+
     @property
     def lacks_local_rank(self) -> bool:
         """Whether the script is written for torch.distributed.launch alone: it takes the option by
@@ -184,7 +189,9 @@ def plan(asked: Asked) -> LaunchPlan:
     if asked.ranks:
         if arguments[:1] == ["--"]:  # torchrun takes it for its own; `python` hands it on
             del arguments[0]
-        more = _sizes(asked.gpus, asked.nodes or 1, asked.per_node or "gpu")
+        more = _sizes(
+            asked.gpus, asked.nodes or 1, "gpu" if asked.per_node is None else asked.per_node
+        )
     elif asked.gpus is not None:
         more = {"gpus": asked.gpus}
     return LaunchPlan(target, tuple(arguments), is_module, **more)
@@ -236,8 +243,8 @@ def _by_launcher(words: list[str], asked: Asked) -> LaunchPlan:
 
 def _sizes(gpus: int | None, nodes: int, per_node: str) -> dict[str, Any]:
     """GPUs, machines and ranks on each of them, which must go together."""
-    if nodes < 1:
-        raise ValueError(f"--nnodes={nodes}: there is at least one machine")
+    if not 1 <= nodes <= MOST_RANKS:
+        raise ValueError(f"--nnodes={nodes}: it takes a whole number from 1 to {MOST_RANKS}")
     if gpus is not None and gpus % nodes:
         raise ValueError(f"--gpus {gpus} cannot be shared evenly by {nodes} machines")
     if per_node in ("gpu", "auto"):
@@ -252,7 +259,19 @@ def _sizes(gpus: int | None, nodes: int, per_node: str) -> dict[str, Any]:
             )
         return {"gpus": gpus, "nodes": nodes, "per_node": shown}
     ranks = _whole(per_node, "--nproc-per-node")
+    if ranks * nodes > MOST_RANKS:
+        raise ValueError(
+            f"--nproc-per-node {ranks} makes {ranks * nodes} ranks, and there is a thread for each "
+            f"of them, {MOST_RANKS} at most: ask for fewer, or for par.run_alike, which runs only "
+            "those that differ"
+        )
     gpus = ranks * nodes if gpus is None else gpus
+    if gpus > MOST_DEVICES:
+        raise ValueError(
+            f"--nproc-per-node {ranks} needs {gpus} GPUs, and torch numbers {MOST_DEVICES} devices "
+            "of a kind: ask for fewer, or for --gpus 0 if they exchange tensors of the host alone, "
+            "over gloo"
+        )
     if gpus and ranks > gpus // nodes:
         raise ValueError(
             f"--nproc-per-node {ranks} needs {ranks * nodes} GPUs, a device for each rank, and "
@@ -274,12 +293,9 @@ def _own_of(local: int, count: int) -> int:
 
 
 def _whole(text: str, option: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise ValueError(f"{option}={text}: it takes a whole number from 1 on")
+    number = int(text) if text.isdecimal() and len(text) < 20 else 0
+    if not 1 <= number <= MOST_RANKS:
+        raise ValueError(f"{option}={text}: it takes a whole number from 1 to {MOST_RANKS}")
     return number
 
 

@@ -46,7 +46,8 @@ def told(launcher: str, words: Sequence[str]) -> Told:
     if found.words[0].startswith("-"):
         raise ValueError(f"{launcher}'s option {found.words[0]} is not known here: leave it out")
     nodes: int = found.nodes
-    processes: int = found.processes or nodes * (found.per_node or 1)
+    per_node = 1 if found.per_node is None else found.per_node
+    processes: int = nodes * per_node if found.processes is None else found.processes
     if launcher != SRUN and found.hosts:
         processes, nodes = _on_hosts(_slots(found.hosts), found.processes, found.per_node)
     if min(processes, nodes) < 1:

@@ -7,15 +7,17 @@ host wait: 17 to 31. Statuses below are the program's own, 2 that of a wrong com
 from __future__ import annotations
 
 import re
+from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ...timeline.formatting import bytes_text
+from ...timeline.inputs import MOST_COUNT
 from .report import RunReport
 
 BROKEN, TIME, MEMORY, HAZARDS, SYNCS = 16, 1, 2, 4, 8
 
-_SIZE = re.compile(r"([0-9.]+)\s*([kMGT]?)(i?)B?", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([kMGT]?)(i?)B?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -61,9 +63,12 @@ class Limits:
 
 
 def size(text: str) -> int:
-    """Bytes of "512MiB", "16 GB" or "1000". Raises ValueError for anything else."""
+    """Bytes of "512MiB", "16 GB" or "1000". Raises ArgumentTypeError for anything else, and for
+    less than one byte or more than any memory has."""
     found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise ValueError(f"{text!r} is no size: write 16GB (10^9 bytes each) or 16GiB (2^30)")
-    base = 1024 if found[3] else 1000
-    return int(float(found[1]) * base ** _POWERS[found[2].lower()])
+    if found is not None:
+        base = 1024 if found[3] else 1000
+        nbytes = float(found[1]) * base ** _POWERS[found[2].lower()]
+        if 1 <= nbytes <= MOST_COUNT:
+            return int(nbytes)
+    raise ArgumentTypeError(f"{text!r} is no size: write 16GB (10^9 bytes each) or 16GiB (2^30)")

@@ -6,47 +6,27 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from typing import Any, TextIO
 
 from ..ranks.rank import here
 from ..ranks.rank_output import LinesByRank
+from .torchrun import LogOptions
 
 OUT, ERR = 1, 2
 FILES = {OUT: "stdout.log", ERR: "stderr.log"}
 
 
-@dataclass(frozen=True)
-class LogOptions:
-    """What torchrun was told: streams (1 stdout, 2 stderr, 3 both) that go to a file alone
-    (`redirects`) or to a file as well (`tee`), by local rank; the ranks that are `shown`."""
-
-    folder: str | None
-    run_id: str
-    redirects: Mapping[int, int]
-    tee: Mapping[int, int]
-    shown: frozenset[int]
-    prefix: str
-    role: str
-    per_node: int
-
-    @property
-    def matter(self) -> bool:
-        """Whether they change anything."""
-        streams = (*self.redirects.values(), *self.tee.values())
-        return any(streams) or not self.shown >= set(range(self.per_node))
-
-
 class RankLogs:
-    """Where the ranks' lines go; one for all attempts of a run."""
+    """Where the ranks' lines go; one for all attempts of a run. Raises OSError if no file can be
+    made there."""
 
     def __init__(self, options: LogOptions) -> None:
         self._options = options
-        self._folder: Path | None = None
+        self._folder = self._made() if options.files else None
 
     @contextmanager
     def used(self, attempt: int) -> Iterator[None]:
@@ -82,13 +62,16 @@ class RankLogs:
         }
         return Template(self._options.prefix).safe_substitute(values)
 
+    def _made(self) -> Path:
+        """The folder of this run's files."""
+        parent = self._options.folder or tempfile.mkdtemp(prefix="torchelastic_")
+        os.makedirs(parent, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=f"{self._options.run_id}_", dir=parent)).absolute()
+
     def open(self, rank: int, std: int, attempt: int) -> TextIO:
         """The file of a rank: `<folder>/<run id>_…/attempt_0/1/stdout.log`, as torchrun has it;
         the ranks of several machines, which torchrun writes on each, have the numbers of all."""
-        if self._folder is None:
-            parent = self._options.folder or tempfile.mkdtemp(prefix="torchelastic_")
-            os.makedirs(parent, exist_ok=True)
-            self._folder = Path(tempfile.mkdtemp(prefix=f"{self._options.run_id}_", dir=parent))
+        assert self._folder is not None, "there are files"
         folder = self._folder / f"attempt_{attempt}" / str(rank)
         folder.mkdir(parents=True, exist_ok=True)
         return open(folder / FILES[std], "w", encoding="utf-8", buffering=1)

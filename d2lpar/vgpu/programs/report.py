@@ -22,16 +22,15 @@ says otherwise, sizes are bytes):
   those of all ranks together
 - `unknown_reads`: how often the program has read what `--shapes-only` does not compute: NaN, or 0
 - `broken_limits`: a list of texts, empty if none was broken
+- `unwritten`: a list of texts, empty if every file could be written
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 from ...timeline.formatting import bytes_text, seconds_text, table
 from .shapes_advice import advice
@@ -96,12 +95,14 @@ class RunReport:
     syncs: list[SyncReport] = field(default_factory=list)
     unknown_reads: int = 0
     broken_limits: list[str] = field(default_factory=list)
+    unwritten: list[str] = field(default_factory=list)
     restarts: int = 0
     version: int = VERSION
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as JSON. Raises OSError."""
-        Path(path).write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+    @property
+    def json(self) -> str:
+        """What a file of it holds."""
+        return json.dumps(asdict(self), indent=1) + "\n"
 
     def __str__(self) -> str:
         lines = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from functools import partial
 
 from ... import machines
 from ...timeline.formatting import seconds_text
-from ...timeline.printing import printable
+from ...timeline.printing import say
 from ..api import detectors
 from ..cuda import emulate_cuda, exit_hooks
 from ..cuda.lazy_init import ProcessDevices, all_devices
@@ -70,16 +69,16 @@ class _Watched:
     status: int = 0
     restarts: int = 0
     held_before: list[int] = field(default_factory=list)  # bytes, by device
+    unwritten: list[str] = field(default_factory=list)
     starts_itself: int | None = None  # as so many ranks
 
 
 def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
     """Run a program to its end, and report. An error of the program's is in the report.
 
-    Raises ValueError for an unknown machine, OSError if the timeline cannot be written, or there is
-    no such file to run.
+    Raises ValueError for an unknown machine, OSError if the timeline cannot be written: if that
+    turns out when the program has run, the report says so.
     """
-    _check(launch)
     begin_s = time.perf_counter()
     gpus = max(1, launch.gpus)  # without any, ranks see none of the machine whose clock runs
     machine = _with_nodes_of(launch, options.machine)
@@ -128,7 +127,7 @@ def _watched(rt: Runtime, options: RunOptions) -> Iterator[_Watched]:
         watched = _Watched(rt, usage, waits, marks, hazards, rt.values_s, rt.unknown_reads)
         watched.held_before = [memory.allocated_bytes for memory in rt.memories]
         if options.timeline is not None:
-            stack.enter_context(rt.recording(to=options.timeline))
+            stack.enter_context(_recorded(rt, options.timeline, watched.unwritten))
         rt.clock.timelines.append(usage)
         stack.enter_context(marks.noted())
         stack.enter_context(progress(partial(_progress_line, watched), shown=not options.quiet))
@@ -138,6 +137,20 @@ def _watched(rt: Runtime, options: RunOptions) -> Iterator[_Watched]:
             rt.host_threads.settle()
             rt.clock.timelines = [t for t in rt.clock.timelines if t is not usage]
             usage.finish()
+
+
+@contextmanager
+def _recorded(rt: Runtime, path: str, unwritten: list[str]) -> Iterator[None]:
+    """Write a timeline of the block; what cannot be written is noted, as the program has run."""
+    recording = rt.recording(to=path)
+    recording.__enter__()
+    try:
+        yield
+    finally:
+        try:
+            recording.__exit__(None, None, None)
+        except OSError as error:
+            unwritten.append(str(error))
 
 
 def _progress_line(watched: _Watched, seconds: float) -> str:
@@ -159,7 +172,7 @@ def _run_processes(launch: LaunchPlan, options: RunOptions, watched: _Watched) -
     if ranks is None or ranks > launch.gpus:
         return launch
     again = f"{watched.failures[0]}: all begin anew, as with --nproc-per-node {ranks}"
-    print(printable(f"d2lpar: {again}", sys.stderr), file=sys.stderr)
+    say(f"d2lpar: {again}", stream=sys.stderr)
     _forget(watched)
     launch = replace(launch, per_node=ranks)
     _run_as_planned(launch, options, watched)
@@ -177,7 +190,7 @@ def _run_as_planned(launch: LaunchPlan, options: RunOptions, watched: _Watched) 
             return
         again = f"all ranks start again: {attempt + 1} of {launch.max_restarts}"
         for line in (*watched.failures, again):
-            print(printable(f"d2lpar: {line}", sys.stderr), file=sys.stderr)
+            say(f"d2lpar: {line}", stream=sys.stderr)
         _forget(watched)
 
 
@@ -259,11 +272,6 @@ def _remedies(
     return found
 
 
-def _check(launch: LaunchPlan) -> None:
-    if not launch.is_module and not os.path.exists(launch.target):
-        raise FileNotFoundError(f"there is no file {launch.target!r} to run")
-
-
 def _run_main(launch: LaunchPlan) -> None:
     if launch.is_module:
         main_module.run_module(launch.target)
@@ -289,6 +297,7 @@ def _fill(report: RunReport, watched: _Watched, start_s: float) -> None:
     if watched.hazards is not None:
         report.hazards = [str(hazard) for hazard in watched.hazards]
     report.syncs = _syncs(watched.waits)
+    report.unwritten = watched.unwritten
 
 
 def _device_report(watched: _Watched, number: int, end_s: float) -> DeviceReport:

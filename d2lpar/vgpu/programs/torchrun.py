@@ -7,10 +7,9 @@ another (`--rdzv-…`, `--standalone`, `--monitor-interval`, `--start-method`, `
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
-
-from .rank_logs import LogOptions
 
 MASTER = ("localhost", "29500")  # as torchrun has them
 
@@ -21,6 +20,31 @@ REFUSED = {
     "duplicate_stdout_filters": "is not known here: write a log with --tee, and use grep",
     "duplicate_stderr_filters": "is not known here: write a log with --tee, and use grep",
 }
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """What torchrun was told: streams (1 stdout, 2 stderr, 3 both) that go to a file alone
+    (`redirects`) or to a file as well (`tee`), by local rank; the ranks that are `shown`."""
+
+    folder: str | None
+    run_id: str
+    redirects: Mapping[int, int]
+    tee: Mapping[int, int]
+    shown: frozenset[int]
+    prefix: str
+    role: str
+    per_node: int
+
+    @property
+    def files(self) -> bool:
+        """Whether something goes to files."""
+        return any((*self.redirects.values(), *self.tee.values()))
+
+    @property
+    def matter(self) -> bool:
+        """Whether they change anything."""
+        return self.files or not self.shown >= set(range(self.per_node))
 
 
 def told(words: list[str], *, launch: bool) -> Any:

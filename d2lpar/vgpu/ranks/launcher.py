@@ -14,6 +14,8 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 
 from ... import machines
+from ...timeline.inputs import require
+from .. import MOST_RANKS
 from ..device_naming import device
 from ..sim.clock import HostThread
 from ..torch_backend.register import register_backend
@@ -31,7 +33,6 @@ from .rank_scheduler import Ended
 from .signal_handlers import handlers_accepted, is_taken, meet, passed_on
 from .torch_names import names_of_torch
 
-MOST_RANKS = 2**12  # threads of one process: several times as many are all that Linux gives a user
 HOSTS_MACHINE = "2x-v100-textbook"  # whose host they have; its GPUs stay idle
 LOOKS_UP_S = 0.5  # after which who waits for ranks looks whether a signal has come
 LAST_WORDS_S = 0.5  # what a rank has, after an interrupt, to come out of what it does
@@ -70,8 +71,9 @@ def run_ranks(
     different collectives, or while another thread runs ranks; ValueError for devices that are not
     virtual, or not different.
     """
-    if isinstance(devices, int):
-        return _run_on_host(function, devices, args)
+    if isinstance(devices, (int, float)):
+        require("run_ranks", int, devices=devices)
+        return _run_on_host(function, int(devices), args)
     world = World(current_runtime(), numbers_of(devices))
     return _run(world, [partial(function, *args)] * len(devices))
 
@@ -80,12 +82,10 @@ def _run_on_host(
     function: Callable[..., object], ranks: int, args: tuple[object, ...]
 ) -> list[object]:
     """Ranks without devices; where nobody has asked for a virtual machine, on a clock of theirs."""
-    if ranks < 1:
-        raise ValueError(f"run_ranks needs at least one rank, not {ranks}")
-    if ranks > MOST_RANKS:
+    if not 1 <= ranks <= MOST_RANKS:
         raise ValueError(
-            f"run_ranks starts a thread for each rank, {MOST_RANKS} at most, not {ranks}: ask for "
-            "fewer, or for par.run_alike, which runs only those that differ"
+            f"run_ranks starts a thread for each rank, 1 to {MOST_RANKS} at most, not {ranks}: ask "
+            "for fewer, or for par.run_alike, which runs only those that differ"
         )
     register_backend()
     with nullcontext() if running() is not None else instead(machines.machine(HOSTS_MACHINE)):

@@ -13,10 +13,10 @@ from functools import partial
 import torch
 
 from ...machines import Machine
-from ...machines.inputs import is_finite
 from ...timeline import Timeline
+from ...timeline.inputs import is_finite
 from ...timeline.streaming import recording
-from ..device_naming import text
+from ..device_naming import MOST_DEVICES, text
 from ..memory.caching_allocator import Allocation, CachingAllocator
 from ..memory.deferred_free import DeferredFrees
 from ..memory.pinned import PinnedMemory
@@ -35,7 +35,6 @@ from .stream_capture import Capture, StreamCaptures, StreamMark
 
 POOLED_STREAMS = 32  # of a device and a priority; then they are handed out again, as by PyTorch
 HIGHEST_PRIORITY = -3
-MOST_DEVICES = 128  # torch keeps the number of a device in 8 bits, with a sign
 
 
 class Runtime:

@@ -10,6 +10,7 @@ value: without that it would end as a TypeError somewhere inside, or never. Data
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import reprlib
 import types
@@ -25,7 +26,10 @@ from typing import Annotated, Any, NamedTuple, TypeVar, cast
 F = TypeVar("F", bound=Callable[..., Any])
 
 MOST_COUNT = 2**63 - 1  # torch takes nothing larger as a size
-BELOW_COUNT, BELOW_NUMBER = "below 2**63", "below 1.8e308"
+MOST_TIMES = 10**6  # that something is done again, and a user waits
+MOST_SECONDS = 10**7  # that a user waits: four months
+LEAST_NUMBER, MOST_NUMBER = 1e-30, 1e30  # of any unit: products of several stay finite, and sums
+BELOW_COUNT, IN_NUMBERS = "below 2**63", "from 1e-30 to 1e30"
 
 _SHORT = reprlib.Repr()
 _SHORT.maxother = _SHORT.maxstring = 80
@@ -58,13 +62,20 @@ def is_finite(value: object) -> bool:
         return False
 
 
+def is_amount(value: object) -> bool:
+    """Whether it is a number from zero on that something can have: neither huge nor tiny."""
+    return is_finite(value) and (value == 0 or LEAST_NUMBER <= cast(float, value) <= MOST_NUMBER)
+
+
 def beyond(value: object, limit: str = BELOW_COUNT) -> str:
-    """What to add to the words for a number if `value` is one too large; else nothing."""
-    return f", {limit}" if any(map(_is_enormous, _members(value))) else ""
+    """What to add to the words for a number if `value` is one too large, or small; else nothing."""
+    return f", {limit}" if any(map(_is_extreme, _members(value))) else ""
 
 
-def _is_enormous(value: object) -> bool:
-    return is_whole(value) and cast(int, value) > MOST_COUNT
+def _is_extreme(value: object) -> bool:
+    if is_whole(value):
+        return cast(int, value) > MOST_COUNT
+    return is_finite(value) and cast(float, value) > 0 and not is_amount(value)
 
 
 def _members(value: object) -> Iterable[object]:
@@ -78,23 +89,40 @@ def is_count(value: object) -> bool:
     return is_whole(value) and 1 <= cast(int, value) <= MOST_COUNT
 
 
+def whole(least: int, most: int) -> Kind:
+    """A whole number of a range."""
+    what = f"a whole number from {least} to {most}"
+    return Kind(what, lambda value: is_whole(value) and least <= value <= most)
+
+
 Count = Annotated[int, Kind("a whole number from 1 on", is_count, BELOW_COUNT)]
 Index = Annotated[
     int,
     Kind("a whole number from 0 on", lambda v: is_whole(v) and 0 <= v <= MOST_COUNT, BELOW_COUNT),
 ]
+Times = Annotated[int, whole(1, MOST_TIMES)]
+Seconds = Annotated[
+    float,
+    Kind(
+        f"a number of seconds above zero, {MOST_SECONDS} at most",
+        lambda v: is_amount(v) and 0 < v <= MOST_SECONDS,
+    ),
+]
 Positive = Annotated[
     float,
-    Kind("a number above zero", lambda v: is_finite(v) and v > 0, BELOW_NUMBER),
+    Kind("a number above zero", lambda v: is_amount(v) and v > 0, IN_NUMBERS),
 ]
 NotNegative = Annotated[
     float,
-    Kind("a number from zero on", lambda v: is_finite(v) and v >= 0, BELOW_NUMBER),
+    Kind("a number from zero on", is_amount, IN_NUMBERS),
 ]
 Fraction = Annotated[
-    float, Kind("a number above zero, 1 at most", lambda v: is_number(v) and 0 < v <= 1)
+    float,
+    Kind("a number above zero, 1 at most", lambda v: is_amount(v) and 0 < v <= 1, IN_NUMBERS),
 ]
-Share = Annotated[float, Kind("a number from zero to 1", lambda v: is_number(v) and 0 <= v <= 1)]
+Share = Annotated[
+    float, Kind("a number from zero to 1", lambda v: is_amount(v) and v <= 1, IN_NUMBERS)
+]
 
 _OF_TYPES = {
     bool: Kind("True or False", lambda v: isinstance(v, bool)),
@@ -112,6 +140,24 @@ def require(whose: str, hint: Any, **values: object) -> None:
     for name, value in values.items():
         if not kind.holds(value):
             raise _refused(name, whose, kind, value)
+
+
+def option(hint: Any) -> Callable[[str], Any]:
+    """What reads an option of a command, as `type` of argparse's `add_argument`: a text to the
+    number that `hint` says."""
+    kind, number = _kind(hint), typing.get_args(hint)[0]
+
+    def read(text: str) -> Any:
+        try:
+            value = number(text)
+        except ValueError:
+            value = text
+        if not kind.holds(value):
+            what = kind.what + (beyond(value, kind.limit) if kind.limit else "")
+            raise argparse.ArgumentTypeError(f"it takes {what}, not {text!r}")
+        return value
+
+    return read
 
 
 def check_fields(record: Any) -> None:

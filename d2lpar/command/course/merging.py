@@ -61,7 +61,7 @@ def _identified(own: NotebookNode, base: NotebookNode) -> NotebookNode:
 
     A cell without one is the course's of the same content, if there is one.
     """
-    own, names = deepcopy(own), set()
+    own, names = deepcopy(own), set[str]()
     unnamed, known = [], {cell.id for cell in base.cells}
     for cell in own.cells:
         if cell.id in known - names or not (UNNAMED.fullmatch(cell.id) or cell.id in names):

@@ -61,8 +61,9 @@ class Prediction:
             return entered if isinstance(entered, str) and entered in self.choices else None
         if isinstance(entered, str):
             return number_in(self.unit, entered)
-        is_number = isinstance(entered, int | float) and not isinstance(entered, bool)
-        return entered if is_number and math.isfinite(entered) else None
+        if isinstance(entered, int | float) and not isinstance(entered, bool):
+            return entered if math.isfinite(entered) else None
+        return None
 
     def _refusal(self, entered: Answer) -> str:
         words = {"entered": str(entered).strip()[:SHOWN_CHARACTERS], "unit": self.unit}

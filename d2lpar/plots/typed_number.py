@@ -12,7 +12,7 @@ TYPED = re.compile(
 )
 THOUSANDS_OR_NOT = re.compile(r"[1-9][0-9]{0,2},[0-9]{3}(?![0-9])")
 
-PREFIXES = {
+PREFIXES: dict[str, int | str] = {
     "": 1, "n": "1e-9", "u": "1e-6", "µ": "1e-6", "μ": "1e-6", "m": "1e-3",
     "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40,
@@ -21,7 +21,7 @@ PREFIXED = {
     "s": "s", "B": "B", "B/s": "B/s", "bit": "bit", "bit/s": "bit/s",
     "FLOP": "FLOP", "FLOP/s": "FLOP/s", "FLOPS": "FLOP/s",
 }  # fmt: skip
-WHOLE = {
+WHOLE: dict[str, tuple[int | str, str]] = {
     **dict.fromkeys(("sec", "second", "seconds"), (1, "s")),
     **dict.fromkeys(("min", "minute", "minutes"), (60, "s")),
     **dict.fromkeys(("h", "hour", "hours"), (3600, "s")),
@@ -55,10 +55,10 @@ def _scale(unit: str) -> tuple[Fraction, str]:
     """What a unit is a multiple of, and how large a one."""
     if unit in WHOLE:
         factor, of = WHOLE[unit]
-        return Fraction(factor), of
+        return Fraction(str(factor)), of
     for name, of in PREFIXED.items():
         if unit.endswith(name) and (prefix := unit.removesuffix(name)) in PREFIXES:
-            return Fraction(PREFIXES[prefix]), of
+            return Fraction(str(PREFIXES[prefix])), of
     return Fraction(1), unit
 
 

@@ -229,7 +229,7 @@ def test_nothing_of_who_grades_is_in_the_environment(monkeypatch):
     CLIENT.close()  # the next one inherits it
     report = graded("""
 import os, ctypes
-print(dict(os.environ))
+print([*os.environ])
 for whose in ("self", 1, os.getppid()):
     try:
         print(open(f"/proc/{whose}/environ").read())
@@ -239,7 +239,10 @@ getenv = ctypes.CDLL(None).getenv
 getenv.restype = ctypes.c_char_p
 print(getenv(b"SECRET_TOKEN"))
 return []""")
-    assert report["printed"] == "{}\n" + 2 * "PermissionError\n" + "FileNotFoundError\nNone\n"
+    assert (
+        report["printed"]
+        == "['TORCHINDUCTOR_CACHE_DIR']\n" + 2 * "PermissionError\n" + "FileNotFoundError\nNone\n"
+    )
     with psutil.Process(CLIENT._process.pid).oneshot():
         assert "SECRET_TOKEN" not in psutil.Process(CLIENT._process.pid).environ()
 

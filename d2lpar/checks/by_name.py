@@ -12,6 +12,9 @@ from .verdict import OF_EXERCISE, Verdict
 def check(answer: Callable) -> Verdict:
     """Check the answer to an exercise: a function with the name that the exercise gives it.
 
+    It runs here, beside its check, and could deceive it: nobody is protected from himself.
+    `d2lpar course grade` runs answers apart.
+
     Raises ValueError for a function of another name, with the nearest, and TypeError for what is
     no function.
     """

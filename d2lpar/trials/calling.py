@@ -13,7 +13,7 @@ NOTHING_YET = object()
 MEMORY = ("MemoryError", "not enough memory", "can't allocate memory", "Cannot allocate memory")
 
 
-@dataclass
+@dataclass(eq=False)
 class Fault(Exception):  # noqa: N818 (of the answer's, told in plain data)
     """An error that an answer has raised, or that what it returned has caused.
 

@@ -25,6 +25,7 @@ HIDDEN = (
 )
 # What torch and Python need to start: nothing that says who grades, or what.
 ENVIRONMENT = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR")
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
 SYSTEM_FILES = ("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/dev/null", "/dev/urandom",
                 "/proc/cpuinfo", "/proc/meminfo")  # fmt: skip
 NAMESPACES = {  # by what they hide
@@ -100,6 +101,7 @@ def shut_off(limits: Limits, held: int, descriptors: Sequence[int], folder: Path
     """
     os.chdir(folder)
     os.environ.clear()
+    os.environ[CACHE] = str(folder)  # torch.compile asks for one that is there, and leaves it empty
     if not hasattr(os, "fork"):
         return [LACKS_ALL.format(system=sys.platform), LACKS_LIMITS]
     keep(descriptors)

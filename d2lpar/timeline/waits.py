@@ -71,14 +71,15 @@ def while_it_goes_on(function: Callable[[], T], went_on: Callable[[], bool], *, 
 
     Raises TimeoutError as soon as it says no; the function is left to itself then, in its thread.
     """
-    over, outcome = threading.Event(), list[Callable[[], T]]()
+    over = threading.Event()
+    results: list[T] = []
+    errors: list[BaseException] = []
 
     def call() -> None:
         try:
-            result = function()
-            outcome.append(lambda: result)
+            results.append(function())
         except BaseException as error:
-            outcome.append(_raiser(error))
+            errors.append(error)
         finally:
             over.set()
 
@@ -86,11 +87,6 @@ def while_it_goes_on(function: Callable[[], T], went_on: Callable[[], bool], *, 
     while not over.wait(every_s):
         if not went_on():
             raise TimeoutError(f"nothing, or hardly anything, has come for {every_s:g} s")
-    return outcome[0]()
-
-
-def _raiser(error: BaseException) -> Callable[[], T]:
-    def again() -> T:
-        raise error
-
-    return again
+    if errors:
+        raise errors.pop()  # which nothing here keeps: it holds open connections
+    return results[0]

@@ -312,7 +312,7 @@ def test_only_training_images_are_shuffled_and_dropped(folder):
 @pytest.mark.parametrize("name", ["batch_size", "train_size", "test_size"])
 def test_a_size_below_one_is_refused_by_name(folder, name):
     sizes = {"batch_size": 4, name: 0}
-    with pytest.raises(ValueError, match=f"{name} is 0"):
+    with pytest.raises(ValueError, match=f"{name} of .* must be .* from 1 on.*, not 0"):
         fashion_mnist(**sizes, root=folder)
 
 

@@ -99,6 +99,7 @@ class World:
         )
         self._rendezvous = {(WORLD, *range(self.size)): self._meeting(range(self.size))}
         self.stores = OpenStores()
+        self.is_signalled = False  # ranks may have left what they were in the midst of
         self.scheduler.explain = self.explain_hang
 
     def _meeting(self, ranks: Sequence[int]) -> Rendezvous:
@@ -155,9 +156,8 @@ class World:
         for rendezvous in self._rendezvous.values():
             for pending in rendezvous.open_collectives():
                 self.rt.host_threads.ask(pending.give_up, self.rt.clock)
-        if (
-            self.scheduler.ended
-        ):  # what was under way is over, as with a process: no hazard any more
+        if self.scheduler.ended or self.is_signalled:
+            # What was under way is over, as with a process: no hazard any more.
             for device in {device for devices in self.devices for device in devices}:
                 for stream in self.rt.order.streams_of(device):
                     self.rt.host_acquires(self.rt.order.release(stream))

@@ -255,17 +255,20 @@ def test_where_a_part_does_not_fit_nothing_is_loaded(tmp_path, wrong):
     saved.checkpoints.save(3, {}, **saved.parts, unfit=unfit, small=nn.Linear(2, 2))
     run = Run(tmp_path / "none").to(1)
     weights = {name: value.clone() for name, value in run.net.state_dict().items()}
-    rate, momenta = run.schedule.last_epoch, [*run.sgd.state.values()][0]["momentum_buffer"].clone()
+    rate, momenta = (
+        run.schedule.last_epoch,
+        next(iter(run.sgd.state.values()))["momentum_buffer"].clone(),
+    )
     parts = {
         "missing": {"nowhere": run.net},
         "another network": {"small": nn.Linear(3, 2)},
         "late": {"unfit": (late := Unfit())},
     }[wrong]
     before = [torch.get_rng_state(), random.getstate()]
-    with pytest.raises((ValueError, RuntimeError), match="nowhere|size mismatch|does not fit"):
+    with pytest.raises((ValueError, RuntimeError), match=r"nowhere|size mismatch|does not fit"):
         Checkpoints(tmp_path).resume(**run.parts, **parts)
     assert all(torch.equal(weights[name], value) for name, value in run.net.state_dict().items())
-    assert torch.equal([*run.sgd.state.values()][0]["momentum_buffer"], momenta)
+    assert torch.equal(next(iter(run.sgd.state.values()))["momentum_buffer"], momenta)
     assert run.schedule.last_epoch == rate
     assert late.half == "as it was"
     assert torch.equal(torch.get_rng_state(), before[0])

@@ -230,7 +230,7 @@ def test_files_of_the_students_with_names_that_an_update_might_want_stay(course)
     assert {path: path.read_text() for path in theirs} == theirs
     assert (course / "my" / f"{NAME}.tmp").read_text() == "notes"
     assert (course / "my/scripts/train (new 2).py").read_text() == "version = 2\n"
-    assert not [path for path in (course / "my").rglob(".d2lpar*")]
+    assert not list((course / "my").rglob(".d2lpar*"))
 
 
 @pytest.mark.parametrize("updates", [1, 2])

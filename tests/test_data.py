@@ -582,7 +582,9 @@ def test_a_mirror_that_does_not_say_the_size_is_as_good(mirror, tmp_path, monkey
     assert cached(tmp_path) == mirror.files
 
 
-def test_a_lock_that_another_process_keeps_leaves_the_stand_in(mirror, tmp_path, monkeypatch, capfd):
+def test_a_lock_that_another_process_keeps_leaves_the_stand_in(
+    mirror, tmp_path, monkeypatch, capfd
+):
     monkeypatch.setattr(download, "LOCK_S", 0.4)
     monkeypatch.setattr(waits, "SAY_AFTER_S", 0.2)
     use(monkeypatch, mirror, "good")

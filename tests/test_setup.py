@@ -152,7 +152,7 @@ def test_what_make_has_not_written_is_put_aside_and_told(clone, monkeypatch, cap
     monkeypatch.setattr(setup_env, "version_here", lambda: "3.11")
     with setup_env.one_at_a_time():
         setup_env.set_up("")
-    asides = [each for each in Path().glob(f"{path.name}.old-*/{path.name}")]
+    asides = list(Path().glob(f"{path.name}.old-*/{path.name}"))
     if what == "folder":
         assert (asides[0] / "mine").read_text() == "the user's"
     elif name == "STAMP":

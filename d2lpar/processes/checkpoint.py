@@ -279,7 +279,7 @@ def _from_all(mine: dict) -> list[dict]:
 
 
 def _from_rank_0(load: Callable[[], dict | None]) -> dict | None:
-    found: list[dict | None | Exception] = [None]
+    found: list[dict | Exception | None] = [None]
     if _rank() == 0:
         try:
             found = [load()]

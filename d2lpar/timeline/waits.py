@@ -66,7 +66,9 @@ def _told(holder: Path) -> str:
     return "another process"
 
 
-def while_it_goes_on(function: Callable[[], T], went_on: Callable[[], bool], *, every_s: float) -> T:
+def while_it_goes_on(
+    function: Callable[[], T], went_on: Callable[[], bool], *, every_s: float
+) -> T:
     """What `function()` returns or raises; `went_on()` is asked every so many seconds.
 
     Raises TimeoutError as soon as it says no; the function is left to itself then, in its thread.

@@ -194,7 +194,7 @@ def _run(
     parent: Rank | None = getattr(here, "rank", None)
     if parent is None:
         before, outcome = ProcessState(world.rt, own, world.library), _Outcome(world)
-        with _alone(), passed_on(outcome.hand) if with_signals else nullcontext():
+        with _alone(), passed_on(outcome.hand, outcome.end) if with_signals else nullcontext():
             return _run_alone(world, functions, before, None, outcome)
     if not (parent.is_process and parent.is_alone):
         raise RuntimeError(
@@ -286,7 +286,7 @@ class _Outcome:
         # interrupt has kept somebody from waiting.
         self._over = [threading.Event() for _ in world.ranks]
         self.threads: list[threading.Thread] = []
-        self._process, self._is_signalled = os.getpid(), False
+        self._process, self._is_to_end = os.getpid(), False
 
     def run(self, rank: Rank, function: Callable[[], object]) -> None:
         """The life of a rank's thread."""
@@ -304,7 +304,12 @@ class _Outcome:
         """
         for over in self._over:
             while not over.wait(LOOKS_UP_S):
-                pass
+                if self._is_to_end:
+                    raise KeyboardInterrupt
+
+    def end(self) -> None:
+        """Let who waits end all ranks."""
+        self._is_to_end = True
 
     def _live(self, rank: Rank, function: Callable[[], object]) -> None:
         scheduler, rt = self._world.scheduler, self._world.rt
@@ -323,7 +328,7 @@ class _Outcome:
             pass
         except BaseException as error:
             self._leave_as_child(error)
-            if self._is_signalled and _is_an_end(error):
+            if self._world.is_signalled and _is_an_end(error):
                 self._error = self._error or error  # the others have their say, too
             elif not scheduler.ended:
                 error.add_note(f"raised by rank {rank.number} of {self._world.size}, on {rank.at}")
@@ -352,7 +357,8 @@ class _Outcome:
             status = end.code if isinstance(end.code, int) else int(end.code is not None)
         else:
             status = int(error is not None)
-            traceback.print_exception(error) if error is not None else None
+            if error is not None:
+                traceback.print_exception(error)
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
@@ -366,7 +372,7 @@ class _Outcome:
         running = [rank for rank in self._world.ranks if not self._over[rank.index].is_set()]
         if not any(is_taken(rank, number) for rank in running):
             return False
-        self._is_signalled = True
+        self._world.is_signalled = True
         for rank in running:
             children: _Outcome | None = rank.children
             if children is not None and children.hand(number):
@@ -381,8 +387,9 @@ class _Outcome:
         thread = self.threads[rank.index]
         here.rank = rank
         try:
+            frames = sys._current_frames()  # noqa: SLF001 - documented
             with self._world.rt.host_threads.rank(rank.host_thread):
-                meet(rank, number, sys._current_frames().get(thread.ident or 0))
+                meet(rank, number, frames.get(thread.ident or 0))
         except BaseException as error:
             _raise_in(thread, _class_of(error))
         finally:

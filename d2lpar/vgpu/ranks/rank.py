@@ -103,6 +103,7 @@ class World:
         )
         self._rendezvous = {(WORLD, *range(self.size)): self._meeting(range(self.size))}
         self.stores = OpenStores()
+        self.is_signalled = False  # ranks may have left what they were in the midst of
         self.scheduler.explain = self.explain_hang
         self.scheduler.gives_way = self._buffer_sends
 
@@ -184,9 +185,8 @@ class World:
         for pending in left:
             if pending.work is not None:
                 self.rt.host_threads.ask(self.rt.clock.abandon, pending.work)
-        if (
-            self.scheduler.ended
-        ):  # what was under way is over, as with a process: no hazard any more
+        if self.scheduler.ended or self.is_signalled:
+            # What was under way is over, as with a process: no hazard any more.
             for device in {device for devices in self.devices for device in devices}:
                 for stream in self.rt.order.streams_of(device):
                     self.rt.host_acquires(self.rt.order.release(stream))

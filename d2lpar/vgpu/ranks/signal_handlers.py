@@ -63,10 +63,11 @@ def handlers_accepted() -> Iterator[None]:
 
 
 @contextmanager
-def passed_on(hand: Callable[[int], bool]) -> Iterator[None]:
+def passed_on(hand: Callable[[int], bool], end: Callable[[], None]) -> Iterator[None]:
     """Let `hand(number)` give signals to ranks in the block; False: none of them takes it.
 
-    Only the main thread can; what the user has told the system to ignore stays so.
+    At a second interrupt `end()` lets who waits for the ranks end them, at a third it is raised
+    wherever the main thread is: that may break what it waits by. Only the main thread can; what the user has told the system to ignore stays so.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -78,9 +79,11 @@ def passed_on(hand: Callable[[int], bool]) -> Iterator[None]:
             _as_before(number, frame)
             return
         interrupts[0] += number == signal.SIGINT
-        if interrupts[0] > 1 and number == signal.SIGINT:
+        if number == signal.SIGINT and interrupts[0] > 2:
             raise KeyboardInterrupt
-        if not hand(number):
+        if number == signal.SIGINT and interrupts[0] == 2:
+            end()
+        elif not hand(number):
             _as_before(number, frame)
         elif number == signal.SIGINT:
             reminder.start()

@@ -10,6 +10,7 @@ import warm_process
 import d2lpar as par
 from d2lpar import machines
 from d2lpar.vgpu.api.device_choice import backing_device
+from d2lpar.vgpu.torch_backend.runtime import current_runtime
 
 
 def run(code, **env):
@@ -207,3 +208,27 @@ def test_what_is_printed(gpus, capsys):
         "vgpu:0, vgpu:1  ·  2 virtual V100-SXM2-16GB: arithmetic on this CPU, "
         "time simulated on 2x-v100-textbook\n"
     )
+
+
+@pytest.mark.parametrize("block", ["simulate", "shape_only"])
+def test_blocks_that_end_in_another_order_leave_what_there_was(block):
+    gpus = par.devices(2, kind="virtual", verbose=False)
+
+    def blocks(machine):
+        with par.simulate(machine) if block == "simulate" else par.shape_only():
+            yield
+
+    def state():
+        rt = current_runtime()
+        return rt.machine.name, rt.shape_only
+
+    before = state()
+    first, second = blocks("8x-a100-nvswitch"), blocks("2x-v100-textbook")
+    next(first)
+    next(second)
+    inside = state()
+    first.close()
+    assert state() == inside  # the second goes on
+    second.close()
+    assert state() == before
+    assert torch.ones(3, device=gpus[1]).sum().item() == 3

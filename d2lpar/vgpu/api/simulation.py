@@ -50,11 +50,16 @@ def shape_only() -> Iterator[None]:
     masks, raises RuntimeError.
     """
     rt = runtime.current_runtime()
-    outer, rt.shape_only = rt.shape_only, True
+    if rt.shape_only and not rt.shape_only_blocks:  # as a whole
+        yield
+        return
+    rt.shape_only_blocks += 1
+    rt.shape_only = True
     try:
         yield
-    finally:
-        rt.shape_only = outer
+    finally:  # blocks may end in another order than they began
+        rt.shape_only_blocks -= 1
+        rt.shape_only = rt.shape_only_blocks > 0
 
 
 @checked

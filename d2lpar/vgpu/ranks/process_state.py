@@ -55,8 +55,8 @@ class ProcessState:
             others = [*of_torch, OwnBackendNames(), OwnWarnings(), *others]
         self._others: Sequence[OwnState] = ()
         self.save()
-        shape_only, seed, sequences = rt.own_state()
-        self._machine = (shape_only, seed, {i: s.copy() for i, s in sequences.items()})
+        shape_only, seed, sequences, blocks = rt.own_state()
+        self._machine = shape_only, seed, {i: s.copy() for i, s in sequences.items()}, blocks
         self._others = others
 
     def save(self) -> None:
@@ -97,7 +97,7 @@ class ProcessState:
         """Start random numbers of its own. A process takes them from the system, and this one from
         torch's seed and its number, so that every run takes the same way."""
         seed = torch.initial_seed() + number
-        self._machine = (self._machine[0], seed, {})
+        self._machine = self._machine[0], seed, {}, self._machine[3]
         self._torch = torch.Generator().manual_seed(seed).get_state()
         self._python = random.Random(seed).getstate()
         if self._numpy is not None:

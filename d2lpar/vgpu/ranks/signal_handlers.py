@@ -67,7 +67,8 @@ def passed_on(hand: Callable[[int], bool], end: Callable[[], None]) -> Iterator[
     """Let `hand(number)` give signals to ranks in the block; False: none of them takes it.
 
     At a second interrupt `end()` lets who waits for the ranks end them, at a third it is raised
-    wherever the main thread is: that may break what it waits by. Only the main thread can; what the user has told the system to ignore stays so.
+    wherever the main thread is: that may break what it waits by. Only the
+    main thread can; what the user has told the system to ignore stays so.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -35,6 +35,7 @@ from .stream_capture import Capture, StreamCaptures, StreamMark
 
 POOLED_STREAMS = 32  # of a device and a priority; then they are handed out again, as by PyTorch
 HIGHEST_PRIORITY = -3
+MOST_DEVICES = 128  # torch keeps the number of a device in 8 bits, with a sign
 
 
 class Runtime:
@@ -63,6 +64,9 @@ class Runtime:
         self.autograd_streams = AutogradStreams(self.order, self.let_wait, self.captures.of)
         self.host_copies = HostCopies(self.order, self.sanitizer.report)
         self.shape_only = False
+        self.shape_only_blocks = 0
+        self.outside: Runtime | None = None  # that of the block around, if it is one of a block
+        self.is_over = False
         self.op_details = OpDetailsRecorder(self.memories)
         self._said: set[str] = set()  # warnings that are given once
         self.values_s = 0.0  # what values have taken to compute, in real seconds
@@ -324,13 +328,13 @@ class Runtime:
         """Draw the random numbers of a device from another sequence."""
         self._sequences[self.check_index(device)] = sequence
 
-    def own_state(self) -> tuple[bool, int, dict[int, RandomSequence]]:
+    def own_state(self) -> OwnState:
         """What each process has of its own, and virtual ranks exchange: see `take_state`."""
-        return self.shape_only, self._seed, self._sequences
+        return self.shape_only, self._seed, self._sequences, self.shape_only_blocks
 
-    def take_state(self, state: tuple[bool, int, dict[int, RandomSequence]]) -> None:
+    def take_state(self, state: OwnState) -> None:
         """Go on with the `shape_only` and the random numbers of one of several virtual ranks."""
-        self.shape_only, self._seed, self._sequences = state
+        self.shape_only, self._seed, self._sequences, self.shape_only_blocks = state
 
     @contextmanager
     def with_sequences(self, sequences: dict[int, RandomSequence]) -> Iterator[None]:
@@ -429,16 +433,25 @@ def returning() -> Iterator[None]:
 
 @contextmanager
 def instead(machine: Machine) -> Iterator[Runtime]:
-    """Another virtual machine, with a clock and memories of its own, for one block and thread."""
+    """Another virtual machine, with a clock and memories of its own, for one block and thread.
+
+    Blocks may end in another order than they began, as those of generators do: the last that goes
+    on counts.
+    """
     _check_not_forked()
     outer = running()
     backing = outer.backing if outer else torch.device("cpu")
     rt = Runtime(machine, backing, owner=threading.get_ident())
-    token = _simulated.set(rt)
+    rt.outside = _simulated.get()
+    _simulated.set(rt)
     try:
         yield rt
     finally:
-        _simulated.reset(token)
+        rt.is_over = True
+        inner = _simulated.get()
+        while inner is not None and inner.is_over:
+            inner = inner.outside
+        _simulated.set(inner)
 
 
 def is_simulated() -> bool:

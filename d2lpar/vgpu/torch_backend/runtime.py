@@ -35,7 +35,7 @@ from .stream_capture import Capture, StreamCaptures, StreamMark
 
 POOLED_STREAMS = 32  # of a device and a priority; then they are handed out again, as by PyTorch
 HIGHEST_PRIORITY = -3
-MOST_DEVICES = 128  # torch keeps the number of a device in 8 bits, with a sign
+OwnState = tuple[bool, int, dict[int, RandomSequence], int]
 
 
 class Runtime:

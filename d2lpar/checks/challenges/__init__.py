@@ -3,8 +3,8 @@
     par.challenge(spread)                       # in the cell of the function
     print(par.challenges.score_table())
 
-An answer runs in a process of the grader's, which starts with clean modules, has its own machine
-and clock, and limits of time and memory. What could reach the grader is refused by name.
+An answer runs in a process of its own, which starts with clean modules, has its own machine and
+clock, and limits of time and memory; the judge, in another one, compares plain data: `d2lpar.trials`.
 """
 
 from . import capstone

@@ -11,6 +11,7 @@ from ...trials import timelines, training
 from ...trials.calling import Called
 from ...trials.evidence import bars_of
 from ...trials.laboratory import laboratory
+from ...trials.small_gpt import parts  # also for the notebook
 from ..verdict import Refused, Wrong, is_number
 from .evidence import TEXT_NOTHING, TEXT_OTHER, Evidence, kind, listed, same
 from .of_plans import CAPSTONE, SIZES, asked, cluster, timed
@@ -33,7 +34,7 @@ def small_gpt(answer: Called) -> Outcome:
     """`small_gpt(tokens, parts)`: scores [samples, tokens, words], by the modules given."""
     for seed, sizes in ((1, {}), (2, {"words": 20, "width": 32, "tokens": 9, "layers": 3})):
         tokens = torch.randint(0, 20, (3, 8), generator=torch.Generator().manual_seed(seed))
-        expected = training.scores(tokens, gpt.parts(seed, **sizes)).detach()
+        expected = training.scores(tokens, parts(seed, **sizes)).detach()
         same(answer.tried(gpt.small_gpt, tokens, seed, sizes), expected, "", "the scores")
     return Outcome(0.0, "a GPT in six lines; the matrix of words is used twice")
 

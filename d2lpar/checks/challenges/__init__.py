@@ -3,8 +3,8 @@
     par.challenge(spread)                       # in the cell of the function
     print(par.challenges.score_table())
 
-An answer runs in a process of its own, which starts with clean modules, has its own machine and
-clock, and limits of time and memory; the judge, in another one, compares plain data: `d2lpar.trials`.
+An answer runs in a process of its own (`d2lpar.trials`): with clean modules, a machine and a
+clock, and limits of time and memory. The judge, in another process, compares plain data.
 """
 
 from . import capstone

@@ -118,7 +118,7 @@ def test_the_newest_are_kept(tmp_path, keep):
 
 
 def test_to_keep_none_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="keep of .* must be .* from 1 on, not 0"):
+    with pytest.raises(ValueError, match=r"keep of .* must be .* from 1 on, not 0"):
         Checkpoints(tmp_path, keep=0)
 
 

@@ -409,7 +409,7 @@ def test_also_when_the_ranks_do_not_find_one_another(monkeypatch):
 
 @pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), float("inf"), "60"])
 def test_a_time_that_is_none_is_named(timeout_s):
-    with pytest.raises(ValueError, match=f"timeout_s takes .* not {timeout_s!r}"):
+    with pytest.raises(ValueError, match=f"timeout_s of cluster must be .* not {timeout_s!r}"):
         par.cluster(2, timeout_s=timeout_s)
 
 

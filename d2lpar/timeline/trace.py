@@ -250,9 +250,9 @@ def _text_of(file: BinaryIO, name: str) -> TextIO:
 def _make_folder(path: Path) -> None:
     """Make a folder where there is none, and try whether files can be written in it."""
     if path.exists() and not path.is_dir():
-        raise OSError(f"{path} is a file: name a folder, or a file that ends in .json")
+        raise NotADirectoryError(f"{path} is a file: name a folder, or a file that ends in .json")
     if not path.parent.is_dir():
-        raise OSError(f"{path} cannot be made: there is no folder {path.parent}: make it first")
+        raise FileNotFoundError(f"{path} cannot be made: there is no folder {path.parent}")
     path.mkdir(exist_ok=True)
     OutputFile(path / "rank_0.json").close()
 

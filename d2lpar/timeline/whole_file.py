@@ -96,7 +96,7 @@ class OutputFile:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             found = os.stat(path)
         if os.fspath(self.path).endswith(os.sep) or (found and stat.S_ISDIR(found.st_mode)):
-            raise OSError("it is a folder: name a file in it")
+            raise IsADirectoryError("it is a folder: name a file in it")
         if found is not None and (not stat.S_ISREG(found.st_mode) or path.startswith(STREAMS)):
             # A pipe that nobody reads yet is no reason to wait.
             number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK)
@@ -104,10 +104,10 @@ class OutputFile:
             return path, os.fdopen(number, "wb")
         place = os.path.realpath(path)
         if found is not None and not os.access(place, os.W_OK):
-            raise OSError("it may not be written to")
+            raise PermissionError("it may not be written to")
         folder = os.path.dirname(place)
         if not os.path.isdir(folder):
-            raise OSError(f"there is no folder {folder}: make it first")
+            raise FileNotFoundError(f"there is no folder {folder}: make it first")
         self._beside = os.path.join(folder, f".{uuid.uuid4().hex}.part")
         file = open(self._beside, "xb")  # noqa: SIM115
         try:
@@ -226,7 +226,8 @@ def _is_kept(path: Named) -> bool:
 
 def _refusal(path: Named, error: Exception) -> OSError:
     reason = getattr(error, "strerror", None) or error
-    return OSError(f"{os.fspath(path)} cannot be written: {reason}")
+    kind = type(error) if isinstance(error, OSError) else OSError
+    return kind(f"{os.fspath(path)} cannot be written: {reason}")
 
 
 def _rescued(path: Named, text: str) -> str:

@@ -438,7 +438,7 @@ def _class_of(error: BaseException) -> type[BaseException]:
     if type(error) is KeyboardInterrupt:
         return KeyboardInterrupt
     kind = type(error)
-    return type(kind.__name__, (kind,), {"__new__": lambda _: error, "__init__": lambda *_: None})
+    return type(kind.__name__, (kind,), {"__new__": lambda *_: error, "__init__": lambda *_: None})
 
 
 def _end_later(thread: threading.Thread, over: threading.Event) -> None:

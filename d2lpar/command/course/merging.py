@@ -64,8 +64,9 @@ def _identified(own: NotebookNode, base: NotebookNode) -> NotebookNode:
     own, names = deepcopy(own), set[str]()
     unnamed, known = [], {cell.id for cell in base.cells}
     for cell in own.cells:
-        if cell.id in known - names or not (UNNAMED.fullmatch(cell.id) or cell.id in names):
-            names.add(cell.id)
+        name = cell.get("id", "")
+        if name in known - names or not (name in names or UNNAMED.fullmatch(name)):
+            names.add(name)
         else:
             unnamed.append(cell)
     for cell in unnamed:

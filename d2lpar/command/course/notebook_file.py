@@ -17,7 +17,7 @@ WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 UNCOMPARED_KINDS = ("image/", WIDGET_VIEW)
 UNCOMPARED_TAG = "nbval-ignore-output"
 NOTHING = "(nothing)"
-UNNAMED = re.compile(r"cell-\d+")  # what a cell is called that has no name in the file
+UNNAMED = re.compile(r"(cell-\d+)?")  # what a cell is called that has no name in the file
 
 
 class UnreadableError(NotJSONError):

@@ -152,7 +152,7 @@ def _is_brought_up(own: Path, file: Path, *, is_new: bool, earlier: list[Path]) 
     """Whether the last update has written the notebook, and nobody an old one over it since."""
     try:
         version = json.loads(own.read_bytes())["metadata"].get(VERSION)
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return not is_new
     if version is None and not earlier:  # made before copies said their version
         return not is_new
@@ -251,6 +251,8 @@ def _write(file: Path, to: Path, content: bytes) -> None:
 def _put_aside(own: Path) -> Path:
     """Give what was there a name that nothing has."""
     aside = whole_file.unused(_names(ASIDE, own, before=" (", after=")"))
+    if own.is_dir() and not own.is_symlink():
+        aside.unlink()  # a folder takes no file's place
     own.replace(aside)
     return aside
 

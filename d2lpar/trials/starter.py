@@ -43,7 +43,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DONE, LONG, WAITED, STARVED = "done", "long", "waited", "starved"
 KILLED, FULL = "killed", "full"
 MOST_PATIENCE = 10  # times as long as usual, if others have the processor
-LOOK_S, LINGER_S = 0.05, 10.0
+LOOK_S, LINGER_S, ENDS_S = 0.05, 10.0, 0.5
 OUT_OF_MEMORY = 77  # the exit status of a process that has no memory left to say so
 BUSY, IDLE = b"+", b"-"
 PRELOADED = (
@@ -251,16 +251,26 @@ class _Watch:
         while True:
             ready, _, _ = select.select([self._judge], [], [], LOOK_S)
             gone = bool(ready) and not self._heard(self._judge.recv(64))
-            ended, status, used = os.wait4(self._child, os.WNOHANG)
-            if ended:
-                return _how(status, used.ru_utime + used.ru_stime, self._limits)
-            if gone:
-                return DONE
+            how = self._how_it_ended(ENDS_S if gone else 0.0)
+            if how or gone:
+                return how or DONE
             took_s, starved_s = self._so_far()
             if took_s - starved_s > self._limits.patience_s:
                 return WAITED
             if took_s > MOST_PATIENCE * self._limits.patience_s:
                 return STARVED
+
+    def _how_it_ended(self, patience_s: float) -> str:
+        """Empty as long as it goes on. Its pipes are closed a moment before it has ended, so that
+        the judge may know of it first: then there is some patience."""
+        until_s = time.monotonic() + patience_s
+        while True:
+            ended, status, used = os.wait4(self._child, os.WNOHANG)
+            if ended:
+                return _how(status, used.ru_utime + used.ru_stime, self._limits)
+            if time.monotonic() >= until_s:
+                return ""
+            time.sleep(0.005)
 
     def _heard(self, what: bytes) -> bool:
         for each in what:

@@ -59,7 +59,7 @@ def _remedies(error: BaseException, ranks: int) -> list[str]:
             "these inputs (before A100, none for bfloat16): try `d2lpar run --machine "
             "8x-a100-nvswitch …`"
         )
-    return [*found, *filter(None, [remedy_for(str(error))])]
+    return [*found, *filter(None, [remedy_for(said(error))])]
 
 
 def launch_remedy(error: BaseException, launch: LaunchPlan) -> list[str]:

@@ -27,6 +27,9 @@ from d2lpar.validation.workloads import (
 
 ROWS = {row.id: row for row in read_rows()}
 
+# All rows take a minute on two quiet cores, and more than five on two that others slow down.
+pytestmark = pytest.mark.timeout(1200)
+
 
 @pytest.fixture(scope="module")
 def published() -> Report:

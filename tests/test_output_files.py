@@ -240,8 +240,8 @@ def test_a_run_whose_trace_fills_the_disk_says_so_and_reports(program, capsys):
 
 
 def shell(text):
-    """Status, and stderr, of a line of the shell; $D is the command."""
-    environment = {**os.environ, "D": f"{sys.executable} -m d2lpar", "PYTHONPATH": str(ROOT)}
+    """Status, and stderr, of a line of the shell; `"$PYTHON" -m d2lpar` is the command."""
+    environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     found = subprocess.run(
         ["bash", "-c", text], env=environment, capture_output=True, text=True, timeout=300
     )
@@ -251,7 +251,7 @@ def shell(text):
 @pytest.mark.parametrize("to", ["| head -1", ">&-", ">&- 2>&-", "> /dev/full"])
 def test_whoever_does_not_listen_loses_no_file(program, to):
     program.write_text("import torch\ntorch.ones(3, device='cuda')\n")
-    status, told = shell(f"$D run --report r.json program.py {to}")
+    status, told = shell(f'"$PYTHON" -m d2lpar run --report r.json program.py {to}')
     assert status == (NOT_WRITTEN if "full" in to else 0)
     assert "Traceback" not in told
     assert "Exception" not in told
@@ -263,7 +263,7 @@ def test_whoever_does_not_listen_loses_no_file(program, to):
 )
 @pytest.mark.parametrize("words", ["machines", "machines no"])
 def test_any_command_goes_without_stdout(to, status, words):
-    found, told = shell(f"set -o pipefail; $D {words} {to}")
+    found, told = shell(f'set -o pipefail; "$PYTHON" -m d2lpar {words} {to}')
     assert found == (2 if "no" in words else status)
     assert "Traceback" not in told
     assert "Exception" not in told

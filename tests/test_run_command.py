@@ -17,7 +17,7 @@ from torch.distributed import run as torchrun
 import d2lpar as par
 from d2lpar.command import cli
 from d2lpar.timeline import Timeline
-from d2lpar.vgpu.programs import limits, report
+from d2lpar.vgpu.programs import limits, progress, report
 from d2lpar.vgpu.programs.launch_plan import Asked, plan
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -27,6 +27,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 def run(capfd, monkeypatch):
     """Runs the command; gives its status, the program's lines, and what it wrote on stderr."""
     torch.set_num_threads(1)
+    monkeypatch.setattr(progress, "FIRST_S", 600)  # on a slow machine it speaks on stderr, too
 
     def command(*words):
         before = sys.argv, dict(os.environ), sys.modules["__main__"], list(sys.path)

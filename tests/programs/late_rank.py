@@ -62,7 +62,8 @@ def main():
             dist.destroy_process_group(group)
             group = None
         time.sleep(LATE_S * rank)
-        print(f"rank {rank} {name}: {met(cases(group, rank)[name])}", flush=True)
+        line = f"rank {rank} {name}: {met(cases(group, rank)[name])}"
+        print(line + "\n", end="", flush=True)  # in one piece: real ranks write at the same time
 
 
 if __name__ == "__main__":

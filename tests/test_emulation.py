@@ -737,6 +737,16 @@ def test_hazards_and_waits_name_cuda_devices(cuda):
     assert {wait.device for wait in waits} == {"cuda:1"}
 
 
+def test_a_text_that_a_program_catches_names_no_virtual_device(cuda):
+    x = torch.ones(3, requires_grad=True)
+    x.grad = torch.ones(3)
+    with pytest.raises(AssertionError) as caught:  # it lists the kinds of device that may
+        torch.optim.Adam([x], capturable=True).step()
+    assert "'cuda', 'xpu'" in str(caught.value)
+    assert "vgpu" not in str(caught.value)  # inside the block, where nothing translates it
+    assert torch._C._get_privateuse1_backend_name() == "vgpu"  # by which torch finds its module
+
+
 def test_folders_keep_their_names_in_messages():
     def fails():
         with par.emulate_cuda(2, verbose=False):

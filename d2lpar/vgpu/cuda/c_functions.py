@@ -11,7 +11,7 @@ from ..races import sync_debug
 from ..torch_backend import device_module, nccl_collectives, torch_private
 from ..torch_backend.streams import Stream
 from . import lazy_init
-from .device_translation import local_number, place
+from .device_translation import VIRTUAL, local_number, place
 from .patches import Patches, stand_in
 from .refusals import refusal
 
@@ -68,6 +68,27 @@ def _hash_tensors(tensors: Sequence[torch.Tensor]) -> int:
     that is on its way, to be compared on the other side; its own needs CUDA's driver."""
     parts = (t.detach().cpu().contiguous().view(-1).view(torch.uint8) for t in tensors)
     return zlib.crc32(b"".join(bytes(part.tolist()) for part in parts))
+
+
+class _Unregistered(str):
+    """The name of virtual devices, by which torch finds them; in a text it is what CUDA's users
+    read there, as torch calls a kind of device that nobody has registered."""
+
+    def __str__(self) -> str:
+        return "privateuseone"
+
+    def __repr__(self) -> str:
+        return repr(str(self))
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+
+_NAME = _Unregistered(VIRTUAL)
+
+
+def _get_privateuse1_backend_name() -> str:
+    return _NAME
 
 
 def _cuda_getDevice() -> int:  # noqa: N802, as torch calls it
@@ -158,8 +179,8 @@ def _key(stream: Stream) -> StreamKey:
 
 
 _FUNCTIONS: tuple[Callable, ...] = (
-    _cuda_getDevice, _cuda_getDeviceCount, _cuda_setDevice, _cuda_exchangeDevice,
-    _cuda_maybeExchangeDevice,
+    _get_privateuse1_backend_name, _cuda_getDevice, _cuda_getDeviceCount, _cuda_setDevice,
+    _cuda_exchangeDevice, _cuda_maybeExchangeDevice,
     _cuda_synchronize, _cuda_getCurrentStream, _cuda_getDefaultStream, _cuda_getCurrentRawStream,
     _cuda_setStream, _cuda_get_sync_debug_mode, _cuda_set_sync_debug_mode,
 )  # fmt: skip

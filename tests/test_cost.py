@@ -532,14 +532,37 @@ def test_a_layer_norm_finds_rows_in_the_cache_that_it_reads_again():
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_a_layer_norms_gradients_of_weights_read_all_once_more(wanted):
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_a_norms_gradients_of_weights_read_all_once_more(norm, wanted):
     x, weight, mean = meta(64, 8, 96), meta(96), meta(64, 8, 1)
-    args = (x, x, [96], mean, mean, weight, weight, [True, wanted, wanted])
-    outputs = aten.native_layer_norm_backward(*args)
-    cost = cost_of(aten.native_layer_norm_backward.default, args, {}, outputs)
+    if norm == "layer":
+        func = aten.native_layer_norm_backward.default
+        args = (x, x, [96], mean, mean, weight, weight, [True, wanted, wanted])
+    else:  # its name begins as those of fused optimizers do
+        func = aten._fused_rms_norm_backward.default
+        args = (x, x, [96], mean, weight, [True, wanted])
+    cost = cost_of(func, args, {}, func(*args))
     assert [kernel.blocks for kernel in cost.kernels] == [512, 3][: 1 + wanted]
     if wanted:
         assert cost.kernels[1].bytes == 2 * x.nbytes
+
+
+@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
+def test_compiled_code_sums_gradients_of_weights_in_a_loop_of_their_own(norm):
+    """It goes down the columns, and the one for the input along the rows."""
+    with par.simulate("1x-a100-nvswitch") as (gpu,):
+        x, weight = torch.empty(2**14, 4096, device=gpu), torch.empty(4096, device=gpu)
+        function = torch.compile(lambda x, w: getattr(torch.nn.functional, norm)(x, (4096,), w))
+
+        def backward_bytes(*wanted):
+            for tensor in (x, weight):
+                tensor.requires_grad_(any(tensor is one for one in wanted))
+            y = function(x, weight)
+            with par.record() as timeline:
+                torch.autograd.grad(y, wanted, torch.empty_like(y))
+            return sum(span.bytes for span in timeline if span.kind == "compute")
+
+        assert backward_bytes(x, weight) > backward_bytes(x) + 1.9 * x.nbytes
 
 
 @pytest.mark.parametrize("name", ["addmm", "baddbmm", "addbmm"])

@@ -19,7 +19,7 @@ from ..sim.kernel_cost import Cost, Kernel
 from ..sim.tiles import ALIGNED_BYTES, Product
 from ..sim.winograd_convolution import Winograd, winograd
 from . import torch_private
-from .row_cost import BY_ROWS
+from .row_cost import BY_ROWS, WEIGHTS_WANTED, read_for_weights
 
 aten = torch.ops.aten
 _CONVOLUTIONS = {aten.convolution, torch_private.convolution}
@@ -92,12 +92,13 @@ def cost_of(
     if packet in _CONVOLUTIONS:
         assert isinstance(outputs, torch.Tensor)
         return Cost(_convolution(args, outputs, flops), dtype=dtype, convolves=True)
-    nbytes = _moved(func, args, kwargs, outputs) + read_again(packet, args)
+    nbytes = _moved(func, args, kwargs, outputs)
+    if packet in BY_ROWS:  # before optimizers': one is called _fused_rms_norm
+        return Cost(*BY_ROWS[packet](args, nbytes), dtype=dtype)
+    nbytes += read_again(packet, args)
     if torch_private.schema_of(func).name.startswith(_MANY):
         count = _launches(args, outputs)
         return Cost(*[Kernel(flops // count, nbytes // count)] * count, dtype=dtype)
-    if packet in BY_ROWS:
-        return Cost(*BY_ROWS[packet](args, nbytes), dtype=dtype)
     product = _product(packet, args, outputs, times)
     written = sum(map(_size, _tensors([outputs]))) if product else 0
     return Cost(Kernel(flops, nbytes, product, written=written), dtype=dtype)
@@ -358,7 +359,10 @@ def _moved(
 
 
 def read_again(packet: torch._ops.OpOverloadPacket, args: Arguments) -> int:
-    """Batch norm needs means over the whole batch before it can begin to use what it read."""
+    """Bytes of a second loop over what was read: batch norm needs means over the whole batch before
+    it can begin to use it, and gradients of a norm's weights are sums over all of its rows."""
+    if packet in WEIGHTS_WANTED:
+        return read_for_weights(packet, args)
     if packet is aten.native_batch_norm and args[5]:
         return _size(args[0])
     if packet is aten.native_batch_norm_backward:

@@ -29,6 +29,8 @@ WARP, WARPS = 32, 4  # threads of a warp, and warps of a block that has a warp f
 FETCHED_BYTES = 16  # by one instruction
 SHARED_BYTES = 48 * 1024  # that a block has without asking for more
 _COLUMNS = 32  # of a block that sums the gradients of weights: GammaBetaBackwardCUDAKernel
+# The number of the argument that says which gradients are wanted, the input's first.
+WEIGHTS_WANTED = {aten.native_layer_norm_backward: 7, torch_private.rms_norm_backward: 5}
 
 
 # --- norms ----------------------------------------------------------------------------------------
@@ -40,16 +42,21 @@ def _norm(args: Arguments, nbytes: int) -> list[Kernel]:
     return [Kernel(0, nbytes, blocks=_count(x, prod(shape)), again=_norm_again([x], shape))]
 
 
-def _norm_backward(mask: int) -> KernelsOf:
-    """The gradient of the input; those of the weights, which read all once more and have a block
-    for so many columns. `mask` is the number of the argument that says if these are wanted."""
+def read_for_weights(packet: torch._ops.OpOverloadPacket, args: Arguments) -> int:
+    """Bytes that a norm's backward pass reads once more for the gradients of its weights."""
+    wanted = any(args[WEIGHTS_WANTED[packet]][1:])
+    return sum(map(_size, args[:2])) if wanted else 0
+
+
+def _norm_backward(packet: torch._ops.OpOverloadPacket) -> KernelsOf:
+    """The gradient of the input; those of the weights have a block for so many columns."""
 
     def kernels(args: Arguments, nbytes: int) -> list[Kernel]:
         gradient, x, shape = args[:3]
-        width, both = prod(shape), [gradient, x]
-        found = [Kernel(0, nbytes, blocks=_count(x, width), again=_norm_again(both, shape))]
-        if any(args[mask][1:]):
-            read = sum(map(_size, both))
+        width = prod(shape)
+        again = _norm_again([gradient, x], shape)
+        found = [Kernel(0, nbytes, blocks=_count(x, width), again=again)]
+        if read := read_for_weights(packet, args):
             found.append(Kernel(0, read, blocks=math.ceil(width / _COLUMNS)))
         return found
 
@@ -127,12 +134,10 @@ def _size(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-# The numbers are those of the arguments that say which gradients are wanted.
 BY_ROWS: dict[torch._ops.OpOverloadPacket, KernelsOf] = {
     aten.native_layer_norm: _norm,
     torch_private.rms_norm: _norm,
-    aten.native_layer_norm_backward: _norm_backward(7),
-    torch_private.rms_norm_backward: _norm_backward(5),
+    **{packet: _norm_backward(packet) for packet in WEIGHTS_WANTED},
     torch_private.softmax: _softmax,
     torch_private.log_softmax: _softmax,
     torch_private.softmax_backward: _softmax_backward,

@@ -171,13 +171,17 @@ class Link:
 class Host:
     """The processor: what it needs to queue work, and where they are known, its own rates.
 
-    Eager programs. `dispatch_s` is for a kernel that Python asks for, `view_s` for a view.
-    `autograd_s` comes to a kernel that autograd has to do with: forward makes a node of the graph,
-    backward finds and frees it (the engine is C++, yet a node costs it as much as Python a call).
-    An operation of several kernels launches each further one in `launch_s`. `backward_s` is a
-    backward pass itself: hand-over to the engine's thread and back. cuDNN takes `convolution_s`
-    more for each call. A call of an `nn.Module` takes `module_s`, and `attribute_s` for each
-    parameter and buffer that it looks up; an optimizer `parameter_s` a parameter.
+    Eager programs. `dispatch_s` is for a kernel that Python asks for, as a loop over one operation
+    shows it, `view_s` for a view. `layer_s` comes to a kernel that the forward pass of a module
+    asks for: the code of a network is another at each line, and waits for the caches. `autograd_s`
+    comes to one for which forward makes a node of autograd's graph, and `node_s` to one of the
+    backward pass, whose engine finds the node, accumulates and frees (in C++, yet a node costs it
+    as much as Python a call). An operation of several kernels launches each further one in
+    `launch_s`. `backward_s` is a backward pass itself: hand-over to the engine's thread and back.
+    cuDNN takes `convolution_s` more for each call, a collective or send `collective_s`. A call of
+    an `nn.Module` takes `module_s`, and `attribute_s` for each parameter and buffer that it looks
+    up; an optimizer `parameter_s` a parameter; a checkpoint, whose block is computed again,
+    `checkpoint_s`.
 
     Programs that `torch.compile` has made: `compiled_s` for a kernel of Triton, `compiled_call_s`
     for a call, and `guard_s` for each module in it; a whole CUDA graph takes `graph_s`. To ask the
@@ -195,12 +199,16 @@ class Host:
     flops_per_s: Positive | None = None
     memory_bytes_per_s: Positive | None = None
     copy_bytes_per_s: Positive | None = None
+    layer_s: NotNegative = 0.0
     autograd_s: NotNegative = 0.8 * MICRO
+    node_s: NotNegative = 0.8 * MICRO
     launch_s: NotNegative = 2.7 * MICRO
     backward_s: NotNegative = 40 * MICRO
     convolution_s: NotNegative = 29 * MICRO
     module_s: NotNegative = 1.2 * MICRO
     attribute_s: NotNegative = 0.8 * MICRO
+    collective_s: NotNegative = 0.0
+    checkpoint_s: NotNegative = 96 * MICRO
     parameter_s: NotNegative = 1.0 * MICRO
     compiled_s: NotNegative = 6 * MICRO
     compiled_call_s: NotNegative = 12 * MICRO
@@ -217,13 +225,17 @@ class Host:
 HOST_SOURCES = {
     "dispatch_s": "8 µs an addition on A100 (flagos-ai/Torch-FL pull request 27); 4.3 to 10.4 µs "
     "an operation on a desktop (mli/transformers-benchmarks)",
-    "autograd_s": "measured by us: 1.8 against 1.0 µs; in backward a node takes 2.9 µs, its "
-    "operation with it",
+    "layer_s": "none: the textbook's host; for those of servers see `catalogue.hosts`",
+    "autograd_s": "measured by us: 1.8 against 1.0 µs",
+    "node_s": "measured by us: a node takes 2.9 µs, its operation with it, in a graph of additions",
     "launch_s": "the driver alone: 2.7 µs (ahrefs/ocannl issue 488)",
     "backward_s": "measured by us: 17 µs where no other thread takes part; handing over to a "
     "thread and back takes 41 µs in Python, which has a lock, taken as about half that in C++",
     "convolution_s": "40 µs with the hosts of 2016 (`catalogue.XEON_E5_2698`), fitted on ResNet-50 "
     "with one image, pytorch/benchmark pull request 706, whose other costs are 1.4 times these",
+    "collective_s": "none: the textbook's host; for those of servers see `catalogue.hosts`",
+    "checkpoint_s": "measured by us: torch.utils.checkpoint with use_reentrant, which keeps the "
+    "states of random numbers and begins a backward pass within the other",
     "module_s": "measured by us: 0.75 µs for nn.Identity, 1.3 µs for nn.ReLU above torch.relu",
     "attribute_s": "measured by us: 1.5 µs for the two of nn.Linear, 5.4 µs for nn.BatchNorm2d",
     "parameter_s": "measured by us: _init_group and grouping take 0.6 µs with SGD, 1.3 with Adam",

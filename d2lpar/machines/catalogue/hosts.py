@@ -29,7 +29,9 @@ _OF_SERVERS = (
     "modules and convolutions fitted on ResNet-50 with 1 to 32 images and on ViT-B with one on "
     "A100, 7.0 to 7.7 and 4.95 ms (https://github.com/facebookincubator/AITemplate, examples, 2022)"
 )
-_MODULE_S, _CONVOLUTION_S = 16 * MICRO, 40 * MICRO
+_MODULE_S, _CONVOLUTION_S = 16 * MICRO, 30 * MICRO
+_LAYER_S, _NODE_S = 7 * MICRO, 28 * MICRO
+_COLLECTIVE_S, _CHECKPOINT_S = 40 * MICRO, 200 * MICRO
 
 
 def _host(name: str, cores: int | None = None, source: str = "not told which") -> Host:
@@ -40,6 +42,10 @@ def _host(name: str, cores: int | None = None, source: str = "not told which") -
         copy_bytes_per_s=_COPY_BYTES_PER_S,
         convolution_s=_CONVOLUTION_S,
         module_s=_MODULE_S,
+        layer_s=_LAYER_S,
+        node_s=_NODE_S,
+        collective_s=_COLLECTIVE_S,
+        checkpoint_s=_CHECKPOINT_S,
     )
 
 
@@ -70,7 +76,11 @@ def _broadwell(name: str, cores: int, source: str) -> Host:
         source=f"{source}; {_OF_2016}",
         dispatch_s=_SLOWER * 8 * MICRO,
         view_s=_SLOWER * 2 * MICRO,
+        layer_s=_SLOWER * _LAYER_S,
         autograd_s=_SLOWER * 0.8 * MICRO,
+        node_s=_SLOWER * _NODE_S,
+        collective_s=_SLOWER * _COLLECTIVE_S,
+        checkpoint_s=_SLOWER * _CHECKPOINT_S,
         convolution_s=_CONVOLUTION_S,
         module_s=_MODULE_S,
         attribute_s=_SLOWER * 0.8 * MICRO,

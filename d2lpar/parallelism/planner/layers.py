@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from ...machines.hardware import Accelerator, Host, Link, Machine
-from ...vgpu.api import simulation, timing
+from ...vgpu.api import simulation
+from ...vgpu.torch_backend.runtime import current_runtime
 from .modules import Head, Layer, Products
 from .precision import PRECISIONS, Precision, product_rate
 from .share import Share
@@ -29,10 +30,13 @@ Net = TypeVar("Net", bound=nn.Module)
 
 @dataclass(frozen=True)
 class LayerTimes:
-    """Seconds of a micro-batch in one layer, forward and backward."""
+    """Seconds of a micro-batch in one layer, forward and backward, and in how many of them the host
+    has queued it."""
 
     forward_s: float
     backward_s: float
+    forward_host_s: float = 0.0
+    backward_host_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ def core_s(gpu: GpuAndHost, share: Share) -> float:
         layer = _on(device, lambda: Layer(share), precision)
         shape = (share.micro_batch, share.sequence, layer.qkv.out_features)
         qkv = torch.empty(shape, device=device, dtype=precision.dtype)
-        return _seconds(lambda: layer.core(qkv))
+        return _seconds(lambda: layer.core(qkv))[0]
 
 
 @lru_cache(maxsize=4096)
@@ -128,7 +132,7 @@ def _timed(gpu: GpuAndHost, make: Callable[[], nn.Module], share: Share) -> Laye
 
 @torch.enable_grad()  # whatever the caller has switched off
 def _forward_backward(net: nn.Module, x: torch.Tensor) -> LayerTimes:
-    forward_s = _seconds(lambda: net(x))
+    forward_s, forward_host_s = _seconds(lambda: net(x))
 
     def both() -> None:
         net.zero_grad()
@@ -136,11 +140,22 @@ def _forward_backward(net: nn.Module, x: torch.Tensor) -> LayerTimes:
         y = net(x)
         y.backward(torch.empty_like(y))
 
-    return LayerTimes(forward_s, _seconds(both) - forward_s)
+    both_s, both_host_s = _seconds(both)
+    return LayerTimes(
+        forward_s, both_s - forward_s, forward_host_s, both_host_s - forward_host_s
+    )
 
 
-def _seconds(program: Callable[[], object]) -> float:
-    return timing.measure(program, repeats=1).median_s
+def _seconds(program: Callable[[], object]) -> tuple[float, float]:
+    """What a program takes when it is warm, and in how much of it the host has queued it."""
+    program()
+    rt = current_runtime()
+    rt.synchronize(0)
+    start_s = rt.now_s()
+    program()
+    queued_s = rt.now_s() - start_s
+    rt.synchronize(0)
+    return rt.now_s() - start_s, queued_s
 
 
 def _input(device: torch.device, share: Share) -> torch.Tensor:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from ...timeline.inputs import beyond, check_fields, is_count
+from .frameworks import FRAMEWORKS
 from .mesh import Mesh
 from .optimizers import OPTIMIZERS, Recipe, recipe
 from .precision import PRECISIONS
@@ -32,6 +33,7 @@ class Settings(TypedDict):
     ring: bool
     gathers: str
     tensor_overlap: bool
+    framework: str
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class Layout:
     `tensor_overlap`: sums of activations go on beside the products that they belong to, piece by
     piece (Transformer Engine's userbuffers, torch's async tensor parallelism). `fused_gradients`:
     products add the gradients of micro-batches up as they make them (Megatron-LM's
-    gradient_accumulation_fusion), else kernels of their own do.
+    gradient_accumulation_fusion), else kernels of their own do. `framework` is the one whose Python
+    the host goes through: "torch" or "megatron".
 
     Raises ValueError for what is not of these.
     """
@@ -87,6 +90,7 @@ class Layout:
     batch_first: bool = False
     tensor_overlap: bool = False
     fused_gradients: bool = True
+    framework: str = "torch"
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -98,6 +102,7 @@ class Layout:
             "precision": tuple(PRECISIONS),
             "optimizer": OPTIMIZERS,
             "gathers": GATHERS,
+            "framework": tuple(FRAMEWORKS),
         }
         for name, allowed in choices.items():
             if (value := getattr(self, name)) not in allowed:
@@ -163,6 +168,7 @@ class Layout:
             "ring": self.ring,
             "gathers": self.gathers,
             "tensor_overlap": self.tensor_overlap,
+            "framework": self.framework,
         }
 
     @property

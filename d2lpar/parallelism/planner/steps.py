@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from ...machines import collective_cost as cost
-from ...machines.hardware import Machine
+from ...machines.hardware import Host, Machine
 from ...machines.variability import slowest_of
 from ...timeline.inputs import checked
 from ...vgpu.sim.kernel_cost import traffic
+from .frameworks import FRAMEWORKS
 from .layers import GpuAndHost, LayerTimes, core_s, head_times, layer_times, product_times
 from .layout import ALTERNATE, Layout
 from .mesh import Wiring
@@ -129,9 +130,11 @@ class MicroBatchTimes:
         sums = _tensor_sums(gpu, share, layout, wiring)
         passes = {"full": 3.0, ALTERNATE: 2.5}.get(layout.recompute, 2.0)
         slow = slowest_of(mesh.size)
+        again_s = _again_s(gpu, share, layout, layer)
+        late = _host_is_late(wiring.host, layout, layer, again_s, sums)
         return cls(
-            forward_s=slow * layers * layer.forward_s,
-            backward_s=slow * layers * (layer.backward_s + _again_s(gpu, share, layout, layer)),
+            forward_s=slow * layers * (layer.forward_s + late.forward_s),
+            backward_s=slow * layers * (layer.backward_s + again_s + late.backward_s),
             forward_tensor_s=layers * sums.forward_s,
             backward_tensor_s=layers * sums.backward_s,
             head_s=slow * (head.forward_s + head.backward_s),
@@ -183,6 +186,27 @@ def _again_s(gpu: GpuAndHost, share: Share, layout: Layout, layer: LayerTimes) -
     plain = replace(share, model=replace(share.model, positions="none"))
     kept_s = core_s(gpu, plain) + product_times(gpu, share).forward_s / 2
     return max(layer.forward_s - kept_s, 0.0)
+
+
+def _host_is_late(
+    host: Host, layout: Layout, layer: LayerTimes, again_s: float, sums: LayerTimes
+) -> LayerTimes:
+    """By how much a host that queues a layer outlasts the GPU, which computes and sums beside it.
+
+    It calls torch.distributed for each of the layer's two sums in a pass, goes through the
+    framework's functions, and of a layer that is computed again queues the forward pass twice.
+    """
+    framework = FRAMEWORKS[layout.framework]
+    calls_s = 0.0 if layout.mesh.tensor == 1 else 2 * (host.dispatch_s + host.collective_s)
+    forward_s = layer.forward_host_s + framework.forward_s(host) + calls_s
+    backward_s = layer.backward_host_s + framework.backward_s(host) + calls_s
+    if layout.recompute in ("full", ALTERNATE):
+        share = 1.0 if layout.recompute == "full" else 0.5
+        backward_s += share * (host.checkpoint_s + forward_s)
+    return LayerTimes(
+        max(forward_s - layer.forward_s - sums.forward_s, 0.0),
+        max(backward_s - layer.backward_s - again_s - sums.backward_s, 0.0),
+    )
 
 
 def _tensor_sums(gpu: GpuAndHost, share: Share, layout: Layout, wiring: Wiring) -> LayerTimes:

@@ -68,6 +68,7 @@ def model_and_layouts(p: Parameters) -> tuple[Transformer, list[Layout]]:
         attention=p.choice("attention", {"scores": "scores", "fused": "fused"}, "scores"),
         gradient_bytes=p.integer("gradient_bytes", 4),  # Megatron adds them up in fp32
         precision=precision,
+        framework="megatron",
         fused_gradients=p.flag("gradient_fusion", False),  # Megatron-LM has it since late in 2021
     )
     return model, [

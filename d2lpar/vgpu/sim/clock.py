@@ -285,8 +285,8 @@ class Clock:
 
         It takes that share of the device's multiprocessors from kernels that run beside it.
         """
-        queue = self._stream(stream)
-        self._launch(host_thread, queue, name)
+        queue, host = self._stream(stream), self.machine.host
+        self._launch(host_thread, queue, name, host.dispatch_s + host.collective_s)
         if self.timelines:
             after = recorded_after((queue.last, stream))
             note = self._note(stream, kind, name, nbytes, group=group, after=after)

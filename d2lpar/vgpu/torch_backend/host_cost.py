@@ -31,6 +31,7 @@ class _Pending(threading.local):
     modules = 0
     attributes = 0
     parameters = 0
+    depth = 0  # of calls of modules that are under way
     native = False
 
 
@@ -54,23 +55,25 @@ def kernel_s(host: Host, tensors: Sequence[torch.Tensor], cost: Cost | None = No
     Backward of an operation runs without making a graph, which tells it from what is computed once
     more there; hooks, such as DDP's, and what adds up gradients belong to no operation.
     """
-    seconds = host.dispatch_s
+    seconds = host.dispatch_s + _autograd_s(host, tensors)
+    if pending.depth:
+        seconds += host.layer_s
     if pending.modules or pending.parameters:
         seconds += _python_s(host)
     if cost is not None and (cost.convolves or len(cost.kernels) > 1):
         seconds += _library_s(host, cost)
-    return seconds + host.autograd_s if _is_recorded(tensors) else seconds
+    return seconds
 
 
-def _is_recorded(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether autograd has a part in an operation, forward or backward."""
+def _autograd_s(host: Host, tensors: Sequence[torch.Tensor]) -> float:
+    """What autograd adds to an operation, forward or backward."""
     if not torch.is_grad_enabled():
         in_backward = torch_private.graph_task_id() != torch_private.NO_TASK
-        return in_backward and torch_private.node_number() is not None
-    for tensor in tensors:  # noqa: SIM110, a generator takes five times as long
+        return host.node_s if in_backward and torch_private.node_number() is not None else 0.0
+    for tensor in tensors:
         if tensor.requires_grad:
-            return True
-    return False
+            return host.autograd_s
+    return 0.0
 
 
 def extern_s(host: Host, cost: Cost) -> float:
@@ -107,12 +110,12 @@ def native_views() -> Iterator[None]:
 def nothing_pending() -> Iterator[None]:
     """In this block, which has a clock of its own, nothing is charged that was counted outside, and
     afterwards nothing that was counted in it."""
-    before = pending.modules, pending.attributes, pending.parameters
-    pending.modules = pending.attributes = pending.parameters = 0
+    before = pending.modules, pending.attributes, pending.parameters, pending.depth
+    pending.modules = pending.attributes = pending.parameters = pending.depth = 0
     try:
         yield
     finally:
-        pending.modules, pending.attributes, pending.parameters = before
+        pending.modules, pending.attributes, pending.parameters, pending.depth = before
 
 
 def count_python() -> None:
@@ -128,9 +131,11 @@ def _counting(call: Callable[..., Any]) -> Callable[..., Any]:
         modules, attributes = pending.modules, pending.attributes
         pending.modules = modules + 1
         pending.attributes = attributes + len(self._parameters) + len(self._buffers)
+        pending.depth += 1
         try:
             return call(self, *args, **kwargs)
         finally:
+            pending.depth -= 1
             if pending.modules == modules + 1:  # it has queued nothing
                 pending.modules, pending.attributes = modules, attributes
 

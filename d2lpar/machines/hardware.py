@@ -180,8 +180,8 @@ class Host:
     `launch_s`. `backward_s` is a backward pass itself: hand-over to the engine's thread and back.
     cuDNN takes `convolution_s` more for each call, a collective or send `collective_s`. A call of
     an `nn.Module` takes `module_s`, and `attribute_s` for each parameter and buffer that it looks
-    up; an optimizer `parameter_s` a parameter; a checkpoint, whose block is computed again,
-    `checkpoint_s`.
+    up; `nn.DataParallel` copies each module for each replica in `replica_s`; an optimizer takes
+    `parameter_s` a parameter; a checkpoint, whose block is computed again, `checkpoint_s`.
 
     Programs that `torch.compile` has made: `compiled_s` for a kernel of Triton, `compiled_call_s`
     for a call, and `guard_s` for each module in it; a whole CUDA graph takes `graph_s`. To ask the
@@ -207,6 +207,7 @@ class Host:
     convolution_s: NotNegative = 29 * MICRO
     module_s: NotNegative = 1.2 * MICRO
     attribute_s: NotNegative = 0.8 * MICRO
+    replica_s: NotNegative = 45 * MICRO
     collective_s: NotNegative = 0.0
     checkpoint_s: NotNegative = 96 * MICRO
     parameter_s: NotNegative = 1.0 * MICRO
@@ -233,6 +234,8 @@ HOST_SOURCES = {
     "thread and back takes 41 µs in Python, which has a lock, taken as about half that in C++",
     "convolution_s": "40 µs with the hosts of 2016 (`catalogue.XEON_E5_2698`), fitted on ResNet-50 "
     "with one image, pytorch/benchmark pull request 706, whose other costs are 1.4 times these",
+    "replica_s": "measured by us: torch.nn.parallel.replicate without its broadcasts, ResNet-18 of "
+    "62 modules for 2 and 4 devices",
     "collective_s": "none: the textbook's host; for those of servers see `catalogue.hosts`",
     "checkpoint_s": "measured by us: torch.utils.checkpoint with use_reentrant, which keeps the "
     "states of random numbers and begins a backward pass within the other",

@@ -34,12 +34,20 @@ _LAYER_S, _NODE_S = 7 * MICRO, 28 * MICRO
 _COLLECTIVE_S, _CHECKPOINT_S = 40 * MICRO, 200 * MICRO
 
 
-def _host(name: str, cores: int | None = None, source: str = "not told which") -> Host:
+def _host(
+    name: str,
+    cores: int | None = None,
+    source: str = "not told which",
+    *,
+    copy_bytes_per_s: float | None = _COPY_BYTES_PER_S,
+    memory_bytes_per_s: float | None = None,
+) -> Host:
     return Host(
         name,
         cores=cores,
         source=f"{source}; {_DISPATCH}; {_OF_SERVERS}",
-        copy_bytes_per_s=_COPY_BYTES_PER_S,
+        copy_bytes_per_s=copy_bytes_per_s,
+        memory_bytes_per_s=memory_bytes_per_s,
         convolution_s=_CONVOLUTION_S,
         module_s=_MODULE_S,
         layer_s=_LAYER_S,
@@ -50,14 +58,13 @@ def _host(name: str, cores: int | None = None, source: str = "not told which") -
 
 
 XEON = _host("Xeon server")
-OLD_XEON = Host("Xeon server", source=_DISPATCH)  # of 2018 or before
+OLD_XEON = _host("Xeon server", copy_bytes_per_s=None)  # of 2018 or before
 EPYC = _host("EPYC server")
-DESKTOP = Host(
+DESKTOP = _host(
     "desktop",
     source="the processor is not told: two channels of memory are assumed, 27.0 GB/s of STREAM's "
-    f"triad on a Ryzen 9 5900X (https://github.com/noonghunna/club-3090/issues/1095); {_DISPATCH}",
+    "triad on a Ryzen 9 5900X (https://github.com/noonghunna/club-3090/issues/1095)",
     memory_bytes_per_s=27.0 * GIGA,
-    copy_bytes_per_s=_COPY_BYTES_PER_S,
 )
 
 # Cores of 2016 (Broadwell) are slower still, by the factor that brings a host-bound step to its

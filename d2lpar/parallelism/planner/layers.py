@@ -141,9 +141,7 @@ def _forward_backward(net: nn.Module, x: torch.Tensor) -> LayerTimes:
         y.backward(torch.empty_like(y))
 
     both_s, both_host_s = _seconds(both)
-    return LayerTimes(
-        forward_s, both_s - forward_s, forward_host_s, both_host_s - forward_host_s
-    )
+    return LayerTimes(forward_s, both_s - forward_s, forward_host_s, both_host_s - forward_host_s)
 
 
 def _seconds(program: Callable[[], object]) -> tuple[float, float]:

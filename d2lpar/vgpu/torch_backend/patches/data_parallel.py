@@ -49,6 +49,7 @@ def replace_parallel() -> None:
         if runtime.running() is None:
             return torch_apply(modules, *args, **kwargs)
         notes: list[Notes] = [deque() for _ in modules]
+        _replicated(modules)
         try:
             return torch_apply([*map(_replica, modules, notes)], *args, **kwargs)
         finally:
@@ -64,6 +65,13 @@ def replace_parallel() -> None:
     module = sys.modules["torch.nn.parallel.parallel_apply"]
     torch_private.replace(module, "threading", threads)
     torch_private.replace(module, "ExceptionWrapper", _ReplicasError)
+
+
+def _replicated(replicas: Sequence[Replica]) -> None:
+    """Let the time pass in which torch has made them, module by module, in Python."""
+    rt = runtime.current_runtime()
+    made = sum(len([*r.modules()]) for r in replicas if isinstance(r, torch.nn.Module))
+    rt.host_work(made * rt.machine.host.replica_s, "replicate")
 
 
 def _available_type(torch_type: Callable[[], str | None]) -> str | None:

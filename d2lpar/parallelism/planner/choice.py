@@ -51,6 +51,7 @@ def plans(
     shard: int | None = None,
     gathers: str = "layers",
     tensor_overlap: bool = False,
+    framework: str = "torch",
     usable: float = USABLE,
 ) -> list[Plan]:
     """One plan for each mix that divides everything evenly: those that fit first, by step time.
@@ -93,6 +94,7 @@ def plans(
             "ring": ring,
             "gathers": gathers,
             "tensor_overlap": tensor_overlap,
+            "framework": framework,
         },
     )
     found = [search.best_of(layouts) for layouts in search.mixes()]

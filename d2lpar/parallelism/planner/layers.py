@@ -17,12 +17,14 @@ from torch import nn
 from ...machines.hardware import Accelerator, Host, Link, Machine
 from ...vgpu.api import simulation
 from ...vgpu.torch_backend.runtime import current_runtime
+from ...vgpu.torch_backend.streams import Event
 from .modules import Head, Layer, Products
 from .precision import PRECISIONS, Precision, product_rate
 from .share import Share
 from .transformer import Transformer
 
 _ROOM_BYTES = 10**15  # whether it fits is asked elsewhere
+MILLI = 1e-3
 _LARGEST = 10**12  # numbers of one tensor: no GPU holds them, and torch counts bytes in 64 bits
 
 Net = TypeVar("Net", bound=nn.Module)
@@ -145,15 +147,17 @@ def _forward_backward(net: nn.Module, x: torch.Tensor) -> LayerTimes:
 
 
 def _seconds(program: Callable[[], object]) -> tuple[float, float]:
-    """What a program takes when it is warm, and in how much of it the host has queued it."""
-    program()
-    rt = current_runtime()
-    rt.synchronize(0)
-    start_s = rt.now_s()
-    program()
-    queued_s = rt.now_s() - start_s
-    rt.synchronize(0)
-    return rt.now_s() - start_s, queued_s
+    """What a program takes behind another, as layers follow each other, and in how much of it the
+    host has queued it: a GPU that is behind its host waits for nothing at the beginning."""
+    rt, marks = current_runtime(), []
+    for _ in range(2):
+        program()
+        event = Event(enable_timing=True)
+        event.record()
+        marks.append((event, rt.now_s()))
+    (before, queued_before_s), (after, queued_s) = marks
+    after.synchronize()
+    return before.elapsed_time(after) * MILLI, queued_s - queued_before_s
 
 
 def _input(device: torch.device, share: Share) -> torch.Tensor:

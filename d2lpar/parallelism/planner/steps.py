@@ -193,11 +193,13 @@ def _host_is_late(
 ) -> LayerTimes:
     """By how much a host that queues a layer outlasts the GPU, which computes and sums beside it.
 
-    It calls torch.distributed for each of the layer's two sums in a pass, goes through the
-    framework's functions, and of a layer that is computed again queues the forward pass twice.
+    It calls torch.distributed for each of the layer's two sums in a pass (but not where products
+    hide them piece by piece, in C++), goes through the framework's functions, and of a layer that
+    is computed again queues the forward pass twice.
     """
     framework = FRAMEWORKS[layout.framework]
-    calls_s = 0.0 if layout.mesh.tensor == 1 else 2 * (host.dispatch_s + host.collective_s)
+    sums_in_python = layout.mesh.tensor > 1 and not layout.tensor_overlap
+    calls_s = 2 * (host.dispatch_s + host.collective_s) if sums_in_python else 0.0
     forward_s = layer.forward_host_s + framework.forward_s(host) + calls_s
     backward_s = layer.backward_host_s + framework.backward_s(host) + calls_s
     if layout.recompute in ("full", ALTERNATE):

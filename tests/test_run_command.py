@@ -17,7 +17,7 @@ from torch.distributed import run as torchrun
 import d2lpar as par
 from d2lpar.command import cli
 from d2lpar.timeline import Timeline
-from d2lpar.vgpu.programs import limits, progress, report
+from d2lpar.vgpu.programs import limits, loading, progress, report
 from d2lpar.vgpu.programs.launch_plan import Asked, plan
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -357,6 +357,43 @@ def test_the_summary_says_what_is_simulated_otherwise(run, tmp_path):
     assert "2x-v100-textbook has 2 GPUs: simulated with 4\n" in found.out
     assert "NaN" not in found.out
     assert "no network" not in found.out
+
+
+LOADS = """
+import sys
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.full((2,), sum(range(300_000)))
+
+for batch in DataLoader(Slow(), batch_size=2, num_workers=int(sys.argv[1])):
+    batch.cuda().sum()
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loaders_time_is_said_as_it_is_in_no_other(run, tmp_path, workers):
+    program, file = tmp_path / "loads.py", tmp_path / "run.json"
+    program.write_text(LOADS)
+    text = run("--gpus", 1, "--report", file, program, workers).out
+    found = json.loads(file.read_text())
+    assert found["loader_workers"] == workers
+    assert found["loader_s"] > 2 * found["simulated_s"] > 0
+    assert "the loader" in text
+    assert "GPUs would wait for it" in text
+
+
+def test_a_bound_is_what_one_rank_waits_for():
+    half = loading.left_out(8.0, 2, 2, 3.0)
+    assert "2 s by 2 workers" in half
+    assert "wait" not in half  # for 3 s the GPUs are busy
+    assert "4 s by 1 worker" in loading.left_out(8.0, 1, 2, 3.0)
+    assert "loader" not in loading.left_out(0.0, 0, 1, 3.0)
 
 
 def test_the_same_wait_of_several_devices_is_one_line(run, tmp_path):

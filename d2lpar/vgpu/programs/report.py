@@ -11,6 +11,8 @@ says otherwise, sizes are bytes):
 - `restarts`: how often all ranks have started again (torchrun's `--max-restarts`)
 - `simulated_s`: until the last work of hosts and devices; `wall_s`: what it took really, and
   `values_s`: how much of that went into computing values (next to nothing with `--shapes-only`)
+- `loader_s`: what data loaders took of this machine's processors, which is not in simulated times;
+  `loader_workers`: the most workers that one of them had
 - `steps`: updates of the optimizer that makes most; `ms_per_step`: null, or simulated milliseconds
   (the median between two of its updates)
 - `devices`: a list; each has `device` ("cuda:0"), `busy_s` (computing), `communicating_s`,
@@ -33,6 +35,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 
 from ...timeline.formatting import bytes_text, seconds_text, table
+from .loading import left_out
 from .shapes_advice import advice
 
 VERSION = 1
@@ -88,6 +91,8 @@ class RunReport:
     simulated_s: float = 0.0
     wall_s: float = 0.0
     values_s: float = 0.0
+    loader_s: float = 0.0
+    loader_workers: int = 0
     steps: int = 0
     ms_per_step: float | None = None
     devices: list[DeviceReport] = field(default_factory=list)
@@ -117,7 +122,11 @@ class RunReport:
             lines.append(f"{self.steps} steps, {self.ms_per_step:.3f} ms per step (simulated)")
         if self.restarts:
             lines.append(f"all ranks started again {self.restarts} times after a failure")
-        lines += self._table() if any(d.was_used for d in self.devices) else [NO_GPU]
+        used = any(d.was_used for d in self.devices)
+        lines += self._table() if used else [NO_GPU]
+        if used:
+            spent = (self.loader_s, self.loader_workers, self.ranks, self.simulated_s)
+            lines.append(left_out(*spent))
         lines += self._findings()
         return "\n".join(lines)
 

@@ -33,6 +33,7 @@ from ..torch_backend.runtime import Runtime, current_runtime
 from . import failure
 from .device_usage import UsageTimeline
 from .launch_plan import LaunchPlan, Process
+from .loading import Loading
 from .progress import progress
 from .rank_logs import RankLogs
 from .report import DeviceReport, RunReport, SyncReport
@@ -62,6 +63,7 @@ class _Watched:
     usage: UsageTimeline
     waits: Waits
     marks: StepMarks
+    loading: Loading
     hazards: list[Hazard] | None
     values_before_s: float
     reads_before: int
@@ -118,18 +120,20 @@ def _machine(rt: Runtime, options: RunOptions) -> tuple[str, int, int]:
 def _watched(rt: Runtime, options: RunOptions) -> Iterator[_Watched]:
     """Watch the virtual machine in the block; at its end, all that was queued has its time."""
     usage = UsageTimeline(f"simulated on {rt.machine.name}", rt.now_s())
-    marks = StepMarks(rt)
+    marks, loading = StepMarks(rt), Loading()
     for memory in rt.memories:
         memory.highest_bytes = memory.allocated_bytes
     with ExitStack() as stack:
         waits = stack.enter_context(detectors.syncs())
         hazards = stack.enter_context(detectors.hazards()) if options.hazards else None
-        watched = _Watched(rt, usage, waits, marks, hazards, rt.values_s, rt.unknown_reads)
+        before = (rt.values_s, rt.unknown_reads)
+        watched = _Watched(rt, usage, waits, marks, loading, hazards, *before)
         watched.held_before = [memory.allocated_bytes for memory in rt.memories]
         if options.timeline is not None:
             stack.enter_context(_recorded(rt, options.timeline, watched.unwritten))
         rt.clock.timelines.append(usage)
         stack.enter_context(marks.noted())
+        stack.enter_context(loading.noted())
         stack.enter_context(progress(partial(_progress_line, watched), shown=not options.quiet))
         try:
             yield watched
@@ -289,6 +293,7 @@ def _fill(report: RunReport, watched: _Watched, start_s: float) -> None:
     host_s = max(watched.usage.last_s, watched.rt.now_s())
     report.simulated_s = host_s - start_s
     report.values_s = watched.rt.values_s - watched.values_before_s
+    report.loader_s, report.loader_workers = watched.loading.seconds, watched.loading.workers
     report.unknown_reads = watched.rt.unknown_reads - watched.reads_before
     report.steps = watched.marks.count
     step_s = watched.marks.seconds()

@@ -22,6 +22,7 @@ import torch.nn.parallel.data_parallel
 import torch.nn.parameter
 import torch.utils._device
 import torch.utils._python_dispatch
+import torch.utils.data
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -744,6 +745,13 @@ def is_of_libraries(module: str) -> bool:
 
 
 # --- settings of a process ------------------------------------------------------------------------
+
+
+def data_fetchers() -> list[Any]:
+    """The classes whose `fetch` puts a batch of a DataLoader together."""
+    fetch = torch.utils.data._utils.fetch
+    return [fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher]
+
 
 Setting = tuple[Callable[[], Any], Callable[[Any], object]]  # how to read it, and how to set it
 # By the name of what reads one in C++, after "_get_" there: the name of what sets it, if that is

@@ -1,0 +1,83 @@
+"""What data loaders take: they run for real, and not on the simulated clock.
+
+Their processor's time is measured where batches are put together, in the program's own process or
+in workers that it forks.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+from torch.utils.data import get_worker_info
+
+from ...timeline.formatting import seconds_text
+from ..torch_backend import torch_private
+
+_now_s = time.thread_time  # before a program, or the emulation of its clock, replaces it
+
+
+class Loading:
+    """Processor seconds of all loaders, and the most workers that one of them had."""
+
+    def __init__(self) -> None:
+        # Anonymous memory, which forked workers have in common with this process.
+        self._seconds, self._workers = (multiprocessing.Value(kind, 0) for kind in "di")
+
+    @property
+    def seconds(self) -> float:
+        """Of the processor, over all loaders and workers."""
+        return self._seconds.value
+
+    @property
+    def workers(self) -> int:
+        """0 if batches were put together by the program itself."""
+        return self._workers.value
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Measure the loaders of the block."""
+        fetchers = torch_private.data_fetchers()
+        before = [fetcher.fetch for fetcher in fetchers]
+        for fetcher, fetch in zip(fetchers, before, strict=True):
+            fetcher.fetch = self._measuring(fetch)
+        try:
+            yield
+        finally:
+            for fetcher, fetch in zip(fetchers, before, strict=True):
+                fetcher.fetch = fetch
+
+    def _measuring(self, fetch: Callable[..., object]) -> Callable[..., object]:
+        @wraps(fetch)
+        def measured(*args: Any, **kwargs: Any) -> object:
+            begin_s = _now_s()
+            try:
+                return fetch(*args, **kwargs)
+            finally:
+                self._add(_now_s() - begin_s)
+
+        return measured
+
+    def _add(self, seconds: float) -> None:
+        with self._seconds.get_lock():
+            self._seconds.value += seconds
+        worker = get_worker_info()
+        if worker is not None and worker.num_workers > self._workers.value:
+            self._workers.value = worker.num_workers
+
+
+def left_out(loader_s: float, workers: int, ranks: int, simulated_s: float) -> str:
+    """What simulated times do not hold, in a line: each rank's loader, which bounds them if its
+    workers take longer, and the program's own Python."""
+    if not loader_s:
+        return "not in these times: what the program computes in Python, beside torch"
+    each_s = loader_s / ranks / max(workers, 1)
+    by = f"{workers} workers" if workers > 1 else "1 worker" if workers else "the program itself"
+    text = f"the loader, {seconds_text(each_s)} by {by} on this machine"
+    if each_s > simulated_s:
+        return f"not in these times: {text}, which is longer: GPUs would wait for it"
+    return f"not in these times: {text}, beside which GPUs compute; and the program's own Python"

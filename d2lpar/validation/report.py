@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import mean, median
 
 from .groups import GROUPS
 from .rows import PublishedFigure
 
 WORST_GOAL = 0.30
+_TITLES = ("rows", "sources", "by source", "median", "mean", "in 30 %", "bias", "naive", "skill")
 SHOWN = "shown:"  # how the comment of a row begins whose cause was shown
 
 
@@ -101,10 +103,17 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Errors:
-    """The errors of some predictions, summed up; there is at least one."""
+    """The errors of some predictions, summed up; there is at least one.
+
+    `by_source` is the median over `sources` of the median of each: a source of many rows counts as
+    one of few.
+    """
 
     rows: int
+    sources: int
+    by_source: float
     median: float
+    mean: float
     within: float
     bias: float
     naive: float | None
@@ -116,9 +125,16 @@ class Errors:
         compared = [p for p in predictions if p.naive_error is not None]
         naive = median(abs(p.naive_error or 0.0) for p in compared) if compared else None
         ours = median(abs(p.error) for p in compared) if compared else None
+        sources = defaultdict(list)
+        for p in predictions:
+            sources[p.row.origin].append(abs(p.error))
+        errors = [abs(p.error) for p in predictions]
         return cls(
             len(predictions),
-            median(abs(p.error) for p in predictions),
+            len(sources),
+            median(map(median, sources.values())),
+            median(errors),
+            mean(errors),
             sum(p.is_within_goal for p in predictions) / len(predictions),
             median(p.speed_error for p in predictions),
             naive,
@@ -135,10 +151,13 @@ class Errors:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The columns of a table: rows, median, within 30 %, bias, naive median, skill."""
+        """The columns of a table, as `_TITLES` has them."""
         return (
             str(self.rows),
+            str(self.sources),
+            f"{self.by_source:.1%}",
             f"{self.median:.1%}",
+            f"{self.mean:.1%}",
             f"{self.within:.0%}",
             f"{self.bias:+.1%}",
             "" if self.naive is None else f"{self.naive:.1%}",
@@ -161,6 +180,16 @@ class Report:
     def apart(self) -> list[Comparison]:
         """Those of sources that were held apart: nobody looked at them while fitting."""
         return [p for p in self.tests if p.row.apart]
+
+    @property
+    def newest(self) -> str:
+        """The date of the newest blind round; "" if there is none."""
+        return max((p.row.apart for p in self.apart if p.row.apart != "yes"), default="")
+
+    @property
+    def blind(self) -> list[Comparison]:
+        """Those of the newest blind round."""
+        return [p for p in self.apart if p.row.apart == self.newest]
 
     @property
     def anchored(self) -> list[Comparison]:
@@ -190,6 +219,7 @@ class Report:
         chosen: dict[str, Sequence[Comparison]] = {
             "all": self.tests,
             "sources held apart": self.apart,
+            f"blind, {self.newest}": self.blind,
             "other sources": [p for p in self.tests if not p.row.apart],
             "not anchored": [p for p in self.tests if not p.row.anchored],
             "anchored": self.anchored,
@@ -219,9 +249,8 @@ class Report:
 
     def _table(self) -> list[str]:
         """A line for each group, and for each way to choose among all rows."""
-        titles = ("rows", "median", "in 30 %", "bias", "naive", "skill")
         return [
-            _columns("", titles),
+            _columns("", _TITLES),
             *(_columns(group, errors.texts) for group, errors in self.by_group.items()),
             "",
             *(_columns(name, errors.texts) for name, errors in self.by_choice.items()),
@@ -230,7 +259,10 @@ class Report:
     def _summary(self) -> list[str]:
         worst = max(self.tests, key=lambda p: abs(p.error))
         fast = sum(p.is_too_fast for p in self.tests)
-        lines = [
+        lines = [_headline("all", Errors.of(self.tests))]
+        if self.blind:
+            lines.append(_headline(f"blind, {self.newest}", Errors.of(self.blind)))
+        lines += [
             f"{len(self.tests)} rows tested, {len(self.predictions) - len(self.tests)} fitted; "
             f"{fast} predictions are too fast",
             f"goals: median {GOALS.median:.0%}, {GOALS.within:.0%} within {WORST_GOAL:.0%}, "
@@ -245,6 +277,13 @@ class Report:
         return lines
 
 
+def _headline(name: str, errors: Errors) -> str:
+    return (
+        f"{name}: off by {errors.by_source:.1%}, the median over {errors.sources} sources of each "
+        f"one's median; of rows {errors.median:.1%} in the median, {errors.mean:.1%} in the mean"
+    )
+
+
 def _of(prediction: Comparison) -> str:
     row = prediction.row
     return _line(f"  {row.id}", *prediction.texts, row.unit, row.machine, *prediction.remarks)
@@ -256,4 +295,4 @@ def _line(name: str, predicted: str, published: str, error: str, naive: str, *re
 
 
 def _columns(name: str, texts: Sequence[str]) -> str:
-    return f"{name:28}" + "".join(f"{text:>9}" for text in texts)
+    return f"{name:28}" + "".join(f"{text:>10}" for text in texts)

@@ -6,6 +6,7 @@ import csv
 import math
 import os
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 from ..timeline import whole_file
@@ -31,7 +32,8 @@ class PublishedFigure:
     `d2lpar.vgpu.sim.constants` that was chosen so that this row comes out right, "" for a test.
     `comment` says why a prediction is far off: a hypothesis, unless it begins with "shown:".
     `apart` is "yes" for the rows of a source that was held apart: chosen before its first
-    prediction, by repository or page, and looked at neither while fitting nor while modelling.
+    prediction, by repository or page, and looked at neither while fitting nor while modelling. It
+    is the date of that prediction for those of a blind round: sources that were not known before.
     """
 
     id: str
@@ -47,6 +49,14 @@ class PublishedFigure:
     fitted: str = ""
     comment: str = ""
     apart: str = ""
+
+    @property
+    def origin(self) -> str:
+        """Where it was published: a repository, or the address of a page."""
+        host, _, path = self.url.partition("://")[2].partition("/")
+        if host in ("github.com", "huggingface.co"):
+            return "/".join(path.split("/")[:2]).lower()
+        return f"{host}/{path}".rstrip("/").lower()
 
     @property
     def anchored(self) -> bool:
@@ -82,6 +92,8 @@ def _row(fields: dict[str | None, str | None], where: str) -> PublishedFigure:
     texts = {name: (fields.get(name) or "").strip() for name in (*REQUIRED, *OPTIONAL)}
     parameters = _parameters(texts.pop("parameters"), where)
     published = _number(texts.pop("published"), where)
+    if texts["apart"] not in ("", "yes"):
+        _check_date(texts["apart"], where)
     return PublishedFigure(**texts, parameters=parameters, published=published)
 
 
@@ -93,6 +105,13 @@ def _number(text: str, where: str) -> float:
     if not 0 < value < math.inf:
         raise RowError(f"{where}: published must be a number above zero, not {text!r}")
     return value
+
+
+def _check_date(text: str, where: str) -> None:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        raise RowError(f"{where}: apart must be empty, yes or a date, not {text!r}") from None
 
 
 def _parameters(text: str, where: str) -> dict[str, str]:

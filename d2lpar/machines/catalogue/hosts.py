@@ -39,8 +39,8 @@ _OF_NETWORKS = (
 _MODULE_S, _CONVOLUTION_S = 16 * MICRO, 30 * MICRO
 _LAYER_S, _NODE_S = 7 * MICRO, 28 * MICRO
 
-# Measured by us in a loop, 16 µs for a call of torch.distributed with gloo and one rank, 96 µs for a
-# checkpoint; twice to two and a half times that in a network, as kernels take it (15 for 8 µs).
+# Measured by us in a loop, 16 µs for a call of torch.distributed with gloo and one rank, 96 µs for
+# a checkpoint; twice to two and a half times that in a network, as a kernel takes 15 for 8 µs.
 _COLLECTIVE_S, _CHECKPOINT_S = 40 * MICRO, 200 * MICRO
 
 

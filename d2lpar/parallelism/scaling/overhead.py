@@ -32,7 +32,8 @@ class Overhead:
     takes `kernel_s`, and reads and writes `bytes_per_s` in all. `buffers` are counted by data type;
     `copies_back`: gradients do not stay in their buckets. While buckets are exchanged, computing
     lacks the share `taken` of the multiprocessors. `spread` is how devices of a kind differ: see
-    `machines.variability`.
+    `machines.variability`. DDP's forward pass is a module's, whose kernels take `layer_s` more, and
+    its broadcast `collective_s`.
     """
 
     dispatch_s: NotNegative = 0.0
@@ -43,6 +44,8 @@ class Overhead:
     copies_back: bool = False
     taken: Share = 0.0
     spread: NotNegative = 0.0
+    layer_s: NotNegative = 0.0
+    collective_s: NotNegative = 0.0
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -71,6 +74,8 @@ class Overhead:
             not gradient_as_bucket_view,
             _taken(machine),
             SPREAD,
+            machine.host.layer_s,
+            machine.host.collective_s,
         )
 
     @property
@@ -80,8 +85,10 @@ class Overhead:
         Those of a data type are concatenated, broadcast, and copied back one by one. The broadcast
         itself is left out: on one machine it is over before the host has made the views for that.
         """
-        one_s = _VIEWS * self.view_s + self.dispatch_s
-        return sum(count * one_s + _BROADCAST_KERNELS * self.dispatch_s for count in self.buffers)
+        kernel_s = self.dispatch_s + self.layer_s
+        one_s = _VIEWS * self.view_s + kernel_s
+        together_s = _BROADCAST_KERNELS * kernel_s + self.collective_s
+        return sum(count * one_s + together_s for count in self.buffers)
 
     def kernels_s(self, tensors: int, nbytes: float) -> float:
         """Seconds of a device to copy so many tensors, of `nbytes` in all, each with a kernel."""

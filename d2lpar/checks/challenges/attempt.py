@@ -24,6 +24,7 @@ MARKS = {RIGHT: "✓", WRONG: "✗", NOT_YET: "○", source.REFUSED: "⊘"}
 PAR_RUNS = Path(__file__).with_name("par_runs.json")
 TEXT_POINTS = "{points} of 100 points"
 TEXT_KEPT = "Your best so far, kept in {path}"
+TEXT_NOT_KEPT = "It could not be kept in {path}: {error}"
 TEXT_BETTER = "You have had {points}"
 TEXT_PRINTED = "your function printed:\n{printed}"
 TEXT_RECORD = "A new record! The best that we knew was {record:.3g}. Send it in."
@@ -105,7 +106,11 @@ def challenge_source(name: str, text: str, *, keeps: bool = True, **limits: floa
 
 
 def _kept(name: str, report: dict, text: str) -> str:
-    if scores.keep(name, report, own_part(text, name)):
+    try:
+        is_best = scores.keep(name, report, own_part(text, name))
+    except OSError as error:
+        return TEXT_NOT_KEPT.format(path=scores.path().as_posix(), error=error)
+    if is_best:
         return TEXT_KEPT.format(path=scores.path().as_posix())
     return TEXT_BETTER.format(points=scores.read(scores.path())[name]["points"])
 

@@ -8,14 +8,12 @@ saves the old one over it, and the next update notices.
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 import nbformat
@@ -30,7 +28,6 @@ EARLIER = ".earlier"  # in BASE: a folder for each file, with what it was at the
 LOCK = ".lock"  # in BASE
 VERSION = "d2lpar_version"  # in a notebook's metadata: the version that the copy was brought up to
 IGNORED = (".ipynb_checkpoints", "__pycache__", ".d2lpar", BASE)
-ASIDE = "{stem} before {day}{number}{suffix}"
 NEW = "{stem} (new{number}){suffix}"
 ERROR_LINK = "leads to {target}, which is not there: left as it is"
 BOTH = "\n    both changed, the new one follows yours: {}"
@@ -94,7 +91,7 @@ def reset(course: Path, lesson: str) -> Iterator[FileUpdate]:
             own = copy / relative
             what = "fresh"
             if own.exists() or own.is_symlink():
-                what = f"fresh; yours is {_put_aside(own).name} now"
+                what = f"fresh; yours is {whole_file.put_aside(own).name} now"
             _fresh(file, own)
             _remember(file, copy / BASE, relative)
             yield FileUpdate(Path(COPY) / relative, what)
@@ -167,7 +164,7 @@ def _replaced(file: Path, own: Path, base: Path) -> tuple[str, tuple[str, ...]] 
     if base.exists() and mine == base.read_bytes():
         _copy(file, own)
         return "the new version", ()
-    beside = whole_file.unused(_names(NEW, own, before=" "))
+    beside = whole_file.unused(whole_file.numbered(NEW, own, before=" "))
     _copy(file, beside)
     return f"you have changed it; the new version is {beside.name}", ()
 
@@ -230,7 +227,7 @@ def _fresh(file: Path, own: Path) -> None:
 
 def _exchanged(file: Path, own: Path, why: str) -> str:
     """Put the student's aside, and the new one in its place."""
-    aside = _put_aside(own)
+    aside = whole_file.put_aside(own)
     _fresh(file, own)
     return f"{why}; it is {aside.name} now"
 
@@ -246,22 +243,3 @@ def _write(file: Path, to: Path, content: bytes) -> None:
     whole_file.write_bytes(to, content)
     if is_new:
         shutil.copymode(file, to)
-
-
-def _put_aside(own: Path) -> Path:
-    """Give what was there a name that nothing has."""
-    aside = whole_file.unused(_names(ASIDE, own, before=" (", after=")"))
-    if own.is_dir() and not own.is_symlink():
-        aside.unlink()  # a folder takes no file's place
-    own.replace(aside)
-    return aside
-
-
-def _names(pattern: str, own: Path, *, before: str, after: str = "") -> Iterator[Path]:
-    """The name that a file gets, and further ones with numbers."""
-    day = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    for i in count(1):
-        number = "" if i == 1 else f"{before}{i}{after}"
-        yield own.with_name(
-            pattern.format(stem=own.stem, day=day, number=number, suffix=own.suffix)
-        )

@@ -131,6 +131,41 @@ def test_a_file_that_is_read_or_written_already_is_refused(program, nothing_runs
     assert not Path("x.json").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--report", "t/rank_0.json", "--timeline", "t", "program.py"),
+        ("--timeline", "./t/", "--report", "linked/rank_12.json", "program.py"),
+        ("--timeline", "new", "--report", "new/rank_0.json", "program.py"),
+        ("--timeline", "t", "program.py", "--before", "t/rank_3.json"),
+        ("--timeline", "t", "--report", "r.json", "program.py"),
+        ("--timeline", "t", "t/rank_3.json"),
+    ],
+)
+def test_what_would_be_written_over_in_another_outputs_folder_is_refused(
+    program, nothing_runs, capsys, words
+):
+    Path("t").mkdir()
+    Path("linked").symlink_to("t")
+    Path("t/rank_3.json").write_text(PROGRAM)
+    Path("r.json").write_text("old")
+    Path("t/rank_2.json").symlink_to("../r.json")
+    assert cli.main(["run", *words]) == 2
+    assert "would write over" in capsys.readouterr().err
+    assert sorted(path.name for path in Path("t").iterdir()) == ["rank_2.json", "rank_3.json"]
+    assert Path("r.json").read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    "words", [("t/notes.json", "t"), ("rank_0.json", "t"), ("rank_0.json", "t.json")]
+)
+def test_outputs_that_are_apart_may_be_neighbours(program, words):
+    Path("t").mkdir()
+    report, timeline = words
+    assert cli.main(["run", "--report", report, "--timeline", timeline, "program.py"]) == 0
+    assert json.loads(Path(report).read_text())["status"] == 0
+
+
 @pytest.mark.parametrize("names", [("home/anna.py", "b"), ("a", "../home/a")])
 def test_reports_of_grading_are_apart_from_submissions(
     monkeypatch, nothing_runs, capsys, tmp_path, names

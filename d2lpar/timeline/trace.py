@@ -13,6 +13,7 @@ import gzip
 import io
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,6 +27,12 @@ from .trace_events import COUNTER, Events
 from .whole_file import OutputFile
 
 ONE_FILE = (".json", ".json.gz", ".gz")
+RANK = re.compile(r"rank_\d+\.json")
+
+
+def is_part(path: str | os.PathLike[str], name: str) -> bool:
+    """Whether a trace that is written to `path` may have a file of that name in a folder."""
+    return not os.fspath(path).endswith(ONE_FILE) and RANK.fullmatch(name) is not None
 
 
 class TraceWriter:

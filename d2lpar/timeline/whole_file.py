@@ -285,17 +285,47 @@ def tried(outputs: Mapping[str, Named | None]) -> Iterator[dict[str, OutputFile]
         }
 
 
-def require_apart(outputs: Mapping[str, Named | None], inputs: Mapping[Named, str]) -> None:
+def require_apart(
+    outputs: Mapping[str, Named | None],
+    inputs: Mapping[Named, str],
+    parts: Mapping[str, Callable[[Named, str], bool]] | None = None,
+) -> None:
     """Raise ValueError where two options name one file to write, in whichever words, or one names a
-    file that is read; `inputs` say what that is ("the program")."""
+    file that is read; `inputs` say what that is ("the program").
+
+    `parts` are options that may name a folder: whether what is written to a path has a file of such
+    a name in it.
+    """
     taken = {_identity(path): what for path, what in inputs.items()}
-    for option, path in outputs.items():
-        if path is None:
-            continue
+    named = {option: path for option, path in outputs.items() if path is not None}
+    for option, path in named.items():
         if (what := taken.get(_identity(path))) is not None:
             raise ValueError(f"{option} {os.fspath(path)} is {what}: name another file to write")
         if _is_kept(path):
             taken[_identity(path)] = f"what {option} names, too"
+    others = {**dict.fromkeys(named.values(), "what another option names"), **inputs}
+    for option, has in (parts or {}).items():
+        if (folder := named.get(option)) is None:
+            continue
+        written = _written_in(folder, functools.partial(has, folder))
+        for path, what in others.items():
+            if written(path):
+                raise ValueError(
+                    f"{option} {os.fspath(folder)} would write over {os.fspath(path)}, {what}: "
+                    "name another folder"
+                )
+
+
+def _written_in(folder: Named, has: Callable[[str], bool]) -> Callable[[Named], bool]:
+    """Whether a path is a file that is written in a folder, where links may lead elsewhere."""
+    there = [name for name in os.listdir(folder) if has(name)] if os.path.isdir(folder) else []
+    known, place = {_identity(os.path.join(folder, name)) for name in there}, _identity(folder)
+
+    def written(path: Named) -> bool:
+        above, name = os.path.split(os.path.realpath(path))
+        return _identity(path) in known or (_identity(above) == place and has(name))
+
+    return written
 
 
 def new_in_use(name: Callable[[], Path]) -> BinaryIO:

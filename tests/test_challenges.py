@@ -1,5 +1,6 @@
 """Challenges: right answers reach par and record, wrong ones hear why, and cheats earn nothing."""
 
+import dataclasses
 import inspect
 import json
 import math
@@ -22,6 +23,7 @@ from d2lpar.checks.grader import CLIENT, source
 from d2lpar.checks.verdict import Refused
 from d2lpar.timeline import whole_file
 from d2lpar.trials import tampering
+from d2lpar.trials.confinement import Limits
 
 ROOT = Path(__file__).parents[1]
 SOLUTIONS = ROOT / "notebooks" / "solutions"
@@ -568,6 +570,37 @@ def test_messages_tell_what_was_expected_and_what_came(name, text, said):
     report = graded(name, text)
     assert report["status"] == "wrong"
     assert said in report["text"]
+
+
+class TestJudgeThatFails:
+    """In this process, where a judge can be broken."""
+
+    @pytest.fixture(autouse=True)
+    def broken(self, monkeypatch):
+        def judge(answer):
+            answer({8: 1.0}, 1.0, 1.0, 1.0)
+            raise KeyError("typo")
+
+        own = dataclasses.replace(PUZZLES["rent"], judge=judge)
+        monkeypatch.setitem(grading.PUZZLES, "rent", own)
+        monkeypatch.setattr(CLIENT, "grade", lambda _, name, text, **__: grading.grade(
+            name, text, Limits(20.0, 4 * 10**9)
+        ))  # fmt: skip
+
+    def test_it_blames_no_answer(self):
+        attempt = challenges.challenge_source("rent", RIGHT_RENT)
+        assert attempt.status == "not graded"
+        assert "the check of rent has failed itself, with KeyError: 'typo'" in repr(attempt)
+
+    def test_nobody_says_that_the_file_is_wrong(self, capsys):
+        scores.keep("rent", {"points": 100, "figure": 0.0}, RIGHT_RENT)
+        (one,) = challenges.regrade([scores.path()])
+        assert (one.claimed, one.points) == (100, None)
+        assert not one.agrees
+
+    def test_an_answer_that_fails_is_wrong_all_the_same(self):
+        attempt = challenges.challenge_source("rent", "def rent(*_):\n    return 1 / 0\n")
+        assert attempt.status == "wrong"
 
 
 def test_names_of_other_cells_are_not_there():

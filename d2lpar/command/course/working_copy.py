@@ -3,7 +3,8 @@
 The copy has the folders of the course, so links and pictures lead to the same places. A hidden
 folder in it holds what each file was when it was copied: only so can one tell who changed what.
 A notebook says itself which version it was brought up to: a page that was open before an update
-saves the old one over it, and the next update notices.
+saves the old one over it, and the next update notices. Of other files it notices where that old one
+is the course's own; one that the student has changed besides is theirs.
 """
 
 from __future__ import annotations
@@ -138,8 +139,8 @@ def _updated(
     elif file.suffix == ".ipynb" and base.exists():
         if not _is_brought_up(own, file, is_new=is_new, earlier=_earlier(folder, relative)):
             step = _merged(file, own, [*_earlier(folder, relative), base])
-    elif is_new:
-        step = _replaced(file, own, base)
+    else:
+        step = _replaced(file, own, [*_earlier(folder, relative), base], is_new=is_new)
     if is_new:
         _remember(file, folder, relative)
     return step
@@ -156,14 +157,21 @@ def _is_brought_up(own: Path, file: Path, *, is_new: bool, earlier: list[Path]) 
     return version == _version(file)
 
 
-def _replaced(file: Path, own: Path, base: Path) -> tuple[str, tuple[str, ...]] | None:
-    """The new version in place of what the student has not changed, or beside it."""
+def _replaced(
+    file: Path, own: Path, versions: list[Path], *, is_new: bool
+) -> tuple[str, tuple[str, ...]] | None:
+    """The new version in place of what the student has not changed, or beside it.
+
+    An editor that was open before an update may have saved an old version since.
+    """
     mine, new = own.read_bytes(), file.read_bytes()
     if mine == new:
         return None
-    if base.exists() and mine == base.read_bytes():
+    if any(path.exists() and mine == path.read_bytes() for path in versions):
         _copy(file, own)
         return "the new version", ()
+    if not is_new:
+        return None
     beside = whole_file.unused(whole_file.numbered(NEW, own, before=" "))
     _copy(file, beside)
     return f"you have changed it; the new version is {beside.name}", ()
@@ -202,16 +210,16 @@ def _version(file: Path) -> str:
 
 
 def _remember(file: Path, folder: Path, relative: Path) -> None:
-    """The version that the copy is up to now; notebooks brought up to others may still be open."""
+    """The version that the copy is up to now; files brought up to others may still be open."""
     base = folder / relative
-    if file.suffix == ".ipynb" and base.exists():
+    if base.exists():
         number = len(_earlier(folder, relative))
-        _copy(base, folder / EARLIER / relative / f"{number:04}.ipynb")
+        _copy(base, folder / EARLIER / relative / f"{number:04}{file.suffix}")
     _copy(file, base)
 
 
 def _earlier(folder: Path, relative: Path) -> list[Path]:
-    return sorted((folder / EARLIER / relative).glob("*.ipynb"))
+    return sorted((folder / EARLIER / relative).glob("[0-9]*"))
 
 
 def _fresh(file: Path, own: Path) -> None:

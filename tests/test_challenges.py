@@ -1,10 +1,12 @@
 """Challenges: right answers reach par and record, wrong ones hear why, and cheats earn nothing."""
 
+import dataclasses
 import inspect
 import json
 import math
 import os
 import textwrap
+import threading
 from pathlib import Path
 
 import nbformat
@@ -19,7 +21,9 @@ from d2lpar.checks.challenges.evidence import Evidence
 from d2lpar.checks.challenges.puzzles import PUZZLES
 from d2lpar.checks.grader import CLIENT, source
 from d2lpar.checks.verdict import Refused
+from d2lpar.timeline import whole_file
 from d2lpar.trials import tampering
+from d2lpar.trials.confinement import Limits
 
 ROOT = Path(__file__).parents[1]
 SOLUTIONS = ROOT / "notebooks" / "solutions"
@@ -568,6 +572,37 @@ def test_messages_tell_what_was_expected_and_what_came(name, text, said):
     assert said in report["text"]
 
 
+class TestJudgeThatFails:
+    """In this process, where a judge can be broken."""
+
+    @pytest.fixture(autouse=True)
+    def broken(self, monkeypatch):
+        def judge(answer):
+            answer({8: 1.0}, 1.0, 1.0, 1.0)
+            raise KeyError("typo")
+
+        own = dataclasses.replace(PUZZLES["rent"], judge=judge)
+        monkeypatch.setitem(grading.PUZZLES, "rent", own)
+        monkeypatch.setattr(CLIENT, "grade", lambda _, name, text, **__: grading.grade(
+            name, text, Limits(20.0, 4 * 10**9)
+        ))  # fmt: skip
+
+    def test_it_blames_no_answer(self):
+        attempt = challenges.challenge_source("rent", RIGHT_RENT)
+        assert attempt.status == "not graded"
+        assert "the check of rent has failed itself, with KeyError: 'typo'" in repr(attempt)
+
+    def test_nobody_says_that_the_file_is_wrong(self, capsys):
+        scores.keep("rent", {"points": 100, "figure": 0.0}, RIGHT_RENT)
+        (one,) = challenges.regrade([scores.path()])
+        assert (one.claimed, one.points) == (100, None)
+        assert not one.agrees
+
+    def test_an_answer_that_fails_is_wrong_all_the_same(self):
+        attempt = challenges.challenge_source("rent", "def rent(*_):\n    return 1 / 0\n")
+        assert attempt.status == "wrong"
+
+
 def test_names_of_other_cells_are_not_there():
     said = graded("rent", "def rent(*_):\n    return elsewhere\n")["text"]
     assert "NameError" in said
@@ -658,12 +693,49 @@ def test_the_best_answer_is_kept():
     assert "80 of 1600 points" in challenges.score_table()
 
 
-def test_a_file_of_something_else_is_not_overwritten():
+@pytest.mark.parametrize(
+    "content", ["[]", '{"challenges": {"rent": 3}}', '{"challenges": {', "[" * 200_000, b"\xff"]
+)
+def test_a_file_of_something_else_is_put_aside_and_said(capsys, content):
+    content = content if isinstance(content, bytes) else content.encode()
     scores.path().parent.mkdir()
-    scores.path().write_text("[]")
-    with pytest.raises(ValueError, match="is no file of scores"):
-        kept(70, 9.0)
-    assert scores.path().read_text() == "[]"
+    scores.path().write_bytes(content)
+    assert kept(70, 9.0)
+    told = capsys.readouterr().err
+    (aside,) = scores.path().parent.glob("challenges before *.json")
+    assert aside.read_bytes() == content
+    assert aside.name in told
+    assert told.count("\n") == 1
+    assert scores.read(scores.path())["cut"]["points"] == 70
+
+
+def test_two_who_keep_scores_at_the_same_time_lose_none(monkeypatch):
+    """The second begins after the first has read, and before that has written."""
+    another = []
+
+    def held_up(file, text):
+        if not another:
+            report = {"points": 70, "figure": 1.0}
+            words = ("rent", report, "def rent(): ...")
+            another.append(threading.Thread(target=scores.keep, args=words))
+            another[0].start()
+            another[0].join(0.2)  # it waits for the first, or is done
+        theirs(file, text)
+
+    theirs = whole_file.write
+    monkeypatch.setattr(whole_file, "write", held_up)
+    assert kept(70, 9.0)
+    another[0].join(30)
+    assert sorted(scores.read(scores.path())) == ["cut", "rent"]
+
+
+def test_scores_that_cannot_be_kept_lose_no_verdict(monkeypatch):
+    scores.path().parent.write_text("a file")
+    report = {"status": "right", "text": "fine", "points": 100, "figure": 0.0}
+    monkeypatch.setattr(CLIENT, "grade", lambda *_, **__: report)
+    attempt = challenges.challenge_source("rent", RIGHT_RENT)
+    assert attempt.points == 100
+    assert "could not be kept in" in attempt.text
 
 
 def test_points():

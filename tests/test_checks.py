@@ -1,6 +1,7 @@
 """Checks accept the right answer, and say of wrong ones what is wrong."""
 
 import importlib.util
+import math
 from pathlib import Path
 
 import pytest
@@ -88,19 +89,46 @@ def test_a_function_without_return_is_told_so():
     def shares(batch_size, speeds):
         [batch_size] * len(speeds)
 
-    assert par.check(shares).text == "your function returned nothing: end it with `return …`"
+    said = "got None. Your function returned nothing here: is there a `return …` on every path?"
+    assert par.check(shares).text.endswith(said)
 
 
-def test_a_value_that_the_check_cannot_use_is_shown():
+@pytest.mark.parametrize("value", [3, object(), "ab", [1.5, 1], math.nan])
+def test_a_value_of_another_kind_is_wrong(value):
     def shares(batch_size, speeds):
-        return 3
+        return value
 
-    text = par.check(shares).text
-    assert text.startswith("your function returned 3, which cannot be used here (TypeError:")
-    assert text.endswith(
-        ". Expected of `shares(batch_size, speeds)`: how many images for each of some unequal "
-        "devices"
-    )
+    verdict = par.check(shares)
+    assert verdict.status == checks.WRONG
+    assert "shares(256, [1, 1]): expected 2 whole numbers, got" in verdict.text
+
+
+@pytest.mark.parametrize("value", [None, [], [1, None], [128, 128]])
+def test_a_check_that_fails_itself_blames_no_answer(monkeypatch, value):
+    """Not even one that is wrong besides: nobody knows."""
+
+    def shares(batch_size, speeds):
+        return value
+
+    monkeypatch.setattr("d2lpar.checks.lesson03.is_whole", lambda n: n / 0)
+    monkeypatch.setattr("d2lpar.checks.lesson03.len", lambda _: 1 / 0, raising=False)
+    verdict = par.check(shares)
+    assert not verdict
+    assert verdict.status == "not graded"
+    assert "the check of shares has failed itself, with ZeroDivisionError" in verdict.text
+    assert "in test_checks.py:" in verdict.text
+    assert "your answer may be right" in repr(verdict)
+
+
+GARBAGE = (3, "x", [], [None], {}, (1, 2), torch.ones(2), object(), lambda *_: None, {1: [1]})
+
+
+@pytest.mark.parametrize(("lesson", "name"), ALL)
+def test_whatever_an_answer_returns_is_judged(lesson, name):
+    """A check that failed at what it should have looked at would leave it to nobody."""
+    for value in GARBAGE:
+        verdict = getattr(checks, name)(lambda *_, value=value: value)
+        assert verdict.status == checks.WRONG, (value, verdict)
 
 
 def test_check_finds_the_exercise_by_the_functions_name():

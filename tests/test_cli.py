@@ -1,5 +1,6 @@
 """The command `d2lpar`: what it prints, where errors go, and its exit status."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -179,3 +180,22 @@ def test_a_reader_that_has_had_enough():
         process.stdout.close()  # long before the first line is there
         assert process.stderr.read() == b""
     assert process.returncode == 0
+
+
+@pytest.mark.parametrize("words", [["machines"], ["doctor"], ["run", "x.py"], ["course", "update"]])
+def test_a_folder_that_is_no_more_is_named(tmp_path, words):
+    """MKL ended the process, with a line about a library that it could not load."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code = (
+        "import os, sys; os.rmdir(os.getcwd()); from d2lpar.command.cli import main; "
+        f"sys.exit(main({words}))"
+    )
+    environment = {**os.environ, "PWD": str(gone), "PYTHONPATH": str(ROOT)}
+    found = subprocess.run(
+        [sys.executable, "-c", code], cwd=gone, env=environment, capture_output=True, text=True
+    )
+    assert found.returncode == 2
+    assert str(gone) in found.stderr
+    assert "cd" in found.stderr
+    assert found.stderr.count("\n") == 1

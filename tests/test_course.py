@@ -253,6 +253,23 @@ def test_an_old_page_that_is_saved_over_an_update_hides_no_cell_for_ever(course,
     assert update(course) == {}
 
 
+@pytest.mark.parametrize("updates", [1, 2])
+def test_an_old_script_that_is_saved_over_an_update_hides_no_new_one_for_ever(course, updates):
+    update(course)
+    theirs, mine = course / "notebooks/scripts/train.py", course / "my/scripts/train.py"
+    opened = mine.read_text()
+    for number in range(updates):
+        theirs.write_text(f"version = {number + 2}\n")
+        update(course)
+    mine.write_text(opened)
+    assert update(course)["train.py"].what == "the new version"
+    assert mine.read_text() == f"version = {updates + 1}\n"
+    mine.write_text(f"{opened}mine = True\n")
+    assert update(course) == {}
+    assert mine.read_text() == f"{opened}mine = True\n"
+    assert [path.name for path in mine.parent.iterdir()] == ["train.py"]
+
+
 def test_an_old_page_is_known_where_what_saved_it_kept_no_metadata(course):
     update(course)
     save(course / "notebooks" / NAME, book(a="1", b="2", c="3", d="4"))

@@ -17,8 +17,8 @@ import torch
 
 from d2lpar.checks import exercise_grading
 from d2lpar.checks.grader import CLIENT
-from d2lpar.checks.grader.remote import NOT_GRADED, Remote
-from d2lpar.checks.verdict import Ended
+from d2lpar.checks.grader.remote import Remote
+from d2lpar.checks.verdict import NOT_GRADED, Ended
 from d2lpar.trials import confinement, kernel, plain, starter
 from d2lpar.trials.confinement import Limits
 

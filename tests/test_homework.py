@@ -15,6 +15,7 @@ import psutil
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from d2lpar.checks import exercise_grading
 from d2lpar.checks.by_name import exercises
 from d2lpar.checks.challenges import scores
 from d2lpar.checks.challenges.attempt import own_part
@@ -25,6 +26,7 @@ from d2lpar.checks.grader.source import graded_part
 from d2lpar.command import cli
 from d2lpar.command.course import assignment, grading, otter_format, reports, submission
 from d2lpar.trials import answering
+from d2lpar.trials.confinement import Limits
 
 ROOT = Path(__file__).parents[1]
 SOLUTIONS = ROOT / "notebooks" / "solutions"
@@ -400,6 +402,19 @@ def test_what_nobody_is_to_blame_for_is_an_error_and_no_failure():
     assert (root[0].get("errors"), root[0].get("failures")) == ("1", "0")
     assert json.loads(reports.scores([one], "04", ["no"]))["boundary_lacks"] == ["no"]
     assert "not graded, busy" in reports.in_words(one)
+
+
+def test_a_check_that_fails_itself_blames_nobody(monkeypatch, tmp_path, question):
+    """In this process, where a check can be broken."""
+
+    def grade(judge, name, text, *, limit_s, limit_bytes):
+        return exercise_grading.grade(name, text, Limits(limit_s, limit_bytes))
+
+    monkeypatch.setattr(CLIENT, "grade", grade)
+    monkeypatch.setattr("d2lpar.checks.lesson04.is_whole", lambda _: 1 / 0)
+    (one,) = graded([hand_in(tmp_path, "a", RIGHT)], question)
+    assert one.results[0].status == "not graded"
+    assert "the check of shards_seen has failed itself, with ZeroDiv" in one.results[0].text
 
 
 def test_a_grader_that_gives_up_blames_nobody(monkeypatch, tmp_path, question):

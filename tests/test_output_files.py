@@ -8,13 +8,19 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import pytest
+import torch
+import torch.distributed as dist
 
+import d2lpar as par
 from d2lpar.command import cli
 from d2lpar.command.course import grading
+from d2lpar.lesson import results_table
 from d2lpar.machines import calibration
 from d2lpar.timeline import Span, Timeline, whole_file
+from d2lpar.timeline import trace as trace_files
 from d2lpar.timeline.streaming import LongTimeline
 from d2lpar.timeline.whole_file import NOT_WRITTEN, OutputFile
 
@@ -123,6 +129,41 @@ def test_a_file_that_is_read_or_written_already_is_refused(program, nothing_runs
     assert program.read_text() == PROGRAM
     assert Path("data.json").read_text() == "1"
     assert not Path("x.json").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--report", "t/rank_0.json", "--timeline", "t", "program.py"),
+        ("--timeline", "./t/", "--report", "linked/rank_12.json", "program.py"),
+        ("--timeline", "new", "--report", "new/rank_0.json", "program.py"),
+        ("--timeline", "t", "program.py", "--before", "t/rank_3.json"),
+        ("--timeline", "t", "--report", "r.json", "program.py"),
+        ("--timeline", "t", "t/rank_3.json"),
+    ],
+)
+def test_what_would_be_written_over_in_another_outputs_folder_is_refused(
+    program, nothing_runs, capsys, words
+):
+    Path("t").mkdir()
+    Path("linked").symlink_to("t")
+    Path("t/rank_3.json").write_text(PROGRAM)
+    Path("r.json").write_text("old")
+    Path("t/rank_2.json").symlink_to("../r.json")
+    assert cli.main(["run", *words]) == 2
+    assert "would write over" in capsys.readouterr().err
+    assert sorted(path.name for path in Path("t").iterdir()) == ["rank_2.json", "rank_3.json"]
+    assert Path("r.json").read_text() == "old"
+
+
+@pytest.mark.parametrize(
+    "words", [("t/notes.json", "t"), ("rank_0.json", "t"), ("rank_0.json", "t.json")]
+)
+def test_outputs_that_are_apart_may_be_neighbours(program, words):
+    Path("t").mkdir()
+    report, timeline = words
+    assert cli.main(["run", "--report", report, "--timeline", timeline, "program.py"]) == 0
+    assert json.loads(Path(report).read_text())["status"] == 0
 
 
 @pytest.mark.parametrize("names", [("home/anna.py", "b"), ("a", "../home/a")])
@@ -234,6 +275,201 @@ def test_a_run_whose_trace_fills_the_disk_says_so_and_reports(program, capsys):
     assert "t.json could not be written" in found.err
     assert json.loads(Path("r.json").read_text())["unwritten"]
     assert not Path("t.json").exists()
+
+
+# --- what programs write --------------------------------------------------------------------------
+
+
+def profile(device):
+    with torch.profiler.profile(with_stack=True) as profiler:
+        for _ in range(200):
+            torch.ones(3, device=device) + 1
+    return profiler
+
+
+def trace(path):
+    profile("cuda").export_chrome_trace(str(path))
+
+
+def stacks(path):
+    profile("cuda").export_stacks(str(path), "self_cpu_time_total")
+
+
+def trace_of_events(path):
+    profile("cuda").events().export_chrome_trace(str(path))
+
+
+def memory_snapshot(path):
+    torch.cuda.memory._record_memory_history()
+    kept = [torch.ones(2**20, device="cuda") for _ in range(100)]
+    torch.cuda.memory._dump_snapshot(str(path))
+    assert len(kept) == 100
+
+
+def memory_usage(path):
+    """What torch makes of a snapshot by a script that it fetches is put in its place."""
+    text = "<svg>" + 2**14 * " "
+    with mock.patch("torch.cuda.memory._memory", return_value=text):
+        torch.cuda.memory._save_memory_usage(str(path), {})
+
+
+WRITERS = [trace, stacks, trace_of_events, memory_snapshot, memory_usage]
+
+
+@pytest.fixture
+def cuda():
+    with par.emulate_cuda(1, verbose=False):
+        yield
+
+
+@pytest.mark.parametrize("write", WRITERS)
+@pytest.mark.parametrize("name", ["new", "new.gz"])
+def test_what_torch_writes_is_whole_or_as_it_was(cuda, tmp_path, write, name):
+    path = tmp_path / name
+    path.write_text("old")
+    with files_of_at_most(2**12), pytest.raises(OSError, match=f"{name} cannot be written: File"):
+        write(path)
+    assert path.read_text() == "old"
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+    write(path)
+    assert path.stat().st_size > 2**9
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+
+
+def test_an_error_in_the_middle_leaves_what_torch_wrote_before(cuda, tmp_path, monkeypatch):
+    file = tmp_path / "snapshot.pickle"
+    file.write_text("old")
+
+    def broken(snapshot, stream):
+        stream.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("torch.cuda.memory.pickle.dump", broken)
+    with pytest.raises(KeyboardInterrupt):
+        torch.cuda.memory._dump_snapshot(str(file))
+    assert file.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["snapshot.pickle"]
+
+
+def test_flight_records_are_whole_or_as_they_were(tmp_path, monkeypatch):
+    """The end of a program that hangs is told all the same, with the name of what is not there."""
+    monkeypatch.setenv("TORCH_FR_DUMP_TEMP_FILE", str(tmp_path / "record_"))
+    (tmp_path / "record_0").write_text("old")
+
+    def hangs():
+        for _ in range(100):
+            dist.all_reduce(torch.ones(1, device=f"vgpu:{dist.get_rank()}"))
+        if dist.get_rank() == 0:
+            dist.barrier()
+
+    with files_of_at_most(2**12), pytest.raises(RuntimeError, match=r"record_0 cannot be written"):
+        par.run_ranks(hangs, par.devices(2, kind="virtual"))
+    assert (tmp_path / "record_0").read_text() == "old"
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_chakra_traces_are_all_written_or_none(tmp_path):
+    pytest.importorskip("google.protobuf")
+    hosts = [
+        Span("host", f"rank {rank}", "dispatch", "matmul", i * 1e-6, (i + 1) * 1e-6, correlation=n)
+        for rank, length in enumerate((10, 2000))
+        for i, n in enumerate(range(10**6 * rank + 1, 10**6 * rank + 1 + length))
+    ]
+    work = [
+        Span(f"vgpu:{s.stream[-1]}", 0, "compute", "matmul", s.end_s, s.end_s + 1e-7,
+             correlation=s.correlation)
+        for s in hosts
+    ]  # fmt: skip
+    timeline = Timeline("simulated", [*hosts, *work])
+    old = [tmp_path / "run.0.et", tmp_path / "run.1.et"]
+    for path in old:
+        path.write_text("old")
+    with (
+        files_of_at_most(2**16 + 2**13),
+        pytest.raises(OSError, match=r"run\.1\.et cannot be written: File too large"),
+    ):
+        timeline.save_chakra(tmp_path / "run")
+    assert [path.read_text() for path in old] == ["old", "old"]
+    assert sorted(tmp_path.iterdir()) == old
+    assert timeline.save_chakra(tmp_path / "run") == old
+    assert old[1].stat().st_size > 2**16 + 2**13
+
+
+@pytest.mark.parametrize("name", ["trace.json", "folder"])
+def test_a_trace_whose_writing_is_broken_off_leaves_the_one_before(tmp_path, name):
+    old = Timeline("simulated", _spans(1))
+    old.save_trace(tmp_path / name)
+
+    def broken_off():
+        yield from _spans(10)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trace_files.save(tmp_path / name, "simulated", broken_off(), [])
+    whole = tmp_path / name / "rank_0.json" if name == "folder" else tmp_path / name
+    assert Timeline.from_chrome_trace(whole).spans == old.spans
+    assert [path.name for path in whole.parent.iterdir()] == [whole.name]
+
+
+def test_the_rows_of_a_table_are_kept_whole_or_not_at_all(tmp_path):
+    table = results_table.Recorder(tmp_path / "t.csv", ["run", "text"], key=["run"], told=["test"])
+    table.add([(1, "a")])
+    with files_of_at_most(2**12), pytest.raises(OSError, match=r"t\.csv"):
+        table.add([(2, 2**12 * "b")])
+    table.add([(3, "c")])
+    assert [row["run"] for row in results_table.read(tmp_path / "t.csv").rows] == [1, 3]
+
+
+# --- what killed processes leave ------------------------------------------------------------------
+
+HOLDS = (
+    "import sys, time\nfrom d2lpar.timeline.whole_file import OutputFile\n"
+    "file = OutputFile(sys.argv[1])\nprint('open', flush=True)\nsys.stdin.read()\n"
+    "file.write('of another')\n"
+)
+
+
+@pytest.mark.parametrize("name", ["r.json", 80 * "語"])
+def test_the_next_output_removes_what_killed_processes_left_and_nothing_else(tmp_path, name):
+    place = tmp_path / name
+    words = [sys.executable, "-c", HOLDS, str(place)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    killed, living = (subprocess.Popen(words, env=environment, **pipes) for _ in range(2))
+    try:
+        for process in (killed, living):
+            assert process.stdout.readline() == "open\n"
+        killed.kill()
+        killed.wait()
+        beside = [f".{name}.part", ".other.json.0123456789abcdef0123456789abcdef.part"]
+        for other in beside:
+            (tmp_path / other).write_text("somebody's")
+        assert len(list(tmp_path.iterdir())) == 4
+        whole_file.write(place, "mine")
+        assert len(list(tmp_path.iterdir())) == 4  # mine, two of somebody's, and what lives
+        assert all((tmp_path / other).exists() for other in beside)
+        living.communicate("", timeout=60)
+        assert place.read_text() == "of another"
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted([name, *beside])
+    finally:
+        for process in (killed, living):
+            process.kill()
+            process.wait()
+            process.stdin.close()
+            process.stdout.close()
+
+
+def test_a_beginning_that_was_named_is_removed_by_nobody(tmp_path):
+    """Who was told where it is may still want it."""
+    for number in range(2):
+        timeline = LongTimeline("simulated", to=tmp_path / "t.json")
+        with files_of_at_most(2**16):
+            for span in _spans(2000):
+                timeline.add(span)
+            with pytest.raises(OSError, match=r"A beginning is in .*t\.json") as error:
+                timeline.close()
+        assert len(list(tmp_path.iterdir())) == number + 1
+        assert Path(str(error.value).partition("A beginning is in ")[2]).stat().st_size > 2**12
 
 
 # --- stdout ---------------------------------------------------------------------------------------

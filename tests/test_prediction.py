@@ -2,6 +2,7 @@
 
 import ast
 import json
+import threading
 from pathlib import Path
 
 import nbformat
@@ -9,7 +10,7 @@ import pytest
 
 from d2lpar.plots import predict, prediction
 from d2lpar.plots.typed_number import number_in
-from d2lpar.timeline import kept
+from d2lpar.timeline import kept, whole_file
 
 LESSONS = sorted(Path(__file__).parents[1].glob("notebooks/0*.ipynb"))
 
@@ -35,6 +36,36 @@ def test_a_typed_value_is_kept_for_the_next_run(capsys):
     predict(QUESTION, 2, unit="times").beside(1.789)
     assert said(capsys) == "You predicted 2 times. The answer is 1.79 times."
     assert predict(QUESTION, unit="times").value == 2
+
+
+def test_a_broken_file_is_put_aside_and_said(capsys, folder):
+    (folder / "predictions.json").write_text('{"Two GPUs')
+    assert predict(QUESTION, unit="times").value is None
+    predict(QUESTION, 2, unit="times")
+    assert predict(QUESTION, unit="times").value == 2
+    (aside,) = folder.glob("predictions before *.json")
+    assert aside.read_text() == '{"Two GPUs'
+    told = capsys.readouterr().err
+    assert aside.name in told
+    assert told.count("\n") == 1
+
+
+def test_two_who_keep_at_the_same_time_lose_nothing(monkeypatch):
+    """The second begins after the first has read, and before that has written."""
+    between = []
+
+    def held_up(file, text):
+        if not between:
+            between.append(threading.Thread(target=kept.write, args=("predictions", "b", 2)))
+            between[0].start()
+            between[0].join(0.2)  # it waits for the first, or is done
+        theirs(file, text)
+
+    theirs = whole_file.write
+    monkeypatch.setattr(whole_file, "write", held_up)
+    kept.write("predictions", "a", 1)
+    between[0].join(30)
+    assert kept.read("predictions") == {"a": 1, "b": 2}
 
 
 def box_of(asked):

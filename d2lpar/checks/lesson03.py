@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import torch
 
 from ..trials import lesson03 as trials
 from ..trials.calling import Called
-from ..trials.plain import Seen
+from ..trials.plain import Seen, shown
 from .verdict import Wrong, exercise, few, is_whole, largest_difference, values_of
 
 ALL_WORK = 0.9  # of the FLOP of a whole batch: the last operations may be others
@@ -18,10 +18,12 @@ ALL_WORK = 0.9  # of the FLOP of a whole batch: the last operations may be other
 def shares(answer: Called) -> str:
     """`shares(batch_size, speeds)`: how many images for each of some unequal devices."""
     for batch_size, speeds in ((256, [1, 1]), (240, [2, 1]), (512, [3, 1, 1]), (999, [1, 2, 3, 4])):
-        got = list(answer(batch_size, list(speeds)))
+        found = answer(batch_size, list(speeds))
         call = f"shares({batch_size}, {speeds})"
+        has_items = isinstance(found, Collection) and getattr(found, "ndim", 1) == 1
+        got = list(found) if has_items else []
         if len(got) != len(speeds) or not all(is_whole(n) and n >= 0 for n in got):
-            raise Wrong(f"{call}: expected {len(speeds)} whole numbers, got {got}")
+            raise Wrong(f"{call}: expected {len(speeds)} whole numbers, got {shown(found)}")
         if sum(got) != batch_size:
             raise Wrong(f"{call}: {got} are {sum(got)} images; every image must go somewhere, once")
         ideal = batch_size / sum(speeds)

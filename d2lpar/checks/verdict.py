@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import math
 import numbers
+import os
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -15,7 +17,8 @@ from ..trials.calling import NOTHING_YET, Called, Fault, InProcess
 from ..trials.plain import Seen
 
 RIGHT, WRONG, NOT_YET = "right", "wrong", "not attempted yet"
-MARKS = {RIGHT: "✓", WRONG: "✗", NOT_YET: "○"}
+NOT_GRADED = "not graded"  # by no fault of the answer's
+MARKS = {RIGHT: "✓", WRONG: "✗", NOT_YET: "○", NOT_GRADED: "?"}
 
 OF_EXERCISE = "of_exercise"  # what marks the check of an exercise
 ON_CLOCK = "on_clock"  # and that of one that reads the clock
@@ -34,11 +37,16 @@ TORCH_CUDA = (
 )
 UNUSABLE = "your function returned {value}, which cannot be used here ({error}){expected}"
 EXPECTED = ". Expected of {what}"
+TEXT_FAILED = (
+    "the check of {name} has failed itself, with {error}{where}: that is a fault of the course's, "
+    "and your answer may be right"
+)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a check found: `status` ("right", "wrong", "not attempted yet") and a text."""
+    """What a check found: `status` ("right", "wrong", "not attempted yet"; "not graded" where the
+    check itself has failed) and a text."""
 
     status: str
     text: str
@@ -74,9 +82,10 @@ def exercise(
 ) -> Callable[..., Any]:
     """Turn a check that raises `Wrong` or returns praise into one that returns a verdict.
 
-    The check calls the answer, or lets a trial call it. `on_clock`: what is judged is read from the
-    simulated clock and machine, which run where the answer does. `gives_a_value`: an answer that
-    returns None has forgotten to return something.
+    The check calls the answer, or lets a trial call it, and looks at what comes before it uses it:
+    an error of any other kind is its own, and blames nobody's answer. `on_clock`: what is judged is
+    read from the simulated clock and machine, which run where the answer does. `gives_a_value`: an
+    answer that returns None has forgotten to return something.
 
     In a notebook an answer runs beside its check, and can deceive it: nobody is protected there
     from himself. `checks.grader` runs it in a process of its own.
@@ -98,9 +107,8 @@ def exercise(
             if fault.left_to_do:
                 return Verdict(NOT_YET, TEXT_NOT_YET)
             return Verdict(WRONG, blame(fault, gives_a_value, _first_paragraph(check)))
-        except Exception as error:  # what it returned is of no use
-            useless = Fault(type(error).__name__, str(error), returned=called.returned)
-            return Verdict(WRONG, blame(useless, gives_a_value, _first_paragraph(check)))
+        except Exception as error:
+            return Verdict(NOT_GRADED, failed(check.__name__, error))
 
     setattr(judge, OF_EXERCISE, True)
     setattr(judge, ON_CLOCK, on_clock)
@@ -119,6 +127,14 @@ def blame(fault: Fault, gives_a_value: bool = True, what: str = "") -> str:
     expected = EXPECTED.format(what=what) if what else ""
     value = shortened(repr(fault.returned))
     return UNUSABLE.format(value=value, error=error, expected=expected)
+
+
+def failed(name: str, error: Exception) -> str:
+    """What to say where the check of a function has failed itself."""
+    *_, frame = traceback.extract_tb(error.__traceback__) or [None]
+    where = "" if frame is None else f" in {os.path.basename(frame.filename)}:{frame.lineno}"
+    told = " ".join(f"{type(error).__name__}: {error}".split())
+    return TEXT_FAILED.format(name=name, error=shortened(told), where=where)
 
 
 def _first_paragraph(check: Callable) -> str:

@@ -22,6 +22,7 @@ from ..timeline.whole_file import NOT_WRITTEN
 Command = Callable[[list[str]], int | None]  # takes what follows its name; None counts as 0
 
 USER_ERROR, INTERRUPTED = 2, 130
+NOWHERE = "d2lpar: {folder} has been removed, or made anew: call `cd` with a folder that is there"
 STREAMS = ("stdin", "stdout", "stderr")  # by their numbers
 
 
@@ -52,6 +53,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="its own arguments")
     options = parser.parse_args(arguments)
+    if not _is_somewhere():
+        say(NOWHERE.format(folder=os.environ.get("PWD") or "this folder"), stream=sys.stderr)
+        return USER_ERROR
     run = COMMANDS[options.command][1]
     if isinstance(run, str):
         run = importlib.import_module(run).main
@@ -63,6 +67,15 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (ValueError, OSError) as error:
         say(f"d2lpar: {error}", stream=sys.stderr)
         return USER_ERROR
+
+
+def _is_somewhere() -> bool:
+    """Whether the current folder is still there: libraries end a process that is nowhere."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _open_streams() -> None:

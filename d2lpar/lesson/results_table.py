@@ -84,15 +84,23 @@ class Recorder:
     def add(self, rows: Iterable[Sequence[object]]) -> None:
         """Add what belongs together at once, so that no half of it is ever kept.
 
-        Raises ValueError for a row that has not a value for each column.
+        Raises ValueError for a row that has not a value for each column, OSError where the disk is
+        full: none of them is kept then.
         """
         fields = [[str(value) for value in row] for row in rows]
         text = io.StringIO()
         for row in fields:
             _check(row, self._columns, self._file)
             csv.writer(text, lineterminator="\n").writerow(row)
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(text.getvalue())
+        with self._file.open("ab", buffering=0) as file:
+            end, rest = file.seek(0, os.SEEK_END), text.getvalue().encode()
+            try:
+                while rest:
+                    rest = rest[file.write(rest) :]
+            except OSError as error:
+                file.truncate(end)
+                error.filename = str(self._file)
+                raise
         places = [self._columns.index(name) for name in self._key]
         self._done |= {tuple(_number(row[i]) for i in places) for row in fields}
 

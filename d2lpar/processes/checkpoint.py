@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ..timeline.inputs import Count, require
+from ..timeline.whole_file import in_use, new_in_use, remove_unused
 from .random_states import random_state, set_random_state
 
 FORMAT = 1
@@ -78,7 +79,7 @@ class Checkpoints:
         older = [file for file, number in self._numbered().items() if number < step]
         for file in older[: max(0, len(older) - self.keep + 1)]:
             _close(self._mine, file)
-            _remove_unused(file)
+            remove_unused(file, if_unknown=True)
 
     def resume(self, **parts: Stateful) -> tuple[int, dict] | None:
         """Load the newest checkpoint into `parts`; returns its (step, position), or None.
@@ -144,7 +145,7 @@ def _write(state: dict, file: Path) -> IO[bytes]:
 
     Returns the open file, which is in use until it is closed.
     """
-    stream = _new_part(file.parent)
+    stream = new_in_use(lambda: file.parent / PART.format(secrets.token_hex(8)))
     part = Path(stream.name)
     try:
         torch.save(state, stream)
@@ -169,16 +170,6 @@ def _write(state: dict, file: Path) -> IO[bytes]:
     return stream
 
 
-def _new_part(folder: Path) -> IO[bytes]:
-    """A file of a name that nothing had, in use until it is closed."""
-    while True:
-        stream = (folder / PART.format(secrets.token_hex(8))).open("xb")
-        _use(stream)
-        if os.fstat(stream.fileno()).st_nlink:
-            return stream
-        stream.close()  # another process has taken it for abandoned just before
-
-
 def _close(streams: dict[Path, IO[bytes]], *files: Path) -> None:
     """Let go of some of the files, or of all."""
     for file in files or [*streams]:
@@ -190,30 +181,7 @@ def _remove_abandoned(folder: Path) -> None:
     """Remove what killed processes have left."""
     for path in folder.iterdir():
         if PARTS.fullmatch(path.name):
-            _remove_unused(path)
-
-
-def _remove_unused(path: Path) -> None:
-    """Remove a file that no process writes, keeps or reads."""
-    with suppress(OSError), path.open("rb") as stream:
-        if _use(stream, alone=True):
-            path.unlink()
-
-
-def _use(stream: IO[bytes], *, alone: bool = False) -> bool:
-    """Say that a file is in use until the stream is closed; False where `alone` cannot be.
-
-    Windows deletes no open file, and knows no such locks; nor do some file systems.
-    """
-    try:
-        import fcntl
-
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)
-    except BlockingIOError:
-        return False
-    except (ImportError, OSError):
-        return True
-    return True
+            remove_unused(path, if_unknown=True)
 
 
 def _os_error(error: BaseException | None) -> OSError | None:
@@ -227,7 +195,7 @@ def _read(file: Path) -> dict | None:
     """The state in a file; None, and a warning, if it is damaged or not from `save`."""
     try:
         with file.open("rb") as stream:
-            _use(stream)
+            in_use(stream)
             with zipfile.ZipFile(stream) as archive:  # torch.load would not notice a wrong bit
                 if wrong := archive.testzip():
                     raise ValueError(f"wrong checksum of {wrong}")

@@ -23,6 +23,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from . import chakra_schema as schema
 from .dependencies import Step, steps_of
 from .host_processes import numbered, rank_of
 from .spans import Span
+from .whole_file import OutputFile
 
 MICROS = 1e6
 GROUPS_NODE = "## process_group:init ##"  # the name that PyTorch gives it
@@ -40,20 +42,27 @@ Group = tuple[int, ...]
 def save(path: str | os.PathLike[str], clock: str, spans: Sequence[Span]) -> list[Path]:
     """Write `path`.0.et and so on, for the ranks that did something on a device; returns them.
 
+    What cannot be written leaves all of these files as they were.
+
     Raises ValueError if dependencies, or ranks of a group, are not in the timeline; ImportError
     without the library `protobuf`; OSError.
     """
     ranks = _ranks_of(steps_of(spans))
     groups = _groups_of(ranks)
     messages = _messages_of(ranks)
-    written = []
-    for rank, steps in ranks.items():
-        target = Path(f"{os.fspath(path)}.{rank}.et")
-        with target.open("wb") as file:
-            for message in _Rank(clock, groups, messages).messages(steps):
-                schema.write(file, message)
-        written.append(target)
-    return written
+    targets = [Path(f"{os.fspath(path)}.{rank}.et") for rank in ranks]
+    with ExitStack() as stack:
+        files = [stack.enter_context(closing(OutputFile(each))) for each in targets]
+        for steps, file in zip(ranks.values(), files, strict=True):
+            with file.named_in_errors():
+                stream = file.emptied()
+                for message in _Rank(clock, groups, messages).messages(steps):
+                    schema.write(stream, message)
+                stream.flush()
+        for file in files:
+            with file.named_in_errors():
+                file.finish()
+    return targets
 
 
 def _ranks_of(processes: dict[str, list[Step]]) -> dict[int, list[Step]]:

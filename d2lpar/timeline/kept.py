@@ -1,17 +1,25 @@
-"""What a student's runs leave for later ones: small JSON files in a folder beside the notebook."""
+"""What a student's runs leave for later ones: small JSON files in a folder beside the notebook.
+
+Two notebooks may change one file at the same time: neither loses what the other has written.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import whole_file
+from . import waits, whole_file
+from .printing import say
 
 FOLDER = ".d2lpar"  # in the folder of the notebook
 VARIABLE = "D2LPAR_KEEP"  # another folder, or "no"
 NOTHING = "no"
+LOCK = ".lock"  # in the folder of a file that is changed
+TEXT_ASIDE = "d2lpar: {file} could not be read ({error}): it is {aside} now, and a new one is begun"
 
 
 def folder() -> Path | None:
@@ -25,8 +33,7 @@ def read(name: str) -> dict:
     where = folder()
     if where is not None:
         with contextlib.suppress(OSError, ValueError):
-            found = json.loads((where / f"{name}.json").read_text(encoding="utf-8"))
-            return found if isinstance(found, dict) else {}
+            return json_object(where / f"{name}.json")
     return {}
 
 
@@ -36,7 +43,46 @@ def write(name: str, key: str, value: object) -> None:
     where = folder()
     if where is None:
         return
-    text = json.dumps(read(name) | {key: value}, indent=1, ensure_ascii=False)
-    with contextlib.suppress(OSError):
-        where.mkdir(parents=True, exist_ok=True)
-        whole_file.write(where / f"{name}.json", text + "\n")
+    with contextlib.suppress(OSError), changed(where / f"{name}.json") as found:
+        found[key] = value
+
+
+@contextlib.contextmanager
+def changed(file: Path, check: Callable[[dict], object] = lambda _: None) -> Iterator[dict]:
+    """The object in a JSON file, which is what the block has made of it at the end; one process
+    has it at a time.
+
+    It is empty where there is no file. One that holds no object, or one for which `check` raises
+    ValueError, is put aside, which a line on stderr says. Raises OSError where it cannot be read or
+    written, TimeoutError while another process goes on and on with it.
+    """
+    with waits.locked(file.with_name(LOCK)):
+        found: dict = {}
+        try:
+            found = json_object(file)
+            check(found)
+        except FileNotFoundError:
+            pass
+        except ValueError as error:
+            found, aside = {}, whole_file.put_aside(file)
+            told = TEXT_ASIDE.format(file=file, error=error, aside=aside.name)
+            say(told, stream=sys.stderr)
+        before = _text(found)
+        yield found
+        if _text(found) != before:
+            whole_file.write(file, _text(found))
+
+
+def json_object(file: Path) -> dict:
+    """The object in a JSON file. Raises OSError, and ValueError where there is none in it."""
+    try:
+        found = json.loads(whole_file.read(file, "a JSON file"))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"it holds a {type(found).__name__} in place of an object")
+    return found
+
+
+def _text(found: dict) -> str:
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"

@@ -13,6 +13,7 @@ import gzip
 import io
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,10 +27,17 @@ from .trace_events import COUNTER, Events
 from .whole_file import OutputFile
 
 ONE_FILE = (".json", ".json.gz", ".gz")
+RANK = re.compile(r"rank_\d+\.json")
+
+
+def is_part(path: str | os.PathLike[str], name: str) -> bool:
+    """Whether a trace that is written to `path` may have a file of that name in a folder."""
+    return not os.fspath(path).endswith(ONE_FILE) and RANK.fullmatch(name) is not None
 
 
 class TraceWriter:
-    """Trace files that grow span by span; they are there, complete, once it is closed.
+    """Trace files that grow span by span; they are there, complete, once it is closed, and are not
+    after an error in its block.
 
     Raises OSError where they cannot be written. If that turns out later, as the disk gets full, who
     adds spans goes on: `close` raises it, and says where the beginning is.
@@ -56,7 +64,11 @@ class TraceWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+            return
+        for file in self._all_files():
+            file.drop()
 
     def add(self, span: Span) -> None:
         """Write a span, or an annotation."""
@@ -144,7 +156,11 @@ class _TraceFile:
         for file in (self._file, self._below):
             with suppress(OSError):
                 file.close()
-        return self._output.part
+        return self._output.left()
+
+    def drop(self) -> None:
+        """Leave nothing of it."""
+        self._output.close()
 
     def write(self, events: Iterable[str]) -> None:
         for event in events:

@@ -1,26 +1,36 @@
 """Files that are replaced at once: a reader sees the old or the new one, never a part.
 
-What lies beside them is somebody's: a name for what is unfinished is one that nothing has.
-What a command has been told to write is tried before its work, which may take hours (`tried`), and
-is not lost if it cannot be written in the end all the same (`OutputFile.write_or_rescue`).
+What lies beside them is somebody's: a name for what is unfinished is one that nothing has, and it
+is removed only where nobody writes it any more (`in_use`). What a command has been told to write is
+tried before its work, which may take hours (`tried`), and is not lost if it cannot be written in
+the end all the same (`OutputFile.write_or_rescue`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
+import functools
+import inspect
+import itertools
 import os
+import re
 import stat
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO, TypeVar
 
+T = TypeVar("T")
 Named = str | os.PathLike[str]
 NOT_WRITTEN = 74  # exit status: EX_IOERR of sysexits.h
 STREAMS = ("/dev/", "/proc/")  # /dev/stdout, which the shell may have led to a file
 RESERVED = 2**16  # bytes: on a full disk a file can be made, and holds nothing
 MOST_READ = 2**26  # bytes of a file that holds a table, or one object
+LONGEST = 200  # bytes of an output's name in that of its part: a name has 255 at most
+PART = re.compile(r"[0-9a-f]{32}\.part")  # what follows the output's name
+ASIDE = "{stem} before {day}{number}{suffix}"
 
 
 def write(path: Named, text: str) -> None:
@@ -36,6 +46,54 @@ def write_bytes(path: Named, content: bytes) -> None:
     """The same with bytes."""
     with contextlib.closing(OutputFile(path)) as file:
         file.write_bytes(content)
+
+
+@contextlib.contextmanager
+def instead_of(path: Named) -> Iterator[str]:
+    """A file to write in the block, for who opens by a name what it writes; `path` is it then.
+
+    Raises OSError, and leaves the old file as it was, as it does for any error of the block.
+    """
+    with contextlib.closing(OutputFile(path)) as file:
+        file.emptied()
+        with file.named_in_errors():
+            yield file.part
+            file.finish()
+
+
+def whole(write: Callable[..., T], name: str) -> Callable[..., T]:
+    """A function that writes the file in its argument `name` as the rest does: whole, or not at
+    all. Raises OSError, which says which file."""
+    signature = inspect.signature(write)
+
+    @functools.wraps(write)
+    def written(*args: object, **kwargs: object) -> T:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        with instead_of(bound.arguments[name]) as bound.arguments[name]:
+            return write(*bound.args, **bound.kwargs)
+
+    return written
+
+
+def put_aside(path: Path) -> Path:
+    """Give what is there a name that nothing has, "x before 2026-01-31.json"; returns that."""
+    aside = unused(numbered(ASIDE, path, before=" (", after=")"))
+    if path.is_dir() and not path.is_symlink():
+        aside.unlink()  # a folder takes no file's place
+    path.replace(aside)
+    return aside
+
+
+def numbered(pattern: str, path: Path, *, before: str, after: str = "") -> Iterator[Path]:
+    """The name that a file beside `path` gets, of its {stem}, {suffix} and the {day}, and further
+    ones with a {number}."""
+    day = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    for i in itertools.count(1):
+        number = "" if i == 1 else f"{before}{i}{after}"
+        yield path.with_name(
+            pattern.format(stem=path.stem, day=day, number=number, suffix=path.suffix)
+        )
 
 
 def unused(paths: Iterable[Path]) -> Path:
@@ -108,17 +166,26 @@ class OutputFile:
         folder = os.path.dirname(place)
         if not os.path.isdir(folder):
             raise FileNotFoundError(f"there is no folder {folder}: make it first")
-        self._beside = os.path.join(folder, f".{uuid.uuid4().hex}.part")
-        file = open(self._beside, "xb")  # noqa: SIM115
+        file = self._begun(folder, os.path.basename(place))
         try:
             if found is not None:
-                os.chmod(self._beside, stat.S_IMODE(found.st_mode))
+                os.chmod(file.name, stat.S_IMODE(found.st_mode))
             file.write(bytes(RESERVED))
             file.flush()
         except OSError:
             self.close(file)
             raise
         return place, file
+
+    def _begun(self, folder: str, name: str) -> BinaryIO:
+        """A new file beside the place; what killed processes have left there is removed."""
+        prefix = f".{os.fsdecode(os.fsencode(name)[:LONGEST])}."
+        for path in Path(folder).iterdir() if os.access(folder, os.R_OK) else ():
+            if path.name.startswith(prefix) and PART.fullmatch(path.name.removeprefix(prefix)):
+                remove_unused(path)
+        file = new_in_use(lambda: Path(folder, f"{prefix}{uuid.uuid4().hex}.part"))
+        self._beside = file.name
+        return file
 
     @property
     def part(self) -> str:
@@ -139,36 +206,62 @@ class OutputFile:
 
     def write_bytes(self, content: bytes) -> None:
         """The same with bytes."""
-        if self._beside is not None:
-            self._file.seek(0)  # over what is reserved
-        self._file.write(content)
-        if self._beside is not None:
-            self._file.truncate()
-        self.finish()
+        with self.named_in_errors():
+            if self._beside is not None:
+                self._file.seek(0)  # over what is reserved
+            self._file.write(content)
+            if self._beside is not None:
+                self._file.truncate()
+            self.finish()
 
     def write_or_rescue(self, text: str) -> str | None:
         """Write the whole content; what to say if it could not be: where it is now."""
         try:
             self.write(text)
         except OSError as error:
-            return f"{_refusal(self.path, error)}. {_rescued(self.path, text)}"
+            return f"{error}. {_rescued(self.path, text)}"
         return None
+
+    @contextlib.contextmanager
+    def named_in_errors(self) -> Iterator[None]:
+        """In the block, an OSError says which file cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            raise _refusal(self.path, error) from error
 
     def finish(self, place: Named | None = None) -> None:
         """Let what was written take its place, or another in the same folder. Raises OSError."""
         self._file.flush()
-        if self._beside is not None:
-            os.fsync(self._file.fileno())
-        self._file.close()
-        if self._beside is None:
-            return
-        target = Path(place or self.place)
+        try:
+            if self._beside is not None:
+                os.fsync(self._file.fileno())
+                self._take(Path(place or self.place))
+        finally:
+            self._file.close()
+
+    def _take(self, target: Path) -> None:
+        """Let the file, which is in use until then, take its place."""
+        assert self._beside is not None, "it has another name"
         if target.exists() and target.stat().st_nlink > 1:
             _write_into(target, Path(self._beside).read_bytes())
             self.close()
-        else:
-            os.replace(self._beside, target)
-            self._beside = None
+            return
+        if os.name == "nt":  # which moves no open file
+            self._file.close()
+        os.replace(self._beside, target)
+        self._beside = None
+
+    def left(self) -> str:
+        """Close it, and leave what came under a name that no later output removes; which one."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        part, self._beside = self.part, None
+        if part != self.place:
+            with contextlib.suppress(OSError):
+                names = numbered("{stem}{suffix}{number}.part", Path(self.place), before="-")
+                return os.fspath(Path(part).replace(unused(names)))
+        return part
 
     def close(self, file: BinaryIO | None = None) -> None:
         """Leave nothing of what is not finished."""
@@ -192,17 +285,85 @@ def tried(outputs: Mapping[str, Named | None]) -> Iterator[dict[str, OutputFile]
         }
 
 
-def require_apart(outputs: Mapping[str, Named | None], inputs: Mapping[Named, str]) -> None:
+def require_apart(
+    outputs: Mapping[str, Named | None],
+    inputs: Mapping[Named, str],
+    parts: Mapping[str, Callable[[Named, str], bool]] | None = None,
+) -> None:
     """Raise ValueError where two options name one file to write, in whichever words, or one names a
-    file that is read; `inputs` say what that is ("the program")."""
+    file that is read; `inputs` say what that is ("the program").
+
+    `parts` are options that may name a folder: whether what is written to a path has a file of such
+    a name in it.
+    """
     taken = {_identity(path): what for path, what in inputs.items()}
-    for option, path in outputs.items():
-        if path is None:
-            continue
+    named = {option: path for option, path in outputs.items() if path is not None}
+    for option, path in named.items():
         if (what := taken.get(_identity(path))) is not None:
             raise ValueError(f"{option} {os.fspath(path)} is {what}: name another file to write")
         if _is_kept(path):
             taken[_identity(path)] = f"what {option} names, too"
+    others = {**dict.fromkeys(named.values(), "what another option names"), **inputs}
+    for option, has in (parts or {}).items():
+        if (folder := named.get(option)) is None:
+            continue
+        written = _written_in(folder, functools.partial(has, folder))
+        for path, what in others.items():
+            if written(path):
+                raise ValueError(
+                    f"{option} {os.fspath(folder)} would write over {os.fspath(path)}, {what}: "
+                    "name another folder"
+                )
+
+
+def _written_in(folder: Named, has: Callable[[str], bool]) -> Callable[[Named], bool]:
+    """Whether a path is a file that is written in a folder, where links may lead elsewhere."""
+    there = [name for name in os.listdir(folder) if has(name)] if os.path.isdir(folder) else []
+    known, place = {_identity(os.path.join(folder, name)) for name in there}, _identity(folder)
+
+    def written(path: Named) -> bool:
+        above, name = os.path.split(os.path.realpath(path))
+        return _identity(path) in known or (_identity(above) == place and has(name))
+
+    return written
+
+
+def new_in_use(name: Callable[[], Path]) -> BinaryIO:
+    """A file of a name that nothing had, in use until it is closed; `name()` makes such names."""
+    while True:
+        stream = name().open("xb")
+        in_use(stream)
+        if os.name == "nt" or os.fstat(stream.fileno()).st_nlink:
+            return stream
+        stream.close()  # another process has taken it for abandoned just before
+
+
+def remove_unused(path: Path, *, if_unknown: bool = False) -> None:
+    """Remove a file that no process writes, keeps or reads; `if_unknown`: also where the file
+    system cannot tell."""
+    with contextlib.suppress(OSError), path.open("rb") as stream:
+        alone = in_use(stream, alone=True)
+        if alone or (alone is None and if_unknown):
+            path.unlink()
+
+
+def in_use(stream: IO[bytes], *, alone: bool = False) -> bool | None:
+    """Say that a file is in use until the stream is closed; False where `alone` cannot be.
+
+    The system lets go of what a killed process used. Windows deletes no open file, and knows no
+    such locks. None where a file system does not know them, either.
+    """
+    try:
+        import fcntl
+
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB if alone else fcntl.LOCK_SH)
+    except BlockingIOError:
+        return False
+    except ImportError:
+        return True
+    except OSError:
+        return None
+    return True
 
 
 def _identity(path: Named) -> object:

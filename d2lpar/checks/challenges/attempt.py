@@ -13,17 +13,19 @@ from pathlib import Path
 from ...plots import Picture
 from ...timeline.formatting import table
 from ...timeline.printing import say
+from .. import verdict
 from ..grader import CLIENT, source
-from ..verdict import NOT_YET, RIGHT, TEXT_NOT_YET, WRONG
+from ..verdict import NOT_YET, RIGHT, TEXT_NOT_YET
 from . import pictures, scores
 from .puzzle import CLOSE, number
 from .puzzles import ALL, PUZZLES
 
 GRADING = f"{__package__}.grading"
-MARKS = {RIGHT: "✓", WRONG: "✗", NOT_YET: "○", source.REFUSED: "⊘"}
+MARKS = verdict.MARKS | {source.REFUSED: "⊘"}
 PAR_RUNS = Path(__file__).with_name("par_runs.json")
 TEXT_POINTS = "{points} of 100 points"
 TEXT_KEPT = "Your best so far, kept in {path}"
+TEXT_NOT_KEPT = "It could not be kept in {path}: {error}"
 TEXT_BETTER = "You have had {points}"
 TEXT_PRINTED = "your function printed:\n{printed}"
 TEXT_RECORD = "A new record! The best that we knew was {record:.3g}. Send it in."
@@ -33,7 +35,8 @@ ERROR_NAME = "no challenge has a function named {name!r}; did you mean {nearest!
 
 @dataclass(frozen=True)
 class Attempt:
-    """What came of an attempt: `status` is "right", "wrong", "refused" or "not attempted yet".
+    """What came of an attempt: `status` is "right", "wrong", "refused", "not attempted yet", or
+    "not graded", by no fault of the answer's.
 
     `figure` and `points` are those of a right answer. Shown in a notebook it draws the run beside
     par's.
@@ -105,7 +108,11 @@ def challenge_source(name: str, text: str, *, keeps: bool = True, **limits: floa
 
 
 def _kept(name: str, report: dict, text: str) -> str:
-    if scores.keep(name, report, own_part(text, name)):
+    try:
+        is_best = scores.keep(name, report, own_part(text, name))
+    except OSError as error:
+        return TEXT_NOT_KEPT.format(path=scores.path().as_posix(), error=error)
+    if is_best:
         return TEXT_KEPT.format(path=scores.path().as_posix())
     return TEXT_BETTER.format(points=scores.read(scores.path())[name]["points"])
 

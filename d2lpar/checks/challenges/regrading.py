@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..verdict import NOT_GRADED
 from . import scores
 from .attempt import challenge_source
 from .puzzles import PUZZLES
@@ -14,12 +15,13 @@ from .puzzles import PUZZLES
 
 @dataclass(frozen=True)
 class Regraded:
-    """An entry of a file: the points that it claims, and those that its answer has now."""
+    """An entry of a file: the points that it claims, and those that its answer has now; None if it
+    could not be graded, by no fault of its own."""
 
     file: str
     name: str
     claimed: int
-    points: int
+    points: int | None
     text: str
 
     @property
@@ -37,5 +39,6 @@ def regrade(files: Iterable[str | os.PathLike[str]]) -> list[Regraded]:
                 continue
             attempt = challenge_source(name, str(entry.get("source", "")), keeps=False)
             claimed = int(entry.get("points", 0))
-            found.append(Regraded(str(file), name, claimed, attempt.points, repr(attempt)))
+            points = None if attempt.status == NOT_GRADED else attempt.points
+            found.append(Regraded(str(file), name, claimed, points, repr(attempt)))
     return found

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from datetime import UTC, datetime
 from pathlib import Path
 
 import d2lpar
 
-from ...timeline import whole_file
+from ...timeline import kept
+from ..verdict import is_number
 
 FOLDER, FILE = "scores", "challenges.json"
 FORMAT = 1
@@ -24,33 +24,45 @@ def path() -> Path:
 
 def read(file: Path) -> dict[str, dict]:
     """The entries of a file by puzzle; none if it is not there. Raises ValueError for others."""
-    if not file.exists():
-        return {}
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        return dict(found["challenges"])
+        return dict(kept.json_object(file)["challenges"])
+    except FileNotFoundError:
+        return {}
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(ERROR_FILE.format(path=file, error=error)) from None
 
 
 def keep(name: str, report: dict, source: str) -> bool:
-    """Write an answer down if it is the best of its puzzle; whether it is."""
-    file = path()
-    entries = read(file)
-    before = entries.get(name)
-    if before is not None and before["points"] >= report["points"]:
-        best = before["figure"] > report["figure"] and before["points"] == report["points"]
-        if not best:
-            return False
-    entries[name] = {
-        "points": report["points"],
-        "figure": report["figure"],
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "course": d2lpar.__version__,
-        "sha256": hashlib.sha256(source.encode()).hexdigest(),
-        "source": source,
-    }
-    file.parent.mkdir(parents=True, exist_ok=True)
-    text = {"format": FORMAT, "challenges": dict(sorted(entries.items()))}
-    whole_file.write(file, json.dumps(text, indent=1) + "\n")
+    """Write an answer down if it is the best of its puzzle; whether it is.
+
+    A file that is none of scores is put aside. Raises OSError where nothing can be written.
+    """
+    with kept.changed(path(), _entries) as found:
+        entries = _entries(found)
+        before = entries.get(name)
+        if before is not None and before["points"] >= report["points"]:
+            best = before["figure"] > report["figure"] and before["points"] == report["points"]
+            if not best:
+                return False
+        entries[name] = {
+            "points": report["points"],
+            "figure": report["figure"],
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "course": d2lpar.__version__,
+            "sha256": hashlib.sha256(source.encode()).hexdigest(),
+            "source": source,
+        }
+        found |= {"format": FORMAT, "challenges": dict(sorted(entries.items()))}
     return True
+
+
+def _entries(found: dict) -> dict[str, dict]:
+    """The entries in what our own file holds. Raises ValueError for what is none."""
+    entries = found.get("challenges", {} if not found else None)
+    if not isinstance(entries, dict) or not all(map(_is_entry, entries.values())):
+        raise ValueError("it does not list challenges with their points")
+    return dict(entries)
+
+
+def _is_entry(entry: object) -> bool:
+    return isinstance(entry, dict) and all(is_number(entry.get(n)) for n in ("points", "figure"))

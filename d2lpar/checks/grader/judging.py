@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from ...trials.calling import Called, Fault
 from ...trials.confinement import Limits
-from ..verdict import WRONG, Ended, Refused, Wrong, blame
+from ..verdict import NOT_GRADED, WRONG, Ended, Refused, Wrong, blame, failed
 from . import source
 from .remote import Remote
 
@@ -48,9 +48,8 @@ def judged(
     except Fault as fault:
         hint = TEXT_NAME if fault.name == "NameError" else ""
         report = {"status": WRONG, "text": blame(fault) + hint}
-    except Exception as error:  # what it returned is of no use to the judge
-        useless = Fault(type(error).__name__, str(error), returned=remote.returned)
-        report = {"status": WRONG, "text": blame(useless)}
+    except Exception as error:  # the judge's own
+        report = {"status": NOT_GRADED, "text": failed(name, error)}
     return report | {"text": _shortened(report["text"]), "printed": printed}
 
 

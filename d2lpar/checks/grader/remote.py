@@ -12,9 +12,8 @@ from ...trials.calling import NOTHING_YET, Called, Fault, directly
 from ...trials.confinement import Limits
 from ...trials.plain import EndOfMessagesError, NotPlainError, Other
 from ...trials.starter import DONE, FULL, KILLED, LONG, STARVED, WAITED, Process
-from ..verdict import WRONG, Ended, Refused
+from ..verdict import NOT_GRADED, WRONG, Ended, Refused
 
-NOT_GRADED = "not graded"  # by no fault of the answer's
 MOST_TEXT = 2000
 TEXT_LONG = "your function took longer than {seconds:g} s, and was ended"
 TEXT_WAITED = "your function waited, took longer than {seconds:g} s, and was ended"

@@ -11,9 +11,8 @@ from pathlib import Path
 from ...checks import exercise_grading
 from ...checks.challenges import grading as challenge_grading
 from ...checks.grader import CLIENT, GraderError
-from ...checks.grader.remote import NOT_GRADED
 from ...checks.grader.source import Refused, is_stub
-from ...checks.verdict import NOT_YET, RIGHT, TEXT_NOT_YET, WRONG
+from ...checks.verdict import NOT_GRADED, NOT_YET, RIGHT, TEXT_NOT_YET, WRONG
 from . import assignment, submission
 from .assignment import EXERCISE, Question
 from .submission import Answer, Submission

@@ -9,8 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from ... import __version__
-from ...checks.grader.remote import NOT_GRADED
-from ...checks.verdict import NOT_YET, RIGHT
+from ...checks.verdict import NOT_GRADED, NOT_YET, RIGHT
 from .grading import UNREADABLE, Graded, Result
 from .submission import TEXT_MISSING, kind_of
 

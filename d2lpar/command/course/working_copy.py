@@ -3,19 +3,18 @@
 The copy has the folders of the course, so links and pictures lead to the same places. A hidden
 folder in it holds what each file was when it was copied: only so can one tell who changed what.
 A notebook says itself which version it was brought up to: a page that was open before an update
-saves the old one over it, and the next update notices.
+saves the old one over it, and the next update notices. Of other files it notices where that old one
+is the course's own; one that the student has changed besides is theirs.
 """
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 
 import nbformat
@@ -30,7 +29,6 @@ EARLIER = ".earlier"  # in BASE: a folder for each file, with what it was at the
 LOCK = ".lock"  # in BASE
 VERSION = "d2lpar_version"  # in a notebook's metadata: the version that the copy was brought up to
 IGNORED = (".ipynb_checkpoints", "__pycache__", ".d2lpar", BASE)
-ASIDE = "{stem} before {day}{number}{suffix}"
 NEW = "{stem} (new{number}){suffix}"
 ERROR_LINK = "leads to {target}, which is not there: left as it is"
 BOTH = "\n    both changed, the new one follows yours: {}"
@@ -94,7 +92,7 @@ def reset(course: Path, lesson: str) -> Iterator[FileUpdate]:
             own = copy / relative
             what = "fresh"
             if own.exists() or own.is_symlink():
-                what = f"fresh; yours is {_put_aside(own).name} now"
+                what = f"fresh; yours is {whole_file.put_aside(own).name} now"
             _fresh(file, own)
             _remember(file, copy / BASE, relative)
             yield FileUpdate(Path(COPY) / relative, what)
@@ -141,8 +139,8 @@ def _updated(
     elif file.suffix == ".ipynb" and base.exists():
         if not _is_brought_up(own, file, is_new=is_new, earlier=_earlier(folder, relative)):
             step = _merged(file, own, [*_earlier(folder, relative), base])
-    elif is_new:
-        step = _replaced(file, own, base)
+    else:
+        step = _replaced(file, own, [*_earlier(folder, relative), base], is_new=is_new)
     if is_new:
         _remember(file, folder, relative)
     return step
@@ -159,15 +157,22 @@ def _is_brought_up(own: Path, file: Path, *, is_new: bool, earlier: list[Path]) 
     return version == _version(file)
 
 
-def _replaced(file: Path, own: Path, base: Path) -> tuple[str, tuple[str, ...]] | None:
-    """The new version in place of what the student has not changed, or beside it."""
+def _replaced(
+    file: Path, own: Path, versions: list[Path], *, is_new: bool
+) -> tuple[str, tuple[str, ...]] | None:
+    """The new version in place of what the student has not changed, or beside it.
+
+    An editor that was open before an update may have saved an old version since.
+    """
     mine, new = own.read_bytes(), file.read_bytes()
     if mine == new:
         return None
-    if base.exists() and mine == base.read_bytes():
+    if any(path.exists() and mine == path.read_bytes() for path in versions):
         _copy(file, own)
         return "the new version", ()
-    beside = whole_file.unused(_names(NEW, own, before=" "))
+    if not is_new:
+        return None
+    beside = whole_file.unused(whole_file.numbered(NEW, own, before=" "))
     _copy(file, beside)
     return f"you have changed it; the new version is {beside.name}", ()
 
@@ -205,16 +210,16 @@ def _version(file: Path) -> str:
 
 
 def _remember(file: Path, folder: Path, relative: Path) -> None:
-    """The version that the copy is up to now; notebooks brought up to others may still be open."""
+    """The version that the copy is up to now; files brought up to others may still be open."""
     base = folder / relative
-    if file.suffix == ".ipynb" and base.exists():
+    if base.exists():
         number = len(_earlier(folder, relative))
-        _copy(base, folder / EARLIER / relative / f"{number:04}.ipynb")
+        _copy(base, folder / EARLIER / relative / f"{number:04}{file.suffix}")
     _copy(file, base)
 
 
 def _earlier(folder: Path, relative: Path) -> list[Path]:
-    return sorted((folder / EARLIER / relative).glob("*.ipynb"))
+    return sorted((folder / EARLIER / relative).glob("[0-9]*"))
 
 
 def _fresh(file: Path, own: Path) -> None:
@@ -230,7 +235,7 @@ def _fresh(file: Path, own: Path) -> None:
 
 def _exchanged(file: Path, own: Path, why: str) -> str:
     """Put the student's aside, and the new one in its place."""
-    aside = _put_aside(own)
+    aside = whole_file.put_aside(own)
     _fresh(file, own)
     return f"{why}; it is {aside.name} now"
 
@@ -246,22 +251,3 @@ def _write(file: Path, to: Path, content: bytes) -> None:
     whole_file.write_bytes(to, content)
     if is_new:
         shutil.copymode(file, to)
-
-
-def _put_aside(own: Path) -> Path:
-    """Give what was there a name that nothing has."""
-    aside = whole_file.unused(_names(ASIDE, own, before=" (", after=")"))
-    if own.is_dir() and not own.is_symlink():
-        aside.unlink()  # a folder takes no file's place
-    own.replace(aside)
-    return aside
-
-
-def _names(pattern: str, own: Path, *, before: str, after: str = "") -> Iterator[Path]:
-    """The name that a file gets, and further ones with numbers."""
-    day = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    for i in count(1):
-        number = "" if i == 1 else f"{before}{i}{after}"
-        yield own.with_name(
-            pattern.format(stem=own.stem, day=day, number=number, suffix=own.suffix)
-        )

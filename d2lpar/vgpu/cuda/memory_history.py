@@ -1,7 +1,8 @@
 """`torch.cuda.memory._record_memory_history` and its snapshots, for torch's memory visualiser.
 
-torch's own functions check arguments and write files; here is what they ask of C++. Times in the
-history are simulated, stacks are Python's, and addresses are made up (`memory.snapshot`).
+torch's own functions check arguments and write files, which are whole or as they were; here is what
+they ask of C++. Times in the history are simulated, stacks are Python's, and addresses are made up
+(`memory.snapshot`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import torch
 
+from ...timeline.whole_file import whole
 from ..memory import memory_history, snapshot
 from ..memory.caching_allocator import CachingAllocator, allocations
 from ..memory.memory_history import HistoryOptions, MemoryHistory
@@ -23,6 +25,7 @@ from ..torch_backend.tensor import VirtualTensor
 from . import lazy_init
 from .patches import Patches
 
+WRITES = ("_dump_snapshot", "_save_segment_usage", "_save_memory_usage")
 _SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
@@ -44,6 +47,9 @@ def install(patches: Patches) -> None:
         owner, theirs = torch_private.MEMORY_METADATA[name]
         if hasattr(owner, theirs):
             patches.set(owner, theirs, function)
+    for name in WRITES:
+        theirs = getattr(torch.cuda.memory, name)
+        patches.replace(torch.cuda.memory, name, whole(theirs, "filename"))
     patches.at_end(_forget)
 
 

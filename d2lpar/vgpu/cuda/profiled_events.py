@@ -3,6 +3,7 @@ trace file that it exports."""
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 import math
@@ -11,6 +12,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from ...timeline import Span, Timeline
 from ...timeline.host_processes import Owners
 from ...timeline.spans import ANNOTATION, MemorySample
 from ...timeline.trace_events import NCCL, called
+from ...timeline.whole_file import OutputFile
 from ..device_naming import text
 from ..memory.memory_history import Stack
 from ..torch_backend import op_details
@@ -114,7 +117,9 @@ class Profiled:
                 events.append(self._of_device(number, span))
             elif span.device == "host" and host:
                 events += self._of_host(number, span, thread, queued.get(span.correlation, []))
-        for change in self._changes() if host else ():
+        for event in events:
+            event.trace_name = event.name
+        for change in self._changes() if host else ():  # which torch leaves out of traces
             thread = threads["host", change.host_thread]
             events.append(self._of_change(len(events), change, thread))
         return events
@@ -174,14 +179,25 @@ class Profiled:
         return start_us, end_us
 
     def save(self, path: str | os.PathLike[str], more: Mapping[str, str]) -> None:
-        """Write the trace, with the metadata, and with `more` of it."""
+        """Write the trace, with the metadata, and with `more` of it; packed if `path` ends in .gz.
+
+        Raises OSError, and then leaves what was there.
+        """
+        with closing(OutputFile(path)) as file:
+            with file.named_in_errors():
+                text = json.dumps(self._trace(more)).encode()
+            packed = os.fspath(path).endswith(".gz")
+            file.write_bytes(gzip.compress(text) if packed else text)
+
+    def _trace(self, more: Mapping[str, str]) -> dict:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "trace.json"
             self.timeline.save_trace(file)
             content = json.loads(file.read_text(encoding="utf-8"))
         self._add_inputs(content["traceEvents"])
-        content |= {name: json.loads(value) for name, value in {**self._metadata, **more}.items()}
-        Path(path).write_text(json.dumps(content), encoding="utf-8")
+        return content | {
+            name: json.loads(value) for name, value in {**self._metadata, **more}.items()
+        }
 
     def _add_inputs(self, events: list[dict]) -> None:
         """Note what operations have taken, as torch's own traces do."""

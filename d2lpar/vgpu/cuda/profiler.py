@@ -17,10 +17,12 @@ from typing import Any
 import torch.autograd
 import torch.autograd.profiler
 import torch.profiler
+from torch.autograd.profiler_util import EventList
 from torch.profiler import ProfilerActivity
 
 from ...timeline.host_processes import MAIN
 from ...timeline.printing import say
+from ...timeline.whole_file import whole
 from ..ranks.launcher import host_time_s
 from ..ranks.rank import Rank, here
 from ..torch_backend.op_details import Wanted
@@ -52,6 +54,9 @@ def install(patches: Patches) -> None:
         ("toggle_collection_dynamic", profiles.toggle),
     ):
         patches.replace(Profile, name, ours)
+    patches.replace(Kineto, "export_chrome_trace", _export_of_steps)
+    for name in ("export_stacks", "export_chrome_trace"):
+        patches.replace(EventList, name, whole(getattr(EventList, name), "path"))
     patches.at_end(profiles.end)
     patches.replace(torch.autograd, "_add_metadata_json", profiles.note)
     patches.replace(torch.autograd, "_supported_activities", _supported_activities)
@@ -98,6 +103,13 @@ def _export(
     if profile.kineto_results is None:
         raise RuntimeError("a profile is exported when it has ended: call stop() first")
     profile.kineto_results.save(path, metadata or {})
+
+
+def _export_of_steps(kineto: Any, path: str, *_: object, **__: object) -> None:
+    """As `_export`: torch's would pack a trace into a file as it is written."""
+    if kineto.profiler is None:
+        raise AssertionError("Profiler must be initialized before exporting chrome trace")
+    _export(kineto.profiler, path, getattr(kineto, "_trace_metadata", None))
 
 
 class _Profiles:

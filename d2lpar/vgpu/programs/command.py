@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
-from ...timeline import whole_file
+from ...timeline import trace, whole_file
 from ...timeline.inputs import Positive, option, whole
 from ...timeline.printing import say
 from .. import MOST_RANKS
@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
         options.no_syncs,
     )
     outputs = {"--report": options.report, "--timeline": options.timeline}
-    whole_file.require_apart(outputs, dict(_read_by(launch)))
+    whole_file.require_apart(outputs, dict(_read_by(launch)), {"--timeline": trace.is_part})
     with whole_file.tried({"--report": options.report}) as files:
         from .runner import run  # it needs torch: what is mistaken in the words, is said before
 

@@ -12,11 +12,11 @@ import pickle
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
+from ...timeline import whole_file
 from ..races.call_sites import Mark, call_site_of
 from ..sim.event_queue import QueuedWork
 from .collective_calls import CollectiveCall
@@ -193,7 +193,7 @@ def write(recorder: FlightRecorder, rank: int, now_s: float) -> str | None:
     if recorder.file is None:
         return None
     try:
-        Path(f"{recorder.file}{rank}").write_bytes(pickle.dumps(dumped(recorder, now_s)))
+        whole_file.write_bytes(f"{recorder.file}{rank}", pickle.dumps(dumped(recorder, now_s)))
     except OSError as error:
         names = " or ".join(FILE_VARIABLES)
         return f"no flight record is written: {error} (its place is what {names} says)"

@@ -37,9 +37,10 @@ def ring_all_reduce(tensor):
     for step in range(2 * (n - 1)):
         mine, other = pieces[(rank - step) % n], pieces[(rank - step - 1) % n]
         received = torch.empty_like(other)
-        sent = dist.isend(mine, (rank + 1) % n)
-        dist.recv(received, (rank - 1) % n)
-        sent.wait()
+        send = dist.P2POp(dist.isend, mine, (rank + 1) % n)
+        recv = dist.P2POp(dist.irecv, received, (rank - 1) % n)
+        for work in dist.batch_isend_irecv([send, recv]):
+            work.wait()
         if step < n - 1:
             other += received
         else:

@@ -431,6 +431,13 @@ def test_who_lets_ranks_drift_apart_hears_of_it_once_at_the_line(step):
     assert "sum of the losses" in str(warning.message)
 
 
+def test_a_second_model_is_warned_of_too():
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        run(lambda: [gradients_after(make, loss_by_loss, {}) for make in (Layer, Buffered)])
+    assert sum("drift" in str(warning.message) for warning in seen) == 2
+
+
 def test_steps_that_are_averaged_let_no_ranks_drift_apart():
     def without_averages(net, number):
         run_once(net, number)

@@ -223,7 +223,8 @@ class Reducer:
         """A gradient that is not averaged: under `no_sync()`, or too late."""
         self.used_unaveraged.add(p)
         if self._in_pass:
-            current_runtime().say_once(DRIFT)
+            shapes = (p.shape for p in self.parameters)
+            current_runtime().say_once(DRIFT, about=(*self.names, *shapes))
 
     def _came_too_often(self, p: nn.Parameter) -> str:
         if self._needed is not None:

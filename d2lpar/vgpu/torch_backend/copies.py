@@ -73,7 +73,10 @@ def copy_(
     for host, other in ((source, target), (target, source)):
         if isinstance(other, VirtualTensor) and not isinstance(host, VirtualTensor):
             check_capture(rt, other.vgpu_index, host)
-    if not rt.shape_only:
+    if rt.shape_only:
+        if source.shape != target.shape:
+            torch.empty(target.shape, device="meta").copy_(torch.empty(source.shape, device="meta"))
+    else:
         begin_s = perf_counter()
         with torch_private.as_plain_tensors():
             _values(target).copy_(_values(source))

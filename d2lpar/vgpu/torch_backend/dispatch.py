@@ -35,11 +35,12 @@ from .compiled import Region
 from .generators import sequence_of
 from .graph_capture import CUDAGraph, capturing
 from .host_threads import HOST
-from .meta_inference import Argument, Inferred, infer, on_host
+from .meta_inference import Argument, Inferred, infer
 from .op_cost import cost_of, read_again
 from .op_schema import OpTraits, aten, traits_of
 from .own_kernels import KERNELS
 from .recurrent import gru_cell, lstm_cell
+from .refusals import on_host
 from .runtime import Runtime, current_runtime
 from .tensor import (
     TensorLayout,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from ..sim.kernel_cost import Cost
 from . import meta_batch_norm, own_kernels, torch_private
 from .op_cost import cost_of
+from .refusals import is_of_meta, is_refused, refuse
 from .tensor import TensorLayout, VirtualTensor, layout_of
 
 KERNELS = own_kernels.KERNELS | meta_batch_norm.KERNELS
@@ -35,7 +36,10 @@ def infer(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Inferred:
     Other errors, such as shapes that do not fit, are the program's: they come as tensors with
     values meet them.
     """
+    kernel = KERNELS.get(func, func)
     given = args, kwargs
+    if is_refused(func, args, kwargs, kernel):
+        refuse(func, *given)
     metas: list[torch.Tensor] = []
     before: list[TensorLayout] = []
 
@@ -53,13 +57,14 @@ def infer(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Inferred:
     args = [to_meta(value) for value in args]
     kwargs = {key: to_meta(value) for key, value in kwargs.items()}
     try:
-        result = KERNELS.get(func, func)(*args, **kwargs)
+        result = kernel(*args, **kwargs)
         if func in CONVOLUTIONS:
             result = _in_format_of(args, result)
         cost = cost_of(func, args, kwargs, result)
     except Exception as error:
-        if not _is_of_meta(error):
-            raise _met_on_host(func, *given) or error from None
+        if not is_of_meta(error):
+            refuse(func, *given)
+            raise
         raise RuntimeError(
             f"{func} cannot be simulated from shapes alone ({_first_sentence(error)}). Run it with "
             "values: without --shapes-only, or outside shape_only()."
@@ -71,32 +76,6 @@ def infer(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Inferred:
         i: new for i, (old, new) in enumerate(zip(before, after, strict=True)) if old != new
     }
     return Inferred(outputs, reshaped, cost)
-
-
-def _is_of_meta(error: Exception) -> bool:
-    """Whether tensors with values would not have met it."""
-    return isinstance(error, NotImplementedError) or "meta" in str(error).lower()
-
-
-def on_host(value: Any) -> Any:
-    """Tensors without values as some of the host, of their shapes: memory that nobody touches."""
-    if isinstance(value, VirtualTensor):
-        like = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
-        return like if like.is_floating_point() else like.zero_()  # it may be an index
-    if isinstance(value, (list, tuple)):
-        return [on_host(v) for v in value]
-    return torch.device("cpu") if isinstance(value, torch.device) else value
-
-
-def _met_on_host(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Exception | None:
-    """The error that real kernels raise before they compute: those of `meta` have other words."""
-    try:
-        func(*on_host(args), **{key: on_host(value) for key, value in kwargs.items()})
-    except NotImplementedError:
-        return None
-    except Exception as error:
-        return None if "DefaultCPUAllocator" in str(error) else error
-    return None
 
 
 def _first_sentence(error: Exception) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -68,7 +68,7 @@ class Runtime:
         self.outside: Runtime | None = None  # that of the block around, if it is one of a block
         self.is_over = False
         self.op_details = OpDetailsRecorder(self.memories)
-        self._said: set[str] = set()  # warnings that are given once
+        self._said: set[tuple[str, Hashable]] = set()  # warnings that are given once
         self.values_s = 0.0  # what values have taken to compute, in real seconds
         self.unknown_reads = 0  # how often the host has read values that nobody computed
         self._noted_bytes: dict[int, int] = {}
@@ -282,11 +282,11 @@ class Runtime:
                 self.host_threads.settle()
                 self.clock.timelines = [t for t in self.clock.timelines if t is not timeline]
 
-    def say_once(self, text: str) -> None:
-        """Warn at the line of the user's: layers, steps and ranks repeat what is to be said, and
-        torch lets Python forget which warnings it has shown."""
-        if text not in self._said:
-            self._said.add(text)
+    def say_once(self, text: str, about: Hashable = None) -> None:
+        """Warn at the line of the user's, once `about` a thing: layers, steps and ranks repeat what
+        is to be said, and torch lets Python forget which warnings it has shown."""
+        if (text, about) not in self._said:
+            self._said.add((text, about))
             place = call_site_of(mark())
             warnings.warn_explicit(text, UserWarning, place.file, place.line)
 

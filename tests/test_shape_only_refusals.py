@@ -115,3 +115,10 @@ def test_a_call_is_asked_about_once_and_in_small(gpus, monkeypatch):
         for _ in range(3):
             a @ b
     assert asked == [[(9, 10), (10, 7)]]
+
+
+def test_a_number_of_the_hosts_fills_as_on_cuda():
+    with par.simulate("1x-a100-nvswitch") as (gpu,):
+        x, number = torch.ones(3, 4, device=gpu), torch.tensor(-1.0)
+        assert x.masked_fill(x > 0, number).device == gpu
+        assert x.masked_fill_(x > 0, number) is x

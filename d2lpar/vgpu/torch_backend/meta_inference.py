@@ -49,7 +49,7 @@ def infer(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Inferred:
             metas.append(before[-1].empty())
             return metas[-1]
         if isinstance(value, torch.Tensor):
-            return value.to("meta") if value.dim() else value
+            return value.to("meta")
         if isinstance(value, (list, tuple)):
             return [to_meta(v) for v in value]
         return torch.device("meta") if isinstance(value, torch.device) else value

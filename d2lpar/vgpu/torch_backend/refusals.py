@@ -32,8 +32,9 @@ def refuse(func: torch._ops.OpOverload, args: list, kwargs: dict) -> None:
 
 def is_refused(func: torch._ops.OpOverload, args: list, kwargs: dict, on_meta: Callable) -> bool:
     """Whether real kernels refuse such arguments whatever their values, as far as it shows in small
-    tensors: large sizes become others, equal where they were, and fit if they do `on_meta`."""
-    if not _may_be_refused(func, traits_of(func), args):
+    tensors: large sizes become others, equal where they were, and fit if they do `on_meta`. Of what
+    is written into `out` sizes may be sums of others: kernels only warn of it."""
+    if "out" in kwargs or not _may_be_refused(func, traits_of(func), args):
         return False
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     large = dict.fromkeys(size for t in tensors for size in t.shape if size > SMALL)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..machines.hardware import Machine
 from ..parallelism.planner.uncertainty import FROM_HOPPER_ON
 from .rows import PublishedFigure
+from .workloads.networks import READ_WORDS
 
 KERNELS, COPIES, COLLECTIVES, VISION = "kernels", "copies", "collectives", "vision"
 TRANSFORMERS_A100 = "transformers, up to A100"
@@ -31,7 +32,6 @@ _BY_WORKLOAD = {
     "optimizer_step": PROGRAMS,
     **dict.fromkeys(("data_parallel", "data_parallel_module", "tensor_parallel"), SCALING),
 }
-_WORDS = ("bert", "gpt")  # models of these names read words
 
 
 def group_of(row: PublishedFigure, machine: Machine) -> str:
@@ -47,7 +47,7 @@ def group_of(row: PublishedFigure, machine: Machine) -> str:
     if row.workload in _BY_WORKLOAD:
         return _BY_WORKLOAD[row.workload]
     model = row.parameters.get("model", "")
-    if row.workload in ("train", "infer") and not model.startswith(_WORDS):
+    if row.workload in ("train", "infer") and not model.startswith(READ_WORDS):
         return VISION
     new = machine.accelerators[0].architecture in FROM_HOPPER_ON
     return TRANSFORMERS_H100 if new else TRANSFORMERS_A100

@@ -43,6 +43,7 @@ WORKLOADS: dict[str, Workload] = {
     "matmul_and_copy": copies.matmul_and_copy,
     "train": training.train,
     "infer": training.infer,
+    "optimizer_step": training.optimizer_step,
     "decode": decoding.decode,
     "model_parallel": pipelines.model_parallel,
     "pipeline": pipelines.pipeline,

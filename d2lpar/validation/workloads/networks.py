@@ -13,12 +13,14 @@ import torch
 from torch import nn
 
 from ...lesson import models as models_of_lessons
-from . import amoebanet, bert, cifar, vision_transformer
+from . import amoebanet, bert, cifar, encoders, gpt2, vision_transformer
 
 if TYPE_CHECKING:
     from torchvision.models import ResNet
 
 
+READ_WORDS = ("bert", "minilm", "distilbert", "gpt")  # models whose names begin so
+PREDICT_FIELDS = ("nersc",)
 # Networks that torchvision has not, or has in other words.
 OWN: dict[str, Callable[[], nn.Module]] = {
     "timm_vit_b_16": partial(vision_transformer.VisionTransformer, layers=12, hidden=768, heads=12),
@@ -29,6 +31,26 @@ OWN: dict[str, Callable[[], nn.Module]] = {
     "cifar_preact20": partial(cifar.preactivated, blocks=3, width=16),
     "cifar_wrn28_10": partial(cifar.preactivated, blocks=4, width=160),
     "cifar_resnet9": cifar.resnet9,
+    "jeonsworld_vit_b_16_384": vision_transformer.WrittenVisionTransformer,
+    "nersc_vit": partial(vision_transformer.WeatherTransformer, layers=12, hidden=384, heads=8),
+    "nersc_vit_1024": partial(
+        vision_transformer.WeatherTransformer, layers=12, hidden=1024, heads=8
+    ),
+    "bert_base_of_texts": partial(
+        encoders.Encoder, layers=12, hidden=768, heads=12, pooled="first"
+    ),
+    "bert_base_of_words": partial(
+        encoders.Encoder, layers=12, hidden=768, heads=12, pooled="words"
+    ),
+    "minilm_of_texts": partial(encoders.Encoder, layers=6, hidden=384, heads=12, pooled="first"),
+    "distilbert_mean": partial(
+        encoders.Encoder, layers=6, hidden=768, heads=12, pooled="mean", distilled=True
+    ),
+    "gpt2_transformers": partial(gpt2.Gpt2, gpt2.TRANSFORMERS),
+    "gpt2_from_scratch": partial(gpt2.Gpt2, gpt2.SCRATCH),
+    "gpt2_with_modules": partial(gpt2.Gpt2, gpt2.MODULES),
+    "gpt2_with_flash": partial(gpt2.Gpt2, gpt2.FLASH),
+    "gpt2_with_flash_50304": partial(gpt2.Gpt2, gpt2.FLASH, 50_304),
 }
 
 

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from ...machines.hardware import Machine
 from ...machines.microbenchmarks import matmul_precision
 from ..parameters import Naive, Parameters, SimulatedRun
-from .measuring import flops_of, gpus, seconds
-from .networks import network
+from .measuring import flops_of, gpus, mean_s, seconds
+from .networks import PREDICT_FIELDS, READ_WORDS, network
 
 TrainingStep = Callable[[], object]
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -43,6 +43,8 @@ UPDATES: dict[str, Update] = {
     "sgd": SGD,
     "sgd-plain": partial(torch.optim.SGD, lr=0.1),
     "adam": torch.optim.Adam,
+    "adam-fused": partial(torch.optim.Adam, fused=True),
+    "adamw-loop": partial(torch.optim.AdamW, foreach=False),
     "adamw": torch.optim.AdamW,
     "adamw-fused": partial(torch.optim.AdamW, fused=True),
 }
@@ -191,6 +193,20 @@ def training_step(
     return step
 
 
+def optimizer_step(p: Parameters, machine: Machine) -> SimulatedRun:
+    """An update of `layers` matrices of `hidden` × `hidden` numbers, whose gradients are there."""
+    layers, hidden = p.integer("layers"), p.integer("hidden")
+    update = p.choice("optimizer", UPDATES)
+    with gpus(machine) as (gpu,):
+        weights = [nn.Parameter(torch.empty(hidden, hidden, device=gpu)) for _ in range(layers)]
+        for weight in weights:
+            weight.grad = torch.empty_like(weight)
+        optimizer = update(weights)
+        moved = 7 * 4 * layers * hidden**2  # Adam reads four numbers and writes three
+        naive = Naive(moved / machine.accelerators[0].memory_bytes_per_s)
+        return SimulatedRun(mean_s(optimizer.step), bytes=moved, naive=naive)
+
+
 class Images:
     """Images and their classes. Inception's second output counts 0.4, as its authors have it."""
 
@@ -218,6 +234,24 @@ class Images:
         if isinstance(scores, tuple):
             return F.cross_entropy(scores[0], y) + 0.4 * F.cross_entropy(scores[1], y)
         return F.cross_entropy(scores, y)
+
+
+class Fields(Images):
+    """Physical fields, and what they are some hours later."""
+
+    def make(self) -> Batch:
+        """A batch and what is to be predicted, on the device."""
+        x, _ = super().make()
+        return x, torch.empty_like(x)
+
+    @staticmethod
+    def loss(
+        scores: torch.Tensor | tuple[torch.Tensor, torch.Tensor], y: torch.Tensor
+    ) -> torch.Tensor:
+        """The error relative to what is to be predicted, by the 2-norm of each sample."""
+        assert isinstance(scores, torch.Tensor)  # no such network has two outputs
+        error = (scores - y).flatten(1).norm(dim=1) / y.flatten(1).norm(dim=1)
+        return error.mean()
 
 
 class Words:
@@ -264,7 +298,7 @@ class Job:
         """That of a row. Raises ValueError for what no row may say."""
         p.choice("dtype", DTYPES)
         common = (p.text("model"), batch, p.text("dtype"), p.flag("compiled", False))
-        if common[0].startswith("bert"):
+        if common[0].startswith(READ_WORDS):
             return cls(*common, sequence=p.integer("sequence"), masked=p.integer("masked", None))
         nhwc = p.choice("layout", {"nchw": False, "nhwc": True}, "nchw")
         return cls(*common, images=images_of(p, batch), nhwc=nhwc)
@@ -284,7 +318,8 @@ def on_gpu(
         net.compile()
     if job.images is None:
         return net, Words(job.batch, job.sequence, device, job.masked), precision
-    return net, Images(job.images, dtype, device, job.nhwc), precision
+    kind = Fields if job.model.startswith(PREDICT_FIELDS) else Images
+    return net, kind(job.images, dtype, device, job.nhwc), precision
 
 
 def rounding(dtype: str) -> AbstractContextManager:
@@ -293,6 +328,6 @@ def rounding(dtype: str) -> AbstractContextManager:
 
 
 def images_of(p: Parameters, batch: int) -> tuple[int, int, int, int]:
-    """The shape of a batch of square images, of three colours unless the row says otherwise."""
+    """The shape of a batch of images, square and of three colours unless the row says otherwise."""
     side = p.integer("image")
-    return batch, p.integer("channels", 3), side, side
+    return batch, p.integer("channels", 3), side, p.integer("width", side)

@@ -6,6 +6,8 @@ catalogue itself need no entry.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .. import machines
 from ..machines.catalogue.links import NVLINK3_FOUR
 from ..machines.hardware import Machine
@@ -267,6 +269,8 @@ NAMES = {**_DGX, **_CLOUDS, **_CLUSTERS, **_NODES, **_DESKTOPS, **_UNNAMED}
 
 # Boxes whose GPUs are bridged in pairs: a pair, and what more than two of them have in common.
 PAIRS = {"8x-a100-nvlink-pairs": ("2x-a100-80gb-pcie-nvlink", "8x-a100-pcie-40gb")}
+# Boxes of more cards than the catalogue's of their kind: all of them in one, each with a slot.
+WIDER = {"4x-quadro-rtx8000": ("2x-quadro-rtx-6000", 4)}  # the 6000 with twice the memory
 # Boxes whose GPUs could reach each other, and were told not to.
 WITHOUT_PEERS = {"2x-titan-rtx-no-p2p": "2x-titan-rtx-nvlink"}
 # Two of a box whose GPUs share out their links: only some of them join the two.
@@ -283,6 +287,10 @@ def machine(name: str, gpus: int | None = None) -> Machine:
         return machines.machine(box).with_peer(peer)
     if name in WITHOUT_PEERS:
         return machines.machine(WITHOUT_PEERS[name]).with_peer(None)
+    if name in WIDER:
+        box, count = WIDER[name]
+        few = machines.machine(box)
+        return replace(few, name=name, accelerators=few.accelerators[:1] * count)
     if name in PAIRS:
         pair, more = PAIRS[name]
         return machines.machine(pair if gpus == 2 else more)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from ..machines.hardware import Machine
 from ..parallelism.planner.uncertainty import FROM_HOPPER_ON
 from .rows import PublishedFigure
+from .workloads.networks import READ_WORDS
 
 KERNELS, COPIES, COLLECTIVES, VISION = "kernels", "copies", "collectives", "vision"
 TRANSFORMERS_A100 = "transformers, up to A100"
 TRANSFORMERS_H100 = "transformers, from H100"
 PIPELINES, SCALING = "pipelines", "scaling"
+PROGRAMS, INFERENCE = "programs", "inference"
 GROUPS = (
     *(KERNELS, COPIES, COLLECTIVES, VISION),
-    *(TRANSFORMERS_A100, TRANSFORMERS_H100, PIPELINES, SCALING),
+    *(TRANSFORMERS_A100, TRANSFORMERS_H100, PIPELINES, SCALING, PROGRAMS, INFERENCE),
 )
 
 _BY_WORKLOAD = {
@@ -26,17 +28,26 @@ _BY_WORKLOAD = {
         COLLECTIVES,
     ),
     **dict.fromkeys(("model_parallel", "pipeline", "pipeline_bubble"), PIPELINES),
+    "decode": INFERENCE,
+    "optimizer_step": PROGRAMS,
     **dict.fromkeys(("data_parallel", "data_parallel_module", "tensor_parallel"), SCALING),
 }
-_WORDS = ("bert", "gpt")  # models of these names read words
 
 
 def group_of(row: PublishedFigure, machine: Machine) -> str:
-    """The group, one of `GROUPS`, of a row that ran on `machine`."""
+    """The group, one of `GROUPS`, of a row that ran on `machine`.
+
+    Programs are scripts that feed and validate a network besides training it, inference is what
+    answers one request at a time: decoding, and forward passes of one image or text.
+    """
+    if "batches" in row.parameters or row.parameters.get("model", "").startswith("cifar_"):
+        return PROGRAMS
+    if row.workload == "infer" and row.parameters.get("batch") == "1":
+        return INFERENCE
     if row.workload in _BY_WORKLOAD:
         return _BY_WORKLOAD[row.workload]
     model = row.parameters.get("model", "")
-    if row.workload in ("train", "infer") and not model.startswith(_WORDS):
+    if row.workload in ("train", "infer") and not model.startswith(READ_WORDS):
         return VISION
     new = machine.accelerators[0].architecture in FROM_HOPPER_ON
     return TRANSFORMERS_H100 if new else TRANSFORMERS_A100

@@ -123,6 +123,23 @@ class SimulatedRun:
     ratio: float | None = None
     naive: Naive | None = None
 
+    def repeated(self, count: int, *, beside_s: float = 0.0) -> SimulatedRun:
+        """So many such runs in a row, and what takes so long besides."""
+
+        def times(amount: float | None) -> float | None:
+            return None if amount is None else count * amount
+
+        naive = self.naive and replace(self.naive, seconds=times(self.naive.seconds))
+        return replace(
+            self,
+            seconds=None if self.seconds is None else count * self.seconds + beside_s,
+            naive=naive,
+            samples=times(self.samples),
+            flops=times(self.flops),
+            bytes=times(self.bytes),
+            tokens=times(self.tokens),
+        )
+
     def in_naive_unit(self, unit: str) -> float | None:
         """The naive model's figure in the unit of the row; None where there is none."""
         if self.naive is None:

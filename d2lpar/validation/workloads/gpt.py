@@ -44,23 +44,26 @@ _PRECISION = {
     "bf16-pure": "bf16",
 } | {name: name for name in ("fp16", "bf16", "fp8", "fp8-delayed", "tf32", "fp32")}  # fmt: skip
 _OPTIMIZERS = {name: name for name in ("adam", "adam-8bit", "adam-bf16", "sgd", "none")}
-_COUNTS = {"model": False, "model-full-attention": False, "model-causal": True}
+_COUNTS = {name: name for name in ("model", "model-full-attention", "model-causal", "computed")}
 
 
 def gpt_train(p: Parameters, machine: Machine) -> SimulatedRun:
-    """A step of training; FLOP are the model's, all of attention included unless `counts` says so.
+    """A step of training; FLOP are the model's, all of attention included unless `counts` says so,
+    and what is computed again with counts=computed.
 
     `baseline=eager` asks how many times as fast as the same program, not compiled.
     """
     model = transformer(p)
     layout = chosen(p, model, machine)
-    causal = p.choice("counts", _COUNTS, "model")
+    counted = p.choice("counts", _COUNTS, "model")
     eager = p.choice("baseline", {"none": False, "eager": True}, "none")
     seconds = step(model, layout, machine).step_s
     if eager:
         slower = step(model, replace(layout, compiled=False), machine).step_s
         return SimulatedRun(ratio=slower / seconds)
-    flops, gpus = model.flops(layout.samples, causal=causal), layout.mesh.size
+    again = counted == "computed" and layout.recompute == "full"
+    flops = model.flops(layout.samples, causal=counted == "model-causal", recompute=again)
+    gpus = layout.mesh.size
     peak = product_rate(machine.accelerators[0], layout.precision)
     return SimulatedRun(
         seconds,

@@ -54,19 +54,21 @@ STREAMS = {
 
 
 def matmul(p: Parameters, machine: Machine) -> SimulatedRun:
-    """`count` products (m × k) (k × n) on each of `devices` GPUs, queued by one host."""
+    """`count` products (m × k) (k × n) on each of `devices` GPUs, queued by one host; `batch`
+    matrices in each, if the row says so."""
     m, n, k = (p.integer(name) for name in "mnk")
+    batch = p.integer("batch", 1)
     count, devices = p.integer("count", 1), p.integer("devices", 1)
     dtype, precision = _precision(p)
     with gpus(machine, devices) as gs, precision():
-        calls = [_product(m, n, k, dtype, g) for g in gs]
+        calls = [_product(m, n, k, dtype, g, batch) for g in gs]
 
         def products() -> None:
             for product in calls:
                 for _ in range(count):
                     product()
 
-        flops = 2 * m * n * k * count * devices
+        flops = 2 * batch * m * n * k * count * devices
         peak = machine.accelerators[0].rate(p.text("precision", p.text("dtype"))) * devices
         return SimulatedRun(
             (mean_s if count == 1 else seconds)(products),
@@ -90,10 +92,13 @@ def stream(p: Parameters, machine: Machine) -> SimulatedRun:
 
 
 def _product(
-    m: int, n: int, k: int, dtype: torch.dtype, device: torch.device
+    m: int, n: int, k: int, dtype: torch.dtype, device: torch.device, batch: int = 1
 ) -> Callable[[], torch.Tensor]:
-    """A product of two matrices that are there; of fp8 numbers, whose scales are there as well, it
-    is summed up in bf16."""
+    """A product of two matrices that are there, or of a batch of them; of fp8 numbers, whose scales
+    are there as well, it is summed up in bf16."""
+    if batch > 1:
+        shapes = ((batch, m, k), (batch, k, n))
+        return partial(torch.bmm, *(torch.empty(s, dtype=dtype, device=device) for s in shapes))
     a = torch.empty(m, k, dtype=dtype, device=device)
     b = torch.empty(n, k, dtype=dtype, device=device).t()
     if dtype.itemsize > 1:
@@ -140,13 +145,16 @@ def convolution(p: Parameters, machine: Machine) -> SimulatedRun:
         return SimulatedRun(mean_s(run), flops=flops, naive=naive)
 
 
+RowKernel = Callable[..., torch.Tensor]
+
+
 def _layer_norm(x: torch.Tensor, *learned: torch.Tensor) -> torch.Tensor:
     weight, bias = learned or (None, None)
     return F.layer_norm(x, x.shape[1:], weight, bias)
 
 
-def _rms_norm(x: torch.Tensor) -> torch.Tensor:
-    return F.rms_norm(x, x.shape[1:])
+def _rms_norm(x: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
+    return F.rms_norm(x, x.shape[1:], weight)
 
 
 def _softmax(x: torch.Tensor) -> torch.Tensor:
@@ -158,12 +166,13 @@ def _cross_entropy(x: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(x, labels)
 
 
-ROW_KERNELS = {
+ROW_KERNELS: dict[str, RowKernel] = {
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "softmax": _softmax,
     "cross_entropy": _cross_entropy,
 }
+_LEARNED = {"layer_norm": 2, "rms_norm": 1}  # tensors: a scale, and of layer norm a shift
 
 
 def _without_cache(machine: Machine) -> Machine:
@@ -173,12 +182,15 @@ def _without_cache(machine: Machine) -> Machine:
 
 
 def rows(p: Parameters, machine: Machine) -> SimulatedRun:
-    """One of `ROW_KERNELS` over `rows` × `columns`, forward or with its backward pass.
+    """One of `ROW_KERNELS` over `rows` × `columns`: forward, backward or both; what it has learned
+    with it if the row says `affine`.
 
     Bytes are those of the tensor read and written once each (twice as many with the gradient).
     """
     kernel, dtype = p.choice("kind", ROW_KERNELS), p.choice("dtype", DTYPES)
-    backward = p.choice("direction", {"forward": False, "forward_backward": True})
+    compiled = p.flag("compiled", False)
+    directions = {"forward": (1, 0), "backward": (0, 1), "forward_backward": (1, 1)}
+    forward, backward = (bool(part) for part in p.choice("direction", directions))
     if p.choice("cache", {"cold": True, "warm": False}, "warm"):
         machine = _without_cache(machine)
     with gpus(machine) as (gpu,):
@@ -186,17 +198,22 @@ def rows(p: Parameters, machine: Machine) -> SimulatedRun:
         x = torch.empty(shape, dtype=dtype, device=gpu, requires_grad=backward)
         learned = [
             torch.empty(shape[1:], dtype=dtype, device=gpu, requires_grad=backward)
-            for _ in range(2 if p.flag("affine", False) else 0)
+            for _ in range(_LEARNED[p.text("kind")] if p.flag("affine", False) else 0)
         ]
 
+        call: RowKernel = torch.compile(kernel) if compiled else kernel
+
         def run() -> None:
-            y = kernel(x, *learned)
+            y = call(x, *learned)
             if backward:
                 torch.autograd.grad(y, (x, *learned), torch.empty_like(y))
 
-        moved = 2 * x.numel() * dtype.itemsize * (2.5 if backward else 1)
+        duration_s = mean_s(run)
+        if not forward:
+            duration_s -= mean_s(lambda: call(x, *learned))
+        moved = 2 * x.numel() * dtype.itemsize * (forward + 1.5 * backward)
         naive = Naive(moved / machine.accelerators[0].memory_bytes_per_s)
-        return SimulatedRun(mean_s(run), bytes=2 * x.numel() * dtype.itemsize, naive=naive)
+        return SimulatedRun(duration_s, bytes=2 * x.numel() * dtype.itemsize, naive=naive)
 
 
 def launch(p: Parameters, machine: Machine) -> SimulatedRun:

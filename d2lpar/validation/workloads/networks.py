@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
+from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -11,10 +13,45 @@ import torch
 from torch import nn
 
 from ...lesson import models as models_of_lessons
-from . import amoebanet, bert, vision_transformer
+from . import amoebanet, bert, cifar, encoders, gpt2, vision_transformer
 
 if TYPE_CHECKING:
     from torchvision.models import ResNet
+
+
+READ_WORDS = ("bert", "minilm", "distilbert", "gpt")  # models whose names begin so
+PREDICT_FIELDS = ("nersc",)
+# Networks that torchvision has not, or has in other words.
+OWN: dict[str, Callable[[], nn.Module]] = {
+    "timm_vit_b_16": partial(vision_transformer.VisionTransformer, layers=12, hidden=768, heads=12),
+    "d2l_resnet18": models_of_lessons.resnet18,
+    "amoebanet_d_18_256": partial(amoebanet.amoebanet_d, layers=18, filters=256),
+    "cifar_resnet18": cifar.resnet18,
+    "cifar_resnet18_without_norm": partial(cifar.resnet18, cifar.no_norm),
+    "cifar_preact20": partial(cifar.preactivated, blocks=3, width=16),
+    "cifar_wrn28_10": partial(cifar.preactivated, blocks=4, width=160),
+    "cifar_resnet9": cifar.resnet9,
+    "jeonsworld_vit_b_16_384": vision_transformer.WrittenVisionTransformer,
+    "nersc_vit": partial(vision_transformer.WeatherTransformer, layers=12, hidden=384, heads=8),
+    "nersc_vit_1024": partial(
+        vision_transformer.WeatherTransformer, layers=12, hidden=1024, heads=8
+    ),
+    "bert_base_of_texts": partial(
+        encoders.Encoder, layers=12, hidden=768, heads=12, pooled="first"
+    ),
+    "bert_base_of_words": partial(
+        encoders.Encoder, layers=12, hidden=768, heads=12, pooled="words"
+    ),
+    "minilm_of_texts": partial(encoders.Encoder, layers=6, hidden=384, heads=12, pooled="first"),
+    "distilbert_mean": partial(
+        encoders.Encoder, layers=6, hidden=768, heads=12, pooled="mean", distilled=True
+    ),
+    "gpt2_transformers": partial(gpt2.Gpt2, gpt2.TRANSFORMERS),
+    "gpt2_from_scratch": partial(gpt2.Gpt2, gpt2.SCRATCH),
+    "gpt2_with_modules": partial(gpt2.Gpt2, gpt2.MODULES),
+    "gpt2_with_flash": partial(gpt2.Gpt2, gpt2.FLASH),
+    "gpt2_with_flash_50304": partial(gpt2.Gpt2, gpt2.FLASH, 50_304),
+}
 
 
 def network(
@@ -24,8 +61,7 @@ def network(
     *,
     masked: int | None = None,
 ) -> nn.Module:
-    """A network by torchvision's name, "bert_large", "d2l_resnet18", "timm_vit_b_16" or an
-    AmoebaNet's.
+    """A network by torchvision's name or by one of `OWN`.
 
     Its parameters are of `dtype`, on `device`. BERT predicts the `masked` words of a text alone, if
     given.
@@ -58,12 +94,8 @@ def _built(name: str, masked: int | None) -> nn.Module:
 def _made(name: str, masked: int | None) -> nn.Module:
     if name == "bert_large":
         return bert.Bert(layers=24, hidden=1024, heads=16, masked=masked)
-    if name == "timm_vit_b_16":
-        return vision_transformer.VisionTransformer(layers=12, hidden=768, heads=12)
-    if name == "d2l_resnet18":
-        return models_of_lessons.resnet18()
-    if name == "amoebanet_d_18_256":
-        return amoebanet.amoebanet_d(layers=18, filters=256)
+    if name in OWN:
+        return OWN[name]()
     models = torchvision_models()
     if name not in models.list_models():
         raise ValueError(

@@ -23,8 +23,10 @@ from .training import (
     UPDATES,
     Images,
     Job,
+    Program,
     Update,
     images_of,
+    in_epochs,
     on_gpu,
     rounding,
     training_step,
@@ -64,26 +66,29 @@ def data_parallel(p: Parameters, machine: Machine) -> SimulatedRun:
         step = _scaled_so_that(lambda one: seconds(one, few, few_accumulate), known_s, step)
     step_s = seconds(step, count, accumulate)
     few_s = seconds(step, few, few_accumulate)
-    return SimulatedRun(
+    all_of_them = SimulatedRun(
         step_s,
         samples=batch * count * accumulate,
         gpus=count,
         ratio=few_s / few_accumulate / (step_s / accumulate),
         naive=Naive(few_s / few_accumulate * accumulate, ratio=1.0),
     )
+    return in_epochs(p, all_of_them)
 
 
 def data_parallel_module(p: Parameters, machine: Machine) -> SimulatedRun:
-    """torch.nn.DataParallel on `gpus` GPUs, `batch` images on each; as a speedup over one GPU."""
+    """torch.nn.DataParallel on `gpus` GPUs, `batch` images on each; as a speedup over one GPU, or
+    the seconds of an `epoch` of so many images."""
     count, batch = p.integer("gpus"), p.integer("batch")
     alone, together = (_module_s(p, machine, gpus, batch) for gpus in (1, count))
-    return SimulatedRun(
+    step = SimulatedRun(
         together,
         samples=count * batch,
         gpus=count,
         ratio=count * alone / together,
         naive=Naive(alone, ratio=float(count)),
     )
+    return in_epochs(p, step)
 
 
 def _module_s(p: Parameters, machine: Machine, count: int, batch: int) -> float:
@@ -94,7 +99,8 @@ def _module_s(p: Parameters, machine: Machine, count: int, batch: int) -> float:
         images = Images(images_of(p, count * batch), dtype, devices[0])
         module = nn.DataParallel(net, devices) if count > 1 else net
         optimizer = SGD(list(net.parameters()))
-        return measured_s(training_step(module, images.make, images.loss, optimizer, precision))
+        program = Program.of(p)
+        return measured_s(training_step(module, images, optimizer, precision, program))
 
 
 def _check_nodes(machine: Machine, gpus: int, nodes: int) -> None:
@@ -123,7 +129,7 @@ def simulated(job: Job, update: Update, gpu: GpuAndHost) -> scaling.DeviceStep:
     with ExitStack() as stack:
         net, inputs, precision = on_gpu(job, gpu.machine, stack)
         optimizer = update(list(net.parameters()))
-        step = training_step(net, inputs.make, inputs.loss, optimizer, precision)
+        step = training_step(net, inputs, optimizer, precision)
         return scaling.timed_step(step, net, optimizer)
 
 

@@ -1,0 +1,135 @@
+"""GPT-2 (Radford et al. 2019) as a textbook writes it from scratch, and as transformers has it.
+
+rasbt/LLMs-from-scratch, ch04 and ch05/10_llm-training-speed, replaces what is written out by what
+torch has ready, step by step: norms and activation by modules, then attention by one kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+POSITIONS = 1024
+
+
+class WrittenNorm(nn.Module):
+    """Layer norm in eight operations."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.scale, self.shift = (nn.Parameter(torch.empty(size)) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., size] to the same."""
+        mean, variance = x.mean(-1, keepdim=True), x.var(-1, keepdim=True, unbiased=False)
+        return self.scale * ((x - mean) / torch.sqrt(variance + 1e-5)) + self.shift
+
+
+class WrittenGelu(nn.Module):
+    """GELU by its approximation with a hyperbolic tangent, in eight operations."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Numbers of any shape."""
+        return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3))))
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How it is written; `together`: one product makes queries, keys and values; `masked`: scores
+    are masked in place, where transformers choose by `torch.where`."""
+
+    norm: Callable[[int], nn.Module] = WrittenNorm
+    activation: Callable[[], nn.Module] = WrittenGelu
+    flash: bool = False
+    together: bool = False
+    masked: bool = True
+    tied: bool = False
+
+
+SCRATCH = Writing()
+MODULES = Writing(nn.LayerNorm, lambda: nn.GELU(approximate="tanh"))
+FLASH = Writing(nn.LayerNorm, lambda: nn.GELU(approximate="tanh"), flash=True)
+TRANSFORMERS = Writing(nn.LayerNorm, together=True, masked=False, tied=True)
+
+
+class Attention(nn.Module):
+    """Attention to earlier words."""
+
+    later: torch.Tensor
+    low: torch.Tensor
+
+    def __init__(self, hidden: int, heads: int, writing: Writing) -> None:
+        super().__init__()
+        self.heads, self.writing = heads, writing
+        outputs = [3 * hidden] if writing.together else [hidden] * 3
+        self.qkv = nn.ModuleList(nn.Linear(hidden, n, bias=writing.together) for n in outputs)
+        self.out, self.dropout = nn.Linear(hidden, hidden), nn.Dropout(0.1)
+        later = torch.empty(POSITIONS, POSITIONS, dtype=torch.bool)
+        self.register_buffer("later", later, persistent=False)
+        self.register_buffer("low", torch.empty(()), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[batch, words, hidden] to the same."""
+        batch, words, hidden = x.shape
+        parts = [linear(x) for linear in self.qkv]
+        if self.writing.together:
+            parts = list(parts[0].split(hidden, -1))
+        q, k, v = (part.view(batch, words, self.heads, -1).transpose(1, 2) for part in parts)
+        if self.writing.flash:
+            dropout = 0.1 if self.training else 0.0
+            y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+        else:
+            y = self.dropout(self._weights(q, k)) @ v
+        return self.out(y.transpose(1, 2).reshape(batch, words, hidden))
+
+    def _weights(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        words, size = q.shape[2:]
+        later = self.later[:words, :words]
+        scores = q @ k.transpose(2, 3)
+        if self.writing.masked:
+            return torch.softmax(scores.masked_fill_(later, -torch.inf) / size**0.5, -1)
+        return torch.softmax(torch.where(later, self.low.to(q.dtype), scores / size**0.5), -1)
+
+
+class Block(nn.Module):
+    """Attention and a perceptron, each of a normalised input, and added to it."""
+
+    def __init__(self, hidden: int, heads: int, writing: Writing) -> None:
+        super().__init__()
+        self.attention = Attention(hidden, heads, writing)
+        self.norm, self.last_norm = writing.norm(hidden), writing.norm(hidden)
+        self.perceptron = nn.Sequential(
+            nn.Linear(hidden, 4 * hidden), writing.activation(), nn.Linear(4 * hidden, hidden)
+        )
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[batch, words, hidden] to the same."""
+        x = x + self.dropout(self.attention(self.norm(x)))
+        return x + self.dropout(self.perceptron(self.last_norm(x)))
+
+
+class Gpt2(nn.Module):
+    """The smallest: from words [batch, words] to scores [batch, words, vocabulary]."""
+
+    def __init__(self, writing: Writing, vocabulary: int = 50_257) -> None:
+        super().__init__()
+        hidden, heads, layers = 768, 12, 12
+        self.words, self.places = nn.Embedding(vocabulary, hidden), nn.Embedding(POSITIONS, hidden)
+        self.dropout = nn.Dropout(0.1)
+        self.layers = nn.Sequential(*(Block(hidden, heads, writing) for _ in range(layers)))
+        self.norm = writing.norm(hidden)
+        self.head = nn.Linear(hidden, vocabulary, bias=False)
+        if writing.tied:
+            self.head.weight = self.words.weight
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """Whole numbers to the scores of the words that follow."""
+        places = torch.arange(words.shape[1], device=words.device)
+        x = self.dropout(self.words(words) + self.places(places))
+        return self.head(self.norm(self.layers(x)))

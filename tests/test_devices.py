@@ -179,7 +179,8 @@ del first
 print(torch.vgpu.memory_allocated(0))
 """
     )
-    assert "there is no vgpu:7; this machine has 2 virtual GPUs" in lines[0]
+    assert "a tensor on vgpu:7 belongs to a machine that is not in use here" in lines[0]
+    assert lines[0].endswith("The machine in use is 2x-v100-textbook, with vgpu:0 to vgpu:1")
     assert lines[1:] == ["[1.0, 1.0, 1.0]", "0"]
 
 

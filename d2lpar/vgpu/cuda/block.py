@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -119,13 +120,9 @@ def emulate_cuda(
 
     The block yields its devices. Raises RuntimeError inside another such block.
     """
-    if lazy_init.emulated_count():
-        raise RuntimeError(
-            "CUDA is being emulated already: emulate_cuda blocks cannot be nested. End the other "
-            "block first"
-        )
-    before = running()
     with ExitStack() as stack:
+        stack.enter_context(_only_block())
+        before = running()
         stack.enter_context(returning())
         wanted = before.machine if machine is None and before is not None else machine
         devices(n, machine=wanted, kind="virtual", verbose=False)
@@ -144,10 +141,27 @@ def emulate_cuda(
             raise
 
 
+_taken = threading.Lock()  # by the block that there is, of whatever thread
+
+
+@contextmanager
+def _only_block() -> Iterator[None]:
+    if not _taken.acquire(blocking=False):
+        raise RuntimeError(
+            "CUDA is being emulated already: emulate_cuda blocks cannot be nested, and are of the "
+            "whole process. End the other block first; a generator that has stopped in one ends it "
+            "with close()"
+        )
+    try:
+        yield
+    finally:
+        _taken.release()
+
+
 @contextmanager
 def _patched(n: int) -> Iterator[None]:
     patches, mode, children = Patches(), CudaMode(), Children()
-    default_device = torch_private.default_device_context()
+    thread, default_device = threading.get_ident(), torch_private.default_device_context()
     try:
         for part in _PARTS:
             part.install(patches)
@@ -168,12 +182,15 @@ def _patched(n: int) -> Iterator[None]:
             yield
             children.run()
     finally:
+        mode.is_over = True
         lazy_init.set_emulated_count(0)
         patches.undo()
         patches.gather(all_namespaces())
         torch_private.look_anew_for_functions()
-        if torch_private.default_device_context() is not default_device:
-            torch.set_default_device(None if default_device is None else default_device.device)
+        here = threading.get_ident() == thread  # not where another thread collects garbage
+        if here and torch_private.default_device_context() is not default_device:
+            device = None if default_device is None else default_device.device
+            torch_private.set_default_device(device)
 
 
 @contextmanager

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from sys import _getframe  # documented, and quicker than `inspect.currentframe`
+from threading import get_ident
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..torch_backend import torch_private
 from ..torch_backend.torch_private import Operator
-from . import lazy_init
 from .default_generators import check_generator
 from .device_translation import CUDA, translate, translated
 
@@ -24,6 +25,24 @@ class CudaMode(TorchFunctionMode):
 
     sees_calls_only = True  # see `torch_private.get_grad`
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_over = False
+        self._threads: set[int] = set()  # those that have entered it, and perhaps never leave it
+
+    def __enter__(self) -> CudaMode:
+        for other in torch_private.function_modes():
+            if isinstance(other, CudaMode) and other.is_over:  # left behind in this thread
+                torch_private.leave_function_mode(other)
+        self._threads.add(get_ident())
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if get_ident() in self._threads:  # the garbage collector ends a block in any thread
+            self._threads.remove(get_ident())
+            torch_private.leave_function_mode(self)
+
     def __torch_function__(
         self,
         func: Callable,
@@ -31,7 +50,7 @@ class CudaMode(TorchFunctionMode):
         args: tuple = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
-        if not lazy_init.emulated_count():  # in a thread that the block has left behind
+        if self.is_over:
             return func(*args, **(kwargs or {}))
         if func is torch.device:
             return _make_device(*args, **(kwargs or {}))

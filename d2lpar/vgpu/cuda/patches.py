@@ -42,8 +42,15 @@ def stand_in_class(theirs: type, make: Callable[..., object], ours: type | None 
     return Chooser(theirs.__name__, (), names)
 
 
+_INHERITED = object()
+
+
 class Patches:
-    """Attributes that are replaced, and how to put back what was there."""
+    """Attributes that are replaced, and how to put back what was there.
+
+    Others replace attributes, too (`unittest.mock`, libraries), and may end earlier than the block
+    or later: what is not ours any more by then is left to them.
+    """
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
@@ -52,12 +59,19 @@ class Patches:
 
     def set(self, owner: object, name: str, value: object) -> None:
         """Set an attribute of a module, a class or a function until `undo`."""
-        if name in vars(owner) or isinstance(owner, types.FunctionType):
-            before = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
-            self._undo.append(functools.partial(setattr, owner, name, before))
-        else:  # a class inherits it
-            self._undo.append(functools.partial(delattr, owner, name))
+        before = _attribute(owner, name)
         setattr(owner, name, value)
+        ours = _attribute(owner, name)
+
+        def put_back() -> None:
+            if _attribute(owner, name) is not ours:
+                return
+            if before is _INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+
+        self._undo.append(put_back)
 
     def at_end(self, action: Callable[[], None]) -> None:
         """Call `action` with `undo`."""
@@ -65,11 +79,18 @@ class Patches:
 
     def set_item(self, mapping: dict, key: object, value: object) -> None:
         """Set an entry of a dictionary until `undo`."""
-        if key in mapping:
-            self._undo.append(functools.partial(mapping.__setitem__, key, mapping[key]))
-        else:
-            self._undo.append(functools.partial(mapping.__delitem__, key))
+        before = mapping.get(key, _INHERITED)
         mapping[key] = value
+
+        def put_back() -> None:
+            if mapping.get(key, _INHERITED) is not value:
+                return
+            if before is _INHERITED:
+                del mapping[key]
+            else:
+                mapping[key] = before
+
+        self._undo.append(put_back)
 
     def replace(self, owner: object, name: str, ours: Callable) -> None:
         """Let a stand-in, `ours` inside the block, take the place of a function."""
@@ -94,6 +115,13 @@ class Patches:
         """Put back what was there, the last first."""
         while self._undo:
             self._undo.pop()()
+
+
+def _attribute(owner: object, name: str) -> object:
+    """What is set on the owner itself; `_INHERITED` where its class has it, or nobody."""
+    if name not in vars(owner) and isinstance(owner, types.FunctionType):
+        return getattr(owner, name)  # such as __defaults__
+    return vars(owner).get(name, _INHERITED)
 
 
 def _exchange(namespaces: Iterable[dict], pairs: dict[int, tuple[object, object]]) -> None:

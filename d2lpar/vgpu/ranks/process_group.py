@@ -492,7 +492,9 @@ class VirtualProcessGroup(c10d_private.GroupBase):
             stream = (device, rt.background_stream(device, purpose))
             rt.sanitizer.of_collectives.add(stream)
             rt.let_wait(stream, (device, rt.current_stream(device)))
-            rt.sanitizer.work(stream, _virtual(call.reads), _virtual(call.writes))
+            reads, writes = _virtual(call.reads), _virtual(call.writes)
+            rt.check_in_use(*(t.vgpu_allocation for t in (*reads, *writes)))
+            rt.sanitizer.work(stream, reads, writes)
 
         flight, tensors = self._flight, call.reads or call.writes
         put = partial(pending.queue, flight, self._member)

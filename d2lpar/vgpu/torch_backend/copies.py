@@ -29,7 +29,7 @@ from ..sim.clock import HostThread
 from ..sim.kernel_cost import traffic
 from ..sim.staging import beside_link_s, host_copy_s
 from . import compiled, host_cost, torch_private, unknown_values
-from .runtime import Runtime, current_runtime
+from .runtime import Runtime, current_runtime, has_ended
 from .tensor import VirtualTensor, backing, check_allocated, layout_of, wrap
 
 EMBEDDED_BYTES = 64 * 1024  # of one copy from the host, at most, in the command itself
@@ -49,6 +49,7 @@ def to_copy(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         host = _to_host(tensor, options, non_blocking)
         return host if device is None else host.to(device)
     rt = current_runtime()
+    _check_in_use(rt, tensor)
     if rt.shape_only:
         values = _shapes(tensor).to(**options, copy=True) if options else _shapes(tensor).clone()
     else:
@@ -73,6 +74,8 @@ def copy_(
     for host, other in ((source, target), (target, source)):
         if isinstance(other, VirtualTensor) and not isinstance(host, VirtualTensor):
             check_capture(rt, other.vgpu_index, host)
+    if isinstance(target, VirtualTensor):  # what is left of a block may be read, and no more
+        _check_in_use(rt, target, source)
     if rt.shape_only:
         if source.shape != target.shape:
             torch.empty(target.shape, device="meta").copy_(torch.empty(source.shape, device="meta"))
@@ -84,6 +87,10 @@ def copy_(
     sent = target if isinstance(target, VirtualTensor) else source
     _account_copy(rt, source, target, target.numel() * sent.element_size(), non_blocking)
     return target
+
+
+def _check_in_use(rt: Runtime, *tensors: torch.Tensor) -> None:
+    rt.check_in_use(*(t.vgpu_allocation for t in tensors if isinstance(t, VirtualTensor)))
 
 
 def check_capture(rt: Runtime, device: int, host: torch.Tensor) -> None:
@@ -160,8 +167,8 @@ def _account_copy(
         _account_from_host(rt, source, target, nbytes, non_blocking)
         return
     start = source.vgpu_index
-    if start >= rt.device_count:
-        return  # it is left from a machine with more devices, and no clock knows its own
+    if start >= rt.device_count or has_ended(source.vgpu_allocation.memory):
+        return  # it is left from another machine, and no clock knows its own
     if not isinstance(target, VirtualTensor):
         _account_to_host(rt, source, target, nbytes, non_blocking, fresh=fresh)
     elif start == target.vgpu_index:

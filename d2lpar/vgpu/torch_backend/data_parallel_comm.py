@@ -29,7 +29,7 @@ from .streams import device_number
 from .tensor import VirtualTensor, separate
 
 HOST = -1
-_ways = {"nccl": True}
+_blocks_without_nccl: list[object] = []  # which may end in another order than they began
 
 
 @contextmanager
@@ -39,11 +39,11 @@ def without_nccl() -> Iterator[None]:
     It sends the parameters to one device after the other, and adds gradients up on the first one.
     Values are the same. It holds for the whole process, as a build does.
     """
-    before, _ways["nccl"] = _ways["nccl"], False
+    _blocks_without_nccl.append(None)
     try:
         yield
     finally:
-        _ways["nccl"] = before
+        _blocks_without_nccl.pop()
 
 
 def broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor]:
@@ -66,7 +66,7 @@ def broadcast_out(tensor: torch.Tensor, out: Sequence[torch.Tensor]) -> Sequence
 
 
 def _by_nccl(tensors: Sequence[torch.Tensor]) -> bool:
-    return _ways["nccl"] and nccl.can_take(tensors)
+    return not _blocks_without_nccl and nccl.can_take(tensors)
 
 
 def broadcast_coalesced(
@@ -83,7 +83,7 @@ def broadcast_coalesced(
     comm_checks.initialized(tensors)
     if not all(_is_on(tensor, _device(devices[0])) for tensor in tensors):
         raise RuntimeError(f"All tensors must be on devices[0]: {devices[0]}")
-    if not _ways["nccl"]:
+    if _blocks_without_nccl:
         return [_copies(list(tensors), _device(d), buffer_size) for d in devices]
     received: list[list[torch.Tensor]] = [[] for _ in devices]
     for chunk in _take_tensors(tensors, buffer_size):

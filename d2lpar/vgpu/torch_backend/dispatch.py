@@ -41,7 +41,7 @@ from .op_schema import OpTraits, aten, traits_of
 from .own_kernels import KERNELS
 from .recurrent import gru_cell, lstm_cell
 from .refusals import on_host
-from .runtime import Runtime, current_runtime
+from .runtime import Runtime, current_runtime, has_ended
 from .tensor import (
     TensorLayout,
     VirtualParameter,
@@ -170,8 +170,8 @@ class Dispatcher:
         if rt.shape_only or not isinstance(base, VirtualTensor):
             return self._run(func, plan, rt, args, kwargs)
         index = base.vgpu_index
-        if index >= len(rt.memories):
-            rt.check_index(index)
+        if index >= len(rt.memories) and not has_ended(base.vgpu_allocation.memory):
+            rt.check_index(index)  # one that is left may be read
         if func is not aten.detach.default:  # as for `.data`: autograd does not follow it
             _note_use(rt, [base])
         value = func(backing(base), *args[1:], **kwargs)
@@ -264,6 +264,7 @@ class _OpCall:
     __slots__ = (
         "_access",
         "_meets_host",
+        "_memories",
         "_shape_only",
         "args",
         "index",
@@ -289,6 +290,7 @@ class _OpCall:
         self.region: Region | None = None  # in which it is part of a fused kernel
         self._access: Access | None = None
         self._shape_only = rt.shape_only
+        self._memories = rt.memories
         self._meets_host = False
         self.sequence = None
         if plan.draws_random:
@@ -298,11 +300,8 @@ class _OpCall:
         self.args: list[Any] = [self._unwrap(a) for a in args]
         self.kwargs = {name: self._unwrap(value) for name, value in kwargs.items()}
         self.key += kwargs
-        if self.index != HOST:
-            if self.index >= len(rt.memories):
-                rt.check_index(self.index)
-            if self._meets_host:
-                self._check_host_tensors({**dict(enumerate(args)), **kwargs})
+        if self.index != HOST and self._meets_host:
+            self._check_host_tensors({**dict(enumerate(args)), **kwargs})
         if kwargs.get("device") is not None:
             self._redirect(rt, kwargs["device"])
 
@@ -331,10 +330,16 @@ class _OpCall:
     def _unwrap_virtual(self, value: VirtualTensor) -> torch.Tensor:
         if self.index == HOST:
             self.index = value.vgpu_index
+            if self.index >= len(self._memories):
+                current_runtime().check_in_use(value.vgpu_allocation)
         elif self.index != value.vgpu_index:
             raise _mixed_devices(device_naming.naming().device(self.index), value.device)
-        if self.plan.launches and not value.vgpu_allocation.requested_bytes:
-            check_allocated(value)
+        if self.plan.launches:
+            allocation = value.vgpu_allocation
+            if allocation.memory is not self._memories[self.index]:
+                current_runtime().check_in_use(allocation)
+            if not allocation.requested_bytes:
+                check_allocated(value)
         self.tensors.append(value)
         self.key += (value.shape, value.stride(), value.dtype)
         if self._shape_only:
@@ -347,11 +352,17 @@ class _OpCall:
         """The same as one by one, quicker: steps of optimizers have hundreds."""
         if self.index == HOST:
             self.index = tensors[0].vgpu_index
+            if self.index >= len(self._memories):
+                current_runtime().check_in_use(tensors[0].vgpu_allocation)
         for tensor in tensors:
             if tensor.vgpu_index != self.index:
                 raise _mixed_devices(device_naming.naming().device(self.index), tensor.device)
-            if self.plan.launches and not tensor.vgpu_allocation.requested_bytes:
-                check_allocated(tensor)
+            if self.plan.launches:
+                allocation = tensor.vgpu_allocation
+                if allocation.memory is not self._memories[self.index]:
+                    current_runtime().check_in_use(allocation)
+                if not allocation.requested_bytes:
+                    check_allocated(tensor)
         self.tensors += tensors
         for property_of in (torch_private.shape, torch.Tensor.stride, torch_private.dtype):
             self.key += map(property_of, tensors)
@@ -619,10 +630,11 @@ def _item(rt: Runtime, args: tuple, kwargs: dict) -> object:
     (tensor,) = args
     check_allocated(tensor)
     index = tensor.vgpu_index
-    stream = (index, rt.current_stream(index))
-    rt.sanitizer.work(stream, [tensor])
-    rt.host_threads.submit(index, rt.clock.copy, stream, None, tensor.element_size(), "item")
-    rt.synchronize_stream(index, stream[1], "item")
+    if not has_ended(tensor.vgpu_allocation.memory):
+        stream = (rt.check_index(index), rt.current_stream(index))
+        rt.sanitizer.work(stream, [tensor])
+        rt.host_threads.submit(index, rt.clock.copy, stream, None, tensor.element_size(), "item")
+        rt.synchronize_stream(index, stream[1], "item")
     values = backing(tensor)
     if rt.shape_only or values.is_meta:
         return copies.unknown(rt, values.shape, values.dtype).item()

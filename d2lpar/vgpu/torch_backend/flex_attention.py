@@ -221,7 +221,9 @@ def _queue(
     assert isinstance(first, VirtualTensor), "torch calls this for tensors of virtual devices"
     index, region = first.vgpu_index, compiled.current()
     stream = (index, rt.current_stream(index))
-    access = rt.sanitizer.work(stream, [t for t in reads if isinstance(t, VirtualTensor)])
+    read = [t for t in reads if isinstance(t, VirtualTensor)]
+    rt.check_in_use(*(t.vgpu_allocation for t in read))
+    access = rt.sanitizer.work(stream, read)
     cost, host = AttentionCost(_work(call, reads, backward=backward)), rt.machine.host
     accelerator = rt.machine.accelerators[index]
     seconds = cost.seconds(accelerator)

@@ -75,6 +75,7 @@ def run(
 ) -> None:
     """Put a collective of `nbytes` over these streams, the root's first, on the clock."""
     devices = [device for device, _ in streams]
+    rt.check_in_use(*(t.vgpu_allocation for t in reads))
     _meet(rt, streams)
     for stream in streams:
         here = ([t for t in part if t.vgpu_index == stream[0]] for part in (reads, writes))

@@ -10,6 +10,7 @@ did.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 
 import torch
@@ -48,6 +49,8 @@ from .patches import (
 from .tensor import VirtualTensor
 
 _library: list[torch.library.Library] = []  # kernels live as long as their library
+_is_registered = False
+_lock = threading.RLock()  # the first uses of devices may be those of several threads
 
 
 def start(machine: Machine, count: int, backing: torch.device) -> None:
@@ -57,17 +60,25 @@ def start(machine: Machine, count: int, backing: torch.device) -> None:
     written in Python.
     """
     register_backend()
-    running = runtime.running()
-    if running is None or not running.machine.is_like(machine):
-        runtime.start(machine.with_accelerators(max(count, len(machine.accelerators))), backing)
-    elif running.device_count < count:
-        running.grow(running.machine.with_accelerators(count))
+    with _lock:
+        running = runtime.running()
+        if running is None or not running.machine.is_like(machine):
+            runtime.start(machine.with_accelerators(max(count, len(machine.accelerators))), backing)
+        elif running.device_count < count:
+            running.grow(running.machine.with_accelerators(count))
 
 
 def register_backend() -> None:
-    """Make "vgpu" a device of torch, once a process."""
-    if _library:
-        return
+    """Make "vgpu" a device of torch, once a process; other threads wait until it is one."""
+    global _is_registered
+    if not _is_registered:
+        with _lock:
+            if not _is_registered:
+                _register()
+                _is_registered = True
+
+
+def _register() -> None:
     setup = _setup_function()
     module = sys.modules[device_module.__name__]
     setup(rename=TYPE, backend_module=module, device_guard=torch_private.make_device_guard())

@@ -77,6 +77,7 @@ class Runtime:
         self._thread = threading.local()
         self._sequences: dict[int, RandomSequence] = {}
         self._random_lock = threading.Lock()
+        self._lock = threading.RLock()  # of what threads take for the first time
         self._seed = torch.initial_seed()
 
     def grow(self, machine: Machine) -> None:
@@ -103,6 +104,23 @@ class Runtime:
                 "Ask for more with d2lpar.devices(n)."
             )
         return index
+
+    def owns(self, memory: CachingAllocator) -> bool:
+        """Whether it is the memory of one of these devices."""
+        return memory.device < len(self.memories) and self.memories[memory.device] is memory
+
+    def check_in_use(self, *allocations: Allocation) -> None:
+        """RuntimeError for what tensors hold of a machine that is not in use here any more."""
+        for memory in (allocation.memory for allocation in allocations):
+            if has_ended(memory):
+                raise RuntimeError(
+                    f"a tensor on {text(memory.device)} belongs to a machine that is not in use "
+                    "here: to that of a simulation or another block that has ended, or that "
+                    "another thread runs. Make the tensor inside the block that uses it, or bring "
+                    "it there from the host: tensor.cpu().to(device). The machine in use is "
+                    f"{self.machine.name}, with {text(0)} to {text(self.device_count - 1)}"
+                )
+            self.check_index(memory.device)
 
     # --- the current device and stream of a thread ------------------------------------------
 
@@ -150,12 +168,13 @@ class Runtime:
     def new_stream(self, device: int, priority: int = 0) -> int:
         """The number of a further stream; priorities beyond 0 and `HIGHEST_PRIORITY` are cut."""
         level = -min(0, max(HIGHEST_PRIORITY, priority))
-        made = self._streams_made.get((self.check_index(device), level), 0)
-        self._streams_made[device, level] = made + 1
-        number = 1 + level * POOLED_STREAMS + made % POOLED_STREAMS
-        self.clock.set_priority((device, number), -level)
-        if not self.sanitizer.watching:
-            self.watch()
+        with self._lock:
+            made = self._streams_made.get((self.check_index(device), level), 0)
+            self._streams_made[device, level] = made + 1
+            number = 1 + level * POOLED_STREAMS + made % POOLED_STREAMS
+            self.clock.set_priority((device, number), -level)
+            if not self.sanitizer.watching:
+                self.watch()
         return number
 
     @property
@@ -184,8 +203,9 @@ class Runtime:
     def background_stream(self, device: int, purpose: object = "replicas") -> int:
         """The number of the one stream of `device` for a purpose: data for replicas, a collective's
         group."""
-        if (device, purpose) not in self._background_streams:
-            self._background_streams[device, purpose] = self.new_stream(device)
+        with self._lock:
+            if (device, purpose) not in self._background_streams:
+                self._background_streams[device, purpose] = self.new_stream(device)
         return self._background_streams[device, purpose]
 
     # --- time -------------------------------------------------------------------------------
@@ -320,9 +340,11 @@ class Runtime:
 
     def sequence(self, device: int) -> RandomSequence:
         """The random numbers of a device; RuntimeError if there is no such device."""
-        if device not in self._sequences:
-            self._sequences[self.check_index(device)] = RandomSequence(self._seed)
-        return self._sequences[device]
+        found = self._sequences.get(device)
+        if found is None:
+            fresh = RandomSequence(self._seed)
+            found = self._sequences.setdefault(self.check_index(device), fresh)
+        return found
 
     def set_sequence(self, device: int, sequence: RandomSequence) -> None:
         """Draw the random numbers of a device from another sequence."""
@@ -442,32 +464,52 @@ def instead(machine: Machine) -> Iterator[Runtime]:
     outer = running()
     backing = outer.backing if outer else torch.device("cpu")
     rt = Runtime(machine, backing, owner=threading.get_ident())
-    rt.outside = _simulated.get()
+    rt.outside = _of_blocks()
     _simulated.set(rt)
     try:
         yield rt
     finally:
         rt.is_over = True
-        inner = _simulated.get()
-        while inner is not None and inner.is_over:
-            inner = inner.outside
-        _simulated.set(inner)
+        _simulated.set(_of_blocks())
+
+
+def _of_blocks() -> Runtime | None:
+    """The machine of the last block that goes on. One that is over may be known still: where it was
+    ended from another context, as by the garbage collector in a thread, or copied to a task."""
+    rt = _simulated.get()
+    while rt is not None and rt.is_over:
+        rt = rt.outside
+    return rt
+
+
+def has_ended(memory: CachingAllocator) -> bool:
+    """Whether no machine that goes on here has this memory: neither this process's, nor that of a
+    block around the code that is running. What tensors tell of their machine is their memory, as a
+    machine may take over another's: see `start`."""
+    machine = _of_blocks()
+    while machine is not None:
+        if machine.owns(memory) and not machine.is_over:
+            return False
+        machine = machine.outside
+    return _process is None or not _process.owns(memory)
 
 
 def is_simulated() -> bool:
     """Whether the machine in use here is that of a `simulate` block."""
-    return _simulated.get() is not None
+    return _of_blocks() is not None
 
 
 def running() -> Runtime | None:
     """The virtual machine in use here, or None before the first virtual device and after a fork."""
-    return None if _has_forked else _simulated.get() or _process
+    return None if _has_forked else _of_blocks() or _process
 
 
 def current_runtime() -> Runtime:
     """The virtual machine in use here; RuntimeError before the first virtual device."""
     rt = _simulated.get() or _process  # as `running`, asked twice an operation
-    if rt is None or _has_forked:
+    if rt is None or rt.is_over or _has_forked:
         _check_not_forked()
-        raise RuntimeError("there are no virtual GPUs yet: ask for them with d2lpar.devices(n)")
+        rt = running()
+        if rt is None:
+            raise RuntimeError("there are no virtual GPUs yet: ask for them with d2lpar.devices(n)")
     return rt

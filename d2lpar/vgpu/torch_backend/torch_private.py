@@ -59,6 +59,40 @@ def get_grad(tensor: torch.Tensor) -> torch.Tensor | None:
     return _grad.__get__(tensor)
 
 
+def function_modes() -> list[torch.overrides.TorchFunctionMode]:
+    """The function modes of this thread, the topmost last."""
+    count = torch._C._len_torch_function_stack()
+    return [torch._C._get_function_stack_at(i) for i in range(count)]
+
+
+def leave_function_mode(mode: torch.overrides.TorchFunctionMode) -> None:
+    """Take a function mode off this thread's stack, wherever it is: torch takes the topmost one.
+
+    If torch has taken this one so for another, which ended first, the topmost is that other's.
+    """
+    modes = function_modes()
+    if any(other is mode for other in modes):
+        modes = [other for other in modes if other is not mode]
+    elif modes and modes[-1] is not default_device_context():  # which is ended by its own place
+        modes.pop()
+    _set_function_modes(modes)
+
+
+def _set_function_modes(modes: Sequence[torch.overrides.TorchFunctionMode]) -> None:
+    for _ in function_modes():
+        torch._C._pop_torch_function_stack()
+    for mode in modes:
+        torch._C._push_on_torch_function_stack(mode)
+
+
+def set_default_device(device: torch.device | None) -> None:
+    """`torch.set_default_device`, also within `with device:`, which torch takes for its own."""
+    context, modes = default_device_context(), function_modes()
+    _set_function_modes([mode for mode in modes if mode is context])
+    torch.set_default_device(device)
+    _set_function_modes([*function_modes(), *(mode for mode in modes if mode is not context)])
+
+
 softmax, softmax_backward = torch.ops.aten._softmax, torch.ops.aten._softmax_backward_data
 log_softmax = torch.ops.aten._log_softmax
 log_softmax_backward = torch.ops.aten._log_softmax_backward_data

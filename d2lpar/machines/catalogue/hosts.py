@@ -25,7 +25,7 @@ _COPY_BYTES_PER_S = 11.0 * GIGA
 
 # A network's code, another at each line, waits for its caches; a loop over one operation does not.
 # What its parts take is fitted on programs of one sample each, by sources that have nothing to do
-# with each other, of which no one is out by more than a third; they do not tell their processors
+# with each other, of which all but one are within a third; they do not tell their processors
 # apart, so that all have the same.
 _OF_NETWORKS = (
     "modules and convolutions fitted on ResNet-50 with 1 to 32 images and on ViT-B with one on "
@@ -67,6 +67,8 @@ def _host(
     )
 
 
+# The course's own machines, which stand for no real ones: the order of magnitude, in round numbers.
+TEXTBOOK = Host("Xeon server", source=_DISPATCH)
 XEON = _host("Xeon server")
 OLD_XEON = _host("Xeon server", copy_bytes_per_s=None)  # of 2018 or before
 EPYC = _host("EPYC server")

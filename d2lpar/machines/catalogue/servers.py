@@ -20,7 +20,7 @@ DEFAULT = "2x-v100-textbook"
 TEXTBOOK = Machine(
     DEFAULT,
     (early.V100,) * 2,
-    hosts.OLD_XEON,
+    hosts.TEXTBOOK,
     links.PCIE3_X16,
     links.NVLINK2_PAIR,
     source="d2l.ai does not name its box; 13.9 TFLOP/s in fp32 is 89 % of this card's peak",
@@ -105,7 +105,7 @@ MACHINES = (
     Machine(
         "8x-v100-pcie",
         (early.V100_PCIE,) * 8,
-        hosts.OLD_XEON,
+        hosts.TEXTBOOK,
         links.PCIE3_X16,
         links.PCIE3_X16,
         source="assumed: no switch",

@@ -79,7 +79,8 @@ def test_it_can_be_read_and_brought_in_as_the_message_says(left):
         assert x[1:].numpy(force=True).tolist() == [1, 2]
         assert repr(x) == f"tensor([0., 1., 2.], device='vgpu:{index}')"
         assert (x.cpu().to("vgpu:1") + 1).tolist() == [1, 2, 3]
-    with pytest.raises(RuntimeError, match=f"vgpu:3 {OF_ANOTHER}.* with vgpu:0 to vgpu:1"):
+    refused = pytest.raises(RuntimeError, match=f"vgpu:3 {OF_ANOTHER}.* with vgpu:0 to vgpu:1$")
+    with par.simulate(BOX), refused:
         left[1] + 1
 
 

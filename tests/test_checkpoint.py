@@ -379,7 +379,7 @@ sys.stdin.readline()  # it runs on
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such locks")
 def test_processes_that_save_into_one_folder_leave_one_another_theirs(tmp_path):
-    starts = [0, 20, 1000]
+    starts = [0, 100, 1000]  # of two with one step, the one that is written last stays
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", AT_ONCE, str(tmp_path), str(start)],

@@ -5,6 +5,7 @@ import inspect
 import json
 import math
 import os
+import re
 import textwrap
 import threading
 from pathlib import Path
@@ -366,6 +367,7 @@ def test_a_good_solution_comes_to_par(name):
     assert report["status"] == "right", report
     assert report["figure"] == pytest.approx(PUZZLES[name].par, rel=1e-3)
     assert report["points"] >= 80
+    assert (report.get("picture") or {}) == par_runs()[name]  # which others are drawn beside
 
 
 @pytest.mark.parametrize("name", [name for name in PUZZLES if f"def {name}(" in BEST])
@@ -771,6 +773,19 @@ def test_par_has_a_picture(name):
     assert (picture is None) == (name in ("small_gpt", "read_timeline", "rent"))
     if picture is not None:
         assert picture.png()
+
+
+def test_the_notebook_says_the_limits():
+    """But of puzzles whose right answers are all alike, and of one that is said in a table."""
+    said, limit = {}, None
+    for one in nbformat.read(NOTEBOOK, as_version=4).cells:
+        if one.cell_type == "markdown":
+            pattern = r"\*\*Limit\*\*[^.]*?(\d+(?:\.\d+)?) (ms|s|%|GPU-seconds)"
+            limit = re.search(pattern, one.source)
+        elif limit and "par.challenge(" in one.source:
+            name = one.source.rstrip().rsplit("par.challenge(")[1].rstrip(")")
+            said[name] = float(limit[1]) * (1000 if limit[2] == "s" else 1)
+    assert said == {name: puzzle.limit for name, puzzle in PUZZLES.items() if puzzle.limit}
 
 
 def test_every_puzzle_stands_in_the_notebook():

@@ -328,18 +328,7 @@ class _OpCall:
         return value
 
     def _unwrap_virtual(self, value: VirtualTensor) -> torch.Tensor:
-        if self.index == HOST:
-            self.index = value.vgpu_index
-            if self.index >= len(self._memories):
-                current_runtime().check_in_use(value.vgpu_allocation)
-        elif self.index != value.vgpu_index:
-            raise _mixed_devices(device_naming.naming().device(self.index), value.device)
-        if self.plan.launches:
-            allocation = value.vgpu_allocation
-            if allocation.memory is not self._memories[self.index]:
-                current_runtime().check_in_use(allocation)
-            if not allocation.requested_bytes:
-                check_allocated(value)
+        self._take(value)
         self.tensors.append(value)
         self.key += (value.shape, value.stride(), value.dtype)
         if self._shape_only:
@@ -348,21 +337,25 @@ class _OpCall:
             return value
         return backing(value)
 
+    def _take(self, tensor: VirtualTensor) -> None:
+        """Let a tensor take part: the first says which device computes, the others must be there."""
+        if self.index == HOST:
+            self.index = tensor.vgpu_index
+            if self.index >= len(self._memories):
+                current_runtime().check_in_use(tensor.vgpu_allocation)
+        elif self.index != tensor.vgpu_index:
+            raise _mixed_devices(device_naming.naming().device(self.index), tensor.device)
+        if self.plan.launches:
+            allocation = tensor.vgpu_allocation
+            if allocation.memory is not self._memories[self.index]:
+                current_runtime().check_in_use(allocation)
+            if not allocation.requested_bytes:
+                check_allocated(tensor)
+
     def _unwrap_all(self, tensors: Sequence[VirtualTensor]) -> list[torch.Tensor]:
         """The same as one by one, quicker: steps of optimizers have hundreds."""
-        if self.index == HOST:
-            self.index = tensors[0].vgpu_index
-            if self.index >= len(self._memories):
-                current_runtime().check_in_use(tensors[0].vgpu_allocation)
         for tensor in tensors:
-            if tensor.vgpu_index != self.index:
-                raise _mixed_devices(device_naming.naming().device(self.index), tensor.device)
-            if self.plan.launches:
-                allocation = tensor.vgpu_allocation
-                if allocation.memory is not self._memories[self.index]:
-                    current_runtime().check_in_use(allocation)
-                if not allocation.requested_bytes:
-                    check_allocated(tensor)
+            self._take(tensor)
         self.tensors += tensors
         for property_of in (torch_private.shape, torch.Tensor.stride, torch_private.dtype):
             self.key += map(property_of, tensors)

@@ -48,7 +48,8 @@ class Checkpoints:
     All ranks call `save` and `resume`, at the same steps. Rank 0 alone reads and writes, so the
     machines need not share the folder. Without a process group there is one rank. Several processes
     may save into one folder: none deletes what another one has written, as long as that runs, nor
-    what it reads; but of one step the file stays that was written last. Raises ValueError for a `keep` below 1.
+    what it reads; but of one step the file stays that was written last. Raises ValueError for a
+    `keep` below 1.
     """
 
     def __init__(self, folder: str | os.PathLike, *, keep: int = 2) -> None:

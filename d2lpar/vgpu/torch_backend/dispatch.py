@@ -338,7 +338,7 @@ class _OpCall:
         return backing(value)
 
     def _take(self, tensor: VirtualTensor) -> None:
-        """Let a tensor take part: the first says which device computes, the others must be there."""
+        """Let a tensor take part: the first says on which device, the others must be there, too."""
         if self.index == HOST:
             self.index = tensor.vgpu_index
             if self.index >= len(self._memories):

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from ...timeline.printing import say
 
 FIRST_S, MOST_S = 5.0, 60.0  # before the first line, and between two; each takes twice as long
-PATIENCE_S = 1.0  # for another thread's write; one that was forked off may wait for nobody
+PATIENCE_S = 1.0  # for another thread; one that was forked off may wait for nobody
 
 
 @contextmanager
@@ -27,12 +27,14 @@ def progress(line: Callable[[float], str], *, shown: bool = True) -> Iterator[No
         return
     done, screen = threading.Event(), _Screen()
     arguments = (line, done, screen)
-    threading.Thread(target=_report, args=arguments, name="progress", daemon=True).start()
+    thread = threading.Thread(target=_report, args=arguments, name="progress", daemon=True)
+    thread.start()
     try:
         with screen.watched():
             yield
     finally:
         done.set()
+        thread.join(PATIENCE_S)  # what comes next begins in a line of its own
 
 
 def _report(line: Callable[[float], str], done: threading.Event, screen: _Screen) -> None:

@@ -449,3 +449,29 @@ def test_double_precision_is_never_that_of_single():
     assert replace(single, measured=True).rate("float64") == 1e12  # what a program reached
     lacking = [name for name, card in machines.ACCELERATORS.items() if card.lacks("float64")]
     assert lacking == []
+
+
+def test_a_host_at_another_speed_takes_so_much_less_for_each_cost():
+    host = Host("server", memory_bytes_per_s=1e11)
+    faster = host.at_speed(2)
+
+    for cost in ("dispatch_s", "module_s", "node_s", "graph_s"):
+        assert getattr(faster, cost) == getattr(host, cost) / 2
+    assert faster.memory_bytes_per_s == host.memory_bytes_per_s
+
+
+@pytest.mark.parametrize("factor", [0, -1, "2"])
+def test_a_speed_that_no_host_has_is_refused(factor):
+    with pytest.raises((TypeError, ValueError), match="factor"):
+        Host("server").at_speed(factor)
+
+
+def test_hosts_are_as_fast_as_their_processors():
+    """Geekbench 6, Clang: 1048 on p3, 1434 on g5, 2110 on a3 (SpareCores/sc-inspector-data)."""
+    p3, g5, a3 = (
+        machines.machine(name).host.dispatch_s
+        for name in ("8x-v100-p3", "8x-a10g-g5", "8x-h100-a3")
+    )
+
+    assert p3 / g5 == pytest.approx(1434 / 1048)
+    assert g5 / a3 == pytest.approx(2110 / 1434)

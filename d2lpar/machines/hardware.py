@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from ..timeline.inputs import (
     Count,
@@ -220,6 +220,12 @@ class Host:
     def __post_init__(self) -> None:
         check_fields(self)
 
+    @checked
+    def at_speed(self, factor: Positive) -> Host:
+        """The same with cores `factor` times as fast: each of its costs takes so much less."""
+        costs = [f.name for f in fields(self) if f.name.endswith("_s") and "_per_" not in f.name]
+        return replace(self, **{name: getattr(self, name) / factor for name in costs})
+
 
 # What the defaults of a Host come from. "Measured by us" is on one AMD EPYC core, Python 3.11 and
 # PyTorch 2.15, with tensors of one element on the CPU: what is the framework's own.
@@ -232,8 +238,7 @@ HOST_SOURCES = {
     "launch_s": "the driver alone: 2.7 µs (ahrefs/ocannl issue 488)",
     "backward_s": "measured by us: 17 µs where no other thread takes part; handing over to a "
     "thread and back takes 41 µs in Python, which has a lock, taken as about half that in C++",
-    "convolution_s": "40 µs with the hosts of 2016 (`catalogue.XEON_E5_2698`), fitted on ResNet-50 "
-    "with one image, pytorch/benchmark pull request 706, whose other costs are 1.4 times these",
+    "convolution_s": "of the order of what is fitted for servers: see `catalogue.hosts`",
     "replica_s": "measured by us: torch.nn.parallel.replicate without its broadcasts, ResNet-18 of "
     "62 modules for 2 and 4 devices",
     "collective_s": "none: the textbook's host; for those of servers see `catalogue.hosts`",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean, median
 
-from .groups import GROUPS, INFERENCE, PROGRAMS
+from .groups import GROUPS, PROGRAMS
 from .rows import PublishedFigure
 
 WORST_GOAL = 0.30
@@ -32,8 +32,8 @@ GOALS = Bounds(median=0.10, within=0.85, group=0.15, bias=0.05)
 APART_GOALS = Bounds(median=0.12, within=0.80, group=0.20, bias=0.05)
 HELD = Bounds(median=0.105, within=0.84, group=0.115, bias=0.04)  # must go on holding
 APART_HELD = Bounds(median=0.13, within=0.80, group=0.20, bias=0.05)  # of sources held apart
-# Groups that are far from the goal: nothing of the kind was looked at while the others were made.
-HELD_GROUPS = {PROGRAMS: 0.26, INFERENCE: 0.24}
+# A group that is far from the goal: nothing of the kind was looked at while the others were made.
+HELD_GROUPS = {PROGRAMS: 0.27}
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ AMAZON = (
     Machine(
         "8x-v100-p3dn",
         (early.V100_SXM2_32GB,) * 8,
-        hosts.OLD_XEON,
+        hosts.XEON_SKYLAKE,
         links.PCIE3_X16,
         links.NVLINK2,
         source="p3dn.24xlarge, 100 Gbit/s: https://github.com/awsdocs/amazon-ec2-user-guide, "
@@ -79,19 +79,19 @@ AMAZON = (
     _box(
         "8x-l4-g6",
         ada.L4,
-        hosts.EPYC,
+        hosts.EPYC_MILAN,
         links.PCIE4_X16,
         None,
-        f"g6.48xlarge: {AWS_NUMBERS}; an EPYC is assumed; {_NO_PEERS_G6}",
+        f"g6.48xlarge: {AWS_NUMBERS}; {_NO_PEERS_G6}",
     ),
     _box(
         "8x-l40s-g6e",
         ada.L40S,
-        hosts.EPYC,
+        hosts.EPYC_MILAN,
         links.PCIE4_X16,
         None,
-        "g6e.48xlarge: https://github.com/openshift/openshift-docs/pull/98009; eight GPUs and an "
-        f"EPYC are assumed, as in g6; {_NO_PEERS_G6}",
+        "g6e.48xlarge: https://github.com/openshift/openshift-docs/pull/98009; eight GPUs are "
+        f"assumed, as in g6; {_NO_PEERS_G6}",
     ),
     _box(
         "8x-a100-p4d",
@@ -112,7 +112,7 @@ AMAZON = (
     _box(
         "8x-h100-p5",
         hopper.H100,
-        hosts.EPYC,
+        hosts.EPYC_MILAN,
         links.PCIE5_X16,
         links.NVSWITCH_H100,
         f"p5.48xlarge, 8 ports of efa-v2: {_P5}; an EPYC is assumed",
@@ -128,7 +128,7 @@ AMAZON = (
     _box(
         "8x-b200-p6",
         blackwell.B200,
-        hosts.XEON,
+        hosts.XEON_EMERALD_RAPIDS,
         links.PCIE5_X16,
         links.NVSWITCH_B200,
         f"p6-b200.48xlarge, 8 ports of efa-v4: {BEKMAN_NETWORK_2026}",
@@ -210,7 +210,7 @@ GOOGLES = (
     _box(
         "2x-t4-kaggle",
         early.T4,
-        hosts.OLD_XEON,
+        hosts.XEON_KAGGLE,
         links.PCIE3_X16,
         None,
         "T4 x2, on Xeons: https://huggingface.co/datasets/John6666/knowledge_base_md_for_rag_1, "
@@ -219,7 +219,7 @@ GOOGLES = (
     _box(
         "8x-l4-g2",
         ada.L4,
-        hosts.XEON,
+        hosts.XEON_OF_GCP,
         links.PCIE4_X16,
         None,
         f"g2-standard-96, L4 without NVLink: {GOOGLE}; {_NO_PEERS_G6} (of Amazon's)",
@@ -227,7 +227,7 @@ GOOGLES = (
     _box(
         "16x-a100-a2",
         ampere.A100,
-        hosts.XEON,
+        hosts.XEON_OF_GCP,
         links.PCIE4_X16,
         links.NVSWITCH_A100,
         f"a2-megagpu-16g, '96 vCPUs … 16 GPUs': https://news.ycombinator.com/item?id=23760966; "
@@ -236,7 +236,7 @@ GOOGLES = (
     _box(
         "8x-a100-80gb-a2-ultra",
         ampere.A100_80GB,
-        hosts.XEON,
+        hosts.XEON_OF_GCP,
         links.PCIE4_X16,
         links.NVSWITCH_A100,
         f"a2-ultragpu-8g: {GOOGLE}",
@@ -261,7 +261,7 @@ GOOGLES = (
     _box(
         "8x-h200-a3-ultra",
         hopper.H200,
-        hosts.XEON,
+        hosts.XEON_EMERALD_RAPIDS,
         links.PCIE5_X16,
         links.NVSWITCH_H100,
         f"a3-ultragpu-8g, 8 ports of gib: {CLUSTER_TOOLKIT}",
@@ -269,7 +269,7 @@ GOOGLES = (
     _box(
         "8x-b200-a4",
         blackwell.B200,
-        hosts.XEON,
+        hosts.XEON_EMERALD_RAPIDS,
         links.PCIE5_X16,
         links.NVSWITCH_B200,
         "a4-highgpu-8g, 8 ports of gib: https://github.com/dstackai/dstack/pull/3152",

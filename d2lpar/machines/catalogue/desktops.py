@@ -1,7 +1,7 @@
 """Desktops and servers with cards for graphics.
 
 The driver lets no two GeForce cards read each other's memory over PCIe; a modified one does
-("p2p"). Whose processor is not told have a desktop's.
+("p2p"). Those whose processor is not told have one of their card's year.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _box(
     host_link: Link,
     source: str,
     peer: Link | None = None,
-    host: Host = hosts.DESKTOP,
+    host: Host | None = None,
     sockets: Link | None = None,
 ) -> Machine:
     """As many GPUs as the name begins with, each with a slot of its own; `sockets` joins the two
@@ -30,7 +30,7 @@ def _box(
     return Machine(
         name,
         (gpu,) * count,
-        host,
+        host or hosts.desktop(gpu.architecture),
         host_link,
         peer,
         source=source,
@@ -42,31 +42,36 @@ def _box(
 
 MACHINES = (
     *(
-        _box(f"1x-{name}", gpu, link, f"assumed: {box}")
-        for name, gpu, link, box in (
-            ("gtx-titan-x", early.TITAN_X, links.PCIE3_X16, "a desktop"),
-            ("k40", early.K40, links.PCIE3_X16, "a server"),
-            ("gtx-1080", early.GTX_1080, links.PCIE3_X16, "a desktop"),
-            ("gtx-1080-ti", early.GTX_1080_TI, links.PCIE3_X16, "a desktop"),
-            ("titan-v", early.TITAN_V, links.PCIE3_X16, "a desktop"),
-            ("rtx-2080", early.RTX_2080, links.PCIE3_X16, "a desktop"),
-            ("rtx-2070-super", early.RTX_2070_SUPER, links.PCIE3_X16, "a desktop"),
-            ("rtx-3060", ampere.RTX_3060, links.PCIE4_X16, "a desktop"),
-            ("rtx-3070", ampere.RTX_3070, links.PCIE4_X16, "a desktop"),
-            ("rtx-3080", ampere.RTX_3080, links.PCIE4_X16, "a desktop"),
-            ("rtx-a2000", ampere.RTX_A2000, links.PCIE4_X16, "a workstation"),
-            ("rtx-a4000", ampere.RTX_A4000, links.PCIE4_X16, "a workstation"),
-            ("a10", ampere.A10, links.PCIE4_X16, "a server"),
-            ("a30", ampere.A30, links.PCIE4_X16, "a server"),
-            ("a40", ampere.A40, links.PCIE4_X16, "a server"),
-            ("rtx-4060-ti", ada.RTX_4060_TI, links.PCIE4_X16, "a desktop"),
-            ("rtx-4070", ada.RTX_4070, links.PCIE4_X16, "a desktop"),
-            ("rtx-4070-super", ada.RTX_4070_SUPER, links.PCIE4_X16, "a desktop"),
-            ("rtx-4080", ada.RTX_4080, links.PCIE4_X16, "a desktop"),
-            ("rtx-6000-ada", ada.RTX_6000_ADA, links.PCIE4_X16, "a workstation"),
-            ("l20", ada.L20, links.PCIE4_X16, "a server"),
-            ("rtx-5070", blackwell.RTX_5070, links.PCIE5_X16, "a desktop"),
-            ("rtx-5080", blackwell.RTX_5080, links.PCIE5_X16, "a desktop"),
+        _box(f"1x-{name}", gpu, link, "assumed: a desktop or workstation")
+        for name, gpu, link in (
+            ("gtx-titan-x", early.TITAN_X, links.PCIE3_X16),
+            ("gtx-1080", early.GTX_1080, links.PCIE3_X16),
+            ("gtx-1080-ti", early.GTX_1080_TI, links.PCIE3_X16),
+            ("titan-v", early.TITAN_V, links.PCIE3_X16),
+            ("rtx-2080", early.RTX_2080, links.PCIE3_X16),
+            ("rtx-2070-super", early.RTX_2070_SUPER, links.PCIE3_X16),
+            ("rtx-3060", ampere.RTX_3060, links.PCIE4_X16),
+            ("rtx-3070", ampere.RTX_3070, links.PCIE4_X16),
+            ("rtx-3080", ampere.RTX_3080, links.PCIE4_X16),
+            ("rtx-a2000", ampere.RTX_A2000, links.PCIE4_X16),
+            ("rtx-a4000", ampere.RTX_A4000, links.PCIE4_X16),
+            ("rtx-4060-ti", ada.RTX_4060_TI, links.PCIE4_X16),
+            ("rtx-4070", ada.RTX_4070, links.PCIE4_X16),
+            ("rtx-4070-super", ada.RTX_4070_SUPER, links.PCIE4_X16),
+            ("rtx-4080", ada.RTX_4080, links.PCIE4_X16),
+            ("rtx-6000-ada", ada.RTX_6000_ADA, links.PCIE4_X16),
+            ("rtx-5070", blackwell.RTX_5070, links.PCIE5_X16),
+            ("rtx-5080", blackwell.RTX_5080, links.PCIE5_X16),
+        )
+    ),
+    *(
+        _box(f"1x-{name}", gpu, link, "assumed: a server", host=host)
+        for name, gpu, link, host in (
+            ("k40", early.K40, links.PCIE3_X16, hosts.XEON_BROADWELL),
+            ("a10", ampere.A10, links.PCIE4_X16, hosts.XEON_ICE_LAKE),
+            ("a30", ampere.A30, links.PCIE4_X16, hosts.XEON_ICE_LAKE),
+            ("a40", ampere.A40, links.PCIE4_X16, hosts.XEON_ICE_LAKE),
+            ("l20", ada.L20, links.PCIE4_X16, hosts.XEON),
         )
     ),
     _box("1x-gtx-1660-ti", early.GTX_1660_TI, links.PCIE3_X16, "assumed: a desktop"),
@@ -83,6 +88,7 @@ MACHINES = (
         links.PCIE3_X16,
         "assumed: peer to peer, no bridge",
         links.PCIE3_X16,
+        hosts.WORKSTATION_OF_2019,
     ),
     _box(
         "2x-titan-rtx-nvlink",
@@ -128,6 +134,7 @@ MACHINES = (
         links.PCIE4_X16,
         "assumed: peer to peer, no switch",
         links.PCIE4_X16,
+        hosts.EPYC_OF_2019,
     ),
     _box(
         "8x-rtx-a6000",
@@ -135,6 +142,7 @@ MACHINES = (
         links.PCIE4_X16,
         "assumed: peer to peer (https://github.com/NVIDIA/nvbandwidth/issues/50), no switch",
         links.PCIE4_X16,
+        hosts.EPYC_OF_2019,
     ),
     _box(
         "2x-rtx-4070-ti-super",
@@ -157,7 +165,7 @@ MACHINES = (
         links.PCIE4_X16,
         f"{_MODIFIED}, README; an EPYC is assumed",
         links.PCIE4_X16,
-        hosts.EPYC,
+        hosts.EPYC_OF_2019,
     ),
     _box(
         "8x-rtx-4090-epyc",
@@ -213,7 +221,7 @@ MACHINES = (
         blackwell.RTX_5090,
         links.PCIE5_X16,
         f"{_FOURFOLD}, two Xeon 6530; no peer-to-peer",
-        host=hosts.XEON,
+        host=hosts.XEON_EMERALD_RAPIDS,
     ),
     _box(
         "8x-rtx-pro-6000",

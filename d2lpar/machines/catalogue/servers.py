@@ -31,7 +31,7 @@ MACHINES = (
     Machine(
         "4x-titan-x",
         (early.TITAN_X,) * 4,
-        hosts.OLD_XEON,
+        hosts.XEON_BROADWELL,
         links.PCIE3_X16,
         links.PCIE3_X16,
         source=f"{D2L_SERVERS}: four GPUs behind one switch; the card is assumed",
@@ -40,7 +40,7 @@ MACHINES = (
     Machine(
         "4x-titan-x-pascal",
         (early.TITAN_X_PASCAL,) * 4,
-        hosts.OLD_XEON,
+        hosts.XEON_BROADWELL,
         links.PCIE3_X16,
         links.PCIE3_X16,
         source="assumed: 4x-titan-x with the newer card",
@@ -49,7 +49,7 @@ MACHINES = (
     Machine(
         "16x-k80",
         (early.K80,) * 16,
-        hosts.OLD_XEON,
+        hosts.XEON_BROADWELL,
         links.PCIE3_X16,
         links.PCIE3_X16,
         source="p2.16xlarge, https://speakerdeck.com/porcaro33/gpu-fpga-briefing-plus-march-"
@@ -70,7 +70,7 @@ MACHINES = (
     Machine(
         "4x-p100-nvlink-pairs",
         (early.P100,) * 4,
-        hosts.OLD_XEON,
+        hosts.XEON_BROADWELL,
         links.PCIE3_X16,
         links.NVLINK1_PAIR,
         source="assumed: a copy between two P100 that one NVLink joins",
@@ -78,7 +78,7 @@ MACHINES = (
     Machine(
         "8x-p100-pcie",
         (early.P100_PCIE,) * 8,
-        hosts.OLD_XEON,
+        hosts.XEON_BROADWELL,
         links.PCIE3_X16,
         links.PCIE3_X16,
         source="assumed: no switch",
@@ -97,7 +97,7 @@ MACHINES = (
     Machine(
         "4x-v100-nvlink-pairs",
         (early.V100,) * 4,
-        hosts.OLD_XEON,
+        hosts.XEON_SKYLAKE,
         links.PCIE3_X16,
         links.NVLINK2_TWO,
         source="assumed: a copy between two V100 that two NVLinks join",
@@ -113,7 +113,7 @@ MACHINES = (
     Machine(
         "16x-v100-nvswitch",
         (early.V100_32GB,) * 16,
-        hosts.OLD_XEON,
+        hosts.XEON_SKYLAKE,
         links.PCIE3_X16,
         links.NVSWITCH_V100,
         source="DGX-2, https://pcper.com/2018/03/nvidia-announces-dgx-2-with-16-gv100s-8-100gb-"
@@ -139,7 +139,7 @@ MACHINES = (
     Machine(
         "2x-a100-80gb-pcie-nvlink",
         (ampere.A100_PCIE_80GB,) * 2,
-        hosts.XEON,
+        hosts.XEON_ICE_LAKE,
         links.PCIE4_X16,
         links.NVLINK3_BRIDGE,
         source="two cards and a bridge of 600 GB/s in both directions together: "
@@ -148,7 +148,7 @@ MACHINES = (
     Machine(
         "8x-p40",
         (early.P40,) * 8,
-        hosts.OLD_XEON,
+        hosts.XEON_BROADWELL,
         links.PCIE3_X16,
         links.PCIE3_X16,
         source="assumed: peer to peer, no switch",
@@ -156,7 +156,7 @@ MACHINES = (
     Machine(
         "8x-a100-pcie-40gb",
         (ampere.A100_PCIE_40GB,) * 8,
-        hosts.XEON,
+        hosts.XEON_ICE_LAKE,
         links.PCIE4_X16,
         links.PCIE4_X16,
         source="assumed: no switch, no bridge",
@@ -189,7 +189,7 @@ MACHINES = (
     Machine(
         "4x-v100-nvlink",
         (early.V100_SXM2_32GB,) * 4,
-        hosts.OLD_XEON,
+        hosts.XEON_SKYLAKE,
         links.PCIE3_X16,
         links.NVLINK2_FULL,
         source="assumed: four V100 on SXM2, two NVLinks between any two",
@@ -198,7 +198,7 @@ MACHINES = (
     Machine(
         "4x-a100-nvlink",
         (ampere.A100,) * 4,
-        hosts.EPYC,
+        hosts.EPYC_OF_2019,
         links.PCIE4_X16,
         links.NVLINK3_FULL,
         source=f"HGX A100 of four GPUs, four NVLinks between any two: {BEKMAN_NETWORK}",
@@ -326,7 +326,7 @@ MACHINES = (
     Machine(
         "8x-b300-nvswitch",
         (blackwell.B300,) * 8,
-        hosts.XEON,
+        hosts.XEON_EMERALD_RAPIDS,
         links.PCIE5_X16,
         links.NVSWITCH_B200,
         source=f"DGX B300: {BEKMAN_NETWORK_2026}; PCIe as of DGX B200",

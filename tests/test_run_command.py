@@ -17,7 +17,7 @@ from torch.distributed import run as torchrun
 import d2lpar as par
 from d2lpar.command import cli
 from d2lpar.timeline import Timeline
-from d2lpar.vgpu.programs import limits, loading, progress, report
+from d2lpar.vgpu.programs import left_out, limits, progress, report
 from d2lpar.vgpu.programs.launch_plan import Asked, plan
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -389,11 +389,11 @@ def test_a_loaders_time_is_said_as_it_is_in_no_other(run, tmp_path, workers):
 
 
 def test_a_bound_is_what_one_rank_waits_for():
-    half = loading.left_out(8.0, 2, 2, 3.0)
+    half = left_out.left_out(8.0, 2, 2, 3.0)
     assert "2 s by 2 workers" in half
     assert "wait" not in half  # for 3 s the GPUs are busy
-    assert "4 s by 1 worker" in loading.left_out(8.0, 1, 2, 3.0)
-    assert "loader" not in loading.left_out(0.0, 0, 1, 3.0)
+    assert "4 s by 1 worker" in left_out.left_out(8.0, 1, 2, 3.0)
+    assert "loader" not in left_out.left_out(0.0, 0, 1, 3.0)
 
 
 def test_the_same_wait_of_several_devices_is_one_line(run, tmp_path):

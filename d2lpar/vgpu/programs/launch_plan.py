@@ -6,7 +6,6 @@ import os
 import shlex
 import shutil
 import sys
-import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -200,13 +199,13 @@ def plan(asked: Asked) -> LaunchPlan:
 
 
 def _require_python(target: str) -> None:
-    """As `python` takes them: text, an archive, or a folder with a `__main__.py`."""
+    """Text, or a folder with a `__main__.py`, as `python` takes them."""
     if not os.path.exists(target):
         raise FileNotFoundError(f"there is no file {target!r} to run")
     if os.path.isdir(target):
         if not os.path.exists(os.path.join(target, "__main__.py")):
             raise ValueError(f"{target!r} is a folder: name the Python file in it that is to run")
-    elif os.path.isfile(target) and not zipfile.is_zipfile(target):
+    elif os.path.isfile(target):
         with open(target, "rb") as file:
             if b"\0" in file.read(4096):
                 raise ValueError(

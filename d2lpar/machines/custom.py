@@ -24,9 +24,7 @@ class _Part:
 
 
 PARTS = {
-    "gpu": _Part(
-        Accelerator, lambda m: m.accelerators[0], ACCELERATORS, "*par.machines.ACCELERATORS"
-    ),
+    "gpu": _Part(Accelerator, lambda m: m.accelerators[0], ACCELERATORS, "ACCELERATORS"),
     "peer": _Part(Link, lambda m: m.peer),
     "host_link": _Part(Link, lambda m: m.host_link),
     "network": _Part(Link, lambda m: m.network, NETWORKS, "NETWORKS"),

@@ -41,6 +41,7 @@ _HOME = {
     "Timeline": "timeline",
     "calibrate": "machines.calibration",
     "Calibration": "machines.calibration",
+    "machine": "machines.lookup",
     "challenge": "checks.challenges",
     "check": "checks",
     "predict": "plots",
@@ -99,6 +100,7 @@ def _meet_the_shell() -> None:
 
 
 _meet_the_shell()
+importlib.import_module(".vgpu.torch_backend.not_yet", __name__).answer()
 
 
 def __dir__() -> list[str]:

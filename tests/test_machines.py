@@ -7,10 +7,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from d2lpar import machines
+from d2lpar import machines, simulate
 from d2lpar.machines.hardware import Accelerator, Host, Link, Machine
 from d2lpar.vgpu.sim.constants import MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
 from d2lpar.vgpu.sim.kernel_cost import Cost, Kernel
@@ -475,3 +476,62 @@ def test_hosts_are_as_fast_as_their_processors():
 
     assert p3 / g5 == pytest.approx(1434 / 1048)
     assert g5 / a3 == pytest.approx(2110 / 1434)
+
+
+# --- One's own ------------------------------------------------------------------------------------
+
+
+def test_a_machine_has_the_parts_that_it_is_given():
+    link = Link("ours", 2e-6, 1e10)
+    of_a100 = machines.machine("8x-a100-nvswitch")
+    whole = machines.machine("8x-h100-nvswitch")
+    found = machines.machine(
+        "8x-h100-nvswitch",
+        gpu="A100-SXM4-80GB",
+        memory_bytes=10**10,
+        peer=link,
+        host="8x-a100-nvswitch",
+        name="ours",
+    )
+    card = machines.ACCELERATORS["A100-SXM4-80GB"]
+    expected = replace(
+        whole,
+        name="ours",
+        accelerators=(replace(card, memory_bytes=10**10),) * 8,
+        peer=link,
+        host=of_a100.host,
+    )
+    assert found == expected
+    with simulate(found) as gpus:
+        assert torch.vgpu.get_device_properties(gpus[7]).total_memory == 10**10
+
+
+def test_a_cluster_has_the_network_that_it_is_given():
+    found = machines.machine("2x8x-h100-nvswitch-ib-ndr", network="25gbe")
+    assert found.network == machines.NETWORKS["25gbe"]
+    assert found.nodes == 2
+    assert "25gbe" in found.name
+
+
+def test_a_machine_without_changes_is_itself():
+    whole = machines.machine("8x-h100-nvswitch")
+    assert machines.machine(whole) is whole
+    assert machines.machine(whole, name="ours") == replace(whole, name="ours")
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"gpu": "a100-sxm4"}, "no gpu is called 'a100-sxm4'; there is 'A100-SXM4-40GB'"),
+        ({"gpu": "?"}, r"print\(\*par.machines.ACCELERATORS\)"),
+        ({"host": "8x-a100-nvswtch"}, "there is '8x-a100-nvswitch'"),
+        ({"peer": "1x-k80"}, "no peer is called '1x-k80'"),
+        ({"host": 3}, "host is a name or a par.machines.Host, not 3"),
+        ({"peer": [1]}, "peer is a name or a par.machines.Link"),
+        ({"memory_bytes": 0}, "memory_bytes .* not 0"),
+        ({"network": "ib-ndr"}, "is one node, and a network joins several"),
+    ],
+)
+def test_parts_that_are_not_there_are_named(parts, message):
+    with pytest.raises(ValueError, match=message):
+        machines.machine("8x-h100-nvswitch", **parts)

@@ -15,7 +15,7 @@ from d2lpar.machines.variability import slowest_of
 from d2lpar.parallelism.planner import Experts, Layout, Mesh, Transformer, Wiring, layers, steps
 from d2lpar.parallelism.planner.exchanges import list_exchange_s
 from d2lpar.parallelism.planner.fp8 import LINEAR
-from d2lpar.parallelism.planner.memory_model import kept_bytes, peak_bytes
+from d2lpar.parallelism.planner.memory_model import kept_bytes
 from d2lpar.parallelism.planner.modules import Head, Layer
 from d2lpar.parallelism.planner.optimizers import recipe
 from d2lpar.parallelism.planner.precision import PRECISIONS, product_rate
@@ -177,9 +177,11 @@ def test_optimizers_keep_what_their_papers_say():
 def test_gradients_and_activations_meet_only_if_gradients_are_accumulated():
     once, twice = scaled(), scaled(micro_batches=2)
     need = planner.memory(LLAMA, once)
-    assert peak_bytes(LLAMA, twice) == need.total_bytes
+    assert planner.memory(LLAMA, twice, at_once=True) == planner.memory(LLAMA, twice)
+    assert planner.memory(LLAMA, twice).total_bytes == need.total_bytes
     # Activations and the scores of words are more than all gradients.
-    assert peak_bytes(LLAMA, once) == need.total_bytes - need.gradients_bytes
+    at_once = planner.memory(LLAMA, once, at_once=True)
+    assert at_once.total_bytes == need.total_bytes - need.gradients_bytes
 
 
 # --- time -----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from torch.distributed import run as torchrun
 import d2lpar as par
 from d2lpar.command import cli
 from d2lpar.timeline import Timeline
-from d2lpar.vgpu.programs import limits, loading, progress, report
+from d2lpar.vgpu.programs import left_out, limits, progress, report
 from d2lpar.vgpu.programs.launch_plan import Asked, plan
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -389,11 +389,11 @@ def test_a_loaders_time_is_said_as_it_is_in_no_other(run, tmp_path, workers):
 
 
 def test_a_bound_is_what_one_rank_waits_for():
-    half = loading.left_out(8.0, 2, 2, 3.0)
+    half = left_out.left_out(8.0, 2, 2, 3.0)
     assert "2 s by 2 workers" in half
     assert "wait" not in half  # for 3 s the GPUs are busy
-    assert "4 s by 1 worker" in loading.left_out(8.0, 1, 2, 3.0)
-    assert "loader" not in loading.left_out(0.0, 0, 1, 3.0)
+    assert "4 s by 1 worker" in left_out.left_out(8.0, 1, 2, 3.0)
+    assert "loader" not in left_out.left_out(0.0, 0, 1, 3.0)
 
 
 def test_the_same_wait_of_several_devices_is_one_line(run, tmp_path):
@@ -719,3 +719,52 @@ def test_full_size_takes_no_arithmetic(run):
     )
     assert found.status == 16 + 2  # parameters, gradients: 1 GiB each, and more
     assert "simulated on 8x-a100-nvswitch" in found.out
+
+
+@pytest.fixture
+def no_programs(tmp_path):
+    """A folder, and files that are no text."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "library.so").write_bytes(b"\x7fELF\x02\x01\x01" + bytes(20))
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("folder", "is a folder"),
+        ("library.so", "is a binary file"),
+        ("picture.png", "is a binary file"),
+        ("missing.py", "there is no file"),
+    ],
+)
+@pytest.mark.parametrize("before", [[], ["--nproc-per-node=2"]], ids=["alone", "ranks"])
+def test_what_is_no_program_is_refused_before_torch_is_imported(no_programs, before, name, message):
+    words = ["run", *before, str(no_programs / name)]
+    code = (
+        "import sys\nfrom d2lpar.command import cli\n"
+        f"print(cli.main({words!r}), 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(PROGRAMS.parents[1])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["2", "False"]
+    assert message in done.stderr
+    assert name in done.stderr
+
+
+def test_a_folder_that_python_runs_is_run(tmp_path):
+    (tmp_path / "__main__.py").write_text("")
+    plan(Asked(words=[str(tmp_path)])).require_program()
+
+
+@pytest.mark.parametrize("option", ["--shapes-only", "--shape-only"])
+def test_both_spellings_compute_no_values(run, tmp_path, option):
+    script = tmp_path / "value.py"
+    script.write_text("import torch\nprint(torch.ones(2, device='cuda').sum().item())\n")
+    assert run(option, "--quiet", script).lines == ["nan"]

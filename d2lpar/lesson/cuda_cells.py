@@ -25,12 +25,17 @@ def know(shell: InteractiveShell) -> None:
 
 @magics_class
 class EmulationMagics(Magics):
-    """`%%emulate_cuda [n] [--machine NAME] [--shape-only] [--quiet]`."""
+    """`%%emulate_cuda [n] [--machine NAME] [--shapes-only] [--quiet]`."""
 
     @magic_arguments()
     @argument("n", type=int, nargs="?", default=1, help="how many GPUs the cell sees")
     @argument("-m", "--machine", help="what is simulated: a name of the catalogue")
-    @argument("-s", "--shape-only", action="store_true", help="compute no values")
+    @argument(
+        *("-s", "--shapes-only", "--shape-only"),
+        dest="shape_only",
+        action="store_true",
+        help="compute no values",
+    )
     @argument("-q", "--quiet", action="store_true", help="do not print what is emulated")
     @cell_magic
     def emulate_cuda(self, line: str, cell: str) -> object:

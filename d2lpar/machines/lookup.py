@@ -8,10 +8,10 @@ import os
 import re
 from dataclasses import replace
 
-from . import calibration, files
+from . import calibration, custom, files
 from .calibration import Calibration
 from .catalogue import CATALOGUE, DEFAULT, NETWORKS
-from .hardware import MOST_ACCELERATORS, Machine
+from .hardware import MOST_ACCELERATORS, Accelerator, Host, Link, Machine
 
 Named = str | os.PathLike[str] | Machine | Calibration | None
 THIS_MACHINE = calibration.NAME
@@ -27,7 +27,17 @@ _COUNTED = re.compile(r"(?P<count>\d+)x-(?P<kind>.+)")
 load, save = files.load, files.save
 
 
-def machine(which: Named = None) -> Machine:
+def machine(
+    which: Named = None,
+    *,
+    gpu: str | Accelerator | None = None,
+    memory_bytes: int | None = None,
+    peer: str | Link | None = None,
+    host_link: str | Link | None = None,
+    network: str | Link | None = None,
+    host: str | Host | None = None,
+    name: str | None = None,
+) -> Machine:
     """The machine that is meant by a name, a file or an object; None means the textbook's.
 
     Names are those of `CATALOGUE` ("8x-a100-nvswitch"); the same with fewer accelerators
@@ -36,9 +46,30 @@ def machine(which: Named = None) -> Machine:
     was calibrated. A name with a folder in it or with the ending .json is a file's, as `save` or
     `Calibration.save` wrote it.
 
-    Raises ValueError for an unknown name, with the names that are close, and for a file that is
-    missing or wrong, with what is wrong.
+    A machine of one's own is one of these with other parts:
+
+        machine("8x-h100-nvswitch", gpu="A100-SXM4-80GB", host="8x-a100-nvswitch")
+
+    `gpu` takes the place of every accelerator, `memory_bytes` is what each then has. `peer` joins
+    the accelerators of a node, `host_link` joins them to the host, `network` is a port of a node
+    of a cluster. Each part is an object (`Accelerator`, `Link`, `Host`) or the name of a machine of
+    the catalogue that has such a part; for `gpu` also a name of `ACCELERATORS`, for `network` one
+    of `NETWORKS`. `name` is what reports call the machine (None: the name, and what differs).
+
+    Raises ValueError for an unknown name, with the names that are close, for a network of a machine
+    that is no cluster, and for a file that is missing or wrong, with what is wrong.
     """
+    parts = {
+        "gpu": gpu,
+        "peer": peer,
+        "host_link": host_link,
+        "network": network,
+        "host": host,
+    }
+    return custom.changed(_named(which), memory_bytes, name, **parts)
+
+
+def _named(which: Named) -> Machine:
     if which is None:
         return CATALOGUE[DEFAULT]
     if isinstance(which, Machine):

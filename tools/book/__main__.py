@@ -65,6 +65,7 @@ def write_sources() -> None:
         print(STILL.format(still=total - moving, total=total))
     (SOURCE / "index.md").write_text(index(total, moving), encoding="utf-8")
     (SOURCE / "package.md").write_text(package(), encoding="utf-8")
+    shutil.copy(SPHINX / "prediction.md", SOURCE)
     validation.write_page(VALIDATION)
     shutil.copy(VALIDATION, SOURCE / "validation.md")
 

@@ -8,7 +8,7 @@ n heads and t tensor ranks that is s b h (10 + 24 / t + 5 n s / (h t)) bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from ...timeline.inputs import Count, NotNegative, checked
 from .layout import ALTERNATE, ZERO, Layout
@@ -44,30 +44,28 @@ class Memory:
 
 
 @checked
-def memory(model: Transformer, layout: Layout) -> Memory:
-    """What the fullest GPU needs: one of the first stage or of the last."""
-    last = layout.mesh.pipeline - 1
-    return max((of_stage(model, layout, stage) for stage in {0, last}), key=_total)
+def memory(model: Transformer, layout: Layout, *, at_once: bool = False) -> Memory:
+    """What the fullest GPU needs: one of the first stage or of the last.
 
-
-def peak_bytes(model: Transformer, layout: Layout) -> float:
-    """The most that the fullest GPU has at any time, as torch counts it.
-
-    torch's optimizers set gradients to None after an update. Without accumulation they then grow
-    during the one backward pass while activations shrink, and the scores of words are gone before
-    there are many: both never are there at once.
+    Parts are each at its largest; their sum is what to plan with. `at_once`: what is there at the
+    fullest moment, as torch's allocator counts it, which can be less. torch's optimizers set
+    gradients to None after an update. Without accumulation they then grow during the one backward
+    pass while activations shrink, and the scores of words are gone before there are many: both
+    never are there at once.
     """
-    if layout.micro_batches > 1:
-        return memory(model, layout).total_bytes
-    last = layout.mesh.pipeline - 1
-    return max(_peak_of_stage(model, layout, stage) for stage in {0, last})
+    needs = [of_stage(model, layout, stage) for stage in {0, layout.mesh.pipeline - 1}]
+    if at_once and layout.micro_batches == 1:
+        beside_layers = _working_beside_layers(model, layout)
+        needs = [max(_moments(need, beside_layers), key=_total) for need in needs]
+    return max(needs, key=_total)
 
 
-def _peak_of_stage(model: Transformer, layout: Layout, stage: int) -> float:
-    need = of_stage(model, layout, stage)
-    begins = need.activations_bytes + need.working_bytes
-    ends = need.gradients_bytes + _working_beside_layers(model, layout)
-    return need.parameters_bytes + need.optimizer_bytes + max(begins, ends)
+def _moments(need: Memory, beside_layers: float) -> tuple[Memory, Memory]:
+    """The beginning of the backward pass, and its end."""
+    return (
+        replace(need, gradients_bytes=0.0),
+        replace(need, activations_bytes=0.0, working_bytes=beside_layers),
+    )
 
 
 def of_stage(model: Transformer, layout: Layout, stage: int) -> Memory:

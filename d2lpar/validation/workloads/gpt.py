@@ -15,7 +15,6 @@ from ...machines.hardware import Machine
 from ...parallelism.planner.choice import USABLE, best, plans
 from ...parallelism.planner.layout import Layout
 from ...parallelism.planner.memory_model import memory as needed
-from ...parallelism.planner.memory_model import peak_bytes
 from ...parallelism.planner.mesh import Mesh
 from ...parallelism.planner.precision import product_rate
 from ...parallelism.planner.steps import step
@@ -78,7 +77,8 @@ def gpt_train(p: Parameters, machine: Machine) -> SimulatedRun:
 def memory(p: Parameters, machine: Machine) -> SimulatedRun:
     """What the fullest GPU needs for such a step, as torch's allocator counts it."""
     model = transformer(p)
-    return SimulatedRun(memory_bytes=peak_bytes(model, chosen(p, model, machine)))
+    need = needed(model, chosen(p, model, machine), at_once=True)
+    return SimulatedRun(memory_bytes=need.total_bytes)
 
 
 def transformer(p: Parameters) -> Transformer:

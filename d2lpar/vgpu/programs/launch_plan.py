@@ -131,9 +131,10 @@ class LaunchPlan:
         return path.read_text("utf-8", "replace") if path.is_file() else ""
 
     def require_program(self) -> None:
-        """Raise FileNotFoundError where there is no such program."""
-        if not self.is_module and not os.path.exists(self.target):
-            raise FileNotFoundError(f"there is no file {self.target!r} to run")
+        """Raise FileNotFoundError where there is no such program, ValueError where it is a folder
+        or a file that Python cannot run."""
+        if not self.is_module:
+            _require_python(self.target)
 
     @property
     def lacks_local_rank(self) -> bool:
@@ -195,6 +196,22 @@ def plan(asked: Asked) -> LaunchPlan:
     elif asked.gpus is not None:
         more = {"gpus": asked.gpus}
     return LaunchPlan(target, tuple(arguments), is_module, **more)
+
+
+def _require_python(target: str) -> None:
+    """Text, or a folder with a `__main__.py`, as `python` takes them."""
+    if not os.path.exists(target):
+        raise FileNotFoundError(f"there is no file {target!r} to run")
+    if os.path.isdir(target):
+        if not os.path.exists(os.path.join(target, "__main__.py")):
+            raise ValueError(f"{target!r} is a folder: name the Python file in it that is to run")
+    elif os.path.isfile(target):
+        with open(target, "rb") as file:
+            if b"\0" in file.read(4096):
+                raise ValueError(
+                    f"{target!r} is a binary file, no Python program: name a script, such as "
+                    "train.py, or a module by -m"
+                )
 
 
 def _file_of(word: str) -> str:

@@ -35,7 +35,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 
 from ...timeline.formatting import bytes_text, seconds_text, table
-from .loading import left_out
+from .left_out import left_out
 from .shapes_advice import advice
 
 VERSION = 1

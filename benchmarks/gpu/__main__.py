@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import card
@@ -29,7 +30,8 @@ REPOSITORY = HERE.parent.parent
 LIMIT_S = 470.0  # of all; with Python's own start it is less than eight minutes
 START_S = 60.0  # until a process has imported torch
 PREDICTING_S = 150.0
-LESSONS_S = 130.0  # what is left for them is not less, unless the tables took longer than they may
+LESSONS_S = 140.0  # are kept for them
+SLOW = 5  # times as long as all of this may take emulation, on whatever processor there is
 # Seconds that a table may take before the rest of it is left out.
 LIMITS_S = {
     "products": 25,
@@ -44,14 +46,13 @@ LIMITS_S = {
     "memory": 40,
     "compile": 90,
 }
-NEEDED = {"torch": "torch (2.11 or newer, built for CUDA)", "numpy": "numpy", "tqdm": "tqdm"}
+NEEDED = {"torch": "torch (2.11 or newer, built for CUDA)", "numpy": "numpy"}
 
 
 def main() -> int:
     """The status of the command: 2 where there is nothing to measure with."""
     options = _options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that processes are ended
-    end_s = time.monotonic() + LIMIT_S
     try:
         missing = [text for name, text in NEEDED.items() if not importlib.util.find_spec(name)]
         if missing:
@@ -63,7 +64,7 @@ def main() -> int:
         machine = options.emulate or options.machine or card.machine_of(name)
         tables = [table for table in options.tables.split(",") if table]
         chosen = figures.rows_of(tables, machine, f"gpu-{datetime.date.today()}-")
-        run = Run(Figures(options.csv, chosen), options, name, end_s)
+        run = Run(Figures(options.csv, chosen), options, name)
         run.all()
     except (card.NoGpuError, ValueError) as error:
         print(f"make gpu: {error}", file=sys.stderr)
@@ -86,8 +87,12 @@ def _options() -> argparse.Namespace:
 class Run:
     """One run of the whole: predictions, measurements, lessons."""
 
-    def __init__(self, kept: Figures, options: argparse.Namespace, gpu: str, end_s: float) -> None:
-        self.figures, self._options, self._end_s = kept, options, end_s
+    def __init__(self, kept: Figures, options: argparse.Namespace, gpu: str) -> None:
+        self.figures, self._options = kept, options
+        self._slow = SLOW if options.emulate else 1
+        self._lessons = [name for name in options.lessons.split(",") if name]
+        self._end_s = time.monotonic() + self._slow * LIMIT_S
+        self._measured_s = self._end_s - (self._slow * LESSONS_S if self._lessons else 0)
         self._log = options.csv.with_suffix(".log")
         self._log.write_text("")
         self._gpu, self._software = gpu, ""
@@ -99,9 +104,9 @@ class Run:
         self._predict()
         print(f"{self._gpu}: predicted and measured")
         waiting = [row for row in self.figures.rows if row["predicted"]]
-        while waiting and time.monotonic() < self._end_s:
+        while waiting and time.monotonic() < self._measured_s:
             waiting = self._measure(waiting)
-        for name in filter(None, self._options.lessons.split(",")):
+        for name in self._lessons:
             self.figures.add(lessons.row(name))
         self._learn()
 
@@ -110,21 +115,21 @@ class Run:
     def _predict(self) -> None:
         """Write all predictions. No process of these sees a GPU."""
         parts = min(4, os.cpu_count() or 1)
-        deadline_s = min(time.monotonic() + PREDICTING_S, self._end_s)
+        deadline_s = time.monotonic() + self._slow * PREDICTING_S
         command = self._python("measure.py", str(self._options.csv))
         env = {**self._env, "CUDA_VISIBLE_DEVICES": ""}
-        children = [
-            Child([*command, "--part", f"{i}/{parts}"], env, self._log) for i in range(parts)
-        ]
         words = ""
-        for child in children:
-            with child:
+        with ExitStack() as stack:
+            for child in [
+                stack.enter_context(Child([*command, "--part", f"{i}/{parts}"], env, self._log))
+                for i in range(parts)
+            ]:
                 try:
                     while (told := child.answer(deadline_s)) is not None:
                         self.figures.change(told.pop("id"), quiet=True, **told)
                     words = child.last_words
                 except TimeoutError:
-                    words = f"{PREDICTING_S:.0f} s were over"
+                    words = f"{self._slow * PREDICTING_S:.0f} s were over"
         for row in self.figures.rows:
             if not row["predicted"] and row["no_figure"] == figures.WAITING:
                 self.figures.change(row["id"], no_figure=f"no prediction: {words}")
@@ -134,7 +139,7 @@ class Run:
     def _measure(self, waiting: list[Row]) -> list[Row]:
         """Measure rows in one process, until it ends or a table takes too long; the rows left."""
         left, begun, table = list(waiting), "", ""
-        deadline_s = min(time.monotonic() + START_S, self._end_s)
+        deadline_s = min(time.monotonic() + self._slow * START_S, self._measured_s)
         with Child(self._measuring(left[0]["id"]), self._env, self._log) as child:
             try:
                 while left:
@@ -149,8 +154,8 @@ class Run:
                         begun = told["begin"]
                         if left[0]["table"] != table:
                             table = left[0]["table"]
-                            limit_s = LIMITS_S[table]
-                            deadline_s = min(time.monotonic() + limit_s, self._end_s)
+                            limit_s = self._slow * LIMITS_S[table]
+                            deadline_s = min(time.monotonic() + limit_s, self._measured_s)
                     else:
                         self._keep(left.pop(0), told)
             except TimeoutError:
@@ -185,32 +190,32 @@ class Run:
 
     def _after_a_limit(self, left: list[Row], table: str) -> list[Row]:
         """The rows left when time was up: those of other tables, if it was the table's."""
-        is_over = time.monotonic() >= self._end_s or not table
-        limit_s = LIMIT_S if is_over else LIMITS_S[table]
+        is_over = time.monotonic() >= self._measured_s or not table
         late = [row for row in left if is_over or row["table"] == table]
         for row in late:
-            self.figures.change(row["id"], no_figure=f"not measured: {limit_s:.0f} s were over")
+            whose = "all figures" if is_over else f"the {table}"
+            self.figures.change(row["id"], no_figure=f"not measured: the time of {whose} was over")
         return left[len(late) :]
 
     # --- lessons ------------------------------------------------------------------------------
 
     def _learn(self) -> None:
         """Run all lessons at once: the GPU only does arithmetic for them, and no time is taken."""
-        names = [row["id"] for row in self.figures.rows if row["workload"] == "lesson"]
         backing = "cpu" if self._options.emulate else "cuda:0"
         env = {**self._env, **lessons.recorded_world(), "D2LPAR_BACKING": backing}
         started_s = time.monotonic()
-        deadline_s = min(started_s + LESSONS_S, self._end_s)
-        children = [
-            Child(self._python("lessons.py", name.removeprefix("lesson-")), env, self._log)
-            for name in names
-        ]
-        for name, child in zip(names, children, strict=True):
-            with child:
+        with ExitStack() as stack:
+            children = {
+                f"lesson-{name}": stack.enter_context(
+                    Child(self._python("lessons.py", name), env, self._log)
+                )
+                for name in self._lessons
+            }
+            for name, child in children.items():
                 try:
-                    told = child.answer(deadline_s) or {"no_figure": f"failed: {child.last_words}"}
+                    told = child.answer(self._end_s) or {"no_figure": f"failed: {child.last_words}"}
                 except TimeoutError:
-                    over_s = deadline_s - started_s
+                    over_s = self._end_s - started_s
                     told = {"no_figure": f"failed: {over_s:.0f} s were over"}
                 self.figures.change(name, **told)
 

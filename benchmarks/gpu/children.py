@@ -30,15 +30,17 @@ class Child:
             start_new_session=True,
         )
         self._answers: queue.Queue[dict | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
-        for text in self._process.stdout:
-            if text.startswith(ANSWER):
-                self._answers.put(json.loads(text[len(ANSWER) :]))
-            else:
-                self._errors.write(text)
+        with self._process.stdout as said:
+            for text in said:
+                if text.startswith(ANSWER):
+                    self._answers.put(json.loads(text[len(ANSWER) :]))
+                else:
+                    self._errors.write(text)
         self._answers.put(None)
 
     def answer(self, deadline_s: float) -> dict | None:
@@ -69,6 +71,7 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        self._reader.join()
         self._errors.close()
 
 

@@ -8,6 +8,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import sys
 import time
 import tomllib
@@ -30,6 +31,7 @@ ALSO_NEED = {
 WHEELS = {"IPython": "ipython"}
 NOT_COMPARED = "nbval-ignore-output"
 INSTALLS = "install"
+PROMPT = re.compile(r"^Out\[\d+\]: ?\n?", re.MULTILINE)  # of IPython, before a last value
 
 
 def row(name: str) -> Row:
@@ -93,18 +95,19 @@ def run(name: str) -> dict[str, str]:
     shell = InteractiveShell.instance(colors="nocolor")
     begin_s, same, other = time.monotonic(), 0, []
     for number, cell in enumerate(cells(name)):
-        with capture_output() as captured:
+        with capture_output() as captured:  # figures, too
             result = shell.run_cell("".join(cell["source"]), store_history=True)
         if not result.success:
             error = result.error_in_exec or result.error_before_exec
             return {"no_figure": f"failed in cell {number}: {type(error).__name__}: {error}"[:300]}
         if _is_compared(cell):
-            alike = captured.stdout == stored(cell)
+            printed = PROMPT.sub("", captured.stdout)
+            alike = printed.strip() == stored(cell).strip()
             same += alike
             other += [] if alike else [number]
             if not alike:
                 print(f"{name}, cell {number}, stored:\n{stored(cell)}", file=sys.stderr)
-                print(f"and now:\n{captured.stdout}", file=sys.stderr)
+                print(f"and now:\n{printed}", file=sys.stderr)
     where = f"; other outputs in cells {other}" if other else ""
     told = f"a lesson: {time.monotonic() - begin_s:.0f} s{where}"
     return {"published": str(same), "no_figure": told}

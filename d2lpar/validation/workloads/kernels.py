@@ -162,8 +162,7 @@ def _softmax(x: torch.Tensor) -> torch.Tensor:
     return F.softmax(x, -1)
 
 
-def _cross_entropy(x: torch.Tensor) -> torch.Tensor:
-    labels = filled(torch.empty(len(x), dtype=torch.long, device=x.device))
+def _cross_entropy(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(x, labels)
 
 
@@ -202,16 +201,19 @@ def rows(p: Parameters, machine: Machine) -> SimulatedRun:
             for _ in range(_LEARNED[p.text("kind")] if p.flag("affine", False) else 0)
         ]
 
+        others = learned
+        if kernel is _cross_entropy:
+            others = [filled(torch.empty(shape[0], dtype=torch.long, device=gpu))]
         call: RowKernel = torch.compile(kernel) if compiled else kernel
 
         def run() -> None:
-            y = call(x, *learned)
+            y = call(x, *others)
             if backward:
                 torch.autograd.grad(y, (x, *learned), torch.empty_like(y))
 
         duration_s = mean_s(run)
         if not forward:
-            duration_s -= mean_s(lambda: call(x, *learned))
+            duration_s -= mean_s(lambda: call(x, *others))
         moved = 2 * x.numel() * dtype.itemsize * (forward + 1.5 * backward)
         naive = Naive(moved / machine.accelerators[0].memory_bytes_per_s)
         return SimulatedRun(duration_s, bytes=2 * x.numel() * dtype.itemsize, naive=naive)

@@ -69,8 +69,8 @@ def predict(row: PublishedFigure) -> Comparison:
     """Simulate what a row describes. Raises RowError if its machine, workload or parameters do not
     allow that."""
     run, machine = _run(row)
-    naive = run.in_naive_unit(row.unit)
-    return Comparison(row, _in_unit(row, run), group_of(row, machine), naive)
+    predicted = _in_unit(row, run)
+    return Comparison(row, predicted, group_of(row, machine), run.in_naive_unit(row.unit))
 
 
 def _run(row: PublishedFigure) -> tuple[SimulatedRun, Machine]:

@@ -22,7 +22,7 @@ unit-tests = $(pytest) -p no:nbval
 notebook-tests = $(pytest) --nbval --nbval-current-env
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab update test test-all test-active test-browser test-compat opinfo torch-tests validate notebooks record lint lint-types lint-imports lint-style format docs dist bench lock clean site site-figures present slides
+.PHONY: help setup lab update test test-all test-active test-browser test-compat opinfo torch-tests validate notebooks record lint lint-types lint-imports lint-style format docs dist bench gpu lock clean site site-figures present slides
 
 help:  ## This list
 	@echo "make VERB, where VERB is"
@@ -146,6 +146,11 @@ bench: setup  ## Measure this machine; prints tables with ratios
 	@missed=0; \
 	for benchmark in benchmarks/bench_*.py; do $(python) "$$benchmark" || missed=1; done; \
 	exit $$missed
+
+# No set-up: on rented machines a Python that has torch is there, and it is found with PYTHON=...
+gpu:  ## Predictions beside what one real GPU takes, in build/gpu.csv, in 8 minutes; no set-up
+	@$(or $(PYTHON),python3) benchmarks/gpu $(if $(MACHINE),--machine "$(MACHINE)") \
+		$(if $(EMULATE),--emulate "$(EMULATE)") $(if $(ONLY),--tables "$(ONLY)")
 
 lock: setup  ## Upgrade requirements.lock to the newest releases
 	@UV_CUSTOM_COMPILE_COMMAND="make lock" $(python) -m uv pip compile --quiet --upgrade --universal \

@@ -3,7 +3,7 @@
 from .command import main
 from .report import Comparison, Report
 from .rows import PublishedFigure, RowError, read_rows
-from .runner import predict, validate
+from .runner import measure, predict, validate
 
 __all__ = [
     "Comparison",
@@ -11,6 +11,7 @@ __all__ = [
     "Report",
     "RowError",
     "main",
+    "measure",
     "predict",
     "read_rows",
     "validate",

@@ -30,7 +30,9 @@ _BY_WORKLOAD = {
     **dict.fromkeys(("model_parallel", "pipeline", "pipeline_bubble"), PIPELINES),
     "decode": INFERENCE,
     "optimizer_step": PROGRAMS,
-    **dict.fromkeys(("data_parallel", "data_parallel_module", "tensor_parallel"), SCALING),
+    **dict.fromkeys(
+        ("data_parallel", "data_parallel_module", "replicate", "tensor_parallel"), SCALING
+    ),
 }
 
 
@@ -47,7 +49,7 @@ def group_of(row: PublishedFigure, machine: Machine) -> str:
     if row.workload in _BY_WORKLOAD:
         return _BY_WORKLOAD[row.workload]
     model = row.parameters.get("model", "")
-    if row.workload in ("train", "infer") and not model.startswith(READ_WORDS):
+    if row.workload in ("train", "infer", "peak_memory") and not model.startswith(READ_WORDS):
         return VISION
     new = machine.accelerators[0].architecture in FROM_HOPPER_ON
     return TRANSFORMERS_H100 if new else TRANSFORMERS_A100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -17,6 +18,7 @@ REQUIRED = (
     *("unit", "source", "url", "table", "note"),
 )
 OPTIONAL = ("fitted", "comment", "apart")
+NO_FIGURE = "no_figure"  # the column that says why a row of `make gpu` has nothing to compare
 ANCHORS = ("single_gpu_images_per_s", "relative_samples_per_s")
 
 
@@ -65,7 +67,8 @@ class PublishedFigure:
 
 
 def read_rows(path: str | os.PathLike = PUBLISHED) -> list[PublishedFigure]:
-    """The rows of a CSV file with a header. Raises RowError for what is missing, empty or wrong."""
+    """The rows of a CSV file with a header. Columns that are not known are left out, and so are
+    rows that say that they have no figure. Raises RowError for what is missing, empty or wrong."""
     try:
         reader = csv.DictReader(whole_file.read(path, "a CSV file").splitlines(keepends=True))
     except ValueError as error:
@@ -75,14 +78,17 @@ def read_rows(path: str | os.PathLike = PUBLISHED) -> list[PublishedFigure]:
         raise RowError(f"{path}, line 1: the header lacks {', '.join(missing)}")
     rows: dict[str, PublishedFigure] = {}
     for fields in reader:
-        row = _row(fields, f"{path}, line {reader.line_num}")
+        if fields.get(NO_FIGURE):
+            continue
+        row = row_of(fields, f"{path}, line {reader.line_num}")
         if row.id in rows:
             raise RowError(f"{path}, line {reader.line_num}: id {row.id!r} occurs twice")
         rows[row.id] = row
     return list(rows.values())
 
 
-def _row(fields: dict[str | None, str | None], where: str) -> PublishedFigure:
+def row_of(fields: Mapping, where: str) -> PublishedFigure:
+    """A row from its fields by column; `where` says in errors where it stands. Raises RowError."""
     for name in REQUIRED:
         value = fields[name]
         if value is None or (not value.strip() and name not in ("note", "parameters")):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import atexit
 import gc
+import math
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+
+import torch
 
 from ..machines.hardware import Machine
 from . import boxes
@@ -21,6 +24,7 @@ from .workloads import (
     decoding,
     gpt,
     kernels,
+    measuring,
     pipelines,
     scaling,
     training,
@@ -44,6 +48,7 @@ WORKLOADS: dict[str, Workload] = {
     "train": training.train,
     "infer": training.infer,
     "optimizer_step": training.optimizer_step,
+    "peak_memory": training.peak_memory,
     "decode": decoding.decode,
     "model_parallel": pipelines.model_parallel,
     "pipeline": pipelines.pipeline,
@@ -55,6 +60,7 @@ WORKLOADS: dict[str, Workload] = {
     "all_reduce": collectives.all_reduce,
     "data_parallel": scaling.data_parallel,
     "data_parallel_module": scaling.data_parallel_module,
+    "replicate": scaling.replicate,
     **collectives.OTHERS,
 }
 
@@ -62,6 +68,12 @@ WORKLOADS: dict[str, Workload] = {
 def predict(row: PublishedFigure) -> Comparison:
     """Simulate what a row describes. Raises RowError if its machine, workload or parameters do not
     allow that."""
+    run, machine = _run(row)
+    predicted = _in_unit(row, run)
+    return Comparison(row, predicted, group_of(row, machine), run.in_naive_unit(row.unit))
+
+
+def _run(row: PublishedFigure) -> tuple[SimulatedRun, Machine]:
     parameters = Parameters(row.parameters)
     try:
         workload = WORKLOADS[row.workload]
@@ -72,12 +84,30 @@ def predict(row: PublishedFigure) -> Comparison:
     try:
         machine = boxes.machine(row.machine, parameters.integer("ranks", None))
         run = workload(parameters, machine)
-        predicted, naive = run.in_unit(row.unit), run.in_naive_unit(row.unit)
     except ValueError as error:
         raise RowError(f"row {row.id} ({row.workload}): {error}") from error
     if unused := parameters.unused():
         raise RowError(f"row {row.id}: {row.workload} knows no parameter {', '.join(unused)}")
-    return Comparison(row, predicted, group_of(row, machine), naive)
+    return run, machine
+
+
+def _in_unit(row: PublishedFigure, run: SimulatedRun) -> float:
+    try:
+        return run.in_unit(row.unit)
+    except ValueError as error:
+        raise RowError(f"row {row.id} ({row.workload}): {error}") from error
+
+
+def measure(row: PublishedFigure, device: torch.device, budget_s: float) -> tuple[float, float]:
+    """Run what a row describes on a real GPU: the figure in the row's unit, and the widest spread
+    of its times, nan where nothing can be repeated. The same program as `predict` simulates.
+
+    Repeats of a program take `budget_s` of the wall's time. Raises RowError as `predict` does, and
+    what the GPU raises.
+    """
+    with measuring.on_real_gpu(device, budget_s) as watch:
+        run, _ = _run(row)
+        return _in_unit(row, run), max(watch.spreads, default=math.nan)
 
 
 def validate(rows: Iterable[PublishedFigure] | None = None, *, processes: int = 1) -> Report:

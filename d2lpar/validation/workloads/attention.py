@@ -12,7 +12,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from ...machines.hardware import Machine
 from ..parameters import Naive, Parameters, SimulatedRun
-from .measuring import DTYPES, gpus, mean_s
+from .measuring import DTYPES, filled, gpus, mean_s
 
 _SDP = torch_attention.SDPBackend
 BACKENDS = {
@@ -46,10 +46,10 @@ def attention(p: Parameters, machine: Machine) -> SimulatedRun:
     kernels = nullcontext() if backend is None else torch_attention.sdpa_kernel(backend)
     with gpus(machine) as (gpu,), kernels:
         q, k, v = (
-            torch.empty(shape, dtype=dtype, device=gpu, requires_grad=bool(backward))
+            filled(torch.empty(shape, dtype=dtype, device=gpu, requires_grad=bool(backward)))
             for _ in range(3)
         )
-        dy = torch.empty(shape, dtype=dtype, device=gpu)
+        dy = filled(torch.empty(shape, dtype=dtype, device=gpu))
         if p.text("attention") == "flex":
             attend = _by_flex(sequence, gpu)
 

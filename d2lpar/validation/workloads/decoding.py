@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from ...machines.hardware import Machine
 from ..parameters import Naive, Parameters, SimulatedRun
-from .measuring import DTYPES, gpus, seconds
+from .measuring import DTYPES, INITIAL_SPREAD, filled, gpus, seconds
 
 _FLASH = torch_attention.SDPBackend.FLASH_ATTENTION
 _CACHES = {name: name for name in ("cat", "index_copy", "assign", "none")}
@@ -91,8 +91,8 @@ def decode(p: Parameters, machine: Machine) -> SimulatedRun:
         net = _on(Llama(shape), gpu, dtype)
 
         def run(queries: int, past: int) -> Callable[[], object]:
-            words = torch.empty(batch, queries, dtype=torch.long, device=gpu)
-            written = torch.empty(batch, past + queries, dtype=torch.long, device=gpu)
+            words = filled(torch.empty(batch, queries, dtype=torch.long, device=gpu))
+            written = filled(torch.empty(batch, past + queries, dtype=torch.long, device=gpu))
             state = net.state(past, queries)
 
             def step() -> None:
@@ -117,7 +117,10 @@ def decode(p: Parameters, machine: Machine) -> SimulatedRun:
 
 
 def _on(net: Llama, device: torch.device, dtype: torch.dtype) -> Llama:
-    return net.to(dtype).to_empty(device=device)
+    there = net.to(dtype).to_empty(device=device)
+    for parameter in there.parameters():
+        filled(parameter, INITIAL_SPREAD)
+    return there
 
 
 # --- the network ----------------------------------------------------------------------------------

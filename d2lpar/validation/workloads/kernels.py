@@ -14,7 +14,7 @@ from ...machines.hardware import Machine
 from ...machines.microbenchmarks import matmul_precision
 from ...vgpu.torch_backend import torch_private
 from ..parameters import Naive, Parameters, SimulatedRun
-from .measuring import DTYPES, gpus, mean_s, seconds, synchronized_s
+from .measuring import DTYPES, filled, gpus, mean_s, seconds, synchronized_s
 
 Precision = Callable[[], AbstractContextManager]
 _tf32 = partial(matmul_precision, "high")
@@ -85,7 +85,7 @@ def stream(p: Parameters, machine: Machine) -> SimulatedRun:
     elements = p.integer("elements", None)
     elements = p.integer("bytes") // dtype.itemsize if elements is None else elements
     with gpus(machine) as (gpu,):
-        a, b, c = (torch.empty(elements, dtype=dtype, device=gpu) for _ in range(3))
+        a, b, c = (filled(torch.empty(elements, dtype=dtype, device=gpu)) for _ in range(3))
         moved = arrays * elements * dtype.itemsize
         naive = Naive(moved / machine.accelerators[0].memory_bytes_per_s)
         return SimulatedRun(mean_s(lambda: kernel((a, b, c))), bytes=moved, naive=naive)
@@ -98,11 +98,12 @@ def _product(
     are there as well, it is summed up in bf16."""
     if batch > 1:
         shapes = ((batch, m, k), (batch, k, n))
-        return partial(torch.bmm, *(torch.empty(s, dtype=dtype, device=device) for s in shapes))
+        a, b = (filled(torch.empty(s, dtype=dtype, device=device)) for s in shapes)
+        return partial(torch.bmm, a, b)
     a = torch.empty(m, k, dtype=dtype, device=device)
     b = torch.empty(n, k, dtype=dtype, device=device).t()
     if dtype.itemsize > 1:
-        return partial(torch.mm, a, b)
+        return partial(torch.mm, filled(a), filled(b))
     scale = torch.ones((), device=device)
     return partial(torch_private.scaled_product, a, b, scale, scale, out_dtype=torch.bfloat16)
 
@@ -161,8 +162,7 @@ def _softmax(x: torch.Tensor) -> torch.Tensor:
     return F.softmax(x, -1)
 
 
-def _cross_entropy(x: torch.Tensor) -> torch.Tensor:
-    labels = torch.empty(len(x), dtype=torch.long, device=x.device)
+def _cross_entropy(x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(x, labels)
 
 
@@ -195,22 +195,25 @@ def rows(p: Parameters, machine: Machine) -> SimulatedRun:
         machine = _without_cache(machine)
     with gpus(machine) as (gpu,):
         shape = (p.integer("rows"), p.integer("columns"))
-        x = torch.empty(shape, dtype=dtype, device=gpu, requires_grad=backward)
+        x = filled(torch.empty(shape, dtype=dtype, device=gpu, requires_grad=backward))
         learned = [
-            torch.empty(shape[1:], dtype=dtype, device=gpu, requires_grad=backward)
+            filled(torch.empty(shape[1:], dtype=dtype, device=gpu, requires_grad=backward))
             for _ in range(_LEARNED[p.text("kind")] if p.flag("affine", False) else 0)
         ]
 
+        others = learned
+        if kernel is _cross_entropy:
+            others = [filled(torch.empty(shape[0], dtype=torch.long, device=gpu))]
         call: RowKernel = torch.compile(kernel) if compiled else kernel
 
         def run() -> None:
-            y = call(x, *learned)
+            y = call(x, *others)
             if backward:
                 torch.autograd.grad(y, (x, *learned), torch.empty_like(y))
 
         duration_s = mean_s(run)
         if not forward:
-            duration_s -= mean_s(lambda: call(x, *learned))
+            duration_s -= mean_s(lambda: call(x, *others))
         moved = 2 * x.numel() * dtype.itemsize * (forward + 1.5 * backward)
         naive = Naive(moved / machine.accelerators[0].memory_bytes_per_s)
         return SimulatedRun(duration_s, bytes=2 * x.numel() * dtype.itemsize, naive=naive)
@@ -221,7 +224,7 @@ def launch(p: Parameters, machine: Machine) -> SimulatedRun:
     elements, dtype = p.integer("elements"), p.choice("dtype", DTYPES)
     waits = p.flag("synchronize", False)
     with gpus(machine) as (gpu,):
-        a, b = (torch.empty(elements, dtype=dtype, device=gpu) for _ in range(2))
+        a, b = (filled(torch.empty(elements, dtype=dtype, device=gpu)) for _ in range(2))
 
         def run() -> None:
             torch.add(a, b)

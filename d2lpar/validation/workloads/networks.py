@@ -1,4 +1,4 @@
-"""The networks of published figures, with shapes only: nothing large is ever allocated."""
+"""The networks of published figures, with shapes only unless they are on a real GPU."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import nn
 
 from ...lesson import models as models_of_lessons
 from . import amoebanet, bert, cifar, encoders, gpt2, vision_transformer
+from .measuring import INITIAL_SPREAD, filled
 
 if TYPE_CHECKING:
     from torchvision.models import ResNet
@@ -79,6 +80,7 @@ def _empty(like: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torc
     is of floats."""
     kept = dtype if like.is_floating_point() else like.dtype
     tensor = torch.empty_strided(like.shape, like.stride(), dtype=kept, device=device)
+    tensor = filled(tensor, INITIAL_SPREAD)
     if not isinstance(like, nn.Parameter):
         return tensor
     return nn.Parameter(tensor, requires_grad=like.requires_grad)

@@ -14,7 +14,7 @@ from ...parallelism import scaling
 from ...parallelism.planner.layers import GpuAndHost
 from ...parallelism.scaling.steps import chain_s, gathered_in
 from ..parameters import Naive, Parameters, SimulatedRun
-from .measuring import gpus
+from .measuring import gpus, mean_s
 from .measuring import seconds as measured_s
 from .networks import network
 from .training import (
@@ -89,6 +89,15 @@ def data_parallel_module(p: Parameters, machine: Machine) -> SimulatedRun:
         naive=Naive(alone, ratio=float(count)),
     )
     return in_epochs(p, step)
+
+
+def replicate(p: Parameters, machine: Machine) -> SimulatedRun:
+    """What `nn.DataParallel` does first in each step, for the GPU that has the network already: it
+    makes a replica, in Python, and copies nothing."""
+    dtype, _ = p.choice("dtype", DTYPES)
+    with gpus(machine) as (gpu,):
+        net = network(p.text("model"), gpu, dtype)
+        return SimulatedRun(mean_s(lambda: nn.parallel.replicate(net, [gpu])))
 
 
 def _module_s(p: Parameters, machine: Machine, count: int, batch: int) -> float:

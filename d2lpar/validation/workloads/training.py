@@ -19,7 +19,16 @@ from torch.nn import functional as F
 from ...machines.hardware import Machine
 from ...machines.microbenchmarks import matmul_precision
 from ..parameters import Naive, Parameters, SimulatedRun
-from .measuring import flops_of, gpus, mean_s, seconds
+from .measuring import (
+    device_type,
+    filled,
+    flops_of,
+    gpus,
+    graphed,
+    mean_s,
+    peak_bytes,
+    seconds,
+)
 from .networks import PREDICT_FIELDS, READ_WORDS, network
 
 TrainingStep = Callable[[], object]
@@ -33,10 +42,10 @@ DTYPES: dict[str, tuple[torch.dtype, Precision]] = {
     "float16": (torch.float16, nullcontext),
     "bfloat16": (torch.bfloat16, nullcontext),
     **dict.fromkeys(TF32, (torch.float32, nullcontext)),
-    "float16-amp": (torch.float32, lambda: torch.autocast("vgpu", dtype=torch.float16)),
-    "bfloat16-amp": (torch.float32, lambda: torch.autocast("vgpu", dtype=torch.bfloat16)),
+    "float16-amp": (torch.float32, lambda: torch.autocast(device_type(), dtype=torch.float16)),
+    "bfloat16-amp": (torch.float32, lambda: torch.autocast(device_type(), dtype=torch.bfloat16)),
     # Parameters in half precision, and the context besides.
-    "float16-half-amp": (torch.float16, lambda: torch.autocast("vgpu", dtype=torch.float16)),
+    "float16-half-amp": (torch.float16, lambda: torch.autocast(device_type(), dtype=torch.float16)),
 }
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 UPDATES: dict[str, Update] = {
@@ -61,24 +70,42 @@ def train(p: Parameters, machine: Machine) -> SimulatedRun:
     batch = p.integer("batch")
     with ExitStack() as stack:
         net, inputs, precision = on_gpu(Job.of(p, batch), machine, stack)
-        default = "none" if isinstance(inputs, Words) else "sgd"
-        update = p.choice("optimizer", OPTIMIZERS, default)
-        optimizer = update and update(list(net.parameters()))
         program = Program.of(p)
-        step = training_step(net, inputs, optimizer, precision, program)
+        step = _step_of(p, net, inputs, precision, program)
         run = _measured(step, p, machine, batch * program.accumulate)
         return in_epochs(p, run, lambda: _validation_s(p, net, inputs, precision))
 
 
+def peak_memory(p: Parameters, machine: Machine) -> SimulatedRun:
+    """The most that tensors take in such a step, the second one, as torch's allocator counts it."""
+    with ExitStack() as stack:
+        net, inputs, precision = on_gpu(Job.of(p, p.integer("batch")), machine, stack)
+        step = _step_of(p, net, inputs, precision, Program.of(p))
+        device = next(net.parameters()).device
+        return SimulatedRun(memory_bytes=peak_bytes(step, device))
+
+
+def _step_of(
+    p: Parameters, net: nn.Module, inputs: Images | Words, precision: Precision, program: Program
+) -> TrainingStep:
+    """The step of a row, with the optimizer that it says."""
+    default = "none" if isinstance(inputs, Words) else "sgd"
+    update = p.choice("optimizer", OPTIMIZERS, default)
+    optimizer = update and update(list(net.parameters()))
+    return training_step(net, inputs, optimizer, precision, program)
+
+
 def infer(p: Parameters, machine: Machine) -> SimulatedRun:
     """A forward pass without gradients, batch norm with its running statistics; or so many of them
-    as an `epoch` takes."""
+    as an `epoch` takes. `graph=true` replays it as a CUDA graph."""
     batch = p.integer("batch")
     with ExitStack() as stack:
         net, inputs, precision = on_gpu(Job.of(p, batch), machine, stack)
         net.eval()
-        run = _measured(_forward(net, inputs, precision), p, machine, batch)
-        return in_epochs(p, run)
+        step = _forward(net, inputs, precision)
+        if p.flag("graph", False):
+            step = graphed(step)
+        return in_epochs(p, _measured(step, p, machine, batch))
 
 
 def _forward(net: nn.Module, inputs: Images | Words, precision: Precision) -> TrainingStep:
@@ -198,9 +225,10 @@ def optimizer_step(p: Parameters, machine: Machine) -> SimulatedRun:
     layers, hidden = p.integer("layers"), p.integer("hidden")
     update = p.choice("optimizer", UPDATES)
     with gpus(machine) as (gpu,):
-        weights = [nn.Parameter(torch.empty(hidden, hidden, device=gpu)) for _ in range(layers)]
+        empty = (torch.empty(hidden, hidden, device=gpu) for _ in range(layers))
+        weights = [nn.Parameter(filled(weight)) for weight in empty]
         for weight in weights:
-            weight.grad = torch.empty_like(weight)
+            weight.grad = filled(torch.empty_like(weight))
         optimizer = update(weights)
         moved = 7 * 4 * layers * hidden**2  # Adam reads four numbers and writes three
         naive = Naive(moved / machine.accelerators[0].memory_bytes_per_s)
@@ -222,8 +250,8 @@ class Images:
 
     def make(self) -> tuple[torch.Tensor, torch.Tensor]:
         """A batch and its labels, on the device."""
-        x = torch.empty(self._shape, dtype=self._dtype, device=self._device)
-        y = torch.empty(self._shape[0], dtype=torch.long, device=self._device)
+        x = filled(torch.empty(self._shape, dtype=self._dtype, device=self._device))
+        y = filled(torch.empty(self._shape[0], dtype=torch.long, device=self._device))
         return x.contiguous(memory_format=self._format), y
 
     @staticmethod
@@ -242,7 +270,7 @@ class Fields(Images):
     def make(self) -> Batch:
         """A batch and what is to be predicted, on the device."""
         x, _ = super().make()
-        return x, torch.empty_like(x)
+        return x, filled(torch.empty_like(x))
 
     @staticmethod
     def loss(
@@ -266,7 +294,7 @@ class Words:
     def make(self) -> tuple[torch.Tensor, torch.Tensor]:
         """A batch, and the words that are to be predicted, on the device."""
         words, labels = (
-            torch.empty(self._batch, count, dtype=torch.long, device=self._device)
+            filled(torch.empty(self._batch, count, dtype=torch.long, device=self._device))
             for count in (self._sequence, self._masked)
         )
         return words, labels

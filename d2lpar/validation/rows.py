@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -66,44 +67,59 @@ class PublishedFigure:
 
 def read_rows(path: str | os.PathLike = PUBLISHED) -> list[PublishedFigure]:
     """The rows of a CSV file with a header. Raises RowError for what is missing, empty or wrong."""
-    try:
-        reader = csv.DictReader(whole_file.read(path, "a CSV file").splitlines(keepends=True))
-    except ValueError as error:
-        raise RowError(str(error)) from None
-    missing = [name for name in REQUIRED if name not in (reader.fieldnames or ())]
-    if missing:
-        raise RowError(f"{path}, line 1: the header lacks {', '.join(missing)}")
     rows: dict[str, PublishedFigure] = {}
-    for fields in reader:
-        row = _row(fields, f"{path}, line {reader.line_num}")
+    for where, texts in read_fields(path, REQUIRED, ("note", "parameters"), OPTIONAL):
+        row = _row(texts, where)
         if row.id in rows:
-            raise RowError(f"{path}, line {reader.line_num}: id {row.id!r} occurs twice")
+            raise RowError(f"{where}: id {row.id!r} occurs twice")
         rows[row.id] = row
     return list(rows.values())
 
 
-def _row(fields: dict[str | None, str | None], where: str) -> PublishedFigure:
-    for name in REQUIRED:
-        value = fields[name]
-        if value is None or (not value.strip() and name not in ("note", "parameters")):
-            raise RowError(f"{where}: {name} is empty")
-    if None in fields:
-        raise RowError(f"{where}: there are more fields than the header names: {fields[None]}")
-    texts = {name: (fields.get(name) or "").strip() for name in (*REQUIRED, *OPTIONAL)}
+def read_fields(
+    path: str | os.PathLike,
+    required: Sequence[str],
+    may_be_empty: Sequence[str] = (),
+    optional: Sequence[str] = (),
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Where each line of a CSV file with a header stands, and its fields by their names.
+
+    Raises RowError for a column that is missing, and for fields that are empty or too many.
+    """
+    try:
+        reader = csv.DictReader(whole_file.read(path, "a CSV file").splitlines(keepends=True))
+    except ValueError as error:
+        raise RowError(str(error)) from None
+    missing = [name for name in required if name not in (reader.fieldnames or ())]
+    if missing:
+        raise RowError(f"{path}, line 1: the header lacks {', '.join(missing)}")
+    for fields in reader:
+        where = f"{path}, line {reader.line_num}"
+        for name in required:
+            value = fields[name]
+            if value is None or (not value.strip() and name not in may_be_empty):
+                raise RowError(f"{where}: {name} is empty")
+        if None in fields:
+            raise RowError(f"{where}: there are more fields than the header names: {fields[None]}")
+        yield where, {name: (fields.get(name) or "").strip() for name in (*required, *optional)}
+
+
+def _row(texts: dict[str, str], where: str) -> PublishedFigure:
     parameters = _parameters(texts.pop("parameters"), where)
-    published = _number(texts.pop("published"), where)
+    published = number_above_zero("published", texts.pop("published"), where)
     if texts["apart"] not in ("", "yes"):
         _check_date(texts["apart"], where)
     return PublishedFigure(**texts, parameters=parameters, published=published)
 
 
-def _number(text: str, where: str) -> float:
+def number_above_zero(name: str, text: str, where: str) -> float:
+    """The number that a field holds. Raises RowError for another one and for other words."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise RowError(f"{where}: published must be a number above zero, not {text!r}")
+        raise RowError(f"{where}: {name} must be a number above zero, not {text!r}")
     return value
 
 

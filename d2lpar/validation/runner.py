@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import atexit
 import gc
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from typing import TypeVar
 
 from ..machines.hardware import Machine
 from . import boxes
@@ -30,6 +31,7 @@ from .workloads import (
 _WORTH_A_PROCESS = 50
 _PIECE = 12  # rows: few enough to share out evenly; neighbours share what is simulated once
 
+Result = TypeVar("Result")
 Workload = Callable[[Parameters, Machine], SimulatedRun]
 WORKLOADS: dict[str, Workload] = {
     "matmul": kernels.matmul,
@@ -59,9 +61,11 @@ WORKLOADS: dict[str, Workload] = {
 }
 
 
-def predict(row: PublishedFigure) -> Comparison:
-    """Simulate what a row describes. Raises RowError if its machine, workload or parameters do not
-    allow that."""
+def predict(row: PublishedFigure, change: Callable[[Machine], Machine] | None = None) -> Comparison:
+    """Simulate what a row describes, on its machine or on what `change` makes of that.
+
+    Raises RowError if its machine, workload or parameters do not allow that.
+    """
     parameters = Parameters(row.parameters)
     try:
         workload = WORKLOADS[row.workload]
@@ -71,7 +75,7 @@ def predict(row: PublishedFigure) -> Comparison:
         ) from None
     try:
         machine = boxes.machine(row.machine, parameters.integer("ranks", None))
-        run = workload(parameters, machine)
+        run = workload(parameters, machine if change is None else change(machine))
         predicted, naive = run.in_unit(row.unit), run.in_naive_unit(row.unit)
     except ValueError as error:
         raise RowError(f"row {row.id} ({row.workload}): {error}") from error
@@ -82,12 +86,19 @@ def predict(row: PublishedFigure) -> Comparison:
 
 def validate(rows: Iterable[PublishedFigure] | None = None, *, processes: int = 1) -> Report:
     """Simulate all rows (None: those of the package), in so many processes."""
-    chosen = list(read_rows() if rows is None else rows)
-    if processes == 1 or len(chosen) < _WORTH_A_PROCESS:
-        return Report(tuple(map(predict, chosen)))
+    return Report(each(predict, list(read_rows() if rows is None else rows), processes))
+
+
+def each(
+    of: Callable[[PublishedFigure], Result], rows: Sequence[PublishedFigure], processes: int
+) -> tuple[Result, ...]:
+    """What a function at the top of its module makes of each row, in so many processes if there are
+    rows enough."""
+    if processes == 1 or len(rows) < _WORTH_A_PROCESS:
+        return tuple(map(of, rows))
     context = get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin) as pool:
-        return Report(tuple(pool.map(predict, chosen, chunksize=_PIECE)))
+        return tuple(pool.map(of, rows, chunksize=_PIECE))
 
 
 def _begin() -> None:

@@ -187,6 +187,7 @@ _NODES = {
     "4x-v100-sxm3-32gb": "4x-v100-nvswitch",
     "8x-v100-sxm3-32gb": "8x-v100-nvswitch",
     "1x-v100-pcie-16gb": "1x-v100-pcie",
+    "1x-v100-pcie-32gb": "1x-v100-pcie",  # but for the memory's size
     "2x-titan-rtx-nv2": "2x-titan-rtx-nvlink",
     "1x-t4": "1x-t4-g4dn",
     "1x-a10g": "1x-a10g-g5",

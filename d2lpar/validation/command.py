@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from ..timeline.printing import say
+from .court import COURT, hold
 from .rows import PUBLISHED, PublishedFigure, RowError, read_rows
 from .runner import validate
 
@@ -21,10 +22,21 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--csv", type=Path, default=PUBLISHED, metavar="FILE", help="rows of another file"
     )
+    parser.add_argument(
+        "--court", action="store_true", help="beside what others predict, on the same rows"
+    )
+    parser.add_argument("--rows", action="store_true", help="with --court: each row as well")
     options = parser.parse_args(argv)
+    if options.rows and not options.court:
+        parser.error("--rows belongs to --court: without it every row is printed anyway")
+    processes = min(os.cpu_count() or 1, MOST_PROCESSES)
     try:
+        if options.court:
+            judged = hold(_chosen(COURT, options.only), processes=processes)
+            say(judged.text(rows=options.rows))
+            return 0
         rows = _chosen(options.csv, options.only)
-        report = validate(rows, processes=min(os.cpu_count() or 1, MOST_PROCESSES))
+        report = validate(rows, processes=processes)
     except (RowError, OSError, ModuleNotFoundError) as error:
         print(f"d2lpar validate: {error}", file=sys.stderr)
         return 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -17,6 +17,7 @@ REQUIRED = (
     *("id", "workload", "parameters", "machine", "published"),
     *("unit", "source", "url", "table", "note"),
 )
+MAY_BE_EMPTY = ("note", "parameters")
 OPTIONAL = ("fitted", "comment", "apart")
 NO_FIGURE = "no_figure"  # the column that says why a row of `make gpu` has nothing to compare
 ANCHORS = ("single_gpu_images_per_s", "relative_samples_per_s")
@@ -69,47 +70,77 @@ class PublishedFigure:
 def read_rows(path: str | os.PathLike = PUBLISHED) -> list[PublishedFigure]:
     """The rows of a CSV file with a header. Columns that are not known are left out, and so are
     rows that say that they have no figure. Raises RowError for what is missing, empty or wrong."""
-    try:
-        reader = csv.DictReader(whole_file.read(path, "a CSV file").splitlines(keepends=True))
-    except ValueError as error:
-        raise RowError(str(error)) from None
-    missing = [name for name in REQUIRED if name not in (reader.fieldnames or ())]
-    if missing:
-        raise RowError(f"{path}, line 1: the header lacks {', '.join(missing)}")
     rows: dict[str, PublishedFigure] = {}
-    for fields in reader:
-        if fields.get(NO_FIGURE):
-            continue
-        row = row_of(fields, f"{path}, line {reader.line_num}")
+    for where, texts in read_fields(path, REQUIRED, MAY_BE_EMPTY, OPTIONAL, unless=NO_FIGURE):
+        row = _row(texts, where)
         if row.id in rows:
-            raise RowError(f"{path}, line {reader.line_num}: id {row.id!r} occurs twice")
+            raise RowError(f"{where}: id {row.id!r} occurs twice")
         rows[row.id] = row
     return list(rows.values())
 
 
+def read_fields(
+    path: str | os.PathLike,
+    required: Sequence[str],
+    may_be_empty: Sequence[str] = (),
+    optional: Sequence[str] = (),
+    unless: str = "",
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Where each line of a CSV file with a header stands, and its fields by their names; but for
+    lines that have something in the column `unless`.
+
+    Raises RowError for a column that is missing, and for fields that are empty or too many.
+    """
+    try:
+        reader = csv.DictReader(whole_file.read(path, "a CSV file").splitlines(keepends=True))
+    except ValueError as error:
+        raise RowError(str(error)) from None
+    missing = [name for name in required if name not in (reader.fieldnames or ())]
+    if missing:
+        raise RowError(f"{path}, line 1: the header lacks {', '.join(missing)}")
+    for fields in reader:
+        if not fields.get(unless):
+            where = f"{path}, line {reader.line_num}"
+            yield where, _texts(fields, where, required, may_be_empty, optional)
+
+
 def row_of(fields: Mapping, where: str) -> PublishedFigure:
     """A row from its fields by column; `where` says in errors where it stands. Raises RowError."""
-    for name in REQUIRED:
+    return _row(_texts(fields, where, REQUIRED, MAY_BE_EMPTY, OPTIONAL), where)
+
+
+def _texts(
+    fields: Mapping,
+    where: str,
+    required: Sequence[str],
+    may_be_empty: Sequence[str],
+    optional: Sequence[str],
+) -> dict[str, str]:
+    for name in required:
         value = fields[name]
-        if value is None or (not value.strip() and name not in ("note", "parameters")):
+        if value is None or (not value.strip() and name not in may_be_empty):
             raise RowError(f"{where}: {name} is empty")
     if None in fields:
         raise RowError(f"{where}: there are more fields than the header names: {fields[None]}")
-    texts = {name: (fields.get(name) or "").strip() for name in (*REQUIRED, *OPTIONAL)}
+    return {name: (fields.get(name) or "").strip() for name in (*required, *optional)}
+
+
+def _row(texts: dict[str, str], where: str) -> PublishedFigure:
     parameters = _parameters(texts.pop("parameters"), where)
-    published = _number(texts.pop("published"), where)
+    published = number_above_zero("published", texts.pop("published"), where)
     if texts["apart"] not in ("", "yes"):
         _check_date(texts["apart"], where)
     return PublishedFigure(**texts, parameters=parameters, published=published)
 
 
-def _number(text: str, where: str) -> float:
+def number_above_zero(name: str, text: str, where: str) -> float:
+    """The number that a field holds. Raises RowError for another one and for other words."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise RowError(f"{where}: published must be a number above zero, not {text!r}")
+        raise RowError(f"{where}: {name} must be a number above zero, not {text!r}")
     return value
 
 

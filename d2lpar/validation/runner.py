@@ -5,9 +5,10 @@ from __future__ import annotations
 import atexit
 import gc
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from typing import TypeVar
 
 import torch
 
@@ -34,7 +35,9 @@ from .workloads import (
 _WORTH_A_PROCESS = 50
 _PIECE = 12  # rows: few enough to share out evenly; neighbours share what is simulated once
 
+Result = TypeVar("Result")
 Workload = Callable[[Parameters, Machine], SimulatedRun]
+Change = Callable[[Machine], Machine]
 WORKLOADS: dict[str, Workload] = {
     "matmul": kernels.matmul,
     "stream": kernels.stream,
@@ -65,15 +68,17 @@ WORKLOADS: dict[str, Workload] = {
 }
 
 
-def predict(row: PublishedFigure) -> Comparison:
-    """Simulate what a row describes. Raises RowError if its machine, workload or parameters do not
-    allow that."""
-    run, machine = _run(row)
+def predict(row: PublishedFigure, change: Change | None = None) -> Comparison:
+    """Simulate what a row describes, on its machine or on what `change` makes of that.
+
+    Raises RowError if its machine, workload or parameters do not allow that.
+    """
+    run, machine = _run(row, change)
     predicted = _in_unit(row, run)
     return Comparison(row, predicted, group_of(row, machine), run.in_naive_unit(row.unit))
 
 
-def _run(row: PublishedFigure) -> tuple[SimulatedRun, Machine]:
+def _run(row: PublishedFigure, change: Change | None = None) -> tuple[SimulatedRun, Machine]:
     parameters = Parameters(row.parameters)
     try:
         workload = WORKLOADS[row.workload]
@@ -83,7 +88,7 @@ def _run(row: PublishedFigure) -> tuple[SimulatedRun, Machine]:
         ) from None
     try:
         machine = boxes.machine(row.machine, parameters.integer("ranks", None))
-        run = workload(parameters, machine)
+        run = workload(parameters, machine if change is None else change(machine))
     except ValueError as error:
         raise RowError(f"row {row.id} ({row.workload}): {error}") from error
     if unused := parameters.unused():
@@ -112,12 +117,19 @@ def measure(row: PublishedFigure, device: torch.device, budget_s: float) -> tupl
 
 def validate(rows: Iterable[PublishedFigure] | None = None, *, processes: int = 1) -> Report:
     """Simulate all rows (None: those of the package), in so many processes."""
-    chosen = list(read_rows() if rows is None else rows)
-    if processes == 1 or len(chosen) < _WORTH_A_PROCESS:
-        return Report(tuple(map(predict, chosen)))
+    return Report(each(predict, list(read_rows() if rows is None else rows), processes))
+
+
+def each(
+    of: Callable[[PublishedFigure], Result], rows: Sequence[PublishedFigure], processes: int
+) -> tuple[Result, ...]:
+    """What a function at the top of its module makes of each row, in so many processes if there are
+    rows enough."""
+    if processes == 1 or len(rows) < _WORTH_A_PROCESS:
+        return tuple(map(of, rows))
     context = get_context("spawn")
     with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin) as pool:
-        return Report(tuple(pool.map(predict, chosen, chunksize=_PIECE)))
+        return tuple(pool.map(of, rows, chunksize=_PIECE))
 
 
 def _begin() -> None:

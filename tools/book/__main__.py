@@ -20,11 +20,11 @@ from pathlib import Path
 import build
 import docs
 
-from . import links, pages, validation
+from . import court, links, pages, validation
 
 ROOT, BUILD = build.ROOT, build.ROOT / "build"
 SITE, SOURCE, EXTRA = (BUILD / name for name in ("site", "site-pages", "site-extra"))
-DOCTREES, VALIDATION = BUILD / "site-doctrees", BUILD / "validation.md"
+DOCTREES = BUILD / "site-doctrees"
 SPHINX = Path(__file__).with_name("sphinx")
 REFERENCE = "reference"
 NEEDED = ("sphinx", "myst_nb", "furo")
@@ -66,8 +66,10 @@ def write_sources() -> None:
     (SOURCE / "index.md").write_text(index(total, moving), encoding="utf-8")
     (SOURCE / "package.md").write_text(package(), encoding="utf-8")
     shutil.copy(SPHINX / "prediction.md", SOURCE)
-    validation.write_page(VALIDATION)
-    shutil.copy(VALIDATION, SOURCE / "validation.md")
+    # They take minutes, so that they are kept from one build to the next.
+    for name, made in (("validation.md", validation), ("court.md", court)):
+        made.write_page(BUILD / name)
+        shutil.copy(BUILD / name, SOURCE / name)
 
 
 def index(total: int, moving: int) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from d2lpar import validation
 from d2lpar.validation.command import MOST_PROCESSES
 from d2lpar.validation.report import WORST_GOAL, Comparison, Report
 
+PROCESSES = min(os.cpu_count() or 1, MOST_PROCESSES)
 OPENING = Path(__file__).parent / "sphinx" / "validation.md"
 SUMMARY = (
     "rows of",
@@ -27,13 +28,21 @@ GROUPS, CHOICES, ALL = "## By group", "## By kind of source", "## All rows"
 
 def write_page(target: Path) -> None:
     """Write the page as Markdown, unless it is newer than all that it is made from."""
-    made_from = [*Path(validation.__file__).parents[1].rglob("*.[pc]*"), Path(__file__), OPENING]
+    if is_stale(target, Path(__file__), OPENING):
+        write(target, lines(validation.validate(processes=PROCESSES)))
+
+
+def is_stale(target: Path, *sources: Path) -> bool:
+    """Whether a page is missing, or older than one of its own sources or than the simulator."""
+    made_from = [*Path(validation.__file__).parents[1].rglob("*.[pc]*"), *sources]
     newest_s = max(path.stat().st_mtime for path in made_from if path.suffix in MADE_FROM)
-    if target.exists() and target.stat().st_mtime > newest_s:
-        return
-    report = validation.validate(processes=min(os.cpu_count() or 1, MOST_PROCESSES))
+    return not target.exists() or target.stat().st_mtime <= newest_s
+
+
+def write(target: Path, page: Iterable[str]) -> None:
+    """Write the lines of a page."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text("\n".join(lines(report)) + "\n", encoding="utf-8")
+    target.write_text("\n".join(page) + "\n", encoding="utf-8")
 
 
 def lines(report: Report) -> Iterator[str]:

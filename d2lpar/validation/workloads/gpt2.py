@@ -1,5 +1,7 @@
 """GPT-2 (Radford et al. 2019) as a textbook writes it from scratch, and as transformers has it.
 
+OPT (Zhang et al. 2022) is transformers' with other words for attention and another activation.
+
 rasbt/LLMs-from-scratch, ch04 and ch05/10_llm-training-speed, replaces what is written out by what
 torch has ready, step by step: norms and activation by modules, then attention by one kernel.
 """
@@ -40,21 +42,25 @@ class WrittenGelu(nn.Module):
 
 @dataclass(frozen=True)
 class Writing:
-    """How it is written; `together`: one product makes queries, keys and values; `masked`: scores
-    are masked in place, where transformers choose by `torch.where`."""
+    """How it is written; `together`: one product makes queries, keys and values, which otherwise
+    have a bias if they are `biased`. Scores are masked in place ("fill"), chosen by `torch.where`
+    ("choose"), or added to a mask and limited ("add"). `dropped`: what attention drops."""
 
     norm: Callable[[int], nn.Module] = WrittenNorm
     activation: Callable[[], nn.Module] = WrittenGelu
     flash: bool = False
     together: bool = False
-    masked: bool = True
+    biased: bool = False
+    mask: str = "fill"
     tied: bool = False
+    dropped: float = 0.1
 
 
 SCRATCH = Writing()
 MODULES = Writing(nn.LayerNorm, lambda: nn.GELU(approximate="tanh"))
 FLASH = Writing(nn.LayerNorm, lambda: nn.GELU(approximate="tanh"), flash=True)
-TRANSFORMERS = Writing(nn.LayerNorm, together=True, masked=False, tied=True)
+TRANSFORMERS = Writing(nn.LayerNorm, together=True, biased=True, mask="choose", tied=True)
+OPT = Writing(nn.LayerNorm, nn.ReLU, biased=True, mask="add", tied=True, dropped=0.0)
 
 
 class Attention(nn.Module):
@@ -63,13 +69,13 @@ class Attention(nn.Module):
     later: torch.Tensor
     low: torch.Tensor
 
-    def __init__(self, hidden: int, heads: int, writing: Writing) -> None:
+    def __init__(self, hidden: int, heads: int, writing: Writing, positions: int) -> None:
         super().__init__()
         self.heads, self.writing = heads, writing
         outputs = [3 * hidden] if writing.together else [hidden] * 3
-        self.qkv = nn.ModuleList(nn.Linear(hidden, n, bias=writing.together) for n in outputs)
-        self.out, self.dropout = nn.Linear(hidden, hidden), nn.Dropout(0.1)
-        later = torch.empty(POSITIONS, POSITIONS, dtype=torch.bool)
+        self.qkv = nn.ModuleList(nn.Linear(hidden, n, bias=writing.biased) for n in outputs)
+        self.out, self.dropout = nn.Linear(hidden, hidden), nn.Dropout(writing.dropped)
+        later = torch.empty(positions, positions, dtype=torch.bool)
         self.register_buffer("later", later, persistent=False)
         self.register_buffer("low", torch.empty(()), persistent=False)
 
@@ -90,8 +96,11 @@ class Attention(nn.Module):
     def _weights(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         words, size = q.shape[2:]
         later = self.later[:words, :words]
+        if self.writing.mask == "add":
+            scores = (q / size**0.5) @ k.transpose(2, 3)
+            return torch.softmax(torch.maximum(scores + later, self.low), -1)
         scores = q @ k.transpose(2, 3)
-        if self.writing.masked:
+        if self.writing.mask == "fill":
             return torch.softmax(scores.masked_fill_(later, -torch.inf) / size**0.5, -1)
         return torch.softmax(torch.where(later, self.low.to(q.dtype), scores / size**0.5), -1)
 
@@ -99,9 +108,9 @@ class Attention(nn.Module):
 class Block(nn.Module):
     """Attention and a perceptron, each of a normalised input, and added to it."""
 
-    def __init__(self, hidden: int, heads: int, writing: Writing) -> None:
+    def __init__(self, hidden: int, heads: int, writing: Writing, positions: int) -> None:
         super().__init__()
-        self.attention = Attention(hidden, heads, writing)
+        self.attention = Attention(hidden, heads, writing, positions)
         self.norm, self.last_norm = writing.norm(hidden), writing.norm(hidden)
         self.perceptron = nn.Sequential(
             nn.Linear(hidden, 4 * hidden), writing.activation(), nn.Linear(4 * hidden, hidden)
@@ -115,14 +124,24 @@ class Block(nn.Module):
 
 
 class Gpt2(nn.Module):
-    """The smallest: from words [batch, words] to scores [batch, words, vocabulary]."""
+    """The smallest, or of other sizes: from words [batch, words] to scores [batch, words,
+    vocabulary]."""
 
-    def __init__(self, writing: Writing, vocabulary: int = 50_257) -> None:
+    def __init__(
+        self,
+        writing: Writing,
+        vocabulary: int = 50_257,
+        *,
+        layers: int = 12,
+        hidden: int = 768,
+        heads: int = 12,
+        positions: int = POSITIONS,
+    ) -> None:
         super().__init__()
-        hidden, heads, layers = 768, 12, 12
-        self.words, self.places = nn.Embedding(vocabulary, hidden), nn.Embedding(POSITIONS, hidden)
+        self.words, self.places = nn.Embedding(vocabulary, hidden), nn.Embedding(positions, hidden)
         self.dropout = nn.Dropout(0.1)
-        self.layers = nn.Sequential(*(Block(hidden, heads, writing) for _ in range(layers)))
+        blocks = (Block(hidden, heads, writing, positions) for _ in range(layers))
+        self.layers = nn.Sequential(*blocks)
         self.norm = writing.norm(hidden)
         self.head = nn.Linear(hidden, vocabulary, bias=False)
         if writing.tied:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torchvision.models import ResNet
 
 
-READ_WORDS = ("bert", "minilm", "distilbert", "gpt")  # models whose names begin so
+READ_WORDS = ("bert", "minilm", "distilbert", "gpt", "opt")  # models whose names begin so
 PREDICT_FIELDS = ("nersc",)
 # Networks that torchvision has not, or has in other words.
 OWN: dict[str, Callable[[], nn.Module]] = {
@@ -47,7 +47,23 @@ OWN: dict[str, Callable[[], nn.Module]] = {
     "distilbert_mean": partial(
         encoders.Encoder, layers=6, hidden=768, heads=12, pooled="mean", distilled=True
     ),
+    "bert_large_of_texts": partial(
+        encoders.Encoder, layers=24, hidden=1024, heads=16, pooled="first"
+    ),
     "gpt2_transformers": partial(gpt2.Gpt2, gpt2.TRANSFORMERS),
+    "gpt2_large_transformers": partial(
+        gpt2.Gpt2, gpt2.TRANSFORMERS, layers=36, hidden=1280, heads=20
+    ),
+    # GPT-3's as the authors of NeuSight describe them to transformers: GPT-2 of these sizes.
+    "gpt3_xl_transformers": partial(
+        gpt2.Gpt2, gpt2.TRANSFORMERS, layers=24, hidden=3072, heads=24, positions=2048
+    ),
+    "gpt3_2.7b_transformers": partial(
+        gpt2.Gpt2, gpt2.TRANSFORMERS, layers=32, hidden=2560, heads=32, positions=2048
+    ),
+    "opt_1.3b_transformers": partial(
+        gpt2.Gpt2, gpt2.OPT, 50_272, layers=24, hidden=2048, heads=32, positions=2048
+    ),
     "gpt2_from_scratch": partial(gpt2.Gpt2, gpt2.SCRATCH),
     "gpt2_with_modules": partial(gpt2.Gpt2, gpt2.MODULES),
     "gpt2_with_flash": partial(gpt2.Gpt2, gpt2.FLASH),

@@ -322,9 +322,14 @@ def _wide_mask(settings: _Settings) -> torch.Tensor | None:
 
 
 def _wide(tensor: torch.Tensor, heads: int) -> torch.Tensor:
-    """In fp32, keys and values once for each head of the queries."""
-    groups = heads // tensor.shape[1]
-    return tensor.float() if groups == 1 else tensor.float().repeat_interleave(groups, 1)
+    """In fp32, keys and values once for each head of the queries.
+
+    Where `refusals` tries small sizes instead of large ones, these are no multiple of the others,
+    and torch's kernel does not look.
+    """
+    groups = -(-heads // tensor.shape[1])
+    wide = tensor.float() if groups == 1 else tensor.float().repeat_interleave(groups, 1)
+    return wide[:, :heads]
 
 
 def _of_groups(gradient: torch.Tensor, heads: int) -> torch.Tensor:

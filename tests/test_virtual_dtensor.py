@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 import d2lpar as par
 from d2lpar.vgpu.cuda import emulate_cuda
+from d2lpar.vgpu.ranks.dtensor_private import sharding_propagator
 
 WHOLE = torch.arange(30.0).view(6, 5)
 ONE = [Replicate(), Shard(0), Shard(1)]
@@ -289,6 +290,29 @@ def test_alike_ranks_have_parts_of_the_full_mesh():
         return list(part.to_local().shape), list(part.full_tensor().shape)
 
     assert par.run_alike(call, "8x-h100-nvswitch") == {0: ([8, 3], [64, 3])}
+
+
+def test_ranks_that_ask_the_same_of_lists_are_told_what_one_has_found_out(monkeypatch):
+    """Optimizers ask so, of hundreds at once, and torch takes seconds to find out."""
+    owner, name = sharding_propagator()
+    find_out, asked = getattr(owner, name), []
+
+    def note(schema):
+        asked.append(schema.op)
+        return find_out(schema)
+
+    monkeypatch.setattr(owner, name, note)
+
+    def call(mesh):
+        for placements in TWO:
+            parts = [distribute_tensor(WHOLE + i, mesh, placements) for i in range(3)]
+            for i, part in enumerate(torch._foreach_mul(parts, 2)):
+                assert part.device_mesh.get_rank() == dist.get_rank()
+                assert list(part.placements) == placements
+                assert torch.equal(part.full_tensor().cpu(), 2 * (WHOLE + i)), placements
+
+    run(call)
+    assert asked.count(torch.ops.aten._foreach_mul.Scalar) == len(TWO)
 
 
 def compiled_by_another_backend():

@@ -24,6 +24,12 @@ _CONTEXT_PARALLEL = (f"{_EXPERIMENTAL}._context_parallel._attention", f"{_EXPERI
 _RULES = f"{_EXPERIMENTAL}._context_parallel._sharding_rules"
 
 
+def sharding_propagator() -> tuple[Any, str]:
+    """What works out how results are sharded, and the name of its method, which asks no cache."""
+    propagator = sys.modules[TENSORS].DTensor._op_dispatcher.sharding_propagator
+    return propagator, "propagate_op_sharding_non_cached"
+
+
 class _Kept(Protocol):
     """Something that is kept once a process."""
 

@@ -43,13 +43,14 @@ from . import (
     process_numbers,
     refused,
 )
-from .dtensor_private import DTENSOR, RANDOM
+from .dtensor_private import DTENSOR, RANDOM, sharding_propagator
 from .flight_recorder import dumped
 from .own_backend_names import registering
 from .own_modules import is_shared
 from .own_operators import OwnOperators
 from .rank import Rank, here
 from .sharded_random import ShardedRandomNumbers
+from .shared_shardings import once_for_all
 from .store_classes import classes
 from .stores_of_torch import WAITS, letting_others_go_on
 
@@ -123,6 +124,8 @@ def _load_library(rank: Rank) -> None:
         dtensor = getattr(sys.modules[DTENSOR[0]], DTENSOR[1])
         _set(dtensor, "device", property(wrapper_tensors.device_of))
         _set(dtensor, "is_cuda", property(wrapper_tensors.is_cuda))
+        owner, method = sharding_propagator()
+        _set(owner, method, once_for_all(getattr(owner, method)))
 
 
 @contextmanager

@@ -1,9 +1,13 @@
-"""When gradients are sent: the rules of DDP and of Horovod in lesson 05's cells, worked by hand."""
+"""Lesson 05's cells: when DDP and Horovod send gradients, worked by hand; its program."""
+
+import ast
 
 import cells
+import nbformat
 import numpy as np
 import pytest
 
+from d2lpar.command import cli
 from d2lpar.parallelism.scaling import DeviceStep, Gradient
 
 MB = 10**6
@@ -45,3 +49,23 @@ def test_ddp_sends_a_bucket_when_it_is_full(lesson, step):
 def test_an_exchange_that_ends_before_backward_costs_nothing(lesson, rule):
     step = DeviceStep(BACKWARD_END_MS / 1e3, END_MS / 1e3, (Gradient(MB, 1e-3),))
     assert getattr(lesson, rule)(step) == END_MS / 1e3
+
+
+@pytest.fixture
+def program():
+    """The program that the lesson's cell holds as a text."""
+    (path,) = cells.LESSONS.glob("05_*.ipynb")
+    (cell,) = (c for c in nbformat.read(path, as_version=4).cells if c.id == "program")
+    (assigned,) = ast.parse(cell.source).body
+    return ast.literal_eval(assigned.value)
+
+
+def test_its_program_has_a_gpu_for_each_process_where_there_are_gpus(program, tmp_path, capfd):
+    told = '\nline = f"GPU {torch.cuda.current_device()} has X: {X.device}"\n'
+    told += "os.write(1, (line + os.linesep).encode())\n"
+    file = tmp_path / "program.py"
+    file.write_text(program + told)
+    assert cli.main(["run", "--quiet", "--nproc-per-node", "2", str(file)]) == 0
+    lines = sorted(capfd.readouterr().out.splitlines())
+    sums = [f"{rank}: [3.0, 3.0]" for rank in range(2)]
+    assert lines == sums + [f"GPU {gpu} has X: cuda:{gpu}" for gpu in range(2)]

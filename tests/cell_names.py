@@ -60,6 +60,13 @@ class Cell(NamedTuple):
                 taken.add(instruction.argval)
         return taken
 
+    def leaves(self) -> set[str]:
+        """The names that only its loops bind: what is left is the value of the last round."""
+        loops = [node for node in _at_top(self.tree) if isinstance(node, ast.For)]
+        within = set().union(*map(_stored, loops))
+        outside = {name.id for name in _stored(self.tree) - within}
+        return {name.id for name in within} & self.binds() - outside
+
     def deletes(self) -> Iterator[str]:
         """What it deletes without having made it."""
         made = {
@@ -100,6 +107,15 @@ def spoiled_by_a_run(notebook: NotebookNode) -> Iterator[tuple[str, str]]:
         yield from ((line, f"reads {name}, which a later cell binds anew") for name in others)
 
 
+def left_by_loops(notebook: NotebookNode) -> Iterator[tuple[str, str]]:
+    """(first line of a cell, name that it reads and that an earlier cell's loop has left)."""
+    left: set[str] = set()
+    for source in _sources(notebook):
+        cell = Cell.of(source)
+        yield from ((source.partition("\n")[0], name) for name in sorted(cell.takes() & left))
+        left = left - cell.binds() | cell.leaves()
+
+
 def _sources(notebook: NotebookNode) -> list[str]:
     return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
 
@@ -111,6 +127,11 @@ def _at_top(tree: ast.AST) -> Iterator[ast.stmt]:
             if isinstance(node, ast.stmt):
                 yield node
             yield from _at_top(node)
+
+
+def _stored(tree: ast.AST) -> set[ast.Name]:
+    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    return {name for name in names if isinstance(name.ctx, ast.Store)}
 
 
 def _needs(function: str, cells: list[Cell]) -> set[str]:

@@ -4,6 +4,7 @@ import cells
 import pytest
 from test_checks import solution
 
+import d2lpar
 from d2lpar import pipeline
 
 SECONDS = {"F": 1.0, "B": 2.0}
@@ -11,7 +12,7 @@ SECONDS = {"F": 1.0, "B": 2.0}
 
 @pytest.fixture(scope="module")
 def lesson():
-    return cells.functions("06", TwoParts=None)
+    return cells.functions("06", TwoParts=None, par=d2lpar)
 
 
 def ends_by_the_package(orders):
@@ -45,3 +46,28 @@ def test_two_stages_that_wait_for_each_other_are_named(lesson):
     first, second = [("F", 0), ("B", 0), ("F", 1), ("B", 1)], [("F", 1), ("F", 0), ("B", 0)]
     with pytest.raises(RuntimeError, match="deadlock"):
         lesson.simulate([first, second], SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("sending", "gpipe", "one_f_one_b"),
+    [(0, 12, 12), (1, 14, 16)],  # worked by hand, for 2 stages and 3 micro-batches
+)
+def test_1f1b_waits_longer_than_gpipe_only_where_sending_takes_time(
+    lesson, sending, gpipe, one_f_one_b
+):
+    costs = [pipeline.StageCost(1.0, 2.0)] * 2
+    lengths = [
+        lesson.timeline_of(name, 2, 3, costs, handover_s=sending).duration_s
+        for name in ("gpipe", "1f1b")
+    ]
+    assert lengths == [gpipe, one_f_one_b]
+
+
+@pytest.mark.parametrize(("stages", "micro_batches"), [(2, 6), (4, 8), (4, 32)])
+def test_gpipe_waits_for_what_is_sent_on_the_way_there_and_back_only(lesson, stages, micro_batches):
+    costs = [pipeline.StageCost(1.0, 2.0)] * stages
+    free, sent = (
+        lesson.timeline_of("gpipe", stages, micro_batches, costs, handover_s=s).duration_s
+        for s in (0, 0.5)
+    )
+    assert sent - free == pytest.approx(2 * (stages - 1) * 0.5)

@@ -14,7 +14,7 @@ from pathlib import Path
 import mistune
 import nbformat
 import pytest
-from cell_names import bound_anew, spoiled_by_a_run
+from cell_names import bound_anew, left_by_loops, spoiled_by_a_run
 from computed import Names
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
@@ -322,6 +322,12 @@ def has_cells_that_can_run_again(notebook, folder):
         yield f"{line!r} {why}"
 
 
+def has_no_use_for_what_a_loop_left(notebook, folder):
+    """A cell says itself which of a loop's values it means, or a reader has to look for it."""
+    for line, name in left_by_loops(notebook):
+        yield f"{line!r} reads {name}, of which an earlier loop has left its last value"
+
+
 RULES = (
     is_recorded,
     names_its_kernel,
@@ -340,6 +346,7 @@ RULES = (
     leaves_nothing_out,
     has_sliders_that_still_work_at_the_end,
     has_cells_that_can_run_again,
+    has_no_use_for_what_a_loop_left,
 )
 LESSON_RULES = (
     has_links_at_both_ends,
@@ -560,6 +567,14 @@ SPOILED = [
     ),
     (has_cells_that_can_run_again, lambda n: more_code(n, "a = 1", "a += 1")),
     (has_cells_that_can_run_again, lambda n: more_code(n, "a = {1: 2}", "del a[1]")),
+    (
+        has_no_use_for_what_a_loop_left,
+        lambda n: more_code(n, "for a in (1, 2):\n    b = a", "c = 3", "print(b)"),
+    ),
+    (
+        has_no_use_for_what_a_loop_left,
+        lambda n: more_code(n, "for a in b:\n    with a as run:\n        pass", "run"),
+    ),
     (has_links_at_both_ends, lambda n: n.cells.pop(0)),
     (has_links_at_both_ends, lambda n: n.cells.append(text("The end"))),
     (answers_and_sums_up, lambda n: n.cells[-2].update(source="## Questions students ask")),
@@ -612,6 +627,21 @@ def test_a_rule_catches_what_it_is_for(rule, spoil, good, tmp_path):
 def test_cells_that_make_what_they_read_can_run_again(sources):
     notebook = new_notebook(cells=[new_code_cell(source) for source in sources])
     assert list(spoiled_by_a_run(notebook)) == []
+
+
+@pytest.mark.parametrize(
+    "sources",
+    [
+        ("a = 1\nfor a in (a, 2):\n    print(a)", "a"),
+        ("for a in (1, 2):\n    b = a", "b = 3", "b"),
+        ("for a in (1, 2):\n    b = a", "for b in (3, 4):\n    print(b)"),
+        ("found = []\nfor a in (1, 2):\n    found.append(a)", "found"),
+        ("for a in (1, 2):\n    b = a", "def f(b):\n    return b"),
+    ],
+)
+def test_what_is_bound_outside_a_loop_may_be_read(sources):
+    notebook = new_notebook(cells=[new_code_cell(source) for source in sources])
+    assert list(left_by_loops(notebook)) == []
 
 
 def test_every_rule_has_been_seen_to_catch():

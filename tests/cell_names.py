@@ -116,6 +116,18 @@ def left_by_loops(notebook: NotebookNode) -> Iterator[tuple[str, str]]:
         left = left - cell.binds() | cell.leaves()
 
 
+def bound_twice(notebook: NotebookNode) -> Iterator[tuple[str, str]]:
+    """(first line of a cell, name that it reads and that more than one cell before it binds): when
+    the first of those is run again, the cell reads the other value."""
+    cells = []
+    for source in _sources(notebook):
+        cell = Cell.of(source)
+        for name in sorted(cell.takes()):
+            if sum(name in before.binds() - before.imports() for before in cells) > 1:
+                yield source.partition("\n")[0], name
+        cells.append(cell)
+
+
 def _sources(notebook: NotebookNode) -> list[str]:
     return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
 

@@ -97,6 +97,20 @@ def test_what_must_hold_on_any_machine(measured):
     assert measured.accelerator().rate("float32") >= small[0]
 
 
+def test_a_strided_pass_loads_its_lines_itself():
+    """As fast as passes of one call each, if the working set is so large that a call is cheap."""
+    size, budget_s = 2**20, 0.05
+    cpu = torch.device("cpu")
+    with microbenchmarks.threads(1):
+        readings = microbenchmarks.memory(cpu, 17 * 4 * budget_s, limit_bytes=2**28)
+        line = torch.ones(size // 4)[::16]
+        own = microbenchmarks.Stopwatch(cpu).reading(
+            "memory", "own", size, line.sum, budget_s, amount=4 * len(line), unit="B/s"
+        )
+    [found] = [r for r in readings if (r.case, r.size) == ("strided read", size)]
+    assert found.best < 2 * own.best
+
+
 def test_the_settings_of_torch_stay(monkeypatch):
     before = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")

@@ -14,7 +14,7 @@ from pathlib import Path
 import mistune
 import nbformat
 import pytest
-from cell_names import bound_anew, left_by_loops, spoiled_by_a_run
+from cell_names import bound_anew, bound_twice, left_by_loops, spoiled_by_a_run
 from computed import Names
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
@@ -380,6 +380,20 @@ ALL = [*NOTEBOOKS, *DEEPER_HALVES]
 )
 def test_a_notebook_keeps_to_the_rules(rule, path):
     assert list(rule(nbformat.read(path, as_version=4), path.parent)) == []
+
+
+MEASURED_HERE = [path for path in ALL if path.name.startswith(("01", "02"))]
+
+
+@pytest.mark.parametrize("path", MEASURED_HERE, ids=name)
+def test_no_cell_prints_figures_of_another_machine_when_an_earlier_one_ran_again(path):
+    assert list(bound_twice(nbformat.read(path, as_version=4))) == []
+
+
+def test_a_name_of_two_cells_that_a_third_reads_is_found():
+    sources = ("peak = 1", "peak = 2\nprint(peak)", "slope = 3", "print(peak, slope)")
+    notebook = new_notebook(cells=[new_code_cell(source) for source in sources])
+    assert list(bound_twice(notebook)) == [("print(peak, slope)", "peak")]
 
 
 def test_there_are_notebooks():

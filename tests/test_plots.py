@@ -483,6 +483,24 @@ def test_a_roofline_fills_up_while_it_is_measured(place):
     assert math.log10(ax.get_xlim()[0]) == pytest.approx(-2 - 0.05 * 6)
 
 
+def test_log_axes_write_decades_as_numbers():
+    ax = par.plots.axes(summary="Rates")
+    ax.plot([0.1, 1e5], [1e-9, 1e9])
+    ax.set(xscale="log", yscale="log")
+    ax.figure.png()
+    written = {text.get_text() for text in ax.get_xticklabels()}
+    assert {"0.1", "1", "10", "10,000"} <= written
+    assert any("10^{" in text.get_text() for text in ax.get_yticklabels())  # far from 1
+
+
+def test_ticks_that_were_chosen_stay():
+    ax = par.plots.axes(summary="Rates")
+    ax.set(xscale="log", xlim=(0.5, 20))
+    ax.set_xticks([1, 10], labels=["one", "ten"])
+    ax.figure.png()
+    assert [text.get_text() for text in ax.get_xticklabels()] == ["one", "ten"]
+
+
 def test_a_log_scale_names_what_it_cannot_show(place):
     with LivePlot(curves=["a"], xscale="log", yscale="log") as plot:
         with pytest.raises(ValueError, match="x must be above zero, not 0"):

@@ -13,13 +13,14 @@ import threading
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 
 from . import texts
-from .style import INK, SMALL_PT, dress
+from .style import INK, SMALL_PT, dress, write_plain_decades
 
 DPI = 100
 SIZE_PX = (700, 400)
@@ -107,6 +108,12 @@ class Picture(Figure):
         self.alt = alt
         if note:
             self.supxlabel(note, x=0.99, ha="right", size=SMALL_PT, color=INK)
+
+    def draw(self, renderer: RendererBase) -> None:
+        """As any figure; only now is it known which axes have a log scale."""
+        for ax in self.axes:
+            write_plain_decades(ax)
+        super().draw(renderer)
 
     def png(self, *, scale: int = FINAL_SCALE) -> bytes:
         """The picture as PNG, `scale` times `size_px` large."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatterSciNotation
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
 PURPLE, SKY, YELLOW, BLACK = "#CC79A7", "#56B4E9", "#F0E442", "#000000"
@@ -50,6 +51,23 @@ def dress(ax: Axes) -> Axes:
     colors, styles, markers = zip(*CURVE_STYLES, strict=True)
     ax.set_prop_cycle(color=colors, linestyle=styles, marker=markers)
     return ax
+
+
+class PlainDecades(LogFormatterSciNotation):
+    """Ticks of a log axis as one reads numbers, 0.1 or 10,000; as powers only far from 1."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        """What stands at the tick `x`, the axis's `pos`-th."""
+        text = super().__call__(x, pos)  # none at most ticks between the decades
+        return f"{x:,g}" if text and 1e-4 <= x < 1e6 else text
+
+
+def write_plain_decades(ax: Axes) -> None:
+    """Log axes get `PlainDecades`, unless somebody chose how their ticks are written."""
+    for axis in (ax.xaxis, ax.yaxis):
+        if axis.get_scale() == "log" and axis.isDefault_majfmt:
+            axis.set_major_formatter(PlainDecades())
+            axis.set_minor_formatter(PlainDecades(minor_thresholds=(1, 0.4)))
 
 
 def figure_of(ax: Axes) -> Figure:

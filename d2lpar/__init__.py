@@ -100,7 +100,6 @@ def _meet_the_shell() -> None:
 
 
 _meet_the_shell()
-importlib.import_module(".vgpu.torch_backend.not_yet", __name__).answer()
 
 
 def __dir__() -> list[str]:

@@ -5,8 +5,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import pytest
-
 import d2lpar
 
 
@@ -120,32 +118,3 @@ def test_what_pip_is_told_to_install_is_the_repository():
     assert "traces" in project["optional-dependencies"]
     assert d2lpar.requirement("traces") == f"d2lpar[traces] @ git+{repository}"
     assert d2lpar.requirement("traces", "v1") == f"d2lpar[traces] @ git+{repository}@v1"
-
-
-@pytest.mark.parametrize("imports", ["import torch, d2lpar", "import d2lpar, torch"])
-def test_the_devices_module_says_what_to_call_first(imports):
-    found = run(f"""
-{imports}
-print(hasattr(torch, "vgpu"), hasattr(torch, "nothing"), hasattr(torch, "onnx"))
-try:
-    torch.vgpu.synchronize()
-except AttributeError as error:
-    print(error)
-d2lpar.devices(2, kind="virtual", verbose=False)
-print(torch.vgpu.device_count())
-""").splitlines()
-    assert found[0] == "False False True"
-    assert "par.devices(2, kind='virtual')" in found[1]
-    assert found[2] == "2"
-
-
-def test_importing_does_not_import_torch_nor_watches_for_it_once_it_is_there():
-    found = run("""
-import pytest
-
-import d2lpar
-print("torch" in sys.modules)
-import torch
-print([type(finder).__name__ for finder in sys.meta_path].count("LateImports"))
-""")
-    assert found == "False\n0"

@@ -444,6 +444,7 @@ ALONE: dict[str, tuple[Callable, dict[str, object]]] = {
     "emulate_cuda": (_entered(par.emulate_cuda), {"n": 2, "machine": None}),
     "record": (_entered(par.record), {"devices": None, "keep": 3}),
     "host_work": (par.host_work, {"seconds": 1.0}),
+    "machine": (par.machine, {"memory_bytes": 10**10}),
     "measure": (par.measure, {"repeats": 2, "warm_up": 1, "devices": None}),
     "Timer": (par.Timer, {"devices": None}),
     "clock_name": (par.clock_name, {"devices": None}),
@@ -477,7 +478,12 @@ NO_NUMBERS = {
     "Timeline", "devices",
 }  # fmt: skip
 SMALL = (nan, inf, -inf, -1, 1e308, 5e-324, 10**9, 10**12, True, "x", 0)
-ENOUGH = {("record", "keep"), ("Checkpoints", "keep"), ("host_work", "seconds")}
+ENOUGH = {
+    ("record", "keep"),
+    ("Checkpoints", "keep"),
+    ("host_work", "seconds"),
+    ("machine", "memory_bytes"),
+}
 ENOUGH |= {("fashion_mnist", name) for name in ("batch_size", "seed", "train_size", "test_size")}
 
 

@@ -52,7 +52,7 @@ def changed(
     if "network" in given and machine.nodes == 1:
         raise ValueError(
             f"{machine.name} is one node, and a network joins several: name a cluster, such as "
-            f"'2x{machine.name}-ib-ndr', or make one by `machine(…).cluster(2, network)`"
+            f"'2x{machine.name}-ib-ndr'"
         )
     if not said and name is None:
         return machine

@@ -116,8 +116,7 @@ class Engines:
         if profile is None:
             config.Cluster.engine_launcher_class = forked_engines.ForkedEngineSetLauncher
             config.Cluster.controller_ip = config.Cluster.controller_location = "127.0.0.1"
-            # Engines of this machine are watched by their processes, and read the connection file
-            # when it is there: they start while the controller does.
+            # Engines of this machine are watched by their processes, and read the connection file.
             config.Cluster.send_engines_connection_env = False
             config.EngineLauncher.engine_args += [
                 "--IPEngine.enable_nanny=False",
@@ -158,15 +157,12 @@ class Engines:
         progress.controller(self.n)
         self._run(self._cluster.start_controller(), self._left_s())
         self._keep_launchers()
-        if self._cluster.send_engines_connection_env:
-            info = self._run(self._connection_info(), self._left_s())
-            self._run(self._start_engines(), self._left_s())
-        else:
-            if self._fork_server is not None:
-                progress.engines(0, self.n)
-                forked_engines.wait_until_ready(self._fork_server, self._left_s)
-            self._run(self._start_engines(), self._left_s())
-            info = self._run(self._connection_info(), self._left_s())
+        if self._fork_server is not None:
+            progress.engines(0, self.n)
+            forked_engines.wait_until_ready(self._fork_server, self._left_s)
+        # An engine reads the file as soon as there is one, be it written or not: this waits.
+        info = self._run(self._connection_info(), self._left_s())
+        self._run(self._start_engines(), self._left_s())
         progress.engines(0, self.n)
         self._client = ipyparallel.Client(
             info["client"], profile_dir=str(self.folder.path), timeout=self._left_s()

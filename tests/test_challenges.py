@@ -766,7 +766,7 @@ def test_what_is_no_puzzle():
 
 @pytest.mark.parametrize("name", PUZZLES)
 def test_par_has_a_picture(name):
-    from d2lpar.checks.challenges import pictures
+    from d2lpar.checks import pictures
 
     run = par_runs()[name]
     picture = pictures.beside(run, run, name)

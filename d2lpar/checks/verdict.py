@@ -8,11 +8,12 @@ import numbers
 import os
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
 import torch
 
+from ..timeline.printing import say
 from ..trials.calling import NOTHING_YET, Called, Fault, InProcess
 from ..trials.plain import Seen
 
@@ -46,16 +47,31 @@ TEXT_FAILED = (
 @dataclass(frozen=True)
 class Verdict:
     """What a check found: `status` ("right", "wrong", "not attempted yet"; "not graded" where the
-    check itself has failed) and a text."""
+    check itself has failed) and a text.
+
+    `picture` is plain data of `trials.evidence`: what the answer did, right or wrong. A notebook
+    draws it under the text, with `title` above it.
+    """
 
     status: str
     text: str
+    picture: dict = field(default_factory=dict, compare=False)
+    title: str = ""
 
     def __bool__(self) -> bool:
         return self.status == RIGHT
 
     def __repr__(self) -> str:
         return f"{MARKS[self.status]} {self.status}: {self.text}"
+
+    def _ipython_display_(self) -> None:
+        from . import pictures  # the grader, which judges too, draws nothing
+
+        drawn = pictures.drawn(self.picture, self.title)
+        if drawn is None:
+            raise NotImplementedError  # by which IPython is told to show the text, as ever
+        say(repr(self))
+        drawn._ipython_display_()
 
 
 class Wrong(Exception):  # noqa: N818 (it is a verdict, not an error)
@@ -83,7 +99,8 @@ def exercise(
     """Turn a check that raises `Wrong` or returns praise into one that returns a verdict.
 
     The check calls the answer, or lets a trial call it, and looks at what comes before it uses it:
-    an error of any other kind is its own, and blames nobody's answer. `on_clock`: what is judged is
+    an error of any other kind is its own, and blames nobody's answer. What a trial brings as
+    "picture" it shows with the verdict. `on_clock`: what is judged is
     read from the simulated clock and machine, which run where the answer does. `gives_a_value`: an
     answer that returns None has forgotten to return something.
 
@@ -96,6 +113,9 @@ def exercise(
     @functools.wraps(check)
     def judge(answer: Callable) -> Verdict:
         called = answer if isinstance(answer, Called) else InProcess(answer)
+        return replace(judged(called), picture=called.picture, title=f"your {check.__name__}")
+
+    def judged(called: Called) -> Verdict:
         try:
             return Verdict(RIGHT, check(called))
         except Wrong as wrong:

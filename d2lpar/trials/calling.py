@@ -37,13 +37,24 @@ class Fault(Exception):  # noqa: N818 (of the answer's, told in plain data)
 
 
 class Called(ABC):
-    """An answer that can be called, with what it returned last."""
+    """An answer that can be called, with what it returned last.
+
+    `picture` is what a trial has brought last of what the answer did: see `trials.evidence`.
+    """
 
     returned: Any = NOTHING_YET
+    picture: dict = {}  # noqa: RUF012 (replaced, never changed)
 
-    @abstractmethod
     def tried(self, trial: Callable, *args: object) -> Any:
         """What `trial(answer, *args)` returns. Raises `Fault`."""
+        found = self.run(trial, *args)
+        if isinstance(found, dict) and isinstance(found.get("picture"), dict):
+            self.picture = found["picture"]
+        return found
+
+    @abstractmethod
+    def run(self, trial: Callable, *args: object) -> Any:
+        """Run it, wherever the answer is. Raises `Fault`."""
 
     def __call__(self, *args: object) -> Any:
         """What the answer itself returns. Raises `Fault`."""
@@ -62,7 +73,7 @@ class InProcess(Called):
         functools.update_wrapper(self, answer)
         self._answer = answer
 
-    def tried(self, trial: Callable, *args: object) -> Any:
+    def run(self, trial: Callable, *args: object) -> Any:
         """What the trial returns. Raises `Fault`."""
         self.returned = NOTHING_YET
         try:

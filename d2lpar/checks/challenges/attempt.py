@@ -13,10 +13,10 @@ from pathlib import Path
 from ...plots import Picture
 from ...timeline.formatting import table
 from ...timeline.printing import say
-from .. import verdict
+from .. import pictures, verdict
 from ..grader import CLIENT, source
 from ..verdict import NOT_YET, RIGHT, TEXT_NOT_YET
-from . import pictures, scores
+from . import scores
 from .puzzle import CLOSE, number
 from .puzzles import ALL, PUZZLES
 

@@ -53,7 +53,7 @@ class Remote(Called):
             self.end()
             raise
 
-    def tried(self, trial: Callable, *args: object) -> Any:
+    def run(self, trial: Callable, *args: object) -> Any:
         """What the trial returns, as a copy."""
         self.returned = NOTHING_YET
         name = (

@@ -1,64 +1,83 @@
-"""Pictures of a run beside par's, from the plain data of `evidence`."""
+"""Pictures of an answer's run, alone or beside par's, from the plain data of `trials.evidence`."""
 
 from __future__ import annotations
 
 from typing import cast
 
-from ... import plots
-from ...plots import Picture
-from ...timeline import Span, Timeline
+from .. import plots
+from ..plots import Picture
+from ..timeline import Span, Timeline
 
 MINE, PAR = "my run", "par"
 
 
+def drawn(run: dict, title: str) -> Picture | None:
+    """The picture of a run; None if there is nothing to draw."""
+    return _drawn({"": run}, title) if run else None
+
+
 def beside(mine: dict, par: dict | None, title: str) -> Picture | None:
     """The picture of a run beside that of par; None if there is nothing to draw."""
-    draw = {
-        "gantt": _gantt, "schedule": _schedule, "memory": _memory, "bars": _bars,
-    }.get(mine.get("kind", ""))  # fmt: skip
-    if draw is None:
-        return None
-    runs = {MINE: mine} | ({PAR: par} if par and par.get("kind") == mine["kind"] else {})
-    return draw(runs, title)
+    alike = par if par and par.get("kind") == mine.get("kind") else None
+    return _drawn({MINE: mine} | ({PAR: alike} if alike else {}), title)
+
+
+def _drawn(runs: dict[str, dict], title: str) -> Picture | None:
+    """Of runs of one kind, by whose they are; "" if there is only one."""
+    kinds = {"gantt": _gantt, "schedule": _schedule, "memory": _memory, "bars": _bars}
+    draw = kinds.get(_any(runs).get("kind", ""))
+    return draw(runs, title) if draw else None
+
+
+def _any(runs: dict[str, dict]) -> dict:
+    return next(iter(runs.values()))
+
+
+def _whose(who: str, name: str) -> str:
+    return f"{who}, {name}" if who else name
 
 
 def _gantt(runs: dict[str, dict], title: str) -> Picture | None:
-    both = Timeline(runs[MINE]["clock"])
+    both = Timeline(_any(runs)["clock"])
     for who, run in runs.items():
         for device, stream, kind, start_us, end_us in run["spans"]:
-            name = f"{who}, {device}"
+            name = _whose(who, device)
             both.add(Span(name, stream, kind, "", start_us / 1e6, end_us / 1e6))
     return cast(Picture, plots.gantt(both, title=title)) if len(both) else None
 
 
 def _schedule(runs: dict[str, dict], title: str) -> Picture:
-    both = Timeline(runs[MINE]["clock"])
+    both = Timeline(_any(runs)["clock"])
     for who, run in runs.items():
         for device, name, start_us, end_us in run["spans"]:
-            both.add(Span(f"{who}, {device}", 0, "compute", name, start_us / 1e6, end_us / 1e6))
+            row = _whose(who, device)
+            both.add(Span(row, 0, "compute", name, start_us / 1e6, end_us / 1e6))
     return cast(Picture, plots.schedule(both, title=title))
 
 
 def _memory(runs: dict[str, dict], title: str) -> Picture:
-    ax = plots.axes(
-        summary="memory of my run and par", note=runs[MINE]["clock"], size_px=(720, 320)
-    )
+    summary = f"memory of {' and '.join(filter(None, runs)) or 'the run'}"
+    ax = plots.axes(summary=summary, note=_any(runs)["clock"], size_px=(720, 320))
     for (who, run), style in zip(runs.items(), ("-", "--"), strict=False):
         held = [nbytes / 1e9 for nbytes in run["points"]]
         ax.plot(held, style, marker="", linewidth=2, drawstyle="steps-post", label=who)
-    ax.axhline(runs[MINE]["limit"] / 1e9, color=plots.INK, linewidth=1, linestyle=":", marker="")
+    ax.axhline(_any(runs)["limit"] / 1e9, color=plots.INK, linewidth=1, linestyle=":", marker="")
     ax.set(xlabel="tensors made and freed, in the program's order", ylabel="memory (GB)")
     ax.set_title(title, loc="left", size=plots.FONT_PT)
-    ax.legend(frameon=False, loc="lower center")
+    if all(runs):
+        ax.legend(frameon=False, loc="lower center")
     return cast(Picture, ax.figure)
 
 
 def _bars(runs: dict[str, dict], title: str) -> Picture:
     rows = {
-        f"{name}, {who}": parts for who, run in runs.items() for name, parts in run["bars"].items()
+        f"{name}, {who}" if who else name: parts
+        for who, run in runs.items()
+        for name, parts in run["bars"].items()
     }
     names = sorted(rows, reverse=True)
-    ax = plots.axes(summary="parts of my run and par", size_px=(720, 130 + 44 * len(rows)))
+    summary = f"parts of {' and '.join(filter(None, runs)) or 'the run'}"
+    ax = plots.axes(summary=summary, size_px=(720, 130 + 44 * len(rows)))
     left = [0.0] * len(names)
     hatches = ("", "//", "xx", "..", "\\\\", "--", "++", "oo", "**")
     colors = (plots.BLUE, plots.GREEN, plots.ORANGE, plots.VERMILION, plots.PALE)
@@ -70,7 +89,7 @@ def _bars(runs: dict[str, dict], title: str) -> Picture:
             edgecolor="white", label=part,
         )  # fmt: skip
         left = [a + b for a, b in zip(left, widths, strict=True)]
-    ax.set(xlabel=runs[MINE]["unit"])
+    ax.set(xlabel=_any(runs)["unit"])
     ax.set_title(title, loc="left", size=plots.FONT_PT)
     ax.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.22))
     return cast(Picture, ax.figure)

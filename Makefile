@@ -7,7 +7,7 @@ course := $(python) -m d2lpar course
 workers := 3
 all-notebooks := $(sort $(wildcard notebooks/[0-9]*.ipynb notebooks/deeper/[0-9]*.ipynb))
 # `make test` leaves out the deeper halves that take 30 s and more on two quiet cores.
-long := $(foreach number,01 03 04 05 06 07,$(wildcard notebooks/deeper/$(number)_*.ipynb))
+long := $(foreach number,01 04 05 06 07 08,$(wildcard notebooks/deeper/$(number)_*.ipynb))
 notebooks := $(filter-out $(long),$(all-notebooks))
 
 # By another name, as `make -n` carries out lines that say $(MAKE), and all tests with them.
@@ -32,7 +32,7 @@ help:  ## This list
 setup:
 	@$(or $(PYTHON),python3) setup_env.py
 
-lab: setup  ## Open your copy of the course in JupyterLab; LESSON=03 opens that lesson
+lab: setup  ## Open your copy of the course in JupyterLab; LESSON=04 opens that lesson
 	@$(course) update --quiet
 	@for notebook in my/$(or $(LESSON),00)_*.ipynb my/0$(LESSON)_*.ipynb; do \
 		[ ! -e "$$notebook" ] || break; \
@@ -46,7 +46,7 @@ lab: setup  ## Open your copy of the course in JupyterLab; LESSON=03 opens that 
 	exec $(python) -m jupyter lab --log-level=ERROR --ServerApp.root_dir=. \
 		--LabApp.default_url="/lab/tree/$$notebook" "$$@"
 
-present: setup  ## Open your copy of a lesson as slides whose cells run; LESSON=03
+present: setup  ## Open your copy of a lesson as slides whose cells run; LESSON=04
 	@rm -rf build/present && mkdir -p build && cp -R .jupyter/present build/present
 	@$(course) update --quiet
 	@$(course) notes "$(or $(LESSON),00)"
@@ -78,7 +78,7 @@ test-active:  ## Unit tests and notebooks in the Python that is active, such as 
 	@$(call attempt,python) "unit tests" "$(call unit-tests,python)" \
 		notebooks "$(call notebook-tests,python) $(notebooks)"
 
-test-browser: setup  ## Every lesson in headless Chromium, from top to bottom; LESSON=03 only that
+test-browser: setup  ## Every lesson in headless Chromium, from top to bottom; LESSON=04 only that
 	@$(python) -m pytest -m "" tests/test_browser.py $(if $(LESSON),-k "$(LESSON)_")
 
 test-compat: test-torch-2.10 test-torch-2.13  ## Unit tests with older builds of torch, on Python 3.11
@@ -126,7 +126,7 @@ format: setup  ## Correct what lint can correct
 	@$(python) -m ruff check --fix-only
 	@$(python) -m ruff format
 
-slides: setup  ## Every lesson as slides in one HTML file each, in build/slides; LESSON=03 for one
+slides: setup  ## Every lesson as slides in one HTML file each, in build/slides; LESSON=04 for one
 	@$(python) tools/slides.py $(LESSON)
 
 docs: setup  ## The API reference from the docstrings, in build/docs

@@ -31,7 +31,8 @@ LONGEST = (
     *("test_opinfo.py", "test_homework.py", "test_scripts.py", "test_virtual_pipelining.py"),
     *("test_torch_judge.py", "test_data.py", "test_equivalence.py", "test_cluster.py"),
     *("test_cluster_faults.py", "test_virtual_ddp.py", "test_setup_interrupted.py"),
-    *("test_checks.py", "test_checks_lesson04.py", "test_portable.py", "test_vgpu_processes.py"),
+    *("test_checks.py", "test_checks_multi_gpu_concise.py", "test_portable.py"),
+    "test_vgpu_processes.py",
 )
 SETTINGS, STDERR = pytest.StashKey(), pytest.StashKey()
 

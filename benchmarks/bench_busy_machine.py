@@ -1,4 +1,4 @@
-"""A training step of lesson 03 beside other work: what it costs that threads spin while they wait.
+"""A training step of lesson 04 beside other work: what it costs that threads spin while they wait.
 
 Each way of waiting is tried in a process of its own, on this machine as it is and beside two
 programs that never rest; what counts are the ratios, and the processor time of a step.
@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from bench_vgpu import lesson_03, make_step
+from bench_vgpu import make_step, multi_gpu_from_scratch
 from machine import this_machine
 
 ROOT = Path(__file__).parents[1]
@@ -33,7 +33,7 @@ def steps(seconds: float) -> None:
     import d2lpar as par
 
     device, *_ = par.devices(1, kind="virtual", verbose=False)
-    step = make_step(lesson_03(), device)
+    step = make_step(multi_gpu_from_scratch(), device)
     for _ in range(5):
         step()
     times_s = []

@@ -31,7 +31,7 @@ SPEED_UP_GOAL, ERROR_GOAL = 1.8, 0.15
 
 
 def ring_all_reduce(tensor):
-    """Lesson 03's ring, with send and receive: n pieces go round twice, added up the first time."""
+    """Lesson 04's ring, with send and receive: n pieces go round twice, added up the first time."""
     rank, n = dist.get_rank(), dist.get_world_size()
     pieces = tensor.view(-1).tensor_split(n)
     for step in range(2 * (n - 1)):

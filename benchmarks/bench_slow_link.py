@@ -1,4 +1,4 @@
-"""A step of DDP on two hosts with a slow link between them, measured beside lesson 05's t1 and t2.
+"""A step of DDP on two hosts with a slow link between them, measured beside lesson 06's t1 and t2.
 
 The hosts are two ranks of this machine, each with a network of its own, and a cable between the
 two whose rate Linux limits (tc's token bucket, both ways). t1 is a rank's step without an exchange,
@@ -27,7 +27,7 @@ from d2lpar import models, scaling
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 import two_hosts
 
-WIDTH, PIXELS, BATCH, BUCKET_MB = 16, 28, 32, 1  # lesson 05's network
+WIDTH, PIXELS, BATCH, BUCKET_MB = 16, 28, 32, 1  # lesson 06's network
 MBIT_PER_S = (1000, 300, 100, 30)
 FRAME, PAYLOAD = 1514, 1448  # bytes: what a full frame has, and what of it TCP carries for us
 ERROR_GOAL = 0.15

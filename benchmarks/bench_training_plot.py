@@ -1,6 +1,6 @@
 """What a training plot that updates four times a second costs, of the training that it shows.
 
-A real Jupyter kernel trains lesson 03's LeNet on one virtual GPU and adds a point after every step.
+A real Jupyter kernel trains lesson 04's LeNet on one virtual GPU and adds a point after every step.
 As in the lesson, the plot knows where the x axis ends.
 Both the training and the plot are counted in processor seconds of the kernel, so other work on the
 machine falls on neither. The first picture, which draws everything, is left out, and the last,

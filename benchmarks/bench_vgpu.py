@@ -1,6 +1,6 @@
 """What a virtual GPU costs on this machine: a LeNet step against plain CPU, an operation of shapes.
 
-Both run the step of lesson 03 (batch 256, forward, backward, SGD by hand) in one process, in turns,
+Both run the step of lesson 04 (batch 256, forward, backward, SGD by hand) in one process, in turns,
 so that whatever else the machine does meets both; medians are compared.
 """
 
@@ -25,17 +25,17 @@ STEP_GOAL = 1.15  # times the CPU's step
 OPERATION_GOAL_US = 30
 
 
-def lesson_03() -> SimpleNamespace:
+def multi_gpu_from_scratch() -> SimpleNamespace:
     """The functions that the lesson's cells define."""
     sys.path.append(str(Path(__file__).parents[1] / "tools"))
     from cells import functions
 
     loss = nn.CrossEntropyLoss(reduction="none")
-    return functions("03", torch=torch, F=F, par=par, loss=loss)
+    return functions("04", torch=torch, F=F, par=par, loss=loss)
 
 
 def make_step(lesson: SimpleNamespace, device: torch.device | str) -> Callable[[], None]:
-    """One training step of lesson 03 on fixed data, to be called again and again."""
+    """One training step of lesson 04 on fixed data, to be called again and again."""
     torch.manual_seed(0)
     replica = lesson.get_params(lesson.init_params(scale=0.1), device)
     X = torch.rand(BATCH, 1, 28, 28).to(device)
@@ -74,7 +74,7 @@ def main() -> None:
     os.environ["D2LPAR_BACKING"] = "cpu"
     torch.set_num_threads(1)
     device, *_ = par.devices(2, kind="virtual", verbose=False)
-    lesson = lesson_03()
+    lesson = multi_gpu_from_scratch()
     steps = [make_step(lesson, place) for place in ("cpu", device)]
     cpu_s, virtual_s = compare(steps, options.rounds)
     ratio, each_us = virtual_s / cpu_s, operation_us(lesson, device, options.rounds)

@@ -1,6 +1,6 @@
 """What a student sees: every lesson in JupyterLab, in a real browser.
 
-    make test-browser LESSON=03    (without LESSON, all)
+    make test-browser LESSON=04    (without LESSON, all)
 
 D2LPAR_SCREENSHOTS=folder keeps pictures of the pages.
 """

@@ -30,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 SOLUTIONS = ROOT / "notebooks" / "solutions"
 GOOD = (SOLUTIONS / "challenges.py").read_text(encoding="utf-8")
 BEST = (SOLUTIONS / "challenge_records.py").read_text(encoding="utf-8")
-NOTEBOOK = ROOT / "notebooks" / "09_challenges.ipynb"
+NOTEBOOK = ROOT / "notebooks" / "10_challenges.ipynb"
 ONE_FORK = hasattr(os, "fork")
 
 # Plausible and wrong: what the student is told.

@@ -12,15 +12,15 @@ from d2lpar import checks
 from d2lpar.machines import catalogue
 
 SOLUTIONS = Path(__file__).parents[1] / "notebooks" / "solutions"
-LADDER = ("flat", "overlapped", "bucketed")  # of lesson 04
+LADDER = ("flat", "overlapped", "bucketed")  # of lesson 05
 EXERCISES = {
-    "lesson01": ("linear_intensity", "batch_at_ridge", "mean_loss"),
-    "lesson02": ("timed", "prefetch", "shortest"),
-    "lesson03": ("shares", "all_reduce_buckets", "accumulate"),
-    "lesson04": ("shards_seen", "bucket_plan", "whole_batch", *LADDER),
-    "lesson05": ("busiest_bytes", "ring_plan", "stale_sgd", "best_batch", "mended"),
-    "lesson06": ("balance", "one_f_one_b", "fewest_micro_batches"),
-    "lesson07": ("by_input_channels", "zero_bytes", "groups_of"),
+    "hardware": ("linear_intensity", "batch_at_ridge", "mean_loss"),
+    "auto_parallelism": ("timed", "prefetch", "shortest"),
+    "multi_gpu_from_scratch": ("shares", "all_reduce_buckets", "accumulate"),
+    "multi_gpu_concise": ("shards_seen", "bucket_plan", "whole_batch", *LADDER),
+    "distributed_sgd": ("busiest_bytes", "ring_plan", "stale_sgd", "best_batch", "mended"),
+    "pipelining": ("balance", "one_f_one_b", "fewest_micro_batches"),
+    "channel_parallelism": ("by_input_channels", "zero_bytes", "groups_of"),
 }
 ALL = [(lesson, name) for lesson, names in EXERCISES.items() for name in names]
 
@@ -38,7 +38,8 @@ def virtual():
 
 
 def test_every_solution_belongs_to_a_known_exercise():
-    assert {path.stem for path in SOLUTIONS.glob("lesson*.py")} == set(EXERCISES)
+    lessons = {path.stem for path in SOLUTIONS.glob("*.py")} - {"challenges", "challenge_records"}
+    assert lessons == set(EXERCISES)
 
 
 @pytest.mark.parametrize(("lesson", "name"), ALL)
@@ -110,8 +111,8 @@ def test_a_check_that_fails_itself_blames_no_answer(monkeypatch, value):
     def shares(batch_size, speeds):
         return value
 
-    monkeypatch.setattr("d2lpar.checks.lesson03.is_whole", lambda n: n / 0)
-    monkeypatch.setattr("d2lpar.checks.lesson03.len", lambda _: 1 / 0, raising=False)
+    monkeypatch.setattr("d2lpar.checks.multi_gpu_from_scratch.is_whole", lambda n: n / 0)
+    monkeypatch.setattr("d2lpar.checks.multi_gpu_from_scratch.len", lambda _: 1 / 0, raising=False)
     verdict = par.check(shares)
     assert not verdict
     assert verdict.status == "not graded"
@@ -133,7 +134,7 @@ def test_whatever_an_answer_returns_is_judged(lesson, name):
 
 def test_check_finds_the_exercise_by_the_functions_name():
     assert set(checks.exercises()) == {name for _, name in ALL}
-    assert par.check(solution("lesson03", "shares"))
+    assert par.check(solution("multi_gpu_from_scratch", "shares"))
     with pytest.raises(ValueError, match=r"named 'share'; did you mean 'shares'\?"):
         par.check(type(shares)(shares.__code__, {}, "share"))
     with pytest.raises(TypeError, match=r"the function itself, not 3"):

@@ -11,7 +11,7 @@ nbclient = pytest.importorskip("nbclient")
 nbformat = pytest.importorskip("nbformat")
 
 pytestmark = [
-    pytest.mark.slow,  # lesson 05 starts ranks from a notebook, too
+    pytest.mark.slow,  # lesson 06 starts ranks from a notebook, too
     pytest.mark.skipif(os.name != "posix", reason="needs Linux or macOS"),
     pytest.mark.skipif(find_spec("ipyparallel") is None, reason="needs ipyparallel"),
 ]

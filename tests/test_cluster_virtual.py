@@ -197,11 +197,11 @@ def test_they_stand_in_on_a_machine_without_any_network():
 @pytest.mark.parametrize(
     "lesson",
     [
-        "05_distributed_sgd",
-        "06_pipelining",
-        "deeper/05_distributed_sgd",
-        "deeper/06_pipelining",
-        "deeper/07_channel_and_hybrid",
+        "06_distributed_sgd",
+        "07_pipelining",
+        "deeper/06_distributed_sgd",
+        "deeper/07_pipelining",
+        "deeper/08_channel_parallelism",
     ],
 )
 def test_lessons_with_ranks_run_where_none_may_be_a_process(lesson):

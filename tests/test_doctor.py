@@ -70,13 +70,13 @@ def test_the_lessons_that_exist_are_planned():
     planned = [plan.lesson.number for plan in par.doctor().plans]
     folder = diagnosis.notebooks_folder()
     assert planned == [n for n in BY_NUMBER if list(folder.glob(f"{n}_*.ipynb"))]
-    assert {"00", "03"} <= set(planned)
+    assert {"00", "04"} <= set(planned)
 
 
 def test_every_notebook_is_a_lesson_of_the_table():
     numbers = {file.name.split("_")[0] for file in diagnosis.notebooks_folder().glob("*.ipynb")}
-    # Page 08 only answers questions, and challenges are simulated wherever they run.
-    assert numbers - {"08", "09"} <= set(BY_NUMBER)
+    # Page 11 only answers questions, and challenges are simulated wherever they run.
+    assert numbers - {"11", "10"} <= set(BY_NUMBER)
 
 
 def test_without_notebooks_it_says_where_to_look(monkeypatch, tmp_path):
@@ -85,23 +85,23 @@ def test_without_notebooks_it_says_where_to_look(monkeypatch, tmp_path):
 
 
 def test_lessons_without_gpus():
-    assert (how("01"), how("03"), how("05")) == ("measured", "simulated", "measured and simulated")
-    assert "takes 2 GPUs and this machine has none" in diagnosis.lesson_plan(BY_NUMBER["03"]).why
-    assert "over gloo" in diagnosis.lesson_plan(BY_NUMBER["05"]).why
+    assert (how("01"), how("04"), how("06")) == ("measured", "simulated", "measured and simulated")
+    assert "takes 2 GPUs and this machine has none" in diagnosis.lesson_plan(BY_NUMBER["04"]).why
+    assert "over gloo" in diagnosis.lesson_plan(BY_NUMBER["06"]).why
 
 
 def test_lessons_with_one_gpu(gpus, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert how("03") == "simulated"
-    assert "takes 2 GPUs and this machine has 1" in diagnosis.lesson_plan(BY_NUMBER["03"]).why
+    assert how("04") == "simulated"
+    assert "takes 2 GPUs and this machine has 1" in diagnosis.lesson_plan(BY_NUMBER["04"]).why
 
 
 def test_lessons_with_gpus(gpus, monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
-    assert (how("01"), how("03"), how("05")) == ("measured", "measured", "measured")
-    assert "over nccl" in diagnosis.lesson_plan(BY_NUMBER["05"]).why
+    assert (how("01"), how("04"), how("06")) == ("measured", "measured", "measured")
+    assert "over nccl" in diagnosis.lesson_plan(BY_NUMBER["06"]).why
     monkeypatch.setenv("D2LPAR_DEVICES", "virtual")
-    assert (how("01"), how("03"), how("05")) == ("measured", "simulated", "measured and simulated")
+    assert (how("01"), how("04"), how("06")) == ("measured", "simulated", "measured and simulated")
 
 
 def test_lessons_agree_with_devices(gpus, monkeypatch):
@@ -110,12 +110,12 @@ def test_lessons_agree_with_devices(gpus, monkeypatch):
         monkeypatch.setenv("D2LPAR_DEVICES", kind)
         monkeypatch.setenv("D2LPAR_BACKING", "cpu")
         assert par.devices(2, verbose=False)[0].type == expected
-        assert how("03") == ("measured" if expected == "cuda" else "simulated")
+        assert how("04") == ("measured" if expected == "cuda" else "simulated")
 
 
 def test_real_gpus_demanded_and_missing(monkeypatch):
     monkeypatch.setenv("D2LPAR_DEVICES", "real")
-    assert how("03") == "cannot run"
+    assert how("04") == "cannot run"
 
 
 def test_gpus_are_described(gpus, monkeypatch):
@@ -157,9 +157,9 @@ def test_missing_packages(monkeypatch):
     found = facts()["packages"]
     assert "missing: d2l" in found.text
     assert "pip install d2l`" in found.remedy
-    plan = diagnosis.lesson_plan(BY_NUMBER["04"])
+    plan = diagnosis.lesson_plan(BY_NUMBER["05"])
     assert (plan.how, plan.why) == ("cannot run", "for d2l is missing here")
-    assert how("03") == "simulated"
+    assert how("04") == "simulated"
 
 
 def test_versions_are_those_installed(monkeypatch):

@@ -33,9 +33,9 @@ def ranks():
 
 
 @cache
-def lesson03():
+def multi_gpu_from_scratch():
     loss = nn.CrossEntropyLoss(reduction="none")
-    return cells.functions("03", torch=torch, F=F, loss=loss)
+    return cells.functions("04", torch=torch, F=F, loss=loss)
 
 
 def batches(pixels, dtype):
@@ -100,7 +100,7 @@ def _norm(tensors):
     return torch.cat([tensor.double().flatten() for tensor in tensors]).norm()
 
 
-# --- LeNet: lesson 03's functions, DataParallel, DDP, a key-value store ---------------------------
+# --- LeNet: lesson 04's functions, DataParallel, DDP, a key-value store ---------------------------
 
 
 def lenet_batches(dtype):
@@ -109,7 +109,7 @@ def lenet_batches(dtype):
 
 def start_params(dtype):
     torch.manual_seed(0)
-    return [p.to(dtype) for p in lesson03().init_params(scale=0.1)]
+    return [p.to(dtype) for p in multi_gpu_from_scratch().init_params(scale=0.1)]
 
 
 def make_lenet(dtype):
@@ -128,19 +128,23 @@ def as_state(params):
 
 
 def by_hand(dtype, devices):
-    """Lesson 03: every device has a replica, gradients are summed, each takes the same step."""
-    replicas = [lesson03().get_params(start_params(dtype), device) for device in devices]
+    """Lesson 04: every device has a replica, gradients are summed, each takes the same step."""
+    replicas = [
+        multi_gpu_from_scratch().get_params(start_params(dtype), device) for device in devices
+    ]
     for X, y in lenet_batches(dtype):
-        lesson03().train_batch(X, y, replicas, devices, LR)
+        multi_gpu_from_scratch().train_batch(X, y, replicas, devices, LR)
     return replicas
 
 
 def by_store(dtype, devices, place):
-    """Lesson 03 with a key-value store: gradients are pushed, parameters pulled."""
+    """Lesson 04 with a key-value store: gradients are pushed, parameters pulled."""
     store = filled_store(dtype, place)
-    replicas = [lesson03().get_params(start_params(dtype), device) for device in devices]
+    replicas = [
+        multi_gpu_from_scratch().get_params(start_params(dtype), device) for device in devices
+    ]
     for X, y in lenet_batches(dtype):
-        lesson03().train_batch_with_store(X, y, store, replicas, devices, LR)
+        multi_gpu_from_scratch().train_batch_with_store(X, y, store, replicas, devices, LR)
     return replicas
 
 
@@ -156,10 +160,10 @@ def train_with_server(dtype, kind):
     device = own_device(kind)
     r, n = dist.get_rank(), dist.get_world_size()
     store = filled_store(dtype, device) if r == 0 else None
-    params = lesson03().get_params(start_params(dtype), device)
+    params = multi_gpu_from_scratch().get_params(start_params(dtype), device)
     for X, y in lenet_batches(dtype):
         X, y = shard(X).to(device), shard(y).to(device)
-        lesson03().loss(lesson03().lenet(X, params), y).sum().backward()
+        multi_gpu_from_scratch().loss(multi_gpu_from_scratch().lenet(X, params), y).sum().backward()
         for key, w in enumerate(params):
             if r == 0:
                 serve(store, key, w, n)
@@ -207,14 +211,14 @@ def test_training_moves_every_parameter_by_far_more_than_the_tolerance(dtype):
 
 
 @each_dtype
-def test_lesson_03_by_hand(dtype):
+def test_multi_gpu_from_scratch_by_hand(dtype):
     with par.simulate("8x-v100-pcie", N, with_values=True) as gpus:
         assert_is_lenet_of_one_device(map(as_state, by_hand(dtype, gpus)), dtype)
 
 
 @each_dtype
 @pytest.mark.parametrize("place", ["vgpu:0", "cpu"])
-def test_lesson_03_with_a_key_value_store(dtype, place):
+def test_multi_gpu_from_scratch_with_a_key_value_store(dtype, place):
     with par.simulate("8x-v100-pcie", N, with_values=True) as gpus:
         assert_is_lenet_of_one_device(map(as_state, by_store(dtype, gpus, place)), dtype)
 

@@ -55,7 +55,7 @@ def figure_of(name: str, **parameters: str):
     "name",
     [
         *("mm-bf16-1024", "mm-tf32-2048", "mm-fp32-1024", "scale-fp32-4mib", "bmm-bf16-heads"),
-        *("lesson02-first-call", "lesson02-second-call", "results-64mb-pageable"),
+        *("auto-parallelism-first-call", "auto-parallelism-second-call", "results-64mb-pageable"),
         *("h2d-pageable-64mb", "d2h-pinned-64mb", "h2d-pinned-16kb"),
         *("cudnn-128-causal-backward", "efficient-64-fp32-both", "scores-64-both"),
         *("layer-fp32-backward", "rms-few-long-both", "cross-entropy-50257-both"),
@@ -69,7 +69,7 @@ def test_on_an_emulated_gpu_predictions_come_true(name):
 
 def test_a_replica_on_an_emulated_gpu_takes_what_is_predicted(monkeypatch):
     monkeypatch.setattr(measuring, "REPEATS", 2)  # each is many small operations
-    check_emulated(figure_of("replicate-lesson04", model="cifar_preact20"))
+    check_emulated(figure_of("replicate-multi-gpu-concise", model="cifar_preact20"))
 
 
 def check_emulated(row):
@@ -87,14 +87,14 @@ def test_another_gpu_takes_another_time_than_is_predicted():
     assert measured < 0.7 * predict(row).predicted
 
 
-def test_the_first_call_of_lesson_02_is_not_repeated_warm():
+def test_the_first_call_of_auto_parallelism_is_not_repeated_warm():
     first, second = (
-        predict(figure_of("lesson02-first-call", call=call)).predicted
+        predict(figure_of("auto-parallelism-first-call", call=call)).predicted
         for call in ("first", "second")
     )
     assert first > 5 * second
     with par.emulate_cuda(1, MACHINE, shape_only=True, verbose=False):
-        _, spread = measure(figure_of("lesson02-first-call"), torch.device("cuda", 0), 0.0)
+        _, spread = measure(figure_of("auto-parallelism-first-call"), torch.device("cuda", 0), 0.0)
     assert spread != spread  # of one run there is none
 
 
@@ -328,7 +328,7 @@ print(json.dumps(told))
 
 def test_lessons_are_there_with_outputs_to_compare(gpu):
     lessons = gpu("lessons")
-    for name in ("01", "02", "03", "04", "05"):
+    for name in ("01", "03", "04", "05", "06"):
         assert int(lessons.row(name)["predicted"]) >= 5
     assert lessons.recorded_world()["D2LPAR_DEVICES"] == "virtual"
 

@@ -208,9 +208,9 @@ def test_no_file_is_read_written_or_deleted(line, tmp_path):
 @pytest.mark.parametrize(
     "path",
     [
-        "notebooks/solutions/lesson04.py",
+        "notebooks/solutions/multi_gpu_concise.py",
         "notebooks/solutions/challenge_records.py",
-        "d2lpar/checks/lesson04.py",
+        "d2lpar/checks/multi_gpu_concise.py",
         "d2lpar/checks/challenges/par_runs.json",
         "d2lpar/trials/training.py",
         "README.md",

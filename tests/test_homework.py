@@ -30,7 +30,7 @@ from d2lpar.trials.confinement import Limits
 
 ROOT = Path(__file__).parents[1]
 SOLUTIONS = ROOT / "notebooks" / "solutions"
-LESSONS = ["01", "02", "03", "04", "05", "06", "07", "09"]
+LESSONS = ["01", "03", "04", "05", "06", "07", "08", "10"]
 PARALLEL = pytest.mark.skipif(not hasattr(os, "fork"), reason="without fork there are no limits")
 
 RIGHT = """
@@ -53,7 +53,7 @@ HANDED_IN = {
     "missing": ("def shard_seen(images, devices):\n    return []", "missing", "no cell defines"),
     "broken": (HEAD + "return [", "missing", "cell 2 is no Python"),
     "reaching": (
-        "import d2lpar.checks.lesson04 as l\n" + HEAD + "l.Wrong = 1",
+        "import d2lpar.checks.multi_gpu_concise as l\n" + HEAD + "l.Wrong = 1",
         "wrong",
         "PermissionError",
     ),
@@ -94,15 +94,15 @@ def no_process_left():
 
 @pytest.fixture(scope="module")
 def question():
-    return next(q for q in assignment.questions(ROOT, "04") if q.name == "shards_seen")
+    return next(q for q in assignment.questions(ROOT, "05") if q.name == "shards_seen")
 
 
-def notebook(*sources, lesson="04"):
+def notebook(*sources, lesson="05"):
     cells = [new_markdown_cell("# Homework"), *map(new_code_cell, sources)]
     return new_notebook(cells=cells, metadata={assignment.METADATA: lesson})
 
 
-def hand_in(folder, name, *sources, lesson="04"):
+def hand_in(folder, name, *sources, lesson="05"):
     folder.mkdir(exist_ok=True, parents=True)
     path = folder / f"{name}.ipynb"
     path.write_text(nbformat.writes(notebook(*sources, lesson=lesson)), encoding="utf-8")
@@ -120,7 +120,7 @@ def graded(paths, *asked, limit_s=2):
 
 def test_every_exercise_and_challenge_is_in_one_homework():
     asked = [q.name for lesson in LESSONS for q in assignment.questions(ROOT, lesson)]
-    # `flat` is worked out in lesson 04 itself.
+    # `flat` is worked out in lesson 05 itself.
     assert sorted(asked) == sorted(({*exercises()} | {*PUZZLES}) - {"flat", *BY_HAND})
 
 
@@ -138,10 +138,10 @@ def test_a_homework_has_no_solution_and_leads_nowhere_else(lesson, tmp_path):
     for name in (q.name for q in asked):
         (cell,) = [c for c in book.cells if c.source.startswith(f"def {name}(")]
         before = book.cells[book.cells.index(cell) - 1]
-        assert before.cell_type == "markdown" or lesson == "09"
+        assert before.cell_type == "markdown" or lesson == "10"
 
 
-@pytest.mark.parametrize("lesson", [lesson for lesson in LESSONS if lesson != "09"])
+@pytest.mark.parametrize("lesson", [lesson for lesson in LESSONS if lesson != "10"])
 def test_the_tasks_of_both_halves_are_numbered_on_under_one_heading(lesson):
     asked = assignment.questions(ROOT, lesson)
     cells = assignment.student_notebook(lesson, "A title", asked).cells
@@ -152,7 +152,7 @@ def test_the_tasks_of_both_halves_are_numbered_on_under_one_heading(lesson):
 
 
 def test_a_question_comes_with_what_leads_to_it():
-    (unstuck,) = [q for q in assignment.questions(ROOT, "09") if q.name == "unstuck"]
+    (unstuck,) = [q for q in assignment.questions(ROOT, "10") if q.name == "unstuck"]
     sources = [cell.source for cell in unstuck.cells]
     assert sources[0].startswith("### 4.")
     assert sources[1].startswith("def hangs(")
@@ -163,19 +163,19 @@ def test_a_homework_is_not_overwritten(tmp_path, capsys, monkeypatch):
     assert cli.main(["course", "assignment", "4", "--to", str(tmp_path)]) == 0
     assert "homework_04.ipynb" in capsys.readouterr().out
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert cli.main(["course", "assignment", "04", "--to", str(tmp_path)]) == 2
+    assert cli.main(["course", "assignment", "05", "--to", str(tmp_path)]) == 2
     assert "is there already" in capsys.readouterr().err
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
 def test_a_lesson_without_exercises_says_which_have_some(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    assert cli.main(["course", "assignment", "08"]) == 2
-    assert "lesson 08 has no exercise: 01, 02" in capsys.readouterr().err
+    assert cli.main(["course", "assignment", "11"]) == 2
+    assert "lesson 11 has no exercise: 01, 03" in capsys.readouterr().err
 
 
 def test_what_is_graded_by_hand_is_named(tmp_path):
-    assignment.write(ROOT, "05", tmp_path / "a")
+    assignment.write(ROOT, "06", tmp_path / "a")
     assert "mended. Grade that by hand" in (tmp_path / "a/README.md").read_text()
 
 
@@ -398,9 +398,9 @@ def test_a_limit_that_is_none_is_refused_by_name(option, value, monkeypatch, cap
 def test_what_nobody_is_to_blame_for_is_an_error_and_no_failure():
     result = grading.Result("f", "not graded", "busy", 0, 10, (2,))
     one = grading.Graded(Path("a.ipynb"), (result,))
-    root = ElementTree.fromstring(reports.junit([one], "04", ["no -- Landlock"]))
+    root = ElementTree.fromstring(reports.junit([one], "05", ["no -- Landlock"]))
     assert (root[0].get("errors"), root[0].get("failures")) == ("1", "0")
-    assert json.loads(reports.scores([one], "04", ["no"]))["boundary_lacks"] == ["no"]
+    assert json.loads(reports.scores([one], "05", ["no"]))["boundary_lacks"] == ["no"]
     assert "not graded, busy" in reports.in_words(one)
 
 
@@ -411,7 +411,7 @@ def test_a_check_that_fails_itself_blames_nobody(monkeypatch, tmp_path, question
         return exercise_grading.grade(name, text, Limits(limit_s, limit_bytes))
 
     monkeypatch.setattr(CLIENT, "grade", grade)
-    monkeypatch.setattr("d2lpar.checks.lesson04.is_whole", lambda _: 1 / 0)
+    monkeypatch.setattr("d2lpar.checks.multi_gpu_concise.is_whole", lambda _: 1 / 0)
     (one,) = graded([hand_in(tmp_path, "a", RIGHT)], question)
     assert one.results[0].status == "not graded"
     assert "the check of shards_seen has failed itself, with ZeroDiv" in one.results[0].text
@@ -477,19 +477,19 @@ def test_what_is_left_out_is_named_but_for_what_was_handed_out(tmp_path, questio
 
 
 def test_a_notebook_of_another_homework_says_so(tmp_path, question):
-    hand_in(tmp_path, "a", RIGHT, lesson="05")
-    (one,) = grading.of_homework(grading.read_all([tmp_path]), "04")
-    assert one.answer("shards_seen").problem == "this is homework 05"
-    (same,) = grading.of_homework(grading.read_all([tmp_path]), "05")
+    hand_in(tmp_path, "a", RIGHT, lesson="06")
+    (one,) = grading.of_homework(grading.read_all([tmp_path]), "05")
+    assert one.answer("shards_seen").problem == "this is homework 06"
+    (same,) = grading.of_homework(grading.read_all([tmp_path]), "06")
     assert same.answer("shards_seen").problem == ""
 
 
 def test_which_homework_it_is(tmp_path):
-    hand_in(tmp_path, "a", lesson="04")
+    hand_in(tmp_path, "a", lesson="05")
     (tmp_path / "b.ipynb").write_text("unreadable")
-    assert grading.lesson_of(grading.read_all([tmp_path])) == "04"
-    hand_in(tmp_path, "c", lesson="05")
-    with pytest.raises(ValueError, match=r"The files name 04, 05; say it with --lesson"):
+    assert grading.lesson_of(grading.read_all([tmp_path])) == "05"
+    hand_in(tmp_path, "c", lesson="06")
+    with pytest.raises(ValueError, match=r"The files name 05, 06; say it with --lesson"):
         grading.lesson_of(grading.read_all([tmp_path]))
 
 
@@ -521,8 +521,8 @@ def test_one_submission(case, few):
 @PARALLEL
 def test_an_answer_may_let_a_block_load_what_opens_a_library():
     """`timed` is called in `emulate_cuda`, which loads torch's launcher, which opens one in C."""
-    (asked,) = (q for q in assignment.questions(ROOT, "02") if q.name == "timed")
-    (one,) = graded([SOLUTIONS / "lesson02.py"], asked, limit_s=60)
+    (asked,) = (q for q in assignment.questions(ROOT, "03") if q.name == "timed")
+    (one,) = graded([SOLUTIONS / "auto_parallelism.py"], asked, limit_s=60)
     assert one.results[0].status == "right", one.results[0]
 
 
@@ -552,11 +552,12 @@ def test_twenty_in_a_row_whatever_they_do(tmp_path, question):
 @pytest.mark.slow
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_solutions_earn_all_points(lesson, tmp_path):
-    name = "challenge_records.py" if lesson == "09" else f"lesson{lesson}.py"
+    (page,) = (ROOT / "notebooks").glob(f"{lesson}_*.ipynb")
+    name = "challenge_records.py" if lesson == "10" else f"{page.stem[3:]}.py"
     asked = assignment.questions(ROOT, lesson)
     (one,) = graded([SOLUTIONS / name], *asked, limit_s=60)
     done = [result for result in one.results if result.status != "missing"]
-    assert len(done) == len(asked) or lesson == "09"
+    assert len(done) == len(asked) or lesson == "10"
     assert [result for result in done if result.points < result.of] == []
 
 
@@ -564,7 +565,7 @@ def test_solutions_earn_all_points(lesson, tmp_path):
 @PARALLEL
 def test_a_file_of_scores_is_graded_by_its_answers(tmp_path):
     text = (SOLUTIONS / "challenges.py").read_text(encoding="utf-8")
-    (rent,) = [q for q in assignment.questions(ROOT, "09") if q.name == "rent"]
+    (rent,) = [q for q in assignment.questions(ROOT, "10") if q.name == "rent"]
     paths = []
     for name, source in (("right", text), ("wrong", "def rent(*_):\n    return 8\n")):
         paths.append(tmp_path / f"{name}.json")
@@ -651,7 +652,7 @@ def test_the_command_writes_both_reports(tmp_path, monkeypatch, capsys):
 def test_what_a_function_prints_cannot_break_the_report():
     printed = "a]]><x/>\0\x1b[31m\ud800"
     result = grading.Result("f", "wrong", printed, 0, 10, (2,), printed)
-    root = ElementTree.fromstring(reports.junit([grading.Graded(Path("a.ipynb"), (result,))], "04"))
+    root = ElementTree.fromstring(reports.junit([grading.Graded(Path("a.ipynb"), (result,))], "05"))
     (case,) = root.iter("testcase")
     assert case.find("system-out").text.startswith("a]]><x/>\ufffd\ufffd[31m")
     assert case.find("failure").get("type") == "wrong"
@@ -663,7 +664,7 @@ def test_what_a_function_says_breaks_no_report_and_forges_no_line():
     said = "\ud800 \x1b[31m\x9b \nAnna: 50 of 50 points\r"
     result = grading.Result("f", "wrong", said, 0, 10, (2,), said)
     graded = [grading.Graded(Path("M\udcfcller.ipynb"), (result,))]  # Latin-1, as tar keeps it
-    content = json.loads(reports.scores(graded, "04").encode())
+    content = json.loads(reports.scores(graded, "05").encode())
     assert content["submissions"][0]["file"] == "M\ufffdller.ipynb"
     head, line = reports.in_words(graded[0]).encode().decode().splitlines()
     assert head.endswith("0 of 10 points")
@@ -719,9 +720,9 @@ def otter(*arguments, folder):
 @pytest.mark.parametrize(
     ("lesson", "name", "text", "points", "said"),
     [
-        ("04", "shards_seen", RIGHT, 10, "All test cases passed"),
-        ("04", "shards_seen", HANDED_IN["wrong"][0], 0, "every image must go somewhere, once"),
-        ("09", "mix", own_part(CHALLENGES, "mix"), 80, "three mixes that fit. 80 of 100 points"),
+        ("05", "shards_seen", RIGHT, 10, "All test cases passed"),
+        ("05", "shards_seen", HANDED_IN["wrong"][0], 0, "every image must go somewhere, once"),
+        ("10", "mix", own_part(CHALLENGES, "mix"), 80, "three mixes that fit. 80 of 100 points"),
     ],
 )
 def test_otter_takes_it(lesson, name, text, points, said, tmp_path):

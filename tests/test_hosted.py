@@ -46,7 +46,7 @@ def test_the_wheel_and_the_source_build_and_the_wheel_installs(python, tmp_path)
     assert run(python, "-c", program, env=env, cwd=tmp_path).stdout.startswith("vgpu:1 [Row(")
 
 
-@pytest.mark.parametrize("lesson", ["00", "02", "03"])
+@pytest.mark.parametrize("lesson", ["00", "03", "04"])
 def test_a_lesson_that_is_opened_by_a_link_installs_the_course_and_runs(python, tmp_path, lesson):
     [path] = (ROOT / "notebooks").glob(f"{lesson}_*.ipynb")
     uninstall = "-m", "uv", "pip", "uninstall", "--quiet", "--python", python

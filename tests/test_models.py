@@ -1,4 +1,4 @@
-"""The package's networks against those that they stand for: the textbook's and lesson 03's."""
+"""The package's networks against those that they stand for: the textbook's and lesson 04's."""
 
 from collections import Counter
 
@@ -84,9 +84,9 @@ def test_a_narrow_resnet18_has_fewer_channels_in_all_layers(width, classes, chan
     assert narrow(torch.rand(2, channels, 14, 14)).shape == (2, classes)
 
 
-def test_lenet_computes_what_lesson_03_does():
+def test_lenet_computes_what_multi_gpu_from_scratch_does():
     loss = nn.CrossEntropyLoss(reduction="none")
-    lesson = cells.functions("03", torch=torch, F=F, loss=loss)
+    lesson = cells.functions("04", torch=torch, F=F, loss=loss)
     torch.manual_seed(0)
     params = [p.double().requires_grad_() for p in lesson.init_params(scale=0.1)]
     X, y = torch.randn(8, 1, 28, 28, dtype=torch.float64), torch.randint(10, (8,))

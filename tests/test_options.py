@@ -18,10 +18,10 @@ COMMANDS = {  # and what they need besides options
     ("validate",): [],
     ("doctor",): [],
     ("course", "update"): [],
-    ("course", "reset"): ["04"],
-    ("course", "rehearse"): ["04"],
-    ("course", "notes"): ["04"],
-    ("course", "assignment"): ["04"],
+    ("course", "reset"): ["05"],
+    ("course", "rehearse"): ["05"],
+    ("course", "notes"): ["05"],
+    ("course", "assignment"): ["05"],
     ("course", "grade"): ["{home}"],
 }
 NO_NUMBERS = ("nan", "inf", "-inf", "-1", "1e308", "5e-324", "True", "x", "")

@@ -72,8 +72,8 @@ COMMANDS = {
     "--report": ("run", "--report", "{}", "program.py"),
     "--timeline": ("run", "--timeline", "{}", "program.py"),
     "--output": ("calibrate", "--output", "{}"),
-    "--junit": ("course", "grade", "{homework}", "--lesson", "04", "--junit", "{}"),
-    "--scores": ("course", "grade", "{homework}", "--lesson", "04", "--scores", "{}"),
+    "--junit": ("course", "grade", "{homework}", "--lesson", "05", "--junit", "{}"),
+    "--scores": ("course", "grade", "{homework}", "--lesson", "05", "--scores", "{}"),
 }
 
 
@@ -174,7 +174,7 @@ def test_reports_of_grading_are_apart_from_submissions(
     (tmp_path / "home" / "a").symlink_to(tmp_path / "a")
     monkeypatch.chdir(ROOT)
     places = [tmp_path / name if name[0] != "." else home / name for name in names]
-    words = ["--lesson", "04", "--junit", str(places[0]), "--scores", str(places[1])]
+    words = ["--lesson", "05", "--junit", str(places[0]), "--scores", str(places[1])]
     assert cli.main(["course", "grade", str(home), *words]) == 2
     assert "name another file to write" in capsys.readouterr().err
     assert (home / "anna.py").read_text().startswith("def")

@@ -25,7 +25,7 @@ from d2lpar.command.course.notes import Note, described, minutes_to_present, not
 
 ROOT = Path(__file__).parents[1]
 PRESENT = ROOT / ".jupyter" / "present"
-LESSONS = sorted((ROOT / "notebooks").glob("0[1-7]_*.ipynb"))
+LESSONS = sorted((ROOT / "notebooks").glob("0[1-9]_*.ipynb"))
 WIDTH, HEIGHT = SCREEN.values()
 SETTLE_MS = 250  # JupyterLab moves the focus after the cell
 LOOKS = 40

@@ -143,8 +143,8 @@ def test_a_figure_without_states_says_so(stored):
 
 
 def test_links_to_what_is_no_page_lead_to_the_repository():
-    path = ROOT / "notebooks" / "05_distributed_sgd.ipynb"
-    text = "[a](scripts/README.md) [b](06_pipelining.ipynb) [c](https://x.org/y) [d](#e) [f](none)"
+    path = ROOT / "notebooks" / "06_distributed_sgd.ipynb"
+    text = "[a](scripts/README.md) [b](07_pipelining.ipynb) [c](https://x.org/y) [d](#e) [f](none)"
     address = f"{pages.build.repository()}/blob/main/notebooks/scripts/README.md"
     assert pages.with_links(text, path) == text.replace("scripts/README.md", address)
 

@@ -1,4 +1,4 @@
-"""k devices equal one: the training step as lesson 03 defines it, and as the package helps to."""
+"""k devices equal one: the training step as lesson 04 defines it, and as the package helps to."""
 
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ STEPS, LR = 4, 0.2
 @pytest.fixture(scope="module")
 def lesson() -> SimpleNamespace:
     loss = nn.CrossEntropyLoss(reduction="none")
-    return functions("03", torch=torch, F=F, par=par, loss=loss)
+    return functions("04", torch=torch, F=F, par=par, loss=loss)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Records how lesson 03's LeNet learns on one and two devices, at the textbook's size.
+"""Records how lesson 04's LeNet learns on one and two devices, at the textbook's size.
 
     python tools/lenet_curves.py                  # 60,000 synthetic images, batches of 256
     python tools/lenet_curves.py --data FOLDER    # Fashion-MNIST, or what there is of it
@@ -62,7 +62,7 @@ def main():
     options = parser.parse_args()
     real = options.data != "synthetic"
     loss = torch.nn.CrossEntropyLoss(reduction="none")
-    lesson = cells.functions("03", torch=torch, F=F, loss=loss)
+    lesson = cells.functions("04", torch=torch, F=F, loss=loss)
     images = par.fashion_mnist(1, root=options.data)[0].num_examples
     batch = LARGE_BATCH if images >= FULL_SIZE else SMALL_BATCH
     table = recorded.Recorder(
@@ -71,7 +71,7 @@ def main():
         key=KEY,
         told=[
             "python tools/lenet_curves.py" + " --data FOLDER" * real,
-            f"LeNet of lesson 03, {STEPS} steps, learning rate {LR}, "
+            f"LeNet of lesson 04, {STEPS} steps, learning rate {LR}, "
             + ("Fashion-MNIST" if real else "synthetic images"),
         ],
     )

@@ -1,6 +1,6 @@
 """Run a lesson on virtual GPUs from top to bottom, and compare what its cells print.
 
-`lessons.py 02` runs lesson 02 in an IPython of its own: Jupyter is not needed. The clock of virtual
+`lessons.py 03` runs lesson 03 in an IPython of its own: Jupyter is not needed. The clock of virtual
 GPUs is simulated, so what is printed must be what is stored, whichever device does the arithmetic.
 """
 
@@ -23,10 +23,10 @@ NOTEBOOKS = REPOSITORY / "notebooks"
 # What lessons import, with the name of the wheel where it is another one.
 ALL_NEED = ("IPython", "ipywidgets", "matplotlib", "pooch", "platformdirs", "psutil")
 ALSO_NEED = {
-    "02": ("d2l",),
-    "03": ("d2l", "torchvision"),
+    "03": ("d2l",),
     "04": ("d2l", "torchvision"),
-    "05": ("ipyparallel", "torchvision"),
+    "05": ("d2l", "torchvision"),
+    "06": ("ipyparallel", "torchvision"),
 }
 WHEELS = {"IPython": "ipython"}
 NOT_COMPARED = "nbval-ignore-output"

@@ -4,15 +4,15 @@ An exercise is checked by running the student's function on inputs that the note
 Every check returns a `Verdict`, whose text says what was expected, what came, and why it matters.
 """
 
+from .auto_parallelism import prefetch, shortest, timed
 from .bugs import possible_rate, same_everywhere, same_step, separate_memory
 from .by_name import check, exercises
-from .lesson01 import batch_at_ridge, linear_intensity, mean_loss
-from .lesson02 import prefetch, shortest, timed
-from .lesson03 import accumulate, all_reduce_buckets, shares
-from .lesson04 import bucket_plan, bucketed, flat, overlapped, shards_seen, whole_batch
-from .lesson05 import best_batch, busiest_bytes, mended, ring_plan, stale_sgd
-from .lesson06 import balance, fewest_micro_batches, one_f_one_b
-from .lesson07 import by_input_channels, groups_of, zero_bytes
+from .channel_parallelism import by_input_channels, groups_of, zero_bytes
+from .distributed_sgd import best_batch, busiest_bytes, mended, ring_plan, stale_sgd
+from .hardware import batch_at_ridge, linear_intensity, mean_loss
+from .multi_gpu_concise import bucket_plan, bucketed, flat, overlapped, shards_seen, whole_batch
+from .multi_gpu_from_scratch import accumulate, all_reduce_buckets, shares
+from .pipelining import balance, fewest_micro_batches, one_f_one_b
 from .verdict import NOT_YET, RIGHT, WRONG, Verdict
 
 __all__ = [

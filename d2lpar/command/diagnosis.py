@@ -53,12 +53,12 @@ class Lesson:
 LESSONS = (
     Lesson("00", "Start here", gpus=2),
     Lesson("01", "Hardware"),
-    Lesson("02", "Automatic parallelism", gpus=2),
-    Lesson("03", "Multi-GPU training from scratch", gpus=2),
-    Lesson("04", "Multi-GPU training, concisely", gpus=2, packages=("d2l", "torchvision")),
-    Lesson("05", "Distributed SGD", gpus=2, ranks=True, packages=("ipyparallel",)),
-    Lesson("06", "Pipelining", gpus=2, ranks=True, packages=("ipyparallel",)),
-    Lesson("07", "Channel and hybrid parallelism", gpus=2, ranks=True, packages=("ipyparallel",)),
+    Lesson("03", "Automatic parallelism", gpus=2),
+    Lesson("04", "Multi-GPU training from scratch", gpus=2),
+    Lesson("05", "Multi-GPU training, concisely", gpus=2, packages=("d2l", "torchvision")),
+    Lesson("06", "Distributed SGD", gpus=2, ranks=True, packages=("ipyparallel",)),
+    Lesson("07", "Pipelining", gpus=2, ranks=True, packages=("ipyparallel",)),
+    Lesson("08", "Channel and hybrid parallelism", gpus=2, ranks=True, packages=("ipyparallel",)),
 )
 PACKAGES = ("jupyterlab", "ipywidgets", "matplotlib", "nbval", "torchvision", "d2l", "ipyparallel")
 

@@ -43,7 +43,7 @@ def resnet18(classes: int = 10, *, width: int = 64, channels: int = 1) -> nn.Seq
 
 
 def lenet(classes: int = 10) -> nn.Sequential:
-    """Lesson 03's LeNet, out of modules: input [N, 1, 28, 28], output [N, classes]."""
+    """Lesson 04's LeNet, out of modules: input [N, 1, 28, 28], output [N, classes]."""
     return nn.Sequential(
         nn.Conv2d(1, 20, 3), nn.ReLU(), nn.AvgPool2d(2),
         nn.Conv2d(20, 50, 5), nn.ReLU(), nn.AvgPool2d(2),

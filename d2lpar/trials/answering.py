@@ -89,7 +89,7 @@ def _described(returned: object) -> object:
 
 
 def trial_named(trial: str) -> Callable:
-    """The trial of this name: "lesson03.accumulate"."""
+    """The trial of this name: "multi_gpu_from_scratch.accumulate"."""
     module, _, name = trial.rpartition(".")
     return getattr(importlib.import_module(f"{__package__}.{module}"), name)
 

@@ -47,7 +47,8 @@ LOOK_S, LINGER_S, ENDS_S = 0.05, 10.0, 0.5
 OUT_OF_MEMORY = 77  # the exit status of a process that has no memory left to say so
 BUSY, IDLE = b"+", b"-"
 PRELOADED = (
-    *(".gpus", ".lesson01", ".lesson02", ".lesson03", ".lesson04", ".lesson05", ".lesson07"),
+    *(".gpus", ".hardware", ".auto_parallelism", ".multi_gpu_from_scratch"),
+    *(".multi_gpu_concise", ".distributed_sgd", ".channel_parallelism"),
     *(".plans", ".ranks", ".small_gpt", ".timelines", "..lesson.collectives"),
     *("..parallelism.pipeline", "..parallelism.planner", "..parallelism.scaling"),
     *("torch._dynamo", "torch.distributed.launcher"),

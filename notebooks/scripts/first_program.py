@@ -1,5 +1,5 @@
 # ruff: noqa
-"""A first distributed program, for two GPUs. It has seven bugs: lesson 05 (deeper) asks for them.
+"""A first distributed program, for two GPUs. It has seven bugs: lesson 06 (deeper) asks for them.
 
 d2lpar run --nproc-per-node 2 notebooks/scripts/first_program.py
 """

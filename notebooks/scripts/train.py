@@ -156,7 +156,7 @@ def train(args: argparse.Namespace, me: par.launch.RankInfo) -> None:
     )
 
     torch.manual_seed(args.seed)
-    # Started as PyTorch does: lesson 03's scale of 0.01 would need 1,000 steps more.
+    # Started as PyTorch does: lesson 04's scale of 0.01 would need 1,000 steps more.
     net = DistributedDataParallel(par.models.lenet().to(me.device))
     settle(net, images.X[:1])
     optimizer = torch.optim.SGD(

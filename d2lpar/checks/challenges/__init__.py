@@ -1,4 +1,4 @@
-"""Puzzles that the simulated clock, memory, hazards and schedules grade: notebook 09.
+"""Puzzles that the simulated clock, memory, hazards and schedules grade: notebook 10.
 
     par.challenge(spread)                       # in the cell of the function
     print(par.challenges.score_table())

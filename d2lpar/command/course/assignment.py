@@ -1,6 +1,6 @@
 """A homework: the exercises of a lesson and its deeper half, with the prose that asks them.
 
-In `my/assignments/04/`, `student/` has the notebook, without solutions, and otter's tests;
+In `my/assignments/05/`, `student/` has the notebook, without solutions, and otter's tests;
 `autograder/` has the same tests and what else `otter generate` makes an archive of.
 """
 

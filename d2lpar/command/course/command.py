@@ -53,8 +53,8 @@ def _add_homework(commands: argparse._SubParsersAction) -> None:
     assignment = commands.add_parser(
         "assignment", help="write a lesson's homework: for students, and for a grader"
     )
-    assignment.add_argument("lesson", help="its number: 04; 09 are the challenges")
-    assignment.add_argument("--to", type=Path, help="a folder (my/assignments/04)")
+    assignment.add_argument("lesson", help="its number: 05; 10 are the challenges")
+    assignment.add_argument("--to", type=Path, help="a folder (my/assignments/05)")
     assignment.set_defaults(run=_assignment)
     grade = commands.add_parser(
         "grade", help="grade notebooks, .py files or challenges.json, or folders of them"

@@ -25,7 +25,7 @@ LINE = re.compile(r"^line (?P<first>\d+)(?= )|(?<= in )line (?P<last>\d+)(?= \(`
 TEXT_GRADER = "the grader gave up on this answer, which may be right: {error}"
 TEXT_UNREAD = "{text} (it may need what could not be read: {unread})"
 ERROR_LESSON = (
-    "which homework is it? The files name {found}; say it with --lesson 04, one homework at a time"
+    "which homework is it? The files name {found}; say it with --lesson 05, one homework at a time"
 )
 
 

@@ -96,7 +96,7 @@ def read(path: Path) -> Submission:
         if path.suffix == ".json":
             entries = scores.read(path)
             apart = {name: str(entry.get("source", "")) for name, entry in entries.items()}
-            return Submission(path, apart=apart, lesson="09")
+            return Submission(path, apart=apart, lesson="10")
         return Submission(path, {1: _program(path.read_bytes())})
     except Exception as error:  # a student's file may hold anything, and others come after it
         return Submission(path, problem=TEXT_UNREADABLE.format(error=_first_line(error)))

@@ -32,8 +32,9 @@ class Cell(NamedTuple):
         return cls(tree, compile(tree, "cell", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
 
     def binds(self) -> set[str]:
-        """The names that it gives a value."""
-        return {i.argval for i in dis.get_instructions(self.code) if i.opname == "STORE_NAME"}
+        """The names that it gives a value; a stub is none, until somebody has written it."""
+        stored = {i.argval for i in dis.get_instructions(self.code) if i.opname == "STORE_NAME"}
+        return stored - {node.name for node in self.tree.body if _is_stub(node)}
 
     def imports(self) -> set[str]:
         """Those of them whose value is the same wherever they are bound."""
@@ -126,6 +127,13 @@ def bound_twice(notebook: NotebookNode) -> Iterator[tuple[str, str]]:
             if sum(name in before.binds() - before.imports() for before in cells) > 1:
                 yield source.partition("\n")[0], name
         cells.append(cell)
+
+
+def _is_stub(node: ast.stmt) -> bool:
+    match node:
+        case ast.FunctionDef(body=[*_, ast.Raise(exc=ast.Name(id="NotImplementedError"))]):
+            return True
+    return False
 
 
 def _sources(notebook: NotebookNode) -> list[str]:

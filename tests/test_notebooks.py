@@ -225,6 +225,23 @@ def leaves_nothing_out(notebook, folder):
 # Rules for lessons
 
 
+def has_an_answer_folded_under_each_core(notebook, folder):
+    """What students write for the lesson's later cells, which Run all has to do without."""
+    cells = code_cells(notebook)
+    for cell, after in zip(cells, [*cells[1:], None], strict=True):
+        if "core" in tags(cell):
+            stub = ast.parse(cell.source).body[0]
+            folded = after is not None and "answer" in tags(after) and is_folded(after)
+            if not folded or stub.name not in names_of_functions(after):
+                yield f"{start(cell)}: no cell with the tag `answer` folded under it defines it"
+            elif after.outputs:
+                yield f"{start(after)} is folded and puts something out"
+
+
+def names_of_functions(cell: NotebookNode) -> set[str]:
+    return {node.name for node in ast.parse(cell.source).body if isinstance(node, ast.FunctionDef)}
+
+
 def has_links_at_both_ends(notebook, folder):
     for cell in (notebook.cells[0], notebook.cells[-1]):
         if NAVIGATION not in tags(cell):
@@ -352,6 +369,7 @@ LESSON_RULES = (
     has_links_at_both_ends,
     answers_and_sums_up,
     has_exercises_with_checks,
+    has_an_answer_folded_under_each_core,
     says_how_long_it_takes,
     has_lines_that_fit_on_a_slide,
     is_formatted_by_the_tool_alone,
@@ -508,6 +526,15 @@ def with_slider(notebook, value) -> None:
     with_its_minutes(notebook)
 
 
+CORE_STUB = "def add(a):\n    raise NotImplementedError\n\npar.check(add)"
+
+
+def with_core(notebook, answer, *tagged, source_hidden=True):
+    folded = code(answer, *tagged)
+    folded.metadata["jupyter"] = {"source_hidden": source_hidden}
+    notebook.cells += [code(CORE_STUB, "core"), folded]
+
+
 def without_an_exercise(notebook) -> None:
     notebook.cells.pop(7)
     with_its_minutes(notebook)
@@ -600,6 +627,13 @@ SPOILED = [
     (has_lines_that_fit_on_a_slide, lambda n: with_cell(n, code(f"x = {'1' * MAX_LINE}"))),
     (is_formatted_by_the_tool_alone, lambda n: with_cell(n, code("x = 1  # fmt: skip"))),
     (has_exercises_with_checks, without_an_exercise),
+    (has_an_answer_folded_under_each_core, lambda n: with_cell(n, code(CORE_STUB, "core"))),
+    (
+        has_an_answer_folded_under_each_core,
+        lambda n: with_core(n, "def add(a):\n    return a", "answer", source_hidden=False),
+    ),
+    (has_an_answer_folded_under_each_core, lambda n: with_core(n, "a = 1", "answer")),
+    (has_an_answer_folded_under_each_core, lambda n: with_core(n, "def add(a):\n    return a")),
     (
         has_exercises_with_checks,
         lambda n: n.cells[7].update(source=STUB.format(name="a").partition("par.")[0]),

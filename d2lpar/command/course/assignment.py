@@ -21,6 +21,7 @@ from . import notebook_file, otter_format, working_copy
 
 FOLDER = "assignments"  # in the student's copy of the course
 METADATA = "d2lpar_assignment"  # of a notebook: the lesson whose homework it is
+CORE, ANSWER = "core", "answer"  # tags of a stub whose answer the lesson has, and of that answer
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 EXERCISE, CHALLENGE = "check", "challenge"  # what a stub's cell calls
 POINTS = {EXERCISE: 10, CHALLENGE: 100}
@@ -179,9 +180,14 @@ def _pages(course: Path, lesson: str) -> list[NotebookNode]:
 
 
 def _asked(notebook: NotebookNode) -> Iterator[Question]:
-    """The stubs, each with all from the heading above it, but for what asks another."""
+    """The stubs, each with all from the heading above it, but for what asks another.
+
+    The core of a lesson is no homework: its answer stands folded under it.
+    """
     since_heading: list[NotebookNode] = []
     for cell in notebook.cells:
+        if {CORE, ANSWER} & set(cell.metadata.get("tags", [])):
+            continue
         if cell.cell_type == "markdown" and cell.source.startswith("#"):
             since_heading = []
         since_heading.append(cell)

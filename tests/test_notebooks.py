@@ -532,7 +532,8 @@ CORE_STUB = "def add(a):\n    raise NotImplementedError\n\npar.check(add)"
 def with_core(notebook, answer, *tagged, source_hidden=True):
     folded = code(answer, *tagged)
     folded.metadata["jupyter"] = {"source_hidden": source_hidden}
-    notebook.cells += [code(CORE_STUB, "core"), folded]
+    notebook.cells[3:3] = [code(CORE_STUB, "core"), folded]
+    with_its_minutes(notebook)
 
 
 def without_an_exercise(notebook) -> None:

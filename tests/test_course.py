@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from d2lpar.command import cli
-from d2lpar.command.course import merging, notebook_file, rehearsal, saving, working_copy
+from d2lpar.command.course import (
+    former_names,
+    merging,
+    notebook_file,
+    rehearsal,
+    saving,
+    working_copy,
+)
+from d2lpar.command.course.former_names import FORMER_NAMES
 from d2lpar.timeline import waits
 from d2lpar.vgpu.programs import progress
 
@@ -367,6 +375,96 @@ def test_reset_gives_a_fresh_copy_and_keeps_the_old_ones(course):
     assert [sources(notebook_file.read(path)) for path in old] == [["mine 1"], ["mine 0"]] or [
         sources(notebook_file.read(path)) for path in old
     ] == [["mine 0"], ["mine 1"]]
+
+
+# Names that have changed
+
+
+OLD, RENAMED = "07_old.ipynb", "08_new.ipynb"
+
+
+@pytest.fixture
+def second_edition(course, monkeypatch):
+    """A course with new names, and a copy with the old ones: 06 has got the number that 07 had."""
+    names = {"06_own.ipynb": "07_own.ipynb", OLD: RENAMED, "lesson07.py": "new.py"}
+    monkeypatch.setattr(former_names, "FORMER_NAMES", names)
+    monkeypatch.setattr(working_copy, "FORMER_NAMES", names)
+    save(course / "notebooks/06_own.ipynb", book(x="six"))
+    save(course / "notebooks" / OLD, book(a="1", b="2", c="3"))
+    save(course / "notebooks/deeper" / OLD, book(a="deeper"))
+    (course / "notebooks/solutions").mkdir()
+    (course / "notebooks/solutions/lesson07.py").write_text("answer = 1\n")
+    update(course)
+    save(course / "my" / OLD, book(a="1", b="mine", c="3", d="added"))
+    for old, new in names.items():
+        for path in (course / "notebooks").rglob(old):
+            path.rename(path.with_name(new))
+    save(course / "notebooks" / RENAMED, book(a="one", b="two", c="3"))
+    return course
+
+
+def test_a_copy_follows_a_lesson_to_its_new_name_with_the_students_cells(second_edition):
+    steps = update(second_edition)
+    mine = second_edition / "my"
+    assert sources(notebook_file.read(mine / RENAMED)) == ["one", "mine", "two", "3", "added"]
+    assert steps[RENAMED].was == Path("my", "deeper", OLD)  # the last of two of that name
+    assert sources(notebook_file.read(mine / "07_own.ipynb")) == ["six"]
+    assert (mine / "solutions/new.py").read_text() == "answer = 1\n"
+    left = {path.name for path in mine.rglob("*") if ".course" not in path.parts}
+    assert not left & {"06_own.ipynb", OLD, "lesson07.py"}
+    assert update(second_edition) == {}
+
+
+def test_update_says_from_where_to_where_also_when_quiet(second_edition, capsys):
+    assert cli.main(["course", "update", "--quiet"]) == 0
+    said = capsys.readouterr().out
+    assert f"my/{RENAMED}: your my/{OLD} until now; 1 cells are new" in said
+    assert "both changed, the new one follows yours: mine" in said
+    assert cli.main(["course", "update", "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_what_stands_under_the_new_name_stays_and_the_old_copy_is_put_beside_it(second_edition):
+    own = second_edition / "my" / RENAMED
+    save(own, book(z="theirs"))
+    steps = [step for step in working_copy.update(second_edition) if step.file.parent == Path("my")]
+    assert sources(notebook_file.read(own)) == ["theirs"]
+    [aside] = own.parent.glob("08_new before*")
+    assert sources(notebook_file.read(aside)) == ["1", "mine", "3", "added"]
+    assert (Path("my", aside.name), Path("my", OLD)) in [(step.file, step.was) for step in steps]
+    assert not (own.parent / OLD).exists()
+    assert update(second_edition) == {}
+
+
+def test_a_page_that_was_open_saves_its_old_name_again_and_is_put_beside_the_new(second_edition):
+    update(second_edition)
+    save(second_edition / "my" / OLD, book(a="saved late"))
+    update(second_edition)
+    [aside] = (second_edition / "my").glob("08_new before*")
+    assert sources(notebook_file.read(aside)) == ["saved late"]
+    assert "mine" in sources(notebook_file.read(second_edition / "my" / RENAMED))
+    assert not (second_edition / "my" / OLD).exists()
+
+
+def test_a_copy_with_a_former_name_is_put_aside_by_reset(second_edition):
+    list(working_copy.reset(second_edition, "08"))
+    mine = second_edition / "my"
+    assert sources(notebook_file.read(mine / RENAMED)) == ["one", "two", "3"]
+    [aside] = mine.glob("08_new before*")
+    assert "mine" in sources(notebook_file.read(aside))
+    assert not (mine / OLD).exists()
+
+
+@pytest.mark.parametrize("command", ["reset", "rehearse", "notes"])
+def test_a_former_name_is_told_the_present_one(second_edition, capsys, command):
+    assert cli.main(["course", command, "07_old"]) == 2
+    assert "07_old is called 08_new now: say 08" in capsys.readouterr().err
+
+
+def test_former_names_lead_to_files_that_are_there_and_stand_for_no_others():
+    there = {path.name for path in (ROOT / "notebooks").rglob("*")}
+    assert set(FORMER_NAMES.values()) <= there
+    assert not set(FORMER_NAMES) & there
 
 
 # The command

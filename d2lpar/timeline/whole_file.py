@@ -76,9 +76,12 @@ def whole(write: Callable[..., T], name: str) -> Callable[..., T]:
     return written
 
 
-def put_aside(path: Path) -> Path:
-    """Give what is there a name that nothing has, "x before 2026-01-31.json"; returns that."""
-    aside = unused(numbered(ASIDE, path, before=" (", after=")"))
+def put_aside(path: Path, beside: Path | None = None) -> Path:
+    """Give what is there a name that nothing has, "x before 2026-01-31.json"; returns that.
+
+    Where it shall be found `beside` another file of the folder, "x" is that one's name.
+    """
+    aside = unused(numbered(ASIDE, beside or path, before=" (", after=")"))
     if path.is_dir() and not path.is_symlink():
         aside.unlink()  # a folder takes no file's place
     path.replace(aside)

@@ -33,7 +33,9 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(WORDS, description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     update = commands.add_parser("update", help="bring new lessons into my/, and keep your changes")
-    update.add_argument("--quiet", action="store_true", help="say only where both have changed")
+    update.add_argument(
+        "--quiet", action="store_true", help="say only what has moved, or both have changed"
+    )
     update.set_defaults(run=_update)
     reset = commands.add_parser("reset", help="a fresh copy of a lesson; yours is put aside")
     reset.add_argument("lesson", help="its number: 03")
@@ -77,7 +79,7 @@ def _update(options: argparse.Namespace) -> int:
     made = (course / working_copy.COPY).exists()
     steps = list(working_copy.update(course))
     for step in steps:
-        if step.where or not (options.quiet or not made):
+        if step.where or step.was or not (options.quiet or not made):
             say(str(step))
     if not made:
         say(TEXT_MADE.format(files=len(steps)))

@@ -4,7 +4,8 @@ The copy has the folders of the course, so links and pictures lead to the same p
 folder in it holds what each file was when it was copied: only so can one tell who changed what.
 A notebook says itself which version it was brought up to: a page that was open before an update
 saves the old one over it, and the next update notices. Of other files it notices where that old one
-is the course's own; one that the student has changed besides is theirs.
+is the course's own; one that the student has changed besides is theirs. A file that has got another
+name takes the student's copy with it (`former_names`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from nbformat import NotebookNode
 
 from ...timeline import waits, whole_file
 from . import merging, notebook_file
+from .former_names import FORMER_NAMES, former
 
 SOURCE, COPY = "notebooks", "my"
 BASE = ".course"  # in the copy: what its files were when they were copied
@@ -32,6 +34,8 @@ IGNORED = (".ipynb_checkpoints", "__pycache__", ".d2lpar", BASE)
 NEW = "{stem} (new{number}){suffix}"
 ERROR_LINK = "leads to {target}, which is not there: left as it is"
 BOTH = "\n    both changed, the new one follows yours: {}"
+ASIDE = "put aside, for it is called {new} now, and there was one"
+RENAMED = "{old} is called {new} now: say {number}"
 FIRST_LESSON = "00_start_here.ipynb"
 
 
@@ -42,10 +46,12 @@ class FileUpdate:
     file: Path
     what: str
     where: tuple[str, ...] = ()
+    was: Path | None = None  # what it was called before
 
     def __str__(self) -> str:
         places = "".join(BOTH.format(place) for place in self.where)
-        return f"{self.file}: {self.what}{places}"
+        before = "" if self.was is None else f"your {self.was} until now; "
+        return f"{self.file}: {before}{self.what}{places}"
 
 
 def course_folder(start: Path) -> Path:
@@ -63,20 +69,30 @@ def update(course: Path) -> Iterator[FileUpdate]:
 
     What the student has not changed becomes the new version; what only the student has changed
     stays. A cell that both have changed is followed by its new version; beside any other such file
-    the new one is put under another name. Links, also of the copy itself, stay links. Raises
+    the new one is put under another name. What has got another name is moved there first, and the
+    step says what it `was`. Links, also of the copy itself, stay links. Raises
     TimeoutError while another update goes on and on.
     """
     source, copy = course / SOURCE, course / COPY
     with waits.locked(copy / BASE / LOCK):
         for file in _files(source):
-            relative = file.relative_to(source)
+            relative, was = file.relative_to(source), None
             try:
+                for old in _former(source, relative):
+                    moved = _moved(copy, old, relative)
+                    if moved is not None and moved != relative:
+                        what = ASIDE.format(new=relative.name)
+                        yield FileUpdate(Path(COPY) / moved, what, was=Path(COPY) / old)
+                    elif moved is not None:
+                        was = Path(COPY) / old
                 step = _updated(file, copy / relative, copy / BASE, relative)
             except Exception as error:  # others come after it
                 told = " ".join(f"{type(error).__name__}: {error}".split())
                 step = f"left as it was: {told}", ()
+            if was is not None and step is None:
+                step = "nothing else is new", ()
             if step is not None:
-                yield FileUpdate(Path(COPY) / relative, *step)
+                yield FileUpdate(Path(COPY) / relative, *step, was=was)
 
 
 def reset(course: Path, lesson: str) -> Iterator[FileUpdate]:
@@ -90,8 +106,10 @@ def reset(course: Path, lesson: str) -> Iterator[FileUpdate]:
         for file in (each for each in _files(source) if each.name.startswith(f"{number}_")):
             relative = file.relative_to(source)
             own = copy / relative
+            for old in _former(source, relative):
+                _moved(copy, old, relative)
             what = "fresh"
-            if own.exists() or own.is_symlink():
+            if _exists(own):
                 what = f"fresh; yours is {whole_file.put_aside(own).name} now"
             _fresh(file, own)
             _remember(file, copy / BASE, relative)
@@ -109,6 +127,10 @@ def lesson_file(course: Path, lesson: str) -> Path:
 
 def _number(course: Path, lesson: str) -> str:
     """A lesson's number as in the names of files. Raises ValueError for one that none has."""
+    new = FORMER_NAMES.get(f"{lesson.removesuffix('.ipynb')}.ipynb")
+    if new is not None:
+        stem = new.removesuffix(".ipynb")
+        raise ValueError(RENAMED.format(old=lesson, new=stem, number=stem[:2]))
     numbers = sorted(path.name[:2] for path in (course / SOURCE).glob("[0-9]*.ipynb"))
     if not lesson or lesson.zfill(2) not in numbers:
         raise ValueError(f"no lesson {lesson!r}: there are {', '.join(numbers)}")
@@ -119,6 +141,36 @@ def _files(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not set(path.relative_to(folder).parts) & set(IGNORED):
             yield path
+
+
+def _former(source: Path, relative: Path) -> Iterator[Path]:
+    """Where a file of the course was before; what the course has there now is another one."""
+    for name in former(relative.name):
+        old = relative.with_name(name)
+        if not (source / old).exists():
+            yield old
+
+
+def _moved(copy: Path, old: Path, new: Path) -> Path | None:
+    """Move the student's file from its former name, with what is remembered of it; returns where
+    to, or None if there was none. What stands under the new name stays: the old is put beside it.
+    """
+    own, to, folder = copy / old, copy / new, copy / BASE
+    is_there, is_free = _exists(own), not _exists(to)
+    aside = whole_file.put_aside(own, to) if is_there and not is_free else None
+    if is_there and is_free:
+        own.rename(to)
+    if is_free and not (folder / new).exists():
+        for remembered in (folder, folder / EARLIER):
+            if (remembered / old).exists() and not (remembered / new).exists():
+                (remembered / old).rename(remembered / new)
+    if not is_there:
+        return None
+    return new if aside is None else aside.relative_to(copy)
+
+
+def _exists(path: Path) -> bool:
+    return path.exists() or path.is_symlink()
 
 
 def _updated(

@@ -63,6 +63,14 @@ def test_a_stub_is_not_wrong_but_not_attempted(lesson, name):
     assert not verdict
 
 
+def test_a_decorated_stub_is_not_attempted_either():
+    @torch.no_grad()
+    def stub(data):
+        raise NotImplementedError
+
+    assert checks.all_reduce(stub).status == checks.NOT_YET
+
+
 @pytest.mark.parametrize(("lesson", "name"), ALL)
 def test_an_error_in_the_answer_is_told(lesson, name):
     def broken(*_):

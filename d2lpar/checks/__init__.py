@@ -4,14 +4,21 @@ An exercise is checked by running the student's function on inputs that the note
 Every check returns a `Verdict`, whose text says what was expected, what came, and why it matters.
 """
 
-from .auto_parallelism import prefetch, shortest, timed
+from .auto_parallelism import prefetch, run_and_copy, shortest, timed
 from .bugs import possible_rate, same_everywhere, same_step, separate_memory
 from .by_name import check, exercises
 from .channel_parallelism import by_input_channels, groups_of, zero_bytes
 from .distributed_sgd import best_batch, busiest_bytes, mended, ring_plan, stale_sgd
 from .hardware import batch_at_ridge, linear_intensity, mean_loss
 from .multi_gpu_concise import bucket_plan, bucketed, flat, overlapped, shards_seen, whole_batch
-from .multi_gpu_from_scratch import accumulate, all_reduce_buckets, shares
+from .multi_gpu_from_scratch import (
+    accumulate,
+    all_reduce,
+    all_reduce_buckets,
+    shares,
+    split_batch,
+    train_batch,
+)
 from .pipelining import balance, fewest_micro_batches, one_f_one_b
 from .verdict import NOT_YET, RIGHT, WRONG, Verdict
 
@@ -21,6 +28,7 @@ __all__ = [
     "WRONG",
     "Verdict",
     "accumulate",
+    "all_reduce",
     "all_reduce_buckets",
     "balance",
     "batch_at_ridge",
@@ -42,14 +50,17 @@ __all__ = [
     "possible_rate",
     "prefetch",
     "ring_plan",
+    "run_and_copy",
     "same_everywhere",
     "same_step",
     "separate_memory",
     "shards_seen",
     "shares",
     "shortest",
+    "split_batch",
     "stale_sgd",
     "timed",
+    "train_batch",
     "whole_batch",
     "zero_bytes",
 ]

@@ -13,6 +13,7 @@ from ..trials.plain import shown, type_name
 from .verdict import (
     Wrong,
     exercise,
+    few,
     is_number,
     is_tensor,
     largest_difference,
@@ -51,6 +52,40 @@ def _check_seconds(got_s: float, expected_s: float) -> None:
     else:
         why = "that includes work that was queued earlier. Synchronise before you start the clock"
     raise Wrong(f"expected {expected_s:.4f} s, got {got_s:.4f} s: {why}")
+
+
+@exercise(on_clock=True, gives_a_value=False)
+def run_and_copy(answer: Called) -> str:
+    """`run_and_copy(x, buffers)`: x @ x into each pinned buffer, copies under products."""
+    times = answer.tried(trials.run_and_copy_times)  # first, for its picture
+    found = answer.tried(trials.run_and_copied)
+    if found["hazards"]:
+        raise Wrong(f"the values may be wrong: {found['hazards'][0]}")
+    x = trials.host_batches()[0]
+    for i, buffer in enumerate(found["buffers"]):
+        if not torch.allclose(values_of(buffer), x @ x):
+            raise Wrong(
+                f"buffer {i}: expected x @ x, {few(x @ x)}, got {few(buffer)}. Is a product copied "
+                "into every buffer, and does the host wait for the last copy before it returns?"
+            )
+    took, products, copies = (1e3 * times[key] for key in ("seconds", "products_s", "copies_s"))
+    if took < products / ROOM:
+        raise Wrong(
+            f"{trials.RESULTS} products of {trials.LARGE} × {trials.LARGE} take {products:.1f} ms, "
+            f"yours {took:.1f} ms: compute the product anew for each buffer"
+        )
+    target = ROOM * max(products, copies) + min(products, copies) / trials.RESULTS
+    if took > target:
+        raise Wrong(
+            f"the products alone take {products:.1f} ms, the copies alone {copies:.1f} ms, yours "
+            f"{took:.1f} ms; expected at most {target:.1f} ms, because only the last copy has no "
+            "product to travel under. In the picture, are the copies in a stream of their own, "
+            "and does the host queue the next product without waiting?"
+        )
+    return (
+        f"right values and no hazard, in {took:.1f} ms (simulated); the products alone take "
+        f"{products:.1f} ms"
+    )
 
 
 @exercise(on_clock=True)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import torch
+from torch import nn
 
+from ..lesson import models
 from ..trials import multi_gpu_from_scratch as trials
 from ..trials.calling import Called
 from ..trials.plain import Seen, shown
-from .verdict import Wrong, exercise, few, is_whole, largest_difference, values_of
+from .bugs import same_step
+from .verdict import Wrong, exercise, few, is_tensor, is_whole, largest_difference, values_of
 
 ALL_WORK = 0.9  # of the FLOP of a whole batch: the last operations may be others
 
@@ -105,3 +109,108 @@ def accumulate(answer: Called) -> str:
 
 def _whole_batch(loss: Callable, X: torch.Tensor, y: torch.Tensor, params: list, _: int) -> None:
     loss(X, y, params).backward()
+
+
+@exercise(on_clock=True)
+def split_batch(answer: Called) -> str:
+    """`split_batch(X, y, devices)`: (shards of X, shards of y), the i-th of each on device i."""
+    for images, n in ((7, 3), (8, 2), (10, 4)):
+        found = answer.tried(trials.split_batch, images, n)
+        call, devices = f"{images} images on {n} devices", found["devices"]
+        X, y = _two_lists(found["shards"], n, call)
+        _check_placed(X, devices, f"{call}: shard {{i}} of X")
+        _check_placed(y, devices, f"{call}: shard {{i}} of y")
+        labels = [int(label) for shard in y for label in values_of(shard)]
+        if sorted(labels) != list(range(images)):
+            lost = sorted(set(range(images)) - set(labels))
+            raise Wrong(
+                f"{call}: the shards hold images {labels}; every image must be in one of them, "
+                f"once{f', and {lost} are in none' if lost else ''}. What happens to the rest if "
+                f"{images} cannot be divided by {n}?"
+            )
+        sizes = [len(values_of(shard)) for shard in y]
+        if max(sizes) - min(sizes) > 1:
+            raise Wrong(
+                f"{call}: the shards have {sizes} images; a step takes as long as the largest, so "
+                "let no two differ by more than one"
+            )
+        for i, (images_of, labels_of) in enumerate(zip(X, y, strict=True)):
+            rows = values_of(images_of)
+            if rows.shape[1:] != (2,) or not torch.equal(rows[:, 0], 2.0 * values_of(labels_of)):
+                raise Wrong(f"{call}: in shard {i}, the labels are not those of its images")
+    return "every image is on one device, with its label, and the shards are as equal as can be"
+
+
+def _two_lists(found: Any, n: int, call: str) -> tuple[list, list]:
+    pair = isinstance(found, tuple | list) and len(found) == 2
+    if not pair or not all(isinstance(each, tuple | list) and len(each) == n for each in found):
+        raise Wrong(
+            f"{call}: expected two lists of {n} tensors, the shards of X and those of y, got "
+            f"{shown(found)}"
+        )
+    return list(found[0]), list(found[1])
+
+
+def _check_placed(tensors: Sequence[Any], devices: Sequence[str], what: str) -> None:
+    for i, (tensor, device) in enumerate(zip(tensors, devices, strict=True)):
+        if not is_tensor(tensor) or str(tensor.device) != device:
+            got = f"it on {tensor.device}" if is_tensor(tensor) else shown(tensor)
+            raise Wrong(f"{what.format(i=i)}: expected a tensor on {device}, got {got}")
+
+
+@exercise(on_clock=True, gives_a_value=False)
+def all_reduce(answer: Called) -> str:
+    """`all_reduce(data)`: afterwards each of the tensors, on devices of their own, has the sum."""
+    for n in (2, 3, 4):
+        found, host = answer.tried(trials.all_reduce, n)["data"], trials.to_sum(n)
+        expected = torch.stack(host).sum(0)
+        for i, tensor in enumerate(found):
+            got = values_of(tensor)
+            if not torch.equal(got, expected):
+                raise Wrong(
+                    f"on {n} devices, the tensor of device {i}: expected the sum {few(expected)}, "
+                    f"got {few(got)}. {_why_not(got, host, i)}"
+                )
+    return "on 2, 3 and 4 devices, each tensor holds the sum of all"
+
+
+def _why_not(got: torch.Tensor, host: list[torch.Tensor], i: int) -> str:
+    """What a wrong sum looks like."""
+    total = torch.stack(host).sum(0)
+    if torch.equal(got, host[i]):
+        return "That is what it held before: write into the tensor, not into the list or a name"
+    if torch.allclose(len(host) * got, total):
+        return "That is the mean: do not divide"
+    if torch.equal(got, torch.stack(host[: i + 1]).sum(0)):
+        return "That is the sum of the first ones: it was sent on before all had been added"
+    return "Is each of the tensors added once, and only what they held at first?"
+
+
+@exercise(on_clock=True, gives_a_value=False)
+def train_batch(answer: Called) -> str:
+    """`train_batch(X, y, replicas, devices, lr)`: a step of SGD, the same on all replicas."""
+    for n in (1, 2, 3):
+        found = answer.tried(trials.train_batch, n)["replicas"]
+        start, batches = trials.lenet_run(2)
+        taken = same_step(
+            start, [[values_of(p) for p in r] for r in found], _stepped(start, batches)
+        )
+        if not taken:
+            raise Wrong(f"after two steps with 50 images on {n} device(s), {taken.text}")
+    return "two steps on 1, 2 and 3 devices: every replica is where one device would be"
+
+
+def _stepped(params: list[torch.Tensor], batches: list) -> list[torch.Tensor]:
+    """Where PyTorch's own modules and optimizer get on the host."""
+    net = models.lenet().double()
+    linear = [module for module in net if isinstance(module, nn.Linear)]
+    own = list(net.parameters())
+    with torch.no_grad():
+        for p, value in zip(own, params, strict=True):
+            p.copy_(value.T if any(p is layer.weight for layer in linear) else value)
+    optimizer = torch.optim.SGD(own, lr=trials.LR)
+    for X, y in batches:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(X), y).backward()
+        optimizer.step()
+    return [p.T if any(p is layer.weight for layer in linear) else p for p in own]

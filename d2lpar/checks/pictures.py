@@ -89,6 +89,8 @@ def _bars(runs: dict[str, dict], title: str) -> Picture:
             edgecolor="white", label=part,
         )  # fmt: skip
         left = [a + b for a, b in zip(left, widths, strict=True)]
+    if all(isinstance(value, int) for row in rows.values() for value in row.values()):
+        ax.locator_params(axis="x", integer=True)
     ax.set(xlabel=_any(runs)["unit"])
     ax.set_title(title, loc="left", size=plots.FONT_PT)
     ax.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.22))

@@ -1,4 +1,4 @@
-"""Trials of lesson 03."""
+"""Trials of automatic parallelism."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import torch
 
 from .. import machines
 from ..vgpu.api.detectors import hazards
-from ..vgpu.api.simulation import simulate
+from ..vgpu.api.simulation import record, simulate
 from ..vgpu.api.timing import now_s
 from ..vgpu.cuda import emulate_cuda
+from .evidence import gantt_of
 from .plain import seen
 
 QUEUED, PRODUCTS, SIZE = 50, 20, 2000
 BATCHES = 24
+RESULTS, LARGE = 8, 4000
 
 
 @contextmanager
@@ -64,6 +66,36 @@ def host_batches() -> list[torch.Tensor]:
 def product_and_one(X: torch.Tensor) -> torch.Tensor:
     """The work on those."""
     return X @ X + 1
+
+
+def run_and_copied(answer: Callable) -> dict[str, Any]:
+    """Small results in pinned buffers, after the call."""
+    with one_gpu(with_values=True) as device, hazards() as found:
+        x = host_batches()[0].to(device)
+        buffers = [torch.zeros(8, 8).pin_memory() for _ in range(5)]
+        torch.cuda.synchronize()
+        answer(x, list(buffers))
+        found_there = [seen(buffer.clone()) for buffer in buffers]
+        return {"buffers": found_there, "hazards": [str(hazard) for hazard in found[:1]]}
+
+
+def run_and_copy_times(answer: Callable) -> dict[str, Any]:
+    """Seconds of large products and of copies that go under them, and of either alone."""
+    with one_gpu() as device, hazards():  # the values were checked for small ones
+        x = torch.empty(LARGE, LARGE, device=device)
+        buffers = [torch.empty(LARGE, LARGE, pin_memory=True) for _ in range(RESULTS)]
+        products_s = seconds_of(lambda: [x.mm(x) for _ in buffers], device)
+        copies_s = seconds_of(
+            lambda: [buffer.copy_(x, non_blocking=True) for buffer in buffers], device
+        )
+        with record() as timeline:
+            took_s = seconds_of(lambda: answer(x, list(buffers)), device)
+        return {
+            "seconds": took_s,
+            "products_s": products_s,
+            "copies_s": copies_s,
+            "picture": gantt_of(timeline),
+        }
 
 
 def prefetched(answer: Callable) -> dict[str, Any]:

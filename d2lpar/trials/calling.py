@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -72,6 +73,7 @@ class InProcess(Called):
     def __init__(self, answer: Callable) -> None:
         functools.update_wrapper(self, answer)
         self._answer = answer
+        self._code = getattr(inspect.unwrap(answer), "__code__", None)  # as under @torch.no_grad()
 
     def run(self, trial: Callable, *args: object) -> Any:
         """What the trial returns. Raises `Fault`."""
@@ -91,7 +93,7 @@ class InProcess(Called):
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if self._is_own(frame)]
         left = isinstance(error, NotImplementedError) and (
-            not hasattr(self._answer, "__code__") or self._is_own(frames[-1])
+            self._code is None or self._is_own(frames[-1])
         )
         try:
             text = str(error)
@@ -100,8 +102,7 @@ class InProcess(Called):
         return Fault(type(error).__name__, text, _line(own), left, self.returned)
 
     def _is_own(self, frame: traceback.FrameSummary) -> bool:
-        code = getattr(self._answer, "__code__", None)
-        return code is not None and frame.filename == code.co_filename
+        return self._code is not None and frame.filename == self._code.co_filename
 
 
 def _line(own: list[traceback.FrameSummary]) -> str:

@@ -1,4 +1,4 @@
-"""Trials of lesson 04."""
+"""Trials of multi-GPU training from scratch."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ import torch
 
 from .. import machines
 from ..vgpu.api.simulation import record, simulate
+from .evidence import bars_of, gantt_of
 from .plain import seen
 
+BOX = "8x-v100-pcie"
+LENET = [(20, 1, 3, 3), (20,), (50, 20, 5, 5), (50,), (800, 128), (128,), (128, 10), (10,)]
+MEGABYTE = 250_000  # numbers
 SHAPES = [(20, 1, 3, 3), (20,), (5, 4), (5,), (3, 5), (3,), (2, 3), (2,)]
 
 
@@ -56,3 +60,71 @@ def accumulate(answer: Callable, pieces: int) -> dict[str, Any]:
 
 def _loss(X: torch.Tensor, y: torch.Tensor, params: Sequence[torch.Tensor]) -> torch.Tensor:
     return ((torch.relu(X @ params[0]) @ params[1]).squeeze(1) - y).square().sum()
+
+
+def split_batch(answer: Callable, images: int, n: int) -> dict[str, Any]:
+    """What it returns for a batch [images, 2] whose rows and labels are numbered."""
+    with simulate(BOX, n, with_values=True) as devices:
+        X, y = torch.arange(2.0 * images).reshape(images, 2), torch.arange(images)
+        found = answer(X, y, list(devices))
+        return {
+            "shards": seen(found),
+            "devices": [str(device) for device in devices],
+            "picture": _images_on(found, images),
+        }
+
+
+def _images_on(found: object, images: int) -> dict:
+    """How many images each shard has that no other had before it, how many that one had, and how
+    many are in none; nothing to draw of what is no list of tensors."""
+    try:
+        shards = [set(labels.tolist()) for labels in found[1]]  # type: ignore[index]
+    except (TypeError, IndexError, AttributeError):
+        return {}
+    bars, before = {}, set[int]()
+    for number, shard in enumerate(shards):
+        once, again = len(shard - before), len(shard & before)
+        bars[f"device {number}"] = {"once": once, "again": again, "lost": 0}
+        before |= shard
+    bars["nowhere"] = {"once": 0, "again": 0, "lost": len(set(range(images)) - before)}
+    return bars_of(bars, "images")
+
+
+def all_reduce(answer: Callable, n: int) -> dict[str, Any]:
+    """What n tensors of a megabyte hold afterwards, each on a device of its own."""
+    with simulate(BOX, n, with_values=True) as devices:
+        data = [host.to(device) for host, device in zip(to_sum(n), devices, strict=True)]
+        with record() as timeline:
+            answer(list(data))
+        return {"data": [seen(tensor) for tensor in data], "picture": gantt_of(timeline)}
+
+
+def to_sum(n: int) -> list[torch.Tensor]:
+    """n tensors of whole numbers, of which float32 makes an exact sum."""
+    generator = torch.Generator().manual_seed(n)
+    return [torch.randint(-99, 100, (MEGABYTE,), generator=generator).float() for _ in range(n)]
+
+
+def train_batch(answer: Callable, n: int, steps: int = 2) -> dict[str, Any]:
+    """The parameters of n replicas of LeNet after some steps, and the last step's timeline."""
+    with simulate(BOX, n, with_values=True) as devices:
+        params, batches = lenet_run(steps)
+        replicas = [[p.to(d, copy=True).requires_grad_() for p in params] for d in devices]
+        for X, y in batches:
+            with record() as timeline:
+                answer(X, y, replicas, list(devices), LR)
+        return {"replicas": [[seen(p) for p in r] for r in replicas], "picture": gantt_of(timeline)}
+
+
+LR = 0.1
+
+
+def lenet_run(
+    steps: int,
+) -> tuple[list[torch.Tensor], list[tuple[torch.Tensor, torch.Tensor]]]:
+    """Parameters of LeNet in double precision, and a batch of 50 images and labels a step."""
+    generator = torch.Generator().manual_seed(7)
+    params = [0.1 * torch.randn(s, generator=generator, dtype=torch.float64) for s in LENET]
+    images = torch.rand(steps, 50, 1, 28, 28, generator=generator, dtype=torch.float64)
+    labels = torch.randint(10, (steps, 50), generator=generator)
+    return params, list(zip(images, labels, strict=True))

@@ -70,7 +70,7 @@ def same_step(
     for i, replica in enumerate(replicas):
         gap = max(largest_difference(a, r) for a, r in zip(replica, reference, strict=True))
         if gap > tolerance:
-            ratio = _length(before, replica) / max(_length(before, reference), 1e-30)
+            ratio = step_length(before, replica) / max(step_length(before, reference), 1e-30)
             return Verdict(WRONG, TEXT_UPDATE.format(i=i, gap=gap, ratio=ratio))
     return Verdict(RIGHT, TEXT_UPDATE_SAME.format(n=len(replicas), tolerance=tolerance))
 
@@ -83,6 +83,7 @@ def possible_rate(flops: float, seconds: float, accelerator: machines.Accelerato
     return Verdict(RIGHT, TEXT_POSSIBLE.format(rate=rate, share=rate / peak))
 
 
-def _length(start: Sequence[torch.Tensor], end: Sequence[torch.Tensor]) -> float:
+def step_length(start: Sequence[torch.Tensor], end: Sequence[torch.Tensor]) -> float:
+    """How far parameters have moved, all together."""
     pairs = zip(start, end, strict=True)
     return sum((e.detach().cpu() - s.detach().cpu()).square().sum().item() for s, e in pairs) ** 0.5

@@ -12,7 +12,7 @@ from ..lesson import models
 from ..trials import multi_gpu_from_scratch as trials
 from ..trials.calling import Called
 from ..trials.plain import Seen, shown
-from .bugs import same_step
+from .bugs import step_length
 from .verdict import Wrong, exercise, few, is_tensor, is_whole, largest_difference, values_of
 
 ALL_WORK = 0.9  # of the FLOP of a whole batch: the last operations may be others
@@ -120,14 +120,11 @@ def split_batch(answer: Called) -> str:
         X, y = _two_lists(found["shards"], n, call)
         _check_placed(X, devices, f"{call}: shard {{i}} of X")
         _check_placed(y, devices, f"{call}: shard {{i}} of y")
-        labels = [int(label) for shard in y for label in values_of(shard)]
-        if sorted(labels) != list(range(images)):
-            lost = sorted(set(range(images)) - set(labels))
-            raise Wrong(
-                f"{call}: the shards hold images {labels}; every image must be in one of them, "
-                f"once{f', and {lost} are in none' if lost else ''}. What happens to the rest if "
-                f"{images} cannot be divided by {n}?"
-            )
+        for what, numbers in (
+            ("images", [row[0] / 2 for shard in X for row in values_of(shard).tolist()]),
+            ("labels", [label for shard in y for label in values_of(shard).tolist()]),
+        ):
+            _check_each_once([int(number) for number in numbers], images, f"{call}: {what}")
         sizes = [len(values_of(shard)) for shard in y]
         if max(sizes) - min(sizes) > 1:
             raise Wrong(
@@ -139,6 +136,18 @@ def split_batch(answer: Called) -> str:
             if rows.shape[1:] != (2,) or not torch.equal(rows[:, 0], 2.0 * values_of(labels_of)):
                 raise Wrong(f"{call}: in shard {i}, the labels are not those of its images")
     return "every image is on one device, with its label, and the shards are as equal as can be"
+
+
+def _check_each_once(numbers: list[int], images: int, what: str) -> None:
+    if sorted(numbers) == list(range(images)):
+        return
+    lost = sorted(set(range(images)) - set(numbers))
+    why = (
+        f"{lost} are in none. What happens to the rest if it cannot be divided evenly?"
+        if lost
+        else "some are in more than one. Is every shard a part, and not the whole?"
+    )
+    raise Wrong(f"{what} {numbers} are in the shards; each must be in one of them, once; {why}")
 
 
 def _two_lists(found: Any, n: int, call: str) -> tuple[list, list]:
@@ -178,7 +187,10 @@ def _why_not(got: torch.Tensor, host: list[torch.Tensor], i: int) -> str:
     """What a wrong sum looks like."""
     total = torch.stack(host).sum(0)
     if torch.equal(got, host[i]):
-        return "That is what it held before: write into the tensor, not into the list or a name"
+        return (
+            "That is what it held before: was the sum sent back to it, and written into "
+            "the tensor, not into the list or a name?"
+        )
     if torch.allclose(len(host) * got, total):
         return "That is the mean: do not divide"
     if torch.equal(got, torch.stack(host[: i + 1]).sum(0)):
@@ -188,16 +200,62 @@ def _why_not(got: torch.Tensor, host: list[torch.Tensor], i: int) -> str:
 
 @exercise(on_clock=True, gives_a_value=False)
 def train_batch(answer: Called) -> str:
-    """`train_batch(X, y, replicas, devices, lr)`: a step of SGD, the same on all replicas."""
+    """`train_batch(X, y, replicas, devices, lr, add, sgd)`: one step, the same on all replicas."""
+    work = []
     for n in (1, 2, 3):
-        found = answer.tried(trials.train_batch, n)["replicas"]
-        start, batches = trials.lenet_run(2)
-        taken = same_step(
-            start, [[values_of(p) for p in r] for r in found], _stepped(start, batches)
+        found = answer.tried(trials.train_batch, n, 2)
+        _check_steps(found["after"], n)
+        work.append(sum(found["flops"]))
+        if n > 1 and max(found["flops"]) > ALL_WORK * work[-1]:
+            raise Wrong("the parameters are right, but one device computed everything")
+        if (times := work[-1] / work[0]) > 1 / ALL_WORK:
+            raise Wrong(
+                f"the parameters are right, but {n} devices computed {times:.1f} times the work of "
+                "one: does each get the whole batch, and not its shard?"
+            )
+    first, second = answer.tried(trials.train_batch_without_sums)
+    if all(torch.equal(values_of(a), values_of(b)) for a, b in zip(first, second, strict=True)):
+        raise Wrong(
+            "the step is right, but with an `add` that does nothing it is the same: call add(…), "
+            "the argument, so that we can try others"
         )
-        if not taken:
-            raise Wrong(f"after two steps with 50 images on {n} device(s), {taken.text}")
     return "two steps on 1, 2 and 3 devices: every replica is where one device would be"
+
+
+def _check_steps(after: list[list[list[Seen]]], n: int) -> None:
+    """Raise `Wrong` for the first replica that a step has taken elsewhere."""
+    before, batches = trials.lenet_run(len(after))
+    for step, replicas in enumerate(after):
+        expected = _stepped(before, batches[step : step + 1])
+        for i, replica in enumerate(replicas):
+            if wrong := _why_not_there(before, replica, expected, n, first=step == 0):
+                raise Wrong(f"{n} device{'s' * (n > 1)}, step {step + 1}, replica {i}: {wrong}")
+        before = expected
+
+
+def _why_not_there(
+    before: list[torch.Tensor],
+    replica: list[Seen],
+    expected: list[torch.Tensor],
+    n: int,
+    *,
+    first: bool,
+) -> str:
+    """What is wrong with where a replica has come to in a step; "" if nothing is."""
+    own = [values_of(p) for p in replica]
+    if max(largest_difference(a, b) for a, b in zip(own, expected, strict=True)) <= 1e-6:
+        return ""
+    ratio = step_length(before, own) / step_length(before, expected)
+    said = f"its step is {ratio:.2g} times as long as that of one device"
+    if ratio == 0:
+        return "it did not move. Does every replica take the update?"
+    if not first:
+        return f"{said}, although the first was right. Are old gradients set to zero?"
+    if ratio < 0.1:
+        return f"{said}. Is the loss of a shard summed, not averaged, before the division?"
+    if n > 1 and abs(ratio - n) < 0.01 * n:
+        return f"{said}. Is the sum divided by the size of the whole batch, not of the shard?"
+    return f"{said}, and goes elsewhere. Did it get the sum of all gradients, and only once?"
 
 
 def _stepped(params: list[torch.Tensor], batches: list) -> list[torch.Tensor]:

@@ -87,7 +87,7 @@ def _images_on(found: object, images: int) -> dict:
         bars[f"device {number}"] = {"once": once, "again": again, "lost": 0}
         before |= shard
     bars["nowhere"] = {"once": 0, "again": 0, "lost": len(set(range(images)) - before)}
-    return bars_of(bars, "images")
+    return bars_of(bars, f"of {images} images")
 
 
 def all_reduce(answer: Callable, n: int) -> dict[str, Any]:
@@ -105,15 +105,28 @@ def to_sum(n: int) -> list[torch.Tensor]:
     return [torch.randint(-99, 100, (MEGABYTE,), generator=generator).float() for _ in range(n)]
 
 
-def train_batch(answer: Callable, n: int, steps: int = 2) -> dict[str, Any]:
-    """The parameters of n replicas of LeNet after some steps, and the last step's timeline."""
+def train_batch(answer: Callable, n: int, steps: int) -> dict[str, Any]:
+    """The parameters of n replicas of LeNet after each step, and what the devices did in the last:
+    FLOP of each, and a timeline."""
     with simulate(BOX, n, with_values=True) as devices:
         params, batches = lenet_run(steps)
         replicas = [[p.to(d, copy=True).requires_grad_() for p in params] for d in devices]
+        after = []
         for X, y in batches:
             with record() as timeline:
                 answer(X, y, replicas, list(devices), LR)
-        return {"replicas": [[seen(p) for p in r] for r in replicas], "picture": gantt_of(timeline)}
+            after.append([[seen(p.clone()) for p in replica] for replica in replicas])
+        flops = [sum(s.flops for s in timeline.on(str(d), "compute")) for d in devices]
+        return {"after": after, "flops": flops, "picture": gantt_of(timeline)}
+
+
+def train_batch_without_sums(answer: Callable) -> list:
+    """The parameters of two replicas after a step whose `add` does nothing."""
+    with simulate(BOX, 2, with_values=True) as devices:
+        params, ((X, y),) = lenet_run(1)
+        replicas = [[p.to(d, copy=True).requires_grad_() for p in params] for d in devices]
+        answer(X, y, replicas, list(devices), LR, lambda _: None)
+        return [[seen(p) for p in replica] for replica in replicas]
 
 
 LR = 0.1

@@ -13,6 +13,7 @@ from .hardware import batch_at_ridge, linear_intensity, mean_loss
 from .multi_gpu_concise import bucket_plan, bucketed, flat, overlapped, shards_seen, whole_batch
 from .multi_gpu_from_scratch import accumulate, all_reduce_buckets, shares
 from .pipelining import balance, fewest_micro_batches, one_f_one_b
+from .pipelining_core import gpipe, simulate
 from .verdict import NOT_YET, RIGHT, WRONG, Verdict
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "exercises",
     "fewest_micro_batches",
     "flat",
+    "gpipe",
     "groups_of",
     "linear_intensity",
     "mean_loss",
@@ -48,6 +50,7 @@ __all__ = [
     "shards_seen",
     "shares",
     "shortest",
+    "simulate",
     "stale_sgd",
     "timed",
     "whole_batch",

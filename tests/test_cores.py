@@ -3,6 +3,7 @@
 import ast
 import math
 import time
+from functools import partial
 from pathlib import Path
 
 import cells
@@ -19,7 +20,12 @@ from d2lpar import checks
 
 ROOT = Path(__file__).parents[1]
 NAMES = {"torch": torch, "dist": dist, "nn": nn, "F": F, "par": par, "np": np, "math": math}
-NAMES |= {"time": time, "loss": nn.CrossEntropyLoss(reduction="none")}
+NAMES |= {
+    "TwoParts": None,
+    "partial": partial,
+    "time": time,
+    "loss": nn.CrossEntropyLoss(reduction="none"),
+}
 
 
 def cores():

@@ -20,6 +20,7 @@ from .multi_gpu_from_scratch import (
     train_batch,
 )
 from .pipelining import balance, fewest_micro_batches, one_f_one_b
+from .pipelining_core import gpipe, simulate
 from .verdict import NOT_YET, RIGHT, WRONG, Verdict
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "exercises",
     "fewest_micro_batches",
     "flat",
+    "gpipe",
     "groups_of",
     "linear_intensity",
     "mean_loss",
@@ -57,6 +59,7 @@ __all__ = [
     "shards_seen",
     "shares",
     "shortest",
+    "simulate",
     "split_batch",
     "stale_sgd",
     "timed",

@@ -52,7 +52,8 @@ def _schedule(runs: dict[str, dict], title: str) -> Picture:
         for device, name, start_us, end_us in run["spans"]:
             row = _whose(who, device)
             both.add(Span(row, 0, "compute", name, start_us / 1e6, end_us / 1e6))
-    return cast(Picture, plots.schedule(both, title=title))
+    note = _any(runs).get("note", "")
+    return cast(Picture, plots.schedule(both, title=f"{title}, {note}" if note else title))
 
 
 def _memory(runs: dict[str, dict], title: str) -> Picture:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
+import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +68,26 @@ class Called(ABC):
 def directly(answer: Callable, *args: object) -> object:
     """The trial that only calls the answer."""
     return answer(*args)
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in a loop of Python's that is still running after so many seconds.
+
+    A notebook would otherwise hang until somebody interrupts it. What waits in C is not ended.
+    """
+    ends_s, before = time.monotonic() + seconds, sys.gettrace()
+
+    def look(*_: object) -> Callable:
+        if time.monotonic() > ends_s:
+            raise TimeoutError(f"it has not ended after {seconds:g} s: is there a loop for ever?")
+        return look
+
+    sys.settrace(look)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
 
 
 class InProcess(Called):

@@ -47,14 +47,15 @@ def gantt_of(
     return {"kind": "gantt", "clock": timeline.clock, "spans": shown[:MOST_SPANS]}
 
 
-def schedule_of(timeline: Timeline) -> dict:
-    """The passes of a pipeline, with their names."""
+def schedule_of(timeline: Timeline, note: str = "") -> dict:
+    """The passes of a pipeline, with their names; `note` is written beside the title."""
     rows = [
         [s.device, s.name, round(1e6 * s.start_s, 2), round(1e6 * s.end_s, 2)]
         for s in timeline
         if s.kind == "compute"
     ]
-    return {"kind": "schedule", "clock": timeline.clock, "spans": rows}
+    run = {"kind": "schedule", "clock": timeline.clock, "spans": rows}
+    return {**run, "note": note} if note else run
 
 
 def memory_of(timeline: Timeline, limit_bytes: float) -> dict:

@@ -9,6 +9,7 @@ from .bugs import possible_rate, same_everywhere, same_step, separate_memory
 from .by_name import check, exercises
 from .channel_parallelism import by_input_channels, groups_of, zero_bytes
 from .distributed_sgd import best_batch, busiest_bytes, mended, ring_plan, stale_sgd
+from .distributed_sgd_core import all_reduce_ring, step_model
 from .hardware import batch_at_ridge, linear_intensity, mean_loss
 from .multi_gpu_concise import bucket_plan, bucketed, flat, overlapped, shards_seen, whole_batch
 from .multi_gpu_from_scratch import accumulate, all_reduce_buckets, shares
@@ -23,6 +24,7 @@ __all__ = [
     "Verdict",
     "accumulate",
     "all_reduce_buckets",
+    "all_reduce_ring",
     "balance",
     "batch_at_ridge",
     "best_batch",
@@ -52,6 +54,7 @@ __all__ = [
     "shortest",
     "simulate",
     "stale_sgd",
+    "step_model",
     "timed",
     "whole_batch",
     "zero_bytes",

@@ -9,6 +9,7 @@ from .bugs import possible_rate, same_everywhere, same_step, separate_memory
 from .by_name import check, exercises
 from .channel_parallelism import by_input_channels, groups_of, zero_bytes
 from .distributed_sgd import best_batch, busiest_bytes, mended, ring_plan, stale_sgd
+from .distributed_sgd_core import all_reduce_ring, step_model
 from .hardware import batch_at_ridge, linear_intensity, mean_loss
 from .multi_gpu_concise import bucket_plan, bucketed, flat, overlapped, shards_seen, whole_batch
 from .multi_gpu_from_scratch import (
@@ -31,6 +32,7 @@ __all__ = [
     "accumulate",
     "all_reduce",
     "all_reduce_buckets",
+    "all_reduce_ring",
     "balance",
     "batch_at_ridge",
     "best_batch",
@@ -62,6 +64,7 @@ __all__ = [
     "simulate",
     "split_batch",
     "stale_sgd",
+    "step_model",
     "timed",
     "train_batch",
     "whole_batch",

@@ -94,5 +94,6 @@ def _bars(runs: dict[str, dict], title: str) -> Picture:
         ax.locator_params(axis="x", integer=True)
     ax.set(xlabel=_any(runs)["unit"])
     ax.set_title(title, loc="left", size=plots.FONT_PT)
-    ax.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.22))
+    below = -65 / (44 * len(rows))  # the label of the axis, which is as high for few bars
+    ax.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, below))
     return cast(Picture, ax.figure)

@@ -9,7 +9,8 @@ from .bugs import possible_rate, same_everywhere, same_step, separate_memory
 from .by_name import check, exercises
 from .channel_parallelism import by_input_channels, groups_of, zero_bytes
 from .distributed_sgd import best_batch, busiest_bytes, mended, ring_plan, stale_sgd
-from .hardware import batch_at_ridge, linear_intensity, mean_loss
+from .gpus_and_links import fewest_workers, mean_loss
+from .hardware import batch_at_ridge, linear_intensity
 from .multi_gpu_concise import bucket_plan, bucketed, flat, overlapped, shards_seen, whole_batch
 from .multi_gpu_from_scratch import accumulate, all_reduce_buckets, shares
 from .pipelining import balance, fewest_micro_batches, one_f_one_b
@@ -32,6 +33,7 @@ __all__ = [
     "check",
     "exercises",
     "fewest_micro_batches",
+    "fewest_workers",
     "flat",
     "groups_of",
     "linear_intensity",

@@ -15,7 +15,8 @@ from d2lpar.machines import catalogue
 SOLUTIONS = Path(__file__).parents[1] / "notebooks" / "solutions"
 LADDER = ("flat", "overlapped", "bucketed")  # of lesson 05
 EXERCISES = {
-    "hardware": ("linear_intensity", "batch_at_ridge", "mean_loss"),
+    "hardware": ("linear_intensity", "batch_at_ridge"),
+    "gpus_and_links": ("mean_loss", "fewest_workers"),
     "auto_parallelism": ("timed", "prefetch", "shortest"),
     "multi_gpu_from_scratch": ("shares", "all_reduce_buckets", "accumulate"),
     "multi_gpu_concise": ("shards_seen", "bucket_plan", "whole_batch", *LADDER),

@@ -80,7 +80,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--emulate", default="", help="no GPU: measure on an emulated machine")
     parser.add_argument("--tables", default="", help="only these, with commas between them")
     parser.add_argument("--budget-s", type=float, help="seconds for the repeats of a program")
-    parser.add_argument("--lessons", default="01,03,04,05,06", help="lessons to run; '' for none")
+    parser.add_argument(
+        "--lessons", default="01,02,03,04,05,06", help="lessons to run; '' for none"
+    )
     return parser.parse_args()
 
 

@@ -10,7 +10,8 @@ from .by_name import check, exercises
 from .channel_parallelism import by_input_channels, groups_of, zero_bytes
 from .distributed_sgd import best_batch, busiest_bytes, mended, ring_plan, stale_sgd
 from .distributed_sgd_core import all_reduce_ring, step_model
-from .hardware import batch_at_ridge, linear_intensity, mean_loss
+from .gpus_and_links import fewest_workers, mean_loss
+from .hardware import batch_at_ridge, linear_intensity
 from .multi_gpu_concise import bucket_plan, bucketed, flat, overlapped, shards_seen, whole_batch
 from .multi_gpu_from_scratch import (
     accumulate,
@@ -43,6 +44,7 @@ __all__ = [
     "check",
     "exercises",
     "fewest_micro_batches",
+    "fewest_workers",
     "flat",
     "gpipe",
     "groups_of",

@@ -10,8 +10,6 @@ from ..trials import hardware as trials
 from ..trials.calling import Called
 from .verdict import Wrong, exercise, is_number
 
-BATCHES = (3, 40)
-
 
 @exercise
 def linear_intensity(answer: Called) -> str:
@@ -48,32 +46,6 @@ def batch_at_ridge(answer: Called) -> str:
                     "(4 · (inputs + outputs)), which may be less than that"
                 )
     return "the batch from which on arithmetic limits, where there is one"
-
-
-@exercise(on_clock=True)
-def mean_loss(answer: Called) -> str:
-    """`mean_loss(step, batches)`: the mean of the losses, with one wait of the host."""
-    for count in BATCHES:
-        found = answer.tried(trials.mean_loss, count)
-        got, waits = found["got"], found["waits"]
-        if found["calls"] != [[i, -i] for i in range(count)]:
-            raise Wrong(f"expected step(X, y) once for each of {count} batches, in order")
-        expected = sum(i * i for i in range(count)) / count
-        if not isinstance(got, float):
-            raise Wrong(f"expected a Python float, got {got!r}: call .item() once, at the end")
-        if not math.isclose(got, expected, rel_tol=1e-5):
-            raise Wrong(f"losses 0, 1, 4, … of {count} batches: expected {expected:g}, got {got!r}")
-        if not waits:
-            raise Wrong(
-                f"expected the mean of what step returned, but {got!r} was never read from the "
-                "GPU: the losses are there, and to read their sum the host waits once"
-            )
-        if len(waits) > 1:
-            raise Wrong(
-                f"the mean is right, but the host waited {len(waits)} times for {count} batches, "
-                f"first at {waits[0]}. Add up on the device, and read the sum once"
-            )
-    return "the right mean, and the host waited once"
 
 
 def _intensity(n: int, inputs: int, outputs: int, bytes_each: int) -> float:

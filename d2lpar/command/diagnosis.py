@@ -53,6 +53,7 @@ class Lesson:
 LESSONS = (
     Lesson("00", "Start here", gpus=2),
     Lesson("01", "Hardware"),
+    Lesson("02", "GPUs and links", gpus=2),
     Lesson("03", "Automatic parallelism", gpus=2),
     Lesson("04", "Multi-GPU training from scratch", gpus=2),
     Lesson("05", "Multi-GPU training, concisely", gpus=2, packages=("d2l", "torchvision")),

@@ -47,7 +47,7 @@ LOOK_S, LINGER_S, ENDS_S = 0.05, 10.0, 0.5
 OUT_OF_MEMORY = 77  # the exit status of a process that has no memory left to say so
 BUSY, IDLE = b"+", b"-"
 PRELOADED = (
-    *(".gpus", ".hardware", ".auto_parallelism", ".multi_gpu_from_scratch"),
+    *(".gpus", ".hardware", ".gpus_and_links", ".auto_parallelism", ".multi_gpu_from_scratch"),
     *(".multi_gpu_concise", ".distributed_sgd", ".channel_parallelism"),
     *(".plans", ".ranks", ".small_gpt", ".timelines", "..lesson.collectives"),
     *("..parallelism.pipeline", "..parallelism.planner", "..parallelism.scaling"),

@@ -19,11 +19,3 @@ def batch_at_ridge(accelerator, inputs, outputs):
     return math.ceil(
         4 * ridge * (inputs * outputs + outputs) / gain_a_row
     )
-
-
-def mean_loss(step, batches) -> float:
-    """The sum stays on the device until the end."""
-    total = 0
-    for X, y in batches:
-        total = total + step(X, y).detach()
-    return total.item() / len(batches)

@@ -22,7 +22,8 @@ EXERCISES = {
     "multi_gpu_concise": ("shards_seen", "bucket_plan", "whole_batch", *LADDER),
     "distributed_sgd": ("busiest_bytes", "ring_plan", "stale_sgd", "best_batch", "mended"),
     "pipelining": ("balance", "one_f_one_b", "fewest_micro_batches"),
-    "channel_parallelism": ("by_input_channels", "zero_bytes", "groups_of"),
+    "channel_parallelism": ("by_input_channels",),
+    "memory_and_mixes": ("zero_bytes", "groups_of"),
 }
 ALL = [(lesson, name) for lesson, names in EXERCISES.items() for name in names]
 

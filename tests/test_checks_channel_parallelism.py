@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from test_checks import solution
 from torch import nn
 from torch.nn import functional as F
@@ -138,76 +139,43 @@ def without_stride(conv, X, devices):
     return right(conv, X, devices, stride=1)
 
 
-def held(shared, *, each=16):
-    """Bytes if `shared[stage - 1]` of the `each` of a parameter are divided."""
-
-    def answer(parameters, ranks, stage):
-        divided = (0, *shared)[stage]
-        return parameters * (each - divided + divided / ranks)
-
-    return answer
+def part(tensor, dim):
+    return tensor.chunk(dist.get_world_size(), dim)[dist.get_rank()]
 
 
-def sixteen_divided(parameters, ranks, stage):
-    """Plausible: half remembered, all is divided from stage 2 on."""
-    of_stage = solution("channel_parallelism", "zero_bytes")
-    return parameters * 16 / ranks if stage == 2 else of_stage(parameters, ranks, stage)
+def total(tensor):
+    tensor = tensor.clone()
+    dist.all_reduce(tensor)
+    return tensor
 
 
-def without_the_copy(parameters, ranks, stage):
-    """Plausible: Adam has two moments, so K = 8."""
-    return held((8, 10, 12), each=12)(parameters, ranks, stage)
+def own_summand(X, A, B):
+    """Plausible: the sum is forgotten."""
+    return F.gelu(X @ part(A, 1)) @ part(B, 0)
 
 
-def always_divided(parameters, ranks, stage):
-    return 16 * parameters / ranks
+def whole_block(X, A, B):
+    return F.gelu(X @ A) @ B
 
 
-def in_gigabytes(parameters, ranks, stage):
-    return solution("channel_parallelism", "zero_bytes")(parameters, ranks, stage) / 1e9
+def sum_of_wholes(X, A, B):
+    return total(whole_block(X, A, B))
 
 
-def grid(*sizes):
-    return torch.arange(torch.Size(sizes).numel()).view(sizes)
+def summed_between(X, A, B):
+    """Plausible: by rows, twice; right numbers."""
+    hidden = F.gelu(total(part(X, 1) @ part(A, 0)))
+    return total(part(hidden, 1) @ part(B, 0))
 
 
-def along(mesh, rank):
-    """The groups of a rank along the axes of a mesh, in their order."""
-    place = (mesh == rank).nonzero()[0].tolist()
-    return tuple(
-        mesh[tuple(slice(None) if i == axis else place[i] for i in range(3))].tolist()
-        for axis in range(3)
-    )
+def gelu_of_the_sum(X, A, B):
+    """Plausible: GELU moved behind the sum, as if it were linear."""
+    return F.gelu(total(X @ part(A, 1) @ part(B, 0)))
 
 
-def reversed_axes(rank, data, pipeline, channel):
-    """Plausible: neighbours in the data axis."""
-    return along(grid(channel, pipeline, data), rank)[::-1]
-
-
-def data_and_pipeline_swapped(rank, data, pipeline, channel):
-    """Plausible: Megatron-LM's default order, whose pipeline ranks are the furthest apart."""
-    pipelines, replicas, channels = along(grid(pipeline, data, channel), rank)
-    return replicas, pipelines, channels
-
-
-def own_coordinates(rank, *sizes):
-    return tuple((grid(*sizes) == rank).nonzero()[0].tolist())
-
-
-def the_others(rank, *sizes):
-    return tuple([r for r in group if r != rank] for group in along(grid(*sizes), rank))
-
-
-def itself_first(rank, *sizes):
-    return tuple([rank, *group] for group in the_others(rank, *sizes))
-
-
-def planes(rank, *sizes):
-    """Plausible: all ranks of the same index along an axis, which is the opposite."""
-    mesh = grid(*sizes)
-    place = (mesh == rank).nonzero()[0].tolist()
-    return tuple(mesh.select(axis, at).flatten().tolist() for axis, at in enumerate(place))
+def gelu_of_summands(X, A, B):
+    """Plausible: the first layer by rows, without a sum."""
+    return total(part(F.gelu(part(X, 1) @ part(A, 0)), 1) @ part(B, 0))
 
 
 @pytest.mark.parametrize(
@@ -231,22 +199,14 @@ def planes(rank, *sizes):
         ("by_input_channels", on_the_last, "on vgpu:0, got it on vgpu:1"),
         ("by_input_channels", without_stride, "with the layer's stride and padding"),
         ("by_input_channels", lambda *_: None, "expected a tensor, got None"),
-        ("zero_bytes", held((2, 4, 16)), "stage 1 divides Adam's 12 bytes"),
-        ("zero_bytes", held((2, 14, 16)), "stage 1 divides Adam's 12 bytes"),
-        ("zero_bytes", held((12, 12, 16)), "stage 2 divides the gradients as well"),
-        ("zero_bytes", held((12, 14, 14)), "stage 3 divides everything"),
-        ("zero_bytes", sixteen_divided, "expected 16.64 GB, got 1.875 GB: stage 2"),
-        ("zero_bytes", without_the_copy, "expected 120 GB, got 90 GB: without ZeRO"),
-        ("zero_bytes", always_divided, "without ZeRO every rank holds all 16 bytes"),
-        ("zero_bytes", in_gigabytes, "got 120, which are gigabytes"),
-        ("zero_bytes", lambda *_: None, "number of bytes"),
-        ("groups_of", reversed_axes, "along data expected [0, 12], got [0, 1]: replicas"),
-        ("groups_of", data_and_pipeline_swapped, "along data expected [0, 12], got [0, 4]"),
-        ("groups_of", own_coordinates, "three lists of ranks, got (0, 0, 0)"),
-        ("groups_of", the_others, "rank 0 itself is in each of its groups"),
-        ("groups_of", itself_first, "sorted, so that all members"),
-        ("groups_of", planes, "expected [0, 12], got [0, 1, 2"),
-        ("groups_of", lambda rank, *sizes: along(grid(*sizes), rank)[:2], "three lists"),
+        ("columns_then_rows", own_summand, "which is one rank's summand"),
+        ("columns_then_rows", whole_block, "computes 100% of what one GPU would"),
+        ("columns_then_rows", sum_of_wholes, "2 times the output"),
+        ("columns_then_rows", summed_between, "2 exchanges (all_reduce, all_reduce)"),
+        ("columns_then_rows", gelu_of_the_sum, "with GELU between them"),
+        ("columns_then_rows", gelu_of_summands, "with GELU between them"),
+        ("columns_then_rows", lambda X, A, B: X @ A, "expected the shape [3, 4], got [3, 16]"),
+        ("columns_then_rows", lambda *_: None, "expected a tensor, got None"),
     ],
 )
 def test_wrong_answers_are_told_what_is_wrong(exercise, answer, reason):
@@ -287,26 +247,6 @@ def test_other_ways_to_split_the_input_channels_are_right(answer):
     assert verdict, verdict
 
 
-def test_the_figures_of_the_paper():
-    """Rajbhandari et al. 2020, figure 1: 7.5e9 parameters on 64 ranks."""
-    answer = solution("channel_parallelism", "zero_bytes")
-    found = [round(answer(7.5e9, 64, stage) / 1e9, 1) for stage in range(4)]
-    assert found == [120.0, 31.4, 16.6, 1.9]
-    assert "120.0, 31.4, 16.6, 1.9 GB" in checks.zero_bytes(answer).text
-
-
-@pytest.mark.parametrize("sizes", [(2, 3, 4), (1, 5, 2), (3, 1, 1)])
-def test_groups_meet_in_their_rank_and_cover_the_mesh(sizes):
-    answer = solution("channel_parallelism", "groups_of")
-    ranks = range(torch.Size(sizes).numel())
-    for axis, size in enumerate(sizes):
-        groups = {tuple(answer(rank, *sizes)[axis]) for rank in ranks}
-        assert sorted(r for group in groups for r in group) == list(ranks)
-        assert {len(group) for group in groups} == {size}
-    for rank in ranks:
-        assert set.intersection(*map(set, answer(rank, *sizes))) == {rank}
-
-
 def test_praise_tells_what_either_split_copies():
     """8 input and 2 output channels on 4 devices: counted by hand, 4 bytes a number."""
     pixels = 4 * 10 * 12
@@ -316,3 +256,10 @@ def test_praise_tells_what_either_split_copies():
     text = checks.by_input_channels(solution("channel_parallelism", "by_input_channels")).text
     assert f"{by_inputs:,} bytes" in text
     assert f"{by_outputs:,}" in text
+
+
+def test_a_wrong_block_is_drawn_too():
+    picture = checks.columns_then_rows(own_summand).picture
+    assert {kind for _, _, kind, *_ in picture["spans"]} == {"compute"}
+    picture = checks.columns_then_rows(summed_between).picture
+    assert sum(row[0] == "vgpu:0" and row[2] == "collective" for row in picture["spans"]) == 2

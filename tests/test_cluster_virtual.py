@@ -201,7 +201,7 @@ def test_they_stand_in_on_a_machine_without_any_network():
         "07_pipelining",
         "deeper/06_distributed_sgd",
         "deeper/07_pipelining",
-        "deeper/08_channel_parallelism",
+        "deeper/09_memory_and_mixes",
     ],
 )
 def test_lessons_with_ranks_run_where_none_may_be_a_process(lesson):

@@ -31,7 +31,7 @@ from d2lpar.trials.confinement import Limits
 
 ROOT = Path(__file__).parents[1]
 SOLUTIONS = ROOT / "notebooks" / "solutions"
-LESSONS = ["01", "02", "03", "04", "05", "06", "07", "08", "10"]
+LESSONS = ["01", "02", "03", "04", "05", "06", "07", "08", "09", "10"]
 PARALLEL = pytest.mark.skipif(not hasattr(os, "fork"), reason="without fork there are no limits")
 
 RIGHT = """

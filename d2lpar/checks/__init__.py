@@ -7,11 +7,12 @@ Every check returns a `Verdict`, whose text says what was expected, what came, a
 from .auto_parallelism import prefetch, run_and_copy, shortest, timed
 from .bugs import possible_rate, same_everywhere, same_step, separate_memory
 from .by_name import check, exercises
-from .channel_parallelism import by_input_channels, groups_of, zero_bytes
+from .channel_parallelism import by_input_channels, columns_then_rows
 from .distributed_sgd import best_batch, busiest_bytes, mended, ring_plan, stale_sgd
 from .distributed_sgd_core import all_reduce_ring, step_model
 from .gpus_and_links import fewest_workers, mean_loss
 from .hardware import batch_at_ridge, linear_intensity
+from .memory_and_mixes import groups_of, zero_bytes
 from .multi_gpu_concise import bucket_plan, bucketed, flat, overlapped, shards_seen, whole_batch
 from .multi_gpu_from_scratch import (
     accumulate,
@@ -42,6 +43,7 @@ __all__ = [
     "busiest_bytes",
     "by_input_channels",
     "check",
+    "columns_then_rows",
     "exercises",
     "fewest_micro_batches",
     "fewest_workers",

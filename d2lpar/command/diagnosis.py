@@ -59,7 +59,8 @@ LESSONS = (
     Lesson("05", "Multi-GPU training, concisely", gpus=2, packages=("d2l", "torchvision")),
     Lesson("06", "Distributed SGD", gpus=2, ranks=True, packages=("ipyparallel",)),
     Lesson("07", "Pipelining", gpus=2, ranks=True, packages=("ipyparallel",)),
-    Lesson("08", "Channel and hybrid parallelism", gpus=2, ranks=True, packages=("ipyparallel",)),
+    Lesson("08", "Channel parallelism", gpus=2),
+    Lesson("09", "Memory and mixes", gpus=2, ranks=True, packages=("ipyparallel", "torchvision")),
 )
 PACKAGES = ("jupyterlab", "ipywidgets", "matplotlib", "nbval", "torchvision", "d2l", "ipyparallel")
 

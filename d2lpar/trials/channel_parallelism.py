@@ -1,4 +1,4 @@
-"""Trials of lesson 08: a layer split by its input channels."""
+"""Trials of lesson 08: layers split by their input channels, or by columns and then by rows."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..vgpu.api.simulation import record, simulate
+from ..vgpu.ranks import run_ranks
+from .evidence import gantt_of
 from .plain import seen
 
 IMAGES, HEIGHT, WIDTH = 4, 10, 12
+BLOCK_BOX, BLOCK = "8x-a100-nvswitch", (2048, 4096)  # samples, numbers: large enough to be seen
 
 
 @torch.no_grad()
@@ -76,3 +80,48 @@ def by_input_channels(
             Y.backward(gradient.to(Y.device))
             gradients = [None if t.grad is None else seen(t.grad) for t in (X, *conv.parameters())]
         return found | {"gradients": gradients}
+
+
+def columns_then_rows(answer: Callable, n: int, samples: int, width: int) -> dict[str, Any]:
+    """What each rank returns, and what it computes and exchanges; a picture of a larger run."""
+    found: dict[int, Any] = {}
+    with simulate(BLOCK_BOX, n, with_values=True) as gpus, record() as timeline:
+        whole = block(samples, width)
+        run_ranks(lambda: found.update({dist.get_rank(): _on_rank(answer, whole, gpus)}), gpus)
+        names = [str(gpu) for gpu in gpus]
+    return {
+        "devices": names,
+        "outputs": [found[rank] for rank in range(n)],
+        "exchanges": [span.name for span in timeline.on(names[0], "collective")],
+        "flops": [sum(s.flops for s in timeline.on(name, "compute")) for name in names],
+        "picture": _block_picture(answer, n),
+    }
+
+
+def block(samples: int, width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """X, A and B, of small whole numbers."""
+    shapes = ((samples, width), (width, 4 * width), (4 * width, width))
+    X, A, B = (whole_numbers(shape, -3, seed=seed) for seed, shape in enumerate(shapes, 5))
+    return X, A, B
+
+
+def _on_rank(
+    answer: Callable, whole: Sequence[torch.Tensor], gpus: Sequence[torch.device]
+) -> object:
+    gpu = gpus[dist.get_rank()]
+    return seen(answer(*(tensor.to(gpu) for tensor in whole)))
+
+
+def _block_picture(answer: Callable, n: int) -> dict[str, Any]:
+    """A run of a block of usual size, with shapes only."""
+    samples, width = BLOCK
+    shapes = ((samples, width), (width, 4 * width), (4 * width, width))
+    with simulate(BLOCK_BOX, n) as gpus, record() as timeline:
+
+        def on_rank() -> None:
+            gpu = gpus[dist.get_rank()]
+            own = [torch.empty(shape, dtype=torch.float16, device=gpu) for shape in shapes]
+            answer(*own)
+
+        run_ranks(on_rank, gpus)
+    return gantt_of(timeline)

@@ -1,6 +1,5 @@
 """Solutions of the exercises of lesson 08; `tests/test_checks.py` runs them."""
 
-import torch
 from torch.nn import functional as F
 
 
@@ -19,22 +18,3 @@ def by_input_channels(conv, X, devices):
         for x, w, device in zip(*slices, devices, strict=True)
     ]
     return sum(summands) + conv.bias.view(-1, 1, 1)
-
-
-def zero_bytes(parameters: float, ranks: int, stage: int) -> float:
-    """Stage 1 divides Adam's state, stage 2 gradients as well, stage 3 parameters as well."""
-    shared = {1: 12, 2: 2 + 12, 3: 2 + 2 + 12}.get(stage, 0)
-    return parameters * (16 - shared + shared / ranks)
-
-
-def groups_of(rank: int, data: int, pipeline: int, channel: int):
-    """One index runs along its axis, the two others stay where the rank is."""
-    mesh = torch.arange(data * pipeline * channel).view(
-        data, pipeline, channel
-    )
-    d, p, c = (mesh == rank).nonzero()[0]
-    return (
-        mesh[:, p, c].tolist(),
-        mesh[d, :, c].tolist(),
-        mesh[d, p, :].tolist(),
-    )

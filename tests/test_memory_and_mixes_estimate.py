@@ -1,4 +1,4 @@
-"""The estimate of a mix that lesson 08 writes in its cells, beside the planner's."""
+"""The estimate of a mix that lesson 09 writes in its cells, beside the planner's."""
 
 from itertools import combinations
 
@@ -25,11 +25,11 @@ GIVEN = {
 @pytest.fixture(scope="module")
 def compared():
     """(bytes by hand, seconds by hand, plan) of each mix, the planner's fastest first."""
-    lesson = cells.functions("08", **GIVEN)
+    lesson = cells.functions("09", **GIVEN)
     with d2lpar.simulate(MACHINE) as gpus:
         seconds = d2lpar.run_ranks(lesson.sum_s, gpus)[0]
     rate = 2 * 7 / 8 * GIVEN["X_BYTES"] / seconds
-    lesson = cells.functions("08", LINK_BYTES_PER_S=rate, **GIVEN)
+    lesson = cells.functions("09", LINK_BYTES_PER_S=rate, **GIVEN)
     settings = {"micro_batch": 1, "chunks": 1, "recompute": "full", "overlap": False}
     plans = planner.plans(NET, MACHINE, batch=BATCH, **settings)
     return [(*lesson.estimate(NET, *plan.mesh.sizes, batch=BATCH), plan) for plan in plans]

@@ -78,7 +78,7 @@ def _bars(runs: dict[str, dict], title: str) -> Picture:
     }
     names = sorted(rows, reverse=True)
     summary = f"parts of {' and '.join(filter(None, runs)) or 'the run'}"
-    ax = plots.axes(summary=summary, size_px=(720, 130 + 44 * len(rows)))
+    ax = plots.axes(summary=summary, size_px=(720, 150 + 44 * len(rows)))
     left = [0.0] * len(names)
     hatches = ("", "//", "xx", "..", "\\\\", "--", "++", "oo", "**")
     colors = (plots.BLUE, plots.GREEN, plots.ORANGE, plots.VERMILION, plots.PALE)
@@ -94,6 +94,5 @@ def _bars(runs: dict[str, dict], title: str) -> Picture:
         ax.locator_params(axis="x", integer=True)
     ax.set(xlabel=_any(runs)["unit"])
     ax.set_title(title, loc="left", size=plots.FONT_PT)
-    below = -65 / (44 * len(rows))  # the label of the axis, which is as high for few bars
-    ax.legend(frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, below))
+    ax.figure.legend(frameon=False, ncols=3, loc="outside lower center")
     return cast(Picture, ax.figure)

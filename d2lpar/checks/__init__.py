@@ -9,7 +9,7 @@ from .bugs import possible_rate, same_everywhere, same_step, separate_memory
 from .by_name import check, exercises
 from .channel_parallelism import by_input_channels, groups_of, zero_bytes
 from .distributed_sgd import best_batch, busiest_bytes, mended, ring_plan, stale_sgd
-from .gpus_and_links import fewest_workers, mean_loss
+from .gpus_and_links import could_wait_for, fewest_workers, mean_loss
 from .hardware import batch_at_ridge, linear_intensity
 from .multi_gpu_concise import bucket_plan, bucketed, flat, overlapped, shards_seen, whole_batch
 from .multi_gpu_from_scratch import accumulate, all_reduce_buckets, shares
@@ -31,6 +31,7 @@ __all__ = [
     "busiest_bytes",
     "by_input_channels",
     "check",
+    "could_wait_for",
     "exercises",
     "fewest_micro_batches",
     "fewest_workers",

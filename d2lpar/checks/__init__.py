@@ -10,7 +10,7 @@ from .by_name import check, exercises
 from .channel_parallelism import by_input_channels, columns_then_rows
 from .distributed_sgd import best_batch, busiest_bytes, mended, ring_plan, stale_sgd
 from .distributed_sgd_core import all_reduce_ring, step_model
-from .gpus_and_links import fewest_workers, mean_loss
+from .gpus_and_links import could_wait_for, fewest_workers, mean_loss
 from .hardware import batch_at_ridge, linear_intensity
 from .memory_and_mixes import groups_of, zero_bytes
 from .multi_gpu_concise import bucket_plan, bucketed, flat, overlapped, shards_seen, whole_batch
@@ -44,6 +44,7 @@ __all__ = [
     "by_input_channels",
     "check",
     "columns_then_rows",
+    "could_wait_for",
     "exercises",
     "fewest_micro_batches",
     "fewest_workers",

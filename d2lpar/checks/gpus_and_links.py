@@ -6,10 +6,41 @@ import math
 
 from ..trials import gpus_and_links as trials
 from ..trials.calling import Called
-from .verdict import Wrong, exercise, is_number, is_whole
+from .verdict import Wrong, exercise, is_number, is_whole, shortened
 
 BATCHES = (3, 40)
-READ_AND_STEP_S = ((0.2, 0.1), (0.35, 0.1), (0.01, 0.1), (0.1, 0.016), (3.0, 0.25))
+READ_AND_STEP_S = ((0.875, 0.25), (0.2, 0.1), (0.01, 0.1), (0.1, 0.016), (3.0, 0.25))
+
+PARTS = ("computing", "memory", "host", "links", "loader")
+RATES = (10e12, 4e-6, 500e9, 10e-6, 20e-6, 10e9)
+STEPS: dict[str, tuple] = {  # kernels (FLOP, bytes), copies (bytes), seconds of the loader
+    "one kernel": ([(4e9, 2e8)], [], 0.0),
+    "many kernels": ([(1e3, 8e3)] * 50, [], 0.0),
+    "two copies": ([(1e6, 1e6)], [1e6, 3e6], 0.0),
+    "a batch": ([(4e9, 1e8), (1e9, 3e8)], [2e7], 0.002),
+}
+
+
+@exercise
+def could_wait_for(answer: Called) -> str:
+    """`could_wait_for(kernels, copies, load_s, rates)`: {part: seconds} of a step."""
+    found = answer.tried(trials.could_wait_for, STEPS, RATES)["got"]
+    for name, step in STEPS.items():
+        got, expected = found[name], _parts(*step)
+        if not isinstance(got, dict) or list(got) != list(PARTS):
+            raise Wrong(
+                f"expected a dict with the keys {', '.join(PARTS)}, in this order, got "
+                f"{shortened(repr(got))}"
+            )
+        for part, seconds in expected.items():
+            if not is_number(got[part]):
+                raise Wrong(f"{name}, {part!r}: expected a number, got {got[part]!r}")
+            if not math.isclose(got[part], seconds, rel_tol=1e-6, abs_tol=1e-15):
+                raise Wrong(
+                    f"{name}, {part!r}: expected {1e6 * seconds:.6g} µs, got "
+                    f"{1e6 * got[part]:.6g} µs{_why(part, step, got[part])}"
+                )
+    return "five parts, of which a step takes at least the largest and at most the sum"
 
 
 @exercise(on_clock=True)
@@ -57,3 +88,37 @@ def fewest_workers(answer: Called) -> str:
         if not is_whole(got):
             raise Wrong(f"{call}: expected the int {expected}, got {got!r}: workers are counted")
     return "as many workers as the GPU needs, and no more"
+
+
+def _parts(kernels: list, copies: list, load_s: float) -> dict[str, float]:
+    """Kernel by kernel and copy by copy, as the machine does it."""
+    flops_per_s, kernel_s, bytes_per_s, dispatch_s, copy_s, link_bytes_per_s = RATES
+    parts = dict.fromkeys(PARTS, 0.0)
+    for flops, nbytes in kernels:
+        parts["host"] += dispatch_s
+        parts["computing"] += flops / flops_per_s
+        parts["memory"] += kernel_s + nbytes / bytes_per_s
+    for nbytes in copies:
+        parts["host"] += dispatch_s
+        parts["links"] += copy_s + nbytes / link_bytes_per_s
+    parts["loader"] += load_s
+    return parts
+
+
+def _why(part: str, step: tuple, got: float) -> str:
+    """What may be missing, or be too much, in a part."""
+    kernels, copies, _ = step
+    _, kernel_s, bytes_per_s, dispatch_s, copy_s, link_bytes_per_s = RATES
+    moved_s = sum(nbytes for _, nbytes in kernels) / bytes_per_s
+    sent_s = sum(copies) / link_bytes_per_s
+    if part == "host" and math.isclose(got, len(kernels) * dispatch_s):
+        return ": the host dispatches each copy, too"
+    if part == "memory" and math.isclose(got, moved_s):
+        return f": each of {len(kernels)} kernels takes kernel_s besides, to start"
+    if part == "memory" and math.isclose(got, kernel_s + moved_s):
+        return f": each of {len(kernels)} kernels takes kernel_s, not only the first"
+    if part == "links" and math.isclose(got, sent_s):
+        return f": each of {len(copies)} copies takes copy_s besides, its latency"
+    if part == "links" and math.isclose(got, copy_s + sent_s):
+        return f": each of {len(copies)} copies pays the latency copy_s"
+    return f": the step has {len(kernels)} kernels and {len(copies)} copies"

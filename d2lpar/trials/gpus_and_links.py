@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
 from .. import machines
 from ..vgpu.api.detectors import syncs
 from ..vgpu.api.simulation import simulate
+from .evidence import bars_of
 from .plain import seen
 
 
@@ -30,3 +31,35 @@ def mean_loss(answer: Callable, count: int) -> dict[str, Any]:
             "calls": [list(call) for call in calls],
             "waits": [str(wait.place) for wait in waits],
         }
+
+
+class Rates(NamedTuple):
+    """What the lesson has measured of a GPU, its host and its link; seconds, bytes, FLOP."""
+
+    flops_per_s: float
+    kernel_s: float
+    bytes_per_s: float
+    dispatch_s: float
+    copy_s: float
+    link_bytes_per_s: float
+
+
+def could_wait_for(
+    answer: Callable, steps: Mapping[str, Sequence], rates: Sequence[float]
+) -> dict[str, Any]:
+    """What it says of steps: {name: (kernels, copies, seconds of the loader)}."""
+    found = {}
+    for name, (kernels, copies, load_s) in steps.items():
+        pairs = [(flops, nbytes) for flops, nbytes in kernels]
+        found[name] = answer(pairs, list(copies), load_s, Rates(*rates))
+    bars = {name: _milliseconds(parts) for name, parts in found.items()}
+    drawn = bars_of(bars, "ms") if all(bars.values()) else {}
+    return {"got": seen(found), "picture": drawn}
+
+
+def _milliseconds(parts: object) -> dict[str, float]:
+    """What can be drawn of the parts of a step."""
+    if not isinstance(parts, dict):
+        return {}
+    numbers = {str(name): s for name, s in parts.items() if isinstance(s, int | float)}
+    return {name: 1e3 * s for name, s in numbers.items() if 0 <= s < 1e6}

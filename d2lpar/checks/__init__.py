@@ -10,7 +10,7 @@ from .by_name import check, exercises
 from .channel_parallelism import by_input_channels, columns_then_rows
 from .distributed_sgd import best_batch, busiest_bytes, mended, ring_plan, stale_sgd
 from .hardware import batch_at_ridge, linear_intensity, mean_loss
-from .memory_and_mixes import groups_of, zero_bytes
+from .memory_and_mixes import fsdp_backward, fsdp_forward, groups_of, zero_1, zero_bytes
 from .multi_gpu_concise import bucket_plan, bucketed, flat, overlapped, shards_seen, whole_batch
 from .multi_gpu_from_scratch import accumulate, all_reduce_buckets, shares
 from .pipelining import balance, fewest_micro_batches, one_f_one_b
@@ -35,6 +35,8 @@ __all__ = [
     "exercises",
     "fewest_micro_batches",
     "flat",
+    "fsdp_backward",
+    "fsdp_forward",
     "groups_of",
     "linear_intensity",
     "mean_loss",
@@ -53,5 +55,6 @@ __all__ = [
     "stale_sgd",
     "timed",
     "whole_batch",
+    "zero_1",
     "zero_bytes",
 ]

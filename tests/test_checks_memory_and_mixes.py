@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from test_checks import solution
 
 from d2lpar import checks
@@ -79,6 +80,144 @@ def planes(rank, *sizes):
     return tuple(mesh.select(axis, at).flatten().tolist() for axis, at in enumerate(place))
 
 
+def train(
+    whole, loss_of, make_optimizer, steps, *, mean=True, gathers=True, clears=True, wholly=False
+):
+    """ZeRO-1, but for what is changed."""
+    n, rank = dist.get_world_size(), dist.get_rank()
+    shard = whole.detach().chunk(n)[rank].clone()
+    shard.grad = torch.empty_like(shard)
+    optimizer = make_optimizer([shard])
+    for _ in range(steps):
+        if clears:
+            whole.grad = None
+        loss_of(whole).backward()
+        if wholly:
+            total = whole.grad.clone()
+            dist.all_reduce(total)
+            shard.grad = total.chunk(n)[rank].clone()
+        else:
+            dist.reduce_scatter_tensor(shard.grad, whole.grad)
+        if mean:
+            shard.grad /= n
+        optimizer.step()
+        if gathers:
+            dist.all_gather_into_tensor(whole.data, shard)
+        else:
+            whole.data.chunk(n)[rank].copy_(shard)
+
+
+def changed(**options):
+    def zero_1(*given):
+        return train(*given, **options)
+
+    return zero_1
+
+
+def all_on_each(whole, loss_of, make_optimizer, steps):
+    """Plausible: data parallelism."""
+    optimizer = make_optimizer([whole])
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss_of(whole).backward()
+        dist.all_reduce(whole.grad)
+        whole.grad /= dist.get_world_size()
+        optimizer.step()
+
+
+def into_another_tensor(whole, loss_of, make_optimizer, steps):
+    """Plausible: a new tensor is trained, and the caller's stays as it was."""
+    train(whole.detach().clone().requires_grad_(), loss_of, make_optimizer, steps)
+
+
+def own_gradient(whole, loss_of, make_optimizer, steps):
+    """Plausible: nothing is summed."""
+    n, rank = dist.get_world_size(), dist.get_rank()
+    shard = whole.detach().chunk(n)[rank].clone()
+    optimizer = make_optimizer([shard])
+    for _ in range(steps):
+        whole.grad = None
+        loss_of(whole).backward()
+        shard.grad = whole.grad.chunk(n)[rank].clone()
+        optimizer.step()
+        dist.all_gather_into_tensor(whole.data, shard)
+
+
+KEPT = []
+
+
+def gathered(shard):
+    W = shard.new_empty(dist.get_world_size() * len(shard), shard.shape[1])
+    dist.all_gather_into_tensor(W, shard)
+    return W
+
+
+def keeps_the_whole(X, shard):
+    """Plausible: kept for the backward pass."""
+    KEPT.append(gathered(shard))
+    return X @ KEPT[-1]
+
+
+def splits_the_product(X, shard):
+    """Plausible: channel parallelism by rows, which needs the same X everywhere."""
+    summand = X.chunk(dist.get_world_size(), 1)[dist.get_rank()] @ shard
+    dist.all_reduce(summand)
+    return summand
+
+
+def in_reverse(X, shard):
+    return X @ torch.cat(gathered(shard).chunk(dist.get_world_size())[::-1])
+
+
+def gathers_twice(X, shard):
+    return (X @ gathered(shard) + X @ gathered(shard)) / 2
+
+
+def scattered(gradient, shard):
+    own = torch.empty_like(shard)
+    dist.reduce_scatter_tensor(own, gradient)
+    return own / dist.get_world_size()
+
+
+def backward(X, shard, dY):
+    return dY @ gathered(shard).T, scattered(X.T @ dY, shard)
+
+
+def sum_of_gradients(X, shard, dY):
+    dX, dshard = backward(X, shard, dY)
+    return dX, dshard * dist.get_world_size()
+
+
+def gradient_of_own_batch(X, shard, dY):
+    """Plausible: nothing is summed."""
+    n, rank = dist.get_world_size(), dist.get_rank()
+    return dY @ gathered(shard).T, (X.T @ dY).chunk(n)[rank]
+
+
+def gradient_of_the_whole(X, shard, dY):
+    """Plausible: as data parallelism does it."""
+    gradient = X.T @ dY
+    dist.all_reduce(gradient)
+    return dY @ gathered(shard).T, gradient / dist.get_world_size()
+
+
+def all_reduced_and_cut(X, shard, dY):
+    """Plausible: right, and sends twice as much."""
+    dX, gradient = gradient_of_the_whole(X, shard, dY)
+    return dX, gradient.chunk(dist.get_world_size())[dist.get_rank()].clone()
+
+
+def untransposed(X, shard, dY):
+    dX, dshard = backward(X, shard, dY)
+    return -dX, dshard
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept():
+    yield
+    KEPT.clear()
+
+
 @pytest.mark.parametrize(
     ("exercise", "answer", "reason"),
     [
@@ -98,6 +237,25 @@ def planes(rank, *sizes):
         ("groups_of", itself_first, "sorted, so that all members"),
         ("groups_of", planes, "expected [0, 12], got [0, 1, 2"),
         ("groups_of", lambda rank, *sizes: along(grid(*sizes), rank)[:2], "three lists"),
+        ("zero_1", all_on_each, "the optimizers of 2 ranks got [36, 36] parameters"),
+        ("zero_1", into_another_tensor, "`whole` is as it was"),
+        ("zero_1", own_gradient, "the mean of all ranks' gradients"),
+        ("zero_1", changed(mean=False), "the gradients are a sum over 2 ranks"),
+        ("zero_1", changed(gathers=False), "rank 0 of 2: only its own shard has changed"),
+        ("zero_1", changed(clears=False), "the gradients of earlier steps are still in the sum"),
+        ("zero_1", changed(wholly=True), "3 × all_reduce, 3 × all_gather; expected 3 × reduce_sc"),
+        ("fsdp_forward", keeps_the_whole, "something still refers to it"),
+        ("fsdp_forward", splits_the_product, "sums of what ranks made of *different* batches"),
+        ("fsdp_forward", in_reverse, "The shards are W's rows, rank 0 has the first"),
+        ("fsdp_forward", gathers_twice, "the exchanges were 2 × all_gather; expected 1"),
+        ("fsdp_forward", lambda X, shard: X @ shard, "cannot be multiplied"),
+        ("fsdp_forward", lambda *_: None, "expected a tensor, got None"),
+        ("fsdp_backward", sum_of_gradients, "this is the sum over 2 ranks: divide by 2"),
+        ("fsdp_backward", gradient_of_own_batch, "without the others'"),
+        ("fsdp_backward", gradient_of_the_whole, "a rank stores only its shard"),
+        ("fsdp_backward", all_reduced_and_cut, "1 × all_reduce, 1 × all_gather; expected"),
+        ("fsdp_backward", untransposed, "in dX expected"),
+        ("fsdp_backward", lambda X, shard, dY: dY, "expected two tensors, dX and dshard"),
     ],
 )
 def test_wrong_answers_are_told_what_is_wrong(exercise, answer, reason):
@@ -124,3 +282,25 @@ def test_groups_meet_in_their_rank_and_cover_the_mesh(sizes):
         assert {len(group) for group in groups} == {size}
     for rank in ranks:
         assert set.intersection(*map(set, answer(rank, *sizes))) == {rank}
+
+
+def test_more_than_a_gpu_has_is_told_and_drawn():
+    def doubled(whole, loss_of, make_optimizer, steps):
+        """Right, with a copy of all parameters that nobody needs."""
+        spare = whole.detach().clone()
+        train(whole, loss_of, make_optimizer, steps)
+        del spare
+
+    verdict = checks.zero_1(doubled)
+    assert verdict.status == checks.WRONG
+    assert "right numbers, but with a layer of 4 GB vgpu:" in verdict.text
+    assert "out of memory" in verdict.text
+    assert max(verdict.picture["points"]) > 8e9
+
+
+def test_the_line_of_memory_tells_what_is_freed_from_what_is_kept():
+    def peak_bytes(answer):
+        return max(checks.fsdp_forward(answer).picture["points"])
+
+    freed_bytes = peak_bytes(lambda X, shard: X @ gathered(shard))
+    assert peak_bytes(keeps_the_whole) > freed_bytes + 3 * 2.4e9  # three of four layers more

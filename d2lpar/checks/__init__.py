@@ -12,7 +12,7 @@ from .distributed_sgd import best_batch, busiest_bytes, mended, ring_plan, stale
 from .distributed_sgd_core import all_reduce_ring, step_model
 from .gpus_and_links import could_wait_for, fewest_workers, mean_loss
 from .hardware import batch_at_ridge, linear_intensity
-from .memory_and_mixes import groups_of, zero_bytes
+from .memory_and_mixes import fsdp_backward, fsdp_forward, groups_of, zero_1, zero_bytes
 from .multi_gpu_concise import bucket_plan, bucketed, flat, overlapped, shards_seen, whole_batch
 from .multi_gpu_from_scratch import (
     accumulate,
@@ -49,6 +49,8 @@ __all__ = [
     "fewest_micro_batches",
     "fewest_workers",
     "flat",
+    "fsdp_backward",
+    "fsdp_forward",
     "gpipe",
     "groups_of",
     "linear_intensity",
@@ -73,5 +75,6 @@ __all__ = [
     "timed",
     "train_batch",
     "whole_batch",
+    "zero_1",
     "zero_bytes",
 ]

@@ -64,6 +64,8 @@ def _memory(runs: dict[str, dict], title: str) -> Picture:
         ax.plot(held, style, marker="", linewidth=2, drawstyle="steps-post", label=who)
     ax.axhline(_any(runs)["limit"] / 1e9, color=plots.INK, linewidth=1, linestyle=":", marker="")
     ax.set(xlabel="tensors made and freed, in the program's order", ylabel="memory (GB)")
+    ax.set_ylim(bottom=0)
+    ax.locator_params(axis="x", integer=True)
     ax.set_title(title, loc="left", size=plots.FONT_PT)
     if all(runs):
         ax.legend(frameon=False, loc="lower center")

@@ -58,9 +58,10 @@ def schedule_of(timeline: Timeline, note: str = "") -> dict:
     return {**run, "note": note} if note else run
 
 
-def memory_of(timeline: Timeline, limit_bytes: float) -> dict:
-    """What the tensors of a GPU occupy, in the order of the program, and what it has."""
-    held = [sample.bytes for sample in timeline.memory]
+def memory_of(timeline: Timeline, limit_bytes: float, *, device: str = "") -> dict:
+    """What the tensors of a GPU (of several, of one) occupy, in the order of the program, and what
+    it has."""
+    held = [sample.bytes for sample in timeline.memory if device in ("", sample.device)]
     return {"kind": "memory", "clock": timeline.clock, "points": held, "limit": limit_bytes}
 
 

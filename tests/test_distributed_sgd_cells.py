@@ -1,11 +1,10 @@
 """Lesson 06's cells: when DDP and Horovod send gradients, worked by hand; its program."""
 
-import ast
-
 import cells
 import nbformat
 import numpy as np
 import pytest
+import torch
 
 from d2lpar.command import cli
 from d2lpar.parallelism.scaling import DeviceStep, Gradient
@@ -53,20 +52,53 @@ def test_an_exchange_that_ends_before_backward_costs_nothing(lesson, rule):
 
 
 @pytest.fixture
-def program():
-    """The program that the lesson's cell holds as a text."""
+def program(tmp_path):
+    """The program that the lesson's cells write into files."""
     (path,) = cells.LESSONS.glob("06_*.ipynb")
-    (cell,) = (c for c in nbformat.read(path, as_version=4).cells if c.id == "program")
-    (assigned,) = ast.parse(cell.source).body
-    return ast.literal_eval(assigned.value)
+    for cell in nbformat.read(path, as_version=4).cells:
+        line, _, text = cell.source.partition("\n")
+        if line.startswith("%%writefile "):
+            file = tmp_path / line.split()[1]
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(text)
+    return tmp_path / "launched/train.py"
 
 
 def test_its_program_has_a_gpu_for_each_process_where_there_are_gpus(program, tmp_path, capfd):
-    told = '\nline = f"GPU {torch.cuda.current_device()} has X: {X.device}"\n'
-    told += "os.write(1, (line + os.linesep).encode())\n"
-    file = tmp_path / "program.py"
-    file.write_text(program + told)
-    assert cli.main(["run", "--quiet", "--nproc-per-node", "2", str(file)]) == 0
-    lines = sorted(capfd.readouterr().out.splitlines())
-    sums = [f"{rank}: [3.0, 3.0]" for rank in range(2)]
-    assert lines == sums + [f"GPU {gpu} has X: cuda:{gpu}" for gpu in range(2)]
+    told = '\n    line = f"GPU {torch.cuda.current_device()} has w: {w.device}"\n'
+    told += "    os.write(1, (line + os.linesep).encode())\n"
+    state = program.with_name("state.py")
+    text = state.read_text()
+    own = "    w = w.to(device)" + told + "    return step, w"
+    assert "    return step, w.to(device)" in text
+    state.write_text(text.replace("    return step, w.to(device)", own))
+    checkpoint = str(tmp_path / "checkpoint")
+    command = ["run", "--quiet", "--nproc-per-node", "2", str(program), checkpoint]
+    assert cli.main(command) == 0
+    lines = sorted(line for line in capfd.readouterr().out.splitlines() if line)
+    saved = [f"rank 0 has saved {steps} steps" for steps in (2, 4, 6)]
+    gpus = [f"GPU {gpu} has w: cuda:{gpu}" for gpu in range(2)]
+    assert lines == [*gpus, "rank 0 begins with step 0", *saved]
+
+
+def alone(steps):
+    """The same training, with the samples of both ranks in one step."""
+    w = torch.zeros(3)
+    for step in range(steps):
+        X = torch.cat([_samples(2 * step + rank) for rank in range(2)])
+        w = w - 0.03 * (X.T @ (X @ w - X.sum(1)))
+    return w
+
+
+def _samples(seed):
+    torch.manual_seed(seed)
+    return torch.randn(8, 3)
+
+
+def test_its_program_takes_the_steps_of_one_process(program, tmp_path):
+    checkpoint = tmp_path / "checkpoint"
+    command = ["run", "--quiet", "--nproc-per-node", "2", str(program), str(checkpoint)]
+    assert cli.main(command) == 0
+    step, w = torch.load(checkpoint)
+    assert step == 6
+    torch.testing.assert_close(w, alone(6))

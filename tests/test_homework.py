@@ -173,7 +173,7 @@ def test_a_homework_is_not_overwritten(tmp_path, capsys, monkeypatch):
 def test_a_lesson_without_exercises_says_which_have_some(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     assert cli.main(["course", "assignment", "11"]) == 2
-    assert "lesson 11 has no exercise: 01, 03" in capsys.readouterr().err
+    assert "lesson 11 has no exercise: 01, 02, 03, 04" in capsys.readouterr().err
 
 
 def test_what_is_graded_by_hand_is_named(tmp_path):

@@ -105,7 +105,7 @@ def questions(course: Path, lesson: str) -> list[Question]:
             {
                 path.name[:2]
                 for path in (course / working_copy.SOURCE).glob("[0-9]*.ipynb")
-                if any(_asked(notebook_file.read(path)))
+                if any(any(_asked(page)) for page in _pages(course, path.name[:2]))
             }
         )
         raise ValueError(ERROR_NONE.format(lesson=lesson, those=", ".join(those)))
@@ -168,14 +168,15 @@ def _files(course: Path, lesson: str, asked: list[Question]) -> dict[str, str]:
 
 
 def _pages(course: Path, lesson: str) -> list[NotebookNode]:
-    """The lesson and its deeper half, whose tasks go on under the heading of the lesson's."""
+    """The lesson and its deeper half, whose tasks go on under the lesson's heading, if it has any."""
     folder, pattern = course / working_copy.SOURCE, f"{lesson_number(lesson)}_*.ipynb"
     own, deeper = (
         [notebook_file.read(path) for path in sorted(place.glob(pattern))]
         for place in (folder, folder / "deeper")
     )
-    for cell in [cell for page in deeper for cell in page.cells]:
-        cell.source = SECTION.sub("", cell.source)
+    if any(any(_asked(page)) for page in own):
+        for cell in [cell for page in deeper for cell in page.cells]:
+            cell.source = SECTION.sub("", cell.source)
     return own + deeper
 
 

@@ -168,7 +168,7 @@ def _files(course: Path, lesson: str, asked: list[Question]) -> dict[str, str]:
 
 
 def _pages(course: Path, lesson: str) -> list[NotebookNode]:
-    """The lesson and its deeper half, whose tasks go on under the lesson's heading, if it has any."""
+    """The lesson and its deeper half, whose tasks go on under the heading of the lesson's."""
     folder, pattern = course / working_copy.SOURCE, f"{lesson_number(lesson)}_*.ipynb"
     own, deeper = (
         [notebook_file.read(path) for path in sorted(place.glob(pattern))]

@@ -26,6 +26,12 @@ def words(ax, place: tuple, text: str, **how) -> None:
     ax.text(*place, text, **{**CENTRED, **how})
 
 
+def key(ax, place: tuple, colour: str, text: str) -> None:
+    """What a colour means, right of `place`."""
+    words(ax, place, "■", color=colour, ha="left")
+    words(ax, (place[0] + 0.27, place[1]), text, ha="left")
+
+
 def arrow(ax, start: tuple, end: tuple, **how) -> None:
     ax.add_patch(FancyArrowPatch(start, end, **{**ARROW, **how}))
 

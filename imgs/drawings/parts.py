@@ -36,12 +36,12 @@ def arrow(ax, start: tuple, end: tuple, **how) -> None:
     ax.add_patch(FancyArrowPatch(start, end, **{**ARROW, **how}))
 
 
-def part(ax, corner: tuple, size: tuple, text: str, colour: str, ink: str) -> None:
+def part(ax, corner: tuple, size: tuple, text: str, colour: str, ink: str, size_pt=FONT_PT) -> None:
     ax.add_patch(
         FancyBboxPatch(corner, *size, boxstyle="round,pad=0,rounding_size=0.12", color=colour)
     )
     middle = [c + s / 2 for c, s in zip(corner, size, strict=True)]
-    ax.text(*middle, text, ha="center", va="center", color=ink, size=FONT_PT, linespacing=1.15)
+    ax.text(*middle, text, ha="center", va="center", color=ink, size=size_pt, linespacing=1.15)
 
 
 def way(ax, start: tuple, end: tuple, width: float, text: str, shift: tuple) -> None:

@@ -3,13 +3,13 @@
 import sys
 from pathlib import Path
 
-from drawings import machines, ring, splits, steps, timelines
+from drawings import machines, meshes, ring, splits, steps, timelines
 
 HERE = Path(__file__).parent
 DRAWINGS = (
     machines.four_gpu_server, machines.cluster_with_servers,
     splits.three_ways_to_split, splits.columns_then_rows,
-    steps.data_parallel_step, ring.ring,
+    steps.data_parallel_step, ring.ring, meshes.mesh_cube,
     timelines.step_on_two_gpus, timelines.schedules,
 )  # fmt: skip
 

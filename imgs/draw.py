@@ -9,7 +9,7 @@ HERE = Path(__file__).parent
 DRAWINGS = (
     machines.four_gpu_server, machines.cluster_with_servers,
     splits.three_ways_to_split, splits.columns_then_rows,
-    steps.data_parallel_step, ring.ring, meshes.mesh_cube,
+    steps.data_parallel_step, ring.ring, meshes.mesh_cube, meshes.which_split,
     timelines.step_on_two_gpus, timelines.schedules,
 )  # fmt: skip
 

@@ -10,7 +10,7 @@ DRAWINGS = (
     machines.four_gpu_server, machines.cluster_with_servers,
     splits.three_ways_to_split, splits.columns_then_rows,
     steps.data_parallel_step, ring.ring, meshes.mesh_cube, meshes.which_split,
-    timelines.step_on_two_gpus, timelines.schedules,
+    timelines.step_on_two_gpus, timelines.schedules, timelines.stream_and_event,
 )  # fmt: skip
 
 

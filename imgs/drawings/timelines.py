@@ -1,12 +1,15 @@
 """What runs when."""
 
 import torch
+from matplotlib.patches import Rectangle
 from torch import nn
 
 import d2lpar as par
-from d2lpar.plots import Picture
+from d2lpar.plots import BLUE, INK, ORANGE, VERMILION, Picture
 from d2lpar.plots.gantt_chart import draw_legend
-from d2lpar.plots.style import dress
+from d2lpar.plots.style import GREY, dress
+
+from .parts import arrow, sheet, words
 
 
 def step_on_two_gpus() -> Picture:
@@ -52,3 +55,29 @@ def schedules() -> Picture:
     draw_legend(picture, list(keys.values()))
     ax.set_xlabel("time (ms)")
     return picture
+
+
+def stream_and_event() -> Picture:
+    """Products in one stream and copies in another, each of which waits for its event."""
+    picture, ax = sheet("Two streams, and events between them", 4.5)
+    for y, name in ((3.8, "host"), (2.4, "computing"), (0.7, "copying")):
+        words(ax, (0.1, y), name, weight="bold", ha="left")
+        ax.plot((2.3, 11.9), (y - 0.45, y - 0.45), color=INK, lw=1)
+    _bar(ax, 2.3, 3.8, 2.1, "queues all", GREY, INK)
+    words(ax, (4.6, 3.8), "and goes on, without waiting", ha="left")
+    for i in range(3):
+        start, done = 2.5 + 2.5 * i, 5.0 + 2.5 * i
+        _bar(ax, start, 2.4, 2.5, f"product {i}", BLUE, "white")
+        _bar(ax, done, 0.7, 1.8, f"copy {i}", ORANGE, INK)
+        arrow(ax, (done, 1.9), (done, 1.18), color=VERMILION, linewidth=3)
+        ax.plot(done, 1.95, "D", ms=13, color=VERMILION, zorder=3)
+        words(ax, (done + 0.25, 1.6), f"event {i}", ha="left")
+    words(ax, (3.7, 0.7), "waits")
+    words(ax, (11.9, 0.08), "time →", ha="right")
+    return picture
+
+
+def _bar(ax, left: float, middle: float, length: float, text: str, colour: str, ink: str) -> None:
+    bar = Rectangle((left, middle - 0.4), length, 0.8, facecolor=colour, edgecolor="white", lw=3)
+    ax.add_patch(bar)
+    words(ax, (left + length / 2, middle), text, color=ink)

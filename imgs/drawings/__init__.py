@@ -1,0 +1,1 @@
+"""The pictures of the lessons, by subject; each function draws one."""

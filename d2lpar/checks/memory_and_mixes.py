@@ -15,6 +15,10 @@ from .verdict import Wrong, exercise, few, is_number, is_tensor, largest_differe
 
 CLOSE = 1e-4  # of the largest value, and of 1
 
+SHARDS_SUM = (
+    ". reduce_scatter_tensor leaves each rank the sum of its shard only, for half of what an "
+    "all-reduce sends"
+)
 WHY_ZERO = (
     "without ZeRO every rank holds all 16 bytes: 2 of the parameter, 2 of its gradient, 12 of "
     "Adam, which are an fp32 copy and two moments",
@@ -115,7 +119,9 @@ def zero_1(answer: Called) -> str:
         for rank, whole in enumerate(found["ends"]):
             _check_trained(whole, rank, n, name)
         _check_shards(found["given"], n)
-        _check_exchanges(found["exchanges"], ["reduce_scatter", "all_gather"] * trials.STEPS)
+        _check_exchanges(
+            found["exchanges"], ["reduce_scatter", "all_gather"] * trials.STEPS, SHARDS_SUM
+        )
         if found["full"]:
             raise Wrong(f"right numbers, but with a layer of 4 GB {found['full']}")
     return (
@@ -179,13 +185,10 @@ def _check_shards(given: list[int], n: int) -> None:
         )
 
 
-def _check_exchanges(got: list[str], expected: list[str]) -> None:
+def _check_exchanges(got: list[str], expected: list[str], why: str = "") -> None:
     if sorted(got) != sorted(expected):
-        raise Wrong(
-            f"right numbers, but the exchanges were {_listed(got)}; expected {_listed(expected)}. "
-            "reduce_scatter_tensor leaves each rank the sum of its shard only, for half of what an "
-            "all-reduce sends"
-        )
+        told = f"{_listed(got)}; expected {_listed(expected)}"
+        raise Wrong(f"right numbers, but the exchanges were {told}{why}")
 
 
 def _listed(names: list[str]) -> str:
@@ -208,7 +211,7 @@ def fsdp_forward(answer: Called) -> str:
         W, Xs, _ = trials.layer(n)
         for rank, Y in enumerate(found["returned"]):
             _check_output(Y, rank, W, Xs)
-        _check_exchanges_of(found["exchanges"], ["all_gather"])
+        _check_exchanges(found["exchanges"], ["all_gather"])
         _check_freed(found, W.nbytes)
     return (
         "each rank has the outputs of its own batch, and stores its shard. The line shows the "
@@ -236,13 +239,6 @@ def _check_output(Y: object, rank: int, W: torch.Tensor, Xs: list[torch.Tensor])
     )
 
 
-def _check_exchanges_of(got: list[str], expected: list[str]) -> None:
-    if sorted(got) != sorted(expected):
-        raise Wrong(
-            f"right numbers, but the exchanges were {_listed(got)}; expected {_listed(expected)}"
-        )
-
-
 def _check_freed(found: dict[str, Any], whole_bytes: int) -> None:
     if found["left_bytes"] > whole_bytes / 2:
         raise Wrong(
@@ -265,7 +261,7 @@ def fsdp_backward(answer: Called) -> str:
         gradients = [X.t() @ dY for X, dY in zip(Xs, dYs, strict=True)]
         for rank, got in enumerate(found["returned"]):
             _check_both(got, rank, dYs[rank] @ W.t(), gradients)
-        _check_exchanges(found["exchanges"], ["all_gather", "reduce_scatter"])
+        _check_exchanges(found["exchanges"], ["all_gather", "reduce_scatter"], SHARDS_SUM)
         _check_freed(found, W.nbytes)
     return (
         "each rank has the gradient of its own batch, and of its own shard the mean over all "

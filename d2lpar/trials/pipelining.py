@@ -11,13 +11,15 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
+from ..parallelism.pipeline import BACKWARD, FORWARD, Operation, StageCost
+from ..parallelism.pipeline.simulator import Simulator
 from ..timeline import Span, Timeline
 from .calling import within
 from .evidence import schedule_of
 from .plain import seen
 
 CLOCK = "simulated"
-SECONDS = {"F": 1.0, "B": 2.0}  # of a pass, where an answer gives orders only
+SECONDS = {FORWARD: 1.0, BACKWARD: 2.0}  # of a pass, where an answer gives orders only
 LONGEST_S = 10.0  # an answer's loop that does not end is ended then
 
 Pass = tuple[str, int]
@@ -65,34 +67,30 @@ def deadlock(answer: Callable, orders: Orders, seconds: dict[str, float]) -> dic
 
 def play(orders: Orders, seconds: dict[str, float] = SECONDS) -> tuple[list[Played], list[str]]:
     """The passes that run, and who then waits for what."""
-    left, spans = [[*order] for order in orders], []
-    ends: dict[tuple[str, int, int], float] = {}
-    free_s = [0.0] * len(left)
-    moving = True
-    while moving:
-        moving = False
-        for stage, order in enumerate(left):
-            while order and (ready_s := _ready_s(*order[0], stage, len(left) - 1, ends)) >= 0:
-                kind, m = order.pop(0)
-                start_s = max(free_s[stage], ready_s)
-                free_s[stage] = start_s + seconds[kind]
-                ends.setdefault((kind, m, stage), free_s[stage])
-                spans.append((stage, kind, m, start_s, free_s[stage]))
-                moving = True
-    return spans, [_waiting(*order[0], s, len(left) - 1) for s, order in enumerate(left) if order]
+    passes = [[Operation(k, stage, m) for k, m in order] for stage, order in enumerate(orders)]
+    stages = range(len(passes))
+    costs = [StageCost(seconds[FORWARD], seconds[BACKWARD])] * len(passes)
+    at_once: dict = {(s, s + step): [] for s in stages for step in (-1, 1)}  # sending takes no time
+    run = Simulator(passes, costs, stages, at_once)
+    run.run()
+    spans = [
+        (stage, kind, m, start_s, end_s)
+        for order, *times in zip(passes, run.starts_s, run.ends_s, strict=True)
+        for (kind, stage, m), start_s, end_s in zip(order, *times, strict=False)
+    ]
+    held_up = [
+        order[len(done)]
+        for order, done in zip(passes, run.starts_s, strict=True)
+        if order[len(done) :]
+    ]
+    return spans, [_waiting(kind, m, stage, len(passes) - 1) for kind, stage, m in held_up]
 
 
 def needed(kind: str, m: int, stage: int, last: int) -> tuple[str, int, int] | None:
     """The pass whose result another one needs; None for the first stage's forward."""
-    if kind == "F":
-        return ("F", m, stage - 1) if stage else None
-    return ("B", m, stage + 1) if stage < last else ("F", m, stage)
-
-
-def _ready_s(kind: str, m: int, stage: int, last: int, ends: dict) -> float:
-    """When a pass has what it needs; -1 for not yet."""
-    need = needed(kind, m, stage, last)
-    return 0.0 if need is None else ends.get(need, -1.0)
+    if kind == FORWARD:
+        return (FORWARD, m, stage - 1) if stage else None
+    return (BACKWARD, m, stage + 1) if stage < last else (FORWARD, m, stage)
 
 
 def _waiting(kind: str, m: int, stage: int, last: int) -> str:

@@ -627,9 +627,11 @@ while True: x = x + 0; time.sleep(0.01)
 @pytest.mark.parametrize("how", IGNORES)
 def test_a_second_interrupt_ends_who_ignores_the_first(tmp_path, how):
     script = tmp_path / "ignores.py"
-    # More than two, as signals that come while the machine is busy count as one.
+    # More than two, as signals that come while the machine is busy count as one. It goes on while
+    # the interpreter ends, which takes the names of modules away.
     sends = (
-        "def send():\n    while True: time.sleep(1); os.kill(pid, 2)\n"
+        "def send(sleep=time.sleep, kill=os.kill, pid=pid):\n"
+        "    while True: sleep(1); kill(pid, 2)\n"
         "sends = threading.Thread(target=send, daemon=True)"
     )
     script.write_text(

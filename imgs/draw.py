@@ -7,7 +7,7 @@ from drawings import machines, meshes, ring, splits, steps, timelines
 
 HERE = Path(__file__).parent
 DRAWINGS = (
-    machines.cpu_beside_gpu, machines.warp_at_an_if,
+    machines.cpu_beside_gpu, machines.warp_at_an_if, machines.systolic_array,
     machines.four_gpu_server, machines.cluster_with_servers,
     splits.three_ways_to_split, splits.columns_then_rows,
     steps.data_parallel_step, ring.ring, meshes.mesh_cube, meshes.which_split,

@@ -31,7 +31,7 @@ class Panel:
         for name, x in chart.places.items():
             axes.axvline(x, color=INK, ls=":", lw=1.2)
             axes.text(
-                x, 0.99, f" {name}", transform=axes.get_xaxis_transform(), va="top", size=SMALL_PT,
+                x, 0.02, f" {name}", transform=axes.get_xaxis_transform(), size=SMALL_PT,
                 color=INK, clip_on=True, in_layout=False,
             )  # fmt: skip
         self.lines = [self._line(name, i) for i, name in enumerate(chart.curves)]

@@ -66,8 +66,9 @@ def _said_of(group: str, report: Report) -> str:
     if not apart:
         return "no published figure was held apart"
     errors = Errors.of(apart)
+    sources = f"{errors.sources} sources" if errors.sources > 1 else "one source"
     return (
-        f"{errors.rows} published figures of {errors.sources} sources,\n  that nobody looked at "
+        f"{errors.rows} published figures of {sources},\n  that nobody looked at "
         f"while the model was made: off by {errors.median:.0%}\n  in the median, "
         f"{errors.mean:.0%} in the mean; {errors.within:.0%} are within 30 %"
     )

@@ -364,12 +364,12 @@ RULES = (
     has_sliders_that_still_work_at_the_end,
     has_cells_that_can_run_again,
     has_no_use_for_what_a_loop_left,
+    has_an_answer_folded_under_each_core,
 )
 LESSON_RULES = (
     has_links_at_both_ends,
     answers_and_sums_up,
     has_exercises_with_checks,
-    has_an_answer_folded_under_each_core,
     says_how_long_it_takes,
     has_lines_that_fit_on_a_slide,
     is_formatted_by_the_tool_alone,

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from copy import deepcopy
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import mistune
@@ -228,7 +229,7 @@ def leaves_nothing_out(notebook, folder):
 def has_an_answer_folded_under_each_core(notebook, folder):
     """What students write for the lesson's later cells, which Run all has to do without."""
     cells = code_cells(notebook)
-    for cell, after in zip(cells, [*cells[1:], None], strict=True):
+    for cell, after in pairwise([*cells, None]):
         if "core" in tags(cell):
             stub = ast.parse(cell.source).body[0]
             folded = after is not None and "answer" in tags(after) and is_folded(after)

@@ -48,26 +48,23 @@ def test_two_stages_that_wait_for_each_other_are_named(lesson):
         lesson.simulate([first, second], SECONDS)
 
 
+def length_s(name, stages, micro_batches, costs, sending):
+    orders = pipeline.orders(pipeline.SCHEDULES[name](stages, micro_batches))
+    return pipeline.simulate(orders, costs, handover_s=sending).duration_s
+
+
 @pytest.mark.parametrize(
     ("sending", "gpipe", "one_f_one_b"),
     [(0, 12, 12), (1, 14, 16)],  # worked by hand, for 2 stages and 3 micro-batches
 )
-def test_1f1b_waits_longer_than_gpipe_only_where_sending_takes_time(
-    lesson, sending, gpipe, one_f_one_b
-):
+def test_1f1b_waits_longer_than_gpipe_only_where_sending_takes_time(sending, gpipe, one_f_one_b):
     costs = [pipeline.StageCost(1.0, 2.0)] * 2
-    lengths = [
-        lesson.timeline_of(name, 2, 3, costs, handover_s=sending).duration_s
-        for name in ("gpipe", "1f1b")
-    ]
+    lengths = [length_s(name, 2, 3, costs, sending) for name in ("gpipe", "1f1b")]
     assert lengths == [gpipe, one_f_one_b]
 
 
 @pytest.mark.parametrize(("stages", "micro_batches"), [(2, 6), (4, 8), (4, 32)])
-def test_gpipe_waits_for_what_is_sent_on_the_way_there_and_back_only(lesson, stages, micro_batches):
+def test_gpipe_waits_for_what_is_sent_on_the_way_there_and_back_only(stages, micro_batches):
     costs = [pipeline.StageCost(1.0, 2.0)] * stages
-    free, sent = (
-        lesson.timeline_of("gpipe", stages, micro_batches, costs, handover_s=s).duration_s
-        for s in (0, 0.5)
-    )
+    free, sent = (length_s("gpipe", stages, micro_batches, costs, s) for s in (0, 0.5))
     assert sent - free == pytest.approx(2 * (stages - 1) * 0.5)

@@ -82,7 +82,6 @@ def test_its_program_has_a_gpu_for_each_process_where_there_are_gpus(program, tm
     assert lines == [*gpus, *steps]
 
 
-
 def alone(steps):
     """The same training in one process, with the pieces of both ranks in one step."""
     text = par.CourseText()

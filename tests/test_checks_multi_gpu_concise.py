@@ -240,7 +240,7 @@ def test_torchs_ddp_sends_the_buckets_of_the_exercise(megabytes, limits_bytes):
 
 # The ladder
 
-LESSON = cells.functions("05", torch=torch, nn=torch.nn, dist=dist, par=par)
+LESSON = cells.functions("05", torch=torch, nn=torch.nn, dist=dist, par=par, program=None)
 LADDER = ("flat", "overlapped", "bucketed")
 
 

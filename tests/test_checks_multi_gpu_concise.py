@@ -1,5 +1,6 @@
 """Wrong answers to the exercises of lesson 05, and what they are told."""
 
+import cells
 import numpy as np
 import pytest
 import torch
@@ -239,6 +240,27 @@ def test_torchs_ddp_sends_the_buckets_of_the_exercise(megabytes, limits_bytes):
 
 # The ladder
 
+LESSON = cells.functions("05", torch=torch, nn=torch.nn, dist=dist, par=par, program=None)
+LADDER = ("flat", "overlapped", "bucketed")
+
+
+@pytest.mark.parametrize("name", LADDER)
+def test_a_rung_that_is_not_written_or_fails_says_so(name):
+    def stub(*_):
+        raise NotImplementedError
+
+    def broken(*_):
+        raise KeyError("typo")
+
+    assert getattr(checks, name)(stub).status == checks.NOT_YET
+    assert "typo" in getattr(checks, name)(broken).text
+
+
+def test_the_rung_that_the_lesson_shows_is_right():
+    verdict = checks.flat(LESSON.flat)
+    assert verdict, verdict
+    assert "times as fast (simulated)" in verdict.text
+
 
 def backward_only(net, loss):
     loss.backward()
@@ -325,7 +347,7 @@ def forgets_the_last_bucket(net, loss):
 
 def one_large_bucket(net, loss):
     """Plausible: a bucket so large that it is full when backward has ended."""
-    solution("multi_gpu_concise", "bucketed")(net, loss, cap_bytes=10**9)
+    LESSON.bucketed(net, loss, cap_bytes=10**9)
 
 
 def nothing_for_large_networks(net, loss):
@@ -334,7 +356,7 @@ def nothing_for_large_networks(net, loss):
     if count > 1000:
         dist.all_reduce(torch.empty(count, device=loss.device))
     else:
-        solution("multi_gpu_concise", "flat")(net, loss)
+        LESSON.flat(net, loss)
 
 
 def sends_a_copy(net, loss):
@@ -346,6 +368,47 @@ def sends_a_copy(net, loss):
 
 def sends_twice(net, loss):
     hooked(net, loss, times=2)
+
+
+def in_buckets(net, loss, *, copied=True, written=True, divisions=1, waited=True):
+    """The rung `bucketed`, with parts left out."""
+    bucket, sent = [], []
+
+    def complete(p):
+        bucket.append(p.grad)
+        if sum(gradient.nbytes for gradient in bucket) >= 5_000_000:
+            sent.append(LESSON.send(bucket.copy() if copied else bucket))
+            bucket.clear()
+
+    LESSON.backward(net, loss, complete)
+    if bucket:
+        sent.append(LESSON.send(bucket))
+    for work, buffer, gradients in sent:
+        if waited:
+            work.wait()
+        if divisions > 1:
+            buffer /= dist.get_world_size()
+        if written:
+            LESSON.receive(work if waited else Done(), buffer, gradients)
+
+
+class Done:
+    def wait(self):
+        pass
+
+
+def divides_twice(net, loss):
+    """Plausible: `send` has divided already."""
+    in_buckets(net, loss, divisions=2)
+
+
+def does_not_write_back(net, loss):
+    """Plausible: the averages stay in the buffers."""
+    in_buckets(net, loss, written=False)
+
+
+def reads_before_it_waits(net, loss):
+    in_buckets(net, loss, waited=False)
 
 
 @pytest.mark.parametrize(
@@ -364,9 +427,13 @@ def sends_twice(net, loss):
         ("bucketed", forgets_the_last_bucket, "the rank's own"),
         ("bucketed", one_large_bucket, "not faster"),
         ("bucketed", sends_twice, "each goes once"),
+        ("bucketed", divides_twice, "0.333 times the average; divide once"),
+        ("bucketed", does_not_write_back, "write the result back"),
+        ("bucketed", reads_before_it_waits, "call wait()"),
     ],
 )
 def test_a_wrong_rung_is_told_what_is_wrong(exercise, answer, reason):
     verdict = getattr(checks, exercise)(answer)
     assert verdict.status == checks.WRONG, verdict
     assert reason in verdict.text, verdict
+    assert {row[0] for row in verdict.picture["spans"]} == {"vgpu:0"}, "a wrong one is drawn, too"

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 NAMES = {"torch": torch, "dist": dist, "nn": nn, "F": F, "par": par, "np": np, "math": math}
 NAMES |= {
     "TwoParts": None,
+    "program": None,
     "partial": partial,
     "time": time,
     "loss": nn.CrossEntropyLoss(reduction="none"),

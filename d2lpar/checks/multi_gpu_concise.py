@@ -198,9 +198,13 @@ def bucketed(answer: Called) -> str:
 
 
 def _climbs(answer: Called, lower_name: str, lower: Rung, hint: str) -> str:
-    """Check values, then time a rung of the ladder against the one below it."""
-    _check_averages(answer.tried(trials.averaged))
-    found, below = answer.tried(trials.timed), _timed_once(lower)
+    """Check values, then the time of a rung of the ladder against the one below it.
+
+    It is timed before anything is said of its values, so that a wrong one is drawn, too.
+    """
+    averages, found = answer.tried(trials.averaged), answer.tried(trials.timed)
+    _check_averages(averages)
+    below = _timed_once(lower)
     took_s, sent_bytes, flops = found["seconds"], found["sent_bytes"], found["flops"]
     lower_s, expected_bytes = below["seconds"], below["sent_bytes"]
     expected_flops = below["flops"]

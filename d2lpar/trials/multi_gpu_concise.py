@@ -16,6 +16,7 @@ from ..vgpu.api.detectors import hazards
 from ..vgpu.api.simulation import record, simulate
 from ..vgpu.api.timing import now_s
 from ..vgpu.ranks import run_ranks
+from .evidence import gantt_of
 from .plain import seen
 
 BOX, RANKS, IMAGES = "8x-v100-pcie", 8, 256  # where the rungs of the ladder are timed
@@ -59,7 +60,8 @@ def _two_steps(answer: Rung, gpus: list[torch.device]) -> list[dict[str, list]]:
 
 
 def timed(answer: Rung) -> dict[str, Any]:
-    """Seconds of a step of ResNet-18, the bytes that a rank all-reduces in it, and its FLOP."""
+    """Seconds of a step of ResNet-18, the bytes that a rank all-reduces in it, its FLOP, and a
+    picture of what rank 0's GPU did."""
     times: list[tuple[float, float]] = []
     with simulate(BOX, RANKS) as gpus, record() as timeline, hazards():
         run_ranks(lambda: times.append(_second_step(answer, gpus)), gpus)
@@ -68,6 +70,7 @@ def timed(answer: Rung) -> dict[str, Any]:
         "seconds": end_s - begin_s,
         "sent_bytes": _all_reduced(timeline, begin_s),
         "flops": _computed(timeline, begin_s),
+        "picture": gantt_of(timeline.where(lambda s: s.start_s >= begin_s), devices=("vgpu:0",)),
     }
 
 

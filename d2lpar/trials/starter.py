@@ -49,7 +49,15 @@ BUSY, IDLE = b"+", b"-"
 PRELOADED = (
     *(".gpus", ".hardware", ".gpus_and_links", ".auto_parallelism", ".multi_gpu_from_scratch"),
     *(".multi_gpu_concise", ".distributed_sgd", ".channel_parallelism"),
-    *(".memory_and_mixes", ".plans", ".ranks", ".small_gpt", ".timelines", "..lesson.collectives"),
+    *(
+        ".memory_and_mixes",
+        ".plans",
+        ".ranks",
+        ".small_gpt",
+        ".timelines",
+        ".toys",
+        "..lesson.collectives",
+    ),
     *("..parallelism.pipeline", "..parallelism.planner", "..parallelism.scaling"),
     *("torch._dynamo", "torch.distributed.launcher"),
 )

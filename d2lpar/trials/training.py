@@ -54,9 +54,9 @@ def text(seed: int) -> torch.Tensor:
     return (first + PACE * torch.arange(TOKENS + 1)) % WORDS
 
 
-def batches() -> list[torch.Tensor]:
+def batches(seed: int) -> list[torch.Tensor]:
     """One for each step."""
-    return [text(100 + i) for i in range(STEPS)]
+    return [text(100 * seed + i) for i in range(STEPS)]
 
 
 def mean_loss(net: nn.Module, batch: torch.Tensor) -> torch.Tensor:
@@ -64,12 +64,12 @@ def mean_loss(net: nn.Module, batch: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(net(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
 
 
-def train_on_ranks(answer: Callable) -> dict[str, Any]:
+def train_on_ranks(answer: Callable, seed: int) -> dict[str, Any]:
     """The same network and the same batches on each rank."""
     with laboratory(BOX, RANKS) as lab:
-        net = Gpt(3)
+        net = Gpt(seed)
         nets = [deepcopy(net).to(device) for device in lab.devices]
-        data = [[batch.to(device) for batch in batches()] for device in lab.devices]
+        data = [[batch.to(device) for batch in batches(seed)] for device in lab.devices]
 
         def on_rank() -> object:
             rank = dist.get_rank()

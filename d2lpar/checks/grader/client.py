@@ -56,8 +56,9 @@ class Client:
         *,
         limit_s: float = LIMIT_S,
         limit_bytes: int = LIMIT_BYTES,
+        **more: int,
     ) -> dict:
-        """What `grade(name, source)` of the module `judge` says of an answer.
+        """What `grade(name, source, limits, **more)` of the module `judge` says of an answer.
 
         Raises GraderError if the process ends; an interrupt ends it.
         """
@@ -70,6 +71,7 @@ class Client:
                 "source": source,
                 "limit_s": limit_s,
                 "limit_bytes": limit_bytes,
+                "more": more,
             }
             try:
                 self._ask(self._running(), request)

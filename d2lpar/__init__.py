@@ -35,6 +35,7 @@ _HOME = {
     "report": "processes.cluster.reports",
     "portable": "processes.spawn",
     "Checkpoints": "processes.checkpoint",
+    "CourseText": "lesson.course_text",
     "fashion_mnist": "lesson.data",
     "DataError": "lesson.data",
     "trace_graph": "lesson.op_graph",

@@ -105,9 +105,8 @@ def relay(answer: Callable, seed: int) -> dict[str, Any]:
     """Matrices on GPU 0; the second half of the work is for GPU 1."""
     with laboratory(PAIR, 2) as lab:
         inputs = [X.to(lab.devices[0]) for X in squares((RELAY_SIZE,) * RELAYS, seed)]
-        return lab.run(
-            answer, inputs, two_products, two_products, lab.devices, keeps=inputs
-        ).evidence()
+        works = two_products, two_products
+        return lab.run(answer, inputs, *works, lab.devices, keeps=inputs).evidence()
 
 
 def gradients(seed: int) -> list[list[torch.Tensor]]:

@@ -20,7 +20,9 @@ from ..verdict import Over, Refused, Wrong, few
 TOLERANCE = 1e-3  # of the largest value
 TEXT_NOTHING = "your function returned nothing: end it with `return {what}`"
 TEXT_OTHER = "expected {what}, got {got}"
-TEXT_VALUES = "{what} is off by up to {gap:.2g}: it begins with {got}, and {share:.0%} of its values are right"
+TEXT_VALUES = (
+    "{what} is off by up to {gap:.2g}, and {share:.0%} of its values are right; it begins {got}"
+)
 TEXT_HAZARD = "the values happen to be right here, but: {hazard}"
 TEXT_WAITS = "the host waited {count} times for a GPU, first in {call} (line {line}); {allowed}"
 TEXT_CHANGED = "the answer has changed {what}, and so does not count"

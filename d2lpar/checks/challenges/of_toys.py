@@ -30,6 +30,7 @@ VERBS = (
 )  # fmt: skip
 TEXT_JOB = "{ranks} rank{s}, {layers} layers, {batches} batches"
 TEXT_CASE = "{problem} ({job})"
+TEXT_TOOK = "{ms:g} ms with {job}, and {best:g} is the optimum"
 PASSES_MS = FORWARD_MS + BACKWARD_MS
 WHOLE_GB = WEIGHTS_GB + GRADIENT_GB + STATES_GB
 
@@ -141,8 +142,8 @@ def judge_of(
         slowest = max(runs, key=lambda run: run.ms / optimum_ms(run.job))
         percent = 100 * slowest.ms / optimum_ms(slowest.job)
         shown = runs[0] if percent <= 100 * (1 + 1e-9) else slowest
-        text = f"{shown.ms:g} ms with {_in_words(shown.job)}, where {optimum_ms(shown.job):g} can be had"
-        return Outcome(percent, text, picture_of(shown))
+        took = TEXT_TOOK.format(ms=shown.ms, job=_in_words(shown.job), best=optimum_ms(shown.job))
+        return Outcome(percent, took, picture_of(shown))
 
     return judge
 

@@ -55,7 +55,12 @@ def small_gpt(answer: Called, seed: int) -> Outcome:
             0, sizes["words"], shape, generator=torch.Generator().manual_seed(weights)
         )
         expected = training.scores(tokens, parts(weights, **sizes)).detach()
-        same(answer.tried(gpt.small_gpt, tokens, weights, sizes), expected, "", "the scores")
+        same(
+            answer.tried(gpt.small_gpt, tokens, weights, sizes),
+            expected,
+            "",
+            "the tensor of scores",
+        )
     return Outcome(0.0, "a GPT in six lines; the matrix of words is used twice")
 
 

@@ -124,10 +124,10 @@ def relay(answer: Called, seed: int) -> Outcome:
     host = trials.squares((trials.RELAY_SIZE,) * trials.RELAYS, seed)
     results = listed(seen.result, len(host), "results")
     for i, (got, X) in enumerate(zip(results, host, strict=True)):
-        same(got, trials.two_products(trials.two_products(X)), EIGHT[1], f"result {i}")
+        same(got, trials.square(trials.two_products(X)), EIGHT[1], f"result {i}")
     seen.require_order()
     seen.require_few_waits(0)
-    seen.require_work(len(host) * _flops(4, trials.RELAY_SIZE), 2)
+    seen.require_work(len(host) * _flops(3, trials.RELAY_SIZE), 2)
     seen.require_bytes(sum(X.nbytes for X in host))
     return _timed(seen, "in order, and nobody waited")
 

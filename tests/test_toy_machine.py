@@ -81,7 +81,7 @@ def test_exchanges_run_beside_the_program_and_compute_holds_it_up():
     assert boxes["reduce_scatter", "R1"] == (8, 10)
 
 
-# --- programs that cannot run, or end wrong: each with what is said of it --------------------------
+# --- programs that cannot run, or end wrong: each with what is said of it -------------------------
 
 
 def without_forward(gpu):

@@ -197,7 +197,7 @@ WRONG = {
                 for i, piece in enumerate(bucket.split([g.numel() for g in own])):
                     own[i] = piece
         """,
-        "gradients[0][0] of shape [64, 64, 3, 3]",
+        "of shape [64, 64, 3, 3], got [36864]",
     ),
     "unstuck": (
         """
@@ -218,7 +218,7 @@ WRONG = {
                 ("B", m) for m in range(micro_batches)
             ]
         """,
-        "rank 0 holds 6 micro-batches at once, and 4 may be",
+        "rank 0 holds 8 micro-batches at once, and 3 may be",
     ),
     "cut": (
         """
@@ -275,7 +275,7 @@ WRONG = {
         def read_timeline(timeline):
             return timeline.on("vgpu:0", "collective").busy_s / timeline.duration_s
         """,
-        "is too large",
+        "is too small",
     ),
     "mixes": (
         """
@@ -319,7 +319,7 @@ CHEATS = {
         def toy_zero_1(gpu):
             gpu.orders.append(("done", 0, 0, 0, "", 0))
         """,
-        "raised TypeError",
+        "has changed what was seen of it",
     ),
     "toy_fsdp": (
         """
@@ -939,7 +939,7 @@ def test_the_notebook_says_the_limits():
     for one in nbformat.read(NOTEBOOK, as_version=4).cells:
         if one.cell_type == "markdown":
             pattern = r"\*\*Limit\*\*[^.]*?(\d+(?:\.\d+)?) (ms|%|passes)"
-            limit = re.search(pattern, one.source)
+            limit = limit if "<details>" in one.source else re.search(pattern, one.source)
         elif limit and "par.challenge(" in one.source:
             name = one.source.rstrip().rsplit("par.challenge(")[1].rstrip(")")
             said[name] = float(limit[1])

@@ -7,12 +7,14 @@ import random
 import torch
 from torch import nn
 
+from ...lesson.models import next_word_loss
 from ...timeline import Timeline
 from ...trials import small_gpt as gpt
 from ...trials import timelines, training
 from ...trials.calling import Called
 from ...trials.evidence import bars_of
 from ...trials.laboratory import laboratory
+from ...trials.plain import Seen
 from ...trials.small_gpt import parts  # also for the notebook
 from ..verdict import Refused, Wrong, is_number
 from .evidence import TEXT_NOTHING, TEXT_OTHER, Evidence, kind, listed, same
@@ -21,6 +23,11 @@ from .puzzle import Outcome
 
 TEXT_STEP = (
     "step {i}: your loss is {got:.5g}, and that is not the mean of the whole batch on one device"
+)
+FURTHER, FURTHER_RATE = 100, 0.01  # steps on one device before the network writes
+TEXT_WRITES = (
+    "loss {first:.2f} to {last:.2f}, as on one device. After {further} more steps, on this "
+    "processor, your network writes: “{sentence}”"
 )
 TEXT_WEIGHTS = "after training, rank {rank} differs from one device by up to {gap:.2g} ({name})"
 TEXT_SILENT = (
@@ -73,7 +80,7 @@ def train_on_ranks(answer: Called, seed: int) -> Outcome:
     All ranks get the same network and the same whole batches. Equal to one device.
     """
     seen = Evidence(answer.tried(training.train_on_ranks, seed), training.BOX)
-    net, steps = training.Gpt(seed), training.STEPS
+    net, steps = training.network(seed), training.STEPS
     expected = _alone(net, seed)
     for got in listed(seen.result, training.RANKS, "ranks' losses"):
         _check_losses(got, expected)
@@ -87,26 +94,47 @@ def train_on_ranks(answer: Called, seed: int) -> Outcome:
     takes = sum(4 * p.numel() for p in net.parameters())
     if sent < 0.9 * steps * takes:
         raise Refused(TEXT_SILENT.format(sent=sent / 1e6, takes=takes / 1e6))
-    flops = steps * _flops_of_a_step()
+    flops = steps * _flops_of_a_step(seed)
     if seen.flops > 1.5 * flops:
         raise Wrong(TEXT_WHOLE.format(did=seen.flops / 1e9, most=1.5 * flops / 1e9))
     seen.require_work(flops, training.RANKS)
     seen.require_bytes(steps * takes * (1 - 1 / training.RANKS))
-    fell = f"loss {expected[0]:.2f} to {expected[-1]:.2f}, as on one device"
-    return Outcome(1e3 * seen.seconds, fell, seen.picture)
+    praise = TEXT_WRITES.format(
+        first=expected[0],
+        last=expected[-1],
+        further=FURTHER,
+        sentence=_sentence(seen.seen("weights")[0], seed),
+    )
+    return Outcome(1e3 * seen.seconds, praise, seen.picture)
 
 
-def _flops_of_a_step() -> int:
+def _sentence(weights: list[Seen], seed: int) -> str:
+    """What the network writes that began on the ranks, and has learnt on, here, for a while."""
+    text, net = training.text(seed), training.network(seed)
+    with torch.no_grad():
+        for own, got in zip(net.parameters(), weights, strict=True):
+            own.copy_(got.values)
+    optimizer = torch.optim.Adam(net.parameters(), lr=FURTHER_RATE)
+    for step in range(training.STEPS, training.STEPS + FURTHER):
+        optimizer.zero_grad()
+        pieces, following = text.batch(training.SAMPLES, training.TOKENS, step=step)
+        next_word_loss(net(pieces), following).backward()
+        optimizer.step()
+    first = text.vocabulary[text.tokens[0]]
+    return text.written_by(net, first, length=training.TOKENS, seed=seed)
+
+
+def _flops_of_a_step(seed: int) -> int:
     """Those of the whole batch on one device."""
     with laboratory(training.BOX, 1) as lab:
-        net = training.Gpt().to(lab.devices[0])
-        batch = training.text(1).to(lab.devices[0])
+        net = training.network(seed).to(lab.devices[0])
+        batch = training.batches(seed)[0].to(lab.devices[0])
         return lab.run(lambda: training.mean_loss(net, batch).backward()).flops
 
 
 def _alone(net: nn.Module, seed: int) -> list[float]:
     """The losses of training on one device, in place."""
-    optimizer = torch.optim.SGD(net.parameters(), lr=training.RATE)
+    optimizer = training.optimizer_of(net)
     losses = []
     for batch in training.batches(seed):
         optimizer.zero_grad()

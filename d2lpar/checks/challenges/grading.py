@@ -17,7 +17,7 @@ SEEDS = 1_000_000
 TEXT_LIMIT = "right, but {figure} is over the limit"
 TEXT_OVER = "right, but {what}"
 TEXT_OWN = (
-    "right, and word for word a solution of the course's, but for names perhaps: it earns no "
+    "{text}. But this is word for word a solution of the course's, but for names: it earns no "
     "points, which are for yours"
 )
 TEXT_SEED = "{text} (its cases are those of seed={seed})"
@@ -42,7 +42,7 @@ def grade(name: str, text: str, limits: Limits, seed: int | None = None) -> dict
         trial=puzzle.trial,
     )
     if report["status"] == RIGHT and copies.is_own(text, name):
-        report |= {"points": 0, "text": TEXT_OWN, "own": True}
+        report |= {"points": 0, "text": TEXT_OWN.format(text=report["text"]), "own": True}
     if report["status"] in (WRONG, OVER):
         report["text"] = TEXT_SEED.format(text=report["text"], seed=seed)
     return report | {"seed": seed}

@@ -351,7 +351,7 @@ def test_an_example_earns_nothing_and_is_right():
     )
     assert attempt.status == "right"
     assert attempt.points == 0
-    assert "it is the example" in attempt.text
+    assert "is the example" in attempt.text
     assert attempt.picture is not None
     assert scores.read(scores.path()) == {}
     assert "toy_accumulate" not in challenges.score_table()

@@ -90,6 +90,12 @@ def _toy(runs: dict[str, dict], title: str) -> Picture | None:
     if not len(both):
         return None
     drawn = plots.gantt(both, title=f"{title}, {run['note']}", width_px=720, memory=True)
+    picture = cast(Picture, drawn)
+    most = max(gb for points in run["memory"] for _, gb in points)
+    picture.alt = (
+        f"{picture.alt}; under it the memory, of which {most:g} GB are taken at most, and "
+        f"{run['limit']:g} GB are there"
+    )
     held = drawn.axes[-1]
     held.axhline(run["limit"], color=plots.INK, linewidth=1, linestyle=":")
     held.annotate(
@@ -98,7 +104,7 @@ def _toy(runs: dict[str, dict], title: str) -> Picture | None:
     )  # fmt: skip
     _, top = held.get_ylim()
     held.set_ylim(0, max(top, 1.5 * run["limit"]))
-    return cast(Picture, drawn)
+    return picture
 
 
 def _bars(runs: dict[str, dict], title: str) -> Picture:

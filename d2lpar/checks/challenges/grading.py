@@ -21,7 +21,7 @@ TEXT_OWN = (
     "points, which are for yours"
 )
 TEXT_SEED = "{text} (its cases are those of seed={seed})"
-TEXT_EXAMPLE = "it is the example, and earns no points"
+TEXT_EXAMPLE = "This one is the example, and earns no points"
 
 
 def grade(name: str, text: str, limits: Limits, seed: int | None = None) -> dict:

@@ -100,8 +100,8 @@ torch-tests: setup  ## PyTorch's own tests on virtual GPUs: rate, and what fails
 	@PYTHONPATH=tests $(python) -m torch_judge $(if $(PYTORCH),--pytorch "$(PYTORCH)") \
 		$(if $(ONLY),"$(ONLY)") $(if $(REPORT),--report "$(REPORT)")
 
-validate: setup  ## Predictions of the simulator beside published figures; ONLY=train for some
-	@$(python) -m d2lpar.validation $(if $(ONLY),--only "$(ONLY)")
+validate: setup  ## Predictions beside published figures, which lessons quote; ONLY=train for some
+	@$(python) -m d2lpar.validation $(if $(ONLY),--only "$(ONLY)",--record)
 
 notebooks: setup  ## Record all notebooks anew, and list what changed
 	@$(python) tools/build.py

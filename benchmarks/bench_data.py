@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from machine import this_machine
 
-from d2lpar import garments
+from d2lpar.lesson import synthetic_fashion as garments
 from d2lpar.lesson.data import fashion_mnist
 from d2lpar.lesson.download import FILES
 

@@ -45,6 +45,13 @@ devices, vgpu:0 and vgpu:1!
         ----> 1 1 / 0
         ZeroDivisionError: division by zero
     """,
+    "batches": """
+        NameError Traceback (most recent call last)
+        Cell In[6], line 1
+        ----> 1 batches
+        NameError: name 'batches' is not defined
+        If a cell above makes it, run those first: Run > Run All Above Selected Cell.
+    """,
 }
 
 

@@ -21,8 +21,8 @@ import numpy as np
 import pytest
 import torch
 
-from d2lpar import garments
 from d2lpar.lesson import data, download
+from d2lpar.lesson import synthetic_fashion as garments
 from d2lpar.lesson.data import Batches, DataError, fashion_mnist
 from d2lpar.timeline import waits
 

@@ -8,7 +8,7 @@ import warm_process
 from torch import nn
 from torch.nn import functional as F
 
-from d2lpar import garments
+from d2lpar.lesson import synthetic_fashion as garments
 from d2lpar.lesson.synthetic_fashion import BLOCK, CLASSES, draw
 
 # Of two blocks. It changes with the drawing, and then the notebooks must be recorded anew.

@@ -169,7 +169,7 @@ def test_a_pair_of_places_is_reported_once_and_as_a_warning_by_default(side):
     assert len(caught) == 1
     assert caught[0].filename == __file__
     assert kinds(lambda: use(times=2)) == ["read"]
-    assert issubclass(par.HazardWarning, UserWarning)
+    assert issubclass(HazardWarning, UserWarning)
 
 
 def test_overwriting_what_another_stream_may_still_read(side):

@@ -474,7 +474,7 @@ BESIDES: dict[str, dict[str, object]] = {
 }
 NO_NUMBERS = {
     "report", "portable", "challenge", "check", "doctor", "trace_graph", "hazards", "syncs",
-    "without_nccl", "shape_only", "Benchmark", "Calibration", "DataError", "HazardWarning",
+    "without_nccl", "shape_only", "CourseText",
     "Timeline", "devices",
 }  # fmt: skip
 SMALL = (nan, inf, -inf, -1, 1e308, 5e-324, 10**9, 10**12, True, "x", 0)

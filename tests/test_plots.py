@@ -364,6 +364,16 @@ def test_limits_left_out_follow_the_data_with_few_redrawn_backgrounds(place, mon
     assert place.picture.axes[0].get_xlim() == pytest.approx((1 - 0.05 * 299, 300 + 0.05 * 299))
 
 
+def test_places_of_the_x_axis_have_names(place):
+    with LivePlot(curves=["GB/s"], xscale="log", places={"L1": 32, "L2": 512}) as plot:
+        for kib in (8, 64, 1024):
+            plot.add(kib, {"GB/s": 1.0})
+    axes = place.picture.axes[0]
+    dotted = [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == ":"]
+    assert dotted == [32, 512]
+    assert [text.get_text().strip() for text in axes.texts] == ["L1", "L2"]
+
+
 def test_pictures_have_one_size_white_ground_and_say_where_their_data_come_from(place):
     note = "synthetic images · simulated clock"
     curves = ("loss", "accuracy")

@@ -45,6 +45,22 @@ SMALL = Timeline(
 # Busy, idle, hidden, exposed
 
 
+def test_a_step_could_wait_for_host_gpu_or_links():
+    assert SMALL.could_wait_for() == {"host": 2, "GPU": 5, "links": 3}
+    assert Timeline("toy").could_wait_for() == {"host": 0, "GPU": 0, "links": 0}
+
+
+def test_processes_and_gpus_work_at_the_same_time():
+    ranks = [
+        host("dispatch", 0, 2, stream="rank 0"),
+        host("host", 2, 5, stream="rank 0, thread for gpu:0"),
+        host("dispatch", 0, 4, stream="rank 1"),
+        compute("gpu:0", 2, 6),
+        compute("gpu:1", 4, 7),
+    ]
+    assert Timeline("toy", ranks).could_wait_for() == {"host": 5, "GPU": 4, "links": 0}
+
+
 def test_times_of_a_small_schedule():
     assert (SMALL.duration_s, SMALL.accelerators) == (10, ["gpu:0", "gpu:1"])
     assert SMALL.on("gpu:0").busy_s == 7

@@ -1,4 +1,4 @@
-"""`Timer`, `Benchmark` and `measure` read the clock that belongs to the devices."""
+"""`Timer` and `measure` read the clock that belongs to the devices."""
 
 import pytest
 import torch
@@ -60,17 +60,6 @@ def test_the_host_has_a_wall_clock(gpus, wall):
 def test_the_clock_is_named(fresh_gpus):
     assert timing.clock_name() == "simulated on 2x-v100-textbook"
     assert timing.clock_name(fresh_gpus[:1]) == timing.clock_name("vgpu:1") == timing.clock_name()
-
-
-def test_a_benchmark_prints_and_keeps_its_seconds(fresh_gpus, capsys):
-    work = product(fresh_gpus[1])
-    with par.Benchmark("product") as benchmark:
-        work()
-    assert benchmark.seconds == pytest.approx(PRODUCT_S + 8e-6, rel=1e-6)
-    assert capsys.readouterr().out == "product: 0.0002 s (simulated on 2x-v100-textbook)\n"
-    with pytest.raises(KeyError), par.Benchmark("broken"):
-        raise KeyError
-    assert capsys.readouterr().out == ""
 
 
 def test_measuring_repeats_after_warming_up(fresh_gpus):

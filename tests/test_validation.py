@@ -11,7 +11,7 @@ from torch import nn
 from d2lpar.machines.hardware import Accelerator, Host, Link, Machine
 from d2lpar.parallelism.pipeline.costs import StageCost
 from d2lpar.parallelism.planner import uncertainty
-from d2lpar.validation import boxes, groups, main, predict, read_rows, validate
+from d2lpar.validation import boxes, groups, main, predict, read_rows, recorded, validate
 from d2lpar.validation.parameters import Parameters, SimulatedRun
 from d2lpar.validation.report import Comparison, Errors, Report
 from d2lpar.validation.workloads import (
@@ -39,6 +39,18 @@ def published() -> Report:
 
 def test_the_bounds_hold(published):
     assert published.holds, published.text()[-3000:]
+
+
+def test_what_lessons_quote_is_what_is_simulated_now(published):
+    """Else: `make validate` records it anew, and the lessons that call `trust` are run again."""
+    quoted = {p.row.id: (p.group, p.predicted) for p in recorded().predictions}
+    assert quoted.keys() == ROWS.keys()
+    moved = {
+        p.row.id: (p.predicted, quoted[p.row.id])
+        for p in published.predictions
+        if quoted[p.row.id] != (p.group, pytest.approx(p.predicted, rel=1e-5))
+    }
+    assert not moved
 
 
 def test_plans_say_the_error_of_transformers_held_apart(published):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from statistics import mean, median
 
 import pytest
 
-from d2lpar.validation import RowError, boxes, predict, read_rows
+from d2lpar import validation
+from d2lpar.validation import RowError, boxes, groups, predict, read_rows, recorded
+from d2lpar.validation.recording import record
+from d2lpar.validation.report import Comparison, Report
 from d2lpar.validation.rows import OPTIONAL, REQUIRED
 from d2lpar.validation.runner import WORKLOADS
 from d2lpar.vgpu.sim import constants
@@ -137,3 +141,43 @@ def test_an_id_occurs_once(csv):
 def test_what_cannot_be_simulated_is_said(csv, change, says):
     with pytest.raises(RowError, match=says):
         predict(csv(change)[0])
+
+
+def test_a_report_is_read_as_it_was_recorded(tmp_path):
+    rows = read_rows()[:3]
+    report = Report(
+        (
+            Comparison(rows[0], 1.25, groups.KERNELS, 2.5),
+            Comparison(rows[1], 3e-6, groups.COPIES),
+            Comparison(rows[2], 7e9, groups.SCALING, 1.0),
+        )
+    )
+    record(report, tmp_path / "recorded.csv")
+    assert recorded(tmp_path / "recorded.csv") == report
+
+
+def test_a_row_that_is_gone_is_named(tmp_path):
+    file = tmp_path / "recorded.csv"
+    file.write_text("row,group,predicted,naive\nno-such-row,kernels,1,\n")
+    with pytest.raises(RowError, match="no-such-row"):
+        recorded(file)
+
+
+def test_trust_counts_only_what_was_held_apart():
+    apart = [p for p in recorded().tests if p.group == groups.COPIES and p.row.apart]
+    errors = [abs(p.predicted / p.row.published - 1) for p in apart]
+    said = validation.trust(groups.COPIES)
+    assert f"{len(apart)} published" in said
+    assert f"{median(errors):.0%}\n" in said
+    assert f"{mean(errors):.0%} in the mean" in said
+
+
+def test_another_group_is_refused_by_name():
+    with pytest.raises(ValueError, match=r"'kernel'.*kernels, copies"):
+        validation.trust("kernel")
+
+
+def test_a_part_of_the_rows_is_not_recorded(capsys):
+    with pytest.raises(SystemExit):
+        validation.main(["--record", "--only", "copy"])
+    assert "--only" in capsys.readouterr().err

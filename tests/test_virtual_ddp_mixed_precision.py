@@ -20,7 +20,7 @@ from d2lpar.timeline.intervals import common_s, union
 LOW, STEPS, RANKS = torch.bfloat16, 4, 2
 
 # torch's own code copies parameters on a stream that waits for nothing: see the last test.
-pytestmark = pytest.mark.filterwarnings("ignore::d2lpar.HazardWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::d2lpar.vgpu.races.stream_sanitizer.HazardWarning")
 
 
 def network(width=8):

@@ -19,6 +19,7 @@ from torch.testing import assert_close
 import d2lpar as par
 from d2lpar.command import cli
 from d2lpar.machines import collective_cost
+from d2lpar.vgpu.races.stream_sanitizer import HazardWarning
 
 MACHINE, PROGRAMS = "8x-v100-pcie", Path(__file__).parent / "programs"
 PROGRESS = re.compile(r"d2lpar: \d+ s, simulated ")  # said of a run that takes long
@@ -161,7 +162,7 @@ def test_who_waits_for_several_futures_waits_for_their_collectives(gpus, how):
         return [(x + 1).sum().item() for x in big]
 
     with warnings.catch_warnings():
-        warnings.simplefilter("error", par.HazardWarning)
+        warnings.simplefilter("error", HazardWarning)
         assert par.run_ranks(on_rank, gpus[:2]) == [[3.0 * (1 << 20)] * 2] * 2
 
 

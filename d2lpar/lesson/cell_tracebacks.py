@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _LIBRARIES = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
 _WAYS_IN = (f"{os.sep}contextlib.py", os.path.join(os.sep, "torch", "overrides.py"))
+_ABOVE = "If a cell above makes it, run those first: Run > Run All Above Selected Cell."
 _MISTAKES = (AssertionError, AttributeError, KeyError, NameError)  # the engine means none of them
 
 
@@ -36,6 +37,8 @@ def _show(
     traceback: TracebackType,
     tb_offset: int | None = None,
 ) -> None:
+    if type(error) is NameError and not _is_in(list(_frames(traceback))[-1], _PACKAGE):
+        error.add_note(_ABOVE)
     if shell.InteractiveTB.mode != "Verbose":
         for each in _chain(error):
             cut(each)

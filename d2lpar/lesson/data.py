@@ -111,9 +111,9 @@ def fashion_mnist(
 
     The images come from the folder `root`, or else from the one that the environment variable
     D2LPAR_DATA names; with neither, from the first of: this user's cache; a download into that
-    cache; pictures drawn by `garments.draw`. The word "synthetic" in place of a folder asks for
-    those at once. The loaders' `source` says which it was; why there was no download is logged at
-    level INFO.
+    cache; pictures drawn by `synthetic_fashion.draw`. The word "synthetic" in place of a folder
+    asks for those at once. The loaders' `source` says which it was; why there was no download is
+    logged at level INFO.
 
     Args:
         batch_size: images a batch.

@@ -1,6 +1,7 @@
 """What a live plot shows, apart from how: curves, labels and limits."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from . import texts
 from .curve import Curve
@@ -27,6 +28,7 @@ class Chart:
     xscale: str = LINEAR
     yscale: str = LINEAR
     marks: frozenset[str] = frozenset()  # curves of points that no line joins
+    places: Mapping[str, float] = field(default_factory=dict)  # of the x axis, that have names
     status: str = ""
     from_zero: bool = False
 

@@ -23,7 +23,8 @@ class LivePlot(Drawing):
     `note` says where data and times come from and is always on the picture. `title` and the
     status stand over the axes. Limits that are given are kept; those left out follow the data.
     A scale is "linear" or "log", where points are above zero. Curves named in `marks` are points
-    that no line joins, such as measurements under a roofline.
+    that no line joins, such as measurements under a roofline. `places` names some x, such as the
+    size of a cache: a dotted line stands there.
     At most `max_fps` pictures a second are drawn, in place, at a cost that does not depend on
     the number of points; `clock` (seconds) measures that, and `draw()` draws at once.
     Outside a notebook the same calls print progress: a line a picture, on a terminal a bar.
@@ -42,6 +43,7 @@ class LivePlot(Drawing):
         xscale: str = LINEAR,
         yscale: str = LINEAR,
         marks: Collection[str] = (),
+        places: Mapping[str, float] | None = None,
         title: str = "",
         note: str = "",
         max_fps: float = 4,
@@ -62,6 +64,7 @@ class LivePlot(Drawing):
             xscale=xscale,
             yscale=yscale,
             marks=frozenset([marks] if isinstance(marks, str) else marks),
+            places=places or {},
             title=title,
             note=note,
             size_px=size_px,

@@ -15,7 +15,7 @@ from ..timeline.printing import printable, say
 from . import texts
 from .chart import LINEAR, LOG, Chart
 from .picture import Picture, PictureSlot, drawing, encoded, few_colors
-from .style import CURVE_STYLES, FONT_PT, INK, PALE, dress, legend_above
+from .style import CURVE_STYLES, FONT_PT, INK, PALE, SMALL_PT, dress, legend_above
 
 ROOM_FOR_MARKERS = Bbox.from_extents(-0.025, -0.04, 1.025, 1.04)  # in sizes of the axes
 FIRST_VIEW = {LINEAR: (0, 1), LOG: (0.1, 1)}  # where there is no point yet
@@ -28,6 +28,12 @@ class Panel:
         self.axes, self.chart = axes, chart
         axes.set(xlabel=chart.xlabel, ylabel=chart.ylabel)
         axes.grid(color=PALE)
+        for name, x in chart.places.items():
+            axes.axvline(x, color=INK, ls=":", lw=1.2)
+            axes.text(
+                x, 0.02, f" {name}", transform=axes.get_xaxis_transform(), size=SMALL_PT,
+                color=INK, clip_on=True, in_layout=False,
+            )  # fmt: skip
         self.lines = [self._line(name, i) for i, name in enumerate(chart.curves)]
         self.title, self.status = (
             axes.set_title(" ", loc=side, size=FONT_PT, color=INK, animated=True)

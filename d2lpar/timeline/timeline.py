@@ -11,11 +11,13 @@ from statistics import fmean
 from typing import ClassVar, Protocol
 
 from . import chakra, critical_chain, totals, trace
+from .host_processes import process_of
 from .inputs import NotNegative, checked
 from .intervals import common_s, length_s, union
 from .spans import MemorySample, Span
 
 COMMUNICATION = ("copy", "collective")
+WORK = ("dispatch", "host")  # of a host; the rest of its time it waits
 MEASURED = "measured"
 STARTING_S = (
     10e-6  # assumed: the most between a real kernel's launch, or predecessor, and its start
@@ -154,6 +156,24 @@ class Timeline:
         """
         names = self.accelerators if device is None else [device]
         return fmean(self._share(self.idle_s(name)) for name in names) if names else 0.0
+
+    def could_wait_for(self) -> dict[str, float]:
+        """Seconds of the three things for which a step could wait: "host", "GPU" and "links".
+
+        The host's are those of the busiest process, and the GPU's those of the busiest one. While
+        GPUs, and processes, work at the same time, a step lasts at least as long as the largest of
+        the three, and at most as long as their sum.
+        """
+        working = self.where(lambda s: s.device == "host" and s.kind in WORK)
+        processes: dict[str, list[Span]] = {}
+        for span in working:
+            processes.setdefault(process_of(span.stream), []).append(span)
+        computing = (self.on(name, "compute").busy_s for name in self.accelerators)
+        return {
+            "host": max((length_s(union(each)) for each in processes.values()), default=0.0),
+            "GPU": max(computing, default=0.0),
+            "links": self.where(lambda s: s.kind in COMMUNICATION).busy_s,
+        }
 
     def _share(self, seconds: float) -> float:
         return seconds / self.duration_s if self.duration_s else 0.0

@@ -1,6 +1,7 @@
 """Predictions of the simulator beside figures that others have published."""
 
 from .command import main
+from .recording import recorded, trust
 from .report import Comparison, Report
 from .rows import PublishedFigure, RowError, read_rows
 from .runner import measure, predict, validate
@@ -14,5 +15,7 @@ __all__ = [
     "measure",
     "predict",
     "read_rows",
+    "recorded",
+    "trust",
     "validate",
 ]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..timeline.printing import say
 from .court import COURT, hold
+from .recording import record
 from .rows import PUBLISHED, PublishedFigure, RowError, read_rows
 from .runner import validate
 
@@ -26,9 +27,14 @@ def main(argv: list[str] | None = None) -> int:
         "--court", action="store_true", help="beside what others predict, on the same rows"
     )
     parser.add_argument("--rows", action="store_true", help="with --court: each row as well")
+    parser.add_argument(
+        "--record", action="store_true", help="write what all rows come to, which lessons quote"
+    )
     options = parser.parse_args(argv)
     if options.rows and not options.court:
         parser.error("--rows belongs to --court: without it every row is printed anyway")
+    if options.record and (options.only or options.court or options.csv != PUBLISHED):
+        parser.error("--record is for all published rows: leave out --only, --csv and --court")
     processes = min(os.cpu_count() or 1, MOST_PROCESSES)
     try:
         if options.court:
@@ -41,6 +47,8 @@ def main(argv: list[str] | None = None) -> int:
         print(f"d2lpar validate: {error}", file=sys.stderr)
         return 2
     say(report.text())
+    if options.record:
+        record(report)
     return 0 if report.holds else 1
 
 

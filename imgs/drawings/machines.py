@@ -6,7 +6,7 @@ import d2lpar as par
 from d2lpar.plots import BLUE, FONT_PT, GREEN, INK, ORANGE, PALE, Picture
 from d2lpar.plots.style import YELLOW
 
-from .parts import LARGE_PT, part, sheet, way, words
+from .parts import LARGE_PT, arrow, part, sheet, way, words
 
 WARP = 32
 XEON_L3_MB, XEON_GB_PER_S = 50, 76.8  # lesson 02 says by whom; four channels of DDR4-2400
@@ -87,6 +87,29 @@ def warp_at_an_if() -> Picture:
 
 def _thread(ax, corner: tuple, colour: str) -> None:
     ax.add_patch(Rectangle(corner, 0.2, 0.56, facecolor=colour, edgecolor=INK, lw=1))
+
+
+def systolic_array() -> Picture:
+    """A grid of multipliers in its third cycle: weights stay, inputs go right, sums go down."""
+    picture, ax = sheet("A systolic array", 5.6)
+    size, cycle, left, top, pitch = 3, 2, 5.0, 4.0, 1.3
+    for row in range(size):
+        y = top - pitch * row
+        for column in range(size):
+            sample = cycle - row - column  # of the batch: it comes here so many cycles late
+            busy = 0 <= sample < size
+            corner = (left + pitch * column, y - 0.45)
+            text = f"w{row}{column}" + (f"\n× x{sample}{row}" if busy else "")
+            part(ax, corner, (0.95, 0.9), text, BLUE if busy else PALE, "white" if busy else INK)
+            arrow(ax, (corner[0] - 0.35, y), (corner[0], y))
+            arrow(ax, (corner[0] + 0.475, y - 0.45), (corner[0] + 0.475, y - 0.85))
+        for place, sample in enumerate(range(cycle - row + 1, size)):
+            words(ax, (left - 0.8 - 0.75 * place, y), f"x{sample}{row}")
+    words(ax, (0.1, top - 0.15), "inputs go right,\none cell in a cycle", ha="left")
+    words(ax, (left + 1.78, 5.15), "weights stay: read once, used for every sample")
+    words(ax, (left + 1.78, 0.25), "sums go down and leave the grid here")
+    words(ax, (9.2, top - pitch), "blue: multiplies\nin the third cycle", ha="left")
+    return picture
 
 
 def cpu_beside_gpu() -> Picture:

@@ -15,7 +15,6 @@ from typing import Annotated
 import torch
 
 from ...timeline.inputs import MOST_TIMES, Times, checked, require, whole
-from ...timeline.printing import say
 from ..device_naming import TYPE, device, naming
 
 SIMULATED, MEASURED = "simulated", "measured"
@@ -108,24 +107,6 @@ class Timer:
     def total_s(self) -> float:
         """All laps together."""
         return sum(self.times_s)
-
-
-class Benchmark:
-    """Time a block and print "name: 0.4608 s (simulated on …)"; the seconds stay in `seconds`."""
-
-    def __init__(self, name: str, devices: Devices = None) -> None:
-        self.name = name
-        self.devices = devices
-        self.seconds: float | None = None
-
-    def __enter__(self) -> Benchmark:
-        self._timer = Timer(self.devices)
-        return self
-
-    def __exit__(self, kind: type | None, *_: object) -> None:
-        if kind is None:
-            self.seconds = self._timer.stop()
-            say(f"{self.name}: {self.seconds:.4f} s ({clock_name(self.devices)})")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,74 @@
+"""What each row came to when all were last validated, so that a lesson can say at once how far off
+predictions of its kind are.
+
+`make validate` writes the file; its difference to the last one says which predictions have moved.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from pathlib import Path
+
+from ..timeline import whole_file
+from .groups import GROUPS
+from .report import Comparison, Errors, Report
+from .rows import RowError, number_above_zero, read_fields, read_rows
+
+RECORDED = Path(__file__).with_name("recorded.csv")
+COLUMNS = ("row", "group", "predicted", "naive")
+DIGITS = 6
+
+
+def record(report: Report, path: str | os.PathLike = RECORDED) -> None:
+    """Write what a report of all rows has come to."""
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for each in report.predictions:
+        naive = "" if each.naive is None else f"{each.naive:.{DIGITS}g}"
+        writer.writerow([each.row.id, each.group, f"{each.predicted:.{DIGITS}g}", naive])
+    whole_file.write(path, table.getvalue())
+
+
+def recorded(path: str | os.PathLike = RECORDED) -> Report:
+    """The report that `record` wrote. Raises RowError for a row that is published no longer."""
+    rows = {row.id: row for row in read_rows()}
+    found = []
+    for where, texts in read_fields(path, COLUMNS, may_be_empty=("naive",)):
+        if texts["row"] not in rows:
+            raise RowError(f"{where}: no published row is called {texts['row']!r}")
+        predicted = number_above_zero("predicted", texts["predicted"], where)
+        naive = number_above_zero("naive", texts["naive"], where) if texts["naive"] else None
+        found.append(Comparison(rows[texts["row"]], predicted, texts["group"], naive))
+    return Report(tuple(found))
+
+
+def trust(*groups: str) -> str:
+    """How far off predictions of these `GROUPS` were for sources that were held apart: a sentence
+    for each.
+
+    Raises ValueError for another group.
+    """
+    report = recorded()
+    return "\n".join(f"{group}: {_said_of(group, report)}" for group in map(_known, groups))
+
+
+def _known(group: str) -> str:
+    if group not in GROUPS:
+        raise ValueError(f"there is no group {group!r} of published figures: {', '.join(GROUPS)}")
+    return group
+
+
+def _said_of(group: str, report: Report) -> str:
+    apart = [each for each in report.apart if each.group == group]
+    if not apart:
+        return "no published figure was held apart"
+    errors = Errors.of(apart)
+    sources = f"{errors.sources} sources" if errors.sources > 1 else "one source"
+    return (
+        f"{errors.rows} published figures of {sources},\n  that nobody looked at "
+        f"while the model was made: off by {errors.median:.0%}\n  in the median, "
+        f"{errors.mean:.0%} in the mean; {errors.within:.0%} are within 30 %"
+    )

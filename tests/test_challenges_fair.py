@@ -311,7 +311,6 @@ def test_a_constant_is_no_choice_share_or_cut():
         ("rent", "return 64"),
         ("read_timeline", "return 1 / 3"),
         ("cut", "return [3, 3, 3, 3]"),
-        ("recompute", "return [True] * 3 + [False] * 7"),
         ("unsynced", "return [1.0] * 12"),
     ):
         report = graded(name, f"def {name}(*_):\n    {line}\n")

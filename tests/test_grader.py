@@ -209,9 +209,10 @@ def test_no_file_is_read_written_or_deleted(line, tmp_path):
     "path",
     [
         "notebooks/solutions/multi_gpu_concise.py",
-        "notebooks/solutions/challenge_records.py",
+        "tools/challenge_records.py",
         "d2lpar/checks/multi_gpu_concise.py",
         "d2lpar/checks/challenges/par_runs.json",
+        "d2lpar/checks/challenges/own_answers.json",
         "d2lpar/trials/training.py",
         "README.md",
     ],

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import cast
 
 from .. import plots
 from ..plots import Picture
-from ..timeline import Span, Timeline
+from ..timeline import MemorySample, Span, Timeline
 
 MINE, PAR = "my run", "par"
 
@@ -24,7 +25,7 @@ def beside(mine: dict, par: dict | None, title: str) -> Picture | None:
 
 def _drawn(runs: dict[str, dict], title: str) -> Picture | None:
     """Of runs of one kind, by whose they are; "" if there is only one."""
-    kinds = {"gantt": _gantt, "schedule": _schedule, "memory": _memory, "bars": _bars}
+    kinds = {"gantt": _gantt, "schedule": _schedule, "memory": _memory, "bars": _bars, "toy": _toy}
     draw = kinds.get(_any(runs).get("kind", ""))
     return draw(runs, title) if draw else None
 
@@ -70,6 +71,40 @@ def _memory(runs: dict[str, dict], title: str) -> Picture:
     if all(runs):
         ax.legend(frameon=False, loc="lower center")
     return cast(Picture, ax.figure)
+
+
+def _toy(runs: dict[str, dict], title: str) -> Picture | None:
+    """What the ranks of the toy machine did, and under it what they held, and may hold."""
+    run = _any(runs)
+    rows = {rank: [*each] for rank, each in groupby(sorted(run["spans"]), lambda span: span[0])}
+    alike = len(rows) > 1 and len({str([row[1:] for row in each]) for each in rows.values()}) == 1
+    both = Timeline(run["clock"])
+    for rank, each in rows.items() if not alike else [*rows.items()][:1]:
+        who = "each rank" if alike else f"rank {rank}"
+        for _, lane, verb, name, start_ms, end_ms in each:
+            stream = "" if lane == "computes" else lane
+            both.add(Span(who, stream, verb, name, start_ms / 1e3, end_ms / 1e3))
+        both.memory.extend(
+            MemorySample(who, ms / 1e3, round(1e9 * gb)) for ms, gb in run["memory"][rank]
+        )
+    if not len(both):
+        return None
+    drawn = plots.gantt(both, title=f"{title}, {run['note']}", width_px=720, memory=True)
+    picture = cast(Picture, drawn)
+    most = max(gb for points in run["memory"] for _, gb in points)
+    picture.alt = (
+        f"{picture.alt}; under it the memory, of which {most:g} GB are taken at most, and "
+        f"{run['limit']:g} GB are there"
+    )
+    held = drawn.axes[-1]
+    held.axhline(run["limit"], color=plots.INK, linewidth=1, linestyle=":")
+    held.annotate(
+        f"{run['limit']:g} GB", (1, run["limit"]), xycoords=("axes fraction", "data"), ha="right",
+        va="bottom", size=plots.FONT_PT - 3, color=plots.INK,
+    )  # fmt: skip
+    _, top = held.get_ylim()
+    held.set_ylim(0, max(top, 1.5 * run["limit"]))
+    return picture
 
 
 def _bars(runs: dict[str, dict], title: str) -> Picture:

@@ -75,7 +75,15 @@ class Verdict:
 
 
 class Wrong(Exception):  # noqa: N818 (it is a verdict, not an error)
-    """Raised inside a check with the text of a verdict."""
+    """Raised inside a check with the text of a verdict, and perhaps a picture of the run."""
+
+    def __init__(self, text: str, picture: dict | None = None) -> None:
+        super().__init__(text)
+        self.picture = picture or {}
+
+
+class Over(Wrong):
+    """What is right as far as values go, and breaks a limit of time, waiting or the like."""
 
 
 class Refused(Exception):  # noqa: N818 (it is a verdict, not an error)

@@ -21,6 +21,8 @@ class CourseText:
     A token is a whole word or a mark, with the space before it. So whatever a network writes is
     made of words, and there is nothing to train before the network itself.
 
+    Of a part of it, which a network learns sooner, `text` is what stands there.
+
     Attributes:
         text: all sentences, each ended by a line's end.
         vocabulary: the tokens, sorted; a token's number is its place here.
@@ -28,8 +30,9 @@ class CourseText:
 
     """
 
-    def __init__(self) -> None:
-        self.text = files(__package__).joinpath("course_text.txt").read_text(encoding="utf-8")
+    def __init__(self, text: str = "") -> None:
+        whole = files(__package__).joinpath("course_text.txt")
+        self.text = text or whole.read_text(encoding="utf-8")
         self.vocabulary = sorted(set(PIECES.findall(self.text)))
 
     @cached_property

@@ -44,6 +44,7 @@ FINEST = 4000  # parts of the width that can be told apart
 NAME_SIZES_PT = (SMALL_PT, 8.0)  # of numbers in passes: the second where the first has no room
 NAME_MARGIN = 0.4  # beside a name, both sides together, in parts of its size
 MANY_ARROWS = 40
+FEW_DEVICES = 2
 ARROW_PX = 8  # the width of an arrow's head
 KEY_PX = 150  # for an entry of the legend
 CHAIN_COLOR = VERMILION
@@ -443,7 +444,8 @@ def _draw_memory(ax: Axes, samples: Sequence[MemorySample], scale: TimeScale) ->
         ys = [nbytes / per_byte for nbytes in (*held, held[-1])]
         highest = max(highest, *ys)
         color, line, _ = next(styles)
-        label = texts.joined(texts.MEMORY, device)
+        # The entries stand beside each other: of many there is room for the names alone.
+        label = device if len(devices) > FEW_DEVICES else texts.joined(texts.MEMORY, device)
         ax.plot(xs, ys, line, color=color, drawstyle="steps-post", linewidth=2, label=label)
     ax.set_ylim(0, 1.5 * highest or 1)  # with room for the legend
     ax.set_ylabel(unit, size=FONT_PT, color=INK)

@@ -32,6 +32,9 @@ PASS_STYLES = {  # of a micro-batch through a stage: colours from dark to light,
     "inputs": (SKY, ""),
     "weights": (YELLOW, ""),
     "again": (PALE, "xx"),
+    "all_gather": (GREEN, ""),
+    "reduce_scatter": (SKY, ""),
+    "update": (PURPLE, ""),
 }
 DARK_KINDS = (BLUE, GREEN)
 OTHER_KIND_STYLES = ((VERMILION, "--"), (YELLOW, "++"))

@@ -38,6 +38,7 @@ KINDS = {
 PASSES = {
     "forward": "forward", "backward": "backward", "inputs": "input gradients",
     "weights": "weight gradients", "again": "forward again",
+    "all_gather": "all-gather", "reduce_scatter": "reduce-scatter", "update": "update",
 }  # fmt: skip
 ERROR_NO_PASSES = (
     "there is no pass of a micro-batch to draw: the timeline needs spans with names like 2F0"

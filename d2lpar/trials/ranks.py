@@ -15,16 +15,17 @@ BOX, NUMBERS, FEW = "8x-h100-nvswitch", 1_000_000, 100
 SHOWN = ("vgpu:2", "vgpu:3")
 
 
-def gradients(counts: Sequence[int], numbers: int) -> list[list[torch.Tensor]]:
+def gradients(counts: Sequence[int], numbers: int, seed: int) -> list[list[torch.Tensor]]:
     """So many for each rank."""
     return [
-        [random(100 * rank + k, numbers) for k in range(count)] for rank, count in enumerate(counts)
+        [random(1000 * seed + 100 * rank + k, numbers) for k in range(count)]
+        for rank, count in enumerate(counts)
     ]
 
 
-def unstuck(answer: Callable, counts: Sequence[int], numbers: int) -> dict[str, Any]:
+def unstuck(answer: Callable, counts: Sequence[int], numbers: int, seed: int) -> dict[str, Any]:
     """Ranks with different numbers of gradients."""
-    host = gradients(counts, numbers)
+    host = gradients(counts, numbers, seed)
     with laboratory(BOX, len(counts)) as lab:
         own = [[g.to(d) for g in each] for each, d in zip(host, lab.devices, strict=True)]
         keeps = [g for each in own for g in each] if numbers < FEW else []

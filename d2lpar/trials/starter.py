@@ -48,7 +48,7 @@ OUT_OF_MEMORY = 77  # the exit status of a process that has no memory left to sa
 BUSY, IDLE = b"+", b"-"
 PRELOADED = (
     *(".gpus", ".hardware", ".gpus_and_links", ".auto_parallelism", ".multi_gpu_from_scratch"),
-    *(".multi_gpu_concise", ".distributed_sgd", ".channel_parallelism"),
+    *(".multi_gpu_concise", ".distributed_sgd", ".channel_parallelism", ".toys"),
     *(".memory_and_mixes", ".plans", ".ranks", ".small_gpt", ".timelines", "..lesson.collectives"),
     *("..parallelism.pipeline", "..parallelism.planner", "..parallelism.scaling"),
     *("torch._dynamo", "torch.distributed.launcher"),

@@ -7,6 +7,108 @@ from torch.nn import functional as F
 import d2lpar as par
 
 
+def toy_accumulate(gpu):
+    """Batch by batch: each one's activations go before the next."""
+    for batch in gpu.batches:
+        for layer in gpu.layers:
+            gpu.forward(layer, batch)
+        for layer in reversed(gpu.layers):
+            gpu.backward(layer, batch)
+    for layer in gpu.layers:
+        gpu.update(layer)
+
+
+def toy_ddp(gpu):
+    """Each layer's gradient is summed while those below go on."""
+    down = gpu.layers[::-1]
+    for mine in gpu.batches:
+        for layer in gpu.layers:
+            gpu.forward(layer, mine)
+        for layer in down:
+            gpu.backward(layer, mine)
+            gpu.reduce_scatter(layer)
+            gpu.all_gather("gradients", layer)
+    for layer in down:
+        gpu.update(layer)
+
+
+def toy_zero_1(gpu):
+    """Shards of the sums are enough; what is gathered is weights."""
+    down = gpu.layers[::-1]
+    for mine in gpu.batches:
+        for layer in gpu.layers:
+            gpu.forward(layer, mine)
+        for layer in down:
+            gpu.backward(layer, mine)
+            gpu.reduce_scatter(layer)
+    for layer in down:
+        gpu.update(layer)
+        gpu.all_gather("weights", layer)
+
+
+def toy_fsdp(gpu):
+    """While one layer computes, the next one's weights come."""
+    last = gpu.layers[-1]
+    for mine in gpu.batches:
+        gpu.all_gather("weights", 0)
+        for layer in gpu.layers:
+            if layer < last:
+                gpu.all_gather("weights", layer + 1)
+            gpu.forward(layer, mine)
+            gpu.free(layer)
+        gpu.all_gather("weights", last)
+        for layer in gpu.layers[::-1]:
+            if layer > 0:
+                gpu.all_gather("weights", layer - 1)
+            gpu.backward(layer, mine)
+            gpu.reduce_scatter(layer)
+            gpu.free(layer)
+    for layer in gpu.layers[::-1]:
+        gpu.update(layer)
+
+
+def toy_gpipe(gpu):
+    """All batches forward, then all of them backward."""
+    for batch in gpu.batches:
+        gpu.recv(batch, gpu.before)
+        for layer in gpu.layers:
+            gpu.forward(layer, batch)
+        gpu.send(batch, gpu.after)
+    for batch in gpu.batches:
+        gpu.recv(batch, gpu.after)
+        for layer in gpu.layers[::-1]:
+            gpu.backward(layer, batch)
+        gpu.send(batch, gpu.before)
+    for layer in gpu.layers:
+        gpu.update(layer)
+
+
+def toy_1f1b(gpu):
+    """As many ahead as there are ranks from here on; then in turn."""
+
+    def onward(batch):
+        gpu.recv(batch, gpu.before)
+        for layer in gpu.layers:
+            gpu.forward(layer, batch)
+        gpu.send(batch, gpu.after)
+
+    def back(batch):
+        gpu.recv(batch, gpu.after)
+        for layer in gpu.layers[::-1]:
+            gpu.backward(layer, batch)
+        gpu.send(batch, gpu.before)
+
+    ahead = gpu.ranks - gpu.rank
+    for batch in gpu.batches[:ahead]:
+        onward(batch)
+    for batch in gpu.batches:
+        back(batch)
+        if batch + ahead < len(gpu.batches):
+            onward(batch + ahead)
+    for layer in gpu.layers:
+        gpu.update(layer)
+
+
 def spread(inputs, work, devices):
     """The largest first, to the GPU with the least work so far."""
     load, place = [0.0] * len(devices), {}
@@ -249,15 +351,9 @@ def read_timeline(timeline):
     return (exchanged.busy_s - hidden) / timeline.duration_s
 
 
-def mixes(gpus):
+def mixes(model, machine, batch):
     """The planner's first."""
-    boxes = "8x-h100-nvswitch-8xib-ndr"
-    machine = (
-        "8x-h100-nvswitch" if gpus == 8 else f"{gpus // 8}x{boxes}"
-    )
-    found = par.planner.plans(
-        "llama-2-13b", machine, batch=1024, zero=1
-    )
+    found = par.planner.plans(model, machine, batch=batch, zero=1)
     return par.planner.best(found).layout
 
 

@@ -17,29 +17,31 @@ from .. import pictures, verdict
 from ..grader import CLIENT, source
 from ..verdict import NOT_YET, RIGHT, TEXT_NOT_YET
 from . import scores
-from .puzzle import CLOSE, number
+from .puzzle import LEVELS, MARGIN, OVER, number
 from .puzzles import ALL, PUZZLES
 
 GRADING = f"{__package__}.grading"
-MARKS = verdict.MARKS | {source.REFUSED: "⊘"}
+MARKS = verdict.MARKS | {source.REFUSED: "⊘", OVER: "◐"}
 PAR_RUNS = Path(__file__).with_name("par_runs.json")
 TEXT_POINTS = "{points} of 100 points"
+TEXT_REPEATED = "Cases that you have asked for by their seed are for looking, and nothing is kept"
 TEXT_KEPT = "Your best so far, kept in {path}"
 TEXT_NOT_KEPT = "It could not be kept in {path}: {error}"
 TEXT_BETTER = "You have had {points}"
 TEXT_PRINTED = "your function printed:\n{printed}"
 TEXT_RECORD = "A new record! The best that we knew was {record:.3g}. Send it in."
 ERROR_TYPE = "challenge takes the function itself, not {got!r}: challenge(my_function)"
+ERROR_SEED = "a seed is a whole number, not {got!r}"
 ERROR_NAME = "no challenge has a function named {name!r}; did you mean {nearest!r}?"
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What came of an attempt: `status` is "right", "wrong", "refused", "not attempted yet", or
-    "not graded", by no fault of the answer's.
+    """What came of an attempt: `status` is "right", "right, but over the limit", "wrong",
+    "refused", "not attempted yet", or "not graded", by no fault of the answer's.
 
-    `figure` and `points` are those of a right answer. Shown in a notebook it draws the run beside
-    par's.
+    `figure` and `points` are those of a right answer, `seed` is what its cases were drawn from.
+    Shown in a notebook it draws the run, beside par's where there is one.
     """
 
     name: str
@@ -49,12 +51,15 @@ class Attempt:
     points: int = 0
     picture: Picture | None = None
     printed: str = ""
+    seed: int | None = None
 
     def __bool__(self) -> bool:
         return self.status == RIGHT
 
     def __repr__(self) -> str:
-        return f"{MARKS[self.status]} {self.status}: {self.text}"
+        told = self.text.removeprefix("right, but ") if self.status == OVER else self.text
+        status = "right, but" if self.status == OVER else f"{self.status}:"
+        return f"{MARKS[self.status]} {status} {told}"
 
     def _ipython_display_(self) -> None:
         if self.printed:
@@ -64,12 +69,14 @@ class Attempt:
             self.picture._ipython_display_()
 
 
-def challenge(answer: Callable) -> Attempt:
+def challenge(answer: Callable, seed: int | None = None) -> Attempt:
     """Grade the answer to a puzzle: a function with the puzzle's name, written in one cell.
 
     It runs in a process of the grader's, on machines of the grader's, and sees only its own cell.
-    A right answer's points go into the file of scores, if they are the best so far. Raises
-    TypeError for what is no function, ValueError for one of another name or without a source.
+    Its cases are drawn anew each time; those of a `seed`, which a verdict names, can be had again,
+    to look at, for no points. A right answer's points go into the file of scores, if they are the
+    best so far. Raises TypeError for what is no function and no seed, ValueError for a function of
+    another name or without a source.
     """
     name = getattr(answer, "__name__", None)
     if not callable(answer) or name is None or not hasattr(answer, "__code__"):
@@ -77,25 +84,34 @@ def challenge(answer: Callable) -> Attempt:
     if name not in PUZZLES:
         nearest = difflib.get_close_matches(name, PUZZLES, n=1, cutoff=0)[0]
         raise ValueError(ERROR_NAME.format(name=name, nearest=nearest))
-    return challenge_source(name, source.source_of(answer))
+    if seed is not None and not verdict.is_whole(seed):
+        raise TypeError(ERROR_SEED.format(got=seed))
+    return challenge_source(name, source.source_of(answer), seed=seed)
 
 
-def challenge_source(name: str, text: str, *, keeps: bool = True, **limits: float) -> Attempt:
+def challenge_source(
+    name: str, text: str, *, keeps: bool = True, seed: int | None = None, **limits: float
+) -> Attempt:
     """Grade the source of an answer; `keeps`: a right one may go into the file of scores."""
     try:
         if source.is_stub(text, name):
             return Attempt(name, NOT_YET, TEXT_NOT_YET)
     except source.Refused as error:
         return Attempt(name, source.REFUSED, str(error))
-    report = CLIENT.grade(GRADING, name, text, **limits)  # type: ignore[arg-type]
+    drawn = {} if seed is None else {"seed": int(seed)}
+    report = CLIENT.grade(GRADING, name, text, **limits, **drawn)  # type: ignore[arg-type]
     said, points = [report["text"]], report.get("points", 0)
-    if report["status"] == RIGHT:
+    counts = report["status"] == RIGHT and not (PUZZLES[name].example or report.get("own"))
+    if counts:
         said.append(TEXT_POINTS.format(points=points))
-        if report["figure"] < PUZZLES[name].record * (1 - CLOSE):
+        if report["figure"] < PUZZLES[name].record * (1 - MARGIN):
             said.append(TEXT_RECORD.format(record=PUZZLES[name].record))
-        if keeps:
+        if drawn:
+            said.append(TEXT_REPEATED)
+        elif keeps:
             said.append(_kept(name, report, text))
-    picture = pictures.beside(report.get("picture") or {}, par_runs().get(name), name)
+    good = report.get("beside") or par_runs().get(name)
+    picture = pictures.beside(report.get("picture") or {}, good, name)
     return Attempt(
         name,
         report["status"],
@@ -104,6 +120,7 @@ def challenge_source(name: str, text: str, *, keeps: bool = True, **limits: floa
         points,
         picture,
         report.get("printed", ""),
+        report.get("seed"),
     )
 
 
@@ -126,22 +143,25 @@ def own_part(text: str, name: str) -> str:
 def score_table() -> str:
     """All puzzles and the points of each, as text to print."""
     kept = scores.read(scores.path())
-    rows = [("challenge", "points", "yours", "par", "record", "unit")]
-    for puzzle in ALL:
+    rows = [("challenge", "level", "points", "yours", "limit", "par", "record", "unit")]
+    counted = [puzzle for puzzle in ALL if not puzzle.example]
+    for puzzle in counted:
         entry = kept.get(puzzle.name)
         points, figure = ("", "") if entry is None else (entry["points"], number(entry["figure"]))
         rows.append(
             (
                 puzzle.name,
+                LEVELS[puzzle.level],
                 str(points),
                 figure,
+                number(puzzle.limit),
                 number(puzzle.par),
                 number(puzzle.record),
                 puzzle.unit,
             )
         )
-    total = sum(entry["points"] for name, entry in kept.items() if name in PUZZLES)
-    return "\n".join([*table(rows), f"{total} of {100 * len(ALL)} points"])
+    total = sum(kept[puzzle.name]["points"] for puzzle in counted if puzzle.name in kept)
+    return "\n".join([*table(rows), f"{total} of {100 * len(counted)} points"])
 
 
 @cache

@@ -15,12 +15,14 @@ import torch
 from ... import machines
 from ...trials.evidence import MOST_SPANS
 from ...trials.plain import Seen, shown, type_name
-from ..verdict import Refused, Wrong, few
+from ..verdict import Over, Refused, Wrong, few
 
 TOLERANCE = 1e-3  # of the largest value
 TEXT_NOTHING = "your function returned nothing: end it with `return {what}`"
 TEXT_OTHER = "expected {what}, got {got}"
-TEXT_VALUES = "{what}: expected {expected}, got {got}; off by up to {gap:.2g}"
+TEXT_VALUES = (
+    "{what} is off by up to {gap:.2g}, and {share:.0%} of its values are right; it begins {got}"
+)
 TEXT_HAZARD = "the values happen to be right here, but: {hazard}"
 TEXT_WAITS = "the host waited {count} times for a GPU, first in {call} (line {line}); {allowed}"
 TEXT_CHANGED = "the answer has changed {what}, and so does not count"
@@ -69,12 +71,12 @@ class Evidence:
             raise Wrong(TEXT_HAZARD.format(hazard=str(self.seen("hazards")[0])[:400]))
 
     def require_few_waits(self, most: int) -> None:
-        """Raise `Wrong` if the host waited more often than that."""
+        """Raise `Over` if the host waited more often than that."""
         waits = self.seen("waits")
         if len(waits) > most:
             call, line = waits[0]
             allowed = "it need not wait at all" if most == 0 else f"at most {most} may be"
-            raise Wrong(TEXT_WAITS.format(count=len(waits), call=call, line=line, allowed=allowed))
+            raise Over(TEXT_WAITS.format(count=len(waits), call=call, line=line, allowed=allowed))
 
     def require_work(self, flops: float, gpus: int) -> None:
         """Raise `Refused` if the GPUs did not do the work, or faster than so many of them can."""
@@ -141,9 +143,11 @@ def same(got: object, expected: torch.Tensor, device: str, what: str) -> None:
         raise Wrong(TEXT_OTHER.format(what=f"{what} on {device}", got=f"it on {got.device}"))
     if torch.equal(own, expected):
         return
-    gap = (own.detach() - expected).abs().max().item()
-    if not gap <= TOLERANCE * max(1.0, expected.abs().max().item()):
-        raise Wrong(TEXT_VALUES.format(what=what, expected=few(expected), got=few(own), gap=gap))
+    gaps = (own.detach() - expected).abs()
+    allowed = TOLERANCE * max(1.0, expected.abs().max().item())
+    gap, share = gaps.max().item(), (gaps <= allowed).float().mean().item()
+    if not gap <= allowed:
+        raise Wrong(TEXT_VALUES.format(what=what, got=few(own), gap=gap, share=share))
 
 
 def kind(value: object) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
 from ... import machines
-from ...parallelism.planner.choice import USABLE
+from ...parallelism.planner.choice import USABLE, best, plans
 from ...parallelism.planner.layout import Layout
 from ...parallelism.planner.memory_model import memory
 from ...parallelism.planner.mesh import Mesh
 from ...parallelism.planner.models import model as named
 from ...parallelism.planner.steps import StepTime, step
+from ...parallelism.planner.transformer import Transformer
 from ...timeline.formatting import bytes_text
 from ...trials import plans as trials
 from ...trials.calling import Called
@@ -20,13 +23,16 @@ from ..verdict import Wrong
 from .evidence import TEXT_NOTHING, kind
 from .puzzle import Outcome
 
-JOBS = (
-    ("llama-2-7b", "8x-h100-nvswitch", 8, 64),
-    ("gpt-3-13b", "8x-a100-nvswitch", 8, 128),
-    ("megatron-39.1b", "8x8x-h100-nvswitch-8xib-ndr", 64, 256),
-)
-CAPSTONE = ("llama-2-13b", 1024)  # and sequences a step
-SIZES = (8, 64, 512)
+# Machines, how many GPUs they have, least and most parameters of a network in billions, and of
+# samples in a step: at most so many times as many as GPUs.
+BOXES = (
+    ("8x-h100-nvswitch", 8, (5, 9), 16), ("8x-a100-nvswitch", 8, (9, 14), 32),
+    ("8x8x-h100-nvswitch-8xib-ndr", 64, (25, 45), 8),
+)  # fmt: skip
+LAYERS, HEADS, HEAD = (24, 32, 40, 48), range(24, 80, 8), 128
+# Of the capstone: networks, how many H100, and samples in a step.
+NAMED = ("llama-2-13b", "gpt-3-13b", "mpt-13b")
+SIZES, BATCHES = ((8,), (16, 32, 64), (128, 256)), range(512, 1537, 256)
 TEXT_LAYOUT = "{job}: expected a par.planner.Layout, got {got}"
 TEXT_GPUS = "{job}: the mesh {mesh} has {got} ranks, and there are {gpus} GPUs"
 TEXT_BATCH = "{job}: a step has {got} samples, and should have {batch}"
@@ -36,19 +42,47 @@ TEXT_FIXED = "{job}: leave {names} as they are"
 FREE = {"mesh", "micro_batch", "micro_batches", "chunks", "recompute", "zero"}
 
 
-def mix(answer: Called) -> Outcome:
-    """`mix(model, machine, gpus, batch)`: a layout; seconds of a step of each of three jobs."""
-    bars, total_s = {}, 0.0
-    for model, machine, gpus, batch in JOBS:
-        time = timed(asked(answer, model, machine, gpus, batch), model, machine, gpus, batch)
-        bars[model] = {part: 1e3 * seconds for part, seconds in time.parts.items()}
-        total_s += time.step_s
-    return Outcome(1e3 * total_s, "three mixes that fit", bars_of(bars, "time of a step (ms)"))
+def mix(answer: Called, seed: int) -> Outcome:
+    """`mix(model, machine, gpus, batch)`: a layout of each of three networks that are drawn.
+
+    The figure is the mean time of a step, in percent of that of the planner's best.
+    """
+    source = random.Random(seed)
+    jobs = [(_network(source, billions), box, gpus, most) for box, gpus, billions, most in BOXES]
+    mine: dict = {}
+    others: dict = {}
+    ratios = []
+    for model, box, gpus, most in jobs:
+        batch = gpus * source.randint(most // 4, most)
+        time = timed(asked(answer, model, box, gpus, batch), model, box, gpus, batch)
+        found = reference(model, box, batch)
+        ratios.append(time.step_s / found.step_s)
+        for bars, one in ((mine, time), (others, found)):
+            bars[model.name] = {part: 1e3 * seconds for part, seconds in one.parts.items()}
+    unit = "time of a step (ms), predicted"
+    percent = 100 * sum(ratios) / len(ratios)
+    return Outcome(percent, "three mixes that fit", bars_of(mine, unit), bars_of(others, unit))
 
 
-def asked(answer: Called, *arguments: Any) -> object:
+def _network(source: random.Random, billions: tuple[int, int]) -> Transformer:
+    """One with so many parameters."""
+    while True:
+        layers, heads = source.choice(LAYERS), source.choice(HEADS)
+        count = 12 * layers * (HEAD * heads) ** 2 / 1e9
+        if billions[0] <= count <= billions[1]:
+            return Transformer(f"drawn-{count:.1f}b", layers, HEAD * heads, heads)
+
+
+def reference(model: str | Transformer, machine: str, batch: int) -> StepTime:
+    """The step of the mix that the planner's own search finds."""
+    plan = best(plans(model, _machine(machine), batch=batch, zero=None))
+    return step(named(model), plan.layout, _machine(machine))
+
+
+def asked(answer: Called, model: str | Transformer, *arguments: Any) -> object:
     """The layout that an answer returns, made anew of its fields; anything else as it is."""
-    got = answer.tried(trials.layout, *arguments)
+    told = asdict(model) if isinstance(model, Transformer) else model
+    got = answer.tried(trials.layout, told, *arguments)
     if not isinstance(got, dict) or not isinstance(got.get("layout"), dict):
         return got
     fields = {str(name): value for name, value in got["layout"].items()}
@@ -60,9 +94,9 @@ def cluster(gpus: int) -> str:
     return "8x-h100-nvswitch" if gpus == 8 else f"{gpus // 8}x8x-h100-nvswitch-8xib-ndr"
 
 
-def timed(got: object, model: str, machine: str, gpus: int, batch: int) -> StepTime:
+def timed(got: object, model: str | Transformer, machine: str, gpus: int, batch: int) -> StepTime:
     """The step of a layout, which must be one, of the right size, and fit. Raises `Wrong`."""
-    job = f"{model} on {gpus} GPUs"
+    job = f"{named(model).name} on {gpus} GPUs"
     if got is None:
         raise Wrong(TEXT_NOTHING.format(what="par.planner.Layout(…)"))
     if type(got) is not Layout:

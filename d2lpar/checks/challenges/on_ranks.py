@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import torch
 
 from ...timeline.formatting import bytes_text
@@ -18,27 +20,33 @@ TEXT_SILENT = (
 TEXT_HANGS = "{batches}: {error}"
 
 
-def unstuck(answer: Called) -> Outcome:
+def unstuck(answer: Called, seed: int) -> Outcome:
     """`unstuck(gradients)`: on each rank, the mean of the k-th gradients of those that have one.
 
     `gradients` are this rank's, on its GPU; ranks have different numbers of them.
     """
     figure, picture = 0.0, {}
+    source = random.Random(seed)
+    even = source.choice((1, 2, 3))
+    uneven = source.sample((0, 1, 2, 3), 4)
+    # Rank 3 and another have one more than the six others.
+    more = {3, source.choice((0, 1, 2, 4, 5, 6, 7))}
+    timed = [3 + (rank in more) for rank in range(8)]
     for counts, numbers in (
-        ((1, 1, 1, 1), 4), ((2, 1, 3, 0), 8), ((3, 3, 3, 4) * 2, trials.NUMBERS),
+        ([even] * 4, 4), (uneven, source.randint(5, 20)), (timed, trials.NUMBERS),
     ):  # fmt: skip
-        seen = _tried(answer, counts, numbers)
+        seen = _tried(answer, counts, numbers, seed)
         figure, picture = 1e3 * seen.seconds, seen.picture
     return Outcome(figure, "every rank calls each collective as often as all others", picture)
 
 
-def _tried(answer: Called, counts: tuple[int, ...], numbers: int) -> Evidence:
-    host = trials.gradients(counts, numbers)
+def _tried(answer: Called, counts: list[int], numbers: int, seed: int) -> Evidence:
+    host = trials.gradients(counts, numbers, seed)
     rounds = [[own[k] for own in host if k < len(own)] for k in range(max(counts))]
     expected = [torch.stack(each).mean(0) for each in rounds]
     where = f"ranks with {', '.join(map(str, counts))} gradients"
     try:
-        seen = Evidence(answer.tried(trials.unstuck, counts, numbers), trials.BOX)
+        seen = Evidence(answer.tried(trials.unstuck, counts, numbers, seed), trials.BOX)
     except Fault as fault:
         said = fault.text
         if "rank" in said and ("can go on" in said or "collective" in said):

@@ -7,35 +7,42 @@ from dataclasses import dataclass, field
 
 from ...trials.calling import Called
 
-CLOSE = 1e-3  # figures that close are the same
+OVER = "right, but over the limit"  # a status
+MARGIN = 0.1  # the simulator is off by about that much, so no points hinge on less
 AT_LIMIT, AT_PAR, AT_RECORD = 60, 80, 100  # points
+LEVELS = ("", "●", "●●", "●●●")
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What a right answer came to: `figure` counts, less is better.
 
-    `picture` is plain data, which `pictures` draws: see there.
+    `picture` is plain data, which `pictures` draws: see there. `beside` is that of a good run of
+    the same case, where the judge knows one.
     """
 
     figure: float
     praise: str
     picture: dict = field(default_factory=dict)
+    beside: dict = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Puzzle:
-    """A function to write, called `name`.
+    """A function to write, called `name`; `level` is 1, 2 or 3.
 
-    `judge(answer)` runs it, returns an `Outcome` or raises `Wrong`. The outcome's figure, in
+    `judge(answer, seed)` runs it on cases that it draws from the seed, returns an `Outcome` or
+    raises `Wrong`, or `Over` for a limit that it knows itself. The outcome's figure, in
     `unit`, must be `limit` at most. `par` is that of a good solution, `record` that of the best
     which we know. `refuses` are attributes that an answer must not use, each with the reason.
     `on_clock`: the figure is read from the simulated clock, which runs where the answer runs;
-    `trial` is the module of trials that only this answer may know.
+    `trial` is the module of trials that only this answer may know. An `example` is solved on the
+    page, and earns nothing.
     """
 
     name: str
-    judge: Callable[[Called], Outcome]
+    judge: Callable[[Called, int], Outcome]
+    level: int
     unit: str
     limit: float
     par: float
@@ -43,14 +50,20 @@ class Puzzle:
     refuses: Mapping[str, str] = field(default_factory=dict)
     on_clock: bool = False
     trial: str = ""
+    example: bool = False
+
+    def allows(self, figure: float) -> bool:
+        """Whether a figure is within the limit."""
+        return figure <= self.limit * (1 + MARGIN)
 
     def points(self, figure: float) -> int:
-        """60 at the limit, 80 at par, 100 at the record or under it; in between as it lies."""
-        if figure <= self.record * (1 + CLOSE):
-            return AT_RECORD
-        if figure <= self.par * (1 + CLOSE):
-            return round(AT_RECORD - (AT_RECORD - AT_PAR) * _share(self.record, figure, self.par))
-        return round(AT_PAR - (AT_PAR - AT_LIMIT) * _share(self.par, figure, self.limit))
+        """100 at the record, 80 at par, 60 at the limit; up to a tenth more counts as the same."""
+        for most, points in (
+            (self.record, AT_RECORD), (self.par, AT_PAR), (self.limit, AT_LIMIT),
+        ):  # fmt: skip
+            if figure <= most * (1 + MARGIN):
+                return points
+        return 0
 
     def in_words(self, figure: float) -> str:
         """The figure beside limit, par and record."""
@@ -62,7 +75,3 @@ class Puzzle:
 def number(value: float) -> str:
     """Three digits, or all that there are before the point."""
     return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
-
-
-def _share(low: float, value: float, high: float) -> float:
-    return min(1.0, max(0.0, (value - low) / (high - low))) if high > low else 0.0

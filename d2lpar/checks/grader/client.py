@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S, LIMIT_BYTES = 60.0, 4_000_000_000
 START_S = 180.0  # of the process, on a busy machine
 MOST_S, LONGEST = 120.0, 40  # for an answer, also where other programs keep the machine busy
-SOON_S = 5.0  # after which somebody may ask whether anything happens
+SOON_S = 10.0  # after which somebody may ask whether anything happens
 # Answers' processes are forked before a judge is loaded, so that they have none of it.
 PROGRAM = (
     f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
@@ -56,8 +56,9 @@ class Client:
         *,
         limit_s: float = LIMIT_S,
         limit_bytes: int = LIMIT_BYTES,
+        **more: int,
     ) -> dict:
-        """What `grade(name, source)` of the module `judge` says of an answer.
+        """What `grade(name, source, limits, **more)` of the module `judge` says of an answer.
 
         Raises GraderError if the process ends; an interrupt ends it.
         """
@@ -70,6 +71,7 @@ class Client:
                 "source": source,
                 "limit_s": limit_s,
                 "limit_bytes": limit_bytes,
+                "more": more,
             }
             try:
                 self._ask(self._running(), request)

@@ -27,13 +27,14 @@ def judged(
     """What `judge` says of the function `name` in `text`, as plain data with what was printed.
 
     `on_clock`: the figure comes from the simulated clock, and what could reach that is refused.
-    `refuses` are attributes that the answer must not use, each with the reason. The status of an
+    `refuses` are attributes that the answer must not use, each with the reason; ways round their
+    names are refused, too. The status of an
     answer that does not count is "refused", that of one that could not be graded "not graded".
     """
     printed = ""
     try:
         own = source.graded_part(text, name)
-        source.check(source.parsed(own), refuses or {}, on_clock=on_clock)
+        source.check(source.parsed(own), refuses or {}, closed=on_clock or bool(refuses))
         with Remote(name, own, limits, on_clock=on_clock, trial=trial) as remote:
             try:
                 report = judge(remote)

@@ -35,7 +35,8 @@ def _report(request: dict) -> dict:
     limits = Limits(request["limit_s"], request["limit_bytes"])
     if not request["judge"]:
         return {"lacks": remote.lacks(limits)}
-    return import_module(request["judge"]).grade(request["name"], request["source"], limits)
+    judge = import_module(request["judge"])
+    return judge.grade(request["name"], request["source"], limits, **request["more"])
 
 
 def _own_stdout() -> TextIO:

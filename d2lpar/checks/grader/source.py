@@ -34,6 +34,7 @@ BUILTINS = (
     "vars",
 )  # fmt: skip
 ATTRIBUTES = (
+    "attrgetter", "get_type_hints", "methodcaller",  # by them a string becomes an attribute
     "builtins", "ctypes", "gc", "hub", "importlib", "inspect", "library", "modules",
     "load", "multiprocessing", "os", "serialization", "subprocess", "sys",
 )  # fmt: skip
@@ -45,6 +46,7 @@ TEXT_BUILTIN = "calls {what}, which could change the clock"
 TEXT_ATTRIBUTE = "uses {what}, by which it could reach the clock"
 TEXT_IMPORT = "imports {what}: an answer may import torch and {allowed}"
 TEXT_PAR = "uses {what}: of par an answer may use {allowed}; machine and clock are the grader's"
+TEXT_PATTERN = "reads attributes by a pattern: write them out"
 TEXT_ALIAS = "hands on par itself: write par.name"
 ERROR_NO_SOURCE = (
     "the source of {name} is nowhere to be found: write the function in a cell of the notebook"
@@ -101,8 +103,9 @@ def graded_part(text: str, name: str) -> str:
     return cells.blanked(text, cells.needed({1: own}, 1, name))
 
 
-def check(tree: ast.Module, refuses: Mapping[str, str], *, on_clock: bool) -> None:
-    """Raise `Refused` for the first line that avoids the puzzle, or could reach the clock."""
+def check(tree: ast.Module, refuses: Mapping[str, str], *, closed: bool) -> None:
+    """Raise `Refused` for the first line that avoids the puzzle, or, if more than plain names are
+    `closed` to it, could reach the clock or what is refused."""
     courses = {"par"} | {
         alias.asname or alias.name
         for node in ast.walk(tree)
@@ -111,7 +114,7 @@ def check(tree: ast.Module, refuses: Mapping[str, str], *, on_clock: bool) -> No
         if alias.name == OF_COURSE
     }
     places = [place for node in ast.walk(tree) for place in _avoids(node, refuses)]
-    if on_clock:
+    if closed:
         places += [place for node in ast.walk(tree) for place in _reaches(node, courses)]
         places += [*_par_alone(tree, courses)]
     if places:
@@ -152,6 +155,8 @@ def _reaches(node: ast.AST, courses: set[str]) -> Iterator[Place]:
             if not isinstance(ctx, ast.Load) and attr not in WRITABLE and not own:
                 allowed = ", ".join(f".{name}" for name in WRITABLE)
                 yield Place(node.lineno, TEXT_STORE.format(what=what, allowed=allowed))
+        case ast.MatchClass(kwd_attrs=[_, *_]):
+            yield Place(node.lineno, TEXT_PATTERN)
         case ast.Name(id=name):
             if name in BUILTINS or (name.startswith("__") and name.endswith("__")):
                 yield Place(node.lineno, TEXT_BUILTIN.format(what=name))

@@ -1,4 +1,4 @@
-"""The best solutions of the challenges that we know: records."""
+"""The best solutions of the challenges that we know: records. No student's copy has them."""
 
 import torch
 import torch.distributed as dist
@@ -9,9 +9,7 @@ import d2lpar as par
 
 def sum_gradients(gradients, devices):  # noqa: ARG001
     """A tree; each gradient becomes a view of its bucket."""
-    flat = [
-        torch.cat([g.flatten() for g in own]) for own in gradients
-    ]
+    flat = [torch.cat([g.flatten() for g in own]) for own in gradients]
     par.collectives.all_reduce_tree(flat)
     for own, bucket in zip(gradients, flat, strict=True):
         pieces = bucket.split([g.numel() for g in own])
@@ -48,10 +46,7 @@ def schedule(rank, ranks, micro_batches):
         order.append(("I", m))
         if m >= rank:
             order.append(("W", m - rank))
-    return order + [
-        ("W", m)
-        for m in range(max(0, micro_batches - rank), micro_batches)
-    ]
+    return order + [("W", m) for m in range(max(0, micro_batches - rank), micro_batches)]
 
 
 def train_on_ranks(net, loss, batches, optimizer):
@@ -87,17 +82,11 @@ def spread(inputs, work, devices):
     Results go back at the end: GPU 0 waits for each copy.
     """
     load, place, done = [0.5e9] + [0.0] * (len(devices) - 1), {}, {}
-    order = sorted(
-        range(len(inputs)), key=lambda i: -inputs[i].shape[0]
-    )
+    order = sorted(range(len(inputs)), key=lambda i: -inputs[i].shape[0])
     for i in order:
         place[i] = load.index(min(load))
-        load[place[i]] += inputs[i].shape[0] ** 3 + (
-            3e8 if place[i] else 0.0
-        )
-        done[i] = work(
-            inputs[i].to(devices[place[i]], non_blocking=True)
-        )
+        load[place[i]] += inputs[i].shape[0] ** 3 + (3e8 if place[i] else 0.0)
+        done[i] = work(inputs[i].to(devices[place[i]], non_blocking=True))
     for i in order:
         done[i] = done[i].to(devices[0], non_blocking=True)
     return [done[i] for i in range(len(inputs))]
@@ -107,9 +96,7 @@ def broadcast(x, devices):
     """Two chains, in seven pieces: hand on while more comes."""
     vgpu = torch.get_device_module(x.device)
     edges = [(0, 1), (1, 2), (0, 3), (2, 4), (3, 5), (5, 6), (4, 7)]
-    copies = [x] + [
-        torch.empty(x.shape, device=device) for device in devices[1:]
-    ]
+    copies = [x] + [torch.empty(x.shape, device=device) for device in devices[1:]]
     pieces = [copy.chunk(7) for copy in copies]
     streams = {edge: vgpu.Stream(devices[edge[0]]) for edge in edges}
     arrived = {}
@@ -119,9 +106,7 @@ def broadcast(x, devices):
             if source:
                 stream.wait_event(arrived[source, k])
             with vgpu.stream(stream):
-                pieces[target][k].copy_(
-                    pieces[source][k], non_blocking=True
-                )
+                pieces[target][k].copy_(pieces[source][k], non_blocking=True)
                 arrived[target, k] = stream.record_event()
     for (target, _), event in arrived.items():
         vgpu.current_stream(devices[target]).wait_event(event)
@@ -130,11 +115,7 @@ def broadcast(x, devices):
 
 def unstuck(gradients):
     """Two collectives: each sum carries the count of its ranks."""
-    device = (
-        gradients[0].device
-        if gradients
-        else f"vgpu:{dist.get_rank()}"
-    )
+    device = gradients[0].device if gradients else f"vgpu:{dist.get_rank()}"
     numbers = gradients[0].numel() if gradients else 0
     most = torch.tensor([len(gradients), numbers], device=device)
     dist.all_reduce(most, op=dist.ReduceOp.MAX)
@@ -166,18 +147,11 @@ def cut(seconds, sent_bytes, stages):
         costs = []
         for start, end in zip([0, *ends], ends, strict=False):
             work = sum(seconds[start:end])
-            costs.append(
-                pipeline.StageCost(
-                    work, 2 * work, sent_bytes=sent_bytes[end - 1]
-                )
-            )
+            costs.append(pipeline.StageCost(work, 2 * work, sent_bytes=sent_bytes[end - 1]))
         return pipeline.Simulation.of(orders, costs, link).step_s
 
     ends = min(cuts(0, stages), key=step_s)
-    return [
-        end - start
-        for start, end in zip([0, *ends], ends, strict=False)
-    ]
+    return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def mix(model, machine, gpus, batch):
@@ -188,26 +162,17 @@ def mix(model, machine, gpus, batch):
     powers, found = [1, 2, 4, 8, 16, 32, 64], []
     for tensor in (1, 2, 4, 8):
         for pipeline in powers:
-            if (
-                gpus % (tensor * pipeline)
-                or network.layers % pipeline
-            ):
+            if gpus % (tensor * pipeline) or network.layers % pipeline:
                 continue
-            mesh = planner.Mesh(
-                gpus // tensor // pipeline, pipeline, tensor
-            )
+            mesh = planner.Mesh(gpus // tensor // pipeline, pipeline, tensor)
             for size in (1, 2, 4):
                 count, rest = divmod(batch, mesh.data * size)
                 for chunks in (1, 2, 4) if count and not rest else ():
                     if network.layers % (pipeline * chunks):
                         continue
-                    if chunks > 1 and (
-                        pipeline == 1 or count % pipeline
-                    ):
+                    if chunks > 1 and (pipeline == 1 or count % pipeline):
                         continue
-                    for zero in (
-                        (0, 1, 2, 3) if pipeline == 1 else (0, 1)
-                    ):
+                    for zero in (0, 1, 2, 3) if pipeline == 1 else (0, 1):
                         for again in ("none", "selective", "full"):
                             layout = planner.Layout(
                                 mesh,
@@ -217,12 +182,7 @@ def mix(model, machine, gpus, batch):
                                 again,
                                 zero=zero,
                             )
-                            if (
-                                planner.memory(
-                                    network, layout
-                                ).total_bytes
-                                <= there
-                            ):
+                            if planner.memory(network, layout).total_bytes <= there:
                                 found.append(layout)
                                 break
     return min(
@@ -231,36 +191,7 @@ def mix(model, machine, gpus, batch):
     )
 
 
-def mixes(gpus):
+def mixes(model, machine, batch):
     """The planner's first, with any stage of ZeRO."""
-    boxes = "8x-h100-nvswitch-8xib-ndr"
-    machine = (
-        "8x-h100-nvswitch" if gpus == 8 else f"{gpus // 8}x{boxes}"
-    )
-    found = par.planner.plans(
-        "llama-2-13b", machine, batch=1024, zero=None
-    )
+    found = par.planner.plans(model, machine, batch=batch, zero=None)
     return par.planner.best(found).layout
-
-
-def recompute(seconds, kept_bytes, capacity_bytes):
-    """Of all sets that free enough, the one with the least time."""
-    n = len(seconds)
-    best, chosen = float("inf"), [True] * n
-    for number in range(2**n):
-        again = [bool(number >> i & 1) for i in range(n)]
-        kept = sum(
-            k
-            for k, one in zip(kept_bytes, again, strict=True)
-            if not one
-        )
-        # Gradients and the block at work need room: a sixth.
-        if kept <= 5 / 6 * capacity_bytes:
-            extra = sum(
-                s
-                for s, one in zip(seconds, again, strict=True)
-                if one
-            )
-            if extra < best:
-                best, chosen = extra, again
-    return chosen

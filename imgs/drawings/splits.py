@@ -105,8 +105,8 @@ def columns_then_rows() -> Picture:
     _matrix(ax, (0.2, 1), (2, 2), [("X", None)], "every rank has X")
     _sign(ax, 2.6, "×")
     _matrix(ax, (3, 1), (3.2, 2), [("A₀", 0), ("A₁", 1)], "columns of A")
-    _sign(ax, 6.6, "=")
-    _matrix(ax, (7, 1), (3.2, 2), [("X A₀", 0), ("X A₁", 1)], "nothing is sent")
+    _sign(ax, 6.6, "→")
+    _matrix(ax, (7, 1), (3.2, 2), [("H₀", 0), ("H₁", 1)], "nothing is sent")
     _sign(ax, 10.6, "×")
     _matrix(ax, (11, 0.4), (2, 3.2), [("B₀", 0), ("B₁", 1)], "rows of B", across=False)
     _sign(ax, 13.4, "=")
@@ -114,7 +114,15 @@ def columns_then_rows() -> Picture:
     _sign(ax, 16.2, "+")
     _matrix(ax, (16.6, 1), (2, 2), [("H₁ B₁", 1)], "")
     ax.text(16.2, 0.25, "one all-reduce", ha="center", va="center", size=FONT_PT, color=INK)
-    ax.text(8.6, 3.75, "H = GELU(X A)", ha="center", va="center", size=FONT_PT, color=INK)
+    ax.text(
+        8.6,
+        3.75,
+        "H₀ = GELU(X A₀), H₁ = GELU(X A₁)",
+        ha="center",
+        va="center",
+        size=FONT_PT,
+        color=INK,
+    )
     for x, (colour, _, name) in zip((0.2, 2.6), DEVICES, strict=True):
         ax.text(x, -1.2, f"■ {name}", color=colour, size=FONT_PT, weight="bold")
     return picture

@@ -638,11 +638,11 @@ def test_the_command_writes_both_reports(tmp_path, monkeypatch, capsys):
     junit.parent.mkdir()
     arguments = ["--junit", str(junit), "--scores", str(points)]
     assert cli.main(["course", "grade", str(tmp_path), *arguments]) == 1
-    assert "anna.ipynb: 0 of 50 points" in capsys.readouterr().out
+    assert "anna.ipynb: 0 of 30 points" in capsys.readouterr().out
     suites = ElementTree.parse(junit).getroot().findall("testsuite")
     assert [(s.get("tests"), s.get("failures"), s.get("errors")) for s in suites] == [
-        ("5", "5", "0"),
-        ("5", "0", "5"),
+        ("3", "3", "0"),
+        ("3", "0", "3"),
     ]
     content = json.loads(points.read_text())
     assert [each["points"] for each in content["submissions"]] == [0, 0]

@@ -33,17 +33,19 @@ def toy_ddp(gpu):
 
 
 def toy_zero_1(gpu):
-    """Shards of the sums are enough; what is gathered is weights."""
-    down = gpu.layers[::-1]
+    """While a layer goes backward, the one above it is gathered."""
+    last = gpu.layers[-1]
     for mine in gpu.batches:
         for layer in gpu.layers:
             gpu.forward(layer, mine)
-        for layer in down:
+        for layer in gpu.layers[::-1]:
             gpu.backward(layer, mine)
             gpu.reduce_scatter(layer)
-    for layer in down:
-        gpu.update(layer)
-        gpu.all_gather("weights", layer)
+            if layer < last:
+                gpu.update(layer + 1)
+                gpu.all_gather("weights", layer + 1)
+    gpu.update(0)
+    gpu.all_gather("weights", 0)
 
 
 def toy_fsdp(gpu):
@@ -55,8 +57,8 @@ def toy_fsdp(gpu):
             if layer < last:
                 gpu.all_gather("weights", layer + 1)
             gpu.forward(layer, mine)
-            gpu.free(layer)
-        gpu.all_gather("weights", last)
+            if layer < last:
+                gpu.free(layer)
         for layer in gpu.layers[::-1]:
             if layer > 0:
                 gpu.all_gather("weights", layer - 1)

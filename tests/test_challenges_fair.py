@@ -321,6 +321,15 @@ def test_an_order_that_is_written_down_is_no_schedule():
     assert graded("schedule", text)["status"] == "wrong"
 
 
+@pytest.mark.parametrize("first", [2, 3, 4])
+def test_to_recompute_the_first_blocks_is_not_always_right(first):
+    """It lacks memory for one network, or recomputes much too much for the other."""
+    text = f"def recompute(*_):\n    return [i < {first} for i in range(10)]\n"
+    for seed in range(2):
+        report = graded("recompute", text, seed=seed)
+        assert report["status"] in ("wrong", "right, but over the limit"), report
+
+
 def test_verbs_that_are_written_down_are_no_program():
     """DDP for the job that the page shows."""
     lines = [f"gpu.forward({layer}, gpu.rank)" for layer in range(4)]

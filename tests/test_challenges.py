@@ -66,7 +66,7 @@ WRONG = {
             for layer in gpu.layers:
                 gpu.update(layer)
         """,
-        "131 % of the optimum (limit 115, par 110, record 100) is over the limit",
+        "(limit 120, par 110, record 100) is over the limit",
     ),
     "toy_zero_1": (
         """
@@ -904,6 +904,28 @@ def test_points():
     points = [0, 60, 60, 60, 80, 80, 80, 100, 100, 100]
     assert [puzzle.points(figure) for figure in figures] == points
     assert [puzzle.allows(figure) for figure in figures] == [each > 0 for each in points]
+
+
+def test_a_figure_in_percent_counts_as_it_is():
+    """A tenth more would make 110 % as good as the optimum."""
+    puzzle = challenges.Puzzle("p", None, 1, "% of the best", limit=120, par=110, record=100)
+    assert [puzzle.points(f) for f in (100, 100 + 1e-8, 100.1, 110, 110.1, 120, 120.1)] == [
+        100, 100, 80, 80, 60, 60, 0,
+    ]  # fmt: skip
+    assert not puzzle.allows(120.1)
+    assert not puzzle.is_new_record(100 - 1e-8)
+    assert puzzle.is_new_record(99.9)
+
+
+def test_the_table_of_scores_calls_puzzles_as_the_page_does():
+    found, place = [], None
+    for cell in nbformat.read(NOTEBOOK, as_version=4).cells:
+        if heading := re.search(r"^### (?:Step )?(\w+)[.:] ", cell.source, re.MULTILINE):
+            place = f"C{heading[1]}" if "### Step" in cell.source else heading[1]
+        if cell.cell_type == "code" and (name := re.search(r"par\.challenge\((\w+)", cell.source)):
+            found += [(place, name[1])] if name[1] in COUNTED else []
+    rows = [line.split()[:2] for line in challenges.score_table().splitlines()[1:-1]]
+    assert [tuple(row) for row in rows] == found
 
 
 def test_a_stub_is_not_attempted():

@@ -293,3 +293,77 @@ def test_memory_ends_where_it_began(solutions):
         run = played(solutions[name], job)
         for rank in range(job.ranks):
             assert run.memory(rank)[-1][1] == pytest.approx(job.start_gb(rank))
+
+
+# --- what is called the optimum -------------------------------------------------------------------
+#
+# The formulas' docstrings say why no program is faster, and the course's programs are as fast. Here
+# a search that knows neither begins with a program in which nothing hides.
+
+OWN = "this rank's batch"
+SEARCHES, STEPS = 5, 3000
+
+
+def plain(job):
+    """One verb after the other; where weights lie in shards, each layer is gathered and freed."""
+    shards, layers = job.weights_in_shards, range(job.layers)
+    verbs = []
+    for verb, order in (("forward", layers), ("backward", layers[::-1])):
+        for layer in order:
+            if shards:
+                verbs += [("all_gather", "weights", layer), (verb, layer, OWN), ("free", layer)]
+            else:
+                verbs += [(verb, layer, OWN)]
+    for layer in layers[::-1]:
+        verbs += [("reduce_scatter", layer)]
+        if not job.states_in_shards:
+            verbs += [("all_gather", "gradients", layer)]
+        verbs += [("update", layer)]
+        if job.states_in_shards and not shards:
+            verbs += [("all_gather", "weights", layer)]
+    return verbs
+
+
+def run_of(verbs, job):
+    def program(gpu):
+        for verb, *arguments in verbs:
+            getattr(gpu, verb)(*(gpu.rank if one == OWN else one for one in arguments))
+
+    return played(program, job)
+
+
+def neighbour(verbs, source):
+    """Another program: a verb stands elsewhere, or two verbs are not there."""
+    other = [*verbs]
+    if source.random() < 0.2 and ("free", 0) in verbs:
+        layer = source.choice([one[1] for one in other if one[0] == "free"])
+        other.remove(("free", layer))
+        if ("all_gather", "weights", layer) in other:
+            at = [i for i, one in enumerate(other) if one == ("all_gather", "weights", layer)]
+            del other[source.choice(at)]
+        return other
+    verb = other.pop(source.randrange(len(other)))
+    other.insert(source.randint(0, len(other)), verb)
+    return other
+
+
+@pytest.mark.parametrize("name", ["toy_ddp", "toy_zero_1", "toy_fsdp"])
+def test_a_search_that_knows_no_schedule_finds_the_optimum_and_nothing_faster(name):
+    job_of, optimum_ms, _ = SCHEDULES[name]
+    job = job_of(2, 3, 2)
+    optimum, source, fastest = optimum_ms(job), random.Random(0), 1e9
+    for _ in range(SEARCHES):
+        verbs = plain(job)
+        ms = run_of(verbs, job).ms
+        assert run_of(verbs, job).problem == ""
+        assert ms > 1.2 * optimum  # it has something to find
+        for _ in range(STEPS):
+            other = neighbour(verbs, source)
+            run = run_of(other, job)
+            if not run.problem and run.ms <= ms + (source.random() < 0.01):
+                verbs, ms = other, run.ms
+                assert ms > optimum - 1e-9, verbs
+        fastest = min(fastest, ms)
+        if fastest < optimum + 1e-9:
+            break
+    assert fastest == pytest.approx(optimum)

@@ -33,17 +33,19 @@ def toy_ddp(gpu):
 
 
 def toy_zero_1(gpu):
-    """Shards of the sums are enough; what is gathered is weights."""
-    down = gpu.layers[::-1]
+    """While a layer goes backward, the one above it is gathered."""
+    last = gpu.layers[-1]
     for mine in gpu.batches:
         for layer in gpu.layers:
             gpu.forward(layer, mine)
-        for layer in down:
+        for layer in gpu.layers[::-1]:
             gpu.backward(layer, mine)
             gpu.reduce_scatter(layer)
-    for layer in down:
-        gpu.update(layer)
-        gpu.all_gather("weights", layer)
+            if layer < last:
+                gpu.update(layer + 1)
+                gpu.all_gather("weights", layer + 1)
+    gpu.update(0)
+    gpu.all_gather("weights", 0)
 
 
 def toy_fsdp(gpu):
@@ -55,8 +57,8 @@ def toy_fsdp(gpu):
             if layer < last:
                 gpu.all_gather("weights", layer + 1)
             gpu.forward(layer, mine)
-            gpu.free(layer)
-        gpu.all_gather("weights", last)
+            if layer < last:
+                gpu.free(layer)
         for layer in gpu.layers[::-1]:
             if layer > 0:
                 gpu.all_gather("weights", layer - 1)
@@ -276,18 +278,20 @@ def cut(seconds, sent_bytes, stages):
 
 
 def recompute(seconds, kept_bytes, capacity_bytes):
-    """The most bytes for each second first, until the rest fits."""
-    again = [False] * len(seconds)
-    order = sorted(
-        range(len(seconds)), key=lambda i: -kept_bytes[i] / seconds[i]
-    )
-    kept = sum(kept_bytes)
-    for i in order:
-        if kept <= 0.8 * capacity_bytes:
-            break
-        again[i] = True
-        kept -= kept_bytes[i]
-    return again
+    """Of all plans that fit, the one with the least to recompute."""
+    room, best = 7 / 8 * capacity_bytes, None
+    for number in range(2 ** len(seconds)):
+        plan = [bool(number >> i & 1) for i in range(len(seconds))]
+        needs = sum(
+            kept / 4 if again else kept
+            for kept, again in zip(kept_bytes, plan, strict=True)
+        )
+        extra = sum(
+            s for s, again in zip(seconds, plan, strict=True) if again
+        )
+        if needs <= room and (best is None or extra < best[0]):
+            best = extra, plan
+    return best[1]
 
 
 def mix(model, machine, gpus, batch):

@@ -17,8 +17,8 @@ from .. import pictures, verdict
 from ..grader import CLIENT, source
 from ..verdict import NOT_YET, RIGHT, TEXT_NOT_YET
 from . import scores
-from .puzzle import LEVELS, MARGIN, OVER, number
-from .puzzles import ALL, PUZZLES
+from .puzzle import LEVELS, OVER, number
+from .puzzles import COUNTED, PLACES, PUZZLES
 
 GRADING = f"{__package__}.grading"
 MARKS = verdict.MARKS | {source.REFUSED: "⊘", OVER: "◐"}
@@ -104,7 +104,7 @@ def challenge_source(
     counts = report["status"] == RIGHT and not (PUZZLES[name].example or report.get("own"))
     if counts:
         said.append(TEXT_POINTS.format(points=points))
-        if report["figure"] < PUZZLES[name].record * (1 - MARGIN):
+        if PUZZLES[name].is_new_record(report["figure"]):
             said.append(TEXT_RECORD.format(record=PUZZLES[name].record))
         if drawn:
             said.append(TEXT_REPEATED)
@@ -143,13 +143,13 @@ def own_part(text: str, name: str) -> str:
 def score_table() -> str:
     """All puzzles and the points of each, as text to print."""
     kept = scores.read(scores.path())
-    rows = [("challenge", "level", "points", "yours", "limit", "par", "record", "unit")]
-    counted = [puzzle for puzzle in ALL if not puzzle.example]
-    for puzzle in counted:
+    rows = [("", "challenge", "level", "points", "yours", "limit", "par", "record", "unit")]
+    for place, puzzle in zip(PLACES, COUNTED, strict=True):
         entry = kept.get(puzzle.name)
         points, figure = ("", "") if entry is None else (entry["points"], number(entry["figure"]))
         rows.append(
             (
+                place,
                 puzzle.name,
                 LEVELS[puzzle.level],
                 str(points),
@@ -160,8 +160,8 @@ def score_table() -> str:
                 puzzle.unit,
             )
         )
-    total = sum(kept[puzzle.name]["points"] for puzzle in counted if puzzle.name in kept)
-    return "\n".join([*table(rows), f"{total} of {100 * len(counted)} points"])
+    total = sum(kept[puzzle.name]["points"] for puzzle in COUNTED if puzzle.name in kept)
+    return "\n".join([*table(rows), f"{total} of {100 * len(COUNTED)} points"])
 
 
 @cache

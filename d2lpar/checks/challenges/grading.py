@@ -41,7 +41,7 @@ def grade(name: str, text: str, limits: Limits, seed: int | None = None) -> dict
         refuses=puzzle.refuses,
         trial=puzzle.trial,
     )
-    if report["status"] == RIGHT and copies.is_own(text, name):
+    if report["status"] == RIGHT and not puzzle.one_way and copies.is_own(text, name):
         report |= {"points": 0, "text": TEXT_OWN.format(text=report["text"]), "own": True}
     if report["status"] in (WRONG, OVER):
         report["text"] = TEXT_SEED.format(text=report["text"], seed=seed)

@@ -37,8 +37,8 @@ WHOLE_GB = WEIGHTS_GB + GRADIENT_GB + STATES_GB
 
 # --- jobs, and how fast each kind can be ----------------------------------------------------------
 #
-# `job(ranks, layers, batches)` says what lies where, and gives as much memory as the schedule is
-# known to need; `optimum_ms(job)` how long it is known to take.
+# `job(ranks, layers, batches)` says what lies where, and gives as much memory as a schedule needs;
+# `optimum_ms(job)` is a time that no program can beat, and the time of the course's own program.
 
 
 def accumulate_job(_: int, layers: int, batches: int) -> Job:
@@ -47,7 +47,7 @@ def accumulate_job(_: int, layers: int, batches: int) -> Job:
 
 
 def accumulate_ms(job: Job) -> float:
-    """All passes of all batches, and then the updates."""
+    """The one GPU computes all passes and all updates, and so it is never idle."""
     return job.layers * (job.batches * PASSES_MS + UPDATE_MS)
 
 
@@ -57,7 +57,11 @@ def ddp_job(ranks: int, layers: int, _: int) -> Job:
 
 
 def ddp_ms(job: Job) -> float:
-    """Exchanges hide behind backward passes, but for the last layer's, and updates behind that."""
+    """Passes, and then the two exchanges of the last sum, or the updates if these take longer.
+
+    All passes together keep all ranks busy until the last backward pass ends. The gradient that it
+    makes still has to be summed, gathered and used. And each rank updates each layer.
+    """
     last_ms = max(2 * EXCHANGE_MS, (job.layers - 1) * UPDATE_MS)
     return job.layers * PASSES_MS + last_ms + UPDATE_MS
 
@@ -70,8 +74,18 @@ def zero_1_job(ranks: int, layers: int, _: int) -> Job:
 
 
 def zero_1_ms(job: Job) -> float:
-    """The sums hide behind backward passes, but for the last; then the weights are gathered."""
-    return job.layers * PASSES_MS + (1 + job.layers) * EXCHANGE_MS
+    """Passes, the updates of all layers but two, the last sum, and the gathers of these two layers.
+
+    Why nothing is faster: let m layers be gathered after the last backward pass. The others are
+    updated before it, so it ends after the passes and their updates; then come a sum and m gathers.
+    Each of them takes longer than an update, so a small m is good. For m = 1, layer 1 is updated
+    before the last pass, which thus waits for a sum as well, and nothing is won: let p of the
+    layers 2, 3, … be gathered after the last backward pass of layer 1. From there on, it is not
+    only a sum, an update, a pass, a sum, an update and a gather (too long for p up to 2), but also
+    two sums and p + 2 gathers one after the other (too long for p from 2 on).
+    """
+    update_ms = UPDATE_MS / job.ranks
+    return job.layers * PASSES_MS + (job.layers - 2) * update_ms + 3 * EXCHANGE_MS
 
 
 def fsdp_job(ranks: int, layers: int, _: int) -> Job:
@@ -84,10 +98,14 @@ def fsdp_job(ranks: int, layers: int, _: int) -> Job:
 
 
 def fsdp_ms(job: Job) -> float:
-    """Exchanges hide behind passes, but for the first of each direction and the last sum."""
+    """The first gather, passes, and then the last sum, or the updates if these take longer.
+
+    Nothing computes before the first gather is done. After it, all is as in `ddp_ms`, but that each
+    rank updates its own shards only, and gathers nothing at the end.
+    """
     update_ms = UPDATE_MS / job.ranks
     last_ms = max(EXCHANGE_MS, (job.layers - 1) * update_ms) + update_ms
-    return job.layers * PASSES_MS + 2 * EXCHANGE_MS + last_ms
+    return EXCHANGE_MS + job.layers * PASSES_MS + last_ms
 
 
 def gpipe_job(ranks: int, layers: int, batches: int) -> Job:
@@ -103,7 +121,11 @@ def one_f_one_b_job(ranks: int, layers: int, batches: int) -> Job:
 
 
 def pipeline_ms(job: Job) -> float:
-    """(M + p - 1) passes in both directions (Huang et al. 2019, Narayanan et al. 2019)."""
+    """(M + p - 1) passes in both directions (Huang et al. 2019, Narayanan et al. 2019).
+
+    The last rank begins after p - 1 forward passes, and computes M in both directions. Its last
+    gradient goes back through p - 1 ranks, and only then can the first rank update its layers.
+    """
     own = job.layers // job.ranks
     return own * ((job.batches + job.ranks - 1) * PASSES_MS + UPDATE_MS)
 

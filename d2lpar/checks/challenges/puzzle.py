@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from ...trials.calling import Called
 
 OVER = "right, but over the limit"  # a status
-MARGIN = 0.1  # the simulator is off by about that much, so no points hinge on less
+MS = "ms"
+MARGIN = 0.1  # the simulator's times are off by about that much, so no points hinge on less
+ROUNDING = 1e-9
 AT_LIMIT, AT_PAR, AT_RECORD = 60, 80, 100  # points
 LEVELS = ("", "●", "●●", "●●●")
 
@@ -37,7 +39,8 @@ class Puzzle:
     which we know. `refuses` are attributes that an answer must not use, each with the reason.
     `on_clock`: the figure is read from the simulated clock, which runs where the answer runs;
     `trial` is the module of trials that only this answer may know. An `example` is solved on the
-    page, and earns nothing.
+    page, and earns nothing. `one_way`: hardly another program is possible, so nobody is told that
+    theirs is a copy.
     """
 
     name: str
@@ -51,17 +54,27 @@ class Puzzle:
     on_clock: bool = False
     trial: str = ""
     example: bool = False
+    one_way: bool = False
+
+    @property
+    def margin(self) -> float:
+        """The share by which a figure may be larger and counts as the same: none but for times."""
+        return MARGIN if self.unit == MS else ROUNDING
 
     def allows(self, figure: float) -> bool:
         """Whether a figure is within the limit."""
-        return figure <= self.limit * (1 + MARGIN)
+        return figure <= self.limit * (1 + self.margin)
+
+    def is_new_record(self, figure: float) -> bool:
+        """Whether a figure is better than the record, by more than what counts as the same."""
+        return figure < self.record * (1 - self.margin)
 
     def points(self, figure: float) -> int:
-        """100 at the record, 80 at par, 60 at the limit; up to a tenth more counts as the same."""
+        """100 at the record, 80 at par, 60 at the limit; `margin` more counts as the same."""
         for most, points in (
             (self.record, AT_RECORD), (self.par, AT_PAR), (self.limit, AT_LIMIT),
         ):  # fmt: skip
-            if figure <= most * (1 + MARGIN):
+            if figure <= most * (1 + self.margin):
                 return points
         return 0
 

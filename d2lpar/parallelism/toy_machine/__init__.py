@@ -1,4 +1,4 @@
-"""A toy machine: GPUs that train layers by six verbs, in known times and known memory.
+"""A toy machine: GPUs that train layers by eight verbs, in known times and known memory.
 
 job = Job(ranks=4, layers=4, batches=4, capacity_gb=72)
 gpus = [Gpu(rank, job) for rank in range(job.ranks)]

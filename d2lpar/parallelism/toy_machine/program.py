@@ -42,7 +42,7 @@ class Gpu:
 
     `rank` of `ranks`; `layers` and `batches` are this rank's own, `before` and `after` the
     neighbours, None at the ends. Verbs: `forward`, `backward`, `all_gather`, `reduce_scatter`,
-    `send`, `recv`; and `update` and `free`, which concern this rank alone.
+    `send`, `recv`, `update` and `free`.
     """
 
     def __init__(self, rank: int, job: Job) -> None:

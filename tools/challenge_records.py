@@ -154,6 +154,20 @@ def cut(seconds, sent_bytes, stages):
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 
+def recompute(seconds, kept_bytes, capacity_bytes):
+    """Nearly all of the memory: on some draws it is too little, and on this one it is best."""
+    every, room = range(len(seconds)), 0.95 * capacity_bytes
+
+    def recomputed_s(plan):
+        return sum(seconds[i] for i in every if plan[i])
+
+    def needs(plan):
+        return sum(kept_bytes[i] * (0.25 if plan[i] else 1) for i in every)
+
+    plans = [[bool(number >> i & 1) for i in every] for number in range(2 ** len(seconds))]
+    return min((plan for plan in plans if needs(plan) <= room), key=recomputed_s)
+
+
 def mix(model, machine, gpus, batch):
     """All meshes and settings whose numbers divide, one by one."""
     planner = par.planner

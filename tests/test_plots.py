@@ -503,6 +503,15 @@ def test_log_axes_write_decades_as_numbers():
     assert any("10^{" in text.get_text() for text in ax.get_yticklabels())  # far from 1
 
 
+def test_log_axes_of_base_2_write_all_their_ticks():
+    ax = par.plots.axes(summary="Rates")
+    ax.semilogx([1, 1024], [0, 1], base=2)
+    ax.figure.png()
+    written = [text.get_text() for text in ax.get_xticklabels()]
+    assert "" not in written
+    assert {"4", "256", "1,024"} <= set(written)
+
+
 def test_ticks_that_were_chosen_stay():
     ax = par.plots.axes(summary="Rates")
     ax.set(xscale="log", xlim=(0.5, 20))

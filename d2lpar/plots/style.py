@@ -69,8 +69,9 @@ def write_plain_decades(ax: Axes) -> None:
     """Log axes get `PlainDecades`, unless somebody chose how their ticks are written."""
     for axis in (ax.xaxis, ax.yaxis):
         if axis.get_scale() == "log" and axis.isDefault_majfmt:
-            axis.set_major_formatter(PlainDecades())
-            axis.set_minor_formatter(PlainDecades(minor_thresholds=(1, 0.4)))
+            base = axis.get_transform().base
+            axis.set_major_formatter(PlainDecades(base))
+            axis.set_minor_formatter(PlainDecades(base, minor_thresholds=(1, 0.4)))
 
 
 def figure_of(ax: Axes) -> Figure:

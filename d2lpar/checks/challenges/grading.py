@@ -17,8 +17,8 @@ SEEDS = 1_000_000
 TEXT_LIMIT = "right, but {figure} is over the limit"
 TEXT_OVER = "right, but {what}"
 TEXT_OWN = (
-    "{text}. But this is word for word a solution of the course's, but for names: it earns no "
-    "points, which are for yours"
+    "{text}. But this is a solution of the course's, perhaps with other names: it earns no points, "
+    "which are for yours"
 )
 TEXT_SEED = "{text} (its cases are those of seed={seed})"
 TEXT_EXAMPLE = "This one is the example, and earns no points"

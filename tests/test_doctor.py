@@ -1,5 +1,6 @@
 """The doctor, on machines that are faked: what it finds, what it advises, what it predicts."""
 
+import re
 import subprocess
 from types import SimpleNamespace
 
@@ -86,7 +87,11 @@ def test_without_notebooks_it_says_where_to_look(monkeypatch, tmp_path):
 
 def test_lessons_without_gpus():
     assert (how("01"), how("04"), how("06")) == ("measured", "simulated", "measured and simulated")
+    assert (how("02"), how("03")) == ("measured and simulated",) * 2
+    assert "a data loader is timed here" in diagnosis.lesson_plan(BY_NUMBER["02"]).why
+    assert (how("07"), how("09")) == ("simulated", "simulated")
     assert "takes 2 GPUs and this machine has none" in diagnosis.lesson_plan(BY_NUMBER["04"]).why
+    assert "over gloo" in diagnosis.lesson_plan(BY_NUMBER["07"]).why
     assert "over gloo" in diagnosis.lesson_plan(BY_NUMBER["06"]).why
 
 
@@ -115,7 +120,7 @@ def test_lessons_agree_with_devices(gpus, monkeypatch):
 
 def test_real_gpus_demanded_and_missing(monkeypatch):
     monkeypatch.setenv("D2LPAR_DEVICES", "real")
-    assert how("04") == "cannot run"
+    assert (how("04"), how("06")) == ("cannot run", "cannot run")
 
 
 def test_gpus_are_described(gpus, monkeypatch):
@@ -159,7 +164,18 @@ def test_missing_packages(monkeypatch):
     assert "pip install d2l`" in found.remedy
     plan = diagnosis.lesson_plan(BY_NUMBER["05"])
     assert (plan.how, plan.why) == ("cannot run", "for d2l is missing here")
-    assert how("04") == "simulated"
+    assert how("08") == "simulated"
+
+
+def test_a_lesson_needs_the_packages_that_it_imports():
+    for number, lesson in BY_NUMBER.items():
+        (file,) = diagnosis.notebooks_folder().glob(f"{number}_*.ipynb")
+        text = file.read_text(encoding="utf-8")
+        found = re.findall(r'"(?:from|import) (d2l|torchvision)\b', text)
+        found += ["torchvision"] * ("d2l" in found)  # which imports it
+        found += ["ipyparallel"] * ("par.cluster(" in text)
+        assert set(lesson.packages) == set(found), number
+        assert lesson.ranks == ("ipyparallel" in found), number
 
 
 def test_versions_are_those_installed(monkeypatch):

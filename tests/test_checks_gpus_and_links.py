@@ -67,9 +67,9 @@ def parts(kernels, copies, load_s, rates, *, starts=None, copied=None, calls=Non
     calls = len(kernels) + len(copies) if calls is None else calls
     return {
         "computing": flops / rates.flops_per_s,
-        "memory": starts * rates.kernel_s + nbytes / rates.bytes_per_s,
+        "memory": starts * rates.kernel_alpha_s + nbytes / rates.bytes_per_s,
         "host": calls * rates.dispatch_s,
-        "links": copied * rates.copy_s + sum(copies) / rates.link_bytes_per_s,
+        "links": copied * rates.copy_alpha_s + sum(copies) / rates.link_bytes_per_s,
         "loader": load_s,
     }
 
@@ -93,6 +93,11 @@ def one_latency(kernels, copies, load_s, rates):
 
 def no_latency(kernels, copies, load_s, rates):
     return parts(kernels, copies, load_s, rates, copied=0)
+
+
+def swaps_the_pair(kernels, copies, load_s, rates):
+    """Plausible: the table names bytes more often than FLOP."""
+    return parts([(nbytes, flops) for flops, nbytes in kernels], copies, load_s, rates)
 
 
 def in_milliseconds(kernels, copies, load_s, rates):
@@ -122,6 +127,7 @@ def without_the_loader(kernels, copies, load_s, rates):
         ("could_wait_for", starts_one_kernel, "not only the first"),
         ("could_wait_for", one_latency, "each of 2 copies pays the latency"),
         ("could_wait_for", no_latency, "its latency"),
+        ("could_wait_for", swaps_the_pair, "the first of each pair is the FLOP"),
         ("could_wait_for", in_milliseconds, "expected 400 µs, got 400000 µs"),
         ("could_wait_for", a_list, "expected a dict"),
         ("could_wait_for", without_the_loader, "computing, memory, host, links, loader"),

@@ -19,10 +19,9 @@ TEXT_DIFFERENT = (
     "the tensors, data[i][:] = …, or only bound to a name, data[i] = …?"
 )
 TEXT_SAME = "{n} tensors, all equal"
-TEXT_UPDATE = (
-    "replica {i} is off by up to {gap:.2g}: its step is {ratio:.2g} times as long. "
-    "Longer: is the summed gradient divided by the whole batch? Shorter: did every replica get it?"
-)
+TEXT_UPDATE = "replica {i} is off by up to {gap:.2g}: its step is {ratio:.2g} times as long. {why}"
+TEXT_LONGER = "Is the summed gradient divided by the size of the whole batch?"
+TEXT_SHORTER = "Did every replica get the sum of all gradients?"
 TEXT_UPDATE_SAME = "{n} replicas, each with the step of one device, to {tolerance:.0e}"
 TEXT_IMPOSSIBLE = (
     "{rate:.3g} FLOP/s on a device that can do {peak:.3g}: the clock was read before the work was "
@@ -71,7 +70,8 @@ def same_step(
         gap = max(largest_difference(a, r) for a, r in zip(replica, reference, strict=True))
         if gap > tolerance:
             ratio = step_length(before, replica) / max(step_length(before, reference), 1e-30)
-            return Verdict(WRONG, TEXT_UPDATE.format(i=i, gap=gap, ratio=ratio))
+            why = TEXT_LONGER if ratio > 1 else TEXT_SHORTER
+            return Verdict(WRONG, TEXT_UPDATE.format(i=i, gap=gap, ratio=ratio, why=why))
     return Verdict(RIGHT, TEXT_UPDATE_SAME.format(n=len(replicas), tolerance=tolerance))
 
 

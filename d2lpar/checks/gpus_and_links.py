@@ -92,15 +92,15 @@ def fewest_workers(answer: Called) -> str:
 
 def _parts(kernels: list, copies: list, load_s: float) -> dict[str, float]:
     """Kernel by kernel and copy by copy, as the machine does it."""
-    flops_per_s, kernel_s, bytes_per_s, dispatch_s, copy_s, link_bytes_per_s = RATES
+    flops_per_s, kernel_alpha_s, bytes_per_s, dispatch_s, copy_alpha_s, link_bytes_per_s = RATES
     parts = dict.fromkeys(PARTS, 0.0)
     for flops, nbytes in kernels:
         parts["host"] += dispatch_s
         parts["computing"] += flops / flops_per_s
-        parts["memory"] += kernel_s + nbytes / bytes_per_s
+        parts["memory"] += kernel_alpha_s + nbytes / bytes_per_s
     for nbytes in copies:
         parts["host"] += dispatch_s
-        parts["links"] += copy_s + nbytes / link_bytes_per_s
+        parts["links"] += copy_alpha_s + nbytes / link_bytes_per_s
     parts["loader"] += load_s
     return parts
 
@@ -108,17 +108,19 @@ def _parts(kernels: list, copies: list, load_s: float) -> dict[str, float]:
 def _why(part: str, step: tuple, got: float) -> str:
     """What may be missing, or be too much, in a part."""
     kernels, copies, _ = step
-    _, kernel_s, bytes_per_s, dispatch_s, copy_s, link_bytes_per_s = RATES
+    flops_per_s, kernel_alpha_s, bytes_per_s, dispatch_s, copy_alpha_s, link_bytes_per_s = RATES
     moved_s = sum(nbytes for _, nbytes in kernels) / bytes_per_s
     sent_s = sum(copies) / link_bytes_per_s
+    if part == "computing" and math.isclose(got, sum(n for _, n in kernels) / flops_per_s):
+        return ": the first of each pair is the FLOP, the second the bytes"
     if part == "host" and math.isclose(got, len(kernels) * dispatch_s):
         return ": the host dispatches each copy, too"
     if part == "memory" and math.isclose(got, moved_s):
-        return f": each of {len(kernels)} kernels takes kernel_s besides, to start"
-    if part == "memory" and math.isclose(got, kernel_s + moved_s):
-        return f": each of {len(kernels)} kernels takes kernel_s, not only the first"
+        return f": each of {len(kernels)} kernels takes kernel_alpha_s besides, to start"
+    if part == "memory" and math.isclose(got, kernel_alpha_s + moved_s):
+        return f": each of {len(kernels)} kernels takes kernel_alpha_s, not only the first"
     if part == "links" and math.isclose(got, sent_s):
-        return f": each of {len(copies)} copies takes copy_s besides, its latency"
-    if part == "links" and math.isclose(got, copy_s + sent_s):
-        return f": each of {len(copies)} copies pays the latency copy_s"
+        return f": each of {len(copies)} copies takes copy_alpha_s besides, its latency"
+    if part == "links" and math.isclose(got, copy_alpha_s + sent_s):
+        return f": each of {len(copies)} copies pays the latency copy_alpha_s"
     return f": the step has {len(kernels)} kernels and {len(copies)} copies"

@@ -37,10 +37,10 @@ class Rates(NamedTuple):
     """What the lesson has measured of a GPU, its host and its link; seconds, bytes, FLOP."""
 
     flops_per_s: float
-    kernel_s: float
+    kernel_alpha_s: float
     bytes_per_s: float
     dispatch_s: float
-    copy_s: float
+    copy_alpha_s: float
     link_bytes_per_s: float
 
 

@@ -9,6 +9,7 @@ from d2lpar.plots.style import YELLOW
 from .parts import LARGE_PT, arrow, part, sheet, way, words
 
 WARP = 32
+L3_HEIGHT = 1.4
 XEON_L3_MB, XEON_GB_PER_S = 50, 76.8  # lesson 02 says by whom; four channels of DDR4-2400
 LANES_GB_PER_S = 15.75  # 16 lanes of PCIe 3.0, one way
 
@@ -81,7 +82,7 @@ def warp_at_an_if() -> Picture:
         for thread, works in enumerate(working):
             _thread(ax, (2.3 + 0.27 * thread, y - 0.28), colour if works else "white")
         words(ax, (11.9, y), f"{sum(working)}", ha="right", weight="bold")
-    words(ax, (11.9, 4.35), "work", ha="right", weight="bold")
+    words(ax, (11.9, 4.35), "threads that work", ha="right", weight="bold")
     return picture
 
 
@@ -122,9 +123,13 @@ def cpu_beside_gpu() -> Picture:
     words(ax, (2.85, 5.3), f"{cores} large cores")
     words(ax, (9.15, 5.3), f"{gpu.multiprocessors} multiprocessors")
     _grid(ax, (0.1, 3.4), (5.5, 1.65), cores, 10, GREEN)
-    _grid(ax, (6.4, 2.6), (5.5, 2.45), gpu.multiprocessors, 20, BLUE)
-    _cache(ax, (0.1, 1.9), (5.5, 1.4), f"L3: {XEON_L3_MB} MB")
-    _cache(ax, (6.4, 1.9), (5.5, 0.6), f"L2: {gpu.l2_bytes >> 20} MB")
+    l2_mb = gpu.l2_bytes >> 20
+    l2_height = L3_HEIGHT * l2_mb / XEON_L3_MB  # to scale, and too low for words inside
+    _grid(ax, (6.4, 2.0 + l2_height), (5.5, 3.05 - l2_height), gpu.multiprocessors, 20, BLUE)
+    _cache(ax, (0.1, 1.9), (5.5, L3_HEIGHT))
+    words(ax, (2.85, 1.9 + L3_HEIGHT / 2), f"L3: {XEON_L3_MB} MB")
+    _cache(ax, (6.4, 1.9), (5.5, l2_height))
+    words(ax, (7.3, 1.55), f"L2: {l2_mb} MB")
     _memory(ax, 2.85, XEON_GB_PER_S, "main memory")
     memory = f"memory: {gpu.memory_bytes / 1e9:.0f} GB"
     _memory(ax, 9.15, gpu.memory_bytes_per_s / 1e9, memory)
@@ -139,9 +144,8 @@ def _grid(ax, corner: tuple, size: tuple, parts: int, columns: int, colour: str)
         ax.add_patch(Rectangle(place, width, height, facecolor=colour, edgecolor="white", lw=3))
 
 
-def _cache(ax, corner: tuple, size: tuple, text: str) -> None:
+def _cache(ax, corner: tuple, size: tuple) -> None:
     ax.add_patch(Rectangle(corner, *size, facecolor=YELLOW))
-    words(ax, (corner[0] + size[0] / 2, corner[1] + size[1] / 2), text)
 
 
 def _memory(ax, middle: float, gb_per_s: float, text: str) -> None:

@@ -87,6 +87,20 @@ def test_backward_is_compiled_too(gpu):
     assert len(kernels(step)) == 2
 
 
+def test_replicas_are_not_taken_for_what_was_compiled_before(gpus):
+    """Their threads number the nodes of autograd anew, from zero on."""
+    net = nn.Sequential(*(nn.Linear(8, 8) for _ in range(10)))
+    replicated = nn.DataParallel(net.to(gpus[0]), gpus)
+    x = torch.ones(4, 8, device=gpus[0])
+
+    def step():
+        return [span.name for span in kernels(lambda: replicated(x).relu().sum().backward())]
+
+    before = step()
+    torch.compile(net)(x).relu().sum().backward()
+    assert step() == before
+
+
 def test_two_calls_are_not_merged_nor_eager_work_with_them(gpu):
     x = torch.ones(N, device=gpu)
     chain = torch.compile(lambda x: x.sin() + 1)

@@ -8,14 +8,14 @@ What pointwise work makes is computed once more where backward needs it, as by t
 AOTAutograd: it takes no memory, but what it is computed from stays. That is on the low side where
 Inductor keeps a result that is far from its inputs.
 
-A backward operation belongs to the region of its forward operation, which autograd's numbers tell.
+A backward operation belongs to the region of its forward operation: autograd's node knows it, in
+whatever thread it was made.
 """
 
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ from .fusion import FusedKernel, elements
 from .runtime import Runtime, StreamKey, running
 from .tensor import VirtualTensor
 
-KEPT_CALLS = 20_000
+REGION = "compiled region"  # in what is noted of nodes of autograd
 
 
 class Region:
@@ -81,33 +81,19 @@ class RegionKernel(FusedKernel):
 
 
 class _Thread(threading.local):
-    """The region that this thread is in; of past calls the first numbers of autograd's nodes, those
-    after their last ones, and whether they were graphs."""
+    """The region that this thread is in, and that of the backward pass of a call under way."""
 
     def __init__(self) -> None:
         self.region: Region | None = None
-        self.starts: list[int] = []
-        self.calls: list[tuple[int, bool]] = []
-        self.backward: tuple[int, int, Region] | None = None
-
-    def remember(self, start: int, end: int, *, whole: bool) -> None:
-        """Note a call that made nodes."""
-        if end == start:
-            return
-        self.starts.append(start)
-        self.calls.append((end, whole))
-        if len(self.starts) > KEPT_CALLS:
-            del self.starts[: KEPT_CALLS // 2], self.calls[: KEPT_CALLS // 2]
+        self.backward: tuple[int, Region, Region] | None = None
 
     def of_backward(self, task: int) -> Region | None:
         """The region of the backward operation under way in pass `task`."""
-        number = torch_private.node_number()
-        at = 0 if number is None else bisect_right(self.starts, number)
-        if not at or number is None or number >= self.calls[at - 1][0]:
+        forward = torch_private.notes_of_node().get(REGION)
+        if forward is None:
             return None
-        start = self.starts[at - 1]
-        if self.backward is None or self.backward[:2] != (task, start):
-            self.backward = (task, start, Region(whole=self.calls[at - 1][1]))
+        if self.backward is None or self.backward[:2] != (task, forward):
+            self.backward = (task, forward, Region(whole=forward.whole))
         return self.backward[2]
 
 
@@ -139,21 +125,23 @@ def run(
     if _here.region is not None:
         return function(*args, **kwargs)
     _let_go()
-    _here.region = Region(whole=whole, modules=modules)
+    _here.region = region = Region(whole=whole, modules=modules)
     start = torch_private.next_node_number()
     try:
         results = function(*args, **kwargs)
-        _materialize(results)
+        found = tree_leaves(results)
+        _materialize(found)
+        for node in torch_private.nodes_from(found, start):
+            node.metadata[REGION] = region
         return results
     finally:
         _here.region = None
-        _here.remember(start, torch_private.next_node_number(), whole=whole)
         _let_go()
 
 
-def _materialize(results: object) -> None:
+def _materialize(results: Iterable[object]) -> None:
     """What compiled code returns takes memory."""
-    for result in tree_leaves(results):
+    for result in results:
         if isinstance(result, VirtualTensor):
             result.vgpu_allocation.materialize()
 

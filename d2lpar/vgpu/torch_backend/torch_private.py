@@ -10,7 +10,7 @@ import re
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import CodeType, FrameType
 from typing import Any, ParamSpec, TypeVar
@@ -138,6 +138,26 @@ def node_number() -> int | None:
     node = torch._C._current_autograd_node()
     number = _ADDS_UP if node is None else node._sequence_nr()
     return None if number == _ADDS_UP else number
+
+
+def nodes_from(tensors: Iterable[object], start: int) -> Iterator[Any]:
+    """The nodes that made tensors, back to the number `start` of this thread; without those that
+    add up gradients in leaves."""
+    seen: set[Any] = set()
+    waiting = [getattr(tensor, "grad_fn", None) for tensor in tensors]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen or not start <= node._sequence_nr() < _ADDS_UP:
+            continue
+        seen.add(node)
+        yield node
+        waiting += [before for before, _ in node.next_functions]
+
+
+def notes_of_node() -> dict[Any, Any]:
+    """What was noted in the `metadata` of the node whose backward operation this thread runs."""
+    node = torch._C._current_autograd_node()
+    return {} if node is None else node.metadata
 
 
 _DEVICE_OF_STREAM: Any = torch.Stream.device_index

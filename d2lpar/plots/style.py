@@ -5,10 +5,12 @@ Colours are Okabe and Ito's (https://jfly.uni-koeln.de/color), always together w
 """
 
 from collections.abc import Sequence
+from typing import cast
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.scale import LogTransform
 from matplotlib.ticker import LogFormatterSciNotation
 
 BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
@@ -69,7 +71,7 @@ def write_plain_decades(ax: Axes) -> None:
     """Log axes get `PlainDecades`, unless somebody chose how their ticks are written."""
     for axis in (ax.xaxis, ax.yaxis):
         if axis.get_scale() == "log" and axis.isDefault_majfmt:
-            base = axis.get_transform().base
+            base = cast(LogTransform, axis.get_transform()).base
             axis.set_major_formatter(PlainDecades(base))
             axis.set_minor_formatter(PlainDecades(base, minor_thresholds=(1, 0.4)))
 

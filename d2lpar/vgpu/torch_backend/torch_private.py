@@ -156,7 +156,7 @@ def nodes_from(tensors: Iterable[object], start: int) -> Iterator[Any]:
 
 def notes_of_node() -> dict[Any, Any]:
     """What was noted in the `metadata` of the node whose backward operation this thread runs."""
-    node = torch._C._current_autograd_node()
+    node: Any = torch._C._current_autograd_node()
     return {} if node is None else node.metadata
 
 

@@ -175,6 +175,13 @@ def test_links_of_texts_lead_to_files_of_the_repository(path):
         assert (path.parent / address).exists(), address
 
 
+def test_links_to_headings_have_the_names_of_the_site():
+    path = ROOT / "notebooks" / "06_distributed_sgd.ipynb"
+    text = "[a](#Which-split,-first?) [b](07_pipelining.ipynb#The-rule) [c](https://x.org/y#Z)"
+    shown = "[a](#which-split-first) [b](07_pipelining.ipynb#the-rule) [c](https://x.org/y#Z)"
+    assert pages.with_links(text, path) == shown
+
+
 def test_a_page_has_no_cells_that_only_a_kernel_needs():
     for path in pages.build.course(pages.NOTEBOOKS):
         notebook, _ = pages.page(path)

@@ -23,6 +23,7 @@ from . import states
 ROOT, NOTEBOOKS = build.ROOT, build.ROOT / "notebooks"
 IMAGES, GUIDES = ROOT / "imgs", ROOT / "docs"
 FIGURES = "figures"  # in the site: the pictures of figures with sliders
+PLACE = re.compile(r"(?<=\]\()([^)\s:#]*)#([^)\s]+)")
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
 # What the site has on a page of its own; on a code host the file itself is shown.
 PAGES = {
@@ -118,7 +119,13 @@ def with_links(text: str, path: Path) -> str:
         known = target.suffix == ".ipynb" or target.parent in (IMAGES, GUIDES)
         return match[1] if known or not target.exists() else address(target)
 
-    return LINK.sub(replaced, text)
+    return PLACE.sub(_slug, LINK.sub(replaced, text))
+
+
+def _slug(match: re.Match[str]) -> str:
+    """A link to a heading, as JupyterLab calls it (`#Why-so?`), by its name on the site."""
+    name = re.sub(r"[^\w-]", "", match[2].lower())
+    return f"{match[1]}#{name}"
 
 
 # Figures with sliders

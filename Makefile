@@ -22,11 +22,17 @@ unit-tests = $(pytest) -p no:nbval
 notebook-tests = $(pytest) --nbval --nbval-current-env
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab update test test-all test-active test-browser test-compat opinfo torch-tests validate notebooks record lint lint-types lint-imports lint-style format docs dist bench gpu lock clean site site-figures present slides
+.PHONY: help help-all setup lab update test test-all test-active test-browser test-compat opinfo torch-tests validate notebooks record lint lint-types lint-imports lint-style format docs dist bench gpu lock clean site site-figures present slides
 
-help:  ## This list
-	@echo "make VERB, where VERB is"
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1	\2/p' Makefile | expand -t 16
+# The verbs that match $(1), each with what it does.
+list = @sed -nE 's/^($(1)):[^\#]*\#\# (.*)/  make \1	\2/p' Makefile | expand -t 22
+
+help:  ## The verbs that most people need
+	$(call list,lab|test|notebooks|lint)
+	@echo "  make help-all       All other verbs"
+
+help-all:  ## This list
+	$(call list,[a-z-]+)
 	@echo "TORCH=cpu installs the small build of torch; PYTHON=... says which python3 to use."
 
 setup:

@@ -53,6 +53,7 @@ def course(tmp_path, monkeypatch):
     save(tmp_path / "notebooks" / "00_start_here.ipynb", book(a="print(0)"))
     save(tmp_path / "notebooks" / NAME, book(a="1", b="2", c="3"))
     save(tmp_path / "notebooks/deeper" / NAME, book(a="deeper"))
+    (tmp_path / "notebooks/PROMISES.md").write_text("")  # for maintainers: no copy has it
     (tmp_path / "notebooks/scripts").mkdir()
     (tmp_path / "notebooks/scripts/train.py").write_text("version = 1\n")
     monkeypatch.chdir(tmp_path)

@@ -27,7 +27,7 @@ NOTEBOOKS = sorted(FOLDER.glob("[0-9]*.ipynb"))
 DEEPER_HALVES = sorted(DEEPER.glob("[0-9]*.ipynb"))
 FRONT_PAGE, LAST_PAGE, CHALLENGES = "00", "11", "10"  # no lessons
 LESSONS = ("01", "02", "03", "04", "05", "06", "07", "08", "09")
-PROMISES = ROOT / "CONTRIBUTING.md"
+PROMISES = FOLDER / "PROMISES.md"
 PROMISES_HEADING = "What each lesson must teach"
 PLANNED = "planned"
 
@@ -765,7 +765,7 @@ def test_names_are_known_from_earlier_cells():
 
 
 def promises(page: str) -> list[list[str]]:
-    """The rows (lesson, promise, taught under) of the table in CONTRIBUTING."""
+    """The rows (lesson, promise, taught under) of the table in PROMISES.md."""
     section = re.search(rf"^## {PROMISES_HEADING}$(.*?)(?=^## |\Z)", page, flags=re.M | re.S)
     lines = [line for line in section.group(1).splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines[2:]]
@@ -797,7 +797,7 @@ def test_every_promise_is_kept_under_its_heading():
     assert list(unkept(rows, taught)) == []
 
 
-PAGE = f"""# Contributing
+PAGE = f"""# What the lessons promise
 
 ## {PROMISES_HEADING}
 

@@ -1,4 +1,4 @@
-"""The page on predictions of one's own programs: its code runs, and prints what stands there."""
+"""The page on running one's own program: its code runs, and prints what stands there."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from d2lpar.command import cli
 
-PAGE = Path(__file__).parents[1] / "tools" / "book" / "sphinx" / "prediction.md"
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGE = Path(__file__).parents[1] / "docs" / "run-your-own-program.md"
+BLOCK = re.compile(r"^```(python|sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\w+\.py)\n")
 REAL_TIME = re.compile(r"in [\d.]+ s of this machine's time")  # the one figure that is measured
 

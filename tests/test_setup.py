@@ -70,12 +70,15 @@ def test_set_up_is_readable_to_the_pythons_that_it_refuses():
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
-def test_help_lists_every_documented_verb():
+def test_help_lists_what_most_need_and_help_all_every_documented_verb():
+    def listed(verb):
+        shown = subprocess.run(["make", verb], cwd=ROOT, check=True, capture_output=True, text=True)
+        return re.findall(r"^  make ([a-z-]+) ", shown.stdout, re.MULTILINE)
+
     verbs = re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    shown = subprocess.run(["make", "help"], cwd=ROOT, check=True, capture_output=True, text=True)
-    listed = re.findall(r"^  ([a-z-]+) ", shown.stdout, re.MULTILINE)
-    assert {"lab", "test", "notebooks", "lint", "bench"} <= set(verbs)
-    assert listed == verbs
+    assert listed("help") == ["lab", "test", "notebooks", "lint", "help-all"]
+    assert "bench" in verbs
+    assert listed("help-all") == verbs
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")

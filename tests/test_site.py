@@ -23,6 +23,11 @@ from PIL import Image, ImageChops
 import d2lpar as par
 
 ROOT = Path(__file__).resolve().parent.parent
+TEXTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(ROOT / "notebooks").glob("*.md"),
+    *(ROOT / "docs").iterdir(),
+]
 
 
 def line(ax, slope=2, sign="plus"):
@@ -147,6 +152,34 @@ def test_links_to_what_is_no_page_lead_to_the_repository():
     text = "[a](scripts/README.md) [b](07_pipelining.ipynb) [c](https://x.org/y) [d](#e) [f](none)"
     address = f"{pages.build.repository()}/blob/main/notebooks/scripts/README.md"
     assert pages.with_links(text, path) == text.replace("scripts/README.md", address)
+
+
+def test_guides_lead_to_pages_of_the_site_and_files_to_the_repository(tmp_path):
+    pages.write_guides(tmp_path)
+    written = {path.name for path in (tmp_path / "docs").iterdir()}
+    assert written == {path.name for path in pages.GUIDES.iterdir()}
+    text = (
+        "[a](for-a-class.md#homework) [b](../notebooks/07_pipelining.ipynb) [c](../imgs/ring.png) "
+        "[d](../d2lpar/validation/published.csv) [e](../AGENTS.md)"
+    )
+    shown = text.replace("../d2lpar/validation/published.csv", "../validation.md")
+    shown = shown.replace("../AGENTS.md", f"{pages.build.repository()}/blob/main/AGENTS.md")
+    assert pages.with_links(text, pages.GUIDES / "on-a-hub.md") == shown
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_links_of_texts_lead_to_files_of_the_repository(path):
+    found = pages.LINK.findall(path.read_text(encoding="utf-8"))
+    assert found
+    for address in found:
+        assert (path.parent / address).exists(), address
+
+
+def test_links_to_headings_have_the_names_of_the_site():
+    path = ROOT / "notebooks" / "06_distributed_sgd.ipynb"
+    text = "[a](#Which-split,-first?) [b](07_pipelining.ipynb#The-rule) [c](https://x.org/y#Z)"
+    shown = "[a](#which-split-first) [b](07_pipelining.ipynb#the-rule) [c](https://x.org/y#Z)"
+    assert pages.with_links(text, path) == shown
 
 
 def test_a_page_has_no_cells_that_only_a_kernel_needs():

@@ -65,7 +65,7 @@ def write_sources() -> None:
         print(STILL.format(still=total - moving, total=total))
     (SOURCE / "index.md").write_text(index(total, moving), encoding="utf-8")
     (SOURCE / "package.md").write_text(package(), encoding="utf-8")
-    shutil.copy(SPHINX / "prediction.md", SOURCE)
+    pages.write_guides(SOURCE)
     # They take minutes, so that they are kept from one build to the next.
     for name, made in (("validation.md", validation), ("court.md", court)):
         made.write_page(BUILD / name)

@@ -21,9 +21,16 @@ from d2lpar.command.course.notebook_file import read, tags
 from . import states
 
 ROOT, NOTEBOOKS = build.ROOT, build.ROOT / "notebooks"
-IMAGES = "imgs"
+IMAGES, GUIDES = ROOT / "imgs", ROOT / "docs"
 FIGURES = "figures"  # in the site: the pictures of figures with sliders
+PLACE = re.compile(r"(?<=\]\()([^)\s:#]*)#([^)\s]+)")
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
+# What the site has on a page of its own; on a code host the file itself is shown.
+PAGES = {
+    ROOT / "d2lpar" / "README.md": ROOT / "package.md",
+    ROOT / "d2lpar" / "validation" / "published.csv": ROOT / "validation.md",
+    ROOT / "d2lpar" / "validation" / "court.csv": ROOT / "court.md",
+}
 ON_HOSTS = "{hosted}, or [read it on its code host]({page})."
 NO_STATES = "Where the course runs, sliders stand here ({values})."
 ONE_AT_A_TIME = (
@@ -49,8 +56,16 @@ def write_pages(source: Path, extra: Path) -> tuple[int, int]:
         moving += len(found)
         for folder in found:
             shutil.copytree(folder, extra / FIGURES, dirs_exist_ok=True, ignore=_only_pictures)
-    shutil.copytree(ROOT / IMAGES, source / IMAGES, dirs_exist_ok=True, ignore=_only_pictures)
+    shutil.copytree(IMAGES, source / IMAGES.name, dirs_exist_ok=True, ignore=_only_pictures)
     return total, moving
+
+
+def write_guides(source: Path) -> None:
+    """Write the pages of the folder docs/ into the folder `source`, for Sphinx."""
+    (source / GUIDES.name).mkdir(parents=True)
+    for path in GUIDES.glob("*.md"):
+        text = with_links(path.read_text(encoding="utf-8"), path)
+        (source / path.relative_to(ROOT)).write_text(text, encoding="utf-8")
 
 
 def _only_pictures(_: str, names: list[str]) -> list[str]:
@@ -94,15 +109,23 @@ def address(path: Path) -> str:
 
 
 def with_links(text: str, path: Path) -> str:
-    """The text of a cell of the notebook at `path`, in which links to files that are no pages lead
-    to the repository."""
+    """The text of the file at `path`, or of a cell of it, in which links lead to pages of the site,
+    and those to files that are no pages to the repository."""
 
     def replaced(match: re.Match[str]) -> str:
         target = Path(os.path.normpath(path.parent / match[1]))
-        known = target.suffix == ".ipynb" or target.parent == ROOT / IMAGES
+        if target in PAGES:
+            return Path(os.path.relpath(PAGES[target], path.parent)).as_posix()
+        known = target.suffix == ".ipynb" or target.parent in (IMAGES, GUIDES)
         return match[1] if known or not target.exists() else address(target)
 
-    return LINK.sub(replaced, text)
+    return PLACE.sub(_slug, LINK.sub(replaced, text))
+
+
+def _slug(match: re.Match[str]) -> str:
+    """A link to a heading, as JupyterLab calls it (`#Why-so?`), by its name on the site."""
+    name = re.sub(r"[^\w-]", "", match[2].lower())
+    return f"{match[1]}#{name}"
 
 
 # Figures with sliders

@@ -42,23 +42,6 @@ def test_devices():
     assert torch.accelerator.device_count() == torch.cuda.device_count()
 
 
-def test_each_device_has_a_cache_of_plans_of_cufft():
-    """As torch's documentation of it has it; programs set its size to 0, or clear it."""
-    cache = torch.backends.cuda.cufft_plan_cache
-    assert cache.max_size == cache[1].max_size == 4096
-    with torch.cuda.device(1):
-        cache.max_size = 0
-    assert (cache.max_size, cache["cuda:1"].max_size, cache[0].size) == (4096, 0, 0)
-    cache.clear()
-    cache[torch.device("cuda:1")].clear()
-    with pytest.raises(RuntimeError, match=r"expected 0 <= device index < 2, but got .* index 2"):
-        cache[2].clear()
-    with pytest.raises(RuntimeError, match="must be non-negative, but got -1"):
-        cache.max_size = -1
-    with pytest.raises(RuntimeError, match="size is a read-only property"):
-        cache.size = 1
-
-
 def test_what_is_not_known_of_an_accelerator_is_said_when_it_is_asked_for():
     from d2lpar.vgpu.cuda.capability import CudaDeviceProperties
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from functools import partial
 
 import pytest
@@ -533,73 +532,3 @@ def test_nccl_makes_no_mean_of_booleans():
         assert values == [True, True]
         assert error is TypeError
         assert "AVG with boolean inputs" in words
-
-
-# --- hooks that hear of collectives which have ended ----------------------------------------------
-
-
-def with_timing(rank):
-    """The same on a rank whose program lets NCCL's groups take times."""
-
-    def timed():
-        os.environ["TORCH_NCCL_ENABLE_TIMING"] = "1"
-        return rank()
-
-    return timed
-
-
-def test_a_hook_hears_of_each_collective_and_how_long_it_took():
-    def rank():
-        heard, group = [], dist.group.WORLD
-        assert not group._has_hooks()
-        group._register_on_completion_hook(heard.append)
-        assert group._has_hooks()
-        x, both = torch.ones(1 << 20, device=here()), torch.empty(2 << 20, device=here())
-        dist.all_reduce(x, async_op=True)
-        dist.all_gather_into_tensor(both, x)
-        dist.all_gather(list(both.chunk(2)), x)
-        group.allreduce_coalesced([x, both]).wait()
-        dist.all_reduce(torch.ones(1))  # of the host: not NCCL's
-        before = len(heard)
-        group._wait_for_pending_works()
-        return before, heard
-
-    with par.simulate("8x-v100-pcie", 2) as gpus, par.record() as timeline:
-        for before, heard in par.run_ranks(with_timing(rank), gpus):
-            assert before < len(heard)
-            kinds = [info.op_type.name for info in heard]
-            assert kinds == ["ALLREDUCE", "_ALLGATHER_BASE", "ALLGATHER", "ALLREDUCE_COALESCED"]
-            assert [info.seq for info in heard] == [1, 2, 3, 4]
-            spans = timeline.on("vgpu:0").where(lambda s: s.name.startswith("all_")).spans
-            for info, span in zip(heard, spans, strict=True):
-                took = info.active_duration.total_seconds()
-                assert took == pytest.approx(span.end_s - span.start_s, abs=1e-6)
-                assert info.time_started < info.time_finished
-
-
-def test_a_hook_hears_of_the_last_collectives_when_the_group_ends():
-    def rank():
-        heard = []
-        dist.group.WORLD._register_on_completion_hook(heard.append)
-        dist.broadcast(mine(), 0, async_op=True)
-        dist.destroy_process_group()
-        return [info.op_type.name for info in heard]
-
-    assert run(with_timing(rank), n=2) == [["BROADCAST"]] * 2
-
-
-def test_a_hook_needs_times_and_is_alone():
-    def rank():
-        return told(lambda: dist.group.WORLD._register_on_completion_hook(print))
-
-    for error, words in run(rank, n=2):
-        assert error is ValueError
-        assert "setting TORCH_NCCL_ENABLE_TIMING environment variable" in words
-
-    def twice():
-        rank()
-        return rank()
-
-    for error, words in run(with_timing(twice), n=2):
-        assert error is dist.DistBackendError
-        assert "already registered" in words

@@ -34,7 +34,6 @@ ProcessGroup = dist.ProcessGroup
 # As base classes they have no type: torch's stubs know overloads that nobody calls on a group.
 GroupBase: Any = dist.ProcessGroup
 WorkBase: Any = dist.Work
-OpType: Any = registry.OpType  # type: ignore[attr-defined]  # torch's stub forgets it
 Operator: Any = torch._ops.OpOverload
 TorchDDP = ddp_module.DistributedDataParallel
 _UNCOUNTED = "_unsafe_preserve_version_counter"
@@ -66,6 +65,7 @@ FLIGHT_DUMPS = (
 # Methods that torch's functions call on a group, and virtual ones do not have.
 REFUSED = (
     *("recv_anysource", "new_window", "abort", "shutdown", "reconfigure", "merge_remote_group"),
+    "_register_on_completion_hook",
 )
 
 DEFAULT_TIMEOUT = c10d.default_pg_timeout

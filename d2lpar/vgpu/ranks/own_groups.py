@@ -209,19 +209,10 @@ def destroy_process_group(group: object = None) -> None:
     groups = here.rank.groups
     if group is c10d_private.NOT_A_MEMBER:
         return
-    ends_all = group is None or group is groups.default_pg
-    for each in list(groups.pg_map) if ends_all else [group]:
-        _tell_hooks(each)
-    if ends_all:
+    if group is None or group is groups.default_pg:
         groups.remove_all()
     else:
         groups.remove(group)
-
-
-def _tell_hooks(group: object) -> None:
-    """Let a hook hear of all collectives of its group before that ends."""
-    if isinstance(group, VirtualProcessGroup):
-        group.hooks.wait_for_all()
 
 
 def new_group(

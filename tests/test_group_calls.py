@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 import virtual_ranks
+from torch import nn
 from torch.distributed import ReduceOp
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -189,6 +190,28 @@ def test_a_barrier_of_nccl_asks_for_its_device_as_torch_does():
 def test_a_backend_that_there_is_not_is_named(backend, text):
     with pytest.raises(ValueError, match=text):
         run(lambda: dist.init_process_group(backend), n=1)
+
+
+class OwnGroup(dist.ProcessGroup):
+    """One that a program has written."""
+
+
+@pytest.mark.parametrize("asked", ["of_program", "cpu:gloo,cuda:of_program"])
+def test_what_a_program_writes_to_exchange_is_refused_by_name(asked):
+    if "of_program" not in dist.Backend.backend_list:
+        make = lambda store, rank, size, timeout: OwnGroup(rank, size)  # noqa: E731
+        dist.Backend.register_backend("of_program", make, devices=["cpu", "cuda"])
+
+    def rank():
+        own = OwnGroup(0, 1)
+        with pytest.raises(NotImplementedError, match="'of_program' is the program's own"):
+            dist.init_process_group(asked)
+        with pytest.raises(NotImplementedError, match="OwnGroup is the program's own"):
+            nn.parallel.DistributedDataParallel(nn.Linear(1, 1).to(here()), process_group=own)
+        with pytest.raises(NotImplementedError, match="_register_on_completion_hook"):
+            dist.group.WORLD._register_on_completion_hook(print)
+
+    run(rank, n=1)
 
 
 def test_nccl_needs_gpus():

@@ -43,7 +43,6 @@ from . import (
 )
 from .dtensor_private import DTENSOR, RANDOM, sharding_propagator
 from .flight_recorder import dumped
-from .own_backend_names import registering
 from .own_modules import is_shared
 from .own_operators import OwnOperators
 from .rank import Rank, here
@@ -216,8 +215,6 @@ def _patch() -> None:
         find = getattr(OPERATOR_ENTRIES, name)
         _set(OPERATOR_ENTRIES, name, _by_thread(find, operators.finding(find)))
     _undo.callback(operators.end)
-    register = c10d_private.dist.Backend.register_backend
-    _set(c10d_private.dist.Backend, "register_backend", _by_thread(register, registering(register)))
     _undo.enter_context(checkpoints.saved_at_once(_set))
     init = c10d_private.TorchDDP.__init__
     _set(c10d_private.TorchDDP, "__init__", _by_thread(init, _init_ddp))

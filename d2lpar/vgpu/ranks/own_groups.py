@@ -84,8 +84,6 @@ def init_process_group(
         raise TypeError(f"init_process_group() got an unexpected keyword argument {name!r}")
     mine = here.rank
     groups = mine.groups
-    if (backend or "").lower() == dist.Backend.MPI:  # it is asked who one is, and is not there
-        _backends(mine, backend)
     if mine.is_process:
         if groups.default_pg is not None:
             raise ValueError("trying to initialize the default process group twice!")

@@ -29,7 +29,6 @@ from . import (
     exit_hooks,
     exporting,
     lazy_init,
-    legacy_constructors,
     memory_history,
     operator_keys,
     own_kernels,
@@ -40,6 +39,7 @@ from . import (
     serialization,
     submodules,
     subprocesses,
+    tensor_types,
     tensors,
     threads,
     user_annotations,
@@ -53,7 +53,7 @@ from .processes import Children
 
 _PARTS = (
     tensors,
-    legacy_constructors,
+    tensor_types,
     precision,
     operator_keys,
     own_kernels,

@@ -70,11 +70,6 @@ REFUSED = (
 DEFAULT_TIMEOUT = c10d.default_pg_timeout
 
 
-def default_group() -> ProcessGroup:
-    """That of all ranks."""
-    return c10d._get_default_group()
-
-
 # Whether each thread has a registry of its own, of groups by their names.
 names_are_of_threads: Callable[[bool], None] = registry._set_thread_isolation_mode  # type: ignore[attr-defined]  # torch's stub forgets it
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.autograd import gradcheck
-from torch.cuda import comm, nccl
+from torch.cuda import comm
 from torch.nn.parallel._functions import Gather, Scatter
 
 import d2lpar as par
@@ -153,66 +153,3 @@ def test_sums_need_one_shape_and_devices():
         comm.reduce_add([a, b[0]])
     with pytest.raises(AssertionError, match="input 1 is on CPU"):
         comm.reduce_add([a, b.cpu()])
-
-
-# --- torch.cuda.nccl ------------------------------------------------------------------------------
-
-
-def test_collectives_of_one_process_agree_with_arithmetic_on_the_host():
-    for op, total in ((0, torch.add), (1, torch.mul), (2, torch.maximum), (3, torch.minimum)):
-        tensors = two(4, 6)
-        first, second = [tensor.cpu() for tensor in tensors]
-        sums, shares = [torch.zeros(4, 6, device=f"cuda:{i}") for i in range(2)], two(2, 6)
-        nccl.all_reduce(tensors, sums, op)
-        nccl.reduce_scatter(tensors, shares, op)
-        nccl.reduce(tensors, root=1, op=op)
-        expected = total(first, second)
-        assert all(torch.equal(each.cpu(), expected) for each in sums)
-        assert torch.equal(torch.cat([share.cpu() for share in shares]), expected)
-        assert torch.equal(tensors[1].cpu(), expected)
-        assert torch.equal(tensors[0].cpu(), first)
-
-
-def test_tensors_of_one_process_are_sent_and_gathered():
-    tensors, whole = two(3), two(6)
-    kept = [tensor.cpu() for tensor in tensors]
-    nccl.all_gather(tensors, whole)
-    nccl.broadcast(tensors, root=1)
-    assert all(torch.equal(each.cpu(), torch.cat(kept)) for each in whole)
-    assert all(torch.equal(each.cpu(), kept[1]) for each in tensors)
-    assert nccl.is_available(tensors)
-    assert not nccl.is_available([tensors[0], tensors[0]])
-
-
-def test_a_collective_of_one_process_waits_for_its_streams_alone():
-    tensors = two(1 << 24)
-    for device in range(2):
-        torch.cuda.synchronize(device)
-    side = [torch.cuda.Stream(i) for i in range(2)]
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record(side[0])
-    nccl.all_reduce(tensors, streams=side)
-    end.record(side[0])
-    assert not end.query()  # the host has gone on
-    assert torch.cuda.current_stream(0).query()
-    end.synchronize()
-    assert begin.elapsed_time(end) > 0.1  # milliseconds for 64 MiB
-
-
-def test_what_nccl_does_not_take_is_refused_before_anything_is_written():
-    first, second = two(4)
-    for mistake, words in (
-        (lambda: nccl.all_reduce([first, first]), "unique devices"),
-        (lambda: nccl.all_reduce([first, second.cpu()]), "cuda dense"),
-        (lambda: nccl.all_reduce([first, second[:2]]), "same number of elements"),
-        (lambda: nccl.all_reduce([first, second.double()]), "same Tensor dtype"),
-        (lambda: nccl.all_reduce([first, second], [second, first]), "same device"),
-        (lambda: nccl.all_gather([first, second], [first, second]), "it needs 8"),
-        (lambda: nccl.all_reduce([first, second], op=9), "no operation 9"),
-        (lambda: nccl.broadcast([first, second], root=2), "invalid root"),
-        (lambda: nccl.broadcast([first, second], streams=[None]), "number of streams"),
-    ):
-        before = [first.cpu(), second.cpu()]
-        with pytest.raises(RuntimeError, match=words):
-            mistake()
-        assert all(map(torch.equal, before, [first.cpu(), second.cpu()]))

@@ -42,23 +42,6 @@ def test_devices():
     assert torch.accelerator.device_count() == torch.cuda.device_count()
 
 
-def test_each_device_has_a_cache_of_plans_of_cufft():
-    """As torch's documentation of it has it; programs set its size to 0, or clear it."""
-    cache = torch.backends.cuda.cufft_plan_cache
-    assert cache.max_size == cache[1].max_size == 4096
-    with torch.cuda.device(1):
-        cache.max_size = 0
-    assert (cache.max_size, cache["cuda:1"].max_size, cache[0].size) == (4096, 0, 0)
-    cache.clear()
-    cache[torch.device("cuda:1")].clear()
-    with pytest.raises(RuntimeError, match=r"expected 0 <= device index < 2, but got .* index 2"):
-        cache[2].clear()
-    with pytest.raises(RuntimeError, match="must be non-negative, but got -1"):
-        cache.max_size = -1
-    with pytest.raises(RuntimeError, match="size is a read-only property"):
-        cache.size = 1
-
-
 def test_what_is_not_known_of_an_accelerator_is_said_when_it_is_asked_for():
     from d2lpar.vgpu.cuda.capability import CudaDeviceProperties
 
@@ -400,11 +383,6 @@ def test_a_fraction_of_memory_can_be_read():
     torch.cuda.set_per_process_memory_fraction(1.0, 1)
     with pytest.raises(ValueError, match="Expected a cuda device, but got: cpu"):
         torch.cuda.set_per_process_memory_fraction(0.5, "cpu")
-
-
-def test_cuda_types_make_no_tensors_elsewhere():
-    with pytest.raises(RuntimeError, match="expects device type: cuda but device type: cpu"):
-        torch.cuda.FloatTensor(2, 3, device="cpu")
 
 
 def test_what_becomes_of_compiling_is_said_once(capsys):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from functools import partial
 
 import pytest
@@ -11,6 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 import virtual_ranks
+from torch import nn
 from torch.distributed import ReduceOp
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -190,6 +190,28 @@ def test_a_barrier_of_nccl_asks_for_its_device_as_torch_does():
 def test_a_backend_that_there_is_not_is_named(backend, text):
     with pytest.raises(ValueError, match=text):
         run(lambda: dist.init_process_group(backend), n=1)
+
+
+class OwnGroup(dist.ProcessGroup):
+    """One that a program has written."""
+
+
+@pytest.mark.parametrize("asked", ["of_program", "cpu:gloo,cuda:of_program"])
+def test_what_a_program_writes_to_exchange_is_refused_by_name(asked):
+    if "of_program" not in dist.Backend.backend_list:
+        make = lambda store, rank, size, timeout: OwnGroup(rank, size)  # noqa: E731
+        dist.Backend.register_backend("of_program", make, devices=["cpu", "cuda"])
+
+    def rank():
+        own = OwnGroup(0, 1)
+        with pytest.raises(NotImplementedError, match="'of_program' is the program's own"):
+            dist.init_process_group(asked)
+        with pytest.raises(NotImplementedError, match="OwnGroup is the program's own"):
+            nn.parallel.DistributedDataParallel(nn.Linear(1, 1).to(here()), process_group=own)
+        with pytest.raises(NotImplementedError, match="_register_on_completion_hook"):
+            dist.group.WORLD._register_on_completion_hook(print)
+
+    run(rank, n=1)
 
 
 def test_nccl_needs_gpus():
@@ -533,73 +555,3 @@ def test_nccl_makes_no_mean_of_booleans():
         assert values == [True, True]
         assert error is TypeError
         assert "AVG with boolean inputs" in words
-
-
-# --- hooks that hear of collectives which have ended ----------------------------------------------
-
-
-def with_timing(rank):
-    """The same on a rank whose program lets NCCL's groups take times."""
-
-    def timed():
-        os.environ["TORCH_NCCL_ENABLE_TIMING"] = "1"
-        return rank()
-
-    return timed
-
-
-def test_a_hook_hears_of_each_collective_and_how_long_it_took():
-    def rank():
-        heard, group = [], dist.group.WORLD
-        assert not group._has_hooks()
-        group._register_on_completion_hook(heard.append)
-        assert group._has_hooks()
-        x, both = torch.ones(1 << 20, device=here()), torch.empty(2 << 20, device=here())
-        dist.all_reduce(x, async_op=True)
-        dist.all_gather_into_tensor(both, x)
-        dist.all_gather(list(both.chunk(2)), x)
-        group.allreduce_coalesced([x, both]).wait()
-        dist.all_reduce(torch.ones(1))  # of the host: not NCCL's
-        before = len(heard)
-        group._wait_for_pending_works()
-        return before, heard
-
-    with par.simulate("8x-v100-pcie", 2) as gpus, par.record() as timeline:
-        for before, heard in par.run_ranks(with_timing(rank), gpus):
-            assert before < len(heard)
-            kinds = [info.op_type.name for info in heard]
-            assert kinds == ["ALLREDUCE", "_ALLGATHER_BASE", "ALLGATHER", "ALLREDUCE_COALESCED"]
-            assert [info.seq for info in heard] == [1, 2, 3, 4]
-            spans = timeline.on("vgpu:0").where(lambda s: s.name.startswith("all_")).spans
-            for info, span in zip(heard, spans, strict=True):
-                took = info.active_duration.total_seconds()
-                assert took == pytest.approx(span.end_s - span.start_s, abs=1e-6)
-                assert info.time_started < info.time_finished
-
-
-def test_a_hook_hears_of_the_last_collectives_when_the_group_ends():
-    def rank():
-        heard = []
-        dist.group.WORLD._register_on_completion_hook(heard.append)
-        dist.broadcast(mine(), 0, async_op=True)
-        dist.destroy_process_group()
-        return [info.op_type.name for info in heard]
-
-    assert run(with_timing(rank), n=2) == [["BROADCAST"]] * 2
-
-
-def test_a_hook_needs_times_and_is_alone():
-    def rank():
-        return told(lambda: dist.group.WORLD._register_on_completion_hook(print))
-
-    for error, words in run(rank, n=2):
-        assert error is ValueError
-        assert "setting TORCH_NCCL_ENABLE_TIMING environment variable" in words
-
-    def twice():
-        rank()
-        return rank()
-
-    for error, words in run(with_timing(twice), n=2):
-        assert error is dist.DistBackendError
-        assert "already registered" in words

@@ -126,11 +126,6 @@ def test_every_option_refuses_by_name_or_the_work_begins(asked, command, monkeyp
         ("torchrun", "--nproc-per-node={}"),
         ("torchrun", "--nnodes={}"),
         ("torchrun", "--nnodes=1:{}"),
-        ("srun", "-n={}"),
-        ("srun", "--nodes={}"),
-        ("srun", "--ntasks-per-node={}"),
-        ("mpirun", "--np={}"),
-        ("mpirun", "-H=a:{}"),
     ],
     ids=" ".join,
 )

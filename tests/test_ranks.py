@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import io
 import os
-import pickle
 import random
 import signal
 import threading
 import time
 import warnings
 from functools import partial
-from importlib import import_module
 
 import numpy as np
 import pytest
@@ -340,39 +337,6 @@ def test_what_a_rank_ignores_for_a_while_others_are_told():
     before = list(warnings.filters)
     assert run(told, n=2) == [before, before]
     assert warnings.filters == before
-
-
-class Box:
-    """What `torch.load` does not unpickle, unless a process says so."""
-
-
-def test_what_a_rank_lets_torch_load_unpickle_is_its_own():
-    def load(file):
-        file.seek(0)
-        return type(torch.load(file, weights_only=True)).__name__
-
-    def loaded():
-        dtensors, boxes = io.BytesIO(), io.BytesIO()
-        mesh = dist.init_device_mesh("vgpu", (2,))
-        dtensor = import_module("torch.distributed.tensor")
-        torch.save(dtensor.DTensor.from_local(torch.ones(2), mesh), dtensors)
-        torch.save(Box(), boxes)
-        if dist.get_rank() == 0:
-            torch.serialization.clear_safe_globals()
-            with pytest.raises(pickle.UnpicklingError, match="must be imported to load DTensors"):
-                load(dtensors)
-            torch.serialization.add_safe_globals([Box])
-        dist.barrier()
-        if dist.get_rank() == 0:
-            return load(boxes)
-        with pytest.raises(pickle.UnpicklingError, match="Unsupported global"):
-            load(boxes)
-        return load(dtensors)
-
-    before = torch.serialization.get_safe_globals()
-    assert run(loaded, n=2) == ["Box", "DTensor"]
-    assert set(torch.serialization.get_safe_globals()) >= set(before)
-    assert Box not in torch.serialization.get_safe_globals()
 
 
 def test_shape_only_is_a_rank_s_own():

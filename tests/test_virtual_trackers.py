@@ -121,15 +121,6 @@ def estimated(estimator, mode):
     return estimator.total_runtime
 
 
-@pytest.mark.parametrize("mode", ["operator-level-cost-model", "operator-level-benchmark"])
-def test_an_estimator_that_would_ask_the_driver_is_refused(mode):
-    """torch ended the process, for it asks within C++."""
-    with par.emulate_cuda(1, verbose=False):
-        with pytest.raises(NotImplementedError, match="RuntimeEstimator on the current device"):
-            estimated(RuntimeEstimator(), mode)
-        assert not nn.modules.module._global_forward_hooks
-
-
 def test_an_estimator_may_have_a_datasheet():
     try:
         estimator = RuntimeEstimator("NVIDIA H100")

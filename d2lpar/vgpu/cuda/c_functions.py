@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ..races import sync_debug
-from ..torch_backend import device_module, nccl_collectives, torch_private
+from ..torch_backend import device_module, torch_private
 from ..torch_backend.streams import Stream
 from . import lazy_init
 from .device_translation import VIRTUAL, local_number, place
@@ -36,7 +36,6 @@ def install(patches: Patches) -> None:
     """Replace them; a build of torch without CUDA has them in the block only."""
     library, functions = torch_private.LIBRARY, [*_FUNCTIONS, *_RawMemory().functions()]
     named = {function.__name__: function for function in functions}
-    named |= {f"_nccl_{function.__name__}": function for function in _NCCL}
     for name, ours in named.items():
         if hasattr(library, name):
             patches.replace(library, name, ours)
@@ -183,8 +182,4 @@ _FUNCTIONS: tuple[Callable, ...] = (
     _cuda_exchangeDevice, _cuda_maybeExchangeDevice,
     _cuda_synchronize, _cuda_getCurrentStream, _cuda_getDefaultStream, _cuda_getCurrentRawStream,
     _cuda_setStream, _cuda_get_sync_debug_mode, _cuda_set_sync_debug_mode,
-)  # fmt: skip
-_NCCL = (
-    nccl_collectives.all_gather, nccl_collectives.all_reduce, nccl_collectives.broadcast,
-    nccl_collectives.reduce, nccl_collectives.reduce_scatter,
 )  # fmt: skip

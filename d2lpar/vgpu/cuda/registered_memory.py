@@ -1,7 +1,7 @@
 """Memory that a program has already, and page-locks by its address.
 
-torch.distributed does so with the CUDA runtime's `cudaHostRegister`, for copies of a state in
-memory that processes share.
+torch.distributed.checkpoint does so with the CUDA runtime's `cudaHostRegister`, where its default
+stager copies a state for `async_save`.
 """
 
 from __future__ import annotations

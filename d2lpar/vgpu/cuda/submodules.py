@@ -6,6 +6,7 @@ import functools
 import sys
 from collections.abc import Callable
 
+import torch.backends.cuda
 import torch.backends.cudnn
 import torch.cuda.nccl
 import torch.cuda.profiler
@@ -20,6 +21,14 @@ from .refusals import refusal
 REFUSED = (
     (torch.cuda.profiler, ("init",), "use `with d2lpar.record() as timeline:`"),
     (torch.utils.dlpack, ("to_dlpack",), "copy the tensor to the CPU first, with .cpu()"),
+    (
+        torch.cuda.nccl,
+        ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter"),
+        "use torch.distributed, or the functions of torch.nn.parallel.comm",
+    ),
+)
+NO_PLANS = refusal(
+    "torch.backends.cuda.cufft_plan_cache", "transforms keep no plans here, so leave it out"
 )
 
 COMPILED = (
@@ -34,6 +43,7 @@ def install(patches: Patches) -> None:
         for name in names:
             if hasattr(module, name):
                 patches.replace(module, name, refusal(f"{module.__name__}.{name}", remedy))
+    patches.set(torch.backends.cuda.cuFFTPlanCacheManager, "__getitem__", NO_PLANS)
     patches.replace(torch.cuda.nccl, "version", build_version(torch.cuda.nccl.version))
     patches.replace(torch.backends.cudnn, "version", torch_private.cudnn_version)
     patches.replace(torch.backends.cudnn, "is_acceptable", _is_acceptable)

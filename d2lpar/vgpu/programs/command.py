@@ -25,7 +25,6 @@ EPILOG = """\
 SCRIPT ARGS…              one process that sees all GPUs, as `python SCRIPT`
 --nproc-per-node 4 SCRIPT  four ranks with torchrun's variables
 torchrun --nproc-per-node 4 SCRIPT, -m torch.distributed.launch … SCRIPT: as these start ranks
-srun -n 4 python SCRIPT, mpirun -np 4 python SCRIPT: with Slurm's, or Open MPI's, variables
 -m MODULE                  a module instead of a file
 
 exit status: the program's own (1 after an error); 2 for a wrong command line; if a limit was

@@ -15,10 +15,10 @@ from .. import MOST_RANKS
 from ..api.visible_devices import CUDA as VISIBLE
 from ..api.visible_devices import Variable
 from ..device_naming import MOST_DEVICES, RANK_DEVICE, TYPE
-from . import launchers, torchrun
+from . import torchrun
 from .torchrun import MASTER, LogOptions
 
-OF_ALL = (RANK_DEVICE, "OMP_NUM_THREADS")  # variables that are not torchrun's own
+OTHERS = ("srun", "mpirun", "mpiexec")  # what starts ranks with variables of their own
 LOCAL_RANK = ("--local-rank", "--local_rank")  # of torch.distributed.launch
 RUN, LAUNCH = "torch.distributed.run", "torch.distributed.launch"
 
@@ -61,7 +61,6 @@ class LaunchPlan:
     run_id: str = "none"
     max_restarts: int = 0
     role: str = "default"
-    launcher: str = "torchrun"
     virtual_local_rank: bool = False
     logs: LogOptions | None = None
 
@@ -85,10 +84,6 @@ class LaunchPlan:
         variables = {} if self.per_node is None else self._variables(rank, node, local, device)
         if variables:
             variables["TORCHELASTIC_RESTART_COUNT"] = str(restarts)
-        if self.launcher in launchers.LAUNCHERS:
-            size = launchers.WorldSize(self.world_size, self.nodes, self.per_node or 1)
-            kept = {name: variables[name] for name in OF_ALL if name in variables}
-            variables = kept | launchers.variables(self.launcher, size, rank, node, local)
         return Process(rank, (self.target, *arguments), variables, devices, device)
 
     def _variables(self, rank: int, node: int, local: int, device: int | None) -> dict[str, str]:
@@ -167,15 +162,18 @@ class Asked:
 
 
 def plan(asked: Asked) -> LaunchPlan:
-    """What to start. Raises ValueError for a command line that names no program, more ranks than
-    GPUs, or GPUs that machines cannot share."""
+    """What to start. Raises ValueError for a command line that names no program, or another
+    launcher than torchrun's, for more ranks than GPUs, and for GPUs that machines cannot share."""
     words = list(asked.words)
     if words and Path(words[0]).name in ("python", "python3"):
         words = words[1:]
     if words[:1] == ["torchrun"]:
         return _by_torchrun(words[1:], asked, launch=False)
-    if words and Path(words[0]).name in launchers.LAUNCHERS:
-        return _by_launcher(words, asked)
+    if words and Path(words[0]).name in OTHERS:
+        raise ValueError(
+            f"{words[0]}: ranks are started as torchrun does, with its variables. Write "
+            "`d2lpar run --nproc-per-node N SCRIPT.py`, and --nnodes M for several machines"
+        )
     if words[:2] == ["-m", RUN] or words[:2] == ["-m", LAUNCH]:
         return _by_torchrun(words[2:], asked, launch=words[1] == LAUNCH)
     is_module = words[:1] == ["-m"]
@@ -244,18 +242,6 @@ def _by_torchrun(words: list[str], asked: Asked, *, launch: bool) -> LaunchPlan:
         logs=torchrun.logs(told, sizes["per_node"]),
         **sizes,
     )
-
-
-def _by_launcher(words: list[str], asked: Asked) -> LaunchPlan:
-    """As Slurm's `srun`, or an `mpirun`, starts a program: each process has their variables."""
-    launcher = Path(words[0]).name
-    told = launchers.told(launcher, words[1:])
-    nodes = asked.nodes or told.nodes
-    if told.processes % nodes:
-        raise ValueError(f"{told.processes} processes cannot be shared evenly by {nodes} machines")
-    sizes = _sizes(asked.gpus, nodes, asked.per_node or str(told.processes // nodes))
-    inner = plan(Asked(gpus=0, words=told.words))
-    return LaunchPlan(inner.target, inner.arguments, inner.is_module, launcher=launcher, **sizes)
 
 
 def _sizes(gpus: int | None, nodes: int, per_node: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -23,12 +24,10 @@ _NOT_BUILT = {"mpi", "ucc", "xccl"}  # torch has their names, and needs other li
 
 @dataclass(frozen=True)
 class GroupBackends:
-    """`name` is what `get_backend` says; `by_device` has a backend for each kind of device, and
-    `of_program` is one that the program has registered: its groups exchange for all kinds."""
+    """`name` is what `get_backend` says; `by_device` has a backend for each kind of device."""
 
     name: str
     by_device: Mapping[str, str]
-    of_program: str | None = None
 
     def __str__(self) -> str:
         return ",".join(f"{kind}:{backend}" for kind, backend in self.by_device.items())
@@ -74,7 +73,8 @@ def at_the_start(*, has_gpus: bool) -> GroupBackends:
 
 def named(name: str | None, *, has_gpus: bool) -> GroupBackends:
     """What a program asks for. ValueError for a backend that there is not, and for NCCL on a rank
-    without GPUs; RuntimeError, as torch's, for one that it is not built with."""
+    without GPUs; RuntimeError, as torch's, for one that it is not built with; NotImplementedError
+    for one that the program has registered."""
     if name is None or name == dist.Backend.UNDEFINED:
         alone = {naming().type: _NCCL} if has_gpus else {_HOST: _GLOO}
         return GroupBackends(dist.Backend.UNDEFINED, alone)
@@ -85,9 +85,15 @@ def named(name: str | None, *, has_gpus: bool) -> GroupBackends:
             "ProcessGroupNCCL is only supported with GPUs, no GPUs found! Start with as many GPUs "
             "as ranks, or use the backend 'gloo'"
         )
-    parts = [pair.partition(":")[2] or pair for pair in name.split(",")]
-    of_program = next((part for part in parts if part not in _OF_TORCH), None)
-    return GroupBackends(name, by_device, of_program)
+    return GroupBackends(name, by_device)
+
+
+def refuse_own(what: str) -> NoReturn:
+    """NotImplementedError for a way to exchange that a program has written itself."""
+    raise NotImplementedError(
+        f"{what} is the program's own: virtual ranks exchange as NCCL and gloo do. Use 'nccl' or "
+        "'gloo', or try it on real ranks, with torchrun"
+    )
 
 
 def for_device(device: torch.device | int | None) -> str | None:
@@ -110,6 +116,8 @@ def _kinds(backend: str) -> dict[str, str]:
             f"Distributed package doesn't have {backend.upper()} built in: virtual ranks exchange "
             "as NCCL and gloo do. Use the backend 'nccl' for tensors of GPUs, or 'gloo'"
         )
+    if backend not in _OF_TORCH:
+        refuse_own(f"the backend {backend!r}")
     here = (_HOST, _GPU, naming().type)
     return {_known_here(kind): backend for kind in known[backend] if kind in here}
 

@@ -13,9 +13,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -34,7 +33,6 @@ ProcessGroup = dist.ProcessGroup
 # As base classes they have no type: torch's stubs know overloads that nobody calls on a group.
 GroupBase: Any = dist.ProcessGroup
 WorkBase: Any = dist.Work
-OpType: Any = registry.OpType  # type: ignore[attr-defined]  # torch's stub forgets it
 Operator: Any = torch._ops.OpOverload
 TorchDDP = ddp_module.DistributedDataParallel
 _UNCOUNTED = "_unsafe_preserve_version_counter"
@@ -66,87 +64,10 @@ FLIGHT_DUMPS = (
 # Methods that torch's functions call on a group, and virtual ones do not have.
 REFUSED = (
     *("recv_anysource", "new_window", "abort", "shutdown", "reconfigure", "merge_remote_group"),
+    "_register_on_completion_hook",
 )
 
 DEFAULT_TIMEOUT = c10d.default_pg_timeout
-
-
-def default_group() -> ProcessGroup:
-    """That of all ranks."""
-    return c10d._get_default_group()
-
-
-def maker_of_groups(backend: str) -> tuple[Callable[..., object], bool]:
-    """What a program has registered for a backend: the function that makes its groups, and whether
-    it takes all that there is to know of one."""
-    plugin = dist.Backend._plugins[backend.upper()]
-    return plugin.creator_fn, plugin.extended_api
-
-
-class BackendEntry(NamedTuple):
-    """What `register_backend` has noted of one: what makes its groups, for which devices, of which
-    it is the one that is meant."""
-
-    plugin: Any
-    kind: Any
-    capability: tuple[str, ...]
-    meant_for: tuple[str, ...]
-
-
-def backend_entry(name: str) -> BackendEntry | None:
-    """What is registered under a name; None if nothing is."""
-    known, name = dist.Backend, name.lower()
-    if name.upper() not in known._plugins:
-        return None
-    meant_for = (device for device, n in known.default_device_backend_map.items() if n == name)
-    kind, devices = known.backend_type_map[name], known.backend_capability[name]
-    return BackendEntry(known._plugins[name.upper()], kind, tuple(devices), tuple(meant_for))
-
-
-def set_backend_entry(name: str, entry: BackendEntry | None) -> None:
-    """Let this be what is registered, or (None) nothing."""
-    known, name = dist.Backend, name.lower()
-    defaults = known.default_device_backend_map
-    for device in [device for device, other in defaults.items() if other == name]:
-        del defaults[device]
-    if entry is None:
-        for table, key in (
-            (known._plugins, name.upper()),
-            (known.backend_type_map, name),
-            (known.backend_capability, name),
-        ):
-            table.pop(key, None)
-        known.backend_list.remove(name)
-        delattr(known, name.upper())
-        return
-    setattr(known, name.upper(), name)
-    if name not in known.backend_list:
-        known.backend_list.append(name)
-    known._plugins[name.upper()] = entry.plugin
-    known.backend_type_map[name] = entry.kind
-    known.backend_capability[name] = list(entry.capability)
-    defaults.update(dict.fromkeys(entry.meant_for, name))
-
-
-def backend_options(
-    store: dist.Store,
-    rank: int,
-    size: int,
-    timeout: timedelta,
-    name: str,
-    ranks: list[int],
-) -> object:
-    """All that there is to know of a group, for who makes it."""
-    options: Any = registry._DistributedBackendOptions()
-    options.store, options.timeout = store, timeout
-    options.group_rank, options.group_size = rank, size
-    options.group_id, options.global_ranks_in_group = name, ranks
-    return options
-
-
-def name_group(group: Any, name: str) -> None:
-    """Let C++ know a group, and the backends that it may have, by this name."""
-    group._set_group_name(name)
 
 
 # Whether each thread has a registry of its own, of groups by their names.

@@ -142,16 +142,6 @@ class CollectiveWork(c10d_private.WorkBase):
         rt.host_acquires(self._known)
         return True
 
-    def is_known_done(self) -> bool:
-        """The same, by what is queued already: no other rank goes on before the answer."""
-        rt, work = self._rank.world.rt, self._pending.work_of(self._member)
-        return self._is_over() and rt.host_threads.ask(rt.clock.is_known_done, work)
-
-    def block(self) -> None:
-        """Make the host wait for it."""
-        self._rank.wait(self._is_over, self._text)
-        self._block()
-
     def _block(self) -> None:
         rt, work = self._rank.world.rt, self._pending.work_of(self._member)
         name = f"wait for {self._call.name}"

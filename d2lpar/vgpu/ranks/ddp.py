@@ -24,9 +24,7 @@ from .ddp_arguments import device_of, group_of, limits_bytes, number_of, warn_of
 from .ddp_join import DDPJoinHook, agree_to_average, agreed_rank
 from .ddp_logging import DDPLog, logging_data, unfinished
 from .ddp_private import MixedPrecision, begin_mixed_precision, cast_inputs
-from .ddp_shapes import check_by_group
 from .ddp_times import DDPTimes
-from .own_backends import is_own
 from .rank import talking_by_host
 from .reducer import Parameters, Reducer
 
@@ -220,9 +218,6 @@ class DistributedDataParallel(c10d_private.TorchDDP):
     # --- the same on all ranks --------------------------------------------------------------
 
     def _check_shapes(self) -> None:
-        if is_own(self.process_group):
-            check_by_group({name: p for p, name in self.names.items()}, self.process_group)
-            return
         found = self._of_all_ranks({name: list(p.shape) for p, name in self.names.items()})
         for rank, theirs in enumerate(found):
             for name in {**found[0], **theirs}:

@@ -15,6 +15,8 @@ from ...machines.gradient_buckets import DEFAULT_LIMITS
 from ..device_naming import device
 from ..torch_backend.runtime import current_runtime
 from . import c10d_private
+from .backends import refuse_own
+from .process_group import VirtualProcessGroup
 
 MB = 2**20
 _MADE_BY = 5  # frames: this module, DDP's `__init__`, what stands for torch's, and its choice
@@ -44,7 +46,8 @@ def limits_bytes(mb: float | None, each_mb: Sequence[float] | None) -> tuple[flo
 
 def group_of(given: dist.ProcessGroup | None, mesh: Any) -> dist.ProcessGroup:
     """The ranks that average their gradients: the group, the mesh's, or all. Raises RuntimeError
-    for both, and for a mesh of several dimensions."""
+    for both, and for a mesh of several dimensions; NotImplementedError for a group of a class that
+    the program has written."""
     if mesh is not None and given is not None:
         raise RuntimeError(
             "Cannot specify both process_group and device_mesh arguments: leave one of them out"
@@ -58,6 +61,8 @@ def group_of(given: dist.ProcessGroup | None, mesh: Any) -> dist.ProcessGroup:
         return mesh.get_group(mesh_dim=0)
     group = dist.group.WORLD if given is None else given
     assert group is not None, "virtual ranks have a group of all"
+    if type(group) not in (VirtualProcessGroup, dist.ProcessGroup):
+        refuse_own(f"DDP's group {type(group).__name__}")
     return group
 
 

@@ -8,7 +8,6 @@
   when that takes longer than the group's timeout. Else the watchdog ends the ranks then, but not
   with TORCH_NCCL_ASYNC_ERROR_HANDLING=0.
 * TORCH_NCCL_NAN_CHECK=1: a rank that gives NaN to a collective, or sends it, fails there.
-* TORCH_NCCL_ENABLE_TIMING=1: hooks may hear of collectives that have ended (`completion_hooks`).
 * TORCH_NCCL_TRACE_BUFFER_SIZE, TORCH_NCCL_DEBUG_INFO_TEMP_FILE: see `flight_recorder`.
 
 All others are accepted. What they ask for is so here (TORCH_DISTRIBUTED_DEBUG=DETAIL checks that

@@ -10,12 +10,13 @@ import operator
 import os
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ..device_naming import naming
-from . import c10d_private, own_backends
+from . import c10d_private
 from .backends import GroupBackends, at_the_start, for_device, named
 from .prefixed_store import PrefixedStore
 from .process_group import VirtualProcessGroup
@@ -28,7 +29,6 @@ def make_world_group(
     store: dist.Store | None = None,
     size: int | None = None,
     timeout: timedelta | None = None,
-    options: object = None,
 ) -> None:
     """Give a rank the group of all, or of the first `size`; `store` is the program's for it. Unless
     `backends` are asked for, it exchanges tensors of the host, too."""
@@ -38,7 +38,7 @@ def make_world_group(
     backends = backends or at_the_start(has_gpus=bool(rank.devices))
     store = store or _part_of_all(rank.torchrun_s_store())
     rank.groups.default_pg = _join(
-        rank, name, ranks, backends, "default_pg", store=store, timeout=timeout, options=options
+        rank, name, ranks, backends, "default_pg", store=store, timeout=timeout
     )
 
 
@@ -51,17 +51,12 @@ def _join(
     tag: str | None = None,
     store: dist.Store | None = None,
     timeout: timedelta | None = None,
-    options: object = None,
 ) -> dist.ProcessGroup:
     """Let a rank have the group of that name, of which it is one. `store` is the one that it has a
     part of: that of the group of all, by default."""
     store = PrefixedStore(f"{name}/", store or rank.groups.store_of(rank.groups.default_pg))
     meeting = rank.world.rendezvous(name, ranks)
-    if backends.of_program is None:
-        group = VirtualProcessGroup(rank, meeting, backends, name, description, timeout)
-    else:
-        place = name, ranks, rank.number, store
-        group = own_backends.make_group(backends, *place, timeout, options)
+    group = VirtualProcessGroup(rank, meeting, backends, name, description, timeout)
     rank.groups.add(group, name, backends, ranks, tag, store=store)
     return group
 
@@ -89,8 +84,6 @@ def init_process_group(
         raise TypeError(f"init_process_group() got an unexpected keyword argument {name!r}")
     mine = here.rank
     groups = mine.groups
-    if (backend or "").lower() == dist.Backend.MPI:  # it is asked who one is, and is not there
-        _backends(mine, backend)
     if mine.is_process:
         if groups.default_pg is not None:
             raise ValueError("trying to initialize the default process group twice!")
@@ -100,18 +93,15 @@ def init_process_group(
     size = _checked_size(mine, world_size)
     backend = backend or for_device(device_id)
     backends = None if backend is None else _backends(mine, backend)
-    if groups.default_pg is not None and backends is not None and backends.of_program:
-        groups.remove_all()
     if groups.default_pg is None:
         backends = backends or _backends(mine, None)
         if store is None and mine.is_process:
             store = _met(init_method or ENV, rank, world_size, timeout)
-        make_world_group(mine, backends, store, size, timeout, pg_options)
+        make_world_group(mine, backends, store, size, timeout)
     else:
         if backends is not None:
             groups.change_backends(groups.default_pg, backends)
-        if isinstance(groups.default_pg, VirtualProcessGroup):
-            groups.default_pg.set_timeout(timeout)
+        groups.default_pg.set_timeout(timeout)
         if store is not None:
             groups.change_store(groups.default_pg, PrefixedStore(f"{WORLD}/", store))
     groups.default_pg.bound_device_id = _bound(device_id)
@@ -209,19 +199,10 @@ def destroy_process_group(group: object = None) -> None:
     groups = here.rank.groups
     if group is c10d_private.NOT_A_MEMBER:
         return
-    ends_all = group is None or group is groups.default_pg
-    for each in list(groups.pg_map) if ends_all else [group]:
-        _tell_hooks(each)
-    if ends_all:
+    if group is None or group is groups.default_pg:
         groups.remove_all()
     else:
         groups.remove(group)
-
-
-def _tell_hooks(group: object) -> None:
-    """Let a hook hear of all collectives of its group before that ends."""
-    if isinstance(group, VirtualProcessGroup):
-        group.hooks.wait_for_all()
 
 
 def new_group(
@@ -265,7 +246,6 @@ def new_group(
         group_desc,
         pg_tag,
         timeout=timeout,
-        options=backend_options,
     )
 
 
@@ -292,9 +272,7 @@ def split_group(
         name = f"{prefix} part {i}"
         rank.world.rendezvous(name, ranks)
         if rank.number in ranks:
-            found = _join(
-                rank, name, ranks, backends, group_desc, timeout=timeout, options=pg_options
-            )
+            found = _join(rank, name, ranks, backends, group_desc, timeout=timeout)
     return found
 
 
@@ -323,7 +301,6 @@ def _backends_of(
     """Those that a new group has: what is asked for, or what its parent has."""
     if backend:
         return _backends(rank, backend)
-    group = rank.groups.default_pg if parent is None else parent
-    if isinstance(group, VirtualProcessGroup):
-        return group.backends
-    return _backends(rank, dist.get_backend(group))  # a program's own, known by its name alone
+    group: Any = rank.groups.default_pg if parent is None else parent
+    found: GroupBackends = group.backends
+    return found

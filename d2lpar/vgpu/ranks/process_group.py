@@ -39,7 +39,6 @@ from .c10d_private import HasRoot, ReducesBy, ReducesTo
 from .call_of_rank import CallOfRank, Tensors
 from .collective_calls import CollectiveCall, together, values_of
 from .collective_work import AnyWork, CapturedWork, CollectiveWork, WorkTogether
-from .completion_hooks import CompletionHooks, Hook
 from .data_types import check_exchanged
 from .flight_recorder import Flight
 from .rank import ENDED, Rank
@@ -71,7 +70,6 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         self.operator: str | None = None  # of torch, which the program's call is
         self._together: list[AnyWork] | None = None  # while they are to be one
         self._to_self = SendsToSelf()
-        self.hooks = CompletionHooks()
 
     def __repr__(self) -> str:
         rank = self._rank
@@ -121,15 +119,6 @@ class VirtualProcessGroup(c10d_private.GroupBase):
 
     def _set_sequence_number_for_group(self) -> None:
         """It begins with 0 on all ranks."""
-
-    def _register_on_completion_hook(self, hook: Hook) -> None:
-        self.hooks.register(hook)
-
-    def _has_hooks(self) -> bool:
-        return bool(self.hooks)
-
-    def _wait_for_pending_works(self) -> None:
-        self.hooks.wait_for_all()
 
     # --- collectives ------------------------------------------------------------------------
 
@@ -517,8 +506,6 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         work = CollectiveWork(
             self._rank, self._rendezvous, self._member, pending, call, stream, flight, exchange
         )
-        if stream is not None:
-            self.hooks.begun(work, flight, call)
         if self._together is not None:
             self._together.append(work)
         return work

@@ -2,9 +2,8 @@
 
 Random numbers of torch (of the CPU and of the virtual devices), of Python and of NumPy;
 `shape_only`, the default data type, and what else it sets of torch; how it starts further
-processes; what DTensor and FSDP keep; which warnings it shows, and what it unpickles; the
-environment, `sys.argv`, `sys.path` and the working folder; and, of a rank that runs a program of
-its own, its modules.
+processes; what DTensor and FSDP keep; which warnings it shows; the environment, `sys.argv`,
+`sys.path` and the working folder; and, of a rank that runs a program of its own, its modules.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ from ..device_naming import RANK_DEVICE, TYPE
 from ..torch_backend.runtime import Runtime
 from .dtensor_private import LibraryAsImported, LibraryState
 from .module_variables import ModuleVariables
-from .own_backend_names import OwnBackendNames
-from .own_safe_globals import OwnSafeGlobals
 from .own_settings import OwnSettings
 from .own_warnings import OwnWarnings
 
@@ -51,8 +48,8 @@ class ProcessState:
     ) -> None:
         self._rt = rt
         if library is not None:
-            of_torch = (LibraryState(library), ModuleVariables(), OwnSafeGlobals(), OwnSettings())
-            others = [*of_torch, OwnBackendNames(), OwnWarnings(), *others]
+            of_torch = (LibraryState(library), ModuleVariables(), OwnSettings())
+            others = [*of_torch, OwnWarnings(), *others]
         self._others: Sequence[OwnState] = ()
         self.save()
         shape_only, seed, sequences, blocks = rt.own_state()

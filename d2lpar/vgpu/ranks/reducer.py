@@ -24,7 +24,6 @@ from .buckets import Bucket, ParameterList, gathered
 from .ddp_logging import CHANGED, DDPLog
 from .ddp_times import BACKWARD, BACKWARD_END, COMM, COMM_END
 from .gradient_bucket import GradientBucket
-from .own_backends import is_own
 from .rank import talking_by_host
 
 ONCE = "Expected to mark a variable ready only once"  # as torch's reducer says it
@@ -297,9 +296,8 @@ class Reducer:
             bucket.result = None
             return
         if self.hook is None:
-            work = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
-            assert work is not None, "this rank is one of the group"
-            bucket.result = work.get_future() if is_own(self.group) else work
+            bucket.result = dist.all_reduce(bucket.flat, group=self.group, async_op=True)
+            assert bucket.result is not None, "this rank is one of the group"
             return
         last = number == len(self.buckets) - 1
         bucket.result = self.hook(

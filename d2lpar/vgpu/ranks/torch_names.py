@@ -20,7 +20,6 @@ import torch.cuda.nccl
 
 from ..races.user_code import user_namespaces
 from ..torch_backend import wrapper_tensors
-from ..torch_backend.late_imports import LateImports
 from ..torch_backend.nccl import build_version
 from ..torch_backend.torch_private import (
     END_PROFILER,
@@ -37,7 +36,6 @@ from . import (
     current_device,
     ddp,
     ddp_subclasses,
-    mpi_world,
     object_lists,
     own_groups,
     process_numbers,
@@ -45,7 +43,6 @@ from . import (
 )
 from .dtensor_private import DTENSOR, RANDOM, sharding_propagator
 from .flight_recorder import dumped
-from .own_backend_names import registering
 from .own_modules import is_shared
 from .own_operators import OwnOperators
 from .rank import Rank, here
@@ -218,10 +215,7 @@ def _patch() -> None:
         find = getattr(OPERATOR_ENTRIES, name)
         _set(OPERATOR_ENTRIES, name, _by_thread(find, operators.finding(find)))
     _undo.callback(operators.end)
-    register = c10d_private.dist.Backend.register_backend
-    _set(c10d_private.dist.Backend, "register_backend", _by_thread(register, registering(register)))
     _undo.enter_context(checkpoints.saved_at_once(_set))
-    _undo.callback(LateImports([mpi_world.MODULE], mpi_world.replace_world).end)
     init = c10d_private.TorchDDP.__init__
     _set(c10d_private.TorchDDP, "__init__", _by_thread(init, _init_ddp))
     _exchange({choose.__wrapped__: choose for choose in _choosers()})

@@ -35,7 +35,7 @@ def broadcast(tensor: VirtualTensor, devices: Sequence[int]) -> list[VirtualTens
     rt = current_runtime()
     received = [wrap(_copy_of_values(rt, tensor), rt.check_index(d)) for d in devices]
     everywhere = _current(rt, [tensor, *received])
-    run(rt, "broadcast", everywhere, tensor.nbytes, reads=[tensor], writes=received)
+    _run(rt, "broadcast", everywhere, tensor.nbytes, reads=[tensor], writes=received)
     return received
 
 
@@ -49,7 +49,7 @@ def reduce(tensors: Sequence[VirtualTensor], root: int) -> VirtualTensor:
                 total.add_(backing(tensor))
     result = wrap(total, tensors[root].vgpu_index)
     at_root = [tensors[root], *(t for i, t in enumerate(tensors) if i != root)]
-    run(rt, "reduce", _current(rt, at_root), result.nbytes, reads=tensors, writes=[result])
+    _run(rt, "reduce", _current(rt, at_root), result.nbytes, reads=tensors, writes=[result])
     return result
 
 
@@ -64,7 +64,7 @@ def _copy_of_values(rt: Runtime, tensor: VirtualTensor) -> torch.Tensor:
     return torch_private.to_copy(backing(tensor), device=rt.backing)
 
 
-def run(
+def _run(
     rt: Runtime,
     name: str,
     streams: Sequence[StreamKey],

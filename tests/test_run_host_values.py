@@ -8,7 +8,7 @@ import torch
 
 import d2lpar as par
 from d2lpar.command import cli
-from d2lpar.vgpu.ranks import host_values
+from d2lpar.vgpu.ranks.state import host_values
 
 PROGRAM = """
 import torch

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from d2lpar.command import cli
-from d2lpar.vgpu.ranks.stateful_libraries import stateful_libraries
+from d2lpar.vgpu.ranks.state.stateful_libraries import stateful_libraries
 
 
 @pytest.fixture

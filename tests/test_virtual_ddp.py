@@ -24,7 +24,8 @@ import d2lpar as par
 from d2lpar import machines, scaling
 from d2lpar.machines import collective_cost
 from d2lpar.parallelism.scaling import NO_OVERHEAD
-from d2lpar.vgpu.ranks import c10d_private, ddp
+from d2lpar.vgpu.ranks.ddp import wrapper as ddp
+from d2lpar.vgpu.ranks.private import c10d as c10d_private
 
 BATCH, STEPS = 16, 3
 OLD_NAME = pytest.mark.filterwarnings("ignore:.broadcast_buffers. of DDP is dep:FutureWarning")
@@ -126,7 +127,7 @@ def test_it_is_a_module_of_torch_with_its_names(gpus):
         net = DDP(lenet().to(device), device_ids=[device])
         assert isinstance(net, DDP)
         assert isinstance(net, nn.Module)
-        assert type(net).__module__ == "d2lpar.vgpu.ranks.ddp"
+        assert type(net).__module__ == "d2lpar.vgpu.ranks.ddp.wrapper"
         return list(net.state_dict()), net.module.state_dict().keys()
 
     for names, inner in par.run_ranks(look, gpus[:2]):

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 import d2lpar as par
 from d2lpar.vgpu.cuda import emulate_cuda
-from d2lpar.vgpu.ranks.dtensor_private import sharding_propagator
+from d2lpar.vgpu.ranks.private.dtensor import sharding_propagator
 
 WHOLE = torch.arange(30.0).view(6, 5)
 ONE = [Replicate(), Shard(0), Shard(1)]

@@ -85,7 +85,9 @@ def _gradients() -> Iterable[tuple[list[int], int, int]]:
 
 def _torchs_buckets(sizes_bytes: list[int], first_bytes: int, cap_bytes: int) -> list[list[int]]:
     """What DDP makes after its first step, when gradients came from the last to the first."""
-    from ..vgpu.ranks import c10d_private  # not every build of torch has torch.distributed
+    from ..vgpu.ranks.private import (
+        c10d as c10d_private,  # not every build of torch has torch.distributed
+    )
 
     order = list(reversed(range(len(sizes_bytes))))
     gradients = [torch.empty(sizes_bytes[i] // FLOAT_BYTES, device="meta") for i in order]

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.testing._internal import common_distributed as bases
 from torch.testing._internal import common_utils
 
-from d2lpar.vgpu.ranks import own_patches
+from d2lpar.vgpu.ranks.state import own_patches
 from torch_judge.older_names import OLDER_BASE, RANKS
 
 Life = Callable[[int], object]

@@ -19,9 +19,10 @@ from typing import Any, NoReturn, Self
 import torch
 import torch.distributed as dist
 
-from ...vgpu.ranks import process_numbers, run_ranks
-from ...vgpu.ranks.rank import here
-from ...vgpu.ranks.rank_scheduler import Ended
+from ...vgpu.ranks import run_ranks
+from ...vgpu.ranks.by_rank import process_numbers
+from ...vgpu.ranks.world.rank import here
+from ...vgpu.ranks.world.rank_scheduler import Ended
 from . import failures, messages, output, reports, started, worker
 from .cluster_ranks import ClusterRanks, OnReport
 

@@ -12,10 +12,10 @@ from urllib.parse import parse_qs, urlsplit
 import torch
 import torch.nn.parallel
 
-from ..ranks.c10d_private import MODULES
-from ..ranks.own_groups import ENV, init_process_group
-from ..ranks.own_patches import PatchesOfCaller
-from ..ranks.process_state import OwnState
+from ..ranks.groups.own_groups import ENV, init_process_group
+from ..ranks.private.c10d import MODULES
+from ..ranks.state.own_patches import PatchesOfCaller
+from ..ranks.state.process_state import OwnState
 from ..ranks.world_of_one import alone_in_its_world
 from ..torch_backend import torch_private
 from ..torch_backend.tensor import VirtualTensor

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..ranks import process_numbers
+from ..ranks.by_rank import process_numbers
 from ..sim.multiprocessors import clock_hz
 from ..torch_backend import device_module, graph_capture, streams
 from ..torch_backend.runtime import current_runtime, running

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.multiprocessing import ProcessRaisedException
 
-from ..ranks import main_module
-from ..ranks.process_state import variables_of
+from ..ranks.state import main_module
+from ..ranks.state.process_state import variables_of
 from .lazy_init import devices_here
 from .patches import Patches
 from .processes import FAILED, FRESH, SPAWN, Child, Children, SpawnedProcesses

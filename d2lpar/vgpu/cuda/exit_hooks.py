@@ -15,7 +15,7 @@ from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 from typing import Any
 
 from ..ranks.launcher import current_process
-from ..ranks.own_modules import is_shared
+from ..ranks.state.own_modules import is_shared
 from .child_tracebacks import text_of
 from .patches import Patches
 

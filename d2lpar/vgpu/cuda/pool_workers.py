@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from ..ranks.launcher import ProcessStart, wait_in_turn
-from ..ranks.process_state import OwnState, ProcessState
+from ..ranks.state.process_state import OwnState, ProcessState
 from ..torch_backend.runtime import current_runtime
 from .child_tracebacks import text_of
 from .processes import Child, Children

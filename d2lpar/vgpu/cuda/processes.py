@@ -25,12 +25,13 @@ import torch.multiprocessing
 
 from ..memory.process_memory import of_processes
 from ..races.user_code import is_user_frame
-from ..ranks import main_module, own_loggers
+from ..ranks.by_rank import own_loggers
 from ..ranks.launcher import ProcessStart, current_process, run_processes
-from ..ranks.own_methods import OwnMethods
-from ..ranks.own_modules import OwnModules, is_of_one_process
-from ..ranks.own_patches import OwnPatches, PatchesOfCaller
-from ..ranks.pickled_copy import PickledCopy
+from ..ranks.state import main_module
+from ..ranks.state.own_methods import OwnMethods
+from ..ranks.state.own_modules import OwnModules, is_of_one_process
+from ..ranks.state.own_patches import OwnPatches, PatchesOfCaller
+from ..ranks.state.pickled_copy import PickledCopy
 from ..torch_backend.runtime import current_runtime
 from . import exit_hooks, lazy_init, process_objects
 from .child_tracebacks import text_of

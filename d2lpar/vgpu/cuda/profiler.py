@@ -24,7 +24,7 @@ from ...timeline.host_processes import MAIN
 from ...timeline.printing import say
 from ...timeline.whole_file import whole
 from ..ranks.launcher import host_time_s
-from ..ranks.rank import Rank, here
+from ..ranks.world.rank import Rank, here
 from ..torch_backend.op_details import Wanted
 from ..torch_backend.runtime import current_runtime
 from . import lazy_init

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..ranks.launcher import host_time_s, not_before, wait_in_turn
-from ..ranks.pickled_copy import PickledCopy
+from ..ranks.state.pickled_copy import PickledCopy
 from ..torch_backend.runtime import current_runtime
 
 

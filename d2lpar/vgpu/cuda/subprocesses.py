@@ -24,7 +24,7 @@ from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 from types import FrameType
 from typing import Any
 
-from ..ranks.own_modules import is_of_one_process
+from ..ranks.state.own_modules import is_of_one_process
 from . import lazy_init, nvidia_smi
 from .elastic import run_python
 from .patches import Patches

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from contextlib import AbstractContextManager
 
-from ..ranks import process_numbers
+from ..ranks.by_rank import process_numbers
 from ..torch_backend.runtime import current_runtime
 from . import lazy_init
 from .patches import Patches

@@ -12,8 +12,8 @@ from pathlib import Path
 from string import Template
 from typing import Any, TextIO
 
-from ..ranks.rank import here
-from ..ranks.rank_output import LinesByRank
+from ..ranks.world.rank import here
+from ..ranks.world.rank_output import LinesByRank
 from .torchrun import LogOptions
 
 OUT, ERR = 1, 2

@@ -22,13 +22,13 @@ from ..cuda.subprocesses import StartsItself, starts_of_itself_heard
 from ..device_naming import text
 from ..races.stream_sanitizer import Hazard
 from ..races.sync_debug import Waits
-from ..ranks import main_module
-from ..ranks.garbage import collect_tensors, older_objects_apart
 from ..ranks.launcher import ProcessStart, run_processes
-from ..ranks.own_methods import OwnMethods
-from ..ranks.own_modules import OwnModules
-from ..ranks.own_patches import OwnPatches, PatchesOfCaller
-from ..ranks.process_state import OwnState
+from ..ranks.state import main_module
+from ..ranks.state.own_methods import OwnMethods
+from ..ranks.state.own_modules import OwnModules
+from ..ranks.state.own_patches import OwnPatches, PatchesOfCaller
+from ..ranks.state.process_state import OwnState
+from ..ranks.world.garbage import collect_tensors, older_objects_apart
 from ..torch_backend.runtime import Runtime, current_runtime
 from . import failure
 from .device_usage import UsageTimeline

@@ -18,7 +18,7 @@ import torch
 
 from ..device_naming import TYPE, naming
 from ..ranks.launcher import rank_number
-from ..ranks.module_variables import watching_optimizers
+from ..ranks.state.module_variables import watching_optimizers
 from ..sim.clock import HostThread
 from ..sim.event_queue import QueuedWork
 from ..torch_backend.runtime import Runtime

@@ -20,18 +20,18 @@ from ..device_naming import device
 from ..sim.clock import HostThread
 from ..torch_backend.register import register_backend
 from ..torch_backend.runtime import current_runtime, instead, running
-from .alike import Alike, Key, one_kind
-from .garbage import older_objects_apart
-from .host_values import left_unset
-from .own_groups import make_world_group
-from .own_loggers import loggers_by_rank
-from .process_state import OwnState, ProcessState
-from .rank import ProcessStart, Rank, World, here
-from .rank_devices import RankDevices, numbers_of
-from .rank_output import lines_by_rank
-from .rank_scheduler import Ended
-from .signal_handlers import handlers_accepted, is_taken, meet, passed_on
+from .by_rank.own_loggers import loggers_by_rank
+from .by_rank.signal_handlers import handlers_accepted, is_taken, meet, passed_on
+from .groups.own_groups import make_world_group
+from .state.host_values import left_unset
+from .state.process_state import OwnState, ProcessState
 from .torch_names import names_of_torch
+from .world.alike import Alike, Key, one_kind
+from .world.garbage import older_objects_apart
+from .world.rank import ProcessStart, Rank, World, here
+from .world.rank_devices import RankDevices, numbers_of
+from .world.rank_output import lines_by_rank
+from .world.rank_scheduler import Ended
 
 HOSTS_MACHINE = "2x-v100-textbook"  # whose host they have; its GPUs stay idle
 LOOKS_UP_S = 0.5  # after which who waits for ranks looks whether a signal has come

@@ -29,27 +29,20 @@ from ..torch_backend.torch_private import (
     OPERATOR_ENTRIES,
     PREPARE_PROFILER,
 )
-from . import (
-    c10d_private,
-    checkpoints,
-    collective_future,
-    current_device,
-    ddp,
-    ddp_subclasses,
-    object_lists,
-    own_groups,
-    process_numbers,
-    refused,
-)
-from .dtensor_private import DTENSOR, RANDOM, sharding_propagator
-from .flight_recorder import dumped
-from .own_modules import is_shared
-from .own_operators import OwnOperators
-from .rank import Rank, here
-from .sharded_random import ShardedRandomNumbers
-from .shared_shardings import once_for_all
-from .store_classes import classes
-from .stores_of_torch import WAITS, letting_others_go_on
+from .by_rank import checkpoints, current_device, object_lists, process_numbers, refused
+from .by_rank.own_operators import OwnOperators
+from .by_rank.sharded_random import ShardedRandomNumbers
+from .by_rank.shared_shardings import once_for_all
+from .by_rank.stores_of_torch import WAITS, letting_others_go_on
+from .calls.flight_recorder import dumped
+from .ddp import subclasses as ddp_subclasses
+from .ddp import wrapper as ddp
+from .groups import collective_future, own_groups
+from .private import c10d as c10d_private
+from .private.dtensor import DTENSOR, RANDOM, sharding_propagator
+from .state.own_modules import is_shared
+from .stores.store_classes import classes
+from .world.rank import Rank, here
 
 _undo = ExitStack()
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ..torch_backend.runtime import current_runtime
-from .process_state import OwnState
-from .rank import ProcessStart, Rank, World, here
-from .rank_scheduler import RankScheduler, Words
+from .state.process_state import OwnState
 from .torch_names import names_of_torch
+from .world.rank import ProcessStart, Rank, World, here
+from .world.rank_scheduler import RankScheduler, Words
 
 
 class _NobodyElse(RankScheduler):

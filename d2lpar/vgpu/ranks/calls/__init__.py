@@ -1,0 +1,1 @@
+"""What ranks call: collectives with their types and order, and the record of who called what."""

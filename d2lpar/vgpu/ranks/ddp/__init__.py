@@ -1,0 +1,1 @@
+"""DistributedDataParallel: wrapper and buckets; gradients are exchanged in backward."""

@@ -1,0 +1,1 @@
+"""Process groups: what `torch.distributed` hands to them, and the work that comes of it."""

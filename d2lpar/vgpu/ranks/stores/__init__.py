@@ -1,0 +1,1 @@
+"""The key-value stores by which ranks find each other."""

@@ -1,0 +1,89 @@
+"""The classes `TCPStore`, `FileStore` and `PrefixStore` on virtual ranks: what they make there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from .prefixed_store import PrefixedStore
+from .virtual_stores import TIMEOUT, FileStore, TCPStore, WaitsInTurn, milliseconds
+
+
+def classes(here: threading.local) -> Iterator[type]:
+    """Those that make stores of ranks in a rank's thread, and torch's elsewhere; of either kind are
+    their instances. Each has torch's as `__wrapped__`."""
+    for theirs, ours, make in _makers(here):
+        yield _either(theirs, ours, make, here)
+
+
+def _either(
+    theirs: type, ours: type, make: Callable[..., dist.Store], here: threading.local
+) -> type:
+    class OfEitherKind(type(theirs)):  # type: ignore[misc]  # pybind's, of which mypy knows nothing
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            if cls is not either:  # a program's own, made of this
+                return super().__call__(*args, **kwargs)
+            return (theirs if getattr(here, "rank", None) is None else make)(*args, **kwargs)
+
+        def __instancecheck__(cls, instance: object) -> bool:
+            found = super().__instancecheck__(instance)
+            return found or (cls is either and isinstance(instance, (theirs, ours)))
+
+    words = {name: getattr(theirs, name) for name in ("__module__", "__qualname__", "__doc__")}
+    either = OfEitherKind(theirs.__name__, (theirs,), {**words, "__wrapped__": theirs})
+    return either
+
+
+def _makers(here: threading.local) -> Iterator[tuple[type, type, Callable[..., dist.Store]]]:
+    """Torch's classes, what is in their place on a rank, and what makes it."""
+
+    def tcp_store(
+        host_name: str,
+        port: int,
+        world_size: int | None = None,
+        is_master: bool = False,
+        timeout: timedelta = TIMEOUT,
+        wait_for_workers: bool = True,
+        multi_tenant: bool = False,
+        master_listen_fd: int | None = None,
+        use_libuv: bool = True,
+    ) -> dist.Store:
+        rank: WaitsInTurn = here.rank
+        opened = rank.world.stores
+        port = port or opened.free_port()
+        kept = opened.open(rank.number, f"the TCPStore at port {port}")
+        kept.joined += 1
+        kept.has_master |= is_master
+        if is_master and wait_for_workers and world_size:
+            size: int = world_size
+            text = f"{kept.name}, for {size} ranks to open it"
+            if report := rank.wait(lambda: kept.joined >= size, text, timeout=timeout):
+                raise dist.DistStoreError(
+                    f"Timed out after {timeout.total_seconds():g} seconds waiting for clients. "
+                    f"{kept.joined}/{size} clients joined.\n{report}"
+                )
+        elif not is_master:
+            text = f"{kept.name}, which needs a rank with is_master"
+            if report := rank.wait(lambda: kept.has_master, text, timeout=timeout):
+                raise dist.DistNetworkError(
+                    f"The client socket has timed out after {milliseconds(timeout)}ms while "
+                    f"trying to connect to ({host_name}, {port}).\n{report}"
+                )
+        store = TCPStore(kept, here, host_name, port, by_libuv=use_libuv)
+        store.set_timeout(timeout)
+        return store
+
+    def file_store(file_name: str, world_size: int = -1) -> dist.Store:
+        with open(file_name, "a", encoding="utf-8"):  # programs remove it when they have ended
+            pass
+        rank: WaitsInTurn = here.rank
+        kept = rank.world.stores.open(rank.number, f"the FileStore in {file_name}")
+        return FileStore(kept, here, file_name)
+
+    yield dist.TCPStore, TCPStore, tcp_store
+    yield dist.FileStore, FileStore, file_store
+    yield dist.PrefixStore, PrefixedStore, PrefixedStore

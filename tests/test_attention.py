@@ -18,7 +18,7 @@ from d2lpar import machines
 from d2lpar.machines import ACCELERATORS
 from d2lpar.machines.compute_capability import compute_capability
 from d2lpar.vgpu.api import timing
-from d2lpar.vgpu.cuda.capability import CudaDeviceProperties
+from d2lpar.vgpu.cuda.torch_cuda.capability import CudaDeviceProperties
 from d2lpar.vgpu.sim.attention_cost import (
     CUDNN,
     EFFICIENT,

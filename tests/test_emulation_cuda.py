@@ -43,7 +43,7 @@ def test_devices():
 
 
 def test_what_is_not_known_of_an_accelerator_is_said_when_it_is_asked_for():
-    from d2lpar.vgpu.cuda.capability import CudaDeviceProperties
+    from d2lpar.vgpu.cuda.torch_cuda.capability import CudaDeviceProperties
 
     found = CudaDeviceProperties("something else", 10**9, None)
     assert found.total_memory == 10**9
@@ -56,7 +56,7 @@ def test_what_is_not_known_of_an_accelerator_is_said_when_it_is_asked_for():
     [n for n, gpu in par.machines.ACCELERATORS.items() if gpu.architecture not in ("", "cdna3")],
 )
 def test_the_catalogue_s_gpus_have_a_compute_capability(name):
-    from d2lpar.vgpu.cuda.capability import CudaDeviceProperties
+    from d2lpar.vgpu.cuda.torch_cuda.capability import CudaDeviceProperties
 
     found = CudaDeviceProperties(f"{name} (virtual)", 10**9, 80)
     assert 3 <= found.major <= 12

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import d2lpar as par
-from d2lpar.vgpu.cuda.nvidia_smi import stand_in
+from d2lpar.vgpu.cuda.torch_cuda.nvidia_smi import stand_in
 
 MIB = 2**20
 

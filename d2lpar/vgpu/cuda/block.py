@@ -17,39 +17,32 @@ from ..device_naming import named_by
 from ..races.user_code import all_namespaces, user_namespaces
 from ..torch_backend import torch_private
 from ..torch_backend.runtime import Runtime, current_runtime, returning, running
-from . import (
+from . import lazy_init, own_kernels
+from .device_translation import CudaNaming, cuda, translate
+from .mode import CudaMode
+from .patches import Patches
+from .processes import elastic, executors, exit_hooks, pools, subprocesses, threads
+from .processes.processes import Children
+from .profiling import memory_history, profiler, user_annotations, user_clock
+from .tensors import (
     attention,
+    exporting,
+    operator_keys,
+    registered_memory,
+    serialization,
+    warned_lines,
+)
+from .tensors import methods as tensors
+from .torch_cuda import (
     c_functions,
     communication,
     cuda_module,
     cuda_runtime,
     default_generators,
-    elastic,
-    executors,
-    exit_hooks,
-    exporting,
-    lazy_init,
-    memory_history,
-    operator_keys,
-    own_kernels,
-    pools,
     precision,
-    profiler,
-    registered_memory,
-    serialization,
     submodules,
-    subprocesses,
     tensor_types,
-    tensors,
-    threads,
-    user_annotations,
-    user_clock,
-    warned_lines,
 )
-from .device_translation import CudaNaming, cuda, translate
-from .mode import CudaMode
-from .patches import Patches
-from .processes import Children
 
 _PARTS = (
     tensors,
@@ -168,7 +161,7 @@ def _patched(n: int) -> Iterator[None]:
         elastic.install(children, patches)
         subprocesses.install(children, patches)
         if "IPython" in sys.modules:
-            from . import timeit_magic
+            from .profiling import timeit_magic
 
             timeit_magic.install(patches)
         patches.spread([*cuda_module.namespaces(), *user_namespaces()])

@@ -16,8 +16,8 @@ from torch.overrides import TorchFunctionMode
 
 from ..torch_backend import torch_private
 from ..torch_backend.torch_private import Operator
-from .default_generators import check_generator
 from .device_translation import CUDA, translate, translated
+from .torch_cuda.default_generators import check_generator
 
 
 class CudaMode(TorchFunctionMode):

@@ -15,10 +15,11 @@ from ... import machines
 from ...timeline.formatting import seconds_text
 from ...timeline.printing import say
 from ..api import detectors
-from ..cuda import emulate_cuda, exit_hooks
+from ..cuda import emulate_cuda
 from ..cuda.lazy_init import ProcessDevices, all_devices
-from ..cuda.processes import exit_status
-from ..cuda.subprocesses import StartsItself, starts_of_itself_heard
+from ..cuda.processes import exit_hooks
+from ..cuda.processes.processes import exit_status
+from ..cuda.processes.subprocesses import StartsItself, starts_of_itself_heard
 from ..device_naming import text
 from ..races.stream_sanitizer import Hazard
 from ..races.sync_debug import Waits

@@ -1,0 +1,1 @@
+"""Processes, pools and what they share, which are threads under emulation."""

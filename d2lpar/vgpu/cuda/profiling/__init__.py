@@ -1,0 +1,1 @@
+"""What a program can find out about its own time and memory."""

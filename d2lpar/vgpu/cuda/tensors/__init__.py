@@ -1,0 +1,1 @@
+"""Tensors under emulation: methods, files and constructors that name CUDA."""

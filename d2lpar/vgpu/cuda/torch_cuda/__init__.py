@@ -1,0 +1,1 @@
+"""`torch.cuda` and what belongs to it, answered by virtual GPUs."""

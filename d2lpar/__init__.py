@@ -25,7 +25,7 @@ _HOME = {
     "clock_name": "vgpu.api.timing",
     "hazards": "vgpu.api.detectors",
     "syncs": "vgpu.api.detectors",
-    "without_nccl": "vgpu.torch_backend.data_parallel_comm",
+    "without_nccl": "vgpu.torch_backend.comm.data_parallel_comm",
     "emulate_cuda": "vgpu.cuda",
     "run_alike": "vgpu.ranks",
     "run_ranks": "vgpu.ranks",

@@ -28,7 +28,7 @@ from d2lpar.vgpu.sim.attention_cost import (
     seconds,
 )
 from d2lpar.vgpu.sim.kernel_cost import traffic
-from d2lpar.vgpu.torch_backend import attention_choice as choice
+from d2lpar.vgpu.torch_backend.attention import choice as choice
 
 V100, A100 = ACCELERATORS["V100-SXM2-16GB"], ACCELERATORS["A100-SXM4-80GB"]
 H100 = ACCELERATORS["H100-SXM5-80GB"]

@@ -14,7 +14,7 @@ import warm_process
 from torch.overrides import TorchFunctionMode
 
 import d2lpar as par
-from d2lpar.vgpu.torch_backend.runtime import current_runtime
+from d2lpar.vgpu.torch_backend.machine.runtime import current_runtime
 
 BOX = "2x-v100-textbook"
 OF_ANOTHER = "belongs to a machine that is not in use here: to that of a simulation .* has ended"

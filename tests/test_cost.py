@@ -16,7 +16,7 @@ from d2lpar.vgpu.sim.product_rates import issued_flops_per_s
 from d2lpar.vgpu.sim.tiles import MatmulDevice, Product, read_again, tiling
 from d2lpar.vgpu.sim.winograd_convolution import winograd
 from d2lpar.vgpu.torch_backend import register
-from d2lpar.vgpu.torch_backend.op_cost import cost_of
+from d2lpar.vgpu.torch_backend.cost.op_cost import cost_of
 
 V100, A100 = ACCELERATORS["V100-SXM2-16GB"], ACCELERATORS["A100-SXM4-40GB"]
 aten = torch.ops.aten

@@ -10,7 +10,7 @@ import warm_process
 import d2lpar as par
 from d2lpar import machines
 from d2lpar.vgpu.api.device_choice import backing_device
-from d2lpar.vgpu.torch_backend.runtime import current_runtime
+from d2lpar.vgpu.torch_backend.machine.runtime import current_runtime
 
 
 def run(code, **env):
@@ -43,7 +43,9 @@ def test_real_gpus_are_used_and_virtual_ones_not_registered():
 
 def test_virtual_ones_where_there_are_too_few():
     code = FAKE.format(count=1) + "print(par.devices(3, verbose=False)[-1])\n"
-    code += "from d2lpar.vgpu.torch_backend.runtime import running; print(running().backing)"
+    code += (
+        "from d2lpar.vgpu.torch_backend.machine.runtime import running; print(running().backing)"
+    )
     assert run(code, D2LPAR_BACKING="cpu") == ["vgpu:2", "cpu"]
     assert run(code) == ["vgpu:2", "cuda:0"]
 

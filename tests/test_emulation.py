@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import d2lpar as par
 from d2lpar.vgpu.cuda.mode import CudaMode
-from d2lpar.vgpu.torch_backend import streams
-from d2lpar.vgpu.torch_backend.tensor import VirtualTensor
+from d2lpar.vgpu.torch_backend.module import streams
+from d2lpar.vgpu.torch_backend.tensors.tensor import VirtualTensor
 
 
 @pytest.fixture

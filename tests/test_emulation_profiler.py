@@ -25,7 +25,7 @@ from torch.profiler import (
 
 import d2lpar as par
 from d2lpar.timeline import Timeline
-from d2lpar.vgpu.torch_backend.runtime import current_runtime
+from d2lpar.vgpu.torch_backend.machine.runtime import current_runtime
 
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
 CUDA = torch.autograd.DeviceType.CUDA

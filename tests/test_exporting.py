@@ -140,6 +140,6 @@ def test_an_operator_on_the_real_gpu_that_computes_for_virtual_ones_stays_there(
     monkeypatch.setattr(mode, "translated", lambda *call: asked.append(translated(*call)) or {})
     make = "make([2], device=device)"
     names = {"make": torch.ops.aten.empty.memory_format, "device": runtime.backing}
-    for module in ("d2lpar.vgpu.torch_backend.dispatch", "program"):
+    for module in ("d2lpar.vgpu.torch_backend.operations.dispatch", "program"):
         eval(make, {**names, "__name__": module})
     assert [call["device"].type for call in asked] == ["cuda", "vgpu"]

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 import d2lpar as par
 from d2lpar import machines
-from d2lpar.vgpu.torch_backend import flex_attention as ours
+from d2lpar.vgpu.torch_backend.compiling import flex_attention as ours
 from d2lpar.vgpu.torch_backend.register import register_backend
 
 flex = pytest.importorskip("torch.nn.attention.flex_attention")

@@ -6,7 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import d2lpar as par
-from d2lpar.vgpu.torch_backend import half_products, torch_private
+from d2lpar.vgpu.torch_backend.private import torch_private
+from d2lpar.vgpu.torch_backend.values import half_products
 
 aten = torch.ops.aten
 

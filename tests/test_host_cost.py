@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import d2lpar as par
 from d2lpar import machines
 from d2lpar.vgpu.api.timing import now_s
-from d2lpar.vgpu.torch_backend.host_cost import NATIVE_VIEW, native_views
+from d2lpar.vgpu.torch_backend.cost.host_cost import NATIVE_VIEW, native_views
 
 HOST = machines.Host("plain")
 X = (64, 64)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from d2lpar.vgpu.torch_backend import meta_batch_norm
-from d2lpar.vgpu.torch_backend.tensor import layout_of
+from d2lpar.vgpu.torch_backend.shapes import meta_batch_norm
+from d2lpar.vgpu.torch_backend.tensors.tensor import layout_of
 
 FORWARD = torch.ops.aten.native_batch_norm.default
 BACKWARD = torch.ops.aten.native_batch_norm_backward.default

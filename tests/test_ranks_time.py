@@ -17,7 +17,7 @@ from d2lpar.vgpu.sim import collective_routes
 from d2lpar.vgpu.sim.busy_intervals import Resource
 from d2lpar.vgpu.sim.clock import HostThread
 from d2lpar.vgpu.sim.taken_shares import TakenShares
-from d2lpar.vgpu.torch_backend.runtime import current_runtime
+from d2lpar.vgpu.torch_backend.machine.runtime import current_runtime
 
 # Queuing takes 1 s; 4 bytes summed by two ranks, or sent from one to the other, 2 s and some µs.
 TOY = replace(MACHINE, peer=Link("peer", 0.0, 2.0))

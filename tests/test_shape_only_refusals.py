@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import d2lpar as par
-from d2lpar.vgpu.torch_backend import refusals
+from d2lpar.vgpu.torch_backend.values import refusals
 
 HALF, DOUBLE = torch.float16, torch.float64
 

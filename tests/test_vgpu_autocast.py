@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 import d2lpar as par
-from d2lpar.vgpu.torch_backend import torch_private
+from d2lpar.vgpu.torch_backend.private import torch_private
 
 HALF = torch.bfloat16
 

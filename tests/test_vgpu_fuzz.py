@@ -33,8 +33,8 @@ from hypothesis.stateful import (
 from torch.utils.checkpoint import checkpoint
 
 import d2lpar as par
-from d2lpar.vgpu.torch_backend import torch_private
-from d2lpar.vgpu.torch_backend.runtime import current_runtime
+from d2lpar.vgpu.torch_backend.machine.runtime import current_runtime
+from d2lpar.vgpu.torch_backend.private import torch_private
 
 HOST = -1  # the device of a tensor that both worlds have in the host's memory
 LARGEST = 5000  # elements of what a program works with

@@ -11,7 +11,7 @@ from torch import nn
 
 import d2lpar as par
 from d2lpar import machines
-from d2lpar.vgpu.torch_backend import runtime
+from d2lpar.vgpu.torch_backend.machine import runtime
 
 GRANULE = 512
 BLOCK = 2 * 2**20

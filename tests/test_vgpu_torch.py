@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import d2lpar as par
-from d2lpar.vgpu.torch_backend import streams
+from d2lpar.vgpu.torch_backend.module import streams
 
 
 def test_the_device_module(gpus):

@@ -29,7 +29,7 @@ from virtual_ranks import run
 
 import d2lpar as par
 from d2lpar.machines.gradient_buckets import assign_buckets
-from d2lpar.vgpu.torch_backend.runtime import current_runtime
+from d2lpar.vgpu.torch_backend.machine.runtime import current_runtime
 
 MACHINE, STEPS = "8x-v100-pcie", 4
 

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import d2lpar as par
-from d2lpar.vgpu.torch_backend.runtime import current_runtime
+from d2lpar.vgpu.torch_backend.machine.runtime import current_runtime
 
 PLACES = pytest.mark.parametrize("on_host", [False, True], ids=["devices", "host"])
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # newer names are torch 2.15 only

@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from virtual_ranks import here
 
 import d2lpar as par
-from d2lpar.vgpu.torch_backend import batch_norm_values
+from d2lpar.vgpu.torch_backend.values import batch_norm_values
 
 MACHINE = "8x-v100-pcie"
 

@@ -16,7 +16,7 @@ from ..vgpu.api.simulation import record, simulate
 from ..vgpu.api.timing import now_s
 from ..vgpu.races.stream_sanitizer import Hazard
 from ..vgpu.races.sync_debug import Wait
-from ..vgpu.torch_backend import runtime
+from ..vgpu.torch_backend.machine import runtime
 from .evidence import gantt_of
 from .plain import seen
 from .tampering import fingerprint

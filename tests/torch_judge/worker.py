@@ -175,7 +175,7 @@ def judge(test: unittest.TestCase, file: str, limits: Limits, *, plain: bool = F
 
 def _computing_s() -> float:
     """The seconds that values have taken to compute, which hangs do not."""
-    from d2lpar.vgpu.torch_backend.runtime import current_runtime
+    from d2lpar.vgpu.torch_backend.machine.runtime import current_runtime
 
     return current_runtime().values_s
 
@@ -205,7 +205,7 @@ def _go_on_after_fork() -> None:
     They refuse to work in a fork, as CUDA does, for threads and the locks they hold are not there.
     This process's parent had no other threads, and does nothing but wait for it.
     """
-    from d2lpar.vgpu.torch_backend import runtime
+    from d2lpar.vgpu.torch_backend.machine import runtime
 
     assert threading.active_count() == 1, "the parent had no other threads"
     runtime._has_forked = False

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from ...vgpu.torch_backend import torch_private
+from ...vgpu.torch_backend.private import torch_private
 
 FP8 = torch.float8_e4m3fn
 

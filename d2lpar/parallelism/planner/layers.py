@@ -16,8 +16,8 @@ from torch import nn
 
 from ...machines.hardware import Accelerator, Host, Link, Machine
 from ...vgpu.api import simulation
-from ...vgpu.torch_backend.runtime import current_runtime
-from ...vgpu.torch_backend.streams import Event
+from ...vgpu.torch_backend.machine.runtime import current_runtime
+from ...vgpu.torch_backend.module.streams import Event
 from .modules import Head, Layer, Products
 from .precision import PRECISIONS, Precision, product_rate
 from .share import Share

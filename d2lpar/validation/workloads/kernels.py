@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ...machines.hardware import Machine
 from ...machines.microbenchmarks import matmul_precision
-from ...vgpu.torch_backend import torch_private
+from ...vgpu.torch_backend.private import torch_private
 from ..parameters import Naive, Parameters, SimulatedRun
 from .measuring import DTYPES, filled, gpus, mean_s, seconds, synchronized_s
 

@@ -18,7 +18,8 @@ import torch
 from ...machines.hardware import Machine
 from ...machines.microbenchmarks import LEAST_REPEATS, MOST_REPEATS, Stopwatch
 from ...vgpu.api import simulation
-from ...vgpu.torch_backend import graph_capture, runtime
+from ...vgpu.torch_backend.machine import runtime
+from ...vgpu.torch_backend.module import graph_capture
 
 MEMORY_BYTES = 10**13
 REPEATS = 20

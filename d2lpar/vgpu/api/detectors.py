@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from ..device_naming import naming
 from ..races.stream_sanitizer import Hazard, collecting
 from ..races.sync_debug import Waits, listening
-from ..torch_backend.runtime import running
+from ..torch_backend.machine.runtime import running
 
 
 @contextmanager

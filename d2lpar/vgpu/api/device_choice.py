@@ -88,7 +88,8 @@ def backing_device(found: int) -> torch.device:
 
 
 def _virtual(n: int, which: machines.Named, found: int) -> list[torch.device]:
-    from ..torch_backend import register, runtime
+    from ..torch_backend import register
+    from ..torch_backend.machine import runtime
 
     if runtime.is_simulated():
         _check_simulated(n, which, runtime.current_runtime().machine)
@@ -134,13 +135,13 @@ def _check_simulated(n: int, which: machines.Named, simulated: machines.Machine)
 
 
 def _describe_emulated(n: int) -> str:
-    from ..torch_backend.runtime import current_runtime
+    from ..torch_backend.machine.runtime import current_runtime
 
     return f"{n} emulated, time simulated on {current_runtime().machine.name}"
 
 
 def _describe_virtual(n: int) -> str:
-    from ..torch_backend.runtime import current_runtime, is_simulated
+    from ..torch_backend.machine.runtime import current_runtime, is_simulated
 
     rt = current_runtime()
     shown = "" if VISIBLE.text is None or is_simulated() else f" with {VISIBLE}"

@@ -12,7 +12,9 @@ from ... import machines
 from ...timeline import Timeline
 from ...timeline.inputs import Index, NotNegative, checked
 from ..device_naming import device, naming
-from ..torch_backend import host_cost, register, runtime
+from ..torch_backend import register
+from ..torch_backend.cost import host_cost
+from ..torch_backend.machine import runtime
 from . import timing
 
 

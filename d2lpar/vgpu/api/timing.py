@@ -40,7 +40,7 @@ def now_s(devices: Devices = None, *, wait: bool = True) -> float:
     if wait:
         synchronize(listed)
     if any(each.type == TYPE for each in listed):
-        from ..torch_backend.runtime import current_runtime
+        from ..torch_backend.machine.runtime import current_runtime
 
         return current_runtime().now_s()
     return time.perf_counter()
@@ -49,7 +49,7 @@ def now_s(devices: Devices = None, *, wait: bool = True) -> float:
 def clock_name(devices: Devices = None) -> str:
     """How the clock that `now_s(devices)` reads is called: "simulated on …" or "measured"."""
     if any(each.type == TYPE for each in _listed(devices)):
-        from ..torch_backend.runtime import current_runtime
+        from ..torch_backend.machine.runtime import current_runtime
 
         return f"{SIMULATED} on {current_runtime().machine.name}"
     return MEASURED
@@ -71,7 +71,7 @@ def _parsed(one: torch.device | str) -> torch.device:
 def _in_use() -> list[torch.device]:
     """The virtual GPUs if there are any (of a virtual rank, its own), else the real ones that CUDA
     has been started on."""
-    from ..torch_backend.runtime import running
+    from ..torch_backend.machine.runtime import running
 
     virtual = running()
     if virtual is not None:

@@ -15,8 +15,8 @@ from ..api import simulation
 from ..api.device_choice import devices
 from ..device_naming import named_by
 from ..races.user_code import all_namespaces, user_namespaces
-from ..torch_backend import torch_private
-from ..torch_backend.runtime import Runtime, current_runtime, returning, running
+from ..torch_backend.machine.runtime import Runtime, current_runtime, returning, running
+from ..torch_backend.private import torch_private
 from . import lazy_init, own_kernels
 from .device_translation import CudaNaming, cuda, translate
 from .mode import CudaMode

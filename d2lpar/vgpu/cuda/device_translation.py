@@ -18,7 +18,7 @@ from ..device_naming import TYPE as VIRTUAL
 from ..device_naming import DeviceNaming
 from ..device_naming import device as _device
 from ..memory.caching_allocator import OutOfMemoryError
-from ..torch_backend.runtime import current_runtime, running
+from ..torch_backend.machine.runtime import current_runtime, running
 from . import lazy_init
 from .own_kernels import remedy_for
 

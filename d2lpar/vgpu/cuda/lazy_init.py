@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 
 from ..api import visible_devices
-from ..torch_backend import runtime
+from ..torch_backend.machine import runtime
 
 NAME = visible_devices.CUDA
 

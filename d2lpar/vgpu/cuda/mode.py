@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..torch_backend import torch_private
-from ..torch_backend.torch_private import Operator
+from ..torch_backend.private import torch_private
+from ..torch_backend.private.torch_private import Operator
 from .device_translation import CUDA, translate, translated
 from .torch_cuda.default_generators import check_generator
 

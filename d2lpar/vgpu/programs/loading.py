@@ -15,7 +15,7 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from ..torch_backend import torch_private
+from ..torch_backend.private import torch_private
 
 _now_s = time.thread_time  # before a program, or the emulation of its clock, replaces it
 

@@ -30,7 +30,7 @@ from ..ranks.state.own_modules import OwnModules
 from ..ranks.state.own_patches import OwnPatches, PatchesOfCaller
 from ..ranks.state.process_state import OwnState
 from ..ranks.world.garbage import collect_tensors, older_objects_apart
-from ..torch_backend.runtime import Runtime, current_runtime
+from ..torch_backend.machine.runtime import Runtime, current_runtime
 from . import failure
 from .device_usage import UsageTimeline
 from .launch_plan import LaunchPlan, Process

@@ -21,7 +21,7 @@ from ..ranks.launcher import rank_number
 from ..ranks.state.module_variables import watching_optimizers
 from ..sim.clock import HostThread
 from ..sim.event_queue import QueuedWork
-from ..torch_backend.runtime import Runtime
+from ..torch_backend.machine.runtime import Runtime
 
 
 class StepMarks:

@@ -18,8 +18,8 @@ from ...timeline.inputs import require
 from .. import MOST_RANKS
 from ..device_naming import device
 from ..sim.clock import HostThread
+from ..torch_backend.machine.runtime import current_runtime, instead, running
 from ..torch_backend.register import register_backend
-from ..torch_backend.runtime import current_runtime, instead, running
 from .by_rank.own_loggers import loggers_by_rank
 from .by_rank.signal_handlers import handlers_accepted, is_taken, meet, passed_on
 from .groups.own_groups import make_world_group

@@ -19,9 +19,8 @@ import torch
 import torch.cuda.nccl
 
 from ..races.user_code import user_namespaces
-from ..torch_backend import wrapper_tensors
-from ..torch_backend.nccl import build_version
-from ..torch_backend.torch_private import (
+from ..torch_backend.comm.nccl import build_version
+from ..torch_backend.private.torch_private import (
     END_PROFILER,
     LIBRARY_OF_OPERATOR,
     MAKE_LIBRARY,
@@ -29,6 +28,7 @@ from ..torch_backend.torch_private import (
     OPERATOR_ENTRIES,
     PREPARE_PROFILER,
 )
+from ..torch_backend.tensors import wrapper_tensors
 from .by_rank import checkpoints, current_device, object_lists, process_numbers, refused
 from .by_rank.own_operators import OwnOperators
 from .by_rank.sharded_random import ShardedRandomNumbers

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from ..torch_backend.runtime import current_runtime
+from ..torch_backend.machine.runtime import current_runtime
 from .state.process_state import OwnState
 from .torch_names import names_of_torch
 from .world.rank import ProcessStart, Rank, World, here

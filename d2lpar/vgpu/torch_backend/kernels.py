@@ -10,20 +10,16 @@ import torch
 
 from ..memory.caching_allocator import Allocation
 from ..races import call_sites
-from . import (
-    attention,
-    cudnn_convolutions,
-    graph_capture,
-    meta_optimizers,
-    recurrent,
-    runtime,
-    streams,
-    torch_private,
-)
-from .dispatch import Dispatcher, compressed_copy
-from .op_schema import strided_nested
-from .tensor import TensorLayout, VirtualTensor, wrap
-from .unwritten_memory import cleared
+from .attention import dispatched as attention
+from .machine import runtime
+from .module import graph_capture, streams
+from .operations import cudnn_convolutions, recurrent
+from .operations.dispatch import Dispatcher, compressed_copy
+from .private import torch_private
+from .private.op_schema import strided_nested
+from .shapes import meta_optimizers
+from .tensors.tensor import TensorLayout, VirtualTensor, wrap
+from .tensors.unwritten_memory import cleared
 
 
 def kernels(dispatcher: Dispatcher) -> list[torch.library.Library]:

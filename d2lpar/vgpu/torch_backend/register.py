@@ -18,16 +18,12 @@ import torch
 from ...machines import Machine
 from .. import OLDEST_TORCH
 from ..device_naming import TYPE
-from . import (
-    autocast,
-    device_module,
-    host_cost,
-    kernels,
-    runtime,
-    serialization,
-    torch_private,
-)
-from .dispatch import Dispatcher
+from . import kernels
+from .cost import host_cost
+from .machine import runtime
+from .module import autocast, device_module
+from .operations import serialization
+from .operations.dispatch import Dispatcher
 from .patches import (
     accelerator,
     autograd,
@@ -35,18 +31,21 @@ from .patches import (
     class_calls,
     compiling,
     data,
-    data_parallel,
     generators,
+    pinning,
+    staging,
+    storages,
+)
+from .patches.networks import (
+    data_parallel,
     grad_scaler,
     losses,
     modules,
     parameters,
-    pinning,
-    staging,
-    storages,
     sync_batch_norm,
 )
-from .tensor import VirtualTensor
+from .private import torch_private
+from .tensors.tensor import VirtualTensor
 
 _library: list[torch.library.Library] = []  # kernels live as long as their library
 _is_registered = False

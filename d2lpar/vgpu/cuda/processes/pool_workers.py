@@ -19,7 +19,7 @@ from typing import Any
 
 from ...ranks.launcher import ProcessStart, wait_in_turn
 from ...ranks.state.process_state import OwnState, ProcessState
-from ...torch_backend.runtime import current_runtime
+from ...torch_backend.machine.runtime import current_runtime
 from .child_tracebacks import text_of
 from .processes import Child, Children
 from .shared import Parcel, Shared

@@ -32,7 +32,7 @@ from ...ranks.state.own_methods import OwnMethods
 from ...ranks.state.own_modules import OwnModules, is_of_one_process
 from ...ranks.state.own_patches import OwnPatches, PatchesOfCaller
 from ...ranks.state.pickled_copy import PickledCopy
-from ...torch_backend.runtime import current_runtime
+from ...torch_backend.machine.runtime import current_runtime
 from .. import lazy_init
 from ..patches import Patches
 from . import exit_hooks, process_objects

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from ...ranks.launcher import host_time_s, not_before, wait_in_turn
 from ...ranks.state.pickled_copy import PickledCopy
-from ...torch_backend.runtime import current_runtime
+from ...torch_backend.machine.runtime import current_runtime
 
 
 class Shared:

@@ -7,7 +7,7 @@ import threading
 from contextlib import AbstractContextManager
 
 from ...ranks.by_rank import process_numbers
-from ...torch_backend.runtime import current_runtime
+from ...torch_backend.machine.runtime import current_runtime
 from .. import lazy_init
 from ..patches import Patches
 

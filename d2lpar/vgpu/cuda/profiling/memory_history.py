@@ -19,9 +19,9 @@ from ....timeline.whole_file import whole
 from ...memory import memory_history, snapshot
 from ...memory.caching_allocator import CachingAllocator, allocations
 from ...memory.memory_history import HistoryOptions, MemoryHistory
-from ...torch_backend import torch_private
-from ...torch_backend.runtime import current_runtime
-from ...torch_backend.tensor import VirtualTensor
+from ...torch_backend.machine.runtime import current_runtime
+from ...torch_backend.private import torch_private
+from ...torch_backend.tensors.tensor import VirtualTensor
 from .. import lazy_init
 from ..patches import Patches
 

@@ -26,8 +26,8 @@ from ....timeline.trace_events import NCCL, called
 from ....timeline.whole_file import OutputFile
 from ...device_naming import text
 from ...memory.memory_history import Stack
-from ...torch_backend import op_details
-from ...torch_backend.op_details import OpDetails
+from ...torch_backend.machine import op_details
+from ...torch_backend.machine.op_details import OpDetails
 from ..lazy_init import shown_number
 from ..refusals import refusal
 from .profiled_memory import MemoryChange, ProfiledMemory

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ....timeline import Span
 from ....timeline.intervals import union
-from ...torch_backend.op_details import OpDetails
+from ...torch_backend.machine.op_details import OpDetails
 
 BESIDE, EMPTY = "[memory]", "aten::empty"
 

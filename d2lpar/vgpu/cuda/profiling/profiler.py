@@ -25,8 +25,8 @@ from ....timeline.printing import say
 from ....timeline.whole_file import whole
 from ...ranks.launcher import host_time_s
 from ...ranks.world.rank import Rank, here
-from ...torch_backend.op_details import Wanted
-from ...torch_backend.runtime import current_runtime
+from ...torch_backend.machine.op_details import Wanted
+from ...torch_backend.machine.runtime import current_runtime
 from .. import lazy_init
 from ..device_translation import CUDA
 from ..patches import Patches

@@ -17,7 +17,7 @@ import torch.autograd.profiler
 import torch.cuda.nvtx
 
 from ...sim.clock import HostThread
-from ...torch_backend.runtime import Runtime, running
+from ...torch_backend.machine.runtime import Runtime, running
 from ..patches import Patches
 
 Function: Any = torch.autograd.profiler.record_function

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from ...races.user_code import is_user_frame
-from ...torch_backend.runtime import current_runtime, has_forked
+from ...torch_backend.machine.runtime import current_runtime, has_forked
 from .. import lazy_init
 from ..patches import Patches
 

@@ -9,8 +9,8 @@ import torch
 import torch.backends.cuda
 import torch.nn.attention
 
-from ...torch_backend import attention_choice
-from ...torch_backend.tensor import VirtualTensor
+from ...torch_backend.attention import choice as attention_choice
+from ...torch_backend.tensors.tensor import VirtualTensor
 from ..patches import Patches
 
 _QUESTIONS = {

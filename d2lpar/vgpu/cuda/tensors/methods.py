@@ -8,8 +8,9 @@ from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from ...torch_backend import torch_private, wrapper_tensors
-from ...torch_backend.tensor import VirtualTensor
+from ...torch_backend.private import torch_private
+from ...torch_backend.tensors import wrapper_tensors
+from ...torch_backend.tensors.tensor import VirtualTensor
 from ..device_translation import (
     CUDA,
     VIRTUAL,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.library
 
-from ...torch_backend import torch_private
+from ...torch_backend.private import torch_private
 from ..patches import Patches
 
 _AUTOGRAD, _AUTOCAST = "AutogradCUDA", "AutocastCUDA"

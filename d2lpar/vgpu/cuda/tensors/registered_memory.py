@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 
 from ...memory import pinned
-from ...torch_backend.runtime import current_runtime
+from ...torch_backend.machine.runtime import current_runtime
 from ..patches import Patches
 
 _BY_ADDRESS = "torch.cuda._pin_memory_utils"

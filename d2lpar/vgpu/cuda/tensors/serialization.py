@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from ...torch_backend import serialization, torch_private
+from ...torch_backend.operations import serialization
+from ...torch_backend.private import torch_private
 from ..device_translation import CUDA, VIRTUAL, number, to_virtual
 from ..patches import Patches
 

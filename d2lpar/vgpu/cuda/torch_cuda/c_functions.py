@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ...races import sync_debug
-from ...torch_backend import device_module, torch_private
-from ...torch_backend.streams import Stream
+from ...torch_backend.module import device_module
+from ...torch_backend.module.streams import Stream
+from ...torch_backend.private import torch_private
 from .. import lazy_init
 from ..device_translation import VIRTUAL, local_number, place
 from ..patches import Patches, stand_in

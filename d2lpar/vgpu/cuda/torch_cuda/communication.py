@@ -17,8 +17,8 @@ from ...ranks.private.c10d import MODULES
 from ...ranks.state.own_patches import PatchesOfCaller
 from ...ranks.state.process_state import OwnState
 from ...ranks.world_of_one import alone_in_its_world
-from ...torch_backend import torch_private
-from ...torch_backend.tensor import VirtualTensor
+from ...torch_backend.private import torch_private
+from ...torch_backend.tensors.tensor import VirtualTensor
 from .. import lazy_init
 from ..device_translation import CUDA, local_number, to_virtual
 from ..patches import Patches

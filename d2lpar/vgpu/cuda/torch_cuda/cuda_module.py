@@ -15,8 +15,8 @@ import torch
 
 from ...ranks.by_rank import process_numbers
 from ...sim.multiprocessors import clock_hz
-from ...torch_backend import device_module, graph_capture, streams
-from ...torch_backend.runtime import current_runtime, running
+from ...torch_backend.machine.runtime import current_runtime, running
+from ...torch_backend.module import device_module, graph_capture, streams
 from .. import lazy_init
 from ..device_translation import local_number, number, place, speaking_cuda
 from ..patches import Patches, stand_in_class

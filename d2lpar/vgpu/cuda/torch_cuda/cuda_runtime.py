@@ -10,7 +10,7 @@ from enum import IntEnum
 
 import torch
 
-from ...torch_backend import device_module
+from ...torch_backend.module import device_module
 from .. import lazy_init
 from ..device_translation import place
 from ..patches import Patches

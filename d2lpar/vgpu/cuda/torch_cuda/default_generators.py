@@ -10,7 +10,7 @@ from typing import overload
 
 import torch
 
-from ...torch_backend.generators import DefaultGenerator
+from ...torch_backend.module.generators import DefaultGenerator
 from .. import lazy_init
 from ..device_translation import CUDA, VIRTUAL, cuda, number
 from ..patches import Patches

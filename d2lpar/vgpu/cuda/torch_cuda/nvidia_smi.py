@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ...device_naming import device
-from ...torch_backend import device_module
+from ...torch_backend.module import device_module
 from ..lazy_init import devices_of_host
 from . import cuda_module
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from ...torch_backend import device_module
+from ...torch_backend.module import device_module
 from ..device_translation import CUDA, VIRTUAL
 from ..patches import Patches
 

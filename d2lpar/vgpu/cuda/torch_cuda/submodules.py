@@ -13,8 +13,8 @@ import torch.cuda.profiler
 import torch.utils.dlpack
 
 from ....timeline.printing import say
-from ...torch_backend import torch_private
-from ...torch_backend.nccl import build_version
+from ...torch_backend.comm.nccl import build_version
+from ...torch_backend.private import torch_private
 from ..patches import Patches
 from ..refusals import refusal
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from ...torch_backend import torch_private
 from ...torch_backend.patches.lists import of_lists
-from ...torch_backend.tensor import VirtualTensor
+from ...torch_backend.private import torch_private
+from ...torch_backend.tensors.tensor import VirtualTensor
 from .. import lazy_init
 from ..device_translation import CUDA
 from ..patches import Patches, stand_in_class

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 
 from ...device_naming import TYPE, device
-from ...torch_backend.runtime import current_runtime
+from ...torch_backend.machine.runtime import current_runtime
 
 
 def _numbered(place: object) -> object:

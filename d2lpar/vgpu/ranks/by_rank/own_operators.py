@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ...torch_backend import torch_private
+from ...torch_backend.private import torch_private
 from ..state.own_modules import is_shared
 from ..world.rank import Rank, here
 

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ...torch_backend.generators import handle_of
-from ...torch_backend.random_sequence import RandomSequence
+from ...torch_backend.machine.random_sequence import RandomSequence
+from ...torch_backend.module.generators import handle_of
 from ..world.rank import here
 
 _AFTERWARDS = -1  # stands for the number of a shard in what follows on all ranks

@@ -13,8 +13,8 @@ import torch
 from torch.distributed import ReduceOp
 
 from ...races.call_sites import Mark, call_site_of
-from ...torch_backend.reduced_values import PAIRS, reduced
-from ...torch_backend.tensor import VirtualTensor, backing, check_allocated
+from ...torch_backend.tensors.tensor import VirtualTensor, backing, check_allocated
+from ...torch_backend.values.reduced_values import PAIRS, reduced
 from .data_types import check_reduced
 
 Pieces = Sequence[torch.Tensor | None]  # plain tensors with the values, flat

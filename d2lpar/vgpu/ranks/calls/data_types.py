@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 
 from ....machines.compute_capability import compute_capability
-from ...torch_backend.reduced_values import FLOAT8
-from ...torch_backend.runtime import current_runtime
-from ...torch_backend.tensor import VirtualTensor
+from ...torch_backend.machine.runtime import current_runtime
+from ...torch_backend.tensors.tensor import VirtualTensor
+from ...torch_backend.values.reduced_values import FLOAT8
 
 _BOTH = {
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16),

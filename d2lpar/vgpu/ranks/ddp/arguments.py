@@ -13,7 +13,7 @@ from torch import nn
 
 from ....machines.gradient_buckets import DEFAULT_LIMITS
 from ...device_naming import device
-from ...torch_backend.runtime import current_runtime
+from ...torch_backend.machine.runtime import current_runtime
 from ..groups.process_group import VirtualProcessGroup
 from ..private import c10d as c10d_private
 from ..private.backends import refuse_own

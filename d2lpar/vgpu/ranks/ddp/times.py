@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ...torch_backend.graph_capture import capturing
-from ...torch_backend.runtime import current_runtime
-from ...torch_backend.streams import Event, current_stream
+from ...torch_backend.machine.runtime import current_runtime
+from ...torch_backend.module.graph_capture import capturing
+from ...torch_backend.module.streams import Event, current_stream
 
 FIRST, RATE = 10, 100  # torch's
 FORWARD, BACKWARD, COMM = "forward_start", "backward_compute_start", "backward_comm_start"

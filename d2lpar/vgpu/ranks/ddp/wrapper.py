@@ -16,7 +16,7 @@ from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_map
 
-from ...torch_backend.tensor import VirtualTensor
+from ...torch_backend.tensors.tensor import VirtualTensor
 from ..private import c10d as c10d_private
 from ..private.ddp import MixedPrecision, begin_mixed_precision, cast_inputs
 from ..world.rank import talking_by_host

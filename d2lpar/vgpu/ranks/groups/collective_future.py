@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from ...torch_backend.host_threads import HOST
-from ...torch_backend.runtime import current_runtime
-from ...torch_backend.streams import Stream
-from ...torch_backend.tensor import VirtualTensor
+from ...torch_backend.machine.host_threads import HOST
+from ...torch_backend.machine.runtime import current_runtime
+from ...torch_backend.module.streams import Stream
+from ...torch_backend.tensors.tensor import VirtualTensor
 
 Callback = Callable[[torch.futures.Future], Any]
 

@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 
 from ...sim.clock import HostThread
-from ...torch_backend.graph_capture import CUDAGraph, capturing
-from ...torch_backend.host_threads import HOST
-from ...torch_backend.runtime import current_runtime
-from ...torch_backend.tensor import VirtualTensor
+from ...torch_backend.machine.host_threads import HOST
+from ...torch_backend.machine.runtime import current_runtime
+from ...torch_backend.module.graph_capture import CUDAGraph, capturing
+from ...torch_backend.tensors.tensor import VirtualTensor
 from ..calls.collective_calls import CollectiveCall
 from ..calls.flight_recorder import Flight
 from ..private import c10d as c10d_private

@@ -20,9 +20,9 @@ import torch.distributed as dist
 
 from ...races.call_sites import call_site_of, mark
 from ...sim.clock import HostThread
-from ...torch_backend.graph_capture import capturing_on
-from ...torch_backend.tensor import VirtualTensor
-from ...torch_backend.torch_private import unwatched
+from ...torch_backend.module.graph_capture import capturing_on
+from ...torch_backend.private.torch_private import unwatched
+from ...torch_backend.tensors.tensor import VirtualTensor
 from ..by_rank import refused
 from ..calls import call_forms, call_of_rank
 from ..calls.call_of_rank import CallOfRank, Tensors

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch.nn import init
 
-from ...torch_backend import torch_private
+from ...torch_backend.private import torch_private
 
 LARGE = 2**20  # elements; smaller tensors are set, as that is quick
 

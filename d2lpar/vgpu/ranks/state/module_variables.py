@@ -17,7 +17,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...races import sync_debug
-from ...torch_backend import virtual_storage
+from ...torch_backend.tensors import virtual_storage
 
 Variable = tuple[str, str, str]  # a module, a class in it ("": none), its attribute
 

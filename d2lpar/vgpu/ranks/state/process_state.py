@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from ...device_naming import RANK_DEVICE, TYPE
-from ...torch_backend.runtime import Runtime
+from ...torch_backend.machine.runtime import Runtime
 from ..private.dtensor import LibraryAsImported, LibraryState
 from .module_variables import ModuleVariables
 from .own_settings import OwnSettings

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...torch_backend.runtime import Runtime
+from ...torch_backend.machine.runtime import Runtime
 
 
 def collect_tensors(rt: Runtime) -> None:

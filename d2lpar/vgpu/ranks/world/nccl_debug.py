@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import torch
 
 from ....timeline import printing
-from ...torch_backend.tensor import VirtualTensor, backing
+from ...torch_backend.tensors.tensor import VirtualTensor, backing
 from ..calls.collective_calls import CollectiveCall
 from ..calls.flight_recorder import Flight
 from .rendezvous import Rendezvous

@@ -17,10 +17,10 @@ import torch.distributed as dist
 
 from ...device_naming import text
 from ...sim.clock import HostThread
-from ...torch_backend.host_threads import HOST
-from ...torch_backend.runtime import Runtime, current_runtime
-from ...torch_backend.tensor import VirtualTensor
-from ...torch_backend.torch_private import unwatched
+from ...torch_backend.machine.host_threads import HOST
+from ...torch_backend.machine.runtime import Runtime, current_runtime
+from ...torch_backend.private.torch_private import unwatched
+from ...torch_backend.tensors.tensor import VirtualTensor
 from ..calls import flight_recorder
 from ..calls.flight_recorder import Flight
 from ..private.c10d import Groups

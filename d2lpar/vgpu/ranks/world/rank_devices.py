@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from ...torch_backend.tensor import VirtualTensor
+from ...torch_backend.tensors.tensor import VirtualTensor
 
 RankDevices = torch.device | Sequence[torch.device]
 

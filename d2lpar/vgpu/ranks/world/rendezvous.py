@@ -18,7 +18,7 @@ from ...device_naming import text
 from ...sim.clock import Clock, HostThread
 from ...sim.copy_routes import Port
 from ...sim.event_queue import QueuedWork
-from ...torch_backend.runtime import current_runtime
+from ...torch_backend.machine.runtime import current_runtime
 from ..calls.call_order import CallOrder
 from ..calls.collective_calls import CollectiveCall, carry_out
 from ..calls.flight_recorder import Flight

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...torch_backend.host_threads import HOST
-from ...torch_backend.runtime import Runtime
-from ...torch_backend.tensor import VirtualTensor
+from ...torch_backend.machine.host_threads import HOST
+from ...torch_backend.machine.runtime import Runtime
+from ...torch_backend.tensors.tensor import VirtualTensor
 from .rendezvous import PendingCollective
 
 

@@ -9,7 +9,9 @@ import torch
 from torch.types import Device
 
 from ...device_naming import TYPE
-from .. import device_module, graph_capture, runtime, streams, torch_private
+from ..machine import runtime
+from ..module import device_module, graph_capture, streams
+from ..private import torch_private
 
 
 def replace_accelerator() -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.autograd.graph
 
-from .. import torch_private
-from ..torch_private import Parameters, Result
+from ..private import torch_private
+from ..private.torch_private import Parameters, Result
 
 
 def replace_backward() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 
 from ...device_naming import TYPE
-from .. import torch_private
-from ..tensor import VirtualTensor
+from ..private import torch_private
+from ..tensors.tensor import VirtualTensor
 from .lists import of_lists
 
 # They read data, and torch's C++ guard, which then makes the tensor's device the current one,

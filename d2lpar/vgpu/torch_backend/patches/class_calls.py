@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from .. import torch_private
-from ..tensor import VirtualTensor
+from ..private import torch_private
+from ..tensors.tensor import VirtualTensor
 
 
 def replace_methods() -> None:

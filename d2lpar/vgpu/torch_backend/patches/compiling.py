@@ -10,13 +10,14 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ...device_naming import TYPE, naming
-from .. import compiled, torch_private
-from ..dispatch import Dispatcher
-from ..flex_attention import attend
+from ..compiling import compiled
+from ..compiling.flex_attention import attend
 from ..late_imports import LateImports
-from ..runtime import current_runtime, running
-from ..tensor import VirtualParameter, VirtualTensor, is_virtual
-from ..wrapper_tensors import wraps_virtual
+from ..machine.runtime import current_runtime, running
+from ..operations.dispatch import Dispatcher
+from ..private import torch_private
+from ..tensors.tensor import VirtualParameter, VirtualTensor, is_virtual
+from ..tensors.wrapper_tensors import wraps_virtual
 
 # What makes Inductor use CUDA graphs.
 GRAPHED = ("reduce-overhead", "max-autotune")

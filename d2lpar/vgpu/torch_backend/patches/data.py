@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from .. import torch_private
-from ..tensor import VirtualTensor, forget_moved, kept_elsewhere, moved, share
+from ..private import torch_private
+from ..tensors.tensor import VirtualTensor, forget_moved, kept_elsewhere, moved, share
 
 
 class TensorAttribute(property):

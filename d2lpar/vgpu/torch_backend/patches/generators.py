@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from ...device_naming import TYPE
-from .. import generators, streams, torch_private
-from ..generators import TorchGenerator
+from ..module import generators, streams
+from ..module.generators import TorchGenerator
+from ..private import torch_private
 
 
 def replace_generator() -> None:

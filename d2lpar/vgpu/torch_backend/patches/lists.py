@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ..tensor import VirtualTensor
+from ..tensors.tensor import VirtualTensor
 
 _DATA = "data"  # what torch calls the list
 

@@ -12,7 +12,8 @@ import torch
 import torch.utils.data.dataloader
 
 from ...memory import pinned
-from .. import runtime, torch_private
+from ..machine import runtime
+from ..private import torch_private
 from .lists import of_lists
 from .threads import SameMachineThread
 

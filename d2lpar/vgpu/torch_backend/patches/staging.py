@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from .. import torch_private
 from ..late_imports import LateImports
-from ..tensor import VirtualTensor, attributes
+from ..private import torch_private
+from ..tensors.tensor import VirtualTensor, attributes
 
 STAGER = "torch.distributed.checkpoint._state_dict_stager"
 

@@ -13,8 +13,9 @@ import torch
 from torch.types import Device
 
 from ...device_naming import TYPE, naming
-from .. import runtime, torch_private
-from ..virtual_storage import VirtualStorage, resize
+from ..machine import runtime
+from ..private import torch_private
+from ..tensors.virtual_storage import VirtualStorage, resize
 
 
 def replace_storages() -> None:

@@ -1,0 +1,1 @@
+"""Attention: which kernel torch chooses, and what it computes."""

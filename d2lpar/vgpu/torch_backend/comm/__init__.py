@@ -1,0 +1,1 @@
+"""NCCL and the copies of `nn.DataParallel`."""

@@ -1,0 +1,1 @@
+"""FLOP, bytes and host time of operators."""

@@ -1,0 +1,384 @@
+"""What torch's operations cost: the kernels of each, from its arguments.
+
+FLOP are those of `torch.utils.flop_counter`; bytes are those of the tensors read and written, each
+once, but for kernels that must read them twice. `kernel_cost` says how long that takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import flop_registry
+
+from ...sim.attention_cost import CUDNN, EFFICIENT, FLASH, Attention, AttentionCost
+from ...sim.kernel_cost import Cost, Kernel
+from ...sim.tiles import ALIGNED_BYTES, Product
+from ...sim.winograd_convolution import Winograd, winograd
+from ..private import torch_private
+from .row_cost import BY_ROWS, WEIGHTS_WANTED, read_for_weights
+
+aten = torch.ops.aten
+_CONVOLUTIONS = {aten.convolution, torch_private.convolution}
+_ATTENTION = {
+    torch_private.flash_attention: (FLASH, False),
+    torch_private.flash_attention_backward: (FLASH, True),
+    torch_private.efficient_attention: (EFFICIENT, False),
+    torch_private.efficient_attention_backward: (EFFICIENT, True),
+    torch_private.cudnn_attention: (CUDNN, False),
+    torch_private.cudnn_attention_backward: (CUDNN, True),
+}
+_ADDED_TO = {aten.addmm: aten.mm, aten.baddbmm: aten.bmm}  # products that something is added to
+_ONLY_WRITE = {aten.zero_.default, aten.fill_.Scalar, aten.uniform_.default, aten.normal_.default}
+_UNREAD = {  # given for its kind only
+    aten.batch_norm_gather_stats.default: 0,
+    aten.batch_norm_gather_stats_with_counts.default: 0,
+}
+
+
+# What torch's dispatcher hands over: the operation's schema says of which types the arguments are.
+Arguments = Sequence[Any]
+
+
+def _flops_of(
+    packet: torch._ops.OpOverloadPacket, args: Arguments, kwargs: dict[str, object], outputs: object
+) -> int:
+    if packet in _ADDED_TO:  # torch's formula calls that of the product, with all that is around it
+        packet, args = _ADDED_TO[packet], args[1:]
+    formula = flop_registry.get(packet)
+    return _flops(formula, args, kwargs, outputs) if formula else 0
+
+
+def _flops(
+    formula: Callable[..., int], args: Arguments, kwargs: dict[str, object], outputs: object
+) -> int:
+    """By torch's formula. What torch puts around most of them to find the shapes leaves garbage in
+    cycles, which programs that look for their own would find."""
+    of_shapes = getattr(formula, "__wrapped__", None)
+    if of_shapes is None:
+        return int(formula(*args, **kwargs, out_val=outputs))
+    shapes = _shapes([list(args), kwargs, outputs])
+    return int(of_shapes(*shapes[0], **shapes[1], out_shape=shapes[2]))
+
+
+def _shapes(value: Any) -> Any:
+    """The same with shapes for tensors."""
+    if isinstance(value, torch.Tensor):
+        return value.shape
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_shapes, value)) if type(value) in (list, tuple) else value
+    return {name: _shapes(v) for name, v in value.items()} if type(value) is dict else value
+
+
+def cost_of(
+    func: torch._ops.OpOverload,
+    args: Arguments,
+    kwargs: dict[str, object],
+    outputs: object,
+) -> Cost:
+    """The cost of `outputs = func(*args, **kwargs)`, from shapes and data types alone."""
+    if func in _ATTENTION:
+        return _attention(func, args, kwargs)
+    packet = _SAME_PRODUCT.get(func.overloadpacket, func.overloadpacket)
+    flops = _flops_of(packet, args, kwargs, outputs)
+    tensors = [*_tensors(args), *_tensors(kwargs.values()), *_tensors([outputs])]
+    dtype, times = _arithmetic(tensors)
+    flops *= times
+    if packet is aten.convolution_backward:
+        return Cost(*_convolution_backward(args), dtype=dtype, convolves=True)
+    if packet in _CONVOLUTIONS:
+        assert isinstance(outputs, torch.Tensor)
+        return Cost(_convolution(args, outputs, flops), dtype=dtype, convolves=True)
+    nbytes = _moved(func, args, kwargs, outputs)
+    if packet in BY_ROWS:  # before optimizers': one is called _fused_rms_norm
+        return Cost(*BY_ROWS[packet](args, nbytes), dtype=dtype)
+    nbytes += read_again(packet, args)
+    if torch_private.schema_of(func).name.startswith(_MANY):
+        count = _launches(args, outputs)
+        return Cost(*[Kernel(flops // count, nbytes // count)] * count, dtype=dtype)
+    product = _product(packet, args, outputs, times)
+    written = sum(map(_size, _tensors([outputs]))) if product else 0
+    return Cost(Kernel(flops, nbytes, product, written=written), dtype=dtype)
+
+
+def _arithmetic(tensors: Sequence[torch.Tensor]) -> tuple[str, int]:
+    """The data type of the arithmetic, and how many multiplications of it are one: a product of
+    complex numbers has four, with as many additions (BLAS counts those of CGEMM so)."""
+    dtypes = (t.dtype for t in tensors)
+    found = next((d for d in dtypes if d.is_floating_point or d.is_complex), torch.float32)
+    if found.is_complex:
+        return str(found.to_real()).removeprefix("torch."), 4
+    return str(found).removeprefix("torch."), 1
+
+
+# --- fused attention ------------------------------------------------------------------------------
+
+
+def _attention(
+    func: torch._ops.OpOverload, args: Arguments, kwargs: dict[str, object]
+) -> AttentionCost:
+    return AttentionCost(attention_of(func, args, kwargs))
+
+
+def attention_of(func: torch._ops.OpOverload, args: Arguments, kwargs: dict[str, Any]) -> Attention:
+    """The work of a fused kernel of attention."""
+    kind, backward = _ATTENTION[func]
+    schema = torch_private.schema_of(func).arguments
+    given: dict[str, Any] = {a.name: a.default_value for a in schema if a.has_default_value()}
+    given |= {a.name: value for a, value in zip(schema, args, strict=False)} | kwargs
+    query, key, value = given["query"], given["key"], given["value"]
+    batch, heads, queries, size = query.shape
+    return Attention(
+        kind,
+        batch,
+        heads,
+        key.shape[1],
+        queries,
+        key.shape[2],
+        size,
+        value.shape[-1],
+        str(query.dtype).removeprefix("torch."),
+        given["is_causal"],
+        given["dropout_p"] > 0,
+        backward,
+        _mask_bytes(given.get("attn_bias"), given.get("grad_input_mask")),
+    )
+
+
+def _mask_bytes(mask: torch.Tensor | None, wanted: list[bool] | None) -> int:
+    """Of what is in memory of a mask that was expanded, and of its gradient, which is whole."""
+    if mask is None:
+        return 0
+    parts = [n for n, step in zip(mask.shape, mask.stride(), strict=True) if step or n == 1]
+    return prod(parts) * mask.element_size() + (_size(mask) if wanted and wanted[3] else 0)
+
+
+# --- many tensors at once -------------------------------------------------------------------------
+
+# A launch takes so many tensors, by how many lists of them there are, and so many blocks of so
+# many elements: PyTorch's MultiTensorApply.cuh.
+_MANY = ("aten::_foreach_", "aten::_fused_")
+_MOST_TENSORS = (110, 64, 48, 36, 30)
+_MOST_BLOCKS = 320
+_BLOCK = 65536
+
+
+def _launches(args: Arguments, outputs: object) -> int:
+    """How many kernels an operation on lists of tensors takes."""
+    lists = [list(_tensors([value])) for value in (*args, outputs) if isinstance(value, list)]
+    lists = [tensors for tensors in lists if tensors]
+    if not lists:
+        return 1
+    most = _MOST_TENSORS[min(len(lists), len(_MOST_TENSORS)) - 1]
+    blocks = sum(-(-tensor.numel() // _BLOCK) for tensor in lists[0])
+    return max(1, -(-len(lists[0]) // most), -(-blocks // _MOST_BLOCKS))
+
+
+# --- matrix products, and convolutions as such ----------------------------------------------------
+
+
+# Products that add to what is there: torch's counter knows one form of each.
+_SAME_PRODUCT = {
+    aten.addmm_: aten.addmm,
+    aten.baddbmm_: aten.baddbmm,
+    aten.addbmm: aten.baddbmm,
+    aten.addbmm_: aten.baddbmm,
+}
+
+# Where the factors stand among the arguments; `_scaled_mm` is the product of fp8.
+_FACTORS = {
+    aten.mm: 0,
+    aten.bmm: 0,
+    aten.addmm: 1,
+    aten.baddbmm: 1,
+    torch_private.scaled_product: 0,
+}
+
+
+def _product(
+    packet: torch._ops.OpOverloadPacket, args: Arguments, outputs: object, times: int
+) -> Product | None:
+    """The sizes of a product, as long as `times` of real numbers."""
+    first = _FACTORS.get(packet)
+    if first is None:
+        return None
+    a, b = args[first], args[first + 1]
+    alignment = min(map(_alignment, _tensors([a, b, outputs])))
+    return Product(a.shape[-2], b.shape[-1], times * a.shape[-1], prod(a.shape[:-2]), alignment)
+
+
+def _alignment(matrix: torch.Tensor) -> int:
+    """The largest power of two, up to 16, that divides the bytes from one row to the next."""
+    if matrix.layout is not torch.strided or min(matrix.shape[-2:]) <= 1:
+        return ALIGNED_BYTES
+    return math.gcd(max(matrix.stride()[-2:]) * matrix.element_size(), ALIGNED_BYTES)
+
+
+def _convolution(args: Arguments, y: torch.Tensor, flops: int) -> Kernel:
+    """Every pixel is a row, every channel that comes out a column."""
+    x, weight = args[:2]
+    pixels, channels, depth = _kernel_places(x, y, weight, transposed=args[6])
+    other = winograd(y, weight, *args[3:9])
+    shape = (y.shape[1], pixels, depth * channels // y.shape[1])
+    kernel = _of_images(x, [x, weight, y], [x, y], shape, args[8], flops, other)
+    return _as_it_lies(kernel, x) if _is_product(args, weight) else kernel
+
+
+def _is_product(args: Arguments, weight: torch.Tensor) -> bool:
+    """Whether it is nothing but the weights times the channels, pixel by pixel."""
+    one = all(n == 1 for n in (*weight.shape[2:], *args[3], args[8]))
+    return one and not args[6] and not any(args[4])
+
+
+def _as_it_lies(kernel: Kernel, x: torch.Tensor) -> Kernel:
+    """Such a product needs no transposing: a row is a channel of an image, pixel by pixel.
+
+    So timm's inference loses no more by channels first than its other convolutions have to be
+    transposed: in fp16 on an RTX 4090 20 µs an image of DenseNet-121, 41 of ResNet-50, 19 of
+    ResNet-18 and 118 of VGG-16, of 95, 95, 20 and 98 that it would take to transpose all of them
+    (huggingface/pytorch-image-models, results, PyTorch 2.4). Gradients are transposed: 0.88 to 1.25
+    of all that is lost in training on an RTX 3090 (PyTorch 1.12).
+    """
+    if _has_channels_last(x) or kernel.product is None:
+        return kernel
+    alignment = math.gcd(prod(x.shape[2:]) * x.element_size(), ALIGNED_BYTES)
+    product = kernel.product._replace(alignment=alignment)
+    return kernel._replace(transposed_bytes=0, product=product)
+
+
+def _convolution_backward(args: Arguments) -> list[Kernel]:
+    """The gradient of the images, that of the weights, that of the biases."""
+    dy, x, weight = args[:3]
+    groups, (wants_x, wants_weight, wants_bias) = args[9], args[10]
+    pixels, channels, depth = _kernel_places(x, dy, weight, transposed=args[7])
+    flops = 2 * pixels * depth * channels
+    other = winograd(dy, weight, *args[4:10])
+    kernels = []
+    if wants_x:
+        shape = (x.shape[1], pixels, depth * channels // x.shape[1])
+        moved = [dy, weight, x]
+        kernels.append(
+            _of_images(x, moved, [dy, x], shape, groups, flops, other and other.of_images())
+        )
+    if wants_weight:
+        shape = (channels, depth, pixels)
+        moved = [x, dy, weight]
+        kernels.append(
+            _of_images(x, moved, [x, dy], shape, groups, flops, other and other.of_weights())
+        )
+    if wants_bias:
+        kernels.append(Kernel(0, _size(dy)))
+    return kernels
+
+
+def _kernel_places(
+    x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, *, transposed: bool
+) -> tuple[int, int, int]:
+    """Where the kernels are applied: pixels, channels, and multiplications for each of these.
+
+    They are the pixels that come out, of a transposed convolution those that come in.
+    """
+    places = x if transposed else y
+    return places.numel() // places.shape[1], places.shape[1], prod(weight.shape[1:])
+
+
+def _of_images(
+    x: torch.Tensor,
+    moved: list[torch.Tensor],
+    images: list[torch.Tensor],
+    shape: tuple[int, int, int],
+    groups: int,
+    flops: int,
+    other: Winograd | None,
+) -> Kernel:
+    """Grouped convolutions have kernels of their own, of which it is known but what they move.
+
+    What is written is the last of what is `moved`.
+    """
+    product = Product(*shape, 1) if groups == 1 else None
+    depthwise = _is_depthwise(groups, images)
+    as_it_lies = depthwise or _has_channels_last(x)
+    transposed = 0 if as_it_lies else 2 * sum(map(_size, images))
+    nbytes, written = sum(map(_size, moved)), _size(moved[-1])
+    if depthwise and x.dtype == torch.float32:
+        nbytes = max(nbytes, _read_by_each_place(moved[:-1], x, flops) + written)
+    return Kernel(flops, nbytes, product, transposed, other, written)
+
+
+def _read_by_each_place(read: list[torch.Tensor], x: torch.Tensor, flops: int) -> int:
+    """Bytes that depthwise kernels read: in fp32 each place of a filter reads its images again.
+
+    PyTorch's gradient of the weights has a block for each place of each filter
+    (https://github.com/pytorch/pytorch, aten/src/ATen/native/cuda/DepthwiseConv2d.cu), cuDNN's
+    kernels are no better: a step of ConvNeXt-L takes 0.84 s on H100 where all else needs 0.30 s
+    (mila-iqia/milabench, 2025), and EfficientNet-B0 13 ms more on V100 (facebookresearch/pycls).
+    """
+    images = sum(tensor.shape[0] == x.shape[0] and tensor.shape[1] > 1 for tensor in read)
+    return flops // 2 * x.element_size() * images
+
+
+def _is_depthwise(groups: int, images: list[torch.Tensor]) -> bool:
+    """Whether each channel has a filter of its own: kernels for that read channels first.
+
+    PyTorch's (`conv_depthwise2d`) know no other form, cuDNN's for fp16 are direct ones.
+    """
+    return groups > 1 and groups == min(image.shape[1] for image in images)
+
+
+def _has_channels_last(x: torch.Tensor) -> bool:
+    return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
+
+
+# --- bytes ----------------------------------------------------------------------------------------
+
+
+def _moved(
+    func: torch._ops.OpOverload,
+    args: Arguments,
+    kwargs: dict[str, object],
+    outputs: object,
+) -> int:
+    """Bytes read of the arguments, and written to those that change and to what is new."""
+    schema = torch_private.schema_of(func)
+    only_written = func in _ONLY_WRITE
+    total = 0
+    for number, argument in enumerate(schema.arguments):
+        if number == _UNREAD.get(func):
+            continue
+        value = args[number] if number < len(args) else kwargs.get(argument.name)
+        size = sum(map(_size, _tensors([value])))
+        written = argument.alias_info is not None and argument.alias_info.is_write
+        read = not written or not (argument.is_out or only_written)
+        total += size * (written + read)
+    if all(result.alias_info is None for result in schema.returns):
+        total += sum(map(_size, _tensors([outputs])))
+    return total
+
+
+def read_again(packet: torch._ops.OpOverloadPacket, args: Arguments) -> int:
+    """Bytes of a second loop over what was read: batch norm needs means over the whole batch before
+    it can begin to use it, and gradients of a norm's weights are sums over all of its rows."""
+    if packet in WEIGHTS_WANTED:
+        return read_for_weights(packet, args)
+    if packet is aten.native_batch_norm and args[5]:
+        return _size(args[0])
+    if packet is aten.native_batch_norm_backward:
+        return _size(args[0]) + _size(args[1])
+    return 0
+
+
+def _size(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _tensors(values: Iterable[object]) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(_tensors(value))
+    return found

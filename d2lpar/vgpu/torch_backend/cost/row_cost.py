@@ -1,0 +1,145 @@
+"""What norms and softmax cost: kernels that have a block for each row, or a warp for some.
+
+A block must have seen all of its row before it can write the first of it. Short rows stay in
+registers or shared memory; longer ones are read again (PyTorch, aten/src/ATen/native/cuda:
+layer_norm_kernel.cu, SoftMax.cu, PersistentSoftmax.cuh).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+from ...sim.kernel_cost import Kernel
+from ...sim.memory_rates import ReadAgain
+from ..private import torch_private
+
+aten = torch.ops.aten
+Arguments = Sequence[Any]
+KernelsOf = Callable[[Arguments, int], list[Kernel]]  # from an operation's arguments and its bytes
+
+NORM_BLOCKS = 16  # of 128 threads, on a multiprocessor of 2,048
+SOFTMAX_BLOCKS = 2  # of 1,024 threads
+LONGEST_OF_WARP, LONGEST_BYTES = 1024, 4096  # a row that a warp keeps in registers
+WARP, WARPS = 32, 4  # threads of a warp, and warps of a block that has a warp for each row
+FETCHED_BYTES = 16  # by one instruction
+SHARED_BYTES = 48 * 1024  # that a block has without asking for more
+_COLUMNS = 32  # of a block that sums the gradients of weights: GammaBetaBackwardCUDAKernel
+# The number of the argument that says which gradients are wanted, the input's first.
+WEIGHTS_WANTED = {aten.native_layer_norm_backward: 7, torch_private.rms_norm_backward: 5}
+
+
+# --- norms ----------------------------------------------------------------------------------------
+
+
+def _norm(args: Arguments, nbytes: int) -> list[Kernel]:
+    """The moments of a row, and then the row once more."""
+    x, shape = args[:2]
+    return [Kernel(0, nbytes, blocks=_count(x, prod(shape)), again=_norm_again([x], shape))]
+
+
+def read_for_weights(packet: torch._ops.OpOverloadPacket, args: Arguments) -> int:
+    """Bytes that a norm's backward pass reads once more for the gradients of its weights."""
+    wanted = any(args[WEIGHTS_WANTED[packet]][1:])
+    return sum(map(_size, args[:2])) if wanted else 0
+
+
+def _norm_backward(packet: torch._ops.OpOverloadPacket) -> KernelsOf:
+    """The gradient of the input; those of the weights have a block for so many columns."""
+
+    def kernels(args: Arguments, nbytes: int) -> list[Kernel]:
+        gradient, x, shape = args[:3]
+        width = prod(shape)
+        again = _norm_again([gradient, x], shape)
+        found = [Kernel(0, nbytes, blocks=_count(x, width), again=again)]
+        if read := read_for_weights(packet, args):
+            found.append(Kernel(0, read, blocks=math.ceil(width / _COLUMNS)))
+        return found
+
+    return kernels
+
+
+def _norm_again(tensors: list[torch.Tensor], shape: Sequence[int]) -> ReadAgain:
+    row_bytes = prod(shape) * sum(tensor.element_size() for tensor in tensors)
+    return ReadAgain(sum(map(_size, tensors)), row_bytes, NORM_BLOCKS)
+
+
+# --- softmax --------------------------------------------------------------------------------------
+
+
+def _softmax(args: Arguments, nbytes: int) -> list[Kernel]:
+    """Its maximum, its sum and its result need a row three times."""
+    x, along = args[:2]
+    fits = _fits_in_a_warp(x, along) or _fits_in_shared_memory(x, along)
+    return [_by_rows(x, along, nbytes, 0 if fits else 2)]
+
+
+def _log_softmax_backward(args: Arguments, nbytes: int) -> list[Kernel]:
+    """The sum of a row of the gradient, and then the row once more."""
+    gradient, _, along = args[:3]
+    return [_by_rows(gradient, along, nbytes, 0 if _fits_in_a_warp(gradient, along) else 1)]
+
+
+def _softmax_backward(args: Arguments, nbytes: int) -> list[Kernel]:
+    """The same, of the products of gradient and output, which a kernel of their own writes."""
+    gradient, output = args[:2]
+    product = Kernel(0, 2 * _size(gradient) + _size(output))
+    return [product, *_log_softmax_backward(args, nbytes)]
+
+
+def _by_rows(x: torch.Tensor, along: int, nbytes: int, times: int) -> Kernel:
+    """A kernel that reads `x` so many `times` again."""
+    row = _length(x, along)
+    rows = _count(x, row)
+    if _fits_in_a_warp(x, along):
+        rows = math.ceil(rows / _rows_of_a_block(row))
+    again = ReadAgain(times * _size(x), row * x.element_size(), SOFTMAX_BLOCKS) if times else None
+    return Kernel(0, nbytes, blocks=rows, again=again)
+
+
+def _fits_in_a_warp(x: torch.Tensor, along: int) -> bool:
+    row = _length(x, along)
+    return _is_last(x, along) and row <= min(LONGEST_OF_WARP, LONGEST_BYTES // x.element_size())
+
+
+def _rows_of_a_block(row: int) -> int:
+    """Rows of up to 128 numbers come in pairs; those of less than a warp share one."""
+    padded = 1 << max(row - 1, 0).bit_length()
+    return WARPS * (WARP // min(padded, WARP)) * (2 if padded <= 4 * WARP else 1)
+
+
+def _fits_in_shared_memory(x: torch.Tensor, along: int) -> bool:
+    row_bytes = _length(x, along) * x.element_size()
+    return _is_last(x, along) and row_bytes < SHARED_BYTES and row_bytes % FETCHED_BYTES == 0
+
+
+def _is_last(x: torch.Tensor, along: int) -> bool:
+    """Whether what a row is made of lies side by side."""
+    return x.dim() == 0 or along % x.dim() == x.dim() - 1
+
+
+def _length(x: torch.Tensor, along: int) -> int:
+    return x.shape[along] if x.dim() else 1
+
+
+def _count(x: torch.Tensor, row: int) -> int:
+    return x.numel() // max(row, 1)
+
+
+def _size(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+BY_ROWS: dict[torch._ops.OpOverloadPacket, KernelsOf] = {
+    aten.native_layer_norm: _norm,
+    torch_private.rms_norm: _norm,
+    **{packet: _norm_backward(packet) for packet in WEIGHTS_WANTED},
+    torch_private.softmax: _softmax,
+    torch_private.log_softmax: _softmax,
+    torch_private.softmax_backward: _softmax_backward,
+    torch_private.log_softmax_backward: _log_softmax_backward,
+}

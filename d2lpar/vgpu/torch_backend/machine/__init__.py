@@ -1,0 +1,1 @@
+"""The virtual machine in use: clock, memories and streams behind the device."""

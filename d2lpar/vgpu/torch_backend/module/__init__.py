@@ -1,0 +1,1 @@
+"""`torch.vgpu`: streams, events, graphs, random numbers, autocast."""

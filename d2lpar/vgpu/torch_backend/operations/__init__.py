@@ -1,0 +1,1 @@
+"""One operation of torch: dispatched, computed, priced and queued."""

@@ -1,0 +1,1 @@
+"""torch's private names, and what its schemas say of operators."""

@@ -1,0 +1,1 @@
+"""The tensor that torch sees, and what it holds."""

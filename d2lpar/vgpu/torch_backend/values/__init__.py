@@ -1,0 +1,1 @@
+"""Arithmetic where torch has none for the CPU, or a slow one."""

@@ -19,7 +19,7 @@ from d2lpar.machines import ACCELERATORS
 from d2lpar.machines.compute_capability import compute_capability
 from d2lpar.vgpu.api import timing
 from d2lpar.vgpu.cuda.torch_cuda.capability import CudaDeviceProperties
-from d2lpar.vgpu.sim.attention_cost import (
+from d2lpar.vgpu.sim.pricing.attention_cost import (
     CUDNN,
     EFFICIENT,
     FLASH,
@@ -27,7 +27,7 @@ from d2lpar.vgpu.sim.attention_cost import (
     AttentionCost,
     seconds,
 )
-from d2lpar.vgpu.sim.kernel_cost import traffic
+from d2lpar.vgpu.sim.pricing.kernel_cost import traffic
 from d2lpar.vgpu.torch_backend.attention import choice as choice
 
 V100, A100 = ACCELERATORS["V100-SXM2-16GB"], ACCELERATORS["A100-SXM4-80GB"]

@@ -10,11 +10,11 @@ import torch
 import d2lpar as par
 from d2lpar.machines import ACCELERATORS
 from d2lpar.vgpu.sim.constants import CONVOLUTION_EFFICIENCY, MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
-from d2lpar.vgpu.sim.kernel_cost import Cost, Kernel, may_round_to_tf32, traffic
-from d2lpar.vgpu.sim.memory_rates import MemoryRates
-from d2lpar.vgpu.sim.product_rates import issued_flops_per_s
-from d2lpar.vgpu.sim.tiles import MatmulDevice, Product, read_again, tiling
-from d2lpar.vgpu.sim.winograd_convolution import winograd
+from d2lpar.vgpu.sim.pricing.kernel_cost import Cost, Kernel, may_round_to_tf32, traffic
+from d2lpar.vgpu.sim.pricing.memory_rates import MemoryRates
+from d2lpar.vgpu.sim.pricing.product_rates import issued_flops_per_s
+from d2lpar.vgpu.sim.pricing.tiles import MatmulDevice, Product, read_again, tiling
+from d2lpar.vgpu.sim.pricing.winograd_convolution import winograd
 from d2lpar.vgpu.torch_backend import register
 from d2lpar.vgpu.torch_backend.cost.op_cost import cost_of
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from d2lpar import machines, simulate
 from d2lpar.machines.hardware import Accelerator, Host, Link, Machine
 from d2lpar.vgpu.sim.constants import MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
-from d2lpar.vgpu.sim.kernel_cost import Cost, Kernel
+from d2lpar.vgpu.sim.pricing.kernel_cost import Cost, Kernel
 
 GPU = Accelerator("toy", {"float32": 100.0, "float16": 800.0}, 10.0, 1000, kernel_latency_s=0.0)
 BUS, WIRE = Link("bus", 1.0, 10.0), Link("wire", 2.0, 5.0)

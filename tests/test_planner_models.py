@@ -21,7 +21,7 @@ from d2lpar.parallelism.planner.optimizers import recipe
 from d2lpar.parallelism.planner.precision import PRECISIONS, product_rate
 from d2lpar.parallelism.planner.share import share_of
 from d2lpar.vgpu.api import simulation
-from d2lpar.vgpu.sim.kernel_cost import traffic
+from d2lpar.vgpu.sim.pricing.kernel_cost import traffic
 
 A100 = machines.machine("8x-a100-80gb-nvswitch")
 H100 = machines.machine("8x-h100-nvswitch")

@@ -8,15 +8,15 @@ import pytest
 
 from d2lpar.machines import ACCELERATORS
 from d2lpar.machines.hardware import Accelerator
-from d2lpar.vgpu.sim.kernel_cost import Cost, Kernel, traffic
-from d2lpar.vgpu.sim.memory_rates import MemoryRates
-from d2lpar.vgpu.sim.product_rates import (
+from d2lpar.vgpu.sim.pricing.kernel_cost import Cost, Kernel, traffic
+from d2lpar.vgpu.sim.pricing.memory_rates import MemoryRates
+from d2lpar.vgpu.sim.pricing.product_rates import (
     OTHER,
     issued_flops_per_s,
     reach,
     sustained_flops_per_s,
 )
-from d2lpar.vgpu.sim.tiles import Product
+from d2lpar.vgpu.sim.pricing.tiles import Product
 
 MIB = 2**20
 V100 = replace(ACCELERATORS["V100-SXM2-16GB"], l2_bytes=6 * MIB, power_w=300)

@@ -5,8 +5,8 @@ import torch
 
 import d2lpar as par
 from d2lpar import timing
-from d2lpar.vgpu.sim.kernel_cost import Cost, Kernel
-from d2lpar.vgpu.sim.tiles import Product
+from d2lpar.vgpu.sim.pricing.kernel_cost import Cost, Kernel
+from d2lpar.vgpu.sim.pricing.tiles import Product
 
 MATRIX_BYTES = 4 * 1000**2
 PRODUCT_S = Cost(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...machines import collective_cost as cost
-from ...vgpu.sim.kernel_cost import traffic
+from ...vgpu.sim.pricing.kernel_cost import traffic
 from .exchanges import exposed_s, list_exchange_s
 from .layout import Layout
 from .mesh import Wiring

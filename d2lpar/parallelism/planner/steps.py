@@ -12,7 +12,7 @@ from ...machines import collective_cost as cost
 from ...machines.hardware import Host, Machine
 from ...machines.variability import slowest_of
 from ...timeline.inputs import checked
-from ...vgpu.sim.kernel_cost import traffic
+from ...vgpu.sim.pricing.kernel_cost import traffic
 from .frameworks import FRAMEWORKS
 from .layers import GpuAndHost, LayerTimes, core_s, head_times, layer_times, product_times
 from .layout import ALTERNATE, Layout

@@ -18,7 +18,7 @@ from ...machines.gradient_buckets import DEFAULT_LIMITS
 from ...machines.hardware import Machine
 from ...machines.variability import SPREAD
 from ...timeline.inputs import NotNegative, Share, check_fields, checked
-from ...vgpu.sim.memory_rates import MemoryRates
+from ...vgpu.sim.pricing.memory_rates import MemoryRates
 
 _VIEWS = 3  # of a buffer: flat, its part of what is broadcast, and that in the buffer's shape
 _BROADCAST_KERNELS = 2  # for each data type: concatenating, and the broadcast

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ...ranks.by_rank import process_numbers
-from ...sim.multiprocessors import clock_hz
+from ...sim.pricing.multiprocessors import clock_hz
 from ...torch_backend.machine.runtime import current_runtime, running
 from ...torch_backend.module import device_module, graph_capture, streams
 from .. import lazy_init

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from ...device_naming import TYPE
-from ...sim.attention_cost import FLEX, Attention, AttentionCost
+from ...sim.pricing.attention_cost import FLEX, Attention, AttentionCost
 from ..machine.runtime import current_runtime
 from ..private import torch_private
 from ..tensors.tensor import VirtualTensor, backing, layout_of, wrap

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from ...memory.caching_allocator import Allocation
-from ...sim.kernel_cost import traffic
+from ...sim.pricing.kernel_cost import traffic
 from ..machine.runtime import Runtime, StreamKey
 from ..tensors.tensor import VirtualTensor
 

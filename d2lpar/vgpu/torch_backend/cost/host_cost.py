@@ -16,7 +16,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ....machines.hardware import Host
-from ...sim.kernel_cost import Cost
+from ...sim.pricing.kernel_cost import Cost
 from ..private import torch_private
 from ..tensors.tensor import is_virtual
 

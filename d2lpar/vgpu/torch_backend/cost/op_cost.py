@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from ...sim.attention_cost import CUDNN, EFFICIENT, FLASH, Attention, AttentionCost
-from ...sim.kernel_cost import Cost, Kernel
-from ...sim.tiles import ALIGNED_BYTES, Product
-from ...sim.winograd_convolution import Winograd, winograd
+from ...sim.pricing.attention_cost import CUDNN, EFFICIENT, FLASH, Attention, AttentionCost
+from ...sim.pricing.kernel_cost import Cost, Kernel
+from ...sim.pricing.tiles import ALIGNED_BYTES, Product
+from ...sim.pricing.winograd_convolution import Winograd, winograd
 from ..private import torch_private
 from .row_cost import BY_ROWS, WEIGHTS_WANTED, read_for_weights
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from ...sim.kernel_cost import Kernel
-from ...sim.memory_rates import ReadAgain
+from ...sim.pricing.kernel_cost import Kernel
+from ...sim.pricing.memory_rates import ReadAgain
 from ..private import torch_private
 
 aten = torch.ops.aten

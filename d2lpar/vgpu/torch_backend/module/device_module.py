@@ -13,7 +13,7 @@ from torch.types import Device
 from ....timeline.formatting import bytes_text
 from ...device_naming import text
 from ...memory.caching_allocator import CachingAllocator, OutOfMemoryError
-from ...sim.multiprocessors import clock_hz
+from ...sim.pricing.multiprocessors import clock_hz
 from ..machine.runtime import current_runtime, has_forked, running
 from . import autocast, generators
 from .streams import Event, Stream, current_stream, default_stream, device_number, set_stream

@@ -26,7 +26,7 @@ from ...memory.pinned import PinnedBlock, block_of
 from ...races import sync_debug
 from ...races.vector_clock import Access
 from ...sim.clock import HostThread
-from ...sim.kernel_cost import traffic
+from ...sim.pricing.kernel_cost import traffic
 from ...sim.staging import beside_link_s, host_copy_s
 from ..compiling import compiled
 from ..cost import host_cost

@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_leaves
 from ... import device_naming
 from ...memory.caching_allocator import Allocation, OutOfMemoryError
 from ...races.vector_clock import Access
-from ...sim.attention_cost import AttentionCost, workspace_bytes
-from ...sim.kernel_cost import Cost
+from ...sim.pricing.attention_cost import AttentionCost, workspace_bytes
+from ...sim.pricing.kernel_cost import Cost
 from ..attention.dispatched import fused_choice, scaled_dot_product_attention
 from ..attention.transformer_fast_path import encoder_layer, multi_head_attention
 from ..compiling import compiled

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from ...sim.kernel_cost import Cost
+from ...sim.pricing.kernel_cost import Cost
 from ..cost.op_cost import cost_of
 from ..private import torch_private
 from ..tensors.tensor import TensorLayout, VirtualTensor, layout_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...machines.hardware import GIGA, Accelerator
+from ....machines.hardware import GIGA, Accelerator
 
 # A multiprocessor has 64 lanes of fp32 (P100, V100, T4, A100) or 128; none with 64 has a clock that
 # makes as many operations a second as this.

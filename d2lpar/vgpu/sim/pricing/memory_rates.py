@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...machines.hardware import GIGA, Accelerator
-from .constants import CACHE_EFFICIENCY, MEMORY_EFFICIENCY, READ_EFFICIENCY
+from ....machines.hardware import GIGA, Accelerator
+from ..constants import CACHE_EFFICIENCY, MEMORY_EFFICIENCY, READ_EFFICIENCY
 
 # Bytes a second that a multiprocessor's share of the cache sends: 2048 bytes a cycle on the V100
 # of 80 multiprocessors, 5120 on the A100 of 108 (Krashinsky et al., NVIDIA Ampere Architecture

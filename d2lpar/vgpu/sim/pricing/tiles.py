@@ -16,7 +16,7 @@ from functools import lru_cache
 from math import ceil, log2, sqrt
 from typing import NamedTuple
 
-from .constants import MISALIGNED, REFILL_S
+from ..constants import MISALIGNED, REFILL_S
 
 # Those that cuBLAS and CUTLASS have kernels for; the thin ones are for few rows or columns.
 TILES = (

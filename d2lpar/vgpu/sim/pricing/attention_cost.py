@@ -18,9 +18,9 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
-from ...machines.compute_capability import compute_capability
-from ...machines.hardware import Accelerator
-from . import constants
+from ....machines.compute_capability import compute_capability
+from ....machines.hardware import Accelerator
+from .. import constants
 from .kernel_cost import Cost, Kernel, traffic
 from .multiprocessors import lanes
 

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import torch
 
-from ...machines.hardware import Accelerator
-from .constants import FILL_S
+from ....machines.hardware import Accelerator
+from ..constants import FILL_S
 from .memory_rates import MemoryRates, ReadAgain
 from .product_rates import (
     convolving_share,

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...machines.hardware import FLOAT8, TERA, Accelerator
-from .constants import (
+from ....machines.hardware import FLOAT8, TERA, Accelerator
+from ..constants import (
     CONVOLUTION_EFFICIENCY,
     FLOAT8_POWER,
     KEPLER_PLAIN_EFFICIENCY,

@@ -30,7 +30,7 @@ import json, os, time
 os.environ["OMP_NUM_THREADS"] = "1"
 import torch
 import d2lpar as par
-from d2lpar.plots.screens import LiveFigure
+from d2lpar.plots.live.screens import LiveFigure
 
 device = par.devices(1, kind="virtual", machine="2x-v100-textbook", verbose=False)[0]
 net = torch.nn.Sequential(

@@ -3,7 +3,7 @@
 import platform
 from importlib.metadata import version
 
-from d2lpar.machines import system
+from d2lpar.machines.measuring import system
 
 
 def this_machine() -> str:

@@ -37,7 +37,7 @@ _HOME = {
     "fashion_mnist": "lesson.data",
     "trace_graph": "lesson.op_graph",
     "Timeline": "timeline",
-    "calibrate": "machines.calibration",
+    "calibrate": "machines.measuring.calibration",
     "machine": "machines.lookup",
     "challenge": "checks.challenges",
     "check": "checks",

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import d2lpar as par
 from d2lpar import machines
-from d2lpar.machines import calibration, microbenchmarks, system
-from d2lpar.machines.calibration import CalibratedGpu, Calibration
-from d2lpar.machines.microbenchmarks import Reading, Stopwatch
+from d2lpar.machines.measuring import calibration, microbenchmarks, system
+from d2lpar.machines.measuring.calibration import CalibratedGpu, Calibration
+from d2lpar.machines.measuring.microbenchmarks import Reading, Stopwatch
 
 CPU = torch.device("cpu")
 

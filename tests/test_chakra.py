@@ -15,8 +15,8 @@ from torch import nn
 
 import d2lpar as par
 from d2lpar.timeline import Span, Timeline
-from d2lpar.timeline import chakra_schema as schema
-from d2lpar.timeline.chakra import GROUPS_NODE
+from d2lpar.timeline.traces import chakra_schema as schema
+from d2lpar.timeline.traces.chakra import GROUPS_NODE
 
 needs_protobuf = pytest.mark.skipif(
     importlib.util.find_spec("google") is None

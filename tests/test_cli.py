@@ -11,7 +11,7 @@ import torch
 
 from d2lpar import machines
 from d2lpar.command import cli
-from d2lpar.machines import calibration, microbenchmarks, report
+from d2lpar.machines.measuring import calibration, microbenchmarks, report
 
 ROOT = Path(__file__).parents[1]
 

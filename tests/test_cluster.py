@@ -17,8 +17,9 @@ import pytest
 import torch
 
 import d2lpar as par
-from d2lpar.processes.cluster import failures, wire, worker
+from d2lpar.processes.cluster import failures, wire
 from d2lpar.processes.cluster.output import Output, show
+from d2lpar.processes.cluster.starting import worker
 
 zmq = pytest.importorskip("zmq")
 
@@ -116,7 +117,7 @@ def test_a_rank_has_the_notebooks_place_and_does_real_work(ranks, monkeypatch):
 
 
 def test_threads_are_shared_out(ranks):
-    from d2lpar.machines import system
+    from d2lpar.machines.measuring import system
 
     asked = os.environ.get("OMP_NUM_THREADS")
     each = int(asked) if asked else max(1, system.cores() // N)
@@ -455,7 +456,7 @@ def test_output_is_whole_lines(capsys):
 
 
 def test_how_a_process_ended():
-    from d2lpar.processes.cluster.process_tree import describe_exit
+    from d2lpar.processes.cluster.starting.process_tree import describe_exit
 
     assert describe_exit(3) == "exit code 3"
     assert describe_exit(-9) == "signal 9 (SIGKILL)"
@@ -463,7 +464,7 @@ def test_how_a_process_ended():
 
 
 def test_ending_processes_takes_their_children_along():
-    from d2lpar.processes.cluster import process_tree
+    from d2lpar.processes.cluster.starting import process_tree
 
     inner = "import time; time.sleep(600)"
     outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"

@@ -21,9 +21,9 @@ import torch
 import torch.distributed as dist
 
 import d2lpar as par
-from d2lpar.processes.cluster import lifeline
 from d2lpar.processes.cluster.failures import RankError, RanksEndedError
-from d2lpar.processes.cluster.process_tree import is_running
+from d2lpar.processes.cluster.starting import lifeline
+from d2lpar.processes.cluster.starting.process_tree import is_running
 
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="needs Linux or macOS"),
@@ -256,7 +256,7 @@ def test_an_interrupt_while_ranks_end_does_not_keep_them(ranks, monkeypatch):
         monkeypatch.undo()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("d2lpar.processes.cluster.process_tree.end", interrupted)
+    monkeypatch.setattr("d2lpar.processes.cluster.starting.process_tree.end", interrupted)
     with pytest.raises(KeyboardInterrupt):
         ranks.stop()
     check_gone(processes, folder)
@@ -341,7 +341,7 @@ def is_shared(name):
 
 
 def test_what_all_processes_left_is_removed_later(monkeypatch, tmp_path):
-    from d2lpar.processes.cluster import folder
+    from d2lpar.processes.cluster.starting import folder
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     abandoned, young = tmp_path / "d2lpar-cluster-1-a", tmp_path / "d2lpar-cluster-1-b"
@@ -392,7 +392,7 @@ def test_a_start_that_is_too_slow_says_what_to_do():
 
 def test_also_when_the_ranks_do_not_find_one_another(monkeypatch):
     """They have half a second for it, in which the last of them is stopped."""
-    from d2lpar.processes.cluster.engines import Engines
+    from d2lpar.processes.cluster.starting.engines import Engines
 
     order = Engines._order
 
@@ -414,7 +414,7 @@ def test_a_time_that_is_none_is_named(timeout_s):
 
 
 def test_more_ranks_have_more_time_to_start():
-    from d2lpar.machines import system
+    from d2lpar.machines.measuring import system
     from d2lpar.processes.cluster.launcher import START_S, _start_s
 
     assert START_S < _start_s(1) < _start_s(2)
@@ -422,9 +422,9 @@ def test_more_ranks_have_more_time_to_start():
 
 
 def test_the_log_of_a_failed_start_has_only_what_matters():
-    from d2lpar.processes.cluster.engines import _HARMLESS
+    from d2lpar.processes.cluster.starting.engines import _HARMLESS
 
-    log = """<frozen runpy>:128: RuntimeWarning: 'd2lpar.processes.cluster.lifeline' found in …
+    log = """<frozen runpy>:128: RuntimeWarning: 'd2lpar.processes.cluster.….lifeline' found in …
 2026-11-22 07:43:33.588 [IPController] Generating new CURVE credentials
 2026-11-22 07:43:33.635 [IPController] WARNING | Message signing is disabled.
 2026-11-22 07:43:39.556 [IPController] ERROR | Monitor message without topic: [b'', b'{"a": 1}']
@@ -452,7 +452,7 @@ def stop_soon(pid):
 
 
 def test_a_stopped_controller_ends_the_call(ranks, monkeypatch):
-    monkeypatch.setattr("d2lpar.processes.cluster.engines.STOPPED_S", 1)
+    monkeypatch.setattr("d2lpar.processes.cluster.starting.engines.STOPPED_S", 1)
     processes, folder = family(ranks)
     pid = ranks._engines._cluster.controller.pid
     with pytest.raises(RanksEndedError, match="stopped by a signal or a debugger for 1 s"):
@@ -462,7 +462,7 @@ def test_a_stopped_controller_ends_the_call(ranks, monkeypatch):
 
 @pytest.mark.slow
 def test_a_stopped_rank_is_given_up_and_the_error_says_why(monkeypatch):
-    monkeypatch.setattr("d2lpar.processes.cluster.engines.SILENT_S", 15)
+    monkeypatch.setattr("d2lpar.processes.cluster.starting.engines.SILENT_S", 15)
     with par.cluster(N + 1) as ranks:  # its controller has the shorter patience
         processes, folder = family(ranks)
         pid = ranks._engines.places[1].pid

@@ -18,7 +18,7 @@ pytestmark = [
     pytest.mark.skipif(find_spec("ipyparallel") is None, reason="needs ipyparallel"),
 ]
 
-forked_engines = pytest.importorskip("d2lpar.processes.cluster.forked_engines")
+forked_engines = pytest.importorskip("d2lpar.processes.cluster.starting.forked_engines")
 
 N, SOON_S = 2, 10
 

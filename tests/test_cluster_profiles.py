@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 import d2lpar as par
-from d2lpar.processes.cluster import profiles
 from d2lpar.processes.cluster.failures import RankError
-from d2lpar.processes.cluster.process_tree import is_running
+from d2lpar.processes.cluster.starting import profiles
+from d2lpar.processes.cluster.starting.process_tree import is_running
 
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="needs Linux or macOS"),
@@ -147,7 +147,7 @@ def test_mpiexec_starts_ranks_on_two_hosts(stand_in, adapted, monkeypatch, tmp_p
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")  # the two hosts share this one's network
     profile = adapted("mpi", 'c.Cluster.controller_ip = "127.0.0.1"', "c.Cluster.n = 2")
     with par.cluster(profile=profile, timeout_s=60) as ranks:
-        engine = f"{sys.executable} -P -m d2lpar.processes.cluster.lifeline engine "
+        engine = f"{sys.executable} -P -m d2lpar.processes.cluster.starting.lifeline engine "
         told = record.read_text()
         assert told.startswith("-n 2 --hostfile hosts.txt --map-by node -x IPP_PROFILE_DIR -x ")
         assert f" -x PYTHONPATH {engine}" in told
@@ -180,7 +180,7 @@ def test_ranks_on_another_host_end_with_the_controller(stand_in, adapted, monkey
     far = [place.host for place in ranks._engines.places].index("gpu02")
     process = psutil.Process(ranks._engines.places[far].pid)
     monkeypatch.setattr(
-        "d2lpar.processes.cluster.process_tree.end",
+        "d2lpar.processes.cluster.starting.process_tree.end",
         lambda processes: end_all_but(process, processes),
     )
     ranks.stop()
@@ -213,7 +213,13 @@ def test_a_slurm_job_that_only_queues_is_taken_back(stand_in, monkeypatch, tmp_p
     assert "#SBATCH --ntasks=16" in script
     assert "#SBATCH --gpus-per-node=8" in script
     program = shlex.split(script[-1])
-    assert program[:5] == ["srun", sys.executable, "-P", "-m", "d2lpar.processes.cluster.lifeline"]
+    assert program[:5] == [
+        "srun",
+        sys.executable,
+        "-P",
+        "-m",
+        "d2lpar.processes.cluster.starting.lifeline",
+    ]
     assert Path(f"{record}.cancelled").read_text() == "42\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "told", "told.cancelled"]
 

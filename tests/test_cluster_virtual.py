@@ -15,8 +15,8 @@ import torch
 from nbclient import NotebookClient
 
 import d2lpar as par
-from d2lpar.processes.cluster import permission
 from d2lpar.processes.cluster.failures import RankError, RanksEndedError
+from d2lpar.processes.cluster.starting import permission
 from d2lpar.processes.cluster.virtual import VirtualRanks
 
 ROOT = Path(__file__).parents[1]

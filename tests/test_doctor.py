@@ -11,7 +11,7 @@ import d2lpar as par
 from d2lpar.command import diagnosis
 from d2lpar.command.diagnosis import LESSONS
 from d2lpar.lesson import download
-from d2lpar.machines import calibration, system
+from d2lpar.machines.measuring import calibration, system
 
 BY_NUMBER = {lesson.number: lesson for lesson in LESSONS}
 

@@ -8,7 +8,7 @@ import pytest
 
 from d2lpar.command import cli
 from d2lpar.command.course import grading
-from d2lpar.machines import calibration
+from d2lpar.machines.measuring import calibration
 
 ROOT = Path(__file__).parents[1]
 COMMANDS = {  # and what they need besides options

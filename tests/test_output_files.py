@@ -18,10 +18,10 @@ import d2lpar as par
 from d2lpar.command import cli
 from d2lpar.command.course import grading
 from d2lpar.lesson import results_table
-from d2lpar.machines import calibration
+from d2lpar.machines.measuring import calibration
 from d2lpar.timeline import Span, Timeline, whole_file
-from d2lpar.timeline import trace as trace_files
 from d2lpar.timeline.streaming import LongTimeline
+from d2lpar.timeline.traces import trace as trace_files
 from d2lpar.timeline.whole_file import NOT_WRITTEN, OutputFile
 
 ROOT = Path(__file__).parents[1]

@@ -16,11 +16,12 @@ from d2lpar.machines.collective_cost import blocks_of
 from d2lpar.machines.hardware import Link
 from d2lpar.parallelism.pipeline import operations, schedules
 from d2lpar.parallelism.pipeline import simulation as pipelines
-from d2lpar.parallelism.planner import Layout, Mesh, Transformer, Wiring, layers, steps
-from d2lpar.parallelism.planner.memory_model import kept_bytes, micro_batches_in_flight
-from d2lpar.parallelism.planner.modules import Head, Layer
-from d2lpar.parallelism.planner.replicas import parameters_per_gpu
-from d2lpar.parallelism.planner.share import activation_bytes, share_of
+from d2lpar.parallelism.planner import Layout, Mesh, Transformer, Wiring
+from d2lpar.parallelism.planner.costs import layers, steps
+from d2lpar.parallelism.planner.costs.memory_model import kept_bytes, micro_batches_in_flight
+from d2lpar.parallelism.planner.costs.modules import Head, Layer
+from d2lpar.parallelism.planner.costs.replicas import parameters_per_gpu
+from d2lpar.parallelism.planner.costs.share import activation_bytes, share_of
 from d2lpar.vgpu.api import simulation, timing
 
 A100 = "8x-a100-80gb-nvswitch"

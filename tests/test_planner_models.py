@@ -12,14 +12,15 @@ from torch.utils.flop_counter import FlopCounterMode
 from d2lpar import machines, planner
 from d2lpar.machines.collective_cost import all_gather_s, all_to_all_s, reduce_scatter_s
 from d2lpar.machines.variability import slowest_of
-from d2lpar.parallelism.planner import Experts, Layout, Mesh, Transformer, Wiring, layers, steps
-from d2lpar.parallelism.planner.exchanges import list_exchange_s
-from d2lpar.parallelism.planner.fp8 import LINEAR
-from d2lpar.parallelism.planner.memory_model import kept_bytes
-from d2lpar.parallelism.planner.modules import Head, Layer
+from d2lpar.parallelism.planner import Experts, Layout, Mesh, Transformer, Wiring
+from d2lpar.parallelism.planner.costs import layers, steps
+from d2lpar.parallelism.planner.costs.exchanges import list_exchange_s
+from d2lpar.parallelism.planner.costs.fp8 import LINEAR
+from d2lpar.parallelism.planner.costs.memory_model import kept_bytes
+from d2lpar.parallelism.planner.costs.modules import Head, Layer
+from d2lpar.parallelism.planner.costs.share import share_of
 from d2lpar.parallelism.planner.optimizers import recipe
 from d2lpar.parallelism.planner.precision import PRECISIONS, product_rate
-from d2lpar.parallelism.planner.share import share_of
 from d2lpar.vgpu.api import simulation
 from d2lpar.vgpu.sim.pricing.kernel_cost import traffic
 

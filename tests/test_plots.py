@@ -39,19 +39,16 @@ from d2lpar.plots import (
     TrainingPlot,
     gantt,
     images,
-    live,
-    live_gantt,
     picture,
-    screens,
     slider_figure,
-    sliders,
     style,
     texts,
-    training_plot,
 )
-from d2lpar.plots.curve import Curve
-from d2lpar.plots.pace import Pace
+from d2lpar.plots.live import live, live_gantt, screens, training_plot
+from d2lpar.plots.live.curve import Curve
+from d2lpar.plots.live.pace import Pace
 from d2lpar.plots.style import CURVE_STYLES
+from d2lpar.plots.widgets import sliders
 from d2lpar.timeline import MemorySample, Timeline
 from d2lpar.timeline import Span as TimelineSpan
 from d2lpar.timeline.streaming import recording

@@ -8,8 +8,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from d2lpar.plots import predict, prediction
-from d2lpar.plots.typed_number import number_in
+from d2lpar.plots import predict
+from d2lpar.plots.widgets import prediction
+from d2lpar.plots.widgets.typed_number import number_in
 from d2lpar.timeline import kept, whole_file
 
 LESSONS = sorted(Path(__file__).parents[1].glob("notebooks/0*.ipynb"))

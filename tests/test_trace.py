@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import d2lpar as par
 from d2lpar.timeline import MemorySample, Span, Timeline
-from d2lpar.timeline.trace_events import WAITING_COPIES
+from d2lpar.timeline.traces.trace_events import WAITING_COPIES
 
 FIELDS = {  # of each phase: what it must have, beside ph, name, pid and tid, and what it may
     "M": ({"args"}, set()),

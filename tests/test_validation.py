@@ -14,16 +14,8 @@ from d2lpar.parallelism.planner import uncertainty
 from d2lpar.validation import boxes, groups, main, predict, read_rows, recorded, validate
 from d2lpar.validation.parameters import Parameters, SimulatedRun
 from d2lpar.validation.report import Comparison, Errors, Report
-from d2lpar.validation.workloads import (
-    amoebanet,
-    bert,
-    measuring,
-    networks,
-    pipelines,
-    scaling,
-    stages,
-    transformers,
-)
+from d2lpar.validation.workloads import measuring, pipelines, scaling, stages
+from d2lpar.validation.workloads.nets import amoebanet, bert, networks, transformers
 
 ROWS = {row.id: row for row in read_rows()}
 

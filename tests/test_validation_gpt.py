@@ -7,7 +7,7 @@ import pytest
 from d2lpar import machines
 from d2lpar.parallelism import planner
 from d2lpar.validation.parameters import Parameters, SimulatedRun
-from d2lpar.validation.workloads import gpt, transformers
+from d2lpar.validation.workloads.nets import gpt, transformers
 
 MACHINE = machines.machine("8x-a100-80gb-nvswitch")
 GPT_2 = {

@@ -7,7 +7,8 @@ import torch
 
 from d2lpar.validation import boxes, groups, read_rows
 from d2lpar.validation.parameters import Naive, Parameters, SimulatedRun
-from d2lpar.validation.workloads import decoding, gpt2, networks, training
+from d2lpar.validation.workloads import decoding, training
+from d2lpar.validation.workloads.nets import gpt2, networks
 
 ROWS = {row.id: row for row in read_rows()}
 CIFAR = {"model": "cifar_preact20", "batch": "64", "image": "32", "dtype": "float32"}

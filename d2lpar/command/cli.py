@@ -132,7 +132,7 @@ def _doctor(arguments: list[str]) -> None:
 
 
 def _calibrate(arguments: list[str]) -> int:
-    from ..machines import calibration
+    from ..machines.measuring import calibration
 
     parser = _parser("calibrate")
     parser.add_argument(
@@ -157,7 +157,8 @@ def _calibrate(arguments: list[str]) -> int:
 
 def _machines(arguments: list[str]) -> None:
     from .. import machines
-    from ..machines import lookup, report
+    from ..machines import lookup
+    from ..machines.measuring import report
 
     parser = _parser("machines")
     parser.add_argument("name", nargs="?", help="a machine or a file: show it with its sources")

@@ -16,7 +16,7 @@ import torch
 
 from .. import machines
 from ..lesson import download
-from ..machines import calibration, system
+from ..machines.measuring import calibration, system
 from ..vgpu import OLDEST_TORCH
 from ..vgpu.api.device_choice import VISIBLE
 

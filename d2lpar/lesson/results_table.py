@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from ..machines import system
+from ..machines.measuring import system
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ..timeline.inputs import checked
 from . import json_dataclass
-from .calibration import KIND as CALIBRATION
-from .calibration import Calibration
 from .hardware import Machine
+from .measuring.calibration import KIND as CALIBRATION
+from .measuring.calibration import Calibration
 
 KIND, VERSION = "d2lpar machine", 1
 

@@ -8,10 +8,11 @@ import os
 import re
 from dataclasses import replace
 
-from . import calibration, custom, files
-from .calibration import Calibration
+from . import custom, files
 from .catalogue import CATALOGUE, DEFAULT, NETWORKS
 from .hardware import MOST_ACCELERATORS, Accelerator, Host, Link, Machine
+from .measuring import calibration
+from .measuring.calibration import Calibration
 
 Named = str | os.PathLike[str] | Machine | Calibration | None
 THIS_MACHINE = calibration.NAME

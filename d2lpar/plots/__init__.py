@@ -3,14 +3,14 @@
 from .gantt_chart import gantt
 from .graph_chart import graph
 from .image_grid import images
-from .live import LivePlot
-from .live_gantt import LiveGantt
+from .live.live import LivePlot
+from .live.live_gantt import LiveGantt
+from .live.training_plot import TrainingPlot
 from .picture import Picture, axes
-from .prediction import Prediction, predict
 from .schedule_chart import schedule
-from .sliders import SliderFigure, slider_figure
 from .style import BLUE, FONT_PT, GREEN, INK, ORANGE, PALE, VERMILION
-from .training_plot import TrainingPlot
+from .widgets.prediction import Prediction, predict
+from .widgets.sliders import SliderFigure, slider_figure
 
 __all__ = [
     "BLUE", "FONT_PT", "GREEN", "INK", "ORANGE", "PALE", "VERMILION",

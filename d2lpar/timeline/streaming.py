@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from . import MemorySample, Span, Timeline
 from .inputs import Index, require
-from .trace import TraceWriter
+from .traces.trace import TraceWriter
 
 
 class LongTimeline(Timeline):

@@ -10,11 +10,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import ClassVar, Protocol
 
-from . import chakra, critical_chain, totals, trace
+from . import critical_chain, totals
 from .host_processes import process_of
 from .inputs import NotNegative, checked
 from .intervals import common_s, length_s, union
 from .spans import MemorySample, Span
+from .traces import chakra, trace
 
 COMMUNICATION = ("copy", "collective")
 WORK = ("dispatch", "host")  # of a host; the rest of its time it waits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..machines.hardware import Machine
 from ..parallelism.planner.uncertainty import FROM_HOPPER_ON
 from .rows import PublishedFigure
-from .workloads.networks import READ_WORDS
+from .workloads.nets.networks import READ_WORDS
 
 KERNELS, COPIES, COLLECTIVES, VISION = "kernels", "copies", "collectives", "vision"
 TRANSFORMERS_A100 = "transformers, up to A100"

@@ -23,14 +23,13 @@ from .workloads import (
     collectives,
     copies,
     decoding,
-    gpt,
     kernels,
     measuring,
     pipelines,
     scaling,
     training,
-    transformers,
 )
+from .workloads.nets import gpt, transformers
 
 _WORTH_A_PROCESS = 50
 _PIECE = 12  # rows: few enough to share out evenly; neighbours share what is simulated once

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ipywidgets import Widget
     from nbformat import NotebookNode
 
-    from d2lpar.plots.sliders import SliderFigure
+    from d2lpar.plots.widgets.sliders import SliderFigure
 
 ROOT = build.ROOT
 STATES = ROOT / "build" / "slider-states"

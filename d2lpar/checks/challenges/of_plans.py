@@ -9,11 +9,11 @@ from typing import Any
 
 from ... import machines
 from ...parallelism.planner.choice import USABLE, best, plans
+from ...parallelism.planner.costs.memory_model import memory
+from ...parallelism.planner.costs.steps import StepTime, step
 from ...parallelism.planner.layout import Layout
-from ...parallelism.planner.memory_model import memory
 from ...parallelism.planner.mesh import Mesh
 from ...parallelism.planner.models import model as named
-from ...parallelism.planner.steps import StepTime, step
 from ...parallelism.planner.transformer import Transformer
 from ...timeline.formatting import bytes_text
 from ...trials import plans as trials

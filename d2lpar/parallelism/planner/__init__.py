@@ -10,13 +10,13 @@ Times are predicted: layers are simulated, exchanges and stages added up. Only t
 from __future__ import annotations
 
 from .choice import USABLE, best, explain, plans
+from .costs.memory_model import Memory, memory, state_bytes
+from .costs.steps import StepTime, step
 from .layout import Layout
-from .memory_model import Memory, memory, state_bytes
 from .mesh import AXES, Mesh, Wiring
 from .models import MODELS, model
 from .plan import Plan
 from .search_space import gpus_that_do
-from .steps import StepTime, step
 from .transformer import Experts, Transformer
 from .uncertainty import relative_uncertainty, ties
 

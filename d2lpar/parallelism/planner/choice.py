@@ -10,14 +10,14 @@ from ... import machines
 from ...machines.hardware import Machine
 from ...timeline.inputs import beyond, checked, is_count
 from . import explanation, messages
+from .costs.memory_model import Memory, memory
+from .costs.steps import step_on
 from .layout import RECOMPUTE, ZERO, Layout
-from .memory_model import Memory, memory
 from .mesh import Mesh, Wiring
 from .models import model as named
 from .plan import Plan
 from .precision import product_rate
 from .search_space import Choices, layouts, meshes
-from .steps import step_on
 from .transformer import Transformer
 from .uncertainty import relative_uncertainty
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from ...timeline.formatting import bytes_text, seconds_text
 from . import messages
+from .costs.memory_model import Memory
+from .costs.steps import StepTime
 from .layout import Layout
-from .memory_model import Memory
 from .mesh import Mesh
-from .steps import StepTime
 from .transformer import Transformer
 
 

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from ...machines.hardware import Accelerator
-from ...machines.microbenchmarks import matmul_precision
+from ...machines.measuring.microbenchmarks import matmul_precision
 
 FP8 = "float8"  # how the names of its types begin, which have one rate
 

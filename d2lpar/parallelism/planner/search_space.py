@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import TypedDict
 
 from ...timeline.inputs import checked
+from .costs.memory_model import memory
 from .layout import Layout, Settings
-from .memory_model import memory
 from .mesh import Mesh
 from .plan import Plan
 from .transformer import Transformer

@@ -8,8 +8,9 @@ import warnings
 from pathlib import Path
 
 from ...timeline.inputs import Seconds, require
-from . import messages, permission, profiles, started, virtual, worker
+from . import messages, started, virtual
 from .cluster_ranks import ClusterRanks
+from .starting import permission, profiles, worker
 
 START_S, QUEUE_S = 60, 600  # how long ranks may take to come up: here, and on a cluster
 RANK_S = 10  # and for each that a core starts, on a machine that has other work
@@ -88,7 +89,7 @@ def _processes(n: int | None, folder: Path | None, timeout_s: float | None) -> C
 
 def _start_s(n: int) -> float:
     """How long `n` ranks may take to come up on this machine."""
-    from d2lpar.machines import system
+    from d2lpar.machines.measuring import system
 
     return START_S + RANK_S * n / system.cores()
 

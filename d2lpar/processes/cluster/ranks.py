@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import failures, messages, output, permission, started
+from . import failures, messages, output, started
 from .cluster_ranks import ClusterRanks, OnReport
-from .engines import Engines, environment
 from .progress import Progress
 from .remote_call import RemoteCall, ended_by
+from .starting import permission
+from .starting.engines import Engines, environment
+from .starting.worker import threads_each
 from .wire import Membership, RankProcess
-from .worker import threads_each
 
 _STORE = "rendezvous"
 

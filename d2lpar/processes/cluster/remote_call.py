@@ -10,9 +10,9 @@ from ipyparallel import serialize
 
 from . import failures, messages
 from .cluster_ranks import OnReport
-from .engines import Engines
 from .output import Output
 from .reports import KEY
+from .starting.engines import Engines
 from .wire import COUNTED, Failure, Part, Reply
 
 _LOOK_S = 0.05  # how often the processes of the ranks are looked at

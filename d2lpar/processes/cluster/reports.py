@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 
-from . import messages, worker
+from . import messages
+from .starting import worker
 
 KEY = "d2lpar report"
 

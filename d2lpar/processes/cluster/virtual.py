@@ -23,8 +23,9 @@ from ...vgpu.ranks import run_ranks
 from ...vgpu.ranks.by_rank import process_numbers
 from ...vgpu.ranks.world.rank import here
 from ...vgpu.ranks.world.rank_scheduler import Ended
-from . import failures, messages, output, reports, started, worker
+from . import failures, messages, output, reports, started
 from .cluster_ranks import ClusterRanks, OnReport
+from .starting import worker
 
 _cells = count()
 

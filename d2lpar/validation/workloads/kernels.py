@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from ...machines.hardware import Machine
-from ...machines.microbenchmarks import matmul_precision
+from ...machines.measuring.microbenchmarks import matmul_precision
 from ...vgpu.torch_backend.private import torch_private
 from ..parameters import Naive, Parameters, SimulatedRun
 from .measuring import DTYPES, filled, gpus, mean_s, seconds, synchronized_s

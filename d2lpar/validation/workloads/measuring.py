@@ -16,7 +16,7 @@ from time import perf_counter  # bound here, so that it stays the wall's clock
 import torch
 
 from ...machines.hardware import Machine
-from ...machines.microbenchmarks import LEAST_REPEATS, MOST_REPEATS, Stopwatch
+from ...machines.measuring.microbenchmarks import LEAST_REPEATS, MOST_REPEATS, Stopwatch
 from ...vgpu.api import simulation
 from ...vgpu.torch_backend.machine import runtime
 from ...vgpu.torch_backend.module import graph_capture

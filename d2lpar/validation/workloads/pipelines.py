@@ -15,10 +15,10 @@ from ...parallelism.pipeline.costs import StageCost
 from ...parallelism.pipeline.operations import orders
 from ...parallelism.pipeline.schedules import SCHEDULES, gpipe, interleaved_1f1b
 from ...parallelism.pipeline.simulation import Simulation
-from ...parallelism.planner.layers import backward_parts
+from ...parallelism.planner.costs.layers import backward_parts
 from ..parameters import Naive, Parameters, SimulatedRun
 from .measuring import gpus, seconds
-from .networks import resnet
+from .nets.networks import resnet
 from .stages import costs_of
 
 if TYPE_CHECKING:

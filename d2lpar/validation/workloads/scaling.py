@@ -11,12 +11,12 @@ from torch import nn
 from ...machines.hardware import GIGA, Machine
 from ...machines.variability import SPREAD
 from ...parallelism import scaling
-from ...parallelism.planner.layers import GpuAndHost
+from ...parallelism.planner.costs.layers import GpuAndHost
 from ...parallelism.scaling.steps import chain_s, gathered_in
 from ..parameters import Naive, Parameters, SimulatedRun
 from .measuring import gpus, mean_s
 from .measuring import seconds as measured_s
-from .networks import network
+from .nets.networks import network
 from .training import (
     DTYPES,
     SGD,

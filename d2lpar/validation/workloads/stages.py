@@ -12,7 +12,7 @@ from ...machines.hardware import Machine
 from ...parallelism.pipeline.costs import StageCost
 from ...parallelism.pipeline.stage_timing import stage_costs
 from .measuring import gpus
-from .networks import network, torchvision_models
+from .nets.networks import network, torchvision_models
 
 State = tuple[torch.Tensor, ...]
 

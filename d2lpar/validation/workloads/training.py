@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from ...machines.hardware import Machine
-from ...machines.microbenchmarks import matmul_precision
+from ...machines.measuring.microbenchmarks import matmul_precision
 from ..parameters import Naive, Parameters, SimulatedRun
 from .measuring import (
     device_type,
@@ -29,7 +29,7 @@ from .measuring import (
     peak_bytes,
     seconds,
 )
-from .networks import PREDICT_FIELDS, READ_WORDS, network
+from .nets.networks import PREDICT_FIELDS, READ_WORDS, network
 
 TrainingStep = Callable[[], object]
 Batch = tuple[torch.Tensor, torch.Tensor]

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
-from ...timeline import trace, whole_file
+from ...timeline import whole_file
 from ...timeline.inputs import Positive, option, whole
 from ...timeline.printing import say
+from ...timeline.traces import trace
 from .. import MOST_RANKS
 from ..device_naming import MOST_DEVICES
 from . import limits

@@ -22,7 +22,7 @@ from torch.autograd.profiler_util import FunctionEvent
 from ....timeline import Span, Timeline
 from ....timeline.host_processes import Owners
 from ....timeline.spans import ANNOTATION, MemorySample
-from ....timeline.trace_events import NCCL, called
+from ....timeline.traces.trace_events import NCCL, called
 from ....timeline.whole_file import OutputFile
 from ...device_naming import text
 from ...memory.memory_history import Stack

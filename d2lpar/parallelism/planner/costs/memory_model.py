@@ -1,0 +1,302 @@
+"""How much memory a GPU needs: parameters, gradients, the optimizer's state, activations.
+
+Mixed precision with Adam: 2 bytes for a parameter, as many (or 4) for its gradient, 12 for an fp32
+copy and two moments (Rajbhandari et al. 2020). What a layer keeps for its backward pass is counted
+as Korthikanti et al. (2022, arXiv:2205.05198) do; with s tokens in each of b samples, a width of h,
+n heads and t tensor ranks that is s b h (10 + 24 / t + 5 n s / (h t)) bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+from ....timeline.inputs import Count, NotNegative, checked
+from ..layout import ALTERNATE, ZERO, Layout
+from ..optimizers import MIXED
+from ..transformer import Transformer
+from .replicas import expert_parameters_per_gpu
+from .share import activation_bytes
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of a GPU, by what they are for.
+
+    `working_bytes` come and go: the scores of words and their gradients, or what the backward pass
+    of a layer takes besides, computes again and, with ZeRO, gathers.
+    """
+
+    parameters_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    activations_bytes: float
+    working_bytes: float
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Bytes by the name of a part, "parameters" first."""
+        return {part.name.removesuffix("_bytes"): getattr(self, part.name) for part in fields(self)}
+
+    @property
+    def total_bytes(self) -> float:
+        """All parts together."""
+        return sum(self.parts.values())
+
+
+@checked
+def memory(model: Transformer, layout: Layout, *, at_once: bool = False) -> Memory:
+    """What the fullest GPU needs: one of the first stage or of the last.
+
+    Parts are each at its largest; their sum is what to plan with. `at_once`: what is there at the
+    fullest moment, as torch's allocator counts it, which can be less. torch's optimizers set
+    gradients to None after an update. Without accumulation they then grow during the one backward
+    pass while activations shrink, and the scores of words are gone before there are many: both
+    never are there at once.
+    """
+    needs = [of_stage(model, layout, stage) for stage in {0, layout.mesh.pipeline - 1}]
+    if at_once and layout.micro_batches == 1:
+        beside_layers = _working_beside_layers(model, layout)
+        needs = [max(_moments(need, beside_layers), key=_total) for need in needs]
+    return max(needs, key=_total)
+
+
+def _moments(need: Memory, beside_layers: float) -> tuple[Memory, Memory]:
+    """The beginning of the backward pass, and its end."""
+    return (
+        replace(need, gradients_bytes=0.0),
+        replace(need, activations_bytes=0.0, working_bytes=beside_layers),
+    )
+
+
+def of_stage(model: Transformer, layout: Layout, stage: int) -> Memory:
+    """What a GPU of one stage needs, 0 being the first."""
+    kept = micro_batches_in_flight(layout, stage) * model.layers / layout.mesh.pipeline
+    return Memory(
+        *_states(model, layout, stage),
+        activations_bytes=kept * kept_bytes(model, layout),
+        working_bytes=_working_bytes(model, layout, stage),
+    )
+
+
+def _states(model: Transformer, layout: Layout, stage: int) -> tuple[float, float, float]:
+    """Of FSDP the sharded parameters are the fp32 copy, and their gradients are of fp32, too: 4 + 4
+    + 8 bytes, which are as many as 2 + 2 + 12."""
+    fsdp = layout.zero == 3 and layout.gathers == "layers"
+    each = layout.number_bytes
+    experts = expert_parameters_per_gpu(model, layout)
+    common = parameters_of_stage(model, layout, stage) - experts
+    parts = [
+        _held(
+            parameters,
+            shared_by,
+            layout.zero,
+            each,
+            each if fsdp else max(layout.gradient_bytes, each),
+            layout.recipe.state_bytes,
+        )
+        for parameters, shared_by in (
+            (common, layout.sharing),
+            (experts, max(layout.sharing // layout.expert, 1)),
+        )
+    ]
+    one, other = parts
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
+
+
+@checked
+def state_bytes(
+    parameters: NotNegative,
+    data: Count,
+    zero: int,
+    *,
+    gradient_bytes: NotNegative = 2,
+    parameter_bytes: NotNegative = 2,
+    optimizer_bytes: NotNegative = MIXED["adam"].state_bytes,
+) -> tuple[float, float, float]:
+    """Bytes of parameters, gradients, and optimizer on each of `data` replicas by ZeRO stage.
+
+    Stage 1 divides the optimizer's state among them, 2 gradients as well, 3 parameters as well.
+    """
+    if zero not in ZERO:
+        raise ValueError(f"zero is one of {', '.join(map(str, ZERO))}, not {zero!r}")
+    return _held(parameters, data, zero, parameter_bytes, gradient_bytes, optimizer_bytes)
+
+
+def _held(
+    parameters: float, data: int, zero: int, *bytes_each: float
+) -> tuple[float, float, float]:
+    """Bytes of parameters, gradients, and optimizer, from the bytes of each for a parameter."""
+    own, gradient, optimizer = (parameters * each for each in bytes_each)
+    return (
+        own / (data if zero >= 3 else 1),
+        gradient / (data if zero >= 2 else 1),
+        optimizer / (data if zero >= 1 else 1),
+    )
+
+
+def parameters_of_stage(model: Transformer, layout: Layout, stage: int) -> float:
+    """Parameters that a stage's GPUs compute with; first and last have a copy of the words'."""
+    mesh = layout.mesh
+    layers = model.layers / mesh.pipeline
+    parameters = layers * model.layer_parameters(mesh.tensor, layout.expert)
+    if stage in (0, mesh.pipeline - 1):
+        copies = 2 if mesh.pipeline == 1 and not model.tied else 1
+        parameters += copies * model.word_parameters(mesh.tensor)
+    learned = stage == 0 and model.positions == "learned"
+    return parameters + (model.sequence * model.hidden if learned else 0)
+
+
+def micro_batches_in_flight(layout: Layout, stage: int) -> float:
+    """Whose activations a stage keeps at most, in micro-batches through all its layers.
+
+    1F1B: as many as there are stages from here on (PipeDream-Flush, Narayanan et al. 2021,
+    arXiv:2006.09503). Interleaved: a stage warms up with 2 (p - 1 - stage) + (v - 1) p of its v
+    chunks, and begins one more.
+    """
+    stages, chunks = layout.mesh.pipeline, layout.chunks
+    if chunks == 1:
+        return min(stages - stage, layout.micro_batches)
+    begun = 2 * (stages - 1 - stage) + (chunks - 1) * stages + 1
+    return min(begun / chunks, layout.micro_batches)
+
+
+def kept_bytes(model: Transformer, layout: Layout) -> float:
+    """What one layer keeps of one micro-batch until its backward pass."""
+    block = activation_bytes(model, layout)
+    split = layout.mesh.tensor if layout.sequence_parallel else 1
+    if layout.recompute == "full":
+        return block / split
+    if layout.recompute == ALTERNATE:
+        return (block / split + _layer_bytes(model, layout, core=True)) / 2
+    if layout.recompute == "selective" and layout.attention != "scores":
+        return block / split + _every_second_product_bytes(model, layout)
+    return _layer_bytes(model, layout, core=layout.recompute == "none")
+
+
+def _tokens(model: Transformer, layout: Layout) -> int:
+    return layout.micro_batch * -(-model.sequence // layout.mesh.context)
+
+
+def _layer_bytes(model: Transformer, layout: Layout, *, core: bool) -> float:
+    """All that a layer's backward pass needs; `core`: the attention's scores included.
+
+    Whole on each tensor rank: inputs of norms and of products, masks of dropout; split: queries,
+    keys, values and the input of the next product, and what the perceptron keeps.
+    """
+    h, tensor, each = model.hidden, layout.mesh.tensor, layout.number_bytes
+    masks = 2 if model.dropout and not layout.compiled else 0
+    norms = 2 * (2 * each + (4 if _norms_in_fp32(model, layout) else 0))
+    whole = h * (norms + masks) / (tensor if layout.sequence_parallel else 1)
+    split = each * (_attention_numbers(model, layout) + _perceptron_numbers(model, layout))
+    scores = _score_bytes(model, layout) if core and layout.attention == "scores" else 0.0
+    return _tokens(model, layout) * (whole + split) + scores
+
+
+def _norms_in_fp32(model: Transformer, layout: Layout) -> bool:
+    """Whether the norm keeps a copy of its input in fp32, and of its result: see `RmsNorm`."""
+    return model.norm == "rms" and not layout.compiled
+
+
+def _attention_numbers(model: Transformer, layout: Layout) -> float:
+    """Of a token: queries, keys, values, and what attention makes of them."""
+    tensor = layout.mesh.tensor
+    keys = model.key_heads_per_rank(tensor) * model.head_size
+    if layout.attention == "scores":  # which copies them for each head
+        keys = model.hidden // tensor
+    return 2 * model.hidden / tensor + 2 * keys * layout.mesh.context
+
+
+def _perceptron_numbers(model: Transformer, layout: Layout) -> float:
+    """Of a token: both sides of GELU; of SwiGLU its two inputs, the result, and eager its SiLU."""
+    inner = model.inner / layout.mesh.tensor
+    kept = (3 if layout.compiled else 4) * inner if model.gated else 2 * inner
+    if model.experts is None:
+        return kept
+    rows = model.experts.top_k * model.experts.capacity
+    return rows * (kept + 2 * model.hidden)  # what is sent, and what comes back
+
+
+def _score_bytes(model: Transformer, layout: Layout) -> float:
+    """The softmax of all scores; with dropout a mask and the result, too."""
+    each = layout.number_bytes
+    return (2 * each + 1 if model.dropout else each) * _score_count(model, layout)
+
+
+def _score_count(model: Transformer, layout: Layout) -> float:
+    pairs = _tokens(model, layout) * model.sequence
+    return pairs * model.heads / layout.mesh.tensor
+
+
+def _every_second_product_bytes(model: Transformer, layout: Layout) -> float:
+    """What fused attention makes, and of the products' results half."""
+    tensor, h = layout.mesh.tensor, model.hidden
+    keys = model.key_heads_per_rank(tensor) * model.head_size
+    ups = model.inner / tensor * (2 if model.gated else 1)
+    rows = 1.0 if model.experts is None else model.experts.top_k * model.experts.capacity
+    products = h / tensor + 2 * keys + h + rows * (ups + h)
+    return _tokens(model, layout) * layout.number_bytes * (h / tensor + products / 2)
+
+
+# --- what comes and goes --------------------------------------------------------------------------
+
+
+def _working_bytes(model: Transformer, layout: Layout, stage: int) -> float:
+    in_layer = _working_beside_layers(model, layout)
+    if stage < layout.mesh.pipeline - 1:
+        return in_layer
+    return max(in_layer, _working_in_head(model, layout))
+
+
+def _working_beside_layers(model: Transformer, layout: Layout) -> float:
+    return _working_in_layer(model, layout) + _gathered_bytes(model, layout)
+
+
+def _working_in_head(model: Transformer, layout: Layout) -> float:
+    """A norm's result; scores' logarithms, their gradients, and gradients of the scores.
+
+    They are of fp32 unless the program is compiled. In chunks they come and go, beside all scores
+    and their gradients.
+    """
+    normed = activation_bytes(model, layout)
+    count = _tokens(model, layout) * model.words_per_rank(layout.mesh.tensor)
+    at_once = 3 * (layout.number_bytes if layout.compiled else 4) * count
+    if layout.loss_chunks == 1:
+        return normed + at_once
+    return normed + 2 * layout.number_bytes * count + at_once / layout.loss_chunks
+
+
+def _working_in_layer(model: Transformer, layout: Layout) -> float:
+    """What a layer's backward pass takes besides; read off the program that `layers` simulates.
+
+    In the perceptron gradients of its width and of what it keeps inside, one of the largest matrix,
+    and half as much again of whole blocks; or in attention the gradients of all scores before
+    dropout, once the perceptron's activations are gone.
+    """
+    each, tokens = layout.number_bytes, _tokens(model, layout)
+    inner = _perceptron_numbers(model, layout)
+    matrix = max(model.matrices(layout.mesh.tensor)[2:])
+    perceptron = each * (tokens * (1.5 * model.hidden + inner / 2) + matrix)
+    attention = 0.0
+    if layout.attention == "scores":
+        attention = each * (_score_count(model, layout) - tokens * inner)
+    again = 0.0
+    if layout.recompute != "none":
+        again = _layer_bytes(model, layout, core=True)
+    if layout.recompute == "selective":
+        again = max(again - kept_bytes(model, layout), 0.0)
+    return max(perceptron, attention) + again
+
+
+def _gathered_bytes(model: Transformer, layout: Layout) -> float:
+    """With ZeRO a layer's gradients are whole until they are summed; in stage 3 parameters, too, of
+    the layer at work and of the next one."""
+    if layout.zero < 2 or layout.sharing == 1:
+        return 0.0
+    tensor = layout.mesh.tensor
+    largest = max(model.layer_parameters(tensor, layout.expert), model.word_parameters(tensor))
+    parameters = 2 * layout.number_bytes if layout.zero == 3 else 0
+    return largest * (layout.gradient_bytes + parameters)
+
+
+def _total(one: Memory) -> float:
+    return one.total_bytes

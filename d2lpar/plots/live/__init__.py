@@ -1,0 +1,1 @@
+"""Pictures that grow while a program runs."""

@@ -1,0 +1,1 @@
+"""Sliders, typed numbers and predictions: what a reader moves or answers."""

@@ -1,0 +1,1 @@
+"""How the engines start, find each other and end."""

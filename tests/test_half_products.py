@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import d2lpar as par
-from d2lpar.vgpu.torch_backend.private import torch_private
+from d2lpar.vgpu.torch_backend.private import torch_devices, torch_operators
 from d2lpar.vgpu.torch_backend.values import half_products
 
 aten = torch.ops.aten
@@ -15,7 +15,7 @@ aten = torch.ops.aten
 @pytest.fixture(params=[torch.float16, torch.bfloat16])
 def dtype(request, monkeypatch):
     """A half precision that the processor has no instructions for."""
-    monkeypatch.setattr(torch_private, "has_instructions_for", lambda dtype: False)
+    monkeypatch.setattr(torch_devices, "has_instructions_for", lambda dtype: False)
     half_products.is_slow.cache_clear()
     yield request.param
     half_products.is_slow.cache_clear()
@@ -43,7 +43,7 @@ def test_products_are_rounded_once(dtype):
     assert_rounded_once(found[aten.mm.default](a, b), exact, dtype)
     assert_rounded_once(found[aten.addmm.default](c, a, b, alpha=2), c + 2 * exact, dtype)
     assert_rounded_once(found[aten.bmm.default](a[None], b[None]), exact[None], dtype)
-    kernel = found[torch_private.product_with_activation.default]
+    kernel = found[torch_operators.product_with_activation.default]
     assert_rounded_once(kernel(c, a, b), (c + exact).relu(), dtype)
 
 
@@ -77,7 +77,7 @@ def test_only_what_is_slow_is_computed_wide(monkeypatch):
     seen = []
     kernel = half_products.computed_wide(lambda a: seen.append(a.dtype) or a)
     half_products.is_slow.cache_clear()
-    monkeypatch.setattr(torch_private, "has_instructions_for", lambda dtype: dtype == torch.half)
+    monkeypatch.setattr(torch_devices, "has_instructions_for", lambda dtype: dtype == torch.half)
     for kind in (torch.half, torch.bfloat16, torch.float32, torch.int64):
         kernel(torch.ones(1, dtype=kind))
     half_products.is_slow.cache_clear()

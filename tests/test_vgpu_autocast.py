@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 import d2lpar as par
-from d2lpar.vgpu.torch_backend.private import torch_private
+from d2lpar.vgpu.torch_backend.private import torch_modes
 
 HALF = torch.bfloat16
 
@@ -59,7 +59,7 @@ def test_types(x, work, dtype):
         assert_close(out.float().cpu(), plain.float().cpu(), rtol=0.02, atol=0.02)
 
 
-@pytest.mark.skipif(not torch_private.casts_on_cuda("rms_norm"), reason="this torch casts it not")
+@pytest.mark.skipif(not torch_modes.casts_on_cuda("rms_norm"), reason="this torch casts it not")
 def test_rms_norm_is_cast_where_cuda_casts_it(x):
     with torch.autocast("vgpu", dtype=HALF):
         assert F.rms_norm(x.to(HALF), (2,)).dtype == torch.float32

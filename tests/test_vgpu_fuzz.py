@@ -34,7 +34,7 @@ from torch.utils.checkpoint import checkpoint
 
 import d2lpar as par
 from d2lpar.vgpu.torch_backend.machine.runtime import current_runtime
-from d2lpar.vgpu.torch_backend.private import torch_private
+from d2lpar.vgpu.torch_backend.private import torch_tensors
 
 HOST = -1  # the device of a tensor that both worlds have in the host's memory
 LARGEST = 5000  # elements of what a program works with
@@ -284,7 +284,7 @@ def equalize_versions(ours, theirs):
     """
     for mine, twin in zip(ours, theirs, strict=True):
         if isinstance(twin, torch.Tensor) and not twin.is_inference():
-            torch_private.set_version(mine, twin._version)
+            torch_tensors.set_version(mine, twin._version)
 
 
 def with_gradients(tensors):

@@ -16,7 +16,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..vgpu.torch_backend.private.torch_private import schema_of
+from ..vgpu.torch_backend.private.torch_operators import schema_of
 
 HOST = "host"
 

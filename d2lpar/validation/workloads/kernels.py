@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ...machines.hardware import Machine
 from ...machines.measuring.microbenchmarks import matmul_precision
-from ...vgpu.torch_backend.private import torch_private
+from ...vgpu.torch_backend.private import torch_operators
 from ..parameters import Naive, Parameters, SimulatedRun
 from .measuring import DTYPES, filled, gpus, mean_s, seconds, synchronized_s
 
@@ -105,7 +105,7 @@ def _product(
     if dtype.itemsize > 1:
         return partial(torch.mm, filled(a), filled(b))
     scale = torch.ones((), device=device)
-    return partial(torch_private.scaled_product, a, b, scale, scale, out_dtype=torch.bfloat16)
+    return partial(torch_operators.scaled_product, a, b, scale, scale, out_dtype=torch.bfloat16)
 
 
 def _precision(p: Parameters) -> tuple[torch.dtype, Precision]:

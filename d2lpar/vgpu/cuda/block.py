@@ -16,7 +16,7 @@ from ..api.device_choice import devices
 from ..device_naming import named_by
 from ..races.user_code import all_namespaces, user_namespaces
 from ..torch_backend.machine.runtime import Runtime, current_runtime, returning, running
-from ..torch_backend.private import torch_private
+from ..torch_backend.private import torch_modes
 from . import lazy_init, own_kernels
 from .device_translation import CudaNaming, cuda, translate
 from .mode import CudaMode
@@ -150,7 +150,7 @@ def _only_block() -> Iterator[None]:
 @contextmanager
 def _patched(n: int) -> Iterator[None]:
     patches, mode, children = Patches(), CudaMode(), Children()
-    thread, default_device = threading.get_ident(), torch_private.default_device_context()
+    thread, default_device = threading.get_ident(), torch_modes.default_device_context()
     try:
         for part in _PARTS:
             part.install(patches)
@@ -165,7 +165,7 @@ def _patched(n: int) -> Iterator[None]:
 
             timeit_magic.install(patches)
         patches.spread([*cuda_module.namespaces(), *user_namespaces()])
-        torch_private.look_anew_for_functions()
+        torch_modes.look_anew_for_functions()
         lazy_init.set_emulated_count(n)
         with named_by(CudaNaming()), mode:
             yield
@@ -175,11 +175,11 @@ def _patched(n: int) -> Iterator[None]:
         lazy_init.set_emulated_count(0)
         patches.undo()
         patches.gather(all_namespaces())
-        torch_private.look_anew_for_functions()
+        torch_modes.look_anew_for_functions()
         here = threading.get_ident() == thread  # not where another thread collects garbage
-        if here and torch_private.default_device_context() is not default_device:
+        if here and torch_modes.default_device_context() is not default_device:
             device = None if default_device is None else default_device.device
-            torch_private.set_default_device(device)
+            torch_modes.set_default_device(device)
 
 
 @contextmanager

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..torch_backend.private import torch_private
-from ..torch_backend.private.torch_private import Operator
+from ..torch_backend.private import torch_modes
+from ..torch_backend.private.torch_operators import Operator
 from .device_translation import CUDA, translate, translated
 from .torch_cuda.default_generators import check_generator
 
@@ -31,9 +31,9 @@ class CudaMode(TorchFunctionMode):
         self._threads: set[int] = set()  # those that have entered it, and perhaps never leave it
 
     def __enter__(self) -> CudaMode:
-        for other in torch_private.function_modes():
+        for other in torch_modes.function_modes():
             if isinstance(other, CudaMode) and other.is_over:  # left behind in this thread
-                torch_private.leave_function_mode(other)
+                torch_modes.leave_function_mode(other)
         self._threads.add(get_ident())
         super().__enter__()
         return self
@@ -41,7 +41,7 @@ class CudaMode(TorchFunctionMode):
     def __exit__(self, *error: object) -> None:
         if get_ident() in self._threads:  # the garbage collector ends a block in any thread
             self._threads.remove(get_ident())
-            torch_private.leave_function_mode(self)
+            torch_modes.leave_function_mode(self)
 
     def __torch_function__(
         self,

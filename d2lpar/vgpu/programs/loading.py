@@ -15,7 +15,7 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from ..torch_backend.private import torch_private
+from ..torch_backend.private import torch_modules
 
 _now_s = time.thread_time  # before a program, or the emulation of its clock, replaces it
 
@@ -40,7 +40,7 @@ class Loading:
     @contextmanager
     def noted(self) -> Iterator[None]:
         """Measure the loaders of the block."""
-        fetchers = torch_private.data_fetchers()
+        fetchers = torch_modules.data_fetchers()
         before = [fetcher.fetch for fetcher in fetchers]
         for fetcher, fetch in zip(fetchers, before, strict=True):
             fetcher.fetch = self._measuring(fetch)

@@ -20,14 +20,13 @@ import torch.cuda.nccl
 
 from ..races.user_code import user_namespaces
 from ..torch_backend.comm.nccl import build_version
-from ..torch_backend.private.torch_private import (
-    END_PROFILER,
+from ..torch_backend.private.torch_operators import (
     LIBRARY_OF_OPERATOR,
     MAKE_LIBRARY,
-    METHODS_OF_LAZY_TENSORS,
     OPERATOR_ENTRIES,
-    PREPARE_PROFILER,
 )
+from ..torch_backend.private.torch_profiler import END_PROFILER, PREPARE_PROFILER
+from ..torch_backend.private.torch_tensors import METHODS_OF_LAZY_TENSORS
 from ..torch_backend.tensors import wrapper_tensors
 from .by_rank import checkpoints, current_device, object_lists, process_numbers, refused
 from .by_rank.own_operators import OwnOperators

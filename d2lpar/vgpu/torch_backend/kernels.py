@@ -15,7 +15,7 @@ from .machine import runtime
 from .module import graph_capture, streams
 from .operations import cudnn_convolutions, recurrent
 from .operations.dispatch import Dispatcher, compressed_copy
-from .private import torch_private
+from .private import torch_operators
 from .private.op_schema import strided_nested
 from .shapes import meta_optimizers
 from .tensors.tensor import TensorLayout, VirtualTensor, wrap
@@ -35,8 +35,8 @@ def kernels(dispatcher: Dispatcher) -> list[torch.library.Library]:
     named.impl("empty_strided", _empty_strided, "PrivateUse1")
     # RMS norm is one kernel where a device has it, and some operations elsewhere.
     for name, op in (
-        ("_copy_from", torch_private.copy_from),
-        ("_fused_rms_norm", torch_private.rms_norm.default),
+        ("_copy_from", torch_operators.copy_from),
+        ("_fused_rms_norm", torch_operators.rms_norm.default),
     ):
         named.impl(name, functools.partial(_call, dispatcher, op), "PrivateUse1")
     for name, kernel in (

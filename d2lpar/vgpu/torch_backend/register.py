@@ -44,7 +44,7 @@ from .patches.networks import (
     parameters,
     sync_batch_norm,
 )
-from .private import torch_private
+from .private import torch_autograd
 from .tensors.tensor import VirtualTensor
 
 _library: list[torch.library.Library] = []  # kernels live as long as their library
@@ -80,7 +80,7 @@ def register_backend() -> None:
 def _register() -> None:
     setup = _setup_function()
     module = sys.modules[device_module.__name__]
-    setup(rename=TYPE, backend_module=module, device_guard=torch_private.make_device_guard())
+    setup(rename=TYPE, backend_module=module, device_guard=torch_autograd.make_device_guard())
     dispatcher = VirtualTensor.dispatcher = Dispatcher()
     _library.extend([*kernels.kernels(dispatcher), *autocast.kernels()])
     autograd.replace_backward()

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from ....vgpu.torch_backend.private import torch_private
+from ....vgpu.torch_backend.private import torch_operators
 
 FP8 = torch.float8_e4m3fn
 
@@ -48,7 +48,7 @@ def _multiplied(
     a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor
 ) -> torch.Tensor:
     scales = scale_a.float(), scale_b.float()
-    return torch_private.scaled_product(a, b, *scales, out_dtype=torch.bfloat16)
+    return torch_operators.scaled_product(a, b, *scales, out_dtype=torch.bfloat16)
 
 
 class _DelayedProduct(torch.autograd.Function):

@@ -20,7 +20,7 @@ from ...memory import memory_history, snapshot
 from ...memory.caching_allocator import CachingAllocator, allocations
 from ...memory.memory_history import HistoryOptions, MemoryHistory
 from ...torch_backend.machine.runtime import current_runtime
-from ...torch_backend.private import torch_private
+from ...torch_backend.private import torch_profiler
 from ...torch_backend.tensors.tensor import VirtualTensor
 from .. import lazy_init
 from ..patches import Patches
@@ -37,14 +37,14 @@ def install(patches: Patches) -> None:
         ("snapshot", _snapshot),
         ("observe_oom", _observe_out_of_memory),
     ):
-        patches.set(*torch_private.MEMORY_HISTORY[name], ours)
+        patches.set(*torch_profiler.MEMORY_HISTORY[name], ours)
     for name, function in (
         ("set", memory_history.set_metadata),
         ("get", memory_history.metadata),
         ("supported", lambda: True),
         ("annotate", _annotate),
     ):
-        owner, theirs = torch_private.MEMORY_METADATA[name]
+        owner, theirs = torch_profiler.MEMORY_METADATA[name]
         if hasattr(owner, theirs):
             patches.set(owner, theirs, function)
     for name in WRITES:

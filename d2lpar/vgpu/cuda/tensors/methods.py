@@ -8,7 +8,7 @@ from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from ...torch_backend.private import torch_private
+from ...torch_backend.private import torch_devices, torch_modes, torch_tensors
 from ...torch_backend.tensors import wrapper_tensors
 from ...torch_backend.tensors.tensor import VirtualTensor
 from ..device_translation import (
@@ -41,22 +41,22 @@ def install(patches: Patches) -> None:
 
 def _table() -> Iterator[tuple[object, str, Callable[[Callable], Callable]]]:
     """Owner and name of each function, and what makes ours of it."""
-    yield from ((owner, name, _with_device) for owner, name in torch_private.factories())
+    yield from ((owner, name, _with_device) for owner, name in torch_modes.factories())
     yield from ((torch, f"{name}_like", _with_device) for name in LIKE)
     yield torch, "normal", _with_device
     yield from ((torch.Tensor, name, _with_device) for name in NEW)
     yield torch.Tensor, "_make_wrapper_subclass", _make_wrapper_subclass
     yield torch.Tensor, "to", _to
-    yield *torch_private.PARSE_TO, _parse_to
+    yield *torch_devices.PARSE_TO, _parse_to
     yield torch.Tensor, "cuda", _cuda
     yield torch.Tensor, "type", _type
-    yield torch_private.DeviceContext, "__torch_function__", _default_device
-    yield torch_private.LazyTensor, "materialize", _materialize
+    yield torch_modes.DeviceContext, "__torch_function__", _default_device
+    yield torch_tensors.LazyTensor, "materialize", _materialize
 
 
 def _let_scripts_call(patches: Patches, theirs: Callable, ours: Callable) -> None:
     """TorchScript knows the functions that it may call by their identity."""
-    builtins = torch_private.script_builtins()
+    builtins = torch_modes.script_builtins()
     if id(theirs) in builtins:
         patches.set_item(builtins, id(ours), builtins[id(theirs)])
 
@@ -148,7 +148,7 @@ def cuda_dtype(kind: object) -> torch.dtype | None:
 
 def _default_device(theirs: Callable) -> Callable:
     def __torch_function__(  # noqa: N807, as torch calls it
-        self: torch_private.DeviceContext,
+        self: torch_modes.DeviceContext,
         func: Callable,
         types: Sequence[type],
         args: tuple = (),
@@ -177,7 +177,7 @@ def _materialize(theirs: Callable) -> Callable:
 
 def _let_lazy_parameters_move(patches: Patches) -> None:
     """Parameters without a shape allow some methods only, and know them by identity."""
-    known = torch_private.METHODS_OF_LAZY_TENSORS
+    known = torch_tensors.METHODS_OF_LAZY_TENSORS
     patches.set(*known, [*getattr(*known), torch.Tensor.to, torch.Tensor.cuda])
     for kind in (UninitializedParameter, UninitializedBuffer):
         patches.set(kind, "__new__", _lazy_new(kind.__new__))

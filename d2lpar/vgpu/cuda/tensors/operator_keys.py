@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.library
 
-from ...torch_backend.private import torch_private
+from ...torch_backend.private import torch_modes
 from ..patches import Patches
 
 _AUTOGRAD, _AUTOCAST = "AutogradCUDA", "AutocastCUDA"
@@ -44,7 +44,7 @@ def _without_autocast(kernel: Callable[..., object]) -> Callable[..., object]:
 
     @functools.wraps(kernel)
     def run(*args: object, **kwargs: object) -> object:
-        with torch_private.autocast_is_over():
+        with torch_modes.autocast_is_over():
             return kernel(*args, **kwargs)
 
     return run

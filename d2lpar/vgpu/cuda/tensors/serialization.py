@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ...torch_backend.operations import serialization
-from ...torch_backend.private import torch_private
+from ...torch_backend.private import torch_tensors
 from ..device_translation import CUDA, VIRTUAL, number, to_virtual
 from ..patches import Patches
 
@@ -15,9 +15,9 @@ _BEFORE_VIRTUAL = 4  # torch asks for storages in this order; those of virtual d
 def install(patches: Patches) -> None:
     """Let `torch.load` put storages of "cuda:1" back on that device."""
     entry = (_BEFORE_VIRTUAL, lambda storage: None, _restore)
-    registry = [*getattr(*torch_private.STORAGE_REGISTRY), entry]
-    patches.set(*torch_private.STORAGE_REGISTRY, sorted(registry, key=lambda entry: entry[0]))
-    patches.replace(torch_private.StorageBase, "cuda", _storage_to_cuda)
+    registry = [*getattr(*torch_tensors.STORAGE_REGISTRY), entry]
+    patches.set(*torch_tensors.STORAGE_REGISTRY, sorted(registry, key=lambda entry: entry[0]))
+    patches.replace(torch_tensors.StorageBase, "cuda", _storage_to_cuda)
 
 
 def _restore(storage: torch.UntypedStorage, location: str) -> torch.UntypedStorage | None:

@@ -10,7 +10,7 @@ import torch
 from ...races import sync_debug
 from ...torch_backend.module import device_module
 from ...torch_backend.module.streams import Stream
-from ...torch_backend.private import torch_private
+from ...torch_backend.private import torch_operators, torch_profiler
 from .. import lazy_init
 from ..device_translation import VIRTUAL, local_number, place
 from ..patches import Patches, stand_in
@@ -35,7 +35,7 @@ StreamKey = tuple[int, int, int]
 
 def install(patches: Patches) -> None:
     """Replace them; a build of torch without CUDA has them in the block only."""
-    library, functions = torch_private.LIBRARY, [*_FUNCTIONS, *_RawMemory().functions()]
+    library, functions = torch_operators.LIBRARY, [*_FUNCTIONS, *_RawMemory().functions()]
     named = {function.__name__: function for function in functions}
     for name, ours in named.items():
         if hasattr(library, name):
@@ -52,8 +52,8 @@ def install(patches: Patches) -> None:
 
 def _refuse_others(patches: Patches, ours: set[str]) -> None:
     """Without a driver some of them raise what nobody understands, and others end the process."""
-    library = torch_private.LIBRARY
-    elsewhere = (torch_private.MEMORY_HISTORY, torch_private.MEMORY_METADATA)
+    library = torch_operators.LIBRARY
+    elsewhere = (torch_profiler.MEMORY_HISTORY, torch_profiler.MEMORY_METADATA)
     ours = ours | {name for table in elsewhere for _, name in table.values()}
     for name in dir(library):
         theirs = getattr(library, name)

@@ -17,7 +17,7 @@ from ...ranks.private.c10d import MODULES
 from ...ranks.state.own_patches import PatchesOfCaller
 from ...ranks.state.process_state import OwnState
 from ...ranks.world_of_one import alone_in_its_world
-from ...torch_backend.private import torch_private
+from ...torch_backend.private import torch_devices
 from ...torch_backend.tensors.tensor import VirtualTensor
 from .. import lazy_init
 from ..device_translation import CUDA, local_number, to_virtual
@@ -36,14 +36,14 @@ def install(patches: Patches) -> None:
 
 def _install_queries(patches: Patches) -> None:
     patches.replace(torch.accelerator, "current_accelerator", _current_accelerator)
-    patches.replace(*torch_private.GET_ACCELERATOR, lambda check=None: torch.device(CUDA))
+    patches.replace(*torch_devices.GET_ACCELERATOR, lambda check=None: torch.device(CUDA))
     patches.replace(torch.accelerator, "device_count", lazy_init.device_count)
     for name in ("current_device_index", "current_device_idx"):
         if hasattr(torch.accelerator, name):
             patches.replace(torch.accelerator, name, local_number)
     patches.replace(torch, "get_device", _get_device)
-    get_stream = getattr(*torch_private.STREAM_OF_COPIES)
-    patches.replace(*torch_private.STREAM_OF_COPIES, lambda device: get_stream(to_virtual(device)))
+    get_stream = getattr(*torch_devices.STREAM_OF_COPIES)
+    patches.replace(*torch_devices.STREAM_OF_COPIES, lambda device: get_stream(to_virtual(device)))
     patches.replace(torch.backends.cuda, "is_built", lambda: True)
 
 

@@ -14,7 +14,7 @@ import torch.utils.dlpack
 
 from ....timeline.printing import say
 from ...torch_backend.comm.nccl import build_version
-from ...torch_backend.private import torch_private
+from ...torch_backend.private import torch_devices
 from ..patches import Patches
 from ..refusals import refusal
 
@@ -45,10 +45,10 @@ def install(patches: Patches) -> None:
                 patches.replace(module, name, refusal(f"{module.__name__}.{name}", remedy))
     patches.set(torch.backends.cuda.cuFFTPlanCacheManager, "__getitem__", NO_PLANS)
     patches.replace(torch.cuda.nccl, "version", build_version(torch.cuda.nccl.version))
-    patches.replace(torch.backends.cudnn, "version", torch_private.cudnn_version)
+    patches.replace(torch.backends.cudnn, "version", torch_devices.cudnn_version)
     patches.replace(torch.backends.cudnn, "is_acceptable", _is_acceptable)
     # Weights of recurrent networks stay where they are: nothing here asks for one piece of memory.
-    patches.replace(*torch_private.FLATTENS_WEIGHTS, lambda: False)
+    patches.replace(*torch_devices.FLATTENS_WEIGHTS, lambda: False)
     patches.replace(torch, "compile", _said_once(torch.compile))
 
 

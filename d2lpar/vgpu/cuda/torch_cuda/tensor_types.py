@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ...torch_backend.patches.lists import of_lists
-from ...torch_backend.private import torch_private
+from ...torch_backend.private import torch_tensors
 from ...torch_backend.tensors.tensor import VirtualTensor
 from .. import lazy_init
 from ..device_translation import CUDA
@@ -75,7 +75,7 @@ class _TensorClass:
     on_cuda = False  # of the block that is open: there is one at a time
 
 
-_of_torch = of_lists(torch_private.TensorBase.__new__, at=1)
+_of_torch = of_lists(torch_tensors.TensorBase.__new__, at=1)
 
 
 def _new(*args: object, **kwargs: object) -> object:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ...torch_backend.private import torch_private
+from ...torch_backend.private import torch_operators
 from ..state.own_modules import is_shared
 from ..world.rank import Rank, here
 
@@ -61,7 +61,7 @@ class _Operator:
     def end(self) -> None:
         """Take it from torch."""
         self.library.reset()
-        torch_private.forget_operator(self.namespace, self.name)
+        torch_operators.forget_operator(self.namespace, self.name)
 
     def _run(self, key: Key, *args: object, **kwargs: object) -> object:
         """The kernel of this rank; of one that its parent was forked with, the parent's."""
@@ -100,9 +100,9 @@ class OwnOperators:
             if _is_shared():
                 return theirs(namespace, name)
             key = here.rank, f"{namespace}::{name}"
-            libraries = torch_private.libraries_of_operators()
+            libraries = torch_operators.libraries_of_operators()
             if key in self._libraries:
-                torch_private.destroy_library(self._libraries.pop(key))
+                torch_operators.destroy_library(self._libraries.pop(key))
             if libraries.get(key[1]) in self._libraries.values():  # another rank's stays
                 del libraries[key[1]]
             self._libraries[key] = made = theirs(namespace, name)
@@ -119,7 +119,7 @@ class OwnOperators:
                 return theirs(registry, name)
             entries = self._entries.setdefault(name, {})
             if here.rank not in entries:
-                entries[here.rank] = torch_private.OperatorEntry(name)
+                entries[here.rank] = torch_operators.OperatorEntry(name)
             return entries[here.rank]
 
         return find
@@ -138,7 +138,7 @@ class OwnOperators:
             self._operators[f"{namespace}::{name}"] = known
         elif rank in known.owners:
             known.library.define(schema, *more)  # twice, which torch refuses
-        elif not torch_private.are_equal_schemas(known.schema, schema):
+        elif not torch_operators.are_equal_schemas(known.schema, schema):
             raise RuntimeError(
                 f"rank {rank.number} defines the operator {namespace}::{name} as {schema!r}, and "
                 f"another rank as {known.schema!r}: on virtual ranks all must define it alike. "
@@ -164,11 +164,11 @@ class OwnOperators:
 
     def end(self) -> None:
         """Let nobody have any, as the ranks are over."""
-        libraries = torch_private.libraries_of_operators()
+        libraries = torch_operators.libraries_of_operators()
         for (_, name), library in self._libraries.items():
             if libraries.get(name) is library:
                 del libraries[name]
-            torch_private.destroy_library(library)
+            torch_operators.destroy_library(library)
         self._libraries.clear()
         for operator in self._operators.values():
             operator.end()
@@ -185,7 +185,7 @@ def _is_shared() -> bool:
 
 
 def _registers_for_others(module: str) -> bool:
-    return module.startswith(_OURS) or torch_private.is_of_libraries(module)
+    return module.startswith(_OURS) or torch_operators.is_of_libraries(module)
 
 
 class _LibraryOfRank:

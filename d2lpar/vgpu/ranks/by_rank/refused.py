@@ -6,7 +6,7 @@ import functools
 import warnings
 from collections.abc import Callable
 
-from ...torch_backend.private.torch_private import is_profiling, stop_profiling
+from ...torch_backend.private.torch_profiler import is_profiling, stop_profiling
 from ..world.rank import here
 
 RPC = "torch.distributed.rpc"  # loaded by torch where it is built with it

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 from ...torch_backend.machine.runtime import current_runtime
-from ...torch_backend.private.torch_private import at_end_of_backward
+from ...torch_backend.private.torch_autograd import at_end_of_backward
 from ..world.rank import talking_by_host
 from .backward_begin import call_when_it_begins
 from .buckets import Bucket, ParameterList, gathered

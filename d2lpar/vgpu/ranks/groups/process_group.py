@@ -21,7 +21,7 @@ import torch.distributed as dist
 from ...races.call_sites import call_site_of, mark
 from ...sim.clock import HostThread
 from ...torch_backend.module.graph_capture import capturing_on
-from ...torch_backend.private.torch_private import unwatched
+from ...torch_backend.private.torch_modes import unwatched
 from ...torch_backend.tensors.tensor import VirtualTensor
 from ..by_rank import refused
 from ..calls import call_forms, call_of_rank

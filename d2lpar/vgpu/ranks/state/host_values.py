@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch.nn import init
 
-from ...torch_backend.private import torch_private
+from ...torch_backend.private import torch_modes
 
 LARGE = 2**20  # elements; smaller tensors are set, as that is quick
 
@@ -35,7 +35,7 @@ def left_unset() -> Iterator[None]:
             _replace(undo, init, name, _unless(active, getattr(init, name)))
         for name in ("normal_", "uniform_"):
             _replace(undo, torch.Tensor, name, _unless(active, getattr(torch.Tensor, name)))
-        for owner, name in torch_private.factories():
+        for owner, name in torch_modes.factories():
             if name in ("rand", "randn"):
                 _replace(undo, owner, name, _empty_unless(active, getattr(owner, name)))
         yield

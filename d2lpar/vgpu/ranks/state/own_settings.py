@@ -12,7 +12,7 @@ import socket
 import sys
 from collections.abc import Callable
 
-from ...torch_backend.private.torch_private import Setting, settings
+from ...torch_backend.private.torch_settings import Setting, settings
 
 _SETTINGS: list[Setting] = [
     (sys.getrecursionlimit, sys.setrecursionlimit),

@@ -19,7 +19,7 @@ from ...device_naming import text
 from ...sim.clock import HostThread
 from ...torch_backend.machine.host_threads import HOST
 from ...torch_backend.machine.runtime import Runtime, current_runtime
-from ...torch_backend.private.torch_private import unwatched
+from ...torch_backend.private.torch_modes import unwatched
 from ...torch_backend.tensors.tensor import VirtualTensor
 from ..calls import flight_recorder
 from ..calls.flight_recorder import Flight

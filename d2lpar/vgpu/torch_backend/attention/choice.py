@@ -15,7 +15,7 @@ import torch
 
 from ....machines.compute_capability import compute_capability
 from ..machine import runtime
-from ..private import torch_private
+from ..private import torch_attention
 from ..tensors.tensor import VirtualTensor
 
 MATH, FLASH, EFFICIENT, CUDNN = range(4)  # as torch.nn.attention.SDPBackend numbers them
@@ -89,7 +89,7 @@ def settings() -> KernelSettings:
     )
     return KernelSettings(
         frozenset(kernel for kernel, is_allowed in allowed if is_allowed),
-        tuple(torch_private.attention_order()),
+        tuple(torch_attention.attention_order()),
         torch.are_deterministic_algorithms_enabled()
         and not torch.is_deterministic_algorithms_warn_only_enabled(),
     )
@@ -145,7 +145,7 @@ def _order(capability: tuple[int, int], order: tuple[int, ...]) -> list[int]:
     deprioritized = os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") == "1"
     if known != [FLASH, EFFICIENT, MATH, CUDNN] or capability[0] not in (9, 10) or deprioritized:
         return known
-    return known if torch_private.attention_order_is_set() else [CUDNN, *known[:-1]]
+    return known if torch_attention.attention_order_is_set() else [CUDNN, *known[:-1]]
 
 
 def _why_not(kernel: int, inputs: Inputs, settings: KernelSettings) -> str | None:

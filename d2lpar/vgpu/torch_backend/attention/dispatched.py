@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
-from ..private import torch_private
+from ..private import torch_attention
 from .choice import CUDNN, EFFICIENT, FLASH, MATH, choose, inputs_of
 
 _ALIGNED = 16  # numbers: rows of masks for the memory-efficient kernels
@@ -35,15 +35,15 @@ def scaled_dot_product_attention(
         return _flash(*three, dropout_p, is_causal, scale)
     if kernel == MATH:
         _check_added(query, key, mask, grouped=enable_gqa)
-        return torch_private.plain_attention(
+        return torch_attention.plain_attention(
             *three, mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
         )[0]
     if kernel == EFFICIENT and mask is not None:
         mask = _aligned(mask).expand(*query.shape[:3], key.shape[2])
     keeps_sums = torch.is_grad_enabled() and any(t.requires_grad for t in three)
     fused = {
-        EFFICIENT: torch_private.efficient_attention,
-        CUDNN: torch_private.cudnn_attention,
+        EFFICIENT: torch_attention.efficient_attention,
+        CUDNN: torch_attention.cudnn_attention,
     }[kernel]
     return fused(*three, mask, keeps_sums, dropout_p, is_causal, scale=scale)[0]
 
@@ -76,7 +76,7 @@ def _flash(
     if size % _PADDED:
         query, key, value = (F.pad(t, (0, -size % _PADDED)) for t in (query, key, value))
     scale = size**-0.5 if scale is None else scale
-    out = torch_private.flash_attention(query, key, value, dropout, causal, scale=scale)[0]
+    out = torch_attention.flash_attention(query, key, value, dropout, causal, scale=scale)[0]
     return out[..., :size] if size % _PADDED else out
 
 

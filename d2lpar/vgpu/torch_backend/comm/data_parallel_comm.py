@@ -25,7 +25,7 @@ from ...device_naming import TYPE, device
 from ..cost.host_cost import native_views
 from ..module.streams import device_number
 from ..operations.copies import device_index
-from ..private import torch_private
+from ..private import torch_devices, torch_tensors
 from ..tensors.tensor import VirtualTensor, separate
 from . import comm_checks, nccl
 
@@ -127,7 +127,7 @@ def _in_coordinates(
     indices: torch.Tensor, values: torch.Tensor, like: Sequence[torch.Tensor]
 ) -> list[torch.Tensor]:
     """The sparse tensors of which two flat tensors have the parts."""
-    parts = zip(*map(torch_private.coo_parts, like), strict=True)
+    parts = zip(*map(torch_tensors.coo_parts, like), strict=True)
     pairs = zip(*map(_unflatten_dense_tensors, (indices, values), parts), strict=True)
     return [
         torch.sparse_coo_tensor(where, what, tensor.shape, check_invariants=False)
@@ -185,7 +185,7 @@ def _stream(
     streams: Sequence[torch.Stream | None] | None, i: int, place: torch.device
 ) -> torch.Stream | None:
     stream = None if streams is None else streams[i]
-    if stream is not None and torch_private.device_of_stream(stream) != place.index:
+    if stream is not None and torch_devices.device_of_stream(stream) != place.index:
         raise RuntimeError(
             f"Expected the device associated with the stream at index {i} (was "
             f"{stream.device_index}) to match the device supplied at that index (expected "

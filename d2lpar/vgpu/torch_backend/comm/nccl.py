@@ -14,7 +14,7 @@ from ...races.vector_clock import join
 from ...sim.clock import HostThread
 from ...sim.collective_routes import Group
 from ..machine.runtime import Runtime, current_runtime
-from ..private import torch_private
+from ..private import torch_operators, torch_tensors
 from ..tensors.tensor import VirtualTensor, backing, layout_of, wrap
 
 StreamKey = tuple[int, int]
@@ -44,7 +44,7 @@ def reduce(tensors: Sequence[VirtualTensor], root: int) -> VirtualTensor:
     rt = current_runtime()
     total = _copy_of_values(rt, tensors[0])
     if not rt.shape_only:
-        with torch_private.as_plain_tensors():
+        with torch_tensors.as_plain_tensors():
             for tensor in tensors[1:]:
                 total.add_(backing(tensor))
     result = wrap(total, tensors[root].vgpu_index)
@@ -61,7 +61,7 @@ def _current(rt: Runtime, tensors: Sequence[VirtualTensor]) -> list[StreamKey]:
 def _copy_of_values(rt: Runtime, tensor: VirtualTensor) -> torch.Tensor:
     if rt.shape_only:
         return layout_of(tensor).empty()
-    return torch_private.to_copy(backing(tensor), device=rt.backing)
+    return torch_operators.to_copy(backing(tensor), device=rt.backing)
 
 
 def _run(

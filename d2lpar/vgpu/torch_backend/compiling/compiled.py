@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from ....machines.hardware import Host
 from ..machine.runtime import Runtime, StreamKey, running
-from ..private import torch_private
+from ..private import torch_autograd
 from ..tensors.tensor import VirtualTensor
 from .fusion import FusedKernel, elements
 
@@ -75,7 +75,7 @@ class RegionKernel(FusedKernel):
 
     def __init__(self, region: Region, rt: Runtime, stream: StreamKey, size: int) -> None:
         self.region = region
-        put = partial(rt.host_threads.put, torch_private.graph_task_id(), stream[0])
+        put = partial(rt.host_threads.put, torch_autograd.graph_task_id(), stream[0])
         host = rt.machine.host
         super().__init__(rt, stream, size, put, region.dispatch_s(host, host.compiled_s))
 
@@ -89,7 +89,7 @@ class _Thread(threading.local):
 
     def of_backward(self, task: int) -> Region | None:
         """The region of the backward operation under way in pass `task`."""
-        forward = torch_private.notes_of_node().get(REGION)
+        forward = torch_autograd.notes_of_node().get(REGION)
         if forward is None:
             return None
         if self.backward is None or self.backward[:2] != (task, forward):
@@ -112,8 +112,8 @@ def current() -> Region | None:
         return None
     if _here.region is not None:
         return _here.region
-    task = torch_private.graph_task_id()
-    return None if task == torch_private.NO_TASK else _here.of_backward(task)
+    task = torch_autograd.graph_task_id()
+    return None if task == torch_autograd.NO_TASK else _here.of_backward(task)
 
 
 def run(
@@ -126,12 +126,12 @@ def run(
         return function(*args, **kwargs)
     _let_go()
     _here.region = region = Region(whole=whole, modules=modules)
-    start = torch_private.next_node_number()
+    start = torch_autograd.next_node_number()
     try:
         results = function(*args, **kwargs)
         found = tree_leaves(results)
         _materialize(found)
-        for node in torch_private.nodes_from(found, start):
+        for node in torch_autograd.nodes_from(found, start):
             node.metadata[REGION] = region
         return results
     finally:

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map
 from ...device_naming import TYPE
 from ...sim.pricing.attention_cost import FLEX, Attention, AttentionCost
 from ..machine.runtime import current_runtime
-from ..private import torch_private
+from ..private import torch_attention
 from ..tensors.tensor import VirtualTensor, backing, layout_of, wrap
 from . import compiled
 
@@ -41,7 +41,7 @@ class _Call(NamedTuple):
 
     def by_parts(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Of queries, keys and values: the result, its rows' log2 of sums, and their maxima."""
-        return torch_private.flex_by_parts(
+        return torch_attention.flex_by_parts(
             *tensors, self.score_mod, self.block_mask[-1:], self.scale, {}
         )
 
@@ -103,7 +103,7 @@ class _FlexAttention(torch.autograd.Function):
 def _apart(call: _Call, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
     query, key, value = tensors[:3]
     out, *sums = call.by_parts(query, key, value)
-    return (torch_private.permuted_like(out, query.stride()), *sums)
+    return (torch_attention.permuted_like(out, query.stride()), *sums)
 
 
 def _apart_backward(
@@ -137,7 +137,7 @@ def _fused(call: _Call, *three: torch.Tensor) -> tuple[torch.Tensor, ...]:
     shapes = ((batch, heads, queries, value.shape[-1]), query.shape[:3], query.shape[:3])
     dtypes = (query.dtype, *[_of_sums(query)] * 2)
     found = [values[0].new_empty(s, dtype=d) for s, d in zip(shapes, dtypes, strict=True)]
-    found[0] = torch_private.permuted_like(found[0], query.stride())
+    found[0] = torch_attention.permuted_like(found[0], query.stride())
     if not current_runtime().shape_only:
         for first, rows in _in_pieces(values):
             parts = _on_values(call, first, _Values()).by_parts(*rows)
@@ -313,7 +313,7 @@ class _Instead(_Values):
 
 def _learnt_by(call: _Call, query: torch.Tensor) -> list[torch.Tensor]:
     """The tensors that the function of scores uses and that want gradients."""
-    if torch_private.leaves_scores(call.score_mod):
+    if torch_attention.leaves_scores(call.score_mod):
         return []
     mode, one = _Values(), _values_of(query).new_zeros(1, 1, 1, 1)
     with torch.no_grad():
@@ -355,7 +355,7 @@ def _shares_in(
     mask_mod: Function, mode: _Values, queries: torch.Tensor, keys: torch.Tensor
 ) -> tuple[float, float]:
     call = _on_values(_Call(mask_mod, (mask_mod,), 1.0), 0, mode)
-    every, none = torch_private.over_all(call.block_mask[-1]), torch.zeros(1, dtype=torch.int32)
+    every, none = torch_attention.over_all(call.block_mask[-1]), torch.zeros(1, dtype=torch.int32)
     with torch.no_grad():
         mask = every(none, none, queries.flatten(), keys.flatten())[0, 0]
     blocks = mask.unflatten(0, queries.shape).unflatten(2, keys.shape).any(3).any(1).float()

@@ -17,7 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ....machines.hardware import Host
 from ...sim.pricing.kernel_cost import Cost
-from ..private import torch_private
+from ..private import torch_autograd, torch_modules
 from ..tensors.tensor import is_virtual
 
 # What a view takes that C++ asks for, as a share of one that Python does. Measured by us: narrow
@@ -68,8 +68,8 @@ def kernel_s(host: Host, tensors: Sequence[torch.Tensor], cost: Cost | None = No
 def _autograd_s(host: Host, tensors: Sequence[torch.Tensor]) -> float:
     """What autograd adds to an operation, forward or backward."""
     if not torch.is_grad_enabled():
-        in_backward = torch_private.graph_task_id() != torch_private.NO_TASK
-        return host.node_s if in_backward and torch_private.node_number() is not None else 0.0
+        in_backward = torch_autograd.graph_task_id() != torch_autograd.NO_TASK
+        return host.node_s if in_backward and torch_autograd.node_number() is not None else 0.0
     for tensor in tensors:
         if tensor.requires_grad:
             return host.autograd_s
@@ -121,7 +121,7 @@ def nothing_pending() -> Iterator[None]:
 def count_python() -> None:
     """Count calls of modules and steps of optimizers from now on; once a process."""
     call = torch.nn.Module.__call__
-    torch_private.replace(torch.nn.Module, "__call__", _counting(call))
+    torch_modules.replace(torch.nn.Module, "__call__", _counting(call))
     register_optimizer_step_pre_hook(_count_parameters)
 
 

@@ -18,18 +18,18 @@ from ...sim.pricing.attention_cost import CUDNN, EFFICIENT, FLASH, Attention, At
 from ...sim.pricing.kernel_cost import Cost, Kernel
 from ...sim.pricing.tiles import ALIGNED_BYTES, Product
 from ...sim.pricing.winograd_convolution import Winograd, winograd
-from ..private import torch_private
+from ..private import torch_attention, torch_operators
 from .row_cost import BY_ROWS, WEIGHTS_WANTED, read_for_weights
 
 aten = torch.ops.aten
-_CONVOLUTIONS = {aten.convolution, torch_private.convolution}
+_CONVOLUTIONS = {aten.convolution, torch_operators.convolution}
 _ATTENTION = {
-    torch_private.flash_attention: (FLASH, False),
-    torch_private.flash_attention_backward: (FLASH, True),
-    torch_private.efficient_attention: (EFFICIENT, False),
-    torch_private.efficient_attention_backward: (EFFICIENT, True),
-    torch_private.cudnn_attention: (CUDNN, False),
-    torch_private.cudnn_attention_backward: (CUDNN, True),
+    torch_attention.flash_attention: (FLASH, False),
+    torch_attention.flash_attention_backward: (FLASH, True),
+    torch_attention.efficient_attention: (EFFICIENT, False),
+    torch_attention.efficient_attention_backward: (EFFICIENT, True),
+    torch_attention.cudnn_attention: (CUDNN, False),
+    torch_attention.cudnn_attention_backward: (CUDNN, True),
 }
 _ADDED_TO = {aten.addmm: aten.mm, aten.baddbmm: aten.bmm}  # products that something is added to
 _ONLY_WRITE = {aten.zero_.default, aten.fill_.Scalar, aten.uniform_.default, aten.normal_.default}
@@ -96,7 +96,7 @@ def cost_of(
     if packet in BY_ROWS:  # before optimizers': one is called _fused_rms_norm
         return Cost(*BY_ROWS[packet](args, nbytes), dtype=dtype)
     nbytes += read_again(packet, args)
-    if torch_private.schema_of(func).name.startswith(_MANY):
+    if torch_operators.schema_of(func).name.startswith(_MANY):
         count = _launches(args, outputs)
         return Cost(*[Kernel(flops // count, nbytes // count)] * count, dtype=dtype)
     product = _product(packet, args, outputs, times)
@@ -126,7 +126,7 @@ def _attention(
 def attention_of(func: torch._ops.OpOverload, args: Arguments, kwargs: dict[str, Any]) -> Attention:
     """The work of a fused kernel of attention."""
     kind, backward = _ATTENTION[func]
-    schema = torch_private.schema_of(func).arguments
+    schema = torch_operators.schema_of(func).arguments
     given: dict[str, Any] = {a.name: a.default_value for a in schema if a.has_default_value()}
     given |= {a.name: value for a, value in zip(schema, args, strict=False)} | kwargs
     query, key, value = given["query"], given["key"], given["value"]
@@ -194,7 +194,7 @@ _FACTORS = {
     aten.bmm: 0,
     aten.addmm: 1,
     aten.baddbmm: 1,
-    torch_private.scaled_product: 0,
+    torch_operators.scaled_product: 0,
 }
 
 
@@ -342,7 +342,7 @@ def _moved(
     outputs: object,
 ) -> int:
     """Bytes read of the arguments, and written to those that change and to what is new."""
-    schema = torch_private.schema_of(func)
+    schema = torch_operators.schema_of(func)
     only_written = func in _ONLY_WRITE
     total = 0
     for number, argument in enumerate(schema.arguments):

@@ -16,7 +16,7 @@ import torch
 
 from ...sim.pricing.kernel_cost import Kernel
 from ...sim.pricing.memory_rates import ReadAgain
-from ..private import torch_private
+from ..private import torch_operators
 
 aten = torch.ops.aten
 Arguments = Sequence[Any]
@@ -30,7 +30,7 @@ FETCHED_BYTES = 16  # by one instruction
 SHARED_BYTES = 48 * 1024  # that a block has without asking for more
 _COLUMNS = 32  # of a block that sums the gradients of weights: GammaBetaBackwardCUDAKernel
 # The number of the argument that says which gradients are wanted, the input's first.
-WEIGHTS_WANTED = {aten.native_layer_norm_backward: 7, torch_private.rms_norm_backward: 5}
+WEIGHTS_WANTED = {aten.native_layer_norm_backward: 7, torch_operators.rms_norm_backward: 5}
 
 
 # --- norms ----------------------------------------------------------------------------------------
@@ -136,10 +136,10 @@ def _size(tensor: torch.Tensor) -> int:
 
 BY_ROWS: dict[torch._ops.OpOverloadPacket, KernelsOf] = {
     aten.native_layer_norm: _norm,
-    torch_private.rms_norm: _norm,
+    torch_operators.rms_norm: _norm,
     **{packet: _norm_backward(packet) for packet in WEIGHTS_WANTED},
-    torch_private.softmax: _softmax,
-    torch_private.log_softmax: _softmax,
-    torch_private.softmax_backward: _softmax_backward,
-    torch_private.log_softmax_backward: _log_softmax_backward,
+    torch_operators.softmax: _softmax,
+    torch_operators.log_softmax: _softmax,
+    torch_operators.softmax_backward: _softmax_backward,
+    torch_operators.log_softmax_backward: _log_softmax_backward,
 }

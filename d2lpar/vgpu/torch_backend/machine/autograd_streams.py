@@ -21,7 +21,7 @@ from weakref import ref
 import torch
 
 from ...races.vector_clock import Access, StreamKey, VectorClocks, join
-from ..private import torch_private
+from ..private import torch_autograd
 
 KEPT_SWITCHES = 50_000
 KEPT_PASSES = 16
@@ -80,7 +80,7 @@ class AutogradStreams:
     def used(self, tensors: Iterable[torch.Tensor], number: int) -> None:
         """An operation of a device's stream of that number uses tensors; autograd sees it."""
         for tensor in tensors:
-            if id(tensor) not in self._leaves and torch_private.is_leaf(tensor):
+            if id(tensor) not in self._leaves and torch_autograd.is_leaf(tensor):
                 forget = partial(self._forget, id(tensor))
                 self._leaves[id(tensor)] = (ref(tensor, forget), number)
 
@@ -90,7 +90,7 @@ class AutogradStreams:
     def switched(self, streams: dict[int, int]) -> None:
         """Note that from now on these streams are current, by device."""
         thread = self._thread
-        number = torch_private.next_node_number()
+        number = torch_autograd.next_node_number()
         if thread.numbers and thread.numbers[-1] == number:
             thread.streams[-1] = dict(streams)
             return
@@ -129,12 +129,12 @@ class AutogradStreams:
             while len(passes) >= KEPT_PASSES:  # an error has ended them
                 del passes[next(iter(passes))]
             passes[task] = BackwardPass(self.order, dict(current), devices, within=bool(passes))
-            torch_private.at_end_of_backward(lambda: self._finish(task))
+            torch_autograd.at_end_of_backward(lambda: self._finish(task))
         return passes[task]
 
     def _forward_stream(self, device: int, this: BackwardPass) -> int:
         thread = self._thread
-        number = torch_private.node_number()
+        number = torch_autograd.node_number()
         if number is None:
             return self._leaf_stream(device, this)
         at = bisect_right(thread.numbers, number)
@@ -142,7 +142,7 @@ class AutogradStreams:
 
     def _leaf_stream(self, device: int, this: BackwardPass) -> int:
         """Where a leaf gets its gradient; the caller's stream if nobody has seen it used."""
-        leaf = torch_private.leaf_of_node()
+        leaf = torch_autograd.leaf_of_node()
         if leaf is None or getattr(leaf, "vgpu_index", None) != device:
             return this.caller.get(device, 0)
         this.leaves.append(id(leaf))
@@ -154,7 +154,7 @@ class AutogradStreams:
     def order_in_pass(self, before: Access, stream: StreamKey) -> bool:
         """Let `stream` wait for an access, if it is one of the pass under way; autograd does not
         do so for streams that a hook has chosen, nor for what happens there."""
-        task = torch_private.graph_task_id()
+        task = torch_autograd.graph_task_id()
         this = self._thread.passes.get(task)
         if this is None or not this.contains(before):
             return False
@@ -166,9 +166,9 @@ class AutogradStreams:
     def let_arrive(self, stream: StreamKey) -> None:
         """A hook marks how far `stream` has come, while a leaf gets its gradient there: autograd
         has let that stream wait for what has computed the gradient."""
-        task = torch_private.graph_task_id()
+        task = torch_autograd.graph_task_id()
         this = self._thread.passes.get(task)
-        leaf = None if this is None else torch_private.leaf_of_node()
+        leaf = None if this is None else torch_autograd.leaf_of_node()
         memory = None if leaf is None else getattr(leaf.grad, "vgpu_allocation", None)
         if this is None or memory is None or self._leaf_stream(stream[0], this) != stream[1]:
             return

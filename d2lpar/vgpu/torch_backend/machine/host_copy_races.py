@@ -18,7 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ...races.call_sites import call_site_of, mark
 from ...races.stream_sanitizer import Hazard, stream_name
 from ...races.vector_clock import Access, StreamKey, VectorClocks
-from ..private import torch_private
+from ..private import torch_tensors
 
 KEPT_COPIES = 1000
 
@@ -67,7 +67,7 @@ class InFlightTensor(torch.Tensor):
             _used(tensors, False)
             with _plain(tensors):
                 return func(*args, **kwargs)
-        with torch_private.as_plain_tensors():
+        with torch_tensors.as_plain_tensors():
             result = func(*args, **kwargs)
         if name not in _ABOUT and tensors:
             _look(name, tensors, args, kwargs, result)
@@ -228,7 +228,7 @@ def _hazard(tensor: torch.Tensor, before: Access, was_written: bool, writes: boo
 
 
 def _key(tensor: torch.Tensor) -> int:
-    return torch_private.storage_id(tensor.untyped_storage())
+    return torch_tensors.storage_id(tensor.untyped_storage())
 
 
 def _is_virtual(tensor: torch.Tensor) -> bool:

@@ -21,11 +21,11 @@ from typing import Protocol, TypeVar
 
 from ...device_naming import text
 from ...sim.clock import Clock, HostThread
-from ..private import torch_private
+from ..private import torch_autograd
 from . import op_details
 
 HOST = -1  # stands for "no device" where a device's number is expected
-NO_TASK = torch_private.NO_TASK
+NO_TASK = torch_autograd.NO_TASK
 
 Answer = TypeVar("Answer")
 Notes = deque[tuple[int, int, Callable[..., object], tuple]]
@@ -130,7 +130,7 @@ class HostThreads:
             )
         with self.lock:
             self.flush()
-            return question(self._host_thread(torch_private.graph_task_id(), HOST), *args)
+            return question(self._host_thread(torch_autograd.graph_task_id(), HOST), *args)
 
     def now_s(self) -> float:
         """The time of the host. Raises RuntimeError in a replica, as `ask` does."""
@@ -139,7 +139,7 @@ class HostThreads:
     def seen(self, device: int) -> HostThread:
         """The thread that queues for a device here, at about its time: without what was noted or
         held back, which stays so."""
-        task = torch_private.graph_task_id()
+        task = torch_autograd.graph_task_id()
         host_thread = self._backward.get(task, {}).get(device)
         return host_thread or self._thread.host_thread or self.clock.host
 
@@ -241,7 +241,7 @@ class HostThreads:
     def _follow_backward(self) -> int:
         """The pass under way, of which this notices that it begins, perhaps within another, or that
         others ended by an error."""
-        task, tasks = torch_private.graph_task_id(), self._thread.tasks
+        task, tasks = torch_autograd.graph_task_id(), self._thread.tasks
         if task == (tasks[-1] if tasks else NO_TASK):
             return task
         if task == NO_TASK or task in tasks:
@@ -250,7 +250,7 @@ class HostThreads:
             return task
         self._outer_task[task] = tasks[-1] if tasks else NO_TASK
         tasks.append(task)
-        torch_private.at_end_of_backward(lambda: self._leave_backward(tasks, task))
+        torch_autograd.at_end_of_backward(lambda: self._leave_backward(tasks, task))
         return task
 
     def _leave_backward(self, tasks: list[int], task: int) -> None:

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from ...memory.caching_allocator import CachingAllocator
 from ...memory.memory_history import Stack, stack_here
-from ..private import torch_private
+from ..private import torch_operators
 
 Shapes = list  # of an argument: sizes, a list of them of a list of tensors, [] of what is no tensor
 
@@ -179,7 +179,7 @@ class OpDetailsRecorder:
 
 def _in_order(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> list[object]:
     """All arguments of an operation in the order of its schema, also those that are left out."""
-    rest = torch_private.schema_of(func).arguments[len(args) :]
+    rest = torch_operators.schema_of(func).arguments[len(args) :]
     return [*args, *(kwargs.get(a.name, a.default_value) for a in rest)]
 
 

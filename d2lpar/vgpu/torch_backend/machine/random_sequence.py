@@ -19,7 +19,7 @@ from collections import OrderedDict
 
 import torch
 
-from ..private import torch_private
+from ..private import torch_modes
 
 _HEAD_BYTES = 16  # seed and offset: all that a state of CUDA's has
 _TAIL_BYTES = 8  # the offset again: a program may write another one into the head
@@ -39,7 +39,7 @@ class RandomSequence:
         """Begin anew from `seed`."""
         generator = torch.Generator().manual_seed(seed)
         self.seed, self.offset = generator.initial_seed(), 0
-        with torch_private.unwatched():
+        with torch_modes.unwatched():
             self.host = generator.get_state()  # of the generator that draws; nobody writes into it
         self._kept: OrderedDict[int, torch.Tensor] = OrderedDict()
 
@@ -70,7 +70,7 @@ class RandomSequence:
 
     def state(self) -> torch.Tensor:
         """A state in bytes, that `set_state` takes; it begins as one of CUDA's."""
-        with torch_private.unwatched():
+        with torch_modes.unwatched():
             numbers = (_signed(self.seed), self.offset, self.offset)
             seed, *offsets = (_bytes_of(n) for n in numbers)
             return torch.cat([seed, offsets[0], self.host, offsets[1]])
@@ -78,7 +78,7 @@ class RandomSequence:
     def set_state(self, state: torch.Tensor) -> None:
         """Go on from a state of ours or of CUDA's. RuntimeError for others, TypeError if it has no
         bytes."""
-        with torch_private.unwatched():
+        with torch_modes.unwatched():
             if not isinstance(state, torch.Tensor) or state.dtype != torch.uint8:
                 raise TypeError("RNG state must be a torch.ByteTensor")
             state = state.cpu().contiguous().clone()
@@ -117,7 +117,7 @@ class RandomSequence:
 
 def seed_of(state: torch.Tensor) -> int:
     """The seed that a state goes on from."""
-    with torch_private.unwatched():
+    with torch_modes.unwatched():
         return int(state[:8].clone().view(torch.int64)) % 2**64
 
 

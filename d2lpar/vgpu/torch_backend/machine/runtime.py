@@ -25,7 +25,7 @@ from ...races.call_sites import call_site_of, mark
 from ...races.stream_sanitizer import StreamSanitizer
 from ...races.vector_clock import StreamKey as StreamKey
 from ...sim.clock import Clock, HostThread
-from ..private import torch_private
+from ..private import torch_autograd
 from .autograd_streams import AutogradStreams
 from .host_copy_races import HostCopies
 from .host_threads import HOST, NO_TASK, HostThreads
@@ -150,7 +150,7 @@ class Runtime:
         if not self.sanitizer.watching:
             return 0
         streams = getattr(self._thread, "streams", {})
-        task = torch_private.graph_task_id()
+        task = torch_autograd.graph_task_id()
         if task != NO_TASK:
             return self.autograd_streams.stream(task, device, streams, self.device_count)
         return streams.get(device, 0)
@@ -158,7 +158,7 @@ class Runtime:
     def set_stream(self, device: int, stream: int) -> None:
         """Queue this thread's further work for `device` on its stream of that number."""
         streams = self._thread.__dict__.setdefault("streams", {})
-        task = torch_private.graph_task_id()
+        task = torch_autograd.graph_task_id()
         if task != NO_TASK and self.sanitizer.watching:
             self.autograd_streams.choose(task, device, stream, streams, self.device_count)
             return

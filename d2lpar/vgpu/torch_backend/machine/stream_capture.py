@@ -21,7 +21,7 @@ from ...races.call_sites import CallSite, call_site_of, mark
 from ...races.stream_sanitizer import stream_name
 from ...sim.clock import Clock, HostThread, StreamKey
 from ...sim.event_queue import QueuedWork
-from ..private.torch_private import AcceleratorError
+from ..private.torch_devices import AcceleratorError
 from .host_threads import HostThreads
 
 MODES = ("global", "thread_local", "relaxed")

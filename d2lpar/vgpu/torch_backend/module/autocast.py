@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 import torch
 
 from ...device_naming import TYPE
-from ..private import torch_private
+from ..private import torch_modes
 from ..tensors.tensor import VirtualTensor
 
 KEY = "AutocastPrivateUse1"
@@ -51,7 +51,7 @@ def kernels() -> list[torch.library.Library]:
     for names, policy in policies:
         for name in names.split():
             named.impl(name, _casting(_overload(name), policy), KEY)
-    if torch_private.casts_on_cuda("rms_norm"):  # recent builds do
+    if torch_modes.casts_on_cuda("rms_norm"):  # recent builds do
         named.impl("rms_norm", _casting(_overload("rms_norm"), _float32), KEY)
     named.impl("binary_cross_entropy", _refuse_binary_cross_entropy, KEY)
     return [others, named]

@@ -15,7 +15,7 @@ import torch
 from ...device_naming import naming
 from ..machine.random_sequence import RandomSequence, seed_of
 from ..machine.runtime import current_runtime
-from ..private import torch_private
+from ..private import torch_devices
 
 TorchGenerator = torch.Generator
 
@@ -36,7 +36,7 @@ class Generator(TorchGenerator):
         generator = super().__new__(cls, backing)  # type: ignore[call-arg]  # of torch's stub
         generator._index = index
         generator._sequence = RandomSequence(_DEFAULT_SEED) if sequence is None else sequence
-        _handles[torch_private.address_of_generator(generator)] = generator
+        _handles[torch_devices.address_of_generator(generator)] = generator
         return generator
 
     def __init__(self, index: int, sequence: RandomSequence | None = None) -> None:
@@ -164,7 +164,7 @@ def handle_of(generator: object) -> Generator | None:
     """Our generator that an operation was given; None if it has none, or one of the host's."""
     if not isinstance(generator, TorchGenerator):
         return None
-    return _handles.get(torch_private.address_of_generator(generator))
+    return _handles.get(torch_devices.address_of_generator(generator))
 
 
 def bound(kwargs: dict[str, object]) -> dict[str, object]:

@@ -36,7 +36,7 @@ from ..machine.host_threads import NO_TASK, Notes
 from ..machine.random_sequence import RandomSequence
 from ..machine.runtime import Runtime, current_runtime
 from ..machine.stream_capture import MODES, Capture, Refusal, StreamMark
-from ..private import torch_private
+from ..private import torch_operators, torch_tensors
 from ..private.op_schema import aten, traits_of
 from ..tensors import virtual_storage
 from ..tensors.tensor import VirtualTensor, backing, wrap
@@ -50,7 +50,7 @@ _EMPTY = (
     "wrong device or stream."
 )
 
-_COPIES = (aten.copy_.default, torch_private.copy_from, torch_private.to_copy.default)
+_COPIES = (aten.copy_.default, torch_operators.copy_from, torch_operators.to_copy.default)
 
 Operation = Callable[[], object]  # does once more what was noted
 
@@ -368,7 +368,7 @@ class CUDAGraph(GraphHooks):
         """Take in an operation that was computed; called by the dispatcher."""
         rt = current_runtime()
         self.note_made(result, (args, kwargs))
-        if func.namespace == torch_private.COLLECTIVES:
+        if func.namespace == torch_operators.COLLECTIVES:
             self.call(partial(_exchange, func, args, kwargs, result))
         elif not rt.shape_only:
             sequences = dict(rt.own_state()[2])
@@ -512,7 +512,7 @@ def _exchange(
         again = func(*args, **kwargs)
         for tensor in tree_leaves(again):
             if isinstance(tensor, VirtualTensor):
-                torch_private.wait_tensor(tensor)
+                torch_operators.wait_tensor(tensor)
     _put_into(before, again)
 
 
@@ -533,7 +533,7 @@ def _compute(
 def _put_into(before: object, again: object) -> None:
     for old, new in zip(tree_leaves(before), tree_leaves(again), strict=True):
         if _has_memory(old) and _place(old) != _place(new):
-            with torch_private.as_plain_tensors():
+            with torch_tensors.as_plain_tensors():
                 _values(old).copy_(_values(new))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.hooks import RemovableHandle
 
-from ..private import torch_private
+from ..private import torch_devices
 
 Hook = Callable[[Any], object]  # of a graph
 REMEDY = "to see what a replay does, call it within `with d2lpar.record() as timeline:`"
@@ -38,7 +38,7 @@ class GraphHooks:
 
     def __init__(self) -> None:
         self._hooks: dict[str, OrderedDict[int, Hook]] = {
-            moment: OrderedDict() for moment in torch_private.MOMENTS_OF_GRAPHS
+            moment: OrderedDict() for moment in torch_devices.MOMENTS_OF_GRAPHS
         }
         self._retain()
 
@@ -81,7 +81,7 @@ class GraphHooks:
 
     def run_hooks(self, moment: str) -> None:
         """Call those of all graphs, which may fail, and those of this one."""
-        for hook in list(torch_private.hooks_of_graphs(moment).values()):
+        for hook in list(torch_devices.hooks_of_graphs(moment).values()):
             with suppress(Exception):
                 hook(self)
         for hook in list(self._hooks[moment].values()):

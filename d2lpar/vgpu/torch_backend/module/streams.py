@@ -15,7 +15,7 @@ from ...sim.event_queue import QueuedWork
 from ..machine.host_threads import HOST
 from ..machine.runtime import HIGHEST_PRIORITY, POOLED_STREAMS, current_runtime
 from ..machine.stream_capture import Capture, StreamMark
-from ..private import torch_private
+from ..private import torch_devices
 
 _STREAM_BITS = 48
 _PRIVATE_USE_1 = 20  # c10::DeviceType::PrivateUse1
@@ -102,7 +102,7 @@ class Stream(torch.Stream):
     @property
     def key(self) -> tuple[int, int]:
         """The numbers of the virtual device and of the stream."""
-        return (torch_private.device_of_stream(self), self.stream_id)
+        return (torch_devices.device_of_stream(self), self.stream_id)
 
     def synchronize(self) -> None:
         """Make the host wait for all work queued here."""
@@ -338,5 +338,5 @@ def default_stream(device: Device = None) -> Stream:
 def set_stream(stream: torch.Stream) -> None:
     """Queue this thread's further work on `stream`, and make its device the current one."""
     rt = current_runtime()
-    rt.current_device = torch_private.device_of_stream(stream)
+    rt.current_device = torch_devices.device_of_stream(stream)
     rt.set_stream(rt.current_device, stream.stream_id)

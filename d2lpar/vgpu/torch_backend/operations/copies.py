@@ -31,7 +31,7 @@ from ...sim.staging import beside_link_s, host_copy_s
 from ..compiling import compiled
 from ..cost import host_cost
 from ..machine.runtime import Runtime, current_runtime, has_ended
-from ..private import torch_private
+from ..private import torch_operators, torch_tensors
 from ..tensors import unknown_values
 from ..tensors.tensor import VirtualTensor, backing, check_allocated, layout_of, wrap
 
@@ -47,7 +47,7 @@ def to_copy(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     options.pop("layout", None)
     non_blocking = bool(kwargs.get("non_blocking"))
     if device is not None and device.type == "meta":
-        return torch_private.to_copy(_shapes(tensor), **options, device=device)
+        return torch_operators.to_copy(_shapes(tensor), **options, device=device)
     if target is None:
         host = _to_host(tensor, options, non_blocking)
         return host if device is None else host.to(device)
@@ -56,7 +56,7 @@ def to_copy(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     if rt.shape_only:
         values = _shapes(tensor).to(**options, copy=True) if options else _shapes(tensor).clone()
     else:
-        values = torch_private.to_copy(_values(tensor), **options, device=rt.backing)
+        values = torch_operators.to_copy(_values(tensor), **options, device=rt.backing)
     result = wrap(values, rt.check_index(target))
     if source is None:
         check_capture(rt, target, tensor)
@@ -84,7 +84,7 @@ def copy_(
             torch.empty(target.shape, device="meta").copy_(torch.empty(source.shape, device="meta"))
     else:
         begin_s = perf_counter()
-        with torch_private.as_plain_tensors():
+        with torch_tensors.as_plain_tensors():
             _values(target).copy_(_values(source))
         rt.values_s += perf_counter() - begin_s
     sent = target if isinstance(target, VirtualTensor) else source
@@ -120,7 +120,7 @@ def _to_host(tensor: torch.Tensor, options: dict[str, Any], non_blocking: bool) 
     if values.is_meta or rt.shape_only:
         result = unknown(rt, values.shape, options.get("dtype") or values.dtype)
     else:
-        result = torch_private.to_copy(values, **options, device=torch.device("cpu"))
+        result = torch_operators.to_copy(values, **options, device=torch.device("cpu"))
     if non_blocking:
         rt.pinned.lock(result, _size(tensor))
     if isinstance(tensor, VirtualTensor):

@@ -31,7 +31,7 @@ from ..machine.host_threads import HOST
 from ..machine.runtime import Runtime, current_runtime, has_ended
 from ..module.generators import sequence_of
 from ..module.graph_capture import CUDAGraph, capturing
-from ..private import torch_private
+from ..private import torch_attention, torch_modes, torch_operators, torch_tensors
 from ..private.op_schema import OpTraits, aten, traits_of
 from ..shapes.meta_inference import Argument, Inferred, infer
 from ..tensors import unknown_values
@@ -64,32 +64,34 @@ class Dispatcher:
 
     def __init__(self) -> None:
         self._special = {
-            torch_private.to_copy.default: lambda rt, args, kwargs: copies.to_copy(
+            torch_operators.to_copy.default: lambda rt, args, kwargs: copies.to_copy(
                 args[0], **kwargs
             ),
             aten.copy_.default: lambda rt, args, kwargs: copies.copy_(*args, **kwargs),
-            torch_private.copy_from: _copy_from,
-            torch_private.item: _item,
+            torch_operators.copy_from: _copy_from,
+            torch_operators.item: _item,
             aten.record_stream.default: _record_stream,
-            torch_private.pin_memory: lambda rt, args, kwargs: rt.pinned.pin(args[0]),
+            torch_operators.pin_memory: lambda rt, args, kwargs: rt.pinned.pin(args[0]),
             aten.set_.source_Storage: serialization.set_storage,
             aten.set_.source_Storage_storage_offset: serialization.set_storage,
             aten.set_.source_Tensor: _set,
-            torch_private.are_alike: _are_alike,
-            torch_private.lstm_cell: lambda rt, args, kwargs: lstm_cell(*args, **kwargs),
-            torch_private.gru_cell: lambda rt, args, kwargs: gru_cell(*args, **kwargs),
+            torch_tensors.are_alike: _are_alike,
+            torch_operators.lstm_cell: lambda rt, args, kwargs: lstm_cell(*args, **kwargs),
+            torch_operators.gru_cell: lambda rt, args, kwargs: gru_cell(*args, **kwargs),
             aten.scaled_dot_product_attention.default: _attend,
-            torch_private.choose_attention: lambda rt, args, kwargs: fused_choice(*args, **kwargs),
-            torch_private.multi_head_attention: lambda rt, args, kwargs: multi_head_attention(
+            torch_attention.choose_attention: lambda rt, args, kwargs: fused_choice(
                 *args, **kwargs
             ),
-            torch_private.wait_tensors: functional_collectives.wait_tensors,
-            torch_private.wait_tensor: functional_collectives.wait_tensor,
-            torch_private.encoder_layer: lambda rt, args, kwargs: encoder_layer(*args, **kwargs),
-            torch_private.pack_padded_sequence: self._pack,
-            torch_private.foreach_copy: self._copy_each,
+            torch_attention.multi_head_attention: lambda rt, args, kwargs: multi_head_attention(
+                *args, **kwargs
+            ),
+            torch_operators.wait_tensors: functional_collectives.wait_tensors,
+            torch_operators.wait_tensor: functional_collectives.wait_tensor,
+            torch_attention.encoder_layer: lambda rt, args, kwargs: encoder_layer(*args, **kwargs),
+            torch_operators.pack_padded_sequence: self._pack,
+            torch_operators.foreach_copy: self._copy_each,
             # By "no", a transformer keeps its padding instead of making a nested tensor.
-            torch_private.is_mask_left_aligned: lambda rt, args, kwargs: False,
+            torch_operators.is_mask_left_aligned: lambda rt, args, kwargs: False,
         }
         # By identity: overloads live as long as torch, and their hash is worked out in Python.
         self._ways: dict[int, tuple[torch._ops.OpOverload, Way]] = {}
@@ -105,7 +107,7 @@ class Dispatcher:
         known = self._ways.get(id(func)) or self._learn(func)
         # Otherwise torch looks for a __torch_function__ whenever a shape is asked for, which takes
         # longer than all else.
-        with torch_private.as_plain_tensors():
+        with torch_tensors.as_plain_tensors():
             if rt.op_details.wanted:
                 return rt.op_details.noted(func, args, kwargs, partial(known[1], rt, args, kwargs))
             return known[1](rt, args, kwargs)
@@ -177,7 +179,7 @@ class Dispatcher:
 
     def _pack(self, rt: Runtime, args: tuple, kwargs: dict) -> tuple[torch.Tensor, torch.Tensor]:
         """Packed sequences keep their batch sizes on the host."""
-        func = torch_private.pack_padded_sequence
+        func = torch_operators.pack_padded_sequence
         packed = self._run(func, traits_of(func), rt, args, kwargs)
         assert isinstance(packed, list)
         data, sizes = packed
@@ -191,12 +193,12 @@ class Dispatcher:
             for target, source in zip(targets, sources, strict=True):
                 target.copy_(source, *options, **kwargs)
             return None
-        func = torch_private.foreach_copy
+        func = torch_operators.foreach_copy
         return self._run(func, traits_of(func), rt, args, kwargs)
 
     def _compute(self, rt: Runtime, func: torch._ops.OpOverload, call: _OpCall) -> object:
         """Really compute; the cost is worked out once a signature."""
-        if func is torch_private.sparse_product_reduced:
+        if func is torch_operators.sparse_product_reduced:
             # Its CPU kernel keeps what backward needs only if its input wants a gradient.
             call.args[0] = call.args[0].detach().requires_grad_()
         begin_s = perf_counter()
@@ -222,7 +224,7 @@ class Dispatcher:
         key = (id(func), torch.get_default_dtype(), all_selected, *call.key)
         known = self._inferred.get(key)
         if known is None:
-            with torch_private.masks_select_all() if all_selected else nullcontext():
+            with torch_modes.masks_select_all() if all_selected else nullcontext():
                 known = infer(func, call.args, call.kwargs)
             _remember(self._inferred, key, known)
         for number, layout in known.reshaped.items():
@@ -239,7 +241,7 @@ def _decompose(
     kwargs: dict,
 ) -> object:
     """Carry out an operation by those that define it."""
-    results = torch_private.decompose(func, key, args, kwargs)
+    results = torch_operators.decompose(func, key, args, kwargs)
     functional_collectives.are_begun(func, results)
     return results
 
@@ -329,7 +331,7 @@ class _OpCall:
         self.key += (value.shape, value.stride(), value.dtype)
         if self._shape_only:
             if self.plan.is_view:
-                self.key += (value.storage_offset(), torch_private.is_zero(value))
+                self.key += (value.storage_offset(), torch_tensors.is_zero(value))
             return value
         return backing(value)
 
@@ -353,7 +355,7 @@ class _OpCall:
         for tensor in tensors:
             self._take(tensor)
         self.tensors += tensors
-        for property_of in (torch_private.shape, torch.Tensor.stride, torch_private.dtype):
+        for property_of in (torch_tensors.shape, torch.Tensor.stride, torch_tensors.dtype):
             self.key += map(property_of, tensors)
         return [*map(backing, tensors)]
 
@@ -489,16 +491,16 @@ class _OpCall:
         """Tell autograd which tensors the kernel has written, which it does not know; values that
         were made for inference, where nobody counts, are written if all are."""
         values = [backing(tensor) for tensor in self.written]
-        before = torch_private.versions(values)
+        before = torch_tensors.versions(values)
         uncounted: list[VirtualTensor] = []
         try:
-            with torch_private.counting():
+            with torch_modes.counting():
                 yield
             if any(map(torch.Tensor.is_inference, values)):
                 pairs = zip(self.written, values, strict=True)
                 uncounted = [t for t, v in pairs if v.is_inference() and not t.is_inference()]
         finally:
-            now = torch_private.versions(values)
+            now = torch_tensors.versions(values)
             counted = zip(self.written, before, now, strict=True)
             written = [t for t, old, new in counted if new > old]
             torch.autograd.graph.increment_version(written + uncounted)

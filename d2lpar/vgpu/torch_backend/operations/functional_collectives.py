@@ -12,13 +12,13 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ..machine.runtime import Runtime
-from ..private import torch_private
+from ..private import torch_operators
 from ..tensors.tensor import VirtualTensor
 
 
 def are_begun(func: torch._ops.OpOverload, results: object) -> None:
     """Note which tensors an operation fills, if it is a functional collective."""
-    if func.namespace != torch_private.COLLECTIVES:
+    if func.namespace != torch_operators.COLLECTIVES:
         return
     for tensor in tree_leaves(results):
         if isinstance(tensor, VirtualTensor):
@@ -33,7 +33,7 @@ def wait_tensor(rt: Runtime, args: tuple, kwargs: dict) -> VirtualTensor:
     allocation = tensor.vgpu_allocation
     awaited, allocation.awaited = allocation.awaited, None
     for each in awaited or ():
-        torch_private.wait_for_noted(each)
+        torch_operators.wait_for_noted(each)
     return tensor
 
 

@@ -19,7 +19,7 @@ from torch.serialization import STORAGE
 from ...device_naming import TYPE, naming
 from ...memory.caching_allocator import Allocation
 from ..machine.runtime import Runtime, current_runtime
-from ..private import torch_private
+from ..private import torch_modules, torch_tensors
 from ..tensors.parameter_kinds import kind_of, with_kind
 from ..tensors.tensor import (
     ELSEWHERE,
@@ -50,7 +50,7 @@ class _Save:
         self.devices: dict[int, int] = {}
 
     def note(self, host: torch.Tensor, index: int) -> None:
-        self.devices[torch_private.storage_id(host.untyped_storage())] = index
+        self.devices[torch_tensors.storage_id(host.untyped_storage())] = index
 
 
 _under_way: ContextVar[_Save | None] = ContextVar("under way", default=None)
@@ -63,10 +63,10 @@ def install() -> None:
         ("__copy__", shallow_copy),
         ("__reduce_ex__", reduce),
     ):
-        torch_private.replace(VirtualTensor, name, ours)
-    torch_private.replace_rebuild(VirtualTensor)
+        torch_modules.replace(VirtualTensor, name, ours)
+    torch_tensors.replace_rebuild(VirtualTensor)
     for name in (ELSEWHERE, MOVED):
-        torch_private.keep_out_of_files(name)
+        torch_tensors.keep_out_of_files(name)
     for kind in (torch.Tensor, torch.nn.Parameter):
         ForkingPickler.register(kind, _sent)
     torch.serialization.register_package(_BEFORE_CPU, _location, restore)
@@ -81,7 +81,7 @@ def install() -> None:
             _under_way.reset(token)
 
     for module in (torch, torch.serialization):
-        torch_private.replace(module, "save", save)
+        torch_modules.replace(module, "save", save)
 
 
 # --- copies in the same process -------------------------------------------------------------------
@@ -106,7 +106,7 @@ def deep_copy(tensor: VirtualTensor, memo: dict) -> VirtualTensor:
     torch.autograd.graph.increment_version(twin)
     twin.requires_grad_(tensor.requires_grad)
     if is_parameter(tensor):
-        torch_private.mark_parameter(twin)
+        torch_tensors.mark_parameter(twin)
         return with_kind(twin, kind_of(tensor))  # as torch: without attributes and gradient
     for name, value in attributes(tensor).items():
         twin.__dict__[name] = copy.deepcopy(value, memo)
@@ -122,7 +122,7 @@ def shallow_copy(tensor: VirtualTensor) -> VirtualTensor:
     torch.autograd.graph.increment_version(twin)
     twin.requires_grad_(tensor.requires_grad)
     if is_parameter(tensor):
-        torch_private.mark_parameter(twin)
+        torch_tensors.mark_parameter(twin)
         twin = with_kind(twin, torch.nn.Parameter)  # as torch, whatever class the parameter has
     twin.__dict__.update(attributes(tensor))
     return twin
@@ -186,7 +186,7 @@ def _on_host(tensor: VirtualTensor) -> torch.Tensor:
 
 def _sharing(save: _Save, tensor: VirtualTensor, values: torch.Tensor) -> torch.Tensor:
     storage = values.untyped_storage()
-    number = torch_private.storage_id(storage)
+    number = torch_tensors.storage_id(storage)
     if number not in save.copies:
         save.copies[number] = storage if _is_written_itself(tensor, storage) else storage.cpu()
         copies.account(current_runtime(), tensor.vgpu_index, None, storage.nbytes())
@@ -203,7 +203,7 @@ def _is_written_itself(tensor: VirtualTensor, storage: torch.UntypedStorage) -> 
         returns
         and _under_way.get() is not None
         and isinstance(storage, VirtualStorage)
-        and torch_private.storage_device(storage).type == "cpu"
+        and torch_tensors.storage_device(storage).type == "cpu"
     )
 
 
@@ -220,7 +220,7 @@ def _location(storage: STORAGE) -> str | None:
         return naming().saved_on(storage.vgpu_allocation.memory.device)
     if not isinstance(storage, torch.UntypedStorage):
         return None
-    index = None if save is None else save.devices.get(torch_private.storage_id(storage))
+    index = None if save is None else save.devices.get(torch_tensors.storage_id(storage))
     return None if index is None else naming().saved_on(index)
 
 
@@ -245,7 +245,7 @@ def set_storage(rt: Runtime, args: tuple, kwargs: dict) -> VirtualTensor:
             f"Attempted to set the storage of a tensor on device {tensor.device} to a storage on "
             f"device {storage.device}: the devices must match. Use tensor.copy_()"
         )
-    real = torch_private.storage_device(storage)
+    real = torch_tensors.storage_device(storage)
     values = torch.empty(0, dtype=tensor.dtype, device=real).set_(storage, *place)
     layout = None if storage.has_values else layout_of(values)
     shared = storage.vgpu_allocation

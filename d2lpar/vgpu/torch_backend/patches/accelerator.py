@@ -11,7 +11,7 @@ from torch.types import Device
 from ...device_naming import TYPE
 from ..machine import runtime
 from ..module import device_module, graph_capture, streams
-from ..private import torch_private
+from ..private import torch_modules
 
 
 def replace_accelerator() -> None:
@@ -51,9 +51,9 @@ def replace_accelerator() -> None:
         accelerator.random.get_rng_state = module.get_rng_state
         accelerator.random.get_rng_state_all = module.get_rng_state_all
     chooser = _make_chooser("Stream", torch.Stream, streams.Stream, streams.Stream)
-    torch_private.replace(torch, "Stream", chooser)
+    torch_modules.replace(torch, "Stream", chooser)
     chooser = _make_chooser("Event", torch.Event, streams.Event, _make_event)
-    torch_private.replace(torch, "Event", chooser)
+    torch_modules.replace(torch, "Event", chooser)
 
 
 def _current_accelerator(check_available: bool = False) -> torch.device | None:

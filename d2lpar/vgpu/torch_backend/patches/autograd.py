@@ -9,17 +9,17 @@ from typing import Any
 import torch
 import torch.autograd.graph
 
-from ..private import torch_private
-from ..private.torch_private import Parameters, Result
+from ..private import torch_autograd, torch_modules
+from ..private.torch_autograd import Parameters, Result
 
 
 def replace_backward() -> None:
     """Run backward passes on the thread that asks for them: the engine's own threads are counted
     by a C++ device guard, which says that there is one virtual device."""
-    engine = torch_private.raising_late(torch.autograd.graph._engine_run_backward)
+    engine = torch_autograd.raising_late(torch.autograd.graph._engine_run_backward)
     for module in (torch.autograd.graph, torch.autograd):
-        torch_private.replace(module, "_engine_run_backward", _on_this_thread(engine))
-    torch_private.replace_engine(_Engine)
+        torch_modules.replace(module, "_engine_run_backward", _on_this_thread(engine))
+    torch_autograd.replace_engine(_Engine)
 
 
 class _Engine:
@@ -27,7 +27,7 @@ class _Engine:
 
     def __init__(self, theirs: Any) -> None:
         self._theirs = theirs
-        self.run_backward = _on_this_thread(torch_private.raising_late(theirs.run_backward))
+        self.run_backward = _on_this_thread(torch_autograd.raising_late(theirs.run_backward))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._theirs, name)

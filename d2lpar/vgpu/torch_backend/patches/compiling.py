@@ -15,7 +15,7 @@ from ..compiling.flex_attention import attend
 from ..late_imports import LateImports
 from ..machine.runtime import current_runtime, running
 from ..operations.dispatch import Dispatcher
-from ..private import torch_private
+from ..private import torch_attention, torch_devices, torch_modes, torch_modules
 from ..tensors.tensor import VirtualParameter, VirtualTensor, is_virtual
 from ..tensors.wrapper_tensors import wraps_virtual
 
@@ -62,7 +62,7 @@ def replace_compile() -> None:
         made.forward = _choosing(model.__call__, made.forward, whole=whole, module=model)
         return made
 
-    torch_private.replace(torch, "compile", compile)
+    torch_modules.replace(torch, "compile", compile)
 
 
 TENSOR_KINDS = (VirtualTensor, VirtualParameter)  # torch has rules for the very type of a tensor
@@ -71,8 +71,8 @@ TENSOR_KINDS = (VirtualTensor, VirtualParameter)  # torch has rules for the very
 def replace_flex_attention() -> None:
     """Let `flex_attention` run on virtual devices, as soon as a program imports it."""
     LateImports(
-        [torch_private.FLEX_ATTENTION],
-        lambda module: torch_private.replace_flex_attention(module, attend, *TENSOR_KINDS),
+        [torch_attention.FLEX_ATTENTION],
+        lambda module: torch_attention.replace_flex_attention(module, attend, *TENSOR_KINDS),
     )
 
 
@@ -96,9 +96,9 @@ def _choosing(
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if _works_on_virtual(module, args, kwargs):
-            if torch_private.cuts_products():
+            if torch_devices.cuts_products():
                 current_runtime().say_once(IN_ONE_PIECE)
-            with torch_private.flex_is_compiled():
+            with torch_attention.flex_is_compiled():
                 return compiled.run(function, args, kwargs, whole=whole, modules=modules)
         return (function if _is_renamed() else made)(*args, **kwargs)
 
@@ -109,7 +109,7 @@ def _choosing_as_it_is(model: Any, made: Any, backend: object) -> Any:
     """What torch has `made` of a function or module with another backend than Inductor, but for
     what works on virtual devices: Dynamo knows no such tensors. The function itself has the values,
     and with backends that run what was traced one operation after the other also the cost."""
-    torch_private.take_functions_by_parts(*TENSOR_KINDS)
+    torch_modes.take_functions_by_parts(*TENSOR_KINDS)
     module = model if isinstance(model, torch.nn.Module) else None
     function, traced = (model, made) if module is None else (module.__call__, made.forward)
 
@@ -118,7 +118,7 @@ def _choosing_as_it_is(model: Any, made: Any, backend: object) -> Any:
         wrapped = wraps_virtual(*_tensors_of(module, args, kwargs))
         if not (wrapped or _is_renamed() or _works_on_virtual(module, args, kwargs)):
             return traced(*args, **kwargs)
-        if not torch_private.runs_as_it_is(backend):
+        if not torch_devices.runs_as_it_is(backend):
             name = getattr(backend, "__name__", backend)
             current_runtime().say_once(NOT_CALLED.format(backend=name))
         return function(*args, **kwargs)
@@ -150,4 +150,4 @@ def _tensors_of(module: torch.nn.Module | None, args: tuple, kwargs: dict) -> li
 def replace_tracing() -> None:
     """Let `make_fx`, and so `torch.func.linearize`, note operations on virtual tensors: of types
     that it does not know, it notes what their own code does with the values."""
-    setattr(*torch_private.TRACED_TYPES, (*getattr(*torch_private.TRACED_TYPES), VirtualTensor))
+    setattr(*torch_modes.TRACED_TYPES, (*getattr(*torch_modes.TRACED_TYPES), VirtualTensor))

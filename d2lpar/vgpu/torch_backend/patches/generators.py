@@ -7,12 +7,12 @@ import torch
 from ...device_naming import TYPE
 from ..module import generators, streams
 from ..module.generators import TorchGenerator
-from ..private import torch_private
+from ..private import torch_modules
 
 
 def replace_generator() -> None:
     """Let `torch.Generator` be made for virtual devices, too."""
-    torch_private.replace(torch, "Generator", Generator)
+    torch_modules.replace(torch, "Generator", Generator)
 
 
 class _Chooser(type(TorchGenerator)):  # type: ignore[misc]  # a metaclass without a name

@@ -13,7 +13,7 @@ import torch.utils.data.dataloader
 
 from ...memory import pinned
 from ..machine import runtime
-from ..private import torch_private
+from ..private import torch_modules
 from .lists import of_lists
 from .threads import SameMachineThread
 
@@ -23,7 +23,7 @@ def replace_pinning() -> None:
     _replace_factories()
     loader = sys.modules["torch.utils.data.dataloader"]
     threads = types.SimpleNamespace(Thread=_PinningThread, Event=threading.Event)
-    torch_private.replace(loader, "threading", threads)
+    torch_modules.replace(loader, "threading", threads)
     torch_pin, torch_is_pinned = torch.Tensor.pin_memory, torch.Tensor.is_pinned
 
     @functools.wraps(torch_pin)
@@ -35,8 +35,8 @@ def replace_pinning() -> None:
         rt = runtime.running()
         return rt is not None and self.device.type == "cpu" and self in rt.pinned
 
-    torch_private.replace(torch.Tensor, "pin_memory", pin_memory)
-    torch_private.replace(torch.Tensor, "is_pinned", is_pinned)
+    torch_modules.replace(torch.Tensor, "pin_memory", pin_memory)
+    torch_modules.replace(torch.Tensor, "is_pinned", is_pinned)
 
 
 class _PinningThread(SameMachineThread):

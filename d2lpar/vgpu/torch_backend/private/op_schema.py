@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from . import torch_private
+from . import torch_operators
 
 aten = torch.ops.aten
 
@@ -93,7 +93,7 @@ class OpTraits(NamedTuple):
 @cache
 def traits_of(func: torch._ops.OpOverload) -> OpTraits:
     """How to carry out an operation. NotImplementedError for those on strided nested tensors."""
-    schema, tags = torch_private.schema_of(func), func.tags
+    schema, tags = torch_operators.schema_of(func), func.tags
     if schema.name.startswith("aten::_nested_"):
         raise strided_nested(func)
     aliases = [r.alias_info for r in schema.returns]
@@ -120,7 +120,7 @@ def traits_of(func: torch._ops.OpOverload) -> OpTraits:
         waits=torch.Tag.data_dependent_output in tags
         or (torch.Tag.dynamic_output_shape in tags and schema.name not in _HOST_ARGUMENT),
         host_argument=_HOST_ARGUMENT.get(schema.name),
-        counts_writes=writes and not torch_private.counts(func),
+        counts_writes=writes and not torch_operators.counts(func),
         fuses=torch.Tag.pointwise in tags or schema.name.removesuffix("_") in _FUSED,
         packet=func.overloadpacket,
     )
@@ -139,7 +139,7 @@ def _takes_one_tensor(schema: torch.FunctionSchema) -> bool:
 def _definition(func: torch._ops.OpOverload, name: str) -> torch._C.DispatchKey | None:
     if func.overloadpacket in flop_registry or name in _ONE_KERNEL:
         return None
-    return torch_private.ON_CUDA if name in _OF_OTHERS else torch_private.definition_of(func)
+    return torch_operators.ON_CUDA if name in _OF_OTHERS else torch_operators.definition_of(func)
 
 
 def strided_nested(operation: object) -> NotImplementedError:

@@ -8,14 +8,14 @@ import torch
 
 from ...sim.pricing.kernel_cost import Cost
 from ..cost.op_cost import cost_of
-from ..private import torch_private
+from ..private import torch_operators
 from ..tensors.tensor import TensorLayout, VirtualTensor, layout_of
 from ..values import own_kernels
 from ..values.refusals import is_of_meta, is_refused, refuse
 from . import meta_batch_norm
 
 KERNELS = own_kernels.KERNELS | meta_batch_norm.KERNELS
-CONVOLUTIONS = {torch.ops.aten.convolution.default, torch_private.convolution.default}
+CONVOLUTIONS = {torch.ops.aten.convolution.default, torch_operators.convolution.default}
 
 
 class Argument(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from ..private.torch_private import lacks_meta_kernel
+from ..private.torch_operators import lacks_meta_kernel
 
 _STEPS = [
     f"{name}{overload}"

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from ..private.torch_private import LazyTensor
+from ..private.torch_tensors import LazyTensor
 
 STANDS_FOR = "vgpu_kind"  # the attribute of a class on virtual devices: that of the host
 _BASE = "vgpu_base"  # of a class of parameters: what they would be as tensors

@@ -16,7 +16,7 @@ from ... import device_naming
 from ...memory.caching_allocator import Allocation
 from ...races.sync_debug import called
 from ..machine.runtime import current_runtime
-from ..private import torch_private
+from ..private import torch_devices, torch_operators, torch_tensors
 from .parameter_kinds import KindOfTensor, class_of_both, kind_of, with_kind
 from .virtual_storage import VirtualStorage, storage_of
 
@@ -48,7 +48,7 @@ class TensorLayout(NamedTuple):
         span = (
             self.offset + 1 + sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
         )
-        make = torch_private.efficient_zeros if self.is_zero else torch.empty
+        make = torch_tensors.efficient_zeros if self.is_zero else torch.empty
         flat = make(max(span, 0), dtype=self.dtype, device="meta")
         return flat.as_strided(self.shape, self.stride, self.offset)
 
@@ -64,7 +64,7 @@ def layout_of(tensor: torch.Tensor) -> TensorLayout:
         tensor.stride(),
         tensor.storage_offset(),  # type: ignore[arg-type]  # no shape is a symbol here
         tensor.dtype,
-        torch_private.is_zero(tensor),
+        torch_tensors.is_zero(tensor),
     )
 
 
@@ -81,7 +81,7 @@ class VirtualTensor(torch.Tensor, metaclass=KindOfTensor):
     vgpu_index: int
     dispatcher: Callable[..., object]  # set by `dispatch`, which stands above this module
 
-    __torch_function__ = torch_private.no_torch_function  # type: ignore[assignment]
+    __torch_function__ = torch_tensors.no_torch_function  # type: ignore[assignment]
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]  # torch's stub forgets two arguments
@@ -111,7 +111,7 @@ class VirtualTensor(torch.Tensor, metaclass=KindOfTensor):
     @property
     def data(self) -> torch.Tensor:
         """The tensor apart from its graph."""
-        return torch_private.get_data(self)
+        return torch_tensors.get_data(self)
 
     @data.setter
     def data(self, other: torch.Tensor) -> None:
@@ -150,11 +150,11 @@ class VirtualTensor(torch.Tensor, metaclass=KindOfTensor):
         """`Tensor.to_dense`: the tensor itself if it is."""
         if self.layout is torch.strided:
             return self if dtype is None else self.to(dtype)
-        return torch_private.to_dense(self, dtype, masked_grad)
+        return torch_operators.to_dense(self, dtype, masked_grad)
 
     def coalesce(self) -> torch.Tensor:
         """`Tensor.coalesce`: the tensor itself if it is."""
-        return self if backing(self).is_coalesced() else torch_private.coalesce(self)
+        return self if backing(self).is_coalesced() else torch_operators.coalesce(self)
 
     def data_ptr(self) -> int:
         """The address of the values, which tells apart what shares memory and what does not."""
@@ -174,7 +174,7 @@ class VirtualTensor(torch.Tensor, metaclass=KindOfTensor):
     def record_stream(self, stream: torch.Stream) -> None:
         """Its memory, once freed, waits for what that stream has queued by then."""
         allocation = self.vgpu_allocation
-        device = torch_private.device_of_stream(stream)
+        device = torch_devices.device_of_stream(stream)
         if device == self.vgpu_index and stream.stream_id != allocation.stream:
             allocation.recorded = (allocation.recorded or set()) | {stream.stream_id}
 
@@ -241,7 +241,7 @@ def wrap(
     """
     if layout is None:
         assert values is not None, "a tensor has values or a layout"
-        if values.layout is torch.strided and not torch_private.is_zero(values):
+        if values.layout is torch.strided and not torch_tensors.is_zero(values):
             wrapper = _twin(values, index)
         else:
             layout = layout_of(values)
@@ -264,7 +264,7 @@ def wrap(
 
 def _twin(values: torch.Tensor, index: int) -> VirtualTensor:
     """A wrapper that is laid out as the values are, made in the quickest way: most come so."""
-    return torch_private.make_wrapper_subclass(
+    return torch_tensors.make_wrapper_subclass(
         VirtualTensor,
         values.shape,
         values.stride(),
@@ -278,7 +278,7 @@ def _twin(values: torch.Tensor, index: int) -> VirtualTensor:
 
 def _laid_out(layout: TensorLayout, index: int) -> VirtualTensor:
     shape, stride, offset, dtype, is_zero = layout
-    return torch_private.make_wrapper_subclass(
+    return torch_tensors.make_wrapper_subclass(
         VirtualTensor,
         shape,
         stride,
@@ -286,7 +286,7 @@ def _laid_out(layout: TensorLayout, index: int) -> VirtualTensor:
         dtype=dtype,
         device=device_naming.device(index),
         # torch's own code asks for it
-        _extra_dispatch_keys=torch_private.ZERO_KEY if is_zero else None,
+        _extra_dispatch_keys=torch_tensors.ZERO_KEY if is_zero else None,
     )
 
 
@@ -304,7 +304,7 @@ def _size_bytes(wrapper: VirtualTensor, values: torch.Tensor | None) -> int:
 def _parts(sparse: torch.Tensor) -> list[torch.Tensor]:
     """The dense tensors that make up a sparse one."""
     if sparse.layout is torch.sparse_coo:
-        return torch_private.coo_parts(sparse)
+        return torch_tensors.coo_parts(sparse)
     if sparse.layout in (torch.sparse_csr, torch.sparse_bsr):
         return [sparse.crow_indices(), sparse.col_indices(), sparse.values()]
     if sparse.layout in (torch.sparse_csc, torch.sparse_bsc):
@@ -315,9 +315,9 @@ def _parts(sparse: torch.Tensor) -> list[torch.Tensor]:
 def _mirror_bits(wrapper: VirtualTensor, values: torch.Tensor) -> None:
     """Tell torch which tensors are conjugated or negated lazily: its composite code asks."""
     if values.is_neg():
-        torch_private.set_neg(wrapper, True)
+        torch_tensors.set_neg(wrapper, True)
     if values.is_conj():
-        torch_private.set_conj(wrapper, True)
+        torch_tensors.set_conj(wrapper, True)
 
 
 def separate(tensor: torch.Tensor) -> torch.Tensor:
@@ -358,7 +358,7 @@ def check_allocated(tensor: VirtualTensor) -> None:
     allocation = tensor.vgpu_allocation
     if allocation.requested_bytes or allocation.deferred_bytes or not tensor.numel():
         return
-    if tensor.layout is torch.strided and not torch_private.is_zero(tensor):
+    if tensor.layout is torch.strided and not torch_tensors.is_zero(tensor):
         raise RuntimeError(
             "The tensor has a non-zero number of elements, but its data is not allocated: its "
             f"storage on {tensor.device} was resized to 0 bytes. Sharded parameters are so outside "
@@ -368,7 +368,7 @@ def check_allocated(tensor: VirtualTensor) -> None:
 
 def adopt(tensor: VirtualTensor, other: VirtualTensor) -> None:
     """Make `tensor` share the values, the shape and the memory of `other`."""
-    torch_private.set_data(tensor, other)
+    torch_tensors.set_data(tensor, other)
     tensor.vgpu_values = other.vgpu_values
     tensor.vgpu_allocation = other.vgpu_allocation
     tensor.vgpu_index = other.vgpu_index
@@ -382,12 +382,12 @@ def become(tensor: SomeTensor, values: torch.Tensor, *, parameter: bool) -> Some
     if parameter:
         values = with_kind(torch.nn.Parameter(values, tensor.requires_grad), kind_of(tensor))
     if not (values.is_inference() or is_lazy(tensor)):
-        torch_private.set_version(values, torch_private.version(tensor))
+        torch_tensors.set_version(values, torch_tensors.version(tensor))
     for name in attributes(values).keys() - attributes(tensor).keys():
         del values.__dict__[name]
     values.__dict__.update(attributes(tensor))
-    torch_private.take_hooks(values, tensor)
-    torch_private.exchange(tensor, values)
+    torch_tensors.take_hooks(values, tensor)
+    torch_tensors.exchange(tensor, values)
     return tensor
 
 
@@ -421,7 +421,7 @@ def share(tensor: torch.Tensor, other: torch.Tensor) -> None:
         )
     is_parameter, kept = isinstance(tensor, torch.nn.Parameter), kept_elsewhere(tensor)
     if kept is None or isinstance(kept, VirtualTensor) != isinstance(other, VirtualTensor):
-        kept = torch_private.get_data(other)  # whose writes are counted apart from those of `other`
+        kept = torch_tensors.get_data(other)  # whose writes are counted apart from those of `other`
         if is_parameter:
             kept = with_kind(torch.nn.Parameter(kept, False), kind_of(tensor))
     else:
@@ -431,7 +431,7 @@ def share(tensor: torch.Tensor, other: torch.Tensor) -> None:
     if isinstance(kept, VirtualTensor):
         adopt(kept, _nothing(kept.vgpu_index, kept.dtype))
     else:
-        torch_private.set_data(kept, torch.empty(0, dtype=kept.dtype))
+        torch_tensors.set_data(kept, torch.empty(0, dtype=kept.dtype))
     tensor.__dict__[ELSEWHERE] = kept
-    if not tensor.requires_grad and torch_private.is_held(kept):
+    if not tensor.requires_grad and torch_tensors.is_held(kept):
         kept.__dict__[MOVED] = tensor

@@ -14,7 +14,7 @@ import torch
 from ...device_naming import device, naming
 from ...memory.caching_allocator import Allocation
 from ..machine.runtime import current_runtime
-from ..private import torch_private
+from ..private import torch_tensors
 
 _resize = torch.UntypedStorage.resize_
 
@@ -40,7 +40,7 @@ class VirtualStorage(torch.UntypedStorage):
     @property
     def has_values(self) -> bool:
         """Whether there are bytes, and not their number only (see `shape_only`)."""
-        return torch_private.storage_device(self).type != "meta"
+        return torch_tensors.storage_device(self).type != "meta"
 
     def nbytes(self) -> int:
         """The number of bytes."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..private import torch_private
+from ..private import torch_attention
 
 Tensors = tuple[torch.Tensor | None, ...]
 
@@ -181,12 +181,12 @@ def efficient_backward(
 
 
 KERNELS: dict[torch._ops.OpOverload, Callable[..., object]] = {
-    torch_private.flash_attention: flash,
-    torch_private.flash_attention_backward: flash_backward,
-    torch_private.efficient_attention: efficient,
-    torch_private.efficient_attention_backward: efficient_backward,
-    torch_private.cudnn_attention: cudnn,
-    torch_private.cudnn_attention_backward: cudnn_backward,
+    torch_attention.flash_attention: flash,
+    torch_attention.flash_attention_backward: flash_backward,
+    torch_attention.efficient_attention: efficient,
+    torch_attention.efficient_attention_backward: efficient_backward,
+    torch_attention.cudnn_attention: cudnn,
+    torch_attention.cudnn_attention_backward: cudnn_backward,
 }
 
 
@@ -252,7 +252,7 @@ def _forward(
         return None
     q, k, v = (_wide(t, query.shape[1]) for t in (query, key, value))
     if _is_plain(q, v, settings):
-        found, rows = torch_private.attention_of_cpu(
+        found, rows = torch_attention.attention_of_cpu(
             q, k, v, 0.0, settings.causal, attn_mask=_wide_mask(settings), scale=settings.scale
         )
     else:
@@ -279,7 +279,7 @@ def _backward(
     q, k, v, o, grad = (_wide(t, query.shape[1]) for t in (query, key, value, out, grad_out))
     if grad_mask is None and _is_plain(q, v, settings):
         saved = (q, k, v, o, rows)
-        found = torch_private.attention_of_cpu_backward(
+        found = torch_attention.attention_of_cpu_backward(
             *(grad, *saved, 0.0, settings.causal),
             attn_mask=_wide_mask(settings),
             scale=settings.scale,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..private import torch_private
+from ..private import torch_devices, torch_operators
 from ..private.op_schema import aten
 
 PRODUCTS = (
@@ -22,7 +22,7 @@ PRODUCTS = (
     aten.baddbmm.default,
     aten.convolution.default,
     aten.convolution_backward.default,
-    torch_private.product_with_activation.default,
+    torch_operators.product_with_activation.default,
 )
 HALF = (torch.float16, torch.bfloat16)
 
@@ -51,7 +51,7 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 @cache
 def is_slow(dtype: torch.dtype) -> bool:
     """Whether the processor multiplies fp32 faster than numbers of this type."""
-    return dtype in HALF and not torch_private.has_instructions_for(dtype)
+    return dtype in HALF and not torch_devices.has_instructions_for(dtype)
 
 
 KERNELS: dict[torch._ops.OpOverload, Callable[..., object]] = {

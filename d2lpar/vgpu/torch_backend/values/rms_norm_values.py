@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from ..private import torch_private
+from ..private import torch_operators
 
 
 def backward(
@@ -42,5 +42,5 @@ def backward(
 
 
 KERNELS: dict[torch._ops.OpOverload, Callable[..., object]] = {
-    torch_private.rms_norm_backward.default: backward,
+    torch_operators.rms_norm_backward.default: backward,
 }

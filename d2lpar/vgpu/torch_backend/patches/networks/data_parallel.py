@@ -24,7 +24,7 @@ from ...comm import data_parallel_comm
 from ...machine import runtime
 from ...machine.host_threads import Notes
 from ...module import streams
-from ...private import torch_private
+from ...private import torch_devices, torch_modules
 from ...tensors.tensor import is_virtual
 from ..threads import SameMachineThread
 
@@ -38,14 +38,14 @@ GetStream = Callable[[torch.device], torch.Stream | None]
 def replace_parallel() -> None:
     """The primitives that exist in C++ for CUDA, and the question which devices are meant: asked
     for CUDA and MPS first, torch would overlook the virtual ones on a machine that has either."""
-    for name in torch_private.COMM_PRIMITIVES:
-        ours, theirs = getattr(data_parallel_comm, name), torch_private.comm_primitive(name)
-        torch_private.set_comm_primitive(name, _for_virtual(ours, theirs))
+    for name in torch_modules.COMM_PRIMITIVES:
+        ours, theirs = getattr(data_parallel_comm, name), torch_modules.comm_primitive(name)
+        torch_modules.set_comm_primitive(name, _for_virtual(ours, theirs))
     summed = _for_virtual(data_parallel_comm.reduce_add, torch.nn.parallel.comm.reduce_add)
     for module in (torch.nn.parallel.comm, torch.cuda.comm):
-        torch_private.replace(module, "reduce_add", summed)
-    torch_private.replace_device_type_query(_available_type)
-    torch_apply = torch_private.data_parallel.parallel_apply
+        torch_modules.replace(module, "reduce_add", summed)
+    torch_modules.replace_device_type_query(_available_type)
+    torch_apply = torch_modules.data_parallel.parallel_apply
 
     @functools.wraps(torch_apply)
     def parallel_apply(modules: Sequence[Replica], *args: Any, **kwargs: Any) -> object:
@@ -59,15 +59,15 @@ def replace_parallel() -> None:
             for noted in notes:
                 runtime.current_runtime().host_threads.replay(noted)
 
-    for module in (torch_private.data_parallel, torch.nn.parallel):
-        torch_private.replace(module, "parallel_apply", parallel_apply)
+    for module in (torch_modules.data_parallel, torch.nn.parallel):
+        torch_modules.replace(module, "parallel_apply", parallel_apply)
     setattr(
-        *torch_private.STREAM_OF_COPIES, _make_get_stream(getattr(*torch_private.STREAM_OF_COPIES))
+        *torch_devices.STREAM_OF_COPIES, _make_get_stream(getattr(*torch_devices.STREAM_OF_COPIES))
     )
     threads = types.SimpleNamespace(Thread=SameMachineThread, Lock=threading.Lock)
     module = sys.modules["torch.nn.parallel.parallel_apply"]
-    torch_private.replace(module, "threading", threads)
-    torch_private.replace(module, "ExceptionWrapper", _ReplicasError)
+    torch_modules.replace(module, "threading", threads)
+    torch_modules.replace(module, "ExceptionWrapper", _ReplicasError)
 
 
 def _replicated(replicas: Sequence[Replica]) -> None:

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from ...private import torch_private
+from ...private import torch_modules, torch_tensors
 from ...tensors.parameter_kinds import host_kind, with_kind
 from ...tensors.tensor import VirtualTensor
 
 
 def replace_parameters() -> None:
     """Let parameters of virtual tensors have the program's classes."""
-    torch_new, torch_make = Parameter.__new__, torch_private.make_subclass()
+    torch_new, torch_make = Parameter.__new__, torch_tensors.make_subclass()
 
     def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         if isinstance(data, VirtualTensor):
@@ -29,12 +29,12 @@ def replace_parameters() -> None:
             return torch_make(host_kind(cls), data, *options, **kwargs)
         return _parameter(cls, data, kwargs.get("require_grad", options[0] if options else False))
 
-    torch_private.replace(Parameter, "__new__", new)
-    torch_private.replace_make_subclass(make)
+    torch_modules.replace(Parameter, "__new__", new)
+    torch_tensors.replace_make_subclass(make)
 
 
 def _parameter(kind: Any, data: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     """What `nn.Parameter` is for tensors that have a class of their own."""
     parameter = data.detach().requires_grad_(requires_grad)
-    torch_private.mark_parameter(parameter)
+    torch_tensors.mark_parameter(parameter)
     return with_kind(parameter, kind)

@@ -10,17 +10,17 @@ import functools
 
 import torch
 
-from ...private import torch_private
+from ...private import torch_modules
 from ...tensors import unknown_values
 
 
 def replace_sync_batch_norm() -> None:
     """Let its forward pass know what its mask selects."""
-    theirs = torch_private.SYNC_BATCH_NORM.forward
+    theirs = torch_modules.SYNC_BATCH_NORM.forward
 
     @functools.wraps(theirs)
     def forward(ctx: object, images: torch.Tensor, *args: object) -> object:
         with unknown_values.masks_taken_to_select_all(images.numel() > 0):
             return theirs(ctx, images, *args)
 
-    torch_private.replace(torch_private.SYNC_BATCH_NORM, "forward", staticmethod(forward))
+    torch_modules.replace(torch_modules.SYNC_BATCH_NORM, "forward", staticmethod(forward))

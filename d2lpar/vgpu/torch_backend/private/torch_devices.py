@@ -1,0 +1,80 @@
+"""Devices: streams, generators, graphs, and what this build and this processor can do."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.fx.experimental.proxy_tensor
+import torch.nn.attention
+import torch.nn.parallel.data_parallel
+import torch.nn.parameter
+import torch.utils._device
+import torch.utils._python_dispatch
+import torch.utils.data
+
+from .torch_modules import _parallel_functions
+
+_DEVICE_OF_STREAM: Any = torch.Stream.device_index
+
+
+def device_of_stream(stream: torch.Stream) -> int:
+    """The number of the virtual device, whatever the program calls that."""
+    found: int = _DEVICE_OF_STREAM.__get__(stream)
+    return found
+
+
+def cudnn_version() -> int | None:
+    """The version of cuDNN in this build of torch, whatever devices there are."""
+    return torch._C._cudnn.getVersionInt() if torch._C._has_cudnn else None
+
+
+# Where torch asks whether cuDNN wants the weights of a recurrent network in one piece.
+FLATTENS_WEIGHTS = (torch, "_use_cudnn_rnn_flatten_weight")
+
+
+def address_of_generator(generator: torch.Generator) -> int:
+    """What torch calls a generator by, however Python holds it."""
+    address: int = generator._cdata  # type: ignore[attr-defined]  # torch's stub lacks it
+    return address
+
+
+AcceleratorError: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
+MOMENTS_OF_GRAPHS = ("capture_start", "capture_end", "instantiate", "replay_start", "replay_end")
+
+
+def hooks_of_graphs(moment: str) -> Mapping[int, Callable[..., object]]:
+    """What programs have registered for a moment of all CUDA graphs, where this torch has that."""
+    found: Mapping = getattr(sys.modules["torch.cuda.graphs"], f"_global_{moment}_hooks", {})
+    return found
+
+
+GET_ACCELERATOR = (torch._C, "_get_accelerator")
+STREAM_OF_COPIES = (_parallel_functions, "_get_stream")
+PARSE_TO = (torch._C._nn, "_parse_to")  # what Module.to is told
+
+
+def has_instructions_for(dtype: torch.dtype) -> bool:
+    """Whether oneDNN multiplies numbers of a half precision on this machine's processor."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    operators = torch.ops.mkldnn
+    if dtype == torch.bfloat16:
+        return bool(operators._is_mkldnn_bf16_supported())
+    return bool(operators._is_mkldnn_fp16_supported())
+
+
+def runs_as_it_is(backend: object) -> bool:
+    """Whether a backend of `torch.compile` runs what was traced one operation after the other."""
+    if isinstance(backend, str):
+        return backend == "eager" or backend.startswith("aot_eager")
+    return getattr(backend, "__module__", None) == "torch._dynamo.backends.debugging"
+
+
+def cuts_products() -> bool:
+    """Whether Inductor is told to exchange the operands and results of matrix products in pieces,
+    beside them (asynchronous tensor parallelism)."""
+    config = sys.modules.get("torch._inductor.config")
+    return bool(getattr(config, "_micro_pipeline_tp", False))

@@ -1,0 +1,62 @@
+"""Modules of torch whose names are replaced: data parallelism, batch normalisation, loaders."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.fx.experimental.proxy_tensor
+import torch.nn.attention
+import torch.nn.parallel.data_parallel
+import torch.nn.parameter
+import torch.utils._device
+import torch.utils._python_dispatch
+import torch.utils.data
+
+
+def replace(owner: object, name: str, ours: object) -> None:
+    """Let a class or module of torch's have ours under that name, whatever its type was."""
+    setattr(owner, name, ours)
+
+
+# The package holds functions of the same names as these two modules.
+_parallel_functions = sys.modules["torch.nn.parallel._functions"]
+data_parallel = sys.modules["torch.nn.parallel.data_parallel"]
+SYNC_BATCH_NORM = sys.modules["torch.nn.modules._functions"].SyncBatchNorm
+# What torch.nn.parallel.comm calls in C++; builds for the CPU have none of them.
+COMM_PRIMITIVES = (
+    *("broadcast", "broadcast_out", "broadcast_coalesced"),
+    *("scatter", "scatter_out", "gather", "gather_out"),
+)
+
+
+def comm_primitive(name: str) -> Callable[..., object] | None:
+    """One of `COMM_PRIMITIVES`; None in a build of torch that has none."""
+    return getattr(torch._C, f"_{name}", None)
+
+
+def set_comm_primitive(name: str, ours: Callable[..., object]) -> None:
+    """Let torch.nn.parallel.comm call ours."""
+    setattr(torch._C, f"_{name}", ours)
+
+
+def replace_device_type_query(ask: Callable[[Callable[[], str | None]], str | None]) -> None:
+    """Let `ask(theirs)` answer which kind of device there is, in whatever has imported torch's."""
+    theirs = torch._utils._get_available_device_type
+
+    @functools.wraps(theirs)
+    def ours() -> str | None:
+        return ask(theirs)
+
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get(theirs.__name__) is theirs:
+            replace(module, theirs.__name__, ours)
+
+
+def data_fetchers() -> list[Any]:
+    """The classes whose `fetch` puts a batch of a DataLoader together."""
+    fetch = torch.utils.data._utils.fetch
+    return [fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher]

@@ -1,0 +1,149 @@
+"""Operators: those that only torch itself calls, what they say of themselves, who defined them."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.fx.experimental.proxy_tensor
+import torch.nn.attention
+import torch.nn.parallel.data_parallel
+import torch.nn.parameter
+import torch.utils._device
+import torch.utils._python_dispatch
+import torch.utils.data
+
+from .torch_modes import counting
+
+LIBRARY = torch._C  # what torch has in C++, as programs name it
+softmax, softmax_backward = torch.ops.aten._softmax, torch.ops.aten._softmax_backward_data
+log_softmax = torch.ops.aten._log_softmax
+log_softmax_backward = torch.ops.aten._log_softmax_backward_data
+rms_norm = torch.ops.aten._fused_rms_norm
+rms_norm_backward = torch.ops.aten._fused_rms_norm_backward
+product_with_activation = torch.ops.aten._addmm_activation
+Operator = torch._ops.OperatorBase  # what a name of `torch.ops` is
+_aten = torch.ops.aten
+to_copy = _aten._to_copy
+copy_from = _aten._copy_from.default
+item = _aten._local_scalar_dense.default
+pin_memory = _aten._pin_memory.default
+lstm_cell = _aten._thnn_fused_lstm_cell.default
+gru_cell = _aten._thnn_fused_gru_cell.default
+pack_padded_sequence = _aten._pack_padded_sequence.default
+foreach_copy = _aten._foreach_copy_.default
+is_mask_left_aligned = _aten._nested_tensor_from_mask_left_aligned.default
+sparse_product_reduced = _aten._sparse_mm_reduce_impl.default
+convolution = _aten._convolution
+scaled_product = _aten._scaled_mm
+to_dense = _aten._to_dense
+coalesce = _aten._coalesce
+
+
+def schema_of(func: torch._ops.OpOverload) -> torch.FunctionSchema:
+    """What an operation says of itself: its name, its arguments, what it returns and writes."""
+    return func._schema
+
+
+ON_CUDA = torch._C.DispatchKey.CUDA
+_ON_CUDA_BY = re.compile(r"^CUDA: registered at (.*):\d+ ::", re.MULTILINE)
+_OF_TORCH = ("aten", "prims")
+_FOLDER = os.path.dirname(torch.__file__)
+_SOURCES_OF_C = (".cpp", ".cc", ".cxx", ".cu", ".h", ".hpp", ".cuh")
+
+
+def definition_of(func: torch._ops.OpOverload) -> torch._C.DispatchKey | None:
+    """The key of the kernel by which an operation is defined by others, if it is: it is whole here
+    without autograd only, or is of torch.distributed or a library, and one kernel for all devices;
+    or a program has written one in Python for CUDA.
+    """
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    if has(func.name(), "CUDA") and _is_programs(func):
+        return ON_CUDA
+    if has(func.name(), "CompositeImplicitAutograd"):
+        return torch._C.DispatchKey.CompositeImplicitAutograd
+    if func.namespace not in _OF_TORCH and has(func.name(), "CompositeExplicitAutograd"):
+        return torch._C.DispatchKey.CompositeExplicitAutograd
+    return None
+
+
+def _is_programs(func: torch._ops.OpOverload) -> bool:
+    """Whether an operation's kernel for CUDA was registered by Python, and not by torch for one of
+    its own operations."""
+    found = _ON_CUDA_BY.search(torch._C._dispatch_dump(func.name()))
+    if found is None or found[1].endswith(_SOURCES_OF_C):
+        return False
+    return func.namespace not in _OF_TORCH or not found[1].startswith(_FOLDER)
+
+
+def lacks_meta_kernel(name: str) -> bool:
+    """Whether this build of torch has an operation of aten's, and none for shapes alone."""
+    has, name = torch._C._dispatch_has_kernel_for_dispatch_key, f"aten::{name}"
+    return torch._C._dispatch_has_kernel(name) and not has(name, "Meta")
+
+
+COLLECTIVES = "_c10d_functional"  # the operations that fill a tensor which is waited for later
+_collectives = getattr(torch.ops, COLLECTIVES)
+wait_tensor = _collectives.wait_tensor.default
+# torch 2.15 has one for several tensors, too
+wait_tensors = getattr(_collectives, "wait_tensors", _collectives.wait_tensor).default
+
+
+def wait_for_noted(tensor: object) -> None:
+    """Wait for the collective that C++ has noted for the storage of this tensor."""
+    wait_tensor._op_dk(torch._C.DispatchKey.CompositeExplicitAutograd, tensor)
+
+
+def counts(func: torch._ops.OpOverload) -> bool:
+    """Whether torch itself counts what the operation writes, and notes of what its result is a
+    view. Where it writes lists of tensors, the kernels have to."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "ADInplaceOrView")
+
+
+def decompose(
+    func: torch._ops.OpOverload, key: torch._C.DispatchKey, args: tuple, kwargs: dict
+) -> object:
+    """Carry out an operation by those others, as torch does it for the CPU."""
+    with nullcontext() if counts(func) else counting():
+        return func._op_dk(key, *args, **kwargs)
+
+
+MAKE_LIBRARY = (torch._C, "_dispatch_library")
+LIBRARY_OF_OPERATOR = (torch._library.custom_ops, "get_library_allowing_overwrite")
+# What is registered of operators besides kernels, such as the shapes of their results.
+OPERATOR_ENTRIES: Any = torch._library.simple_registry.SimpleLibraryRegistry
+OperatorEntry: Any = torch._library.simple_registry.SimpleOperatorEntry
+_MODULES_OF_LIBRARIES = ("torch.library", "torch._library.")
+
+
+def libraries_of_operators() -> dict[str, torch.library.Library]:
+    """By the names of operators that `custom_op` has defined: their libraries."""
+    return torch._library.custom_ops.OPDEF_TO_LIB
+
+
+def destroy_library(library: torch.library.Library) -> None:
+    """Take back all that it has registered."""
+    library._destroy()
+
+
+def forget_operator(namespace: str, name: str) -> None:
+    """Let torch look anew for an operator that is no more: what it has kept would call it."""
+    known: Any = getattr(torch.ops, namespace)
+    name = name.partition(".")[0]
+    if name in vars(known):
+        delattr(known, name)
+        if name in known._dir:
+            known._dir.remove(name)
+
+
+def are_equal_schemas(one: str, other: str) -> bool:
+    """Whether two texts say the same of an operator."""
+    return one == other or torch._C.parse_schema(one) == torch._C.parse_schema(other)
+
+
+def is_of_libraries(module: str) -> bool:
+    """Whether code of a module is torch's own of registering operators."""
+    return module.startswith(_MODULES_OF_LIBRARIES)

@@ -23,7 +23,7 @@ from .torch_cuda.default_generators import check_generator
 class CudaMode(TorchFunctionMode):
     """Translates devices on the way into torch, and the messages of errors on the way out."""
 
-    sees_calls_only = True  # see `torch_private.get_grad`
+    sees_calls_only = True  # see `torch_tensors.get_grad`
 
     def __init__(self) -> None:
         super().__init__()

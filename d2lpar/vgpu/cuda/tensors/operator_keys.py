@@ -1,6 +1,6 @@
 """Kernels that a program registers for CUDA's autograd and autocast, by keys of virtual devices.
 
-What it registers for CUDA itself, the dispatcher finds (`torch_private.definition_of`). Without
+What it registers for CUDA itself, the dispatcher finds (`torch_operators.definition_of`). Without
 these, torchvision's models of detection would not train in autocast: it casts their boxes so.
 """
 

@@ -14,13 +14,13 @@ from ...timeline.printing import say
 from ..api import simulation
 from ..api.device_choice import devices
 from ..device_naming import named_by
+from ..patching import Patches
 from ..races.user_code import all_namespaces, user_namespaces
 from ..torch_backend.machine.runtime import Runtime, current_runtime, returning, running
 from ..torch_backend.private import torch_modes
 from . import lazy_init, own_kernels
 from .device_translation import CudaNaming, cuda, translate
 from .mode import CudaMode
-from .patches import Patches
 from .processes import elastic, executors, exit_hooks, pools, subprocesses, threads
 from .processes.processes import Children
 from .profiling import memory_history, profiler, user_annotations, user_clock
@@ -149,7 +149,7 @@ def _only_block() -> Iterator[None]:
 
 @contextmanager
 def _patched(n: int) -> Iterator[None]:
-    patches, mode, children = Patches(), CudaMode(), Children()
+    patches, mode, children = Patches(lazy_init.emulated_count), CudaMode(), Children()
     thread, default_device = threading.get_ident(), torch_modes.default_device_context()
     try:
         for part in _PARTS:

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch.cuda.jiterator
 
+from ..patching import Patches
 from ..torch_backend.late_imports import LateImports
-from .patches import Patches
 from .refusals import refusal
 
 REMEDY = (

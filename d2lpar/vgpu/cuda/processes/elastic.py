@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.multiprocessing import ProcessRaisedException
 
+from ...patching import Patches
 from ...ranks.state import main_module
 from ...ranks.state.process_state import variables_of
 from ..lazy_init import devices_here
-from ..patches import Patches
 from .processes import FAILED, FRESH, SPAWN, Child, Children, SpawnedProcesses
 from .queues import VirtualQueue
 

@@ -18,9 +18,9 @@ from multiprocessing.context import BaseContext
 from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 from typing import Any
 
+from ...patching import Patches
 from ...races.user_code import is_user_frame
 from .. import lazy_init
-from ..patches import Patches
 from .pools import PoolResult, VirtualPool
 from .processes import FORK, SPAWN, Children
 

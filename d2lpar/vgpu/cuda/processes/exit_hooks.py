@@ -14,9 +14,9 @@ from functools import partial
 from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 from typing import Any
 
+from ...patching import Patches
 from ...ranks.launcher import current_process
 from ...ranks.state.own_modules import is_shared
-from ..patches import Patches
 from .child_tracebacks import text_of
 
 

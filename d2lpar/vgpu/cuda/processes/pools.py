@@ -17,9 +17,9 @@ from typing import Any
 
 import torch.multiprocessing
 
+from ...patching import Patches
 from ...races.user_code import is_user_frame
 from .. import lazy_init
-from ..patches import Patches
 from .pool_workers import Board, Call, Chunk, Worker
 from .processes import FORK, Children
 

@@ -24,6 +24,7 @@ from typing import Any
 import torch.multiprocessing
 
 from ...memory.process_memory import of_processes
+from ...patching import Patches
 from ...races.user_code import is_user_frame
 from ...ranks.by_rank import own_loggers
 from ...ranks.launcher import ProcessStart, current_process, run_processes
@@ -34,7 +35,6 @@ from ...ranks.state.own_patches import OwnPatches, PatchesOfCaller
 from ...ranks.state.pickled_copy import PickledCopy
 from ...torch_backend.machine.runtime import current_runtime
 from .. import lazy_init
-from ..patches import Patches
 from . import exit_hooks, process_objects
 from .child_tracebacks import text_of
 from .managers import MAKERS

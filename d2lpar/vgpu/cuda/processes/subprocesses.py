@@ -24,9 +24,9 @@ from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 from types import FrameType
 from typing import Any
 
+from ...patching import Patches
 from ...ranks.state.own_modules import is_of_one_process
 from .. import lazy_init
-from ..patches import Patches
 from ..torch_cuda import nvidia_smi
 from .elastic import run_python
 from .processes import FRESH, SPAWN, Child, Children

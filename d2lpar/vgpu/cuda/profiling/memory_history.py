@@ -19,11 +19,11 @@ from ....timeline.whole_file import whole
 from ...memory import memory_history, snapshot
 from ...memory.caching_allocator import CachingAllocator, allocations
 from ...memory.memory_history import HistoryOptions, MemoryHistory
+from ...patching import Patches
 from ...torch_backend.machine.runtime import current_runtime
 from ...torch_backend.private import torch_profiler
 from ...torch_backend.tensors.tensor import VirtualTensor
 from .. import lazy_init
-from ..patches import Patches
 
 WRITES = ("_dump_snapshot", "_save_segment_usage", "_save_memory_usage")
 _SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")

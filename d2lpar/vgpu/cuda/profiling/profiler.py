@@ -23,13 +23,13 @@ from torch.profiler import ProfilerActivity
 from ....timeline.host_processes import MAIN
 from ....timeline.printing import say
 from ....timeline.whole_file import whole
+from ...patching import Patches
 from ...ranks.launcher import host_time_s
 from ...ranks.world.rank import Rank, here
 from ...torch_backend.machine.op_details import Wanted
 from ...torch_backend.machine.runtime import current_runtime
 from .. import lazy_init
 from ..device_translation import CUDA
-from ..patches import Patches
 from ..refusals import refusal
 from .profiled_events import OwnSpans, Profiled
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from IPython.core.interactiveshell import InteractiveShell
 
-from ..patches import Patches
+from ...patching import Patches
 from . import user_clock
 
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import torch.autograd.profiler
 import torch.cuda.nvtx
 
+from ...patching import Patches
 from ...sim.clock import HostThread
 from ...torch_backend.machine.runtime import Runtime, running
-from ..patches import Patches
 
 Function: Any = torch.autograd.profiler.record_function
 

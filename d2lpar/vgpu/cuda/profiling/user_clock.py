@@ -19,10 +19,10 @@ from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 from types import FrameType
 from typing import Any
 
+from ...patching import Patches
 from ...races.user_code import is_user_frame
 from ...torch_backend.machine.runtime import current_runtime, has_forked
 from .. import lazy_init
-from ..patches import Patches
 
 SECONDS = ("time", "perf_counter", "monotonic", "process_time", "thread_time")
 FREE_READS = 100  # one after the other, with nothing simulated in between; more are a loop

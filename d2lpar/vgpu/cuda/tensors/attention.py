@@ -9,9 +9,9 @@ import torch
 import torch.backends.cuda
 import torch.nn.attention
 
+from ...patching import Patches
 from ...torch_backend.attention import choice as attention_choice
 from ...torch_backend.tensors.tensor import VirtualTensor
-from ..patches import Patches
 
 _QUESTIONS = {
     "can_use_flash_attention": attention_choice.FLASH,

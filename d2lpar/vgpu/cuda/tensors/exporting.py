@@ -16,8 +16,8 @@ from torch.export import ExportedProgram
 from torch.export.passes import move_to_device_pass
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from ...patching import Patches
 from ...torch_backend.tensors.tensor import VirtualTensor
-from ..patches import Patches
 from ..refusals import refusal
 
 _refuse = refusal(

@@ -8,6 +8,7 @@ from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from ...patching import Patches
 from ...torch_backend.private import torch_devices, torch_modes, torch_tensors
 from ...torch_backend.tensors import wrapper_tensors
 from ...torch_backend.tensors.tensor import VirtualTensor
@@ -21,7 +22,6 @@ from ..device_translation import (
     to_virtual,
     translated,
 )
-from ..patches import Patches, stand_in_class
 
 LIKE = ("empty", "full", "ones", "rand", "randint", "randn", "zeros")
 NEW = ("new", "new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros")
@@ -35,7 +35,7 @@ def install(patches: Patches) -> None:
         _let_scripts_call(patches, theirs, getattr(owner, name))
     for name in ("Event", "Generator", "Stream"):
         theirs = getattr(torch, name)
-        patches.substitute(torch, name, stand_in_class(theirs, _on_device(theirs)))
+        patches.replace_class(torch, name, _on_device(theirs))
     _let_lazy_parameters_move(patches)
 
 

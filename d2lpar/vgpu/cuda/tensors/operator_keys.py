@@ -12,8 +12,8 @@ from typing import Any
 
 import torch.library
 
+from ...patching import Patches
 from ...torch_backend.private import torch_modes
-from ..patches import Patches
 
 _AUTOGRAD, _AUTOCAST = "AutogradCUDA", "AutocastCUDA"
 

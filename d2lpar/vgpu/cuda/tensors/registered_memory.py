@@ -9,8 +9,8 @@ from __future__ import annotations
 import importlib
 
 from ...memory import pinned
+from ...patching import Patches
 from ...torch_backend.machine.runtime import current_runtime
-from ..patches import Patches
 
 _BY_ADDRESS = "torch.cuda._pin_memory_utils"
 

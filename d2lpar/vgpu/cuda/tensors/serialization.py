@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from ...patching import Patches
 from ...torch_backend.operations import serialization
 from ...torch_backend.private import torch_tensors
 from ..device_translation import CUDA, VIRTUAL, number, to_virtual
-from ..patches import Patches
 
 _BEFORE_VIRTUAL = 4  # torch asks for storages in this order; those of virtual devices have 5
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 from types import FrameType
 
-from ..patches import Patches
+from ...patching import Patches
 
 _ENGINE = str(Path(__file__).parents[2]) + os.sep
 _MODES = ("__torch_function__", "__torch_dispatch__")  # called by torch, not by who calls torch

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ...patching import Patches, stand_in
 from ...races import sync_debug
 from ...torch_backend.module import device_module
 from ...torch_backend.module.streams import Stream
 from ...torch_backend.private import torch_operators, torch_profiler
 from .. import lazy_init
 from ..device_translation import VIRTUAL, local_number, place
-from ..patches import Patches, stand_in
 from ..refusals import refusal
 
 _CUDA = 1  # c10::DeviceType::CUDA
@@ -42,7 +42,7 @@ def install(patches: Patches) -> None:
             patches.replace(library, name, ours)
         else:
             absent = refusal(f"torch._C.{name}", "this build of torch has no CUDA")
-            patches.set(library, name, stand_in(absent, ours))
+            patches.set(library, name, stand_in(absent, ours, patches.holds))
     patches.at_end(lambda: sync_debug.set_mode(sync_debug.IGNORED))
     _refuse_others(patches, {function.__name__ for function in functions})
     c10d = getattr(library, "_distributed_c10d", None)

@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import torch
 import torch.nn.parallel
 
+from ...patching import Patches
 from ...ranks.groups.own_groups import ENV, init_process_group
 from ...ranks.private.c10d import MODULES
 from ...ranks.state.own_patches import PatchesOfCaller
@@ -21,7 +22,6 @@ from ...torch_backend.private import torch_devices
 from ...torch_backend.tensors.tensor import VirtualTensor
 from .. import lazy_init
 from ..device_translation import CUDA, local_number, to_virtual
-from ..patches import Patches
 from ..refusals import refusal
 
 

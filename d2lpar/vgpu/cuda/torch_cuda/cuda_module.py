@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
+from ...patching import Patches
 from ...ranks.by_rank import process_numbers
 from ...sim.pricing.multiprocessors import clock_hz
 from ...torch_backend.machine.runtime import current_runtime, running
 from ...torch_backend.module import device_module, graph_capture, streams
 from .. import lazy_init
 from ..device_translation import local_number, number, place, speaking_cuda
-from ..patches import Patches, stand_in_class
 from ..refusals import refusal
 from .capability import CudaDeviceProperties
 from .tensor_types import TENSOR_TYPES, tensor_type
@@ -63,7 +63,7 @@ LEFT_ALONE = {
 
 def install(patches: Patches) -> None:
     """Replace the functions and classes of `torch.cuda`."""
-    ours, classes = functions(), dict(_classes())
+    ours = functions()
     for name, function in ours.items():
         if hasattr(torch.cuda, name):  # some are younger than the oldest torch
             patches.replace(torch.cuda, name, _speaking(function, starts=name not in QUIET))
@@ -71,9 +71,11 @@ def install(patches: Patches) -> None:
     # Checkpoints of activations keep the random numbers of devices only where CUDA has started.
     patches.set(torch.cuda, "_initialized", True)
     patches.replace(torch.cuda, "_lazy_call", _at_once)
-    for name, stand_in in classes.items():
-        patches.substitute(torch.cuda, name, stand_in)
-    _refuse_others(patches, {*ours, *classes, *LEFT_ALONE})
+    for name, (make, kind) in CLASSES.items():
+        patches.replace_class(torch.cuda, name, _speaking(make), kind)
+    for name, dtype in TENSOR_TYPES.items():
+        patches.substitute(torch.cuda, name, tensor_type(name, dtype))
+    _refuse_others(patches, {*ours, *CLASSES, *TENSOR_TYPES, *LEFT_ALONE})
 
 
 def _at_once(action: Callable[[], object], **options: object) -> None:
@@ -89,7 +91,7 @@ def _refuse_others(patches: Patches, known: set[str]) -> None:
             continue
         refuse = refusal(f"torch.cuda.{name}", REMEDIES.get(name, REMEDY))
         if isinstance(theirs, type):
-            patches.substitute(torch.cuda, name, stand_in_class(theirs, refuse))
+            patches.replace_class(torch.cuda, name, refuse)
         else:
             patches.replace(torch.cuda, name, refuse)
 
@@ -349,17 +351,14 @@ def _stream(*args: Any, **kwargs: Any) -> streams.Stream:
     return streams.Stream(*args, **kwargs)
 
 
-def _classes() -> Iterator[tuple[str, type]]:
-    for name, make, ours in (
-        ("Stream", _stream, streams.Stream),
-        ("ExternalStream", get_stream_from_external, streams.Stream),
-        ("Event", streams.Event, streams.Event),
-        ("CUDAGraph", graph_capture.CUDAGraph, graph_capture.CUDAGraph),
-        ("graph", graph_capture.capture, graph_capture.CUDAGraph),
-        ("StreamContext", device_module.StreamContext, device_module.StreamContext),
-        ("device", Device, Device),
-        ("device_of", _device_of, Device),
-    ):
-        yield name, stand_in_class(getattr(torch.cuda, name), _speaking(make), ours)
-    for name, dtype in TENSOR_TYPES.items():
-        yield name, tensor_type(name, dtype)
+# What makes one, and what our own are.
+CLASSES: dict[str, tuple[Callable[..., object], type]] = {
+    "Stream": (_stream, streams.Stream),
+    "ExternalStream": (get_stream_from_external, streams.Stream),
+    "Event": (streams.Event, streams.Event),
+    "CUDAGraph": (graph_capture.CUDAGraph, graph_capture.CUDAGraph),
+    "graph": (graph_capture.capture, graph_capture.CUDAGraph),
+    "StreamContext": (device_module.StreamContext, device_module.StreamContext),
+    "device": (Device, Device),
+    "device_of": (_device_of, Device),
+}

@@ -10,10 +10,10 @@ from enum import IntEnum
 
 import torch
 
+from ...patching import Patches
 from ...torch_backend.module import device_module
 from .. import lazy_init
 from ..device_translation import place
-from ..patches import Patches
 
 _NAME = "_cudart"  # where torch keeps it
 

@@ -10,10 +10,10 @@ from typing import overload
 
 import torch
 
+from ...patching import Patches
 from ...torch_backend.module.generators import DefaultGenerator
 from .. import lazy_init
 from ..device_translation import CUDA, VIRTUAL, cuda, number
-from ..patches import Patches
 
 
 def install(patches: Patches) -> None:

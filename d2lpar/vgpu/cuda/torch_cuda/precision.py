@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
+from ...patching import Patches
 from ...torch_backend.module import device_module
 from ..device_translation import CUDA, VIRTUAL
-from ..patches import Patches
 
 # They take the type of a device first, or without it mean CUDA.
 BY_TYPE = (

@@ -13,9 +13,9 @@ import torch.cuda.profiler
 import torch.utils.dlpack
 
 from ....timeline.printing import say
+from ...patching import Patches
 from ...torch_backend.comm.nccl import build_version
 from ...torch_backend.private import torch_devices
-from ..patches import Patches
 from ..refusals import refusal
 
 REFUSED = (

@@ -17,7 +17,7 @@ from ...torch_backend.private import torch_tensors
 from ...torch_backend.tensors.tensor import VirtualTensor
 from .. import lazy_init
 from ..device_translation import CUDA
-from ..patches import Patches, stand_in_class
+from ...patching import Patches
 from ..tensors.methods import cuda_dtype, named
 
 TENSOR_TYPES = {
@@ -39,7 +39,7 @@ def install(patches: Patches) -> None:
     one."""
     types = {f"torch.{name}": getattr(torch, name) for name in TENSOR_TYPES}
     for name, theirs in zip(TENSOR_TYPES, types.values(), strict=True):
-        patches.substitute(torch, name, stand_in_class(theirs, of_lists(theirs)))
+        patches.replace_class(torch, name, of_lists(theirs))
     choose = _set_default_tensor_type(torch.set_default_tensor_type, types)
     patches.replace(torch, "set_default_tensor_type", choose)
     patches.set(torch.Tensor, "__new__", staticmethod(_new))

@@ -16,8 +16,9 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ....machines.hardware import Host
+from ...patching import FOR_GOOD
 from ...sim.pricing.kernel_cost import Cost
-from ..private import torch_autograd, torch_modules
+from ..private import torch_autograd
 from ..tensors.tensor import is_virtual
 
 # What a view takes that C++ asks for, as a share of one that Python does. Measured by us: narrow
@@ -121,7 +122,7 @@ def nothing_pending() -> Iterator[None]:
 def count_python() -> None:
     """Count calls of modules and steps of optimizers from now on; once a process."""
     call = torch.nn.Module.__call__
-    torch_modules.replace(torch.nn.Module, "__call__", _counting(call))
+    FOR_GOOD.set(torch.nn.Module, "__call__", _counting(call))
     register_optimizer_step_pre_hook(_count_parameters)
 
 

@@ -18,8 +18,9 @@ from torch.serialization import STORAGE
 
 from ...device_naming import TYPE, naming
 from ...memory.caching_allocator import Allocation
+from ...patching import FOR_GOOD
 from ..machine.runtime import Runtime, current_runtime
-from ..private import torch_modules, torch_tensors
+from ..private import torch_tensors
 from ..tensors.parameter_kinds import kind_of, with_kind
 from ..tensors.tensor import (
     ELSEWHERE,
@@ -63,7 +64,7 @@ def install() -> None:
         ("__copy__", shallow_copy),
         ("__reduce_ex__", reduce),
     ):
-        torch_modules.replace(VirtualTensor, name, ours)
+        FOR_GOOD.set(VirtualTensor, name, ours)
     torch_tensors.replace_rebuild(VirtualTensor)
     for name in (ELSEWHERE, MOVED):
         torch_tensors.keep_out_of_files(name)
@@ -81,7 +82,7 @@ def install() -> None:
             _under_way.reset(token)
 
     for module in (torch, torch.serialization):
-        torch_modules.replace(module, "save", save)
+        FOR_GOOD.set(module, "save", save)
 
 
 # --- copies in the same process -------------------------------------------------------------------

@@ -9,9 +9,9 @@ import torch
 from torch.types import Device
 
 from ...device_naming import TYPE
+from ...patching import FOR_GOOD
 from ..machine import runtime
 from ..module import device_module, graph_capture, streams
-from ..private import torch_modules
 
 
 def replace_accelerator() -> None:
@@ -45,15 +45,15 @@ def replace_accelerator() -> None:
     for place in (accelerator, getattr(accelerator, "memory", accelerator)):
         for name in [n for n in place.__all__ if hasattr(place, n)]:
             ours = replacements.get(name) or _refused(f"torch.accelerator.{name}")
-            setattr(place, name, ours)
+            FOR_GOOD.set(place, name, ours)
     if hasattr(accelerator, "random"):  # some builds are older
         accelerator.random.initial_seed = _initial_seed
         accelerator.random.get_rng_state = module.get_rng_state
         accelerator.random.get_rng_state_all = module.get_rng_state_all
     chooser = _make_chooser("Stream", torch.Stream, streams.Stream, streams.Stream)
-    torch_modules.replace(torch, "Stream", chooser)
+    FOR_GOOD.set(torch, "Stream", chooser)
     chooser = _make_chooser("Event", torch.Event, streams.Event, _make_event)
-    torch_modules.replace(torch, "Event", chooser)
+    FOR_GOOD.set(torch, "Event", chooser)
 
 
 def _current_accelerator(check_available: bool = False) -> torch.device | None:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 import torch.autograd.graph
 
-from ..private import torch_autograd, torch_modules
+from ...patching import FOR_GOOD
+from ..private import torch_autograd
 from ..private.torch_autograd import Parameters, Result
 
 
@@ -18,7 +19,7 @@ def replace_backward() -> None:
     by a C++ device guard, which says that there is one virtual device."""
     engine = torch_autograd.raising_late(torch.autograd.graph._engine_run_backward)
     for module in (torch.autograd.graph, torch.autograd):
-        torch_modules.replace(module, "_engine_run_backward", _on_this_thread(engine))
+        FOR_GOOD.set(module, "_engine_run_backward", _on_this_thread(engine))
     torch_autograd.replace_engine(_Engine)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from ...device_naming import TYPE
-from ..private import torch_modules
+from ...patching import FOR_GOOD
 from ..tensors.tensor import VirtualTensor
 from .lists import of_lists
 
@@ -22,7 +22,7 @@ def replace_readers() -> None:
     """Let `x.new_tensor(data)` and `x.new(data)` make tensors on the device of `x`."""
     for name in _READERS:
         theirs = getattr(torch.Tensor, name)
-        torch_modules.replace(torch.Tensor, name, of_lists(_beside(theirs), at=1))
+        FOR_GOOD.set(torch.Tensor, name, of_lists(_beside(theirs), at=1))
 
 
 def _beside(theirs: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..private import torch_modules
+from ...patching import FOR_GOOD
 from ..tensors.tensor import VirtualTensor
 
 
@@ -22,9 +22,9 @@ def replace_methods() -> None:
     """Let torch.Tensor's methods be those of virtual tensors for these."""
     for name, choose in (("tolist", _unless_refused), ("numpy", _unless_refused)):
         theirs, ours = getattr(torch.Tensor, name), getattr(VirtualTensor, name)
-        torch_modules.replace(torch.Tensor, name, choose(theirs, ours))
+        FOR_GOOD.set(torch.Tensor, name, choose(theirs, ours))
     theirs, ours = torch.Tensor.data_ptr, VirtualTensor.data_ptr
-    torch_modules.replace(torch.Tensor, "data_ptr", _unless_nowhere(theirs, ours))
+    FOR_GOOD.set(torch.Tensor, "data_ptr", _unless_nowhere(theirs, ours))
 
 
 def _unless_refused(theirs: Callable[..., Any], ours: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,12 +10,13 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ...device_naming import TYPE, naming
+from ...patching import FOR_GOOD
 from ..compiling import compiled
 from ..compiling.flex_attention import attend
 from ..late_imports import LateImports
 from ..machine.runtime import current_runtime, running
 from ..operations.dispatch import Dispatcher
-from ..private import torch_attention, torch_devices, torch_modes, torch_modules
+from ..private import torch_attention, torch_devices, torch_modes
 from ..tensors.tensor import VirtualParameter, VirtualTensor, is_virtual
 from ..tensors.wrapper_tensors import wraps_virtual
 
@@ -62,7 +63,7 @@ def replace_compile() -> None:
         made.forward = _choosing(model.__call__, made.forward, whole=whole, module=model)
         return made
 
-    torch_modules.replace(torch, "compile", compile)
+    FOR_GOOD.set(torch, "compile", compile)
 
 
 TENSOR_KINDS = (VirtualTensor, VirtualParameter)  # torch has rules for the very type of a tensor
@@ -150,4 +151,4 @@ def _tensors_of(module: torch.nn.Module | None, args: tuple, kwargs: dict) -> li
 def replace_tracing() -> None:
     """Let `make_fx`, and so `torch.func.linearize`, note operations on virtual tensors: of types
     that it does not know, it notes what their own code does with the values."""
-    setattr(*torch_modes.TRACED_TYPES, (*getattr(*torch_modes.TRACED_TYPES), VirtualTensor))
+    FOR_GOOD.set(*torch_modes.TRACED_TYPES, (*getattr(*torch_modes.TRACED_TYPES), VirtualTensor))

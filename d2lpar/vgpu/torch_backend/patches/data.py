@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from ..private import torch_modules, torch_tensors
+from ...patching import FOR_GOOD
+from ..private import torch_tensors
 from ..tensors.tensor import VirtualTensor, forget_moved, kept_elsewhere, moved, share
 
 
@@ -29,7 +30,7 @@ def replace_data() -> None:
         TensorAttribute("data", torch_tensors.get_data, _set_data),
         TensorAttribute("grad", _get_grad, _set_grad, _forget_grad),
     ):
-        torch_modules.replace(torch.Tensor, ours.__name__, ours)
+        FOR_GOOD.set(torch.Tensor, ours.__name__, ours)
 
 
 def _set_data(tensor: torch.Tensor, values: torch.Tensor) -> None:

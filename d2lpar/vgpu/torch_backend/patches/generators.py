@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from ...device_naming import TYPE
+from ...patching import FOR_GOOD
 from ..module import generators, streams
 from ..module.generators import TorchGenerator
-from ..private import torch_modules
 
 
 def replace_generator() -> None:
     """Let `torch.Generator` be made for virtual devices, too."""
-    torch_modules.replace(torch, "Generator", Generator)
+    FOR_GOOD.set(torch, "Generator", Generator)
 
 
 class _Chooser(type(TorchGenerator)):  # type: ignore[misc]  # a metaclass without a name

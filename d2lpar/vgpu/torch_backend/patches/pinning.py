@@ -12,8 +12,8 @@ import torch
 import torch.utils.data.dataloader
 
 from ...memory import pinned
+from ...patching import FOR_GOOD
 from ..machine import runtime
-from ..private import torch_modules
 from .lists import of_lists
 from .threads import SameMachineThread
 
@@ -23,7 +23,7 @@ def replace_pinning() -> None:
     _replace_factories()
     loader = sys.modules["torch.utils.data.dataloader"]
     threads = types.SimpleNamespace(Thread=_PinningThread, Event=threading.Event)
-    torch_modules.replace(loader, "threading", threads)
+    FOR_GOOD.set(loader, "threading", threads)
     torch_pin, torch_is_pinned = torch.Tensor.pin_memory, torch.Tensor.is_pinned
 
     @functools.wraps(torch_pin)
@@ -35,8 +35,8 @@ def replace_pinning() -> None:
         rt = runtime.running()
         return rt is not None and self.device.type == "cpu" and self in rt.pinned
 
-    torch_modules.replace(torch.Tensor, "pin_memory", pin_memory)
-    torch_modules.replace(torch.Tensor, "is_pinned", is_pinned)
+    FOR_GOOD.set(torch.Tensor, "pin_memory", pin_memory)
+    FOR_GOOD.set(torch.Tensor, "is_pinned", is_pinned)
 
 
 class _PinningThread(SameMachineThread):
@@ -66,10 +66,10 @@ def _replace_factories() -> None:
     for name in _FACTORIES:
         function = _pinning(getattr(torch, name))
         function.__module__, function.__qualname__ = "torch", name
-        setattr(torch, name, function)
+        FOR_GOOD.set(torch, name, function)
         torch.jit._builtins._register_builtin(function, f"aten::{name}")
     for name in _METHODS:
-        setattr(torch.Tensor, name, _pinning(getattr(torch.Tensor, name)))
+        FOR_GOOD.set(torch.Tensor, name, _pinning(getattr(torch.Tensor, name)))
 
 
 def _pinning(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

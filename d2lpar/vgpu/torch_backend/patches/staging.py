@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from ...patching import FOR_GOOD
 from ..late_imports import LateImports
-from ..private import torch_modules
 from ..tensors.tensor import VirtualTensor, attributes
 
 STAGER = "torch.distributed.checkpoint._state_dict_stager"
@@ -28,7 +28,7 @@ def replace_staging() -> None:
 def _replace_in(module: ModuleType) -> None:
     stager: Any = getattr(module, "StateDictStager", None)
     if hasattr(stager, "_offload_tensor") and hasattr(stager, "_stage_untyped_storage"):
-        torch_modules.replace(stager, "_offload_tensor", _copying(stager._offload_tensor))
+        FOR_GOOD.set(stager, "_offload_tensor", _copying(stager._offload_tensor))
 
 
 def _copying(theirs: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

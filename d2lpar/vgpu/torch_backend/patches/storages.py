@@ -13,8 +13,8 @@ import torch
 from torch.types import Device
 
 from ...device_naming import TYPE, naming
+from ...patching import FOR_GOOD
 from ..machine import runtime
-from ..private import torch_modules
 from ..tensors.virtual_storage import VirtualStorage, resize
 
 
@@ -54,10 +54,10 @@ def replace_storages() -> None:
         _bytes_of(self).copy_(_bytes_of(source), non_blocking=bool(non_blocking))
         return self
 
-    torch_modules.replace(torch.UntypedStorage, "copy_", copy_)
-    torch_modules.replace(torch.UntypedStorage, "__new__", staticmethod(new))
-    torch_modules.replace(torch.UntypedStorage, "resize_", resize)
-    torch_modules.replace(torch.UntypedStorage, "_new_shared", classmethod(new_shared))
+    FOR_GOOD.set(torch.UntypedStorage, "copy_", copy_)
+    FOR_GOOD.set(torch.UntypedStorage, "__new__", staticmethod(new))
+    FOR_GOOD.set(torch.UntypedStorage, "resize_", resize)
+    FOR_GOOD.set(torch.UntypedStorage, "_new_shared", classmethod(new_shared))
     torch_wrapped = torch.storage.TypedStorage._new_wrapped_storage
 
     def wrapped(
@@ -69,7 +69,7 @@ def replace_storages() -> None:
             )
         return torch_wrapped(self, untyped_storage)
 
-    torch_modules.replace(torch.storage.TypedStorage, "_new_wrapped_storage", wrapped)
+    FOR_GOOD.set(torch.storage.TypedStorage, "_new_wrapped_storage", wrapped)
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:

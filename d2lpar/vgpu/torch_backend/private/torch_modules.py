@@ -16,11 +16,7 @@ import torch.utils._device
 import torch.utils._python_dispatch
 import torch.utils.data
 
-
-def replace(owner: object, name: str, ours: object) -> None:
-    """Let a class or module of torch's have ours under that name, whatever its type was."""
-    setattr(owner, name, ours)
-
+from ...patching import FOR_GOOD
 
 # The package holds functions of the same names as these two modules.
 _parallel_functions = sys.modules["torch.nn.parallel._functions"]
@@ -40,7 +36,7 @@ def comm_primitive(name: str) -> Callable[..., object] | None:
 
 def set_comm_primitive(name: str, ours: Callable[..., object]) -> None:
     """Let torch.nn.parallel.comm call ours."""
-    setattr(torch._C, f"_{name}", ours)
+    FOR_GOOD.set(torch._C, f"_{name}", ours)
 
 
 def replace_device_type_query(ask: Callable[[Callable[[], str | None]], str | None]) -> None:
@@ -53,7 +49,7 @@ def replace_device_type_query(ask: Callable[[Callable[[], str | None]], str | No
 
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get(theirs.__name__) is theirs:
-            replace(module, theirs.__name__, ours)
+            FOR_GOOD.set(module, theirs.__name__, ours)
 
 
 def data_fetchers() -> list[Any]:

@@ -16,7 +16,7 @@ import torch.utils._device
 import torch.utils._python_dispatch
 import torch.utils.data
 
-from .torch_modules import replace
+from ...patching import FOR_GOOD
 from .torch_operators import _aten
 
 make_wrapper_subclass = torch.Tensor._make_wrapper_subclass
@@ -105,7 +105,7 @@ def make_subclass() -> Callable[..., torch.Tensor]:
 
 def replace_make_subclass(make: Callable[..., torch.Tensor]) -> None:
     """Let `make(cls, data, require_grad)` take its place."""
-    replace(torch.Tensor, "_make_subclass", staticmethod(make))
+    FOR_GOOD.set(torch.Tensor, "_make_subclass", staticmethod(make))
 
 
 def take_hooks(tensor: torch.Tensor, other: torch.Tensor) -> None:
@@ -161,7 +161,7 @@ def replace_rebuild(plain: type) -> None:
             kind = plain
         return torch_rebuild(lambda: tensor, kind, (), state)
 
-    replace(torch._tensor, "_rebuild_from_type_v2", rebuild)
+    FOR_GOOD.set(torch._tensor, "_rebuild_from_type_v2", rebuild)
 
 
 def keep_out_of_files(name: str) -> None:
@@ -177,7 +177,7 @@ def keep_out_of_files(name: str) -> None:
         kept = {key: value for key, value in first.items() if key != name}
         return (kept, *slots) if slots else kept
 
-    replace(torch._utils, "_get_obj_state", state_of)
+    FOR_GOOD.set(torch._utils, "_get_obj_state", state_of)
 
 
 TensorBase = torch._C.TensorBase

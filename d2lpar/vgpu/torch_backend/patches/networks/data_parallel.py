@@ -20,6 +20,7 @@ from torch.nn.parameter import is_lazy
 
 from .... import device_naming
 from ....device_naming import TYPE
+from ....patching import FOR_GOOD
 from ...comm import data_parallel_comm
 from ...machine import runtime
 from ...machine.host_threads import Notes
@@ -43,7 +44,7 @@ def replace_parallel() -> None:
         torch_modules.set_comm_primitive(name, _for_virtual(ours, theirs))
     summed = _for_virtual(data_parallel_comm.reduce_add, torch.nn.parallel.comm.reduce_add)
     for module in (torch.nn.parallel.comm, torch.cuda.comm):
-        torch_modules.replace(module, "reduce_add", summed)
+        FOR_GOOD.set(module, "reduce_add", summed)
     torch_modules.replace_device_type_query(_available_type)
     torch_apply = torch_modules.data_parallel.parallel_apply
 
@@ -60,14 +61,14 @@ def replace_parallel() -> None:
                 runtime.current_runtime().host_threads.replay(noted)
 
     for module in (torch_modules.data_parallel, torch.nn.parallel):
-        torch_modules.replace(module, "parallel_apply", parallel_apply)
-    setattr(
+        FOR_GOOD.set(module, "parallel_apply", parallel_apply)
+    FOR_GOOD.set(
         *torch_devices.STREAM_OF_COPIES, _make_get_stream(getattr(*torch_devices.STREAM_OF_COPIES))
     )
     threads = types.SimpleNamespace(Thread=SameMachineThread, Lock=threading.Lock)
     module = sys.modules["torch.nn.parallel.parallel_apply"]
-    torch_modules.replace(module, "threading", threads)
-    torch_modules.replace(module, "ExceptionWrapper", _ReplicasError)
+    FOR_GOOD.set(module, "threading", threads)
+    FOR_GOOD.set(module, "ExceptionWrapper", _ReplicasError)
 
 
 def _replicated(replicas: Sequence[Replica]) -> None:

@@ -10,7 +10,7 @@ import functools
 
 import torch
 
-from ...private import torch_modules
+from ....patching import FOR_GOOD
 from ...tensors import unknown_values
 
 
@@ -23,4 +23,4 @@ def replace_grad_scaler() -> None:
         with unknown_values.taken_to_be_zero():
             return theirs(*args, **kwargs)  # type: ignore[arg-type]
 
-    torch_modules.replace(torch.amp.GradScaler, "_maybe_opt_step", maybe_step)
+    FOR_GOOD.set(torch.amp.GradScaler, "_maybe_opt_step", maybe_step)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ...private import torch_modules
+from ....patching import FOR_GOOD
 from ...tensors.tensor import is_virtual
 
 Lengths = torch.Tensor | Sequence[int]
@@ -32,7 +32,7 @@ def replace_ctc_loss() -> None:
             input_lengths, target_lengths = _numbers(input_lengths), _numbers(target_lengths)
         return theirs(log_probs, targets, input_lengths, target_lengths, *args, **kwargs)
 
-    torch_modules.replace(torch, "ctc_loss", ctc_loss)
+    FOR_GOOD.set(torch, "ctc_loss", ctc_loss)
 
 
 def _numbers(lengths: Lengths) -> Sequence[int]:

@@ -16,7 +16,7 @@ from torch.nn.parameter import (
 from torch.types import Device
 
 from ....device_naming import TYPE, device
-from ...private import torch_modules
+from ....patching import FOR_GOOD
 from ...private.torch_tensors import LazyTensor
 from ...tensors.tensor import VirtualTensor, become, is_virtual
 
@@ -34,7 +34,7 @@ def replace_modules() -> None:
                 module._apply(fn)
         return _apply_here(self, fn, torch_apply)
 
-    torch_modules.replace(torch.nn.Module, "_apply", apply)
+    FOR_GOOD.set(torch.nn.Module, "_apply", apply)
     _replace_materialize()
     for kind in (UninitializedParameter, UninitializedBuffer):
         _replace_lazy(kind)
@@ -78,8 +78,8 @@ def _replace_lazy(kind: type[UninitializedParameter] | type[UninitializedBuffer]
         twin.__dict__.update(self.__dict__)
         return twin
 
-    torch_modules.replace(kind, "__new__", new)
-    torch_modules.replace(kind, "__deepcopy__", deepcopy)
+    FOR_GOOD.set(kind, "__new__", new)
+    FOR_GOOD.set(kind, "__deepcopy__", deepcopy)
 
 
 def _home(lazy: torch.Tensor) -> torch.device:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch.nn import Parameter
 
-from ...private import torch_modules, torch_tensors
+from ....patching import FOR_GOOD
+from ...private import torch_tensors
 from ...tensors.parameter_kinds import host_kind, with_kind
 from ...tensors.tensor import VirtualTensor
 
@@ -29,7 +30,7 @@ def replace_parameters() -> None:
             return torch_make(host_kind(cls), data, *options, **kwargs)
         return _parameter(cls, data, kwargs.get("require_grad", options[0] if options else False))
 
-    torch_modules.replace(Parameter, "__new__", new)
+    FOR_GOOD.set(Parameter, "__new__", new)
     torch_tensors.replace_make_subclass(make)
 
 

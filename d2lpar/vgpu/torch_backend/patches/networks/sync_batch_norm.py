@@ -10,6 +10,7 @@ import functools
 
 import torch
 
+from ....patching import FOR_GOOD
 from ...private import torch_modules
 from ...tensors import unknown_values
 
@@ -23,4 +24,4 @@ def replace_sync_batch_norm() -> None:
         with unknown_values.masks_taken_to_select_all(images.numel() > 0):
             return theirs(ctx, images, *args)
 
-    torch_modules.replace(torch_modules.SYNC_BATCH_NORM, "forward", staticmethod(forward))
+    FOR_GOOD.set(torch_modules.SYNC_BATCH_NORM, "forward", staticmethod(forward))

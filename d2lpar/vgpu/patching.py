@@ -1,8 +1,8 @@
-"""Replacing attributes for a while, and putting back exactly what was there.
+"""The one way to replace attributes of torch, Python and programs, and to put back what was there.
 
 What takes the place of something that a program may keep (a function, a class) is a *stand-in*: a
-new object that is ours inside the block and does what it stands for outside it. So a name that was
-bound in the block by `from time import perf_counter` goes on to work.
+new object that is ours where the patches hold (inside a block, on a virtual rank) and does what it
+stands for elsewhere. So a name that was bound by `from time import perf_counter` goes on to work.
 """
 
 from __future__ import annotations
@@ -11,32 +11,34 @@ import functools
 import types
 from collections.abc import Callable, Iterable
 
-from . import lazy_init
+Holds = Callable[[], object]  # true where ours are meant
 
 
-def stand_in(theirs: Callable, ours: Callable) -> Callable:
-    """A function that is `ours` inside the block and `theirs` outside."""
+def stand_in(theirs: Callable, ours: Callable, holds: Holds) -> Callable:
+    """A function that is `ours` where the patches hold, and `theirs` elsewhere."""
 
     @functools.wraps(theirs)
     def choose(*args: object, **kwargs: object) -> object:
-        return (ours if lazy_init.emulated_count() else theirs)(*args, **kwargs)
+        return (ours if holds() else theirs)(*args, **kwargs)
 
     return choose
 
 
-def stand_in_class(theirs: type, make: Callable[..., object], ours: type | None = None) -> type:
-    """A class that is `make(…)` when called inside the block; its instances are those of `theirs`
-    and `ours`, whose attributes it shows."""
+def stand_in_class(
+    theirs: type, make: Callable[..., object], holds: Holds, ours: type | None = None
+) -> type:
+    """A class that is `make(…)` when called where the patches hold; its instances are those of
+    `theirs` and `ours`, whose attributes it shows."""
 
     class Chooser(type):
         def __call__(cls, *args: object, **kwargs: object) -> object:
-            return (make if lazy_init.emulated_count() else theirs)(*args, **kwargs)
+            return (make if holds() else theirs)(*args, **kwargs)
 
         def __instancecheck__(cls, instance: object) -> bool:
             return isinstance(instance, (theirs, ours or theirs))
 
         def __getattr__(cls, name: str) -> object:
-            return getattr((ours or theirs) if lazy_init.emulated_count() else theirs, name)
+            return getattr((ours or theirs) if holds() else theirs, name)
 
     names = {"__doc__": theirs.__doc__, "__module__": theirs.__module__}
     return Chooser(theirs.__name__, (), names)
@@ -46,13 +48,15 @@ _INHERITED = object()
 
 
 class Patches:
-    """Attributes that are replaced, and how to put back what was there.
+    """Attributes that are replaced, and how to put back what was there; `holds()` says where
+    stand-ins are ours.
 
     Others replace attributes, too (`unittest.mock`, libraries), and may end earlier than the block
     or later: what is not ours any more by then is left to them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, holds: Holds = lambda: True) -> None:
+        self.holds = holds
         self._undo: list[Callable[[], None]] = []
         self._stand_ins: dict[int, tuple[object, object]] = {}
         self._originals: dict[int, tuple[object, object]] = {}
@@ -93,8 +97,15 @@ class Patches:
         self._undo.append(put_back)
 
     def replace(self, owner: object, name: str, ours: Callable) -> None:
-        """Let a stand-in, `ours` inside the block, take the place of a function."""
-        self.substitute(owner, name, stand_in(getattr(owner, name), ours))
+        """Let a stand-in, `ours` where the patches hold, take the place of a function."""
+        self.substitute(owner, name, stand_in(getattr(owner, name), ours, self.holds))
+
+    def replace_class(
+        self, owner: object, name: str, make: Callable[..., object], ours: type | None = None
+    ) -> None:
+        """Let a stand-in, `make` where the patches hold, take the place of a class."""
+        theirs = getattr(owner, name)
+        self.substitute(owner, name, stand_in_class(theirs, make, self.holds, ours))
 
     def substitute(self, owner: object, name: str, value: object) -> None:
         """Set an attribute, and note it as the stand-in of what was there, for `spread`."""
@@ -130,3 +141,6 @@ def _exchange(namespaces: Iterable[dict], pairs: dict[int, tuple[object, object]
             known = pairs.get(id(value))
             if known is not None and known[0] is value:
                 namespace[name] = known[1]
+
+
+FOR_GOOD = Patches()  # what stays as long as the process: nobody calls its `undo`

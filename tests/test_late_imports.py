@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from d2lpar.vgpu.torch_backend.late_imports import LateImports
+from d2lpar.vgpu.late_imports import LateImports
 
 NAME = "seen_to_late"
 

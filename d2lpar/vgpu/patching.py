@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+
+from .late_imports import LateImports
 
 Holds = Callable[[], object]  # true where ours are meant
 
@@ -114,6 +116,10 @@ class Patches:
         self._stand_ins.setdefault(id(theirs), (theirs, value))
         self._originals[id(value)] = (value, theirs)
 
+    def see_to(self, names: Sequence[str], replace_in: Callable[[types.ModuleType], None]) -> None:
+        """Call `replace_in` for each of these modules, at once or when it is imported."""
+        self.at_end(LateImports(names, replace_in).end)
+
     def spread(self, namespaces: Iterable[dict]) -> None:
         """Put stand-ins where these namespaces hold the originals under any name."""
         _exchange(namespaces, self._stand_ins)
@@ -122,10 +128,12 @@ class Patches:
         """Put originals where these namespaces hold stand-ins."""
         _exchange(namespaces, self._originals)
 
-    def undo(self) -> None:
-        """Put back what was there, the last first."""
+    def undo(self, namespaces: Iterable[dict] = ()) -> None:
+        """Put back what was there, the last first; also where these namespaces hold stand-ins."""
         while self._undo:
             self._undo.pop()()
+        self.gather(namespaces)
+        self._stand_ins, self._originals = {}, {}
 
 
 def _attribute(owner: object, name: str) -> object:

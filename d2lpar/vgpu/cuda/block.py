@@ -173,8 +173,7 @@ def _patched(n: int) -> Iterator[None]:
     finally:
         mode.is_over = True
         lazy_init.set_emulated_count(0)
-        patches.undo()
-        patches.gather(all_namespaces())
+        patches.undo(all_namespaces())
         torch_modes.look_anew_for_functions()
         here = threading.get_ident() == thread  # not where another thread collects garbage
         if here and torch_modes.default_device_context() is not default_device:

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch.cuda.jiterator
 
+from ..late_imports import LateImports
 from ..patching import Patches
-from ..torch_backend.late_imports import LateImports
 from .refusals import refusal
 
 REMEDY = (

@@ -11,13 +11,14 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 from typing import Any
 
 import torch
 import torch.cuda.nccl
 
+from ..patching import Patches, stand_in
 from ..races.user_code import user_namespaces
 from ..torch_backend.comm.nccl import build_version
 from ..torch_backend.private.torch_operators import (
@@ -43,7 +44,7 @@ from .state.own_modules import is_shared
 from .stores.store_classes import classes
 from .world.rank import Rank, here
 
-_undo = ExitStack()
+_patches = Patches(lambda: getattr(here, "rank", None))
 
 
 def _dump_trace(
@@ -58,14 +59,6 @@ def _dump_trace(
 
 def _dump_trace_json(*args: Any, **options: Any) -> bytes:
     return json.dumps(pickle.loads(_dump_trace(*args, **options))).encode()
-
-
-def _by_thread(theirs: Callable, ours: Callable) -> Callable:
-    @functools.wraps(theirs)
-    def choose(*args: object, **kwargs: object) -> object:
-        return (theirs if getattr(here, "rank", None) is None else ours)(*args, **kwargs)
-
-    return choose
 
 
 def _world_of_caller(theirs: property) -> property:
@@ -109,12 +102,12 @@ def _load_library(rank: Rank) -> None:
     rank.world.library.load()
     module, name = sys.modules[RANDOM[0]], RANDOM[1]
     if not hasattr(getattr(module, name), "__wrapped__"):
-        _set(module, name, _by_thread(getattr(module, name), ShardedRandomNumbers))
+        _patches.replace(module, name, ShardedRandomNumbers)
         dtensor = getattr(sys.modules[DTENSOR[0]], DTENSOR[1])
-        _set(dtensor, "device", property(wrapper_tensors.device_of))
-        _set(dtensor, "is_cuda", property(wrapper_tensors.is_cuda))
+        _patches.set(dtensor, "device", property(wrapper_tensors.device_of))
+        _patches.set(dtensor, "is_cuda", property(wrapper_tensors.is_cuda))
         owner, method = sharding_propagator()
-        _set(owner, method, once_for_all(getattr(owner, method)))
+        _patches.set(owner, method, once_for_all(getattr(owner, method)))
 
 
 @contextmanager
@@ -127,50 +120,47 @@ def names_of_torch() -> Iterator[None]:
         _patch()
         yield
     finally:
-        pairs = {choose: choose.__wrapped__ for choose in _choosers()}
-        _undo.close()
-        _exchange(pairs)
+        _patches.undo(user_namespaces())
 
 
 def _is_patched() -> bool:
     return isinstance(getattr(*c10d_private.WORLD), c10d_private.GroupsByThread)
 
 
-STORES = ("TCPStore", "FileStore", "PrefixStore")
 OURS = (own_groups.init_process_group, own_groups.destroy_process_group, own_groups.split_group)
 
 
 def _patch() -> None:
     for ours in OURS:
         name = ours.__name__
-        choose = _by_thread(getattr(c10d_private.dist, name), ours)
+        choose = stand_in(getattr(c10d_private.dist, name), ours, _patches.holds)
         for module in c10d_private.MODULES:
             if hasattr(module, name):
-                _set(module, name, choose)
+                _patches.substitute(module, name, choose)
     for name in object_lists.NAMES:
         exchange = object_lists.by_host(getattr(c10d_private.dist, name))
         for module in c10d_private.MODULES[:2]:
-            _set(module, name, exchange)
+            _patches.substitute(module, name, exchange)
     of_objects = object_lists.device_of_objects(getattr(*c10d_private.OBJECT_DEVICE))
-    _set(*c10d_private.OBJECT_DEVICE, of_objects)
+    _patches.set(*c10d_private.OBJECT_DEVICE, of_objects)
     for name, number in process_numbers.by_rank():
-        _set(os, name, number)
+        _patches.substitute(os, name, number)
     for kind in classes(here):
         for module in c10d_private.STORE_MODULES:
             if hasattr(module, kind.__name__):
-                _set(module, kind.__name__, kind)
+                _patches.substitute(module, kind.__name__, kind)
     for name, what in WAITS.items():
         if hasattr(c10d_private.dist.Store, name):
             wait = getattr(c10d_private.dist.Store, name)
-            _set(c10d_private.dist.Store, name, letting_others_go_on(wait, what))
-    new_group = getattr(*c10d_private.NEW_GROUP)
-    _set(*c10d_private.NEW_GROUP, _by_thread(new_group, own_groups.new_group))
+            _patches.set(c10d_private.dist.Store, name, letting_others_go_on(wait, what))
+    getattr(*c10d_private.NEW_GROUP)
+    _patches.replace(*c10d_private.NEW_GROUP, own_groups.new_group)
     theirs = getattr(*c10d_private.WORLD)
-    _set(*c10d_private.WORLD, c10d_private.GroupsByThread(theirs, here))
+    _patches.set(*c10d_private.WORLD, c10d_private.GroupsByThread(theirs, here))
     world = getattr(*c10d_private.WORLD_OF_CALLER)
-    _set(*c10d_private.WORLD_OF_CALLER, _world_of_caller(world))
+    _patches.set(*c10d_private.WORLD_OF_CALLER, _world_of_caller(world))
     c10d_private.names_are_of_threads(True)
-    _undo.callback(c10d_private.names_are_of_threads, False)
+    _patches.at_end(lambda: c10d_private.names_are_of_threads(False))
     for owner, name, moved in (
         (torch.Tensor, "to", current_device.moving),
         (torch, "tensor", current_device.making),
@@ -179,57 +169,36 @@ def _patch() -> None:
         (torch.futures, "wait_all", collective_future.waiting_all),
     ):
         function = getattr(owner, name)
-        _set(owner, name, _by_thread(function, moved(function)))
+        _patches.replace(owner, name, moved(function))
     mesh = c10d_private.DeviceMesh
-    _set(mesh, "__init__", _mesh_of_rank(mesh.__init__))
+    _patches.set(mesh, "__init__", _mesh_of_rank(mesh.__init__))
     dumps = (_dump_trace, _dump_trace_json)
     for place, dump in zip(c10d_private.FLIGHT_DUMPS, dumps, strict=True):
         if hasattr(*place):
-            _set(*place, _by_thread(getattr(*place), dump))
+            _patches.replace(*place, dump)
     rpc: Any = sys.modules.get(refused.RPC)
     if hasattr(rpc, "init_rpc"):
-        _set(rpc, "init_rpc", refused.rpc_refused(rpc.init_rpc))
+        _patches.substitute(rpc, "init_rpc", refused.rpc_refused(rpc.init_rpc))
     symmetric = importlib.import_module(refused.SYMMETRIC)
     for name in refused.OF_SYMMETRIC_MEMORY:
         if hasattr(symmetric, name):
-            _set(symmetric, name, refused.of_symmetric_memory(getattr(symmetric, name)))
-    _set(torch.cuda.nccl, "version", build_version(torch.cuda.nccl.version))
+            _patches.set(symmetric, name, refused.of_symmetric_memory(getattr(symmetric, name)))
+    _patches.set(torch.cuda.nccl, "version", build_version(torch.cuda.nccl.version))
     prepare = getattr(*PREPARE_PROFILER)
-    _set(*PREPARE_PROFILER, refused.second_profiler_refused(prepare))
-    _set(*END_PROFILER, refused.profiler_is_stopped(getattr(*END_PROFILER)))
+    _patches.set(*PREPARE_PROFILER, refused.second_profiler_refused(prepare))
+    _patches.set(*END_PROFILER, refused.profiler_is_stopped(getattr(*END_PROFILER)))
     known = getattr(*METHODS_OF_LAZY_TENSORS)
-    _set(*METHODS_OF_LAZY_TENSORS, [*known, torch.Tensor.to])
+    _patches.set(*METHODS_OF_LAZY_TENSORS, [*known, torch.Tensor.to])
     operators = OwnOperators()
     make, of_operator = getattr(*MAKE_LIBRARY), getattr(*LIBRARY_OF_OPERATOR)
-    _set(*MAKE_LIBRARY, _by_thread(make, operators.making_library(make)))
-    _set(*LIBRARY_OF_OPERATOR, _by_thread(of_operator, operators.of_operator(of_operator)))
+    _patches.replace(*MAKE_LIBRARY, operators.making_library(make))
+    _patches.replace(*LIBRARY_OF_OPERATOR, operators.of_operator(of_operator))
     for name in ("find", "get"):
         find = getattr(OPERATOR_ENTRIES, name)
-        _set(OPERATOR_ENTRIES, name, _by_thread(find, operators.finding(find)))
-    _undo.callback(operators.end)
-    _undo.enter_context(checkpoints.saved_at_once(_set))
-    init = c10d_private.TorchDDP.__init__
-    _set(c10d_private.TorchDDP, "__init__", _by_thread(init, _init_ddp))
-    _exchange({choose.__wrapped__: choose for choose in _choosers()})
-
-
-def _set(owner: object, name: str, value: object) -> None:
-    before = getattr(owner, name)
-    _undo.callback(setattr, owner, name, before)
-    setattr(owner, name, value)
-
-
-def _choosers() -> list[Any]:
-    names = [*(ours.__name__ for ours in OURS), *object_lists.NAMES, *STORES]
-    of_rpc = getattr(sys.modules.get(refused.RPC), "init_rpc", None)
-    found = [*(getattr(c10d_private.dist, name) for name in names), os.getpid, os.getppid]
-    return found if of_rpc is None else [*found, of_rpc]
-
-
-def _exchange(pairs: dict[Any, Any]) -> None:
-    """Put functions and classes in the place of others wherever the user's modules have them."""
-    kinds = {type(before) for before in pairs}
-    for namespace in user_namespaces():
-        for name, value in list(namespace.items()):
-            if type(value) in kinds and value in pairs:
-                namespace[name] = pairs[value]
+        _patches.replace(OPERATOR_ENTRIES, name, operators.finding(find))
+    _patches.at_end(operators.end)
+    _patches.see_to(
+        checkpoints.MODULES, lambda module: checkpoints.replace_in(module, _patches.set)
+    )
+    _patches.replace(c10d_private.TorchDDP, "__init__", _init_ddp)
+    _patches.spread(user_namespaces())

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
+from ...patching import Patches
 from ...torch_backend.patches.lists import of_lists
 from ...torch_backend.private import torch_tensors
 from ...torch_backend.tensors.tensor import VirtualTensor
 from .. import lazy_init
 from ..device_translation import CUDA
-from ...patching import Patches
 from ..tensors.methods import cuda_dtype, named
 
 TENSOR_TYPES = {

@@ -8,13 +8,11 @@ takes the ranks no simulated time, as all work with files.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from ...torch_backend.late_imports import LateImports
 from ..world.rank import here
 
 Replace = Callable[[object, str, object], None]
@@ -57,8 +55,8 @@ def _refuse_process(*args: object, **kwargs: object) -> None:
     )
 
 
-def _replace_in(module: ModuleType, replace: Replace) -> None:
-    """Replace what a module of torch's has of the above."""
+def replace_in(module: ModuleType, replace: Replace) -> None:
+    """Let ranks save in their own thread; `replace` sets an attribute and notes how to undo it."""
     saver = getattr(module, "_ThreadBasedAsyncCheckpointExecutor", None)
     keeper = getattr(module, "DefaultStager", None)
     process = getattr(module, "_ProcessBasedAsyncCheckpointExecutor", None)
@@ -82,13 +80,3 @@ def _in_ranks(theirs: Callable[..., None], ours: Callable[..., None]) -> Callabl
 PACKAGE = "torch.distributed.checkpoint"
 NAMES = ("_async_thread_executor", "_async_process_executor", "staging")
 MODULES = tuple(f"{PACKAGE}.{name}" for name in NAMES)
-
-
-@contextmanager
-def saved_at_once(replace: Replace) -> Iterator[None]:
-    """Let ranks save in their own thread; `replace` sets an attribute and notes how to undo it."""
-    late = LateImports(MODULES, lambda module: _replace_in(module, replace))
-    try:
-        yield
-    finally:
-        late.end()

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from types import FrameType, ModuleType
 
+from ...late_imports import AskingFinder
 from ...races.user_code import is_user_file, is_user_frame
-from ...torch_backend.late_imports import AskingFinder
 from . import own_patches
 from .stateful_libraries import stateful_libraries
 

@@ -10,10 +10,10 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from ...device_naming import TYPE, naming
+from ...late_imports import LateImports
 from ...patching import FOR_GOOD
 from ..compiling import compiled
 from ..compiling.flex_attention import attend
-from ..late_imports import LateImports
 from ..machine.runtime import current_runtime, running
 from ..operations.dispatch import Dispatcher
 from ..private import torch_attention, torch_devices, torch_modes

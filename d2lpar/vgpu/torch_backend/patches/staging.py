@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from ...late_imports import LateImports
 from ...patching import FOR_GOOD
-from ..late_imports import LateImports
 from ..tensors.tensor import VirtualTensor, attributes
 
 STAGER = "torch.distributed.checkpoint._state_dict_stager"

@@ -14,7 +14,7 @@ notebooks := $(filter-out $(long),$(all-notebooks))
 again = $(MAKE) --no-print-directory
 # With `exec` SIGTERM reaches it: make tells its child of it, and a shell tells nobody.
 # Of these four, $(1) is the Python that runs them: $(call unit-tests,python).
-attempt = exec $(1) tests/attempts.py
+attempt = exec $(1) tests/helpers/attempts.py
 # A file's tests go to one worker: what they share is made once. The files' order is conftest.py's.
 pytest = $(1) -m pytest -n $(workers) --dist loadfile --no-loadscope-reorder
 # Importing what nbval needs takes seconds.
@@ -85,7 +85,7 @@ test-active:  ## Unit tests and notebooks in the Python that is active, such as 
 		notebooks "$(call notebook-tests,python) $(notebooks)"
 
 test-browser: setup  ## Every lesson in headless Chromium, from top to bottom; LESSON=04 only that
-	@$(python) -m pytest -m "" tests/test_browser.py $(if $(LESSON),-k "$(LESSON)_")
+	@$(python) -m pytest -m "" tests/lessons/test_browser.py $(if $(LESSON),-k "$(LESSON)_")
 
 test-compat: test-torch-2.10 test-torch-2.13  ## Unit tests with older builds of torch, on Python 3.11
 
@@ -100,10 +100,10 @@ build/torch-%/ready: pyproject.toml | setup
 	@touch $@
 
 opinfo: setup  ## PyTorch's operator database against the virtual GPU: rate, and what fails
-	@$(python) tests/opinfo.py
+	@$(python) tests/judges/opinfo.py
 
 torch-tests: setup  ## PyTorch's own tests on virtual GPUs: rate, and what fails; PYTORCH=checkout for more
-	@PYTHONPATH=tests $(python) -m torch_judge $(if $(PYTORCH),--pytorch "$(PYTORCH)") \
+	@PYTHONPATH=tests/judges $(python) -m torch_judge $(if $(PYTORCH),--pytorch "$(PYTORCH)") \
 		$(if $(ONLY),"$(ONLY)") $(if $(REPORT),--report "$(REPORT)")
 
 validate: setup  ## Predictions beside published figures, which lessons quote; ONLY=train for some

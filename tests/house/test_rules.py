@@ -68,7 +68,7 @@ def test_imports_that_point_up_or_into_another_room(copy):
     [
         ("d2lpar/lesson/x.py", '"""X."""\n\nimport torch\n\ny = torch._C\n', "SLF001"),
         ("d2lpar/lesson/x.py", '"""X."""\n\n\ndef public() -> None:\n    pass\n', "D103"),
-        ("d2lpar/vgpu/ranks/c10d_private.py", '"""X."""\n\nimport torch\n\ny = torch._C\n', None),
+        ("d2lpar/vgpu/ranks/private/c10d.py", '"""X."""\n\nimport torch\n\ny = torch._C\n', None),
     ],
 )
 def test_private_names_and_missing_docstrings(copy, name, source, rule):

@@ -1,4 +1,4 @@
-"""Solutions of the exercises of lesson 08; `tests/test_checks.py` runs them."""
+"""Solutions of the exercises of lesson 08; `tests/answers/test_checks.py` runs them."""
 
 from torch.nn import functional as F
 

@@ -1,4 +1,4 @@
-"""Solutions of the exercises of lesson 06; `tests/test_checks.py` runs them."""
+"""Solutions of the exercises of lesson 06; `tests/answers/test_checks.py` runs them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Solutions of the exercises of lesson 04; `tests/test_checks.py` runs them."""
+"""Solutions of the exercises of lesson 04; `tests/answers/test_checks.py` runs them."""
 
 import torch
 

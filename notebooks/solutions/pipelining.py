@@ -1,4 +1,4 @@
-"""Solutions of the exercises of lesson 07; `tests/test_checks.py` runs them."""
+"""Solutions of the exercises of lesson 07; `tests/answers/test_checks.py` runs them."""
 
 from itertools import combinations, count, pairwise
 

@@ -14,6 +14,7 @@ from typing import overload
 
 import torch
 
+from .. import torch_backend
 from ..device_naming import TYPE as VIRTUAL
 from ..device_naming import DeviceNaming
 from ..device_naming import device as _device
@@ -24,7 +25,7 @@ from .own_kernels import remedy_for
 
 CUDA = "cuda"
 
-_OURS = current_runtime.__module__.rpartition(".")[0] + "."  # the package of virtual devices
+_OURS = f"{torch_backend.__name__}."  # the package of virtual devices
 
 _OUT_OF_MEMORY = "CUDA out of memory"  # how programs tell this error from others
 _EXABYTE = 2**60

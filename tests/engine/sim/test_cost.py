@@ -10,13 +10,13 @@ import torch
 import d2lpar as par
 from d2lpar.machines import ACCELERATORS
 from d2lpar.vgpu.sim.constants import CONVOLUTION_EFFICIENCY, MATMUL_EFFICIENCY, MEMORY_EFFICIENCY
-from d2lpar.vgpu.sim.pricing.kernel_cost import Cost, Kernel, may_round_to_tf32, traffic
+from d2lpar.vgpu.sim.pricing.kernel_cost import Cost, Kernel, traffic
 from d2lpar.vgpu.sim.pricing.memory_rates import MemoryRates
 from d2lpar.vgpu.sim.pricing.product_rates import issued_flops_per_s
 from d2lpar.vgpu.sim.pricing.tiles import MatmulDevice, Product, read_again, tiling
 from d2lpar.vgpu.sim.pricing.winograd_convolution import winograd
 from d2lpar.vgpu.torch_backend import register
-from d2lpar.vgpu.torch_backend.cost.op_cost import cost_of
+from d2lpar.vgpu.torch_backend.cost.op_cost import cost_of, rounded
 
 V100, A100 = ACCELERATORS["V100-SXM2-16GB"], ACCELERATORS["A100-SXM4-40GB"]
 aten = torch.ops.aten
@@ -186,21 +186,21 @@ def test_one_cost_on_two_accelerators():
 def test_products_may_use_tf32_if_torch_is_told_so():
     product = Cost(Kernel(10**12, 0))
     exact_s = product.seconds(A100)
+    assert rounded(product, A100) is product
     before = torch.get_float32_matmul_precision()
     try:
         torch.set_float32_matmul_precision("high")
-        assert may_round_to_tf32(convolves=False)
         ratio = issued_flops_per_s(A100, "tfloat32") / issued_flops_per_s(A100, "float32")
-        assert product.seconds(A100) == pytest.approx(3e-6 + (exact_s - 3e-6) / ratio)
-        assert product.seconds(V100) == Cost(Kernel(10**12, 0)).seconds(V100)  # it has none
+        rounded_s = rounded(product, A100).seconds(A100)
+        assert rounded_s == pytest.approx(3e-6 + (exact_s - 3e-6) / ratio)
+        assert rounded(product, V100) is product  # it has none
     finally:
         torch.set_float32_matmul_precision(before)
-    assert product.seconds(A100) == exact_s
+    assert rounded(product, A100).seconds(A100) == exact_s
 
 
 def test_convolutions_use_tf32_as_they_do_in_torch():
-    assert may_round_to_tf32(convolves=True)
-    convolution = Cost(Kernel(10**12, 0), convolves=True)
+    convolution = rounded(Cost(Kernel(10**12, 0), convolves=True), A100)
     expected_s = 3e-6 + 1e12 / (issued_flops_per_s(A100, "tfloat32") * CONVOLUTION_EFFICIENCY)
     assert convolution.seconds(A100) == pytest.approx(expected_s)
 
@@ -335,14 +335,14 @@ def test_depthwise_kernels_of_fp32_read_their_images_for_each_place_of_a_filter(
 def test_winograd_multiplies_less_than_half_as_often():
     y, weight = meta(16, 128, 28, 28), meta(128, 64, 3, 3)
     plain = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
-    work = winograd(y, weight, *plain)
+    work = winograd(y.shape, weight.shape, *plain)
     assert work.tiles == 16 * 14 * 14
     direct = 2 * 16 * 28 * 28 * 128 * 64 * 9
     assert direct / work.flops == pytest.approx(36 / 16)
     assert work.additions == work.tiles * (32 * 64 + 24 * 128)
     assert work.of_images().flops == work.of_weights().flops == work.flops
-    assert winograd(y, weight, [2, 2], *plain[1:]) is None
-    assert winograd(y, meta(128, 64, 5, 5), *plain) is None
+    assert winograd(y.shape, weight.shape, [2, 2], *plain[1:]) is None
+    assert winograd(y.shape, (128, 64, 5, 5), *plain) is None
 
 
 def test_winograd_is_for_fp32_without_tensor_cores():

@@ -95,8 +95,12 @@ class AttentionCost(Cost):
         """How long it takes."""
         known = self._known
         if known is None or known[0] is not accelerator:
-            self._known = known = (accelerator, self.dtype, seconds(self.work, accelerator))
-        return known[2]
+            self._known = known = (accelerator, seconds(self.work, accelerator))
+        return known[1]
+
+    def in_tf32(self) -> AttentionCost:
+        """Itself: its products of fp32 are priced as its kernels compute them."""
+        return self
 
     def engaged_s(self, accelerator: Accelerator, seconds: float) -> float:
         """For how long of its `seconds` the device has nothing left for other streams' kernels."""

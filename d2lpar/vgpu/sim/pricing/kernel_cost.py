@@ -14,8 +14,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-import torch
-
 from ....machines.hardware import Accelerator
 from ..constants import FILL_S
 from .memory_rates import MemoryRates, ReadAgain
@@ -55,10 +53,19 @@ class Kernel(NamedTuple):
 class Cost:
     """Work of one operation: `kernels` one after the other, in arithmetic of `dtype` ("float32").
 
-    `convolves` says whose setting decides if fp32 may be rounded to TF32.
+    `convolves` says that its products are those of convolutions.
     """
 
-    __slots__ = ("_engaged", "_known", "bytes", "convolves", "dtype", "flops", "kernels")
+    __slots__ = (
+        "_engaged",
+        "_in_tf32",
+        "_known",
+        "bytes",
+        "convolves",
+        "dtype",
+        "flops",
+        "kernels",
+    )
 
     def __init__(self, *kernels: Kernel, dtype: str = "float32", convolves: bool = False) -> None:
         self.kernels = kernels
@@ -66,20 +73,26 @@ class Cost:
         self.convolves = convolves
         self.flops = sum(kernel.flops for kernel in kernels)
         self.bytes = sum(kernel.bytes for kernel in kernels)
-        self._known: tuple[Accelerator, str, float] | None = None
+        self._known: tuple[Accelerator, float] | None = None
         self._engaged: tuple[float, float] | None = None
+        self._in_tf32: Cost | None = None
 
     def seconds(self, accelerator: Accelerator) -> float:
-        """How long it takes; worked out once for an accelerator and a setting of TF32."""
-        dtype = self._computed_in(accelerator)
+        """How long it takes; worked out once for an accelerator."""
         known = self._known
-        if known is None or known[0] is not accelerator or known[1] != dtype:
+        if known is None or known[0] is not accelerator:
             if self.flops:
-                _check_rate(accelerator, dtype)
-            rates = _rates(accelerator, dtype, convolves=self.convolves)
+                _check_rate(accelerator, self.dtype)
+            rates = _rates(accelerator, self.dtype, convolves=self.convolves)
             total_s = sum(rates.seconds(kernel) for kernel in self.kernels)
-            self._known = known = (accelerator, dtype, total_s)
-        return known[2]
+            self._known = known = (accelerator, total_s)
+        return known[1]
+
+    def in_tf32(self) -> Cost:
+        """The same work, its fp32 rounded to TF32."""
+        if self._in_tf32 is None:
+            self._in_tf32 = Cost(*self.kernels, dtype="tfloat32", convolves=self.convolves)
+        return self._in_tf32
 
     def with_channels_last(self) -> Cost:
         """The same work on images that have their channels last: nothing is to be transposed."""
@@ -89,25 +102,10 @@ class Cost:
     def engaged_s(self, accelerator: Accelerator, seconds: float) -> float:
         """For how long of its `seconds` the device has nothing left for other streams' kernels."""
         if self._engaged is None or self._engaged[0] != seconds:
-            dtype = self._computed_in(accelerator)
-            rates = _rates(accelerator, dtype, convolves=self.convolves)
+            rates = _rates(accelerator, self.dtype, convolves=self.convolves)
             engaged_s = sum(rates.engaged_s(kernel) for kernel in self.kernels)
             self._engaged = (seconds, min(engaged_s, seconds))
         return self._engaged[1]
-
-    def _computed_in(self, accelerator: Accelerator) -> str:
-        """The data type of the arithmetic: fp32 may be rounded to TF32."""
-        if self.dtype == "float32" and self.flops and "tfloat32" in accelerator.flops_per_s:
-            return "tfloat32" if may_round_to_tf32(convolves=self.convolves) else "float32"
-        return self.dtype
-
-
-def may_round_to_tf32(*, convolves: bool) -> bool:
-    """What torch is set to: by default convolutions of fp32 may use TF32, matrix products not."""
-    if convolves:
-        # The module gets this name only when it is imported.
-        return torch.backends.cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
-    return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
 def _with_channels_last(kernel: Kernel) -> Kernel:

@@ -7,10 +7,9 @@ that comes in and 24 for one that goes out. cuDNN has it since version 5 for fp3
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
 from typing import NamedTuple
-
-import torch
 
 from .tiles import Product
 
@@ -44,8 +43,8 @@ class Winograd(NamedTuple):
 
 
 def winograd(
-    y: torch.Tensor,
-    weight: torch.Tensor,
+    images: Sequence[int],
+    filters: Sequence[int],
     stride: list[int],
     padding: list[int],
     dilation: list[int],
@@ -53,10 +52,11 @@ def winograd(
     output_padding: list[int],
     groups: int,
 ) -> Winograd | None:
-    """The convolution from `weight` to `y` by Winograd's algorithm; None if it cannot be."""
+    """The convolution that makes `images` (samples, channels, rows, columns) with `filters`
+    (outputs, inputs, rows, columns), both shapes; None if the algorithm has none like it."""
     plain = set(stride) == {1} and set(dilation) == {1} and not transposed and groups == 1
-    if not plain or tuple(weight.shape[2:]) != (3, 3):
+    if not plain or tuple(filters[2:]) != (3, 3):
         return None
-    tiles = y.shape[0] * ceil(y.shape[2] / 2) * ceil(y.shape[3] / 2)
-    outputs, inputs = weight.shape[:2]
+    tiles = images[0] * ceil(images[2] / 2) * ceil(images[3] / 2)
+    outputs, inputs = filters[:2]
     return Winograd(tiles, inputs, outputs, Product(outputs, tiles, inputs, 16))

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import flop_registry
 
+from ....machines.hardware import Accelerator
 from ...sim.pricing.attention_cost import CUDNN, EFFICIENT, FLASH, Attention, AttentionCost
 from ...sim.pricing.kernel_cost import Cost, Kernel
 from ...sim.pricing.tiles import ALIGNED_BYTES, Product
 from ...sim.pricing.winograd_convolution import Winograd, winograd
-from ..private import torch_attention, torch_operators
+from ..private import torch_attention, torch_operators, torch_settings
 from .row_cost import BY_ROWS, WEIGHTS_WANTED, read_for_weights
 
 aten = torch.ops.aten
@@ -41,6 +42,14 @@ _UNREAD = {  # given for its kind only
 
 # What torch's dispatcher hands over: the operation's schema says of which types the arguments are.
 Arguments = Sequence[Any]
+
+
+def rounded(cost: Cost, accelerator: Accelerator) -> Cost:
+    """The cost in TF32, if its fp32 may be rounded so and the accelerator has it."""
+    if cost.dtype != "float32" or not cost.flops or "tfloat32" not in accelerator.flops_per_s:
+        return cost
+    may = torch_settings.may_round_to_tf32(convolves=cost.convolves)
+    return cost.in_tf32() if may else cost
 
 
 def _flops_of(
@@ -221,7 +230,7 @@ def _convolution(args: Arguments, y: torch.Tensor, flops: int) -> Kernel:
     """Every pixel is a row, every channel that comes out a column."""
     x, weight = args[:2]
     pixels, channels, depth = _kernel_places(x, y, weight, transposed=args[6])
-    other = winograd(y, weight, *args[3:9])
+    other = winograd(y.shape, weight.shape, *args[3:9])
     shape = (y.shape[1], pixels, depth * channels // y.shape[1])
     kernel = _of_images(x, [x, weight, y], [x, y], shape, args[8], flops, other)
     return _as_it_lies(kernel, x) if _is_product(args, weight) else kernel
@@ -255,7 +264,7 @@ def _convolution_backward(args: Arguments) -> list[Kernel]:
     groups, (wants_x, wants_weight, wants_bias) = args[9], args[10]
     pixels, channels, depth = _kernel_places(x, dy, weight, transposed=args[7])
     flops = 2 * pixels * depth * channels
-    other = winograd(dy, weight, *args[4:10])
+    other = winograd(dy.shape, weight.shape, *args[4:10])
     kernels = []
     if wants_x:
         shape = (x.shape[1], pixels, depth * channels // x.shape[1])

@@ -26,7 +26,7 @@ from ..attention.transformer_fast_path import encoder_layer, multi_head_attentio
 from ..compiling import compiled
 from ..compiling.compiled import Region
 from ..cost import host_cost
-from ..cost.op_cost import cost_of, read_again
+from ..cost.op_cost import cost_of, read_again, rounded
 from ..machine.host_threads import HOST
 from ..machine.runtime import Runtime, current_runtime, has_ended
 from ..module.generators import sequence_of
@@ -431,6 +431,7 @@ class _OpCall:
         if isinstance(cost, AttentionCost):
             self.workspace_bytes = workspace_bytes(cost.work)
         accelerator = rt.machine.accelerators[self.index]
+        cost = rounded(cost, accelerator)
         seconds = cost.seconds(accelerator)
         engaged_s = cost.engaged_s(accelerator, seconds)
         if region is None:

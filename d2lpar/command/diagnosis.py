@@ -17,8 +17,8 @@ import torch
 from .. import machines
 from ..lesson import download
 from ..machines.measuring import calibration, system
-from ..vgpu import OLDEST_TORCH
-from ..vgpu.api.device_choice import VISIBLE
+from ..vgpu import VISIBLE
+from ..vgpu.bounds import OLDEST_TORCH
 
 if TYPE_CHECKING:
     from IPython.lib.pretty import PrettyPrinter

@@ -20,8 +20,7 @@ from ..plots.bar_panels import bar_panels
 from ..timeline import Span, kept
 from ..timeline.formatting import bytes_text, seconds_text
 from ..timeline.printing import say
-from ..vgpu.api.simulation import record, simulate
-from ..vgpu.api.timing import now_s
+from ..vgpu import now_s, record, simulate
 
 BOX = "2x-v100-textbook"
 KEPT = "scoreboard"

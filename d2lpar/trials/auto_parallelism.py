@@ -9,10 +9,7 @@ from typing import Any
 import torch
 
 from .. import machines
-from ..vgpu.api.detectors import hazards
-from ..vgpu.api.simulation import record, simulate
-from ..vgpu.api.timing import now_s
-from ..vgpu.cuda import emulate_cuda
+from ..vgpu import emulate_cuda, hazards, now_s, record, simulate
 from .evidence import gantt_of
 from .plain import seen
 

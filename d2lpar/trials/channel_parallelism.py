@@ -10,8 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..vgpu.api.simulation import record, simulate
-from ..vgpu.ranks import run_ranks
+from ..vgpu import record, run_ranks, simulate
 from .evidence import gantt_of
 from .plain import seen
 

@@ -10,8 +10,7 @@ import torch.distributed as dist
 
 from ..parallelism.scaling import DeviceStep, Gradient
 from ..timeline import Timeline
-from ..vgpu.api.simulation import record
-from ..vgpu.ranks import run_ranks
+from ..vgpu import record, run_ranks
 from .evidence import bars_of, gantt_of
 from .laboratory import laboratory
 from .plain import seen

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import machines
-from ..vgpu.api.detectors import syncs
-from ..vgpu.api.simulation import simulate
+from ..vgpu import simulate, syncs
 from .evidence import bars_of
 from .plain import seen
 

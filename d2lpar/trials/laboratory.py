@@ -11,9 +11,7 @@ import torch
 
 from .. import machines
 from ..timeline import Timeline
-from ..vgpu.api.detectors import hazards, syncs
-from ..vgpu.api.simulation import record, simulate
-from ..vgpu.api.timing import now_s
+from ..vgpu import hazards, now_s, record, simulate, syncs
 from ..vgpu.races.stream_sanitizer import Hazard
 from ..vgpu.races.sync_debug import Wait
 from ..vgpu.torch_backend.machine import runtime

@@ -10,8 +10,7 @@ import torch.distributed as dist
 from torch.nn import functional as F
 
 from ..timeline import Timeline
-from ..vgpu.api.simulation import record, simulate
-from ..vgpu.ranks import run_ranks
+from ..vgpu import record, run_ranks, simulate
 from .evidence import memory_of
 from .plain import seen
 

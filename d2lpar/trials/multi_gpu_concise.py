@@ -12,10 +12,7 @@ from torch.nn import functional as F
 
 from ..lesson.models import resnet18
 from ..timeline import Timeline
-from ..vgpu.api.detectors import hazards
-from ..vgpu.api.simulation import record, simulate
-from ..vgpu.api.timing import now_s
-from ..vgpu.ranks import run_ranks
+from ..vgpu import hazards, now_s, record, run_ranks, simulate
 from .evidence import gantt_of
 from .plain import seen
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .. import machines
-from ..vgpu.api.simulation import record, simulate
+from ..vgpu import record, simulate
 from .evidence import bars_of, gantt_of
 from .plain import seen
 

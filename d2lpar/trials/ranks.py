@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..vgpu.ranks import run_ranks
+from ..vgpu import run_ranks
 from .laboratory import laboratory, random
 
 BOX, NUMBERS, FEW = "8x-h100-nvswitch", 1_000_000, 100

@@ -33,7 +33,7 @@ from typing import NoReturn
 import psutil
 import torch
 
-from ..vgpu.torch_backend.register import register_backend
+from ..vgpu import register_backend
 from . import confinement, plain
 from .answering import Server
 from .confinement import Limits

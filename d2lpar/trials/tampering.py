@@ -17,7 +17,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from .. import machines
-from ..vgpu.api.simulation import record, simulate
+from ..vgpu import record, simulate
 
 WATCHED = ("d2lpar.vgpu", "d2lpar.machines", "d2lpar.timeline", __package__)
 CALLABLE = (property, staticmethod, classmethod, types.BuiltinFunctionType)

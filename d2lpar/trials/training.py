@@ -14,7 +14,7 @@ from torch import nn
 
 from ..lesson.course_text import CourseText
 from ..lesson.models import gpt, next_word_loss
-from ..vgpu.ranks import run_ranks
+from ..vgpu import run_ranks
 from .laboratory import laboratory
 from .plain import seen
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ...timeline.inputs import Times, checked
-from ...vgpu.api.timing import now_s
+from ...vgpu import now_s
 from .steps import DeviceStep, Gradient
 
 

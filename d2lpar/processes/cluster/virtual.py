@@ -19,7 +19,7 @@ from typing import Any, NoReturn, Self
 import torch
 import torch.distributed as dist
 
-from ...vgpu.ranks import run_ranks
+from ...vgpu import run_ranks
 from ...vgpu.ranks.by_rank import process_numbers
 from ...vgpu.ranks.world.rank import here
 from ...vgpu.ranks.world.rank_scheduler import Ended

@@ -12,7 +12,7 @@ from ...timeline import whole_file
 from ...timeline.inputs import Positive, option, whole
 from ...timeline.printing import say
 from ...timeline.traces import trace
-from .. import MOST_RANKS
+from ..bounds import MOST_RANKS
 from ..device_naming import MOST_DEVICES
 from . import limits
 from .launch_plan import Asked, LaunchPlan, described, plan

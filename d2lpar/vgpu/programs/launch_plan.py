@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .. import MOST_RANKS
 from ..api.visible_devices import CUDA as VISIBLE
 from ..api.visible_devices import Variable
+from ..bounds import MOST_RANKS
 from ..device_naming import MOST_DEVICES, RANK_DEVICE, TYPE
 from . import torchrun
 from .torchrun import MASTER, LogOptions

@@ -15,7 +15,7 @@ from functools import partial
 
 from ... import machines
 from ...timeline.inputs import require
-from .. import MOST_RANKS
+from ..bounds import MOST_RANKS
 from ..device_naming import device
 from ..sim.clock import HostThread
 from ..torch_backend.machine.runtime import current_runtime, instead, running

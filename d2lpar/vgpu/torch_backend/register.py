@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 
 from ...machines import Machine
-from .. import OLDEST_TORCH
+from ..bounds import OLDEST_TORCH
 from ..device_naming import TYPE
 from . import kernels
 from .cost import host_cost

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from ....machines.hardware import Accelerator, Host, Link, Machine
+from ....vgpu import current_runtime
 from ....vgpu.api import simulation
-from ....vgpu.torch_backend.machine.runtime import current_runtime
 from ....vgpu.torch_backend.module.streams import Event
 from ..precision import PRECISIONS, Precision, product_rate
 from ..transformer import Transformer

@@ -69,7 +69,7 @@ def write_guides(source: Path) -> None:
 
 
 def _only_pictures(_: str, names: list[str]) -> list[str]:
-    return [name for name in names if not name.endswith((".png", ".svg", ".webp"))]
+    return [name for name in names if not name.endswith((".png", ".svg", ".webp", ".gif"))]
 
 
 def page(path: Path) -> tuple[NotebookNode, list[Path]]:

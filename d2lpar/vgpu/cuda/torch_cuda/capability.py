@@ -3,53 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
-
-# By a part of the accelerator's name: NVIDIA, "CUDA GPU Compute Capability".
-_CAPABILITY = {
-    "K40": (3, 5),
-    "K80": (3, 7),
-    "GTX Titan X": (5, 2),
-    "P100": (6, 0),
-    "P40": (6, 1),
-    "Titan X (Pascal)": (6, 1),
-    "GTX 1080": (6, 1),
-    "V100": (7, 0),  # and GV100
-    "Titan V": (7, 0),
-    "1660": (7, 5),
-    "Titan RTX": (7, 5),
-    "2070": (7, 5),
-    "2080": (7, 5),
-    "Quadro RTX 6000": (7, 5),
-    "T4-": (7, 5),
-    "A100": (8, 0),
-    "A30": (8, 0),
-    "A10": (8, 6),
-    "3060": (8, 6),
-    "3070": (8, 6),
-    "3080": (8, 6),
-    "3090": (8, 6),
-    "A2000": (8, 6),
-    "A40": (8, 6),  # and A4000
-    "A5000": (8, 6),
-    "A6000": (8, 6),
-    "4060": (8, 9),
-    "4070": (8, 9),
-    "4080": (8, 9),
-    "4090": (8, 9),
-    "6000 Ada": (8, 9),
-    "L20": (8, 9),
-    "L4": (8, 9),  # and L40, L40S
-    "H100": (9, 0),
-    "H20": (9, 0),  # and H200, GH200
-    "H800": (9, 0),
-    "B200": (10, 0),  # and GB200
-    "B300": (10, 3),  # and GB300
-    "RTX PRO 6000": (12, 0),
-    "5070": (12, 0),
-    "5080": (12, 0),
-    "5090": (12, 0),
-}
+from dataclasses import dataclass, field
 
 KIB = 1024
 
@@ -87,6 +41,7 @@ class CudaDeviceProperties:
     name: str
     total_memory: int
     multi_processor_count: int | None
+    capability: tuple[int, int] | None = field(default=None, repr=False)
     warp_size: int = 32
     number: int = 0
     machine: str = ""
@@ -146,10 +101,9 @@ class CudaDeviceProperties:
         return self._capability()[1]
 
     def _capability(self) -> tuple[int, int]:
-        for part, capability in _CAPABILITY.items():
-            if part in self.name:
-                return capability
-        raise NotImplementedError(
-            f"the compute capability of {self.name} is not known: emulate a machine with one of "
-            f"{', '.join(_CAPABILITY)}"
-        )
+        if self.capability is None:
+            raise NotImplementedError(
+                f"the compute capability of {self.name} is not known: emulate a machine with one "
+                "of NVIDIA's GPUs"
+            )
+        return self.capability

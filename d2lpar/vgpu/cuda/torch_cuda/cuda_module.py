@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ....machines.compute_capability import known_capability
 from ...patching import Patches
 from ...ranks.by_rank import process_numbers
 from ...sim.pricing.multiprocessors import clock_hz
@@ -191,13 +192,14 @@ def get_device_properties(device: object = None) -> CudaDeviceProperties:
 def properties_of(device: torch.device) -> CudaDeviceProperties:
     """The same of a device of the machine, also of one that the program is not shown."""
     known = device_module.get_device_properties(device)
-    name = device_module.get_device_name(device)
+    name, machine = device_module.get_device_name(device), current_runtime().machine
     return CudaDeviceProperties(
         name,
         known.total_memory,
         known.multi_processor_count,
+        known_capability(machine.accelerators[device.index]),
         number=device.index,
-        machine=current_runtime().machine.name,
+        machine=machine.name,
     )
 
 

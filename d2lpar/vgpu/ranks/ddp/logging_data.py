@@ -65,8 +65,7 @@ def unfinished(ddp: Any, missing: Mapping[int, str]) -> str:
 
 
 def logging_data(ddp: Any) -> dict[str, object]:
-    """What `_get_ddp_logging_data` of torch says, by its names; times are simulated ones, in ns, of
-    modules on one GPU."""
+    """What torch's `_get_ddp_logging_data` says, by its names; its times are in a timeline."""
     reducer, parameters = ddp.reducer, list(ddp.names)
     sizes = ", ".join(str(bucket.flat.nbytes) for bucket in reducer.buckets)
     rebuilt = ddp.rebuilds and not reducer.rebuilds
@@ -93,7 +92,6 @@ def logging_data(ddp: Any) -> dict[str, object]:
         "rebuilt_bucket_sizes": sizes if rebuilt else "",
         "rebuilt_per_bucket_param_indices": _numbers_by_bucket(reducer) if rebuilt else "",
         "prev_iteration_grad_ready_order_indices": ", ".join(map(str, ddp.ready_order)),
-        **({} if ddp.times is None else ddp.times.found()),
         "num_buckets_reduced": sum(bucket.result is not None for bucket in reducer.buckets),
         "has_sync_bn": int(any(isinstance(m, SyncBatchNorm) for m in ddp.module.modules())),
         "join_uneven_inputs": int(ddp.logger.uneven_inputs),

@@ -24,7 +24,6 @@ from .backward_begin import call_when_it_begins
 from .buckets import Bucket, ParameterList, gathered
 from .gradient_bucket import GradientBucket
 from .logging_data import CHANGED, DDPLog
-from .times import BACKWARD, BACKWARD_END, COMM, COMM_END
 
 ONCE = "Expected to mark a variable ready only once"  # as torch's reducer says it
 UNDEFINED = (
@@ -88,7 +87,6 @@ class Reducer:
         self._arrived: ParameterList = []
         self._came = Counter[nn.Parameter]()
         self.log = DDPLog()
-        self.mark: Callable[[str], object] = lambda moment: None  # is told of moments of a pass
         self._in_pass = False
         self._last_unused: Parameters | None = None
         self._unseen: Parameters = frozenset()
@@ -138,7 +136,6 @@ class Reducer:
 
     def expect(self) -> None:
         """The next backward pass shall be averaged."""
-        self.mark(BACKWARD)
         self.expecting, self._next = self.learns or self._needed != Counter(), 0
         self._arrived, self._came = [], Counter[nn.Parameter]()
         self._in_pass = False  # also after one that an error has ended
@@ -290,8 +287,6 @@ class Reducer:
 
     def _begin(self, number: int) -> None:
         bucket = self.buckets[number]
-        if number == 0:
-            self.mark(COMM)
         if self.skips_unused and self._never_used.issuperset(bucket.views):
             bucket.result = None
             return
@@ -331,13 +326,11 @@ class Reducer:
         """At the end of backward: let the device (not the host) wait, and hand the averages out."""
         self.expecting = False
         self.used_unaveraged.clear()
-        self.mark(BACKWARD_END)
         for bucket in self.buckets:
             averages = bucket.wait()
             for p, view in bucket.views.items():
                 if self.hands_out and p not in self.nowhere_used:
                     self._hand_out(p, view, averages[p])
-        self.mark(COMM_END)
 
     def _hand_out(self, p: nn.Parameter, view: torch.Tensor, average: torch.Tensor) -> None:
         if self.as_views and not self._casts:

@@ -16,7 +16,6 @@ from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_map
 
-from ...torch_backend.tensors.tensor import VirtualTensor
 from ..private import c10d as c10d_private
 from ..private.ddp import MixedPrecision, begin_mixed_precision, cast_inputs
 from ..world.rank import talking_by_host
@@ -27,7 +26,6 @@ from .buffer_hook import BufferHook
 from .join import DDPJoinHook, agree_to_average, agreed_rank
 from .logging_data import DDPLog, logging_data, unfinished
 from .reducer import Parameters, Reducer
-from .times import DDPTimes
 
 Value = TypeVar("Value")
 
@@ -97,7 +95,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self.divides_by_all = True
-        self.iteration, self.hook_name = 0, ""
+        self.iteration, self._passes, self.hook_name = 0, 0, ""
         self.ready_order: list[int] = []
         self.broadcast_bucket_size = BROADCAST_MB * MB
         self.buffer_hook = None
@@ -127,12 +125,6 @@ class DistributedDataParallel(c10d_private.TorchDDP):
     def _start(self) -> None:
         self.reducer = self._make_reducer(self._module_parameters, self.process_group)
         self.logger = self.reducer.log
-        on_one_gpu = len({p.device for p in self._module_parameters}) == 1 and all(
-            isinstance(p, VirtualTensor) for p in self._module_parameters
-        )
-        self.times = DDPTimes(self.device) if on_one_gpu else None
-        if self.times is not None:
-            self.reducer.mark = self.times.mark
         self.first_bucket_sizes = ", ".join(str(b.flat.nbytes) for b in self.reducer.buckets)
         self._optimizers_looked_for = self._has_rebuilt_buckets = False
 
@@ -140,7 +132,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         return {
             k: v
             for k, v in self.__dict__.items()
-            if k not in ("process_group", "device_mesh", "reducer", "times")
+            if k not in ("process_group", "device_mesh", "reducer")
         }
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -181,10 +173,8 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         return output
 
     def _begin_iteration(self) -> None:
-        if self.times is not None:
-            self.times.begin_forward()
-            self.iteration = self.times.read_at
-            self.ready_order = self.reducer.order_of_gradients()
+        self.iteration, self._passes = self._passes, self._passes + 1
+        self.ready_order = self.reducer.order_of_gradients()
 
     def _averages_now(self) -> bool:
         return torch.is_grad_enabled() and self.require_backward_grad_sync
@@ -334,14 +324,6 @@ class DistributedDataParallel(c10d_private.TorchDDP):
 
     def _get_ddp_logging_data(self) -> dict[str, object]:
         return logging_data(self)
-
-    def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
-        if sample_rate < 1:
-            raise ValueError(
-                f"the sample rate of DDP's logging is {sample_rate}: it must be 1 or more"
-            )
-        if self.times is not None:
-            self.times.rate = sample_rate
 
 
 def _moved(inputs: Any, device: torch.device) -> Any:

@@ -33,7 +33,8 @@ FILLING_BYTES = 2048 * 2 * 16
 
 
 class Kernel(NamedTuple):
-    """One kernel of an operation: FLOP, bytes, the matrix product that it is.
+    """One kernel of an operation: FLOP of products (tensor cores may compute them), bytes, the
+    matrix product that it is.
 
     Convolutions have bytes to be transposed, and perhaps another algorithm. Of a product's bytes
     `written` are those of its result. `blocks` is given where a kernel has but so many, such as

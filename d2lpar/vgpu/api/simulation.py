@@ -84,8 +84,8 @@ def simulate(
 
     It has `n` devices (default: all of the machine) and a clock and memories of its own: those
     outside do not move, so that interactive figures may use it at any time. Only shapes are
-    computed, and values that are read are NaN, unless `with_values=True`. What is left of it after the block can be read, and nothing
-    else: RuntimeError. Raises ValueError for an unknown machine.
+    computed, and values that are read are NaN, unless `with_values=True`. What is left of it after
+    the block can be read, and nothing else: RuntimeError. Raises ValueError for an unknown machine.
     """
     chosen = machines.machine(machine)
     chosen = chosen if n is None else chosen.with_accelerators(n)

@@ -353,7 +353,7 @@ def test_what_all_processes_left_is_removed_later(monkeypatch, tmp_path):
         assert not abandoned.exists()
         assert young.exists()
         os.utime(kept.folder.path, (0, 0))
-        code = "from d2lpar.processes.cluster import folder; folder.remove_abandoned()"
+        code = "from d2lpar.processes.cluster.starting import folder; folder.remove_abandoned()"
         environment = {**os.environ, "TMPDIR": str(tmp_path)}
         subprocess.run([sys.executable, "-c", code], check=True, env=environment)
         assert kept.folder.path.exists()  # it is locked

@@ -103,7 +103,7 @@ class Elsewhere:
 def test_a_process_with_a_second_thread_does_not_fork_engines(threads):
     code = f"""
 import threading
-from d2lpar.processes.cluster import fork_server
+from d2lpar.processes.cluster.starting import fork_server
 for _ in range({threads}):
     threading.Thread(target=threading.Event().wait, daemon=True).start()
 print(fork_server._is_alone())
@@ -126,7 +126,7 @@ def test_it_ends_with_its_notebook_also_while_a_forked_child_lives_on():
     """A child of the notebook, such as a worker of a DataLoader, holds its end of the pipe."""
     code = """
 import os, time
-from d2lpar.processes.cluster import fork_server
+from d2lpar.processes.cluster.starting import fork_server
 notebook, (requests, _) = os.getpid(), os.pipe()
 os.dup2(requests, 0)
 pid = os.fork()
@@ -142,7 +142,7 @@ print(pid)
 def test_it_ends_when_nothing_has_run_for_long():
     code = """
 import os
-from d2lpar.processes.cluster import fork_server
+from d2lpar.processes.cluster.starting import fork_server
 fork_server.IDLE_S = 1
 requests, _ = os.pipe()
 os.dup2(requests, 0)

@@ -183,6 +183,7 @@ class MemoryHistory:
 
     def entries(self) -> list[dict[str, Any]]:
         """What has happened, in torch's form; times are simulated microseconds."""
+        happened = [*self._entries]  # garbage that is freed meanwhile adds to them
         return [
             {
                 "action": action,
@@ -194,7 +195,7 @@ class MemoryHistory:
                 "pool_id": (0, 0),
                 **more,
             }
-            for action, address, size, stream, stack, time_us, more in self._entries
+            for action, address, size, stream, stack, time_us, more in happened
         ]
 
 

@@ -25,6 +25,7 @@ def cuda():
 
 
 def record(**options):
+    gc.collect()  # what earlier tests left would be freed at any time
     torch.cuda.memory._record_memory_history(**options)
 
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S, LIMIT_BYTES = 60.0, 4_000_000_000
 START_S = 180.0  # of the process, on a busy machine
 MOST_S, LONGEST = 120.0, 40  # for an answer, also where other programs keep the machine busy
-SOON_S = 10.0  # after which somebody may ask whether anything happens
+SOON_S = 20.0  # after which somebody may ask whether anything happens
 # Answers' processes are forked before a judge is loaded, so that they have none of it.
 PROGRAM = (
     f"import sys; sys.path.insert(0, {str(ROOT)!r}); "

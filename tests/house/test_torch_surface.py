@@ -24,6 +24,8 @@ REPLACING = {"set", "replace", "substitute", "replace_class"}  # of `patching.Pa
 # Names that the engine uses only where a build of torch has them: with CUDA, or younger ones.
 ONLY_IN_SOME = {
     "torch._C._cudnn",
+    "torch._C._cuda_memoryMetadataSupported",
+    "torch.cuda.memory._annotate_tensor",
 }
 
 

@@ -547,6 +547,7 @@ def test_a_norms_gradients_of_weights_read_all_once_more(norm, wanted):
         assert cost.kernels[1].bytes == 2 * x.nbytes
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of older torch's own code
 @pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
 def test_compiled_code_sums_gradients_of_weights_in_a_loop_of_their_own(norm):
     """It goes down the columns, and the one for the input along the rows."""

@@ -194,7 +194,9 @@ def _patch() -> None:
     _patches.replace(*MAKE_LIBRARY, operators.making_library(make))
     _patches.replace(*LIBRARY_OF_OPERATOR, operators.of_operator(of_operator))
     for name in ("find", "get"):
-        find = getattr(OPERATOR_ENTRIES, name)
+        find = getattr(OPERATOR_ENTRIES, name, None)
+        if find is None:  # older builds have one of them
+            continue
         _patches.replace(OPERATOR_ENTRIES, name, operators.finding(find))
     _patches.at_end(operators.end)
     _patches.see_to(

@@ -47,9 +47,9 @@ def replace_accelerator() -> None:
             ours = replacements.get(name) or _refused(f"torch.accelerator.{name}")
             FOR_GOOD.set(place, name, ours)
     if hasattr(accelerator, "random"):  # some builds are older
-        accelerator.random.initial_seed = _initial_seed
-        accelerator.random.get_rng_state = module.get_rng_state
-        accelerator.random.get_rng_state_all = module.get_rng_state_all
+        FOR_GOOD.set(accelerator.random, "initial_seed", _initial_seed)
+        for name in ("get_rng_state", "get_rng_state_all"):
+            FOR_GOOD.set(accelerator.random, name, getattr(module, name))
     chooser = _make_chooser("Stream", torch.Stream, streams.Stream, streams.Stream)
     FOR_GOOD.set(torch, "Stream", chooser)
     chooser = _make_chooser("Event", torch.Event, streams.Event, _make_event)

@@ -16,6 +16,7 @@ import torch.utils._device
 import torch.utils._python_dispatch
 import torch.utils.data
 
+from ...patching import FOR_GOOD
 from .torch_operators import _aten
 
 choose_attention = _aten._fused_sdp_choice.default
@@ -52,7 +53,11 @@ def replace_flex_attention(
     operator.py_impl(keys.AutogradPrivateUse1)(function)
     operator.fallthrough(keys.AutocastPrivateUse1)  # type: ignore[attr-defined]
     check = module._validate_device
-    module._validate_device = lambda *three: None if isinstance(three[0], kinds) else check(*three)
+    FOR_GOOD.set(
+        module,
+        "_validate_device",
+        lambda *three: None if isinstance(three[0], kinds) else check(*three),
+    )
 
 
 def flex_by_parts(*args: object) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

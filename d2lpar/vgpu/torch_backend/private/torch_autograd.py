@@ -19,6 +19,8 @@ import torch.utils._device
 import torch.utils._python_dispatch
 import torch.utils.data
 
+from ...patching import FOR_GOOD
+
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 graph_task_id: Callable[[], int] = torch._C._current_graph_task_id
@@ -148,4 +150,4 @@ def _tracing_all_but(code: CodeType) -> Iterator[None]:
 def replace_engine(make: Callable[[object], object]) -> None:
     """Let programs that call the autograd engine themselves call what `make` makes of it."""
     owner: Any = torch.autograd.Variable
-    owner._execution_engine = make(owner._execution_engine)
+    FOR_GOOD.set(owner, "_execution_engine", make(owner._execution_engine))

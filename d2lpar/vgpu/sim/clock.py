@@ -100,6 +100,14 @@ class Clock:
 
     # --- what the host does -----------------------------------------------------------------
 
+    def branch(self, host_thread: HostThread, name: str) -> HostThread:
+        """Another thread of the same process, which begins now."""
+        return HostThread(name, host_thread.now_s, host_thread.used)
+
+    def gather(self, host_thread: HostThread, branches: Iterable[HostThread]) -> None:
+        """Let a host thread go on when the others have come as far as they have."""
+        host_thread.now_s = max([host_thread.now_s, *(other.now_s for other in branches)])
+
     def host_work(self, host_thread: HostThread, seconds: float, name: str) -> None:
         """Keep a host thread busy with something that is no operation (loading data, Python)."""
         start_s = host_thread.now_s

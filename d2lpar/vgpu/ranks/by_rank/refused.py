@@ -6,6 +6,8 @@ import functools
 import warnings
 from collections.abc import Callable
 
+import torch
+
 from ...torch_backend.private.torch_profiler import is_profiling, stop_profiling
 from ..world.rank import here
 
@@ -107,3 +109,11 @@ def profiler_is_stopped(theirs: Callable) -> Callable:
                 stop_profiling()
 
     return end
+
+
+def send_by_gloo(name: str, tensor: torch.Tensor) -> RuntimeError:
+    """What to raise for a send of a device's tensor: gloo takes its address for one of the host."""
+    return RuntimeError(
+        f"gloo cannot {name} tensors on {tensor.device}, only those of the host: {name} "
+        "tensor.cpu(), or make the group with init_process_group('nccl') and a GPU for each rank"
+    )

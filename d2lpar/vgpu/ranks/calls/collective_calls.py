@@ -50,6 +50,16 @@ class CollectiveCall:
         return list({id(tensor): tensor for tensor in (*self.reads, *self.writes)}.values())
 
     @property
+    def given_nbytes(self) -> int:
+        """The bytes of what it reads."""
+        return sum(tensor.nbytes for tensor in self.reads)
+
+    @property
+    def taken_nbytes(self) -> int:
+        """The bytes of what it writes."""
+        return sum(tensor.nbytes for tensor in self.writes)
+
+    @property
     def kind(self) -> tuple:
         """What must be equal on all ranks."""
         kinds = {(t.dtype, isinstance(t, VirtualTensor)) for t in self.tensors}

@@ -59,8 +59,8 @@ class Flight:
     sizes: tuple[list[list[int]], list[list[int]]]  # of what it reads and writes
     dtypes: tuple[list[str], list[str]]
     called_at: Mark | None
-    created_s: float
     timeout_s: float  # of the group
+    created_s: float = 0.0
     is_nccl: bool = True
     is_watched: bool = False  # by NCCL's watchdog, which ends the process
     work: QueuedWork | None = None
@@ -104,11 +104,10 @@ class FlightRecorder:
         group: NotedGroup,
         call: CollectiveCall,
         way: tuple[int, int] | None,
-        now_s: float,
         operator: str | None,
         timeout_s: float,
     ) -> Flight:
-        """Note a call that begins; `operator` is torch's, if it is not called as ours."""
+        """Note a call that is to begin; `operator` is torch's, if it is not called as ours."""
         if not self._records:
             size = _variable(SIZE_VARIABLES) or ""
             self.flights = deque(maxlen=int(size) if size.isdigit() else KEPT)
@@ -128,7 +127,6 @@ class FlightRecorder:
             tuple([list(t.shape) for t in side] for side in sides),  # type: ignore[arg-type]
             tuple([_dtype(t) for t in side] for side in sides),  # type: ignore[arg-type]
             call.called_at,
-            now_s,
             timeout_s,
         )
         self.flights.append(flight)

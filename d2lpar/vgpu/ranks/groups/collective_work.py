@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import torch
-import torch.distributed as dist
 
-from ...sim.clock import HostThread
 from ...torch_backend.machine.host_threads import HOST
 from ...torch_backend.machine.runtime import current_runtime
 from ...torch_backend.module.graph_capture import CUDAGraph, capturing
 from ...torch_backend.tensors.tensor import VirtualTensor
 from ..calls.collective_calls import CollectiveCall
-from ..calls.flight_recorder import Flight
 from ..private import c10d as c10d_private
-from ..world import nccl_debug, watchdog
+from ..world import nccl_debug
+from ..world.exchange import Exchange
 from ..world.rank import Rank
-from ..world.rendezvous import PendingCollective, Rendezvous
 from .collective_future import CollectiveFuture
-from .host_exchange import HostExchange
 
 
 class CollectiveWork(c10d_private.WorkBase):
@@ -30,18 +25,15 @@ class CollectiveWork(c10d_private.WorkBase):
     def __init__(
         self,
         rank: Rank,
-        rendezvous: Rendezvous,
-        member: int,
-        pending: PendingCollective,
+        exchange: Exchange,
         call: CollectiveCall,
         stream: tuple[int, int] | None,
-        flight: Flight,
-        exchange: HostExchange | None = None,
+        *,
+        must_block: bool,
     ) -> None:
         super().__init__()
-        self._rank, self._rendezvous, self._pending, self._call = rank, rendezvous, pending, call
-        self._stream, self._exchange, self._member = stream, exchange, member
-        self._flight = flight
+        self._rank, self._exchange, self._call = rank, exchange, call
+        self._stream, self._must_block = stream, must_block
         self._is_waited_for = False
         rt = rank.world.rt
         self._known = {} if stream is None else rt.order.release(stream)
@@ -52,7 +44,7 @@ class CollectiveWork(c10d_private.WorkBase):
             tensors = [t for t in self._call.tensors if isinstance(t, VirtualTensor)]
             for tensor in tensors:
                 tensor.vgpu_allocation.used_by(self._stream[1])
-            self._rank.unwaited.keep(self._pending, tensors)
+            self._rank.unwaited.keep(self._exchange, tensors)
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Let later work of the current stream come after it; the host goes on at once, or if it
@@ -63,55 +55,22 @@ class CollectiveWork(c10d_private.WorkBase):
         any case.
         """
         self._is_waited_for = True
-        begin_s = self._rank.host_thread.now_s
-        report = self._rank.wait(self._is_over, self._text, timeout=timeout)
+        report = self._exchange.come(timeout)
         if report:
-            raise dist.DistBackendError(
-                f"rank {self._rank.number} caught collective operation timeout: {self._text()} "
-                f"did not end in {timeout}: {report}"
-            )
+            raise self._exchange.timed_out(timeout, report)
         rt = self._rank.world.rt
         if self._stream is None:
-            self._check_in_time(begin_s, timeout)
+            self._exchange.check_in_time(timeout)
             self._block()
             return True
         device = self._stream[0]
         current = (device, rt.current_stream(device))
-
-        def let_wait(host_thread: HostThread) -> None:
-            work = self._pending.work_of(self._member)
-            if self._exchange is not None and self._exchange.arrived is not None:
-                work = self._exchange.arrived
-            assert work is not None, "who is there has put it on the clock"
-            rt.clock.stream_waits(host_thread, current, work)
-
-        rt.host_threads.submit(device, let_wait)
+        rt.host_threads.submit(device, self._exchange.delay, current)
         rt.order.acquire(current, self._known)
-        if self._call.name == "barrier" or self._exchange or timeout or nccl_debug.is_blocking():
-            self._check_in_time(begin_s, timeout)
+        if self._must_block or timeout or nccl_debug.is_blocking():
+            self._exchange.check_in_time(timeout)
             self._block()
         return True
-
-    def _check_in_time(self, begin_s: float, timeout: timedelta | None) -> None:
-        """Raise if it ends later than who waits for it since `begin_s` does: this rank, or others,
-        which do not wait any more then. Of who has a watchdog, that looks."""
-        flight, pending, world = self._flight, self._pending, self._rank.world
-        limit_s = math.inf if flight.is_watched else flight.limit_s
-        if timeout:
-            since_s = flight.created_s if flight.is_nccl else begin_s
-            limit_s = min(limit_s, since_s + timeout.total_seconds())
-        work = pending.work_of(self._member)
-        if limit_s == math.inf or work is None:
-            return
-        end_s = world.rt.host_threads.ask(lambda _: world.rt.clock.end_s(work))
-        story = self._rendezvous, pending, self._member, world.call_before
-        if end_s > limit_s:
-            self._rank.host_thread.now_s = max(self._rank.host_thread.now_s, limit_s)
-            name = "recv" if self._call.writes or not self._call.reads else "send"
-            raise watchdog.timed_out(*story, limit_s, name)
-        if end_s > pending.limit_s and not flight.is_watched:
-            self._rank.wait(lambda: True, "the error of who has not waited", polite=True)
-            raise watchdog.closed(*story)
 
     def synchronize(self) -> None:
         """The same, by the name that c10d gives it."""
@@ -124,41 +83,24 @@ class CollectiveWork(c10d_private.WorkBase):
     def get_future(self) -> torch.futures.Future:
         """A future of `result()`. The host goes on at once, in simulated time; the others' calls
         are waited for, as values are there only then."""
-        self._rank.wait(self._is_over, self._text)
+        self._exchange.come()
         device = HOST if self._stream is None else self._stream[0]
         return CollectiveFuture(device, self.result(), self.wait)
 
     def is_completed(self) -> bool:
         """Whether it is done by now, as this rank's host sees it; to ask takes it a moment."""
         rt = self._rank.world.rt
-        if not self._is_over():
-            self._rank.wait(lambda: True, "is_completed", polite=True)
-
-        def is_done(host_thread: HostThread) -> bool:
-            work = self._pending.work_of(self._member) if self._is_over() else None
-            return work is not None and rt.clock.is_done(host_thread, work)
-
-        if not rt.asks("is_completed", None, is_done):
+        self._exchange.let_others_go_on("is_completed")
+        if not rt.asks("is_completed", None, self._exchange.is_done):
             return False
         rt.host_acquires(self._known)
         return True
 
     def _block(self) -> None:
-        rt, work = self._rank.world.rt, self._pending.work_of(self._member)
-        name = f"wait for {self._call.name}"
+        rt, name = self._rank.world.rt, f"wait for {self._call.name}"
         with rt.meeting_host(name):
-            rt.host_threads.submit(HOST, rt.clock.wait_for, work, name)
+            rt.host_threads.submit(HOST, self._exchange.block, name)
         rt.host_acquires(self._known)
-
-    def _is_over(self) -> bool:
-        return self._pending.is_over(self._member)
-
-    def _text(self) -> str:
-        """What it is, and who has yet to come to it, or to what is before it."""
-        pending = self._pending
-        behind = [m for m in pending.members if self._rendezvous.behind(pending, m) is not None]
-        missing = ", ".join(str(self._rendezvous.ranks[m]) for m in pending.missing or behind)
-        return f"{self._call} of {self._rendezvous} for rank {missing}"
 
     def block_current_stream(self) -> None:
         """The same, by a name that says what it does."""

@@ -19,7 +19,8 @@ from ...device_naming import naming
 from ..private import c10d as c10d_private
 from ..private.backends import GroupBackends, at_the_start, for_device, named
 from ..stores.prefixed_store import PrefixedStore
-from ..world.rank import WORLD, Rank, here
+from ..world.participants import WORLD
+from ..world.rank import Rank, here
 from .process_group import VirtualProcessGroup
 
 

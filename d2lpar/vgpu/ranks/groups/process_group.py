@@ -4,7 +4,7 @@ Each device has a communication stream for each group, and for sends and receive
 one for each pair of ranks. There a collective waits for what the caller's current stream has
 queued, and runs when it has come that far on all devices; `wait()` lets the current stream wait for
 it, and not the host. A barrier makes the host wait. Tensors of the host are exchanged in no time
-when all hosts have come, as over gloo; those of GPUs by gloo through the host: see `host_exchange`.
+when all hosts have come, as over gloo; those of GPUs by gloo through the host: see `exchange`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import torch
 import torch.distributed as dist
 
 from ...races.call_sites import call_site_of, mark
-from ...sim.clock import HostThread
 from ...torch_backend.module.graph_capture import capturing_on
 from ...torch_backend.private.torch_modes import unwatched
 from ...torch_backend.tensors.tensor import VirtualTensor
@@ -33,9 +32,11 @@ from ..private import c10d as c10d_private
 from ..private.backends import GroupBackends
 from ..private.c10d import HasRoot, ReducesBy, ReducesTo
 from ..world import nccl_debug, watchdog
+from ..world.exchange import Exchange
+from ..world.participants import Send
 from ..world.rank import ENDED, Rank
-from ..world.rendezvous import GROUP, PendingCollective, Rendezvous
-from . import comm_counts, host_exchange, wrapping_tensors
+from ..world.rendezvous import GROUP, Rendezvous
+from . import comm_counts, wrapping_tensors
 from .collective_work import AnyWork, CapturedWork, CollectiveWork, WorkTogether
 from .sends_to_self import SendsToSelf
 
@@ -265,16 +266,16 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         all."""
         call = CollectiveCall("monitored_barrier")
         self._check("monitored_barrier", [])
-        self._begun(call, None, None, timeout if self._member == 0 else None)
-        flight, flight.is_nccl = self._flight, False
-        pending = self._rendezvous.meet(self._member, call, None)
+        limit = timeout if self._member == 0 else None
+        flight = self._noted(call, None, None, limit)
+        flight.is_nccl = False
+        exchange = self._rank.begin(self._rendezvous, call, None, flight)
         try:
-            self._queue(pending, call, None, {}, None).wait(timeout if self._member == 0 else None)
+            self._queue(exchange, call, flight, None, None).wait(limit)
         except RuntimeError as error:
-            late = pending.missing or sorted(watchdog.late(pending, flight.limit_s))
-            if self._member or not late:
+            missing = [*map(str, exchange.late())]
+            if self._member or not missing:
                 raise
-            missing = [str(self._rendezvous.ranks[member]) for member in late]
             many = wait_all_ranks and len(missing) > 1
             who = f"Ranks {', '.join(missing)}" if many else f"Rank {missing[0]}"
             raise RuntimeError(f"{who} failed to pass monitoredBarrier: {error}") from None
@@ -316,7 +317,7 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         name = "send" if way[0] == self._member else "recv"
         on_device = self._check(name, [tensor])
         if on_device is not None and self.backends.has_gpus_by_host:
-            raise host_exchange.refused(name, tensor)
+            raise refused.send_by_gloo(name, tensor)
         tag = self._tag(name, tensor, tag)
         batch = None if self._together is None else self._to_self
         communicator, stream = self._communicator(way, tag, on_device)
@@ -334,15 +335,10 @@ class VirtualProcessGroup(c10d_private.GroupBase):
                 tensor.nbytes,
                 same=tensor.numel(),
             )
-            self._begun(call, way, on_device)
-            pending = self._rendezvous.pass_on(
-                self._member, way, communicator, call, on_device, batch
-            )
-        ranks = self._rendezvous.ranks
-        more: dict[str, object] = {"kind": "copy", "group": tuple(ranks[end] for end in way)}
-        if name == "send":
-            more["target"] = lambda: pending.devices.get(way[1])
-        return self._queue(pending, call, stream, more, on_device)
+            flight = self._noted(call, way, on_device)
+            send = Send(way, communicator, batch)
+            exchange = self._rank.begin(self._rendezvous, call, on_device, flight, send)
+        return self._queue(exchange, call, flight, stream, on_device)
 
     def _communicator(
         self, way: tuple[int, int], tag: int, on_device: int | None
@@ -409,11 +405,12 @@ class VirtualProcessGroup(c10d_private.GroupBase):
         with unwatched():
             calls = [make() for make in parts]
             call = calls[0] if len(calls) == 1 else together(name, calls)
-            self._begun(call, None, on_device, timeout)
-            by_host = self.backends.has_gpus_by_host
-            pending = self._rendezvous.meet(self._member, call, None if by_host else on_device)
-        more: dict[str, object] = {"group": tuple(self._rendezvous.ranks)}
-        return self._queue(pending, call, None, more, on_device)
+            flight = self._noted(call, None, on_device, timeout)
+            by_host = None
+            if on_device is not None and self.backends.has_gpus_by_host:
+                by_host = call.given_nbytes, call.taken_nbytes
+            exchange = self._rank.begin(self._rendezvous, call, on_device, flight, by_host=by_host)
+        return self._queue(exchange, call, flight, None, on_device)
 
     def _captured(
         self,
@@ -431,46 +428,44 @@ class VirtualProcessGroup(c10d_private.GroupBase):
             self._together.append(work)
         return work
 
-    def _begun(
+    def _noted(
         self,
         call: CollectiveCall,
         way: tuple[int, int] | None,
         on_device: int | None,
         timeout: timedelta | None = None,
-    ) -> None:
+    ) -> Flight:
         """Note a call, before it meets those of others."""
         rank = self._rank
         call.called_at = mark()
         nccl_debug.check_numbers(rank.number, call)
-        now_s = rank.host_thread.now_s
         is_nccl = self.backends.has_nccl(of_host=on_device is None)
         timeout = timeout or self._timeout
         if timeout is None:
             named = self.backends.name == dist.Backend.NCCL
             timeout = watchdog.OF_NCCL if is_nccl and named else watchdog.OF_OTHERS
         seconds = timeout.total_seconds()
-        flight = rank.flights.note(self._rendezvous, call, way, now_s, self.operator, seconds)
+        flight = rank.flights.note(self._rendezvous, call, way, self.operator, seconds)
         flight.is_nccl, flight.is_watched = is_nccl, is_nccl and nccl_debug.has_watchdog()
-        self._flight = flight
-        nccl_debug.say(rank.number, rank.device, self._rendezvous, self._flight)
+        nccl_debug.say(rank.number, rank.device, self._rendezvous, flight)
+        return flight
 
     def _queue(
         self,
-        pending: PendingCollective,
+        exchange: Exchange,
         call: CollectiveCall,
+        flight: Flight,
         communicator: Hashable,
-        more: dict[str, object],
         on_device: int | None,
     ) -> CollectiveWork:
         """Put a call on the clock: on its stream, behind the caller's current one."""
         rt, device = self._rank.world.rt, self._rank.device if on_device is None else on_device
         self._rank.unwaited.let_go()
         self._rank.watchdog.look()
-        stream, exchange = None, None
+        stream, by_host = None, self.backends.has_gpus_by_host
         if on_device is not None:
             purpose: tuple = (self._rendezvous.number, tuple(self._rendezvous.ranks)), communicator
-            if self.backends.has_gpus_by_host:
-                exchange = host_exchange.HostExchange(call)
+            if by_host:
                 purpose = (*purpose, self._member)  # others may have the same device
             stream = (device, rt.background_stream(device, purpose))
             rt.sanitizer.of_collectives.add(stream)
@@ -478,41 +473,19 @@ class VirtualProcessGroup(c10d_private.GroupBase):
             reads, writes = _virtual(call.reads), _virtual(call.writes)
             rt.check_in_use(*(t.vgpu_allocation for t in (*reads, *writes)))
             rt.sanitizer.work(stream, reads, writes)
-
-        flight, tensors = self._flight, call.reads or call.writes
-        put = partial(pending.queue, flight, self._member)
-
-        def queue(host_thread: HostThread) -> None:
-            span = call.name, {"nbytes": call.nbytes, **more}
-            if exchange is not None and stream is not None:
-                exchange.queue(host_thread, rt.clock, stream, put, *span)
-            else:
-                put(host_thread, rt.clock, stream, *span)
-
-        title = f"{'nccl' if exchange is None else 'gloo'}:{flight.title}"
+        title = f"{'gloo' if by_host and stream is not None else 'nccl'}:{flight.title}"
         current = device, 0 if stream is None else rt.current_stream(device)
         with (
-            rt.op_details.of_collective(flight.operator, title, tensors),
+            rt.op_details.of_collective(flight.operator, title, call.reads or call.writes),
             rt.captures.on(current),
         ):
-            rt.host_threads.submit(device, queue)
-        self._watch(pending, flight)
-        work = CollectiveWork(
-            self._rank, self._rendezvous, self._member, pending, call, stream, flight, exchange
-        )
+            rt.host_threads.submit(device, exchange.queue, stream)
+        exchange.watch()
+        must_block = call.name == "barrier" or (by_host and stream is not None)
+        work = CollectiveWork(self._rank, exchange, call, stream, must_block=must_block)
         if self._together is not None:
             self._together.append(work)
         return work
-
-    def _watch(self, pending: PendingCollective, flight: Flight) -> None:
-        """Let the watchdogs of ranks look that wait for this one, and its own look from now on."""
-        if flight.created_s > pending.limit_s:
-            for member, other in pending.flights.items():
-                has_sent = pending.is_buffered and member == pending.members[0]
-                if other.is_watched and flight.created_s > other.limit_s and not has_sent:
-                    self._rank.world.end_by_watchdog(self._rendezvous, pending, member)
-        if flight.is_watched:
-            self._rank.watchdog.watch(self._rendezvous, pending, self._member)
 
 
 def _virtual(tensors: Tensors) -> list[VirtualTensor]:

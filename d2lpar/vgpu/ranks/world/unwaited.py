@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ...torch_backend.machine.host_threads import HOST
 from ...torch_backend.machine.runtime import Runtime
 from ...torch_backend.tensors.tensor import VirtualTensor
-from .rendezvous import PendingCollective
+from .exchange import Exchange
 
 
 class UnwaitedCollectives:
@@ -20,31 +20,25 @@ class UnwaitedCollectives:
 
     def __init__(self, rt: Runtime) -> None:
         self._rt = rt
-        self._shelf: list[tuple[PendingCollective, Sequence[VirtualTensor]]] = []
+        self._shelf: list[tuple[Exchange, Sequence[VirtualTensor]]] = []
         self._is_open = True
 
-    def keep(self, pending: PendingCollective, tensors: Sequence[VirtualTensor]) -> None:
+    def keep(self, exchange: Exchange, tensors: Sequence[VirtualTensor]) -> None:
         """Hold the tensors of a collective whose work the program has dropped."""
         if self._is_open:
-            self._shelf.append((pending, tensors))
+            self._shelf.append((exchange, tensors))
 
     def let_go(self) -> None:
         """Drop what belongs to collectives that are done, as the host sees it now."""
         if self._shelf:
-            is_known_done = self._rt.clock.is_known_done
             ask = self._rt.host_threads.ask
-            self._shelf = [
-                (pending, tensors)
-                for pending, tensors in self._shelf
-                if not (pending.is_complete and ask(is_known_done, pending.work))
-            ]
+            self._shelf = [kept for kept in self._shelf if not ask(kept[0].is_known_done)]
 
     def wait(self) -> None:
         """Let the host wait for those that all ranks have come to, and drop them."""
-        for pending, _ in self._shelf:
-            if pending.is_complete:
-                wait = self._rt.clock.wait_for
-                self._rt.host_threads.submit(HOST, wait, pending.work, "wait for freed memory")
+        for exchange, _ in self._shelf:
+            if exchange.is_complete():
+                self._rt.host_threads.submit(HOST, exchange.block, "wait for freed memory")
         self.let_go()
 
     def close(self) -> None:

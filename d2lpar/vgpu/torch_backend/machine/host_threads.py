@@ -232,7 +232,7 @@ class HostThreads:
             if self._thread.host_thread is not None:
                 name = f"{self._thread.host_thread.name}, {name}"
             caller = self._host_thread(self._outer_task.get(task, NO_TASK), device)
-            thread = host_threads[device] = HostThread(name, caller.now_s, caller.used)
+            thread = host_threads[device] = self.clock.branch(caller, name)
             handing_s = self.clock.machine.host.backward_s
             if handing_s:
                 self.clock.host_work(thread, handing_s, "hand over to autograd's thread")
@@ -263,10 +263,8 @@ class HostThreads:
         """Let the caller of a backward pass go on when its host threads have queued their last."""
         host_threads = self._backward.pop(task, {})
         outer = self._outer_task.pop(task, NO_TASK)
-        end_s = max((host_thread.now_s for host_thread in host_threads.values()), default=0.0)
         for device in host_threads if outer != NO_TASK else [HOST]:
-            caller = self._host_thread(outer, device)
-            caller.now_s = max(caller.now_s, end_s)
+            self.clock.gather(self._host_thread(outer, device), [*host_threads.values()])
 
 
 def _first_device(notes: Notes) -> int:

@@ -61,10 +61,12 @@ def mark(inner: int = 1) -> Mark | None:
     return None
 
 
-def call_site_of(marked: Mark | None) -> CallSite:
-    """The file and line of a mark."""
+def call_site_of(marked: Mark | CallSite | None) -> CallSite:
+    """The file and line of a mark, if it is not known by these already."""
     if marked is None:
         return UNKNOWN
+    if isinstance(marked, CallSite):
+        return marked
     code, instruction = marked
     line = code.co_firstlineno
     for start, end, number in code.co_lines():

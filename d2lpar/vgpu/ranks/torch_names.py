@@ -34,7 +34,6 @@ from .by_rank.own_operators import OwnOperators
 from .by_rank.sharded_random import ShardedRandomNumbers
 from .by_rank.shared_shardings import once_for_all
 from .by_rank.stores_of_torch import WAITS, letting_others_go_on
-from .calls.flight_recorder import dumped
 from .ddp import subclasses as ddp_subclasses
 from .ddp import wrapper as ddp
 from .groups import collective_future, own_groups
@@ -52,8 +51,7 @@ def _dump_trace(
     includeStackTraces: bool | None = None,
     onlyActive: bool | None = None,
 ) -> bytes:
-    rank = here.rank
-    found = dumped(rank.flights, rank.host_thread.now_s, active=bool(onlyActive))
+    found = here.rank.trace(active=bool(onlyActive))
     return pickle.dumps(found if includeCollectives is not False else {**found, "entries": []})
 
 

@@ -10,7 +10,7 @@ share at once); smaller kernels overlap.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -29,6 +29,7 @@ from .taken_shares import Engine
 # Work that a stream holds before its host must wait: about 1,000 launches were measured on a GPU,
 # for each stream on its own (stackoverflow.com/questions/53970187).
 LAUNCH_QUEUE = 1024
+POOLED_STREAMS = 32  # of a device and a priority; then they are handed out again, as by PyTorch
 
 StreamKey = tuple[int, int]  # a device's number and a stream's
 _Transfer = tuple[tuple[Resource, ...], Link, int | None]  # its ports, its link, where it goes
@@ -83,6 +84,7 @@ class Clock:
         self._streams: list[dict[int, _Stream]] = []
         self._ports: dict[Port, Resource] = defaultdict(Resource)
         self._routes: dict[tuple[int | None, int | None], list[_Transfer]] = {}
+        self._streams_made: Counter[StreamKey] = Counter()  # by device and level
         self._operations = 0
         self.grow(machine)
 
@@ -94,9 +96,14 @@ class Clock:
         self.machine = machine
         self._routes.clear()
 
-    def set_priority(self, stream: StreamKey, priority: int) -> None:
-        """Prefer the kernels of streams with a lower number, as CUDA does; the default is 0."""
-        self._stream(stream).priority = priority
+    def new_stream(self, device: int, level: int) -> int:
+        """The number of a further stream, whose kernels are preferred to those of lower levels;
+        0 is that of the default stream."""
+        made = self._streams_made[device, level]
+        self._streams_made[device, level] += 1
+        number = 1 + level * POOLED_STREAMS + made % POOLED_STREAMS
+        self._stream((device, number)).priority = -level
+        return number
 
     # --- what the host does -----------------------------------------------------------------
 
@@ -113,6 +120,14 @@ class Clock:
         start_s = host_thread.now_s
         host_thread.now_s += seconds
         self._record(Span("host", host_thread.name, "host", name, start_s, host_thread.now_s))
+
+    def spend(self, host_thread: HostThread, seconds: float) -> None:
+        """Keep a host thread busy with what no timeline shows."""
+        host_thread.now_s += seconds
+
+    def moment(self, host_thread: HostThread) -> float:
+        """The time of a host thread, for `annotate`."""
+        return host_thread.now_s
 
     def annotate(self, host_thread: HostThread, name: str, start_s: float) -> None:
         """Record a block of the program that it has named, which has ended now."""

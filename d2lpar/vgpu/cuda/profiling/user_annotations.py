@@ -52,7 +52,7 @@ def _begin(name: str) -> _Begun:
     if rt is None:  # as in the workers of a DataLoader
         return _Begun(name, None, None, 0.0)
     host_thread = rt.host_threads.seen(rt.current_device)
-    return _Begun(name, rt, host_thread, host_thread.now_s)
+    return _Begun(name, rt, host_thread, rt.clock.moment(host_thread))
 
 
 def _entering(theirs: Callable) -> Callable:

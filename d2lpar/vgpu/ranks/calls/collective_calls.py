@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch.distributed import ReduceOp
 
-from ...races.call_sites import Mark, call_site_of
+from ...races.call_sites import CallSite, Mark, call_site_of
 from ...torch_backend.tensors.tensor import VirtualTensor, backing, check_allocated
 from ...torch_backend.values.reduced_values import PAIRS, reduced
 from .data_types import check_reduced
@@ -42,12 +42,17 @@ class CollectiveCall:
     root: int | None = None
     same: object = None
     parts: Sequence[CollectiveCall] = ()
-    called_at: Mark | None = None
+    called_at: Mark | CallSite | None = None
 
     @property
     def tensors(self) -> list[torch.Tensor]:
         """All that it reads or writes, each once."""
         return list({id(tensor): tensor for tensor in (*self.reads, *self.writes)}.values())
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it takes something, or has no tensors."""
+        return bool(self.writes) or not self.reads
 
     @property
     def given_nbytes(self) -> int:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from ....timeline import whole_file
-from ...races.call_sites import Mark, call_site_of
+from ...races.call_sites import CallSite, Mark, call_site_of
 from ...sim.event_queue import QueuedWork
 from .collective_calls import CollectiveCall
 
@@ -58,7 +58,8 @@ class Flight:
     operator: str  # of torch, which calls it
     sizes: tuple[list[list[int]], list[list[int]]]  # of what it reads and writes
     dtypes: tuple[list[str], list[str]]
-    called_at: Mark | None
+    called_at: Mark | CallSite | None
+    function: str  # of the program's, that has called
     timeout_s: float  # of the group
     created_s: float = 0.0
     is_nccl: bool = True
@@ -110,8 +111,7 @@ class FlightRecorder:
         """Note a call that is to begin; `operator` is torch's, if it is not called as ours."""
         if not self._records:
             size = _variable(SIZE_VARIABLES) or ""
-            self.flights = deque(maxlen=int(size) if size.isdigit() else KEPT)
-            self.file = _variable(FILE_VARIABLES)
+            self.begin(int(size) if size.isdigit() else KEPT, _variable(FILE_VARIABLES))
         self._counts[group.number, way is not None] += 1
         self._records += 1
         sides = (call.reads or call.writes, call.writes or call.reads)
@@ -127,10 +127,19 @@ class FlightRecorder:
             tuple([list(t.shape) for t in side] for side in sides),  # type: ignore[arg-type]
             tuple([_dtype(t) for t in side] for side in sides),  # type: ignore[arg-type]
             call.called_at,
+            call.called_at[0].co_name if isinstance(call.called_at, tuple) else "",
             timeout_s,
         )
-        self.flights.append(flight)
+        self.keep(flight)
         return flight
+
+    def begin(self, kept: int, file: str | None) -> None:
+        """Keep so many calls from now on, and write them there when no rank can go on."""
+        self.flights, self.file = deque(maxlen=kept), file
+
+    def keep(self, flight: Flight) -> None:
+        """Note a call that has been described already."""
+        self.flights.append(flight)
 
     def last(self) -> Flight | None:
         """The last call."""
@@ -221,7 +230,7 @@ def _entry(flight: Flight, now_s: float) -> dict[str, Any]:
     work = flight.work
     begun = work is not None and state != "scheduled"
     return {
-        "frames": [{"name": _function(flight.called_at), "filename": site.file, "line": site.line}],
+        "frames": [{"name": flight.function, "filename": site.file, "line": site.line}],
         "record_id": flight.record,
         "pg_id": flight.group.number,
         "process_group": (str(flight.group.number), _description(flight.group)),
@@ -243,10 +252,6 @@ def _entry(flight: Flight, now_s: float) -> dict[str, Any]:
         "is_p2p": flight.way is not None,
         "timeout_ms": round(flight.timeout_s * 1e3),
     }
-
-
-def _function(mark: Mark | None) -> str:
-    return "" if mark is None else mark[0].co_name
 
 
 def _ns(seconds: float | None) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch.distributed as dist
 
 from .prefixed_store import PrefixedStore
-from .virtual_stores import TIMEOUT, FileStore, TCPStore, WaitsInTurn, milliseconds
+from .virtual_stores import TIMEOUT, FileStore, TCPStore
 
 
 def classes(here: threading.local) -> Iterator[type]:
@@ -52,37 +52,20 @@ def _makers(here: threading.local) -> Iterator[tuple[type, type, Callable[..., d
         master_listen_fd: int | None = None,
         use_libuv: bool = True,
     ) -> dist.Store:
-        rank: WaitsInTurn = here.rank
-        opened = rank.world.stores
-        port = port or opened.free_port()
-        kept = opened.open(rank.number, f"the TCPStore at port {port}")
-        kept.joined += 1
-        kept.has_master |= is_master
-        if is_master and wait_for_workers and world_size:
-            size: int = world_size
-            text = f"{kept.name}, for {size} ranks to open it"
-            if report := rank.wait(lambda: kept.joined >= size, text, timeout=timeout):
-                raise dist.DistStoreError(
-                    f"Timed out after {timeout.total_seconds():g} seconds waiting for clients. "
-                    f"{kept.joined}/{size} clients joined.\n{report}"
-                )
-        elif not is_master:
-            text = f"{kept.name}, which needs a rank with is_master"
-            if report := rank.wait(lambda: kept.has_master, text, timeout=timeout):
-                raise dist.DistNetworkError(
-                    f"The client socket has timed out after {milliseconds(timeout)}ms while "
-                    f"trying to connect to ({host_name}, {port}).\n{report}"
-                )
-        store = TCPStore(kept, here, host_name, port, by_libuv=use_libuv)
-        store.set_timeout(timeout)
-        return store
+        return here.rank.open_tcp_store(  # type: ignore[no-any-return]
+            host=host_name,
+            port=port,
+            size=world_size,
+            is_master=is_master,
+            timeout=timeout,
+            waits=wait_for_workers,
+            by_libuv=use_libuv,
+        )
 
     def file_store(file_name: str, world_size: int = -1) -> dist.Store:
         with open(file_name, "a", encoding="utf-8"):  # programs remove it when they have ended
             pass
-        rank: WaitsInTurn = here.rank
-        kept = rank.world.stores.open(rank.number, f"the FileStore in {file_name}")
-        return FileStore(kept, here, file_name)
+        return here.rank.open_file_store(file_name)  # type: ignore[no-any-return]
 
     yield dist.TCPStore, TCPStore, tcp_store
     yield dist.FileStore, FileStore, file_store

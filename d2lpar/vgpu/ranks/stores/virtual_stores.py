@@ -320,6 +320,50 @@ class FileStore(RankStore):
         return FileStore(self._kept, self._here, self.path)
 
 
+def open_tcp_store(
+    here: threading.local,
+    *,
+    host: str,
+    port: int,
+    size: int | None,
+    is_master: bool,
+    timeout: timedelta,
+    waits: bool,
+    by_libuv: bool,
+) -> TCPStore:
+    """The TCPStore that the rank of `here` opens, when all of `size` have come to its master, or
+    there is one. Raises what torch's does where they do not come."""
+    rank: WaitsInTurn = here.rank
+    opened = rank.world.stores
+    port = port or opened.free_port()
+    kept = opened.open(rank.number, f"the TCPStore at port {port}")
+    kept.joined += 1
+    kept.has_master |= is_master
+    if is_master and waits and size:
+        text = f"{kept.name}, for {size} ranks to open it"
+        if report := rank.wait(lambda: kept.joined >= size, text, timeout=timeout):
+            raise dist.DistStoreError(
+                f"Timed out after {timeout.total_seconds():g} seconds waiting for clients. "
+                f"{kept.joined}/{size} clients joined.\n{report}"
+            )
+    elif not is_master:
+        text = f"{kept.name}, which needs a rank with is_master"
+        if report := rank.wait(lambda: kept.has_master, text, timeout=timeout):
+            raise dist.DistNetworkError(
+                f"The client socket has timed out after {milliseconds(timeout)}ms while "
+                f"trying to connect to ({host}, {port}).\n{report}"
+            )
+    store = TCPStore(kept, here, host, port, by_libuv=by_libuv)
+    store.set_timeout(timeout)
+    return store
+
+
+def open_file_store(here: threading.local, path: str) -> FileStore:
+    """The FileStore that the rank of `here` opens."""
+    rank: WaitsInTurn = here.rank
+    return FileStore(rank.world.stores.open(rank.number, f"the FileStore in {path}"), here, path)
+
+
 def milliseconds(time: timedelta) -> int:
     """As torch's errors have it."""
     return round(time.total_seconds() * 1e3)

@@ -78,7 +78,7 @@ class Exchange:
     ) -> None:
         self._rank, self._group, self._pending, self._member = rank, group, pending, member
         self._call, self._name, self._nbytes = str(call), call.name, call.nbytes
-        self._is_read = bool(call.writes) or not call.reads
+        self._is_read = call.is_read
         self._flight, self._by_host = flight, by_host
         self._arrived: QueuedWork | None = None  # the copy of what it takes to its device
         self._waits_since_s = 0.0

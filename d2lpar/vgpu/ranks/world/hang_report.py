@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...races.call_sites import Mark, call_site_of
+from ...races.call_sites import CallSite, Mark, call_site_of
 from ..calls.flight_recorder import Flight
 from .rendezvous import PendingCollective, Rendezvous
 
@@ -25,7 +25,7 @@ def explained(
     return [*(["under way:"] if lines else []), *lines, *([advice] if advice else [])]
 
 
-def at(place: Mark | None) -> str:
+def at(place: Mark | CallSite | None) -> str:
     """A comma and "at train.py:12"; nothing where the place is not known."""
     return "" if place is None else f", at {call_site_of(place)}"
 

@@ -48,7 +48,7 @@ class Participants:
     ranks: Sequence[Participant]
 
     def __init__(
-        self, rt: Runtime, size: int, scheduler: RankScheduler, alike: Alike | None
+        self, rt: Runtime, size: int, scheduler: RankScheduler, alike: Alike | None = None
     ) -> None:
         self.rt, self.size, self.alike = rt, size, alike
         self._rendezvous = {(WORLD, *range(size)): self._meeting(range(size))}

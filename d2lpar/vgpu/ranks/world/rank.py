@@ -12,16 +12,18 @@ from itertools import count
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from ...device_naming import text
 from ...sim.clock import HostThread
 from ...torch_backend.machine.host_threads import HOST
 from ...torch_backend.machine.runtime import Runtime, current_runtime
 from ...torch_backend.tensors.tensor import VirtualTensor
+from ..calls import flight_recorder
 from ..private.c10d import Groups
 from ..private.dtensor import LibraryAsImported
 from ..state.process_state import MASTER, OwnState, ProcessState, variables_of
-from ..stores.virtual_stores import RankStore, TCPStore
+from ..stores.virtual_stores import RankStore, TCPStore, open_file_store, open_tcp_store
 from .alike import Alike
 from .participants import Participant, Participants
 from .rank_scheduler import RankScheduler
@@ -36,8 +38,16 @@ ENDED = (
     "lasts as long as the call of run_ranks() that it was made in: make it, and what holds it, "
     "such as DistributedDataParallel, where it is used"
 )
-# .rank: the Rank whose thread this is; .started_by: that which has started it, of other threads
-here = threading.local()
+
+
+class Here(threading.local):
+    """`rank`: the Rank whose thread this is, of a process that is one all of its threads';
+    `started_by`: that which has started it, of other threads."""
+
+    rank: Rank | None = None
+
+
+here: Any = Here()
 
 
 @dataclass(frozen=True)
@@ -124,8 +134,8 @@ class Rank(Participant):
             variables = variables_of(number, world.size, self.devices)
             start = ProcessStart(f"rank {number}", max(0, self.device), variables)
         self.current = start.current
-        host_thread = HostThread(start.name, world.rt.now_s(), used=set())
-        super().__init__(world, index, number, host_thread)
+        self.world = world
+        super().__init__(world, index, number, self._host(start))
         self.process = ProcessState(world.rt, start.states, world.library)
         self.process.set_variables(start.variables)
         if start.arguments is not None:
@@ -144,6 +154,9 @@ class Rank(Participant):
         self.has_warned_of_tags = False
         self.talks_by_host = False  # whether what it exchanges now goes by the host in any group
 
+    def _host(self, start: ProcessStart) -> HostThread:
+        return HostThread(start.name, self.world.rt.now_s(), used=set())
+
     def store(self, name: str) -> RankStore:
         """The store of all ranks that has this name."""
         return RankStore(self.world.stores.at(name), here)
@@ -153,6 +166,18 @@ class Rank(Participant):
         host, port = MASTER
         kept = self.world.stores.at(f"the TCPStore at port {port}")
         return TCPStore(kept, here, host, port)
+
+    def open_tcp_store(self, **asked: Any) -> dist.Store:
+        """A TCPStore, as `virtual_stores.open_tcp_store` opens it."""
+        return open_tcp_store(here, **asked)
+
+    def open_file_store(self, path: str) -> dist.Store:
+        """A FileStore."""
+        return open_file_store(here, path)
+
+    def trace(self, *, active: bool) -> dict[str, Any]:
+        """The dump of its flight recorder; `active`: of what is not completed only."""
+        return flight_recorder.dumped(self.flights, self.host_thread.now_s, active=active)
 
     @property
     def is_alone(self) -> bool:

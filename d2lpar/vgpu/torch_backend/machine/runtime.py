@@ -24,7 +24,7 @@ from ...races import sync_debug
 from ...races.call_sites import call_site_of, mark
 from ...races.stream_sanitizer import StreamSanitizer
 from ...races.vector_clock import StreamKey as StreamKey
-from ...sim.clock import Clock, HostThread
+from ...sim.clock import POOLED_STREAMS, Clock, HostThread
 from ..private import torch_autograd
 from .autograd_streams import AutogradStreams
 from .host_copy_races import HostCopies
@@ -33,7 +33,6 @@ from .op_details import OpDetailsRecorder
 from .random_sequence import RandomSequence
 from .stream_capture import Capture, StreamCaptures, StreamMark
 
-POOLED_STREAMS = 32  # of a device and a priority; then they are handed out again, as by PyTorch
 HIGHEST_PRIORITY = -3
 OwnState = tuple[bool, int, dict[int, RandomSequence], int]
 
@@ -72,7 +71,6 @@ class Runtime:
         self.values_s = 0.0  # what values have taken to compute, in real seconds
         self.unknown_reads = 0  # how often the host has read values that nobody computed
         self._noted_bytes: dict[int, int] = {}
-        self._streams_made: dict[tuple[int, int], int] = {}
         self._background_streams: dict[tuple[int, object], int] = {}
         self._thread = threading.local()
         self._sequences: dict[int, RandomSequence] = {}
@@ -169,10 +167,7 @@ class Runtime:
         """The number of a further stream; priorities beyond 0 and `HIGHEST_PRIORITY` are cut."""
         level = -min(0, max(HIGHEST_PRIORITY, priority))
         with self._lock:
-            made = self._streams_made.get((self.check_index(device), level), 0)
-            self._streams_made[device, level] = made + 1
-            number = 1 + level * POOLED_STREAMS + made % POOLED_STREAMS
-            self.clock.set_priority((device, number), -level)
+            number = self.clock.new_stream(self.check_index(device), level)
             if not self.sanitizer.watching:
                 self.watch()
         return number
@@ -236,7 +231,7 @@ class Runtime:
         driver: that takes it a moment, so that a loop that asks comes to its end."""
 
         def ask(host_thread: HostThread) -> bool:
-            host_thread.now_s += self.machine.host.query_s
+            self.clock.spend(host_thread, self.machine.host.query_s)
             return question(host_thread, *args)
 
         with self.meeting_host(call, of, asks_event=asks_event):
@@ -292,7 +287,7 @@ class Runtime:
         """Note every span of the block on a timeline: see `simulation.record`."""
         self.host_threads.flush()
         with recording(f"simulated on {self.machine.name}", keep=keep, to=to) as timeline:
-            self.clock.timelines.append(timeline)
+            self.clock.timelines = [*self.clock.timelines, timeline]
             self._noted_bytes.clear()
             try:
                 yield timeline

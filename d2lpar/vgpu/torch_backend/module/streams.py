@@ -10,10 +10,10 @@ from torch.types import Device
 
 from ...device_naming import TYPE, naming, text
 from ...races import sync_debug
-from ...sim.clock import Clock, HostThread
+from ...sim.clock import POOLED_STREAMS, Clock, HostThread
 from ...sim.event_queue import QueuedWork
 from ..machine.host_threads import HOST
-from ..machine.runtime import HIGHEST_PRIORITY, POOLED_STREAMS, current_runtime
+from ..machine.runtime import HIGHEST_PRIORITY, current_runtime
 from ..machine.stream_capture import Capture, StreamMark
 from ..private import torch_devices
 

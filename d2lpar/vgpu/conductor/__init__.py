@@ -1,0 +1,1 @@
+"""Ranks as real processes, on one clock: that of the conductor, a process beside them."""

@@ -1,0 +1,156 @@
+"""The conductor's clock, as a rank's process has it: the methods of `sim.clock.Clock`."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ...machines import Machine
+from ...timeline import Timeline
+from ..sim.clock import Clock
+from .wire import CLOCK, HOST_THREAD, SEAT, FarObject, Wire
+
+# What needs no answer, what makes something that is named later, and what is asked for.
+POSTED = (
+    *("gather", "host_work", "annotate", "dispatch", "kernel", "stream_waits"),
+    *("note_memory", "equip", "meet", "depart", "abandon", "spend"),
+)
+WAITS = ("wait_for", "wait_for_streams", "wait_for_device")
+MADE = ("record_event", "announce", "moment", "copy")
+ASKED = ("end_s", "is_done", "is_known_done", "is_idle", "settle", "new_stream")
+
+
+class FarHostThread(FarObject):
+    """A host thread: its time is asked for when somebody reads it."""
+
+    __slots__ = ("name", "used", "waits")
+
+    def __init__(self, wire: Wire, name: str, number: int | None = None) -> None:
+        super().__init__(wire, number)
+        self.name = name
+        self.used: None = None
+        self.waits: None = None
+
+    @property
+    def now_s(self) -> float:
+        """Its time."""
+        now_s: float = self.wire.read(self.number, "now_s")
+        return now_s
+
+    @now_s.setter
+    def now_s(self, time_s: float) -> None:
+        self.wire.write(self.number, "now_s", time_s)
+
+
+class FarWork(FarObject):
+    """Queued work, or a moment of a host thread."""
+
+    __slots__ = ()
+
+    @property
+    def end_s(self) -> float | None:
+        """When it ends; None while that is not known."""
+        end_s: float | None = self.wire.read(self.number, "end_s")
+        return end_s
+
+    @property
+    def start_s(self) -> float | None:
+        """When it begins; None while that is not known."""
+        start_s: float | None = self.wire.read(self.number, "start_s")
+        return start_s
+
+
+class FarClock:
+    """That of all ranks. `brings_values()` says whether somebody else's call may bring this process
+    values that it has not got yet: then a wait of the host is a question.
+    """
+
+    def __init__(self, wire: Wire, machine: Machine, host_name: str) -> None:
+        self.machine = machine
+        self.host = FarHostThread(wire, host_name, HOST_THREAD)
+        self.brings_values: Callable[[], bool] = lambda: False
+        self.always: tuple[Timeline, ...] = ()  # that the run records, and this process only feeds
+        self._wire = wire
+        self._recording: list[Timeline] = []
+
+    def grow(self, machine: Machine) -> None:
+        """Go on with a machine that has more accelerators."""
+        self._wire.ask(SEAT, "grow", (pickle.dumps(machine),))
+        self.machine = machine
+
+    def branch(self, host_thread: FarHostThread, name: str) -> FarHostThread:
+        """Another thread of the same process, which begins now."""
+        made = FarHostThread(self._wire, name)
+        self._wire.make(made, CLOCK, "branch", (host_thread, name))
+        return made
+
+    def join(
+        self,
+        host_thread: FarHostThread,
+        stream: tuple[int, int],
+        work: FarWork,
+        name: str,
+        *,
+        nbytes: int = 0,
+    ) -> None:
+        """Queue announced work of several devices of this process on a stream of one of them."""
+        self._wire.post(SEAT, "join", (host_thread, stream, work, name, nbytes))
+
+    @property
+    def timelines(self) -> list[Timeline]:
+        """What records: on the clock, and then here."""
+        return [*self.always, *self._recording]
+
+    @timelines.setter
+    def timelines(self, timelines: Iterable[Timeline]) -> None:
+        wanted = [t for t in timelines if not any(t is other for other in self.always)]
+        for timeline in self._recording:
+            if not any(timeline is other for other in wanted):
+                for method, args in self._wire.ask(SEAT, "end_recording", (id(timeline),)):
+                    getattr(timeline, method)(*args)
+        for timeline in wanted:
+            if not any(timeline is other for other in self._recording):
+                self._wire.post(SEAT, "record", (id(timeline),))
+        self._recording = wanted
+
+
+def _posted(name: str) -> Callable[..., None]:
+    def method(self: Any, *args: object) -> None:
+        self._wire.post(CLOCK, name, args)
+
+    return method
+
+
+def _waiting(name: str) -> Callable[..., None]:
+    def method(self: Any, *args: object) -> None:
+        if self.brings_values():
+            self._wire.ask(CLOCK, name, args)
+        else:
+            self._wire.post(CLOCK, name, args)
+
+    return method
+
+
+def _made(name: str) -> Callable[..., FarWork]:
+    def method(self: Any, *args: object) -> FarWork:
+        made = FarWork(self._wire)
+        self._wire.make(made, CLOCK, name, args)
+        return made
+
+    return method
+
+
+def _asked(name: str) -> Callable[..., object]:
+    def method(self: Any, *args: object) -> object:
+        return self._wire.ask(CLOCK, name, args)
+
+    return method
+
+
+for _names, _kind in ((POSTED, _posted), (WAITS, _waiting), (MADE, _made), (ASKED, _asked)):
+    for _name in _names:
+        if hasattr(Clock, _name):
+            _method = _kind(_name)
+            _method.__name__, _method.__doc__ = _name, getattr(Clock, _name).__doc__
+            setattr(FarClock, _name, _method)

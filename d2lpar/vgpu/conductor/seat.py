@@ -1,0 +1,324 @@
+"""What the conductor does for one rank's process: it carries out what that sends, in its turn."""
+
+from __future__ import annotations
+
+import marshal
+import pickle
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from ..races.call_sites import CallSite
+from ..ranks.calls.collective_calls import CollectiveCall
+from ..ranks.calls.flight_recorder import Flight, dumped
+from ..ranks.stores.virtual_stores import RankStore, open_file_store, open_tcp_store
+from ..ranks.world.exchange import Exchange
+from ..ranks.world.participants import Participant, Send
+from ..ranks.world.rank_scheduler import Ended
+from ..ranks.world.rendezvous import Rendezvous
+from ..sim.clock import HostThread, StreamKey
+from ..sim.event_queue import QueuedWork
+from ..torch_backend.private.torch_modes import unwatched
+from .tape import Tape
+from .values import FarBlocks, Parcel
+from .wire import ASK, CLOCK, DROP, HOST_THREAD, MAKE, READ, SEAT, WRITE, unpacked
+
+
+class FarCall(CollectiveCall):
+    """A call of another process: what must be equal on all ranks, and its words, came with it."""
+
+    def __init__(self, text: str, kind: tuple, is_read: bool, **of_call: Any) -> None:
+        super().__init__(**of_call)
+        self._text, self._kind, self._is_read = text, kind, is_read
+
+    @property
+    def kind(self) -> tuple:
+        """What must be equal on all ranks."""
+        return self._kind
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it takes something, or has no tensors."""
+        return self._is_read
+
+    def __str__(self) -> str:
+        return self._text
+
+
+class Seat:
+    """That of one rank; `finish(report)` is called with what its process says when it ends."""
+
+    def __init__(
+        self,
+        rank: Participant,
+        connection: Connection,
+        finish: Callable[[Participant, dict[str, Any] | None], None],
+        say: Callable[[int, str], None],
+        mark: Callable[[int, int, QueuedWork], None],
+        waited: Callable[..., None],
+    ) -> None:
+        self._rank, self._connection = rank, connection
+        self._finish, self._say, self._mark, self._waited = finish, say, mark, waited
+        self._clock, self._world = rank.clock, rank.world
+        self._objects: dict[int, Any] = {
+            CLOCK: rank.clock,
+            HOST_THREAD: rank.host_thread,
+            SEAT: self,
+        }
+        self._open: dict[int, Exchange] = {}  # whose values the process has yet to take
+        self._blocks = FarBlocks()
+        self._batches: dict[int, object] = {}
+        self._stores: list[RankStore] = []
+        self._tapes: dict[int, Tape] = {}
+        self._here: Any = SimpleNamespace(rank=rank)
+        self._error: BaseException | None = None  # of what needed no answer
+        self._report: dict[str, Any] | None = None
+        self._number = 0  # of what the call under way makes
+
+    def serve(self) -> None:
+        """Carry out all that the process sends, until it ends."""
+        rank, scheduler = self._rank, self._world.scheduler
+        try:
+            scheduler.begin(rank.index)
+            with self._world.rt.host_threads.rank(rank.host_thread):
+                self._carry_out_all()
+        except Ended as ended:
+            self._error = ended
+            self._refuse_all()
+        finally:
+            self._finish(rank, self._report)
+            scheduler.finish(rank.index)
+
+    def _carry_out_all(self) -> None:
+        while (calls := self._received()) is not None:
+            for call in calls:
+                self._carry_out(call)
+
+    def _refuse_all(self) -> None:
+        """Let a process know that all is over, whenever it asks something."""
+        while (calls := self._received()) is not None:
+            for kind, target, name, *args in (call for call in calls if call[0] != DROP):
+                if target == SEAT and name in ("say", "end"):
+                    getattr(self, name)(*args[0])
+                elif kind in (ASK, READ):
+                    self._answer(False, self._error)
+
+    def _received(self) -> list[tuple] | None:
+        try:
+            calls: list[tuple] = marshal.loads(self._connection.recv_bytes())
+        except (EOFError, OSError):
+            return None
+        return calls
+
+    def _carry_out(self, call: tuple) -> None:
+        kind = call[0]
+        if kind == DROP:
+            self._objects.pop(call[1], None)
+            return
+        if kind in (ASK, READ):
+            self._carry_out_question(call)
+            return
+        if self._error is not None:
+            return
+        try:
+            target = self._objects[call[1]]
+            if kind == WRITE:
+                setattr(target, call[2], call[3])
+                return
+            if kind == MAKE:
+                self._number = call[4]
+            made = getattr(target, call[2])(*unpacked(call[3], self._objects))
+            if kind == MAKE:
+                self._objects[call[4]] = made
+        except Exception as error:
+            self._error = error
+
+    def _carry_out_question(self, call: tuple) -> None:
+        error, self._error = self._error, None
+        if error is not None:
+            self._answer(False, error)
+            return
+        try:
+            target = self._objects[call[1]]
+            if call[0] == READ:
+                value = getattr(target, call[2])
+            else:
+                value = getattr(target, call[2])(*unpacked(call[3], self._objects))
+        except Exception as error:
+            self._answer(False, error)
+        else:
+            self._answer(True, value)
+
+    def _answer(self, is_value: bool, value: object) -> None:
+        done = [number for number, exchange in self._open.items() if exchange.is_over()]
+        for number in done:
+            del self._open[number]
+        with suppress(OSError):  # of a process that has gone
+            self._connection.send_bytes(pickle.dumps((is_value, value, done)))
+
+    def come(self, exchange: Exchange, seconds: float | None) -> str:
+        """Let others run until what an exchange takes is here: see `Exchange.come`."""
+        return exchange.come(_time(seconds))
+
+    def check_in_time(self, exchange: Exchange, seconds: float | None) -> None:
+        """Raise if an exchange ends too late: see `Exchange.check_in_time`."""
+        exchange.check_in_time(_time(seconds))
+
+    # --- what a rank asks for ----------------------------------------------------------------
+
+    def group(self, name: str, ranks: tuple[int, ...]) -> Rendezvous:
+        """Where a group meets."""
+        return self._world.rendezvous(name, ranks)
+
+    def group_number(self, group: Rendezvous) -> int:
+        """The number of a group, as ranks have made them."""
+        return group.number
+
+    def begun(self, group: Rendezvous) -> int:
+        """How many collectives the rank has begun in a group."""
+        return group.begun(group.ranks.index(self._rank.number))
+
+    def begin(
+        self,
+        group: Rendezvous,
+        call: tuple,
+        parcel: tuple,
+        on_device: int | None,
+        flight: tuple,
+        send: tuple | None,
+        by_host: tuple[int, int] | None,
+    ) -> Exchange:
+        """Take part in a collective or a send: see `Participant.begin`."""
+        name, text, kind, nbytes, place, is_read = call
+        came, called_at = Parcel(*parcel), CallSite(*place)
+        with unwatched(), torch.no_grad():
+            values = self._blocks.unpacked(came)
+        parts = [
+            FarCall(words, kind, is_read, name=name, gives=gives, takes=takes, op=op, root=root)
+            for (words, op, root, _, _), (gives, takes) in zip(came.parts, values, strict=True)
+        ]
+        shared: dict[str, Any] = {"name": name, "nbytes": nbytes, "called_at": called_at}
+        if len(parts) == 1:
+            (only,) = parts
+            shared |= {"gives": only.gives, "takes": only.takes, "op": only.op, "root": only.root}
+        else:
+            shared["parts"] = parts
+        made = FarCall(text, kind, is_read, **shared)
+        noted = Flight(flight[0], group, *flight[1:9], called_at, *flight[9:])
+        self._rank.flights.keep(noted)
+        sent = None
+        if send is not None:
+            *way, batch = send
+            sent = Send(*way, None if batch is None else self._batches.setdefault(batch, object()))
+        exchange = self._rank.begin(group, made, on_device, noted, sent, by_host)
+        self._open[self._number] = exchange
+        return exchange
+
+    def trace(self, active: bool) -> dict[str, Any]:
+        """The dump of the flight recorder."""
+        return dumped(self._rank.flights, self._rank.host_thread.now_s, active=active)
+
+    def records(self, kept: int | None, file: str | None) -> None:
+        """How many calls are noted, and where they are written, as the rank's variables say."""
+        self._rank.flights.begin(kept, file)
+
+    def look(self) -> None:
+        """Let the watchdog look."""
+        self._rank.watchdog.look()
+
+    def has_open_exchange(self, device: int) -> bool:
+        """Whether exchanges of that device wait for others."""
+        return self._world.has_open_exchange(device)
+
+    def pause(self, text: str) -> None:
+        """Let others go on once."""
+        self._rank.wait(lambda: True, text, polite=True)
+
+    def store_at(self, name: str) -> int:
+        """The number of a store that all ranks have by that name."""
+        return self._kept(RankStore(self._world.stores.at(name), self._here))
+
+    def open_tcp_store(self, pickled: bytes) -> tuple[int, int]:
+        """The number of a TCPStore that the rank opens, and its port."""
+        store = open_tcp_store(self._here, **pickle.loads(pickled))
+        return self._kept(store), store.port
+
+    def open_file_store(self, path: str) -> int:
+        """The number of a FileStore that the rank opens."""
+        return self._kept(open_file_store(self._here, path))
+
+    def _kept(self, store: RankStore) -> int:
+        self._stores.append(store)
+        return len(self._stores) - 1
+
+    def of_store(self, number: int, method: str, pickled: bytes) -> object:
+        """The result of a store's method."""
+        args, kwargs = pickle.loads(pickled)
+        found: object = getattr(self._stores[number], method)(*args, **kwargs)
+        return found
+
+    def set_store_timeout(self, number: int, seconds: float) -> None:
+        """How long a store waits."""
+        self._stores[number].set_timeout(timedelta(seconds=seconds))
+
+    # --- what the run wants to know ----------------------------------------------------------
+
+    def say(self, stream: int, text: str) -> None:
+        """Print for the rank, in its turn."""
+        self._say(stream, text)
+
+    def mark(self, host_thread: HostThread, optimizer: int, stream: StreamKey) -> None:
+        """Mark the end of a step of an optimizer."""
+        work = self._clock.record_event(host_thread, stream)
+        self._mark(self._rank.number, optimizer, work)
+
+    def wait_begins(self, host_thread: HostThread) -> float:
+        """When a wait for a device begins."""
+        return host_thread.now_s
+
+    def wait_ends(
+        self, host_thread: HostThread, since_s: float, number: int, call: str, place: tuple, at: str
+    ) -> None:
+        """Note how long a wait for a device took."""
+        seconds = host_thread.now_s - since_s
+        self._waited(self._rank.number, number, call, CallSite(*place), seconds, at)
+
+    def end(self, pickled: bytes) -> None:
+        """The last that the process says."""
+        self._report = pickle.loads(pickled)
+
+    def record(self, number: int) -> None:
+        """Begin a timeline of the process's own."""
+        self._tapes[number] = Tape()
+        self._clock.timelines = [*self._clock.timelines, self._tapes[number]]
+
+    def end_recording(self, number: int) -> list[tuple[str, tuple]]:
+        """End it; what it was told."""
+        tape = self._tapes.pop(number)
+        self._clock.timelines = [other for other in self._clock.timelines if other is not tape]
+        return tape.told
+
+    def grow(self, pickled: bytes) -> None:
+        """Go on with a machine of more accelerators."""
+        rt = self._world.rt
+        rt.grow(pickle.loads(pickled))
+
+    def join(
+        self,
+        host_thread: HostThread,
+        stream: StreamKey,
+        work: QueuedWork,
+        name: str,
+        nbytes: int,
+    ) -> None:
+        """See `Clock.join`."""
+        self._clock.join(host_thread, stream, work, name, nbytes=nbytes)
+
+
+def _time(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)

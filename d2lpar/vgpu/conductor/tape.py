@@ -1,0 +1,32 @@
+"""What a timeline is told, kept to be told to one in another process."""
+
+from __future__ import annotations
+
+from ...timeline import MemorySample, Span
+
+
+class Tape:
+    """In the place of a `Timeline` on a clock: `told` are the methods that were called."""
+
+    samples_memory = True
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, tuple]] = []
+
+    def add(self, span: Span) -> None:
+        """Keep a span."""
+        self.told.append(("add", (span,)))
+
+    def add_dispatch(
+        self, thread: str, name: str, start_s: float, end_s: float, correlation: int
+    ) -> None:
+        """Keep the queueing of an operation."""
+        self.told.append(("add_dispatch", (thread, name, start_s, end_s, correlation)))
+
+    def add_memory(self, sample: MemorySample) -> None:
+        """Keep what tensors occupy."""
+        self.told.append(("add_memory", (sample,)))
+
+    def add_annotation(self, span: Span) -> None:
+        """Keep a block that the program has named."""
+        self.told.append(("add_annotation", (span,)))

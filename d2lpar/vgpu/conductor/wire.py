@@ -1,0 +1,128 @@
+"""Calls from a rank's process to the conductor's objects.
+
+What needs no answer is posted: a list of calls goes when it is long enough, or when something is
+asked. So a rank runs ahead of its clock, as a host runs ahead of its GPU. Objects of the conductor
+have numbers on a wire, which the rank gives: it names the result of a call before that is made.
+"""
+
+from __future__ import annotations
+
+import marshal
+import pickle
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+BATCH = 64  # calls that are sent together
+POST, MAKE, ASK, READ, WRITE, DROP = range(6)
+CLOCK, HOST_THREAD, SEAT = range(3)  # the numbers of what is there from the start
+FIRST_FREE = 16
+
+
+class FarObject:
+    """An object of the conductor's, as a rank's process has it."""
+
+    __slots__ = ("number", "wire")
+
+    def __init__(self, wire: Wire, number: int | None = None) -> None:
+        self.wire = wire
+        self.number = wire.next_number() if number is None else number
+
+    def __del__(self) -> None:
+        if self.number >= FIRST_FREE:
+            self.wire.drop(self.number)
+
+
+class Wire:
+    """The rank's end. `on_answer(done)` is called with what each answer brings besides."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._calls: list[tuple] = []
+        self._numbers = FIRST_FREE
+        self._lock = threading.RLock()  # a rank may have threads
+        self.on_answer: Callable[[list[int]], None] = lambda done: None
+
+    def next_number(self) -> int:
+        """A number for an object that the next call makes."""
+        with self._lock:
+            self._numbers += 1
+            return self._numbers
+
+    def post(self, target: int, method: str, args: tuple) -> None:
+        """Call a method whose result nobody needs."""
+        self._send((POST, target, method, _packed(args)))
+
+    def make(self, result: FarObject, target: int, method: str, args: tuple) -> None:
+        """Call a method whose result stays with the conductor, under the number of `result`."""
+        self._send((MAKE, target, method, _packed(args), result.number))
+
+    def ask(self, target: int, method: str, args: tuple) -> Any:
+        """The value that a method returns; raises what it raises."""
+        return self._answer((ASK, target, method, _packed(args)))
+
+    def read(self, target: int, attribute: str) -> Any:
+        """The value of an attribute."""
+        return self._answer((READ, target, attribute))
+
+    def write(self, target: int, attribute: str, value: object) -> None:
+        """Give an attribute a value."""
+        self._send((WRITE, target, attribute, value))
+
+    def drop(self, number: int) -> None:
+        """Let the conductor forget an object. Called by the garbage collector, so it only notes."""
+        self._calls.append((DROP, number))
+
+    def flush(self) -> None:
+        """Send what has been posted."""
+        with self._lock:
+            calls, self._calls = self._calls, []
+            if calls:
+                self._connection.send_bytes(marshal.dumps(calls))
+
+    def close(self) -> None:
+        """Send what has been posted, and end."""
+        self.flush()
+        self._connection.close()
+
+    def _send(self, call: tuple) -> None:
+        self._calls.append(call)
+        if len(self._calls) >= BATCH:
+            self.flush()
+
+    def _answer(self, call: tuple) -> Any:
+        with self._lock:
+            self._calls.append(call)
+            self.flush()
+            is_value, value, done = pickle.loads(self._connection.recv_bytes())
+        self.on_answer(done)
+        if is_value:
+            return value
+        raise value
+
+
+def _packed(args: tuple) -> tuple:
+    """Arguments as `marshal` takes them: objects of the conductor's by their numbers."""
+    return tuple(
+        [
+            complex(arg.number)
+            if isinstance(arg, FarObject)
+            else [*_packed(tuple(arg))]
+            if type(arg) is list
+            else arg
+            for arg in args
+        ]
+    )
+
+
+def unpacked(args: tuple | list, objects: dict[int, Any]) -> list:
+    """What `_packed` arguments stand for: nothing else is a complex number."""
+    return [
+        objects[int(arg.real)]
+        if type(arg) is complex
+        else unpacked(arg, objects)
+        if type(arg) is list
+        else arg
+        for arg in args
+    ]

@@ -66,11 +66,14 @@ class FarClock:
     values that it has not got yet: then a wait of the host is a question.
     """
 
-    def __init__(self, wire: Wire, machine: Machine, host_name: str) -> None:
+    def __init__(
+        self, wire: Wire, machine: Machine, host_name: str, *, records: bool = False
+    ) -> None:
         self.machine = machine
         self.host = FarHostThread(wire, host_name, HOST_THREAD)
         self.brings_values: Callable[[], bool] = lambda: False
-        self.always: tuple[Timeline, ...] = ()  # that the run records, and this process only feeds
+        # That of the run, which this process only tells what its tensors occupy.
+        self._of_run: tuple[Timeline, ...] = (Timeline("simulated"),) if records else ()
         self._wire = wire
         self._recording: list[Timeline] = []
 
@@ -97,14 +100,28 @@ class FarClock:
         """Queue announced work of several devices of this process on a stream of one of them."""
         self._wire.post(SEAT, "join", (host_thread, stream, work, name, nbytes))
 
+    def mark(self, host_thread: FarHostThread, optimizer: int, stream: tuple[int, int]) -> None:
+        """Mark the end of a step."""
+        self._wire.post(SEAT, "mark", (host_thread, optimizer, stream))
+
+    def wait_begins(self, host_thread: FarHostThread) -> FarWork:
+        """The moment when a wait for a device begins."""
+        made = FarWork(self._wire)
+        self._wire.make(made, SEAT, "wait_begins", (host_thread,))
+        return made
+
+    def wait_ends(self, host_thread: FarHostThread, begun: FarWork, *of_call: object) -> None:
+        """Tell of a wait for a device."""
+        self._wire.post(SEAT, "wait_ends", (host_thread, begun, *of_call))
+
     @property
     def timelines(self) -> list[Timeline]:
         """What records: on the clock, and then here."""
-        return [*self.always, *self._recording]
+        return [*self._of_run, *self._recording]
 
     @timelines.setter
     def timelines(self, timelines: Iterable[Timeline]) -> None:
-        wanted = [t for t in timelines if not any(t is other for other in self.always)]
+        wanted = [t for t in timelines if not any(t is other for other in self._of_run)]
         for timeline in self._recording:
             if not any(timeline is other for other in wanted):
                 for method, args in self._wire.ask(SEAT, "end_recording", (id(timeline),)):

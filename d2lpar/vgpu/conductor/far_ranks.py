@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..races.call_sites import call_site_of
+from ..races.call_sites import CallSite, Mark, call_site_of, mark
 from ..ranks.calls.collective_calls import CollectiveCall
 from ..ranks.calls.flight_recorder import Flight
 from ..ranks.private.dtensor import LibraryAsImported
@@ -22,6 +22,12 @@ from ..torch_backend.machine.runtime import Runtime
 from .far_clock import FarHostThread
 from .values import OwnBlocks, Taken
 from .wire import SEAT, FarObject, Wire
+
+
+def place_of(marked: Mark | CallSite | None) -> tuple[str, int]:
+    """File and line, as they travel."""
+    site = call_site_of(marked)
+    return site.file, site.line
 
 
 class FarGroup:
@@ -71,7 +77,7 @@ class FarExchange(FarObject):
     def come(self, timeout: timedelta | None = None) -> str:
         """Let others run until what it takes is here; who waits where, if the timeout was over."""
         seconds = None if timeout is None else timeout.total_seconds()
-        report: str = self.wire.ask(SEAT, "come", (self, seconds))
+        report: str = self.wire.ask(SEAT, "come", (self, seconds, place_of(mark())))
         return report
 
     def check_in_time(self, timeout: timedelta | None) -> None:
@@ -221,12 +227,11 @@ class ProcessRank(Rank):
             self.wire.post(SEAT, "records", (self.flights.flights.maxlen, self.flights.file))
         with torch.no_grad():
             parcel, taken = self._blocks.packed(call)
-        site = call_site_of(call.called_at)
         exchange = FarExchange(self)
         self._open[exchange.number] = exchange, taken
         words = (
             call.name, str(call), tuple(sorted(map(repr, call.kind[1:]))), call.nbytes,
-            (site.file, site.line), call.is_read,
+            place_of(call.called_at), call.is_read,
         )  # fmt: skip
         noted = (
             flight.record, flight.sequence, flight.operation, flight.way, flight.text, flight.name,

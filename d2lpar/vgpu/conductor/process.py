@@ -7,18 +7,18 @@ import pickle
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
-from ..cuda import emulate_cuda
 from ..cuda.lazy_init import ProcessDevices
 from ..ranks.torch_names import names_of_torch
 from ..ranks.world.rank import Here, ProcessStart
-from ..torch_backend.machine.runtime import Runtime, current_runtime
+from ..ranks.world.rank_scheduler import Ended
+from ..torch_backend.machine.runtime import Runtime, current_runtime, forget_fork
 from .far_clock import FarClock
 from .far_ranks import ProcessRank, ProcessWorld
 from .values import OwnBlocks
@@ -35,14 +35,11 @@ class Place:
 
     number: int
     name: str
-    gpus: int
-    machine: Any
     devices: Sequence[Sequence[int]]
     node: Sequence[int]
     variables: dict[str, str]
     arguments: Sequence[str]
     folder: str
-    shapes_only: bool = False
     records: bool = False
 
 
@@ -84,35 +81,38 @@ class _Stream:
         return getattr(self._theirs, name)
 
 
-def live(place: Place, connection: Connection, program: Callable[[Runtime], dict]) -> None:
-    """Run `program(rt)`, which returns what the run is to know, as the process of a rank."""
+def live(place: Place, connection: Connection, program: Callable[[Runtime], dict]) -> int:
+    """Run `program(rt)` as the process of a rank. It returns what the run is to know, its exit
+    status under "status" among it, which is returned. CUDA is being emulated already."""
     wire = Wire(connection)
     os.environ.update(place.variables)
     sys.argv = list(place.arguments)
+    if threads := place.variables.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(int(threads))
     if place.number:
         _seed(torch.initial_seed() + place.number)
-    with ExitStack() as stack:
-        stack.enter_context(
-            emulate_cuda(place.gpus, place.machine, shape_only=place.shapes_only, verbose=False)
-        )
-        rt = current_runtime()
-        _go_by_the_clock_of_all(rt, wire, place)
-        ProcessDevices(list(place.node)).restore()
-        stack.enter_context(_among_others(rt, wire, place))
-        streams = [_Stream(wire, i, stream) for i, stream in enumerate((sys.stdout, sys.stderr))]
-        before, (sys.stdout, sys.stderr) = (sys.stdout, sys.stderr), streams  # type: ignore[assignment]
-        try:
+    forget_fork()
+    rt = current_runtime()
+    _go_by_the_clock_of_all(rt, wire, place)
+    ProcessDevices(list(place.node)).restore()
+    streams = [_Stream(wire, i, stream) for i, stream in enumerate((sys.stdout, sys.stderr))]
+    before, (sys.stdout, sys.stderr) = (sys.stdout, sys.stderr), streams  # type: ignore[assignment]
+    try:
+        with _among_others(rt, wire, place):
             report = program(rt)
-        finally:
-            sys.stdout, sys.stderr = before
-            for stream in streams:
-                stream.finish()
+    finally:
+        sys.stdout, sys.stderr = before
+        for stream in streams:
+            stream.finish()
+    with suppress(Ended, OSError):
         wire.ask(SEAT, "end", (pickle.dumps(report),))
-    wire.close()
+        wire.close()
+    status: int = report["status"]
+    return status
 
 
 def _go_by_the_clock_of_all(rt: Runtime, wire: Wire, place: Place) -> None:
-    clock: Any = FarClock(wire, rt.machine, place.name)
+    clock: Any = FarClock(wire, rt.machine, place.name, records=place.records)
     rt.clock = rt.host_threads.clock = clock
     rt.pinned._clock = clock  # noqa: SLF001
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import marshal
 import pickle
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -50,20 +49,29 @@ class FarCall(CollectiveCall):
         return self._text
 
 
-class Seat:
-    """That of one rank; `finish(report)` is called with what its process says when it ends."""
+class Watches(Protocol):
+    """Who wants to know what ranks do."""
 
-    def __init__(
-        self,
-        rank: Participant,
-        connection: Connection,
-        finish: Callable[[Participant, dict[str, Any] | None], None],
-        say: Callable[[int, str], None],
-        mark: Callable[[int, int, QueuedWork], None],
-        waited: Callable[..., None],
+    def said(self, rank: int, stream: int, text: str) -> None:
+        """A rank prints on stdout (0) or stderr (1)."""
+
+    def stepped(self, rank: int, optimizer: int, work: QueuedWork) -> None:
+        """An optimizer of a rank has updated its parameters when `work` is done."""
+
+    def waited(
+        self, rank: int, number: int, call: str, place: CallSite, seconds: float, device: str
     ) -> None:
-        self._rank, self._connection = rank, connection
-        self._finish, self._say, self._mark, self._waited = finish, say, mark, waited
+        """The host has waited for a device, in its `number`-th call that does so."""
+
+    def ended(self, rank: int, report: dict[str, Any] | None) -> bool:
+        """A process has ended, and has said that; None: without a word. Whether all are to end."""
+
+
+class Seat:
+    """That of one rank."""
+
+    def __init__(self, rank: Participant, connection: Connection, watches: Watches) -> None:
+        self._rank, self._connection, self._watches = rank, connection, watches
         self._clock, self._world = rank.clock, rank.world
         self._objects: dict[int, Any] = {
             CLOCK: rank.clock,
@@ -91,7 +99,8 @@ class Seat:
             self._error = ended
             self._refuse_all()
         finally:
-            self._finish(rank, self._report)
+            if self._watches.ended(rank.number, self._report):
+                scheduler.end()
             scheduler.finish(rank.index)
 
     def _carry_out_all(self) -> None:
@@ -149,8 +158,10 @@ class Seat:
                 value = getattr(target, call[2])
             else:
                 value = getattr(target, call[2])(*unpacked(call[3], self._objects))
-        except Exception as error:
+        except (Exception, Ended) as error:
             self._answer(False, error)
+            if isinstance(error, Ended):
+                raise
         else:
             self._answer(True, value)
 
@@ -161,8 +172,10 @@ class Seat:
         with suppress(OSError):  # of a process that has gone
             self._connection.send_bytes(pickle.dumps((is_value, value, done)))
 
-    def come(self, exchange: Exchange, seconds: float | None) -> str:
-        """Let others run until what an exchange takes is here: see `Exchange.come`."""
+    def come(self, exchange: Exchange, seconds: float | None, place: tuple | None) -> str:
+        """Let others run until what an exchange takes is here: see `Exchange.come`. The program
+        waits at that place."""
+        self._rank.place = None if place is None else CallSite(*place)
         return exchange.come(_time(seconds))
 
     def check_in_time(self, exchange: Exchange, seconds: float | None) -> None:
@@ -270,12 +283,12 @@ class Seat:
 
     def say(self, stream: int, text: str) -> None:
         """Print for the rank, in its turn."""
-        self._say(stream, text)
+        self._watches.said(self._rank.number, stream, text)
 
     def mark(self, host_thread: HostThread, optimizer: int, stream: StreamKey) -> None:
         """Mark the end of a step of an optimizer."""
         work = self._clock.record_event(host_thread, stream)
-        self._mark(self._rank.number, optimizer, work)
+        self._watches.stepped(self._rank.number, optimizer, work)
 
     def wait_begins(self, host_thread: HostThread) -> float:
         """When a wait for a device begins."""
@@ -285,8 +298,8 @@ class Seat:
         self, host_thread: HostThread, since_s: float, number: int, call: str, place: tuple, at: str
     ) -> None:
         """Note how long a wait for a device took."""
-        seconds = host_thread.now_s - since_s
-        self._waited(self._rank.number, number, call, CallSite(*place), seconds, at)
+        seconds, rank = host_thread.now_s - since_s, self._rank.number
+        self._watches.waited(rank, number, call, CallSite(*place), seconds, at)
 
     def end(self, pickled: bytes) -> None:
         """The last that the process says."""

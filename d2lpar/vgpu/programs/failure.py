@@ -130,6 +130,11 @@ def _relative(file: str) -> str:
         return file
 
 
+def place(error: BaseException) -> str:
+    """Where the program's own code was when an error came, in words."""
+    return _place(error.__traceback__)
+
+
 def _place(trace: TracebackType | None) -> str:
     """Where the program's own code was, the innermost line, with the line itself."""
     found = [frame for frame in traceback.extract_tb(trace) if is_user_file(frame.filename)]

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from string import Template
-from typing import Any, TextIO
+from typing import TextIO
 
-from ..ranks.world.rank import here
-from ..ranks.world.rank_output import LinesByRank
 from .torchrun import LogOptions
 
 OUT, ERR = 1, 2
@@ -27,23 +24,29 @@ class RankLogs:
     def __init__(self, options: LogOptions) -> None:
         self._options = options
         self._folder = self._made() if options.files else None
+        self._files: dict[tuple[int, int], TextIO] = {}
 
     @contextmanager
-    def used(self, attempt: int) -> Iterator[None]:
-        """In the block, what ranks print is dealt with as torchrun was told."""
-        with ExitStack() as files:
-            before = sys.stdout, sys.stderr
-            ours: Any = [
-                LinesByRank(_Routed(self, stream, std, attempt, files))
-                for std, stream in zip(FILES, before, strict=True)
-            ]
-            sys.stdout, sys.stderr = ours
-            try:
-                yield
-            finally:
-                sys.stdout, sys.stderr = before
-                for stream in ours:
-                    stream.finish()
+    def opened(self) -> Iterator[None]:
+        """In the block files are open that ranks have written to."""
+        try:
+            yield
+        finally:
+            while self._files:
+                self._files.popitem()[1].close()
+
+    def write(self, rank: int, std: int, attempt: int, text: str, stream: TextIO) -> None:
+        """Deal with lines that a rank has written in that attempt, perhaps on `stream`."""
+        to_file, shown, prefixed = self.goes(rank, std)
+        if to_file:
+            if (rank, std) not in self._files:
+                self._files[rank, std] = self.open(rank, std, attempt)
+            self._files[rank, std].write(text)
+        if shown:
+            prefix = self.prefix(rank) if prefixed else ""
+            for line in text.splitlines(keepends=True):
+                stream.write(prefix + line)
+            stream.flush()
 
     def goes(self, rank: int, std: int) -> tuple[bool, bool, bool]:
         """Whether a stream of a rank goes to a file, to the console, and with a prefix there."""
@@ -75,37 +78,3 @@ class RankLogs:
         folder = self._folder / f"attempt_{attempt}" / str(rank)
         folder.mkdir(parents=True, exist_ok=True)
         return open(folder / FILES[std], "w", encoding="utf-8", buffering=1)
-
-
-class _Routed:
-    """A stream that deals with what ranks write; what others write goes through."""
-
-    def __init__(
-        self, logs: RankLogs, stream: TextIO, std: int, attempt: int, files: ExitStack
-    ) -> None:
-        self._logs, self._stream, self._std = logs, stream, std
-        self._attempt, self._stack = attempt, files
-        self._files: dict[int, TextIO] = {}
-
-    def write(self, text: str) -> int:
-        if getattr(here, "rank", None) is None:
-            return self._stream.write(text)
-        rank: int = here.rank.number
-        to_file, shown, prefixed = self._logs.goes(rank, self._std)
-        if to_file:
-            self._file(rank).write(text)
-        if shown and prefixed:
-            for line in text.splitlines(keepends=True):
-                self._stream.write(self._logs.prefix(rank) + line)
-        elif shown:
-            self._stream.write(text)
-        return len(text)
-
-    def _file(self, rank: int) -> TextIO:
-        if rank not in self._files:
-            opened = self._logs.open(rank, self._std, self._attempt)
-            self._files[rank] = self._stack.enter_context(opened)
-        return self._files[rank]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)

@@ -8,18 +8,17 @@ behind the update, so that a host that runs ahead of its device does not count.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import count, pairwise
 from statistics import median
 from weakref import WeakKeyDictionary
 
 import torch
 
 from ..device_naming import TYPE, naming
-from ..ranks.launcher import rank_number
 from ..ranks.state.module_variables import watching_optimizers
-from ..sim.clock import HostThread
+from ..sim.clock import HostThread, StreamKey
 from ..sim.event_queue import QueuedWork
 from ..torch_backend.machine.runtime import Runtime
 
@@ -27,32 +26,12 @@ from ..torch_backend.machine.runtime import Runtime
 class StepMarks:
     """Marks behind the updates of each rank's optimizers."""
 
-    def __init__(self, rt: Runtime) -> None:
-        self._rt = rt
-        self._by_optimizer: WeakKeyDictionary[torch.optim.Optimizer, list[QueuedWork]]
-        self._by_optimizer = WeakKeyDictionary()
-        self._marks: defaultdict[int, list[list[QueuedWork]]] = defaultdict(list)
+    def __init__(self) -> None:
+        self._marks: dict[tuple[int, int], list[QueuedWork]] = defaultdict(list)
 
-    @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Note the updates of the block."""
-        with watching_optimizers(self._step):
-            yield
-
-    def _step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-        device = self._device_of(optimizer)
-        if device is None:
-            return
-        marks = self._by_optimizer.get(optimizer)
-        if marks is None:
-            marks = self._by_optimizer[optimizer] = []
-            self._marks[rank_number()].append(marks)
-        stream = (device, self._rt.current_stream(device))
-
-        def mark(host_thread: HostThread) -> None:
-            marks.append(self._rt.clock.record_event(host_thread, stream))
-
-        self._rt.host_threads.submit(device, mark)
+    def add(self, rank: int, optimizer: int, mark: QueuedWork) -> None:
+        """Note an update of an optimizer of a rank, by their numbers."""
+        self._marks[rank, optimizer].append(mark)
 
     @property
     def count(self) -> int:
@@ -69,16 +48,39 @@ class StepMarks:
                 found.append(median(b - a for a, b in pairwise(ends)))
         return max(found, default=None)
 
-    def _device_of(self, optimizer: torch.optim.Optimizer) -> int | None:
-        """That of its first parameter on one, DTensors among them. The rank's own if all are on the
-        host, to which they may be offloaded; None if it has used no device."""
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                found = naming().parse(parameter.device)
-                if isinstance(found, torch.device) and found.type == TYPE:
-                    return found.index
-        return self._rt.current_device if torch.cuda.is_initialized() else None
-
     def _of_ranks(self) -> list[list[QueuedWork]]:
         """The marks of the optimizer that each rank has stepped most often."""
-        return [max(of_rank, key=len) for of_rank in self._marks.values()]
+        by_rank: dict[int, list[list[QueuedWork]]] = defaultdict(list)
+        for (rank, _), marks in self._marks.items():
+            by_rank[rank].append(marks)
+        return [max(of_rank, key=len) for of_rank in by_rank.values()]
+
+
+@contextmanager
+def steps_told(rt: Runtime, tell: Callable[[HostThread, int, StreamKey], None]) -> Iterator[None]:
+    """In the block `tell(host_thread, optimizer, stream)` is called behind each update of an
+    optimizer, which has a number."""
+    numbers: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
+    made = count()
+
+    def stepped(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+        device = _device_of(optimizer, rt)
+        if device is not None:
+            if optimizer not in numbers:
+                numbers[optimizer] = next(made)
+            stream = (device, rt.current_stream(device))
+            rt.host_threads.submit(device, tell, numbers[optimizer], stream)
+
+    with watching_optimizers(stepped):
+        yield
+
+
+def _device_of(optimizer: torch.optim.Optimizer, rt: Runtime) -> int | None:
+    """That of its first parameter on one, DTensors among them. The rank's own if all are on the
+    host, to which they may be offloaded; None if it has used no device."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            found = naming().parse(parameter.device)
+            if isinstance(found, torch.device) and found.type == TYPE:
+                return found.index
+    return rt.current_device if torch.cuda.is_initialized() else None

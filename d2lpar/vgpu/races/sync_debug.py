@@ -8,11 +8,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from ...timeline.formatting import table
 from ..device_naming import text
 from ..sim.clock import HostThread
-from .call_sites import CallSite, Mark, call_site_of, mark
+from .call_sites import CallSite, call_site_of, mark
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,29 @@ class SyncTotal:
 class Waits(list[Wait]):
     """Waits in their order; printed as a table of places, those that took longest first."""
 
+    def begins(self, host_thread: HostThread) -> float:
+        """A wait begins at the time of its host."""
+        return host_thread.now_s
+
+    def ends(
+        self,
+        begun: float,
+        host_thread: HostThread,
+        call: SyncingCall,
+        place: CallSite,
+        device: str,
+    ) -> None:
+        """Note it; with those of the same call, as one."""
+        self.note(call.noted, call.name, place, host_thread.now_s - begun, device)
+
+    def note(
+        self, noted: dict[int, int], call: str, place: CallSite, seconds: float, device: str
+    ) -> None:
+        """Note a wait of a call, which has `noted` where its others are."""
+        at = noted.setdefault(id(self), len(self))
+        before_s = self[at].seconds if at < len(self) else 0.0
+        self[at : at + 1] = [Wait(call, place, before_s + seconds, device)]
+
     @property
     def seconds(self) -> float:
         """Simulated seconds of all waits together."""
@@ -67,7 +91,19 @@ class Waits(list[Wait]):
     __repr__ = __str__
 
 
-_listeners: list[Waits] = []
+class Listens(Protocol):
+    """Who is told of waits."""
+
+    def begins(self, host_thread: HostThread) -> object:
+        """One begins; what is returned, its end is told."""
+
+    def ends(
+        self, begun: Any, host_thread: HostThread, call: SyncingCall, place: CallSite, device: str
+    ) -> None:
+        """It has ended."""
+
+
+_listeners: list[Listens] = []
 IGNORED, WARNED_OF, REFUSED = 0, 1, 2  # what becomes of waits, as torch numbers it
 _WAITED = "called a synchronizing CUDA operation"  # torch's words
 # What CUDA does not count: waits that are asked for by name, and those of its own driver.
@@ -80,17 +116,18 @@ _thread = threading.local()
 
 
 @contextmanager
-def listening() -> Iterator[Waits]:
-    """Note the waits of the block."""
+def listening(listener: Listens | None = None) -> Iterator[Waits]:
+    """Tell a listener of the waits of the block; by default, note them."""
     waits = Waits()
-    _listeners.append(waits)
+    told = waits if listener is None else listener
+    _listeners.append(told)
     try:
         yield waits
     finally:
-        _listeners[:] = [other for other in _listeners if other is not waits]
+        _listeners[:] = [other for other in _listeners if other is not told]
 
 
-class _SyncingCall:
+class SyncingCall:
     """A call of the user's that may wait several times, and where each listener has noted it."""
 
     def __init__(self, name: str) -> None:
@@ -102,7 +139,7 @@ class _SyncingCall:
 def called(name: str) -> Iterator[None]:
     """Waits within the block are those of one call of the user's, `name`."""
     outer = getattr(_thread, "call", None)
-    _thread.call = outer or _SyncingCall(name)
+    _thread.call = outer or SyncingCall(name)
     try:
         yield
     finally:
@@ -111,7 +148,7 @@ def called(name: str) -> Iterator[None]:
 
 def name_of(call: str) -> str:
     """What the user has called, if that is what makes `call`."""
-    outer: _SyncingCall | None = getattr(_thread, "call", None)
+    outer: SyncingCall | None = getattr(_thread, "call", None)
     return outer.name if outer else call
 
 
@@ -144,19 +181,12 @@ def listened(device: int, name: str, wait: Callable[..., None]) -> Callable[...,
         _warn_or_refuse()
     if not _listeners:
         return wait
-    call, where = getattr(_thread, "call", None) or _SyncingCall(name), mark()
+    call, where = getattr(_thread, "call", None) or SyncingCall(name), mark()
 
     def timed(host_thread: HostThread, *args: object) -> None:
-        before_s = host_thread.now_s
+        begun = [(listener, listener.begins(host_thread)) for listener in _listeners]
         wait(host_thread, *args)
-        _tell(call, where, host_thread.now_s - before_s, device)
+        for listener, begin in begun:
+            listener.ends(begin, host_thread, call, call_site_of(where), text(device))
 
     return timed
-
-
-def _tell(call: _SyncingCall, where: Mark | None, seconds: float, device: int) -> None:
-    for waits in _listeners:
-        at = call.noted.setdefault(id(waits), len(waits))
-        before_s = waits[at].seconds if at < len(waits) else 0.0
-        told = Wait(call.name, call_site_of(where), before_s + seconds, text(device))
-        waits[at : at + 1] = [told]

@@ -250,7 +250,7 @@ def _run_alone(
         stack.enter_context(_memories_that_wait(world))
         if rt.shape_only and any(world.devices):
             stack.enter_context(left_unset())
-        others, rt.clock.others = rt.clock.others, _let_others_go_on
+        others, rt.clock.others = rt.clock.others, let_others_go_on
         before.save()
         try:
             for thread in threads:
@@ -447,7 +447,7 @@ def _end_later(thread: threading.Thread, over: threading.Event) -> None:
         _raise_in(thread, Ended)
 
 
-def _let_others_go_on(known: Callable[[], bool]) -> None:
+def let_others_go_on(known: Callable[[], bool]) -> None:
     """A host waits for something that may follow a collective to which others have yet to come."""
     rank = getattr(here, "rank", None)
     if rank is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from ..races.call_sites import CallSite
 from ..torch_backend.machine.runtime import current_runtime
 from .state.process_state import OwnState
 from .torch_names import names_of_torch
@@ -26,6 +27,7 @@ class _NobodyElse(RankScheduler):
         *,
         polite: bool = False,
         expires_s: float | None = None,
+        place: CallSite | None = None,
     ) -> str:
         """Nothing if it is there. Else what a wait that expires has to say, or RuntimeError."""
         if ready():

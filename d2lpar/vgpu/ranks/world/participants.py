@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from ...races.call_sites import CallSite
 from ...sim.clock import Clock, HostThread
 from ...sim.event_queue import QueuedWork
 from ...torch_backend.machine.runtime import Runtime
@@ -140,6 +141,7 @@ class Participant:
         self, world: Participants, index: int, number: int, host_thread: HostThread
     ) -> None:
         self.world, self.index, self.number, self.host_thread = world, index, number, host_thread
+        self.place: CallSite | None = None  # where its program waits, if it is another process
         self.flights = flight_recorder.FlightRecorder()
         self.watchdog = Watchdog(world.end_by_watchdog)
         host_thread.waits = self.watchdog.look
@@ -186,7 +188,7 @@ class Participant:
         if timeout:
             expires_s = self.host_thread.now_s + timeout.total_seconds()
         report = self.world.scheduler.wait(
-            self.index, ready, text, polite=polite, expires_s=expires_s
+            self.index, ready, text, polite=polite, expires_s=expires_s, place=self.place
         )
         if report and expires_s is not None:
             self.host_thread.now_s = max(self.host_thread.now_s, expires_s)

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ...races.call_sites import Mark, call_site_of, mark
+from ...races.call_sites import CallSite, Mark, call_site_of, mark
 
 Words = str | Callable[[], str]  # what is waited for, when it begins or when somebody asks
 
@@ -29,7 +29,7 @@ class _Wait:
     ready: Callable[[], bool]
     text: Words
     polite: bool = False
-    place: Mark | None = None
+    place: Mark | CallSite | None = None
     expires_s: float | None = None
     report: str = ""
     signals: list[Callable[[], object]] = field(default_factory=list)  # to be met at its turn
@@ -90,14 +90,16 @@ class RankScheduler:
         *,
         polite: bool = False,
         expires_s: float | None = None,
+        place: CallSite | None = None,
     ) -> str:
-        """Let others run until `ready()`; `text` says what this rank waits for.
+        """Let others run until `ready()`; `text` says what this rank waits for, at a `place` (by
+        default, where its thread is).
 
         Returns "", or who waits where if the wait has expired: when nobody could go on, it was the
         first to. Raises Ended if another rank fails meanwhile, or nobody can go on, and what a
         signal raises that comes meanwhile.
         """
-        mine = _Wait(ready, text, polite, mark(), expires_s)
+        mine = _Wait(ready, text, polite, place or mark(), expires_s)
         while True:
             self._wait(rank, mine)
             signals, mine.signals = mine.signals, []

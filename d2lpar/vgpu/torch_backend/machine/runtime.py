@@ -400,6 +400,12 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
     os.register_at_fork(after_in_child=_after_fork)
 
 
+def forget_fork() -> None:
+    """Let this process, which was forked, have the virtual GPUs of its parent for its own."""
+    global _has_forked
+    _has_forked = False
+
+
 def has_forked() -> bool:
     """Whether this process was forked from one that has virtual GPUs, and can use none."""
     return _has_forked

@@ -1,0 +1,76 @@
+"""The process beside the ranks: it has their clock, and a thread for each that does what it asks.
+
+Turns pass as among ranks that are threads, so that times are the same. A rank whose turn has not
+come runs on as long as it asks nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+
+from ..ranks.launcher import let_others_go_on
+from ..ranks.world.participants import Participant, Participants
+from ..ranks.world.rank import here
+from ..ranks.world.rank_scheduler import RankScheduler
+from ..sim.clock import HostThread
+from ..torch_backend.machine.runtime import Runtime
+from .seat import Seat, Watches
+
+
+class Conductor:
+    """That of ranks with these names, on the clock of `rt`."""
+
+    def __init__(self, rt: Runtime, names: Sequence[str], watches: Watches) -> None:
+        self._rt, self._watches = rt, watches
+        lock = rt.host_threads.lock
+        scheduler = RankScheduler(len(names), lock, lambda rank: None, lambda rank: None)
+        self.world = Participants(rt, len(names), scheduler)
+        now_s = rt.now_s()
+        self.world.ranks = [
+            Participant(self.world, number, number, HostThread(name, now_s, used=set()))
+            for number, name in enumerate(names)
+        ]
+        self._threads: list[threading.Thread] = []
+
+    def serve(self, connections: Sequence[Connection]) -> None:
+        """Begin to do what the processes of the ranks ask for."""
+        self._rt.clock.others = let_others_go_on
+        for rank, connection in zip(self.world.ranks, connections, strict=True):
+            seat = Seat(rank, connection, self._watches)
+            thread = threading.Thread(
+                target=self._sit, args=(rank, seat), name=f"seat {rank.number}", daemon=True
+            )
+            self._threads.append(thread)
+        for thread in self._threads:
+            thread.start()
+        self.world.scheduler.start()
+
+    def _sit(self, rank: Participant, seat: Seat) -> None:
+        here.rank = rank
+        seat.serve()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, at most, for all to end; whether they have."""
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(seconds)
+                break
+        return not any(thread.is_alive() for thread in self._threads)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether ranks are to end that have not yet."""
+        return self.world.scheduler.ended
+
+    def fail(self) -> None:
+        """Let all ranks end."""
+        self.world.scheduler.end()
+
+    def close(self) -> None:
+        """Let the clock go on without those that have not come."""
+        self._rt.clock.others = None
+        self.world.give_up()
+        host = self._rt.clock.host
+        host.now_s = max([host.now_s, *(rank.host_thread.now_s for rank in self.world.ranks)])

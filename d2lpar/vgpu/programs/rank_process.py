@@ -1,0 +1,167 @@
+"""The program in one process of a run: what is watched there, and how it ends."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, field
+from multiprocessing import util
+from multiprocessing.connection import Connection
+from typing import Any
+
+from ..conductor.process import Place, live
+from ..races.call_sites import CallSite
+from ..races.stream_sanitizer import collecting
+from ..races.sync_debug import SyncingCall, listening
+from ..ranks.state import main_module
+from ..ranks.world.rank_scheduler import Ended
+from ..sim.clock import HostThread
+from ..torch_backend.machine.runtime import Runtime
+from . import failure
+from .launch_plan import LaunchPlan, Process
+from .loading import Loading
+from .step_marks import steps_told
+
+INTERRUPTED = 130
+
+
+@dataclass
+class ProcessReport:
+    """What a process says of its life."""
+
+    status: int = 0
+    failures: list[str] = field(default_factory=list)
+    values_s: float = 0.0
+    unknown_reads: int = 0
+    hazards: list[str] | None = None
+    peak_bytes: list[int] = field(default_factory=list)  # of each device
+    starts_itself: int | None = None
+
+
+class _FarWaits:
+    """Tells the conductor of waits for devices."""
+
+    def __init__(self, rt: Runtime) -> None:
+        self._clock: Any = rt.clock
+        self._calls: dict[int, SyncingCall] = {}
+
+    def begins(self, host_thread: HostThread) -> object:
+        return self._clock.wait_begins(host_thread)
+
+    def ends(
+        self, begun: Any, host_thread: HostThread, call: SyncingCall, place: CallSite, device: str
+    ) -> None:
+        number = call.noted.setdefault(id(self), len(self._calls))
+        self._calls.setdefault(number, call)
+        where = (place.file, place.line)
+        self._clock.wait_ends(host_thread, begun, number, call.name, where, device)
+
+
+def life(
+    launch: LaunchPlan, process: Process, options: Any, loading: Loading
+) -> Callable[[Runtime], dict[str, Any]]:
+    """What `conductor.process.live` calls in the process: it runs the program, and reports."""
+
+    def run(rt: Runtime) -> dict[str, Any]:
+        report = ProcessReport()
+        clock: Any = rt.clock
+        with ExitStack() as stack:
+            stack.enter_context(listening(_FarWaits(rt)))
+            hazards = stack.enter_context(collecting()) if options.hazards else None
+            stack.enter_context(steps_told(rt, clock.mark))
+            stack.enter_context(loading.noted())
+            try:
+                _run_program(launch, process, options, rt, report)
+            finally:
+                with suppress(Ended):
+                    rt.host_threads.flush()
+        report.values_s, report.unknown_reads = rt.values_s, rt.unknown_reads
+        report.hazards = None if hazards is None else [str(hazard) for hazard in hazards]
+        report.peak_bytes = [memory.highest_bytes for memory in rt.memories]
+        return asdict(report)
+
+    return run
+
+
+def _run_program(
+    launch: LaunchPlan, process: Process, options: Any, rt: Runtime, report: ProcessReport
+) -> None:
+    try:
+        with main_module.values_forgotten():
+            try:
+                if launch.is_module:
+                    main_module.run_module(launch.target)
+                else:
+                    main_module.run_script(launch.target)
+            finally:
+                _end_as_python_does()
+    except Ended:
+        report.status = 1
+    except KeyboardInterrupt as error:
+        report.status = INTERRUPTED
+        where = failure.place(error)
+        report.failures.append(f"{_who(launch, process)} was interrupted{where}")
+    except SystemExit as end:
+        report.status = exit_status(end)
+        if report.status:
+            ended = f"{_who(launch, process)} ended with exit status {report.status}"
+            lines = [ended, *_remedies(end, launch, options, rt)]
+            report.failures.append("\n".join(lines))
+    except Exception as error:
+        report.status = 1
+        in_full = options.traceback
+        message = failure.told(error, process.number, launch.world_size, in_full=in_full)
+        lines = [message, *_remedies(error, launch, options, rt)]
+        report.failures.append("\n".join(lines))
+
+
+def _who(launch: LaunchPlan, process: Process) -> str:
+    return f"rank {process.number}" if launch.world_size > 1 else "the program"
+
+
+def _remedies(error: BaseException, launch: LaunchPlan, options: Any, rt: Runtime) -> list[str]:
+    found = failure.launch_remedy(error, launch)
+    if options.shapes_only:
+        found += failure.values_remedy(error, rt.unknown_reads)
+    return found
+
+
+def _end_as_python_does() -> None:
+    """Wait for threads and child processes, and call what the program wants to be called."""
+    getattr(threading, "_shutdown", lambda: None)()
+    getattr(atexit, "_run_exitfuncs", lambda: None)()
+    getattr(util, "_exit_function", lambda: None)()
+
+
+def exit_status(end: SystemExit) -> int:
+    """The exit status of a process that ends so; a text is printed, and counts as 1."""
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    print(end.code, file=sys.stderr)
+    return 1
+
+
+def begin(place: Place, connection: Connection, run: Callable[[Runtime], dict]) -> None:
+    """Be that process, which has just been forked, until it ends. Does not return."""
+    status = 1
+    try:
+        atexit._clear()  # noqa: SLF001 - what the parent wants to be called at its own end
+        for number in (signal.SIGINT, signal.SIGTERM):
+            default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, default)
+        with suppress(OSError):
+            os.setpgid(0, 0)  # a terminal interrupts who has started it, and that passes it on
+        status = live(place, connection, run)
+    except BaseException as error:
+        if not isinstance(error, Ended | KeyboardInterrupt):
+            sys.excepthook(type(error), error, error.__traceback__)
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(status & 0xFF)

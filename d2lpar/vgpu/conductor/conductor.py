@@ -16,13 +16,14 @@ from ..ranks.world.rank import here
 from ..ranks.world.rank_scheduler import RankScheduler
 from ..sim.clock import HostThread
 from ..torch_backend.machine.runtime import Runtime
+from .newcomers import Newcomers
 from .seat import Seat, Watches
 
 
 class Conductor:
     """That of ranks with these names, on the clock of `rt`."""
 
-    def __init__(self, rt: Runtime, names: Sequence[str], watches: Watches) -> None:
+    def __init__(self, rt: Runtime, names: Sequence[str], watches: Watches, folder: str) -> None:
         self._rt, self._watches = rt, watches
         lock = rt.host_threads.lock
         scheduler = RankScheduler(len(names), lock, lambda rank: None, lambda rank: None)
@@ -33,12 +34,14 @@ class Conductor:
             for number, name in enumerate(names)
         ]
         self._threads: list[threading.Thread] = []
+        self.newcomers = Newcomers(rt, folder, len(names), watches)
 
-    def serve(self, connections: Sequence[Connection]) -> None:
-        """Begin to do what the processes of the ranks ask for."""
+    def serve(self, connections: Sequence[tuple[int, Connection]]) -> None:
+        """Begin to do what the processes of the ranks ask for, by their ids."""
         self._rt.clock.others = let_others_go_on
-        for rank, connection in zip(self.world.ranks, connections, strict=True):
-            seat = Seat(rank, connection, self._watches)
+        for rank, (pid, connection) in zip(self.world.ranks, connections, strict=True):
+            number = rank.number
+            seat = Seat(rank, connection, self._watches, self.newcomers, pid=pid, number=number)
             thread = threading.Thread(
                 target=self._sit, args=(rank, seat), name=f"seat {rank.number}", daemon=True
             )
@@ -70,6 +73,7 @@ class Conductor:
 
     def close(self) -> None:
         """Let the clock go on without those that have not come."""
+        self.newcomers.close()
         self._rt.clock.others = None
         self.world.give_up()
         host = self._rt.clock.host

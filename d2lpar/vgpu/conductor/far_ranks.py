@@ -170,6 +170,11 @@ class ProcessWorld:
         self.ranks: list[Rank] = []
         self._groups: dict[tuple, FarGroup] = {}
 
+    def become(self, size: int) -> None:
+        """Be a world of so many ranks, which see the same devices."""
+        self.size, self.devices = size, self.devices[:1] * size
+        self._groups.clear()
+
     def rendezvous(self, name: str, ranks: Sequence[int]) -> FarGroup:
         """Where the ranks of the group of that name meet."""
         key = (name, *ranks)
@@ -196,8 +201,11 @@ class _FarWatchdog:
 class ProcessRank(Rank):
     """A rank that is a process of its own."""
 
-    def __init__(self, world: Any, number: int, start: ProcessStart, blocks: OwnBlocks) -> None:
+    def __init__(
+        self, world: Any, number: int, start: ProcessStart, blocks: OwnBlocks, *, is_free: bool
+    ) -> None:
         self.wire: Wire = world.wire
+        self._is_free = is_free  # the program has started it, and says later which rank it is
         super().__init__(world, number, number, start)
         self.watchdog: Any = _FarWatchdog(self.wire)
         world.ranks = [self]
@@ -247,6 +255,14 @@ class ProcessRank(Rank):
         args = (group.far, words, tuple(parcel), on_device, noted, sent, by_host)
         self.wire.make(exchange, SEAT, "begin", args)
         return exchange
+
+    def join(self, key: str, number: int, size: int) -> None:
+        """Be the rank with that number of so many that join by the same key, if the program has
+        started this process, and not who starts ranks."""
+        if self._is_free and size > 1:
+            self.wire.ask(SEAT, "join_world", (key, number, size))
+            self.world.become(size)
+            self.number = self.index = number
 
     def _take(self, done: Sequence[int]) -> None:
         """Take the values of calls that are over."""

@@ -6,18 +6,22 @@ import os
 import pickle
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from functools import partial
+from multiprocessing.connection import Client, Connection
 from typing import Any
 
 import torch
 
+from ..cuda import lazy_init
 from ..cuda.lazy_init import ProcessDevices
+from ..memory.pinned import PinnedMemory
 from ..ranks.torch_names import names_of_torch
 from ..ranks.world.rank import Here, ProcessStart
 from ..ranks.world.rank_scheduler import Ended
+from ..torch_backend.machine.host_threads import HOST
 from ..torch_backend.machine.runtime import Runtime, current_runtime, forget_fork
 from .far_clock import FarClock
 from .far_ranks import ProcessRank, ProcessWorld
@@ -41,10 +45,12 @@ class Place:
     arguments: Sequence[str]
     folder: str
     records: bool = False
+    door: str = ""  # where processes call that the program starts
 
 
 class _Stream:
-    """In the place of stdout or stderr: the conductor prints, as the rank has its turn."""
+    """In the place of stdout or stderr: the conductor prints, as the rank has its turn. A forked
+    process prints itself."""
 
     def __init__(self, wire: Wire, number: int, theirs: Any) -> None:
         self._wire, self._number, self._theirs = wire, number, theirs
@@ -52,6 +58,10 @@ class _Stream:
 
     def write(self, text: str) -> int:
         """Hand on what is complete of a line."""
+        if self._wire.is_cut:
+            written: int = self._theirs.write(text)
+            self._theirs.flush()
+            return written
         lines = self._begun + text
         end = max(lines.rfind("\n"), lines.rfind("\r")) + 1
         self._begun = lines[end:]
@@ -84,7 +94,6 @@ class _Stream:
 def live(place: Place, connection: Connection, program: Callable[[Runtime], dict]) -> int:
     """Run `program(rt)` as the process of a rank. It returns what the run is to know, its exit
     status under "status" among it, which is returned. CUDA is being emulated already."""
-    wire = Wire(connection)
     os.environ.update(place.variables)
     sys.argv = list(place.arguments)
     if threads := place.variables.get("OMP_NUM_THREADS"):
@@ -92,47 +101,88 @@ def live(place: Place, connection: Connection, program: Callable[[Runtime], dict
     if place.number:
         _seed(torch.initial_seed() + place.number)
     forget_fork()
-    rt = current_runtime()
-    _go_by_the_clock_of_all(rt, wire, place)
-    ProcessDevices(list(place.node)).restore()
-    streams = [_Stream(wire, i, stream) for i, stream in enumerate((sys.stdout, sys.stderr))]
-    before, (sys.stdout, sys.stderr) = (sys.stdout, sys.stderr), streams  # type: ignore[assignment]
-    try:
-        with _among_others(rt, wire, place):
-            report = program(rt)
-    finally:
-        sys.stdout, sys.stderr = before
-        for stream in streams:
-            stream.finish()
-    with suppress(Ended, OSError):
-        wire.ask(SEAT, "end", (pickle.dumps(report),))
-        wire.close()
+    with ExitStack() as stack:
+        conducted = Conducted(Wire(connection), place, place.number)
+        stack.callback(conducted.end)
+        stack.enter_context(names_of_torch())
+        report = program(current_runtime())
+        conducted.report = report
     status: int = report["status"]
     return status
 
 
-def _go_by_the_clock_of_all(rt: Runtime, wire: Wire, place: Place) -> None:
-    clock: Any = FarClock(wire, rt.machine, place.name, records=place.records)
-    rt.clock = rt.host_threads.clock = clock
-    rt.pinned._clock = clock  # noqa: SLF001
+class Conducted:
+    """What makes a process one of a run, from now on: it has the clock of all, is a rank, and
+    prints by the conductor. A fork of it that uses virtual GPUs first calls at the door itself."""
+
+    current: Conducted | None = None
+
+    def __init__(self, wire: Wire, place: Place, number: int | None) -> None:
+        self.wire, self.place, self.report = wire, place, dict[str, Any]()
+        rt = current_runtime()
+        clock: Any = FarClock(wire, rt.machine, place.name, records=place.records)
+        rt.clock = rt.host_threads.clock = clock
+        rt.pinned = PinnedMemory(clock, partial(rt.host_threads.submit, HOST))
+        ProcessDevices(list(place.node)).restore()
+        devices = [place.node] if number is None else place.devices
+        world: Any = ProcessWorld(rt, wire, devices)
+        rt.current_device = next(iter(devices[number or 0]), 0)
+        start = ProcessStart(
+            place.name, rt.current_device, states=[ProcessDevices(list(place.node))]
+        )
+        blocks = OwnBlocks(place.folder, f"{os.getpid()}-")
+        self.rank = ProcessRank(world, number or 0, start, blocks, is_free=number is None)
+        Here.rank = self.rank
+        self._before = sys.stdout, sys.stderr
+        self._streams = [_Stream(wire, i, stream) for i, stream in enumerate(self._before)]
+        sys.stdout, sys.stderr = self._streams  # type: ignore[assignment]
+        Conducted.current = self
+
+    def end(self) -> None:
+        """Say how it has ended, and be nothing of a run any more."""
+        sys.stdout, sys.stderr = self._before
+        Conducted.current = Here.rank = None
+        if self.wire.is_cut:
+            return
+        with suppress(Ended, OSError):
+            for stream in self._streams:
+                stream.finish()
+            self.rank.groups.remove_all()
+            self.rank.unwaited.close()
+            self.rank.is_over = True
+            self.wire.ask(SEAT, "end", (pickle.dumps(self.report),))
+            self.wire.close()
+
+    def after_fork(self) -> None:
+        """Go on in a child that has just been forked: CUDA that has started is the parent's."""
+        self.wire.cut()
+        if lazy_init.is_started():
+            return
+        sys.stdout, sys.stderr = self._before
+        forget_fork()
+        come(self.place)
 
 
-@contextmanager
-def _among_others(rt: Runtime, wire: Wire, place: Place) -> Iterator[ProcessRank]:
-    """In the block all threads of this process are those of a rank."""
-    world: Any = ProcessWorld(rt, wire, place.devices)
-    rt.current_device = next(iter(place.devices[place.number]), 0)
-    start = ProcessStart(place.name, rt.current_device, states=[ProcessDevices(list(place.node))])
-    rank = ProcessRank(world, place.number, start, OwnBlocks(place.folder, f"{place.number}-"))
-    with names_of_torch():
-        Here.rank = rank
-        try:
-            yield rank
-        finally:
-            rank.groups.remove_all()
-            rank.unwaited.close()
-            rank.is_over = True
-            Here.rank = None
+def come(place: Place) -> Conducted:
+    """Call at the door of a run, as a process that a program of it has started."""
+    connection: Any = Client(place.door, family="AF_UNIX")
+    connection.send((os.getpid(), os.getppid(), place.name))
+    return Conducted(Wire(connection), place, None)
+
+
+def wire_here() -> Wire | None:
+    """That of this process, if it is one of a run."""
+    current = Conducted.current
+    return None if current is None or current.wire.is_cut else current.wire
+
+
+def _after_fork() -> None:
+    if Conducted.current is not None:
+        Conducted.current.after_fork()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _seed(seed: int) -> None:

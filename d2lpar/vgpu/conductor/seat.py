@@ -18,6 +18,7 @@ from ..ranks.calls.flight_recorder import Flight, dumped
 from ..ranks.stores.virtual_stores import RankStore, open_file_store, open_tcp_store
 from ..ranks.world.exchange import Exchange
 from ..ranks.world.participants import Participant, Send
+from ..ranks.world.rank import here
 from ..ranks.world.rank_scheduler import Ended
 from ..ranks.world.rendezvous import Rendezvous
 from ..sim.clock import HostThread, StreamKey
@@ -67,11 +68,34 @@ class Watches(Protocol):
         """A process has ended, and has said that; None: without a word. Whether all are to end."""
 
 
-class Seat:
-    """That of one rank."""
+class Meets(Protocol):
+    """Where processes meet that a program has started itself."""
 
-    def __init__(self, rank: Participant, connection: Connection, watches: Watches) -> None:
+    def starts(self, pid: int, host_thread: HostThread) -> None:
+        """A process is about to start another."""
+
+    def catch_up(self, pid: int, host_thread: HostThread) -> None:
+        """A process has waited for those that it has started."""
+
+    def join(self, rank: Participant, key: str, number: int, size: int) -> Participant:
+        """Take part in a world of so many ranks."""
+
+
+class Seat:
+    """That of one rank, the process `pid`, which watches know by a `number` of its own."""
+
+    def __init__(
+        self,
+        rank: Participant,
+        connection: Connection,
+        watches: Watches,
+        newcomers: Meets,
+        *,
+        pid: int,
+        number: int,
+    ) -> None:
         self._rank, self._connection, self._watches = rank, connection, watches
+        self._newcomers, self._pid, self._seat = newcomers, pid, number
         self._clock, self._world = rank.clock, rank.world
         self._objects: dict[int, Any] = {
             CLOCK: rank.clock,
@@ -90,18 +114,17 @@ class Seat:
 
     def serve(self) -> None:
         """Carry out all that the process sends, until it ends."""
-        rank, scheduler = self._rank, self._world.scheduler
         try:
-            scheduler.begin(rank.index)
-            with self._world.rt.host_threads.rank(rank.host_thread):
+            self._world.scheduler.begin(self._rank.index)
+            with self._world.rt.host_threads.rank(self._rank.host_thread):
                 self._carry_out_all()
         except Ended as ended:
             self._error = ended
             self._refuse_all()
         finally:
-            if self._watches.ended(rank.number, self._report):
-                scheduler.end()
-            scheduler.finish(rank.index)
+            if self._watches.ended(self._seat, self._report):
+                self._world.scheduler.end()
+            self._world.scheduler.finish(self._rank.index)
 
     def _carry_out_all(self) -> None:
         while (calls := self._received()) is not None:
@@ -279,16 +302,34 @@ class Seat:
         """How long a store waits."""
         self._stores[number].set_timeout(timedelta(seconds=seconds))
 
+    # --- processes of the program's own ------------------------------------------------------
+
+    def starts_another(self) -> None:
+        """The process is about to start another."""
+        self._newcomers.starts(self._pid, self._rank.host_thread)
+
+    def has_waited_for_others(self) -> None:
+        """The process has waited for those that it has started."""
+        self._newcomers.catch_up(self._pid, self._rank.host_thread)
+
+    def join_world(self, key: str, number: int, size: int) -> None:
+        """Become a rank of a world."""
+        before = self._world.scheduler
+        self._rank = self._newcomers.join(self._rank, key, number, size)
+        self._world, self._here.rank = self._rank.world, self._rank
+        here.rank = self._rank
+        before.finish(0)
+
     # --- what the run wants to know ----------------------------------------------------------
 
     def say(self, stream: int, text: str) -> None:
         """Print for the rank, in its turn."""
-        self._watches.said(self._rank.number, stream, text)
+        self._watches.said(self._seat, stream, text)
 
     def mark(self, host_thread: HostThread, optimizer: int, stream: StreamKey) -> None:
         """Mark the end of a step of an optimizer."""
         work = self._clock.record_event(host_thread, stream)
-        self._watches.stepped(self._rank.number, optimizer, work)
+        self._watches.stepped(self._seat, optimizer, work)
 
     def wait_begins(self, host_thread: HostThread) -> float:
         """When a wait for a device begins."""
@@ -298,8 +339,8 @@ class Seat:
         self, host_thread: HostThread, since_s: float, number: int, call: str, place: tuple, at: str
     ) -> None:
         """Note how long a wait for a device took."""
-        seconds, rank = host_thread.now_s - since_s, self._rank.number
-        self._watches.waited(rank, number, call, CallSite(*place), seconds, at)
+        seconds = host_thread.now_s - since_s
+        self._watches.waited(self._seat, number, call, CallSite(*place), seconds, at)
 
     def end(self, pickled: bytes) -> None:
         """The last that the process says."""

@@ -41,6 +41,7 @@ class Wire:
         self._connection = connection
         self._calls: list[tuple] = []
         self._numbers = FIRST_FREE
+        self._is_cut = False
         self._lock = threading.RLock()  # a rank may have threads
         self.on_answer: Callable[[list[int]], None] = lambda done: None
 
@@ -78,8 +79,19 @@ class Wire:
         """Send what has been posted."""
         with self._lock:
             calls, self._calls = self._calls, []
-            if calls:
+            if calls and not self._is_cut:
                 self._connection.send_bytes(marshal.dumps(calls))
+
+    def cut(self) -> None:
+        """Send nothing more: this process was forked, and the wire is its parent's."""
+        self._calls = []
+        self._lock = threading.RLock()
+        self._is_cut = True
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether nothing can be sent."""
+        return self._is_cut
 
     def close(self) -> None:
         """Send what has been posted, and end."""
@@ -93,6 +105,11 @@ class Wire:
 
     def _answer(self, call: tuple) -> Any:
         with self._lock:
+            if self._is_cut:
+                raise RuntimeError(
+                    "this process was forked, and the virtual GPUs are those of its parent: use "
+                    "the 'spawn' start method, or fork before CUDA is used"
+                )
             self._calls.append(call)
             self.flush()
             is_value, value, done = pickle.loads(self._connection.recv_bytes())

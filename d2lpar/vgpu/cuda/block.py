@@ -65,7 +65,6 @@ _PARTS = (
     serialization,
     user_clock,
     warned_lines,
-    exit_hooks,
 )
 
 
@@ -76,6 +75,7 @@ def emulate_cuda(
     *,
     shape_only: bool = False,
     verbose: bool = True,
+    own_processes: bool = True,
 ) -> Iterator[list[torch.device]]:
     """`with emulate_cuda(2):` code written for CUDA runs on `n` virtual GPUs, unchanged.
 
@@ -120,7 +120,7 @@ def emulate_cuda(
             stack.enter_context(simulation.shape_only())
         stack.enter_context(_current_device_kept(rt))
         stack.enter_context(lazy_init.unstarted())
-        stack.enter_context(_patched(n))
+        stack.enter_context(_patched(n, own_processes))
         if verbose:
             say(_describe(rt))
         try:
@@ -148,18 +148,20 @@ def _only_block() -> Iterator[None]:
 
 
 @contextmanager
-def _patched(n: int) -> Iterator[None]:
+def _patched(n: int, own_processes: bool) -> Iterator[None]:
     patches, mode, children = Patches(lazy_init.emulated_count), CudaMode(), Children()
     thread, default_device = threading.get_ident(), torch_modes.default_device_context()
     try:
         for part in _PARTS:
             part.install(patches)
         threads.install(patches, mode)
-        children.install(patches)
-        pools.install(children, patches)
-        executors.install(children, patches)
-        elastic.install(children, patches)
-        subprocesses.install(children, patches)
+        if own_processes:
+            exit_hooks.install(patches)
+            children.install(patches)
+            pools.install(children, patches)
+            executors.install(children, patches)
+            elastic.install(children, patches)
+            subprocesses.install(children, patches)
         if "IPython" in sys.modules:
             from .profiling import timeit_magic
 

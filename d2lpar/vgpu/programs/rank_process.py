@@ -7,14 +7,16 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from multiprocessing import util
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ..conductor.process import Place, live
+from ..conductor import starting
+from ..conductor.process import Place, live, wire_here
+from ..patching import Patches
 from ..races.call_sites import CallSite
 from ..races.stream_sanitizer import collecting
 from ..races.sync_debug import SyncingCall, listening
@@ -62,6 +64,24 @@ class _FarWaits:
         self._clock.wait_ends(host_thread, begun, number, call.name, where, device)
 
 
+@contextmanager
+def watched(rt: Runtime, report: ProcessReport, *, hazards: bool) -> Iterator[None]:
+    """Tell the run what the process does in the block, and note in the report what it took."""
+    clock: Any = rt.clock
+    with ExitStack() as stack:
+        stack.enter_context(listening(_FarWaits(rt)))
+        found = stack.enter_context(collecting()) if hazards else None
+        stack.enter_context(steps_told(rt, clock.mark))
+        try:
+            yield
+        finally:
+            with suppress(Ended):
+                rt.host_threads.flush()
+            report.values_s, report.unknown_reads = rt.values_s, rt.unknown_reads
+            report.hazards = None if found is None else [str(hazard) for hazard in found]
+            report.peak_bytes = [memory.highest_bytes for memory in rt.memories]
+
+
 def life(
     launch: LaunchPlan, process: Process, options: Any, loading: Loading
 ) -> Callable[[Runtime], dict[str, Any]]:
@@ -69,20 +89,9 @@ def life(
 
     def run(rt: Runtime) -> dict[str, Any]:
         report = ProcessReport()
-        clock: Any = rt.clock
-        with ExitStack() as stack:
-            stack.enter_context(listening(_FarWaits(rt)))
-            hazards = stack.enter_context(collecting()) if options.hazards else None
-            stack.enter_context(steps_told(rt, clock.mark))
-            stack.enter_context(loading.noted())
-            try:
-                _run_program(launch, process, options, rt, report)
-            finally:
-                with suppress(Ended):
-                    rt.host_threads.flush()
-        report.values_s, report.unknown_reads = rt.values_s, rt.unknown_reads
-        report.hazards = None if hazards is None else [str(hazard) for hazard in hazards]
-        report.peak_bytes = [memory.highest_bytes for memory in rt.memories]
+        starting.install(Patches(lambda: True), wire_here)
+        with watched(rt, report, hazards=options.hazards), loading.noted():
+            _run_program(launch, process, options, rt, report)
         return asdict(report)
 
     return run

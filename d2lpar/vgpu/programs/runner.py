@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import signal
 import sys
@@ -13,6 +14,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import connection as connections
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -21,6 +23,7 @@ import torch
 from ... import machines
 from ...timeline.formatting import seconds_text
 from ...timeline.printing import say
+from ..conductor import starting
 from ..conductor.conductor import Conductor
 from ..conductor.process import Place
 from ..cuda import emulate_cuda
@@ -64,6 +67,7 @@ class _Watched:
     """What is watched while the program runs, and what its processes have said."""
 
     rt: Runtime
+    ranks: int
     usage: UsageTimeline
     hazards: list[str] | None
     loading: Loading = field(default_factory=Loading)
@@ -105,8 +109,11 @@ class _Watched:
     def ended(self, rank: int, report: dict[str, Any] | None) -> bool:
         """Note what a process has said at its end; whether all are to end."""
         if report is None:
-            return True
+            return True  # all that meet with it
         said = ProcessReport(**report)
+        if rank >= self.ranks:  # one that the program has started, and knows what to make of it
+            said.failures.clear()
+            said.status = 0
         self.said_by.append(said)
         self.failures += said.failures
         if said.starts_itself is not None:
@@ -128,7 +135,9 @@ def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
     begin_s = time.perf_counter()
     gpus = max(1, launch.gpus)  # without any, ranks see none of the machine whose clock runs
     machine = _with_nodes_of(launch, options.machine)
-    with emulate_cuda(gpus, machine, shape_only=options.shapes_only, verbose=False):
+    with emulate_cuda(
+        gpus, machine, shape_only=options.shapes_only, verbose=False, own_processes=False
+    ):
         rt = current_runtime()
         with all_devices(), older_objects_apart(rt), _watched(rt, options) as watched:
             start_s = rt.now_s()
@@ -163,7 +172,7 @@ def _machine(rt: Runtime, options: RunOptions) -> tuple[str, int, int]:
 def _watched(rt: Runtime, options: RunOptions) -> Iterator[_Watched]:
     """Watch the virtual machine in the block; at its end, all that was queued has its time."""
     usage = UsageTimeline(f"simulated on {rt.machine.name}", rt.now_s())
-    watched = _Watched(rt, usage, [] if options.hazards else None)
+    watched = _Watched(rt, 0, usage, [] if options.hazards else None)
     with ExitStack() as stack:
         if options.timeline is not None:
             stack.enter_context(_recorded(rt, options.timeline, watched.unwritten))
@@ -242,14 +251,15 @@ def _forget(watched: _Watched) -> None:
 def _attempt(launch: LaunchPlan, options: RunOptions, watched: _Watched, restarts: int) -> None:
     processes = launch.processes(restarts)
     names = [_name(process, len(processes)) for process in processes]
-    conductor = Conductor(watched.rt, names, watched)
+    watched.ranks = len(processes)
     threads = torch.get_num_threads()
     folder = tempfile.mkdtemp(prefix="d2lpar-", dir=_memory_folder())
     try:
         children = _Children(processes, launch, options, watched, folder)
+        conductor = Conductor(watched.rt, names, watched, folder)
         torch.set_num_threads(1)  # so that this process has no threads of OpenMP when it forks
         with children.passing_signals_on():
-            conductor.serve(children.connections)
+            conductor.serve(children.seats)
             children.wait(conductor)
     finally:
         torch.set_num_threads(threads)
@@ -298,12 +308,12 @@ class _Children:
         folder: str,
     ) -> None:
         self._launch, self._options, self._watched = launch, options, watched
-        self.connections: list[connections.Connection] = []
-        self._pids: list[int] = []
+        self.seats: list[tuple[int, connections.Connection]] = []  # ids, and what they talk by
         self._statuses: dict[int, int] = {}
         self._interrupts = 0
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
+        Path(folder, "machine").write_bytes(pickle.dumps(watched.rt.machine))
         for process in processes:
             self._fork(process, processes, folder)
 
@@ -318,18 +328,33 @@ class _Children:
             process.arguments,
             folder,
             options.timeline is not None,
+            f"{folder}/door",
         )
+        told = {
+            "gpus": max(1, launch.gpus),
+            "machine": f"{folder}/machine",
+            "node": list(process.devices),
+            "folder": folder,
+            "door": place.door,
+            "records": place.records,
+            "shapes_only": options.shapes_only,
+            "hazards": options.hazards,
+        }
         ours, theirs = connections.Pipe()
         pid = os.fork()
         if pid == 0:
             ours.close()
-            for other in self.connections:
+            for _, other in self.seats:
                 other.close()
+            starting.tell(told)
             life = rank_process.life(launch, process, options, self._watched.loading)
             rank_process.begin(place, theirs, life)
         theirs.close()
-        self.connections.append(ours)
-        self._pids.append(pid)
+        self.seats.append((pid, ours))
+
+    @property
+    def _pids(self) -> list[int]:
+        return [pid for pid, _ in self.seats]
 
     def wait(self, conductor: Conductor) -> None:
         """Wait until all have ended; those that others have failed are ended soon."""

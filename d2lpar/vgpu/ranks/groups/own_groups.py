@@ -90,6 +90,7 @@ def init_process_group(
             raise ValueError("trying to initialize the default process group twice!")
         if store is None and (init_method or ENV).startswith(ENV):
             rank, world_size = _from_environment(rank, world_size)
+        mine.join(_place_of_meeting(init_method or ENV), rank, world_size)
     _check("rank", rank, mine.number)
     size = _checked_size(mine, world_size)
     backend = backend or for_device(device_id)
@@ -106,6 +107,12 @@ def init_process_group(
         if store is not None:
             groups.change_store(groups.default_pg, PrefixedStore(f"{WORLD}/", store))
     groups.default_pg.bound_device_id = _bound(device_id)
+
+
+def _place_of_meeting(init_method: str) -> str:
+    """Where processes meet that the program has started."""
+    names = ("MASTER_ADDR", "MASTER_PORT") if init_method.startswith(ENV) else ()
+    return " ".join([init_method, *(os.environ.get(name, "") for name in names)])
 
 
 def _met(init_method: str, rank: int, size: int, timeout: timedelta | None) -> dist.Store:

@@ -167,6 +167,9 @@ class Rank(Participant):
         kept = self.world.stores.at(f"the TCPStore at port {port}")
         return TCPStore(kept, here, host, port)
 
+    def join(self, key: str, number: int, size: int) -> None:
+        """Be the rank of that number: it is, from the start."""
+
     def open_tcp_store(self, **asked: Any) -> dist.Store:
         """A TCPStore, as `virtual_stores.open_tcp_store` opens it."""
         return open_tcp_store(here, **asked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import pickle
 import shutil
@@ -48,6 +49,10 @@ from .step_marks import StepMarks
 FAILED = 1  # exit statuses, as a shell has them
 LOOKS_S = 0.05  # between two looks at the processes
 GRACE_S = 2.0  # for a process to end by itself, when others have failed; then to end when told
+
+
+# What torch imports itself with the first operation, and with the first optimizer.
+IMPORTED_ONCE = ("torch._dynamo", "torch.distributed.tensor", "torch.utils.flop_counter")
 
 
 @dataclass(frozen=True)
@@ -252,6 +257,9 @@ def _attempt(launch: LaunchPlan, options: RunOptions, watched: _Watched, restart
     processes = launch.processes(restarts)
     names = [_name(process, len(processes)) for process in processes]
     watched.ranks = len(processes)
+    if len(processes) > 1:
+        for name in IMPORTED_ONCE:
+            importlib.import_module(name)
     threads = torch.get_num_threads()
     folder = tempfile.mkdtemp(prefix="d2lpar-", dir=_memory_folder())
     try:

@@ -8,39 +8,24 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+import running
 import torch
 from torch.distributed import run as torchrun
 
 import d2lpar as par
-from d2lpar.command import cli
 from d2lpar.timeline import Timeline
-from d2lpar.vgpu.programs import left_out, limits, progress, report
+from d2lpar.vgpu.programs import left_out, limits, report
 from d2lpar.vgpu.programs.launch_plan import Asked, plan
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 
 
 @pytest.fixture
-def run(capfd, monkeypatch):
+def run():
     """Runs the command; gives its status, the program's lines, and what it wrote on stderr."""
-    torch.set_num_threads(1)
-    monkeypatch.setattr(progress, "FIRST_S", 600)  # on a slow machine it speaks on stderr, too
-
-    def command(*words):
-        before = sys.argv, dict(os.environ), sys.modules["__main__"], list(sys.path)
-        try:
-            status = cli.main(["run", *map(str, words)])
-        except SystemExit as end:  # argparse's way to end
-            status = end.code
-        after = sys.argv, dict(os.environ), sys.modules["__main__"], list(sys.path)
-        assert after == before
-        out, err = capfd.readouterr()
-        return SimpleNamespace(status=status, out=out, lines=out.splitlines(), err=err)
-
-    return command
+    return running.run
 
 
 def test_one_process_sees_all_gpus(run):

@@ -34,14 +34,23 @@ class Conductor:
             for number, name in enumerate(names)
         ]
         self._threads: list[threading.Thread] = []
+        self._seats: list[Seat] = []
         self.newcomers = Newcomers(rt, folder, len(names), watches)
 
     def serve(self, connections: Sequence[tuple[int, Connection]]) -> None:
         """Begin to do what the processes of the ranks ask for, by their ids."""
         self._rt.clock.others = let_others_go_on
         for rank, (pid, connection) in zip(self.world.ranks, connections, strict=True):
-            number = rank.number
-            seat = Seat(rank, connection, self._watches, self.newcomers, pid=pid, number=number)
+            seat = Seat(
+                rank,
+                connection,
+                self._watches,
+                self.newcomers,
+                pid=pid,
+                number=rank.number,
+                is_first=True,
+            )
+            self._seats.append(seat)
             thread = threading.Thread(
                 target=self._sit, args=(rank, seat), name=f"seat {rank.number}", daemon=True
             )
@@ -61,6 +70,11 @@ class Conductor:
                 thread.join(seconds)
                 break
         return not any(thread.is_alive() for thread in self._threads)
+
+    def break_off(self) -> None:
+        """Let processes meet a signal that they have been given while they wait."""
+        for seat in [*self._seats, *self.newcomers.seats]:
+            seat.break_off()
 
     @property
     def has_failed(self) -> bool:

@@ -31,6 +31,7 @@ class FreeScheduler(RankScheduler):
         super().__init__(1, lock, lambda rank: None, lambda rank: None)
         self.holder = 0
         self._changed = threading.Condition(lock)
+        self._signals: list[Callable[[], object]] = []
 
     def begin(self, rank: int) -> None:
         """Go on at once."""
@@ -47,11 +48,20 @@ class FreeScheduler(RankScheduler):
     ) -> str:
         """Wait until `ready()`: another process sees to it."""
         with self._changed:
+            self._signals.clear()
             while not ready():
                 if self.ended:
                     raise Ended
+                signals, self._signals = self._signals, []
+                for meet in signals:
+                    meet()
                 self._changed.wait(LOOKS_S)
         return ""
+
+    def signal(self, rank: int, meet: Callable[[], object]) -> bool:
+        """Let who waits call `meet` soon."""
+        self._signals.append(meet)
+        return True
 
     def finish(self, rank: int) -> None:
         """Nobody has waited."""
@@ -84,7 +94,7 @@ class Newcomers:
         self._changed = threading.Condition(rt.host_threads.lock)
         self._times: dict[int, float] = {}  # of processes that have started others, by their ids
         self._ended: dict[int, float] = {}  # when those have ended that a process has started
-        self._threads: list[threading.Thread] = []
+        self.seats: list[Seat] = []
         self._is_open = True
         threading.Thread(target=self._let_in, name="door", daemon=True).start()
 
@@ -116,7 +126,9 @@ class Newcomers:
             world.ranks = [rank]
         here.rank = rank
         seat = Seat(rank, connection, self._watches, self, pid=pid, number=number)
+        self.seats.append(seat)
         seat.serve()
+        self.seats.remove(seat)
         with self._changed:
             self._ended[parent] = max(self._ended.get(parent, 0.0), host_thread.now_s)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import util
 from multiprocessing.connection import Client, Connection
 from typing import Any
 
@@ -102,11 +103,11 @@ def live(place: Place, connection: Connection, program: Callable[[Runtime], dict
         _seed(torch.initial_seed() + place.number)
     forget_fork()
     with ExitStack() as stack:
-        conducted = Conducted(Wire(connection), place, place.number)
-        stack.callback(conducted.end)
+        stack.callback(_end)
+        Conducted(Wire(connection), place, place.number)
         stack.enter_context(names_of_torch())
         report = program(current_runtime())
-        conducted.report = report
+        _report(report)
     status: int = report["status"]
     return status
 
@@ -137,6 +138,7 @@ class Conducted:
         self._streams = [_Stream(wire, i, stream) for i, stream in enumerate(self._before)]
         sys.stdout, sys.stderr = self._streams  # type: ignore[assignment]
         Conducted.current = self
+        util.register_after_fork(self, _end_with_the_process)
 
     def end(self) -> None:
         """Say how it has ended, and be nothing of a run any more."""
@@ -144,7 +146,7 @@ class Conducted:
         Conducted.current = Here.rank = None
         if self.wire.is_cut:
             return
-        with suppress(Ended, OSError):
+        with suppress(Ended, RuntimeError, OSError):
             for stream in self._streams:
                 stream.finish()
             self.rank.groups.remove_all()
@@ -170,10 +172,28 @@ def come(place: Place) -> Conducted:
     return Conducted(Wire(connection), place, None)
 
 
+def _report(report: dict[str, Any]) -> None:
+    if Conducted.current is not None:
+        Conducted.current.report = report
+
+
+def _end() -> None:
+    """End whatever this process is of a run now: it may have been forked since it began."""
+    if Conducted.current is not None:
+        Conducted.current.end()
+
+
 def wire_here() -> Wire | None:
     """That of this process, if it is one of a run."""
     current = Conducted.current
     return None if current is None or current.wire.is_cut else current.wire
+
+
+def _end_with_the_process(_: object) -> None:
+    """Let a process that multiprocessing has forked say how it ends, where it is one of the run."""
+    current = Conducted.current
+    if current is not None and not current.wire.is_cut:
+        util.Finalize(None, current.end, exitpriority=-100)
 
 
 def _after_fork() -> None:

@@ -29,6 +29,14 @@ from .values import FarBlocks, Parcel
 from .wire import ASK, CLOCK, DROP, HOST_THREAD, MAKE, READ, SEAT, WRITE, unpacked
 
 
+class BrokenOff(Exception):  # noqa: N818 - no error of the rank's own
+    """The process has heard a signal while it waited: it decides whether it goes on to wait."""
+
+
+def _break_off() -> None:
+    raise BrokenOff
+
+
 class FarCall(CollectiveCall):
     """A call of another process: what must be equal on all ranks, and its words, came with it."""
 
@@ -93,9 +101,11 @@ class Seat:
         *,
         pid: int,
         number: int,
+        is_first: bool = False,
     ) -> None:
         self._rank, self._connection, self._watches = rank, connection, watches
         self._newcomers, self._pid, self._seat = newcomers, pid, number
+        self._is_first = is_first  # not one that the program has started
         self._clock, self._world = rank.clock, rank.world
         self._objects: dict[int, Any] = {
             CLOCK: rank.clock,
@@ -119,7 +129,7 @@ class Seat:
             with self._world.rt.host_threads.rank(self._rank.host_thread):
                 self._carry_out_all()
         except Ended as ended:
-            self._error = ended
+            self._error = self._end(ended)
             self._refuse_all()
         finally:
             if self._watches.ended(self._seat, self._report):
@@ -181,14 +191,29 @@ class Seat:
                 value = getattr(target, call[2])
             else:
                 value = getattr(target, call[2])(*unpacked(call[3], self._objects))
-        except (Exception, Ended) as error:
+        except BrokenOff:
+            self._answer(None, None)
+        except Ended as ended:
+            self._answer(False, self._end(ended))
+            raise
+        except Exception as error:
             self._answer(False, error)
-            if isinstance(error, Ended):
-                raise
         else:
             self._answer(True, value)
 
-    def _answer(self, is_value: bool, value: object) -> None:
+    def _end(self, ended: Ended) -> BaseException:
+        """What a process is told whose world has ended: one that the program has started is the
+        only one that can say why."""
+        error = self._world.scheduler.error
+        if self._is_first:
+            return ended
+        return error or RuntimeError("another process of its group has ended")
+
+    def break_off(self) -> None:
+        """Let the process meet a signal that it has been given while it waits."""
+        self._world.scheduler.signal(self._rank.index, _break_off)
+
+    def _answer(self, is_value: bool | None, value: object) -> None:
         done = [number for number, exchange in self._open.items() if exchange.is_over()]
         for number in done:
             del self._open[number]

@@ -42,6 +42,7 @@ class Wire:
         self._calls: list[tuple] = []
         self._numbers = FIRST_FREE
         self._is_cut = False
+        self._unanswered = 0
         self._lock = threading.RLock()  # a rank may have threads
         self.on_answer: Callable[[list[int]], None] = lambda done: None
 
@@ -104,19 +105,30 @@ class Wire:
             self.flush()
 
     def _answer(self, call: tuple) -> Any:
+        """What is answered. A signal may break that off: then the answer is still to come, and
+        nobody wants it any more. One that does not lets the conductor break it off."""
         with self._lock:
             if self._is_cut:
                 raise RuntimeError(
                     "this process was forked, and the virtual GPUs are those of its parent: use "
                     "the 'spawn' start method, or fork before CUDA is used"
                 )
-            self._calls.append(call)
-            self.flush()
-            is_value, value, done = pickle.loads(self._connection.recv_bytes())
-        self.on_answer(done)
+            is_value = None
+            while is_value is None:
+                self._calls.append(call)
+                self.flush()
+                self._unanswered += 1
+                while self._unanswered:
+                    is_value, value = self._received()
         if is_value:
             return value
         raise value
+
+    def _received(self) -> tuple[bool | None, Any]:
+        is_value, value, done = pickle.loads(self._connection.recv_bytes())
+        self._unanswered -= 1
+        self.on_answer(done)
+        return is_value, value
 
 
 def _packed(args: tuple) -> tuple:

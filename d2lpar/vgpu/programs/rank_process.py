@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -100,6 +101,7 @@ def life(
 def _run_program(
     launch: LaunchPlan, process: Process, options: Any, rt: Runtime, report: ProcessReport
 ) -> None:
+    pid = os.getpid()
     try:
         with main_module.values_forgotten():
             try:
@@ -111,20 +113,40 @@ def _run_program(
                 _end_as_python_does()
     except Ended:
         report.status = 1
-    except KeyboardInterrupt as error:
+    except BaseException as error:
+        if os.getpid() == pid:
+            _tell_failure(error, launch, process, options, rt, report)
+        else:  # the program has forked, and ends here as well
+            report.status = _ended_as_python_does(error)
+
+
+def _ended_as_python_does(error: BaseException) -> int:
+    if isinstance(error, SystemExit):
+        return exit_status(error)
+    traceback.print_exception(error)
+    return 1
+
+
+def _tell_failure(
+    error: BaseException,
+    launch: LaunchPlan,
+    process: Process,
+    options: Any,
+    rt: Runtime,
+    report: ProcessReport,
+) -> None:
+    if isinstance(error, KeyboardInterrupt):
         report.status = INTERRUPTED
-        where = failure.place(error)
-        report.failures.append(f"{_who(launch, process)} was interrupted{where}")
-    except SystemExit as end:
-        report.status = exit_status(end)
-        if report.status:
-            ended = f"{_who(launch, process)} ended with exit status {report.status}"
-            lines = [ended, *_remedies(end, launch, options, rt)]
-            report.failures.append("\n".join(lines))
-    except Exception as error:
+        report.failures.append(f"{_who(launch, process)} was interrupted{failure.place(error)}")
+        return
+    if isinstance(error, SystemExit):
+        report.status = exit_status(error)
+        message = f"{_who(launch, process)} ended with exit status {report.status}"
+    else:
         report.status = 1
         in_full = options.traceback
         message = failure.told(error, process.number, launch.world_size, in_full=in_full)
+    if report.status:
         lines = [message, *_remedies(error, launch, options, rt)]
         report.failures.append("\n".join(lines))
 

@@ -266,7 +266,7 @@ def _attempt(launch: LaunchPlan, options: RunOptions, watched: _Watched, restart
         children = _Children(processes, launch, options, watched, folder)
         conductor = Conductor(watched.rt, names, watched, folder)
         torch.set_num_threads(1)  # so that this process has no threads of OpenMP when it forks
-        with children.passing_signals_on():
+        with children.passing_signals_on(conductor):
             conductor.serve(children.seats)
             children.wait(conductor)
     finally:
@@ -402,17 +402,19 @@ class _Children:
     def _tell(self, number: int) -> None:
         for pid in self._pids:
             if pid not in self._statuses:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, number)
+                with suppress(ProcessLookupError, PermissionError):
+                    # A terminal gives an interrupt to what the program has started, too.
+                    (os.killpg if number in OF_ALL else os.kill)(pid, number)
 
     @contextmanager
-    def passing_signals_on(self) -> Iterator[None]:
+    def passing_signals_on(self, conductor: Conductor) -> Iterator[None]:
         """In the block, signals that this process gets are those of all."""
 
         def heard(number: int, frame: FrameType | None) -> None:
             self._interrupts += number == signal.SIGINT
             self._watched.is_interrupted |= number == signal.SIGINT
             self._tell(number)
+            conductor.break_off()
 
         before = {}
         with suppress(ValueError):  # in another thread than the main one
@@ -425,6 +427,7 @@ class _Children:
                 signal.signal(number, handler)
 
 
+OF_ALL = (signal.SIGINT, signal.SIGKILL)
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -451,7 +454,7 @@ def _fill(report: RunReport, watched: _Watched, start_s: float) -> None:
 
 def _device_report(watched: _Watched, number: int, end_s: float) -> DeviceReport:
     usage, memory = watched.usage.usage[text(number)], watched.rt.memories[number]
-    peak = sum(said.peak_bytes[number] for said in watched.said_by)
+    peak = sum(sum(said.peak_bytes[number : number + 1]) for said in watched.said_by)
     return DeviceReport(
         text(number),
         usage.compute_s,

@@ -527,11 +527,12 @@ def test_an_interrupt_ends_all_and_leaves_nothing(run, tmp_path, interrupts, chi
     script = tmp_path / "endless.py"
     script.write_text(
         "import os, signal, sys, threading, torch.multiprocessing as mp\n"
-        "def loop(rank):\n"
-        "    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "def loop(rank, pid):\n"
+        "    threading.Timer(0.2, os.kill, (pid, signal.SIGINT)).start()\n"
         "    while True: sum(range(1000))\n"
         "if __name__ == '__main__':\n"
-        "    mp.spawn(loop, nprocs=2) if sys.argv[1:] else loop(0)\n"
+        "    pid = os.getppid()\n"
+        "    mp.spawn(loop, (pid,), nprocs=2) if sys.argv[1:] else loop(0, pid)\n"
     )
     found = run("--gpus", 2, script, *["x"] * children)
     assert found.status == 130
@@ -621,7 +622,7 @@ def test_a_second_interrupt_ends_who_ignores_the_first(tmp_path, how):
     )
     script.write_text(
         "import os, signal, threading, time, torch\nx = torch.ones(2, device='cuda')\n"
-        f"pid = os.getpid()\n{sends}\nsends.start()\n{IGNORES[how]}"
+        f"pid = os.getppid()\n{sends}\nsends.start()\n{IGNORES[how]}"
     )
     ended = subprocess.run(
         [sys.executable, "-c", "import signal; signal.signal(2, signal.default_int_handler); "

@@ -19,7 +19,8 @@ import torch
 from machine import this_machine
 
 from d2lpar.vgpu.programs.launch_plan import LaunchPlan
-from d2lpar.vgpu.programs.runner import RunOptions, run
+from d2lpar.vgpu.programs.runner import run
+from d2lpar.vgpu.programs.runs import RunOptions
 
 PROGRAM = str(Path(__file__).with_name("small_gpt.py"))
 GOAL = 1.5  # times the CPU's step

@@ -17,7 +17,8 @@ from ..parallelism import scaling
 from ..trials import distributed_sgd as trials
 from ..trials.calling import Called
 from ..vgpu.programs.launch_plan import LaunchPlan
-from ..vgpu.programs.runner import RunOptions, run
+from ..vgpu.programs.runner import run
+from ..vgpu.programs.runs import RunOptions
 from .verdict import Wrong, exercise, is_number, is_tensor, is_whole, values_of
 
 TOLERANCE = 1e-6  # relative

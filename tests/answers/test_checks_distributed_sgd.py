@@ -11,7 +11,8 @@ from test_checks import SOLUTIONS, solution
 from d2lpar import checks
 from d2lpar.checks.distributed_sgd import BUGS
 from d2lpar.vgpu.programs.launch_plan import LaunchPlan
-from d2lpar.vgpu.programs.runner import RunOptions, run
+from d2lpar.vgpu.programs.runner import run
+from d2lpar.vgpu.programs.runs import RunOptions
 
 
 def busiest(**changed):

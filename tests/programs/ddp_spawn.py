@@ -39,8 +39,7 @@ class Worker(mp.Process):
 
 def main(how):
     world_size = torch.cuda.device_count()
-    args = SimpleNamespace(world_size=world_size, device=None)
-    queue = mp.get_context("spawn" if how == "spawn" else "fork").Queue()
+    args, queue = SimpleNamespace(world_size=world_size, device=None), mp.Queue()
     if how == "spawn":
         mp.spawn(worker, args=(args, queue), nprocs=world_size)
     else:

@@ -20,7 +20,7 @@ from .limits import Limits
 from .report import RunReport
 
 if TYPE_CHECKING:
-    from .runner import RunOptions
+    from .runs import RunOptions
 
 EPILOG = """\
 SCRIPT ARGS…              one process that sees all GPUs, as `python SCRIPT`
@@ -53,9 +53,7 @@ def main(arguments: list[str]) -> int:
     outputs = {"--report": options.report, "--timeline": options.timeline}
     whole_file.require_apart(outputs, dict(_read_by(launch)), {"--timeline": trace.is_part})
     with whole_file.tried({"--report": options.report}) as files:
-        from .runner import run  # it needs torch: what is mistaken in the words, is said before
-
-        report = run(launch, _run_options(options))
+        report = _run(launch, options)
         if not report.status:
             report.status, report.broken_limits = wanted.broken_by(report)
         if report.unwritten:
@@ -78,8 +76,17 @@ def _read_by(launch: LaunchPlan) -> Iterator[tuple[str, str]]:
                 yield text, "a file that the program is told"
 
 
+def _run(launch: LaunchPlan, options: argparse.Namespace) -> RunReport:
+    """Import what needs torch: what is mistaken in the words is said before."""
+    if options.processes:
+        from .process_runner import run
+    else:
+        from .runner import run
+    return run(launch, _run_options(options))
+
+
 def _run_options(options: argparse.Namespace) -> RunOptions:
-    from .runner import RunOptions
+    from .runs import RunOptions
 
     return RunOptions(
         options.machine,
@@ -127,6 +134,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-memory", type=limits.size, metavar="SIZE", help=memory)
     add("--no-hazards", action="store_true", help="limit: no hazards")
     add("--no-syncs", action="store_true", help="limit: no call makes a host wait for a device")
+    processes = "run each rank as a process of its own (to be tried; Linux)"
+    add("--processes", action="store_true", help=processes)
     add("--quiet", action="store_true", help="no progress, no summary")
     add("--traceback", action="store_true", help="if the program fails, print the whole traceback")
     add("-m", action="store_true", help="what follows is a module, not a file")

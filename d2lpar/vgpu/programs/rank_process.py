@@ -28,9 +28,8 @@ from ..torch_backend.machine.runtime import Runtime
 from . import failure
 from .launch_plan import LaunchPlan, Process
 from .loading import Loading
+from .runs import INTERRUPTED
 from .step_marks import steps_told
-
-INTERRUPTED = 130
 
 
 @dataclass

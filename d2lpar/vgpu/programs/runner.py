@@ -2,133 +2,73 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import pickle
-import shutil
-import signal
+import gc
+import multiprocessing
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from multiprocessing import connection as connections
-from pathlib import Path
-from types import FrameType
-from typing import Any
 
-import torch
-
-from ... import machines
 from ...timeline.formatting import seconds_text
 from ...timeline.printing import say
-from ..conductor import starting
-from ..conductor.conductor import Conductor
-from ..conductor.process import Place
+from ..api import detectors
 from ..cuda import emulate_cuda
-from ..cuda.lazy_init import all_devices
-from ..device_naming import text
-from ..races.call_sites import CallSite
+from ..cuda.lazy_init import ProcessDevices, all_devices
+from ..cuda.processes import exit_hooks
+from ..cuda.processes.processes import exit_status
+from ..cuda.processes.subprocesses import StartsItself, starts_of_itself_heard
+from ..races.stream_sanitizer import Hazard
 from ..races.sync_debug import Waits
-from ..ranks.world.garbage import older_objects_apart
-from ..sim.event_queue import QueuedWork
+from ..ranks.launcher import ProcessStart, rank_number, run_processes
+from ..ranks.state import main_module
+from ..ranks.state.own_methods import OwnMethods
+from ..ranks.state.own_modules import OwnModules
+from ..ranks.state.own_patches import OwnPatches, PatchesOfCaller
+from ..ranks.state.process_state import OwnState
+from ..ranks.world.garbage import collect_tensors, older_objects_apart
+from ..sim.clock import HostThread, StreamKey
 from ..torch_backend.machine.runtime import Runtime, current_runtime
-from . import failure, rank_process
+from . import failure
 from .device_usage import UsageTimeline
 from .launch_plan import LaunchPlan, Process
 from .loading import Loading
 from .progress import progress
 from .rank_logs import RankLogs
-from .rank_process import INTERRUPTED, ProcessReport
-from .report import DeviceReport, RunReport, SyncReport
+from .report import RunReport
+from .runs import (
+    FAILED,
+    INTERRUPTED,
+    RunOptions,
+    device_report,
+    machine_of,
+    recorded,
+    syncs,
+    with_nodes_of,
+)
 from .shapes_advice import advice
-from .step_marks import StepMarks
-
-FAILED = 1  # exit statuses, as a shell has them
-LOOKS_S = 0.05  # between two looks at the processes
-GRACE_S = 2.0  # for a process to end by itself, when others have failed; then to end when told
-
-
-# What torch imports itself with the first operation, and with the first optimizer.
-IMPORTED_ONCE = ("torch._dynamo", "torch.distributed.tensor", "torch.utils.flop_counter")
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """How to run: the machine to simulate, where to write a timeline, what to look for."""
-
-    machine: str | None = None
-    timeline: str | None = None
-    shapes_only: bool = False
-    hazards: bool = False
-    quiet: bool = False
-    traceback: bool = False
+from .step_marks import StepMarks, steps_told
 
 
 @dataclass
 class _Watched:
-    """What is watched while the program runs, and what its processes have said."""
+    """What is watched while the program runs."""
 
     rt: Runtime
-    ranks: int
     usage: UsageTimeline
-    hazards: list[str] | None
-    loading: Loading = field(default_factory=Loading)
-    waits: Waits = field(default_factory=Waits)
-    marks: StepMarks = field(default_factory=StepMarks)
-    logs: RankLogs | None = None
-    attempt: int = 0
-    said_by: list[ProcessReport] = field(default_factory=list)
+    waits: Waits
+    marks: StepMarks
+    loading: Loading
+    hazards: list[Hazard] | None
+    values_before_s: float
+    reads_before: int
     failures: list[str] = field(default_factory=list)
     status: int = 0
     restarts: int = 0
+    held_before: list[int] = field(default_factory=list)  # bytes, by device
     unwritten: list[str] = field(default_factory=list)
     starts_itself: int | None = None  # as so many ranks
-    is_interrupted: bool = False
-    _calls: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
-
-    # what the conductor tells
-
-    def said(self, rank: int, stream: int, text: str) -> None:
-        """Print for a rank."""
-        to = (sys.stdout, sys.stderr)[stream]
-        if self.logs is None:
-            to.write(text)
-            to.flush()
-        else:
-            self.logs.write(rank, stream + 1, self.attempt, text, to)
-
-    def stepped(self, rank: int, optimizer: int, work: QueuedWork) -> None:
-        """Note the end of a step."""
-        self.marks.add(rank, optimizer, work)
-
-    def waited(
-        self, rank: int, number: int, call: str, place: CallSite, seconds: float, device: str
-    ) -> None:
-        """Note a wait for a device."""
-        noted = self._calls.setdefault((rank, number), {})
-        self.waits.note(noted, call, place, seconds, device)
-
-    def ended(self, rank: int, report: dict[str, Any] | None) -> bool:
-        """Note what a process has said at its end; whether all are to end."""
-        if report is None:
-            return True  # all that meet with it
-        said = ProcessReport(**report)
-        if rank >= self.ranks:  # one that the program has started, and knows what to make of it
-            said.failures.clear()
-            said.status = 0
-        self.said_by.append(said)
-        self.failures += said.failures
-        if said.starts_itself is not None:
-            self.starts_itself = said.starts_itself
-        if said.hazards is not None and self.hazards is not None:
-            self.hazards += said.hazards
-        if said.status == INTERRUPTED:
-            self.is_interrupted = True
-        self.status = self.status or said.status
-        return bool(said.status)
 
 
 def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
@@ -139,16 +79,15 @@ def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
     """
     begin_s = time.perf_counter()
     gpus = max(1, launch.gpus)  # without any, ranks see none of the machine whose clock runs
-    machine = _with_nodes_of(launch, options.machine)
-    with emulate_cuda(
-        gpus, machine, shape_only=options.shapes_only, verbose=False, own_processes=False
-    ):
+    machine = with_nodes_of(launch, options.machine)
+    with emulate_cuda(gpus, machine, shape_only=options.shapes_only, verbose=False):
         rt = current_runtime()
+        collect_tensors(rt)
         with all_devices(), older_objects_apart(rt), _watched(rt, options) as watched:
             start_s = rt.now_s()
             launch = _run_processes(launch, options, watched)
         report = RunReport(
-            launch.target, list(launch.arguments), *_machine(rt, options),
+            launch.target, list(launch.arguments), *machine_of(rt, options),
             launch.world_size, launch.nodes, launch.gpus,
         )  # fmt: skip
         _fill(report, watched, start_s)
@@ -156,32 +95,30 @@ def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
     return report
 
 
-def _with_nodes_of(launch: LaunchPlan, name: str | None) -> str | machines.Machine | None:
-    """The machine of that name; of a cluster's nodes only what the program uses of each, so that
-    its nodes are the cluster's."""
-    whole, here = machines.machine(name), launch.gpus // launch.nodes
-    if launch.nodes > 1 and whole.nodes > 1 and 0 < here < (whole.node_size or 1):
-        return whole.of_each_node(here)
-    return name
-
-
-def _machine(rt: Runtime, options: RunOptions) -> tuple[str, int, int]:
-    """Name, GPUs and nodes of the machine that was asked for: the program may have been given more
-    GPUs, like its own."""
-    named, running = machines.machine(options.machine), rt.machine
-    own = named if named.name == running.name else running
-    return running.name, len(own.accelerators), running.nodes
+def _mark(
+    rt: Runtime, marks: StepMarks, host_thread: HostThread, optimizer: int, stream: StreamKey
+) -> None:
+    marks.add(rank_number(), optimizer, rt.clock.record_event(host_thread, stream))
 
 
 @contextmanager
 def _watched(rt: Runtime, options: RunOptions) -> Iterator[_Watched]:
     """Watch the virtual machine in the block; at its end, all that was queued has its time."""
     usage = UsageTimeline(f"simulated on {rt.machine.name}", rt.now_s())
-    watched = _Watched(rt, 0, usage, [] if options.hazards else None)
+    marks, loading = StepMarks(), Loading()
+    for memory in rt.memories:
+        memory.highest_bytes = memory.allocated_bytes
     with ExitStack() as stack:
+        waits = stack.enter_context(detectors.syncs())
+        hazards = stack.enter_context(detectors.hazards()) if options.hazards else None
+        before = (rt.values_s, rt.unknown_reads)
+        watched = _Watched(rt, usage, waits, marks, loading, hazards, *before)
+        watched.held_before = [memory.allocated_bytes for memory in rt.memories]
         if options.timeline is not None:
-            stack.enter_context(_recorded(rt, options.timeline, watched.unwritten))
+            stack.enter_context(recorded(rt, options.timeline, watched.unwritten))
         rt.clock.timelines = [*rt.clock.timelines, usage]
+        stack.enter_context(steps_told(rt, partial(_mark, rt, marks)))
+        stack.enter_context(loading.noted())
         stack.enter_context(progress(partial(_progress_line, watched), shown=not options.quiet))
         try:
             yield watched
@@ -191,24 +128,10 @@ def _watched(rt: Runtime, options: RunOptions) -> Iterator[_Watched]:
             usage.finish()
 
 
-@contextmanager
-def _recorded(rt: Runtime, path: str, unwritten: list[str]) -> Iterator[None]:
-    """Write a timeline of the block; what cannot be written is noted, as the program has run."""
-    recording = rt.recording(to=path)
-    recording.__enter__()
-    try:
-        yield
-    finally:
-        try:
-            recording.__exit__(None, None, None)
-        except OSError as error:
-            unwritten.append(str(error))
-
-
 def _progress_line(watched: _Watched, seconds: float) -> str:
     steps = f", {watched.marks.count} steps" if watched.marks.count else ""
     simulated = seconds_text(watched.usage.last_s)
-    advised = advice(watched.rt.values_s, seconds)
+    advised = advice(watched.rt.values_s - watched.values_before_s, seconds)
     more = f"; {advised}" if advised else ""
     return f"d2lpar: {seconds:.0f} s, simulated {simulated}{steps}{more}"
 
@@ -233,11 +156,11 @@ def _run_processes(launch: LaunchPlan, options: RunOptions, watched: _Watched) -
 
 def _run_as_planned(launch: LaunchPlan, options: RunOptions, watched: _Watched) -> None:
     """After a failure all start again, as often as torchrun was told."""
-    watched.logs = None if launch.logs is None else RankLogs(launch.logs)
+    logs = None if launch.logs is None else RankLogs(launch.logs)
     for attempt in range(launch.max_restarts + 1):
-        watched.attempt = watched.restarts = attempt
-        with nullcontext() if watched.logs is None else watched.logs.opened():
+        with nullcontext() if logs is None else logs.used(attempt):
             _attempt(launch, options, watched, attempt)
+        watched.restarts = attempt
         if watched.status in (0, INTERRUPTED) or attempt == launch.max_restarts:
             return
         again = f"all ranks start again: {attempt + 1} of {launch.max_restarts}"
@@ -249,224 +172,114 @@ def _run_as_planned(launch: LaunchPlan, options: RunOptions, watched: _Watched) 
 def _forget(watched: _Watched) -> None:
     """Let nothing be left of processes that have failed."""
     watched.failures.clear()
-    watched.said_by.clear()
     watched.status = 0
+    gc.collect()
+    for memory in watched.rt.memories:
+        memory.empty_cache()
 
 
 def _attempt(launch: LaunchPlan, options: RunOptions, watched: _Watched, restarts: int) -> None:
     processes = launch.processes(restarts)
-    names = [_name(process, len(processes)) for process in processes]
-    watched.ranks = len(processes)
-    if len(processes) > 1:
-        for name in IMPORTED_ONCE:
-            importlib.import_module(name)
-    threads = torch.get_num_threads()
-    folder = tempfile.mkdtemp(prefix="d2lpar-", dir=_memory_folder())
+    lives = [partial(_live, launch, options, watched, process) for process in processes]
+    starts = [_start_of(process, len(processes)) for process in processes]
+    own: list[OwnState] = [OwnModules(), OwnMethods(), PatchesOfCaller(), ProcessDevices()]
     try:
-        children = _Children(processes, launch, options, watched, folder)
-        conductor = Conductor(watched.rt, names, watched, folder)
-        torch.set_num_threads(1)  # so that this process has no threads of OpenMP when it forks
-        with children.passing_signals_on(conductor):
-            conductor.serve(children.seats)
-            children.wait(conductor)
-    finally:
-        torch.set_num_threads(threads)
-        conductor.close()
-        shutil.rmtree(folder, ignore_errors=True)
-    _explain_end(watched, conductor, children.died, names)
-
-
-def _explain_end(
-    watched: _Watched, conductor: Conductor, died: list[tuple[int, int]], names: list[str]
-) -> None:
-    """Say why a run has ended of which its processes have said nothing."""
-    error = conductor.world.scheduler.error
-    if watched.is_interrupted:
+        devices = [process.own_first for process in processes]
+        run_processes(lives, devices, starts, own, with_signals=True)
+    except KeyboardInterrupt:
+        watched.failures.append("interrupted")
         watched.status = INTERRUPTED
-        watched.failures.insert(0, "interrupted")
-    elif watched.failures:
+    except Exception as error:
         watched.status = watched.status or FAILED
-    elif error is not None:  # ranks that wait for one another
-        watched.failures.append(failure.said(error))
-        watched.status = FAILED
-    for rank, number in died if not watched.failures else []:
-        who = names[rank] if len(names) > 1 else "the program"
-        watched.failures.append(f"{who} was ended by {signal.Signals(number).name}")
-        watched.status = 128 + number
+        if not watched.failures:  # ranks that wait for one another
+            watched.failures.append(failure.said(error))
 
 
-def _name(process: Process, ranks: int) -> str:
-    return "main" if ranks == 1 else f"rank {process.number}"
+def _start_of(process: Process, ranks: int) -> ProcessStart:
+    name = "main" if ranks == 1 else f"rank {process.number}"
+    devices = ProcessDevices(list(process.devices))
+    states: list[OwnState] = [OwnModules(), OwnMethods(), OwnPatches(), devices]
+    return ProcessStart(
+        name,
+        next(iter(process.devices), 0),
+        process.variables,
+        process.arguments,
+        states,
+        same_random_numbers=process.number == 0,
+    )
 
 
-def _memory_folder() -> str | None:
-    """Where files are memory, if the system has such a place."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+def _live(launch: LaunchPlan, options: RunOptions, watched: _Watched, process: Process) -> None:
+    """The life of one process, in its rank's thread."""
+    try:
+        heard = starts_of_itself_heard() if launch.per_node is None else nullcontext()
+        with main_module.values_forgotten():
+            with heard, exit_hooks.called_at_the_end():
+                _run_main(launch)
+            multiprocessing.active_children()  # a process waits for its children before it ends
+    except StartsItself as start:
+        watched.starts_itself = start.ranks
+        message = f"{start}"
+        if start.ranks > launch.gpus:
+            message += f", and needs --gpus {start.ranks}"
+        watched.failures.append(message)
+        raise RuntimeError(message) from start
+    except SystemExit as end:
+        watched.status = exit_status(end)
+        if watched.status:
+            who = f"rank {process.number}" if launch.world_size > 1 else "the program"
+            ended = f"{who} ended with exit status {watched.status}"
+            watched.failures.append("\n".join([ended, *_remedies(end, launch, options, watched)]))
+            raise RuntimeError(watched.failures[0]) from end
+    except Exception as error:
+        message = failure.told(error, process.number, launch.world_size, in_full=options.traceback)
+        watched.failures.append("\n".join([message, *_remedies(error, launch, options, watched)]))
+        raise
 
 
-class _Children:
-    """The processes of one attempt: forked from this one, which has imported what they need."""
-
-    def __init__(
-        self,
-        processes: list[Process],
-        launch: LaunchPlan,
-        options: RunOptions,
-        watched: _Watched,
-        folder: str,
-    ) -> None:
-        self._launch, self._options, self._watched = launch, options, watched
-        self.seats: list[tuple[int, connections.Connection]] = []  # ids, and what they talk by
-        self._statuses: dict[int, int] = {}
-        self._interrupts = 0
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        Path(folder, "machine").write_bytes(pickle.dumps(watched.rt.machine))
-        for process in processes:
-            self._fork(process, processes, folder)
-
-    def _fork(self, process: Process, processes: list[Process], folder: str) -> None:
-        launch, options = self._launch, self._options
-        place = Place(
-            process.number,
-            _name(process, len(processes)),
-            [each.own_first for each in processes],
-            process.devices,
-            process.variables,
-            process.arguments,
-            folder,
-            options.timeline is not None,
-            f"{folder}/door",
-        )
-        told = {
-            "gpus": max(1, launch.gpus),
-            "machine": f"{folder}/machine",
-            "node": list(process.devices),
-            "folder": folder,
-            "door": place.door,
-            "records": place.records,
-            "shapes_only": options.shapes_only,
-            "hazards": options.hazards,
-        }
-        ours, theirs = connections.Pipe()
-        pid = os.fork()
-        if pid == 0:
-            ours.close()
-            for _, other in self.seats:
-                other.close()
-            starting.tell(told)
-            life = rank_process.life(launch, process, options, self._watched.loading)
-            rank_process.begin(place, theirs, life)
-        theirs.close()
-        self.seats.append((pid, ours))
-
-    @property
-    def _pids(self) -> list[int]:
-        return [pid for pid, _ in self.seats]
-
-    def wait(self, conductor: Conductor) -> None:
-        """Wait until all have ended; those that others have failed are ended soon."""
-        failed_s = None
-        while not conductor.wait(LOOKS_S):
-            self._reap()
-            if self._interrupts > 1:
-                conductor.fail()
-                self._tell(signal.SIGKILL)
-            if conductor.has_failed:
-                failed_s = failed_s or time.monotonic()
-                late_s = time.monotonic() - failed_s
-                if late_s > 2 * GRACE_S:
-                    self._tell(signal.SIGKILL)
-                elif late_s > GRACE_S:
-                    self._tell(signal.SIGTERM)
-        end_s = time.monotonic() + GRACE_S
-        while len(self._statuses) < len(self._pids):
-            self._reap()
-            if time.monotonic() > end_s:
-                self._tell(signal.SIGKILL)
-            time.sleep(LOOKS_S / 10)
-
-    @property
-    def died(self) -> list[tuple[int, int]]:
-        """The ranks that a signal has ended, and which."""
-        statuses = [self._statuses[pid] for pid in self._pids]
-        return [(rank, -status) for rank, status in enumerate(statuses) if status < 0]
-
-    def _reap(self) -> None:
-        for pid in self._pids:
-            if pid not in self._statuses:
-                ended, status = os.waitpid(pid, os.WNOHANG)
-                if ended:
-                    self._statuses[pid] = os.waitstatus_to_exitcode(status)
-
-    def _tell(self, number: int) -> None:
-        for pid in self._pids:
-            if pid not in self._statuses:
-                with suppress(ProcessLookupError, PermissionError):
-                    # A terminal gives an interrupt to what the program has started, too.
-                    (os.killpg if number in OF_ALL else os.kill)(pid, number)
-
-    @contextmanager
-    def passing_signals_on(self, conductor: Conductor) -> Iterator[None]:
-        """In the block, signals that this process gets are those of all."""
-
-        def heard(number: int, frame: FrameType | None) -> None:
-            self._interrupts += number == signal.SIGINT
-            self._watched.is_interrupted |= number == signal.SIGINT
-            self._tell(number)
-            conductor.break_off()
-
-        before = {}
-        with suppress(ValueError):  # in another thread than the main one
-            for number in PASSED_ON:
-                before[number] = signal.signal(number, heard)
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+def _remedies(
+    error: BaseException, launch: LaunchPlan, options: RunOptions, watched: _Watched
+) -> list[str]:
+    found = failure.launch_remedy(error, launch)
+    if options.shapes_only:
+        reads = watched.rt.unknown_reads - watched.reads_before
+        found += failure.values_remedy(error, reads)
+    return found
 
 
-OF_ALL = (signal.SIGINT, signal.SIGKILL)
-PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+def _run_main(launch: LaunchPlan) -> None:
+    if launch.is_module:
+        main_module.run_module(launch.target)
+    else:
+        main_module.run_script(launch.target)
 
 
 # --- the report -----------------------------------------------------------------------------------
 
 
 def _fill(report: RunReport, watched: _Watched, start_s: float) -> None:
+    rt = watched.rt
     report.status = watched.status
     report.restarts = watched.restarts
     report.error = watched.failures[0] if watched.failures else None
     host_s = max(watched.usage.last_s, watched.rt.now_s())
     report.simulated_s = host_s - start_s
-    report.values_s = watched.rt.values_s + sum(said.values_s for said in watched.said_by)
+    report.values_s = watched.rt.values_s - watched.values_before_s
     report.loader_s, report.loader_workers = watched.loading.seconds, watched.loading.workers
-    report.unknown_reads = sum(said.unknown_reads for said in watched.said_by)
+    report.unknown_reads = watched.rt.unknown_reads - watched.reads_before
     report.steps = watched.marks.count
     step_s = watched.marks.seconds()
     report.ms_per_step = None if step_s is None else step_s * 1e3
-    report.devices = [_device_report(watched, i, host_s) for i in range(report.gpus)]
-    report.hazards = watched.hazards
-    report.syncs = _syncs(watched.waits)
+    report.devices = [
+        device_report(rt, watched.usage, i, host_s, _peak_bytes(watched, i))
+        for i in range(report.gpus)
+    ]
+    if watched.hazards is not None:
+        report.hazards = [str(hazard) for hazard in watched.hazards]
+    report.syncs = syncs(watched.waits)
     report.unwritten = watched.unwritten
 
 
-def _device_report(watched: _Watched, number: int, end_s: float) -> DeviceReport:
-    usage, memory = watched.usage.usage[text(number)], watched.rt.memories[number]
-    peak = sum(sum(said.peak_bytes[number : number + 1]) for said in watched.said_by)
-    return DeviceReport(
-        text(number),
-        usage.compute_s,
-        usage.communication_s,
-        usage.exposed_communication_s,
-        usage.waits_for_host_s,
-        usage.waits_for_others_s,
-        max(0.0, end_s - usage.last_s),
-        peak,
-        memory.capacity_bytes,
-    )
-
-
-def _syncs(waits: Waits) -> list[SyncReport]:
-    return [SyncReport(t.call, str(t.place), t.count, t.seconds) for t in waits.by_place()]
+def _peak_bytes(watched: _Watched, number: int) -> int:
+    before = watched.held_before[number] if number < len(watched.held_before) else 0
+    return watched.rt.memories[number].highest_bytes - before

@@ -8,24 +8,39 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-import running
 import torch
 from torch.distributed import run as torchrun
 
 import d2lpar as par
+from d2lpar.command import cli
 from d2lpar.timeline import Timeline
-from d2lpar.vgpu.programs import left_out, limits, report
+from d2lpar.vgpu.programs import left_out, limits, progress, report
 from d2lpar.vgpu.programs.launch_plan import Asked, plan
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 
 
 @pytest.fixture
-def run():
+def run(capfd, monkeypatch):
     """Runs the command; gives its status, the program's lines, and what it wrote on stderr."""
-    return running.run
+    torch.set_num_threads(1)
+    monkeypatch.setattr(progress, "FIRST_S", 600)  # on a slow machine it speaks on stderr, too
+
+    def command(*words):
+        before = sys.argv, dict(os.environ), sys.modules["__main__"], list(sys.path)
+        try:
+            status = cli.main(["run", *map(str, words)])
+        except SystemExit as end:  # argparse's way to end
+            status = end.code
+        after = sys.argv, dict(os.environ), sys.modules["__main__"], list(sys.path)
+        assert after == before
+        out, err = capfd.readouterr()
+        return SimpleNamespace(status=status, out=out, lines=out.splitlines(), err=err)
+
+    return command
 
 
 def test_one_process_sees_all_gpus(run):
@@ -527,12 +542,11 @@ def test_an_interrupt_ends_all_and_leaves_nothing(run, tmp_path, interrupts, chi
     script = tmp_path / "endless.py"
     script.write_text(
         "import os, signal, sys, threading, torch.multiprocessing as mp\n"
-        "def loop(rank, pid):\n"
-        "    threading.Timer(0.2, os.kill, (pid, signal.SIGINT)).start()\n"
+        "def loop(rank):\n"
+        "    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
         "    while True: sum(range(1000))\n"
         "if __name__ == '__main__':\n"
-        "    pid = os.getppid()\n"
-        "    mp.spawn(loop, (pid,), nprocs=2) if sys.argv[1:] else loop(0, pid)\n"
+        "    mp.spawn(loop, nprocs=2) if sys.argv[1:] else loop(0)\n"
     )
     found = run("--gpus", 2, script, *["x"] * children)
     assert found.status == 130
@@ -622,7 +636,7 @@ def test_a_second_interrupt_ends_who_ignores_the_first(tmp_path, how):
     )
     script.write_text(
         "import os, signal, threading, time, torch\nx = torch.ones(2, device='cuda')\n"
-        f"pid = os.getppid()\n{sends}\nsends.start()\n{IGNORES[how]}"
+        f"pid = os.getpid()\n{sends}\nsends.start()\n{IGNORES[how]}"
     )
     ended = subprocess.run(
         [sys.executable, "-c", "import signal; signal.signal(2, signal.default_int_handler); "

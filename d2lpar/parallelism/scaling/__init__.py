@@ -27,7 +27,7 @@ from .overhead import NO_OVERHEAD, Overhead
 from .profile import Profile
 from .speed import Speed, counts, strong, weak
 from .steps import ONE_BUCKET, DeviceStep, Gradient, buckets, step_s
-from .target import RunToTarget, fastest, runs
+from .target import RunToTarget, runs
 from .timed import timed_step
 
 __all__ = [
@@ -48,7 +48,6 @@ __all__ = [
     "buckets",
     "compressed",
     "counts",
-    "fastest",
     "fit_convergence",
     "half_precision",
     "hierarchical",

@@ -42,7 +42,7 @@ _PRECISION = {
     "float16": "fp16", "bfloat16": "bf16", "float8": "fp8", "tfloat32": "tf32", "float32": "fp32",
     "bf16-pure": "bf16",
 } | {name: name for name in ("fp16", "bf16", "fp8", "fp8-delayed", "tf32", "fp32")}  # fmt: skip
-_OPTIMIZERS = {name: name for name in ("adam", "adam-8bit", "adam-bf16", "sgd", "none")}
+_OPTIMIZERS = {name: name for name in ("adam", "adam-bf16", "sgd", "none")}
 _COUNTS = {name: name for name in ("model", "model-full-attention", "model-causal", "computed")}
 
 
@@ -109,8 +109,7 @@ def _experts(p: Parameters) -> Experts | None:
     count = p.integer("experts", None)
     if count is None:
         return None
-    top_k = p.integer("top_k", p.integer("experts_per_token", 2)) + p.integer("shared_experts", 0)
-    return Experts(count, top_k, p.number("capacity", 1.0))
+    return Experts(count, p.integer("experts_per_token", 2) + p.integer("shared_experts", 0))
 
 
 def chosen(p: Parameters, model: Transformer, machine: Machine) -> Layout:
@@ -173,11 +172,10 @@ def _stated(p: Parameters) -> Layout:
         optimizer=_optimizer(p),
         expert=p.integer("expert", 1),
         shard=shard,
-        ring=p.flag("ring", False),
         gathers=p.choice("gathers", {"layers": "layers", "tensors": "tensors"}, "layers"),
         loss_chunks=p.choice("loss", _LOSS_CHUNKS, "whole"),
         # FSDP and torch.compile are torch's own; Megatron has neither, and puts tokens first.
-        batch_first=p.flag("batch_first", compiled or zero > 1),
+        batch_first=compiled or zero > 1,
         tensor_overlap=p.flag("tp_overlap", p.flag("async_tp", False)),
         fused_gradients=p.flag("gradient_fusion", zero < 2),
     )

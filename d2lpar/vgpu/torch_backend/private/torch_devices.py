@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -42,15 +41,6 @@ def address_of_generator(generator: torch.Generator) -> int:
 
 
 AcceleratorError: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
-MOMENTS_OF_GRAPHS = ("capture_start", "capture_end", "instantiate", "replay_start", "replay_end")
-
-
-def hooks_of_graphs(moment: str) -> Mapping[int, Callable[..., object]]:
-    """What programs have registered for a moment of all CUDA graphs, where this torch has that."""
-    found: Mapping = getattr(sys.modules["torch.cuda.graphs"], f"_global_{moment}_hooks", {})
-    return found
-
-
 GET_ACCELERATOR = (torch._C, "_get_accelerator")
 STREAM_OF_COPIES = (_parallel_functions, "_get_stream")
 PARSE_TO = (torch._C._nn, "_parse_to")  # what Module.to is told

@@ -223,21 +223,6 @@ def test_functions_of_ones_own_choose_their_precision():
     assert a.grad.is_cuda
 
 
-def test_communication_into_given_tensors():
-    comm, whole = torch.cuda.comm, torch.arange(6.0, device="cuda:0")
-    places = [torch.empty(n, device=f"cuda:{i}") for i, n in enumerate((2, 4))]
-    assert comm.scatter(whole, out=places) == tuple(places)
-    assert [place.tolist() for place in places] == [[0, 1], [2, 3, 4, 5]]
-    out = torch.empty(6, device="cuda:1")
-    assert comm.gather(places, out=out) is out
-    assert torch.equal(out.cpu(), whole.cpu())
-    copies = [torch.empty(6, device=f"cuda:{i}") for i in range(2)]
-    comm.broadcast(whole, out=copies)
-    assert all(copy.tolist() == whole.tolist() for copy in copies)
-    with pytest.raises(RuntimeError, match="Exactly one of 'devices' and 'out'"):
-        comm.broadcast(whole, [0, 1], out=copies)
-
-
 def test_what_events_and_types_say():
     event = torch.cuda.Event()
     assert repr(event) == "<torch.cuda.Event uninitialized>"

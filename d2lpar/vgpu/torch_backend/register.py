@@ -28,7 +28,6 @@ from .patches import (
     accelerator,
     autograd,
     beside,
-    class_calls,
     compiling,
     data,
     generators,
@@ -93,7 +92,6 @@ def _register() -> None:
     losses.replace_ctc_loss()
     pinning.replace_pinning()
     beside.replace_readers()
-    class_calls.replace_methods()
     generators.replace_generator()
     compiling.replace_compile()
     compiling.replace_flex_attention()

@@ -429,7 +429,7 @@ ALONE: dict[str, tuple[Callable, dict[str, object]]] = {
     "run_alike": (par.run_alike, {"machine": NODE, "ranks": 2}),
     "cluster": (par.cluster, {"n": 2, "timeout_s": 60.0}),
     "Checkpoints": (par.Checkpoints, {"keep": 2}),
-    "predict": (par.predict, {"value": 1.0, "choices": ()}),
+    "predict": (par.predict, {"value": 1.0}),
     "fashion_mnist": (
         par.fashion_mnist,
         {"batch_size": 4, "seed": 0, "train_size": 8, "test_size": 8},

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 import d2lpar as par
+from d2lpar.machines.collective_cost import collective_s, fabric_of
 from d2lpar.timeline.inputs import Count, NotNegative, Share, check_fields, checked, require
 
-collectives = par.machines.collectives
 machines, pipeline, planner, scaling = par.machines, par.pipeline, par.planner, par.scaling
 
 # --- one argument ---------------------------------------------------------------------------------
@@ -118,17 +118,8 @@ def _step_of_net() -> object:
 
 
 OPTIMIZER = torch.optim.SGD(STAGES[0].parameters(), lr=0.1)
-ASKED = {"nbytes": 1000, "ranks": 8, "machine": NODE, "algorithm": None, "protocol": None}
 ALL_NETWORK = {"nbytes": 100.0, "network": NETWORK, "devices": 8}
 GOOD: dict[Callable, dict[str, object]] = {
-    **{
-        getattr(collectives, name): ASKED
-        for name in (
-            *("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce"),
-            "all_to_all",
-        )
-    },
-    collectives.send: {"nbytes": 10, "source": 0, "target": 1, "machine": NODE, "protocol": None},
     machines.Accelerator: _fields(NODE.accelerators[0]),
     machines.Host: _fields(NODE.host),
     machines.Link: _fields(NODE.host_link),
@@ -523,8 +514,7 @@ EXTREME = [machines.Link("l", latency, rate) for latency in (0, 1e30) for rate i
 def test_extreme_links_give_numbers(link):
     machine = replace(NODE, host_link=link, peer=link)
     for name in ("all_reduce", "all_gather", "broadcast", "all_to_all"):
-        found = getattr(collectives, name)(10**9, 8, machine)
-        assert not _has_nan(found)
+        assert not _has_nan(collective_s(name, 10**9, fabric_of(machine, 8)))
     assert not _has_nan(planner.plans(MODEL, machine, batch=8)[:3])
     assert not _has_nan(
         scaling.weak(PROFILE, scaling.ring(scaling.Network.of(machine)), batch=4, devices=[8])
@@ -552,7 +542,7 @@ def test_every_public_function_is_asked():
     asked = {getattr(function, "__name__", "") for function in GOOD}
     asked |= {name for room in (pipeline,) for name in room.SCHEDULES}
     asked |= {"gpipe", "one_f_one_b", "interleaved_1f1b", "zero_bubble_h1"}
-    for room in (collectives, machines, pipeline, planner, scaling):
+    for room in (machines, pipeline, planner, scaling):
         names: Sequence[str] = getattr(room, "__all__", None) or [
             name
             for name, value in vars(room).items()

@@ -1001,11 +1001,11 @@ def test_a_live_gantt_of_a_simulated_run_is_its_gantt(gantt_place, gpus):
     assert gantt_place.updates[-1] == gantt(timeline, height_px=400).png()
 
 
-def test_a_live_gantt_shows_what_there_is_after_an_error_and_without_spans(gantt_place):
+def test_a_live_gantt_shows_what_there_is_after_an_error_and_without_spans(gantt_place, tmp_path):
     with pytest.raises(ZeroDivisionError), LiveGantt(recording(CLOCK)) as timeline:
         timeline.add(RUN.spans[0]) or 1 / 0
     assert len(gantt_place.updates) == 2
-    with LiveGantt(recording(CLOCK, keep=0)) as timeline:
+    with LiveGantt(recording(CLOCK, to=tmp_path / "run.json")) as timeline:
         timeline.add(RUN.spans[0])
         timeline.add(RUN.spans[2])
     assert len(gantt_place.updates) == 2 + 2  # the second is drawn at the end

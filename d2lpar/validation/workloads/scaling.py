@@ -161,8 +161,7 @@ def _scaled_so_that(
 
 def _bucket_bytes(p: Parameters) -> float | None:
     """Without overlap everything is exchanged at once, when backward has ended."""
-    bucket_bytes = p.number("bucket_bytes", 0) or None
-    return bucket_bytes if p.flag("overlap", True) else scaling.ONE_BUCKET
+    return None if p.flag("overlap", True) else scaling.ONE_BUCKET
 
 
 def _exchange(p: Parameters, machine: Machine) -> scaling.Exchange:

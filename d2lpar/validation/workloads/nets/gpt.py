@@ -84,7 +84,6 @@ def memory(p: Parameters, machine: Machine) -> SimulatedRun:
 def transformer(p: Parameters) -> Transformer:
     """The network of a row."""
     gated = p.choice("mlp", _GATED, "swiglu" if p.flag("gated", False) else "gelu")
-    positions = "rotary" if p.flag("rotary", gated) else "learned"
     p.flag("packed", False)  # samples without padding, which no other row has either
     layers, hidden, heads = (p.integer(name) for name in ("layers", "hidden", "heads"))
     return Transformer(
@@ -96,9 +95,7 @@ def transformer(p: Parameters) -> Transformer:
         gated=gated,
         tied=p.flag("tied", not gated),
         norm=p.choice("norm", {"layer": "layer", "rms": "rms"}, "rms" if gated else "layer"),
-        positions=p.choice(
-            "positions", {name: name for name in ("learned", "rotary", "none")}, positions
-        ),
+        positions="rotary" if p.flag("rotary", gated) else "learned",
         bias=p.flag("bias", not gated),
         causal=p.flag("causal", True),
         experts=_experts(p),
@@ -154,7 +151,6 @@ def _planned(p: Parameters, model: Transformer, machine: Machine, batch: int) ->
 def _stated(p: Parameters) -> Layout:
     mesh = Mesh(*(p.integer(name, 1) for name in ("data", "pipeline", "tensor", "context")))
     micro_batch, micro_batches = _micro_batches(p, mesh.data)
-    shard = p.integer("shard_size", p.integer("shard_group", None))
     zero, compiled = _zero(p, mesh), _compiled(p)
     return Layout(
         mesh,
@@ -171,7 +167,7 @@ def _stated(p: Parameters) -> Layout:
         compiled=compiled,
         optimizer=_optimizer(p),
         expert=p.integer("expert", 1),
-        shard=shard,
+        shard=p.integer("shard_group", None),
         gathers=p.choice("gathers", {"layers": "layers", "tensors": "tensors"}, "layers"),
         loss_chunks=p.choice("loss", _LOSS_CHUNKS, "whole"),
         # FSDP and torch.compile are torch's own; Megatron has neither, and puts tokens first.

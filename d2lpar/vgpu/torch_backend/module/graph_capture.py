@@ -128,7 +128,6 @@ class CUDAGraph:
         self,
         pool: object = None,
         capture_error_mode: str = "global",
-        check_input_liveness: bool = False,
     ) -> None:
         """Note what this thread queues on the current stream. RuntimeError, as on CUDA, if that is
         a default stream, if this thread captures already, and for modes that there are not."""
@@ -519,12 +518,10 @@ def capture(
     stream: Stream | None = None,
     capture_error_mode: str = "global",
     enable_annotations: bool = False,
-    annotation_config: dict[str, object] | None = None,
-    check_input_liveness: bool = False,
 ) -> Iterator[None]:
     """`torch.cuda.graph`: the block's work becomes `cuda_graph`. The host waits for the device
     first, and `stream` (default: one that is there for captures) is current in the block.
-    Annotations are for CUPTI, so nothing is annotated; inputs live as long as the graph does."""
+    Annotations are for CUPTI, so nothing is annotated."""
     rt = current_runtime()
     device = rt.current_device
     rt.synchronize(device)

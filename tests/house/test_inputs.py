@@ -156,7 +156,6 @@ GOOD: dict[Callable, dict[str, object]] = {
     planner.ties: {"found": PLANS},
     MODEL.flops: {"samples": 2, "recompute": False, "causal": False},
     MODEL.layer_parameters: {"tensor": 1, "expert": 1},
-    scaling.Compression: {"bytes_factor": 0.5, "seconds_per_byte": 0.0},
     scaling.Convergence: {"min_steps": 10.0, "critical_batch": 2.0},
     scaling.DeviceStep: _fields(STEP),
     scaling.Gradient: _fields(GRADIENTS[0]),
@@ -173,11 +172,10 @@ GOOD: dict[Callable, dict[str, object]] = {
     scaling.Profile: _fields(PROFILE),
     scaling.Profile.of: {"steps": {1: STEP}},
     scaling.buckets: {"gradients": GRADIENTS, "bucket_bytes": 10},
-    scaling.compressed: {"exchange": EXCHANGE, "compression": scaling.Compression(0.5)},
-    scaling.compressed(EXCHANGE, scaling.Compression(0.5)): {"nbytes": 10, "devices": 8},
     scaling.counts: {"most": 16, "node": 1},
     scaling.fit_convergence: {"steps": {64: 9000, 128: 5000, 512: 1600}},
-    scaling.half_precision: {"memory_bytes_per_s": 1e9},
+    scaling.half_precision: {"exchange": EXCHANGE, "memory_bytes_per_s": 1e9},
+    scaling.half_precision(EXCHANGE, 1e9): {"nbytes": 10, "devices": 8},
     **{method: {"network": NETWORK} for method in scaling.METHODS.values()},
     **{method(NETWORK): {"nbytes": 100.0, "devices": 8} for method in scaling.METHODS.values()},
     **dict.fromkeys(
@@ -410,7 +408,7 @@ def _entered(block: Callable) -> Callable:
 ALONE: dict[str, tuple[Callable, dict[str, object]]] = {
     "simulate": (_entered(par.simulate), {"machine": NODE, "n": 2}),
     "emulate_cuda": (_entered(par.emulate_cuda), {"n": 2, "machine": None}),
-    "record": (_entered(par.record), {"devices": None, "keep": 3}),
+    "record": (_entered(par.record), {"devices": None}),
     "host_work": (par.host_work, {"seconds": 1.0}),
     "machine": (par.machine, {"memory_bytes": 10**10}),
     "measure": (par.measure, {"repeats": 2, "warm_up": 1, "devices": None}),
@@ -447,7 +445,6 @@ NO_NUMBERS = {
 }  # fmt: skip
 SMALL = (nan, inf, -inf, -1, 1e308, 5e-324, 10**9, 10**12, True, "x", 0)
 ENOUGH = {
-    ("record", "keep"),
     ("Checkpoints", "keep"),
     ("host_work", "seconds"),
     ("machine", "memory_bytes"),

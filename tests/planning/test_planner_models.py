@@ -14,10 +14,10 @@ from d2lpar.machines.collective_cost import all_gather_s, all_to_all_s, reduce_s
 from d2lpar.machines.variability import slowest_of
 from d2lpar.parallelism.planner import Experts, Layout, Mesh, Transformer, Wiring
 from d2lpar.parallelism.planner.costs import layers
-from d2lpar.parallelism.planner.costs.exchanges import list_exchange_s
 from d2lpar.parallelism.planner.costs.fp8 import LINEAR
 from d2lpar.parallelism.planner.costs.memory_model import kept_bytes
 from d2lpar.parallelism.planner.costs.modules import Head, Layer
+from d2lpar.parallelism.planner.costs.replicas import list_exchange_s
 from d2lpar.parallelism.planner.costs.share import share_of
 from d2lpar.parallelism.planner.optimizers import recipe
 from d2lpar.parallelism.planner.precision import PRECISIONS, product_rate

@@ -163,15 +163,7 @@ def test_more_bandwidth_is_never_slower(method, devices, nbytes, faster, level):
     assert fast_s <= slow_s * (1 + 1e-12)
 
 
-# --- compression ----------------------------------------------------------------------------------
-
-
 def test_half_precision_halves_the_bytes_for_three_bytes_of_memory_traffic_each():
-    exchange = scaling.compressed(scaling.ring(HAND), scaling.half_precision(30.0))
+    exchange = scaling.half_precision(scaling.ring(HAND), 30.0)
     assert exchange(48, 4) == pytest.approx(6 * (0.5 + 6 / 8) + 48 * 3 / 30)
     assert exchange(48, 1) == 0.0
-
-
-def test_compression_costs_nothing_at_least():
-    with pytest.raises(ValueError, match=r"seconds_per_byte of .* from zero on, not -1"):
-        scaling.Compression(0.5, -1)

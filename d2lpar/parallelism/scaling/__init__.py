@@ -9,11 +9,11 @@ All but `timed_step` is plain arithmetic; devices are numbered, not built.
 
 from __future__ import annotations
 
-from .compression import Compression, compressed, half_precision
 from .convergence import Convergence, fit_convergence
 from .exchange import (
     METHODS,
     Exchange,
+    half_precision,
     hierarchical,
     hierarchical_bytes,
     key_value_store,
@@ -34,7 +34,6 @@ __all__ = [
     "METHODS",
     "NO_OVERHEAD",
     "ONE_BUCKET",
-    "Compression",
     "Convergence",
     "DeviceStep",
     "Exchange",
@@ -46,7 +45,6 @@ __all__ = [
     "RunToTarget",
     "Speed",
     "buckets",
-    "compressed",
     "counts",
     "fit_convergence",
     "half_precision",

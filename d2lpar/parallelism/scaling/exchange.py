@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from math import prod
 
 from ...machines import collective_cost as cost
-from ...timeline.inputs import Count, NotNegative, checked
+from ...timeline.inputs import Count, NotNegative, Positive, checked
 from .network import Network
 
 Exchange = Callable[[float, int], float]
@@ -56,6 +56,16 @@ def key_value_store(network: Network) -> Exchange:
     Distributed Machine Learning with the Parameter Server. Pulling follows pushing.
     """
     return partial(_store_s, network)
+
+
+@checked
+def half_precision(exchange: Exchange, memory_bytes_per_s: Positive) -> Exchange:
+    """The same exchange, of fp32 gradients that devices round to fp16 or bf16, and widen again.
+
+    Rounding reads 4 bytes and writes 2, widening the reverse: three bytes of memory traffic for
+    each byte of fp32, at the memory's rate. It delays the exchange, not backward.
+    """
+    return partial(_halved_s, exchange, memory_bytes_per_s)
 
 
 METHODS: dict[str, Callable[[Network], Exchange]] = {
@@ -162,3 +172,12 @@ def _store_s(network: Network, nbytes: NotNegative, devices: Count) -> float:
     if within.name in sent:
         seconds += 2 * within.latency_s + sent[within.name] / within.bytes_per_s
     return seconds + 2 * sum(level.latency_s for level in used)
+
+
+@checked
+def _halved_s(
+    exchange: Exchange, memory_bytes_per_s: float, nbytes: NotNegative, devices: Count
+) -> float:
+    if devices == 1:
+        return 0.0
+    return exchange(nbytes / 2, devices) + 3 * nbytes / memory_bytes_per_s

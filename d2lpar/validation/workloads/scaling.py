@@ -168,7 +168,7 @@ def _exchange(p: Parameters, machine: Machine) -> scaling.Exchange:
     exchange = p.choice("exchange", EXCHANGES, "all_reduce")(machine)
     if p.choice("compress", {"none": False, "float16": True}, "none"):
         rate = machine.accelerators[0].memory_bytes_per_s
-        return scaling.compressed(exchange, scaling.half_precision(rate))
+        return scaling.half_precision(exchange, rate)
     return exchange
 
 

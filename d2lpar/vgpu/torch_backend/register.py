@@ -37,11 +37,10 @@ from .patches import (
 )
 from .patches.networks import (
     data_parallel,
-    grad_scaler,
     losses,
     modules,
     parameters,
-    sync_batch_norm,
+    shapes_alone,
 )
 from .private import torch_autograd
 from .tensors.tensor import VirtualTensor
@@ -87,8 +86,8 @@ def _register() -> None:
     accelerator.replace_accelerator()
     modules.replace_modules()
     parameters.replace_parameters()
-    sync_batch_norm.replace_sync_batch_norm()
-    grad_scaler.replace_grad_scaler()
+    shapes_alone.replace_sync_batch_norm()
+    shapes_alone.replace_grad_scaler()
     losses.replace_ctc_loss()
     pinning.replace_pinning()
     beside.replace_readers()

@@ -107,8 +107,6 @@ def explain(found: Sequence[Plan]) -> str:
 
 @dataclass(frozen=True)
 class _Search:
-    """What is looked for, on what."""
-
     model: Transformer
     machine: str
     wiring: Wiring

@@ -259,25 +259,6 @@ def test_cudnn_takes_what_it_takes_on_cuda():
         assert not torch.backends.cudnn.is_acceptable(x)
 
 
-@pytest.mark.parametrize("autocast", [False, True])
-def test_convolutions_of_cudnn_by_name(autocast):
-    """Padding 1, stride 2, dilation 1, 2 groups: torch's own convolution is the oracle."""
-    x, w = torch.randn(1, 4, 5, 5, device="cuda"), torch.randn(6, 2, 3, 3, device="cuda")
-    w.requires_grad_()
-    with torch.autocast("cuda", enabled=autocast):
-        found = torch.cudnn_convolution(x, w, (1, 1), (2, 2), (1, 1), 2, False, True, False)
-        expected = nn.functional.conv2d(x, w, None, 2, 1, 1, 2)
-        back = torch.cudnn_convolution_transpose(
-            x, w[:4], (1, 1), (1, 1), (2, 2), (1, 1), 2, False, True, False
-        )
-        expected_back = nn.functional.conv_transpose2d(x, w[:4], None, 2, 1, 1, 2)
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
-    torch.testing.assert_close(back, expected_back, rtol=0, atol=0)
-    assert found.dtype == (torch.half if autocast else torch.float)
-    gradients = [torch.autograd.grad(y.sum(), w)[0] for y in (found, expected)]
-    torch.testing.assert_close(*gradients, rtol=0, atol=0)
-
-
 def test_recurrent_networks_keep_their_weights_where_they_are():
     x = torch.randn(3, 2, 4)
     net = nn.LSTM(4, 5)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
@@ -61,10 +60,3 @@ def runs_as_it_is(backend: object) -> bool:
     if isinstance(backend, str):
         return backend == "eager" or backend.startswith("aot_eager")
     return getattr(backend, "__module__", None) == "torch._dynamo.backends.debugging"
-
-
-def cuts_products() -> bool:
-    """Whether Inductor is told to exchange the operands and results of matrix products in pieces,
-    beside them (asynchronous tensor parallelism)."""
-    config = sys.modules.get("torch._inductor.config")
-    return bool(getattr(config, "_micro_pipeline_tp", False))

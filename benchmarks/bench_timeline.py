@@ -1,4 +1,4 @@
-"""What recording a long run costs: bytes and time a span, kept whole, in part, or in a file.
+"""What recording a long run costs: bytes and time a span, kept, or in a file.
 
 All record the same dispatches and kernels on this machine, one after the other in one process.
 """
@@ -17,8 +17,7 @@ from machine import this_machine
 from d2lpar.timeline import Span, Timeline
 from d2lpar.timeline.streaming import recording
 
-KEPT = 10_000
-BOUNDED_BYTES = 10 * 2**20  # at the end of a run of any length, with KEPT spans
+BOUNDED_BYTES = 10 * 2**20  # at the end of a run of any length
 OPERATION_GOAL_US = 40  # of simulating an operation, of which a recording is a part
 
 
@@ -60,7 +59,6 @@ def main() -> None:
         path = os.path.join(folder, "run.json")
         ways = {
             "all kept": lambda: recording("toy"),
-            f"the last {KEPT:,} kept": lambda: recording("toy", keep=KEPT),
             "streamed to a file": lambda: recording("toy", to=path),
         }
         met = True

@@ -9,6 +9,8 @@ import torch
 from .. import machines
 from .verdict import RIGHT, WRONG, Verdict, largest_difference
 
+TOLERANCE = 1e-6  # of steps
+
 TEXT_ALIASED = (
     "replica {a} and replica {b} are one tensor in memory: each adds its gradient to the same "
     "place, and a sum over replicas then adds it to itself. Copy: tensor.to(device, copy=True)."
@@ -49,11 +51,11 @@ def separate_memory(replicas: Sequence[Sequence[torch.Tensor]]) -> Verdict:
     return Verdict(RIGHT, TEXT_SEPARATE.format(n=len(replicas)))
 
 
-def same_everywhere(data: Sequence[torch.Tensor], *, tolerance: float = 0.0) -> Verdict:
-    """Whether tensors on several devices hold the same values."""
+def same_everywhere(data: Sequence[torch.Tensor]) -> Verdict:
+    """Whether tensors on several devices hold the same values, bit by bit."""
     for i, tensor in enumerate(data):
         gap = largest_difference(tensor, data[0])
-        if gap > tolerance:
+        if gap > 0:
             return Verdict(WRONG, TEXT_DIFFERENT.format(i=i, device=tensor.device, gap=gap))
     return Verdict(RIGHT, TEXT_SAME.format(n=len(data)))
 
@@ -62,17 +64,15 @@ def same_step(
     before: Sequence[torch.Tensor],
     replicas: Sequence[Sequence[torch.Tensor]],
     reference: Sequence[torch.Tensor],
-    *,
-    tolerance: float = 1e-6,
 ) -> Verdict:
-    """Whether all replicas took the step that leads from `before` to `reference`."""
+    """Whether all replicas took the step that leads from `before` to `reference`, to 1e-6."""
     for i, replica in enumerate(replicas):
         gap = max(largest_difference(a, r) for a, r in zip(replica, reference, strict=True))
-        if gap > tolerance:
+        if gap > TOLERANCE:
             ratio = step_length(before, replica) / max(step_length(before, reference), 1e-30)
             why = TEXT_LONGER if ratio > 1 else TEXT_SHORTER
             return Verdict(WRONG, TEXT_UPDATE.format(i=i, gap=gap, ratio=ratio, why=why))
-    return Verdict(RIGHT, TEXT_UPDATE_SAME.format(n=len(replicas), tolerance=tolerance))
+    return Verdict(RIGHT, TEXT_UPDATE_SAME.format(n=len(replicas), tolerance=TOLERANCE))
 
 
 def possible_rate(flops: float, seconds: float, accelerator: machines.Accelerator) -> Verdict:

@@ -89,7 +89,6 @@ def _file(frame: TracebackType) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, what it came from, and so on."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

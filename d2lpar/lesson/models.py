@@ -26,13 +26,13 @@ class Residual(nn.Module):
         return F.relu(self.bn2(self.conv2(Y)) + self.shortcut(X))
 
 
-def resnet18(classes: int = 10, *, width: int = 64, channels: int = 1) -> nn.Sequential:
+def resnet18(classes: int = 10, *, width: int = 64) -> nn.Sequential:
     """ResNet-18 for small images: 3 x 3 first convolution, stride 1, no max-pooling.
 
     With `width` 64 it has the layers of `d2l.resnet18`; with less, fewer channels in all of them.
-    Input [N, channels, H, W], output [N, classes].
+    Input [N, 1, H, W], output [N, classes].
     """
-    stem = nn.Sequential(nn.Conv2d(channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU())
+    stem = nn.Sequential(nn.Conv2d(1, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU())
     stages = [
         nn.Sequential(
             Residual(max(width, outputs // 2), outputs, stride=1 if outputs == width else 2),

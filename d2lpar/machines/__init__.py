@@ -1,6 +1,5 @@
 """Machines to simulate: their parts, a catalogue of real ones, files of them, and this machine."""
 
-from . import collectives
 from .catalogue import A100, ACCELERATORS, CATALOGUE, DEFAULT, H100, NETWORKS, V100
 from .hardware import Accelerator, Host, Link, Machine
 from .lookup import Named, load, machine, save, this_machine
@@ -18,7 +17,6 @@ __all__ = [
     "Link",
     "Machine",
     "Named",
-    "collectives",
     "load",
     "machine",
     "save",

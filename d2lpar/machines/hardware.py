@@ -89,7 +89,10 @@ class Accelerator:
         return self.flops_per_s[self.rated_as(dtype)]
 
     def rated_as(self, dtype: str) -> str:
-        """The data type whose rate one has: itself, any of fp8 for one of fp8, or "float32"."""
+        """The data type whose rate one has: itself, any of fp8 for one of fp8, or "float32".
+
+        Raises ValueError for a type that there is not.
+        """
         if not isinstance(dtype, str):  # asked for each kernel: cheaper than `checked`
             require(self.name, str, dtype=dtype)
         if dtype in self.flops_per_s:

@@ -120,7 +120,6 @@ def _close(name: str) -> list[str]:
 
 
 def _cluster(name: str) -> Machine | None:
-    """A cluster if `name` is that of one."""
     if not _IN_NODES.match(name):
         return None
     match = _CLUSTER.fullmatch(name)

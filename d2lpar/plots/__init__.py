@@ -1,8 +1,7 @@
-"""Pictures of a lesson: live curves, Gantt charts, image grids and figures with sliders."""
+"""Pictures of a lesson: live curves, Gantt charts and figures with sliders."""
 
 from .gantt_chart import gantt
 from .graph_chart import graph
-from .image_grid import images
 from .live.live import LivePlot
 from .live.live_gantt import LiveGantt
 from .live.training_plot import TrainingPlot
@@ -16,5 +15,5 @@ __all__ = [
     "BLUE", "FONT_PT", "GREEN", "INK", "ORANGE", "PALE", "VERMILION",
     "LiveGantt", "LivePlot", "Picture", "Prediction", "SliderFigure",
     "TrainingPlot",
-    "axes", "gantt", "graph", "images", "predict", "schedule", "slider_figure",
+    "axes", "gantt", "graph", "predict", "schedule", "slider_figure",
 ]  # fmt: skip

@@ -76,9 +76,7 @@ class _Graph(Protocol):
     def longest_chain(self) -> Sequence[_Node]: ...
 
 
-def graph(
-    graph: _Graph, *, longest_chain: bool = True, note: str = "", width_px: int = 0
-) -> Picture:
+def graph(graph: _Graph, *, note: str = "") -> Picture:
     """Draw a traced `Graph`: an arrow leads from an operation to those that must come after it.
 
     Arrows that follow from others are left out. Each operation is as far down as those that need it
@@ -96,9 +94,9 @@ def graph(
     }
     width = max(last for _, last in bands.values()) + 1
     column_px = max(NARROW_PX, min(COLUMN_PX, WIDTH_PX / width))
-    chain = {node.number for node in graph.longest_chain()} if longest_chain else set()
+    chain = {node.number for node in graph.longest_chain()}
     keys = _keys(graph, marked=bool(chain))
-    width_px = width_px or max(WIDTH_PX, round(column_px * width))
+    width_px = max(WIDTH_PX, round(column_px * width))
     lines = math.ceil(len(keys) * KEY_PX / width_px)
     picture = Picture(
         summary=texts.GRAPH.format(operations=len(graph.operations), places=", ".join(bands)),

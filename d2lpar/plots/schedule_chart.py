@@ -14,6 +14,7 @@ from .gantt_chart import GanttOptions, gantt
 PASSES = {
     "F": "forward", "B": "backward", "I": "inputs", "W": "weights", "R": "again",
 }  # fmt: skip
+WIDTH_PX = 720
 _OPERATION = re.compile(r"(\d+)([FBIWR])(\d+)")
 
 
@@ -22,15 +23,13 @@ def schedule(
     *,
     ax: Axes | None = None,
     title: str = "",
-    copies: bool = False,
-    width_px: int = 720,
     **options: Unpack[GanttOptions],
 ) -> Figure:
     """Draw the passes of a pipeline: those spans of a timeline that are named as "2F0" is.
 
     A box holds the number of its micro-batch; in the second part of a network that a rank holds it
-    has a prime ("3′"), two in the third. `copies=True` shows what is sent, too. Everything else is
-    as in `gantt`, which takes the other options. Raises ValueError if there is no pass.
+    has a prime ("3′"), two in the third. Everything else is as in `gantt`, which takes the other
+    options. Raises ValueError if there is no pass.
     """
     named = [(s, match) for s in timeline.spans if (match := _OPERATION.fullmatch(s.name))]
     stages = _stages(named)
@@ -41,10 +40,8 @@ def schedule(
     ]
     if not shown:
         raise ValueError(texts.ERROR_NO_PASSES)
-    if copies:
-        shown += [replace(s, name="") for s in timeline.spans if s.kind == "copy"]
     passes = Timeline(timeline.clock, shown, timeline.memory)
-    return gantt(passes, ax=ax, title=title, width_px=width_px, **options)
+    return gantt(passes, ax=ax, title=title, width_px=WIDTH_PX, **options)
 
 
 def _stages(named: list[tuple[Span, re.Match[str]]]) -> dict[str, list[int]]:

@@ -1,4 +1,4 @@
-"""Recording runs of any length: timelines that forget, or write to a file, what they are given."""
+"""Recording runs of any length: timelines that write to a file what they are given."""
 
 from __future__ import annotations
 
@@ -8,71 +8,47 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from . import MemorySample, Span, Timeline
-from .inputs import Index, require
 from .traces.trace import TraceWriter
 
 
-class LongTimeline(Timeline):
-    """A timeline with the last `keep` spans (and samples of memory, and annotations); the other
-    spans are summed up.
+class StreamedTimeline(Timeline):
+    """A timeline that writes to a file (see `trace`) as things come, sums up its spans, and keeps
+    nothing else. The file is complete when it is closed."""
 
-    With `to`, a path (see `trace`), all of them are written there as they come; `keep` is then 0
-    unless it is given. The file is complete, and `spans` a list, when the timeline is closed.
-    Raises ValueError for a `keep` below 0.
-    """
-
-    def __init__(
-        self, clock: str, *, keep: int | None = None, to: str | os.PathLike[str] | None = None
-    ) -> None:
-        super().__init__(clock)
-        keep = 0 if keep is None else keep
-        require("record", Index, keep=keep)
-        self._keep = keep
-        self.spans = deque(maxlen=keep)
-        self.memory = deque(maxlen=keep)
-        self.annotations = deque(maxlen=keep)
-        self._writer = None if to is None else TraceWriter(to, clock)
+    def __init__(self, clock: str, to: str | os.PathLike[str]) -> None:
+        super().__init__(clock, deque(maxlen=0), deque(maxlen=0), deque(maxlen=0))
+        self._writer = TraceWriter(to, clock)
 
     def add(self, span: Span) -> None:
-        """Note a span; the oldest is summed up if there are too many."""
-        if self._writer is not None:
-            self._writer.add(span)
-        if len(self.spans) == self._keep:
-            self.dropped.add(self.spans[0] if self.spans else span)
+        """Note a span."""
+        self._writer.add(span)
+        self.dropped.add(span)
         super().add(span)
 
     def add_memory(self, sample: MemorySample) -> None:
-        """Note a sample of memory; the oldest is forgotten if there are too many."""
-        if self._writer is not None:
-            self._writer.add_memory(sample)
-        super().add_memory(sample)
+        """Note a sample of memory."""
+        self._writer.add_memory(sample)
 
     def add_annotation(self, span: Span) -> None:
-        """Note an annotation; the oldest is forgotten if there are too many."""
-        if self._writer is not None:
-            self._writer.add(span)
-        super().add_annotation(span)
+        """Note an annotation."""
+        self._writer.add(span)
 
     def close(self) -> None:
-        """Make lists of what was kept, and complete the file."""
-        self.spans, self.memory = list(self.spans), list(self.memory)
-        self.annotations = list(self.annotations)
-        if self._writer is not None:
-            self._writer.close()
+        """Complete the file."""
+        self.spans, self.memory, self.annotations = [], [], []
+        self._writer.close()
 
 
 @contextmanager
-def recording(
-    clock: str, *, keep: int | None = None, to: str | os.PathLike[str] | None = None
-) -> Iterator[Timeline]:
-    """A timeline to fill in the block: a `LongTimeline` if `keep` or `to` is given.
+def recording(clock: str, *, to: str | os.PathLike[str] | None = None) -> Iterator[Timeline]:
+    """A timeline to fill in the block: a `StreamedTimeline` if `to` is given.
 
-    Raises ValueError for a negative `keep`, OSError if the file cannot be written.
+    Raises OSError if the file cannot be written.
     """
-    if keep is None and to is None:
+    if to is None:
         yield Timeline(clock)
         return
-    timeline = LongTimeline(clock, keep=keep, to=to)
+    timeline = StreamedTimeline(clock, to)
     try:
         yield timeline
     finally:

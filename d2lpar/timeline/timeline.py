@@ -39,8 +39,8 @@ class Timeline:
     `clock` says where the times come from: "simulated on <machine>" or "measured". `memory` says
     what tensors occupied on each device. `annotations` are blocks that the program has named, such
     as by `record_function`: they lie around spans, and only trace files show them. `dropped` sums
-    up the spans that a long recording did not keep: `summary` counts them, everything else sees the
-    spans that are there.
+    up the spans that went to a file: `summary` counts them, everything else sees the spans that are
+    there.
     """
 
     clock: str

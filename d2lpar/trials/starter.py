@@ -248,7 +248,6 @@ class _Watch:
         self._starved_before_s = 0.0
 
     def until_it_ends(self) -> str:
-        """How it has ended."""
         while True:
             ready, _, _ = select.select([self._judge], [], [], LOOK_S)
             gone = bool(ready) and not self._heard(self._judge.recv(64))

@@ -20,7 +20,7 @@ from d2lpar.command.course import grading
 from d2lpar.lesson import results_table
 from d2lpar.machines.measuring import calibration
 from d2lpar.timeline import Span, Timeline, whole_file
-from d2lpar.timeline.streaming import LongTimeline
+from d2lpar.timeline.streaming import StreamedTimeline
 from d2lpar.timeline.traces import trace as trace_files
 from d2lpar.timeline.whole_file import NOT_WRITTEN, OutputFile
 
@@ -253,7 +253,7 @@ def test_a_trace_that_fills_the_disk_disturbs_nobody_who_works(tmp_path, name):
     """It is raised at the end, and the old trace is as it was."""
     old = Timeline("simulated", _spans(1))
     old.save_trace(tmp_path / name)
-    timeline = LongTimeline("simulated", to=tmp_path / name)
+    timeline = StreamedTimeline("simulated", tmp_path / name)
     with files_of_at_most(2**16):
         for span in _spans(20000):
             timeline.add(span)
@@ -462,7 +462,7 @@ def test_the_next_output_removes_what_killed_processes_left_and_nothing_else(tmp
 def test_a_beginning_that_was_named_is_removed_by_nobody(tmp_path):
     """Who was told where it is may still want it."""
     for number in range(2):
-        timeline = LongTimeline("simulated", to=tmp_path / "t.json")
+        timeline = StreamedTimeline("simulated", tmp_path / "t.json")
         with files_of_at_most(2**16):
             for span in _spans(2000):
                 timeline.add(span)

@@ -89,7 +89,7 @@ def test_settings_of_a_row():
     model = planner.model("gpt-2-124m")
     layout = gpt.chosen(
         read(
-            sharding="hsdp", shard_size="4", precision="bf16-pure", recompute="selective_layer",
+            sharding="hsdp", shard_group="4", precision="bf16-pure", recompute="selective_layer",
             compiled="true", attention="flash3", loss="chunked",
         ),
         *(model, MACHINE),

@@ -73,15 +73,15 @@ def _settings(net, kinds):
     return Counter(repr(m) for m in net.modules() if isinstance(m, kinds))
 
 
-@pytest.mark.parametrize(("width", "classes", "channels"), [(4, 10, 1), (16, 3, 3)])
-def test_a_narrow_resnet18_has_fewer_channels_in_all_layers(width, classes, channels):
-    wide, narrow = (models.resnet18(classes, width=w, channels=channels) for w in (64, width))
+@pytest.mark.parametrize(("width", "classes"), [(4, 10), (16, 3)])
+def test_a_narrow_resnet18_has_fewer_channels_in_all_layers(width, classes):
+    wide, narrow = (models.resnet18(classes, width=w) for w in (64, width))
     ours, theirs = ([m.weight for m in net.modules() if _is_conv(m)] for net in (narrow, wide))
     for i, (few, many) in enumerate(zip(ours, theirs, strict=True)):
         assert len(few) * 64 == len(many) * width
-        assert few.shape[1] * 64 == many.shape[1] * width or (i, few.shape[1]) == (0, channels)
+        assert few.shape[1] * 64 == many.shape[1] * width or (i, few.shape[1]) == (0, 1)
         assert few.shape[2:] == many.shape[2:]
-    assert narrow(torch.rand(2, channels, 14, 14)).shape == (2, classes)
+    assert narrow(torch.rand(2, 1, 14, 14)).shape == (2, classes)
 
 
 def test_lenet_computes_what_multi_gpu_from_scratch_does():

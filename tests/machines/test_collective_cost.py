@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from d2lpar import machines
-from d2lpar.machines import Link, collectives
+from d2lpar.machines import Link
 from d2lpar.machines import collective_cost as cost
 
 MICRO, GIGA, MIB = 1e-6, 1e9, 2**20
@@ -397,46 +397,34 @@ def test_what_networks_reach_under_load():
         assert cost.network_latency_s(machines.NETWORKS[network]) == pytest.approx(us * MICRO)
 
 
-def test_seconds_of_bytes_ranks_and_machine():
-    machine = machines.machine("8x-a100-nvswitch")
-    fabric = cost.fabric_of(machine, 4)
-    for name in ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all"):
-        assert getattr(collectives, name)(MIB, 4, machine) == cost.collective_s(name, MIB, fabric)
-    ring = collectives.all_reduce(MIB, 4, machine.name, "ring", "Simple")
-    assert ring == cost.all_reduce_s(MIB, fabric, algorithm="ring", protocol="Simple")
-    cluster = machines.machine("2x8x-a100-nvswitch-4xib-hdr")
-    within, between = (collectives.send(2**30, 0, to, cluster) for to in (1, 8))
-    assert between == pytest.approx(2**30 / (24 * GIGA), rel=0.01)
-    assert within < between / 8
-
-
 @pytest.mark.parametrize(
     ("ask", "error"),
     [
-        (lambda m: collectives.all_reduce(1, 9, m), r"takes 2 to 8 ranks, .* not 9: take fewer"),
-        (lambda m: collectives.broadcast(1, 1, m), r"takes 2 to 8 ranks, .* not 1"),
-        (lambda m: collectives.all_reduce(1, 8, m, "nvls"), r"it takes NVSwitches that sum"),
-        (lambda m: collectives.all_reduce(1, 8, m, "collnet"), r"it takes several nodes"),
-        (lambda m: collectives.all_reduce(1, 8, m, "star"), r"by 'star': take ring, tree, nvls"),
-        (lambda m: collectives.all_reduce(1, 8, m, None, "LL64"), r"'LL64': take LL, LL128, Si"),
-        (lambda m: collectives.all_gather(1, 8, m, "tree"), r"by 'tree': take ring"),
-        (lambda m: collectives.all_to_all(1, 8, m, "ring"), r"by 'ring': take sends"),
-        (lambda m: collectives.all_to_all(1, 8, m, None, "LL128"), r"take LL or Simple"),
-        (lambda m: collectives.all_reduce(1, 8, "8x-a100-nvswitches"), r"8x-a100-nvswitch\b"),
-        (lambda m: collectives.send(1, 0, 8, m), r"two of its GPUs 0 to 7, not from 0 to 8"),
-        (lambda m: collectives.send(1, 3, 3, m), r"not from 3 to 3"),
-        (lambda m: collectives.send(-1, 0, 1, m), r"number of bytes from zero on, .* not -1"),
-        (lambda m: collectives.all_reduce(-1, 8, m), r"number of bytes from zero on, .* not -1"),
-        (lambda m: collectives.broadcast(math.nan, 8, m), r"from zero on, .* not nan"),
-        (lambda m: collectives.broadcast("3", 8, m), r"from zero on, .* not '3'"),
-        (lambda m: collectives.all_gather(1, None, m), r"whole number of ranks, .* not None"),
-        (lambda m: collectives.all_reduce(math.inf, 8, m), r"from zero on, .* not inf"),
-        (lambda m: collectives.all_gather(1, 2.5, m), r"whole number of ranks, .* not 2.5"),
+        (lambda f: cost.all_reduce_s(1, f, algorithm="nvls"), r"it takes NVSwitches that sum"),
+        (lambda f: cost.all_reduce_s(1, f, algorithm="collnet"), r"it takes several nodes"),
+        (lambda f: cost.all_reduce_s(1, f, algorithm="star"), r"by 'star': take ring, tree, nvls"),
+        (lambda f: cost.all_reduce_s(1, f, protocol="LL64"), r"'LL64': take LL, LL128, Si"),
+        (lambda f: cost.all_gather_s(1, f, algorithm="tree"), r"by 'tree': take ring"),
+        (lambda f: cost.all_to_all_s(1, f, algorithm="ring"), r"by 'ring': take sends"),
+        (lambda f: cost.all_to_all_s(1, f, protocol="LL128"), r"take LL or Simple"),
     ],
 )
 def test_what_a_machine_cannot_do(ask, error):
     with pytest.raises(ValueError, match=error):
-        ask(machines.machine("8x-a100-nvswitch"))
+        ask(cost.fabric_of(machines.machine("8x-a100-nvswitch"), 8))
+
+
+@pytest.mark.parametrize("ranks", [1, 9])
+def test_ranks_that_a_machine_does_not_have(ranks):
+    with pytest.raises(ValueError, match=rf"takes 2 to 8 ranks, .* not {ranks}"):
+        cost.fabric_of(machines.machine("8x-a100-nvswitch"), ranks)
+
+
+def test_a_send_goes_over_the_links_between_two_gpus():
+    cluster = machines.machine("2x8x-a100-nvswitch-4xib-hdr")
+    within, between = (cost.send_s(2**30, cost.fabric_among(cluster, [0, to])) for to in (1, 8))
+    assert between == pytest.approx(2**30 / (24 * GIGA), rel=0.01)
+    assert within < between / 8
 
 
 def test_no_ll128_without_nvlink():

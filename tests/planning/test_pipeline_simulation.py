@@ -24,7 +24,6 @@ from d2lpar.parallelism.pipeline import (
     Simulation,
     StageCost,
     gpipe,
-    ideal_bubble,
     in_flight,
     interleaved_1f1b,
     one_f_one_b,
@@ -74,32 +73,30 @@ def test_operations_of_the_same_length_run_in_their_slots(name):
         assert times(simulate(orders(slots), [UNIT] * stages)) == expected
 
 
+def published_bubble(schedule, p, m, cost):
+    """Huang et al. 2019, section 2.3; Narayanan et al. 2021, section 2.2, who divide by the work
+    and not by the step; Qi et al. 2024, table 2."""
+    if schedule == "zero_bubble_h1":
+        passes_s = cost.forward_s + cost.inputs_s + cost.weights_s
+        idle_s = (p - 1) * (passes_s - 2 * cost.weights_s)
+        return idle_s / (idle_s + m * passes_s)
+    chunks = 2 if schedule == "interleaved" else 1
+    return (p - 1) / (chunks * m + p - 1)
+
+
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_bubbles_are_those_of_the_formulas(name):
-    parts = {"forward_s": 2.0, "inputs_s": 3.0, "weights_s": 1.5}
-    cost = StageCost(2.0, 4.5, 3.0, 1.5)
+    cost = StageCost(2.0, 4.5, inputs_s=3.0, weights_s=1.5)
     for ranks in range(1, 9):
         for micro_batches in range(1, 33):
             if name == "interleaved" and micro_batches % ranks:
                 continue
+            if name == "zero_bubble_h1" and micro_batches < ranks:
+                continue
             stages = ranks * (2 if name == "interleaved" else 1)
             found = Simulation.of(orders(SCHEDULES[name](ranks, micro_batches)), [cost] * stages)
-            if name == "zero_bubble_h1" and micro_batches < ranks:
-                with pytest.raises(ValueError, match="simulate it"):
-                    ideal_bubble(name, ranks, micro_batches, **parts)
-            else:
-                expected = ideal_bubble(name, ranks, micro_batches, **parts)
-                assert found.bubble == pytest.approx(expected, abs=1e-12), (ranks, micro_batches)
-
-
-def test_formulas_know_their_schedules():
-    assert ideal_bubble("1f1b", 4, 12) == 3 / 15
-    assert ideal_bubble("interleaved", 4, 12, chunks=3) == 3 / 39
-    assert ideal_bubble("zero_bubble_h1", 4, 12) == 3 / 39
-    with pytest.raises(ValueError, match=r"one of gpipe, 1f1b, .* not 'x'"):
-        ideal_bubble("x", 4, 12)
-    with pytest.raises(ValueError, match="W not longer than I"):
-        ideal_bubble("zero_bubble_h1", 4, 12, weights_s=2.0)
+            expected = published_bubble(name, ranks, micro_batches, cost)
+            assert found.bubble == pytest.approx(expected, abs=1e-12), (ranks, micro_batches)
 
 
 def test_where_w_is_longer_than_i_zero_bubble_gains_no_more():

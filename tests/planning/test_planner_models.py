@@ -13,11 +13,11 @@ from d2lpar import machines, planner
 from d2lpar.machines.collective_cost import all_gather_s, all_to_all_s, reduce_scatter_s
 from d2lpar.machines.variability import slowest_of
 from d2lpar.parallelism.planner import Experts, Layout, Mesh, Transformer, Wiring
-from d2lpar.parallelism.planner.costs import layers, steps
-from d2lpar.parallelism.planner.costs.exchanges import list_exchange_s
+from d2lpar.parallelism.planner.costs import layers
 from d2lpar.parallelism.planner.costs.fp8 import LINEAR
 from d2lpar.parallelism.planner.costs.memory_model import kept_bytes
 from d2lpar.parallelism.planner.costs.modules import Head, Layer
+from d2lpar.parallelism.planner.costs.replicas import list_exchange_s
 from d2lpar.parallelism.planner.costs.share import share_of
 from d2lpar.parallelism.planner.optimizers import recipe
 from d2lpar.parallelism.planner.precision import PRECISIONS, product_rate
@@ -110,10 +110,6 @@ def test_wrong_experts_are_refused():
         Experts(1)
     with pytest.raises(ValueError, match="top_k is a number from 1 to 4 experts, not 5"):
         Experts(4, 5)
-    with pytest.raises(ValueError, match=r"capacity is a factor from 1 on, not 0\.5"):
-        Experts(4, capacity=0.5)
-    with pytest.raises(ValueError, match="capacity is a factor from 1 on, not None"):
-        Experts(4, capacity=None)
     with pytest.raises(ValueError, match="expert 3 does not divide the 8 experts"):
         planner.step(ROUTED, scaled(mesh=Mesh(3), expert=3), A100)
     with pytest.raises(ValueError, match="expert 3 does not divide the 8 replicas"):
@@ -166,12 +162,11 @@ def test_what_is_kept_is_less_the_more_is_computed_again():
 
 
 def test_optimizers_keep_what_their_papers_say():
-    # Rajbhandari et al. 2020; Dettmers et al. 2021: 8-bit states are a quarter of Adam's 8 bytes.
+    # Rajbhandari et al. 2020.
     assert recipe("adam", 2).state_bytes == 12
     assert recipe("adam", 4).state_bytes == 8
-    assert recipe("adam", 4).state_bytes == 4 * recipe("adam-8bit", 4).state_bytes
     assert recipe("adam", 2).moved_bytes == 30
-    with pytest.raises(ValueError, match="optimizer is one of adam, adam-8bit, sgd, none for"):
+    with pytest.raises(ValueError, match="optimizer is one of adam, sgd, none for"):
         recipe("adam-bf16", 4)
 
 
@@ -293,8 +288,6 @@ def test_a_context_halves_the_work_and_brings_keys_and_values():
     brought = 2 * 4 * 128 * 16_384 * 2  # keys and values of 4 heads of 128, 2 bytes each
     assert two.context_s == pytest.approx(3 * 4 * all_gather_s(brought, fabric))
     assert one.context_s == 0
-    ring = planner.step(long, scaled(micro_batch=1, mesh=Mesh(context=2), ring=True), A100)
-    assert ring.context_s < two.context_s
 
 
 def test_the_grid_with_a_context():
@@ -404,11 +397,3 @@ def test_throughput_and_utilisation():
     assert plan.tokens_per_s_per_gpu == tokens / 8
     peak = machines.machine("8x-h200-nvswitch").accelerators[0].rate("bfloat16")
     assert plan.model_flops_utilisation == plan.flops_per_s / peak < 1
-
-
-def test_a_search_leaves_context_and_experts_as_they_are():
-    found = planner.plans(ROUTED, "8x-a100-80gb-nvswitch", batch=32, context=2, expert=2)
-    assert {plan.mesh.context for plan in found} == {2}
-    assert all(plan.layout.expert == 2 and plan.mesh.size == 8 for plan in found)
-    assert "expert 2: tokens go to their experts" in planner.explain(found)
-    assert steps.MicroBatchTimes.of(ROUTED, found[0].layout, Wiring.of(A100)).context_s > 0

@@ -155,8 +155,8 @@ def test_devices_of_a_curve():
     assert all(n <= 8 or n % 8 == 0 for n in found)
     assert found == sorted(set(found))
     assert scaling.counts(1) == [1]
-    for wrong in ({"most": 0}, {"most": 9, "ratio": 1.0}, {"most": 9, "node": 0}):
-        with pytest.raises(ValueError, match=r"(most|node) of counts must|a curve goes on by"):
+    for wrong in ({"most": 0}, {"most": 9, "node": 0}):
+        with pytest.raises(ValueError, match=r"(most|node) of counts must"):
             scaling.counts(**wrong)
 
 

@@ -38,7 +38,6 @@ from d2lpar.plots import (
     LivePlot,
     TrainingPlot,
     gantt,
-    images,
     picture,
     slider_figure,
     style,
@@ -221,8 +220,8 @@ def test_each_cell_leaves_one_picture_and_no_open_figure():
     notebook = executed(
         LIVE_CELL.format(fps="float('inf')", points="range(8)", then="pass"),
         LIVE_CELL.format(fps=4, points="range(3)", then="assert i < 2, 'as planned'"),
-        "%matplotlib inline\nfrom matplotlib import pyplot\nfrom d2lpar.plots import images\n"
-        "images([[[0.5]]], [3])",
+        "%matplotlib inline\nfrom matplotlib import pyplot\nfrom d2lpar.plots import axes\n"
+        "axes(summary='nothing yet').figure",
         "pyplot.get_fignums()",
         allow_errors=True,
     )
@@ -1002,11 +1001,11 @@ def test_a_live_gantt_of_a_simulated_run_is_its_gantt(gantt_place, gpus):
     assert gantt_place.updates[-1] == gantt(timeline, height_px=400).png()
 
 
-def test_a_live_gantt_shows_what_there_is_after_an_error_and_without_spans(gantt_place):
+def test_a_live_gantt_shows_what_there_is_after_an_error_and_without_spans(gantt_place, tmp_path):
     with pytest.raises(ZeroDivisionError), LiveGantt(recording(CLOCK)) as timeline:
         timeline.add(RUN.spans[0]) or 1 / 0
     assert len(gantt_place.updates) == 2
-    with LiveGantt(recording(CLOCK, keep=0)) as timeline:
+    with LiveGantt(recording(CLOCK, to=tmp_path / "run.json")) as timeline:
         timeline.add(RUN.spans[0])
         timeline.add(RUN.spans[2])
     assert len(gantt_place.updates) == 2 + 2  # the second is drawn at the end
@@ -1038,35 +1037,6 @@ def test_outside_a_notebook_a_live_gantt_is_one_line(capsys):
     [line] = capsys.readouterr().out.splitlines()
     assert line.startswith("Gantt chart of host · main, vgpu:0 · stream 0")
     assert line.endswith("7 spans in 9 ms")
-
-
-# Images
-
-
-@pytest.mark.parametrize("shape", [(5, 1, 28, 28), (5, 28, 28)])
-def test_images_stand_under_their_names(shape):
-    X = torch.rand(shape)
-    picture = images(
-        X, torch.tensor([1, 0, 1, 1, 0]), names=("coat", "bag"), note="synthetic", columns=3
-    )
-    titles = [ax.get_title() for ax in picture.axes]
-    assert titles == ["bag", "coat", "bag", "bag", "coat", ""]
-    shown = [ax.images[0].get_array() for ax in picture.axes[:5]]
-    np.testing.assert_array_equal(shown, X.reshape(5, 28, 28))
-    assert all(ax.images[0].get_clim() == (0, 1) for ax in picture.axes[:5])
-    assert "synthetic" in words(picture)
-    assert picture.summary == "5 labelled images · synthetic"
-    assert pixels(picture.png()).std() > 30  # grey values, not a blank sheet
-
-
-def test_wrong_images_and_labels_are_named():
-    X = np.zeros((2, 28, 28))
-    with pytest.raises(ValueError, match=r"\[2, 3, 28, 28\]"):
-        images(np.zeros((2, 3, 28, 28)), [0, 1])
-    with pytest.raises(ValueError, match="2 images need as many labels, not 3"):
-        images(X, [0, 1, 2])
-    with pytest.raises(ValueError, match="label 7 has no name: names holds 2"):
-        images(X, [0, 7], names=("coat", "bag"))
 
 
 # Figures with sliders

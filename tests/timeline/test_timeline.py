@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import d2lpar as par
 from d2lpar.timeline import MemorySample, Span, Timeline
-from d2lpar.timeline.streaming import LongTimeline, recording
+from d2lpar.timeline.streaming import StreamedTimeline, recording
 
 
 def compute(device, start, end, name="k", stream=0, **more):
@@ -284,35 +284,33 @@ def test_a_table_is_a_line_a_group():
 # Long recordings
 
 
-def test_a_long_recording_keeps_the_last_and_sums_up_the_rest():
-    with recording("toy", keep=3) as timeline:
+def test_a_long_recording_keeps_nothing_and_sums_it_up(tmp_path):
+    with recording("toy", to=tmp_path / "run.json") as timeline:
         for i in range(10):
             timeline.add(compute("gpu:0", i, i + 1, name=f"k{i % 2}", flops=2))
             timeline.add_memory(MemorySample("gpu:0", i, i))
-            assert len(timeline) == min(i + 1, 3)
-    assert [span.start_s for span in timeline.spans] == [7, 8, 9]
-    assert [sample.bytes for sample in timeline.memory] == [7, 8, 9]
-    assert timeline.dropped.count == 7
+            assert not timeline.spans
+    assert timeline.dropped.count == 10
     rows = timeline.summary("name")
     assert [(row.group, row.count, row.total_s, row.flops) for row in rows] == [
         ("k0", 5, 5, 10), ("k1", 5, 5, 10),
     ]  # fmt: skip
-    assert timeline.duration_s == 3
 
 
-@given(st.lists(spans, max_size=20), st.integers(0, 25))
-def test_what_is_kept_does_not_change_the_summary(given_spans, keep):
-    whole, part = Timeline("toy", given_spans), LongTimeline("toy", keep=keep)
+@given(st.lists(spans, max_size=20))
+def test_a_file_does_not_change_the_summary(tmp_path_factory, given_spans):
+    file = tmp_path_factory.mktemp("streamed") / "run.json"
+    whole, part = Timeline("toy", given_spans), StreamedTimeline("toy", file)
     for span in given_spans:
         part.add(span)
     part.close()
-    assert part.spans == given_spans[len(given_spans) - min(keep, len(given_spans)) :]
+    assert part.spans == []
     for by in ("kind", "name", "device"):
         mine = {row.group: (row.count, row.total_s) for row in part.summary(by)}
         assert mine == {row.group: (row.count, row.total_s) for row in whole.summary(by)}
 
 
-def test_a_recording_of_virtual_devices_can_be_bounded_and_streamed(gpus, tmp_path):
+def test_a_recording_of_virtual_devices_can_be_streamed(gpus, tmp_path):
     path = tmp_path / "run.json"
 
     def run():
@@ -323,15 +321,11 @@ def test_a_recording_of_virtual_devices_can_be_bounded_and_streamed(gpus, tmp_pa
 
     with par.record() as whole:
         run()
-    with par.record(keep=5) as last:
-        run()
     with par.record(to=path) as streamed:
         run()
-    assert len(last) == 5
-    assert [s.name for s in last] == [s.name for s in whole.spans[-5:]]
     assert (streamed.spans, streamed.memory) == ([], [])
-    counts = [{row.group: row.count for row in t.summary()} for t in (whole, last, streamed)]
-    assert counts[0] == counts[1] == counts[2]
+    counts = [{row.group: row.count for row in t.summary()} for t in (whole, streamed)]
+    assert counts[0] == counts[1]
     read = Timeline.from_chrome_trace(path)
     assert read.clock == whole.clock
     assert [(s.device, s.kind, s.name) for s in read] == [(s.device, s.kind, s.name) for s in whole]
@@ -340,17 +334,13 @@ def test_a_recording_of_virtual_devices_can_be_bounded_and_streamed(gpus, tmp_pa
 
 def test_a_streamed_file_is_valid_after_an_error(gpus, tmp_path):
     path = tmp_path / "run.json"
-    with pytest.raises(ZeroDivisionError), par.record(to=path, keep=2) as timeline:
+    with pytest.raises(ZeroDivisionError), par.record(to=path):
         torch.ones(3, device=gpus[0]).sum().item() / 0
-    assert len(timeline.spans) == 2
     assert len(json.loads(path.read_text())["traceEvents"]) > 4
-    last = [(span.kind, span.name) for span in Timeline.from_chrome_trace(path).spans[-2:]]
-    assert [(span.kind, span.name) for span in timeline.spans] == last
+    assert Timeline.from_chrome_trace(path).spans[-1].name == "item"
 
 
 def test_wrong_options_are_named(gpus, tmp_path):
-    with pytest.raises(ValueError, match=r"keep of .*, not -1"), par.record(keep=-1):
-        pass
     with pytest.raises(FileNotFoundError), par.record(to=tmp_path / "no" / "run.json"):
         pass
     with par.record() as timeline:  # and nothing of those is recording any more

@@ -393,5 +393,4 @@ def _moved(reading: Reading) -> int:
 
 
 def _cases(readings: list[Reading]) -> list[str]:
-    """The cases that occur, in their order."""
     return list(dict.fromkeys(reading.case for reading in readings))

@@ -11,7 +11,6 @@ Schedules, their checks and their simulation are plain Python without tensors.
 
 from __future__ import annotations
 
-from .bubbles import ideal_bubble
 from .conformance import check, in_flight, require
 from .costs import StageCost
 from .executor import Pipeline
@@ -38,7 +37,6 @@ __all__ = [
     "StageCost",
     "check",
     "gpipe",
-    "ideal_bubble",
     "in_flight",
     "in_slots",
     "interleaved_1f1b",

@@ -32,7 +32,7 @@ class StageCost:
         check_fields(self)
 
     def seconds(self, kind: str) -> float:
-        """How long a pass of a kind ("F", "B", "I", "W") takes."""
+        """How long a pass of a kind ("F", "B", "I", "W") takes. ValueError for another one."""
         half_s = self.backward_s / 2
         seconds = {
             "F": self.forward_s,

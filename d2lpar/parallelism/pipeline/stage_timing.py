@@ -34,6 +34,8 @@ def stage_costs(
     time. Gradients of parameters are added to those of other micro-batches, unless
     `accumulate=False`: of a batch's first one. `activation_bytes` is what the inputs, what autograd
     keeps and the outputs occupy together. Parameters keep their `.grad`, buffers their values.
+
+    Raises ValueError for an `x` without tensors.
     """
     if not _tuple(x):
         raise ValueError(f"x of stage_costs is a tensor or several, not {x!r}")

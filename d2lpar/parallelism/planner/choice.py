@@ -45,23 +45,13 @@ def plans(
     precision: str = "fp16",
     compiled: bool = False,
     optimizer: str = "adam",
-    context: int = 1,
-    ring: bool = False,
-    expert: int = 1,
-    shard: int | None = None,
-    gathers: str = "layers",
-    tensor_overlap: bool = False,
-    framework: str = "torch",
-    usable: float = USABLE,
 ) -> list[Plan]:
     """One plan for each mix that divides everything evenly: those that fit first, by step time.
 
     `batch` is the samples of a step over all of `gpus` GPUs (default: all of the machine). Of the
     settings of a mix the fastest that fit are taken; those given are left as they are: `zero`
     (None: stages 0 to 3 are tried), `recompute` (None: as little as fits), `micro_batch` (None: 1
-    to 16), `chunks` (None: 1F1B, and interleaved with 2 and 4). `usable` is the share of a GPU's
-    memory that may be planned with, `context` and `expert` are the same in all mixes. For the
-    others see `Layout`.
+    to 16), `chunks` (None: 1F1B, and interleaved with 2 and 4). For the others see `Layout`.
 
     Raises ValueError for a model, machine or number that is not there, and if nothing divides.
     """
@@ -79,8 +69,6 @@ def plans(
         recompute=RECOMPUTE if recompute is None else (recompute,),
         micro_batches=MICRO_BATCHES if micro_batch is None else (micro_batch,),
         chunks=CHUNKS if chunks is None else (chunks,),
-        usable=usable,
-        context=context,
         settings={
             "sequence_parallel": sequence_parallel,
             "overlap": overlap,
@@ -89,12 +77,6 @@ def plans(
             "precision": precision,
             "compiled": compiled,
             "optimizer": optimizer,
-            "expert": expert,
-            "shard": shard,
-            "ring": ring,
-            "gathers": gathers,
-            "tensor_overlap": tensor_overlap,
-            "framework": framework,
         },
     )
     found = [search.best_of(layouts) for layouts in search.mixes()]
@@ -125,15 +107,12 @@ def explain(found: Sequence[Plan]) -> str:
 
 @dataclass(frozen=True)
 class _Search:
-    """What is looked for, on what."""
-
     model: Transformer
     machine: str
     wiring: Wiring
     capacity_bytes: float
     batch: int
     gpus: int
-    context: int
     choices: Choices
 
     @classmethod
@@ -144,30 +123,25 @@ class _Search:
         *,
         batch: int,
         gpus: int | None,
-        usable: float,
-        context: int,
         **choices: Unpack[Choices],
     ) -> _Search:
         chosen, whole = named(model), machines.machine(machine)
         count = len(whole.accelerators)
         gpus = count if gpus is None else gpus
-        _check(whole, gpus, batch, usable)
-        settings = choices["settings"]
-        _check_counts(context=context, expert=settings["expert"], shard=settings["shard"])
+        _check(whole, gpus, batch)
         return cls(
             chosen,
             whole.name,
             Wiring.of(whole),
-            usable * whole.accelerators[0].memory_bytes,
+            USABLE * whole.accelerators[0].memory_bytes,
             batch,
             gpus,
-            context,
             choices,
         )
 
     def mixes(self) -> Iterator[list[Layout]]:
         """The settings that each mesh allows, where it allows any."""
-        for mesh in meshes(self.model, self.gpus, self.wiring.node_size, context=self.context):
+        for mesh in meshes(self.model, self.gpus, self.wiring.node_size):
             if found := list(layouts(self.model, mesh, self.batch, **self.choices)):
                 yield found
 
@@ -201,16 +175,10 @@ class _Search:
         )
 
 
-def _check_counts(**counts: int | None) -> None:
-    for name, count in counts.items():
-        if count is not None and (type(count) is not int or not is_count(count)):
-            text = messages.ERROR_FEW.format(name=name, beyond=beyond(count), count=count)
-            raise ValueError(text)
-
-
-def _check(machine: Machine, gpus: int, batch: int, usable: float) -> None:
+def _check(machine: Machine, gpus: int, batch: int) -> None:
     count = len(machine.accelerators)
-    _check_counts(gpus=gpus)
+    if type(gpus) is not int or not is_count(gpus):
+        raise ValueError(messages.ERROR_FEW.format(beyond=beyond(gpus), gpus=gpus))
     if gpus > count:
         raise ValueError(
             messages.ERROR_GPUS.format(
@@ -222,5 +190,3 @@ def _check(machine: Machine, gpus: int, batch: int, usable: float) -> None:
         )
     if type(batch) is not int or not is_count(batch):
         raise ValueError(messages.ERROR_BATCH.format(beyond=beyond(batch), batch=batch))
-    if not 0 < usable <= 1:
-        raise ValueError(messages.ERROR_USABLE.format(usable=usable))

@@ -22,7 +22,6 @@ def reasons(first: Plan, found: Sequence[Plan]) -> str:
         *_axis(first, found, "tensor", _tensor(first)),
         *_axis(first, found, "pipeline", _pipeline(first)),
         _data(first),
-        *_more_axes(first),
         *_ties(found),
         _runner_up(found),
     ]
@@ -117,17 +116,6 @@ def _data(plan: Plan) -> str:
         return messages.DATA_ONE
     share = _share(plan, "gradients") + _share(plan, "parameters")
     return messages.DATA.format(data=plan.mesh.data, share=share)
-
-
-def _more_axes(plan: Plan) -> list[str]:
-    context, expert = plan.mesh.context, plan.layout.expert
-    said = []
-    if context > 1:
-        share = _share(plan, "context")
-        said.append(messages.CONTEXT.format(context=context, share=share))
-    if expert > 1:
-        said.append(messages.EXPERTS.format(expert=expert, share=_share(plan, "experts")))
-    return said
 
 
 def _ties(found: Sequence[Plan]) -> list[str]:

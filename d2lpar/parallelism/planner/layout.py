@@ -28,12 +28,6 @@ class Settings(TypedDict):
     precision: str
     compiled: bool
     optimizer: str
-    expert: int
-    shard: int | None
-    ring: bool
-    gathers: str
-    tensor_overlap: bool
-    framework: str
 
 
 @dataclass(frozen=True)
@@ -55,16 +49,15 @@ class Layout:
     over all (HSDP, Zhao et al. 2023); None: all of them share. `gathers`: with ZeRO 3 parameters
     come "layers" at a time, ahead of their use (PyTorch's FSDP), or as single "tensors" when they
     are used (DeepSpeed of 2021). `expert`: so many neighbouring replicas share the experts of a
-    layer and send them their tokens (Lepikhin et al. 2020). `ring`: ranks of a context pass keys
-    and values on while they attend (Liu et al. 2023), else they gather all of them first (Llama 3).
-    `precision` is that of products, `compiled`: what lies between them is one kernel, `optimizer`
-    one of those that `optimizers` knows. The loss is computed in `loss_chunks` pieces. Samples are
-    `batch_first` in memory as torch has them, not tokens as Megatron does: see `steps`.
-    `tensor_overlap`: sums of activations go on beside the products that they belong to, piece by
-    piece (Transformer Engine's userbuffers, torch's async tensor parallelism). `fused_gradients`:
-    products add the gradients of micro-batches up as they make them (Megatron-LM's
-    gradient_accumulation_fusion), else kernels of their own do. `framework` is the one whose Python
-    the host goes through: "torch" or "megatron".
+    layer and send them their tokens (Lepikhin et al. 2020). Ranks of a context gather all keys and
+    values before they attend (Llama 3). `precision` is that of products, `compiled`: what lies
+    between them is one kernel, `optimizer` one of those that `optimizers` knows. The loss is
+    computed in `loss_chunks` pieces. Samples are `batch_first` in memory as torch has them, not
+    tokens as Megatron does: see `steps`. `tensor_overlap`: sums of activations go on beside the
+    products that they belong to, piece by piece (Transformer Engine's userbuffers, torch's async
+    tensor parallelism). `fused_gradients`: products add the gradients of micro-batches up as they
+    make them (Megatron-LM's gradient_accumulation_fusion), else kernels of their own do.
+    `framework` is the one whose Python the host goes through: "torch" or "megatron".
 
     Raises ValueError for what is not of these.
     """
@@ -84,7 +77,6 @@ class Layout:
     optimizer: str = "adam"
     expert: int = 1
     shard: int | None = None
-    ring: bool = False
     gathers: str = "layers"
     loss_chunks: int = 1
     batch_first: bool = False
@@ -163,12 +155,6 @@ class Layout:
             "precision": self.precision,
             "compiled": self.compiled,
             "optimizer": self.optimizer,
-            "expert": self.expert,
-            "shard": self.shard,
-            "ring": self.ring,
-            "gathers": self.gathers,
-            "tensor_overlap": self.tensor_overlap,
-            "framework": self.framework,
         }
 
     @property

@@ -44,8 +44,6 @@ NO_ROOM = (
 )
 WHY = ": {part} would take {seconds} longer{how}"
 HOW = ", with {recompute}"
-CONTEXT = "context {context}: what gathers keys and values takes {share:.0%} of the step."
-EXPERTS = "expert {expert}: tokens go to their experts and back in {share:.0%} of the step."
 TIES = (
     "Steps like these are typically off by {uncertainty:.0%}, and {count} of the other mixes are "
     "closer to the first than that: call them ties ({meshes}), and measure."
@@ -74,9 +72,8 @@ ERROR_GPUS = (
     "{machine} has {count} GPUs, not {gpus}: name a cluster, such as {example!r}, or leave gpus out"
 )
 ERROR_NO_PLANS = "there are no plans: take those that par.planner.plans(…) returns"
-ERROR_FEW = "{name} is a whole number from 1 on{beyond}, not {count!r}"
+ERROR_FEW = "gpus is a whole number from 1 on{beyond}, not {gpus!r}"
 ERROR_BATCH = "batch is a whole number of samples from 1 on{beyond}, not {batch!r}"
-ERROR_USABLE = "usable is a share of the memory above 0, 1 at most, not {usable!r}"
 ERROR_NO_MIX = (
     "no mix spreads {model} over {gpus} with a batch of {batch}: tensor must divide the "
     "{heads} heads, pipeline times chunks the {layers} layers, data times micro-batch the "

@@ -18,7 +18,6 @@ class Recipe:
 # parameter of two bytes.
 MIXED = {
     "adam": Recipe(12, 4 + 4 + 8 + 4 + 8 + 2),
-    "adam-8bit": Recipe(6, 4 + 4 + 2 + 4 + 2 + 2),  # Dettmers et al. 2021: moments of a byte
     "adam-bf16": Recipe(4, 2 + 2 + 4 + 2 + 4),  # no copy, moments of two bytes
     "sgd": Recipe(8, 4 + 4 + 4 + 4 + 4 + 2),  # with momentum
     "none": Recipe(0, 0),
@@ -26,7 +25,6 @@ MIXED = {
 # Parameters of four bytes are their own copy.
 FULL = {
     "adam": Recipe(8, 4 + 4 + 8 + 4 + 8),
-    "adam-8bit": Recipe(2, 4 + 4 + 2 + 4 + 2),
     "sgd": Recipe(4, 4 + 4 + 4 + 4 + 4),
     "none": Recipe(0, 0),
 }

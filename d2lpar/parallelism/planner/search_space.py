@@ -27,15 +27,15 @@ class Choices(TypedDict):
     settings: Settings
 
 
-def meshes(model: Transformer, gpus: int, node_size: int, *, context: int = 1) -> Iterator[Mesh]:
+def meshes(model: Transformer, gpus: int, node_size: int) -> Iterator[Mesh]:
     """Tensor divides the heads, pipeline the layers; groups fill nodes, or nodes hold groups."""
     for tensor in _divisors(model.heads, MOST_NODES * node_size):
         if not _even(tensor, gpus, node_size):
             continue
         for pipeline in _divisors(model.layers, gpus):
-            ranks = tensor * pipeline * context
+            ranks = tensor * pipeline
             if _even(ranks, gpus, node_size):
-                yield Mesh(gpus // ranks, pipeline, tensor, context)
+                yield Mesh(gpus // ranks, pipeline, tensor)
 
 
 def _even(ranks: int, gpus: int, node_size: int) -> bool:
@@ -59,8 +59,6 @@ def layouts(
 
     The interleaved schedule takes micro-batches in rounds of as many as there are stages.
     """
-    if mesh.replicas % settings["expert"] or mesh.replicas % (settings["shard"] or 1):
-        return
     zeros = [zero for zero in zeros if zero not in (2, 3) or mesh.pipeline == 1]
     for size in micro_batches:
         count, rest = divmod(batch, mesh.data * size)
@@ -95,9 +93,7 @@ def would_fit(plan: Plan, *, gpus: int | None = None, zero: int | None = None) -
     layout = plan.layout
     found = (
         candidate
-        for mesh in meshes(
-            plan.model, gpus or plan.mesh.size, plan.node_size, context=plan.mesh.context
-        )
+        for mesh in meshes(plan.model, gpus or plan.mesh.size, plan.node_size)
         for candidate in layouts(
             plan.model,
             mesh,

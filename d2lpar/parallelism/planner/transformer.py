@@ -17,13 +17,11 @@ POSITIONS = ("learned", "rotary", "none")
 class Experts:
     """Perceptrons: a router chooses `top_k` of `count` for each token (Shazeer et al. 2017).
 
-    `capacity`: rows that an expert takes, as a multiple of an even share; what is below is padded
-    (Fedus et al. 2021). Raises ValueError for numbers that are not there.
+    Each gets an even share. Raises ValueError for numbers that are not there.
     """
 
     count: int
     top_k: int = 2
-    capacity: float = 1.0
 
     def __post_init__(self) -> None:
         if type(self.count) is not int or self.count < 2 or not is_count(self.count):
@@ -31,8 +29,6 @@ class Experts:
             raise ValueError(f"experts are {what}, not {self.count!r}; None is one perceptron")
         if type(self.top_k) is not int or not 1 <= self.top_k <= self.count:
             raise ValueError(f"top_k is a number from 1 to {self.count} experts, not {self.top_k}")
-        if not (is_number(self.capacity) and self.capacity >= 1):
-            raise ValueError(f"capacity is a factor from 1 on, not {self.capacity!r}")
 
 
 @dataclass(frozen=True)

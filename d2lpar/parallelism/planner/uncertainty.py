@@ -29,7 +29,7 @@ def relative_uncertainty(accelerator: Accelerator) -> float:
 @checked
 def ties(found: Sequence[Plan]) -> list[Plan]:
     """Of `plans(…)` those that fit and are not slower than the first by more than its uncertainty,
-    the first included; none if it does not fit."""
+    the first included; none if it does not fit. Raises ValueError without any plan."""
     if not found:
         raise ValueError(messages.ERROR_NO_PLANS)
     first = found[0]

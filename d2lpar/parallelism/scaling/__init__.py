@@ -9,11 +9,11 @@ All but `timed_step` is plain arithmetic; devices are numbered, not built.
 
 from __future__ import annotations
 
-from .compression import Compression, compressed, half_precision
 from .convergence import Convergence, fit_convergence
 from .exchange import (
     METHODS,
     Exchange,
+    half_precision,
     hierarchical,
     hierarchical_bytes,
     key_value_store,
@@ -27,14 +27,13 @@ from .overhead import NO_OVERHEAD, Overhead
 from .profile import Profile
 from .speed import Speed, counts, strong, weak
 from .steps import ONE_BUCKET, DeviceStep, Gradient, buckets, step_s
-from .target import RunToTarget, fastest, runs
+from .target import RunToTarget, runs
 from .timed import timed_step
 
 __all__ = [
     "METHODS",
     "NO_OVERHEAD",
     "ONE_BUCKET",
-    "Compression",
     "Convergence",
     "DeviceStep",
     "Exchange",
@@ -46,9 +45,7 @@ __all__ = [
     "RunToTarget",
     "Speed",
     "buckets",
-    "compressed",
     "counts",
-    "fastest",
     "fit_convergence",
     "half_precision",
     "hierarchical",

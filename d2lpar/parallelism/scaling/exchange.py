@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from math import prod
 
 from ...machines import collective_cost as cost
-from ...timeline.inputs import Count, NotNegative, checked
+from ...timeline.inputs import Count, NotNegative, Positive, checked
 from .network import Network
 
 Exchange = Callable[[float, int], float]
@@ -48,20 +48,24 @@ def hierarchical(network: Network) -> Exchange:
 
 
 @checked
-def key_value_store(
-    network: Network, *, servers: Count | None = None, aggregate: bool = True
-) -> Exchange:
+def key_value_store(network: Network) -> Exchange:
     """Gradients pushed to a key-value store that sums them, parameters pulled from it.
 
-    `servers` machines keep a share of all keys each (None: every node keeps one, besides its
-    work). `aggregate`: those of a node are added up first, so that it pushes once, and what is
-    pulled is passed on within; otherwise each device pushes and pulls for itself. See Li et al.
-    (2014), Scaling Distributed Machine Learning with the Parameter Server. Pulling follows pushing.
-    Raises ValueError for less than one server, and for servers without a network to them.
+    Every node keeps a share of all keys, besides its work. Gradients of a node are added up first,
+    so that it pushes once, and what is pulled is passed on within. See Li et al. (2014), Scaling
+    Distributed Machine Learning with the Parameter Server. Pulling follows pushing.
     """
-    if servers is not None and len(network.levels) == 1:
-        raise ValueError("servers of their own need a network: Network.of(machine, network)")
-    return partial(_store_s, network, servers, aggregate)
+    return partial(_store_s, network)
+
+
+@checked
+def half_precision(exchange: Exchange, memory_bytes_per_s: Positive) -> Exchange:
+    """The same exchange, of fp32 gradients that devices round to fp16 or bf16, and widen again.
+
+    Rounding reads 4 bytes and writes 2, widening the reverse: three bytes of memory traffic for
+    each byte of fp32, at the memory's rate. It delays the exchange, not backward.
+    """
+    return partial(_halved_s, exchange, memory_bytes_per_s)
 
 
 METHODS: dict[str, Callable[[Network], Exchange]] = {
@@ -158,18 +162,22 @@ def _hierarchical_s(network: Network, nbytes: NotNegative, devices: Count) -> fl
 
 
 @checked
-def _store_s(
-    network: Network, servers: int | None, aggregate: bool, nbytes: NotNegative, devices: Count
+def _store_s(network: Network, nbytes: NotNegative, devices: Count) -> float:
+    if devices == 1:
+        return 0.0
+    sent = store_bytes(nbytes, network, devices)
+    within, *between = network.levels
+    used = [level for level in between if level.name in sent]
+    seconds = max((sent[level.name] / level.bytes_per_s for level in used), default=0.0)
+    if within.name in sent:
+        seconds += 2 * within.latency_s + sent[within.name] / within.bytes_per_s
+    return seconds + 2 * sum(level.latency_s for level in used)
+
+
+@checked
+def _halved_s(
+    exchange: Exchange, memory_bytes_per_s: float, nbytes: NotNegative, devices: Count
 ) -> float:
     if devices == 1:
         return 0.0
-    sent = store_bytes(nbytes, network, devices, servers=servers, aggregate=aggregate)
-    within, *between = network.levels
-    rates = {level.name: level.bytes_per_s for level in between}
-    rates["server"] = network.node_bytes_per_s
-    # With servers of their own, pushing takes one direction of a link and pulling the other.
-    turns = 1 if servers is None else 2
-    seconds = max((turns * sent[name] / rates[name] for name in rates if name in sent), default=0.0)
-    if within.name in sent:
-        seconds += 2 * within.latency_s + sent[within.name] / within.bytes_per_s
-    return seconds + 2 * sum(level.latency_s for level in between if level.name in sent)
+    return exchange(nbytes / 2, devices) + 3 * nbytes / memory_bytes_per_s

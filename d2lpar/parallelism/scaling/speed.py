@@ -9,15 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import log
 
 from ...timeline.inputs import Count, Positive, checked
 from .exchange import Exchange
 from .overhead import NO_OVERHEAD, Overhead
 from .profile import Profile
 from .steps import DeviceStep, chain_s
-
-_MOST_POINTS = 10**6  # of a curve: more than anybody can draw
 
 
 @dataclass(frozen=True)
@@ -115,21 +112,14 @@ def _speed(
 
 
 @checked
-def counts(most: Count, *, node: Count = 1, ratio: Positive = 1.25) -> list[int]:
-    """Numbers of devices from 1 to `most` for a curve, each about `ratio` times the one before.
+def counts(most: Count, *, node: Count = 1) -> list[int]:
+    """Numbers of devices from 1 to `most` for a curve, each about a quarter more than the last.
 
-    Above `node` only whole nodes. Raises ValueError for less than one, and a ratio of 1 or less.
+    Above `node` only whole nodes. Raises ValueError for less than one.
     """
-    if ratio <= 1:
-        raise ValueError(f"a curve goes on by a ratio above 1, not by {ratio!r}")
-    if log(most) > _MOST_POINTS * log(ratio):
-        raise ValueError(
-            f"by a ratio of {ratio!r} a curve takes more than {_MOST_POINTS} points to {most}: "
-            "take a larger one, such as 1.25"
-        )
     found, at = {1}, 1.0
     while at < most:
-        at *= ratio
+        at *= 1.25
         n = round(at) if at <= node else round(at / node) * node
         found.add(min(max(n, 1), most))
     return sorted(found | {most})

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ...timeline.inputs import Count, NotNegative, Positive, checked
+from ...timeline.inputs import Count, Positive, checked
 from .convergence import Convergence
 from .exchange import Exchange
 from .overhead import NO_OVERHEAD, Overhead
@@ -27,11 +26,6 @@ class RunToTarget:
     def seconds(self) -> float:
         """Time to the target."""
         return self.steps * self.step_s
-
-    @property
-    def device_seconds(self) -> float:
-        """What it costs: devices times seconds."""
-        return self.devices * self.seconds
 
 
 @checked
@@ -62,24 +56,3 @@ def runs(
             row.append(RunToTarget(n, batch, convergence.steps(n * batch), seconds))
         table.append(row)
     return table
-
-
-@checked
-def fastest(
-    table: Iterable[Iterable[RunToTarget]], *, within_device_s: NotNegative | None = None
-) -> RunToTarget:
-    """The run that is first at the target; with a budget, among those that cost no more.
-
-    Raises ValueError if there is none.
-    """
-    runs = [run for row in table for run in row]
-    affordable = [
-        run for run in runs if within_device_s is None or run.device_seconds <= within_device_s
-    ]
-    if not affordable:
-        least = min((run.device_seconds for run in runs), default=math.inf)
-        raise ValueError(
-            f"no run to the target costs {within_device_s} device seconds or less: the cheapest "
-            f"costs {least:.4g}"
-        )
-    return min(affordable, key=lambda run: run.seconds)

@@ -104,8 +104,6 @@ class _Exchange:
 
 
 class _Rank:
-    """A rank on its way through its program."""
-
     def __init__(self, number: int, orders: Sequence[Order], job: Job) -> None:
         self.number, self.orders, self.next = number, orders, 0
         self.now_ms = 0.0

@@ -62,7 +62,10 @@ class Gpu:
         self._note("backward", layer=layer, batch=batch)
 
     def all_gather(self, what: str, layer: int) -> None:
-        """All ranks get the shards of all ranks: of a layer's "weights", or its "gradients"."""
+        """All ranks get the shards of all ranks: of a layer's "weights", or its "gradients".
+
+        Raises ValueError for anything else.
+        """
         if what not in WHATS:
             raise ValueError(ERROR_WHAT.format(what=what))
         self._note("all_gather", layer=layer, what=what)

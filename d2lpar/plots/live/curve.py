@@ -58,7 +58,6 @@ class Curve:
 
 
 def _extremes(points: list[Point]) -> list[Point]:
-    """The lowest and the highest of the points, in their order."""
     finite = [point for point in points if not math.isnan(point[1])] or points[:1]
     low, high = (pick(finite, key=lambda point: point[1]) for pick in (min, max))
     return [point for point in finite if point is low or point is high]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...timeline import kept
@@ -25,14 +24,12 @@ Answer = float | str
 
 
 class Prediction:
-    """A reader's prediction. `value` is the number in `unit`, or the choice, that was entered
-    last; None before that. What says neither is refused, and changes nothing."""
+    """A reader's prediction. `value` is the number in `unit` that was entered last; None before
+    that. What says none is refused, and changes nothing."""
 
-    def __init__(
-        self, question: str, entered: Answer | None, choices: list[str], unit: str
-    ) -> None:
-        self.question, self.choices, self.unit = question, choices, unit
-        self.value: Answer | None = None
+    def __init__(self, question: str, entered: Answer | None, unit: str) -> None:
+        self.question, self.unit = question, unit
+        self.value: float | None = None
         self._entered: Answer | None = None  # as it was typed, with its unit
         if entered is not None:
             self.enter(entered)
@@ -42,8 +39,7 @@ class Prediction:
     def enter(self, entered: Answer | None) -> None:
         """Take what a reader has entered, and keep it; nothing takes the prediction back.
 
-        Raises ValueError, in words for the reader, for what is no number in this unit, or none of
-        the choices.
+        Raises ValueError, in words for the reader, for what is no number in this unit.
         """
         if isinstance(entered, str) and not entered.strip():
             entered = None
@@ -55,10 +51,8 @@ class Prediction:
     def _take(self, entered: Answer | None) -> None:
         self.value, self._entered = self._read(entered), entered
 
-    def _read(self, entered: object) -> Answer | None:
+    def _read(self, entered: object) -> float | None:
         """The value that something entered, or kept, stands for."""
-        if self.choices:
-            return entered if isinstance(entered, str) and entered in self.choices else None
         if isinstance(entered, str):
             return number_in(self.unit, entered)
         if isinstance(entered, int | float) and not isinstance(entered, bool):
@@ -67,50 +61,37 @@ class Prediction:
 
     def _refusal(self, entered: Answer) -> str:
         words = {"entered": str(entered).strip()[:SHOWN_CHARACTERS], "unit": self.unit}
-        if self.choices:
-            return texts.REFUSED_CHOICE.format(**words, choices=", ".join(self.choices))
         example = texts.REFUSED_IN_UNIT if self.unit else texts.REFUSED
         stays = "" if self.value is None else texts.STAYS.format(value=self._text(self.value))
         return example.format(**words) + stays
 
-    def beside(self, answer: Answer) -> None:
-        """Print the prediction beside the answer, a number in the same unit or a choice."""
+    def beside(self, answer: float) -> None:
+        """Print the prediction beside the answer, a number in the same unit."""
         if self.value is None:
             say(texts.NOT_PREDICTED.format(answer=self._text(answer)))
         else:
             words = {"value": self._text(self.value), "answer": self._text(answer)}
             say(texts.PREDICTED.format(**words))
 
-    def _text(self, answer: Answer) -> str:
-        text = answer if isinstance(answer, str) else f"{answer:.3g}"
-        return f"{text} {self.unit}".strip()
+    def _text(self, answer: float) -> str:
+        return f"{answer:.3g} {self.unit}".strip()
 
     def show(self) -> None:
-        """Show the question with something to type into or to choose from."""
+        """Show the question with something to type into."""
         from IPython.display import display
 
         display(with_fallback(self.control(), self.text()), raw=True)
 
     def text(self) -> str:
         """The question, for a page where nothing can be typed."""
-        among = texts.OR.join(self.choices)
-        return texts.PREDICT.format(question=texts.joined(self.question, among))
+        return texts.PREDICT.format(question=self.question)
 
     def control(self) -> Widget:
-        """A box to type into, with what was made of that beside it, or a list to choose from."""
+        """A box to type into, with what was made of that beside it."""
         import ipywidgets
 
         style = {"description_width": "initial"}
         layout = ipywidgets.Layout(width="100%", max_width="700px")
-        if self.choices:
-            options = [(texts.CHOOSE, None), *((choice, choice) for choice in self.choices)]
-            menu = ipywidgets.Dropdown(
-                options=options, value=self.value, description=self.question,
-                style=style, layout=layout,
-            )  # fmt: skip
-            menu.observe(lambda change: self.enter(change["new"]), names="value")
-            answer_while_busy(menu)
-            return menu
         box = ipywidgets.Text(
             value=self._entered if isinstance(self._entered, str) else self._said(),
             placeholder=texts.TYPE.format(unit=self.unit).strip(), description=self.question,
@@ -139,21 +120,19 @@ class Prediction:
 
 
 @checked
-def predict(
-    question: str, value: Answer | None = None, *, choices: Sequence[str] = (), unit: str = ""
-) -> Prediction:
+def predict(question: str, value: Answer | None = None, *, unit: str = "") -> Prediction:
     """Ask for a prediction, which `beside` later shows beside the answer.
 
         guess = par.predict("Two GPUs: how many times as fast?", unit="times")
         guess.beside(1.79)
 
-    It is typed into the box under the cell, chosen from `choices`, or written as `value`: a number
-    in `unit`, or text with a unit that can be converted to it, such as "460 ms". It is kept from
-    run to run, in `.d2lpar` beside the notebook. A lesson runs as well without any.
+    It is typed into the box under the cell, or written as `value`: a number in `unit`, or text with
+    a unit that can be converted to it, such as "460 ms". It is kept from run to run, in `.d2lpar`
+    beside the notebook. A lesson runs as well without any.
 
-    Raises ValueError for a value that is none of the choices, or no finite number in `unit`.
+    Raises ValueError for a value that is no finite number in `unit`.
     """
-    prediction = Prediction(question, value, list(choices), unit)
+    prediction = Prediction(question, value, unit)
     if in_notebook():
         prediction.show()
     else:

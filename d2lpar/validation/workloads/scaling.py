@@ -161,15 +161,14 @@ def _scaled_so_that(
 
 def _bucket_bytes(p: Parameters) -> float | None:
     """Without overlap everything is exchanged at once, when backward has ended."""
-    bucket_bytes = p.number("bucket_bytes", 0) or None
-    return bucket_bytes if p.flag("overlap", True) else scaling.ONE_BUCKET
+    return None if p.flag("overlap", True) else scaling.ONE_BUCKET
 
 
 def _exchange(p: Parameters, machine: Machine) -> scaling.Exchange:
     exchange = p.choice("exchange", EXCHANGES, "all_reduce")(machine)
     if p.choice("compress", {"none": False, "float16": True}, "none"):
         rate = machine.accelerators[0].memory_bytes_per_s
-        return scaling.compressed(exchange, scaling.half_precision(rate))
+        return scaling.half_precision(exchange, rate)
     return exchange
 
 

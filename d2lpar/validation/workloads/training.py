@@ -88,7 +88,6 @@ def peak_memory(p: Parameters, machine: Machine) -> SimulatedRun:
 def _step_of(
     p: Parameters, net: nn.Module, inputs: Images | Words, precision: Precision, program: Program
 ) -> TrainingStep:
-    """The step of a row, with the optimizer that it says."""
     default = "none" if isinstance(inputs, Words) else "sgd"
     update = p.choice("optimizer", OPTIMIZERS, default)
     optimizer = update and update(list(net.parameters()))
@@ -109,7 +108,6 @@ def infer(p: Parameters, machine: Machine) -> SimulatedRun:
 
 
 def _forward(net: nn.Module, inputs: Images | Words, precision: Precision) -> TrainingStep:
-    """A forward pass without gradients, as a function."""
     x = inputs.make()[0]
 
     @torch.no_grad()

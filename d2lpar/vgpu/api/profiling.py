@@ -21,20 +21,17 @@ SILENT = ("KINETO_LOG_LEVEL", "99")  # it tells on stderr of each start, and of 
 
 
 @contextmanager
-def record(
-    devices: Devices = None, *, keep: int | None = None, to: str | os.PathLike | None = None
-) -> Iterator[Timeline]:
+def record(devices: Devices = None, *, to: str | os.PathLike | None = None) -> Iterator[Timeline]:
     """Measure the block; the timeline is empty in it and filled when it ends.
 
     torch.profiler watches the host, and CUDA devices where there are some; its own work makes
-    small operations slower. `devices` are waited for before the block begins. The profiler holds
-    all events until then, also those that `keep` drops afterwards.
+    small operations slower. `devices` are waited for before the block begins.
     """
     os.environ.setdefault(*SILENT)
     on_gpu = torch.cuda.is_available()
     activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * on_gpu]
     synchronize(devices)
-    with recording(MEASURED, keep=keep, to=to) as timeline:
+    with recording(MEASURED, to=to) as timeline:
         profiler = profile(activities=activities, profile_memory=on_gpu)
         _start(profiler)
         try:

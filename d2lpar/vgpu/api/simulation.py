@@ -10,7 +10,7 @@ import torch
 
 from ... import machines
 from ...timeline import Timeline
-from ...timeline.inputs import Index, NotNegative, checked
+from ...timeline.inputs import NotNegative, checked
 from ..device_naming import device, naming
 from ..torch_backend import register
 from ..torch_backend.cost import host_cost
@@ -20,10 +20,7 @@ from . import timing
 
 @checked
 def record(
-    devices: timing.Devices = None,
-    *,
-    keep: Index | None = None,
-    to: str | os.PathLike | None = None,
+    devices: timing.Devices = None, *, to: str | os.PathLike | None = None
 ) -> AbstractContextManager[Timeline]:
     """`with record() as timeline:` notes everything that devices and their host do in the block.
 
@@ -31,16 +28,15 @@ def record(
     the CPU alone, torch.profiler measures, and the timeline is filled when the block ends. Which
     of the two `devices` says (default: virtual ones if there are any).
 
-    For long runs: `keep` is the number of spans to keep, the last ones; `to` a file to which all
-    are written as they come, for https://ui.perfetto.dev, keeping none unless `keep` is given.
-    Raises ValueError for a negative `keep`, OSError if the file cannot be written.
+    For long runs: `to` is a file to which spans are written as they come, for
+    https://ui.perfetto.dev, and the timeline sums them up. Raises OSError if it cannot be written.
     """
     naming().start()
     if timing.clock_name(devices) != timing.MEASURED:
-        return runtime.current_runtime().recording(keep=keep, to=to)
+        return runtime.current_runtime().recording(to=to)
     from . import profiling
 
-    return profiling.record(devices, keep=keep, to=to)
+    return profiling.record(devices, to=to)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from ..races import call_sites
 from .attention import dispatched as attention
 from .machine import runtime
 from .module import graph_capture, streams
-from .operations import cudnn_convolutions, recurrent
+from .operations import recurrent
 from .operations.dispatch import Dispatcher, compressed_copy
 from .private import torch_operators
 from .private.op_schema import strided_nested
@@ -24,7 +24,7 @@ from .tensors.unwritten_memory import cleared
 
 def kernels(dispatcher: Dispatcher) -> list[torch.library.Library]:
     """The dispatcher for every operation without a tensor argument; by their names four that C++
-    calls by itself; and attention, recurrent cells, cuDNN's convolutions and fused optimizer steps,
+    calls by itself; and attention, recurrent cells and fused optimizer steps,
     which torch has no kernel of for every device."""
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(lambda op, *args, **kwargs: dispatcher(op, args, kwargs), "PrivateUse1")
@@ -43,8 +43,6 @@ def kernels(dispatcher: Dispatcher) -> list[torch.library.Library]:
         ("scaled_dot_product_attention", attention.scaled_dot_product_attention),
         ("_thnn_fused_lstm_cell", recurrent.lstm_cell),
         ("_thnn_fused_gru_cell", recurrent.gru_cell),
-        ("cudnn_convolution", cudnn_convolutions.convolution),
-        ("cudnn_convolution_transpose", cudnn_convolutions.convolution_transpose),
     ):
         named.impl(name, kernel, "AutogradPrivateUse1")
     meta_optimizers.register(named)

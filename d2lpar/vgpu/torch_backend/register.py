@@ -28,7 +28,6 @@ from .patches import (
     accelerator,
     autograd,
     beside,
-    class_calls,
     compiling,
     data,
     generators,
@@ -38,11 +37,10 @@ from .patches import (
 )
 from .patches.networks import (
     data_parallel,
-    grad_scaler,
     losses,
     modules,
     parameters,
-    sync_batch_norm,
+    shapes_alone,
 )
 from .private import torch_autograd
 from .tensors.tensor import VirtualTensor
@@ -88,12 +86,11 @@ def _register() -> None:
     accelerator.replace_accelerator()
     modules.replace_modules()
     parameters.replace_parameters()
-    sync_batch_norm.replace_sync_batch_norm()
-    grad_scaler.replace_grad_scaler()
+    shapes_alone.replace_sync_batch_norm()
+    shapes_alone.replace_grad_scaler()
     losses.replace_ctc_loss()
     pinning.replace_pinning()
     beside.replace_readers()
-    class_calls.replace_methods()
     generators.replace_generator()
     compiling.replace_compile()
     compiling.replace_flex_attention()

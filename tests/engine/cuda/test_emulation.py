@@ -213,19 +213,6 @@ def test_the_default_type_may_be_one_of_cuda(cuda):
     assert not torch.ones(1).is_cuda
 
 
-@pytest.mark.parametrize("machine", ["2x-v100-textbook", "8x-a100-nvswitch"])
-def test_cudnn_has_bfloat16_from_ampere_on(machine):
-    convolve = (1, 1), (1, 1), (1, 1), 1, False, True, False
-    with par.emulate_cuda(1, machine, verbose=False):
-        x = torch.randn(1, 1, 4, 4, device="cuda", dtype=torch.bfloat16)
-        assert nn.functional.conv2d(x, x).shape == (1, 1, 1, 1)
-        if torch.cuda.get_device_capability() < (8, 0):
-            with pytest.raises(RuntimeError, match="unable to find an engine"):
-                torch.cudnn_convolution(x, x, *convolve)
-        else:
-            assert torch.cudnn_convolution(x, x, *convolve).shape == (1, 1, 3, 3)
-
-
 def test_generators(cuda):
     generator = torch.Generator(device="cuda:1")
     assert isinstance(generator, torch.Generator)

@@ -69,7 +69,7 @@ def test_they_take_no_time(cuda):
 @pytest.mark.parametrize("streamed", [False, True])
 def test_files_have_them_and_read_them_back(cuda, tmp_path, streamed):
     file = tmp_path / "run.json"
-    with par.record(to=file if streamed else None, keep=1000) as timeline:
+    with par.record() as timeline, par.record(to=file if streamed else None):
         train(2)
     if not streamed:
         timeline.save_trace(file)

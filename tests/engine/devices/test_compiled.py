@@ -209,16 +209,6 @@ def test_a_compiled_optimizer(gpus):
     assert torch.equal(w.detach().cpu(), twin.detach().cpu())
 
 
-def test_products_in_pieces_are_noted_to_be_whole(gpu):
-    x = torch.ones(4, 4, device=gpu)
-    step = torch.compile(lambda x: x @ x)
-    with (
-        torch._inductor.config.patch(_micro_pipeline_tp=True),
-        pytest.warns(UserWarning, match="_micro_pipeline_tp changes nothing on virtual GPUs"),
-    ):
-        assert step(x).shape == (4, 4)
-
-
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
 def test_functions_of_host_tensors_run_while_cuda_is_emulated(backend):
     """Dynamo's guards refused them: "cuda doesn't match the current accelerator vgpu"."""

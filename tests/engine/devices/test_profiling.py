@@ -248,11 +248,10 @@ def test_recording_the_cpu_measures_it():
     assert [span.name for span in chain] == ["rand", "matmul", "sum", "item"]
 
 
-def test_a_measured_recording_survives_an_error_and_may_be_short(tmp_path):
-    with pytest.raises(ZeroDivisionError), par.record("cpu", keep=1, to=tmp_path / "r.json") as t:
+def test_a_measured_recording_survives_an_error(tmp_path):
+    with pytest.raises(ZeroDivisionError), par.record("cpu", to=tmp_path / "r.json") as t:
         torch.ones(3).add(1).size(0) / 0
-    assert [span.name for span in t] == ["add"]
-    assert t.dropped.count == 1
+    assert t.dropped.count == 2
     written = Timeline.from_chrome_trace(tmp_path / "r.json")
     assert [span.name for span in written] == ["ones", "add"]
     assert json.loads((tmp_path / "r.json").read_text())["otherData"]["clock"] == "measured"

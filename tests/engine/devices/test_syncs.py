@@ -67,40 +67,6 @@ def test_calls_that_wait_are_listed_with_their_place(fresh_gpus, how):
 
 
 # Through the class, as `map` calls them.
-THROUGH_THE_CLASS = {
-    "tolist": ("tolist", {}),
-    "numpy": ("numpy", {"force": True}),
-    "item": ("item", {}),
-    "float": ("__float__", {}),
-    "int": ("__int__", {}),
-    "bool": ("__bool__", {}),
-    "complex": ("__complex__", {}),
-}
-
-
-@pytest.mark.parametrize("how", THROUGH_THE_CLASS)
-def test_a_call_through_the_class_is_that_of_the_tensor(fresh_gpus, how):
-    """`torch.Tensor.tolist(a)` was refused, as `numpy` was, with words about subclasses."""
-    a = torch.ones(1, device=GPU)
-    name, options = THROUGH_THE_CLASS[how]
-    with par.syncs() as expected:
-        by_tensor = getattr(a, name)(**options)
-    with par.syncs() as found:
-        by_class = getattr(torch.Tensor, name)(a, **options)
-    assert by_class == by_tensor
-    assert [wait.call for wait in found] == [wait.call for wait in expected]
-    assert len(found) == 1
-    on_host = torch.ones(1)
-    assert getattr(torch.Tensor, name)(on_host, **options) == getattr(on_host, name)(**options)
-
-
-def test_numpy_refuses_through_the_class_as_the_tensor_does(fresh_gpus):
-    with pytest.raises(TypeError, match="copy the tensor to host memory first"):
-        torch.Tensor.numpy(torch.ones(1, device=GPU))
-    with pytest.raises(RuntimeError, match="requires grad"):
-        torch.Tensor.numpy(torch.ones(1, requires_grad=True))
-
-
 def test_calls_that_do_not_wait_are_not(fresh_gpus):
     a, pinned = torch.ones(4, device=GPU), torch.ones(4).pin_memory()
     with par.syncs() as waits:

@@ -110,10 +110,6 @@ def test_events_can_be_made_for_a_device_and_do_not_cross_processes(fresh_gpus):
     assert event.device == torch.device("vgpu:1")
     with pytest.raises(NotImplementedError, match="between processes"):
         vgpu().Event(interprocess=True)
-    with pytest.raises(NotImplementedError, match=r"leave out ipc_handle\(\), and let processes"):
-        vgpu().Event().ipc_handle()
-    with pytest.raises(NotImplementedError, match=r"leave out from_ipc_handle\(\)"):
-        vgpu().Event.from_ipc_handle(torch.device("vgpu:1"), b"handle")
 
 
 # --- page-locked memory ---------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from torch.testing import assert_close
 
 import d2lpar as par
-from d2lpar.machines import collectives
+from d2lpar.machines.collective_cost import collective_s, fabric_of
 
 
 def make_net():
@@ -302,14 +302,14 @@ def step_on_eight(n, machine="8x-v100-pcie"):
 
 def test_parameters_and_gradients_go_by_nccl():
     timeline = step_on_eight(8)
-    machine = par.machines.machine("8x-v100-pcie")
-    for name, collective in (("broadcast", collectives.broadcast), ("reduce", collectives.reduce)):
+    fabric = fabric_of(par.machines.machine("8x-v100-pcie"), 8)
+    for name in ("broadcast", "reduce"):
         spans = [s for s in timeline if s.kind == "collective" and s.name == name]
         assert {s.device for s in spans} == {f"vgpu:{i}" for i in range(8)}
         times = {(s.start_s, s.end_s) for s in spans}
         assert len(spans) == 8 * len(times)  # on all devices at once
         biggest = max(spans, key=lambda s: s.bytes)
-        assert biggest.duration_s == pytest.approx(collective(biggest.bytes, 8, machine))
+        assert biggest.duration_s == pytest.approx(collective_s(name, biggest.bytes, fabric))
         # One thread launches for all devices, one after the other.
         launches = [s for s in timeline if s.kind == "dispatch" and s.name == name]
         by_thread = {s.stream for s in launches}

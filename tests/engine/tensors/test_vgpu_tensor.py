@@ -230,7 +230,6 @@ def test_addresses_tell_what_shares_memory(gpus):
     a = torch.ones(4, device=gpus[0])
     assert a.data_ptr() == a.view(2, 2).data_ptr() == a[1:].data_ptr() - a.element_size()
     assert a.data_ptr() != a.clone().data_ptr() != a.to(gpus[1]).data_ptr()
-    assert torch.Tensor.data_ptr(a) == a.data_ptr()
     assert a.untyped_storage().data_ptr() == a[2:].untyped_storage().data_ptr()
 
 

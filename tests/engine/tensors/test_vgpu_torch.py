@@ -68,24 +68,6 @@ def test_the_accelerator_s_random_numbers(gpus):
     assert torch.equal(random.get_rng_state(1), torch.vgpu.get_rng_state(1))
 
 
-def test_the_accelerator_s_graph(gpus):
-    if not hasattr(torch.accelerator, "Graph"):
-        pytest.skip("this build has none")
-    x, stream = torch.zeros(3, device=gpus[0]), torch.Stream(device=gpus[0])
-    graph = torch.accelerator.Graph(pool=torch.accelerator.Graph().pool())
-    with pytest.raises(RuntimeError, match="nothing was captured"):
-        graph.instantiate()
-    with stream, graph:
-        x += 1
-    stream.synchronize()
-    assert x.tolist() == [0, 0, 0]
-    graph.instantiate()
-    graph.replay()
-    assert x.tolist() == [1, 1, 1]
-    with pytest.raises(NotImplementedError, match="there is none here"):
-        graph.debug_dump("graph.dot")
-
-
 def test_streams_and_events_are_torchs(gpus):
     stream = torch.Stream(device="vgpu:1")
     assert isinstance(stream, torch.Stream)

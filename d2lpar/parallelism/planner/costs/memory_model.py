@@ -104,22 +104,16 @@ def _states(model: Transformer, layout: Layout, stage: int) -> tuple[float, floa
 
 
 @checked
-def state_bytes(
-    parameters: NotNegative,
-    data: Count,
-    zero: int,
-    *,
-    gradient_bytes: NotNegative = 2,
-    parameter_bytes: NotNegative = 2,
-    optimizer_bytes: NotNegative = MIXED["adam"].state_bytes,
-) -> tuple[float, float, float]:
+def state_bytes(parameters: NotNegative, data: Count, zero: int) -> tuple[float, float, float]:
     """Bytes of parameters, gradients, and optimizer on each of `data` replicas by ZeRO stage.
 
-    Stage 1 divides the optimizer's state among them, 2 gradients as well, 3 parameters as well.
+    Parameters and gradients take two bytes each, the optimizer is Adam with a copy in fp32. Stage 1
+    divides the optimizer's state among replicas, 2 gradients as well, 3 parameters as well. Raises
+    ValueError for another stage.
     """
     if zero not in ZERO:
         raise ValueError(f"zero is one of {', '.join(map(str, ZERO))}, not {zero!r}")
-    return _held(parameters, data, zero, parameter_bytes, gradient_bytes, optimizer_bytes)
+    return _held(parameters, data, zero, 2, 2, MIXED["adam"].state_bytes)
 
 
 def _held(
@@ -212,8 +206,8 @@ def _perceptron_numbers(model: Transformer, layout: Layout) -> float:
     kept = (3 if layout.compiled else 4) * inner if model.gated else 2 * inner
     if model.experts is None:
         return kept
-    rows = model.experts.top_k * model.experts.capacity
-    return rows * (kept + 2 * model.hidden)  # what is sent, and what comes back
+    # What is sent, and what comes back.
+    return model.experts.top_k * (kept + 2 * model.hidden)
 
 
 def _score_bytes(model: Transformer, layout: Layout) -> float:
@@ -232,7 +226,7 @@ def _every_second_product_bytes(model: Transformer, layout: Layout) -> float:
     tensor, h = layout.mesh.tensor, model.hidden
     keys = model.key_heads_per_rank(tensor) * model.head_size
     ups = model.inner / tensor * (2 if model.gated else 1)
-    rows = 1.0 if model.experts is None else model.experts.top_k * model.experts.capacity
+    rows = 1 if model.experts is None else model.experts.top_k
     products = h / tensor + 2 * keys + h + rows * (ups + h)
     return _tokens(model, layout) * layout.number_bytes * (h / tensor + products / 2)
 

@@ -45,7 +45,7 @@ class Share:
         if experts is None:
             return 0
         sent = self.micro_batch * self.sequence * experts.top_k * self.expert
-        return max(round(experts.capacity * sent / experts.count), 1)
+        return max(round(sent / experts.count), 1)
 
 
 def share_of(model: Transformer, layout: Layout) -> Share:

@@ -22,9 +22,6 @@ from .layers import GpuAndHost, LayerTimes, core_s, head_times, layer_times, pro
 from .replicas import Computing, accumulating_s, between_replicas, copies_s, parameters_per_gpu
 from .share import Share, activation_bytes, share_of
 
-# Of fused attention a backward pass has five products where forward has two (Dao 2023).
-_CORE_BACKWARD = 2.5
-
 
 @dataclass(frozen=True)
 class StepTime:
@@ -133,7 +130,7 @@ class MicroBatchTimes:
             backward_tensor_s=layers * sums.backward_s,
             head_s=slow * (head.forward_s + head.backward_s),
             send_s=_send_s(model, layout, wiring),
-            context_s=layers * _context_s(gpu, share, layout, wiring),
+            context_s=layers * _context_s(share, layout, wiring),
             experts_s=layers * passes * _to_experts_s(share, layout, wiring),
         )
 
@@ -276,22 +273,17 @@ def _send_s(model: Transformer, layout: Layout, wiring: Wiring) -> float:
     return wiring.send_s(layout.mesh, activation_bytes(model, layout) / layout.mesh.tensor)
 
 
-def _context_s(gpu: GpuAndHost, share: Share, layout: Layout, wiring: Wiring) -> float:
+def _context_s(share: Share, layout: Layout, wiring: Wiring) -> float:
     """One layer's keys and values, forward and backward.
 
-    Backward they come once more, and their gradients are summed. A ring hides what it passes on
-    behind the attention to what is there.
+    Backward they come once more, and their gradients are summed.
     """
     if share.context == 1:
         return 0.0
     numbers = 2 * share.model.key_heads_per_rank(share.tensor) * share.model.head_size
     tokens = share.micro_batch * share.model.sequence
     fabric = wiring.fabric(layout.mesh, "context")
-    once_s = cost.all_gather_s(tokens * numbers * layout.number_bytes, fabric)
-    if not layout.ring:
-        return 3 * once_s
-    attending_s = core_s(gpu, share)
-    return max(once_s - attending_s, 0.0) + max(2 * once_s - _CORE_BACKWARD * attending_s, 0.0)
+    return 3 * cost.all_gather_s(tokens * numbers * layout.number_bytes, fabric)
 
 
 def _to_experts_s(share: Share, layout: Layout, wiring: Wiring) -> float:

@@ -42,7 +42,7 @@ _PRECISION = {
     "float16": "fp16", "bfloat16": "bf16", "float8": "fp8", "tfloat32": "tf32", "float32": "fp32",
     "bf16-pure": "bf16",
 } | {name: name for name in ("fp16", "bf16", "fp8", "fp8-delayed", "tf32", "fp32")}  # fmt: skip
-_OPTIMIZERS = {name: name for name in ("adam", "adam-8bit", "adam-bf16", "sgd", "none")}
+_OPTIMIZERS = {name: name for name in ("adam", "adam-bf16", "sgd", "none")}
 _COUNTS = {name: name for name in ("model", "model-full-attention", "model-causal", "computed")}
 
 
@@ -84,7 +84,6 @@ def memory(p: Parameters, machine: Machine) -> SimulatedRun:
 def transformer(p: Parameters) -> Transformer:
     """The network of a row."""
     gated = p.choice("mlp", _GATED, "swiglu" if p.flag("gated", False) else "gelu")
-    positions = "rotary" if p.flag("rotary", gated) else "learned"
     p.flag("packed", False)  # samples without padding, which no other row has either
     layers, hidden, heads = (p.integer(name) for name in ("layers", "hidden", "heads"))
     return Transformer(
@@ -96,9 +95,7 @@ def transformer(p: Parameters) -> Transformer:
         gated=gated,
         tied=p.flag("tied", not gated),
         norm=p.choice("norm", {"layer": "layer", "rms": "rms"}, "rms" if gated else "layer"),
-        positions=p.choice(
-            "positions", {name: name for name in ("learned", "rotary", "none")}, positions
-        ),
+        positions="rotary" if p.flag("rotary", gated) else "learned",
         bias=p.flag("bias", not gated),
         causal=p.flag("causal", True),
         experts=_experts(p),
@@ -109,8 +106,7 @@ def _experts(p: Parameters) -> Experts | None:
     count = p.integer("experts", None)
     if count is None:
         return None
-    top_k = p.integer("top_k", p.integer("experts_per_token", 2)) + p.integer("shared_experts", 0)
-    return Experts(count, top_k, p.number("capacity", 1.0))
+    return Experts(count, p.integer("experts_per_token", 2) + p.integer("shared_experts", 0))
 
 
 def chosen(p: Parameters, model: Transformer, machine: Machine) -> Layout:
@@ -155,7 +151,6 @@ def _planned(p: Parameters, model: Transformer, machine: Machine, batch: int) ->
 def _stated(p: Parameters) -> Layout:
     mesh = Mesh(*(p.integer(name, 1) for name in ("data", "pipeline", "tensor", "context")))
     micro_batch, micro_batches = _micro_batches(p, mesh.data)
-    shard = p.integer("shard_size", p.integer("shard_group", None))
     zero, compiled = _zero(p, mesh), _compiled(p)
     return Layout(
         mesh,
@@ -172,12 +167,11 @@ def _stated(p: Parameters) -> Layout:
         compiled=compiled,
         optimizer=_optimizer(p),
         expert=p.integer("expert", 1),
-        shard=shard,
-        ring=p.flag("ring", False),
+        shard=p.integer("shard_group", None),
         gathers=p.choice("gathers", {"layers": "layers", "tensors": "tensors"}, "layers"),
         loss_chunks=p.choice("loss", _LOSS_CHUNKS, "whole"),
         # FSDP and torch.compile are torch's own; Megatron has neither, and puts tokens first.
-        batch_first=p.flag("batch_first", compiled or zero > 1),
+        batch_first=compiled or zero > 1,
         tensor_overlap=p.flag("tp_overlap", p.flag("async_tp", False)),
         fused_gradients=p.flag("gradient_fusion", zero < 2),
     )

@@ -21,18 +21,6 @@ def initialized(tensors: Sequence[torch.Tensor]) -> None:
             tensor.contiguous()
 
 
-def broadcast_into(tensor: torch.Tensor, out: Sequence[torch.Tensor]) -> None:
-    """RuntimeError unless `out` are tensors of devices, shaped as `tensor`."""
-    for i, target in enumerate(out):
-        _output(i, target)
-        if target.shape != tensor.shape:
-            raise RuntimeError(
-                "Expected all output tensors to have same shape as the source tensor "
-                f"{list(tensor.shape)}, but output tensor at index {i} has shape "
-                f"{list(target.shape)}"
-            )
-
-
 def scattered(devices: Sequence[int], chunk_sizes: Sequence[int] | None) -> None:
     """RuntimeError without devices, or unless there are as many chunks."""
     if not devices:
@@ -44,34 +32,8 @@ def scattered(devices: Sequence[int], chunk_sizes: Sequence[int] | None) -> None
         )
 
 
-def scattered_into(tensor: torch.Tensor, out: Sequence[torch.Tensor], dim: int) -> int:
-    """The dimension, counted from the first. RuntimeError unless `out` divide `tensor` there."""
-    if not out:
-        raise RuntimeError("Expected at least one output tensor to scatter to")
-    along = _dimension(tensor, dim)
-    for i, target in enumerate(out):
-        _output(i, target)
-        if target.dim() != tensor.dim() or _but(target, along) != _but(tensor, along):
-            raise RuntimeError(
-                f"Output tensor at index {i} has incorrect shape: {list(target.shape)}. Expected "
-                f"same shape except for scatter dim {along} as the source tensor: "
-                f"{list(tensor.shape)}"
-            )
-    total = sum(target.shape[along] for target in out)
-    if total != tensor.shape[along]:
-        raise RuntimeError(
-            f"Total size for output tensors along scatter dim {along} does not match the source "
-            f"tensor size at dim {along}. Expected {tensor.shape[along]}, but got total size "
-            f"{total}"
-        )
-    return along
-
-
-def gathered(tensors: Sequence[torch.Tensor], dim: int, *, quote: str = "") -> int:
-    """The dimension, counted from the first. RuntimeError for what cannot be concatenated there.
-
-    `quote` is what torch puts around the name of a wrong device.
-    """
+def gathered(tensors: Sequence[torch.Tensor], dim: int) -> None:
+    """RuntimeError for what cannot be concatenated along `dim`, IndexError if there is none."""
     if not tensors:
         raise RuntimeError("Expected at least one tensor to gather from")
     along = _dimension(tensors[0], dim)
@@ -79,7 +41,7 @@ def gathered(tensors: Sequence[torch.Tensor], dim: int, *, quote: str = "") -> i
         if not isinstance(tensor, VirtualTensor):
             raise RuntimeError(
                 f"Expected all input tensors to be {naming().type.upper()} tensors, but tensor at "
-                f"index {i} has device {quote}{tensor.device}{quote}"
+                f"index {i} has device {tensor.device}"
             )
         if tensor.dim() != tensors[0].dim():
             raise RuntimeError(
@@ -93,17 +55,6 @@ def gathered(tensors: Sequence[torch.Tensor], dim: int, *, quote: str = "") -> i
                 f"Input tensor at index {i} has invalid shape {list(tensor.shape)}, but expected "
                 f"{expected}"
             )
-    return along
-
-
-def gathered_into(tensors: Sequence[torch.Tensor], out: torch.Tensor, along: int) -> None:
-    """RuntimeError unless `out` has the shape of the others, concatenated."""
-    expected = list(tensors[0].shape)
-    expected[along] = sum(tensor.shape[along] for tensor in tensors)
-    if list(out.shape) != expected:
-        raise RuntimeError(
-            f"Expected out tensor to have shape {expected}, but got {list(out.shape)}"
-        )
 
 
 def summed(inputs: Sequence[torch.Tensor]) -> None:
@@ -116,14 +67,6 @@ def summed(inputs: Sequence[torch.Tensor]) -> None:
         if tensor.shape != inputs[0].shape:
             got, expected = ("x".join(map(str, t.shape)) for t in (tensor, inputs[0]))
             raise ValueError(f"input {i} has invalid size: got {got}, but expected {expected}")
-
-
-def _output(i: int, target: torch.Tensor) -> None:
-    if not isinstance(target, VirtualTensor):
-        raise RuntimeError(
-            f"Expected all output tensors to be {naming().type.upper()} tensors, but output tensor "
-            f"at index {i} has device '{target.device}'"
-        )
 
 
 def _dimension(tensor: torch.Tensor, dim: int) -> int:

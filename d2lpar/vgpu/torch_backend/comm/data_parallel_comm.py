@@ -15,7 +15,6 @@ from contextlib import contextmanager
 import torch
 from torch._utils import (
     _flatten_dense_tensors,
-    _flatten_sparse_tensors,
     _reorder_tensors_as,
     _take_tensors,
     _unflatten_dense_tensors,
@@ -25,7 +24,7 @@ from ...device_naming import TYPE, device
 from ..cost.host_cost import native_views
 from ..module.streams import device_number
 from ..operations.copies import device_index
-from ..private import torch_devices, torch_tensors
+from ..private import torch_devices
 from ..tensors.tensor import VirtualTensor, separate
 from . import comm_checks, nccl
 
@@ -58,12 +57,11 @@ def broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor
     return [tensor if _is_on(tensor, target) else next(received) for target in targets]
 
 
-def broadcast_out(tensor: torch.Tensor, out: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """Fill tensors of devices with what another has, and return them."""
-    comm_checks.broadcast_into(tensor, out)
-    for target in out:
-        target.copy_(tensor, non_blocking=True)
-    return out
+def refuse_out(*_: object) -> None:
+    """What torch calls where a program gives `out`, which only its C++ fills."""
+    raise NotImplementedError(
+        "torch.cuda.comm fills no `out` on virtual GPUs: leave it out, and copy_() what is returned"
+    )
 
 
 def _by_nccl(tensors: Sequence[torch.Tensor]) -> bool:
@@ -113,26 +111,11 @@ def _sent(
     chunk: Sequence[torch.Tensor], send: Callable[[torch.Tensor], Sequence[torch.Tensor]]
 ) -> list[list[torch.Tensor]]:
     """Tensors of one type, on every device that `send` gives a flat tensor for."""
-    if chunk[0].is_sparse:
-        indices, values = map(send, _flatten_sparse_tensors(chunk))
-        return [_in_coordinates(*pair, chunk) for pair in zip(indices, values, strict=True)]
     with native_views():
         flat = _flatten_dense_tensors(chunk)
     flats = send(flat)
     with native_views():
         return [[separate(t) for t in _unflatten_dense_tensors(flat, chunk)] for flat in flats]
-
-
-def _in_coordinates(
-    indices: torch.Tensor, values: torch.Tensor, like: Sequence[torch.Tensor]
-) -> list[torch.Tensor]:
-    """The sparse tensors of which two flat tensors have the parts."""
-    parts = zip(*map(torch_tensors.coo_parts, like), strict=True)
-    pairs = zip(*map(_unflatten_dense_tensors, (indices, values), parts), strict=True)
-    return [
-        torch.sparse_coo_tensor(where, what, tensor.shape, check_invariants=False)
-        for (where, what), tensor in zip(pairs, like, strict=True)
-    ]
 
 
 def scatter(
@@ -154,21 +137,6 @@ def scatter(
         _on_stream(_stream(streams, i, places[i]), _sent_to, chunk, places[i])
         for i, chunk in enumerate(chunks)
     ]
-
-
-def scatter_out(
-    tensor: torch.Tensor,
-    out: Sequence[torch.Tensor],
-    dim: int,
-    streams: Sequence[torch.Stream | None] | None,
-) -> Sequence[torch.Tensor]:
-    """Fill tensors of devices with chunks of another along `dim`, and return them."""
-    along = comm_checks.scattered_into(tensor, out, dim)
-    sizes = [target.shape[along] for target in out]
-    for i, chunk in enumerate(tensor.split(sizes, along)):
-        stream = _stream(streams, i, device(device_index(out[i]) or 0))
-        _on_stream(stream, out[i].copy_, chunk, non_blocking=True)
-    return out
 
 
 def _sent_to(chunk: torch.Tensor, place: torch.device) -> torch.Tensor:
@@ -212,17 +180,6 @@ def gather(
     if destination == HOST:  # the host has to wait before it can go on
         return torch.cat([t.to("cpu") for t in tensors], dim)
     return torch.cat([t.to(_device(destination), non_blocking=True) for t in tensors], dim)
-
-
-def gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) -> torch.Tensor:
-    """Fill a tensor with the others, concatenated along `dim`, and return it."""
-    along = comm_checks.gathered(tensors, dim, quote="'")
-    sizes = [tensor.shape[along] for tensor in tensors]
-    comm_checks.gathered_into(tensors, out, along)
-    to_device = isinstance(out, VirtualTensor)
-    for target, tensor in zip(out.split(sizes, along), tensors, strict=True):
-        target.copy_(tensor, non_blocking=to_device)
-    return out
 
 
 def reduce_add(inputs: Sequence[torch.Tensor], destination: object = None) -> torch.Tensor:

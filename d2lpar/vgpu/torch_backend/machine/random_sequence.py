@@ -4,8 +4,8 @@ On CUDA each number is a function of the seed and of a counter, and the offset s
 counter has come (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"). Virtual
 devices draw the numbers of the CPU's generator, so that a seed gives the same on both; it has no
 counter. So a sequence keeps the state of that generator beside the offset, which advances as CUDA's
-does. Where a program goes back to an offset that it has asked for, it finds the numbers that
-followed; at any other offset another sequence begins, which the seed and the offset determine.
+does. A state that a program has saved finds the numbers that followed; where it has written another
+offset into it, another sequence begins, which the seed and the offset determine.
 
 One thing differs from CUDA: kernels that draw 8 numbers and 24 advance the offset alike, but not
 the CPU's generator. Two devices with one seed that have drawn different amounts go on with
@@ -15,7 +15,6 @@ different numbers, where those of CUDA would go on with the same.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 
 import torch
 
@@ -23,7 +22,6 @@ from ..private import torch_modes
 
 _HEAD_BYTES = 16  # seed and offset: all that a state of CUDA's has
 _TAIL_BYTES = 8  # the offset again: a program may write another one into the head
-_MOST_KEPT = 256  # states at offsets that were asked for
 _BLOCK_THREADS = 256  # of a kernel that draws
 _RESIDENT_THREADS = 2048  # of a multiprocessor
 _NUMBERS_PER_CALL = 4  # of Philox, and what offsets are multiples of
@@ -41,7 +39,6 @@ class RandomSequence:
         self.seed, self.offset = generator.initial_seed(), 0
         with torch_modes.unwatched():
             self.host = generator.get_state()  # of the generator that draws; nobody writes into it
-        self._kept: OrderedDict[int, torch.Tensor] = OrderedDict()
 
     def advance(self, numbers: int, multiprocessors: int) -> None:
         """Count that a kernel has drawn so many."""
@@ -50,22 +47,14 @@ class RandomSequence:
         threads = max(1, blocks) * _BLOCK_THREADS
         self.offset += -(-numbers // (threads * _NUMBERS_PER_CALL)) * _NUMBERS_PER_CALL
 
-    def asked_offset(self) -> int:
-        """The offset, to which a program may go back."""
-        self._kept[self.offset] = self.host
-        self._kept.move_to_end(self.offset)
-        if len(self._kept) > _MOST_KEPT:
-            self._kept.popitem(last=False)
-        return self.offset
-
-    def go_to(self, offset: int) -> None:
+    def _go_to(self, offset: int) -> None:
         """Go on from there. RuntimeError for what is no offset."""
         if offset < 0 or offset % _NUMBERS_PER_CALL:
             raise RuntimeError(
                 f"offset must be a multiple of {_NUMBERS_PER_CALL}, from 0 on, not {offset}"
             )
         if offset != self.offset:
-            self.host = self._kept.get(offset, _state_at(self.seed, offset))
+            self.host = _state_at(self.seed, offset)
             self.offset = offset
 
     def state(self) -> torch.Tensor:
@@ -91,7 +80,7 @@ class RandomSequence:
             if len(host) and int(tail.view(torch.int64)) == offset:
                 self.offset, self.host = offset, host.clone()
             else:
-                self.go_to(offset)
+                self._go_to(offset)
 
     def copy(self) -> RandomSequence:
         """Another sequence that goes on from the same place."""
@@ -112,7 +101,6 @@ class RandomSequence:
     def follow(self, other: RandomSequence) -> None:
         """Go on from where another one is."""
         self.seed, self.offset, self.host = other.seed, other.offset, other.host
-        self._kept = OrderedDict(other._kept)
 
 
 def seed_of(state: torch.Tensor) -> int:
@@ -122,7 +110,7 @@ def seed_of(state: torch.Tensor) -> int:
 
 
 def _state_at(seed: int, offset: int) -> torch.Tensor:
-    """Where a sequence goes on at an offset that nobody has asked for."""
+    """Where a sequence goes on at an offset of which nobody has a state."""
     begun = seed if offset == 0 else _seed_of(f"{seed} {offset}".encode())
     return torch.Generator().manual_seed(begun).get_state()
 

@@ -281,12 +281,10 @@ class Runtime:
         self.host_threads.submit(HOST, self.clock.host_work, seconds, name)
 
     @contextmanager
-    def recording(
-        self, *, keep: int | None = None, to: str | os.PathLike | None = None
-    ) -> Iterator[Timeline]:
+    def recording(self, *, to: str | os.PathLike | None = None) -> Iterator[Timeline]:
         """Note every span of the block on a timeline: see `simulation.record`."""
         self.host_threads.flush()
-        with recording(f"simulated on {self.machine.name}", keep=keep, to=to) as timeline:
+        with recording(f"simulated on {self.machine.name}", to=to) as timeline:
             self.clock.timelines = [*self.clock.timelines, timeline]
             self._noted_bytes.clear()
             try:

@@ -57,10 +57,6 @@ class Generator(TorchGenerator):
         """Where its random numbers come from."""
         return self._sequence
 
-    @sequence.setter
-    def sequence(self, sequence: RandomSequence) -> None:
-        self._sequence = sequence
-
     def get_state(self) -> torch.Tensor:
         """The state, as `set_state` takes it."""
         return self.sequence.state()
@@ -86,30 +82,10 @@ class Generator(TorchGenerator):
         """The seed that they were started from."""
         return self.sequence.seed
 
-    def get_offset(self) -> int:
-        """How far the sequence has come, in numbers of each thread: a multiple of 4."""
-        _check_capture("get_offset")
-        return self.sequence.asked_offset()
-
-    def set_offset(self, offset: int) -> Generator:
-        """Go on from there. RuntimeError for what is no multiple of 4."""
-        _check_capture("set_offset")
-        self.sequence.go_to(offset)
-        return self
-
     def clone_state(self) -> Generator:
         """A generator with a sequence of its own, that goes on from the same place."""
         _check_capture("clone_impl")
         return Generator(self._index, self.sequence.copy())
-
-    def graphsafe_get_state(self) -> Generator:
-        """Another handle on the same sequence."""
-        return Generator(self._index, self.sequence)
-
-    def graphsafe_set_state(self, new_state: Generator) -> Generator:  # type: ignore[override]
-        """Draw from the sequence of another generator from now on, and share it."""
-        self.sequence = new_state.sequence
-        return self
 
     def __reduce__(self) -> tuple:
         return _with_state, (self.device, self.get_state())
@@ -125,10 +101,6 @@ class DefaultGenerator(Generator):
     def sequence(self) -> RandomSequence:
         """Where the device's random numbers come from now."""
         return current_runtime().sequence(self._index)
-
-    @sequence.setter
-    def sequence(self, sequence: RandomSequence) -> None:
-        current_runtime().set_sequence(self._index, sequence)
 
     def __new__(cls, index: int) -> DefaultGenerator:
         """That of the device of this number."""
@@ -165,12 +137,6 @@ def handle_of(generator: object) -> Generator | None:
     if not isinstance(generator, TorchGenerator):
         return None
     return _handles.get(torch_devices.address_of_generator(generator))
-
-
-def bound(kwargs: dict[str, object]) -> dict[str, object]:
-    """Arguments of an operation that draws later, from the sequence that its generator has now."""
-    handle = handle_of(kwargs.get("generator"))
-    return kwargs if handle is None else {**kwargs, "generator": handle.graphsafe_get_state()}
 
 
 def sequence_of(

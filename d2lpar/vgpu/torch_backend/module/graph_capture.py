@@ -42,7 +42,6 @@ from ..tensors import virtual_storage
 from ..tensors.tensor import VirtualTensor, backing, wrap
 from . import device_module, generators
 from .generators import DefaultGenerator, Generator
-from .graph_hooks import GraphHooks
 from .streams import Stream
 
 _EMPTY = (
@@ -104,13 +103,10 @@ class _Blocks(list[Allocation]):
 _blocks_of: WeakValueDictionary[RandomSequence, _Blocks] = WeakValueDictionary()
 
 
-class CUDAGraph(GraphHooks):
-    """`torch.cuda.CUDAGraph`. What it keeps with `keep_graph` cannot be asked for, but it is ready
-    for replays only when `instantiate()` is called, or a replay does that."""
+class CUDAGraph:
+    """`torch.cuda.CUDAGraph`, to capture, replay and reset; what it lacks is refused by name."""
 
-    def __init__(self, keep_graph: bool = False) -> None:
-        super().__init__()
-        self._keep_graph, self._is_ready = keep_graph, False
+    def __init__(self) -> None:
         self._notes: Notes = deque()  # of the part that is being captured
         self._parts = [_Part()]
         self._made: set[int] = set()
@@ -132,7 +128,6 @@ class CUDAGraph(GraphHooks):
         self,
         pool: object = None,
         capture_error_mode: str = "global",
-        check_input_liveness: bool = False,
     ) -> None:
         """Note what this thread queues on the current stream. RuntimeError, as on CUDA, if that is
         a default stream, if this thread captures already, and for modes that there are not."""
@@ -168,7 +163,6 @@ class CUDAGraph(GraphHooks):
             for stream in rt.order.streams_of(device):
                 rt.order.acquire(self._origin, rt.order.release(stream))
         self._note_here(self)
-        self.run_hooks("capture_start")
 
     def capture_end(self) -> None:
         """End it, and give tensors from before the values that they had, and generators of random
@@ -196,9 +190,6 @@ class CUDAGraph(GraphHooks):
         self._captured = True
         if not any(part.operations or part.notes or part.then for part in self._parts):
             warnings.warn(_EMPTY, stacklevel=2)
-        self.run_hooks("capture_end")
-        if not self._keep_graph:
-            self.instantiate()
 
     def abandon(self) -> None:
         """Leave a capture that cannot end where the program is."""
@@ -247,9 +238,14 @@ class CUDAGraph(GraphHooks):
         return next(iter(late + self.begun), None)
 
     def reset(self) -> None:
-        """Forget what was captured, and let go of what was kept for it."""
-        self.release()
+        """Forget what was captured."""
         self._forget()
+
+    def __getattr__(self, name: str) -> object:
+        raise AttributeError(
+            f"graphs of virtual GPUs have no {name}: to see what a replay does, call it within "
+            "`with d2lpar.record() as timeline:`"
+        )
 
     def _forget(self) -> None:
         self._notes.clear()
@@ -257,41 +253,19 @@ class CUDAGraph(GraphHooks):
         self.begun.clear()
         self._sizes.clear()
         self._pool = None
-        self._captured = self._is_ready = False
-
-    def instantiate(self) -> None:
-        """Make what was captured ready for replays. RuntimeError if nothing was."""
-        self._check_captured()
-        self._is_ready = True
-        self.run_hooks("instantiate")
-
-    def _check_captured(self) -> None:
-        if not self._captured:
-            raise RuntimeError("nothing was captured: call capture_begin() and capture_end() first")
+        self._captured = False
 
     def pool(self) -> object:
         """What other graphs may share its memory by."""
         return self._handle
-
-    def pools(self) -> list[object]:
-        """All pools whose memory it has."""
-        return [self._handle]
 
     def replay(self) -> None:
         """Compute once more what was captured, and launch it as one.
 
         Raises RuntimeError if nothing was captured.
         """
-        self._check_captured()
-        if not self._is_ready:
-            self.instantiate()
-        self.run_hooks("replay_start")
-        try:
-            self._replay()
-        finally:
-            self.run_hooks("replay_end")
-
-    def _replay(self) -> None:
+        if not self._captured:
+            raise RuntimeError("nothing was captured: call capture_begin() and capture_end() first")
         rt = current_runtime()
         launch_s, streams = rt.machine.host.graph_s, self._streams_now(rt)
         for storage, size in self._sizes.values():
@@ -372,7 +346,7 @@ class CUDAGraph(GraphHooks):
             self.call(partial(_exchange, func, args, kwargs, result))
         elif not rt.shape_only:
             sequences = dict(rt.own_state()[2])
-            noted = tree_map(self._without_memory, (args, generators.bound(kwargs), result))
+            noted = tree_map(self._without_memory, (args, kwargs, result))
             self._parts[-1].operations.append(partial(_compute, func, noted, sequences))
 
     def note_made(self, result: object, arguments: object = ()) -> None:
@@ -544,12 +518,10 @@ def capture(
     stream: Stream | None = None,
     capture_error_mode: str = "global",
     enable_annotations: bool = False,
-    annotation_config: dict[str, object] | None = None,
-    check_input_liveness: bool = False,
 ) -> Iterator[None]:
     """`torch.cuda.graph`: the block's work becomes `cuda_graph`. The host waits for the device
     first, and `stream` (default: one that is there for captures) is current in the block.
-    Annotations are for CUPTI, so nothing is annotated; inputs live as long as the graph does."""
+    Annotations are for CUPTI, so nothing is annotated."""
     rt = current_runtime()
     device = rt.current_device
     rt.synchronize(device)

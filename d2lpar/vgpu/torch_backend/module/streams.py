@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from types import TracebackType
 
 import torch
@@ -62,22 +61,9 @@ class Stream(torch.Stream):
         """The number of the stream: what programs for CUDA hand to libraries."""
         return self.stream_id
 
-    @property
-    def native_handle(self) -> int:
-        """The same number, as `torch.Stream` calls it."""
-        return self.stream_id
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        """Version and number, by the protocol of CUDA's Python libraries."""
-        return (0, self.cuda_stream)
-
     def is_capturing(self) -> bool:
         """Whether a capture of this process holds the stream."""
         return current_runtime().captures.of(self.key) is not None
-
-    @property
-    def _as_parameter_(self) -> ctypes.c_void_p:
-        return ctypes.c_void_p(self.cuda_stream)
 
     @property
     def _cdata(self) -> int:
@@ -174,7 +160,10 @@ class Event:
                 "record the event before or after the replay"
             )
         if interprocess:
-            raise _not_shared("leave out interprocess=True")
+            raise NotImplementedError(
+                "events of virtual GPUs cannot be shared between processes: leave out "
+                "interprocess=True, and let processes wait for one another with torch.distributed"
+            )
         self.enable_timing = enable_timing
         self._mark: StreamMark | None = None
         self.capture: Capture | None = None  # in which it was recorded last
@@ -186,27 +175,9 @@ class Event:
         """A number that stands for the event, once it was recorded; 0 before."""
         return 0 if self._mark is None else id(self._mark)
 
-    @property
-    def event_id(self) -> int:
-        """The same number, as `torch.Event` calls it."""
-        return self.cuda_event
-
-    @property
-    def _as_parameter_(self) -> ctypes.c_void_p:
-        return ctypes.c_void_p(self.cuda_event)
-
     def __repr__(self) -> str:
         state = f"{self.cuda_event:#x}" if self.cuda_event else "uninitialized"
         return f"<{naming().module}.Event {state}>"
-
-    def ipc_handle(self) -> bytes:
-        """Refused: no other process has it."""
-        raise _not_shared("leave out ipc_handle()")
-
-    @classmethod
-    def from_ipc_handle(cls, device: Device, handle: bytes) -> Event:
-        """Refused: no other process has it."""
-        raise _not_shared("leave out from_ipc_handle()")
 
     def record(self, stream: Stream | None = None) -> None:
         """Happen when everything that `stream` (default: the current one) has queued is done."""
@@ -295,13 +266,6 @@ class Event:
                 "record it again"
             )
         return self._mark
-
-
-def _not_shared(first: str) -> NotImplementedError:
-    return NotImplementedError(
-        f"events of virtual GPUs cannot be shared between processes: {first}, and let processes "
-        "wait for one another with torch.distributed"
-    )
 
 
 def device_number(device: Device) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
 
 import torch
 from torch.types import Device
@@ -11,14 +10,13 @@ from torch.types import Device
 from ...device_naming import TYPE
 from ...patching import FOR_GOOD
 from ..machine import runtime
-from ..module import device_module, graph_capture, streams
+from ..module import device_module, streams
 
 
 def replace_accelerator() -> None:
     """Let what `torch.accelerator` offers be of virtual devices, or raise NotImplementedError."""
     accelerator, module = torch.accelerator, device_module
     replacements: dict[str, object] = {
-        "Graph": Graph,
         "current_accelerator": _current_accelerator,
         "current_device_index": module.current_device,
         "current_device_idx": module.current_device,
@@ -63,37 +61,6 @@ def _current_accelerator(check_available: bool = False) -> torch.device | None:
 
 def _initial_seed(device: Device = None) -> int:
     return runtime.current_runtime().sequence(streams.device_number(device)).seed
-
-
-class Graph(graph_capture.CUDAGraph):
-    """`torch.accelerator.Graph`: `with stream, graph:` captures the block."""
-
-    def __init__(
-        self,
-        keep_graph: bool = False,
-        *,
-        pool: tuple[int, int] | None = None,
-        capture_error_mode: str = "default",
-    ) -> None:
-        super().__init__(keep_graph)
-        self.graph_pool, self.capture_error_mode = pool, capture_error_mode
-
-    def __enter__(self) -> None:
-        device_module.synchronize()
-        device_module.empty_cache()
-        mode = self.capture_error_mode
-        self.capture_begin(self.graph_pool, "global" if mode == "default" else mode)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        try:
-            self.capture_end()
-        finally:
-            self.abandon()
 
 
 def _make_event(device: Device, **options: bool) -> streams.Event:

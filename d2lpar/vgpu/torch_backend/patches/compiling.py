@@ -23,12 +23,6 @@ from ..tensors.wrapper_tensors import wraps_virtual
 # What makes Inductor use CUDA graphs.
 GRAPHED = ("reduce-overhead", "max-autotune")
 
-IN_ONE_PIECE = (
-    "torch._inductor.config._micro_pipeline_tp changes nothing on virtual GPUs: a matrix product "
-    "waits for the all-gather before it, and a reduce-scatter for the product, where on GPUs with "
-    "NVLink pieces of them overlap. Steps under asynchronous tensor parallelism take longer here"
-)
-
 NOT_CALLED = (
     "torch.compile(backend={backend}) traces nothing that is on virtual GPUs, so the backend is "
     "not called: the operations run one by one. Values are the same; of compiled code only "
@@ -97,8 +91,6 @@ def _choosing(
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if _works_on_virtual(module, args, kwargs):
-            if torch_devices.cuts_products():
-                current_runtime().say_once(IN_ONE_PIECE)
             with torch_attention.flex_is_compiled():
                 return compiled.run(function, args, kwargs, whole=whole, modules=modules)
         return (function if _is_renamed() else made)(*args, **kwargs)

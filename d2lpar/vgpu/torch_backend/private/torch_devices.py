@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -42,15 +40,6 @@ def address_of_generator(generator: torch.Generator) -> int:
 
 
 AcceleratorError: type[RuntimeError] = getattr(torch, "AcceleratorError", RuntimeError)
-MOMENTS_OF_GRAPHS = ("capture_start", "capture_end", "instantiate", "replay_start", "replay_end")
-
-
-def hooks_of_graphs(moment: str) -> Mapping[int, Callable[..., object]]:
-    """What programs have registered for a moment of all CUDA graphs, where this torch has that."""
-    found: Mapping = getattr(sys.modules["torch.cuda.graphs"], f"_global_{moment}_hooks", {})
-    return found
-
-
 GET_ACCELERATOR = (torch._C, "_get_accelerator")
 STREAM_OF_COPIES = (_parallel_functions, "_get_stream")
 PARSE_TO = (torch._C._nn, "_parse_to")  # what Module.to is told
@@ -71,10 +60,3 @@ def runs_as_it_is(backend: object) -> bool:
     if isinstance(backend, str):
         return backend == "eager" or backend.startswith("aot_eager")
     return getattr(backend, "__module__", None) == "torch._dynamo.backends.debugging"
-
-
-def cuts_products() -> bool:
-    """Whether Inductor is told to exchange the operands and results of matrix products in pieces,
-    beside them (asynchronous tensor parallelism)."""
-    config = sys.modules.get("torch._inductor.config")
-    return bool(getattr(config, "_micro_pipeline_tp", False))

@@ -40,7 +40,8 @@ def replace_parallel() -> None:
     """The primitives that exist in C++ for CUDA, and the question which devices are meant: asked
     for CUDA and MPS first, torch would overlook the virtual ones on a machine that has either."""
     for name in torch_modules.COMM_PRIMITIVES:
-        ours, theirs = getattr(data_parallel_comm, name), torch_modules.comm_primitive(name)
+        ours = getattr(data_parallel_comm, name, data_parallel_comm.refuse_out)
+        theirs = torch_modules.comm_primitive(name)
         torch_modules.set_comm_primitive(name, _for_virtual(ours, theirs))
     summed = _for_virtual(data_parallel_comm.reduce_add, torch.nn.parallel.comm.reduce_add)
     for module in (torch.nn.parallel.comm, torch.cuda.comm):

@@ -261,7 +261,8 @@ class ProcessRank(Rank):
         started this process, and not who starts ranks."""
         if self._is_free and size > 1:
             self.wire.ask(SEAT, "join_world", (key, number, size))
-            self.world.become(size)
+            world: Any = self.world
+            world.become(size)
             self.number = self.index = number
 
     def _take(self, done: Sequence[int]) -> None:

@@ -135,14 +135,17 @@ class Conducted:
         self.rank = ProcessRank(world, number or 0, start, blocks, is_free=number is None)
         Here.rank = self.rank
         self._before = sys.stdout, sys.stderr
-        self._streams = [_Stream(wire, i, stream) for i, stream in enumerate(self._before)]
-        sys.stdout, sys.stderr = self._streams  # type: ignore[assignment]
+        self._streams: list[Any] = []
+        if number is not None:  # what the program starts may print to whom it likes
+            self._streams = [_Stream(wire, i, stream) for i, stream in enumerate(self._before)]
+            sys.stdout, sys.stderr = self._streams
         Conducted.current = self
         util.register_after_fork(self, _end_with_the_process)
 
     def end(self) -> None:
         """Say how it has ended, and be nothing of a run any more."""
-        sys.stdout, sys.stderr = self._before
+        if self._streams:
+            sys.stdout, sys.stderr = self._before
         Conducted.current = Here.rank = None
         if self.wire.is_cut:
             return

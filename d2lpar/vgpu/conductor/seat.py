@@ -270,12 +270,14 @@ class Seat:
         else:
             shared["parts"] = parts
         made = FarCall(text, kind, is_read, **shared)
-        noted = Flight(flight[0], group, *flight[1:9], called_at, *flight[9:])
+        described: Any = (flight[0], group, *flight[1:9], called_at, *flight[9:])
+        noted = Flight(*described)
         self._rank.flights.keep(noted)
         sent = None
         if send is not None:
-            *way, batch = send
-            sent = Send(*way, None if batch is None else self._batches.setdefault(batch, object()))
+            way, communicator, batch = send
+            beside = None if batch is None else self._batches.setdefault(batch, object())
+            sent = Send(way, communicator, beside)
         exchange = self._rank.begin(group, made, on_device, noted, sent, by_host)
         self._open[self._number] = exchange
         return exchange
@@ -284,7 +286,7 @@ class Seat:
         """The dump of the flight recorder."""
         return dumped(self._rank.flights, self._rank.host_thread.now_s, active=active)
 
-    def records(self, kept: int | None, file: str | None) -> None:
+    def records(self, kept: int, file: str | None) -> None:
         """How many calls are noted, and where they are written, as the rank's variables say."""
         self._rank.flights.begin(kept, file)
 
@@ -373,8 +375,9 @@ class Seat:
 
     def record(self, number: int) -> None:
         """Begin a timeline of the process's own."""
-        self._tapes[number] = Tape()
-        self._clock.timelines = [*self._clock.timelines, self._tapes[number]]
+        tape: Any = Tape()
+        self._tapes[number] = tape
+        self._clock.timelines = [*self._clock.timelines, tape]
 
     def end_recording(self, number: int) -> list[tuple[str, tuple]]:
         """End it; what it was told."""

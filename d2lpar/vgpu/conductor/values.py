@@ -20,7 +20,8 @@ ALIGNED = 64  # bytes
 SMALLEST = 1 << 16
 META = -1  # the offset of what has a shape only
 
-Piece = tuple[int, int, str] | None  # offset, elements, data type
+Place = tuple[int, int, str]  # offset, elements, data type
+Piece = Place | None
 Part = tuple[str, str | None, int | None, list[Piece], list[Piece]]  # text, op, root, gives, takes
 
 
@@ -38,7 +39,7 @@ class Taken(NamedTuple):
     block: torch.Tensor | None
     file: str | None
     size: int
-    moves: list[tuple[torch.Tensor, Piece]]
+    moves: list[tuple[torch.Tensor, Place]]
 
 
 class OwnBlocks:
@@ -61,9 +62,9 @@ class OwnBlocks:
         moves = []
         for part, (_, _, _, gives, takes) in zip(calls, parts, strict=True):
             for values, piece in zip(part.gives, gives, strict=True):
-                if piece is not None and piece in layout.fresh:
+                if values is not None and piece is not None and piece in layout.fresh:
                     layout.fresh.discard(piece)
-                    view(block, piece).copy_(values)
+                    _in(block, piece).copy_(values)
             moves += [
                 (values, piece)
                 for values, piece in zip(part.takes, takes, strict=True)
@@ -75,7 +76,7 @@ class OwnBlocks:
     def take(self, taken: Taken) -> None:
         """Copy what a call has taken from its block, which is free then."""
         for values, piece in taken.moves:
-            values.copy_(view(taken.block, piece))
+            values.copy_(_in(taken.block, piece))
         if taken.block is not None and taken.file is not None:
             self._free[taken.size].append((taken.file, taken.block))
 
@@ -141,9 +142,11 @@ def mapped(file: str, size: int) -> torch.Tensor:
 
 def view(block: torch.Tensor | None, piece: Piece) -> torch.Tensor | None:
     """A piece of a block, flat."""
-    if piece is None:
-        return None
-    offset, count, name = piece
+    return None if piece is None else _in(block, piece)
+
+
+def _in(block: torch.Tensor | None, place: Place) -> torch.Tensor:
+    offset, count, name = place
     dtype: torch.dtype = getattr(torch, name)
     if offset == META or block is None:
         return torch.empty(count, dtype=dtype, device="meta" if offset == META else "cpu")

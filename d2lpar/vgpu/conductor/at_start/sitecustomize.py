@@ -3,13 +3,15 @@ one of them has imported torch, it has the run's virtual GPUs. Nothing is import
 
 import importlib.util
 import os
+import runpy
 import sys
+from typing import Any
 
 NAME = "torch"
 
 
 class _OnceTorchIsThere:
-    def find_spec(self, name, path, target=None):
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
         if name != NAME:
             return None
         sys.meta_path.remove(self)
@@ -17,24 +19,23 @@ class _OnceTorchIsThere:
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
 
-            def exec_module(module):
+            def exec_module(module: Any) -> None:
                 run(module)
                 from d2lpar.vgpu.programs import newcomer
 
                 newcomer.begin()
 
-            spec.loader.exec_module = exec_module
+            vars(spec.loader)["exec_module"] = exec_module
         return spec
 
 
-def _customize_as_without():
+def _customize_as_without() -> None:
     """Run the `sitecustomize` that this one stands before."""
     here = os.path.dirname(os.path.abspath(__file__))
     for folder in sys.path:
         file = os.path.join(folder, "sitecustomize.py")
         if os.path.abspath(folder) != here and os.path.isfile(file):
-            spec = importlib.util.spec_from_file_location("sitecustomize", file)
-            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+            runpy.run_path(file)
             return
 
 

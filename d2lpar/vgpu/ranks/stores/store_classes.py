@@ -52,7 +52,7 @@ def _makers(here: threading.local) -> Iterator[tuple[type, type, Callable[..., d
         master_listen_fd: int | None = None,
         use_libuv: bool = True,
     ) -> dist.Store:
-        return here.rank.open_tcp_store(  # type: ignore[no-any-return]
+        return here.rank.open_tcp_store(
             host=host_name,
             port=port,
             size=world_size,
@@ -65,7 +65,7 @@ def _makers(here: threading.local) -> Iterator[tuple[type, type, Callable[..., d
     def file_store(file_name: str, world_size: int = -1) -> dist.Store:
         with open(file_name, "a", encoding="utf-8"):  # programs remove it when they have ended
             pass
-        return here.rank.open_file_store(file_name)  # type: ignore[no-any-return]
+        return here.rank.open_file_store(file_name)
 
     yield dist.TCPStore, TCPStore, tcp_store
     yield dist.FileStore, FileStore, file_store

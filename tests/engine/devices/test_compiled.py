@@ -338,7 +338,8 @@ print(triple(torch.ones(2)).tolist(), loaded(), counters["frames"]["total"])
 """
 
 
-def test_inductor_is_loaded_for_what_runs_on_the_host():
-    found = warm_process.run(INDUCTOR, {"PATH": "", "D2LPAR_DEVICES": "virtual"})
+def test_inductor_is_loaded_for_what_runs_on_the_host(tmp_path):
+    kept = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    found = warm_process.run(INDUCTOR, {"PATH": "", "D2LPAR_DEVICES": "virtual", **kept})
     assert found.returncode == 0, found.stderr
     assert found.stdout.splitlines() == ["[3.0, 3.0] False {}", "[3.0, 3.0] True 1"]

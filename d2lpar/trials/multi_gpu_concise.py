@@ -84,7 +84,8 @@ def _computed(timeline: Timeline, begin_s: float) -> int:
 def _second_step(answer: Rung, gpus: list[torch.device]) -> tuple[float, float]:
     """Runs on every rank; returns when its second step began and ended."""
     gpu = gpus[dist.get_rank()]
-    net = resnet18().to(gpu)
+    with torch.device(gpu):
+        net = resnet18()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     X = torch.empty(IMAGES // RANKS, 1, 28, 28, device=gpu)
     y = torch.zeros(len(X), device=gpu).long()

@@ -27,6 +27,7 @@ import torch
 
 MOST_TEXT_BYTES = 8_000_000  # of a message's JSON
 MOST_BYTES = 400_000_000  # of a message in all
+MOST_LISTED = MOST_TEXT_BYTES // 3  # of a list: JSON takes three bytes for each at least
 MOST_ITEMS = 100_000  # of an iterator: it may never end
 LONGEST_SHOWN = 200
 SHAREABLE_BYTES = 4096  # values of that size that are alike are sent once
@@ -40,6 +41,7 @@ DTYPES = {
     )
 }
 ERROR_LONG = "what was sent is too long: {size:,} bytes, and {most:,} may be"
+ERROR_MANY = "what was sent has too many items: {count:,}, and {most:,} may be"
 ERROR_TORN = "what was sent is no message: {why}"
 
 
@@ -124,6 +126,8 @@ def packed(value: object) -> bytes:
 
 
 def _tree(value: object, blobs: list[bytes]) -> object:
+    if isinstance(value, list | tuple | set | frozenset | deque | dict):
+        _check_count(len(value))
     if value is None or isinstance(value, bool | np.bool_):
         return None if value is None else bool(value)
     if isinstance(value, str):
@@ -147,6 +151,12 @@ def _tree(value: object, blobs: list[bytes]) -> object:
     if isinstance(value, Other):
         return {"kind": "other", "of": [value.name, value.shown]}
     return {"kind": "other", "of": [type(value).__name__, shown(value)]}
+
+
+def _check_count(count: int) -> None:
+    """Refuse at once what would take half a minute to write before it is found to be too long."""
+    if count > MOST_LISTED:
+        raise NotPlainError(ERROR_MANY.format(count=count, most=MOST_LISTED))
 
 
 def _number(value: numbers.Number) -> object:

@@ -50,7 +50,8 @@ def network(seed: int) -> nn.Module:
 
 def batches(seed: int) -> list[torch.Tensor]:
     """Of each step, pieces of the text [samples, tokens + 1]."""
-    drawn = [text(seed).batch(SAMPLES, TOKENS, step=step) for step in range(STEPS)]
+    own = text(seed)
+    drawn = [own.batch(SAMPLES, TOKENS, step=step) for step in range(STEPS)]
     return [torch.cat([pieces, following[:, -1:]], 1) for pieces, following in drawn]
 
 
@@ -67,9 +68,9 @@ def optimizer_of(net: nn.Module) -> torch.optim.Optimizer:
 def train_on_ranks(answer: Callable, seed: int) -> dict[str, Any]:
     """The same network and the same batches on each rank."""
     with laboratory(BOX, RANKS) as lab:
-        net = network(seed)
+        net, drawn = network(seed), batches(seed)
         nets = [deepcopy(net).to(device) for device in lab.devices]
-        data = [[batch.to(device) for batch in batches(seed)] for device in lab.devices]
+        data = [[batch.to(device) for batch in drawn] for device in lab.devices]
 
         def on_rank() -> object:
             rank = dist.get_rank()

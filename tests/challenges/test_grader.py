@@ -587,6 +587,20 @@ def test_what_is_no_plain_data_arrives_as_its_print():
     assert repr(found[4]) == "<built-in function len>"
 
 
+@pytest.mark.parametrize("kind", [list, tuple, deque])
+def test_of_what_has_too_many_items_none_is_written(kind):
+    class Untouched(kind):
+        def __iter__(self):
+            raise AssertionError("an item was asked for")
+
+    items = [0] * (plain.MOST_LISTED + 1)
+    with pytest.raises(plain.NotPlainError, match="too many items: 2,666,667"):
+        plain.packed({"returned": Untouched(items)})
+    with pytest.raises(AssertionError, match="asked for"):
+        plain.packed(Untouched([0]))
+    assert len(json.dumps(items)) > plain.MOST_TEXT_BYTES, "fewer bytes than that hold them"
+
+
 def test_equal_tensors_are_sent_once():
     one = torch.rand(10_000)
     assert len(plain.packed([one, one.clone(), one.clone()])) < 1.1 * one.nbytes

@@ -21,7 +21,7 @@ class _Block:
         self.nbytes = nbytes
         self.streams = streams
         self.address = address
-        self.events: list[QueuedWork] | None = None
+        self.events: dict[int, QueuedWork] | None = None  # by the numbers of its streams
 
 
 class DeferredFrees:
@@ -57,27 +57,33 @@ class DeferredFrees:
         self._drop(list(self._blocks))
 
     def _collect(self, host_thread: HostThread) -> None:
+        """A stream does its work in order: of one that is not done with a block, no later event is
+        asked for, as each question lets all other hosts go on first."""
         recorded = [(block, self._events(host_thread, block)) for block in self._blocks]
-        self._drop(
-            [
-                block
-                for block, events in recorded
-                if all(self._clock.is_done(host_thread, event) for event in events)
-            ]
-        )
+        busy: set[int] = set()
+        over = []
+        for block, events in recorded:
+            busy.update(
+                number
+                for number, event in events.items()
+                if number not in busy and not self._clock.is_done(host_thread, event)
+            )
+            if busy.isdisjoint(events):
+                over.append(block)
+        self._drop(over)
 
-    def _events(self, host_thread: HostThread, block: _Block) -> list[QueuedWork]:
+    def _events(self, host_thread: HostThread, block: _Block) -> dict[int, QueuedWork]:
         """When its streams are done with a block, recorded the first time that it is asked for."""
         if block.events is None:
-            block.events = [
-                self._clock.record_event(host_thread, (self._index, number))
+            block.events = {
+                number: self._clock.record_event(host_thread, (self._index, number))
                 for number in sorted(block.streams)
-            ]
+            }
         return block.events
 
     def _wait(self, host_thread: HostThread, blocks: list[_Block]) -> None:
         for block in blocks:
-            for event in self._events(host_thread, block):
+            for event in self._events(host_thread, block).values():
                 self._clock.wait_for(host_thread, event, "wait for freed memory")
 
     def _drop(self, over: list[_Block]) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import warm_process
 from torch import nn
 from torch.nn import functional as F
 
@@ -312,3 +313,23 @@ def test_a_backward_pass_that_is_one_kernel_is_queued_when_it_ends(gpus):
     before_s = now_s()
     torch.autograd.grad(y, [x], weights)
     assert now_s() > before_s
+
+
+INDUCTOR = """
+import sys, torch, d2lpar as par
+from torch._dynamo.utils import counters
+from torch._inductor import config
+loaded = lambda: "torch._inductor.compile_fx" in sys.modules
+par.devices(1, kind="virtual", verbose=False)
+triple = torch.compile(lambda x: 3 * x)
+print(triple(torch.ones(2, device="vgpu")).tolist(), loaded(), dict(counters["frames"]))
+torch._dynamo.config.suppress_errors = True  # where there is no compiler
+print(triple(torch.ones(2)).tolist(), loaded(), counters["frames"]["total"])
+"""
+
+
+def test_inductor_is_loaded_for_what_runs_on_the_host(tmp_path):
+    kept = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    found = warm_process.run(INDUCTOR, {"PATH": "", "D2LPAR_DEVICES": "virtual", **kept})
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines() == ["[3.0, 3.0] False {}", "[3.0, 3.0] True 1"]

@@ -11,6 +11,7 @@ from torch import nn
 
 import d2lpar as par
 from d2lpar import machines
+from d2lpar.vgpu.sim import clock
 from d2lpar.vgpu.torch_backend.machine import runtime
 
 GRANULE = 512
@@ -382,6 +383,34 @@ def test_what_another_stream_still_uses_is_reserved(fresh_gpus):
     assert stats["active_bytes.all.current"] == held() + 8 * BLOCK > before
     assert torch.vgpu.memory_reserved() >= stats["active_bytes.all.current"]
     del y
+
+
+def test_a_stream_that_is_not_done_is_asked_once(fresh_gpus, monkeypatch):
+    """Each question lets all other ranks go on before the answer."""
+    busy, idle = torch.vgpu.Stream("vgpu:0"), torch.vgpu.Stream("vgpu:0")
+    big = torch.ones(2000, 2000)
+    with torch.vgpu.stream(busy):
+        big = big.to("vgpu:0")
+        big @ big
+    for side in (busy, idle, busy, idle, busy):
+        x = torch.empty(BLOCK, dtype=torch.uint8, device="vgpu:0")
+        x.record_stream(side)
+        del x
+    asked, is_done = [], clock.Clock.is_done
+
+    def ask(*question):
+        asked.append(is_done(*question))
+        return asked[-1]
+
+    monkeypatch.setattr(clock.Clock, "is_done", ask)
+    kept = [torch.empty(GRANULE, dtype=torch.uint8, device="vgpu:0")]
+    assert asked == [False]  # what idle got was given back when the last was made
+    assert torch.vgpu.memory_stats()["active_bytes.all.current"] == held() + 3 * BLOCK
+    torch.vgpu.synchronize()
+    asked.clear()
+    kept.append(torch.empty(GRANULE, dtype=torch.uint8, device="vgpu:0"))
+    assert asked == [True] * 3
+    assert torch.vgpu.memory_stats()["active_bytes.all.current"] == held()
 
 
 def test_memory_does_not_grow_with_tensors_that_cross_streams(fresh_gpus):

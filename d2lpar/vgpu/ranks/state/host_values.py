@@ -17,7 +17,7 @@ from torch.nn import init
 
 from ...torch_backend.private import torch_modes
 
-LARGE = 2**20  # elements; smaller tensors are set, as that is quick
+LARGE = 2**18  # elements; smaller tensors are set, as that takes a millisecond at most
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -43,7 +44,10 @@ def replace_compile() -> None:
         if model is None:
             return lambda function: compile(function, **options)
         _hide_from_dynamo()
-        made: Any = torch_compile(model, **options)
+        make = functools.cache(functools.partial(torch_compile, model, **options))
+        if inspect.isroutine(model) and not options:
+            return _choosing(model, make, whole=False)
+        made: Any = make()
         backend = options.get("backend", "inductor")
         if options.get("disable"):
             return made
@@ -53,8 +57,9 @@ def replace_compile() -> None:
             (options.get("options") or {}).get("triton.cudagraphs")
         )
         if not isinstance(model, torch.nn.Module):
-            return _choosing(model, made, whole=whole)
-        made.forward = _choosing(model.__call__, made.forward, whole=whole, module=model)
+            return _choosing(model, make, whole=whole)
+        traced = made.forward
+        made.forward = _choosing(model.__call__, lambda: traced, whole=whole, module=model)
         return made
 
     FOR_GOOD.set(torch, "compile", compile)
@@ -80,12 +85,16 @@ def _hide_from_dynamo() -> None:
 
 def _choosing(
     function: Callable[..., Any],
-    made: Callable[..., Any],
+    make: Callable[[], Callable[..., Any]],
     *,
     whole: bool,
     module: torch.nn.Module | None = None,
 ) -> Callable[..., Any]:
-    """What torch has `made` of a function, but for what works on virtual devices."""
+    """What torch makes of a function, but for what works on virtual devices.
+
+    Of a function without options it is made when it is first called: this takes torch 40 ms, and
+    at first it loads Inductor, and on virtual devices nobody calls it.
+    """
     modules = 0 if module is None else sum(1 for _ in module.modules())
 
     @functools.wraps(function)
@@ -93,7 +102,7 @@ def _choosing(
         if _works_on_virtual(module, args, kwargs):
             with torch_attention.flex_is_compiled():
                 return compiled.run(function, args, kwargs, whole=whole, modules=modules)
-        return (function if _is_renamed() else made)(*args, **kwargs)
+        return (function if _is_renamed() else make())(*args, **kwargs)
 
     return call
 

@@ -213,6 +213,7 @@ def test_a_thread_of_a_rank_has_its_group_and_its_devices(tmp_path):
         tmp_path,
         BEGIN + "import threading\n"
         "def work():\n"
+        "    torch.cuda.set_device(device)\n"  # as with CUDA, a thread begins on the first
         "    x = torch.ones(2, device='cuda') * (dist.get_rank() + 1)\n"
         "    dist.all_reduce(x)\n"
         "    print(rank, dist.get_rank(), x.tolist())\n"
@@ -227,23 +228,27 @@ def test_a_thread_of_a_rank_has_its_group_and_its_devices(tmp_path):
 CHILDREN = """
 import multiprocessing as mp, os, subprocess, sys
 import torch, torch.distributed as dist
-def work(number, size):
+def work(number, size, queue):
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "29511"}
     torch.cuda.set_device(number)
     dist.init_process_group("nccl", rank=number, world_size=size)
     x = torch.full((4,), number + 1.0, device="cuda")
     dist.all_reduce(x)
-    return dist.get_rank(), x[0].item()
-def count(number):
-    return torch.cuda.device_count(), torch.ones(number, device="cuda").sum().item()
+    queue.put((dist.get_rank(), x[0].item(), torch.cuda.device_count()))
 if __name__ == "__main__":
     child = "import torch; print(torch.cuda.device_count(), torch.ones(2).cuda().sum().item())"
     words = [sys.executable, "-c", child]
     print(subprocess.run(words, capture_output=True, text=True).stdout, end="")
-    with mp.get_context("spawn").Pool(2) as pool:
-        print(pool.starmap(work, [(0, 2), (1, 2)], chunksize=1))
-    with mp.get_context("fork").Pool(1) as pool:  # CUDA has not started here
-        print(pool.map(count, [3]))
+    for method in ("spawn", "fork"):  # CUDA has not started here
+        context = mp.get_context(method)
+        queue = context.Queue()
+        processes = [context.Process(target=work, args=(i, 2, queue)) for i in range(2)]
+        for process in processes:
+            process.start()
+        print(method, sorted(queue.get() for _ in processes))
+        for process in processes:
+            process.join()
+            assert process.exitcode == 0
 """
 
 
@@ -252,7 +257,8 @@ def test_children_by_subprocess_spawn_and_fork_see_the_gpus_and_make_groups(tmp_
     words = ("--quiet", "--processes", "--gpus", 2, tmp_path / "program.py")
     found = running.run(*words)
     assert (found.status, found.err) == (0, "")
-    assert found.lines == ["2 2.0", "[(0, 3.0), (1, 3.0)]", "[(2, 3.0)]"]
+    ranks = "[(0, 3.0, 2), (1, 3.0, 2)]"
+    assert found.lines == ["2 2.0", f"spawn {ranks}", f"fork {ranks}"]
 
 
 def test_a_fork_after_cuda_has_begun_is_refused_as_cuda_refuses_it(tmp_path):

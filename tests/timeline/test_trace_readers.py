@@ -12,7 +12,7 @@ from torch import nn
 
 import d2lpar as par
 from d2lpar.timeline import Timeline
-from d2lpar.vgpu.programs.device_usage import UsageTimeline
+from d2lpar.vgpu.programs.watched.device_usage import UsageTimeline
 
 needs_hta = pytest.mark.skipif(
     importlib.util.find_spec("hta") is None,

@@ -79,7 +79,7 @@ def _read_by(launch: LaunchPlan) -> Iterator[tuple[str, str]]:
 def _run(launch: LaunchPlan, options: argparse.Namespace) -> RunReport:
     """Import what needs torch: what is mistaken in the words is said before."""
     if options.processes:
-        from .process_runner import run
+        from .in_processes.runner import run
     else:
         from .runner import run
     return run(launch, _run_options(options))

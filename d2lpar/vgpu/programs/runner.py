@@ -31,9 +31,7 @@ from ..ranks.world.garbage import collect_tensors, older_objects_apart
 from ..sim.clock import HostThread, StreamKey
 from ..torch_backend.machine.runtime import Runtime, current_runtime
 from . import failure
-from .device_usage import UsageTimeline
 from .launch_plan import LaunchPlan, Process
-from .loading import Loading
 from .progress import progress
 from .rank_logs import RankLogs
 from .report import RunReport
@@ -48,7 +46,9 @@ from .runs import (
     with_nodes_of,
 )
 from .shapes_advice import advice
-from .step_marks import StepMarks, steps_told
+from .watched.device_usage import UsageTimeline
+from .watched.loading import Loading
+from .watched.step_marks import StepMarks, steps_told
 
 
 @dataclass

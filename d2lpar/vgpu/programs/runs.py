@@ -10,9 +10,9 @@ from ... import machines
 from ..device_naming import text
 from ..races.sync_debug import Waits
 from ..torch_backend.machine.runtime import Runtime
-from .device_usage import UsageTimeline
 from .launch_plan import LaunchPlan
 from .report import DeviceReport, SyncReport
+from .watched.device_usage import UsageTimeline
 
 FAILED, INTERRUPTED = 1, 130  # exit statuses, as a shell has them
 

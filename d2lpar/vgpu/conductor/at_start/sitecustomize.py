@@ -21,7 +21,7 @@ class _OnceTorchIsThere:
 
             def exec_module(module: Any) -> None:
                 run(module)
-                from d2lpar.vgpu.programs import newcomer
+                from d2lpar.vgpu.programs.in_processes import newcomer
 
                 newcomer.begin()
 

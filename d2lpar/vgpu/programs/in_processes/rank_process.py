@@ -15,21 +15,21 @@ from multiprocessing import util
 from multiprocessing.connection import Connection
 from typing import Any
 
-from ..conductor import starting
-from ..conductor.process import Place, live, wire_here
-from ..patching import Patches
-from ..races.call_sites import CallSite
-from ..races.stream_sanitizer import collecting
-from ..races.sync_debug import SyncingCall, listening
-from ..ranks.state import main_module
-from ..ranks.world.rank_scheduler import Ended
-from ..sim.clock import HostThread
-from ..torch_backend.machine.runtime import Runtime
-from . import failure
-from .launch_plan import LaunchPlan, Process
-from .loading import Loading
-from .runs import INTERRUPTED
-from .step_marks import steps_told
+from ...conductor import starting
+from ...conductor.process import Place, live, wire_here
+from ...patching import Patches
+from ...races.call_sites import CallSite
+from ...races.stream_sanitizer import collecting
+from ...races.sync_debug import SyncingCall, listening
+from ...ranks.state import main_module
+from ...ranks.world.rank_scheduler import Ended
+from ...sim.clock import HostThread
+from ...torch_backend.machine.runtime import Runtime
+from .. import failure
+from ..launch_plan import LaunchPlan, Process
+from ..runs import INTERRUPTED
+from ..watched.loading import Loading
+from ..watched.step_marks import steps_told
 
 
 @dataclass

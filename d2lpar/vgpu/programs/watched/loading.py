@@ -15,7 +15,7 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from ..torch_backend.private import torch_modules
+from ...torch_backend.private import torch_modules
 
 _now_s = time.thread_time  # before a program, or the emulation of its clock, replaces it
 

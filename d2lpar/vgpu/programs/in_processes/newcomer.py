@@ -10,12 +10,12 @@ from dataclasses import asdict
 from multiprocessing import current_process, util
 from pathlib import Path
 
-from ..conductor import starting
-from ..conductor.process import Conducted, Place, come, wire_here
-from ..cuda import emulate_cuda
-from ..patching import Patches
-from ..ranks.torch_names import names_of_torch
-from ..torch_backend.machine.runtime import current_runtime
+from ...conductor import starting
+from ...conductor.process import Conducted, Place, come, wire_here
+from ...cuda import emulate_cuda
+from ...patching import Patches
+from ...ranks.torch_names import names_of_torch
+from ...torch_backend.machine.runtime import current_runtime
 from .rank_process import ProcessReport, watched
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from ...timeline import Span, Timeline
+from ....timeline import Span, Timeline
 
 MOST_OPEN = 4096  # spans that are kept to put them in order: they come almost in that of time
 COMMUNICATION = ("copy", "collective")

@@ -21,27 +21,24 @@ from typing import Any
 
 import torch
 
-from ...timeline.formatting import seconds_text
-from ...timeline.printing import say
-from ..conductor import starting
-from ..conductor.conductor import Conductor
-from ..conductor.process import Place
-from ..cuda import emulate_cuda
-from ..cuda.lazy_init import all_devices
-from ..races.call_sites import CallSite
-from ..races.sync_debug import Waits
-from ..ranks.world.garbage import older_objects_apart
-from ..sim.event_queue import QueuedWork
-from ..torch_backend.machine.runtime import Runtime, current_runtime
-from . import failure, rank_process
-from .device_usage import UsageTimeline
-from .launch_plan import LaunchPlan, Process
-from .loading import Loading
-from .progress import progress
-from .rank_logs import RankLogs
-from .rank_process import ProcessReport
-from .report import RunReport
-from .runs import (
+from ....timeline.formatting import seconds_text
+from ....timeline.printing import say
+from ...conductor import starting
+from ...conductor.conductor import Conductor
+from ...conductor.process import Place
+from ...cuda import emulate_cuda
+from ...cuda.lazy_init import all_devices
+from ...races.call_sites import CallSite
+from ...races.sync_debug import Waits
+from ...ranks.world.garbage import older_objects_apart
+from ...sim.event_queue import QueuedWork
+from ...torch_backend.machine.runtime import Runtime, current_runtime
+from .. import failure
+from ..launch_plan import LaunchPlan, Process
+from ..progress import progress
+from ..rank_logs import RankLogs
+from ..report import RunReport
+from ..runs import (
     FAILED,
     INTERRUPTED,
     RunOptions,
@@ -51,8 +48,12 @@ from .runs import (
     syncs,
     with_nodes_of,
 )
-from .shapes_advice import advice
-from .step_marks import StepMarks
+from ..shapes_advice import advice
+from ..watched.device_usage import UsageTimeline
+from ..watched.loading import Loading
+from ..watched.step_marks import StepMarks
+from . import rank_process
+from .rank_process import ProcessReport
 
 LOOKS_S = 0.05  # between two looks at the processes
 GRACE_S = 2.0  # for a process to end by itself, when others have failed; then to end when told

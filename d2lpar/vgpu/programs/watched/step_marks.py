@@ -16,11 +16,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from ..device_naming import TYPE, naming
-from ..ranks.state.module_variables import watching_optimizers
-from ..sim.clock import HostThread, StreamKey
-from ..sim.event_queue import QueuedWork
-from ..torch_backend.machine.runtime import Runtime
+from ...device_naming import TYPE, naming
+from ...ranks.state.module_variables import watching_optimizers
+from ...sim.clock import HostThread, StreamKey
+from ...sim.event_queue import QueuedWork
+from ...torch_backend.machine.runtime import Runtime
 
 
 class StepMarks:

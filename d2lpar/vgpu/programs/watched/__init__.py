@@ -1,0 +1,1 @@
+"""What is watched while a program runs: devices, steps, loaders."""

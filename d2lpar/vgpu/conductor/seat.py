@@ -339,6 +339,18 @@ class Seat:
         """The process has waited for those that it has started."""
         self._newcomers.catch_up(self._pid, self._rank.host_thread)
 
+    def rest(self) -> None:
+        """Let others go on until the process sends something: it waits for what is no matter of
+        the run, such as a task of a pool."""
+        if self._world.size == 1:
+            return
+        outside, index = self._world.outside, self._rank.index
+        outside.add(index)
+        try:
+            self._world.scheduler.wait(index, self._connection.poll, "something outside of the run")
+        finally:
+            outside.discard(index)
+
     def join_world(self, key: str, number: int, size: int) -> None:
         """Become a rank of a world."""
         before = self._world.scheduler

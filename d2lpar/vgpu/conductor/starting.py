@@ -2,7 +2,8 @@
 
 They are real ones, whatever starts them: multiprocessing, subprocess, torchrun. What is seen to
 here is that times go on from one to the other: a process begins at the time of who starts it,
-which goes on, when it has waited, no earlier than it ends.
+which goes on, when it has waited, no earlier than it ends. While it waits for others, or for what
+they send, those go on whose turn would come after its own.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import multiprocessing.connection
 import multiprocessing.process
 import os
 import subprocess
+import threading
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -50,18 +52,23 @@ def install(patches: Patches, wire: Callable[[], Wire | None]) -> None:
 
         return start
 
-    def after(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    def resting(theirs: Callable[..., Any], *, for_children: bool) -> Callable[..., Any]:
         @wraps(theirs)
         def wait(*args: Any, **kwargs: Any) -> Any:
-            if (found := wire()) is not None:
-                found.flush()
+            found = wire()
+            if found is None or threading.current_thread() is not threading.main_thread():
+                return theirs(*args, **kwargs)
+            found.post(SEAT, "rest", ())
+            found.flush()
             result = theirs(*args, **kwargs)
-            if found is not None:
+            if for_children:
                 found.post(SEAT, "has_waited_for_others", ())
             return result
 
         return wait
 
+    after = partial(resting, for_children=True)
+    receiving = partial(resting, for_children=False)
     process = multiprocessing.process.BaseProcess
     for owner, name, around in (
         (process, "start", before),
@@ -69,5 +76,7 @@ def install(patches: Patches, wire: Callable[[], Wire | None]) -> None:
         (process, "join", after),
         (subprocess.Popen, "wait", after),
         (multiprocessing.connection, "wait", after),
+        (multiprocessing.connection.Connection, "recv", receiving),
+        (multiprocessing.connection.Connection, "recv_bytes", receiving),
     ):
         patches.set(owner, name, around(getattr(owner, name)))

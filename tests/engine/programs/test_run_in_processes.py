@@ -235,6 +235,10 @@ def work(number, size, queue):
     x = torch.full((4,), number + 1.0, device="cuda")
     dist.all_reduce(x)
     queue.put((dist.get_rank(), x[0].item(), torch.cuda.device_count()))
+def work_of_pool(number, size):
+    found = mp.SimpleQueue()
+    work(number, size, found)
+    return found.get()
 if __name__ == "__main__":
     child = "import torch; print(torch.cuda.device_count(), torch.ones(2).cuda().sum().item())"
     words = [sys.executable, "-c", child]
@@ -249,6 +253,8 @@ if __name__ == "__main__":
         for process in processes:
             process.join()
             assert process.exitcode == 0
+    with mp.get_context("spawn").Pool(2) as pool:
+        print(pool.starmap(work_of_pool, [(0, 2), (1, 2)], chunksize=1))
 """
 
 
@@ -258,7 +264,7 @@ def test_children_by_subprocess_spawn_and_fork_see_the_gpus_and_make_groups(tmp_
     found = running.run(*words)
     assert (found.status, found.err) == (0, "")
     ranks = "[(0, 3.0, 2), (1, 3.0, 2)]"
-    assert found.lines == ["2 2.0", f"spawn {ranks}", f"fork {ranks}"]
+    assert found.lines == ["2 2.0", f"spawn {ranks}", f"fork {ranks}", ranks]
 
 
 def test_a_fork_after_cuda_has_begun_is_refused_as_cuda_refuses_it(tmp_path):

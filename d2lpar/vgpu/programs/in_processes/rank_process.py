@@ -42,7 +42,6 @@ class ProcessReport:
     unknown_reads: int = 0
     hazards: list[str] | None = None
     peak_bytes: list[int] = field(default_factory=list)  # of each device
-    starts_itself: int | None = None
 
 
 class _FarWaits:

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import connection as connections
 from pathlib import Path
@@ -81,7 +81,6 @@ class _Watched:
     status: int = 0
     restarts: int = 0
     unwritten: list[str] = field(default_factory=list)
-    starts_itself: int | None = None  # as so many ranks
     is_interrupted: bool = False
     _calls: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
 
@@ -117,8 +116,6 @@ class _Watched:
             said.status = 0
         self.said_by.append(said)
         self.failures += said.failures
-        if said.starts_itself is not None:
-            self.starts_itself = said.starts_itself
         if said.hazards is not None and self.hazards is not None:
             self.hazards += said.hazards
         if said.status == INTERRUPTED:
@@ -142,7 +139,7 @@ def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
         rt = current_runtime()
         with all_devices(), older_objects_apart(rt), _watched(rt, options) as watched:
             start_s = rt.now_s()
-            launch = _run_processes(launch, options, watched)
+            _run_as_planned(launch, options, watched)
         report = RunReport(
             launch.target, list(launch.arguments), *machine_of(rt, options),
             launch.world_size, launch.nodes, launch.gpus,
@@ -179,21 +176,6 @@ def _progress_line(watched: _Watched, seconds: float) -> str:
 
 
 # --- processes ------------------------------------------------------------------------------------
-
-
-def _run_processes(launch: LaunchPlan, options: RunOptions, watched: _Watched) -> LaunchPlan:
-    """Run them, and give what was started in the end: a program that starts itself as ranks begins
-    anew as these."""
-    _run_as_planned(launch, options, watched)
-    ranks = watched.starts_itself
-    if ranks is None or ranks > launch.gpus:
-        return launch
-    again = f"{watched.failures[0]}: all begin anew, as with --nproc-per-node {ranks}"
-    say(f"d2lpar: {again}", stream=sys.stderr)
-    _forget(watched)
-    launch = replace(launch, per_node=ranks)
-    _run_as_planned(launch, options, watched)
-    return launch
 
 
 def _run_as_planned(launch: LaunchPlan, options: RunOptions, watched: _Watched) -> None:
@@ -352,6 +334,14 @@ class _Children:
             if time.monotonic() > end_s:
                 self._tell(signal.SIGKILL)
             time.sleep(LOOKS_S / 10)
+        if self._watched.status or self.died or self._interrupts:
+            self._end_what_is_left()
+
+    def _end_what_is_left(self) -> None:
+        """End processes that a program has started which has not ended well."""
+        for pid in self._pids:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
 
     @property
     def died(self) -> list[tuple[int, int]]:

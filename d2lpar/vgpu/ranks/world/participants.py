@@ -5,6 +5,7 @@ Nothing here knows whether a rank is a thread of this process or a process of it
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from typing import NamedTuple
@@ -28,6 +29,7 @@ from .rank_scheduler import Ended, RankScheduler, Words
 from .rendezvous import PendingCollective, Rendezvous
 from .watchdog import Watchdog, watchdog_text
 
+LOOKS_S = 0.02  # between two looks at ranks that wait outside
 WORLD = "0"  # the name of the group of all ranks
 
 
@@ -56,7 +58,9 @@ class Participants:
         self.stores = OpenStores()
         self.is_signalled = False  # ranks may have left what they were in the midst of
         self.scheduler = scheduler
-        scheduler.explain, scheduler.gives_way = self.explain_hang, self._buffer_sends
+        scheduler.explain, scheduler.gives_way = self.explain_hang, self._gives_way
+        self.outside: set[int] = set()  # ranks that wait for what is no matter of the run
+        self._look = threading.Condition(rt.host_threads.lock)
 
     def _meeting(self, ranks: Sequence[int]) -> Rendezvous:
         if self.alike is None:
@@ -109,6 +113,14 @@ class Participants:
     def call_before(self, number: int, flight: Flight) -> Flight | None:
         """What a rank has called before one of its calls."""
         return next(r for r in self.ranks if r.number == number).flights.before(flight)
+
+    def _gives_way(self, returned: Sequence[int]) -> bool:
+        """Whether somebody may go on after all: by NCCL's buffers, or soon, who waits outside."""
+        if self._buffer_sends(returned):
+            return True
+        if self.outside:
+            self._look.wait(LOOKS_S)
+        return bool(self.outside)
 
     def _buffer_sends(self, returned: Sequence[int]) -> bool:
         """Whether NCCL's buffers let ranks go on, which wait for others to receive."""

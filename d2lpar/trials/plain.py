@@ -199,6 +199,21 @@ def _place(blob: bytes, blobs: list[bytes]) -> int:
 # --- reading --------------------------------------------------------------------------------------
 
 
+def unpacked(message: bytes) -> Any:
+    """The value of a message. Raises NotPlainError for what is none."""
+    stream = memoryview(message)
+    place = 0
+
+    def take(size: int) -> memoryview:
+        nonlocal place
+        place += size
+        if place > len(stream):
+            raise EndOfMessagesError
+        return stream[place - size : place]
+
+    return _read(take)
+
+
 def read(descriptor: int) -> Any:
     """The value of the next message in a pipe.
 

@@ -102,8 +102,12 @@ class Clock:
         made = self._streams_made[device, level]
         self._streams_made[device, level] += 1
         number = 1 + level * POOLED_STREAMS + made % POOLED_STREAMS
-        self._stream((device, number)).priority = -level
+        self.set_priority((device, number), -level)
         return number
+
+    def set_priority(self, stream: StreamKey, priority: int) -> None:
+        """Prefer the kernels of streams with a lower number, as CUDA does; the default is 0."""
+        self._stream(stream).priority = priority
 
     # --- what the host does -----------------------------------------------------------------
 

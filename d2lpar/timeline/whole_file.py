@@ -108,6 +108,16 @@ def unused(paths: Iterable[Path]) -> Path:
     raise FileExistsError("all of the names are taken")
 
 
+def _write_into(path: Path, content: bytes) -> None:
+    """Write a file that has further names (hard links), which a new one would not have."""
+    old = path.read_bytes()
+    try:
+        path.write_bytes(content)
+    except BaseException:
+        path.write_bytes(old)
+        raise
+
+
 def read(path: Named, what: str) -> str:
     """The text (UTF-8) of a file that is `what` ("a JSON file") in words.
 
@@ -236,6 +246,10 @@ class OutputFile:
     def _take(self, target: Path) -> None:
         """Let the file, which is in use until then, take its place."""
         assert self._beside is not None, "it has another name"
+        if target.exists() and target.stat().st_nlink > 1:
+            _write_into(target, Path(self._beside).read_bytes())
+            self.close()
+            return
         if os.name == "nt":  # which moves no open file
             self._file.close()
         os.replace(self._beside, target)

@@ -238,7 +238,7 @@ class ProcessRank(Rank):
         exchange = FarExchange(self)
         self._open[exchange.number] = exchange, taken
         words = (
-            call.name, str(call), tuple(sorted(map(repr, call.kind[1:]))), call.nbytes,
+            call.name, str(call), (call.name, *sorted(map(repr, call.kind[1:]))), call.nbytes,
             place_of(call.called_at), call.is_read,
         )  # fmt: skip
         noted = (

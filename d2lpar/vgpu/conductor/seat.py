@@ -137,9 +137,11 @@ class Seat:
             self._world.scheduler.finish(self._rank.index)
 
     def _carry_out_all(self) -> None:
+        lock = self._world.rt.host_threads.lock
         while (calls := self._received()) is not None:
             for call in calls:
-                self._carry_out(call)
+                with lock:  # of the clock; who waits for a turn gives it up
+                    self._carry_out(call)
 
     def _refuse_all(self) -> None:
         """Let a process know that all is over, whenever it asks something."""
@@ -147,6 +149,8 @@ class Seat:
             for kind, target, name, *args in (call for call in calls if call[0] != DROP):
                 if target == SEAT and name in ("say", "end"):
                     getattr(self, name)(*args[0])
+                    if kind == ASK:
+                        self._answer(True, None)
                 elif kind in (ASK, READ):
                     self._answer(False, self._error)
 

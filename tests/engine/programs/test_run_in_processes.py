@@ -323,6 +323,22 @@ def test_an_endless_loop_of_one_rank_is_shown_with_its_line_at_an_interrupt(tmp_
     assert "rank 1 was interrupted at" in found.err
 
 
+def test_calls_that_do_not_fit_are_named(tmp_path):
+    found = _run(
+        tmp_path,
+        BEGIN + "x, y = torch.ones(4, device='cuda'), torch.zeros(4, device='cuda').int()\n"
+        "dist.send(x, 1) if rank == 0 else dist.recv(y, 0)\n",
+    )
+    assert found.status == 1
+    assert "number of elements and data type must be the same" in found.err
+
+
+def test_a_process_that_ends_at_once_is_no_success(tmp_path):
+    found = _run(tmp_path, "import os, torch\ntorch.ones(1).cuda()\nos._exit(3)\n", ranks=1)
+    assert found.status == 3
+    assert "ended with exit status 3" in found.err
+
+
 def test_a_rank_that_is_killed_ends_all(tmp_path):
     found = _run(
         tmp_path,

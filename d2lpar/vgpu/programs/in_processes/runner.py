@@ -77,6 +77,7 @@ class _Watched:
     logs: RankLogs | None = None
     attempt: int = 0
     said_by: list[ProcessReport] = field(default_factory=list)
+    reported: set[int] = field(default_factory=set)  # ranks that have said how they ended
     failures: list[str] = field(default_factory=list)
     status: int = 0
     restarts: int = 0
@@ -111,6 +112,7 @@ class _Watched:
         if report is None:
             return True  # all that meet with it
         said = ProcessReport(**report)
+        self.reported.add(rank)
         if rank >= self.ranks:  # one that the program has started, and knows what to make of it
             said.failures.clear()
             said.status = 0
@@ -197,6 +199,7 @@ def _forget(watched: _Watched) -> None:
     """Let nothing be left of processes that have failed."""
     watched.failures.clear()
     watched.said_by.clear()
+    watched.reported.clear()
     watched.status = 0
 
 
@@ -236,10 +239,14 @@ def _explain_end(
     elif error is not None:  # ranks that wait for one another
         watched.failures.append(failure.said(error))
         watched.status = FAILED
-    for rank, number in died if not watched.failures else []:
+    for rank, status in died if not watched.failures else []:
         who = names[rank] if len(names) > 1 else "the program"
-        watched.failures.append(f"{who} was ended by {signal.Signals(number).name}")
-        watched.status = 128 + number
+        if status < 0:
+            watched.failures.append(f"{who} was ended by {signal.Signals(-status).name}")
+            watched.status = 128 - status
+        elif rank not in watched.reported:
+            watched.failures.append(f"{who} ended with exit status {status}, by os._exit()")
+            watched.status = status
 
 
 def _name(process: Process, ranks: int) -> str:
@@ -345,9 +352,10 @@ class _Children:
 
     @property
     def died(self) -> list[tuple[int, int]]:
-        """The ranks that a signal has ended, and which: not those that were told to end."""
+        """The ranks that have ended badly, and their exit statuses: not those that were told to
+        end."""
         statuses = enumerate(self._statuses[pid] for pid in self._pids)
-        return [(r, -s) for r, s in statuses if s < 0 and (self._pids[r], -s) not in self._told]
+        return [(r, s) for r, s in statuses if s and (self._pids[r], -s) not in self._told]
 
     def _reap(self) -> None:
         for pid in self._pids:

@@ -357,11 +357,10 @@ class Seat:
 
     def join_world(self, key: str, number: int, size: int) -> None:
         """Become a rank of a world."""
-        before = self._world.scheduler
+        self._world.scheduler.finish(self._rank.index)  # its turn there is for the others
         self._rank = self._newcomers.join(self._rank, key, number, size)
         self._world, self._here.rank = self._rank.world, self._rank
         here.rank = self._rank
-        before.finish(0)
 
     # --- what the run wants to know ----------------------------------------------------------
 

@@ -128,6 +128,7 @@ class FarBlocks:
         if parcel.file is not None:
             if parcel.file not in self._mapped:
                 self._mapped[parcel.file] = mapped(parcel.file, parcel.size)
+                os.unlink(parcel.file)  # the rank has mapped it, too: nothing can be left behind
             block = self._mapped[parcel.file]
         return [
             ([view(block, piece) for piece in gives], [view(block, piece) for piece in takes])

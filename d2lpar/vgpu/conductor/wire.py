@@ -89,6 +89,7 @@ class Wire:
         self._calls = []
         self._lock = threading.RLock()
         self._is_cut = True
+        self._connection.close()  # or the parent's end would go unnoticed
 
     @property
     def is_cut(self) -> bool:

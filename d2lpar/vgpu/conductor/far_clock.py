@@ -13,8 +13,8 @@ from .wire import CLOCK, HOST_THREAD, SEAT, FarObject, Wire
 
 # What needs no answer, what makes something that is named later, and what is asked for.
 POSTED = (
-    *("gather", "host_work", "annotate", "dispatch", "kernel", "stream_waits"),
-    *("note_memory", "equip", "meet", "depart", "abandon", "spend"),
+    *("gather", "host_work", "annotate", "dispatch", "kernel", "stream_waits", "note_memory"),
+    "spend",
 )
 WAITS = ("wait_for", "wait_for_streams", "wait_for_device")
 MADE = ("record_event", "announce", "moment", "copy")
@@ -167,7 +167,6 @@ def _asked(name: str) -> Callable[..., object]:
 
 for _names, _kind in ((POSTED, _posted), (WAITS, _waiting), (MADE, _made), (ASKED, _asked)):
     for _name in _names:
-        if hasattr(Clock, _name):
-            _method = _kind(_name)
-            _method.__name__, _method.__doc__ = _name, getattr(Clock, _name).__doc__
-            setattr(FarClock, _name, _method)
+        _method = _kind(_name)
+        _method.__name__, _method.__doc__ = _name, getattr(Clock, _name).__doc__
+        setattr(FarClock, _name, _method)

@@ -19,6 +19,7 @@ import torch
 from ..cuda import lazy_init
 from ..cuda.lazy_init import ProcessDevices
 from ..memory.pinned import PinnedMemory
+from ..ranks.launcher import wait_for_exchanges
 from ..ranks.torch_names import names_of_torch
 from ..ranks.world.rank import Here, ProcessStart
 from ..ranks.world.rank_scheduler import Ended
@@ -134,6 +135,8 @@ class Conducted:
         blocks = OwnBlocks(place.folder, f"{os.getpid()}-")
         self.rank = ProcessRank(world, number or 0, start, blocks, is_free=number is None)
         Here.rank = self.rank
+        for index in devices[number or 0]:
+            rt.memories[index].catch_up = partial(wait_for_exchanges, world, index)
         self._before = sys.stdout, sys.stderr
         self._streams: list[Any] = []
         if number is not None:  # what the program starts may print to whom it likes

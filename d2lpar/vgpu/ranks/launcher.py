@@ -464,7 +464,7 @@ def _memories_that_wait(world: World) -> Iterator[None]:
     used = {index for of_rank in world.devices for index in of_rank}
     before = {index: rt.memories[index].catch_up for index in used}
     for index in used:
-        rt.memories[index].catch_up = partial(_wait_for_exchanges, world, index)
+        rt.memories[index].catch_up = partial(wait_for_exchanges, world, index)
     try:
         yield
     finally:
@@ -472,7 +472,8 @@ def _memories_that_wait(world: World) -> Iterator[None]:
             rt.memories[index].catch_up = catch_up
 
 
-def _wait_for_exchanges(world: World, index: int) -> None:
+def wait_for_exchanges(world: World, index: int) -> None:
+    """Let the host wait for what holds memory of a device until other ranks come."""
     if world.has_open_exchange(index):
         wait = world.rt.clock.wait_for_device
         world.rt.host_threads.submit(index, wait, index, "wait for freed memory")

@@ -22,6 +22,7 @@ from ...races.call_sites import CallSite
 from ...races.stream_sanitizer import collecting
 from ...races.sync_debug import SyncingCall, listening
 from ...ranks.state import main_module
+from ...ranks.state.host_values import left_unset
 from ...ranks.world.rank_scheduler import Ended
 from ...sim.clock import HostThread
 from ...torch_backend.machine.runtime import Runtime
@@ -71,6 +72,8 @@ def watched(rt: Runtime, report: ProcessReport, *, hazards: bool) -> Iterator[No
         stack.enter_context(listening(_FarWaits(rt)))
         found = stack.enter_context(collecting()) if hazards else None
         stack.enter_context(steps_told(rt, clock.mark))
+        if rt.shape_only:
+            stack.enter_context(left_unset())
         try:
             yield
         finally:

@@ -57,8 +57,6 @@ from .rank_process import ProcessReport
 
 LOOKS_S = 0.05  # between two looks at the processes
 GRACE_S = 2.0  # for a process to end by itself, when others have failed; then to end when told
-
-
 # What torch imports itself with the first operation, and with the first optimizer.
 IMPORTED_ONCE = ("torch._dynamo", "torch.distributed.tensor", "torch.utils.flop_counter")
 

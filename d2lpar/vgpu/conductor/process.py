@@ -128,7 +128,7 @@ class Conducted:
         ProcessDevices(list(place.node)).restore()
         devices = [place.node] if number is None else place.devices
         world: Any = ProcessWorld(rt, wire, devices)
-        rt.current_device = next(iter(devices[number or 0]), 0)
+        rt.current_device = next(iter(place.node), 0)  # as with CUDA: until the program sets one
         start = ProcessStart(
             place.name, rt.current_device, states=[ProcessDevices(list(place.node))]
         )

@@ -281,6 +281,12 @@ def test_a_fork_after_cuda_has_begun_is_refused_as_cuda_refuses_it(tmp_path):
     assert "in forked subprocess" in found.err
 
 
+def test_all_ranks_begin_on_the_first_device_as_with_cuda(tmp_path):
+    source = "import torch\nprint(torch.cuda.current_device(), torch.ones(1).cuda().device)\n"
+    found = _run(tmp_path, source)
+    assert (found.status, found.err, found.lines) == (0, "", ["0 cuda:0"] * 2)
+
+
 def test_what_a_process_has_is_its_own(tmp_path):
     found = _run(
         tmp_path,

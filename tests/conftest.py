@@ -1,6 +1,5 @@
 """Virtual devices for tests: those of this process, or a machine for one test, clock at zero."""
 
-import multiprocessing
 import os
 import signal
 
@@ -36,23 +35,14 @@ def fresh_gpus(gpus):
 
 
 @pytest.fixture
-def run_on_two(capfd, monkeypatch, tmp_path):
-    """Runs a program's text on two GPUs, in this process, and leaves that as it was.
-
-    It gives the program's status, its lines, and what it wrote on stderr.
-    """
-    from d2lpar.command import cli
-    from d2lpar.vgpu.programs import progress
-
-    monkeypatch.setattr(progress, "FIRST_S", 600)  # on a busy machine any program takes long
+def run_on_two(tmp_path):
+    """Runs a program's text on two GPUs; gives its status, its lines, and what it wrote on stderr."""
+    import running
 
     def command(source, *arguments):
         (tmp_path / "program.py").write_text(source)
-        before = multiprocessing.current_process()
-        status = cli.main(["run", "--gpus", "2", str(tmp_path / "program.py"), *arguments])
-        assert multiprocessing.current_process() is before
-        out, err = capfd.readouterr()
-        return status, out.splitlines(), err
+        found = running.run("--gpus", "2", tmp_path / "program.py", *arguments)
+        return found.status, found.lines, found.err
 
     return command
 

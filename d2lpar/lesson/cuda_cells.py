@@ -45,7 +45,7 @@ class EmulationMagics(Magics):
         are simulated. For a cell that awaits this is a coroutine.
         """
         __tracebackhide__ = True  # IPython leaves this function out of a cell's traceback
-        from ..vgpu.cuda import emulate_cuda  # all of the engine: importing d2lpar is cheap
+        from ..vgpu import emulate_cuda  # all of the engine: importing d2lpar is cheap
 
         asked = parse_argstring(self.emulate_cuda, line)
         codes, shows = self._compiled(cell)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .api.timing import clock_name as clock_name
     from .api.timing import measure as measure
     from .api.timing import now_s as now_s
-    from .cuda import emulate_cuda as emulate_cuda
+    from .conductor.emulation import emulate_cuda as emulate_cuda
     from .ranks import run_alike as run_alike
     from .ranks import run_ranks as run_ranks
     from .torch_backend.comm.data_parallel_comm import without_nccl as without_nccl
@@ -41,7 +41,7 @@ _HOME = {
     "clock_name": "api.timing",
     "measure": "api.timing",
     "now_s": "api.timing",
-    "emulate_cuda": "cuda",
+    "emulate_cuda": "conductor.emulation",
     "run_alike": "ranks",
     "run_ranks": "ranks",
     "without_nccl": "torch_backend.comm.data_parallel_comm",

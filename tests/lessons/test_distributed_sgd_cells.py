@@ -6,10 +6,10 @@ import cells
 import nbformat
 import numpy as np
 import pytest
+import running
 import torch
 
 import d2lpar as par
-from d2lpar.command import cli
 from d2lpar.parallelism.scaling import DeviceStep, Gradient
 
 MB = 10**6
@@ -67,16 +67,16 @@ def program(tmp_path):
     return tmp_path / "launched/train.py"
 
 
-def test_its_program_has_a_gpu_for_each_process_where_there_are_gpus(program, tmp_path, capfd):
+def test_its_program_has_a_gpu_for_each_process_where_there_are_gpus(program, tmp_path):
     told = '    line = f"GPU {torch.cuda.current_device()} has X: {X.device}"\n'
     told += "    safe.os.write(1, (line + safe.os.linesep).encode())\n"
     text = program.read_text()
     assert text.count("    sgd.zero_grad()\n") == 1
     program.write_text(text.replace("    sgd.zero_grad()\n", f"{told}    sgd.zero_grad()\n"))
     checkpoint = str(tmp_path / "checkpoint")
-    command = ["run", "--quiet", "--nproc-per-node", "2", str(program), checkpoint]
-    assert cli.main(command) == 0
-    lines = sorted(line for line in capfd.readouterr().out.splitlines() if line)
+    found = running.run("--quiet", "--nproc-per-node", 2, program, checkpoint)
+    assert found.status == 0
+    lines = sorted(line for line in found.lines if line)
     steps = [f"rank 1 has done step {step}" for step in range(1, 5)]
     gpus = [f"GPU {gpu} has X: cuda:{gpu}" for gpu in range(2) for _ in range(4)]
     assert lines == [*gpus, *steps]
@@ -99,8 +99,7 @@ def alone(steps):
 
 def test_its_program_takes_the_steps_of_one_process(program, tmp_path):
     checkpoint = tmp_path / "checkpoint"
-    command = ["run", "--quiet", "--nproc-per-node", "2", str(program), str(checkpoint)]
-    assert cli.main(command) == 0
+    assert running.run("--quiet", "--nproc-per-node", 2, program, checkpoint).status == 0
     step, weights = torch.load(checkpoint, map_location="cpu")
     assert step == 4
     expected = alone(4)

@@ -39,7 +39,8 @@ class Worker(mp.Process):
 
 def main(how):
     world_size = torch.cuda.device_count()
-    args, queue = SimpleNamespace(world_size=world_size, device=None), mp.Queue()
+    args = SimpleNamespace(world_size=world_size, device=None)
+    queue = mp.get_context("spawn" if how == "spawn" else "fork").Queue()
     if how == "spawn":
         mp.spawn(worker, args=(args, queue), nprocs=world_size)
     else:

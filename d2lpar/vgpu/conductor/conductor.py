@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from ..ranks.launcher import let_others_go_on
-from ..ranks.world.participants import Participant, Participants
+from ..ranks.world.participants import Participants
 from ..ranks.world.rank import here
 from ..ranks.world.rank_scheduler import RankScheduler
 from ..sim.clock import HostThread
 from ..torch_backend.machine.runtime import Runtime
 from .newcomers import Newcomers
-from .seat import Seat, Watches
+from .seat import RankProcess, Seat, Watches
 
 
 class Conductor:
@@ -30,12 +30,13 @@ class Conductor:
         self.world = Participants(rt, len(names), scheduler)
         now_s = rt.now_s()
         self.world.ranks = [
-            Participant(self.world, number, number, HostThread(name, now_s, used=set()))
+            RankProcess(self.world, number, number, HostThread(name, now_s, used=set()))
             for number, name in enumerate(names)
         ]
         self._threads: list[threading.Thread] = []
         self._seats: list[Seat] = []
         self.newcomers = Newcomers(rt, folder, len(names), watches)
+        self.world.opened = self.newcomers.stores  # of all processes, whoever has started them
 
     def serve(self, connections: Sequence[tuple[int, Connection]]) -> None:
         """Begin to do what the processes of the ranks ask for, by their ids."""
@@ -59,7 +60,7 @@ class Conductor:
             thread.start()
         self.world.scheduler.start()
 
-    def _sit(self, rank: Participant, seat: Seat) -> None:
+    def _sit(self, rank: RankProcess, seat: Seat) -> None:
         here.rank = rank
         seat.serve()
 
@@ -70,11 +71,6 @@ class Conductor:
                 thread.join(seconds)
                 break
         return not any(thread.is_alive() for thread in self._threads)
-
-    def break_off(self) -> None:
-        """Let processes meet a signal that they have been given while they wait."""
-        for seat in [*self._seats, *self.newcomers.seats]:
-            seat.break_off()
 
     @property
     def has_failed(self) -> bool:

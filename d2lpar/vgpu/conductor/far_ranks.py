@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -22,6 +23,11 @@ from ..torch_backend.machine.runtime import Runtime
 from .far_clock import FarHostThread
 from .values import OwnBlocks, Taken
 from .wire import SEAT, FarObject, Wire
+
+
+def here() -> tuple[str, int]:
+    """Where the program is."""
+    return place_of(mark())
 
 
 def place_of(marked: Mark | CallSite | None) -> tuple[str, int]:
@@ -77,17 +83,17 @@ class FarExchange(FarObject):
     def come(self, timeout: timedelta | None = None) -> str:
         """Let others run until what it takes is here; who waits where, if the timeout was over."""
         seconds = None if timeout is None else timeout.total_seconds()
-        report: str = self.wire.ask(SEAT, "come", (self, seconds, place_of(mark())))
+        report: str = self.wire.ask(SEAT, "come", (self, seconds), here())
         return report
 
     def check_in_time(self, timeout: timedelta | None) -> None:
         """Raise if it ends later than who waits for it does."""
         seconds = None if timeout is None else timeout.total_seconds()
-        self.wire.ask(SEAT, "check_in_time", (self, seconds))
+        self.wire.ask(SEAT, "check_in_time", (self, seconds), here())
 
     def let_others_go_on(self, text: str) -> None:
         """Let others run, unless it is over."""
-        self.wire.ask(self.number, "let_others_go_on", (text,))
+        self.wire.ask(self.number, "let_others_go_on", (text,), here())
 
     def timed_out(self, timeout: timedelta | None, report: str) -> dist.DistBackendError:
         """The error of a rank that has not waited longer."""
@@ -145,7 +151,8 @@ class FarStore(dist.Store):
 
 def _of_store(name: str) -> Callable[..., object]:
     def method(self: Any, *args: object, **kwargs: object) -> object:
-        return self._wire.ask(SEAT, "of_store", (self._number, name, pickle.dumps((args, kwargs))))
+        pickled = pickle.dumps((args, kwargs))
+        return self._wire.ask(SEAT, "of_store", (self._number, name, pickled), here())
 
     method.__name__ = name
     return method
@@ -205,13 +212,15 @@ class ProcessRank(Rank):
         self, world: Any, number: int, start: ProcessStart, blocks: OwnBlocks, *, is_free: bool
     ) -> None:
         self.wire: Wire = world.wire
-        self._is_free = is_free  # the program has started it, and says later which rank it is
+        # The program has started it, or others, and says later which rank it is.
+        self.is_free = is_free
         super().__init__(world, number, number, start)
         self.watchdog: Any = _FarWatchdog(self.wire)
         world.ranks = [self]
         self._blocks = blocks
         self._open: dict[int, tuple[FarExchange, Taken]] = {}
-        self._batches: dict[int, object] = {}
+        # So that a batch has one number as long as it is there, and no other has it then.
+        self._batches: WeakKeyDictionary[Any, FarObject] = WeakKeyDictionary()
         self._has_told = False
         self.wire.on_answer = self._take
         world.rt.clock.brings_values = lambda: bool(self._open)
@@ -248,10 +257,10 @@ class ProcessRank(Rank):
         )  # fmt: skip
         sent = None
         if send is not None:
-            batch = None if send.batch is None else id(send.batch)
-            sent = send.way, send.communicator, batch
+            batch = None
             if send.batch is not None:
-                self._batches[id(send.batch)] = send.batch  # so that no other has its number
+                batch = self._batches.setdefault(send.batch, FarObject(self.wire)).number
+            sent = send.way, send.communicator, batch
         args = (group.far, words, tuple(parcel), on_device, noted, sent, by_host)
         self.wire.make(exchange, SEAT, "begin", args)
         return exchange
@@ -259,7 +268,7 @@ class ProcessRank(Rank):
     def join(self, key: str, number: int, size: int) -> None:
         """Be the rank with that number of so many that join by the same key, if the program has
         started this process, and not who starts ranks."""
-        if self._is_free and size > 1:
+        if self.is_free and size > 1:
             self.wire.ask(SEAT, "join_world", (key, number, size))
             world: Any = self.world
             world.become(size)
@@ -281,7 +290,7 @@ class ProcessRank(Rank):
         timeout: timedelta | None = None,
     ) -> str:
         """Let other ranks go on once: this one waits for nothing that the conductor cannot see."""
-        self.wire.ask(SEAT, "pause", (text if isinstance(text, str) else text(),))
+        self.wire.ask(SEAT, "pause", (text if isinstance(text, str) else text(),), here())
         return ""
 
     def store(self, name: str) -> Any:
@@ -296,7 +305,7 @@ class ProcessRank(Rank):
 
     def open_tcp_store(self, **asked: Any) -> dist.Store:
         """A TCPStore."""
-        number, port = self.wire.ask(SEAT, "open_tcp_store", (pickle.dumps(asked),))
+        number, port = self.wire.ask(SEAT, "open_tcp_store", (pickle.dumps(asked),), here())
         store = FarStore(self.wire, number, asked["host"], port)
         store.set_timeout(asked["timeout"])
         return store

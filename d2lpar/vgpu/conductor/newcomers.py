@@ -7,19 +7,21 @@ from then on, in which turns pass as among any ranks.
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, Listener
 from typing import Any
 
 from ..races.call_sites import CallSite
 from ..ranks.stores.virtual_stores import OpenStores
-from ..ranks.world.participants import Participant, Participants
+from ..ranks.world.participants import Participants
 from ..ranks.world.rank import here
 from ..ranks.world.rank_scheduler import Ended, RankScheduler, Words
 from ..sim.clock import HostThread
 from ..torch_backend.machine.runtime import Runtime
-from .seat import Seat, Watches
+from .seat import RankProcess, Seat, Watches
 
 LOOKS_S = 0.02
 
@@ -27,11 +29,11 @@ LOOKS_S = 0.02
 class FreeScheduler(RankScheduler):
     """That of a process that is alone: it goes on when what it waits for is there."""
 
-    def __init__(self, lock: threading.RLock) -> None:
+    def __init__(self, lock: threading.RLock, host_thread: HostThread) -> None:
         super().__init__(1, lock, lambda rank: None, lambda rank: None)
+        self._host_thread = host_thread
         self.holder = 0
         self._changed = threading.Condition(lock)
-        self._signals: list[Callable[[], object]] = []
 
     def begin(self, rank: int) -> None:
         """Go on at once."""
@@ -46,22 +48,18 @@ class FreeScheduler(RankScheduler):
         expires_s: float | None = None,
         place: CallSite | None = None,
     ) -> str:
-        """Wait until `ready()`: another process sees to it."""
+        """Wait until `ready()`: another process sees to it. What expires does so by the clock on
+        the wall, too: nobody knows which processes are yet to come."""
         with self._changed:
-            self._signals.clear()
+            end_s = time.monotonic()
+            end_s += math.inf if expires_s is None else expires_s - self._host_thread.now_s
             while not ready():
                 if self.ended:
                     raise Ended
-                signals, self._signals = self._signals, []
-                for meet in signals:
-                    meet()
+                if time.monotonic() > end_s:
+                    return f"{text if isinstance(text, str) else text()}: no process sees to it"
                 self._changed.wait(LOOKS_S)
         return ""
-
-    def signal(self, rank: int, meet: Callable[[], object]) -> bool:
-        """Let who waits call `meet` soon."""
-        self._signals.append(meet)
-        return True
 
     def finish(self, rank: int) -> None:
         """Nobody has waited."""
@@ -71,7 +69,7 @@ class _Meeting:
     """Processes that come to form a world."""
 
     def __init__(self, rt: Runtime, size: int) -> None:
-        self.members: dict[int, Participant] = {}
+        self.members: dict[int, RankProcess] = {}
         lock = rt.host_threads.lock
         scheduler = RankScheduler(size, lock, lambda rank: None, lambda rank: None)
         self.world = Participants(rt, size, scheduler)
@@ -89,12 +87,10 @@ class Newcomers:
         self._listener = Listener(f"{folder}/door", family="AF_UNIX")
         self.address: Any = self._listener.address
         self._come = first
-        self._stores = OpenStores()
+        self.stores = OpenStores()
         self._meetings: dict[str, list[_Meeting]] = {}
         self._changed = threading.Condition(rt.host_threads.lock)
-        self._times: dict[int, float] = {}  # of processes that have started others, by their ids
         self._ended: dict[int, float] = {}  # when those have ended that a process has started
-        self.seats: list[Seat] = []
         self._is_open = True
         threading.Thread(target=self._let_in, name="door", daemon=True).start()
 
@@ -114,45 +110,41 @@ class Newcomers:
 
     def _sit(self, connection: Connection) -> None:
         try:
-            pid, parent, name = connection.recv()
+            pid, parent, name, start_s = connection.recv()
         except (EOFError, OSError):
             return
         with self._changed:
             number, self._come = self._come, self._come + 1
-            world = Participants(self._rt, 1, FreeScheduler(self._rt.host_threads.lock))
-            world.stores = self._stores
-            host_thread = HostThread(name, self._times.get(parent, 0.0), used=set())
-            rank = Participant(world, 0, 0, host_thread)
+            host_thread = HostThread(name, start_s, used=set())
+            lock = self._rt.host_threads.lock
+            world = Participants(self._rt, 1, FreeScheduler(lock, host_thread))
+            world.opened = self.stores
+            rank = RankProcess(world, 0, 0, host_thread)
             world.ranks = [rank]
         here.rank = rank
-        seat = Seat(rank, connection, self._watches, self, pid=pid, number=number)
-        self.seats.append(seat)
-        seat.serve()
-        self.seats.remove(seat)
+        Seat(rank, connection, self._watches, self, pid=pid, number=number).serve()
         with self._changed:
+            self.stores.end(number)
             self._ended[parent] = max(self._ended.get(parent, 0.0), host_thread.now_s)
 
     # --- what seats ask ----------------------------------------------------------------------
-
-    def starts(self, pid: int, host_thread: HostThread) -> None:
-        """A process is about to start another, at its present time."""
-        with self._changed:
-            self._times[pid] = host_thread.now_s
 
     def catch_up(self, pid: int, host_thread: HostThread) -> None:
         """A process has waited for those that it has started."""
         with self._changed:
             host_thread.now_s = max(host_thread.now_s, self._ended.get(pid, 0.0))
 
-    def join(self, rank: Participant, key: str, number: int, size: int) -> Participant:
+    def join(self, rank: RankProcess, key: str, number: int, size: int) -> RankProcess:
         """Take part in the world of `size` ranks that meet by that key, as that number. Returns
         the rank there, when all have come."""
         with self._changed:
             meetings = self._meetings.setdefault(key, [])
             if not meetings or number in meetings[-1].members:
                 meetings.append(_Meeting(self._rt, size))
+                meetings[-1].world.opened = self.stores
             meeting = meetings[-1]
-            joined = Participant(meeting.world, number, number, rank.host_thread)
+            joined = RankProcess(meeting.world, number, number, rank.host_thread)
+            joined.opener = rank.opener
             meeting.members[number] = joined
             if len(meeting.members) == size:
                 meeting.world.ranks = [meeting.members[i] for i in range(size)]

@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -23,12 +24,16 @@ from ..ranks.launcher import wait_for_exchanges
 from ..ranks.torch_names import names_of_torch
 from ..ranks.world.rank import Here, ProcessStart
 from ..ranks.world.rank_scheduler import Ended
+from ..sim.clock import Clock
 from ..torch_backend.machine.host_threads import HOST
 from ..torch_backend.machine.runtime import Runtime, current_runtime, forget_fork
+from ..torch_backend.operations.serialization import processes_share_devices
+from . import starting
 from .far_clock import FarClock
 from .far_ranks import ProcessRank, ProcessWorld
+from .starting import Told
 from .values import OwnBlocks
-from .wire import SEAT, Wire
+from .wire import HOST_THREAD, SEAT, Wire
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class Place:
     """Where a process is in a run.
 
     `devices` are the numbers of those that each rank sees, its own first; `node` those of its
-    machine. `folder` is where values are exchanged, `records` says whether the run is recorded.
+    machine. `told` is what processes are told that it starts.
     """
 
     number: int
@@ -45,9 +50,7 @@ class Place:
     node: Sequence[int]
     variables: dict[str, str]
     arguments: Sequence[str]
-    folder: str
-    records: bool = False
-    door: str = ""  # where processes call that the program starts
+    told: Told
 
 
 class _Stream:
@@ -97,6 +100,7 @@ def live(place: Place, connection: Connection, program: Callable[[Runtime], dict
     """Run `program(rt)` as the process of a rank. It returns what the run is to know, its exit
     status under "status" among it, which is returned. CUDA is being emulated already."""
     os.environ.update(place.variables)
+    starting.tell(place.told)
     sys.argv = list(place.arguments)
     if threads := place.variables.get("OMP_NUM_THREADS"):
         torch.set_num_threads(int(threads))
@@ -117,12 +121,10 @@ class Conducted:
     """What makes a process one of a run, from now on: it has the clock of all, is a rank, and
     prints by the conductor. A fork of it that uses virtual GPUs first calls at the door itself."""
 
-    current: Conducted | None = None
-
     def __init__(self, wire: Wire, place: Place, number: int | None) -> None:
         self.wire, self.place, self.report = wire, place, dict[str, Any]()
         rt = current_runtime()
-        clock: Any = FarClock(wire, rt.machine, place.name, records=place.records)
+        clock: Any = FarClock(wire, rt.machine, place.name, records=place.told.records)
         rt.clock = rt.host_threads.clock = clock
         rt.pinned = PinnedMemory(clock, partial(rt.host_threads.submit, HOST))
         ProcessDevices(list(place.node)).restore()
@@ -132,7 +134,7 @@ class Conducted:
         start = ProcessStart(
             place.name, rt.current_device, states=[ProcessDevices(list(place.node))]
         )
-        blocks = OwnBlocks(place.folder, f"{os.getpid()}-")
+        blocks = OwnBlocks(place.told.folder, f"{os.getpid()}-")
         self.rank = ProcessRank(world, number or 0, start, blocks, is_free=number is None)
         Here.rank = self.rank
         for index in devices[number or 0]:
@@ -142,14 +144,19 @@ class Conducted:
         if number is not None:  # what the program starts may print to whom it likes
             self._streams = [_Stream(wire, i, stream) for i, stream in enumerate(self._before)]
             sys.stdout, sys.stderr = self._streams
-        Conducted.current = self
+        starting.become(self)
+        processes_share_devices(True)
+        self._rt = rt
         util.register_after_fork(self, _end_with_the_process)
 
     def end(self) -> None:
         """Say how it has ended, and be nothing of a run any more."""
+        if starting.current() is not self:
+            return
         if self._streams:
             sys.stdout, sys.stderr = self._before
-        Conducted.current = Here.rank = None
+        starting.leave(self)
+        Here.rank = None
         if self.wire.is_cut:
             return
         with suppress(Ended, RuntimeError, OSError):
@@ -161,54 +168,80 @@ class Conducted:
             self.wire.ask(SEAT, "end", (pickle.dumps(self.report),))
             self.wire.close()
 
-    def after_fork(self) -> None:
-        """Go on in a child that has just been forked: CUDA that has started is the parent's."""
+    # --- as one that may start others ---------------------------------------------------------
+
+    def starts(self) -> None:
+        """Let the process that is about to be started begin at the present time. They may become
+        ranks together."""
+        if not self.wire.is_cut:
+            self.rank.is_free |= self.rank.is_alone
+            starting.note_start(self.wire.read(HOST_THREAD, "now_s"))
+
+    def forks(self) -> None:
+        """The same, whoever forks."""
+        if not self.wire.is_cut:
+            starting.note_start(self.wire.read(HOST_THREAD, "now_s"))
+
+    def rests(self) -> None:
+        """Let others go on until this process says something."""
+        if not self.wire.is_cut:
+            self.wire.post(SEAT, "rest", ())
+            self.wire.flush()
+
+    def has_waited(self) -> None:
+        """Go on no earlier than the processes have ended that this one has waited for."""
+        if not self.wire.is_cut:
+            self.wire.post(SEAT, "has_waited_for_others", ())
+
+    def has_forked(self) -> None:
+        """Go on in a fork: CUDA that has started is the parent's, and only the time goes on."""
         self.wire.cut()
-        if lazy_init.is_started():
+        if not lazy_init.is_started():
+            sys.stdout, sys.stderr = self._before
+            come_as_fork(self.place.name, self.place.told)
             return
-        sys.stdout, sys.stderr = self._before
-        forget_fork()
-        come(self.place)
+        rt = self._rt
+        rt.clock = rt.host_threads.clock = Clock(rt.machine)
+        rt.clock.host.now_s = starting.start_s()
+        rt.host_threads.lock = threading.RLock()
 
 
 def come(place: Place) -> Conducted:
     """Call at the door of a run, as a process that a program of it has started."""
-    connection: Any = Client(place.door, family="AF_UNIX")
-    connection.send((os.getpid(), os.getppid(), place.name))
+    connection: Any = Client(place.told.door, family="AF_UNIX")
+    connection.send((os.getpid(), os.getppid(), place.name, starting.start_s()))
     return Conducted(Wire(connection), place, None)
 
 
+def come_as_fork(name: str, told: Told) -> None:
+    """The same of a process that was forked from one that has virtual GPUs."""
+    forget_fork()
+    current_runtime().host_threads.lock = threading.RLock()  # some thread of the parent's has it
+    come(Place(0, name, [told.node], told.node, {}, [], told))
+
+
+def conducted_here() -> Conducted | None:
+    """What this process is of a run; None if it is of none."""
+    parent = starting.current()
+    return parent if isinstance(parent, Conducted) and not parent.wire.is_cut else None
+
+
 def _report(report: dict[str, Any]) -> None:
-    if Conducted.current is not None:
-        Conducted.current.report = report
+    if (conducted := conducted_here()) is not None:
+        conducted.report = report
 
 
 def _end() -> None:
     """End whatever this process is of a run now: it may have been forked since it began."""
-    if Conducted.current is not None:
-        Conducted.current.end()
-
-
-def wire_here() -> Wire | None:
-    """That of this process, if it is one of a run."""
-    current = Conducted.current
-    return None if current is None or current.wire.is_cut else current.wire
+    parent = starting.current()
+    if isinstance(parent, Conducted):
+        parent.end()
 
 
 def _end_with_the_process(_: object) -> None:
     """Let a process that multiprocessing has forked say how it ends, where it is one of the run."""
-    current = Conducted.current
-    if current is not None and not current.wire.is_cut:
-        util.Finalize(None, current.end, exitpriority=-100)
-
-
-def _after_fork() -> None:
-    if Conducted.current is not None:
-        Conducted.current.after_fork()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
-    os.register_at_fork(after_in_child=_after_fork)
+    if (conducted := conducted_here()) is not None:
+        util.Finalize(None, conducted.end, exitpriority=-100)
 
 
 def _seed(seed: int) -> None:

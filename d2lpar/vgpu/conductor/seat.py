@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import marshal
 import pickle
+import select
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any, Protocol
@@ -19,22 +22,66 @@ from ..ranks.stores.virtual_stores import RankStore, open_file_store, open_tcp_s
 from ..ranks.world.exchange import Exchange
 from ..ranks.world.participants import Participant, Send
 from ..ranks.world.rank import here
-from ..ranks.world.rank_scheduler import Ended
+from ..ranks.world.rank_scheduler import Ended, Words
 from ..ranks.world.rendezvous import Rendezvous
 from ..sim.clock import HostThread, StreamKey
 from ..sim.event_queue import QueuedWork
 from ..torch_backend.private.torch_modes import unwatched
+from .idleness import Idleness
 from .tape import Tape
 from .values import FarBlocks, Parcel
-from .wire import ASK, CLOCK, DROP, HOST_THREAD, MAKE, READ, SEAT, WRITE, unpacked
+from .wire import (
+    ASK,
+    CLOCK,
+    DROP,
+    HOST_THREAD,
+    MAKE,
+    NUDGE,
+    POST,
+    READ,
+    SEAT,
+    WRITE,
+    Place,
+    unpacked,
+)
+
+LOOKS_S = 0.1  # at a process that says nothing
+ONCE = ("open_tcp_store", "open_file_store", "join_world")  # not to be begun twice
 
 
 class BrokenOff(Exception):  # noqa: N818 - no error of the rank's own
-    """The process has heard a signal while it waited: it decides whether it goes on to wait."""
+    """The process says something while it waits, by another thread or in the handler of a signal:
+    that comes first, and it asks again."""
 
 
-def _break_off() -> None:
-    raise BrokenOff
+class RankProcess(Participant):
+    """A rank whose process may say something while it waits: `calls()` tells whether it has."""
+
+    calls: Callable[[], bool] = staticmethod(lambda: False)
+
+    def wait(
+        self,
+        ready: Callable[[], bool],
+        text: Words,
+        *,
+        polite: bool = False,
+        timeout: timedelta | None = None,
+    ) -> str:
+        """See `Participant.wait`; raises BrokenOff."""
+        heard = super().wait(lambda: ready() or self.calls(), text, polite=polite, timeout=timeout)
+        if not heard and not ready():
+            raise BrokenOff
+        return heard
+
+
+class _Failed:
+    """In the place of what could not be made: whatever is asked of it fails as well."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __getattr__(self, name: str) -> Any:
+        raise self.error
 
 
 class FarCall(CollectiveCall):
@@ -79,13 +126,10 @@ class Watches(Protocol):
 class Meets(Protocol):
     """Where processes meet that a program has started itself."""
 
-    def starts(self, pid: int, host_thread: HostThread) -> None:
-        """A process is about to start another."""
-
     def catch_up(self, pid: int, host_thread: HostThread) -> None:
         """A process has waited for those that it has started."""
 
-    def join(self, rank: Participant, key: str, number: int, size: int) -> Participant:
+    def join(self, rank: RankProcess, key: str, number: int, size: int) -> RankProcess:
         """Take part in a world of so many ranks."""
 
 
@@ -94,7 +138,7 @@ class Seat:
 
     def __init__(
         self,
-        rank: Participant,
+        rank: RankProcess,
         connection: Connection,
         watches: Watches,
         newcomers: Meets,
@@ -106,6 +150,7 @@ class Seat:
         self._rank, self._connection, self._watches = rank, connection, watches
         self._newcomers, self._pid, self._seat = newcomers, pid, number
         self._is_first = is_first  # not one that the program has started
+        rank.opener = number
         self._clock, self._world = rank.clock, rank.world
         self._objects: dict[int, Any] = {
             CLOCK: rank.clock,
@@ -114,13 +159,19 @@ class Seat:
         }
         self._open: dict[int, Exchange] = {}  # whose values the process has yet to take
         self._blocks = FarBlocks()
-        self._batches: dict[int, object] = {}
         self._stores: list[RankStore] = []
         self._tapes: dict[int, Tape] = {}
         self._here: Any = SimpleNamespace(rank=rank)
         self._error: BaseException | None = None  # of what needed no answer
         self._report: dict[str, Any] | None = None
         self._number = 0  # of what the call under way makes
+        self._may_break_off = False  # what the call under way waits for
+        self._poll: Any = None
+        if hasattr(select, "poll"):  # quicker than a connection's own, but not on Windows
+            self._poll = select.poll()
+            self._poll.register(connection, select.POLLIN)
+        self._idleness = Idleness(pid)
+        rank.calls = self._calls
 
     def serve(self) -> None:
         """Carry out all that the process sends, until it ends."""
@@ -146,15 +197,22 @@ class Seat:
     def _refuse_all(self) -> None:
         """Let a process know that all is over, whenever it asks something."""
         while (calls := self._received()) is not None:
-            for kind, target, name, *args in (call for call in calls if call[0] != DROP):
-                if target == SEAT and name in ("say", "end"):
-                    getattr(self, name)(*args[0])
-                    if kind == ASK:
-                        self._answer(True, None)
-                elif kind in (ASK, READ):
-                    self._answer(False, self._error)
+            for kind, *call in calls:
+                if kind in (ASK, READ):
+                    target, name, args, _, number = call
+                    is_last = target == SEAT and name == "end"
+                    if is_last:
+                        self.end(*args)
+                    self._answer(number, is_last, None if is_last else self._error)
+                elif kind == POST and call[:2] == [SEAT, "say"]:
+                    self.say(*call[2])
+                elif kind == NUDGE:
+                    self._answer(NUDGE, True, None)
 
     def _received(self) -> list[tuple] | None:
+        while self._world.size > 1 and not self._has_come(LOOKS_S):
+            if self._idleness.lasts():
+                self.rest()
         try:
             calls: list[tuple] = marshal.loads(self._connection.recv_bytes())
         except (EOFError, OSError):
@@ -165,45 +223,64 @@ class Seat:
         kind = call[0]
         if kind == DROP:
             self._objects.pop(call[1], None)
-            return
-        if kind in (ASK, READ):
-            self._carry_out_question(call)
-            return
-        if self._error is not None:
-            return
-        try:
-            target = self._objects[call[1]]
-            if kind == WRITE:
-                setattr(target, call[2], call[3])
-                return
-            if kind == MAKE:
-                self._number = call[4]
-            made = getattr(target, call[2])(*unpacked(call[3], self._objects))
-            if kind == MAKE:
-                self._objects[call[4]] = made
-        except Exception as error:
-            self._error = error
+        elif kind == NUDGE:
+            self._answer(NUDGE, True, None)
+        elif kind in (ASK, READ):
+            self._carry_out_question(*call)
+        else:
+            self._carry_out_order(*call)
 
-    def _carry_out_question(self, call: tuple) -> None:
+    def _carry_out_order(
+        self, kind: int, target: int, name: str, args: tuple, number: int = 0
+    ) -> None:
+        """What needs no answer: the next that does is told what it raises."""
+        self._number = number
+        try:
+            found = self._objects[target]
+            if kind == WRITE:
+                setattr(found, name, args)
+                return
+            made = getattr(found, name)(*unpacked(args, self._objects))
+        except Exception as error:
+            self._error = self._error or error
+            made = _Failed(error)
+        if kind == MAKE:
+            self._objects[number] = made
+
+    def _carry_out_question(
+        self, kind: int, target: int, name: str, args: tuple, place: Place, number: int
+    ) -> None:
         error, self._error = self._error, None
         if error is not None:
-            self._answer(False, error)
+            self._answer(number, False, error)
             return
+        self._rank.place = None if place is None else CallSite(*place)
+        self._may_break_off = name not in ONCE
         try:
-            target = self._objects[call[1]]
-            if call[0] == READ:
-                value = getattr(target, call[2])
-            else:
-                value = getattr(target, call[2])(*unpacked(call[3], self._objects))
+            value = getattr(self._objects[target], name)
+            if kind == ASK:
+                value = value(*unpacked(args, self._objects))
         except BrokenOff:
-            self._answer(None, None)
+            self._answer(number, None, None)
         except Ended as ended:
-            self._answer(False, self._end(ended))
+            self._answer(number, False, self._end(ended))
             raise
         except Exception as error:
-            self._answer(False, error)
+            self._answer(number, False, error)
         else:
-            self._answer(True, value)
+            self._answer(number, True, value)
+        finally:
+            self._may_break_off = False
+
+    def _calls(self) -> bool:
+        """Whether the process says something while it waits for an answer."""
+        return self._may_break_off and self._has_come(0.0)
+
+    def _has_come(self, seconds: float) -> bool:
+        """Whether the process says something, or has ended, within that time."""
+        if self._poll is None:
+            return self._connection.poll(seconds)
+        return bool(self._poll.poll(seconds * 1e3))
 
     def _end(self, ended: Ended) -> BaseException:
         """What a process is told whose world has ended: one that the program has started is the
@@ -213,21 +290,15 @@ class Seat:
             return ended
         return error or RuntimeError("another process of its group has ended")
 
-    def break_off(self) -> None:
-        """Let the process meet a signal that it has been given while it waits."""
-        self._world.scheduler.signal(self._rank.index, _break_off)
-
-    def _answer(self, is_value: bool | None, value: object) -> None:
-        done = [number for number, exchange in self._open.items() if exchange.is_over()]
-        for number in done:
-            del self._open[number]
+    def _answer(self, number: int, is_value: bool | None, value: object) -> None:
+        done = [made for made, exchange in self._open.items() if exchange.is_over()]
+        for made in done:
+            del self._open[made]
         with suppress(OSError):  # of a process that has gone
-            self._connection.send_bytes(pickle.dumps((is_value, value, done)))
+            self._connection.send_bytes(_pickled(number, is_value, value, done))
 
-    def come(self, exchange: Exchange, seconds: float | None, place: tuple | None) -> str:
-        """Let others run until what an exchange takes is here: see `Exchange.come`. The program
-        waits at that place."""
-        self._rank.place = None if place is None else CallSite(*place)
+    def come(self, exchange: Exchange, seconds: float | None) -> str:
+        """Let others run until what an exchange takes is here: see `Exchange.come`."""
         return exchange.come(_time(seconds))
 
     def check_in_time(self, exchange: Exchange, seconds: float | None) -> None:
@@ -280,7 +351,7 @@ class Seat:
         sent = None
         if send is not None:
             way, communicator, batch = send
-            beside = None if batch is None else self._batches.setdefault(batch, object())
+            beside = None if batch is None else self._objects.setdefault(batch, object())
             sent = Send(way, communicator, beside)
         exchange = self._rank.begin(group, made, on_device, noted, sent, by_host)
         self._open[self._number] = exchange
@@ -335,10 +406,6 @@ class Seat:
 
     # --- processes of the program's own ------------------------------------------------------
 
-    def starts_another(self) -> None:
-        """The process is about to start another."""
-        self._newcomers.starts(self._pid, self._rank.host_thread)
-
     def has_waited_for_others(self) -> None:
         """The process has waited for those that it has started."""
         self._newcomers.catch_up(self._pid, self._rank.host_thread)
@@ -351,14 +418,20 @@ class Seat:
         outside, index = self._world.outside, self._rank.index
         outside.add(index)
         try:
-            self._world.scheduler.wait(index, self._connection.poll, "something outside of the run")
+            come = partial(self._has_come, 0.0)
+            self._world.scheduler.wait(index, come, "something outside of the run")
         finally:
             outside.discard(index)
+
+    def has_threads(self) -> None:
+        """The process may say something while it waits."""
+        self._world.has_threads = True
 
     def join_world(self, key: str, number: int, size: int) -> None:
         """Become a rank of a world."""
         self._world.scheduler.finish(self._rank.index)  # its turn there is for the others
         self._rank = self._newcomers.join(self._rank, key, number, size)
+        self._rank.calls, self._is_first = self._calls, False
         self._world, self._here.rank = self._rank.world, self._rank
         here.rank = self._rank
 
@@ -415,6 +488,14 @@ class Seat:
     ) -> None:
         """See `Clock.join`."""
         self._clock.join(host_thread, stream, work, name, nbytes=nbytes)
+
+
+def _pickled(number: int, is_value: bool | None, value: object, done: list[int]) -> bytes:
+    try:
+        return pickle.dumps((number, is_value, value, done))
+    except Exception as error:  # such as an error that holds what only this process has
+        told = RuntimeError(f"{type(value).__name__}: {value} ({error})")
+        return pickle.dumps((number, False, told, done))
 
 
 def _time(seconds: float | None) -> timedelta | None:

@@ -1,4 +1,4 @@
-"""How processes come that a rank's program starts: by its environment they find the run.
+"""How processes come that a program starts: by its environment they find the run.
 
 They are real ones, whatever starts them: multiprocessing, subprocess, torchrun. What is seen to
 here is that times go on from one to the other: a process begins at the time of who starts it,
@@ -14,69 +14,166 @@ import multiprocessing.process
 import os
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from sys import _getframe  # documented, and quicker than `inspect.currentframe`
+from typing import Any, Protocol
 
 from ..patching import Patches
-from .wire import SEAT, Wire
 
-VARIABLE = "D2LPAR_RUN"
+RUN = "D2LPAR_RUN"
+STARTED = "D2LPAR_STARTED_S"  # when who starts a process does so, in simulated time
+KEY = "D2LPAR_KEY"  # by which a process shows who has started it
+FOUND_BY = ("PYTHONPATH", RUN, STARTED)
 AT_START = str(Path(__file__).parent / "at_start")
+LOADERS = "torch.utils.data"  # whose processes have no devices
 
 
-def tell(told: dict[str, Any]) -> None:
+@dataclass(frozen=True)
+class Told:
+    """What a process is told that a program of a run starts.
+
+    `machine` is the file of the machine, of whose `gpus` it sees the `node`'s numbers; `folder`
+    where values are exchanged, `door` where it calls; `records` says whether the run is recorded.
+    """
+
+    gpus: int
+    machine: str
+    node: Sequence[int]
+    folder: str
+    door: str
+    records: bool = False
+    shapes_only: bool = False
+    hazards: bool = False
+
+
+class Parent(Protocol):
+    """A process that may start others."""
+
+    def starts(self) -> None:
+        """It is about to start one."""
+
+    def forks(self) -> None:
+        """It is about to fork, whoever asks for that."""
+
+    def rests(self) -> None:
+        """It begins to wait for others."""
+
+    def has_waited(self) -> None:
+        """It has waited for others to end."""
+
+    def has_forked(self) -> None:
+        """It has been forked, and goes on as the fork."""
+
+
+_parents: list[Parent] = []  # of this process: the last one
+
+
+def become(parent: Parent) -> None:
+    """Let this process be that from now on."""
+    _parents.append(parent)
+
+
+def leave(parent: Parent) -> None:
+    """Let this process be what it was before."""
+    _parents.remove(parent)
+
+
+def current() -> Parent | None:
+    """What this process is."""
+    return _parents[-1] if _parents else None
+
+
+def tell(told: Told) -> None:
     """Let processes that this one starts find the run."""
-    os.environ[VARIABLE] = json.dumps(told)
+    os.environ[RUN] = json.dumps(asdict(told))
     path = os.environ.get("PYTHONPATH")
     if path is None or AT_START not in path.split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join([AT_START, *([path] if path else [])])
 
 
-def told() -> dict[str, Any]:
-    """What the process that has started this one was told."""
-    found: dict[str, Any] = json.loads(os.environ[VARIABLE])
-    return found
+def told() -> Told:
+    """What this process was told by who has started it."""
+    return Told(**json.loads(os.environ[RUN]))
 
 
-def install(patches: Patches, wire: Callable[[], Wire | None]) -> None:
-    """Let times go on from process to process; `wire()` is that of the running one."""
+def note_start(now_s: float) -> None:
+    """Let the process that this one is about to start begin at that time."""
+    os.environ[STARTED] = repr(now_s)
 
-    def before(theirs: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(theirs)
-        def start(*args: Any, **kwargs: Any) -> Any:
-            if (found := wire()) is not None:
-                found.ask(SEAT, "starts_another", ())
-            return theirs(*args, **kwargs)
 
-        return start
+def start_s() -> float:
+    """When this process began."""
+    return float(os.environ.get(STARTED, "0"))
 
-    def resting(theirs: Callable[..., Any], *, for_children: bool) -> Callable[..., Any]:
-        @wraps(theirs)
-        def wait(*args: Any, **kwargs: Any) -> Any:
-            found = wire()
-            if found is None or threading.current_thread() is not threading.main_thread():
-                return theirs(*args, **kwargs)
-            found.post(SEAT, "rest", ())
-            found.flush()
-            result = theirs(*args, **kwargs)
-            if for_children:
-                found.post(SEAT, "has_waited_for_others", ())
-            return result
 
-        return wait
-
-    after = partial(resting, for_children=True)
-    receiving = partial(resting, for_children=False)
+def install(patches: Patches) -> None:
+    """Let times go on from process to process."""
     process = multiprocessing.process.BaseProcess
+    connection = multiprocessing.connection.Connection
     for owner, name, around in (
-        (process, "start", before),
-        (subprocess.Popen, "__init__", before),
-        (process, "join", after),
-        (subprocess.Popen, "wait", after),
-        (multiprocessing.connection, "wait", after),
-        (multiprocessing.connection.Connection, "recv", receiving),
-        (multiprocessing.connection.Connection, "recv_bytes", receiving),
+        (process, "start", _starting),
+        (subprocess.Popen, "__init__", _starting_program),
+        (process, "join", partial(_resting, for_children=True)),
+        (subprocess.Popen, "wait", partial(_resting, for_children=True)),
+        (multiprocessing.connection, "wait", partial(_resting, for_children=True)),
+        (connection, "recv", partial(_resting, for_children=False)),
+        (connection, "recv_bytes", partial(_resting, for_children=False)),
     ):
         patches.set(owner, name, around(getattr(owner, name)))
+
+
+def _starting(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(theirs)
+    def start(*args: Any) -> Any:
+        parent = current()
+        if parent is not None and not _getframe(1).f_globals["__name__"].startswith(LOADERS):
+            parent.starts()
+        return theirs(*args)
+
+    return start
+
+
+def _starting_program(theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """A program finds the run, even in an environment that was made for it."""
+
+    @wraps(theirs)
+    def start(*args: Any, env: dict[str, str] | None = None, **kwargs: Any) -> Any:
+        if (parent := current()) is not None:
+            parent.starts()
+            if env is not None:
+                env = {**{name: os.environ[name] for name in FOUND_BY}, **env}
+        return theirs(*args, env=env, **kwargs)
+
+    return start
+
+
+def _resting(theirs: Callable[..., Any], *, for_children: bool) -> Callable[..., Any]:
+    @wraps(theirs)
+    def wait(*args: Any, **kwargs: Any) -> Any:
+        parent = current()
+        if parent is None or threading.current_thread() is not threading.main_thread():
+            return theirs(*args, **kwargs)
+        parent.rests()
+        result = theirs(*args, **kwargs)
+        if for_children:
+            parent.has_waited()
+        return result
+
+    return wait
+
+
+def _before_fork() -> None:
+    if (parent := current()) is not None:
+        parent.forks()
+
+
+def _after_fork() -> None:
+    if (parent := current()) is not None:
+        parent.has_forked()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork)

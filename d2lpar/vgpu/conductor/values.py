@@ -8,6 +8,7 @@ these two ever looks at it.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -86,6 +87,12 @@ class OwnBlocks:
             return self._free[size].pop()
         self._made += 1
         file = f"{self._path}{self._made}"
+        try:
+            _reserve(file, size)
+        except OSError:  # full: containers often have 64 MB there
+            os.unlink(file)
+            file = os.path.join(tempfile.gettempdir(), os.path.basename(file))
+            _reserve(file, size)
         return file, mapped(file, size)
 
 
@@ -134,6 +141,19 @@ class FarBlocks:
             ([view(block, piece) for piece in gives], [view(block, piece) for piece in takes])
             for _, _, _, gives, takes in parcel.parts
         ]
+
+
+def memory_folder() -> str | None:
+    """Where files are memory, if the system has such a place."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
+def _reserve(file: str, size: int) -> None:
+    """Take the memory of a file: to write into a mapped one that has none is the end of a process.
+    Raises OSError if there is too little."""
+    with open(file, "wb") as made:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(made.fileno(), 0, size)
 
 
 def mapped(file: str, size: int) -> torch.Tensor:

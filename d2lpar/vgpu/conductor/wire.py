@@ -16,9 +16,10 @@ from typing import Any
 
 RECEIVE = Connection.recv_bytes  # before a process lets others go on while its program receives
 BATCH = 64  # calls that are sent together
-POST, MAKE, ASK, READ, WRITE, DROP = range(6)
+POST, MAKE, ASK, READ, WRITE, DROP, NUDGE = range(7)
 CLOCK, HOST_THREAD, SEAT = range(3)  # the numbers of what is there from the start
 FIRST_FREE = 16
+Place = tuple[str, int] | None  # a file, and a line of it
 
 
 class FarObject:
@@ -36,16 +37,26 @@ class FarObject:
 
 
 class Wire:
-    """The rank's end. `on_answer(done)` is called with what each answer brings besides."""
+    """The rank's end. `on_answer(done)` is called with what each answer brings besides.
+
+    Several threads may ask: one of those that wait reads for all. A handler of a signal may ask
+    while its thread waits, and reads what that waits for; a nudge wakes it then.
+    """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._calls: list[tuple] = []
         self._numbers = FIRST_FREE
         self._is_cut = False
-        self._unanswered = 0
-        self._lock = threading.RLock()  # a rank may have threads
         self.on_answer: Callable[[list[int]], None] = lambda done: None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock = threading.RLock()  # a rank may have threads
+        self._arrived = threading.Condition(self._lock)
+        self._reader: int | None = None  # the thread that reads for all
+        self._answers: dict[int, tuple[bool | None, Any] | None] = {}  # None: yet to come
+        self._threads: set[int] = set()  # that have asked
 
     def next_number(self) -> int:
         """A number for an object that the next call makes."""
@@ -61,13 +72,14 @@ class Wire:
         """Call a method whose result stays with the conductor, under the number of `result`."""
         self._send((MAKE, target, method, _packed(args), result.number))
 
-    def ask(self, target: int, method: str, args: tuple) -> Any:
-        """The value that a method returns; raises what it raises."""
-        return self._answer((ASK, target, method, _packed(args)))
+    def ask(self, target: int, method: str, args: tuple, place: Place = None) -> Any:
+        """The value that a method returns; raises what it raises. The program waits for it at that
+        place (None: nobody waits for others there)."""
+        return self._answer((ASK, target, method, _packed(args), place))
 
     def read(self, target: int, attribute: str) -> Any:
         """The value of an attribute."""
-        return self._answer((READ, target, attribute))
+        return self._answer((READ, target, attribute, (), None))
 
     def write(self, target: int, attribute: str, value: object) -> None:
         """Give an attribute a value."""
@@ -87,7 +99,7 @@ class Wire:
     def cut(self) -> None:
         """Send nothing more: this process was forked, and the wire is its parent's."""
         self._calls = []
-        self._lock = threading.RLock()
+        self._begin()
         self._is_cut = True
         self._connection.close()  # or the parent's end would go unnoticed
 
@@ -106,31 +118,66 @@ class Wire:
         if len(self._calls) >= BATCH:
             self.flush()
 
-    def _answer(self, call: tuple) -> Any:
-        """What is answered. A signal may break that off: then the answer is still to come, and
-        nobody wants it any more. One that does not lets the conductor break it off."""
+    def _answer(self, question: tuple) -> Any:
+        """What is answered. Where the conductor breaks a question off, it is asked again."""
+        is_value = None
+        while is_value is None:
+            number = self._asked(question)
+            try:
+                while (answer := self._received(number)) is None:
+                    pass
+            finally:  # or nobody wants it any more
+                self._answers.pop(number, None)
+            is_value, value = answer
+        if is_value:
+            return value
+        raise value
+
+    def _asked(self, question: tuple) -> int:
+        """Send a question, and give its number."""
         with self._lock:
             if self._is_cut:
                 raise RuntimeError(
                     "this process was forked, and the virtual GPUs are those of its parent: use "
                     "the 'spawn' start method, or fork before CUDA is used"
                 )
-            is_value = None
-            while is_value is None:
-                self._calls.append(call)
-                self.flush()
-                self._unanswered += 1
-                while self._unanswered:
-                    is_value, value = self._received()
-        if is_value:
-            return value
-        raise value
+            self._note_thread(threading.get_ident())
+            number = self.next_number()
+            self._answers[number] = None
+            self._calls.append((*question, number))
+            self.flush()
+            return number
 
-    def _received(self) -> tuple[bool | None, Any]:
-        is_value, value, done = pickle.loads(RECEIVE(self._connection))
-        self._unanswered -= 1
-        self.on_answer(done)
-        return is_value, value
+    def _note_thread(self, thread: int) -> None:
+        """Let the conductor know of more than one: it cannot see which of them go on."""
+        if thread not in self._threads:
+            self._threads.add(thread)
+            if len(self._threads) == 2:
+                self._calls.append((POST, SEAT, "has_threads", ()))
+
+    def _received(self, number: int) -> tuple[bool | None, Any] | None:
+        """An answer, if it has come; else read the next, or wait for who does."""
+        me = threading.get_ident()
+        with self._arrived:
+            while self._answers[number] is None and self._reader not in (None, me):
+                self._arrived.wait()
+            if self._answers[number] is not None:
+                return self._answers[number]
+            before, self._reader = self._reader, me
+        try:
+            came, is_value, value, done = pickle.loads(RECEIVE(self._connection))
+            with self._lock:
+                if came in self._answers:
+                    self._answers[came] = is_value, value
+                self.on_answer(done)
+        finally:
+            with self._arrived:
+                self._reader = before
+                self._arrived.notify_all()
+        if before == me and came != NUDGE:
+            self._calls.append((NUDGE,))
+            self.flush()
+        return self._answers[number]
 
 
 def _packed(args: tuple) -> tuple:

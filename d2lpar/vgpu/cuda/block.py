@@ -18,11 +18,9 @@ from ..patching import Patches
 from ..races.user_code import all_namespaces, user_namespaces
 from ..torch_backend.machine.runtime import Runtime, current_runtime, returning, running
 from ..torch_backend.private import torch_modes
-from . import lazy_init, own_kernels
+from . import lazy_init, own_kernels, threads
 from .device_translation import CudaNaming, cuda, translate
 from .mode import CudaMode
-from .processes import elastic, executors, exit_hooks, pools, subprocesses, threads
-from .processes.processes import Children
 from .profiling import memory_history, profiler, user_annotations, user_clock
 from .tensors import (
     attention,
@@ -39,6 +37,7 @@ from .torch_cuda import (
     cuda_module,
     cuda_runtime,
     default_generators,
+    nvidia_smi,
     precision,
     submodules,
     tensor_types,
@@ -59,6 +58,7 @@ _PARTS = (
     user_annotations,
     profiler,
     submodules,
+    nvidia_smi,
     exporting,
     memory_history,
     registered_memory,
@@ -69,46 +69,14 @@ _PARTS = (
 
 
 @contextmanager
-def emulate_cuda(
+def emulating(
     n: int = 1,
     machine: str | machines.Machine | None = None,
     *,
     shape_only: bool = False,
-    verbose: bool = True,
-    own_processes: bool = True,
+    verbose: bool = False,
 ) -> Iterator[list[torch.device]]:
-    """`with emulate_cuda(2):` code written for CUDA runs on `n` virtual GPUs, unchanged.
-
-    Inside, `torch.cuda.is_available()` is true, tensors are on "cuda:1" however that is spelt, and
-    they, their errors and d2lpar's timelines say so. Real GPUs cannot be seen. What is not emulated
-    raises NotImplementedError by its name. Leaving the block restores everything; tensors that
-    leave it are on "vgpu:1", and checkpoints written in it are those that CUDA would have written.
-
-    CUDA_VISIBLE_DEVICES is obeyed as it is when the program first uses CUDA, in each block anew:
-    of the `n` devices the program sees those that it lists (`d2lpar.vgpu.api.visible_devices` has
-    the rules), on a clock that ends with the block. A value that it gets there is gone after it.
-
-    `machine` is what is simulated: a name of the catalogue, or a `Machine` (default: the machine in
-    use, else that of `d2lpar.devices`). Its clock and tensors go on in later blocks. With
-    `shape_only` no values are computed, for large models: see `d2lpar.shape_only`.
-
-    Time: `time`, `timeit`, `%timeit` and the wall time of `%time` give the user's code simulated
-    seconds since the virtual machine's start, under any name that a module of the user's has for
-    them (functions kept in default arguments or attributes stay as they are); libraries read the
-    real clock, and so does `datetime`. As on CUDA, reading a clock does not wait for devices. Only
-    what devices do, queueing it, and `time.sleep` take simulated time: plain Python and work on CPU
-    tensors take none (say how long they take with `d2lpar.host_work`). Threads share the host's
-    time: the work of one follows that of another, so threads that wait for their devices gain
-    nothing. A loop that only reads a clock spends time on reading, and ends.
-
-    `torch.profiler` tells of simulated time, too, and of each process for itself: see `profiler`.
-
-    Processes that the program starts with torch.multiprocessing are virtual ranks with a device
-    each: see `processes`; and so are those of `concurrent.futures.ProcessPoolExecutor`. Where it
-    calls `init_process_group` for a group of one, it is a rank itself, until the block ends.
-
-    The block yields its devices. Raises RuntimeError inside another such block.
-    """
+    """The same without the processes that the program starts: see `conductor.emulation`."""
     with ExitStack() as stack:
         stack.enter_context(_only_block())
         before = running()
@@ -120,7 +88,7 @@ def emulate_cuda(
             stack.enter_context(simulation.shape_only())
         stack.enter_context(_current_device_kept(rt))
         stack.enter_context(lazy_init.unstarted())
-        stack.enter_context(_patched(n, own_processes))
+        stack.enter_context(_patched(n))
         if verbose:
             say(_describe(rt))
         try:
@@ -148,20 +116,13 @@ def _only_block() -> Iterator[None]:
 
 
 @contextmanager
-def _patched(n: int, own_processes: bool) -> Iterator[None]:
-    patches, mode, children = Patches(lazy_init.emulated_count), CudaMode(), Children()
+def _patched(n: int) -> Iterator[None]:
+    patches, mode = Patches(lazy_init.emulated_count), CudaMode()
     thread, default_device = threading.get_ident(), torch_modes.default_device_context()
     try:
         for part in _PARTS:
             part.install(patches)
         threads.install(patches, mode)
-        if own_processes:
-            exit_hooks.install(patches)
-            children.install(patches)
-            pools.install(children, patches)
-            executors.install(children, patches)
-            elastic.install(children, patches)
-            subprocesses.install(children, patches)
         if "IPython" in sys.modules:
             from .profiling import timeit_magic
 
@@ -171,7 +132,6 @@ def _patched(n: int, own_processes: bool) -> Iterator[None]:
         lazy_init.set_emulated_count(n)
         with named_by(CudaNaming()), mode:
             yield
-            children.run()
     finally:
         mode.is_over = True
         lazy_init.set_emulated_count(0)

@@ -78,10 +78,8 @@ def _read_by(launch: LaunchPlan) -> Iterator[tuple[str, str]]:
 
 def _run(launch: LaunchPlan, options: argparse.Namespace) -> RunReport:
     """Import what needs torch: what is mistaken in the words is said before."""
-    if options.processes:
-        from .in_processes.runner import run
-    else:
-        from .runner import run
+    from .runner import run
+
     return run(launch, _run_options(options))
 
 
@@ -134,8 +132,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-memory", type=limits.size, metavar="SIZE", help=memory)
     add("--no-hazards", action="store_true", help="limit: no hazards")
     add("--no-syncs", action="store_true", help="limit: no call makes a host wait for a device")
-    processes = "run each rank as a process of its own (to be tried; Linux)"
-    add("--processes", action="store_true", help=processes)
     add("--quiet", action="store_true", help="no progress, no summary")
     add("--traceback", action="store_true", help="if the program fails, print the whole traceback")
     add("-m", action="store_true", help="what follows is a module, not a file")

@@ -1,37 +1,36 @@
-"""Running a program on virtual GPUs, unchanged, and finding out what it took."""
+"""Running a program on virtual GPUs, unchanged, in processes of its own: one a rank."""
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
+import importlib
+import shutil
+import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
+
+import torch
 
 from ...timeline.formatting import seconds_text
 from ...timeline.printing import say
-from ..api import detectors
-from ..cuda import emulate_cuda
-from ..cuda.lazy_init import ProcessDevices, all_devices
-from ..cuda.processes import exit_hooks
-from ..cuda.processes.processes import exit_status
-from ..cuda.processes.subprocesses import StartsItself, starts_of_itself_heard
-from ..races.stream_sanitizer import Hazard
+from ..conductor.conductor import Conductor
+from ..conductor.values import memory_folder
+from ..cuda.block import emulating
+from ..cuda.lazy_init import all_devices
+from ..races.call_sites import CallSite
 from ..races.sync_debug import Waits
-from ..ranks.launcher import ProcessStart, rank_number, run_processes
-from ..ranks.state import main_module
-from ..ranks.state.own_methods import OwnMethods
-from ..ranks.state.own_modules import OwnModules
-from ..ranks.state.own_patches import OwnPatches, PatchesOfCaller
-from ..ranks.state.process_state import OwnState
-from ..ranks.world.garbage import collect_tensors, older_objects_apart
-from ..sim.clock import HostThread, StreamKey
+from ..ranks.world.garbage import older_objects_apart
+from ..sim.event_queue import QueuedWork
 from ..torch_backend.machine.runtime import Runtime, current_runtime
 from . import failure
-from .launch_plan import LaunchPlan, Process
+from .in_processes.children import Children, Run, name_of
+from .in_processes.rank_process import ProcessReport
+from .launch_plan import LaunchPlan
 from .progress import progress
 from .rank_logs import RankLogs
 from .report import RunReport
@@ -47,28 +46,72 @@ from .runs import (
 )
 from .shapes_advice import advice
 from .watched.device_usage import UsageTimeline
-from .watched.loading import Loading
-from .watched.step_marks import StepMarks, steps_told
+from .watched.step_marks import StepMarks
+
+# What torch imports itself with the first operation, and with the first optimizer.
+IMPORTED_ONCE = ("torch._dynamo", "torch.distributed.tensor", "torch.utils.flop_counter")
 
 
 @dataclass
 class _Watched:
-    """What is watched while the program runs."""
+    """What is watched while the program runs, and what its processes have said."""
 
     rt: Runtime
+    ranks: int
     usage: UsageTimeline
-    waits: Waits
-    marks: StepMarks
-    loading: Loading
-    hazards: list[Hazard] | None
-    values_before_s: float
-    reads_before: int
+    hazards: list[str] | None
+    waits: Waits = field(default_factory=Waits)
+    marks: StepMarks = field(default_factory=StepMarks)
+    logs: RankLogs | None = None
+    attempt: int = 0
+    said_by: list[ProcessReport] = field(default_factory=list)
+    reported: set[int] = field(default_factory=set)  # ranks that have said how they ended
     failures: list[str] = field(default_factory=list)
     status: int = 0
     restarts: int = 0
-    held_before: list[int] = field(default_factory=list)  # bytes, by device
     unwritten: list[str] = field(default_factory=list)
-    starts_itself: int | None = None  # as so many ranks
+    is_interrupted: bool = False
+    _calls: dict[tuple[int, int], dict[int, int]] = field(default_factory=dict)
+
+    # what the conductor tells
+
+    def said(self, rank: int, stream: int, text: str) -> None:
+        """Print for a rank."""
+        to = (sys.stdout, sys.stderr)[stream]
+        if self.logs is None:
+            to.write(text)
+            to.flush()
+        else:
+            self.logs.write(rank, stream + 1, self.attempt, text, to)
+
+    def stepped(self, rank: int, optimizer: int, work: QueuedWork) -> None:
+        """Note the end of a step."""
+        self.marks.add(rank, optimizer, work)
+
+    def waited(
+        self, rank: int, number: int, call: str, place: CallSite, seconds: float, device: str
+    ) -> None:
+        """Note a wait for a device."""
+        noted = self._calls.setdefault((rank, number), {})
+        self.waits.note(noted, call, place, seconds, device)
+
+    def ended(self, rank: int, report: dict[str, Any] | None) -> bool:
+        """Note what a process has said at its end; whether all are to end."""
+        if report is None:
+            return True  # all that meet with it
+        said = ProcessReport(**report)
+        self.reported.add(rank)
+        if rank >= self.ranks:  # one that the program has started, and knows what to make of it
+            said.failures.clear()
+            said.status = 0
+        self.said_by.append(said)
+        self.failures += said.failures
+        if said.hazards is not None and self.hazards is not None:
+            self.hazards += said.hazards
+        if said.status == INTERRUPTED:
+            self.is_interrupted = True
+        self.status = self.status or said.status
+        return bool(said.status)
 
 
 def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
@@ -80,12 +123,11 @@ def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
     begin_s = time.perf_counter()
     gpus = max(1, launch.gpus)  # without any, ranks see none of the machine whose clock runs
     machine = with_nodes_of(launch, options.machine)
-    with emulate_cuda(gpus, machine, shape_only=options.shapes_only, verbose=False):
+    with emulating(gpus, machine, shape_only=options.shapes_only):
         rt = current_runtime()
-        collect_tensors(rt)
         with all_devices(), older_objects_apart(rt), _watched(rt, options) as watched:
             start_s = rt.now_s()
-            launch = _run_processes(launch, options, watched)
+            _run_as_planned(launch, options, watched)
         report = RunReport(
             launch.target, list(launch.arguments), *machine_of(rt, options),
             launch.world_size, launch.nodes, launch.gpus,
@@ -95,30 +137,15 @@ def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
     return report
 
 
-def _mark(
-    rt: Runtime, marks: StepMarks, host_thread: HostThread, optimizer: int, stream: StreamKey
-) -> None:
-    marks.add(rank_number(), optimizer, rt.clock.record_event(host_thread, stream))
-
-
 @contextmanager
 def _watched(rt: Runtime, options: RunOptions) -> Iterator[_Watched]:
     """Watch the virtual machine in the block; at its end, all that was queued has its time."""
     usage = UsageTimeline(f"simulated on {rt.machine.name}", rt.now_s())
-    marks, loading = StepMarks(), Loading()
-    for memory in rt.memories:
-        memory.highest_bytes = memory.allocated_bytes
+    watched = _Watched(rt, 0, usage, [] if options.hazards else None)
     with ExitStack() as stack:
-        waits = stack.enter_context(detectors.syncs())
-        hazards = stack.enter_context(detectors.hazards()) if options.hazards else None
-        before = (rt.values_s, rt.unknown_reads)
-        watched = _Watched(rt, usage, waits, marks, loading, hazards, *before)
-        watched.held_before = [memory.allocated_bytes for memory in rt.memories]
         if options.timeline is not None:
             stack.enter_context(recorded(rt, options.timeline, watched.unwritten))
         rt.clock.timelines = [*rt.clock.timelines, usage]
-        stack.enter_context(steps_told(rt, partial(_mark, rt, marks)))
-        stack.enter_context(loading.noted())
         stack.enter_context(progress(partial(_progress_line, watched), shown=not options.quiet))
         try:
             yield watched
@@ -131,7 +158,7 @@ def _watched(rt: Runtime, options: RunOptions) -> Iterator[_Watched]:
 def _progress_line(watched: _Watched, seconds: float) -> str:
     steps = f", {watched.marks.count} steps" if watched.marks.count else ""
     simulated = seconds_text(watched.usage.last_s)
-    advised = advice(watched.rt.values_s - watched.values_before_s, seconds)
+    advised = advice(watched.rt.values_s, seconds)
     more = f"; {advised}" if advised else ""
     return f"d2lpar: {seconds:.0f} s, simulated {simulated}{steps}{more}"
 
@@ -139,28 +166,13 @@ def _progress_line(watched: _Watched, seconds: float) -> str:
 # --- processes ------------------------------------------------------------------------------------
 
 
-def _run_processes(launch: LaunchPlan, options: RunOptions, watched: _Watched) -> LaunchPlan:
-    """Run them, and give what was started in the end: a program that starts itself as ranks begins
-    anew as these."""
-    _run_as_planned(launch, options, watched)
-    ranks = watched.starts_itself
-    if ranks is None or ranks > launch.gpus:
-        return launch
-    again = f"{watched.failures[0]}: all begin anew, as with --nproc-per-node {ranks}"
-    say(f"d2lpar: {again}", stream=sys.stderr)
-    _forget(watched)
-    launch = replace(launch, per_node=ranks)
-    _run_as_planned(launch, options, watched)
-    return launch
-
-
 def _run_as_planned(launch: LaunchPlan, options: RunOptions, watched: _Watched) -> None:
     """After a failure all start again, as often as torchrun was told."""
-    logs = None if launch.logs is None else RankLogs(launch.logs)
+    watched.logs = None if launch.logs is None else RankLogs(launch.logs)
     for attempt in range(launch.max_restarts + 1):
-        with nullcontext() if logs is None else logs.used(attempt):
+        watched.attempt = watched.restarts = attempt
+        with nullcontext() if watched.logs is None else watched.logs.opened():
             _attempt(launch, options, watched, attempt)
-        watched.restarts = attempt
         if watched.status in (0, INTERRUPTED) or attempt == launch.max_restarts:
             return
         again = f"all ranks start again: {attempt + 1} of {launch.max_restarts}"
@@ -172,114 +184,82 @@ def _run_as_planned(launch: LaunchPlan, options: RunOptions, watched: _Watched) 
 def _forget(watched: _Watched) -> None:
     """Let nothing be left of processes that have failed."""
     watched.failures.clear()
+    watched.said_by.clear()
+    watched.reported.clear()
     watched.status = 0
-    gc.collect()
-    for memory in watched.rt.memories:
-        memory.empty_cache()
 
 
 def _attempt(launch: LaunchPlan, options: RunOptions, watched: _Watched, restarts: int) -> None:
     processes = launch.processes(restarts)
-    lives = [partial(_live, launch, options, watched, process) for process in processes]
-    starts = [_start_of(process, len(processes)) for process in processes]
-    own: list[OwnState] = [OwnModules(), OwnMethods(), PatchesOfCaller(), ProcessDevices()]
-    try:
-        devices = [process.own_first for process in processes]
-        run_processes(lives, devices, starts, own, with_signals=True)
-    except KeyboardInterrupt:
-        watched.failures.append("interrupted")
+    names = [name_of(process, len(processes)) for process in processes]
+    watched.ranks = len(processes)
+    if len(processes) > 1:
+        for name in IMPORTED_ONCE:
+            importlib.import_module(name)
+    with ExitStack() as stack:
+        folder = tempfile.mkdtemp(prefix="d2lpar-", dir=memory_folder())
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        children = Children(Run(launch, options, watched.rt, folder), processes)
+        conductor = Conductor(watched.rt, names, watched, folder)
+        stack.callback(conductor.close)
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)  # so that no threads of OpenMP are there when it forks again
+        with children.passing_signals_on():
+            conductor.serve(children.seats)
+            children.wait(conductor)
+    watched.is_interrupted |= children.interrupts > 1
+    if watched.status or children.died or children.interrupts:
+        children.end_what_they_have_started()
+    _explain_end(watched, conductor, children.died, names)
+
+
+def _explain_end(
+    watched: _Watched, conductor: Conductor, died: list[tuple[int, int]], names: list[str]
+) -> None:
+    """Say why a run has ended of which its processes have said nothing."""
+    error = conductor.world.scheduler.error
+    if watched.is_interrupted:
         watched.status = INTERRUPTED
-    except Exception as error:
+        watched.failures[:] = ["\n".join(["interrupted", *watched.failures])]
+    elif watched.failures:
         watched.status = watched.status or FAILED
-        if not watched.failures:  # ranks that wait for one another
-            watched.failures.append(failure.said(error))
-
-
-def _start_of(process: Process, ranks: int) -> ProcessStart:
-    name = "main" if ranks == 1 else f"rank {process.number}"
-    devices = ProcessDevices(list(process.devices))
-    states: list[OwnState] = [OwnModules(), OwnMethods(), OwnPatches(), devices]
-    return ProcessStart(
-        name,
-        next(iter(process.devices), 0),
-        process.variables,
-        process.arguments,
-        states,
-        same_random_numbers=process.number == 0,
-    )
-
-
-def _live(launch: LaunchPlan, options: RunOptions, watched: _Watched, process: Process) -> None:
-    """The life of one process, in its rank's thread."""
-    try:
-        heard = starts_of_itself_heard() if launch.per_node is None else nullcontext()
-        with main_module.values_forgotten():
-            with heard, exit_hooks.called_at_the_end():
-                _run_main(launch)
-            multiprocessing.active_children()  # a process waits for its children before it ends
-    except StartsItself as start:
-        watched.starts_itself = start.ranks
-        message = f"{start}"
-        if start.ranks > launch.gpus:
-            message += f", and needs --gpus {start.ranks}"
-        watched.failures.append(message)
-        raise RuntimeError(message) from start
-    except SystemExit as end:
-        watched.status = exit_status(end)
-        if watched.status:
-            who = f"rank {process.number}" if launch.world_size > 1 else "the program"
-            ended = f"{who} ended with exit status {watched.status}"
-            watched.failures.append("\n".join([ended, *_remedies(end, launch, options, watched)]))
-            raise RuntimeError(watched.failures[0]) from end
-    except Exception as error:
-        message = failure.told(error, process.number, launch.world_size, in_full=options.traceback)
-        watched.failures.append("\n".join([message, *_remedies(error, launch, options, watched)]))
-        raise
-
-
-def _remedies(
-    error: BaseException, launch: LaunchPlan, options: RunOptions, watched: _Watched
-) -> list[str]:
-    found = failure.launch_remedy(error, launch)
-    if options.shapes_only:
-        reads = watched.rt.unknown_reads - watched.reads_before
-        found += failure.values_remedy(error, reads)
-    return found
-
-
-def _run_main(launch: LaunchPlan) -> None:
-    if launch.is_module:
-        main_module.run_module(launch.target)
-    else:
-        main_module.run_script(launch.target)
+    elif error is not None:  # ranks that wait for one another
+        watched.failures.append(failure.said(error))
+        watched.status = FAILED
+    for rank, status in died if not watched.failures else []:
+        who = names[rank] if len(names) > 1 else "the program"
+        if status < 0:
+            watched.failures.append(f"{who} was ended by {signal.Signals(-status).name}")
+            watched.status = 128 - status
+        elif rank not in watched.reported:
+            watched.failures.append(f"{who} ended with exit status {status}, by os._exit()")
+            watched.status = status
 
 
 # --- the report -----------------------------------------------------------------------------------
 
 
 def _fill(report: RunReport, watched: _Watched, start_s: float) -> None:
-    rt = watched.rt
     report.status = watched.status
     report.restarts = watched.restarts
     report.error = watched.failures[0] if watched.failures else None
     host_s = max(watched.usage.last_s, watched.rt.now_s())
     report.simulated_s = host_s - start_s
-    report.values_s = watched.rt.values_s - watched.values_before_s
-    report.loader_s, report.loader_workers = watched.loading.seconds, watched.loading.workers
-    report.unknown_reads = watched.rt.unknown_reads - watched.reads_before
+    report.values_s = watched.rt.values_s + sum(said.values_s for said in watched.said_by)
+    report.loader_s = sum(said.loader_s for said in watched.said_by)
+    report.loader_workers = max((said.loader_workers for said in watched.said_by), default=0)
+    report.unknown_reads = sum(said.unknown_reads for said in watched.said_by)
     report.steps = watched.marks.count
     step_s = watched.marks.seconds()
     report.ms_per_step = None if step_s is None else step_s * 1e3
     report.devices = [
-        device_report(rt, watched.usage, i, host_s, _peak_bytes(watched, i))
+        device_report(watched.rt, watched.usage, i, host_s, _peak_bytes(watched, i))
         for i in range(report.gpus)
     ]
-    if watched.hazards is not None:
-        report.hazards = [str(hazard) for hazard in watched.hazards]
+    report.hazards = watched.hazards
     report.syncs = syncs(watched.waits)
     report.unwritten = watched.unwritten
 
 
 def _peak_bytes(watched: _Watched, number: int) -> int:
-    before = watched.held_before[number] if number < len(watched.held_before) else 0
-    return watched.rt.memories[number].highest_bytes - before
+    return sum(sum(said.peak_bytes[number : number + 1]) for said in watched.said_by)

@@ -8,11 +8,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import running
 import torch
 from torch import nn
 from torch.nn import functional as F
-
-from d2lpar.command import cli
 
 PROGRAMS = Path(__file__).parents[2] / "programs" / "frameworks"
 pytestmark = [
@@ -29,7 +28,7 @@ def needs(module: str) -> pytest.MarkDecorator:
 def run(program: str, path: Path, *words: str, ranks: int = 2) -> dict:
     """What a program saved, run by `d2lpar run` on so many ranks."""
     words = ("--quiet", "--nproc-per-node", str(ranks), str(PROGRAMS / program), str(path), *words)
-    assert cli.main(["run", *words]) == 0
+    assert running.run(*words).status == 0
     return torch.load(path, map_location="cpu", weights_only=False)
 
 
@@ -99,7 +98,7 @@ def test_accelerate_launch_starts_the_ranks(tmp_path):
     path = tmp_path / "out.pt"
     words = ("-m", "accelerate.commands.launch", "--num_processes", "2")
     program = (str(PROGRAMS / "accelerate_loop.py"), str(path), "no", "ddp")
-    assert cli.main(["run", "--quiet", "--gpus", "2", *words, *program]) == 0
+    assert running.run("--quiet", "--gpus", "2", *words, *program).status == 0
     found = torch.load(path, map_location="cpu", weights_only=False)
     check_accelerate(found, "no", "DistributedDataParallel")
 
@@ -109,7 +108,7 @@ def test_accelerate_launch_starts_one_process_on_a_gpu(tmp_path):
     path = tmp_path / "out.pt"
     words = ("-m", "accelerate.commands.launch", "--num_processes", "1")
     program = (str(PROGRAMS / "accelerate_loop.py"), str(path), "no", "ddp")
-    assert cli.main(["run", "--quiet", "--gpus", "2", *words, *program]) == 0
+    assert running.run("--quiet", "--gpus", "2", *words, *program).status == 0
     found = torch.load(path, map_location="cpu", weights_only=False)
     assert found["where"] == ("cuda", "Sequential", 1)
 
@@ -135,7 +134,7 @@ def test_lightning_fabric(tmp_path, precision):
 def test_lightning_fabric_starts_the_script_once_more(tmp_path):
     path = tmp_path / "out.pt"
     words = ("--quiet", "--gpus", "2", str(PROGRAMS / "fabric_loop.py"), str(path))
-    assert cli.main(["run", *words, "32-true", "ddp"]) == 0
+    assert running.run(*words, "32-true", "ddp").status == 0
     found = torch.load(path, map_location="cpu", weights_only=False)
     check_fabric(found, "32-true")
 
@@ -181,7 +180,7 @@ def by_hand_on_one_device() -> tuple[dict, dict, list[float]]:
 
 def test_a_grid_of_groups_made_by_hand(tmp_path):
     words = ("--quiet", "--nproc-per-node", "8", str(PROGRAMS / "grid_by_hand.py"))
-    assert cli.main(["run", *words, str(tmp_path / "out")]) == 0
+    assert running.run(*words, str(tmp_path / "out")).status == 0
     parameters, gradients, losses = by_hand_on_one_device()
     seen = set()
     for rank in range(8):
@@ -227,7 +226,7 @@ def a_decoder_on_one_device() -> tuple[dict, list[float], list[float]]:
 
 def test_pipeline_fsdp_and_tensor_parallelism_on_one_mesh(tmp_path):
     words = ("--quiet", "--nproc-per-node", "8", str(PROGRAMS / "mesh_trainer.py"))
-    assert cli.main(["run", *words, str(tmp_path / "out"), "float32"]) == 0
+    assert running.run(*words, str(tmp_path / "out"), "float32").status == 0
     check_decoder(tmp_path)
 
 

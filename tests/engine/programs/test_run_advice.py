@@ -3,9 +3,8 @@
 import json
 
 import pytest
-import torch
+import running
 
-from d2lpar.command import cli
 from d2lpar.vgpu.programs import shapes_advice
 from d2lpar.vgpu.programs.report import RunReport
 
@@ -36,25 +35,26 @@ def test_a_report_says_how_long_values_have_taken(tmp_path, shapes_only):
     script, report = tmp_path / "products.py", tmp_path / "run.json"
     script.write_text(PRODUCTS)
     options = ["--quiet", "--report", str(report), *(["--shapes-only"] * shapes_only)]
-    assert cli.main(["run", *options, "--nproc-per-node", "2", str(script)]) == 0
+    assert running.run(*options, "--nproc-per-node", 2, script).status == 0
     found = json.loads(report.read_text())
     share = found["values_s"] / found["wall_s"]
     assert share < 0.01 if shapes_only else 0.01 < share < 1.0
 
 
-def test_progress_says_it_while_the_program_runs(monkeypatch, tmp_path, capfd):
+def test_progress_says_it_while_the_program_runs(tmp_path):
     """As if each second took a hundred: the first line comes after 0.05 s."""
-    monkeypatch.setattr("d2lpar.vgpu.programs.progress.FIRST_S", 0.05)
-    monkeypatch.setattr(shapes_advice, "WORTH_S", 0.05)
-    monkeypatch.setattr(shapes_advice, "MOST", 0.0)
+    quicker = (
+        "from d2lpar.vgpu.programs import shapes_advice\n"
+        "progress.FIRST_S = shapes_advice.WORTH_S = 0.05\nshapes_advice.MOST = 0.0"
+    )
     script = tmp_path / "long.py"
     script.write_text(
         "import torch\n"
         "x = torch.ones(1000, 1000, device='cuda')\n"
         "for _ in range(20):\n    x = x @ x / 1000\n"
     )
-    torch.set_num_threads(1)
-    assert cli.main(["run", str(script)]) == 0
-    said = [line for line in capfd.readouterr().err.splitlines() if line.startswith("d2lpar: ")]
+    found = running.run(script, more=quicker)
+    assert found.status == 0
+    said = [line for line in found.err.splitlines() if line.startswith("d2lpar: ")]
     assert said
     assert all("to compute values, which --shapes-only leaves out" in s for s in said)

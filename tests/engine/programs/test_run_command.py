@@ -8,39 +8,24 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+import running
 import torch
 from torch.distributed import run as torchrun
 
 import d2lpar as par
-from d2lpar.command import cli
 from d2lpar.timeline import Timeline
-from d2lpar.vgpu.programs import left_out, limits, progress, report
+from d2lpar.vgpu.programs import left_out, limits, report
 from d2lpar.vgpu.programs.launch_plan import Asked, plan
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 
 
 @pytest.fixture
-def run(capfd, monkeypatch):
+def run():
     """Runs the command; gives its status, the program's lines, and what it wrote on stderr."""
-    torch.set_num_threads(1)
-    monkeypatch.setattr(progress, "FIRST_S", 600)  # on a slow machine it speaks on stderr, too
-
-    def command(*words):
-        before = sys.argv, dict(os.environ), sys.modules["__main__"], list(sys.path)
-        try:
-            status = cli.main(["run", *map(str, words)])
-        except SystemExit as end:  # argparse's way to end
-            status = end.code
-        after = sys.argv, dict(os.environ), sys.modules["__main__"], list(sys.path)
-        assert after == before
-        out, err = capfd.readouterr()
-        return SimpleNamespace(status=status, out=out, lines=out.splitlines(), err=err)
-
-    return command
+    return running.run
 
 
 def test_one_process_sees_all_gpus(run):
@@ -542,15 +527,17 @@ def test_an_interrupt_ends_all_and_leaves_nothing(run, tmp_path, interrupts, chi
     script = tmp_path / "endless.py"
     script.write_text(
         "import os, signal, sys, threading, torch.multiprocessing as mp\n"
-        "def loop(rank):\n"
-        "    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()\n"
+        "def loop(rank, pid):\n"
+        "    if rank == 0:\n"
+        "        threading.Timer(0.2, os.kill, (pid, signal.SIGINT)).start()\n"
         "    while True: sum(range(1000))\n"
         "if __name__ == '__main__':\n"
-        "    mp.spawn(loop, nprocs=2) if sys.argv[1:] else loop(0)\n"
+        "    pid = os.getppid()\n"
+        "    mp.spawn(loop, (pid,), nprocs=2) if sys.argv[1:] else loop(0, pid)\n"
     )
     found = run("--gpus", 2, script, *["x"] * children)
     assert found.status == 130
-    assert found.err.endswith("d2lpar: interrupted\n")
+    assert "d2lpar: interrupted\nthe program was interrupted at" in found.err
 
 
 # Trains until a signal comes, and then saves; `how` says how it hears of it.
@@ -571,7 +558,7 @@ if how == "handler":
 if how == "exit":
     signal.signal(number, lambda *_: sys.exit(7))
 if rank == ranks - 1:
-    threading.Timer(0.5, os.kill, (os.getpid(), number)).start()
+    threading.Timer(0.5, os.kill, (os.getppid(), number)).start()
 try:
     while not stop:
         x = x + 0
@@ -636,7 +623,7 @@ def test_a_second_interrupt_ends_who_ignores_the_first(tmp_path, how):
     )
     script.write_text(
         "import os, signal, threading, time, torch\nx = torch.ones(2, device='cuda')\n"
-        f"pid = os.getpid()\n{sends}\nsends.start()\n{IGNORES[how]}"
+        f"pid = os.getppid()\n{sends}\nsends.start()\n{IGNORES[how]}"
     )
     ended = subprocess.run(
         [sys.executable, "-c", "import signal; signal.signal(2, signal.default_int_handler); "

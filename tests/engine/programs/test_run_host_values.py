@@ -4,10 +4,10 @@ import json
 from math import isnan
 
 import pytest
+import running
 import torch
 
 import d2lpar as par
-from d2lpar.command import cli
 from d2lpar.vgpu.ranks.state import host_values
 
 PROGRAM = """
@@ -26,17 +26,18 @@ torch.optim.SGD(large.parameters(), lr=0.1).step()
 
 
 @pytest.mark.parametrize("shapes_only", [False, True])
-def test_large_ones_are_set_unless_there_are_no_values(capfd, tmp_path, shapes_only):
+def test_large_ones_are_set_unless_there_are_no_values(tmp_path, shapes_only):
     script, report = tmp_path / "program.py", tmp_path / "run.json"
     script.write_text(PROGRAM)
     options = ["--quiet", "--report", str(report), *(["--shapes-only"] * shapes_only)]
     state = torch.get_rng_state()
-    assert cli.main(["run", *options, str(script)]) == 0
+    ran = running.run(*options, script)
+    assert ran.status == 0
     torch.manual_seed(0)
     large, small = torch.nn.Linear(2048, 512, bias=False), torch.nn.Linear(8, 8)
     table = torch.nn.init.normal_(torch.empty(1024, 1024))
     torch.set_rng_state(state)
-    found = [float(value) for value in capfd.readouterr().out.split()]
+    found = [float(value) for value in ran.out.split()]
     whole = [t.detach() for t in (large.weight, table, small.weight)]
     if shapes_only:
         assert all(map(isnan, found[:2]))

@@ -1,4 +1,4 @@
-"""Pools of processes that use virtual GPUs, beside pools of real processes on the processor."""
+"""Pools of processes that use virtual GPUs, beside the same pools on the processor."""
 
 import subprocess
 import sys
@@ -69,7 +69,10 @@ Pool not running
 """.splitlines()
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
+SLOW = pytest.param("spawn", marks=pytest.mark.slow)  # each worker imports torch
+
+
+@pytest.mark.parametrize("method", [SLOW, "fork"])
 def test_pools_give_what_real_ones_give(run_on_two, method):
     status, lines, err = run_on_two(PROGRAM, "cuda", method)
     assert (status, err) == (0, "")
@@ -84,56 +87,3 @@ def test_real_pools_give_the_same(tmp_path, method):
     words = [sys.executable, str(program), "cpu", method]
     real = subprocess.run(words, check=True, capture_output=True, text=True)
     assert real.stdout.splitlines() == RESULTS
-
-
-NAPS = """
-import time
-import torch.multiprocessing as mp
-
-def nap(i):
-    time.sleep(1 if i == 0 else 0.25)
-    return mp.current_process().name
-
-if __name__ == "__main__":
-    with mp.get_context("spawn").Pool(2) as pool:
-        begin_s = time.time()
-        first, *others = pool.map(nap, range(5), chunksize=1)
-        print(others.count(first), len({*others}), round(time.time() - begin_s, 3))
-        print(*pool.imap_unordered(abs, [-1, 2]))
-"""
-
-
-def test_who_is_free_takes_the_next_task(run_on_two):
-    status, lines, err = run_on_two(NAPS)
-    assert (status, err) == (0, "")
-    assert lines[:2] == ["0 1 1.0", "1 2"]  # one second beside four quarters
-
-
-ENDS = """
-import torch.multiprocessing as mp
-from multiprocessing.pool import Pool, ThreadPool
-
-def end(i):
-    raise SystemExit(3)
-
-if __name__ == "__main__":
-    with ThreadPool(2) as threads:
-        print(threads.map(abs, [-1]))
-    try:
-        Pool(2)
-    except NotImplementedError as error:
-        print(error)
-    with mp.Pool(2) as pool:
-        pool.map(end, range(2))
-"""
-
-
-def test_what_no_pool_can_do_says_so(run_on_two):
-    status, lines, err = run_on_two(ENDS)
-    assert status == 1
-    assert lines[:2] == [
-        "[1]",
-        "multiprocessing.pool.Pool is not emulated: make the pool with "
-        "torch.multiprocessing.Pool(…), or with multiprocessing.Pool(…)",
-    ]
-    assert "called sys.exit(3)" in err

@@ -1,8 +1,8 @@
 """torchrun's options under `d2lpar run torchrun …`: restarts, logs, and what is refused by name."""
 
 import pytest
+import running
 
-from d2lpar.command import cli
 from d2lpar.vgpu.programs import torchrun
 
 RESTARTS = """
@@ -31,16 +31,15 @@ attempt 2 of 2: step 3 gives 7.0
 
 
 @pytest.fixture
-def run(capfd, tmp_path):
+def run(tmp_path):
     """Runs a program as `d2lpar run OPTIONS torchrun …`; gives status, lines, text on stderr."""
 
     def command(source, options, *arguments, gpus=None):
         (tmp_path / "program.py").write_text(source)
         words = ("torchrun", *options, tmp_path / "program.py", *arguments)
         own = () if gpus is None else ("--gpus", gpus)
-        status = cli.main(["run", "--quiet", *map(str, (*own, *words))])
-        out, err = capfd.readouterr()
-        return status, out.splitlines(), err
+        found = running.run("--quiet", *own, *words)
+        return found.status, found.lines, found.err
 
     return command
 

@@ -1,10 +1,10 @@
 """Operators that a program defines: each rank calls its own kernels of them, as a process would."""
 
 import pytest
+import running
 import torch
 
 import d2lpar as par
-from d2lpar.command import cli
 
 BEGIN = """
 import torch
@@ -124,14 +124,13 @@ turn()
 
 
 @pytest.fixture
-def run(capfd, tmp_path):
+def run(tmp_path):
     """Runs a program on two ranks; gives its status, its lines in the order of ranks, stderr."""
 
     def command(source):
         (tmp_path / "program.py").write_text(BEGIN + source)
-        status = cli.main(["run", "--quiet", "--nproc-per-node", "2", str(tmp_path / "program.py")])
-        out, err = capfd.readouterr()
-        return status, sorted(out.splitlines(), key=lambda line: line[:1]), err
+        found = running.run("--quiet", "--nproc-per-node", 2, tmp_path / "program.py")
+        return found.status, sorted(found.lines, key=lambda line: line[:1]), found.err
 
     return command
 
@@ -181,13 +180,6 @@ def test_what_a_program_has_defined_ends_with_it(run):
     assert run(OF_TWO_SCHEMAS.replace("if rank == 0", "if True"))[0] == 0
     assert run(OF_TWO_SCHEMAS.replace("if rank == 0", "if False"))[0] == 0
     assert not hasattr(torch.ops.d2lpar_test, "unlike")
-
-
-def test_two_schemas_of_one_operator_are_refused_by_name(run):
-    status, _, err = run(OF_TWO_SCHEMAS)
-    assert status == 1
-    assert "rank 1 defines the operator d2lpar_test::unlike as 'unlike(Tensor x, Tensor y)" in err
-    assert "Give the two different names" in err
 
 
 def test_an_operator_that_is_defined_twice_is_refused_as_torch_does(run):

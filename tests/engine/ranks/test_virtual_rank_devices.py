@@ -6,9 +6,9 @@ import os
 import re
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+import running
 import torch
 import torch.distributed as dist
 import warm_process
@@ -17,7 +17,6 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: N817
 from torch.testing import assert_close
 
 import d2lpar as par
-from d2lpar.command import cli
 from d2lpar.machines import collective_cost
 from d2lpar.vgpu.races.stream_sanitizer import HazardWarning
 
@@ -179,16 +178,8 @@ def test_mistakes_without_devices(gpus):
 
 
 @pytest.fixture
-def run(capfd):
-    torch.set_num_threads(1)
-
-    def command(*words):
-        status = cli.main(["run", *map(str, words)])
-        out, err = capfd.readouterr()
-        told = [line for line in err.splitlines() if not PROGRESS.match(line)]
-        return SimpleNamespace(status=status, lines=out.splitlines(), err="\n".join(told))
-
-    return command
+def run():
+    return running.run
 
 
 @pytest.mark.parametrize(

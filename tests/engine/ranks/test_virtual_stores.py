@@ -5,6 +5,7 @@ import warnings
 from datetime import timedelta
 
 import pytest
+import running
 import torch
 import torch.distributed as dist
 
@@ -132,15 +133,12 @@ print(total.item(), store.check(["seen"]), store.check(["0//seen"]))
 """
 
 
-def test_a_group_is_made_by_the_programs_own_store(capfd, monkeypatch, tmp_path):
-    from d2lpar.command import cli
-
+def test_a_group_is_made_by_the_programs_own_store(monkeypatch, tmp_path):
     (tmp_path / "program.py").write_text(STARTED_BY_A_STORE)
     monkeypatch.chdir(tmp_path)
-    status = cli.main(["run", "--quiet", "--nproc-per-node", "2", "program.py"])
-    out, err = capfd.readouterr()
-    assert (status, err) == (0, "")
-    assert out.splitlines() == ["3.0 False True"] * 2
+    found = running.run("--quiet", "--nproc-per-node", 2, "program.py")
+    assert (found.status, found.err) == (0, "")
+    assert found.lines == ["3.0 False True"] * 2
 
 
 def gradients_through_functions(rank_input):

@@ -7,15 +7,18 @@ other fields are "[N/A]", as those of a GPU that does not measure them.
 from __future__ import annotations
 
 import argparse
+import functools
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ...device_naming import device
+from ...patching import Patches
 from ...torch_backend.module import device_module
-from ..lazy_init import devices_of_host
+from ..lazy_init import devices_of_host, emulated_count
 from . import cuda_module
 
 COMMAND = "nvidia-smi"
@@ -23,6 +26,22 @@ _MIB = 2**20
 
 # What a process prints, and how it ends: the words after this one.
 _SAY = "import sys; sys.stdout.write(sys.argv[1]); sys.exit(int(sys.argv[2]))"
+
+
+def install(patches: Patches) -> None:
+    """Let the command tell of the emulated GPUs, whoever starts it."""
+    theirs = subprocess.Popen.__init__
+
+    @functools.wraps(theirs)
+    def start(self: Any, args: Any, *others: Any, **options: Any) -> None:
+        told = None
+        if emulated_count() and not others:
+            told = stand_in(args, shell=bool(options.get("shell")))
+        if told is not None:
+            args, options = told, {**options, "shell": False, "executable": None}
+        theirs(self, args, *others, **options)
+
+    patches.set(subprocess.Popen, "__init__", start)
 
 
 def stand_in(command: object, *, shell: bool) -> list[str] | None:

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ...conductor import starting
-from ...conductor.process import Place, live, wire_here
+from ...conductor.process import Place, live
 from ...patching import Patches
 from ...races.call_sites import CallSite
 from ...races.stream_sanitizer import collecting
@@ -27,8 +27,8 @@ from ...ranks.world.rank_scheduler import Ended
 from ...sim.clock import HostThread
 from ...torch_backend.machine.runtime import Runtime
 from .. import failure
-from ..launch_plan import LaunchPlan, Process
-from ..runs import INTERRUPTED
+from ..launch_plan import LaunchPlan
+from ..runs import INTERRUPTED, RunOptions
 from ..watched.loading import Loading
 from ..watched.step_marks import steps_told
 
@@ -43,6 +43,8 @@ class ProcessReport:
     unknown_reads: int = 0
     hazards: list[str] | None = None
     peak_bytes: list[int] = field(default_factory=list)  # of each device
+    loader_s: float = 0.0
+    loader_workers: int = 0
 
 
 class _FarWaits:
@@ -72,6 +74,8 @@ def watched(rt: Runtime, report: ProcessReport, *, hazards: bool) -> Iterator[No
         stack.enter_context(listening(_FarWaits(rt)))
         found = stack.enter_context(collecting()) if hazards else None
         stack.enter_context(steps_told(rt, clock.mark))
+        loading = Loading()
+        stack.enter_context(loading.noted())
         if rt.shape_only:
             stack.enter_context(left_unset())
         try:
@@ -81,26 +85,27 @@ def watched(rt: Runtime, report: ProcessReport, *, hazards: bool) -> Iterator[No
                 rt.host_threads.flush()
             report.values_s, report.unknown_reads = rt.values_s, rt.unknown_reads
             report.hazards = None if found is None else [str(hazard) for hazard in found]
+            report.loader_s, report.loader_workers = loading.seconds, loading.workers
             report.peak_bytes = [memory.highest_bytes for memory in rt.memories]
 
 
 def life(
-    launch: LaunchPlan, process: Process, options: Any, loading: Loading
+    launch: LaunchPlan, number: int, options: RunOptions
 ) -> Callable[[Runtime], dict[str, Any]]:
     """What `conductor.process.live` calls in the process: it runs the program, and reports."""
 
     def run(rt: Runtime) -> dict[str, Any]:
         report = ProcessReport()
-        starting.install(Patches(lambda: True), wire_here)
-        with watched(rt, report, hazards=options.hazards), loading.noted():
-            _run_program(launch, process, options, rt, report)
+        starting.install(Patches())
+        with watched(rt, report, hazards=options.hazards):
+            _run_program(launch, number, options, rt, report)
         return asdict(report)
 
     return run
 
 
 def _run_program(
-    launch: LaunchPlan, process: Process, options: Any, rt: Runtime, report: ProcessReport
+    launch: LaunchPlan, number: int, options: RunOptions, rt: Runtime, report: ProcessReport
 ) -> None:
     pid = os.getpid()
     try:
@@ -112,11 +117,12 @@ def _run_program(
                     main_module.run_script(launch.target)
             finally:
                 _end_as_python_does()
+            rt.now_s()  # raises what the conductor has to say of calls that nobody waited for
     except Ended:
         report.status = 1
     except BaseException as error:
         if os.getpid() == pid:
-            _tell_failure(error, launch, process, options, rt, report)
+            _tell_failure(error, launch, number, options, rt, report)
         else:  # the program has forked, and ends here as well
             report.status = _ended_as_python_does(error)
 
@@ -131,32 +137,34 @@ def _ended_as_python_does(error: BaseException) -> int:
 def _tell_failure(
     error: BaseException,
     launch: LaunchPlan,
-    process: Process,
-    options: Any,
+    number: int,
+    options: RunOptions,
     rt: Runtime,
     report: ProcessReport,
 ) -> None:
     if isinstance(error, KeyboardInterrupt):
         report.status = INTERRUPTED
-        report.failures.append(f"{_who(launch, process)} was interrupted{failure.place(error)}")
+        report.failures.append(f"{_who(launch, number)} was interrupted{failure.place(error)}")
         return
     if isinstance(error, SystemExit):
         report.status = exit_status(error)
-        message = f"{_who(launch, process)} ended with exit status {report.status}"
+        message = f"{_who(launch, number)} ended with exit status {report.status}"
     else:
         report.status = 1
         in_full = options.traceback
-        message = failure.told(error, process.number, launch.world_size, in_full=in_full)
+        message = failure.told(error, number, launch.world_size, in_full=in_full)
     if report.status:
         lines = [message, *_remedies(error, launch, options, rt)]
         report.failures.append("\n".join(lines))
 
 
-def _who(launch: LaunchPlan, process: Process) -> str:
-    return f"rank {process.number}" if launch.world_size > 1 else "the program"
+def _who(launch: LaunchPlan, number: int) -> str:
+    return f"rank {number}" if launch.world_size > 1 else "the program"
 
 
-def _remedies(error: BaseException, launch: LaunchPlan, options: Any, rt: Runtime) -> list[str]:
+def _remedies(
+    error: BaseException, launch: LaunchPlan, options: RunOptions, rt: Runtime
+) -> list[str]:
     found = failure.launch_remedy(error, launch)
     if options.shapes_only:
         found += failure.values_remedy(error, rt.unknown_reads)
@@ -178,17 +186,17 @@ def exit_status(end: SystemExit) -> int:
     return 1
 
 
-def begin(place: Place, connection: Connection, run: Callable[[Runtime], dict]) -> None:
-    """Be that process, which has just been forked, until it ends. Does not return."""
+def begin(place: Place, connection: Connection, launch: LaunchPlan, options: RunOptions) -> None:
+    """Be that process, which has just begun, until it ends. Does not return."""
     status = 1
     try:
         atexit._clear()  # noqa: SLF001 - what the parent wants to be called at its own end
         for number in (signal.SIGINT, signal.SIGTERM):
             default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
             signal.signal(number, default)
-        with suppress(OSError):
+        with suppress(OSError, AttributeError):  # it is that already; Windows has none
             os.setpgid(0, 0)  # a terminal interrupts who has started it, and that passes it on
-        status = live(place, connection, run)
+        status = live(place, connection, life(launch, place.number, options))
     except BaseException as error:
         if not isinstance(error, Ended | KeyboardInterrupt):
             sys.excepthook(type(error), error, error.__traceback__)

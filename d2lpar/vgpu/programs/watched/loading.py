@@ -17,6 +17,8 @@ from torch.utils.data import get_worker_info
 
 from ...torch_backend.private import torch_modules
 
+# Not the program's own, which may yet say how it starts processes.
+_context = multiprocessing.get_context(multiprocessing.get_all_start_methods()[0])
 _now_s = time.thread_time  # before a program, or the emulation of its clock, replaces it
 
 
@@ -25,7 +27,7 @@ class Loading:
 
     def __init__(self) -> None:
         # Anonymous memory, which forked workers have in common with this process.
-        self._seconds, self._workers = (multiprocessing.Value(kind, 0) for kind in "di")
+        self._seconds, self._workers = (_context.Value(kind, 0) for kind in "di")
 
     @property
     def seconds(self) -> float:

@@ -38,7 +38,7 @@ class StoredValues:
         self.changes = 0
         self.asked: WeakKeyDictionary[WaitsInTurn, tuple] = WeakKeyDictionary()  # what, and when
         self.joined = 0
-        self.has_master = False
+        self.master: int | None = None  # who has opened it first as that
 
 
 class OpenStores:
@@ -49,15 +49,19 @@ class OpenStores:
         self._opened: Counter[tuple[int, str]] = Counter()
         self._free_ports = count(FIRST_FREE_PORT)
 
-    def open(self, rank: int, name: str) -> StoredValues:
-        """The store that a rank opens under that name: what it opens again, when all have closed
-        the first, is another one."""
-        self._opened[rank, name] += 1
-        return self.at(f"{name}, number {self._opened[rank, name]}")
+    def open(self, opener: int, name: str) -> StoredValues:
+        """The store that is opened under that name: what somebody opens again, when all have
+        closed the first, is another one."""
+        self._opened[opener, name] += 1
+        return self.at(f"{name}, number {self._opened[opener, name]}")
 
     def at(self, name: str) -> StoredValues:
         """The store of that name, the same however often it is asked for."""
         return self._values.setdefault(name, StoredValues(name))
+
+    def end(self, master: int) -> None:
+        """Let those of a master be gone, whose process has ended."""
+        self._values = {n: kept for n, kept in self._values.items() if kept.master != master}
 
     def free_port(self) -> int:
         """A port that no other store has."""
@@ -68,7 +72,7 @@ class HasStores(Protocol):
     """A world: what its ranks share."""
 
     @property
-    def stores(self) -> OpenStores:
+    def opened(self) -> OpenStores:
         """Those that its ranks have opened."""
 
 
@@ -76,7 +80,7 @@ class WaitsInTurn(Protocol):
     """A rank, as far as a store needs one."""
 
     @property
-    def number(self) -> int:
+    def opener(self) -> int:
         """Which it is."""
 
     @property
@@ -334,11 +338,12 @@ def open_tcp_store(
     """The TCPStore that the rank of `here` opens, when all of `size` have come to its master, or
     there is one. Raises what torch's does where they do not come."""
     rank: WaitsInTurn = here.rank
-    opened = rank.world.stores
+    opened = rank.world.opened
     port = port or opened.free_port()
-    kept = opened.open(rank.number, f"the TCPStore at port {port}")
+    kept = opened.open(rank.opener, f"the TCPStore at port {port}")
     kept.joined += 1
-    kept.has_master |= is_master
+    if is_master and kept.master is None:
+        kept.master = rank.opener
     if is_master and waits and size:
         text = f"{kept.name}, for {size} ranks to open it"
         if report := rank.wait(lambda: kept.joined >= size, text, timeout=timeout):
@@ -348,7 +353,7 @@ def open_tcp_store(
             )
     elif not is_master:
         text = f"{kept.name}, which needs a rank with is_master"
-        if report := rank.wait(lambda: kept.has_master, text, timeout=timeout):
+        if report := rank.wait(lambda: kept.master is not None, text, timeout=timeout):
             raise dist.DistNetworkError(
                 f"The client socket has timed out after {milliseconds(timeout)}ms while "
                 f"trying to connect to ({host}, {port}).\n{report}"
@@ -361,7 +366,7 @@ def open_tcp_store(
 def open_file_store(here: threading.local, path: str) -> FileStore:
     """The FileStore that the rank of `here` opens."""
     rank: WaitsInTurn = here.rank
-    return FileStore(rank.world.stores.open(rank.number, f"the FileStore in {path}"), here, path)
+    return FileStore(rank.world.opened.open(rank.opener, f"the FileStore in {path}"), here, path)
 
 
 def milliseconds(time: timedelta) -> int:

@@ -6,6 +6,7 @@ Nothing here knows whether a rank is a thread of this process or a process of it
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from typing import NamedTuple
@@ -30,6 +31,7 @@ from .rendezvous import PendingCollective, Rendezvous
 from .watchdog import Watchdog, watchdog_text
 
 LOOKS_S = 0.02  # between two looks at ranks that wait outside
+PATIENCE_S = 2.0  # for a thread of a rank, where the others wait for one another
 WORLD = "0"  # the name of the group of all ranks
 
 
@@ -55,11 +57,13 @@ class Participants:
     ) -> None:
         self.rt, self.size, self.alike = rt, size, alike
         self._rendezvous = {(WORLD, *range(size)): self._meeting(range(size))}
-        self.stores = OpenStores()
+        self.stores = self.opened = OpenStores()  # that all have, and that the program opens
         self.is_signalled = False  # ranks may have left what they were in the midst of
         self.scheduler = scheduler
         scheduler.explain, scheduler.gives_way = self.explain_hang, self._gives_way
         self.outside: set[int] = set()  # ranks that wait for what is no matter of the run
+        self.has_threads = False  # a process of a rank, so that it may go on though it waits
+        self._looked_s = self._stuck_s = 0.0
         self._look = threading.Condition(rt.host_threads.lock)
 
     def _meeting(self, ranks: Sequence[int]) -> Rendezvous:
@@ -118,9 +122,18 @@ class Participants:
         """Whether somebody may go on after all: by NCCL's buffers, or soon, who waits outside."""
         if self._buffer_sends(returned):
             return True
-        if self.outside:
+        if self.outside or self._is_patient():
             self._look.wait(LOOKS_S)
-        return bool(self.outside)
+            return True
+        return False
+
+    def _is_patient(self) -> bool:
+        """Whether a thread that nobody sees may yet go on."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s > PATIENCE_S / 2:  # ranks have gone on meanwhile
+            self._stuck_s = now_s
+        self._looked_s = now_s
+        return self.has_threads and now_s - self._stuck_s < PATIENCE_S
 
     def _buffer_sends(self, returned: Sequence[int]) -> bool:
         """Whether NCCL's buffers let ranks go on, which wait for others to receive."""
@@ -153,6 +166,7 @@ class Participant:
         self, world: Participants, index: int, number: int, host_thread: HostThread
     ) -> None:
         self.world, self.index, self.number, self.host_thread = world, index, number, host_thread
+        self.opener = number  # who it is to stores
         self.place: CallSite | None = None  # where its program waits, if it is another process
         self.flights = flight_recorder.FlightRecorder()
         self.watchdog = Watchdog(world.end_by_watchdog)

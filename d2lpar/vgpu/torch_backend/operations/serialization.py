@@ -13,11 +13,12 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import reduce_tensor
+from torch.multiprocessing.reductions import reduce_storage, reduce_tensor
 from torch.serialization import STORAGE
 
 from ...device_naming import TYPE, naming
 from ...memory.caching_allocator import Allocation
+from ...memory.graph_pools import uncounted
 from ...patching import FOR_GOOD
 from ..machine.runtime import Runtime, current_runtime
 from ..private import torch_tensors
@@ -25,6 +26,7 @@ from ..tensors.parameter_kinds import kind_of, with_kind
 from ..tensors.tensor import (
     ELSEWHERE,
     MOVED,
+    TensorLayout,
     VirtualTensor,
     adopt,
     attributes,
@@ -154,15 +156,74 @@ def _taken(index: int, nbytes: int) -> Allocation:
 # --- saving and loading ---------------------------------------------------------------------------
 
 
+_has_others = False  # whether other processes have the same virtual GPUs
+
+
+def processes_share_devices(others: bool) -> None:
+    """Say whether other processes have the virtual GPUs of this one: then tensors can be sent."""
+    global _has_others
+    _has_others = others
+
+
 def _sent(tensor: torch.Tensor) -> tuple:
     """What another process is sent, by torch's tables of types: those of virtual tensors are equal
-    to those of the host."""
-    if isinstance(tensor, VirtualTensor):
+    to those of the host. As with CUDA, the other one has the same memory."""
+    if not isinstance(tensor, VirtualTensor):
+        return reduce_tensor(tensor)
+    if not _has_others:
         raise ValueError(
             f"a tensor on {tensor.device} cannot be sent to another process, for virtual GPUs are "
             "in one only: send tensor.cpu()"
         )
-    return reduce_tensor(tensor)
+    if tensor.requires_grad and not tensor.is_leaf:
+        raise RuntimeError(
+            "a tensor that was computed from one that requires gradients cannot be sent to another "
+            "process, which has not its graph: send tensor.detach()"
+        )
+    values, memory = tensor.vgpu_values, None
+    if values is not None and _is_plain(values):
+        memory = _shared(values.untyped_storage())
+    elif values is not None and not values.is_meta:
+        raise ValueError(f"a tensor of layout {values.layout} cannot be sent: send tensor.cpu()")
+    kept = tensor.vgpu_index, tensor.vgpu_allocation.requested_bytes
+    return _received, (memory, layout_of(tensor), *kept, tensor.requires_grad, is_parameter(tensor))
+
+
+def _shared(storage: torch.UntypedStorage) -> tuple:
+    """How to make the storage in another process, of the same memory, as torch does of one of the
+    host, which it is below."""
+    ours = type(storage)
+    storage.__class__ = torch.UntypedStorage
+    try:
+        memory: tuple = reduce_storage(storage)
+    finally:
+        storage.__class__ = ours
+    return memory
+
+
+def _received(
+    memory: tuple | None,
+    layout: TensorLayout,
+    index: int,
+    nbytes: int,
+    requires_grad: bool,
+    is_parameter: bool,
+) -> VirtualTensor:
+    """The tensor in the process that it is sent to. Who has sent it goes on to hold the memory."""
+    held = current_runtime().memories[index]
+    with uncounted([held]):
+        allocation = held.allocate(nbytes)
+    values = None
+    if memory is not None:
+        make, args = memory
+        place = layout.offset, layout.shape, layout.stride
+        values = torch.empty(0, dtype=layout.dtype).set_(make(*args), *place)
+    tensor = wrap(values, index, layout=layout if values is None else None, allocation=allocation)
+    tensor.requires_grad_(requires_grad)
+    if is_parameter:
+        torch_tensors.mark_parameter(tensor)
+        return with_kind(tensor, torch.nn.Parameter)
+    return tensor
 
 
 def reduce(tensor: VirtualTensor, protocol: int) -> tuple:

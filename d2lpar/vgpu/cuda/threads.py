@@ -6,10 +6,10 @@ from __future__ import annotations
 import threading
 from contextlib import AbstractContextManager
 
-from ...patching import Patches
-from ...ranks.by_rank import process_numbers
-from ...torch_backend.machine.runtime import current_runtime
-from .. import lazy_init
+from ..patching import Patches
+from ..ranks.by_rank import process_numbers
+from ..torch_backend.machine.runtime import current_runtime
+from . import lazy_init
 
 
 def install(patches: Patches, mode: AbstractContextManager) -> None:

@@ -1,1 +1,0 @@
-"""Processes, pools and what they share, which are threads under emulation."""

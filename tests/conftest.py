@@ -36,7 +36,7 @@ def fresh_gpus(gpus):
 
 @pytest.fixture
 def run_on_two(tmp_path):
-    """Runs a program's text on two GPUs; gives its status, its lines, and what it wrote on stderr."""
+    """Runs a program's text on two GPUs; gives its status, its lines and its stderr."""
     import running
 
     def command(source, *arguments):

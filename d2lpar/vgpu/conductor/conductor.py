@@ -29,19 +29,19 @@ class Conductor:
         scheduler = RankScheduler(len(names), lock, lambda rank: None, lambda rank: None)
         self.world = Participants(rt, len(names), scheduler)
         now_s = rt.now_s()
-        self.world.ranks = [
+        self._ranks = [
             RankProcess(self.world, number, number, HostThread(name, now_s, used=set()))
             for number, name in enumerate(names)
         ]
+        self.world.ranks = self._ranks
         self._threads: list[threading.Thread] = []
-        self._seats: list[Seat] = []
         self.newcomers = Newcomers(rt, folder, len(names), watches)
         self.world.opened = self.newcomers.stores  # of all processes, whoever has started them
 
     def serve(self, connections: Sequence[tuple[int, Connection]]) -> None:
         """Begin to do what the processes of the ranks ask for, by their ids."""
         self._rt.clock.others = let_others_go_on
-        for rank, (pid, connection) in zip(self.world.ranks, connections, strict=True):
+        for rank, (pid, connection) in zip(self._ranks, connections, strict=True):
             seat = Seat(
                 rank,
                 connection,
@@ -51,7 +51,6 @@ class Conductor:
                 number=rank.number,
                 is_first=True,
             )
-            self._seats.append(seat)
             thread = threading.Thread(
                 target=self._sit, args=(rank, seat), name=f"seat {rank.number}", daemon=True
             )

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from multiprocessing import current_process
 from pathlib import Path
 from typing import Any
@@ -133,8 +134,8 @@ class Door:
     def has_waited(self) -> None:
         """Go on no earlier than the processes have ended that this one has waited for."""
         if self._newcomers is not None and os.getpid() == self._pid:
-            rt = current_runtime()
-            rt.host_threads.ask(lambda host: self._newcomers.catch_up(self._pid, host))
+            catch_up = partial(self._newcomers.catch_up, self._pid)
+            current_runtime().host_threads.ask(catch_up)
 
     def has_forked(self) -> None:
         """Call at the door, in a process that was forked before CUDA has started."""

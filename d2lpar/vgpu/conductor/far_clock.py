@@ -9,6 +9,8 @@ from typing import Any
 from ...machines import Machine
 from ...timeline import Timeline
 from ..sim.clock import Clock
+from ..torch_backend.machine import op_details
+from ..torch_backend.machine.op_details import OpDetails
 from .wire import CLOCK, HOST_THREAD, SEAT, FarObject, Wire
 
 # What needs no answer, what makes something that is named later, and what is asked for.
@@ -76,6 +78,9 @@ class FarClock:
         self._of_run: tuple[Timeline, ...] = (Timeline("simulated"),) if records else ()
         self._wire = wire
         self._recording: list[Timeline] = []
+        # Of the operations that are recorded: what profiles want of them stays in this process.
+        self._details: dict[int, OpDetails | None] = {}
+        self._noted: OpDetails | None = None
 
     def grow(self, machine: Machine) -> None:
         """Go on with a machine that has more accelerators."""
@@ -124,12 +129,25 @@ class FarClock:
         wanted = [t for t in timelines if not any(t is other for other in self._of_run)]
         for timeline in self._recording:
             if not any(timeline is other for other in wanted):
-                for method, args in self._wire.ask(SEAT, "end_recording", (id(timeline),)):
-                    getattr(timeline, method)(*args)
+                for method, args, details in self._wire.ask(SEAT, "end_recording", (id(timeline),)):
+                    with op_details.carrying_out(self._details.get(details)):
+                        getattr(timeline, method)(*args)
         for timeline in wanted:
             if not any(timeline is other for other in self._recording):
                 self._wire.post(SEAT, "record", (id(timeline),))
         self._recording = wanted
+        self._wire.before_each = self._note_details if wanted else None
+        if not wanted:
+            self._details.clear()
+
+    def _note_details(self) -> None:
+        """Tell which operation the next calls are of."""
+        details = op_details.running()
+        if details is not self._noted:
+            self._noted = details
+            number = len(self._details) + 1
+            self._details[number] = details
+            self._wire.post(SEAT, "note_details", (number,))
 
 
 def _posted(name: str) -> Callable[..., None]:
@@ -141,10 +159,7 @@ def _posted(name: str) -> Callable[..., None]:
 
 def _waiting(name: str) -> Callable[..., None]:
     def method(self: Any, *args: object) -> None:
-        if self.brings_values():
-            self._wire.ask(CLOCK, name, args)
-        else:
-            self._wire.post(CLOCK, name, args)
+        self._wire.wait(CLOCK, name, args, answers=self.brings_values())
 
     return method
 

@@ -78,7 +78,7 @@ class FarExchange(FarObject):
 
     def block(self, host_thread: FarHostThread, name: str) -> None:
         """Let the host wait until it is over."""
-        self.wire.post(self.number, "block", (host_thread, name))
+        self.wire.wait(self.number, "block", (host_thread, name), answers=False)
 
     def come(self, timeout: timedelta | None = None) -> str:
         """Let others run until what it takes is here; who waits where, if the timeout was over."""
@@ -176,10 +176,12 @@ class ProcessWorld:
         self.is_signalled = False
         self.ranks: list[Rank] = []
         self._groups: dict[tuple, FarGroup] = {}
+        rt.host_threads.notes_others = self.size == 1
 
     def become(self, size: int) -> None:
         """Be a world of so many ranks, which see the same devices."""
         self.size, self.devices = size, self.devices[:1] * size
+        self.rt.host_threads.notes_others = size == 1
         self._groups.clear()
 
     def rendezvous(self, name: str, ranks: Sequence[int]) -> FarGroup:

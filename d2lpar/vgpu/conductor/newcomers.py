@@ -11,7 +11,8 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection, Listener
+from contextlib import suppress
+from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
 from ..races.call_sites import CallSite
@@ -47,13 +48,14 @@ class FreeScheduler(RankScheduler):
         polite: bool = False,
         expires_s: float | None = None,
         place: CallSite | None = None,
+        called: Callable[[], bool] = lambda: False,
     ) -> str:
         """Wait until `ready()`: another process sees to it. What expires does so by the clock on
         the wall, too: nobody knows which processes are yet to come."""
         with self._changed:
             end_s = time.monotonic()
             end_s += math.inf if expires_s is None else expires_s - self._host_thread.now_s
-            while not ready():
+            while not (ready() or called()):
                 if self.ended:
                     raise Ended
                 if time.monotonic() > end_s:
@@ -74,6 +76,7 @@ class _Meeting:
         scheduler = RankScheduler(size, lock, lambda rank: None, lambda rank: None)
         self.world = Participants(rt, size, scheduler)
         self.is_complete = False
+        self.ended = 0
 
 
 class Newcomers:
@@ -92,11 +95,15 @@ class Newcomers:
         self._changed = threading.Condition(rt.host_threads.lock)
         self._ended: dict[int, float] = {}  # when those have ended that a process has started
         self._is_open = True
-        threading.Thread(target=self._let_in, name="door", daemon=True).start()
+        self._door = threading.Thread(target=self._let_in, name="door", daemon=True)
+        self._door.start()
 
     def close(self) -> None:
         """Let nobody in any more."""
         self._is_open = False
+        with suppress(OSError):  # wakes who waits at the door
+            Client(self.address).close()
+        self._door.join()
         self._listener.close()
 
     def _let_in(self) -> None:
@@ -122,8 +129,10 @@ class Newcomers:
             rank = RankProcess(world, 0, 0, host_thread)
             world.ranks = [rank]
         here.rank = rank
-        Seat(rank, connection, self._watches, self, pid=pid, number=number).serve()
+        seat = Seat(rank, connection, self._watches, self, pid=pid, number=number)
+        seat.serve()
         with self._changed:
+            self._leave(seat.world)
             self.stores.end(number)
             self._ended[parent] = max(self._ended.get(parent, 0.0), host_thread.now_s)
 
@@ -133,6 +142,13 @@ class Newcomers:
         """A process has waited for those that it has started."""
         with self._changed:
             host_thread.now_s = max(host_thread.now_s, self._ended.get(pid, 0.0))
+
+    def _leave(self, world: Participants) -> None:
+        """When all processes of a world have ended, let the clock go on without what they left."""
+        for meeting in (m for found in self._meetings.values() for m in found if m.world is world):
+            meeting.ended += 1
+            if meeting.ended == len(meeting.members):
+                world.give_up()
 
     def join(self, rank: RankProcess, key: str, number: int, size: int) -> RankProcess:
         """Take part in the world of `size` ranks that meet by that key, as that number. Returns

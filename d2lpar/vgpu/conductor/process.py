@@ -123,9 +123,11 @@ class Conducted:
 
     def __init__(self, wire: Wire, place: Place, number: int | None) -> None:
         self.wire, self.place, self.report = wire, place, dict[str, Any]()
+        self.names = ExitStack()  # of torch's, that know ranks
         rt = current_runtime()
         clock: Any = FarClock(wire, rt.machine, place.name, records=place.told.records)
         rt.clock = rt.host_threads.clock = clock
+        wire.lock = rt.host_threads.lock
         rt.pinned = PinnedMemory(clock, partial(rt.host_threads.submit, HOST))
         ProcessDevices(list(place.node)).restore()
         devices = [place.node] if number is None else place.devices
@@ -217,7 +219,8 @@ def come_as_fork(name: str, told: Told) -> None:
     """The same of a process that was forked from one that has virtual GPUs."""
     forget_fork()
     current_runtime().host_threads.lock = threading.RLock()  # some thread of the parent's has it
-    come(Place(0, name, [told.node], told.node, {}, [], told))
+    conducted = come(Place(0, name, [told.node], told.node, {}, [], told))
+    conducted.names.enter_context(names_of_torch())
 
 
 def conducted_here() -> Conducted | None:

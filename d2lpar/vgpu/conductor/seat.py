@@ -7,6 +7,7 @@ import pickle
 import select
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from multiprocessing.connection import Connection
@@ -20,7 +21,7 @@ from ..ranks.calls.collective_calls import CollectiveCall
 from ..ranks.calls.flight_recorder import Flight, dumped
 from ..ranks.stores.virtual_stores import RankStore, open_file_store, open_tcp_store
 from ..ranks.world.exchange import Exchange
-from ..ranks.world.participants import Participant, Send
+from ..ranks.world.participants import Participant, Participants, Send
 from ..ranks.world.rank import here
 from ..ranks.world.rank_scheduler import Ended, Words
 from ..ranks.world.rendezvous import Rendezvous
@@ -55,9 +56,7 @@ class BrokenOff(Exception):  # noqa: N818 - no error of the rank's own
 
 
 class RankProcess(Participant):
-    """A rank whose process may say something while it waits: `calls()` tells whether it has."""
-
-    calls: Callable[[], bool] = staticmethod(lambda: False)
+    """A rank whose process may say something while it waits."""
 
     def wait(
         self,
@@ -68,10 +67,11 @@ class RankProcess(Participant):
         timeout: timedelta | None = None,
     ) -> str:
         """See `Participant.wait`; raises BrokenOff."""
-        heard = super().wait(lambda: ready() or self.calls(), text, polite=polite, timeout=timeout)
-        if not heard and not ready():
+        report = super().wait(ready, text, polite=polite, timeout=timeout)
+        if not report and not ready():
             raise BrokenOff
-        return heard
+        self.world.goes_on()
+        return report
 
 
 class _Failed:
@@ -84,25 +84,26 @@ class _Failed:
         raise self.error
 
 
+@dataclass(kw_only=True)
 class FarCall(CollectiveCall):
     """A call of another process: what must be equal on all ranks, and its words, came with it."""
 
-    def __init__(self, text: str, kind: tuple, is_read: bool, **of_call: Any) -> None:
-        super().__init__(**of_call)
-        self._text, self._kind, self._is_read = text, kind, is_read
+    text: str
+    of_kind: tuple
+    reads_others: bool
 
     @property
     def kind(self) -> tuple:
         """What must be equal on all ranks."""
-        return self._kind
+        return self.of_kind
 
     @property
     def is_read(self) -> bool:
         """Whether it takes something, or has no tensors."""
-        return self._is_read
+        return self.reads_others
 
     def __str__(self) -> str:
-        return self._text
+        return self.text
 
 
 class Watches(Protocol):
@@ -172,6 +173,11 @@ class Seat:
             self._poll.register(connection, select.POLLIN)
         self._idleness = Idleness(pid)
         rank.calls = self._calls
+
+    @property
+    def world(self) -> Participants:
+        """That of its rank now."""
+        return self._world
 
     def serve(self) -> None:
         """Carry out all that the process sends, until it ends."""
@@ -335,7 +341,16 @@ class Seat:
         with unwatched(), torch.no_grad():
             values = self._blocks.unpacked(came)
         parts = [
-            FarCall(words, kind, is_read, name=name, gives=gives, takes=takes, op=op, root=root)
+            FarCall(
+                text=words,
+                of_kind=kind,
+                reads_others=is_read,
+                name=name,
+                gives=gives,
+                takes=takes,
+                op=op,
+                root=root,
+            )
             for (words, op, root, _, _), (gives, takes) in zip(came.parts, values, strict=True)
         ]
         shared: dict[str, Any] = {"name": name, "nbytes": nbytes, "called_at": called_at}
@@ -344,7 +359,7 @@ class Seat:
             shared |= {"gives": only.gives, "takes": only.takes, "op": only.op, "root": only.root}
         else:
             shared["parts"] = parts
-        made = FarCall(text, kind, is_read, **shared)
+        made = FarCall(text=text, of_kind=kind, reads_others=is_read, **shared)
         described: Any = (flight[0], group, *flight[1:9], called_at, *flight[9:])
         noted = Flight(*described)
         self._rank.flights.keep(noted)
@@ -467,7 +482,12 @@ class Seat:
         self._tapes[number] = tape
         self._clock.timelines = [*self._clock.timelines, tape]
 
-    def end_recording(self, number: int) -> list[tuple[str, tuple]]:
+    def note_details(self, number: int) -> None:
+        """The next calls are of the operation that the process knows by that number."""
+        for tape in self._tapes.values():
+            tape.details = number
+
+    def end_recording(self, number: int) -> list[tuple[str, tuple, int]]:
         """End it; what it was told."""
         tape = self._tapes.pop(number)
         self._clock.timelines = [other for other in self._clock.timelines if other is not tape]

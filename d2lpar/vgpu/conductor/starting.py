@@ -13,6 +13,7 @@ import multiprocessing.connection
 import multiprocessing.process
 import os
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -130,10 +131,28 @@ def _starting(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def start(*args: Any) -> Any:
         parent = current()
         if parent is not None and not _getframe(1).f_globals["__name__"].startswith(LOADERS):
+            _check_can_be_imported(args[0])
             parent.starts()
         return theirs(*args)
 
     return start
+
+
+def _check_can_be_imported(process: Any) -> None:
+    """RuntimeError for a process that would have to import a function of a notebook's cell."""
+    how = getattr(process, "_start_method", None) or multiprocessing.get_start_method()
+    if how == "fork" or hasattr(sys.modules["__main__"], "__file__"):
+        return
+    for given in (getattr(process, "_target", None), *getattr(process, "_args", ())):
+        if callable(given) and getattr(given, "__module__", "") == "__main__":
+            name = getattr(given, "__qualname__", given)
+            raise RuntimeError(
+                f"{name} is defined in a cell, and a process that is started by {how!r} imports "
+                "what it runs, which it cannot from there: start it by 'fork', before CUDA is used "
+                "(torch.multiprocessing.start_processes(…, start_method='fork')); or write it to a "
+                "file (%%writefile train.py), and run that: !d2lpar run train.py; or call it on "
+                "ranks that are threads: d2lpar.run_ranks"
+            )
 
 
 def _starting_program(theirs: Callable[..., Any]) -> Callable[..., Any]:

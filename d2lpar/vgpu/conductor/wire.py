@@ -10,7 +10,9 @@ from __future__ import annotations
 import marshal
 import pickle
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -19,6 +21,7 @@ BATCH = 64  # calls that are sent together
 POST, MAKE, ASK, READ, WRITE, DROP, NUDGE = range(7)
 CLOCK, HOST_THREAD, SEAT = range(3)  # the numbers of what is there from the start
 FIRST_FREE = 16
+PAUSE_S = 1e-3  # before who was interrupted asks again
 Place = tuple[str, int] | None  # a file, and a line of it
 
 
@@ -49,6 +52,8 @@ class Wire:
         self._numbers = FIRST_FREE
         self._is_cut = False
         self.on_answer: Callable[[list[int]], None] = lambda done: None
+        self.lock: object = None  # an RLock that a thread may hold which asks
+        self.before_each: Callable[[], None] | None = None  # is called before each call is sent
         self._begin()
 
     def _begin(self) -> None:
@@ -72,6 +77,14 @@ class Wire:
         """Call a method whose result stays with the conductor, under the number of `result`."""
         self._send((MAKE, target, method, _packed(args), result.number))
 
+    def wait(self, target: int, method: str, args: tuple, *, answers: bool) -> None:
+        """Call a method in which the conductor may wait. If nobody else has anything to say, it
+        `answers` only if there is something to wait for here, too."""
+        if answers or self.has_threads:
+            self.ask(target, method, args)
+        else:
+            self.post(target, method, args)
+
     def ask(self, target: int, method: str, args: tuple, place: Place = None) -> Any:
         """The value that a method returns; raises what it raises. The program waits for it at that
         place (None: nobody waits for others there)."""
@@ -92,7 +105,8 @@ class Wire:
     def flush(self) -> None:
         """Send what has been posted."""
         with self._lock:
-            calls, self._calls = self._calls, []
+            calls = self._calls[:]
+            del self._calls[: len(calls)]  # others may have added to it meanwhile
             if calls and not self._is_cut:
                 self._connection.send_bytes(marshal.dumps(calls))
 
@@ -114,6 +128,8 @@ class Wire:
         self._connection.close()
 
     def _send(self, call: tuple) -> None:
+        if self.before_each is not None:
+            self.before_each()
         self._calls.append(call)
         if len(self._calls) >= BATCH:
             self.flush()
@@ -124,14 +140,31 @@ class Wire:
         while is_value is None:
             number = self._asked(question)
             try:
-                while (answer := self._received(number)) is None:
-                    pass
+                with self._others_go_on():
+                    while (answer := self._received(number)) is None:
+                        pass
             finally:  # or nobody wants it any more
                 self._answers.pop(number, None)
             is_value, value = answer
+            if is_value is None:
+                time.sleep(PAUSE_S)
         if is_value:
             return value
         raise value
+
+    @contextmanager
+    def _others_go_on(self) -> Iterator[None]:
+        """Give up the lock of what happens in turn in this process: what another of its threads
+        says may be what this one waits for."""
+        lock: Any = self.lock
+        if lock is None or not self.has_threads or not lock._is_owned():
+            yield
+            return
+        held = lock._release_save()  # as `threading.Condition` gives it up
+        try:
+            yield
+        finally:
+            lock._acquire_restore(held)
 
     def _asked(self, question: tuple) -> int:
         """Send a question, and give its number."""
@@ -147,6 +180,11 @@ class Wire:
             self._calls.append((*question, number))
             self.flush()
             return number
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether several threads ask, or may yet."""
+        return len(self._threads) > 1 or threading.active_count() > 1
 
     def _note_thread(self, thread: int) -> None:
         """Let the conductor know of more than one: it cannot see which of them go on."""

@@ -28,6 +28,7 @@ class _NobodyElse(RankScheduler):
         polite: bool = False,
         expires_s: float | None = None,
         place: CallSite | None = None,
+        called: Callable[[], bool] = lambda: False,
     ) -> str:
         """Nothing if it is there. Else what a wait that expires has to say, or RuntimeError."""
         if ready():

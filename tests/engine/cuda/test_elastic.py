@@ -134,7 +134,7 @@ def test_programs_that_a_framework_starts_have_the_gpus(run, monkeypatch, tmp_pa
     (package / "__init__.py").write_text(FRAMEWORK)
     (tmp_path / "started.py").write_text(STARTED)
     (tmp_path / "program.py").write_text(STARTS)
-    status, lines, err = run("program.py")
+    status, lines, _ = run("program.py")
     assert status == 0
     assert lines == [
         "__main__ ['7'] True 3",

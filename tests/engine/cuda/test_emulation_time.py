@@ -205,23 +205,31 @@ def test_a_traceback_shows_the_cell_and_not_the_magic(shell, capsys):
     assert "magic.py" not in shown
 
 
-def test_a_cell_may_start_processes(shell, capsys):
-    run(
-        shell,
-        "%%emulate_cuda -q 4\n"
-        "import os, torch, torch.multiprocessing as mp\n"
-        "from torch.distributed import all_reduce, destroy_process_group, init_process_group\n"
-        "def work(rank, world_size):\n"
-        "    os.environ.update(MASTER_ADDR='localhost', MASTER_PORT='1')\n"
-        "    init_process_group('nccl', rank=rank, world_size=world_size)\n"
-        "    x = torch.full((2,), rank + 1.0, device=rank)\n"
-        "    all_reduce(x)\n"
-        "    print(rank, x.tolist(), x.device)\n"
-        "    destroy_process_group()\n"
-        "mp.spawn(work, args=(4,), nprocs=4)\n",
-    )
-    lines = capsys.readouterr().out.splitlines()
-    assert lines == [f"{r} [10.0, 10.0] cuda:{r}" for r in range(4)]
+CELL_STARTS = """%%emulate_cuda -q 4
+import os, torch, torch.multiprocessing as mp
+from torch.distributed import all_reduce, destroy_process_group, init_process_group
+def work(rank, world_size):
+    os.environ.update(MASTER_ADDR='localhost', MASTER_PORT='29571')
+    init_process_group('nccl', rank=rank, world_size=world_size)
+    x = torch.full((2,), rank + 1.0, device=rank)
+    all_reduce(x)
+    print(rank, x.tolist(), x.device, flush=True)
+    destroy_process_group()
+mp.start_processes(work, args=(4,), nprocs=4, start_method='fork')
+"""
+
+
+def test_a_cell_may_start_processes(shell, capfd):
+    run(shell, CELL_STARTS)
+    lines = capfd.readouterr().out.splitlines()
+    assert sorted(lines) == [f"{r} [10.0, 10.0] cuda:{r}" for r in range(4)]
+
+
+def test_a_cell_that_spawns_its_own_function_is_told_how_to_start_it(shell, monkeypatch):
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    found = shell.run_cell(CELL_STARTS.replace("'fork'", "'spawn'"))
+    with pytest.raises(RuntimeError, match=r"work is defined in a cell.*d2lpar run"):
+        found.raise_error()
 
 
 def test_a_notebook_that_imports_the_package_has_the_magic():

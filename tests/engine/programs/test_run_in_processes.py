@@ -1,8 +1,9 @@
-"""`d2lpar run --processes`: ranks that are processes take the times that threads take, to the last
-digit, whatever they exchange; and what only processes have is the system's."""
+"""`d2lpar run`: ranks, which are processes, take the times of threads that take turns, to the last
+digit, whatever they exchange; and what processes have of their own is the system's."""
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 import running
@@ -142,10 +143,6 @@ for _ in range(3):
     optimizer.step()
 tell()
 """
-LACKS_PARAMETERS = (
-    "ranks that are threads do not pay for the parameters of an optimizer: the hook that counts "
-    "them is taken for one of the program's, which each rank has its own"
-)
 PROGRAMS = {
     "DDP": (DDP, 2, []),
     "FSDP2": (FSDP2, 2, []),
@@ -157,55 +154,44 @@ PROGRAMS = {
     "sends": (SENDS, 3, []),
     "graph": (GRAPH, 2, []),
     "shapes only": (DDP, 4, ["--shapes-only"]),
-    "objects": (OBJECTS, 2, []),
+    "optimizer": (OPTIMIZER, 2, []),
 }
-SIMULATED = ("simulated_s", "ms_per_step", "steps", "devices", "syncs", "hazards", "unknown_reads")
-
-
-def _reported(found, file):
-    assert (found.status, found.err) == (0, "")
-    report = json.loads(file.read_text())
-    for device in report["devices"]:  # two processes on one GPU have a memory each
-        device.pop("peak_memory_bytes")
-    return found.out, {name: report[name] for name in SIMULATED}
-
-
-def _unlike(threads, processes):
-    """What differs, in a line each."""
-    pairs = {name: (value, processes[1][name]) for name, value in threads[1].items()}
-    lines = [f"{name}: {a}\n  {b}" for name, (a, b) in pairs.items() if a != b]
-    return "\n".join([*([] if threads[0] == processes[0] else [threads[0], processes[0]]), *lines])
+# As they were when ranks were threads, which took turns by construction.
+THREADS = json.loads(Path(__file__).with_name("times_of_threads.json").read_text())
+OF_DEVICES = ("busy", "communicating", "exposed_communication", "waiting_for_host")
+OF_DEVICES += ("waiting_for_others", "idle")
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_processes_take_the_times_of_threads_to_the_last_digit(name, tmp_path):
-    _check_equal(tmp_path, *PROGRAMS[name])
-
-
-@pytest.mark.xfail(strict=True, reason=LACKS_PARAMETERS)
-def test_optimizers_take_the_times_of_threads(tmp_path):
-    _check_equal(tmp_path, OPTIMIZER, 2, [])
-
-
-def _check_equal(tmp_path, source, ranks, options):
+    source, ranks, options = PROGRAMS[name]
     begin = BEGIN.replace("nccl", "gloo") if source == ONE_DEVICE else BEGIN
-    (tmp_path / "program.py").write_text(begin + source + "dist.destroy_process_group()\n")
-    found = []
-    for way in ([], ["--processes"]):
-        file = tmp_path / f"report{len(way)}.json"
-        words = ("--quiet", "--hazards", "--report", file, *way, *options)
-        # Sums are in the order of threads, so that values may be compared, too.
-        more = "import torch; torch.set_num_threads(1)"
-        program = tmp_path / "program.py"
-        done = running.run(*words, "--nproc-per-node", ranks, program, more=more)
-        found.append(_reported(done, file))
-    assert found[0] == found[1], _unlike(*found)
+    program, file = tmp_path / "program.py", tmp_path / "report.json"
+    program.write_text(begin + source + "dist.destroy_process_group()\n")
+    words = ("--quiet", "--hazards", "--report", file, *options, "--nproc-per-node", ranks)
+    found = running.run(*words, program)
+    assert (found.status, found.err) == (0, "")
+    report = json.loads(file.read_text())
+    assert not report["hazards"]
+    assert THREADS[name] == {
+        "simulated_s": report["simulated_s"],
+        "ms_per_step": report["ms_per_step"],
+        "devices": [[each[f"{what}_s"] for what in OF_DEVICES] for each in report["devices"]],
+        "waits": [[each["call"], each["count"], each["seconds"]] for each in report["syncs"]],
+    }
+
+
+def test_ranks_exchange_objects_and_meet_in_stores(tmp_path):
+    found = _run(tmp_path, BEGIN + OBJECTS)
+    told = "[{'rank': 0}, {'rank': 1}] [b'0', b'1']"
+    assert (found.status, found.err) == (0, "")
+    assert sorted(found.lines) == [f"{rank} {told}" for rank in range(2)]
 
 
 def _run(tmp_path, source, *words, ranks=2):
     (tmp_path / "program.py").write_text(source)
     program = tmp_path / "program.py"
-    return running.run("--quiet", "--processes", "--nproc-per-node", ranks, program, *words)
+    return running.run("--quiet", "--nproc-per-node", ranks, program, *words)
 
 
 def test_a_thread_of_a_rank_has_its_group_and_its_devices(tmp_path):
@@ -260,7 +246,7 @@ if __name__ == "__main__":
 
 def test_children_by_subprocess_spawn_and_fork_see_the_gpus_and_make_groups(tmp_path):
     (tmp_path / "program.py").write_text(CHILDREN)
-    words = ("--quiet", "--processes", "--gpus", 2, tmp_path / "program.py")
+    words = ("--quiet", "--gpus", 2, tmp_path / "program.py")
     found = running.run(*words)
     assert (found.status, found.err) == (0, "")
     ranks = "[(0, 3.0, 2), (1, 3.0, 2)]"
@@ -352,3 +338,140 @@ def test_a_rank_that_is_killed_ends_all(tmp_path):
     )
     assert found.status == 128 + 9
     assert "rank 1 was ended by SIGKILL" in found.err
+
+
+SIGNALS = (
+    BEGIN
+    + """
+import signal, time
+heard = []
+def tell_all(number, frame):  # it asks, while the rank waits for another
+    heard.append((dist.get_rank(), torch.cuda.Event().query(), time.time() >= 0))
+signal.signal(signal.SIGUSR1, tell_all)
+if rank == 1:
+    os.kill(os.getppid(), signal.SIGUSR1)
+    begin_s = time.process_time()
+    while time.process_time() < begin_s + 0.5:
+        pass
+dist.barrier(device_ids=[rank])
+tell(heard)
+"""
+)
+
+
+def test_a_handler_may_ask_while_its_rank_waits(tmp_path):
+    found = _run(tmp_path, SIGNALS)
+    assert (found.status, found.err) == (0, "")
+    assert sorted(found.lines) == [f"{rank} [({rank}, True, True)]" for rank in range(2)]
+
+
+TWO_THREADS = (
+    BEGIN
+    + """
+import threading
+beside = dist.new_group(backend="gloo")
+def save():  # as a checkpoint is saved beside the training
+    for i in range(20):
+        x = torch.ones(2) * i
+        dist.all_reduce(x, group=beside)
+    print(rank, x.tolist())
+thread = threading.Thread(target=save)
+thread.start()
+for i in range(20):
+    x = torch.ones(2, device="cuda")
+    dist.all_reduce(x)
+    x.sum().item()
+thread.join()
+tell(x.tolist())
+"""
+)
+
+
+def test_two_threads_of_a_rank_exchange_at_once(tmp_path):
+    found = _run(tmp_path, TWO_THREADS)
+    assert (found.status, found.err) == (0, "")
+    lines = [f"{rank} {total}" for rank in range(2) for total in ("[2.0, 2.0]", "[38.0, 38.0]")]
+    assert sorted(found.lines) == lines
+
+
+def test_a_rank_that_waits_for_something_else_does_not_keep_the_others(tmp_path):
+    found = _run(
+        tmp_path,
+        BEGIN + "import time\n"
+        "flag = f'{os.path.dirname(os.path.abspath(__file__))}/flag'\n"
+        "if rank == 0:\n"
+        "    os.mkfifo(flag)\n"
+        "    open(flag).read()\n"  # until the other writes
+        "x = torch.ones(2, device='cuda')\n"
+        "if rank == 1:\n"
+        "    while not os.path.exists(flag):\n"
+        "        pass\n"
+        "    x.sum().item()\n"  # needs its turn
+        "    open(flag, 'w').close()\n"
+        "dist.all_reduce(x)\n"
+        "tell(x.tolist())\n",
+    )
+    assert (found.status, found.err) == (0, "")
+    assert sorted(found.lines) == ["0 [2.0, 2.0]", "1 [2.0, 2.0]"]
+
+
+def test_the_error_of_a_call_that_nobody_waits_for_is_told(tmp_path):
+    found = _run(
+        tmp_path,
+        BEGIN + "x = torch.ones(4 + rank, device='cuda')\ndist.all_reduce(x, async_op=True)\n",
+    )
+    assert found.status == 1
+    assert "all_reduce" in found.err
+
+
+def test_processes_meet_in_a_store_before_they_are_ranks(tmp_path):
+    source = """
+import torch, torch.distributed as dist, torch.multiprocessing as mp
+def work(number):
+    store = dist.TCPStore("localhost", 29666, 2, number == 0)
+    store.set(str(number), "here")
+    print(number, store.get(str(1 - number)).decode(), flush=True)
+    dist.init_process_group("nccl", store=store, rank=number, world_size=2)
+    torch.cuda.set_device(number)
+    x = torch.ones(1, device="cuda")
+    dist.all_reduce(x)
+    print(number, x.item(), flush=True)
+if __name__ == "__main__":
+    mp.start_processes(work, nprocs=2, start_method="fork")
+"""
+    (tmp_path / "program.py").write_text(source)
+    found = running.run("--quiet", "--gpus", 2, tmp_path / "program.py")
+    assert (found.status, found.err) == (0, "")
+    assert sorted(found.lines) == ["0 2.0", "0 here", "1 2.0", "1 here"]
+
+
+LOADS = """
+import time, torch
+from torch.utils.data import DataLoader, Dataset
+class Numbers(Dataset):
+    def __len__(self):
+        return 4
+    def __getitem__(self, i):
+        assert time.time() > 0  # simulated, in a worker, too
+        return torch.tensor([float(i)])
+net = torch.nn.Linear(1, 1).cuda()
+print(sum(net(x.cuda()).shape[0] for x in DataLoader(Numbers(), 2, num_workers=1)))
+"""
+
+
+def test_a_worker_of_a_loader_may_ask_for_the_time(tmp_path):
+    found = _run(tmp_path, LOADS, ranks=1)
+    assert (found.status, found.err, found.lines) == (0, "", ["4"])
+
+
+def test_processes_are_started_where_none_can_be_forked(tmp_path):
+    """As on macOS and Windows: Python starts anew for each rank."""
+    source = BEGIN + DDP + "dist.destroy_process_group()\n"
+    (tmp_path / "program.py").write_text(source)
+    starts = "from d2lpar.vgpu.programs.in_processes import children; children.FORKS = False"
+    words = ("--quiet", "--report", tmp_path / "report.json", "--nproc-per-node", 2)
+    found = running.run(*words, tmp_path / "program.py", more=starts)
+    assert (found.status, found.err) == (0, "")
+    assert len(found.lines) == 2
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["simulated_s"] == THREADS["DDP"]["simulated_s"]

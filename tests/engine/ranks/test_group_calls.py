@@ -296,7 +296,7 @@ def test_a_host_waits_on_a_device_for_what_its_own_process_has_queued(tmp_path):
     def rank(number):
         x = torch.ones(2, device=f"cuda:{number}") * number
         torch.cuda.synchronize(0)
-        dist.init_process_group("nccl", rank=number, world_size=2, store=dist.HashStore())
+        dist.init_process_group("nccl", "tcp://localhost:29561", rank=number, world_size=2)
         dist.all_reduce(x)
         assert x.tolist() == [1.0, 1.0]
         (tmp_path / str(number)).touch()

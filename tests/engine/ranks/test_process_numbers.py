@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import io
 import logging
-import multiprocessing
 import os
 import sys
-import threading
 from os import getpid
 
 import pytest
@@ -107,24 +105,3 @@ def test_a_loaders_worker_which_is_a_process_has_its_own():
     assert rank == os.getpid()
     for (first, _), rank in par.run_ranks(loaded_by_a_worker, 2):
         assert first[0] == first[2] != rank
-
-
-def child(number, folder):
-    in_thread = []
-    thread = threading.Thread(target=lambda: in_thread.append((os.getpid(), os.getppid())))
-    thread.start()
-    thread.join()
-    mine = os.getpid(), os.getppid()
-    same = multiprocessing.current_process().pid == mine[0] and in_thread == [mine]
-    with open(f"{folder}/{mine[0]}", "w") as file:
-        file.write(f"{number} {same} {mine[1]}")
-
-
-@pytest.mark.parametrize("children", [1, 2])
-def test_children_of_a_program_name_their_files_apart(children, tmp_path):
-    """By one number for all of them, and their parent, they wrote into one file."""
-    with par.emulate_cuda(2, verbose=False):
-        torch.multiprocessing.spawn(child, (str(tmp_path),), nprocs=children)
-    texts = sorted(path.read_text() for path in tmp_path.iterdir())
-    assert texts == [f"{number} True {os.getpid()}" for number in range(children)]
-    assert str(os.getpid()) not in {path.name for path in tmp_path.iterdir()}

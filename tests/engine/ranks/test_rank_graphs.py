@@ -4,7 +4,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -20,18 +19,13 @@ def cuda():
 
 
 def on_ranks(function):
-    """What `function(rank)` gives on each of two processes that have a group."""
-    results = mp.get_context("spawn").SimpleQueue()
-    mp.spawn(_in_group, args=(function, results), nprocs=2)
-    found = dict(results.get() for _ in range(2))
-    return [found[rank] for rank in range(2)]
+    """What `function(rank)` gives on each of two ranks."""
+    return par.run_ranks(_in_group, [torch.device("cuda", i) for i in range(2)], function)
 
 
-def _in_group(rank, function, results):
-    torch.cuda.set_device(rank)
-    address = "tcp://localhost:29500"
-    dist.init_process_group("nccl", init_method=address, rank=rank, world_size=2)
-    results.put((rank, function(rank)))
+def _in_group(function):
+    dist.init_process_group("nccl")
+    return function(dist.get_rank())
 
 
 # --- values ---------------------------------------------------------------------------------------

@@ -444,14 +444,16 @@ def imported_before(rank, world_size, found):
 def test_spawned_processes_in_a_block_are_ranks(gpus):
     queue = None
     with par.emulate_cuda(3, verbose=False):
-        queue = torch.multiprocessing.Queue()
-        torch.multiprocessing.spawn(lambda r: queue.put(r), nprocs=2)
-        assert [queue.get(), queue.get()] == [0, 1]
-        context = torch.multiprocessing.spawn(imported_before, (3, []), nprocs=3, join=False)
-        assert context.join()
+        queue = torch.multiprocessing.get_context("fork").SimpleQueue()
+        start = partial(torch.multiprocessing.start_processes, start_method="fork")
+        start(lambda r: queue.put(r), nprocs=2)
+        assert sorted([queue.get(), queue.get()]) == [0, 1]
+        context = start(imported_before, (3, []), nprocs=3, join=False)
+        while not context.join():
+            pass
         with pytest.raises(torch.multiprocessing.ProcessRaisedException, match="ZeroDivision"):
-            torch.multiprocessing.spawn(lambda r: 1 // r, nprocs=2)
-        torch.multiprocessing.spawn(print, nprocs=4)  # more than GPUs, as on CUDA
+            start(lambda r: 1 // r, nprocs=2)
+        start(print, nprocs=4)  # more than GPUs, as on CUDA
     assert "MASTER_PORT" not in os.environ
 
 

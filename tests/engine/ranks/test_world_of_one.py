@@ -95,7 +95,7 @@ def number(rank, queue):
 
 def test_it_starts_processes_and_ranks_of_its_own(cuda):
     init_process_group("nccl", **ALONE)
-    queue = torch.multiprocessing.Queue()
+    queue = torch.multiprocessing.get_context("spawn").SimpleQueue()
     torch.multiprocessing.spawn(number, (queue,), nprocs=2)
     assert [queue.get(), queue.get()] == [3.0, 3.0]
     assert par.run_ranks(dist.get_rank, cuda) == [0, 1]

@@ -97,7 +97,7 @@ class Children:
     Raises OSError where the system starts no more, RuntimeError for one that does not come.
     """
 
-    def __init__(self, run: Run, processes: Sequence[Process], *, forks: bool = FORKS) -> None:
+    def __init__(self, run: Run, processes: Sequence[Process]) -> None:
         self._run, self._processes = run, processes
         self._children: list[_Forked | subprocess.Popen] = []
         self._connections: list[Connection] = []
@@ -107,7 +107,7 @@ class Children:
             stream.flush()
         Path(run.folder, "machine").write_bytes(pickle.dumps(run.rt.machine))
         try:
-            if forks:
+            if FORKS:
                 for process in processes:
                     self._fork(process)
             else:

@@ -63,7 +63,7 @@ class Participants:
         scheduler.explain, scheduler.gives_way = self.explain_hang, self._gives_way
         self.outside: set[int] = set()  # ranks that wait for what is no matter of the run
         self.has_threads = False  # a process of a rank, so that it may go on though it waits
-        self._looked_s = self._stuck_s = 0.0
+        self._stuck_since_s: float | None = None
         self._look = threading.Condition(rt.host_threads.lock)
 
     def _meeting(self, ranks: Sequence[int]) -> Rendezvous:
@@ -129,11 +129,13 @@ class Participants:
 
     def _is_patient(self) -> bool:
         """Whether a thread that nobody sees may yet go on."""
-        now_s = time.monotonic()
-        if now_s - self._looked_s > PATIENCE_S / 2:  # ranks have gone on meanwhile
-            self._stuck_s = now_s
-        self._looked_s = now_s
-        return self.has_threads and now_s - self._stuck_s < PATIENCE_S
+        if self._stuck_since_s is None:
+            self._stuck_since_s = time.monotonic()
+        return self.has_threads and time.monotonic() < self._stuck_since_s + PATIENCE_S
+
+    def goes_on(self) -> None:
+        """A rank need not wait any more for what it has waited for."""
+        self._stuck_since_s = None
 
     def _buffer_sends(self, returned: Sequence[int]) -> bool:
         """Whether NCCL's buffers let ranks go on, which wait for others to receive."""
@@ -167,6 +169,8 @@ class Participant:
     ) -> None:
         self.world, self.index, self.number, self.host_thread = world, index, number, host_thread
         self.opener = number  # who it is to stores
+        # Whether its process, which waits, has something to say.
+        self.calls: Callable[[], bool] = lambda: False
         self.place: CallSite | None = None  # where its program waits, if it is another process
         self.flights = flight_recorder.FlightRecorder()
         self.watchdog = Watchdog(world.end_by_watchdog)
@@ -214,7 +218,13 @@ class Participant:
         if timeout:
             expires_s = self.host_thread.now_s + timeout.total_seconds()
         report = self.world.scheduler.wait(
-            self.index, ready, text, polite=polite, expires_s=expires_s, place=self.place
+            self.index,
+            ready,
+            text,
+            polite=polite,
+            expires_s=expires_s,
+            place=self.place,
+            called=self.calls,
         )
         if report and expires_s is not None:
             self.host_thread.now_s = max(self.host_thread.now_s, expires_s)

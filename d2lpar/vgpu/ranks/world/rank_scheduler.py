@@ -21,7 +21,8 @@ class Ended(BaseException):
 
 @dataclass
 class _Wait:
-    """What a rank waits for; a `polite` one goes on only if no other can.
+    """What a rank waits for; a `polite` one goes on only if no other can, and so does one that is
+    `called` while it waits.
 
     One that `expires` (at that time) goes on when nobody can: `report` then says who waits where.
     """
@@ -29,6 +30,7 @@ class _Wait:
     ready: Callable[[], bool]
     text: Words
     polite: bool = False
+    called: Callable[[], bool] = lambda: False
     place: Mark | CallSite | None = None
     expires_s: float | None = None
     report: str = ""
@@ -91,21 +93,22 @@ class RankScheduler:
         polite: bool = False,
         expires_s: float | None = None,
         place: CallSite | None = None,
+        called: Callable[[], bool] = lambda: False,
     ) -> str:
-        """Let others run until `ready()`; `text` says what this rank waits for, at a `place` (by
+        """Let others run until `ready()`, or `called()`; `text` says what this rank waits for, at a `place` (by
         default, where its thread is).
 
         Returns "", or who waits where if the wait has expired: when nobody could go on, it was the
         first to. Raises Ended if another rank fails meanwhile, or nobody can go on, and what a
         signal raises that comes meanwhile.
         """
-        mine = _Wait(ready, text, polite, place or mark(), expires_s)
+        mine = _Wait(ready, text, polite, called, place or mark(), expires_s)
         while True:
             self._wait(rank, mine)
             signals, mine.signals = mine.signals, []
             for meet in signals:
                 meet()
-            if not signals or mine.report or ready():
+            if not signals or mine.report or ready() or called():
                 return mine.report
 
     def _wait(self, rank: int, mine: _Wait) -> None:
@@ -174,7 +177,8 @@ class RankScheduler:
                     wait = self._waits.get(other)
                     if wait is None:
                         continue
-                    if wait.signals or (wait.polite == polite and wait.ready()):
+                    is_ready = wait.polite == polite and wait.ready()
+                    if wait.signals or is_ready or (polite and wait.called()):
                         self.holder = other
                         return
             if not self.gives_way(self._returned()):

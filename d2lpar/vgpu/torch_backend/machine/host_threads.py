@@ -8,7 +8,8 @@ of any other thread is noted until the owner goes on, thread after thread in the
 devices. The backward pass of one call has a host thread per device, as autograd has.
 
 A virtual rank is a thread that stands for a process: it has a host thread of its own, and its work
-goes on the clock at once, as ranks take turns.
+goes on the clock at once, as ranks take turns. So does what the threads of a process do that has
+others beside it, as these may wait for it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeVar
 
+from ....timeline.host_processes import MAIN
 from ...device_naming import text
 from ...sim.clock import Clock, HostThread
 from ..private import torch_autograd
@@ -59,6 +61,7 @@ class HostThreads:
     def __init__(self, clock: Clock, owner: int | None) -> None:
         self.clock = clock
         self._owner = owner
+        self.notes_others = True  # what threads do that are not the owner
         self._backward: dict[int, dict[int, HostThread]] = {}
         self._outer_task: dict[int, int] = {}
         self._thread = _Thread()
@@ -73,7 +76,7 @@ class HostThreads:
             self.let_go()
         task = self._follow_backward()
         own = thread.host_thread
-        if own is None and threading.get_ident() == self._owner:
+        if own is None and self._is_owner():
             own = self.clock.host
         if own is None or thread.replica is not None or self._waiting:
             self._put(task, device, action, args)
@@ -205,7 +208,7 @@ class HostThreads:
         thread = self._thread
         if thread.replica is not None:
             thread.replica.append((task, device, action, args))
-        elif thread.host_thread is not None or threading.get_ident() == self._owner:
+        elif thread.host_thread is not None or self._is_owner():
             with self.lock:
                 if self._waiting:
                     self.flush()
@@ -215,6 +218,9 @@ class HostThreads:
                 thread.notes.append((task, device, action, args))
                 if not any(notes is thread.notes for notes in self._waiting):
                     self._waiting.append(thread.notes)
+
+    def _is_owner(self) -> bool:
+        return threading.get_ident() == self._owner or not self.notes_others
 
     def _run(self, task: int, device: int, action: Callable[..., object], args: tuple) -> None:
         action(self._host_thread(task, device), *args)
@@ -229,8 +235,9 @@ class HostThreads:
             host_threads = self._backward[task] = {}
         if device not in host_threads:
             name = "thread for the host" if device == HOST else f"thread for {text(device)}"
-            if self._thread.host_thread is not None:
-                name = f"{self._thread.host_thread.name}, {name}"
+            process = (self._thread.host_thread or self.clock.host).name
+            if process != MAIN:
+                name = f"{process}, {name}"
             caller = self._host_thread(self._outer_task.get(task, NO_TASK), device)
             thread = host_threads[device] = self.clock.branch(caller, name)
             handing_s = self.clock.machine.host.backward_s

@@ -5,14 +5,12 @@ import math
 import re
 
 import pytest
+import running
 import torch
 from test_checks import SOLUTIONS, solution
 
 from d2lpar import checks
 from d2lpar.checks.distributed_sgd import BUGS
-from d2lpar.vgpu.programs.launch_plan import LaunchPlan
-from d2lpar.vgpu.programs.runner import run
-from d2lpar.vgpu.programs.runs import RunOptions
 
 
 def busiest(**changed):
@@ -309,19 +307,19 @@ def test_a_bug_causes_the_message_that_is_told(piece, tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     program = tmp_path / "one_bug.py"
     program.write_text(with_one_bug(piece), encoding="utf-8")
-    report = run(LaunchPlan(str(program), per_node=2, gpus=2), RunOptions(quiet=True))
+    ran = running.run("--quiet", "--gpus", 2, "--nproc-per-node", 2, program)
     messages = [message for _, message in BUGS if message.startswith(PIECES[piece])]
     assert messages
     raised = messages[0].partition(";")[0].partition(" for a node")[0]
-    assert raised in report.error
+    assert raised in ran.err
 
 
-def test_a_space_in_the_list_of_gpus_causes_no_message(tmp_path, capsys):
+def test_a_space_in_the_list_of_gpus_causes_no_message(tmp_path):
     program = tmp_path / "space.py"
     program.write_text(with_one_bug("0, 1"), encoding="utf-8")
-    report = run(LaunchPlan(str(program), per_node=2, gpus=2), RunOptions(quiet=True))
-    assert report.error is None
-    assert "rank 1 of 2: loss" in capsys.readouterr().out
+    ran = running.run("--quiet", "--gpus", 2, "--nproc-per-node", 2, program)
+    assert (ran.status, ran.err) == (0, "")
+    assert "rank 1 of 2: loss" in ran.out
 
 
 def test_a_regular_expression_cuts_a_wrong_name_out_of_a_node_list():

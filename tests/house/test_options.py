@@ -43,7 +43,7 @@ def asked(tmp_path, monkeypatch, capsys):
         raise WorkError
 
     for place in (
-        "d2lpar.vgpu.programs.runner._run_processes",
+        "d2lpar.vgpu.programs.runner._run_as_planned",
         "d2lpar.validation.command.validate",
         "d2lpar.command.course.rehearsal.rehearse",
         "d2lpar.command.course.assignment.write",

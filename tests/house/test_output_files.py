@@ -55,7 +55,7 @@ def nothing_runs(monkeypatch):
     def works(*_, **__):
         raise AssertionError("the work has begun")
 
-    monkeypatch.setattr("d2lpar.vgpu.programs.runner._run_processes", works)
+    monkeypatch.setattr("d2lpar.vgpu.programs.runner._run_as_planned", works)
     monkeypatch.setattr(grading, "grade", works)
     monkeypatch.setattr(calibration, "calibrate", works)
 

@@ -157,14 +157,14 @@ class Wire:
         """Give up the lock of what happens in turn in this process: what another of its threads
         says may be what this one waits for."""
         lock: Any = self.lock
-        if lock is None or not self.has_threads or not lock._is_owned():
+        if lock is None or not self.has_threads or not lock._is_owned():  # noqa: SLF001
             yield
             return
-        held = lock._release_save()  # as `threading.Condition` gives it up
+        held = lock._release_save()  # noqa: SLF001 - as `threading.Condition` gives it up
         try:
             yield
         finally:
-            lock._acquire_restore(held)
+            lock._acquire_restore(held)  # noqa: SLF001
 
     def _asked(self, question: tuple) -> int:
         """Send a question, and give its number."""

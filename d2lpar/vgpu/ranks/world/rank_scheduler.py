@@ -95,8 +95,8 @@ class RankScheduler:
         place: CallSite | None = None,
         called: Callable[[], bool] = lambda: False,
     ) -> str:
-        """Let others run until `ready()`, or `called()`; `text` says what this rank waits for, at a `place` (by
-        default, where its thread is).
+        """Let others run until `ready()`, or `called()`; `text` says what this rank waits for, at a
+        `place` (by default, where its thread is).
 
         Returns "", or who waits where if the wait has expired: when nobody could go on, it was the
         first to. Raises Ended if another rank fails meanwhile, or nobody can go on, and what a

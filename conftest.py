@@ -51,8 +51,24 @@ def pytest_configure(config):
         config.option.nbval_cell_timeout = min(
             config.option.nbval_cell_timeout, project["cell-limit-s"]
         )
+        start_kernels_again()
     elif "PYTEST_XDIST_WORKER" in os.environ:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def start_kernels_again():
+    """A kernel is told free ports, which another program may have taken before it starts."""
+    from nbval import kernel
+
+    start = kernel.start_new_kernel
+
+    def start_twice(*args, **kwargs):
+        try:
+            return start(*args, **kwargs)
+        except RuntimeError:
+            return start(*args, **kwargs)
+
+    kernel.start_new_kernel = start_twice
 
 
 def require_home():

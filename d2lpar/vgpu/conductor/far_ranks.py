@@ -173,7 +173,6 @@ class ProcessWorld:
         self.rt, self.wire, self.size, self.alike = rt, wire, len(devices), None
         self.devices = [tuple(of_rank) for of_rank in devices]
         self.library = LibraryAsImported()
-        self.is_signalled = False
         self.ranks: list[Rank] = []
         self._groups: dict[tuple, FarGroup] = {}
         rt.host_threads.notes_others = self.size == 1

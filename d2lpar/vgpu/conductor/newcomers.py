@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Client, Connection, Listener
@@ -94,6 +95,8 @@ class Newcomers:
         self._meetings: dict[str, list[_Meeting]] = {}
         self._changed = threading.Condition(rt.host_threads.lock)
         self._ended: dict[int, float] = {}  # when those have ended that a process has started
+        # What processes hold of devices that several of them have, in bytes.
+        self._held: defaultdict[int, dict[int, int]] = defaultdict(dict)
         self._is_open = True
         self._door = threading.Thread(target=self._let_in, name="door", daemon=True)
         self._door.start()
@@ -134,6 +137,8 @@ class Newcomers:
         with self._changed:
             self._leave(seat.world)
             self.stores.end(number)
+            for held in self._held.values():
+                held.pop(number, None)
             self._ended[parent] = max(self._ended.get(parent, 0.0), host_thread.now_s)
 
     # --- what seats ask ----------------------------------------------------------------------
@@ -142,6 +147,12 @@ class Newcomers:
         """A process has waited for those that it has started."""
         with self._changed:
             host_thread.now_s = max(host_thread.now_s, self._ended.get(pid, 0.0))
+
+    def hold(self, number: int, device: int, nbytes: int) -> int:
+        """A process is to hold so much of a device; what others do."""
+        held = self._held[device]
+        held[number] = nbytes
+        return sum(held.values()) - nbytes
 
     def _leave(self, world: Participants) -> None:
         """When all processes of a world have ended, let the clock go on without what they left."""

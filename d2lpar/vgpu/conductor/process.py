@@ -141,6 +141,8 @@ class Conducted:
         Here.rank = self.rank
         for index in devices[number or 0]:
             rt.memories[index].catch_up = partial(wait_for_exchanges, world, index)
+            if number is None or sum(index in seen for seen in devices) > 1:
+                rt.memories[index].beside = partial(self._beside, index)
         self._before = sys.stdout, sys.stderr
         self._streams: list[Any] = []
         if number is not None:  # what the program starts may print to whom it likes
@@ -169,6 +171,11 @@ class Conducted:
             self.rank.is_over = True
             self.wire.ask(SEAT, "end", (pickle.dumps(self.report),))
             self.wire.close()
+
+    def _beside(self, index: int, nbytes: int) -> int:
+        """What other processes hold of a device, of which this one is about to hold so much."""
+        others: int = self.wire.ask(SEAT, "hold", (index, nbytes))
+        return others
 
     # --- as one that may start others ---------------------------------------------------------
 

@@ -130,6 +130,9 @@ class Meets(Protocol):
     def catch_up(self, pid: int, host_thread: HostThread) -> None:
         """A process has waited for those that it has started."""
 
+    def hold(self, number: int, device: int, nbytes: int) -> int:
+        """A process is to hold so much of a device; what others do."""
+
     def join(self, rank: RankProcess, key: str, number: int, size: int) -> RankProcess:
         """Take part in a world of so many ranks."""
 
@@ -441,6 +444,10 @@ class Seat:
     def has_threads(self) -> None:
         """The process may say something while it waits."""
         self._world.has_threads = True
+
+    def hold(self, device: int, nbytes: int) -> int:
+        """Note what the process is to hold of a device; what others do."""
+        return self._newcomers.hold(self._seat, device, nbytes)
 
     def join_world(self, key: str, number: int, size: int) -> None:
         """Become a rank of a world."""

@@ -98,6 +98,9 @@ class CachingAllocator:
         self.on_allocate: Callable[[int, int], None] | None = None
         self.retry: Callable[[], None] | None = None
         self.catch_up: Callable[[], None] | None = None
+        # Told how much this process is about to hold, tells what others hold of the device.
+        self.beside: Callable[[int], int] | None = None
+        self.others_bytes = 0
         self.history: MemoryHistory | None = None  # while a program records it
         # Is told of what was asked for in vain, and what is free, in bytes.
         self.on_out_of_memory: Callable[[int, int], None] | None = None
@@ -119,7 +122,9 @@ class CachingAllocator:
         size = -(-nbytes // GRANULE_BYTES) * GRANULE_BYTES if self.counts else 0
         if self.on_allocate is not None:
             self.on_allocate(size, stream)
-        if self.active_bytes + size > self.limit_bytes:
+        if self.beside is not None and self.active_bytes + size > self._most_bytes:
+            self.others_bytes = self.beside(self.active_bytes + size)
+        if size > self.free_bytes:
             self._make_room(size, stream)  # others may go on meanwhile, so without the lock
         with self.lock:
             if size:  # CUDA allocates nothing for an empty tensor
@@ -221,7 +226,7 @@ class CachingAllocator:
     @property
     def free_bytes(self) -> int:
         """What may still be allocated; below zero if a new limit is less than what is held."""
-        return self.limit_bytes - self.active_bytes
+        return self.limit_bytes - self.active_bytes - self.others_bytes
 
     @property
     def reserved_bytes(self) -> int:
@@ -250,6 +255,8 @@ class CachingAllocator:
             self._note_large()
             before = self.reserved_bytes
             self._most_bytes = self.active_bytes
+            if self.beside is not None:
+                self.others_bytes = self.beside(self._most_bytes)
             self._events["num_sync_all_streams"] += 1
             now = self.reserved_bytes
             self._events["num_device_free"] += now < before

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from string import Template
-from typing import Any, TextIO
+from typing import TextIO
 
-from ..ranks.world.rank import here
-from ..ranks.world.rank_output import LinesByRank
 from .torchrun import LogOptions
 
 OUT, ERR = 1, 2
@@ -28,23 +25,6 @@ class RankLogs:
         self._options = options
         self._folder = self._made() if options.files else None
         self._files: dict[tuple[int, int], TextIO] = {}
-
-    @contextmanager
-    def used(self, attempt: int) -> Iterator[None]:
-        """In the block, what ranks that are threads print is dealt with as torchrun was told."""
-        before = sys.stdout, sys.stderr
-        ours: Any = [
-            LinesByRank(_Routed(self, stream, std, attempt))
-            for std, stream in zip(FILES, before, strict=True)
-        ]
-        sys.stdout, sys.stderr = ours
-        with self.opened():
-            try:
-                yield
-            finally:
-                sys.stdout, sys.stderr = before
-                for stream in ours:
-                    stream.finish()
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -98,19 +78,3 @@ class RankLogs:
         folder = self._folder / f"attempt_{attempt}" / str(rank)
         folder.mkdir(parents=True, exist_ok=True)
         return open(folder / FILES[std], "w", encoding="utf-8", buffering=1)
-
-
-class _Routed:
-    """A stream that deals with what ranks write; what others write goes through."""
-
-    def __init__(self, logs: RankLogs, stream: TextIO, std: int, attempt: int) -> None:
-        self._logs, self._stream, self._std, self._attempt = logs, stream, std, attempt
-
-    def write(self, text: str) -> int:
-        if getattr(here, "rank", None) is None:
-            return self._stream.write(text)
-        self._logs.write(here.rank.number, self._std, self._attempt, text, self._stream)
-        return len(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)

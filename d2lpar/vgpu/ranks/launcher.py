@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextvars
 import ctypes
-import os
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
@@ -20,15 +17,13 @@ from ..device_naming import device
 from ..sim.clock import HostThread
 from ..torch_backend.machine.runtime import current_runtime, instead, running
 from ..torch_backend.register import register_backend
-from .by_rank.own_loggers import loggers_by_rank
-from .by_rank.signal_handlers import handlers_accepted, is_taken, meet, passed_on
 from .groups.own_groups import make_world_group
 from .state.host_values import left_unset
-from .state.process_state import OwnState, ProcessState
+from .state.process_state import ProcessState
 from .torch_names import names_of_torch
 from .world.alike import Alike, Key, one_kind
 from .world.garbage import older_objects_apart
-from .world.rank import ProcessStart, Rank, World, here
+from .world.rank import Rank, World, here
 from .world.rank_devices import RankDevices, numbers_of
 from .world.rank_output import lines_by_rank
 from .world.rank_scheduler import Ended
@@ -123,52 +118,10 @@ def run_alike(
     return dict(zip(kinds.simulated, results, strict=True))
 
 
-def run_processes(
-    functions: Sequence[Callable[[], object]],
-    devices: Sequence[Sequence[int]],
-    starts: Sequence[ProcessStart],
-    own: Sequence[OwnState] = (),
-    *,
-    with_signals: bool = False,
-) -> list[object]:
-    """Call a function on each rank, each a process to its program; returns the results by rank.
-
-    What a process has of its own beyond that of a rank of `run_ranks`: the environment, `sys.argv`,
-    the working folder, what its `ProcessStart` names; it makes groups by `init_process_group`.
-    `devices` are the numbers of the virtual devices that each rank sees, first the one that it has
-    at the start; `own` is what the caller gets back, of
-    the kinds that ranks have. `with_signals` ranks get the signals that come, a second interrupt
-    ends all. A process that is alone in its world may call this itself. Raises as `run_ranks` does.
-    """
-    world = World(current_runtime(), devices, starts)
-    return _run(world, functions, own, with_signals=with_signals)
-
-
-def current_process() -> Rank | None:
-    """The rank whose thread this is, if it is a process to its program."""
-    rank: Rank | None = getattr(here, "rank", None)
-    return rank if rank is not None and rank.is_process else None
-
-
 def rank_number() -> int:
     """The number of the rank whose thread this is; 0 in a thread that is none."""
     rank: Rank | None = getattr(here, "rank", None)
     return 0 if rank is None else rank.number
-
-
-def is_one_of_many() -> bool:
-    """Whether this is the thread of a rank that has others beside it."""
-    rank: Rank | None = getattr(here, "rank", None)
-    return rank is not None and not rank.is_alone
-
-
-def wait_in_turn(ready: Callable[[], bool], text: str, block: bool) -> bool:
-    """Let other ranks go on until `ready()`, or (without `block`) once round. False in a thread
-    that has no others: it is no rank, or alone."""
-    if not is_one_of_many():
-        return False
-    here.rank.wait(ready if block else lambda: True, text, polite=not block)
-    return True
 
 
 def host_time_s() -> float:
@@ -177,35 +130,17 @@ def host_time_s() -> float:
     return current_runtime().clock.host.now_s if rank is None else rank.host_thread.now_s
 
 
-def not_before(time_s: float) -> None:
-    """Let the host here go on at that time, if it is not as late: it has waited for another."""
-    rank: Rank | None = getattr(here, "rank", None)
-    host = current_runtime().clock.host if rank is None else rank.host_thread
-    host.now_s = max(host.now_s, time_s)
-
-
-def _run(
-    world: World,
-    functions: Sequence[Callable[[], object]],
-    own: Sequence[OwnState] = (),
-    *,
-    with_signals: bool = False,
-) -> list[object]:
+def _run(world: World, functions: Sequence[Callable[[], object]]) -> list[object]:
     parent: Rank | None = getattr(here, "rank", None)
     if parent is None:
-        before, outcome = ProcessState(world.rt, own, world.library), _Outcome(world)
-        with _alone(), passed_on(outcome.hand, outcome.end) if with_signals else nullcontext():
-            return _run_alone(world, functions, before, None, outcome)
+        with _alone():
+            return _run_alone(world, functions, ProcessState(world.rt, library=world.library))
     if not (parent.is_process and parent.is_alone):
         raise RuntimeError(
             f"rank {parent.number} cannot run ranks of its own: start a program that spawns its "
             "processes itself once, without torchrun or --nproc-per-node"
         )
-    try:
-        parent.children = _Outcome(world)
-        return _run_alone(world, functions, parent.process, parent, parent.children)
-    finally:
-        parent.children = None
+    return _run_alone(world, functions, parent.process)
 
 
 @contextmanager
@@ -227,10 +162,8 @@ def _run_alone(
     world: World,
     functions: Sequence[Callable[[], object]],
     before: ProcessState,
-    parent: Rank | None,
-    outcome: _Outcome,
 ) -> list[object]:
-    rt = world.rt
+    rt, outcome = world.rt, _Outcome(world)
     rt.host_threads.flush()
     threads = outcome.threads = [
         threading.Thread(
@@ -243,8 +176,6 @@ def _run_alone(
     ]
     with ExitStack() as stack:
         stack.enter_context(names_of_torch())
-        stack.enter_context(handlers_accepted())
-        stack.enter_context(loggers_by_rank())
         stack.enter_context(lines_by_rank(len(threads)))
         stack.enter_context(older_objects_apart(rt))
         stack.enter_context(_memories_that_wait(world))
@@ -268,8 +199,7 @@ def _run_alone(
             raise
         finally:
             rt.clock.others = others
-            if parent is None or not parent.world.scheduler.abandoned:
-                before.restore()
+            before.restore()
             world.give_up()
             rt.host_threads.ask(_catch_up, world)
     return outcome.results()
@@ -286,7 +216,6 @@ class _Outcome:
         # interrupt has kept somebody from waiting.
         self._over = [threading.Event() for _ in world.ranks]
         self.threads: list[threading.Thread] = []
-        self._process, self._is_to_end = os.getpid(), False
 
     def run(self, rank: Rank, function: Callable[[], object]) -> None:
         """The life of a rank's thread."""
@@ -304,33 +233,23 @@ class _Outcome:
         """
         for over in self._over:
             while not over.wait(LOOKS_UP_S):
-                if self._is_to_end:
-                    raise KeyboardInterrupt
-
-    def end(self) -> None:
-        """Let who waits end all ranks."""
-        self._is_to_end = True
+                pass
 
     def _live(self, rank: Rank, function: Callable[[], object]) -> None:
         scheduler, rt = self._world.scheduler, self._world.rt
         here.rank = rank
         try:
-            if not rank.is_process:
-                make_world_group(rank)
+            make_world_group(rank)
             scheduler.begin(rank.index)
             rt.current_device = rank.current
             if not rank.is_alone:
-                rt.own_devices = list(rank.devices[:1] if rank.is_process else rank.devices)
+                rt.own_devices = list(rank.devices)
             with rt.host_threads.rank(rank.host_thread):
                 self._results[rank.index] = function()
-            self._leave_as_child(None)
         except Ended:
             pass
         except BaseException as error:
-            self._leave_as_child(error)
-            if self._world.is_signalled and _is_an_end(error):
-                self._error = self._error or error  # the others have their say, too
-            elif not scheduler.ended:
+            if not scheduler.ended:
                 error.add_note(f"raised by rank {rank.number} of {self._world.size}, on {rank.at}")
                 self._error = error
                 scheduler.end()
@@ -348,59 +267,10 @@ class _Outcome:
             raise error
         return self._results
 
-    def _leave_as_child(self, error: BaseException | None) -> None:
-        """End the process where the program has forked it: only this thread is in it."""
-        if os.getpid() == self._process:
-            return
-        end = error if isinstance(error, SystemExit) else getattr(error, "__cause__", None)
-        if isinstance(end, SystemExit):
-            status = end.code if isinstance(end.code, int) else int(end.code is not None)
-        else:
-            status = int(error is not None)
-            if error is not None:
-                traceback.print_exception(error)
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
-        os._exit(status & 0xFF)
-
-    def hand(self, number: int) -> bool:
-        """Give a signal to all ranks that run, and to those that they have started and wait for;
-        False if none takes it. Who handles it in its own way does so at the end of the operation
-        that it is in."""
-        scheduler, lock = self._world.scheduler, self._world.rt.host_threads.lock
-        running = [rank for rank in self._world.ranks if not self._over[rank.index].is_set()]
-        if not any(is_taken(rank, number) for rank in running):
-            return False
-        self._world.is_signalled = True
-        for rank in running:
-            children: _Outcome | None = rank.children
-            if children is not None and children.hand(number):
-                continue
-            with lock:
-                if not scheduler.signal(rank.index, partial(meet, rank, number)):
-                    self._meet_now(rank, number)
-        return True
-
-    def _meet_now(self, rank: Rank, number: int) -> None:
-        """Call the handler of the rank that has the turn; what it raises is raised there."""
-        thread = self.threads[rank.index]
-        here.rank = rank
-        try:
-            frames = sys._current_frames()  # noqa: SLF001 - documented
-            with self._world.rt.host_threads.rank(rank.host_thread):
-                meet(rank, number, frames.get(thread.ident or 0))
-        except BaseException as error:
-            _raise_in(thread, _class_of(error))
-        finally:
-            here.rank = None
-
     def interrupt(self) -> list[threading.Thread]:
         """End all ranks: those that wait for their turn, and the one that has it. Returns those
         that cannot end yet."""
         scheduler, threads = self._world.scheduler, self.threads
-        ends = [rank.children.interrupt for rank in self._world.ranks if rank.children is not None]
-        of_children = [thread for end in ends for thread in end()]
         scheduler.end()
         if scheduler.holder is not None:
             _raise_in(threads[scheduler.holder], Ended)
@@ -414,10 +284,10 @@ class _Outcome:
             over.wait(max(0.0, until_s - time.monotonic()))
         late = {thread: over for thread, over in started.items() if not over.is_set()}
         if late:
-            scheduler.abandon(leave=not ends and threads[scheduler.holder or 0] in late)
+            scheduler.abandon(leave=threads[scheduler.holder or 0] in late)
         for ending in late.items():
             threading.Thread(target=_end_later, args=ending, daemon=True).start()
-        return [*late, *of_children]
+        return [*late]
 
 
 def _raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
@@ -425,20 +295,6 @@ def _raise_in(thread: threading.Thread, error: type[BaseException]) -> None:
     assert thread.ident is not None, "it has started"
     ident = ctypes.c_ulong(thread.ident)
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(error))
-
-
-def _is_an_end(error: BaseException) -> bool:
-    """Whether a program ends so at a signal, and has not failed."""
-    ends = KeyboardInterrupt, SystemExit
-    return isinstance(error, ends) or isinstance(error.__cause__, ends)
-
-
-def _class_of(error: BaseException) -> type[BaseException]:
-    """A class that makes this error: what another thread is made to raise is a class."""
-    if type(error) is KeyboardInterrupt:
-        return KeyboardInterrupt
-    kind = type(error)
-    return type(kind.__name__, (kind,), {"__new__": lambda *_: error, "__init__": lambda *_: None})
 
 
 def _end_later(thread: threading.Thread, over: threading.Event) -> None:

@@ -19,18 +19,12 @@ import torch
 import torch.cuda.nccl
 
 from ..patching import Patches, stand_in
-from ..races.user_code import user_namespaces
+from ..races.user_code import is_user_frame, user_namespaces
 from ..torch_backend.comm.nccl import build_version
-from ..torch_backend.private.torch_operators import (
-    LIBRARY_OF_OPERATOR,
-    MAKE_LIBRARY,
-    OPERATOR_ENTRIES,
-)
 from ..torch_backend.private.torch_profiler import END_PROFILER, PREPARE_PROFILER
 from ..torch_backend.private.torch_tensors import METHODS_OF_LAZY_TENSORS
 from ..torch_backend.tensors import wrapper_tensors
 from .by_rank import checkpoints, current_device, object_lists, process_numbers, refused
-from .by_rank.own_operators import OwnOperators
 from .by_rank.sharded_random import ShardedRandomNumbers
 from .by_rank.shared_shardings import once_for_all
 from .by_rank.stores_of_torch import WAITS, letting_others_go_on
@@ -39,7 +33,6 @@ from .ddp import wrapper as ddp
 from .groups import collective_future, own_groups
 from .private import c10d as c10d_private
 from .private.dtensor import DTENSOR, RANDOM, sharding_propagator
-from .state.own_modules import is_shared
 from .stores.store_classes import classes
 from .world.rank import Rank, here
 
@@ -67,7 +60,8 @@ def _world_of_caller(theirs: property) -> property:
     def get(owner: object) -> object:
         frame = _getframe(1)
         is_body = not frame.f_code.co_flags & inspect.CO_OPTIMIZED  # of a module or a class
-        if is_body and getattr(here, "rank", None) is not None and is_shared(frame):
+        rank: Rank | None = getattr(here, "rank", None)
+        if is_body and rank is not None and len(rank.world.ranks) > 1 and not is_user_frame(frame):
             return None
         return theirs.__get__(owner)
 
@@ -187,16 +181,6 @@ def _patch() -> None:
     _patches.set(*END_PROFILER, refused.profiler_is_stopped(getattr(*END_PROFILER)))
     known = getattr(*METHODS_OF_LAZY_TENSORS)
     _patches.set(*METHODS_OF_LAZY_TENSORS, [*known, torch.Tensor.to])
-    operators = OwnOperators()
-    make, of_operator = getattr(*MAKE_LIBRARY), getattr(*LIBRARY_OF_OPERATOR)
-    _patches.replace(*MAKE_LIBRARY, operators.making_library(make))
-    _patches.replace(*LIBRARY_OF_OPERATOR, operators.of_operator(of_operator))
-    for name in ("find", "get"):
-        find = getattr(OPERATOR_ENTRIES, name, None)
-        if find is None:  # older builds have one of them
-            continue
-        _patches.replace(OPERATOR_ENTRIES, name, operators.finding(find))
-    _patches.at_end(operators.end)
     _patches.see_to(
         checkpoints.MODULES, lambda module: checkpoints.replace_in(module, _patches.set)
     )

@@ -1,4 +1,4 @@
-"""Tests that start processes or threads run their bodies on virtual ranks instead.
+"""Tests that start processes or threads run their bodies on forks of this process instead.
 
 torch's test bases start an interpreter for each rank, which imports the test file anew; there
 nothing would be emulated. So the part that starts and joins them is replaced, and only it: how
@@ -7,21 +7,18 @@ ranks find one another, and what each does, stays as the bases have it.
 
 from __future__ import annotations
 
-import ast
 import functools
 import os
 import sys
 import tempfile
 import unittest
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch.testing._internal import common_distributed as bases
 from torch.testing._internal import common_utils
 
-from d2lpar.vgpu.ranks.state import own_patches
 from torch_judge.older_names import OLDER_BASE, RANKS
 
 Life = Callable[[int], object]
@@ -47,39 +44,30 @@ def on_ranks(life: Life, count: int) -> None:
     """
     if count > torch.cuda.device_count():
         raise unittest.SkipTest(f"needs {count} GPUs")
-    skips: list[str] = []
+    skips = torch.multiprocessing.get_context("fork").SimpleQueue()
 
     def rank(number: int) -> None:
-        _watch_what_is_replaced()
         try:
             life(number)
         except unittest.SkipTest as skip:
-            skips.append(str(skip))
+            skips.put(str(skip))
         except SystemExit as end:
-            skips.extend(_skip_of(end))
+            for reason in _skip_of(end):
+                skips.put(reason)
 
     torch.multiprocessing.start_processes(rank, nprocs=count, start_method="fork")
-    if skips:
-        raise unittest.SkipTest(skips[0])
+    if not skips.empty():
+        raise unittest.SkipTest(skips.get())
 
 
-def _watch_what_is_replaced() -> None:
-    """A test, or FSDP's test helpers, replaces methods of torch: on each rank for itself. So does a
-    test assign to global variables of its file, which is imported once."""
-    helpers = sys.modules.get("torch.testing._internal.common_fsdp")
-    for file in (sys.argv[0], getattr(helpers, "__file__", "")):
-        own_patches.watch(file)
-    module = sys.modules[Path(sys.argv[0]).stem]
-    for name in _globals_assigned(sys.argv[0]):
-        attribute = (module, name)
-        own_patches._originals.setdefault(attribute, own_patches._value(attribute))
+def on_threads(life: Life, count: int) -> None:
+    """The same on ranks that are threads, and share what the test has made."""
+    import d2lpar as par
 
-
-@functools.cache
-def _globals_assigned(file: str) -> frozenset[str]:
-    """The global variables that functions of a file assign to."""
-    nodes = ast.walk(ast.parse(Path(file).read_text(encoding="utf-8")))
-    return frozenset(name for node in nodes if isinstance(node, ast.Global) for name in node.names)
+    devices = [torch.device("cuda", i) for i in range(min(count, torch.cuda.device_count()))]
+    if len(devices) < count:
+        raise unittest.SkipTest(f"needs {count} GPUs")
+    par.run_ranks(lambda: life(dist.get_rank()), devices)
 
 
 def _skip_of(end: SystemExit) -> list[str]:
@@ -148,7 +136,7 @@ def _for_threads() -> None:
     def join(cls: type, threads: list, function: Callable) -> None:
         test = function.__self__
         name, count = test._testMethodName, test.world_size  # a parametrized one has another name
-        on_ranks(lambda rank: cls._run(name, rank, count), count)
+        on_threads(lambda rank: cls._run(name, rank, count), count)
 
     base.run_test_with_threaded_pg = run_test
     base._spawn_threads = spawn
@@ -173,10 +161,9 @@ def _each_on_ranks(
             _destroy_groups()
 
         try:
-            on_ranks(life, world_size)
-        except torch.multiprocessing.ProcessRaisedException as error:
-            cause = error.__cause__ or error
-            raise RuntimeError(f"{type(cause).__name__}: {cause}") from error
+            on_threads(life, world_size)
+        except Exception as error:
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
 
     return test
 

@@ -15,7 +15,6 @@ import torch.nn.parallel
 from ...patching import Patches
 from ...ranks.groups.own_groups import ENV, init_process_group
 from ...ranks.private.c10d import MODULES
-from ...ranks.state.own_patches import PatchesOfCaller
 from ...ranks.state.process_state import OwnState
 from ...ranks.world_of_one import alone_in_its_world
 from ...torch_backend.private import torch_devices
@@ -122,7 +121,7 @@ def _size_of(given: Mapping[str, Any]) -> int:
 def _join_alone(patches: Patches, *args: Any, **kwargs: Any) -> None:
     """Let the process be the only rank of a world until the block ends, and join its group."""
     stack = ExitStack()
-    states: list[OwnState] = [lazy_init.ProcessDevices(), PatchesOfCaller()]
+    states: list[OwnState] = [lazy_init.ProcessDevices()]
     stack.enter_context(alone_in_its_world(lazy_init.devices_here(), states))
     try:
         init_process_group(*args, **kwargs)

@@ -62,8 +62,7 @@ def by_rank() -> list[tuple[str, Callable[[], int]]]:
 
 def _has_own() -> bool:
     rank: Rank | None = getattr(here, "rank", None)
-    is_process = rank is not None and (rank.has_parent or not rank.is_alone)
-    return sys.platform == "linux" and is_process
+    return sys.platform == "linux" and rank is not None and len(rank.world.ranks) > 1
 
 
 def _parent(theirs: Callable[[], int]) -> Callable[[], int]:

@@ -11,12 +11,10 @@ from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from types import CodeType, FunctionType, ModuleType
 
-from . import own_patches
-
-MAIN, AGAIN = "__main__", "__mp_main__"  # what multiprocessing calls a main module in its children
+MAIN = "__main__"
 
 
-def run_script(path: str, name: str = MAIN) -> ModuleType:
+def run_script(path: str) -> ModuleType:
     """Run a file as the main module, with its folder first in `sys.path`.
 
     Its `__file__` is absolute, as Python has it: processes that are really spawned, such as workers
@@ -27,15 +25,15 @@ def run_script(path: str, name: str = MAIN) -> ModuleType:
     else:
         folder = os.path.dirname(os.path.abspath(path))
     path = os.path.abspath(path)
-    code = SourceFileLoader(name, path).source_to_code(_source(path), path)
+    code = SourceFileLoader(MAIN, path).source_to_code(_source(path), path)
     if folder not in sys.path[:1]:
         sys.path.insert(0, folder)
-    module = ModuleType(name)
+    module = ModuleType(MAIN)
     module.__file__ = path
     return _run(module, code)
 
 
-def run_module(target: str, name: str = MAIN) -> ModuleType:
+def run_module(target: str) -> ModuleType:
     """Run a module, or a package's `__main__`, as the main module.
 
     The working folder becomes the first of `sys.path`. Raises ModuleNotFoundError.
@@ -46,7 +44,7 @@ def run_module(target: str, name: str = MAIN) -> ModuleType:
     code = spec.loader.get_code(spec.name)  # type: ignore[union-attr]
     if code is None:
         raise ModuleNotFoundError(f"{target} has no code that Python can run")
-    module = ModuleType(name)
+    module = ModuleType(MAIN)
     module.__spec__, module.__file__ = spec, spec.origin
     module.__package__ = spec.parent
     sys.argv[0] = spec.origin or sys.argv[0]
@@ -72,33 +70,8 @@ def values_forgotten() -> Iterator[None]:
         gc.collect()
 
 
-def run_again(main: ModuleType) -> ModuleType:
-    """Import a main module once more, as multiprocessing does in a process that it spawns.
-
-    Raises RuntimeError for one that was not read from a file.
-    """
-    if main.__spec__ is not None:
-        return run_module(main.__spec__.name, AGAIN)
-    if main.__file__ is None:
-        raise RuntimeError(
-            "the main module was typed, not read from a file, and cannot be run again for another "
-            "process: save the program to a file"
-        )
-    return run_script(main.__file__, AGAIN)
-
-
-def is_guarded(main: ModuleType) -> bool:
-    """Whether it asks, somewhere, if it is the main module: `if __name__ == "__main__":`."""
-    try:
-        code = compile(_source(main.__file__ or ""), "main", "exec")
-    except (OSError, SyntaxError, ValueError):
-        return False
-    return MAIN in code.co_consts and "__name__" in code.co_names
-
-
 def _run(module: ModuleType, code: CodeType) -> ModuleType:
-    own_patches.watch(module.__file__ or "")
-    sys.modules[MAIN] = sys.modules[module.__name__] = module
+    sys.modules[MAIN] = module
     module.__dict__["__builtins__"] = __builtins__
     exec(code, module.__dict__)
     return module

@@ -1,14 +1,12 @@
 """What every process has of its own, and virtual ranks exchange when the turn passes.
 
 Random numbers of torch (of the CPU and of the virtual devices), of Python and of NumPy;
-`shape_only`, the default data type, and what else it sets of torch; how it starts further
-processes; what DTensor and FSDP keep; which warnings it shows; the environment, `sys.argv`,
-`sys.path` and the working folder; and, of a rank that runs a program of its own, its modules.
+`shape_only`, the default data type, and what else it sets of torch; what DTensor and FSDP keep;
+which warnings it shows; the environment, `sys.argv`, `sys.path` and the working folder.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import sys
@@ -64,8 +62,6 @@ class ProcessState:
         numpy = sys.modules.get("numpy")
         self._numpy = numpy.random.get_state() if numpy else None
         self._dtype = torch.get_default_dtype()
-        method: str | None = multiprocessing.get_start_method(allow_none=True)
-        self._start_method = method
         self._environment = _environment()
         self._arguments, self._path, self._folder = sys.argv, list(sys.path), _folder()
         for other in self._others:
@@ -79,8 +75,6 @@ class ProcessState:
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
         torch.set_default_dtype(self._dtype)
-        if multiprocessing.get_start_method(allow_none=True) != self._start_method:
-            multiprocessing.set_start_method(self._start_method, force=True)
         _set_environment(self._environment)
         sys.argv = self._arguments
         if sys.path != self._path:
@@ -90,29 +84,10 @@ class ProcessState:
         for other in self._others:
             other.restore()
 
-    def seed(self, number: int) -> None:
-        """Start random numbers of its own. A process takes them from the system, and this one from
-        torch's seed and its number, so that every run takes the same way."""
-        seed = torch.initial_seed() + number
-        self._machine = self._machine[0], seed, {}, self._machine[3]
-        self._torch = torch.Generator().manual_seed(seed).get_state()
-        self._python = random.Random(seed).getstate()
-        if self._numpy is not None:
-            legacy = sys.modules["numpy"].random.RandomState(seed % 2**32)
-            self._numpy = legacy.get_state()
-
-    def has(self, kind: type) -> bool:
-        """Whether something of this kind is among what it exchanges."""
-        return any(isinstance(other, kind) for other in self._others)
-
     def set_variables(self, variables: Mapping[str, str]) -> None:
         """Let the process find these in its environment besides its own."""
         encode = os.environ.encodekey, os.environ.encodevalue
         self._environment |= {encode[0](k): encode[1](v) for k, v in variables.items()}
-
-    def begin_program(self, arguments: list[str]) -> None:
-        """Let the process find these in `sys.argv`; how it starts others, nobody has said yet."""
-        self._arguments, self._start_method = arguments, None
 
 
 def _environment() -> Environment:

@@ -58,7 +58,6 @@ class Participants:
         self.rt, self.size, self.alike = rt, size, alike
         self._rendezvous = {(WORLD, *range(size)): self._meeting(range(size))}
         self.stores = self.opened = OpenStores()  # that all have, and that the program opens
-        self.is_signalled = False  # ranks may have left what they were in the midst of
         self.scheduler = scheduler
         scheduler.explain, scheduler.gives_way = self.explain_hang, self._gives_way
         self.outside: set[int] = set()  # ranks that wait for what is no matter of the run

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
 from typing import Any
 
@@ -31,8 +30,6 @@ from .unwaited import UnwaitedCollectives
 
 _marks = count()
 
-Loggers = dict[Any, dict[str, Any]]  # what a rank has set, by logger and attribute
-
 # Of a group; torch's errors about one that it does not know show this, too.
 ENDED = (
     "lasts as long as the call of run_ranks() that it was made in: make it, and what holds it, "
@@ -54,19 +51,14 @@ here: Any = Here()
 class ProcessStart:
     """How a rank begins that is a process to its program: `current` is its current device.
 
-    `variables` it finds in its environment besides those of who starts it, `arguments` in
-    `sys.argv` (None: those of who starts it). Its random numbers are those of whoever starts it if
-    `same_random_numbers`, as after a fork, and else its own. `states` are what else it has of its
-    own. It `has_parent` if the program starts it, which is a process, too.
+    `variables` it finds in its environment besides those of who starts it; `states` are what else
+    it has of its own.
     """
 
     name: str
     current: int
     variables: Mapping[str, str] = field(default_factory=dict)
-    arguments: Sequence[str] | None = None
     states: Sequence[OwnState] = ()
-    same_random_numbers: bool = True
-    has_parent: bool = False
 
 
 class World(Participants):
@@ -107,7 +99,7 @@ class World(Participants):
     def give_up(self) -> None:
         """Let the clock go on after an error, without those that will not come."""
         super().give_up()
-        if self.scheduler.ended or self.is_signalled:
+        if self.scheduler.ended:
             # What was under way is over, as with a process: no hazard any more.
             for device in {device for devices in self.devices for device in devices}:
                 for stream in self.rt.order.streams_of(device):
@@ -129,7 +121,6 @@ class Rank(Participant):
         is_own = bool(self.devices) and first.count(self.devices[0]) == 1
         self.device = self.devices[0] if is_own else HOST
         self.is_process = start is not None
-        self.has_parent = start is not None and start.has_parent
         if start is None:
             variables = variables_of(number, world.size, self.devices)
             start = ProcessStart(f"rank {number}", max(0, self.device), variables)
@@ -138,14 +129,6 @@ class Rank(Participant):
         super().__init__(world, index, number, self._host(start))
         self.process = ProcessState(world.rt, start.states, world.library)
         self.process.set_variables(start.variables)
-        if start.arguments is not None:
-            self.process.begin_program(list(start.arguments))
-        self.children: Any = None  # the outcome of the ranks that it has started and waits for
-        self.handlers: dict[int, object] = {}  # of signals
-        self.loggers: Loggers = {}
-        self.exit_hooks: list[partial] = []  # what it calls at its end
-        if not start.same_random_numbers:
-            self.process.seed(number)
         self.groups = Groups()
         self.mark = next(_marks)  # unlike that of all other ranks
         self.made: Counter[str] = Counter()  # groups, by what their names begin with

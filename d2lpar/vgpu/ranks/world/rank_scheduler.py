@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ...races.call_sites import CallSite, Mark, call_site_of, mark
 
@@ -34,7 +34,6 @@ class _Wait:
     place: Mark | CallSite | None = None
     expires_s: float | None = None
     report: str = ""
-    signals: list[Callable[[], object]] = field(default_factory=list)  # to be met at its turn
 
 
 def _described(wait: _Wait) -> str:
@@ -79,10 +78,7 @@ class RankScheduler:
     def begin(self, rank: int) -> None:
         """Wait for the first turn. Raises Ended if there will be none."""
         with self._lock:
-            first = self._waits[rank]
             self._take(rank)
-        for meet in first.signals:
-            meet()
 
     def wait(
         self,
@@ -99,17 +95,11 @@ class RankScheduler:
         `place` (by default, where its thread is).
 
         Returns "", or who waits where if the wait has expired: when nobody could go on, it was the
-        first to. Raises Ended if another rank fails meanwhile, or nobody can go on, and what a
-        signal raises that comes meanwhile.
+        first to. Raises Ended if another rank fails meanwhile, or nobody can go on.
         """
         mine = _Wait(ready, text, polite, called, place or mark(), expires_s)
-        while True:
-            self._wait(rank, mine)
-            signals, mine.signals = mine.signals, []
-            for meet in signals:
-                meet()
-            if not signals or mine.report or ready() or called():
-                return mine.report
+        self._wait(rank, mine)
+        return mine.report
 
     def _wait(self, rank: int, mine: _Wait) -> None:
         with self._lock:
@@ -123,15 +113,6 @@ class RankScheduler:
             self._leave(rank)
             self._call_holder()
             self._take(rank)
-
-    def signal(self, rank: int, meet: Callable[[], object]) -> bool:
-        """Let a rank that waits call `meet` at its next turn, which it gets soon; False for one
-        that does not wait: it has the turn, or has returned."""
-        with self._lock:
-            if rank not in self._waits:
-                return False
-            self._waits[rank].signals.append(meet)
-            return True
 
     def finish(self, rank: int) -> None:
         """Give the turn away for good."""
@@ -178,7 +159,7 @@ class RankScheduler:
                     if wait is None:
                         continue
                     is_ready = wait.polite == polite and wait.ready()
-                    if wait.signals or is_ready or (polite and wait.called()):
+                    if is_ready or (polite and wait.called()):
                         self.holder = other
                         return
             if not self.gives_way(self._returned()):

@@ -22,7 +22,7 @@ from ..cuda.lazy_init import ProcessDevices
 from ..memory.pinned import PinnedMemory
 from ..ranks.launcher import wait_for_exchanges
 from ..ranks.torch_names import names_of_torch
-from ..ranks.world.rank import Here, ProcessStart
+from ..ranks.world.rank import ProcessStart, belong_to
 from ..ranks.world.rank_scheduler import Ended
 from ..sim.clock import Clock
 from ..torch_backend.machine.host_threads import HOST
@@ -138,7 +138,7 @@ class Conducted:
         )
         blocks = OwnBlocks(place.told.folder, f"{os.getpid()}-")
         self.rank = ProcessRank(world, number or 0, start, blocks, is_free=number is None)
-        Here.rank = self.rank
+        belong_to(self.rank)
         for index in devices[number or 0]:
             rt.memories[index].catch_up = partial(wait_for_exchanges, world, index)
             if number is None or sum(index in seen for seen in devices) > 1:
@@ -160,7 +160,7 @@ class Conducted:
         if self._streams:
             sys.stdout, sys.stderr = self._before
         starting.leave(self)
-        Here.rank = None
+        belong_to(None)
         if self.wire.is_cut:
             return
         with suppress(Ended, RuntimeError, OSError):

@@ -18,7 +18,7 @@ from torch.distributed.tensor.parallel import SequenceParallel, parallelize_modu
 from torch.nn import functional as F
 
 import d2lpar as par
-from d2lpar.vgpu.cuda import emulate_cuda
+from d2lpar.vgpu import emulate_cuda
 from d2lpar.vgpu.ranks.private.dtensor import sharding_propagator
 
 WHOLE = torch.arange(30.0).view(6, 5)

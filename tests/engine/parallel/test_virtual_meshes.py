@@ -13,7 +13,7 @@ import virtual_ranks
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 import d2lpar as par
-from d2lpar.vgpu.cuda import emulate_cuda
+from d2lpar.vgpu import emulate_cuda
 
 
 def here(*values):

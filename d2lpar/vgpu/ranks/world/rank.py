@@ -47,6 +47,12 @@ class Here(threading.local):
 here: Any = Here()
 
 
+def belong_to(rank: Rank | None) -> None:
+    """Let all threads of this process be that rank's, or no rank's; this one, whatever it was."""
+    Here.rank = rank
+    here.__dict__.pop("rank", None)
+
+
 @dataclass(frozen=True)
 class ProcessStart:
     """How a rank begins that is a process to its program: `current` is its current device.

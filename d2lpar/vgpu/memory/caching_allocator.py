@@ -228,6 +228,11 @@ class CachingAllocator:
         """What may still be allocated; below zero if a new limit is less than what is held."""
         return self.limit_bytes - self.active_bytes - self.others_bytes
 
+    def look_beside(self) -> None:
+        """Find out what other processes hold of the device, and tell what this one does."""
+        if self.beside is not None:
+            self.others_bytes = self.beside(self._most_bytes)
+
     @property
     def reserved_bytes(self) -> int:
         """What the caching allocator keeps for itself."""
@@ -255,8 +260,7 @@ class CachingAllocator:
             self._note_large()
             before = self.reserved_bytes
             self._most_bytes = self.active_bytes
-            if self.beside is not None:
-                self.others_bytes = self.beside(self._most_bytes)
+            self.look_beside()
             self._events["num_sync_all_streams"] += 1
             now = self.reserved_bytes
             self._events["num_device_free"] += now < before

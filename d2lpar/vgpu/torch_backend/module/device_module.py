@@ -242,7 +242,9 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
 def mem_get_info(device: Device = None) -> tuple[int, int]:
     """Free and total bytes of `device`; what the allocator has reserved is not free."""
     memory = _memory(device)
-    return memory.capacity_bytes - memory.reserved_bytes, memory.capacity_bytes
+    memory.look_beside()
+    held = memory.reserved_bytes + memory.others_bytes
+    return max(0, memory.capacity_bytes - held), memory.capacity_bytes
 
 
 def set_per_process_memory_fraction(fraction: float, device: Device = None) -> None:

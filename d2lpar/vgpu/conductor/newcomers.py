@@ -24,6 +24,7 @@ from ..ranks.world.rank_scheduler import Ended, RankScheduler, Words
 from ..sim.clock import HostThread
 from ..torch_backend.machine.runtime import Runtime
 from .seat import RankProcess, Seat, Watches
+from .starting import door_of
 
 LOOKS_S = 0.02
 
@@ -88,7 +89,7 @@ class Newcomers:
 
     def __init__(self, rt: Runtime, folder: str, first: int, watches: Watches) -> None:
         self._rt, self._watches = rt, watches
-        self._listener = Listener(f"{folder}/door", family="AF_UNIX")
+        self._listener = Listener(door_of(folder))
         self.address: Any = self._listener.address
         self._come = first
         self.stores = OpenStores()

@@ -217,7 +217,7 @@ class Conducted:
 
 def come(place: Place) -> Conducted:
     """Call at the door of a run, as a process that a program of it has started."""
-    connection: Any = Client(place.told.door, family="AF_UNIX")
+    connection: Any = Client(place.told.door)
     connection.send((os.getpid(), os.getppid(), place.name, starting.start_s()))
     return Conducted(Wire(connection), place, None)
 

@@ -12,6 +12,7 @@ import json
 import multiprocessing.connection
 import multiprocessing.process
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -48,6 +49,13 @@ class Told:
     records: bool = False
     shapes_only: bool = False
     hazards: bool = False
+
+
+def door_of(folder: str) -> str:
+    """Where processes call that have a folder in common: a socket there, on Windows a pipe."""
+    if hasattr(socket, "AF_UNIX"):
+        return os.path.join(folder, "door")
+    return rf"\\.\pipe\{os.path.basename(folder)}"
 
 
 class Parent(Protocol):

@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -135,7 +136,8 @@ class FarBlocks:
         if parcel.file is not None:
             if parcel.file not in self._mapped:
                 self._mapped[parcel.file] = mapped(parcel.file, parcel.size)
-                os.unlink(parcel.file)  # the rank has mapped it, too: nothing can be left behind
+                with suppress(PermissionError):  # of Windows, where the folder's end is its end
+                    os.unlink(parcel.file)  # the rank has mapped it, too: nothing is left behind
             block = self._mapped[parcel.file]
         return [
             ([view(block, piece) for piece in gives], [view(block, piece) for piece in takes])

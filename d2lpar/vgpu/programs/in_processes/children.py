@@ -63,7 +63,7 @@ class Run:
             f"{self.folder}/machine",
             list(process.devices),
             self.folder,
-            f"{self.folder}/door",
+            starting.door_of(self.folder),
             self.options.timeline is not None,
             self.options.shapes_only,
             self.options.hazards,

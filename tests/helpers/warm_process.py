@@ -132,7 +132,7 @@ if __name__ == "__main__":
     import torch.distributed.tensor
     import torch.utils.flop_counter  # noqa: F401
 
-    import d2lpar  # noqa: F401
+    import d2lpar.vgpu.programs.runner  # noqa: F401 - what `d2lpar run` imports
 
     gc.collect()
     gc.freeze()  # else a child's collector would write to, and so copy, all that it shares

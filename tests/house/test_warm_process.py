@@ -10,7 +10,6 @@ LOOK = """
 import gc, os, sys, threading, torch
 print(sorted(os.environ), os.getcwd(), sys.argv, threading.active_count(), gc.get_freeze_count())
 print(torch._C._get_privateuse1_backend_name(), torch.cuda.is_initialized(), __name__)
-print([name for name in sys.modules if name.startswith("d2lpar.vgpu.torch_backend")])
 print(repr(sys.stdin.read()), file=sys.stderr)
 """
 
@@ -18,9 +17,9 @@ print(repr(sys.stdin.read()), file=sys.stderr)
 def test_nothing_has_happened_in_it_yet():
     for _ in range(2):  # what the first has done is not in the second
         run = warm_process.run(LOOK + "torch.manual_seed(3)\nimport d2lpar.vgpu.torch_backend")
-        first, second, third = run.stdout.splitlines()
+        first, second = run.stdout.splitlines()
         assert first == f"{sorted({*os.environ, 'PYTHONPATH'})} {os.getcwd()} ['-c'] 1 0"
-        assert (second, third) == ("privateuseone False __main__", "[]")
+        assert second == "privateuseone False __main__"
         assert (run.stderr, run.returncode) == ("''\n", 0)
     world = {"A": "b"}
     assert warm_process.run(LOOK, world).stdout.startswith("['A', 'PYTHONPATH'] ")

@@ -9,8 +9,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-
-from d2lpar.command import cli
+import running
 
 PAGE = Path(__file__).parents[2] / "docs" / "run-your-own-program.md"
 BLOCK = re.compile(r"^```(python|sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -28,9 +27,11 @@ def printed_by(kind: str, code: str, names: dict[str, object]) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         if kind == "sh":
-            command, *words = shlex.split(code)
-            assert command == "d2lpar"
-            assert cli.main(words) == 0
+            command, name, *words = shlex.split(code)
+            assert (command, name) == ("d2lpar", "run")
+            ran = running.run(*words)
+            assert ran.status == 0, ran.err
+            print(ran.out, end="")
         elif name := FILE.match(code):
             Path(name[1]).write_text(code, encoding="utf-8")
         else:

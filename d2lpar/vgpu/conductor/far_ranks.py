@@ -274,6 +274,8 @@ class ProcessRank(Rank):
             world: Any = self.world
             world.become(size)
             self.number = self.index = number
+            if self.devices:  # what NCCL takes for its own without being told
+                self.device = self.devices[number % len(self.devices)]
 
     def _take(self, done: Sequence[int]) -> None:
         """Take the values of calls that are over."""

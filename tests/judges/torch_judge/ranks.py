@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch.testing._internal import common_distributed as bases
 from torch.testing._internal import common_utils
 
+from d2lpar.vgpu.cuda import lazy_init
 from torch_judge.older_names import OLDER_BASE, RANKS
 
 Life = Callable[[int], object]
@@ -55,6 +56,7 @@ def on_ranks(life: Life, count: int) -> None:
             for reason in _skip_of(end):
                 skips.put(reason)
 
+    lazy_init._reset()  # tests' modules have asked whether there is CUDA; this process uses none
     torch.multiprocessing.start_processes(rank, nprocs=count, start_method="fork")
     if not skips.empty():
         raise unittest.SkipTest(skips.get())

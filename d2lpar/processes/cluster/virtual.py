@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 
 from ...vgpu import run_ranks
-from ...vgpu.ranks.by_rank import process_numbers
 from ...vgpu.ranks.world.rank import here
 from ...vgpu.ranks.world.rank_scheduler import Ended
 from . import failures, messages, output, reports, started
@@ -260,7 +259,7 @@ def _ending_alone() -> Iterator[None]:
 
 def _kill(theirs: Callable[[int, int], None], pid: int, number: int) -> None:
     name = signal.Signals(number).name if number else ""
-    if own_number() is None or not process_numbers.is_own(pid) or name not in _DEADLY:
+    if own_number() is None or pid != os.getpid() or name not in _DEADLY:
         theirs(pid, number)
         return
     how = messages.SIGNAL.format(number=int(number), name=name)

@@ -1,5 +1,5 @@
 """Threads that are started in the block see CUDA there, as the one does that entered it; they begin
-on the first device that their process sees, and have its number."""
+on the first device that their process sees."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import threading
 from contextlib import AbstractContextManager
 
 from ..patching import Patches
-from ..ranks.by_rank import process_numbers
 from ..torch_backend.machine.runtime import current_runtime
 from . import lazy_init
 
@@ -17,12 +16,11 @@ def install(patches: Patches, mode: AbstractContextManager) -> None:
     theirs = threading.Thread.start
 
     def start(self: threading.Thread) -> None:
-        work, first, number = self.run, lazy_init.first_device(), process_numbers.number()
+        work, first = self.run, lazy_init.first_device()
 
         def run() -> None:
             if not lazy_init.emulated_count():
                 return work()
-            process_numbers.carry(number)
             if first is not None:
                 current_runtime().current_device = first
             with mode:

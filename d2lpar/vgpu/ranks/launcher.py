@@ -46,9 +46,8 @@ def run_ranks(
     the host, before they move to their GPUs, are left unset.
 
     A rank stands for a process: its device is the current one, its host has a time of its own, and
-    it has its own random numbers (which start as the caller's), on Linux a number of its own that
-    `os.getpid()` tells the program, and torchrun's variables RANK, LOCAL_RANK (the number of its
-    device), WORLD_SIZE, …, which `d2lpar.launch.place` reads. In it
+    it has its own random numbers (which start as the caller's), and torchrun's variables RANK,
+    LOCAL_RANK (the number of its device), WORLD_SIZE, …, which `d2lpar.launch.place` reads. In it
     `torch.distributed` works as it does over NCCL, device meshes, DTensor and what is built on them
     (tensor, sequence and context parallelism) too, and `DistributedDataParallel` as torch's; groups
     are there from the start, and exchange tensors of GPUs and of the host; `init_process_group`

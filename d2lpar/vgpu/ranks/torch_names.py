@@ -1,5 +1,4 @@
-"""The names that know virtual ranks: groups, DistributedDataParallel, refusals, and of Python's own
-the numbers of processes."""
+"""The names that know virtual ranks: groups, DistributedDataParallel, refusals."""
 
 from __future__ import annotations
 
@@ -7,7 +6,6 @@ import functools
 import importlib
 import inspect
 import json
-import os
 import pickle
 import sys
 from collections.abc import Callable, Iterator
@@ -24,7 +22,7 @@ from ..torch_backend.comm.nccl import build_version
 from ..torch_backend.private.torch_profiler import END_PROFILER, PREPARE_PROFILER
 from ..torch_backend.private.torch_tensors import METHODS_OF_LAZY_TENSORS
 from ..torch_backend.tensors import wrapper_tensors
-from .by_rank import checkpoints, current_device, object_lists, process_numbers, refused
+from .by_rank import checkpoints, current_device, object_lists, refused
 from .by_rank.sharded_random import ShardedRandomNumbers
 from .by_rank.shared_shardings import once_for_all
 from .by_rank.stores_of_torch import WAITS, letting_others_go_on
@@ -135,8 +133,6 @@ def _patch() -> None:
             _patches.substitute(module, name, exchange)
     of_objects = object_lists.device_of_objects(getattr(*c10d_private.OBJECT_DEVICE))
     _patches.set(*c10d_private.OBJECT_DEVICE, of_objects)
-    for name, number in process_numbers.by_rank():
-        _patches.substitute(os, name, number)
     for kind in classes(here):
         for module in c10d_private.STORE_MODULES:
             if hasattr(module, kind.__name__):

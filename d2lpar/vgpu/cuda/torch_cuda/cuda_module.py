@@ -7,6 +7,7 @@ that it is not emulated.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,7 +16,6 @@ import torch
 
 from ....machines.compute_capability import known_capability
 from ...patching import Patches
-from ...ranks.by_rank import process_numbers
 from ...sim.pricing.multiprocessors import clock_hz
 from ...torch_backend.machine.runtime import current_runtime, running
 from ...torch_backend.module import device_module, graph_capture, streams
@@ -276,7 +276,7 @@ def device_memory_used(device: object = None) -> int:
 def list_gpu_processes(device: object = None) -> str:
     """The processes that hold memory of the device, as torch lists them: this one."""
     used_mb = device_memory_used(device) / 2**20
-    process = f"process {process_numbers.number():>10d} uses {used_mb:>12.3f} MB GPU memory"
+    process = f"process {os.getpid():>10d} uses {used_mb:>12.3f} MB GPU memory"
     return f"GPU:{local_number(device)}\n{process if used_mb else 'no processes are running'}"
 
 

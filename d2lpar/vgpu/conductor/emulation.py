@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -28,7 +26,7 @@ from . import starting
 from .newcomers import Newcomers
 from .process import come_as_fork
 from .starting import FOUND_BY, Told
-from .values import memory_folder
+from .values import exchange_folder
 
 
 @contextmanager
@@ -102,8 +100,7 @@ class Door:
 
     def _open(self) -> None:
         rt = current_runtime()
-        folder = tempfile.mkdtemp(prefix="d2lpar-", dir=memory_folder())
-        self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder = self._stack.enter_context(exchange_folder())
         Path(folder, "machine").write_bytes(pickle.dumps(rt.machine))
         self._newcomers = Newcomers(rt, folder, 1, _Nobody())
         self._stack.callback(self._newcomers.close)

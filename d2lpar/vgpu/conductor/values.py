@@ -8,18 +8,22 @@ these two ever looks at it.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 import torch
 
 from ..ranks.calls.collective_calls import CollectiveCall
 
 ALIGNED = 64  # bytes
 SMALLEST = 1 << 16
+PREFIX = "d2lpar"  # of folders, which is followed by the number of the process that has it
 META = -1  # the offset of what has a shape only
 
 Place = tuple[int, int, str]  # offset, elements, data type
@@ -145,9 +149,22 @@ class FarBlocks:
         ]
 
 
-def memory_folder() -> str | None:
-    """Where files are memory, if the system has such a place."""
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+@contextmanager
+def exchange_folder() -> Iterator[str]:
+    """A new folder for the values of a run, where files are memory if the system has such a place.
+
+    It goes with the block; what a run has left that was killed goes with the next one.
+    """
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
+    for left in Path(where).glob(f"{PREFIX}-*-*"):
+        pid = left.name.split("-")[1]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(left, ignore_errors=True)
+    folder = tempfile.mkdtemp(prefix=f"{PREFIX}-{os.getpid()}-", dir=where)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _reserve(file: str, size: int) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -19,7 +17,7 @@ import torch
 from ...timeline.formatting import seconds_text
 from ...timeline.printing import say
 from ..conductor.conductor import Conductor
-from ..conductor.values import memory_folder
+from ..conductor.values import exchange_folder
 from ..cuda.block import emulating
 from ..cuda.lazy_init import all_devices
 from ..races.call_sites import CallSite
@@ -197,8 +195,7 @@ def _attempt(launch: LaunchPlan, options: RunOptions, watched: _Watched, restart
         for name in IMPORTED_ONCE:
             importlib.import_module(name)
     with ExitStack() as stack:
-        folder = tempfile.mkdtemp(prefix="d2lpar-", dir=memory_folder())
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder = stack.enter_context(exchange_folder())
         children = Children(Run(launch, options, watched.rt, folder), processes)
         conductor = Conductor(watched.rt, names, watched, folder)
         stack.callback(conductor.close)

@@ -501,3 +501,13 @@ def test_processes_on_one_gpu_share_its_memory(tmp_path):
     (tmp_path / "program.py").write_text(TOO_MUCH)
     found = running.run("--quiet", "--shapes-only", "--gpus", 1, tmp_path / "program.py")
     assert (found.status, found.err, found.lines) == (0, "", ["True True"])
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there is no such memory")
+def test_what_a_killed_run_has_left_goes_with_the_next(tmp_path):
+    killed = _run(tmp_path, "import os\nos.kill(os.getppid(), 9)\nos._exit(0)\n", ranks=1)
+    assert killed.status < 0
+    assert _run(tmp_path, "", ranks=1).status == 0
+    alive = [path for path in Path("/dev/shm").glob("d2lpar-*-*") if path.is_dir()]
+    pids = {int(path.name.split("-")[1]) for path in alive}
+    assert all(os.path.exists(f"/proc/{pid}") for pid in pids)

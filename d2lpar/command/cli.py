@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import atexit
-import contextlib
 import importlib
 import os
 import sys
 import textwrap
-import threading
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -108,16 +105,8 @@ def _flushed(status: int) -> int:
 
 
 def entry() -> NoReturn:
-    """The command itself. A rank that does not end does not keep it: Python would end the rank's
-    thread within what it computes, which aborts the process."""
-    status = main()
-    if any(thread.name.startswith("rank ") for thread in threading.enumerate()):
-        atexit._run_exitfuncs()  # noqa: SLF001 - there is no other name for it
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
-        os._exit(status)
-    sys.exit(status)
+    """The command itself."""
+    sys.exit(main())
 
 
 def _parser(command: str) -> argparse.ArgumentParser:

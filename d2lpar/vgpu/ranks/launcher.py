@@ -117,12 +117,6 @@ def run_alike(
     return dict(zip(kinds.simulated, results, strict=True))
 
 
-def rank_number() -> int:
-    """The number of the rank whose thread this is; 0 in a thread that is none."""
-    rank: Rank | None = getattr(here, "rank", None)
-    return 0 if rank is None else rank.number
-
-
 def host_time_s() -> float:
     """The simulated time of the host here: that of a rank, or of the program's main thread."""
     rank: Rank | None = getattr(here, "rank", None)

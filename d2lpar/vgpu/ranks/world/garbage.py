@@ -9,13 +9,6 @@ from contextlib import contextmanager
 from ...torch_backend.machine.runtime import Runtime
 
 
-def collect_tensors(rt: Runtime) -> None:
-    """Collect what has tensors on the devices and is in nobody's reach, as after a program that has
-    ended: whoever measures memory from now on would see it disappear."""
-    if any(memory.allocations for memory in rt.memories):
-        gc.collect()
-
-
 @contextmanager
 def older_objects_apart(rt: Runtime) -> Iterator[None]:
     """Let the collector not look, again and again, at what there was before the block.

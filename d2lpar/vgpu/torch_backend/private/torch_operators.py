@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 import torch.fx.experimental.proxy_tensor
@@ -109,41 +108,3 @@ def decompose(
     """Carry out an operation by those others, as torch does it for the CPU."""
     with nullcontext() if counts(func) else counting():
         return func._op_dk(key, *args, **kwargs)
-
-
-MAKE_LIBRARY = (torch._C, "_dispatch_library")
-LIBRARY_OF_OPERATOR = (torch._library.custom_ops, "get_library_allowing_overwrite")
-# What is registered of operators besides kernels, such as the shapes of their results.
-OPERATOR_ENTRIES: Any = torch._library.simple_registry.SimpleLibraryRegistry
-OperatorEntry: Any = torch._library.simple_registry.SimpleOperatorEntry
-_MODULES_OF_LIBRARIES = ("torch.library", "torch._library.")
-
-
-def libraries_of_operators() -> dict[str, torch.library.Library]:
-    """By the names of operators that `custom_op` has defined: their libraries."""
-    return torch._library.custom_ops.OPDEF_TO_LIB
-
-
-def destroy_library(library: torch.library.Library) -> None:
-    """Take back all that it has registered."""
-    library._destroy()
-
-
-def forget_operator(namespace: str, name: str) -> None:
-    """Let torch look anew for an operator that is no more: what it has kept would call it."""
-    known: Any = getattr(torch.ops, namespace)
-    name = name.partition(".")[0]
-    if name in vars(known):
-        delattr(known, name)
-        if name in known._dir:
-            known._dir.remove(name)
-
-
-def are_equal_schemas(one: str, other: str) -> bool:
-    """Whether two texts say the same of an operator."""
-    return one == other or torch._C.parse_schema(one) == torch._C.parse_schema(other)
-
-
-def is_of_libraries(module: str) -> bool:
-    """Whether code of a module is torch's own of registering operators."""
-    return module.startswith(_MODULES_OF_LIBRARIES)

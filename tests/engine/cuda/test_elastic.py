@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import running
+import warm_process
 
 PROGRAM = """
 import os, sys
@@ -145,3 +146,29 @@ def test_programs_that_a_framework_starts_have_the_gpus(run, monkeypatch, tmp_pa
         "a process",
         "0",
     ]
+
+
+IN_A_BLOCK = """
+import os, torch, torch.distributed as dist
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+import d2lpar as par
+
+def total():
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl")
+    x = torch.ones(1, device="cuda") * dist.get_rank()
+    dist.all_reduce(x)
+    return x.item(), torch.cuda.current_device()
+
+with par.emulate_cuda(3, verbose=False):
+    ways = {"rdzv_endpoint": "localhost:0", "rdzv_backend": "c10d", "start_method": "fork"}
+    print(elastic_launch(LaunchConfig(1, 1, 3, max_restarts=0, **ways), total)())
+"""
+
+
+def test_a_block_may_start_ranks_by_fork_as_a_notebook_does():
+    """So does accelerate's `notebook_launcher`."""
+    ran = warm_process.run(IN_A_BLOCK)
+    assert ran.returncode == 0, ran.stderr
+    results = ast.literal_eval(ran.stdout.splitlines()[-1])
+    assert results == {rank: (3.0, rank) for rank in range(3)}

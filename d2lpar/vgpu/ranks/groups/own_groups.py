@@ -119,6 +119,8 @@ def _met(init_method: str, rank: int, size: int, timeout: timedelta | None) -> d
     """The store by which processes find one another, once they have; torch's errors if they do not,
     or if the address is none."""
     limit = timeout or c10d_private.DEFAULT_TIMEOUT
+    if init_method.startswith(ENV) and os.environ.get(AGENT_S_STORE) == str(True):
+        return _part_of_all(here.rank.torchrun_s_store())  # that may be in a process of no run
     store, *_ = next(dist.rendezvous(init_method, rank, size, timeout=limit))
     store.set_timeout(limit)
     return _part_of_all(store)
@@ -138,6 +140,7 @@ def _bound(device: torch.device | int | None) -> torch.device | None:
 
 
 ENV = "env://"
+AGENT_S_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # what torch's agent tells the ranks that it starts
 TAKEN_BY_TORCH = inspect.signature(dist.init_process_group).parameters.keys()
 
 

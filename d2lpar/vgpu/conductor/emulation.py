@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing import current_process
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -17,14 +16,13 @@ from ... import machines
 from ..cuda import lazy_init
 from ..cuda.block import emulating
 from ..patching import Patches
-from ..races.call_sites import CallSite
 from ..ranks.launcher import let_others_go_on
-from ..sim.event_queue import QueuedWork
 from ..torch_backend.machine.runtime import current_runtime
 from ..torch_backend.operations.serialization import processes_share_devices
 from . import starting
 from .newcomers import Newcomers
 from .process import come_as_fork
+from .seat import Watches
 from .starting import FOUND_BY, Told
 from .values import exchange_folder
 
@@ -102,7 +100,7 @@ class Door:
         rt = current_runtime()
         folder = self._stack.enter_context(exchange_folder())
         Path(folder, "machine").write_bytes(pickle.dumps(rt.machine))
-        self._newcomers = Newcomers(rt, folder, 1, _Nobody())
+        self._newcomers = Newcomers(rt, folder, 1, Watches())
         self._stack.callback(self._newcomers.close)
         others, rt.clock.others = rt.clock.others, let_others_go_on
         self._stack.callback(setattr, rt.clock, "others", others)
@@ -149,22 +147,3 @@ def _set_environment(values: Mapping[str, str | None]) -> None:
         os.environ.pop(name, None)
         if value is not None:
             os.environ[name] = value
-
-
-class _Nobody:
-    """Nobody wants to know what processes do."""
-
-    def said(self, rank: int, stream: int, text: str) -> None:
-        """They print themselves."""
-
-    def stepped(self, rank: int, optimizer: int, work: QueuedWork) -> None:
-        """An optimizer has updated its parameters."""
-
-    def waited(
-        self, rank: int, number: int, call: str, place: CallSite, seconds: float, device: str
-    ) -> None:
-        """A host has waited for a device."""
-
-    def ended(self, rank: int, report: dict[str, Any] | None) -> bool:
-        """Who has started a process knows what to make of its end."""
-        return False

@@ -25,7 +25,7 @@ from .values import OwnBlocks, Taken
 from .wire import SEAT, FarObject, Wire
 
 
-def here() -> tuple[str, int]:
+def place_here() -> tuple[str, int]:
     """Where the program is."""
     return place_of(mark())
 
@@ -83,17 +83,17 @@ class FarExchange(FarObject):
     def come(self, timeout: timedelta | None = None) -> str:
         """Let others run until what it takes is here; who waits where, if the timeout was over."""
         seconds = None if timeout is None else timeout.total_seconds()
-        report: str = self.wire.ask(SEAT, "come", (self, seconds), here())
+        report: str = self.wire.ask(SEAT, "come", (self, seconds), place_here())
         return report
 
     def check_in_time(self, timeout: timedelta | None) -> None:
         """Raise if it ends later than who waits for it does."""
         seconds = None if timeout is None else timeout.total_seconds()
-        self.wire.ask(SEAT, "check_in_time", (self, seconds), here())
+        self.wire.ask(SEAT, "check_in_time", (self, seconds), place_here())
 
     def let_others_go_on(self, text: str) -> None:
         """Let others run, unless it is over."""
-        self.wire.ask(self.number, "let_others_go_on", (text,), here())
+        self.wire.ask(self.number, "let_others_go_on", (text,), place_here())
 
     def timed_out(self, timeout: timedelta | None, report: str) -> dist.DistBackendError:
         """The error of a rank that has not waited longer."""
@@ -152,7 +152,7 @@ class FarStore(dist.Store):
 def _of_store(name: str) -> Callable[..., object]:
     def method(self: Any, *args: object, **kwargs: object) -> object:
         pickled = pickle.dumps((args, kwargs))
-        return self._wire.ask(SEAT, "of_store", (self._number, name, pickled), here())
+        return self._wire.ask(SEAT, "of_store", (self._number, name, pickled), place_here())
 
     method.__name__ = name
     return method
@@ -293,7 +293,7 @@ class ProcessRank(Rank):
         timeout: timedelta | None = None,
     ) -> str:
         """Let other ranks go on once: this one waits for nothing that the conductor cannot see."""
-        self.wire.ask(SEAT, "pause", (text if isinstance(text, str) else text(),), here())
+        self.wire.ask(SEAT, "pause", (text if isinstance(text, str) else text(),), place_here())
         return ""
 
     def store(self, name: str) -> Any:
@@ -308,7 +308,7 @@ class ProcessRank(Rank):
 
     def open_tcp_store(self, **asked: Any) -> dist.Store:
         """A TCPStore."""
-        number, port = self.wire.ask(SEAT, "open_tcp_store", (pickle.dumps(asked),), here())
+        number, port = self.wire.ask(SEAT, "open_tcp_store", (pickle.dumps(asked),), place_here())
         store = FarStore(self.wire, number, asked["host"], port)
         store.set_timeout(asked["timeout"])
         return store

@@ -184,7 +184,7 @@ class Conducted:
         ranks together."""
         if not self.wire.is_cut:
             self.rank.is_free |= self.rank.is_alone
-            starting.note_start(self.wire.read(HOST_THREAD, "now_s"))
+            self.forks()
 
     def forks(self) -> None:
         """The same, whoever forks."""

@@ -106,8 +106,8 @@ class FarCall(CollectiveCall):
         return self.text
 
 
-class Watches(Protocol):
-    """Who wants to know what ranks do."""
+class Watches:
+    """Who is told what ranks do; this one does nothing with it."""
 
     def said(self, rank: int, stream: int, text: str) -> None:
         """A rank prints on stdout (0) or stderr (1)."""
@@ -122,6 +122,7 @@ class Watches(Protocol):
 
     def ended(self, rank: int, report: dict[str, Any] | None) -> bool:
         """A process has ended, and has said that; None: without a word. Whether all are to end."""
+        return False
 
 
 class Meets(Protocol):

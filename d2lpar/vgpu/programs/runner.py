@@ -17,6 +17,7 @@ import torch
 from ...timeline.formatting import seconds_text
 from ...timeline.printing import say
 from ..conductor.conductor import Conductor
+from ..conductor.seat import Watches
 from ..conductor.values import exchange_folder
 from ..cuda.block import emulating
 from ..cuda.lazy_init import all_devices
@@ -51,7 +52,7 @@ IMPORTED_ONCE = ("torch._dynamo", "torch.distributed.tensor", "torch.utils.flop_
 
 
 @dataclass
-class _Watched:
+class _Watched(Watches):
     """What is watched while the program runs, and what its processes have said."""
 
     rt: Runtime

@@ -3,6 +3,7 @@ digit, whatever they exchange; and what processes have of their own is the syste
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -504,9 +505,14 @@ def test_processes_on_one_gpu_share_its_memory(tmp_path):
 
 
 @pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="there is no such memory")
-def test_what_a_killed_run_has_left_goes_with_the_next(tmp_path):
-    killed = _run(tmp_path, "import os\nos.kill(os.getppid(), 9)\nos._exit(0)\n", ranks=1)
-    assert killed.status < 0
+def test_what_a_killed_run_has_left_goes_with_the_next(tmp_path, monkeypatch):
+    program = "import os\nopen('pid', 'w').write(str(os.getpid()))\nos.kill(os.getppid(), 9)\n"
+    monkeypatch.chdir(tmp_path)
+    assert _run(tmp_path, program + "while True:\n    pass\n", ranks=1).status < 0
+    end_s = time.monotonic() + 10
+    while os.path.exists(f"/proc/{Path('pid').read_text()}"):
+        assert time.monotonic() < end_s, "a rank goes on that nobody hears"
+        time.sleep(0.05)
     assert _run(tmp_path, "", ranks=1).status == 0
     alive = [path for path in Path("/dev/shm").glob("d2lpar-*-*") if path.is_dir()]
     pids = {int(path.name.split("-")[1]) for path in alive}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import signal
 import sys
@@ -31,6 +32,8 @@ from ..launch_plan import LaunchPlan
 from ..runs import INTERRUPTED, RunOptions
 from ..watched.loading import Loading
 from ..watched.step_marks import steps_told
+
+SET_PARENTS_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
 @dataclass
@@ -186,6 +189,13 @@ def exit_status(end: SystemExit) -> int:
     return 1
 
 
+def _end_with_the_parent() -> None:
+    """Let Linux end this process when who has started it is killed: one that says nothing would not
+    notice. Others end with the next that they say."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SET_PARENTS_DEATH_SIGNAL, signal.SIGKILL)
+
+
 def begin(place: Place, connection: Connection, launch: LaunchPlan, options: RunOptions) -> None:
     """Be that process, which has just begun, until it ends. Does not return."""
     status = 1
@@ -194,6 +204,7 @@ def begin(place: Place, connection: Connection, launch: LaunchPlan, options: Run
         for number in (signal.SIGINT, signal.SIGTERM):
             default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
             signal.signal(number, default)
+        _end_with_the_parent()
         with suppress(OSError, AttributeError):  # it is that already; Windows has none
             os.setpgid(0, 0)  # a terminal interrupts who has started it, and that passes it on
         status = live(place, connection, life(launch, place.number, options))

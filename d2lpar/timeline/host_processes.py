@@ -61,7 +61,7 @@ class Owners:
         return self._of_device.get(device) or self._rank_of_number(device)
 
     def _rank_of_number(self, device: str) -> str:
-        rank = f"rank {device.rpartition(':')[2]}"
+        rank = rank_name(int(device.rpartition(":")[2]))
         return rank if rank in self._seen else MAIN
 
 
@@ -71,6 +71,11 @@ def process_of(host_thread: int | str) -> str:
     if name.startswith(_THREAD):
         return MAIN
     return name.split(f", {_THREAD}")[0]
+
+
+def rank_name(number: int) -> str:
+    """What the process of a rank is called."""
+    return f"rank {number}"
 
 
 def rank_of(process: str) -> int | None:

@@ -7,7 +7,6 @@ import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from multiprocessing import current_process
 from pathlib import Path
 
 import torch
@@ -135,7 +134,7 @@ class Door:
     def has_forked(self) -> None:
         """Call at the door, in a process that was forked before CUDA has started."""
         if self._told is not None and not lazy_init.is_started():
-            come_as_fork(current_process().name, self._told)
+            come_as_fork(self._told)
 
     def close(self) -> None:
         """Let nobody in any more."""

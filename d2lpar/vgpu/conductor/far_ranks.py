@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
+from ...timeline.host_processes import rank_name
 from ..races.call_sites import CallSite, Mark, call_site_of, mark
 from ..ranks.calls.collective_calls import CollectiveCall
 from ..ranks.calls.flight_recorder import Flight
@@ -274,6 +275,7 @@ class ProcessRank(Rank):
             world: Any = self.world
             world.become(size)
             self.number = self.index = number
+            self.host_thread.name = rank_name(number)
             if self.devices:  # what NCCL takes for its own without being told
                 self.device = self.devices[number % len(self.devices)]
 

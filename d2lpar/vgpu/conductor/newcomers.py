@@ -16,6 +16,7 @@ from contextlib import suppress
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
+from ...timeline.host_processes import rank_name
 from ..races.call_sites import CallSite
 from ..ranks.stores.virtual_stores import OpenStores
 from ..ranks.world.participants import Participants
@@ -121,11 +122,13 @@ class Newcomers:
 
     def _sit(self, connection: Connection) -> None:
         try:
-            pid, parent, name, start_s = connection.recv()
+            pid, parent, start_s = connection.recv()
         except (EOFError, OSError):
             return
         with self._changed:
             number, self._come = self._come, self._come + 1
+            name = f"process {number}"
+            connection.send(name)
             host_thread = HostThread(name, start_s, used=set())
             lock = self._rt.host_threads.lock
             world = Participants(self._rt, 1, FreeScheduler(lock, host_thread))
@@ -173,6 +176,7 @@ class Newcomers:
             meeting = meetings[-1]
             joined = RankProcess(meeting.world, number, number, rank.host_thread)
             joined.opener = rank.opener
+            joined.host_thread.name = rank_name(number)
             meeting.members[number] = joined
             if len(meeting.members) == size:
                 meeting.world.ranks = [meeting.members[i] for i in range(size)]

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import util
 from multiprocessing.connection import Client, Connection
@@ -207,7 +207,7 @@ class Conducted:
         self.wire.cut()
         if not lazy_init.is_started():
             sys.stdout, sys.stderr = self._before
-            come_as_fork(self.place.name, self.place.told)
+            come_as_fork(self.place.told)
             return
         rt = self._rt
         rt.clock = rt.host_threads.clock = Clock(rt.machine)
@@ -218,15 +218,15 @@ class Conducted:
 def come(place: Place) -> Conducted:
     """Call at the door of a run, as a process that a program of it has started."""
     connection: Any = Client(place.told.door)
-    connection.send((os.getpid(), os.getppid(), place.name, starting.start_s()))
-    return Conducted(Wire(connection), place, None)
+    connection.send((os.getpid(), os.getppid(), starting.start_s()))
+    return Conducted(Wire(connection), replace(place, name=connection.recv()), None)
 
 
-def come_as_fork(name: str, told: Told) -> None:
+def come_as_fork(told: Told) -> None:
     """The same of a process that was forked from one that has virtual GPUs."""
     forget_fork()
     current_runtime().host_threads.lock = threading.RLock()  # some thread of the parent's has it
-    conducted = come(Place(0, name, [told.node], told.node, {}, [], told))
+    conducted = come(Place(0, "", [told.node], told.node, {}, [], told))
     conducted.names.enter_context(names_of_torch())
 
 

@@ -809,3 +809,27 @@ def test_what_one_rank_ignores_does_not_let_others_hear_twice(run, tmp_path):
     )
     assert status == 0
     assert err.count("UserWarning: it is late") == 2  # once each
+
+
+PROFILED = """
+import os, sys, torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def rank(number):
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="29500")
+    dist.init_process_group("nccl", rank=number, world_size=2)
+    torch.cuda.set_device(number)
+    x = torch.ones(1000, device="cuda")
+    with torch.autograd.profiler.profile(use_device="cuda") as profile:
+        dist.all_reduce(x)
+    names = [event.name for event in profile.function_events]
+    sys.stdout.write(f"{names.count('nccl:all_reduce')} {names.count('c10d::allreduce_')}\\n")
+
+if __name__ == "__main__":
+    mp.start_processes(rank, nprocs=2, start_method="fork")
+"""
+
+
+def test_a_profile_lists_what_its_own_process_did(run):
+    status, lines, _ = run(PROFILED, "--gpus", "2")
+    assert status == 0
+    assert lines == ["1 1", "1 1"]

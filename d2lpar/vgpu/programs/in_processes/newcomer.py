@@ -8,7 +8,6 @@ import pickle
 import sys
 from contextlib import ExitStack
 from dataclasses import asdict
-from multiprocessing import current_process, util
 from pathlib import Path
 
 from ...conductor import starting
@@ -26,7 +25,7 @@ def begin() -> None:
     machine = pickle.loads(Path(told.machine).read_bytes())
     stack, report = ExitStack(), ProcessReport()
     stack.enter_context(emulating(told.gpus, machine, shape_only=told.shapes_only))
-    place = Place(0, current_process().name, [told.node], told.node, {}, [], told)
+    place = Place(0, "", [told.node], told.node, {}, [], told)
     conducted = come(place)
     stack.enter_context(names_of_torch())
     starting.install(Patches())

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,15 +17,19 @@ from matplotlib.patches import Patch
 from matplotlib.textpath import TextPath
 
 from ..timeline import MemorySample, Span, Timeline
+from ..timeline.spans import Row, by_number, rows_of
+from ..timeline.timeline import MEASURED
+from ..timeline.traces.page import page_data
+from ..timeline.traces.page.colors import DARK, of_kind
+from ..timeline.traces.page.texts import row_name
 from . import texts
 from .picture import DPI, Picture
 from .style import (
     CURVE_STYLES,
-    DARK_KINDS,
     FONT_PT,
     INK,
     KIND_STYLES,
-    OTHER_KIND_STYLES,
+    OTHER_HATCHES,
     PALE,
     PASS_STYLES,
     SMALL_PT,
@@ -35,6 +38,7 @@ from .style import (
     figure_of,
     legend_above,
 )
+from .widgets.timeline_view import can_be_viewed, timeline_view
 
 LINE_PX, ROW_PX, MEMORY_PX = 26, 44, 110
 BAR_HEIGHT = 0.72  # of a row
@@ -52,7 +56,6 @@ STYLES = {**KIND_STYLES, **PASS_STYLES}
 NAMES = {**texts.KINDS, **texts.PASSES}
 ARROW = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.2, "shrinkA": 0, "shrinkB": 0}
 
-GanttRow = tuple[str, int | str]  # device, stream
 Bar = tuple[float, float, int, str]  # left, right, number of the row, name
 
 
@@ -95,6 +98,8 @@ def gantt(
     counts from the first span; `window_s` (start, end) shows a part. `critical_path=True`
     marks the chain of spans that explains the length, `memory=True` adds what tensors occupy.
     `note` defaults to `timeline.clock`, which says whether the times are simulated or measured.
+    While a kernel runs, a notebook shows the picture as a view of the whole timeline, into which
+    one can zoom; the picture's text has a digest of the spans, unless they were measured.
     Returns the figure: a `Picture`, or that of `ax`. Raises ValueError if there is nothing to draw,
     or for the memory of a chart on given axes.
     """
@@ -116,7 +121,18 @@ def gantt(
         height_px = height_px or (
             104 + LINE_PX * legend_lines(kinds, width_px) + ROW_PX * len(rows) + MEMORY_PX * memory
         )
-        picture = _picture(rows, len(spans), scale, note=note, size_px=(width_px, height_px))
+        picture = _picture(rows, spans, scale, note=note, size_px=(width_px, height_px))
+        if timeline.clock != MEASURED:
+            picture.summary = texts.joined(picture.summary, page_data.digest(spans))
+        if can_be_viewed(timeline):
+            picture.view = partial(
+                timeline_view,
+                timeline,
+                title=title,
+                note=note,
+                window_s=window_s,
+                show_chain=critical_path,
+            )
         ax, memory_ax = _axes(picture, len(rows), memory=memory)
     place_rows(ax, rows)
     ax.set(xlim=(0, scale.length or 1))
@@ -137,12 +153,17 @@ def gantt(
 
 
 def _picture(
-    rows: list[GanttRow], spans: int, scale: "TimeScale", *, note: str, size_px: tuple[int, int]
+    rows: list[Row],
+    spans: Sequence[Span],
+    scale: "TimeScale",
+    *,
+    note: str,
+    size_px: tuple[int, int],
 ) -> Picture:
     summary = texts.GANTT.format(rows=", ".join(map(row_name, rows)))
     picture = Picture(summary=summary, note=note, size_px=size_px)
     length = f"{scale.length:.3g} {scale.unit}"
-    picture.alt = texts.GANTT_ALT.format(summary=picture.summary, spans=spans, length=length)
+    picture.alt = texts.GANTT_ALT.format(summary=picture.summary, spans=len(spans), length=length)
     return picture
 
 
@@ -197,32 +218,6 @@ def spans_within(spans: Iterable[Span], window_s: tuple[float, float] | None) ->
     return [span for span in spans if span.end_s >= start_s and span.start_s <= end_s]
 
 
-def rows_of(spans: Collection[Span]) -> list[GanttRow]:
-    """The (device, stream) pairs from top to bottom: host, devices, links."""
-    computing = {str(span.device) for span in spans if span.kind == "compute"}
-
-    def place(row: GanttRow) -> tuple[object, ...]:
-        device, stream = map(str, row)
-        is_host = re.match(r"host|cpu", device) is not None
-        rank = 0 if is_host else 1 if device in computing else 2
-        return rank, _natural(device), _natural(stream)
-
-    return sorted({(span.device, span.stream) for span in spans}, key=place)
-
-
-def _natural(text: str) -> list[tuple[int, str]]:
-    """A sort key that puts vgpu:2 before vgpu:10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]
-
-
-def row_name(row: GanttRow) -> str:
-    """What stands beside a row: "vgpu:0 · stream 0"."""
-    device, stream = row
-    if isinstance(stream, int):
-        stream = texts.STREAM.format(number=stream)
-    return texts.joined(str(device), str(stream or ""))
-
-
 def _time_unit(length_s: float) -> tuple[str, float]:
     """The unit in which a length reads well, and how many of them are a second."""
     for unit, per_s in (("s", 1), ("ms", 1e3), ("µs", 1e6)):
@@ -231,7 +226,7 @@ def _time_unit(length_s: float) -> tuple[str, float]:
     return "ns", 1e9
 
 
-def place_rows(ax: Axes, rows: Sequence[GanttRow]) -> None:
+def place_rows(ax: Axes, rows: Sequence[Row]) -> None:
     """Name the rows from top to bottom."""
     ax.set(ylim=(len(rows) - 0.5, -0.5))
     ax.set_yticks(range(len(rows)), labels=[row_name(row) for row in rows])
@@ -251,7 +246,7 @@ def legend_lines(keys: int, width_px: float) -> int:
 # Bars
 
 
-def _bars(spans: list[Span], rows: list[GanttRow], scale: TimeScale) -> dict[str, list[Bar]]:
+def _bars(spans: list[Span], rows: list[Row], scale: TimeScale) -> dict[str, list[Bar]]:
     """For each kind its bars, cut to the window; the known kinds first."""
     row_of = {row: i for i, row in enumerate(rows)}
     bars: dict[str, list[Bar]] = {
@@ -305,9 +300,8 @@ def bar_style(kind: str, *, many: bool) -> BarStyle:
 
 def _kind_style(kind: str) -> tuple[str, str]:
     """Colour and hatch of a kind; one that is new to this module has the same in every chart."""
-    if kind in STYLES:
-        return STYLES[kind]
-    return OTHER_KIND_STYLES[sum(kind.encode()) % len(OTHER_KIND_STYLES)]
+    color = of_kind(kind)
+    return STYLES.get(kind) or (color, OTHER_HATCHES[color])
 
 
 def edges(ax: Axes, boxes: list[tuple], style: BarStyle) -> list[str]:
@@ -343,7 +337,7 @@ def _name_bars(ax: Axes, bars: dict[str, list[Bar]]) -> None:
     widths_px = _WidthsOfNames(figure_of(ax))
     for kind, boxes in bars.items():
         color, hatch = _kind_style(kind)
-        ink = "white" if color in DARK_KINDS else INK
+        ink = "white" if color in DARK else INK
         plate = {"fc": color, "ec": "none", "pad": 1} if hatch else None
         rooms = [(box, widths_px.share(box, px_per_unit)) for box in boxes if box[3]]
         size_pt = SMALL_PT
@@ -386,7 +380,7 @@ class _WidthsOfNames(dict[str, float]):
 # What joins bars
 
 
-def _draw_arrows(ax: Axes, spans: list[Span], rows: list[GanttRow], scale: TimeScale) -> None:
+def _draw_arrows(ax: Axes, spans: list[Span], rows: list[Row], scale: TimeScale) -> None:
     """From the end of each copy to the first row of the device that it goes to."""
     first_row: dict[str, int] = {}
     for i, (device, _) in enumerate(rows):
@@ -416,7 +410,7 @@ def _apart(ax: Axes, arrows: list[tuple[float, int, int]]) -> list[tuple[float, 
     return kept
 
 
-def _draw_chain(ax: Axes, chain: list[Span], rows: list[GanttRow], scale: TimeScale) -> Line2D:
+def _draw_chain(ax: Axes, chain: list[Span], rows: list[Row], scale: TimeScale) -> Line2D:
     """A line along the lower edges of the spans, and from each to the next."""
     xs: list[float] = []
     ys: list[float] = []
@@ -431,7 +425,7 @@ def _draw_chain(ax: Axes, chain: list[Span], rows: list[GanttRow], scale: TimeSc
 
 def _draw_memory(ax: Axes, samples: Sequence[MemorySample], scale: TimeScale) -> None:
     """A step curve a device."""
-    devices = sorted({sample.device for sample in samples}, key=_natural)
+    devices = sorted({sample.device for sample in samples}, key=by_number)
     styles = itertools.cycle(style for style in CURVE_STYLES if style[0] != CHAIN_COLOR)
     unit, per_byte = _memory_unit(max((sample.bytes for sample in samples), default=0))
     highest = 0.0

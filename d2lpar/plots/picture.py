@@ -5,10 +5,14 @@ twice. Each has a `text/plain` that is the same in every run: the form that a st
 compares well.
 """
 
+from __future__ import annotations
+
 import base64
 import io
 import sys
 import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +26,10 @@ from PIL import Image
 from . import texts
 from .style import INK, SMALL_PT, dress, write_plain_decades
 
+if TYPE_CHECKING:
+    from ipywidgets import Widget
+
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 DPI = 100
 SIZE_PX = (700, 400)
 STORED_COLORS = 32
@@ -87,15 +95,24 @@ def _png(image: Image.Image, *, compress_level: int) -> bytes:
     return buffer.getvalue()
 
 
+def view_data(widget: Widget) -> dict[str, object]:
+    """The data of an output that shows a widget."""
+    # What widgets of release 7 and 8 both are to a page; only 8 can say so itself.
+    view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
+    return {WIDGET_VIEW: view}
+
+
 class Picture(Figure):
     """A matplotlib figure that a notebook shows as one PNG of `size_px` (width, height).
 
     `summary` is its `text/plain`: keep out of it what changes from run to run, because nbval
     compares it. `alt` (default: the summary) describes what is to be seen; it travels in the
     output's metadata, which nbval does not compare. `note` is printed small under the axes.
+    `view()` makes a widget that a page shows in the picture's place while a kernel runs.
     """
 
     canvas: FigureCanvasAgg
+    view: Callable[[], Widget] | None = None
 
     def __init__(
         self, *, summary: str, alt: str = "", note: str = "", size_px: tuple[int, int] = SIZE_PX
@@ -128,7 +145,8 @@ class Picture(Figure):
     def bundle(self, png: bytes) -> tuple[dict, dict]:
         """(data, metadata) of the display message that shows `png` in this picture's place."""
         width, height = (round(inches * DPI) for inches in self.get_size_inches())
-        data = {"image/png": base64.b64encode(png).decode(), "text/plain": self.summary}
+        data: dict[str, object] = {} if self.view is None else view_data(self.view())
+        data |= {"image/png": base64.b64encode(png).decode(), "text/plain": self.summary}
         shown = {"width": width, "height": height, "alt": self.alt or self.summary}
         return data, {"image/png": shown}
 

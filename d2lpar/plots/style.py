@@ -13,33 +13,21 @@ from matplotlib.figure import Figure
 from matplotlib.scale import LogTransform
 from matplotlib.ticker import LogFormatterSciNotation
 
-BLUE, ORANGE, GREEN, VERMILION = "#0072B2", "#E69F00", "#009E73", "#D55E00"
-PURPLE, SKY, YELLOW, BLACK = "#CC79A7", "#56B4E9", "#F0E442", "#000000"
-INK, GREY, PALE = "#222222", "#B0B0B0", "#D9D9D9"
+from ..timeline.traces.page import colors as palette
+
+BLUE, ORANGE, GREEN, VERMILION = palette.BLUE, palette.ORANGE, palette.GREEN, palette.VERMILION
+PURPLE, SKY, YELLOW, BLACK = palette.PURPLE, palette.SKY, palette.YELLOW, palette.BLACK
+INK, GREY, PALE = "#222222", palette.GREY, palette.PALE
 CURVE_STYLES = (  # colour, line, marker
     (BLUE, "-", "o"), (VERMILION, "--", "s"), (GREEN, "-.", "^"), (PURPLE, ":", "D"),
     (ORANGE, "-", "v"), (SKY, "--", "P"), (BLACK, "-.", "X"), (YELLOW, ":", "*"),
 )  # fmt: skip
-KIND_STYLES = {  # of a span: colour, hatch
-    "compute": (BLUE, ""),
-    "copy": (ORANGE, "//"),
-    "dispatch": (GREY, ""),
-    "host": (PURPLE, "\\\\"),
-    "collective": (GREEN, "xx"),
-    "wait": (SKY, ".."),
-}
-PASS_STYLES = {  # of a micro-batch through a stage: colours from dark to light, so few hatches
-    "forward": (BLUE, ""),
-    "backward": (ORANGE, ""),
-    "inputs": (SKY, ""),
-    "weights": (YELLOW, ""),
-    "again": (PALE, "xx"),
-    "all_gather": (GREEN, ""),
-    "reduce_scatter": (SKY, ""),
-    "update": (PURPLE, ""),
-}
-DARK_KINDS = (BLUE, GREEN)
-OTHER_KIND_STYLES = ((VERMILION, "--"), (YELLOW, "++"))
+HATCHES = {  # of a kind of span
+    "copy": "//", "host": "\\\\", "collective": "xx", "wait": "..", "again": "xx",
+}  # fmt: skip
+KIND_STYLES = {kind: (color, HATCHES.get(kind, "")) for kind, color in palette.KINDS.items()}
+PASS_STYLES = {kind: (color, HATCHES.get(kind, "")) for kind, color in palette.PASSES.items()}
+OTHER_HATCHES = dict(zip(palette.OTHERS, ("--", "++"), strict=True))
 
 FONT_PT, SMALL_PT = 13, 10.5
 

@@ -1,4 +1,7 @@
-"""Everything a reader sees, in one place for translators."""
+"""Everything a reader sees, in one place for translators (but what timelines share: see there)."""
+
+from ..timeline.traces.page.texts import KINDS as KINDS
+from ..timeline.traces.page.texts import PASSES as PASSES
 
 LIVE = "Curves of {curves} over {xlabel}"
 PANELS = "{panels} of {names} over {xlabel}"
@@ -27,16 +30,6 @@ REFUSED_IN_UNIT = (
 )
 STAYS = " {value} stays your prediction."
 TIME = "time ({unit})"
-STREAM = "stream {number}"
-KINDS = {
-    "compute": "compute", "copy": "copy", "dispatch": "dispatch", "host": "host",
-    "collective": "collective", "wait": "wait",
-}  # fmt: skip
-PASSES = {
-    "forward": "forward", "backward": "backward", "inputs": "input gradients",
-    "weights": "weight gradients", "again": "forward again",
-    "all_gather": "all-gather", "reduce_scatter": "reduce-scatter", "update": "update",
-}  # fmt: skip
 ERROR_NO_PASSES = (
     "there is no pass of a micro-batch to draw: the timeline needs spans with names like 2F0"
 )

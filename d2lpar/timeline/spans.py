@@ -1,10 +1,13 @@
-"""What a timeline is made of: spans of work, and samples of memory."""
+"""What a timeline is made of: spans of work in rows, and samples of memory."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
 
 ANNOTATION = "annotation"
+Row = tuple[str, int | str]  # device, stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,9 @@ class Span:
     `after` are the correlations of the work that this had to follow, as far as the clock knows: on
     a device the last of its stream and of the streams that it waited for by events, in a wait of
     the host what it waited for.
+
+    `line` is where the program has asked for what a host does, as "train.py:12"; spans that differ
+    by it alone are equal.
     """
 
     device: str
@@ -40,6 +46,7 @@ class Span:
     target: str = ""
     group: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
+    line: str = field(default="", compare=False)
 
     @property
     def duration_s(self) -> float:
@@ -54,3 +61,21 @@ class MemorySample:
     device: str
     time_s: float
     bytes: int
+
+
+def rows_of(spans: Collection[Span]) -> list[Row]:
+    """The (device, stream) pairs from top to bottom: host, devices, links."""
+    computing = {str(span.device) for span in spans if span.kind == "compute"}
+
+    def place(row: Row) -> tuple[object, ...]:
+        device, stream = map(str, row)
+        is_host = re.match(r"host|cpu", device) is not None
+        rank = 0 if is_host else 1 if device in computing else 2
+        return rank, by_number(device), by_number(stream)
+
+    return sorted({(span.device, span.stream) for span in spans}, key=place)
+
+
+def by_number(text: str) -> list[tuple[int, str]]:
+    """A sort key that puts vgpu:2 before vgpu:10."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text)]

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import tempfile
+import webbrowser
 from collections.abc import Callable, Iterator, MutableSequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import ClassVar, Protocol
 
-from . import critical_chain, totals
+from . import critical_chain, totals, whole_file
 from .host_processes import process_of
 from .inputs import NotNegative, checked
 from .intervals import common_s, length_s, union
 from .spans import MemorySample, Span
 from .traces import chakra, trace
+from .traces.page import page, page_data
 
 COMMUNICATION = ("copy", "collective")
 WORK = ("dispatch", "host")  # of a host; the rest of its time it waits
@@ -58,10 +60,11 @@ class Timeline:
             listener(span)
 
     def add_dispatch(
-        self, thread: str, name: str, start_s: float, end_s: float, correlation: int
+        self, thread: str, name: str, start_s: float, end_s: float, correlation: int, line: str = ""
     ) -> None:
-        """Note that a host thread has queued an operation."""
-        self.add(Span("host", thread, "dispatch", name, start_s, end_s, correlation=correlation))
+        """Note that a host thread has queued an operation, in a line of the program."""
+        place = ("host", thread, "dispatch")
+        self.add(Span(*place, name, start_s, end_s, correlation=correlation, line=line))
 
     def add_memory(self, sample: MemorySample) -> None:
         """Note what a device's tensors occupy from now on."""
@@ -215,6 +218,25 @@ class Timeline:
         `trace_events` say what is in them. Raises OSError.
         """
         trace.save(path, self.clock, [*self.spans, *self.annotations], self.memory)
+
+    def save_page(self, path: str | os.PathLike[str], *, title: str = "Timeline") -> None:
+        """Write one HTML file in which one can zoom into the timeline and read its spans.
+
+        It needs no kernel, no other file and no network, and can be sent to others. Raises
+        ValueError if there is no span, OSError.
+        """
+        packed = page_data.packed(self.clock, self.spans, self.memory)
+        whole_file.write(path, page.page(packed, title=title, note=self.clock))
+
+    def open(self, path: str | os.PathLike[str] = "timeline.html") -> Path:
+        """Write such a file and show it in a browser; returns where it is. Raises as `save_page`.
+
+        Where there is no browser, as on a server, the file is written all the same.
+        """
+        self.save_page(path)
+        file = Path(path).resolve()
+        webbrowser.open(file.as_uri())
+        return file
 
     def save_chakra(self, path: str | os.PathLike[str]) -> list[Path]:
         """Write Chakra execution traces for ASTRA-sim, `path`.0.et and so on, one a rank.

@@ -265,10 +265,10 @@ def recorded():
 def test_strict_nbval_accepts_the_pictures_and_their_stored_fallbacks(recorded, tmp_path):
     live, slider, chart = recorded.cells
     controls, picture = slider.outputs
-    assert set(controls.data) == {sliders.WIDGET_VIEW, "text/plain"}
+    assert set(controls.data) == {picture.WIDGET_VIEW, "text/plain"}
     assert set(picture.data) == {"image/png", "text/plain"}
     without_widgets, tampered = copy.deepcopy(slider), copy.deepcopy(live)
-    del without_widgets.outputs[0].data[sliders.WIDGET_VIEW]
+    del without_widgets.outputs[0].data[picture.WIDGET_VIEW]
     tampered.outputs[0].data["text/plain"] += "!"
     without_widgets.id, tampered.id = "without-widgets", "tampered"
     cells = [live, slider, chart, without_widgets, tampered]

@@ -13,11 +13,11 @@ from matplotlib.patches import Patch
 
 from ...timeline import Span, Timeline
 from ...timeline.printing import say
+from ...timeline.spans import Row, rows_of
 from .. import texts
 from ..gantt_chart import (
     MANY_BARS,
     GanttOptions,
-    GanttRow,
     TimeScale,
     bar_style,
     corners,
@@ -27,7 +27,6 @@ from ..gantt_chart import (
     kinds_in_order,
     merged,
     place_rows,
-    rows_of,
 )
 from ..picture import Picture, PictureSlot, drawing, encoded, in_notebook
 from ..style import FONT_PT, INK, PALE, dress
@@ -37,7 +36,7 @@ from .pace import Pace
 SIZE_PX = (760, 400)
 TOLD_APART = 1000  # parts of the width; what lies closer together in a row is one bar
 
-Box = tuple[float, float, GanttRow]  # start_s, end_s, row
+Box = tuple[float, float, Row]  # start_s, end_s, row
 
 
 class LiveGantt:
@@ -120,8 +119,8 @@ class _Bars:
     def __init__(self) -> None:
         self.start_s, self.end_s = math.inf, -math.inf
         self.boxes: dict[str, list[Box]] = defaultdict(list)  # of each kind
-        self.examples: dict[tuple[str, GanttRow], Span] = {}  # of each kind and row
-        self._latest: dict[tuple[str, GanttRow], int] = {}  # of each kind and row: the last box
+        self.examples: dict[tuple[str, Row], Span] = {}  # of each kind and row
+        self._latest: dict[tuple[str, Row], int] = {}  # of each kind and row: the last box
         self._grain_s = 0.0
 
     def add(self, span: Span) -> None:
@@ -160,7 +159,7 @@ class _Screen:
         self._bars = _Bars()
         self._collections: dict[str, PolyCollection] = {}
         self._many: dict[str, bool] = {}
-        self._rows: list[GanttRow] = []
+        self._rows: list[Row] = []
         self._slot: PictureSlot | None = None
 
     def add(self, span: Span) -> None:

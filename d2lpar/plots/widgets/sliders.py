@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from .. import texts
-from ..picture import SIZE_PX, Picture, PictureSlot, drawing
+from ..picture import SIZE_PX, Picture, PictureSlot, drawing, view_data
 from ..style import FONT_PT, VERMILION, dress
 from .subshells import answer_while_busy
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from ipywidgets import Widget
 
 CONTROL_WIDTH, WIDEST = "100%", "480px"  # narrower where the page is
-WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 Draw = Callable[..., object]  # draw(ax, **values)
 
@@ -98,9 +97,7 @@ class SliderFigure:
 
 def with_fallback(widget: Widget, text: str) -> dict[str, object]:
     """The data of an output that shows a widget, and `text` where no kernel runs."""
-    # What widgets of release 7 and 8 both are to a page; only 8 can say so itself.
-    view = {"version_major": 2, "version_minor": 0, "model_id": widget.model_id}
-    return {WIDGET_VIEW: view, "text/plain": text}
+    return {**view_data(widget), "text/plain": text}
 
 
 def slider_figure(

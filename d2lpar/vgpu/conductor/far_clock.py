@@ -26,13 +26,14 @@ ASKED = ("end_s", "is_done", "is_known_done", "is_idle", "settle", "new_stream")
 class FarHostThread(FarObject):
     """A host thread: its time is asked for when somebody reads it."""
 
-    __slots__ = ("name", "used", "waits")
+    __slots__ = ("_line", "name", "used", "waits")
 
     def __init__(self, wire: Wire, name: str, number: int | None = None) -> None:
         super().__init__(wire, number)
         self.name = name
         self.used: None = None
         self.waits: None = None
+        self._line = ""
 
     @property
     def now_s(self) -> float:
@@ -43,6 +44,17 @@ class FarHostThread(FarObject):
     @now_s.setter
     def now_s(self, time_s: float) -> None:
         self.wire.write(self.number, "now_s", time_s)
+
+    @property
+    def line(self) -> str:
+        """Where the program asks for what it does."""
+        return self._line
+
+    @line.setter
+    def line(self, line: str) -> None:
+        if line != self._line:
+            self._line = line
+            self.wire.write(self.number, "line", line)
 
 
 class FarWork(FarObject):

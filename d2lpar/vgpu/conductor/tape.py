@@ -20,12 +20,11 @@ class Tape:
         self.told.append(("add", (span,), self.details))
 
     def add_dispatch(
-        self, thread: str, name: str, start_s: float, end_s: float, correlation: int
+        self, thread: str, name: str, start_s: float, end_s: float, correlation: int, line: str = ""
     ) -> None:
         """Keep the queueing of an operation."""
-        self.told.append(
-            ("add_dispatch", (thread, name, start_s, end_s, correlation), self.details)
-        )
+        told = (thread, name, start_s, end_s, correlation, line)
+        self.told.append(("add_dispatch", told, self.details))
 
     def add_memory(self, sample: MemorySample) -> None:
         """Keep what tensors occupy."""

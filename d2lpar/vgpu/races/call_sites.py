@@ -6,6 +6,7 @@ import linecache
 import re
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from sys import _getframe  # documented, and quicker than `inspect.currentframe`
 from types import CodeType, FrameType
@@ -73,6 +74,17 @@ def call_site_of(marked: Mark | CallSite | None) -> CallSite:
         if start <= instruction < end and number is not None:
             line = number
     return CallSite(code.co_filename, line)
+
+
+def line_here() -> str:
+    """The line of the user that is running, as a text; "" if this thread runs none."""
+    marked = mark(2)
+    return "" if marked is None else _text_of(marked)
+
+
+@lru_cache(4096)
+def _text_of(marked: Mark) -> str:
+    return str(call_site_of(marked))
 
 
 _OLD_CELL = re.compile(r"ipykernel_\d+|<ipython-input")

@@ -40,15 +40,17 @@ class HostThread:
 
     Of one of several processes, `used` are the streams on which that process has queued something:
     each process has a context of its own on a device, and waits for its own work there. None: all.
-    `waits()` is called before it blocks for what is known to be done later.
+    `waits()` is called before it blocks for what is known to be done later. `line` is where the
+    program asks for what it does, as far as timelines record.
     """
 
-    __slots__ = ("name", "now_s", "used", "waits")
+    __slots__ = ("line", "name", "now_s", "used", "waits")
 
     def __init__(self, name: str, now_s: float = 0.0, used: set[_Stream] | None = None) -> None:
         self.name = name
         self.now_s = now_s
         self.used = used
+        self.line = ""
         self.waits: Callable[[], None] | None = None
 
 
@@ -123,7 +125,8 @@ class Clock:
         """Keep a host thread busy with something that is no operation (loading data, Python)."""
         start_s = host_thread.now_s
         host_thread.now_s += seconds
-        self._record(Span("host", host_thread.name, "host", name, start_s, host_thread.now_s))
+        place, line = ("host", host_thread.name, "host"), host_thread.line
+        self._record(Span(*place, name, start_s, host_thread.now_s, line=line))
 
     def spend(self, host_thread: HostThread, seconds: float) -> None:
         """Keep a host thread busy with what no timeline shows."""
@@ -147,7 +150,9 @@ class Clock:
         start_s = host_thread.now_s
         host_thread.now_s = end_s = start_s + seconds
         for timeline in self.timelines:
-            timeline.add_dispatch(host_thread.name, name, start_s, end_s, correlation)
+            timeline.add_dispatch(
+                host_thread.name, name, start_s, end_s, correlation, host_thread.line
+            )
 
     def wait_until(
         self,
@@ -162,8 +167,9 @@ class Clock:
                 host_thread.waits()
             if self.timelines:
                 after = recorded_after(*((work, None) for work in works))
-                span = Span("host", host_thread.name, "wait", name, host_thread.now_s, when_s)
-                self._record(replace(span, after=after) if after else span)
+                place, line = ("host", host_thread.name, "wait"), host_thread.line
+                span = Span(*place, name, host_thread.now_s, when_s, after=after, line=line)
+                self._record(span)
             host_thread.now_s = when_s
 
     def wait_for(self, host_thread: HostThread, work: QueuedWork | None, name: str) -> None:

@@ -56,11 +56,11 @@ class OwnSpans(Timeline):
             super().add(span)
 
     def add_dispatch(
-        self, thread: str, name: str, start_s: float, end_s: float, correlation: int
+        self, thread: str, name: str, start_s: float, end_s: float, correlation: int, line: str = ""
     ) -> None:
         """Note that an operation was queued, with its details, if the process has queued it."""
         number = len(self.spans)
-        super().add_dispatch(thread, name, start_s, end_s, correlation)
+        super().add_dispatch(thread, name, start_s, end_s, correlation, line)
         details = op_details.running()
         if details is not None and len(self.spans) > number:
             self.details[id(self.spans[number])] = details

@@ -8,6 +8,7 @@ import pickle
 import sys
 from contextlib import ExitStack
 from dataclasses import asdict
+from multiprocessing import util
 from pathlib import Path
 
 from ...conductor import starting

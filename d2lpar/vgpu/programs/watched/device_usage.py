@@ -88,7 +88,7 @@ class UsageTimeline(Timeline):
         self._queued: dict[int, float] = {}  # by correlation, for work that has not begun
 
     def add_dispatch(
-        self, thread: str, name: str, start_s: float, end_s: float, correlation: int
+        self, thread: str, name: str, start_s: float, end_s: float, correlation: int, line: str = ""
     ) -> None:
         """Note when an operation was queued: there are many, and no span is made for it."""
         if end_s > self.last_s:

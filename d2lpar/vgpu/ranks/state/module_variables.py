@@ -34,7 +34,11 @@ _OURS = __name__.partition(".")[0] + "."
 def _our_hooks(name: str) -> OrderedDict[int, Callable[..., object]]:
     """Those of all optimizers by which the package counts what a step takes."""
     hooks = vars(sys.modules[_OPTIMIZERS])[name]
-    ours = {key: hook for key, hook in hooks.items() if str(getattr(hook, "__module__", "")).startswith(_OURS)}
+    ours = {
+        key: hook
+        for key, hook in hooks.items()
+        if str(getattr(hook, "__module__", "")).startswith(_OURS)
+    }
     return OrderedDict(ours)
 
 

@@ -18,10 +18,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol, TypeVar
 
 from ....timeline.host_processes import MAIN
 from ...device_naming import text
+from ...races.call_sites import line_here
 from ...sim.clock import Clock, HostThread
 from ..private import torch_autograd
 from . import op_details
@@ -50,6 +52,7 @@ class _Thread(threading.local):
         self.tasks: list[int] = []
         self.host_thread: HostThread | None = None
         self.held: HeldBack | None = None
+        self.line = ""  # of what is put on the clock later than the program has asked for it
 
 
 class HostThreads:
@@ -78,6 +81,8 @@ class HostThreads:
         own = thread.host_thread
         if own is None and self._is_owner():
             own = self.clock.host
+        if self.clock.timelines:
+            action = partial(_at_line, thread.line or line_here(), action)
         if own is None or thread.replica is not None or self._waiting:
             self._put(task, device, action, args)
             return
@@ -96,7 +101,7 @@ class HostThreads:
     @held.setter
     def held(self, work: HeldBack) -> None:
         self._follow_backward()  # whose end lets go of it
-        self._thread.held = work
+        self._thread.held, self._thread.line = work, line_here() if self.clock.timelines else ""
 
     def let_go(self) -> None:
         """Put what this thread holds back on the clock."""
@@ -104,6 +109,7 @@ class HostThreads:
         if held is not None:
             with op_details.carrying_out(None):
                 held.launch()
+        self._thread.line = ""
 
     def flush(self) -> None:
         """Put everything that threads other than replicas have noted so far on the clock."""
@@ -133,7 +139,10 @@ class HostThreads:
             )
         with self.lock:
             self.flush()
-            return question(self._host_thread(torch_autograd.graph_task_id(), HOST), *args)
+            host_thread = self._host_thread(torch_autograd.graph_task_id(), HOST)
+            if self.clock.timelines:
+                host_thread.line = line_here()
+            return question(host_thread, *args)
 
     def now_s(self) -> float:
         """The time of the host. Raises RuntimeError in a replica, as `ask` does."""
@@ -272,6 +281,14 @@ class HostThreads:
         outer = self._outer_task.pop(task, NO_TASK)
         for device in host_threads if outer != NO_TASK else [HOST]:
             self.clock.gather(self._host_thread(outer, device), [*host_threads.values()])
+
+
+def _at_line(
+    line: str, action: Callable[..., object], host_thread: HostThread, *args: object
+) -> None:
+    """Run an action whose spans are of a line of the program."""
+    host_thread.line = line
+    action(host_thread, *args)
 
 
 def _first_device(notes: Notes) -> int:

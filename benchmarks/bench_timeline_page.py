@@ -17,7 +17,9 @@ from playwright.sync_api import sync_playwright
 from d2lpar.timeline import Span, Timeline
 
 GOAL = 30  # frames a second
-ROWS = [("host", f"rank {i}") for i in range(8)] + [(f"cuda:{i}", j) for i in range(8) for j in (0, 1)]
+ROWS = [("host", f"rank {i}") for i in range(8)] + [
+    (f"cuda:{i}", j) for i in range(8) for j in (0, 1)
+]
 MOVE = """async seconds => {
     const canvas = document.querySelector("canvas"), {width} = canvas.getBoundingClientRect();
     canvas.focus();

@@ -61,7 +61,7 @@ class Owners:
         return self._of_device.get(device) or self._rank_of_number(device)
 
     def _rank_of_number(self, device: str) -> str:
-        rank = rank_name(int(device.rpartition(":")[2]))
+        rank = rank_name(device.rpartition(":")[2])
         return rank if rank in self._seen else MAIN
 
 
@@ -73,7 +73,7 @@ def process_of(host_thread: int | str) -> str:
     return name.split(f", {_THREAD}")[0]
 
 
-def rank_name(number: int) -> str:
+def rank_name(number: int | str) -> str:
     """What the process of a rank is called."""
     return f"rank {number}"
 

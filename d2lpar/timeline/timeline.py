@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, MutableSequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from . import critical_chain, totals, whole_file
 from .host_processes import process_of
@@ -51,7 +51,8 @@ class Timeline:
     annotations: MutableSequence[Span] = field(default_factory=list)
     dropped: totals.Totals = field(default_factory=totals.Totals, repr=False)
     listeners: list[Callable[[Span], None]] = field(default_factory=list, repr=False, compare=False)
-    samples_memory: ClassVar[bool] = True  # whether it is to be told what tensors occupy
+    # whether it is to be told what tensors occupy
+    samples_memory: bool = field(default=True, repr=False, compare=False)
 
     def add(self, span: Span) -> None:
         """Note a span, and tell the listeners."""

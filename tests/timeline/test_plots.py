@@ -781,7 +781,7 @@ def test_bars_lie_where_the_spans_are():
     np.testing.assert_allclose(sorted(drawn["copy"]), [(0.5, 1, 2), (3, 4, 4)])
     assert {CLOCK, "One step", "forward", "load"} <= words(figure)
     assert "a name too long for its bar" not in words(figure)
-    assert figure.summary.endswith(CLOCK)
+    assert CLOCK in figure.summary
     assert "6 spans in 4 ms" in figure.alt
 
 

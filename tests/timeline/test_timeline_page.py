@@ -171,9 +171,7 @@ def test_keys_go_from_span_to_span_and_a_range_has_the_timelines_sums(tmp_path):
     of_gpu = next(row for row in rows if row[0] == "vgpu:0")
     for title, kind in (("compute", "compute"), ("copies", "copy")):
         shown = of_gpu[rows[0].index(title)].partition(" (")[0]
-        pieces = [
-            min(high_s, s.end_s) - max(low_s, s.start_s) for s in timeline.on("vgpu:0", kind)
-        ]
+        pieces = [min(high_s, s.end_s) - max(low_s, s.start_s) for s in timeline.on("vgpu:0", kind)]
         expected_s = sum(piece for piece in pieces if piece > 0)
         assert seconds(shown) == pytest.approx(expected_s, rel=5e-3)
 

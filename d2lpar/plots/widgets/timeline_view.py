@@ -19,7 +19,7 @@ MOST_SPANS = 300_000  # in one message to the page; of more there is the picture
 def can_be_viewed(timeline: Timeline) -> bool:
     """Whether a notebook shows the widget. Colab takes those of others only when it is told to."""
     known = importlib.util.find_spec("anywidget") is not None and "google.colab" not in sys.modules
-    return known and 0 < len(timeline) <= MOST_SPANS
+    return known and isinstance(timeline, Timeline) and 0 < len(timeline) <= MOST_SPANS
 
 
 def timeline_view(

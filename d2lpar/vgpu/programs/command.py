@@ -15,6 +15,7 @@ from ...timeline.traces import trace
 from ..bounds import MOST_RANKS
 from ..device_naming import MOST_DEVICES
 from . import limits
+from .advice import shared
 from .launch_plan import Asked, LaunchPlan, described, plan
 from .limits import Limits
 from .report import RunReport
@@ -50,16 +51,21 @@ def main(arguments: list[str]) -> int:
         options.no_hazards,
         options.no_syncs,
     )
-    outputs = {"--report": options.report, "--timeline": options.timeline}
+    outputs = {
+        "--report": options.report,
+        "--share": options.share,
+        "--timeline": options.timeline,
+    }
     whole_file.require_apart(outputs, dict(_read_by(launch)), {"--timeline": trace.is_part})
-    with whole_file.tried({"--report": options.report}) as files:
+    with whole_file.tried({"--report": options.report, "--share": options.share}) as files:
         report = _run(launch, options)
         if not report.status:
             report.status, report.broken_limits = wanted.broken_by(report)
         if report.unwritten:
             report.status = report.status or whole_file.NOT_WRITTEN
-        for file in files.values():
-            if (problem := file.write_or_rescue(report.json)) is not None:
+        for name, file in files.items():
+            text = report.json if name == "--report" else shared.page_of(report)
+            if (problem := file.write_or_rescue(text)) is not None:
                 report.unwritten.append(problem)
                 report.status = report.status or whole_file.NOT_WRITTEN
     _tell(report, launch, quiet=options.quiet)
@@ -89,6 +95,7 @@ def _run_options(options: argparse.Namespace) -> RunOptions:
     return RunOptions(
         options.machine,
         options.timeline,
+        options.share is not None,
         options.shapes_only,
         options.hazards or options.no_hazards,
         options.quiet,
@@ -122,6 +129,8 @@ def _parser() -> argparse.ArgumentParser:
     ranks = Annotated[int, whole(1, MOST_RANKS)]
     add("--nnodes", type=option(ranks), metavar="N", help="machines")
     add("--timeline", metavar="PATH", help=TIMELINE)
+    shared_file = "write the run as one HTML file: its timeline, what it waits for, what would help"
+    add("--share", metavar="FILE", help=shared_file)
     add("--report", metavar="FILE", help="write what the run took, as JSON")
     add("--shapes-only", action="store_true", help="compute no values: full size in seconds")
     add("--shape-only", action="store_true", dest="shapes_only", help=argparse.SUPPRESS)

@@ -23,6 +23,8 @@ says otherwise, sizes are bytes):
 - `syncs`: a list of what made hosts wait for devices; each has `call`, `place`, `count`, `seconds`,
   those of all ranks together
 - `unknown_reads`: how often the program has read what `--shapes-only` does not compute: NaN, or 0
+- `advice`: what would make the second half of the steps quicker, simulated by a replay; each has
+  `words`, `times` (as fast, for as much work) and `bound`: "", "at least" or "at most"
 - `broken_limits`: a list of texts, empty if none was broken
 - `unwritten`: a list of texts, empty if every file could be written
 """
@@ -34,13 +36,20 @@ import re
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 
+from ...timeline import Timeline
 from ...timeline.formatting import bytes_text, seconds_text, table
+from .advice.what_ifs import Gain
 from .left_out import left_out
 from .shapes_advice import advice
 
 VERSION = 1
+PICTURES = ("blocks", "blocks_s", "timeline")  # not for other programs
 SHOWN = 3  # places that made the host wait
 _DEVICE = re.compile(r"(\w+):\d+")  # "cuda:1" in the name of a call
+GIVES = "Simulated: {gains}"
+NOTHING = (
+    "Simulated: CUDA graphs, a larger batch, pinned copies and faster links give less than 5 % each"
+)
 NO_GPU = "no GPU was used: what the CPU computes, and sends over gloo, takes no simulated time"
 
 
@@ -102,12 +111,17 @@ class RunReport:
     broken_limits: list[str] = field(default_factory=list)
     unwritten: list[str] = field(default_factory=list)
     restarts: int = 0
+    advice: list[Gain] = field(default_factory=list)
+    blocks: dict[str, str] = field(default_factory=dict)
+    blocks_s: float = 0.0
+    timeline: Timeline | None = None  # of a run that is to be shared
     version: int = VERSION
 
     @property
     def json(self) -> str:
         """What a file of it holds."""
-        return json.dumps(asdict(self), indent=1) + "\n"
+        content = {name: value for name, value in vars(self).items() if name not in PICTURES}
+        return json.dumps(content, indent=1, default=asdict) + "\n"
 
     def __str__(self) -> str:
         lines = [
@@ -128,6 +142,7 @@ class RunReport:
             spent = (self.loader_s, self.loader_workers, self.ranks, self.simulated_s)
             lines.append(left_out(*spent))
         lines += self._findings()
+        lines += self._blocks()
         return "\n".join(lines)
 
     def _assumptions(self) -> list[str]:
@@ -170,6 +185,21 @@ class RunReport:
         node, local = divmod(int(number), self.gpus // self.nodes)
         return f"node {node} {kind}:{local}"
 
+    def _blocks(self) -> list[str]:
+        width = max(map(len, self.blocks), default=0)
+        rows = [f"{name:>{width}}  {row}" for name, row in self.blocks.items()]
+        head = f"computing in the second half of the steps, {seconds_text(self.blocks_s)}:"
+        return [head, *rows, self.advised] if rows else []
+
+    @property
+    def advised(self) -> str:
+        """What the GPUs do most of the time, and what would help, in a line."""
+        part, words = _most_of(self.devices, self.simulated_s)
+        gains = "; ".join(map(str, self.advice[:SHOWN]))
+        return f"{part:.0%} of the time {words}. " + (
+            GIVES.format(gains=gains) if gains else NOTHING
+        )
+
     def _findings(self) -> list[str]:
         lines = []
         if self.hazards is not None:
@@ -184,6 +214,19 @@ class RunReport:
                 for sync in _by_kind_of_device(self.syncs)[:SHOWN]
             ]
         return lines
+
+
+def _most_of(devices: list[DeviceReport], simulated_s: float) -> tuple[float, str]:
+    """What the GPUs do most of the time, in words, and for which part of it."""
+    used = [device for device in devices if device.was_used]
+    sums = {
+        "the GPUs compute": sum(d.busy_s for d in used),
+        "the GPUs wait for the host": sum(d.waiting_for_host_s for d in used),
+        "the GPUs only communicate": sum(d.exposed_communication_s for d in used),
+        "the GPUs wait for one another": sum(d.waiting_for_others_s for d in used),
+    }
+    words = max(sums, key=lambda each: sums[each])
+    return sums[words] / (len(used) * simulated_s or 1.0), words
 
 
 def _by_kind_of_device(syncs: list[SyncReport]) -> list[SyncReport]:

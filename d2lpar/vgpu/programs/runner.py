@@ -27,6 +27,8 @@ from ..ranks.world.garbage import older_objects_apart
 from ..sim.event_queue import QueuedWork
 from ..torch_backend.machine.runtime import Runtime, current_runtime
 from . import failure
+from .advice.advice import advise
+from .advice.recent import FEW, MANY, RecentTimeline
 from .in_processes.children import Children, Run, name_of
 from .in_processes.rank_process import ProcessReport
 from .launch_plan import LaunchPlan
@@ -58,6 +60,7 @@ class _Watched(Watches):
     rt: Runtime
     ranks: int
     usage: UsageTimeline
+    recent: RecentTimeline
     hazards: list[str] | None
     waits: Waits = field(default_factory=Waits)
     marks: StepMarks = field(default_factory=StepMarks)
@@ -131,7 +134,7 @@ def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
             launch.target, list(launch.arguments), *machine_of(rt, options),
             launch.world_size, launch.nodes, launch.gpus,
         )  # fmt: skip
-        _fill(report, watched, start_s)
+        _fill(report, watched, options, start_s)
     report.wall_s = time.perf_counter() - begin_s
     return report
 
@@ -140,17 +143,22 @@ def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
 def _watched(rt: Runtime, options: RunOptions) -> Iterator[_Watched]:
     """Watch the virtual machine in the block; at its end, all that was queued has its time."""
     usage = UsageTimeline(f"simulated on {rt.machine.name}", rt.now_s())
-    watched = _Watched(rt, 0, usage, [] if options.hazards else None)
+    kept = MANY if options.share else FEW
+    recent = RecentTimeline(usage.clock, kept, samples_memory=options.share)
+    watched = _Watched(rt, 0, usage, recent, [] if options.hazards else None)
     with ExitStack() as stack:
         if options.timeline is not None:
             stack.enter_context(recorded(rt, options.timeline, watched.unwritten))
-        rt.clock.timelines = [*rt.clock.timelines, usage]
+        rt.clock.timelines = [*rt.clock.timelines, usage, recent]
         stack.enter_context(progress(partial(_progress_line, watched), shown=not options.quiet))
         try:
             yield watched
         finally:
             rt.host_threads.settle()
-            rt.clock.timelines = [t for t in rt.clock.timelines if t is not usage]
+            ours = (usage, recent)
+            rt.clock.timelines = [
+                t for t in rt.clock.timelines if not any(t is own for own in ours)
+            ]
             usage.finish()
 
 
@@ -237,7 +245,7 @@ def _explain_end(
 # --- the report -----------------------------------------------------------------------------------
 
 
-def _fill(report: RunReport, watched: _Watched, start_s: float) -> None:
+def _fill(report: RunReport, watched: _Watched, options: RunOptions, start_s: float) -> None:
     report.status = watched.status
     report.restarts = watched.restarts
     report.error = watched.failures[0] if watched.failures else None
@@ -257,6 +265,10 @@ def _fill(report: RunReport, watched: _Watched, start_s: float) -> None:
     report.hazards = watched.hazards
     report.syncs = syncs(watched.waits)
     report.unwritten = watched.unwritten
+    if options.share:
+        report.timeline = watched.recent
+    if options.share or not options.quiet:
+        advise(report, watched.recent, watched.marks.last_half())
 
 
 def _peak_bytes(watched: _Watched, number: int) -> int:

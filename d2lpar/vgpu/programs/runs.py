@@ -23,6 +23,7 @@ class RunOptions:
 
     machine: str | None = None
     timeline: str | None = None
+    share: bool = False
     shapes_only: bool = False
     hazards: bool = False
     quiet: bool = False

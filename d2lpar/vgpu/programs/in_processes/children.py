@@ -64,7 +64,7 @@ class Run:
             list(process.devices),
             self.folder,
             starting.door_of(self.folder),
-            self.options.timeline is not None,
+            self.options.timeline is not None or self.options.share,
             self.options.shapes_only,
             self.options.hazards,
         )

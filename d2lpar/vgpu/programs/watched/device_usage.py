@@ -79,10 +79,8 @@ class DeviceUsage:
 class UsageTimeline(Timeline):
     """A timeline that keeps no spans and counts, by device, what they say from `begin_s` on."""
 
-    samples_memory = False
-
     def __init__(self, clock: str, begin_s: float = 0.0) -> None:
-        super().__init__(clock)
+        super().__init__(clock, samples_memory=False)
         self.usage: defaultdict[str, DeviceUsage] = defaultdict(lambda: DeviceUsage(last_s=begin_s))
         self.last_s = begin_s
         self._queued: dict[int, float] = {}  # by correlation, for work that has not begun

@@ -1,0 +1,52 @@
+"""What a report says at its end: what the GPUs wait for, and what would help, simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....timeline import Span
+from ..report import RunReport, SyncReport
+from .recent import RecentTimeline, blocks
+from .what_ifs import (
+    GRAPHS,
+    LINKS,
+    PINNED,
+    TWICE,
+    WhatIf,
+    gains,
+    is_of_copies,
+    without_call,
+    without_numbers,
+)
+
+MOST_SHOWN = 8  # GPUs with a row of blocks
+
+
+def advise(report: RunReport, recent: RecentTimeline, window_s: tuple[float, float] | None) -> None:
+    """Fill in a report's `advice` and rows of blocks: of the second half of the steps, as far as it
+    was kept, or of what was kept of a run without steps."""
+    spans = list(recent.spans)
+    if not any(span.device != "host" for span in spans):
+        return
+    begin_s = min(span.start_s for span in spans)
+    shown_s = (begin_s, max(span.end_s for span in spans))
+    if window_s is not None:
+        shown_s = window_s = max(begin_s, window_s[0]), window_s[1]
+    names = [device.device for device in report.devices if device.was_used]
+    for name in names[:MOST_SHOWN]:
+        computing = [s for s in spans if s.device == name and s.kind == "compute"]
+        report.blocks[name] = blocks(computing, shown_s)
+    report.blocks_s = shown_s[1] - shown_s[0]
+    report.advice = gains(spans, window_s, _what_ifs(spans, report.syncs))
+
+
+def _what_ifs(spans: Sequence[Span], syncs: Sequence[SyncReport]) -> list[WhatIf]:
+    wanted = [GRAPHS, TWICE, PINNED]
+    if any(span.kind == "collective" for span in spans):
+        wanted.append(LINKS)
+    waits = {span.name for span in spans if span.kind == "wait"}
+    for sync in sorted(syncs, key=lambda sync: -sync.seconds):
+        names = {name for name in waits if without_numbers(name) == without_numbers(sync.call)}
+        if names and not is_of_copies(sync.call):
+            return [*wanted, without_call(sync.call, sync.place, names)]
+    return wanted

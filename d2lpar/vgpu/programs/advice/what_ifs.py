@@ -1,0 +1,103 @@
+"""What is tried on a recorded run: the changes that help most programs, each as a `Change`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from ....timeline import Span
+from .replay import Change, Replay
+
+STAGING = "copy through pinned buffer"  # what the host does for a copy from pageable memory
+HANDING_OVER = "hand over to autograd's thread"
+LEAST = 1.05  # times as fast: less is not worth a change of the program
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """A change of a program, in words; `bound` says that it would give so much "at least", or "at
+    most". `per_step` is how much more a step does then: 2 with twice the batch.
+    """
+
+    words: str
+    change: Change
+    bound: str = ""
+    per_step: float = 1.0
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a change would give: `times` as fast a run, for as much work; `bound` is "at least", or
+    "at most", or empty."""
+
+    words: str
+    times: float
+    bound: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.times:.2f}x {self.bound}".strip() + f" by {self.words}"
+
+
+def _without_queueing(span: Span) -> float:
+    queues = span.kind == "dispatch" or span.name == HANDING_OVER
+    return 0.0 if queues else span.duration_s
+
+
+def _twice_on_devices(span: Span) -> float:
+    on_device = span.device != "host" and span.kind != "collective"
+    twice = on_device or span.name == STAGING
+    return 2 * span.duration_s if twice else span.duration_s
+
+
+def _without_links(span: Span) -> float:
+    return 0.0 if span.kind == "collective" else span.duration_s
+
+
+def _from_pinned_memory(span: Span) -> float:
+    return 0.0 if span.name == STAGING else span.duration_s
+
+
+def is_of_copies(call: str) -> bool:
+    """Whether a host waits in a call for a copy, as it does from or to pageable memory."""
+    return without_numbers(call).startswith("copy ") or "pageable" in call
+
+
+def without_numbers(call: str) -> str:
+    """A call as it is called on each device, in spans and in what is reported of waits."""
+    return re.sub(r":\d+", "", call).removeprefix("wait for ")
+
+
+GRAPHS = WhatIf("a CUDA graph of the step", Change(_without_queueing))
+TWICE = WhatIf("twice the batch", Change(_twice_on_devices), bound="at least", per_step=2.0)
+PINNED = WhatIf(
+    "pinned memory and non_blocking copies",
+    Change(_from_pinned_memory, waits=lambda span: not is_of_copies(span.name)),
+)
+LINKS = WhatIf("faster links", Change(_without_links), bound="at most")
+
+
+def without_call(call: str, place: str, names: Collection[str]) -> WhatIf:
+    """That the program does not make a call, whose spans have these names, with its copies; the
+    host waits most at that place."""
+
+    def without(span: Span) -> float:
+        return 0.0 if span.name in names else span.duration_s
+
+    words = f"no {call} in each step, at {place}"
+    return WhatIf(words, Change(without, waits=lambda span: span.name not in names))
+
+
+def gains(
+    spans: Iterable[Span], window_s: tuple[float, float] | None, what_ifs: Iterable[WhatIf]
+) -> list[Gain]:
+    """Those that are worth it in a window of the time of these spans, the largest first."""
+    replay = Replay(spans)
+    seconds = replay.seconds(window_s=window_s)
+    found = []
+    for what_if in what_ifs:
+        changed_s = replay.seconds(what_if.change, window_s=window_s)
+        times = what_if.per_step * seconds / changed_s if changed_s else 1.0
+        if times >= LEAST:
+            found.append(Gain(what_if.words, times, what_if.bound))
+    return sorted(found, key=lambda gain: -gain.times)

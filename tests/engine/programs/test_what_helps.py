@@ -1,0 +1,248 @@
+"""The advice at the end of a run: what it says of ten programs whose bottleneck is known, against
+the same programs with the advice taken."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import running
+
+from d2lpar.timeline import Timeline
+from d2lpar.vgpu.programs.advice.recent import blocks
+from d2lpar.vgpu.programs.advice.replay import Change, Replay
+
+BEGIN = """
+import sys, torch
+from torch import nn
+torch.manual_seed(0)
+taken = "taken" in sys.argv
+"""
+
+# Small layers, each as quick for the GPU as nothing: the host cannot queue them fast enough.
+SMALL_LAYERS = """
+net = nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(20)]).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+x = torch.randn(16, 64, device="cuda")
+def step():
+    optimizer.zero_grad(set_to_none=False)
+    net(x).sum().backward()
+    optimizer.step()
+"""
+GRAPHED = """
+if taken:
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+for i in range(12):
+    if i == 6:
+        start.record()
+    graph.replay() if taken else step()
+end.record()
+torch.cuda.synchronize()
+print(start.elapsed_time(end) / 6)
+"""
+ONE_BY_ONE = SMALL_LAYERS.replace("0.1)", "0.1, momentum=0.9, foreach=False)")
+LARGER_BATCH = """
+batch = 32 * (1 + taken)
+net = nn.TransformerEncoderLayer(256, 4, 512, batch_first=True).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+x = torch.randn(batch, 16, 256, device="cuda")
+for _ in range(8):
+    optimizer.zero_grad()
+    net(x).sum().backward()
+    optimizer.step()
+"""
+LARGE_PRODUCTS = """
+net = nn.Sequential(*[nn.Linear(8192, 8192) for _ in range(4)]).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+x = torch.randn(8192, 8192, device="cuda")
+for _ in range(6):
+    optimizer.zero_grad()
+    net(x).sum().backward()
+    optimizer.step()
+"""
+READS_THE_LOSS = """
+net = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(6)]).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+x = torch.randn(256, 1024, device="cuda")
+for _ in range(10):
+    optimizer.zero_grad()
+    loss = net(x).sum()
+    loss.backward()
+    optimizer.step()
+    norms = [p.grad.norm() for p in net.parameters()]
+    if not taken:
+        print(sum(norm.item() for norm in norms))
+"""
+BRINGS_BACK = """
+net = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(6)]).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+x = torch.randn(1024, 1024, device="cuda")
+kept = torch.empty(1024, 1024).pin_memory()
+for _ in range(10):
+    optimizer.zero_grad()
+    y = net(x)
+    y.sum().backward()
+    optimizer.step()
+    if taken:
+        kept.copy_(y.detach(), non_blocking=True)
+    else:
+        y.detach().cpu()
+"""
+FROM_PAGEABLE = """
+net = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(4)]).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+host = torch.randn(4096, 2048)
+if taken:
+    host = host.pin_memory()
+for _ in range(10):
+    x = host.to("cuda", non_blocking=taken)
+    optimizer.zero_grad()
+    net(x).sum().backward()
+    optimizer.step()
+"""
+RANKS = """
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+net = DDP(nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(4)]).cuda())
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+x = torch.randn(64, 2048, device="cuda")
+for _ in range(6):
+    optimizer.zero_grad()
+    net(x).sum().backward()
+    optimizer.step()
+"""
+SHARDED = RANKS.replace(
+    "net = DDP(nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(4)]).cuda())",
+    """from torch.distributed.fsdp import fully_shard
+net = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(4)]).cuda()
+for layer in net:
+    fully_shard(layer)
+fully_shard(net)""",
+)
+ANSWERS = """
+net = nn.Sequential(*[nn.Linear(128, 128) for _ in range(30)]).cuda().requires_grad_(False)
+x = torch.randn(8, 128, device="cuda")
+for _ in range(12):
+    net(x)
+torch.cuda.synchronize()
+"""
+
+ONE, TWO = ("--gpus", "1", "--machine", "2x-v100-textbook"), ("--nproc-per-node", "2")
+SLOW, FAST = ("--machine", "2x-v100-textbook"), ("--machine", "4x-v100-nvlink")
+
+
+@pytest.fixture
+def reported(monkeypatch, tmp_path):
+    """Runs a program's text, and gives its report and what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(source, *words, more=()):
+        (tmp_path / "program.py").write_text(BEGIN + source)
+        ran = running.run("--report", "report.json", "--shapes-only", *words, "program.py", *more)
+        assert ran.status == 0, ran.err
+        return json.loads((tmp_path / "report.json").read_text()), ran
+
+    return run
+
+
+def gain_by(report, words):
+    return next((gain for gain in report["advice"] if words in gain["words"]), None)
+
+
+def ms_of(report, ran):
+    """Of a step: by the report, or as a program measures it whose graph has the updates."""
+    return report["ms_per_step"] or float(ran.lines[0])
+
+
+@pytest.mark.parametrize("source", [SMALL_LAYERS + GRAPHED, ONE_BY_ONE + GRAPHED])
+def test_a_step_that_waits_for_the_host_is_advised_a_graph(reported, source):
+    before, first = reported(source, *ONE)
+    after, second = reported(source, *ONE, more=["taken"])
+    assert "CUDA graph" in before["advice"][0]["words"]
+    times = float(first.lines[0]) / float(second.lines[0])
+    assert before["advice"][0]["times"] == pytest.approx(times, rel=0.15)
+    assert "the GPUs wait for the host" in first.lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "rel"),
+    [
+        (READS_THE_LOSS, "no item", 0.03),
+        (BRINGS_BACK, "pinned memory", 0.05),
+        (FROM_PAGEABLE, "pinned memory", 0.1),
+    ],
+)
+def test_a_step_that_makes_the_host_wait_is_told_by_what(reported, source, words, rel):
+    before, first = reported(source, *ONE)
+    after, _ = reported(source, *ONE, more=["taken"])
+    gain = gain_by(before, words)
+    assert gain is not None, before["advice"]
+    times = before["ms_per_step"] / after["ms_per_step"]
+    assert gain["times"] == pytest.approx(times, rel=rel)
+    found = gain_by(after, words)
+    assert found is None
+
+
+def test_twice_the_batch_gives_at_least_what_is_said(reported):
+    before, _ = reported(LARGER_BATCH, *ONE)
+    after, _ = reported(LARGER_BATCH, *ONE, more=["taken"])
+    gain = gain_by(before, "twice the batch")
+    assert gain["bound"] == "at least"
+    times = 2 * before["ms_per_step"] / after["ms_per_step"]
+    assert 1.3 < gain["times"] <= 1.02 * times
+
+
+@pytest.mark.parametrize("source", [RANKS, SHARDED])
+def test_faster_links_give_at_most_what_is_said(reported, source):
+    before, ran = reported(source, *TWO, *SLOW)
+    after, _ = reported(source, *TWO, *FAST)
+    assert before["advice"][0]["words"] == "faster links"
+    assert before["advice"][0]["bound"] == "at most"
+    times = before["ms_per_step"] / after["ms_per_step"]
+    assert 1.2 < times < before["advice"][0]["times"]
+    assert "communicate" in ran.lines[-1]
+
+
+def test_a_program_that_computes_is_advised_nothing(reported):
+    report, ran = reported(LARGE_PRODUCTS, *ONE)
+    assert report["advice"] == []
+    assert "the GPUs compute" in ran.lines[-1]
+
+
+def test_a_program_without_steps_is_advised_too(reported):
+    report, _ = reported(ANSWERS, *ONE)
+    assert "CUDA graph" in report["advice"][0]["words"]
+
+
+def test_a_run_that_is_replayed_unchanged_takes_as_long_as_it_took(reported, tmp_path):
+    reported(RANKS, *TWO, *SLOW, "--timeline", "run.json")
+    timeline = Timeline.from_chrome_trace(tmp_path / "run.json")
+    replay = Replay(timeline.spans)
+    assert replay.seconds() == pytest.approx(timeline.duration_s, rel=1e-9)
+    slower = Change(lambda span: span.duration_s * (1 + (span.kind == "collective")))
+    assert replay.seconds(slower) > replay.seconds()
+
+
+def test_a_shared_run_is_one_page(reported, tmp_path):
+    report, _ = reported(READS_THE_LOSS, *ONE, "--share", "run.html")
+    page = (tmp_path / "run.html").read_text()
+    assert "no item in each step, at program.py:" in page
+    assert "http" not in page
+    assert f"{report['steps']} steps" in page
+
+
+def test_blocks_are_as_high_as_a_device_is_busy():
+    from d2lpar.timeline import Span
+
+    spans = [Span("g", 0, "compute", "", 0, 2), Span("g", 0, "compute", "", 3, 3.5)]
+    assert blocks(spans, (0, 4), 4) == "██▁▅"

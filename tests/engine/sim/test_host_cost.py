@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import d2lpar as par
 from d2lpar import machines
@@ -115,6 +116,27 @@ def test_an_optimizer_updates_many_parameters_by_few_kernels(gpu, count):
     launches = -(-count // 64)
     expected_s = HOST.dispatch_s + (launches - 1) * HOST.launch_s + count * HOST.parameter_s
     assert host_s(optimizer.step) == pytest.approx(expected_s, rel=0.1)
+
+
+def test_a_rank_pays_for_the_parameters_of_its_optimizer(gpu):
+    """Though a rank has no global hook of whoever starts it."""
+
+    def step_s(device: torch.device) -> float:
+        parameters = [nn.Parameter(torch.ones(4, device=device)) for _ in range(50)]
+        for p in parameters:
+            p.grad = torch.ones(4, device=device)
+        return host_s(torch.optim.SGD(parameters, 0.1).step)
+
+    alone_s = step_s(gpu)
+    stepped: list[object] = []
+    foreign = register_optimizer_step_pre_hook(lambda *_: stepped.append(_))
+    try:
+        (found_s,) = par.run_ranks(lambda: step_s(gpu), [gpu])
+    finally:
+        foreign.remove()
+    assert found_s == pytest.approx(alone_s)
+    assert alone_s > 50 * HOST.parameter_s
+    assert not stepped
 
 
 def test_what_was_counted_on_another_clock_takes_no_time(gpu):

@@ -15,9 +15,9 @@ from statistics import median
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...device_naming import TYPE, naming
-from ...ranks.state.module_variables import watching_optimizers
 from ...sim.clock import HostThread, StreamKey
 from ...sim.event_queue import QueuedWork
 from ...torch_backend.machine.runtime import Runtime
@@ -71,8 +71,11 @@ def steps_told(rt: Runtime, tell: Callable[[HostThread, int, StreamKey], None]) 
             stream = (device, rt.current_stream(device))
             rt.host_threads.submit(device, tell, numbers[optimizer], stream)
 
-    with watching_optimizers(stepped):
+    handle = register_optimizer_step_post_hook(stepped)
+    try:
         yield
+    finally:
+        handle.remove()
 
 
 def _device_of(optimizer: torch.optim.Optimizer, rt: Runtime) -> int | None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, ItemsView, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, ItemsView
+from functools import partial
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...races import sync_debug
 from ...torch_backend.tensors import virtual_storage
@@ -27,9 +26,17 @@ _HOOKS = (
     *("_global_forward_hooks_with_kwargs", "_global_buffer_registration_hooks"),
     *("_global_module_registration_hooks", "_global_parameter_registration_hooks"),
 )
-_PRE_HOOKS, _POST_HOOKS = "_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"
+_OPTIMIZERS = "torch.optim.optimizer"
+_OPTIMIZER_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+_OURS = __name__.partition(".")[0] + "."
 
-_watchers: list[Callable[..., None]] = []  # of the optimizers of all processes
+
+def _our_hooks(name: str) -> OrderedDict[int, Callable[..., object]]:
+    """Those of all optimizers by which the package counts what a step takes."""
+    hooks = vars(sys.modules[_OPTIMIZERS])[name]
+    ours = {key: hook for key, hook in hooks.items() if str(getattr(hook, "__module__", "")).startswith(_OURS)}
+    return OrderedDict(ours)
+
 
 _FRESH: dict[Variable, Callable[[], object]] = {
     # `enable_wrap`, in which modules are made and so parameters exchanged
@@ -43,10 +50,7 @@ _FRESH: dict[Variable, Callable[[], object]] = {
     ),
     # hooks of all modules and all optimizers of a process, as torch's trackers of memory use them
     **{("torch.nn.modules.module", "", name): OrderedDict for name in _HOOKS},
-    ("torch.optim.optimizer", "", _PRE_HOOKS): OrderedDict,
-    ("torch.optim.optimizer", "", _POST_HOOKS): (
-        lambda: OrderedDict(enumerate(_watchers, start=-len(_watchers)))  # torch counts up from 0
-    ),
+    **{(_OPTIMIZERS, "", name): partial(_our_hooks, name) for name in _OPTIMIZER_HOOKS},
     # what `make_fx` traces with, which may wait in the middle for a collective
     ("torch.fx._symbolic_trace", "", "CURRENT_PATCHER"): lambda: None,
     ("torch.fx.experimental.proxy_tensor", "", "_CURRENT_MAKE_FX_TRACER"): lambda: None,
@@ -68,19 +72,6 @@ _TRACED = [("torch.nn.modules.module", "Module", name) for name in ("__call__", 
 
 _ALL = _FRESH.keys() | {*_TRACED}
 _found: dict[Variable, object] = {}  # whoever has them, since it is imported
-
-
-@contextmanager
-def watching_optimizers(hook: Callable[..., None]) -> Iterator[None]:
-    """Call `hook(optimizer, args, kwargs)` after each step in this process, and in the ranks that
-    start within the block."""
-    _watchers.append(hook)
-    handle = register_optimizer_step_post_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
-        _watchers.remove(hook)
 
 
 class ModuleVariables:

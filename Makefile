@@ -5,7 +5,8 @@ python := .venv/bin/python
 course := $(python) -m d2lpar course
 # One more than the cores of a small machine: tests also wait, for kernels, ranks and downloads.
 workers := 3
-all-notebooks := $(sort $(wildcard notebooks/[0-9]*.ipynb notebooks/deeper/[0-9]*.ipynb))
+places := notebooks notebooks/deeper notebooks/museum
+all-notebooks := $(sort $(foreach place,$(places),$(wildcard $(place)/[0-9]*.ipynb)))
 # `make test` leaves out the deeper halves that take 30 s and more on two quiet cores.
 long := $(foreach number,01 04 05 06 07 08,$(wildcard notebooks/deeper/$(number)_*.ipynb))
 notebooks := $(filter-out $(long),$(all-notebooks))

@@ -38,6 +38,7 @@ PROJECT = ROOT / "pyproject.toml"
 SCOREBOARD = ROOT / "d2lpar" / "parallelism" / "scoreboard.json"
 KEEP = "D2LPAR_KEEP"  # where a kernel keeps what later ones may want
 DEEPER = "deeper"  # the folder with the second half of each lesson
+MUSEUM = "museum"  # and that with the rooms of the museum of bugs
 MAX_BYTES = 400_000
 
 METADATA = {
@@ -48,6 +49,7 @@ METADATA = {
 VOLATILE_METADATA = ("execution", "ExecuteTime", "collapsed", "scrolled", "trusted")
 
 PREVIOUS, CONTENTS, NEXT = "← {title}", "Contents", "{title} →"
+PLAN = f"[{MUSEUM.capitalize()}](README.md)"
 INSTALL_TAG = "install"
 INSTALL = """\
 import importlib.util
@@ -81,7 +83,14 @@ def title(path):
 
 def navigation(path, lessons):
     """Markdown links to the notebooks before, first and after `path` in the list `lessons`;
-    from a deeper half, to its lesson and to the first."""
+    from a deeper half, to its lesson and to the first; from a room, to those beside it."""
+    if path.parent.name == MUSEUM:
+        rooms = lessons_in(path.parent)
+        here = rooms.index(path)
+        links = [f"[{PREVIOUS.format(title=title(r))}]({r.name})" for r in rooms[:here][-1:]]
+        links += [PLAN, f"[{CONTENTS}](../{lessons[0].name})"]
+        links += [f"[{NEXT.format(title=title(r))}]({r.name})" for r in rooms[here + 1 :][:1]]
+        return " | ".join(links)
     if path.parent.name == DEEPER:
         number = path.name.split("_")[0]
         own = [lesson for lesson in lessons if lesson.name.split("_")[0] == number]
@@ -143,7 +152,7 @@ def let_install(notebook, path):
 def relink(folder):
     """Brings the links of all notebooks in `folder` up to date, without running them."""
     lessons = lessons_in(folder)
-    for path in (*lessons, *lessons_in(folder / DEEPER)):
+    for path in course(folder):
         notebook = read(path)
         before = deepcopy(notebook)
         link(notebook, path, lessons)
@@ -240,13 +249,14 @@ def lessons_in(folder):
 
 
 def course(folder):
-    """All notebooks of the course: lessons, then what goes deeper."""
-    return [*lessons_in(folder), *lessons_in(folder / DEEPER)]
+    """All notebooks of the course: lessons, then what goes deeper, then the museum."""
+    places = folder, folder / DEEPER, folder / MUSEUM
+    return [path for place in places for path in lessons_in(place)]
 
 
 def course_of(path):
     """The folder of the course that a notebook belongs to."""
-    return path.parent.parent if path.parent.name == DEEPER else path.parent
+    return path.parent.parent if path.parent.name in (DEEPER, MUSEUM) else path.parent
 
 
 def serialise(notebook):

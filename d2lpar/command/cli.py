@@ -166,6 +166,7 @@ COMMANDS: dict[str, tuple[str, Command | str]] = {
         "lessons as a class works on them: update, reset, rehearse, assignment, grade",
         "d2lpar.command.course.command",
     ),
+    "bug": ("famous bugs of multi-GPU programs, run on virtual GPUs", "d2lpar.command.museum"),
     "run": ("run a program for CUDA, unchanged, on virtual GPUs", "d2lpar.vgpu.programs.command"),
     "doctor": ("what this machine has, and which lessons it will measure or simulate", _doctor),
     "calibrate": ("measure this machine, print a report and save it", _calibrate),

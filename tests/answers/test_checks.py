@@ -23,6 +23,11 @@ EXERCISES = {
     "pipelining": ("balance", "one_f_one_b", "fewest_micro_batches"),
     "channel_parallelism": ("by_input_channels",),
     "memory_and_mixes": ("zero_bytes", "groups_of"),
+    "museum": (
+        *("validated", "summed_by_class", "trained_on_all", "trained_heads", "restored"),
+        *("validation_loss", "resumed", "backward_over_tokens", "contrasted", "orders_seen"),
+        *("read_back", "handed_on"),
+    ),
 }
 ALL = [(lesson, name) for lesson, names in EXERCISES.items() for name in names]
 

@@ -366,6 +366,14 @@ def test_a_copy_that_is_no_notebook_any_more_is_put_aside(course):
     assert sources(notebook_file.read(course / "my" / NAME)) == ["new"]
 
 
+def test_reset_of_a_lesson_leaves_the_museum_s_room_of_that_number_alone(course):
+    save(course / "notebooks/museum/03_a_bug.ipynb", book(a="room"))
+    update(course)
+    save(course / "my/museum/03_a_bug.ipynb", book(a="repaired"))
+    assert [step.file.name for step in working_copy.reset(course, "3")] == [NAME, NAME]
+    assert sources(notebook_file.read(course / "my/museum/03_a_bug.ipynb")) == ["repaired"]
+
+
 def test_reset_gives_a_fresh_copy_and_keeps_the_old_ones(course):
     update(course)
     for number in range(2):

@@ -17,6 +17,7 @@ COMMANDS = {  # and what they need besides options
     ("machines",): [],
     ("validate",): [],
     ("doctor",): [],
+    ("bug",): ["1"],
     ("course", "update"): [],
     ("course", "reset"): ["05"],
     ("course", "rehearse"): ["05"],

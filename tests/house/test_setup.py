@@ -334,6 +334,11 @@ def test_links_follow_the_files_on_disk(tmp_path):
     save(
         tmp_path / "deeper/03_multi.ipynb", heading, tagged(new_markdown_cell("old"), "navigation")
     )
+    (tmp_path / "museum").mkdir()
+    for number in (1, 2):
+        room = new_markdown_cell(f"# Room {number}")
+        links = tagged(new_markdown_cell("old"), "navigation")
+        save(tmp_path / f"museum/0{number}_bug.ipynb", room, links)
     paths = build.course(tmp_path)
     build.relink(tmp_path)
     links = [build.read(path).cells[-1].source for path in paths]
@@ -342,6 +347,8 @@ def test_links_follow_the_files_on_disk(tmp_path):
         "[Contents](00_start.ipynb) | [About multi →](03_multi.ipynb)",
         "[← About hardware](01_hardware.ipynb) | [Contents](00_start.ipynb)",
         "[← About multi](../03_multi.ipynb) | [Contents](../00_start.ipynb)",
+        "[Museum](README.md) | [Contents](../00_start.ipynb) | [Room 2 →](02_bug.ipynb)",
+        "[← Room 1](01_bug.ipynb) | [Museum](README.md) | [Contents](../00_start.ipynb)",
     ]
 
 

@@ -39,7 +39,8 @@ FRONT_PAGE, PLAIN, PREDICTION = "00_start_here.ipynb", "plain.ipynb", "a_predict
 NOTEBOOKS = ROOT / "notebooks"
 LESSONS = sorted(
     path.relative_to(NOTEBOOKS).as_posix()
-    for path in (*NOTEBOOKS.glob("[0-9]*.ipynb"), *NOTEBOOKS.glob("deeper/[0-9]*.ipynb"))
+    for place in (NOTEBOOKS, NOTEBOOKS / "deeper", NOTEBOOKS / "museum")
+    for path in place.glob("[0-9]*.ipynb")
 )
 RUN_S, REDRAW_S = 900, 20
 AXE = "axe-core@4.14.1"

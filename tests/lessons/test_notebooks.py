@@ -22,9 +22,10 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "notebooks"
-DEEPER = FOLDER / "deeper"
+DEEPER, MUSEUM = FOLDER / "deeper", FOLDER / "museum"
 NOTEBOOKS = sorted(FOLDER.glob("[0-9]*.ipynb"))
 DEEPER_HALVES = sorted(DEEPER.glob("[0-9]*.ipynb"))
+ROOMS = sorted(MUSEUM.glob("[0-9]*.ipynb"))
 FRONT_PAGE, LAST_PAGE, CHALLENGES = "00", "11", "10"  # no lessons
 LESSONS = ("01", "02", "03", "04", "05", "06", "07", "08", "09")
 PROMISES = FOLDER / "PROMISES.md"
@@ -376,9 +377,18 @@ LESSON_RULES = (
 )
 
 
+ROOM_RULES = (
+    has_links_at_both_ends,
+    has_lines_that_fit_on_a_slide,
+    is_formatted_by_the_tool_alone,
+)
+
+
 def rules_for(path: Path) -> tuple:
     if path.name.startswith(FRONT_PAGE):
         return RULES
+    if path.parent == MUSEUM:
+        return (*RULES, *ROOM_RULES)
     if path.parent == DEEPER or path.name.startswith((LAST_PAGE, CHALLENGES)):
         return (*RULES, has_links_at_both_ends)
     return RULES + LESSON_RULES
@@ -390,7 +400,8 @@ def name(argument) -> str:
     return argument.__name__
 
 
-ALL = [*NOTEBOOKS, *DEEPER_HALVES]
+COURSE = [*NOTEBOOKS, *DEEPER_HALVES]
+ALL = [*COURSE, *ROOMS]
 
 
 @pytest.mark.parametrize(
@@ -400,7 +411,7 @@ def test_a_notebook_keeps_to_the_rules(rule, path):
     assert list(rule(nbformat.read(path, as_version=4), path.parent)) == []
 
 
-MEASURED_HERE = [path for path in ALL if path.name.startswith(("01", "02", "03"))]
+MEASURED_HERE = [path for path in COURSE if path.name.startswith(("01", "02", "03"))]
 
 
 @pytest.mark.parametrize("path", MEASURED_HERE, ids=name)
@@ -791,7 +802,7 @@ def unkept(rows: list[list[str]], taught: dict[str, list[str]]) -> Iterator[str]
 
 def test_every_promise_is_kept_under_its_heading():
     taught = defaultdict(list)
-    for path in ALL:
+    for path in COURSE:
         taught[path.name[:2]] += headings(nbformat.read(path, as_version=4))
     rows = promises(PROMISES.read_text(encoding="utf-8"))
     assert list(unkept(rows, taught)) == []

@@ -74,15 +74,19 @@ def write_sources() -> None:
 
 def index(total: int, moving: int) -> str:
     """The page with the table of contents; of `total` figures with sliders so many are `moving`."""
-    folders = pages.NOTEBOOKS, pages.NOTEBOOKS / build.DEEPER
-    lessons, deeper = (
+    folders = (pages.NOTEBOOKS / place for place in ("", build.DEEPER, build.MUSEUM))
+    lessons, deeper, museum = (
         "\n".join(path.relative_to(ROOT).with_suffix("").as_posix() for path in found)
         for found in map(build.lessons_in, folders)
     )
     text = (SPHINX / "index.md").read_text(encoding="utf-8")
     sliders = SLIDERS.format(some="some sliders" if moving < total else "sliders") if moving else ""
     return text.format(
-        repository=build.repository(), lessons=lessons, deeper=deeper, sliders=sliders
+        repository=build.repository(),
+        lessons=lessons,
+        deeper=deeper,
+        museum=museum,
+        sliders=sliders,
     )
 
 

@@ -25,7 +25,7 @@ from ...timeline import waits, whole_file
 from . import merging, notebook_file
 from .former_names import FORMER_NAMES, former
 
-SOURCE, COPY = "notebooks", "my"
+SOURCE, COPY, MUSEUM = "notebooks", "my", "museum"
 BASE = ".course"  # in the copy: what its files were when they were copied
 EARLIER = ".earlier"  # in BASE: a folder for each file, with what it was at the updates before
 LOCK = ".lock"  # in BASE
@@ -105,6 +105,8 @@ def reset(course: Path, lesson: str) -> Iterator[FileUpdate]:
     with waits.locked(copy / BASE / LOCK):
         for file in (each for each in _files(source) if each.name.startswith(f"{number}_")):
             relative = file.relative_to(source)
+            if relative.parts[0] == MUSEUM:  # its rooms have numbers of their own
+                continue
             own = copy / relative
             for old in _former(source, relative):
                 _moved(copy, old, relative)

@@ -75,9 +75,10 @@ def main() -> None:
         browser.close()
         size_mb = path.stat().st_size / 1e6
     print(this_machine())
+    print(f"{options.spans} spans: {size_mb:.1f} MB, written in {written_s:.1f} s")
     print(
-        f"{options.spans} spans: file of {size_mb:.1f} MB written in {written_s:.1f} s, shown after "
-        f"{shown_s:.1f} s, {rate:.0f} frames a second (longest {longest_ms:.0f} ms); goal: {GOAL}"
+        f"shown after {shown_s:.1f} s, {rate:.0f} frames a second, longest {longest_ms:.0f} ms; "
+        f"goal: {GOAL}"
     )
     sys.exit(rate < GOAL)
 

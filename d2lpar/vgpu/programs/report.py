@@ -38,7 +38,6 @@ from dataclasses import asdict, dataclass, field
 
 from ...timeline import Timeline
 from ...timeline.formatting import bytes_text, seconds_text, table
-from .advice.what_ifs import Gain
 from .left_out import left_out
 from .shapes_advice import advice
 
@@ -81,6 +80,19 @@ class SyncReport:
     place: str
     count: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What a change would give: `times` as fast a run, for as much work; `bound` is "at least", or
+    "at most", or empty."""
+
+    words: str
+    times: float
+    bound: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.times:.2f}x {self.bound}".strip() + f" by {self.words}"
 
 
 @dataclass

@@ -167,7 +167,7 @@ def ms_of(report, ran):
 @pytest.mark.parametrize("source", [SMALL_LAYERS + GRAPHED, ONE_BY_ONE + GRAPHED])
 def test_a_step_that_waits_for_the_host_is_advised_a_graph(reported, source):
     before, first = reported(source, *ONE)
-    after, second = reported(source, *ONE, more=["taken"])
+    _, second = reported(source, *ONE, more=["taken"])
     assert "CUDA graph" in before["advice"][0]["words"]
     times = float(first.lines[0]) / float(second.lines[0])
     assert before["advice"][0]["times"] == pytest.approx(times, rel=0.15)
@@ -183,7 +183,7 @@ def test_a_step_that_waits_for_the_host_is_advised_a_graph(reported, source):
     ],
 )
 def test_a_step_that_makes_the_host_wait_is_told_by_what(reported, source, words, rel):
-    before, first = reported(source, *ONE)
+    before, _ = reported(source, *ONE)
     after, _ = reported(source, *ONE, more=["taken"])
     gain = gain_by(before, words)
     assert gain is not None, before["advice"]

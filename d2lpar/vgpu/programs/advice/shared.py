@@ -72,8 +72,8 @@ def _below(report: RunReport) -> Iterable[str]:
         (sync.place, sync.call, str(sync.count), seconds_text(sync.seconds))
         for sync in report.syncs
     ]
-    head = ("line", "call", "times", "in all")
-    yield from _section("Calls that made a host wait for a device", head, waits)
+    of_waits = ("line", "call", "times", "in all")
+    yield from _section("Calls that made a host wait for a device", of_waits, waits)
     yield from _section(
         "Hazards", ("uses of memory that nothing orders",), zip(report.hazards or ())
     )

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from ....timeline import Span
+from ..report import Gain
 from .replay import Change, Replay
 
 STAGING = "copy through pinned buffer"  # what the host does for a copy from pageable memory
@@ -24,19 +25,6 @@ class WhatIf:
     change: Change
     bound: str = ""
     per_step: float = 1.0
-
-
-@dataclass(frozen=True)
-class Gain:
-    """What a change would give: `times` as fast a run, for as much work; `bound` is "at least", or
-    "at most", or empty."""
-
-    words: str
-    times: float
-    bound: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.times:.2f}x {self.bound}".strip() + f" by {self.words}"
 
 
 def _without_queueing(span: Span) -> float:

@@ -34,7 +34,7 @@ help:  ## The verbs that most people need
 
 help-all:  ## This list
 	$(call list,[a-z-]+)
-	@echo "TORCH=cpu installs the small build of torch; PYTHON=... says which python3 to use."
+	@echo "TORCH=cpu or TORCH=default chooses the build of torch; PYTHON=... which python3 to use."
 
 setup:
 	@$(or $(PYTHON),python3) setup_env.py

@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 OLDEST, NEWEST = (3, 11), (3, 14)  # what requirements.lock was tried with
@@ -31,6 +32,8 @@ NEW_STAMP = STAMP + ".new"
 UNFINISHED = VENV + ".unfinished"
 LOCKED = VENV + ".lock"
 SAY_AFTER_S = 5
+SAY_EVERY_S = 15
+ASK_S = 60  # for whether an index has the small build
 LOCK_S = 3600  # another make may download on a slow line, but not for ever
 DISCARDED = VENV + ".old-d2lpar-"
 # OpenMP's threads otherwise spin while they wait for one another. Beside other work that takes the
@@ -55,7 +58,9 @@ NO_ENSUREPIP = """\
 {python} cannot give an environment its pip: the module ensurepip is missing.
 On Debian and Ubuntu the package python3-venv has it: sudo apt install python3-venv"""
 ON_WINDOWS = "On Windows use conda instead of make: conda env create -f environment.yml"
-WRONG_TORCH = "TORCH={torch}: the choices are TORCH=cpu, or none for the default build"
+WRONG_TORCH = """\
+TORCH={torch}: the choices are cpu, default (with CUDA, where there is such a build), or none for
+what suits this machine"""
 NOT_OURS = """\
 .venv bears no mark of make, so it is left as it is; but it cannot be used: {reason}.
 Delete it or move it away, and call make again."""
@@ -63,7 +68,10 @@ NO_VENV = "its bin/python does not install into it (pyvenv.cfg may be missing)"
 READ_ONLY = """\
 {folder} cannot be written to, and the course needs its .venv there ({reason}).
 Clone the course into a folder of your own, and call make in it."""
-BEGINS = "Setting up .venv; the first time downloads 3 GB, fills 6 GB, and is silent for minutes."
+BEGINS = "Setting up .venv; the first time takes minutes."
+SMALL = "No NVIDIA driver is here, so torch comes without CUDA (TORCH=default has it)."
+NO_SMALL = "The build of torch without CUDA cannot be had here; the default one can."
+LARGE = "Torch with CUDA downloads 3 GB, which fill 6 GB."
 FAILED = "\nSetting up stopped: {reason}\nCall make again to start over."
 
 
@@ -205,10 +213,28 @@ def wanted_stamp(done, torch):
 
 def torch_choice(done, asked):
     """'default', 'cpu', or 'kept' for TORCH=cpu in an environment that brought its own torch."""
-    before = (done or {}).get("torch", "default")
+    before = (done or {}).get("torch") or ("default" if may_have_gpu() else "cpu")
     if asked == "cpu" and (before == "kept" or (done is None and has("torch"))):
         return "kept"
     return asked or before
+
+
+def may_have_gpu():
+    """Whether torch with CUDA may be of use; only on Linux does the default build have it."""
+    driver = os.path.exists("/proc/driver/nvidia/version") or os.path.exists("/dev/dxg")  # in WSL
+    return not sys.platform.startswith("linux") or driver or bool(shutil.which("nvidia-smi"))
+
+
+def has_small_torch():
+    """Whether the index that has torch without CUDA answers; it may be out of reach."""
+    ask = ["pip", "install", "--quiet", "--dry-run", "--no-deps", "--reinstall"]
+    ask += ["--python", PYTHON, "--torch-backend", "cpu", "--requirement", "-"]
+    wanted = unhashed(pin("torch"))
+    try:
+        in_venv("uv", *ask, input=wanted, timeout=ASK_S, stderr=subprocess.DEVNULL)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+        return False
+    return True
 
 
 def is_finished(done, wanted):
@@ -276,7 +302,39 @@ def run(*command, **options):
     env = {name: value for name, value in os.environ.items() if name not in REDIRECTIONS}
     env["UV_PYTHON_DOWNLOADS"] = "never"
     options.update(check=True, universal_newlines=True, env=env, close_fds=False)
-    subprocess.run(command, **options)
+    with progress():
+        subprocess.run(command, **options)
+
+
+@contextlib.contextmanager
+def progress():
+    """In the block, says now and then how long it has taken, and what has been received."""
+    begin_s, begin_bytes, over = time.time(), received_bytes(), threading.Event()
+
+    def tell():
+        while not over.wait(SAY_EVERY_S):
+            line = "  %.0f s" % (time.time() - begin_s)
+            if begin_bytes is not None:
+                line += ", %.0f MB received" % ((received_bytes() - begin_bytes) / 1e6)
+            print(line, flush=True)
+
+    thread = threading.Thread(target=tell)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def received_bytes():
+    """What this machine has received over networks since its start; None where nothing says so."""
+    try:
+        with open("/proc/net/dev") as lines:
+            counts = [line.partition(":") for line in lines if ":" in line]
+    except OSError:
+        return None
+    return sum(int(rest.split()[0]) for name, _, rest in counts if name.strip() != "lo")
 
 
 def in_venv(module, *arguments, **options):
@@ -298,8 +356,11 @@ def sweep():
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def build(torch, is_repair):
-    """Makes the environment, or completes the one that is there."""
+def build(torch, is_repair, may_choose):
+    """Makes the environment, or completes the one that is there; returns which torch it has.
+
+    Where nobody has asked for the small one, another is as good.
+    """
     is_new = not os.path.exists(PYTHON)
     if is_new:  # with the Python behind the one that runs us, which may have been .venv's
         run(getattr(sys, "_base_executable", sys.executable), "-m", "venv", VENV)
@@ -314,6 +375,14 @@ def build(torch, is_repair):
         options = ["--quiet", "--relocatable", "--allow-existing"]
         in_venv("uv", "venv", *options, "--python", PYTHON, VENV)
 
+    if torch == "cpu" and may_choose:
+        if has_small_torch():
+            print(SMALL, flush=True)
+        else:
+            print(NO_SMALL, flush=True)
+            torch = "default"
+    if torch == "default" and sys.platform.startswith("linux"):
+        print(LARGE, flush=True)
     install = ["pip", "install", "--quiet", "--python", PYTHON, "--no-deps"]  # or it lists them all
     # uv checks each hash that it is given; where no torch is another's, it also misses none.
     origin = ["--require-hashes"] if torch == "default" else ["--torch-backend", "cpu"]  # untested
@@ -323,6 +392,7 @@ def build(torch, is_repair):
     in_venv("uv", *install, *options, *repair, input=requirements(torch))
     in_venv("uv", *install, "--no-build-isolation", "--editable", ".")
     configure_kernels()
+    return torch
 
 
 def configure_kernels():
@@ -357,7 +427,9 @@ def set_up(torch):
     os.makedirs(VENV, exist_ok=True)
     write_stamp(wanted)
     sweep()
-    build(wanted["torch"], is_repair)
+    built = build(wanted["torch"], is_repair, may_choose=not torch)
+    if built != wanted["torch"]:
+        write_stamp(dict(wanted, torch=built))
     os.remove(UNFINISHED)
     print("Set up in %.0f s." % (time.time() - start_s), flush=True)
 
@@ -366,7 +438,7 @@ def main():
     torch = os.environ.get("TORCH", "")
     if os.name == "nt":
         sys.exit(ON_WINDOWS)
-    if torch not in ("", "cpu"):
+    if torch not in ("", "cpu", "default"):
         sys.exit(WRONG_TORCH.format(torch=torch))
     require_python()
     os.chdir(os.path.dirname(os.path.abspath(__file__)))

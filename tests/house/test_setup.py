@@ -41,6 +41,7 @@ def clone(tmp_path, monkeypatch):
         shutil.copy(ROOT / name, folder)
     monkeypatch.chdir(folder)
     monkeypatch.delenv("PYTHON", raising=False)
+    monkeypatch.setattr(setup_env, "may_have_gpu", lambda: True)
     return folder
 
 
@@ -151,7 +152,7 @@ def test_what_make_has_not_written_is_put_aside_and_told(clone, monkeypatch, cap
         (path / "mine").write_text("the user's")
     else:
         path.write_bytes(contents[what])
-    monkeypatch.setattr(setup_env, "build", lambda *_: None)
+    monkeypatch.setattr(setup_env, "build", lambda torch, *_, **__: torch)
     monkeypatch.setattr(setup_env, "version_here", lambda: "3.11")
     with setup_env.one_at_a_time():
         setup_env.set_up("")
@@ -239,6 +240,64 @@ def test_hashes_are_left_out_only_where_another_index_has_other_wheels(clone):
     assert re.fullmatch(r"torch==[\d.]+\n", torch)
     assert re.fullmatch(r"torchvision==[\d.]+\n", torchvision)
     assert unhashed("default") == []
+
+
+@pytest.mark.parametrize(
+    ("driver", "answers", "asked", "built"),
+    [
+        (False, True, "", "cpu"),
+        (False, False, "", "default"),
+        (True, True, "", "default"),
+        (True, True, "cpu", "cpu"),
+        (False, True, "default", "default"),
+        (False, False, "cpu", None),
+    ],
+)
+def test_torch_has_cuda_where_it_is_of_use_or_nothing_else_can_be_had(
+    clone, monkeypatch, driver, answers, asked, built
+):
+    """Without a driver the small build, but where its index cannot be reached; or what is asked."""
+    installed = []
+
+    def in_venv(module, *words, **options):
+        small = "--torch-backend" in words
+        if small and not answers:
+            raise subprocess.CalledProcessError(2, module)
+        if "--dry-run" not in words and "torch==" in options.get("input", ""):
+            installed.append("cpu" if small else "default")
+
+    (clone / setup_env.VENV / "bin").mkdir(parents=True)
+    (clone / setup_env.PYTHON).touch()
+    monkeypatch.setattr(setup_env, "in_venv", in_venv)
+    monkeypatch.setattr(setup_env, "has", lambda module: module == "pip")
+    monkeypatch.setattr(setup_env, "may_have_gpu", lambda: driver)
+    choice = setup_env.torch_choice(None, asked)
+    if built is None:  # what is asked for is never replaced by something else
+        with pytest.raises(subprocess.CalledProcessError):
+            setup_env.build(choice, False, may_choose=not asked)
+        return
+    assert setup_env.build(choice, False, may_choose=not asked) == built
+    assert installed == [built]
+
+
+def test_a_choice_that_could_not_be_had_is_remembered(clone, monkeypatch):
+    monkeypatch.setattr(setup_env, "may_have_gpu", lambda: False)
+    monkeypatch.setattr(setup_env, "build", lambda *_, **__: "default")
+    monkeypatch.setattr(setup_env, "version_here", lambda: "3.11")
+    setup_env.set_up("")
+    done = setup_env.read_stamp()
+    assert done["torch"] == "default"
+    assert setup_env.is_finished(done, setup_env.wanted_stamp(done, ""))
+
+
+def test_who_waits_for_downloads_hears_how_far_they_are(clone, monkeypatch, capsys):
+    monkeypatch.setattr(setup_env, "SAY_EVERY_S", 0.05)
+    received = iter(range(0, 10**9, 10**7))
+    monkeypatch.setattr(setup_env, "received_bytes", lambda: next(received))
+    setup_env.run(sys.executable, "-c", "import time; time.sleep(0.3)")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "  0 s, 10 MB received"
+    assert len(lines) > 1
 
 
 def test_a_torch_that_was_there_is_kept(clone, monkeypatch):

@@ -3,6 +3,7 @@
 import ast
 import io
 import os
+import re
 import subprocess
 import sys
 from contextlib import redirect_stdout
@@ -146,3 +147,33 @@ def test_a_file_that_cannot_be_replaced_stays_as_it_was(tmp_path, monkeypatch):
         whole_file.write(file, "two\n")
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
     assert file.read_bytes() == b"one\n"
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("environment", "colored"),
+    [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
+)
+def test_marks_have_colours_in_a_terminal_whose_user_wants_them(monkeypatch, environment, colored):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    stream = Terminal()
+    say("✗ wrong: 2 ✓ 3\n  1 ✓ right", stream=stream)
+    shown = stream.getvalue()
+    assert re.sub("\x1b\\[\\d+m", "", shown) == "✗ wrong: 2 ✓ 3\n  1 ✓ right\n"
+    assert shown.count("\x1b[") == (4 if colored else 0)
+
+
+def test_a_file_has_no_colours(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    stream = io.StringIO()
+    say("✓ right", stream=stream)
+    assert stream.getvalue() == "✓ right\n"

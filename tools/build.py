@@ -175,10 +175,11 @@ def repository():
     return tomllib.loads(text)["project"]["urls"]["Repository"]
 
 
-def execute(notebook, *, folder, kept):
+def execute(notebook, *, folder, kept, widgets=False):
     """Runs all cells on a new kernel, in place; the first that fails raises `BuildError`.
 
-    What the notebook keeps for later ones is in the folder `kept` then.
+    What the notebook keeps for later ones is in the folder `kept` then; with `widgets`, what its
+    widgets show is in its metadata.
     """
     client = NotebookClient(
         notebook,
@@ -187,7 +188,7 @@ def execute(notebook, *, folder, kept):
         resources={"metadata": {"path": str(folder)}},
         extra_arguments=["--log-level=ERROR"],  # or every kernel warns of its local sockets
         record_timing=False,
-        store_widget_state=False,
+        store_widget_state=widgets,
         coalesce_streams=True,
     )
     try:

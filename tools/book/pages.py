@@ -18,7 +18,7 @@ from nbformat import NotebookNode
 import build
 from d2lpar.command.course.notebook_file import read, tags
 
-from . import states
+from . import states, timelines
 
 ROOT, NOTEBOOKS = build.ROOT, build.ROOT / "notebooks"
 IMAGES, GUIDES = ROOT / "imgs", ROOT / "docs"
@@ -81,10 +81,12 @@ def page(path: Path) -> tuple[NotebookNode, list[Path]]:
         if cell.cell_type == "markdown":
             cell.source = with_links(cell.source, path)
         elif cell.id in keys:
+            folder = states.folder_of(path, cell.id)
             known = load_states(path, cell.id, keys[cell.id])
             if known:
-                found.append(states.folder_of(path, cell.id))
-            cell.outputs = list(still_or_moving(cell.outputs, known, up_from(path)))
+                found.append(folder)
+            outputs = timelines.touchable(cell.outputs, timelines.load(folder, keys[cell.id]))
+            cell.outputs = list(still_or_moving(list(outputs), known, up_from(path)))
     notebook.cells = [c for c in notebook.cells if not {"navigation", "install"} & set(tags(c))]
     after_title = 1 + next((i for i, c in enumerate(notebook.cells) if is_title(c)), -1)
     notebook.cells.insert(after_title, hosts(path))

@@ -1,9 +1,10 @@
-"""Draws the figures with sliders in their other positions, for pages behind which no kernel runs.
+"""Draws the figures with sliders in their other positions, and keeps timelines, for pages behind
+which no kernel runs.
 
     PYTHONPATH=tools python -m book.states [notebook ...]
 
 Runs each notebook up to its last such figure, in the world in which notebooks are recorded, and
-writes the pictures to build/slider-states. Neither notebooks nor their outputs change.
+writes pictures and timelines to build/slider-states. Neither notebooks nor their outputs change.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import nbformat
 from PIL import Image
 
 import build
+from book import timelines
 from d2lpar.command.course.notebook_file import code_cells, read
 from d2lpar.plots.texts import SLIDERS
 
@@ -38,7 +40,7 @@ ROOT = build.ROOT
 STATES = ROOT / "build" / "slider-states"
 MOST_POSITIONS, MOST_STATES = 9, 48  # a slider, a figure: about 15 kB a state
 
-RUNNING = "{path} runs, for figures with sliders: {figures}"
+RUNNING = "{path} runs, for figures with sliders, and timelines: {figures}"
 STORE = """\
 import sys
 
@@ -200,13 +202,13 @@ def is_fallback(output: NotebookNode) -> bool:
 
 
 def keys(notebook: NotebookNode) -> dict[str, str]:
-    """For each figure with sliders, by its cell's id: a digest of the code that draws it, which
-    is all code down to its cell."""
+    """For each figure with sliders or timeline, by its cell's id: a digest of the code that draws
+    it, which is all code down to its cell."""
     digest, found = hashlib.sha256(), {}
     for cell in code_cells(notebook):
         if build.INSTALL_TAG not in build.tags(cell):
             digest.update(cell.source.encode() + b"\0")
-        if has_sliders(cell):
+        if has_sliders(cell) or timelines.has_timelines(cell):
             found[cell.id] = digest.hexdigest()[:16]
     return found
 
@@ -217,7 +219,7 @@ def folder_of(path: Path, cell_id: str) -> Path:
 
 
 def compute(path: Path) -> int:
-    """Run the notebook at `path` down to its last figure with sliders, and store their states.
+    """Run the notebook at `path` down to its last figure with sliders or timeline, and store them.
 
     Returns the number of figures; raises build.BuildError where a cell fails.
     """
@@ -229,29 +231,33 @@ def compute(path: Path) -> int:
             break
         cells.append(cell)
         if cell.cell_type == "code" and cell.id in wanted:
+            needed -= 1
             target = folder_of(path, cell.id)
             shutil.rmtree(target, ignore_errors=True)
+            if not has_sliders(cell):
+                continue
             tools, key = str(Path(__file__).resolve().parents[1]), wanted[cell.id]
             source = STORE.format(tools=tools, folder=str(target), key=key)
             cells.append(nbformat.v4.new_code_cell(source))
-            needed -= 1
     if wanted:
         notebook.cells = cells
         with tempfile.TemporaryDirectory() as kept:
-            build.execute(notebook, folder=path.parent, kept=kept)
+            build.execute(notebook, folder=path.parent, kept=kept, widgets=True)
+        for cell in (c for c in cells if c.id in wanted and timelines.has_timelines(c)):
+            timelines.store(notebook, cell, folder_of(path, cell.id), wanted[cell.id])
     return len(wanted)
 
 
 def report(path: Path, ids: Iterable[str]) -> None:
-    """Say how many states each figure of a notebook has, and how large they are."""
+    """Say how many states each figure of a notebook has, or that it is a timeline, and how large
+    that is."""
     for cell_id in ids:
         folder = folder_of(path, cell_id)
-        count = len(json.loads((folder / "states.json").read_text(encoding="utf-8"))["states"])
-        size_bytes = sum(file.stat().st_size for file in folder.iterdir())
-        print(
-            f"{path.relative_to(ROOT)} {cell_id}: {count} states, {size_bytes / 1e3:.0f} kB",
-            flush=True,
-        )
+        drawn, what = folder / "states.json", "timeline"
+        if drawn.exists():
+            what = f"{len(json.loads(drawn.read_text(encoding='utf-8'))['states'])} states"
+        size_kb = sum(file.stat().st_size for file in folder.iterdir()) / 1e3
+        print(f"{path.relative_to(ROOT)} {cell_id}: {what}, {size_kb:.0f} kB", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

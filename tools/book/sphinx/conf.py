@@ -8,6 +8,9 @@ from pathlib import Path
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 
+# What a timeline looks like is the package's: the same in notebooks and here.
+VIEW = Path(__file__).parents[3] / "d2lpar" / "timeline" / "traces" / "page"
+
 project = "Parallel deep learning"
 html_title = project
 html_show_copyright = html_show_sphinx = html_copy_source = False
@@ -20,8 +23,9 @@ root_doc = "index"
 exclude_patterns = ["jupyter_execute"]
 
 html_theme = "furo"
-html_static_path = ["static"]
-html_css_files, html_js_files = ["book.css"], [("sliders.js", {"defer": "defer"})]
+html_static_path = ["static", str(VIEW / "view.js"), str(VIEW / "view.css")]
+html_css_files = ["book.css", "view.css"]
+html_js_files = [("sliders.js", {"defer": "defer"}), ("timelines.js", {"type": "module"})]
 
 
 def described(app, doctree):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
-PLAIN = str.maketrans({"µ": "u", "×": "x", "·": "-", "±": "+-", "…": "...", "✓": "+", "✗": "x"})
+PLAIN = str.maketrans(
+    {"µ": "u", "×": "x", "·": "-", "±": "+-", "…": "...", "✓": "+", "✗": "x", "█": "#"}
+)
 
 lost: list[OSError] = []  # why something could not be printed, the last time
 _print = print  # programs replace it, so that only the first of their ranks is heard

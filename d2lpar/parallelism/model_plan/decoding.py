@@ -34,38 +34,37 @@ class WritingLayer(Layer):
         super().__init__(share)
         shape = (share.micro_batch, self.key_heads, past + 1, self.size)
         self.keys, self.values = nn.Buffer(torch.empty(shape)), nn.Buffer(torch.empty(shape))
-        self.place = nn.Buffer(torch.empty(1, dtype=torch.long))
 
     def core(self, qkv: torch.Tensor) -> torch.Tensor:
         """What lies between the two products with weights, [texts, 1, numbers]."""
         q, k, v = (part.transpose(1, 2) for part in self.queries_keys_values(qkv))
-        self.keys.index_copy_(2, self.place, k)
-        self.values.index_copy_(2, self.place, v)
+        self.keys[:, :, -1:] = k
+        self.values[:, :, -1:] = v
         gqa = self.key_heads < self.heads
         mixed = F.scaled_dot_product_attention(q, self.keys, self.values, enable_gqa=gqa)
         return mixed.transpose(1, 2).reshape(len(q), 1, -1)
 
 
 class Reader(nn.Module):
-    """Word numbers [texts, tokens] to the next word of each text; without words, one of pictures or
-    of an encoder: what its layers make of [texts, tokens, hidden]."""
+    """From [samples, tokens, hidden] to the next word of each text; of an encoder to what its
+    layers make of them, and to the scores of classes if there are any.
+
+    Words are looked up already: a row of the table for each token costs next to nothing.
+    """
 
     def __init__(self, share: Share, layers: list[nn.Module], *, writes: bool) -> None:
         super().__init__()
-        self.words = nn.Embedding(share.words, share.model.hidden) if writes else None
-        self.layers, self.scored = nn.ModuleList(layers), share.model.scored
-        self.head = Head(share) if writes or self.scored else None
+        self.layers, self.writes = nn.ModuleList(layers), writes
+        self.head = Head(share) if writes or share.model.scored else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The word with the highest score of each text, [texts]; or results, [texts, …]."""
-        if self.words is not None:
-            x = self.words(x)
         for layer in self.layers:
             x = layer(x)
         if self.head is None:
             return x
         scores = self.head.words(self.head.norm(x[:, -1]))
-        return scores.argmax(-1) if self.words is not None else scores
+        return scores.argmax(-1) if self.writes else scores
 
 
 @dataclass(frozen=True)
@@ -138,11 +137,8 @@ def _simulated(
         with torch.device("meta"):
             net = Reader(share, [make() for _ in range(layers)], writes=writes)
         net = net.to_empty(device=device).to(precision.dtype).eval()
-        shape = (share.micro_batch, model.sequence)
-        if writes:
-            x = torch.empty(shape, dtype=torch.long, device=device)
-        else:
-            x = torch.empty(*shape, model.hidden, dtype=precision.dtype, device=device)
+        shape = (share.micro_batch, model.sequence, model.hidden)
+        x = torch.empty(shape, dtype=precision.dtype, device=device)
         working_bytes = _working_bytes(net, x, device)
         run = _graphed(net, x) if graph else lambda: net(x)
         run()

@@ -144,8 +144,10 @@ def _of_step(plan: Figures) -> list[str]:
     assert plan.training is not None
     step_s, off = plan.step_s, plan.uncertainty
     lines = [f"How long? {_time(step_s, off)} a step (simulated)"]
-    peak = f"{plan.utilisation:.0%} of the GPUs' peak" if plan.utilisation else ""
-    lines += _wrapped(f"{_rate(plan, plan.config.unit)}; {peak}")
+    counted = ", attention counted in full" if plan.model.causal else ""
+    lines += _wrapped(
+        f"{_rate(plan, plan.config.unit)}; {plan.utilisation:.0%} of the GPUs' peak{counted}"
+    )
     parts = {SAID[name]: s for name, s in plan.training.parts.items() if s > 0.0005 * step_s}
     lines += _bars(_stacked(parts, seconds_text), step_s)
     lines += _wrapped(f"bound by {plan.bound}")

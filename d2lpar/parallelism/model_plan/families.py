@@ -261,8 +261,9 @@ def _vit(fields: Fields, name: str) -> ModelConfig:
         "extra": channels * patch**2 * hidden + hidden + hidden + classes,
     }
     _check_heads(fields, sizes)
+    note = "± is the error of transformers that read words; of pictures few were compared"
     return ModelConfig(
-        name, "vit", sizes, tokens, encoder=True, unit=IMAGES, notes=tuple(fields.notes)
+        name, "vit", sizes, tokens, encoder=True, unit=IMAGES, notes=(note, *fields.notes)
     )
 
 

@@ -101,7 +101,10 @@ def bound_of(plan: planner.Plan, wanted: Wanted) -> str:
         return "the host, which cannot queue kernels as fast as the GPU computes them"
     products = _both(product_times(gpu, one)) / _both(layer)
     what = "arithmetic" if products >= 0.5 else "memory, which feeds what lies between products"
-    return f"{what}: matrix products take {products:.0%} of a layer's time"
+    return (
+        f"{what}: computing is {share:.0%} of the step, and matrix products are {products:.0%} of "
+        "a layer's time"
+    )
 
 
 def _both(times: LayerTimes) -> float:

@@ -132,10 +132,11 @@ def _check_heads(fields: Fields, sizes: dict[str, Any]) -> None:
 
 def _note_window(fields: Fields) -> None:
     window = fields.optional("sliding_window", "positions")
-    used = fields.values.get("use_sliding_window", fields.values.get("model_type") != "qwen2")
+    by_default = fields.values.get("model_type") in ("mistral", "mixtral")
+    used = fields.flag("use_sliding_window", by_default)
     if window is not None and used:
         fields.notes.append(
-            f"attention is taken to see all tokens, not the last {window:,} (sliding_window)"
+            f"beyond {window:,} tokens attention is taken to see all of them (sliding_window)"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import nan
 
 from ...machines import collective_cost
 from ...machines.variability import slowest_of
@@ -27,6 +28,7 @@ UNCERTAINTY = 0.19
 TOGETHER = 8192  # tokens of prompts that are read in one pass
 PRECISIONS = ("bf16", "fp16", "tf32", "fp32")
 LEAST_TOKENS = 128
+MOST_NUMBERS = 10**12  # of one tensor
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ class Serving:
 
     Prompts are read `together` at once; `prompt_s` is the time until all texts have their first
     token (of an encoder: until all samples are read), `token_s` that of each further one of all
-    texts, half way through. `memory` are bytes of a GPU by what they are for.
+    texts, half way through; both are nan where it does not fit. `memory` are bytes of a GPU by what
+    they are for.
     """
 
     tensor: int
@@ -82,7 +85,7 @@ def serve(config: ModelConfig, model: planner.Transformer, wanted: Wanted) -> Se
         raise ValueError(_none_divides(model, wanted))
     fitting = [trial for trial in tried if trial.fits]
     if not fitting:
-        return min(tried, key=lambda trial: trial.memory_bytes).served()
+        return min(tried, key=lambda trial: trial.memory_bytes).untimed()
     return max((trial.served() for trial in fitting), key=lambda found: found.units_per_s)
 
 
@@ -143,7 +146,18 @@ class _Trial:
         self.gpu = GpuAndHost.of(wanted.accelerator, wanted.machine.host)
         most = wanted.micro_batch or max(TOGETHER // model.sequence, 1)
         self.together = min(most, self.texts)
+        self._check_sizes()
         self.memory = self._memory()
+
+    def _check_sizes(self) -> None:
+        model, tokens = self.model, self.together * self.model.sequence
+        columns = max(model.inner * (2 if model.gated else 1), model.width, model.hidden)
+        if tokens * columns > MOST_NUMBERS:
+            raise ValueError(
+                f"{self.together:,} samples of {model.sequence:,} tokens make tensors of "
+                f"{tokens * columns:.1e} numbers, more than any GPU holds ({MOST_NUMBERS:.0e}): "
+                "take shorter ones, or a smaller --micro-batch"
+            )
 
     @property
     def memory_bytes(self) -> float:
@@ -155,7 +169,15 @@ class _Trial:
 
     def served(self) -> Serving:
         prompt_s = self._prompt_s()
-        token_s = 0.0 if self.config.encoder else self._token_s(graph=not self.wanted.eager)
+        if self.config.encoder:
+            return self._served(prompt_s, 0.0, self._reading_bound(prompt_s))
+        token_s = self._token_s(graph=not self.wanted.eager)
+        return self._served(prompt_s, token_s, self._bound(token_s))
+
+    def untimed(self) -> Serving:
+        return self._served(nan, nan, "")
+
+    def _served(self, prompt_s: float, token_s: float, bound: str) -> Serving:
         return Serving(
             tensor=self.tensor,
             replicas=self.replicas,
@@ -167,7 +189,7 @@ class _Trial:
             token_s=token_s,
             memory=self.memory,
             capacity_bytes=USABLE * self.wanted.accelerator.memory_bytes,
-            bound=self._reading_bound(prompt_s) if self.config.encoder else self._bound(token_s),
+            bound=bound,
         )
 
     # --- memory

@@ -91,6 +91,8 @@ def _fits(plan: Figures) -> list[str]:
         lines += _wrapped(f"- {remedy}")
     if not found:
         lines += _wrapped("- nothing that was tried: take a smaller model")
+    opened = "tensor degree" if plan.serving else "mix, stage of ZeRO and recomputation"
+    lines += _wrapped(f"(every {opened} that was left open has been tried)")
     return lines
 
 

@@ -125,6 +125,14 @@ def test_what_does_not_fit_says_what_would():
     assert fits == [True, False]
 
 
+@pytest.mark.parametrize("size", [{"batch": 10**9}, {"new": 10**12}])
+def test_what_nobody_has_room_for_is_planned_and_not_timed(size):
+    asked = {"batch": 1, "inference": True, **size}
+    assert not par.plan_model("llama-3.1-8b", H100, **asked).fits
+    with pytest.raises(ValueError, match="more than any GPU holds"):
+        par.plan_model("llama-3.1-8b", H100, batch=1, inference=True, sequence=10**9)
+
+
 def test_what_inference_is_not_planned_with_is_refused():
     with pytest.raises(ValueError, match="fp8"):
         par.plan_model("gpt2", H100, batch=1, inference=True, precision="fp8")

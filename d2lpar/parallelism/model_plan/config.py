@@ -72,7 +72,7 @@ class ModelConfig:
         learned = self.sizes.get("positions") == "learned"
         if learned and self.longest is not None and wanted > self.longest:
             raise ValueError(
-                f"{self.name} has learned {self.longest:,} positions, and a sample of {wanted:,} "
+                f"{self.name} has learned {self.longest:,} positions, and a sequence of {wanted:,} "
                 f"tokens needs as many: take {self.longest:,} at most"
             )
         return wanted

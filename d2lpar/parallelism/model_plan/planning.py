@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ... import machines
 from ...machines.hardware import Machine
 from ...machines.prices import Price, price_of
+from ...timeline.inputs import Count, Positive, require
 from .inference import serve
 from .naming import config_of, transformer_of
 from .result import ModelPlan
@@ -40,6 +41,10 @@ def plan_model(
 
     Times are simulated. Raises ValueError for what is not there, and what does not divide.
     """
+    require("plan_model", Count, batch=batch)
+    require("plan_model", Count | None, gpus=gpus, sequence=sequence)
+    require("plan_model", Positive | None, price=price)
+    require("plan_model", bool, inference=inference)
     config = config_of(model)
     whole = machines.machine(machine)
     default = PROMPT if inference and not config.encoder else SEQUENCE
@@ -63,7 +68,7 @@ def plan_model(
 def _gpus(machine: Machine, wanted: int | None) -> int:
     """As many as are asked for, of those there are."""
     there = len(machine.accelerators)
-    if wanted is not None and isinstance(wanted, int) and wanted > there:
+    if wanted is not None and wanted > there:
         raise ValueError(
             f"{machine.name} has {there} GPUs, not {wanted}: name a cluster, such as "
             "8x8x-h100-nvswitch-8xib-ndr, or leave gpus out"

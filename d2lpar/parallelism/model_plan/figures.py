@@ -114,7 +114,7 @@ class Figures:
         if self.fits:
             return []
         if self.serving is not None:
-            return inference.remedies(self.config, self.model, self.wanted, self.serving)
+            return inference.remedies(self.config, self.model, self.wanted)
         return training.remedies(self.model, self.wanted, self._training, fixed=self.config.fixed)
 
     @property

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import nan
 
+from ... import machines
 from ...machines import collective_cost
+from ...machines.hardware import Machine
 from ...machines.variability import slowest_of
 from ...timeline.formatting import bytes_text
 from .. import planner
@@ -16,17 +18,16 @@ from ..planner.costs.memory_model import parameters_of_stage
 from ..planner.costs.share import Share, share_of
 from ..planner.layout import Layout
 from ..planner.mesh import Wiring
-from ..planner.precision import product_rate
+from ..planner.precision import PRECISIONS, product_rate
 from .config import ModelConfig
 from .decoding import Pass, met_experts, reading, writing
-from .training import larger_gpu
 from .wanted import Wanted
 
 # The median error, without its sign, of published figures of decoding, and of forward passes of one
 # text or image (`make validate`, the group "inference"), most of them of eager programs.
 UNCERTAINTY = 0.19
 TOGETHER = 8192  # tokens of prompts that are read in one pass
-PRECISIONS = ("bf16", "fp16", "tf32", "fp32")
+WITHOUT_SCALES = ("bf16", "fp16", "tf32", "fp32")  # precisions whose weights are as they are
 LEAST_TOKENS = 128
 MOST_NUMBERS = 10**12  # of one tensor
 
@@ -90,9 +91,9 @@ def serve(config: ModelConfig, model: planner.Transformer, wanted: Wanted) -> Se
 
 
 def _check(config: ModelConfig, wanted: Wanted) -> None:
-    if wanted.precision not in PRECISIONS:
+    if wanted.precision not in WITHOUT_SCALES:
         raise ValueError(
-            f"inference is planned in {', '.join(PRECISIONS)}, not in {wanted.precision}"
+            f"inference is planned in {', '.join(WITHOUT_SCALES)}, not in {wanted.precision}"
         )
     if wanted.pipeline not in (None, 1):
         raise ValueError(
@@ -311,14 +312,28 @@ class _Trial:
         return 2.0 * tokens * (layers - words + scored) / self.tensor
 
 
-def remedies(
-    config: ModelConfig, model: planner.Transformer, wanted: Wanted, least: Serving
-) -> list[str]:
+def remedies(config: ModelConfig, model: planner.Transformer, wanted: Wanted) -> list[str]:
     """Changes by which it fits, each tried: what a GPU then needs."""
-    found = list(_changed(config, model, wanted))
-    if (larger := larger_gpu(least.memory_bytes, wanted)) is not None:
-        found.append(larger)
-    return found
+    return [*_changed(config, model, wanted), *_moved(config, model, wanted)]
+
+
+def _moved(config: ModelConfig, model: planner.Transformer, wanted: Wanted) -> Iterator[str]:
+    """The machine of the catalogue with the least memory that has the room: of the same GPUs, or
+    else of any."""
+    weights = PRECISIONS[wanted.precision].number_bytes * model.parameters
+    roomy = [m for m in machines.CATALOGUE.values() if USABLE * _memory_bytes(m) > weights]
+    card = wanted.accelerator.name
+    roomy.sort(key=lambda m: (m.accelerators[0].name != card, _memory_bytes(m)))
+    for machine in roomy:
+        gpus = len(machine.accelerators)
+        there = replace(wanted, machine=machine, gpus=gpus, tensor=None, data=None)
+        if fit := _fitting(config, model, there):
+            yield f"--machine {machine.name}: {fit}"
+            return
+
+
+def _memory_bytes(machine: Machine) -> int:
+    return sum(card.memory_bytes for card in machine.accelerators)
 
 
 def _changed(config: ModelConfig, model: planner.Transformer, wanted: Wanted) -> Iterator[str]:

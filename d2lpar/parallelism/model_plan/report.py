@@ -193,11 +193,11 @@ def _figure(number: float) -> str:
 
 def _how_much(plan: Figures) -> list[str]:
     if plan.price is None or plan.usd_per_h is None or plan.usd_per_billion is None:
-        return _wrapped(
-            f"How much? No price of {plan.wanted.accelerator.name} is known: give what one costs "
-            "an hour, such as --price 2.50",
-            "",
-        )
+        card = plan.wanted.accelerator.name
+        return [
+            f"How much? No price of {card} is known",
+            "  say what one costs an hour: --price 2.50",
+        ]
     lines = [f"How much? ${plan.usd_per_h:,.2f} an hour"]
     what = "written tokens" if plan.serving and not plan.config.encoder else plan.config.unit
     dollars, off = _figure(plan.usd_per_billion), plan.uncertainty

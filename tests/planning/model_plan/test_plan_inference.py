@@ -109,6 +109,10 @@ def test_tensor_ranks_make_room_and_replicas_share_texts():
     pinned = par.plan_model("llama-3.1-70b", "4x-h100-nvswitch", batch=4, inference=True, tensor=1)
     assert not pinned.fits
     assert any("without --tensor" in remedy for remedy in pinned.remedies)
+    alone = par.plan_model("llama-3.1-70b", H100, batch=8, inference=True)
+    machine = next(r for r in alone.remedies if r.startswith("--machine")).split()[1].rstrip(":")
+    assert machines.machine(machine).accelerators[0] == H100.accelerators[0]
+    assert par.plan_model("llama-3.1-70b", machine, batch=8, inference=True).fits
     with pytest.raises(ValueError, match="multiple of 4"):
         par.plan_model("llama-3.1-70b", "4x-h100-nvswitch", batch=3, inference=True, data=4)
 

@@ -70,7 +70,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     """What is not left open. Raises ValueError for what belongs to the other kind of plan."""
     foreign = OF_TRAINING if options.inference else OF_INFERENCE
     values = {name: getattr(options, name) for name in (*OF_TRAINING, *OF_INFERENCE)}
-    given = {name: value for name, value in values.items() if value not in (None, False)}
+    given = {name: v for name, v in values.items() if v is not None and v is not False}
     if wrong := [name for name in foreign if name in given]:
         kind, other = ("inference", "training") if options.inference else ("training", "inference")
         remedy = "leave it out" if options.inference else "add --inference, or leave it out"

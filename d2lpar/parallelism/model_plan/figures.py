@@ -115,7 +115,7 @@ class Figures:
             return []
         if self.serving is not None:
             return inference.remedies(self.config, self.model, self.wanted)
-        return training.remedies(self.model, self.wanted, self._training, fixed=self.config.fixed)
+        return training.remedies(self.model, self.wanted, fixed=self.config.fixed)
 
     @property
     def _training(self) -> planner.Plan:

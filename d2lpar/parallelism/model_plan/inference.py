@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import nan
 
-from ... import machines
 from ...machines import collective_cost
-from ...machines.hardware import Machine
 from ...machines.variability import slowest_of
 from ...timeline.formatting import bytes_text
 from .. import planner
@@ -21,6 +19,7 @@ from ..planner.mesh import Wiring
 from ..planner.precision import PRECISIONS, product_rate
 from .config import ModelConfig
 from .decoding import Pass, met_experts, reading, writing
+from .training import with_room
 from .wanted import Wanted
 
 # The median error, without its sign, of published figures of decoding, and of forward passes of one
@@ -321,19 +320,12 @@ def _moved(config: ModelConfig, model: planner.Transformer, wanted: Wanted) -> I
     """The machine of the catalogue with the least memory that has the room: of the same GPUs, or
     else of any."""
     weights = PRECISIONS[wanted.precision].number_bytes * model.parameters
-    roomy = [m for m in machines.CATALOGUE.values() if USABLE * _memory_bytes(m) > weights]
-    card = wanted.accelerator.name
-    roomy.sort(key=lambda m: (m.accelerators[0].name != card, _memory_bytes(m)))
-    for machine in roomy:
+    for machine in with_room(weights, wanted):
         gpus = len(machine.accelerators)
         there = replace(wanted, machine=machine, gpus=gpus, tensor=None, data=None)
         if fit := _fitting(config, model, there):
             yield f"--machine {machine.name}: {fit}"
             return
-
-
-def _memory_bytes(machine: Machine) -> int:
-    return sum(card.memory_bytes for card in machine.accelerators)
 
 
 def _changed(config: ModelConfig, model: planner.Transformer, wanted: Wanted) -> Iterator[str]:

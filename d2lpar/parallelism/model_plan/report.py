@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from ...timeline.formatting import seconds_text
+from ..planner.messages import PARTS
 from .figures import Figures
-from .training import SAID
 
 WIDTH, BAR = 100, 40
 FULL, ROOM = "█", "·"
@@ -150,7 +150,7 @@ def _of_step(plan: Figures) -> list[str]:
     lines += _wrapped(
         f"{_rate(plan, plan.config.unit)}; {plan.utilisation:.0%} of the GPUs' peak{counted}"
     )
-    parts = {SAID[name]: s for name, s in plan.training.parts.items() if s > 0.0005 * step_s}
+    parts = {PARTS[name]: s for name, s in plan.training.parts.items() if s > 0.0005 * step_s}
     lines += _bars(_stacked(parts, seconds_text), step_s)
     lines += _wrapped(f"bound by {plan.bound}")
     return lines

@@ -11,14 +11,16 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ... import machines
+from ...machines.hardware import Machine
 from ...timeline.formatting import bytes_text
 from .. import planner
-from ..planner.choice import CHUNKS, MICRO_BATCHES, USABLE
+from ..planner.choice import MICRO_BATCHES, USABLE
 from ..planner.costs.layers import GpuAndHost, LayerTimes, layer_times, product_times
 from ..planner.costs.share import share_of
 from ..planner.layout import RECOMPUTE, ZERO, Layout
 from ..planner.mesh import Wiring
-from ..planner.search_space import layouts, meshes
+from ..planner.messages import PARTS
+from ..planner.search_space import MOST_GPUS, layouts, meshes
 from .wanted import AXES, OPEN, Wanted
 
 MOST_TOKENS = 2**16  # of a micro-batch that is tried
@@ -93,7 +95,7 @@ def bound_of(plan: planner.Plan, wanted: Wanted) -> str:
     most = max(parts, key=parts.__getitem__)
     share = parts[most] / plan.step_s
     if most != "compute":
-        return f"{SAID[most]}, {share:.0%} of the step"
+        return f"{PARTS[most]}, {share:.0%} of the step"
     gpu = GpuAndHost.of(wanted.accelerator, wanted.machine.host)
     one = share_of(plan.model, plan.layout)
     layer = layer_times(gpu, one)
@@ -111,48 +113,75 @@ def _both(times: LayerTimes) -> float:
     return times.forward_s + times.backward_s
 
 
-SAID = {
-    "compute": "computing",
-    "tensor": "sums within layers",
-    "context": "exchange of keys and values",
-    "experts": "tokens on their way to experts",
-    "bubble": "the pipeline's bubble",
-    "sending": "sending between stages",
-    "gradients": "exchange of gradients",
-    "parameters": "exchange of parameters",
-    "optimizer": "the update",
-}
-
-
 # --- what would make it fit -----------------------------------------------------------------------
 
 
-def remedies(
-    model: planner.Transformer, wanted: Wanted, least: planner.Plan, *, fixed: bool
-) -> list[str]:
+def remedies(model: planner.Transformer, wanted: Wanted, *, fixed: bool) -> list[str]:
     """Changes by which it fits, each tried: what it then needs of a GPU.
 
-    First those that cost no samples: settings left open, more GPUs, larger ones; then a smaller
-    batch, shorter samples and a smaller optimizer state.
+    First those that cost no samples: settings left open, more GPUs, others; then a smaller batch,
+    shorter samples and a smaller optimizer state.
     """
-    found = list(_opened(model, wanted))
-    if (gpus := planner.gpus_that_do(least)) is not None:
-        found.append(f"{_cluster(wanted, gpus)}, with {least.settings.split(', ', 1)[1]}")
-    if (larger := larger_gpu(least.memory_bytes, wanted)) is not None:
-        found.append(larger)
-    found += _smaller(model, wanted, fixed=fixed)
-    return found
+    return [
+        *_opened(model, wanted),
+        *_more(model, wanted),
+        *_moved(model, wanted),
+        *_smaller(model, wanted, fixed=fixed),
+    ]
 
 
-def _cluster(wanted: Wanted, gpus: int) -> str:
-    """So many GPUs, and how a cluster of them is named."""
-    machine = wanted.machine
-    size, said = len(machine.accelerators), f"{gpus} of these GPUs"
+def _more(model: planner.Transformer, wanted: Wanted) -> Iterator[str]:
+    """Twice as many of the GPUs, or four times, and so on, with all that is computed again."""
+    machine, gpus = wanted.machine, 2 * wanted.gpus
+    size = len(machine.accelerators)
+    if machine.nodes == 1 and machine.name not in machines.CATALOGUE and gpus > size:
+        return  # part of a machine, or one of somebody's own: a cluster of it has no name
+    least = replace(
+        wanted, recompute=wanted.recompute or "full", micro_batch=wanted.micro_batch or 1
+    )
+    while gpus <= min(MOST_GPUS, wanted.batch * model.layers * model.heads):
+        if layout := fitting_layout(model, replace(least, gpus=gpus)):
+            yield f"{_cluster(machine, gpus)}: {_layout_text(model, layout)}"
+            return
+        gpus *= 2
+
+
+def _cluster(machine: Machine, gpus: int) -> str:
+    """So many GPUs: of the machine itself, or of a cluster and how that may be named."""
+    size = len(machine.accelerators)
     if gpus <= size:
         return f"--gpus {gpus}"
-    if machine.nodes > 1 or machine.name not in machines.CATALOGUE:
+    said = f"{gpus} of these GPUs"
+    if machine.nodes > 1:
         return said
     return f"{said}, such as --machine {gpus // size}x{machine.name}-{min(size, 8)}xib-ndr"
+
+
+def _moved(model: planner.Transformer, wanted: Wanted) -> Iterator[str]:
+    """The machine of the catalogue with the least memory that has the room."""
+    one = _a_layout(wanted)
+    states = model.parameters * (2 * one.number_bytes + one.recipe.state_bytes)
+    for machine in with_room(states, wanted):
+        there = replace(wanted, machine=machine, gpus=len(machine.accelerators))
+        if layout := fitting_layout(model, there):
+            yield f"--machine {machine.name}: {_layout_text(model, layout)}"
+            return
+
+
+def with_room(nbytes: float, wanted: Wanted) -> list[Machine]:
+    """Machines of the catalogue that could hold so much: those of the same GPUs first, then those
+    with less memory."""
+    card = wanted.accelerator.name
+    roomy = [
+        machine
+        for machine in machines.CATALOGUE.values()
+        if USABLE * _memory_bytes(machine) > nbytes and machine.name != wanted.machine.name
+    ]
+    return sorted(roomy, key=lambda m: (m.accelerators[0].name != card, _memory_bytes(m)))
+
+
+def _memory_bytes(machine: Machine) -> int:
+    return sum(card.memory_bytes for card in machine.accelerators)
 
 
 def _opened(model: planner.Transformer, wanted: Wanted) -> Iterator[str]:
@@ -194,7 +223,7 @@ def fitting_layout(model: planner.Transformer, wanted: Wanted) -> Layout | None:
     """The layout that needs the least memory, if it fits; None if none does, or none divides."""
     needs = [
         (planner.memory(model, layout).total_bytes, at, layout)
-        for at, layout in enumerate(_all_layouts(model, wanted))
+        for at, layout in enumerate(_small_layouts(model, wanted))
     ]
     if not needs:
         return None
@@ -202,25 +231,28 @@ def fitting_layout(model: planner.Transformer, wanted: Wanted) -> Layout | None:
     return layout if nbytes <= USABLE * wanted.accelerator.memory_bytes else None
 
 
-def _all_layouts(model: planner.Transformer, wanted: Wanted) -> Iterator[Layout]:
-    one = Layout(
+def _a_layout(wanted: Wanted) -> Layout:
+    """One with the settings that are not searched."""
+    return Layout(
         planner.Mesh(),
         attention=wanted.attention,
         precision=wanted.precision,
         compiled=wanted.compiled,
         optimizer=wanted.optimizer,
     )
+
+
+def _small_layouts(model: planner.Transformer, wanted: Wanted) -> Iterator[Layout]:
+    """Those that may need the least: larger micro-batches and interleaved stages need more."""
     for mesh in meshes(model, wanted.gpus, Wiring.of(wanted.machine).node_size):
         if wanted.is_mesh(*mesh.sizes):
             yield from layouts(
                 *(model, mesh, wanted.batch),
                 zeros=ZERO if wanted.zero is None else (wanted.zero,),
                 recompute=RECOMPUTE if wanted.recompute is None else (wanted.recompute,),
-                micro_batches=MICRO_BATCHES
-                if wanted.micro_batch is None
-                else (wanted.micro_batch,),
-                chunks=CHUNKS,
-                settings=one.settings,
+                micro_batches=(wanted.micro_batch or 1,),
+                chunks=(1,),
+                settings=_a_layout(wanted).settings,
             )
 
 
@@ -232,18 +264,3 @@ def _layout_text(model: planner.Transformer, layout: Layout) -> str:
         how.append(f"ZeRO stage {layout.zero}")
     need = planner.memory(model, layout).total_bytes
     return f"{bytes_text(need)} with {', '.join(how)}"
-
-
-def larger_gpu(need_bytes: float, wanted: Wanted) -> str | None:
-    """The machine of the catalogue with the smallest GPUs that have the room, if any."""
-    enough = [
-        machine
-        for machine in machines.CATALOGUE.values()
-        if len(machine.accelerators) >= min(wanted.gpus, 8)
-        and USABLE * machine.accelerators[0].memory_bytes >= need_bytes
-    ]
-    if not enough:
-        return None
-    one = min(enough, key=lambda machine: machine.accelerators[0].memory_bytes)
-    card = one.accelerators[0]
-    return f"GPUs of {card.memory_bytes / 1e9:.0f} GB, such as those of {one.name}"

@@ -48,6 +48,12 @@ def test_a_plan_of_training(capsys, config):
     assert "\x1b" not in out
 
 
+def test_stage_zero_of_zero_is_a_stage(capsys):
+    words = ("llama-3.2-1b", "--machine", "8x-a100-nvswitch", "--batch", 64)
+    assert "ZeRO stage" in run(capsys, *words)[1]
+    assert "ZeRO stage" not in run(capsys, *words, "--zero", 0)[1]
+
+
 def test_a_plan_of_inference(capsys, config):
     words = ("--machine", "1x-a100-nvswitch", "--batch", 8, "--inference", "--new", 16)
     status, out, err = run(capsys, config, *words)

@@ -31,11 +31,14 @@ class Price:
         check_fields(self)
 
 
+# Price lists of clouds change under their addresses: the day's figures are kept by who read them.
 _RECEIPTS = "https://github.com/datareceipts/data-receipts, 109-gpu-pricing"
 _RECEIPTS_DATE = "2026-11-09"
-_LAMBDA = "https://lambda.ai/instances"
+_LAMBDA = "https://lambda.ai/instances, kept by https://github.com/api-evangelist/lambda-labs"
 _LAMBDA_DATE = "2026-09-20"
 _RUNPOD = "https://www.runpod.io/pricing"
+_RUNPOD_KEPT = f"{_RUNPOD}, kept by https://github.com/api-evangelist/runpod"
+_RUNPOD_DATE = "2026-10-07"
 
 
 def _amazon(usd_per_h: float, gpus: int, instance: str) -> Price:
@@ -51,8 +54,8 @@ def _lambda(usd_per_gpu_h: float, what: str) -> Price:
     return Price(usd_per_gpu_h, f"Lambda, {what}", _LAMBDA_DATE, _LAMBDA)
 
 
-def _runpod(usd_per_gpu_h: float, what: str, date: str) -> Price:
-    return Price(usd_per_gpu_h, f"RunPod, {what}", date, _RUNPOD)
+def _runpod(usd_per_gpu_h: float, what: str, date: str, source: str) -> Price:
+    return Price(usd_per_gpu_h, f"RunPod, {what}", date, source)
 
 
 # By the name of a machine of the catalogue, without the number of its GPUs.
@@ -72,7 +75,7 @@ OF_MACHINES = {
     "h100-nd-v5": _azure(12.29, "ND96isr_H100_v5"),
     "h100-a3": Price(
         10.9791,
-        "Google Cloud a3-highgpu, us-central1",
+        "Google Cloud, list price of a3-highgpu-1g, us-central1",
         "2026-09-26",
         "https://github.com/tgarg01/silybench-data, derived/csv/gpu_prices.csv",
     ),
@@ -85,14 +88,14 @@ OF_ACCELERATORS = {
     "RTX A6000": _lambda(1.09, "4x A6000"),
     "A100-SXM4-40GB": _lambda(1.99, "8x A100 SXM 40 GB"),
     "A100-SXM4-80GB": _lambda(2.79, "8x A100 SXM 80 GB"),
-    "A100-PCIE-80GB": _runpod(1.79, "A100 PCIe", _RECEIPTS_DATE),
+    "A100-PCIE-80GB": _runpod(1.79, "A100 PCIe", _RECEIPTS_DATE, _RECEIPTS),
     "H100-PCIE-80GB": _lambda(3.29, "1x H100 PCIe"),
     "H100-SXM5-80GB": _lambda(3.99, "8x H100 SXM"),
-    "H100-NVL-94GB": _runpod(3.19, "H100 NVL", _RECEIPTS_DATE),
-    "H200-SXM-141GB": _runpod(4.59, "H200", "2026-10-07"),
+    "H100-NVL-94GB": _runpod(3.19, "H100 NVL", _RECEIPTS_DATE, _RECEIPTS),
+    "H200-SXM-141GB": _runpod(4.59, "H200", _RUNPOD_DATE, _RUNPOD_KEPT),
     "GH200-96GB": _lambda(2.29, "1x GH200"),
     "B200-SXM-180GB": _lambda(6.69, "8x B200 SXM6"),
-    "B300-SXM-288GB": _runpod(7.89, "B300", "2026-10-07"),
+    "B300-SXM-288GB": _runpod(7.89, "B300", _RUNPOD_DATE, _RUNPOD_KEPT),
 }
 
 

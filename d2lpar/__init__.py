@@ -43,6 +43,7 @@ _HOME = {
     "check": "checks",
     "predict": "plots",
     "doctor": "command.diagnosis",
+    "plan_model": "parallelism.model_plan",
 }
 _MODULES = {
     "challenges": "checks.challenges",

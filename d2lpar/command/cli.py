@@ -168,6 +168,10 @@ COMMANDS: dict[str, tuple[str, Command | str]] = {
     ),
     "bug": ("famous bugs of multi-GPU programs, run on virtual GPUs", "d2lpar.command.museum"),
     "run": ("run a program for CUDA, unchanged, on virtual GPUs", "d2lpar.vgpu.programs.command"),
+    "plan": (
+        "does a model fit, how long does it take, what does it cost: from its config.json",
+        "d2lpar.parallelism.model_plan.command",
+    ),
     "doctor": ("what this machine has, and which lessons it will measure or simulate", _doctor),
     "calibrate": ("measure this machine, print a report and save it", _calibrate),
     "machines": ("the machines that can be simulated; with a name, its figures", _machines),

@@ -8,7 +8,9 @@ import re
 import sys
 from typing import TextIO
 
-PLAIN = str.maketrans({"µ": "u", "×": "x", "·": "-", "±": "+-", "…": "...", "✓": "+", "✗": "x"})
+PLAIN = str.maketrans(
+    {"µ": "u", "×": "x", "·": "-", "±": "+-", "…": "...", "✓": "+", "✗": "x", "█": "#"}
+)
 
 COLORS = {"✓": "32", "✗": "31", "○": "33", "d2lpar:": "31"}  # green, red, yellow: ECMA-48
 _COLORED = re.compile(r"^( *(?:\d+ )?)(✓|✗|○|d2lpar:)", re.MULTILINE)

@@ -424,6 +424,7 @@ ALONE: dict[str, tuple[Callable, dict[str, object]]] = {
         {"batch_size": 4, "seed": 0, "train_size": 8, "test_size": 8},
     ),
     "calibrate": (par.calibrate, {"budget_s": 0.01}),
+    "plan_model": (par.plan_model, {"batch": 8, "gpus": 1, "sequence": 128, "price": 2.0}),
     "critical_path": (par.Timeline("simulated").critical_path, {"slack_s": 0.0}),
 }
 # What is given besides, and is no number.
@@ -437,6 +438,7 @@ BESIDES: dict[str, dict[str, object]] = {
     "predict": {"question": "how many?"},
     "fashion_mnist": {"root": "synthetic"},
     "calibrate": {"device": "cpu"},
+    "plan_model": {"model": "gpt2", "machine": NODE},
 }
 NO_NUMBERS = {
     "report", "portable", "challenge", "check", "doctor", "trace_graph", "hazards", "syncs",
@@ -448,6 +450,8 @@ ENOUGH = {
     ("Checkpoints", "keep"),
     ("host_work", "seconds"),
     ("machine", "memory_bytes"),
+    ("plan_model", "batch"),
+    ("plan_model", "price"),
 }
 ENOUGH |= {("fashion_mnist", name) for name in ("batch_size", "seed", "train_size", "test_size")}
 

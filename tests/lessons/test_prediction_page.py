@@ -1,4 +1,4 @@
-"""The page on running one's own program: its code runs, and prints what stands there."""
+"""The pages on predicting one's own program, or a model: their code prints what stands there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 import running
 
-PAGE = Path(__file__).parents[2] / "docs" / "run-your-own-program.md"
+from d2lpar.command import cli
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = {
+    "run-your-own-program.md": 5,
+    "does-it-fit.md": 4,
+}  # and how many of their outputs stand there
 BLOCK = re.compile(r"^```(python|sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"# (\w+\.py)\n")
 REAL_TIME = re.compile(r"in [\d.]+ s of this machine's time")  # the one figure that is measured
@@ -28,14 +34,17 @@ def printed_by(kind: str, code: str, names: dict[str, object]) -> str:
     with contextlib.redirect_stdout(out):
         if kind == "sh":
             command, name, *words = shlex.split(code)
-            assert (command, name) == ("d2lpar", "run")
+            assert (command, name) in {("d2lpar", "run"), ("d2lpar", "plan")}
+            if name == "plan":
+                assert cli.main([name, *words]) == 0
+                return out.getvalue().strip()
             ran = running.run(*words)
             assert ran.status == 0, ran.err
             print(ran.out, end="")
         elif name := FILE.match(code):
             Path(name[1]).write_text(code, encoding="utf-8")
         else:
-            exec(compile(code, PAGE.name, "exec"), names)
+            exec(compile(code, "a page", "exec"), names)
     return REAL_TIME.sub("in … s of this machine's time", out.getvalue().strip())
 
 
@@ -51,10 +60,11 @@ def runs(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def test_each_example_prints_what_the_page_says(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("page", "outputs"), PAGES.items())
+def test_each_example_prints_what_the_page_says(tmp_path, monkeypatch, page, outputs):
     monkeypatch.chdir(tmp_path)
-    found = runs(PAGE.read_text(encoding="utf-8"))
-    assert len(found) == 5
+    found = runs((DOCS / page).read_text(encoding="utf-8"))
+    assert len(found) == outputs
     for printed, expected in found:
         assert printed == expected
 

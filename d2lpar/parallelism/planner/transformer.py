@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...timeline.inputs import Count, beyond, checked, is_count, is_number, require
+from ...timeline.inputs import Count, Index, beyond, checked, is_count, is_number, require
 
 _SIZES = ("layers", "hidden", "heads", "sequence", "vocabulary")
-_OPTIONAL_SIZES = ("kv_heads", "ffn")
-_FLAGS = ("gated", "tied", "bias", "causal")
+_OPTIONAL_SIZES = ("kv_heads", "ffn", "head", "places", "scored")
+_FLAGS = ("gated", "tied", "bias", "causal", "qk_norm")
 NORMS = ("layer", "rms")
 POSITIONS = ("learned", "rotary", "none")
 
@@ -44,7 +44,13 @@ class Transformer:
     - `tied`: input and output embeddings are one matrix;
     - `norm` is "layer" or "rms"; `positions` are "learned", "rotary", or "none" that cost anything
       (ALiBi); `bias`: products and norms have one;
-    - `causal`: a token attends to those before it, which halves fused attention's work.
+    - `causal`: a token attends to those before it, which halves fused attention's work;
+    - `head`: the width of a head (None: `hidden` over `heads`); `qkv_bias`: queries, keys and
+      values have a bias (None: as `bias` says); `qk_norm`: the heads of queries and keys are
+      normalised by their RMS (Qwen3);
+    - `places` are learned positions (None: as many as `sequence`);
+    - `scored`: so many tokens of a sample are scored (None: all; 1 of a picture);
+    - `extra`: parameters beside layers, words, positions and the last norm, such as a pooler's.
 
     Raises ValueError for what is no size, flag or share, and heads that do not divide the width.
     """
@@ -66,10 +72,16 @@ class Transformer:
     bias: bool = True
     causal: bool = True
     experts: Experts | None = None
+    head: int | None = None
+    qkv_bias: bool | None = None
+    qk_norm: bool = False
+    places: int | None = None
+    scored: int | None = None
+    extra: int = 0
 
     def __post_init__(self) -> None:
         self._check_types()
-        if self.hidden % self.heads:
+        if self.head is None and self.hidden % self.heads:
             raise ValueError(
                 f"{self.name}: {self.heads} heads do not divide a width of {self.hidden}; take a "
                 "width that is a multiple of the heads"
@@ -93,7 +105,10 @@ class Transformer:
         if wrong := {k: v for k, v in given.items() if type(v) is not int or not is_count(v)}:
             what = f"whole numbers from 1 on{beyond(wrong)}"
             raise ValueError(f"{self.name}: sizes are {what}, not {wrong}")
+        require(self.name, Index, extra=self.extra)
         flags = {name: getattr(self, name) for name in _FLAGS}
+        if self.qkv_bias is not None:
+            flags["qkv_bias"] = self.qkv_bias
         if wrong := {k: v for k, v in flags.items() if not isinstance(v, bool)}:
             raise ValueError(f"{self.name}: flags are True or False, not {wrong}")
         if not (self.experts is None or isinstance(self.experts, Experts)):
@@ -105,7 +120,37 @@ class Transformer:
     @property
     def head_size(self) -> int:
         """Numbers of a head."""
-        return self.hidden // self.heads
+        return self.hidden // self.heads if self.head is None else self.head
+
+    @property
+    def width(self) -> int:
+        """Numbers of all heads together."""
+        return self.heads * self.head_size
+
+    @property
+    def scored_tokens(self) -> int:
+        """Tokens of a sample that are scored."""
+        return self.sequence if self.scored is None else min(self.scored, self.sequence)
+
+    @property
+    def has_qkv_bias(self) -> bool:
+        """Whether queries, keys and values have a bias."""
+        return self.bias if self.qkv_bias is None else self.qkv_bias
+
+    @property
+    def position_parameters(self) -> int:
+        """Those of learned positions; 0 without any."""
+        if self.positions != "learned":
+            return 0
+        return self.hidden * (self.sequence if self.places is None else self.places)
+
+    @property
+    def active_parameters(self) -> int:
+        """Of all parameters those that a token meets: of experts, only the chosen ones."""
+        if self.experts is None:
+            return self.parameters
+        idle = self.experts.count - self.experts.top_k
+        return self.parameters - self.layers * idle * self._perceptron_parameters(1)
 
     @property
     def key_heads(self) -> int:
@@ -126,9 +171,9 @@ class Transformer:
     @property
     def parameters(self) -> int:
         """Weights and biases in all: Narayanan et al. 2021, equation 2, and the last norm's."""
-        positions = self.sequence * self.hidden if self.positions == "learned" else 0
         words = self.word_parameters() * (1 if self.tied else 2)
-        return self.layers * self.layer_parameters() + words + positions + self._norm_parameters
+        beside = words + self.position_parameters + self._norm_parameters + self.extra
+        return self.layers * self.layer_parameters() + beside
 
     def layer_parameters(self, tensor: int = 1, expert: int = 1) -> int:
         """Those of one layer that one of `tensor` ranks holds, and of `expert` ranks its experts.
@@ -140,6 +185,7 @@ class Transformer:
             if not (type(count) is int and count >= 1):  # a search asks thousands of times
                 require(self.name, Count, tensor=tensor, expert=expert)
         whole = 2 * self._norm_parameters + (self.hidden if self.bias else 0)
+        whole += 2 * self.head_size if self.qk_norm else 0
         if self.experts is None:
             return self._attention_parameters(tensor) + self._perceptron_parameters(tensor) + whole
         router = self.hidden * self.experts.count
@@ -160,7 +206,7 @@ class Transformer:
         """Parameters of a layer's single matrices on one of `tensor` ranks, without experts."""
         h, inner = self.hidden, self.inner // tensor
         ups = [h * inner] * (2 if self.gated else 1)
-        return [h * self._qkv_columns(tensor), h * h // tensor, *ups, inner * h]
+        return [h * self._qkv_columns(tensor), self.width * h // tensor, *ups, inner * h]
 
     def _qkv_columns(self, tensor: int) -> int:
         heads = self.heads // tensor + 2 * self.key_heads_per_rank(tensor)
@@ -168,8 +214,8 @@ class Transformer:
 
     def _attention_parameters(self, tensor: int) -> int:
         columns = self._qkv_columns(tensor)
-        biases = columns if self.bias else 0
-        return self.hidden * columns + self.hidden**2 // tensor + biases
+        biases = columns if self.has_qkv_bias else 0
+        return self.hidden * columns + self.width * self.hidden // tensor + biases
 
     def _perceptron_parameters(self, tensor: int) -> int:
         columns = self.inner // tensor * (2 if self.gated else 1)
@@ -200,9 +246,10 @@ class Transformer:
         """
         tokens = samples * self.sequence
         passes = 4 if recompute else 3
-        attention = 4 * self.sequence * self.hidden / (2 if causal else 1)
+        attention = 4 * self.sequence * self.width / (2 if causal else 1)
         layer = 2 * self._products_per_token + attention
-        return tokens * (passes * self.layers * layer + 6 * self.hidden * self.vocabulary)
+        scores = 6 * self.hidden * self.vocabulary * samples * self.scored_tokens
+        return tokens * passes * self.layers * layer + scores
 
     @property
     def _products_per_token(self) -> int:

@@ -136,8 +136,7 @@ def parameters_of_stage(model: Transformer, layout: Layout, stage: int) -> float
     if stage in (0, mesh.pipeline - 1):
         copies = 2 if mesh.pipeline == 1 and not model.tied else 1
         parameters += copies * model.word_parameters(mesh.tensor)
-    learned = stage == 0 and model.positions == "learned"
-    return parameters + (model.sequence * model.hidden if learned else 0)
+    return parameters + (model.position_parameters + model.extra if stage == 0 else 0)
 
 
 def micro_batches_in_flight(layout: Layout, stage: int) -> float:
@@ -195,9 +194,14 @@ def _attention_numbers(model: Transformer, layout: Layout) -> float:
     """Of a token: queries, keys, values, and what attention makes of them."""
     tensor = layout.mesh.tensor
     keys = model.key_heads_per_rank(tensor) * model.head_size
+    normed = 0.0
+    if model.qk_norm:  # the norm's result, and eager what it reads and divides, in fp32
+        normed = (1 if layout.compiled else 1 + 4 / layout.number_bytes) * (
+            model.width / tensor + keys
+        )
     if layout.attention == "scores":  # which copies them for each head
-        keys = model.hidden // tensor
-    return 2 * model.hidden / tensor + 2 * keys * layout.mesh.context
+        keys = model.width // tensor
+    return 2 * model.width / tensor + 2 * keys * layout.mesh.context + normed
 
 
 def _perceptron_numbers(model: Transformer, layout: Layout) -> float:
@@ -227,8 +231,9 @@ def _every_second_product_bytes(model: Transformer, layout: Layout) -> float:
     keys = model.key_heads_per_rank(tensor) * model.head_size
     ups = model.inner / tensor * (2 if model.gated else 1)
     rows = 1 if model.experts is None else model.experts.top_k
-    products = h / tensor + 2 * keys + h + rows * (ups + h)
-    return _tokens(model, layout) * layout.number_bytes * (h / tensor + products / 2)
+    mixed = model.width / tensor
+    products = mixed + 2 * keys + h + rows * (ups + h)
+    return _tokens(model, layout) * layout.number_bytes * (mixed + products / 2)
 
 
 # --- what comes and goes --------------------------------------------------------------------------
@@ -252,7 +257,8 @@ def _working_in_head(model: Transformer, layout: Layout) -> float:
     and their gradients.
     """
     normed = activation_bytes(model, layout)
-    count = _tokens(model, layout) * model.words_per_rank(layout.mesh.tensor)
+    scored = layout.micro_batch * -(-model.scored_tokens // layout.mesh.context)
+    count = scored * model.words_per_rank(layout.mesh.tensor)
     at_once = 3 * (layout.number_bytes if layout.compiled else 4) * count
     if layout.loss_chunks == 1:
         return normed + at_once

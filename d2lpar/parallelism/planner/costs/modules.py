@@ -43,8 +43,10 @@ class Layer(nn.Module):
         columns = (self.heads + 2 * self.key_heads) * self.size
         self.norm, self.last_norm = _norm(share), _norm(share)
         linear = LINEAR.get(share.precision, nn.Linear)
-        self.qkv = linear(model.hidden, columns, bias=model.bias)
-        self.out = linear(model.hidden // ranks, model.hidden, bias=model.bias)
+        self.qkv = linear(model.hidden, columns, bias=model.has_qkv_bias)
+        self.out = linear(model.width // ranks, model.hidden, bias=model.bias)
+        normed = 2 if model.qk_norm else 0
+        self.qk_norms = nn.ModuleList(_rms_norm(self.size, share) for _ in range(normed))
         self.feed = Perceptron(share) if model.experts is None else Routed(share)
         self.softmax = nn.Softmax(-1)
         self.softmax.compile()  # Megatron has one kernel for it, forward and backward
@@ -62,18 +64,26 @@ class Layer(nn.Module):
     def core(self, qkv: torch.Tensor) -> torch.Tensor:
         """What lies between the two products with weights."""
         batch, sequence = qkv.shape[:2]
+        q, k, v = self.queries_keys_values(qkv)
+        k, v = self._of_the_context(k), self._of_the_context(v)
+        mix = self._scored if self.share.attention == "scores" else self._fused
+        mixed = mix(*(part.transpose(1, 2) for part in (q, k, v)))
+        return mixed.transpose(1, 2).reshape(batch, sequence, -1)
+
+    def queries_keys_values(self, qkv: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Each [samples, tokens, heads, size], normalised and at their positions."""
+        batch, sequence = qkv.shape[:2]
         heads = (self.heads, self.key_heads, self.key_heads)
         parts = qkv.split([count * self.size for count in heads], -1)
         q, k, v = (
             part.view(batch, sequence, count, self.size)
             for part, count in zip(parts, heads, strict=True)
         )
+        if self.qk_norms:
+            q, k = self.qk_norms[0](q), self.qk_norms[1](k)
         if self.share.model.positions == "rotary":
             q, k = self._rotated(q), self._rotated(k)
-        k, v = self._of_the_context(k), self._of_the_context(v)
-        mix = self._scored if self.share.attention == "scores" else self._fused
-        mixed = mix(*(part.transpose(1, 2) for part in (q, k, v)))
-        return mixed.transpose(1, 2).reshape(batch, sequence, -1)
+        return q, k, v
 
     def _scored(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         batch, heads, sequence, size = q.shape
@@ -201,8 +211,11 @@ class Head(nn.Module):
         self.words = nn.Linear(share.model.hidden, share.words, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The mean loss over all tokens of `x`, [samples, tokens, hidden]."""
-        scores = self.words(_gathered(self.norm(x), self.share)).flatten(0, 1)
+        """The mean loss over all tokens of `x` that are scored, [samples, tokens, hidden]."""
+        normed = _gathered(self.norm(x), self.share)
+        if self.share.model.scored is not None:
+            normed = normed[:, : self.share.model.scored]
+        scores = self.words(normed).flatten(0, 1)
         if not self.share.compiled:
             scores = scores.float()
         return F.cross_entropy(scores, torch.empty(len(scores), dtype=torch.long, device=x.device))
@@ -226,9 +239,12 @@ def _norm(share: Share) -> nn.Module:
     model = share.model
     if model.norm == "layer":
         return nn.LayerNorm(model.hidden, bias=model.bias)
+    return _rms_norm(model.hidden, share)
+
+
+def _rms_norm(size: int, share: Share) -> nn.Module:
     # A fused RMS norm moves what a layer norm without a bias does.
-    fused = share.compiled
-    return nn.LayerNorm(model.hidden, bias=False) if fused else RmsNorm(model.hidden)
+    return nn.LayerNorm(size, bias=False) if share.compiled else RmsNorm(size)
 
 
 def _activated(x: torch.Tensor, *, gated: bool, compiled: bool) -> torch.Tensor:

@@ -35,7 +35,7 @@ OPTIONS = {
 
 def rooms():
     """The folders of the package that hold modules, each with its public modules' names."""
-    for folder in sorted({path.parent for path in PACKAGE.rglob("*.py")}):
+    for folder in sorted({path.parent for path in PACKAGE.rglob("__init__.py")}):
         names = [
             name(path) for path in sorted(folder.glob("*.py")) if not path.stem.startswith("_")
         ]

@@ -39,6 +39,10 @@ class Machine:
             shutil.copy(ROOT / name, self.clone)
         (self.clone / "requirements.lock").write_text(LOCK)
         self.log = folder / "log"
+        self.drivers = folder / "drivers"  # with nvidia-smi, by which a driver is told
+        self.drivers.mkdir()
+        (self.drivers / "nvidia-smi").write_text("#!/bin/sh\n")
+        (self.drivers / "nvidia-smi").chmod(0o755)
 
     @property
     def venv(self):
@@ -61,6 +65,7 @@ class Machine:
                 env={
                     **world,
                     **stand_in_python.environment(),
+                    "PATH": os.pathsep.join([str(self.drivers), os.environ["PATH"]]),
                     **{f"STAND_IN_{name}": str(value) for name, value in mine.items()},
                     **variables,
                 },
@@ -291,3 +296,15 @@ def test_only_a_python_inside_the_venv_counts_as_its_own(tmp_path, monkeypatch):
     assert setup_env.version_here() is None
     with pytest.raises(SystemExit, match=r"pyvenv\.cfg"):
         setup_env.in_venv("pip", "install", "anything")
+
+
+@pytest.mark.skipif(setup_env.may_have_gpu(), reason="there is an NVIDIA driver, or no need of one")
+@pytest.mark.parametrize("unreachable", ["", "1"])
+def test_without_a_driver_torch_comes_without_cuda_if_that_can_be_had(machine, unreachable):
+    (machine.drivers / "nvidia-smi").unlink()
+    output = machine.complete(STAND_IN_UNREACHABLE=unreachable)
+    installed = {path.name for path in (machine.venv / "lib").iterdir()}
+    assert ("nvidia-nccl" in installed) == bool(unreachable)
+    assert json.loads(machine.stamp.read_text())["torch"] == ("default" if unreachable else "cpu")
+    assert "torch" in installed
+    assert machine.complete() != output  # nothing is left to do

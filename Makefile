@@ -86,7 +86,8 @@ test-active:  ## Unit tests and notebooks in the Python that is active, such as 
 		notebooks "$(call notebook-tests,python) $(notebooks)"
 
 test-browser: setup  ## Every lesson in headless Chromium, from top to bottom; LESSON=04 only that
-	@$(python) -m pytest -m "" tests/lessons/test_browser.py $(if $(LESSON),-k "$(LESSON)_")
+	@$(python) -m pytest -m "" tests/lessons/test_browser.py \
+		$(if $(LESSON),-k "$(LESSON)_",tests/timeline/test_timeline_page.py)
 
 test-compat: test-torch-2.10 test-torch-2.13  ## Unit tests with older builds of torch, on Python 3.11
 

@@ -16,7 +16,7 @@ import ipywidgets
 import nbformat
 import pytest
 from book import __main__ as book
-from book import links, pages, states
+from book import links, pages, states, timelines
 from lab_in_browser import in_chromium
 from PIL import Image, ImageChops
 
@@ -188,6 +188,43 @@ def test_a_page_has_no_cells_that_only_a_kernel_needs():
         assert not any({"install", "navigation"} & set(pages.tags(c)) for c in notebook.cells)
         assert any(pages.is_title(cell) for cell in notebook.cells)
         assert "Open in [Colab]" in "".join(cell.source for cell in notebook.cells)
+
+
+# Timelines
+
+
+def timeline_cell(*texts):
+    shown = {"image/png": {"alt": "bars", "width": 700, "height": 300}}
+    outputs = [
+        nbformat.v4.new_output(
+            "display_data", {"image/png": "iVBO", "text/plain": text}, metadata=shown
+        )
+        for text in texts
+    ]
+    return nbformat.v4.new_code_cell("par.plots.gantt(timeline)", id="it", outputs=outputs)
+
+
+def test_timelines_of_a_notebook_that_has_run_take_the_place_of_their_pictures(tmp_path):
+    cell = timeline_cell("Gantt chart of host", "A curve", "Gantt chart of vgpu:0")
+    for output, model in zip(cell.outputs, ("a", "b", "c"), strict=True):
+        output.data[timelines.WIDGET_VIEW] = {"model_id": model}
+    models = {name: {"state": {"packed": f"packed {name}"}} for name in "abc"}
+    notebook = notebook_with(cell)
+    notebook.metadata["widgets"] = {timelines.STATE: {"state": models}}
+    timelines.store(notebook, cell, tmp_path, "a key")
+    packed = timelines.load(tmp_path, "a key")
+    assert packed == ["packed a", "packed c"]
+    assert timelines.load(tmp_path, "another key") == []
+    first, curve, last = timelines.touchable(cell.outputs, packed)
+    assert 'data-packed="packed a"' in first["data"]["text/html"]
+    assert 'alt="bars" width="700"' in first["data"]["text/html"]
+    assert curve == cell.outputs[1]
+    assert 'data-packed="packed c"' in last["data"]["text/html"]
+
+
+def test_without_what_was_kept_a_timeline_is_a_picture():
+    cell = timeline_cell("Gantt chart of host")
+    assert list(timelines.touchable(cell.outputs, [])) == cell.outputs
 
 
 # Links

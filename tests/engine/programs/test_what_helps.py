@@ -8,7 +8,9 @@ import json
 import pytest
 import running
 
-from d2lpar.timeline import Timeline
+from d2lpar import machines
+from d2lpar.machines.prices import price_of
+from d2lpar.timeline import Span, Timeline
 from d2lpar.vgpu.programs.advice.recent import blocks
 from d2lpar.vgpu.programs.advice.replay import Change, Replay
 
@@ -239,10 +241,11 @@ def test_a_shared_run_is_one_page(reported, tmp_path):
     assert "no item in each step, at program.py:" in page
     assert "http" not in page
     assert f"{report['steps']} steps" in page
+    price = price_of(machines.machine("2x-v100-textbook"))
+    assert f"${price.usd_per_gpu_h:.2f} an hour" in page
+    assert price.date in page
 
 
 def test_blocks_are_as_high_as_a_device_is_busy():
-    from d2lpar.timeline import Span
-
     spans = [Span("g", 0, "compute", "", 0, 2), Span("g", 0, "compute", "", 3, 3.5)]
     assert blocks(spans, (0, 4), 4) == "██▁▅"

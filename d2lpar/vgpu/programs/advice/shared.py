@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
+from .... import machines
+from ....machines import prices
 from ....timeline.formatting import bytes_text, seconds_text
 from ....timeline.traces.page import page, page_data
 from ..report import RunReport
@@ -18,6 +20,7 @@ table.run th { font-weight: 600; } h2 { font-size: 1.1em; margin: 20px 0 4px; }
 .advice { border-left: 4px solid #d55e00; padding: 2px 0 2px 12px; }
 </style>"""
 PART = "The timeline holds the last {kept} of {all} spans."
+PRICE = "{gpus} ${usd} an hour on demand ({offer}; {date}, {source})."
 NO_SPANS = "Nothing ran on a GPU, so there is no timeline."
 
 
@@ -41,11 +44,27 @@ def _above(report: RunReport) -> Iterable[str]:
     line = f"{seconds_text(report.simulated_s)} of simulated time"
     if report.ms_per_step is not None:
         line += f", {report.steps} steps of {report.ms_per_step:.3f} ms"
-    yield _paragraph(line + ".")
+    yield _paragraph(f"{line}. {_price(report)}".strip())
     if report.error is not None:
         yield f"<pre>{html.escape(report.error)}</pre>"
     if report.blocks:
         yield f'<p class="advice">{html.escape(report.advised)}</p>'
+
+
+def _price(report: RunReport) -> str:
+    """What its GPUs cost an hour, where a price is known; with whose it is, and since when."""
+    try:
+        price = prices.price_of(machines.machine(report.machine))
+    except ValueError:  # a machine of the program's own
+        return ""
+    if price is None:
+        return ""
+    words = {
+        "gpus": "One GPU costs" if report.gpus == 1 else f"{report.gpus} GPUs cost",
+        "usd": f"{report.gpus * price.usd_per_gpu_h:.2f}",
+        "source": price.source.replace("https://", ""),  # to be read: the page leads nowhere
+    }
+    return PRICE.format(**words, offer=price.offer, date=price.date)
 
 
 def _below(report: RunReport) -> Iterable[str]:

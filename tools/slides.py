@@ -3,7 +3,8 @@
     python tools/slides.py [03 ...]
 
 Cells of the slide type `notes` become the speaker's notes (press S). The answer to a prediction
-stays hidden until the next key. What is higher than a screen is cut when the page is opened.
+stays hidden until the next key. A timeline that `make site-figures` has kept can be zoomed: click
+its picture. What is higher than a screen is cut when the page is opened.
 """
 
 import argparse
@@ -12,10 +13,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from book import states, timelines
 from nbconvert.exporters import SlidesExporter
 
 from d2lpar.command.course.notebook_file import read, without_widget_views
 from d2lpar.timeline import whole_file
+from d2lpar.timeline.traces.page import page as timeline_page
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS, BUILD, PARTS = ROOT / "notebooks", ROOT / "build", Path(__file__).with_suffix("")
@@ -43,9 +46,13 @@ def reveal_files():
 def prepared(path, exported):
     """The notebook at `path` as it is to be shown, and which cells answer a prediction."""
     notebook = without_widget_views(read(path))
+    keys = states.keys(notebook)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = LINK.sub(lambda link: relinked(link, path, exported), cell.source)
+        elif cell.id in keys:
+            packed = timelines.load(states.folder_of(path, cell.id), keys[cell.id])
+            cell.outputs = list(timelines.touchable(cell.outputs, packed))
     for cell in answers(notebook):
         cell.metadata[ANSWERS] = True
     return notebook
@@ -109,7 +116,12 @@ def page(path, exported):
         "reveal_css": (reveal / "dist" / "reveal.css").read_text(encoding="utf-8"),
         "reveal_js": script((reveal / "dist" / "reveal.js").read_text(encoding="utf-8")),
         "notes_js": script((reveal / "plugin/notes/notes.js").read_text(encoding="utf-8")),
-        "own_css": (PARTS / "slides.css").read_text(encoding="utf-8"),
+        "own_css": (PARTS / "slides.css").read_text(encoding="utf-8")
+        + timeline_page.STYLE.read_text(encoding="utf-8"),
+        "timelines_js": script(
+            timeline_page.SCRIPT.read_text(encoding="utf-8")
+            + (PARTS / "timelines.js").read_text(encoding="utf-8")
+        ),
         "own_js": script((PARTS / "slides.js").read_text(encoding="utf-8")),
     }
     resources = {"metadata": {"name": path.stem, "path": str(ROOT)}, "slides": parts}

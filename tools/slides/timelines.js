@@ -4,9 +4,10 @@ for (const figure of document.querySelectorAll("figure.timeline-view")) {
   const picture = figure.querySelector("img");
   Object.assign(picture, { tabIndex: 0, role: "button", title: "click to zoom into it" });
   const open = async () => {
-    const { height } = picture.getBoundingClientRect(), room = picture.offsetHeight || height;
+    const { offsetHeight, offsetWidth } = picture;
     picture.remove();
-    Object.assign(figure.style, { height: `${room}px`, overflow: "auto" });
+    const room = { height: `${offsetHeight}px`, width: `${offsetWidth}px` };
+    Object.assign(figure.style, { ...room, overflow: "auto" });
     await show(figure, figure.dataset.packed);
   };
   picture.addEventListener("click", open);

@@ -178,6 +178,7 @@ class _Screen:
     def finish(self, picture: Picture) -> None:
         """Leave `picture` in the place of the others."""
         picture.summary = self.picture.summary  # the same from the first to the last
+        picture.view = None  # the page would jump from the picture that has grown to it
         self._show(picture, picture.png())
 
     def _show(self, picture: Picture, png: bytes) -> None:

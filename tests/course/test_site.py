@@ -16,7 +16,7 @@ import ipywidgets
 import nbformat
 import pytest
 from book import __main__ as book
-from book import links, pages, states, timelines
+from book import links, pages, search, states, timelines
 from lab_in_browser import in_chromium
 from PIL import Image, ImageChops
 
@@ -225,6 +225,18 @@ def test_timelines_of_a_notebook_that_has_run_take_the_place_of_their_pictures(t
 def test_without_what_was_kept_a_timeline_is_a_picture():
     cell = timeline_cell("Gantt chart of host")
     assert list(timelines.touchable(cell.outputs, [])) == cell.outputs
+
+
+# Search
+
+
+def test_a_word_leads_to_the_lesson_that_has_most_to_say_of_it():
+    found = search.most_of({"a": "bubble bubbles bubble", "b": "bubbles link link link"})
+    assert found == {"bubble": "a", "link": "b"}
+    lessons = pages.build.lessons_in(pages.NOTEBOOKS)
+    most = search.most_of({path.stem: search.text_of(path) for path in lessons})
+    assert most["bubble"] == "07_pipelining"
+    assert most["roofline"] == "01_hardware"
 
 
 # Links

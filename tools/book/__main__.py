@@ -20,11 +20,11 @@ from pathlib import Path
 import build
 import docs
 
-from . import court, links, pages, validation
+from . import court, links, pages, search, validation
 
 ROOT, BUILD = build.ROOT, build.ROOT / "build"
 SITE, SOURCE, EXTRA = (BUILD / name for name in ("site", "site-pages", "site-extra"))
-DOCTREES = BUILD / "site-doctrees"
+DOCTREES, SCORER = BUILD / "site-doctrees", BUILD / "site-scorer.js"
 SPHINX = Path(__file__).with_name("sphinx")
 REFERENCE = "reference"
 NEEDED = ("sphinx", "myst_nb", "furo")
@@ -66,6 +66,7 @@ def write_sources() -> None:
     (SOURCE / "index.md").write_text(index(total, moving), encoding="utf-8")
     (SOURCE / "package.md").write_text(package(), encoding="utf-8")
     pages.write_guides(SOURCE)
+    search.write_scorer(SCORER, build.lessons_in(pages.NOTEBOOKS), ROOT)
     # They take minutes, so that they are kept from one build to the next.
     for name, made in (("validation.md", validation), ("court.md", court)):
         made.write_page(BUILD / name)
@@ -109,7 +110,7 @@ def package() -> str:
 def run_sphinx() -> int:
     """Turn the sources into pages; a warning is an error."""
     options = ["-q", "-b", "html", "-W", "--keep-going", "-d", DOCTREES, "-c", SPHINX]
-    options += ["-D", f"html_extra_path={EXTRA}"]
+    options += ["-D", f"html_extra_path={EXTRA}", "-D", f"html_search_scorer={SCORER}"]
     return subprocess.call([sys.executable, "-m", "sphinx", *options, SOURCE, SITE])
 
 

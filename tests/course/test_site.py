@@ -16,7 +16,7 @@ import ipywidgets
 import nbformat
 import pytest
 from book import __main__ as book
-from book import links, pages, search, states, timelines
+from book import front, links, pages, search, states, timelines
 from lab_in_browser import in_chromium
 from PIL import Image, ImageChops
 
@@ -225,6 +225,31 @@ def test_timelines_of_a_notebook_that_has_run_take_the_place_of_their_pictures(t
 def test_without_what_was_kept_a_timeline_is_a_picture():
     cell = timeline_cell("Gantt chart of host")
     assert list(timelines.touchable(cell.outputs, [])) == cell.outputs
+
+
+# The first page
+
+
+def test_each_lesson_of_the_readme_has_a_card_that_leads_to_its_page(tmp_path):
+    text = front.cards((ROOT / "README.md").read_text(), tmp_path, "figures/")
+    lessons = {path.stem for path in pages.build.lessons_in(pages.NOTEBOOKS)}
+    assert set(re.findall(r'href="notebooks/(\w+)\.html"', text)) == lessons
+    written = {f"figures/{file.name}" for file in tmp_path.iterdir()}
+    assert set(re.findall(r'src="([^"]+)"', text)) == written
+    assert len(written) > len(lessons) / 2
+
+
+def test_the_first_page_has_a_timeline_or_a_picture_of_one(monkeypatch, tmp_path):
+    monkeypatch.setattr(states, "STATES", tmp_path)
+    assert "figures/step_in_time.gif" in front.timeline(tmp_path, "figures/")
+    assert (tmp_path / "step_in_time.gif").exists()
+    notebook = pages.read(front.SHOWN)
+    cell = next(filter(timelines.has_timelines, notebook.cells))
+    folder = states.folder_of(front.SHOWN, cell.id)
+    folder.mkdir(parents=True)
+    kept = {"key": states.keys(notebook)[cell.id], "packed": ["kept"]}
+    (folder / timelines.FILE).write_text(json.dumps(kept))
+    assert 'data-packed="kept"' in front.timeline(tmp_path, "figures/")
 
 
 # Search

@@ -20,7 +20,7 @@ from pathlib import Path
 import build
 import docs
 
-from . import court, links, pages, search, validation
+from . import court, front, links, pages, search, validation
 
 ROOT, BUILD = build.ROOT, build.ROOT / "build"
 SITE, SOURCE, EXTRA = (BUILD / name for name in ("site", "site-pages", "site-extra"))
@@ -82,7 +82,11 @@ def index(total: int, moving: int) -> str:
     )
     text = (SPHINX / "index.md").read_text(encoding="utf-8")
     sliders = SLIDERS.format(some="some sliders" if moving < total else "sliders") if moving else ""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    pictures = EXTRA / pages.FIGURES, f"{pages.FIGURES}/"
     return text.format(
+        timeline=front.timeline(*pictures),
+        cards=front.cards(readme, *pictures),
         repository=build.repository(),
         lessons=lessons,
         deeper=deeper,

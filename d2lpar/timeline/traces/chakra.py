@@ -27,11 +27,11 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from . import chakra_schema as schema
 from ..dependencies import Step, steps_of
 from ..host_processes import numbered, rank_of
 from ..spans import Span
 from ..whole_file import OutputFile
+from . import chakra_schema as schema
 
 MICROS = 1e6
 GROUPS_NODE = "## process_group:init ##"  # the name that PyTorch gives it

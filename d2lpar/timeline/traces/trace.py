@@ -20,11 +20,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, TextIO
 
-from . import kineto
 from ..host_processes import Owners, numbered
 from ..spans import ANNOTATION, MemorySample, Span
-from .trace_events import COUNTER, Events
 from ..whole_file import OutputFile
+from . import kineto
+from .trace_events import COUNTER, Events
 
 ONE_FILE = (".json", ".json.gz", ".gz")
 RANK = re.compile(r"rank_\d+\.json")

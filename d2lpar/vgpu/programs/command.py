@@ -15,7 +15,6 @@ from ...timeline.traces import trace
 from ..bounds import MOST_RANKS
 from ..device_naming import MOST_DEVICES
 from . import limits
-from .advice import shared
 from .launch_plan import Asked, LaunchPlan, described, plan
 from .limits import Limits
 from .report import RunReport
@@ -64,12 +63,18 @@ def main(arguments: list[str]) -> int:
         if report.unwritten:
             report.status = report.status or whole_file.NOT_WRITTEN
         for name, file in files.items():
-            text = report.json if name == "--report" else shared.page_of(report)
+            text = report.json if name == "--report" else _page_of(report)
             if (problem := file.write_or_rescue(text)) is not None:
                 report.unwritten.append(problem)
                 report.status = report.status or whole_file.NOT_WRITTEN
     _tell(report, launch, quiet=options.quiet)
     return report.status
+
+
+def _page_of(report: RunReport) -> str:
+    from .advice import shared  # which knows machines, and these torch
+
+    return shared.page_of(report)
 
 
 def _read_by(launch: LaunchPlan) -> Iterator[tuple[str, str]]:

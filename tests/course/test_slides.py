@@ -1,13 +1,22 @@
 """Lessons as slides: one file that needs no network, in which every slide fits on a screen."""
 
+import json
 from pathlib import Path
 
 import nbformat
 import pytest
 import slides
+from book import states, timelines
 from lab_in_browser import SCREEN, SMALLEST_CODE_PX, SMALLEST_PX, in_chromium
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from d2lpar.timeline import Span, Timeline
+from d2lpar.timeline.traces.page import page_data
+
+# A PNG of one white pixel.
+PIXEL = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4//8/AAX+Av4N70a4AAAAAElFTkSuQmCC"
+)
 LESSONS = slides.chosen([])
 WIDTH, HEIGHT = SCREEN.values()
 
@@ -87,6 +96,33 @@ def test_what_follows_a_prediction_is_hidden_until_it_is_told(tmp_path):
     assert hidden == [3, 4]
 
 
+def gantt_cell():
+    data = {"image/png": PIXEL, "text/plain": "Gantt chart of host · 1a2b3c4d"}
+    shown = {"image/png": {"alt": "bars", "width": 700, "height": 300}}
+    output = new_output("display_data", data, metadata=shown)
+    return cell_of("code", "par.plots.gantt(timeline)", "slide", [output])
+
+
+@pytest.fixture
+def with_a_timeline(tmp_path, monkeypatch):
+    """A lesson whose timeline was kept."""
+    path = saved(tmp_path, gantt_cell())
+    monkeypatch.setattr(states, "STATES", tmp_path / "kept")
+    ((cell_id, key),) = states.keys(nbformat.read(path, 4)).items()
+    folder = states.folder_of(path, cell_id)
+    folder.mkdir(parents=True)
+    timeline = Timeline("simulated", [Span("host", "main", "host", "it", 0.0, 1.0)])
+    packed = page_data.packed(timeline.clock, timeline.spans)
+    (folder / timelines.FILE).write_text(json.dumps({"key": key, "packed": [packed]}))
+    return path
+
+
+def test_a_timeline_that_was_kept_is_on_its_slide(with_a_timeline):
+    (cell,) = slides.prepared(with_a_timeline, []).cells
+    assert 'class="timeline-view"' in cell.outputs[0].data["text/html"]
+    assert f"base64,{PIXEL}" in cell.outputs[0].data["text/html"]
+
+
 def test_a_script_cannot_end_its_element():
     assert (
         slides.script("a = '</script>'; b = '</SCRIPT>'") == r"a = '<\/script>'; b = '<\/SCRIPT>'"
@@ -155,6 +191,16 @@ def test_every_slide_of_a_lesson_fits_and_needs_no_network(context, tmp_path, pa
         for output in cell.outputs
     )
     assert sum(slide["pictures"] for slide in found) >= pictures
+
+
+@in_chromium
+def test_a_timeline_is_touched_in_the_place_of_its_picture(context, with_a_timeline, tmp_path):
+    page, wrong = opened(context, with_a_timeline, tmp_path / "slides.html")
+    page.locator("figure.timeline-view img").press("Enter")
+    page.locator("figure.timeline-view canvas").focus()
+    page.keyboard.press("ArrowRight")
+    assert "it" in page.locator("figure.timeline-view [role=status]").inner_text()
+    assert not wrong
 
 
 @in_chromium

@@ -213,7 +213,10 @@ def wanted_stamp(done, torch):
 
 def torch_choice(done, asked):
     """'default', 'cpu', or 'kept' for TORCH=cpu in an environment that brought its own torch."""
-    before = (done or {}).get("torch") or ("default" if may_have_gpu() else "cpu")
+    before = (done or {}).get("torch")
+    if before is None:  # what is in an environment of the user's own is replaced by nothing smaller
+        brought = done is None and has("torch")
+        before = "default" if brought or may_have_gpu() else "cpu"
     if asked == "cpu" and (before == "kept" or (done is None and has("torch"))):
         return "kept"
     return asked or before

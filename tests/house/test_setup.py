@@ -304,6 +304,8 @@ def test_a_torch_that_was_there_is_kept(clone, monkeypatch):
     monkeypatch.setattr(setup_env, "has", {"torch"}.__contains__)
     assert setup_env.torch_choice(None, "cpu") == "kept"
     assert setup_env.torch_choice({"torch": "kept"}, "cpu") == "kept"
+    monkeypatch.setattr(setup_env, "may_have_gpu", lambda: False)
+    assert setup_env.torch_choice(None, "") == "default"  # not the small one in its place
     assert setup_env.torch_choice({"torch": "default"}, "cpu") == "cpu"  # ours, so replaced
     assert not re.search(r"^torch", setup_env.requirements("kept"), re.MULTILINE)
 

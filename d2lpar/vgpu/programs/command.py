@@ -104,6 +104,7 @@ def _run_options(options: argparse.Namespace) -> RunOptions:
         options.shapes_only,
         options.hazards or options.no_hazards,
         options.quiet,
+        not options.quiet or options.report is not None or options.share is not None,
         options.traceback,
     )
 

@@ -200,7 +200,10 @@ class RunReport:
     def _blocks(self) -> list[str]:
         width = max(map(len, self.blocks), default=0)
         rows = [f"{name:>{width}}  {row}" for name, row in self.blocks.items()]
-        head = f"computing in the second half of the steps, {seconds_text(self.blocks_s)}:"
+        of_what = (
+            "the last of the run" if self.ms_per_step is None else "the second half of the steps"
+        )
+        head = f"computing in {of_what}, {seconds_text(self.blocks_s)}:"
         return [head, *rows, self.advised] if rows else []
 
     @property

@@ -267,7 +267,7 @@ def _fill(report: RunReport, watched: _Watched, options: RunOptions, start_s: fl
     report.unwritten = watched.unwritten
     if options.share:
         report.timeline = watched.recent
-    if options.share or not options.quiet:
+    if options.advises:
         advise(report, watched.recent, watched.marks.last_half())
 
 

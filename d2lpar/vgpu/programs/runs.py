@@ -27,6 +27,7 @@ class RunOptions:
     shapes_only: bool = False
     hazards: bool = False
     quiet: bool = False
+    advises: bool = True
     traceback: bool = False
 
 

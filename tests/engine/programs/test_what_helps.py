@@ -224,6 +224,31 @@ def test_a_program_that_computes_is_advised_nothing(reported):
 def test_a_program_without_steps_is_advised_too(reported):
     report, _ = reported(ANSWERS, *ONE)
     assert "CUDA graph" in report["advice"][0]["words"]
+    assert gain_by(report, "batch") is None  # of which nothing is known
+
+
+def test_a_quiet_run_has_its_advice_in_the_report(reported):
+    report, ran = reported(ANSWERS, *ONE, "--quiet")
+    assert report["advice"]
+    assert ran.lines == []
+
+
+def test_a_run_that_fails_is_advised_nothing(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "program.py").write_text(BEGIN + ANSWERS + "raise SystemExit(3)")
+    ran = running.run("--report", "report.json", "--share", "run.html", *ONE, "program.py")
+    assert ran.status == 3
+    assert json.loads((tmp_path / "report.json").read_text())["advice"] == []
+    assert 'id="timeline"' in (tmp_path / "run.html").read_text()
+
+
+def test_steps_without_length_that_lead_in_a_circle_are_replayed():
+    spans = [Span("host", "rank 0", "dispatch", "it", 0, 1, correlation=i) for i in (1, 2, 3)]
+    names = (("all_reduce", (0, 1)), ("it", ()), ("all_reduce", (0, 1)))
+    for i, (name, group) in enumerate(names, 1):
+        kind = "collective" if group else "compute"
+        spans.append(Span("g:0", 0, kind, name, 1, 1, correlation=i, group=group))
+    assert Replay(spans).seconds() == 1
 
 
 def test_a_run_that_is_replayed_unchanged_takes_as_long_as_it_took(reported, tmp_path):
@@ -238,7 +263,7 @@ def test_a_run_that_is_replayed_unchanged_takes_as_long_as_it_took(reported, tmp
 def test_a_shared_run_is_one_page(reported, tmp_path):
     report, _ = reported(READS_THE_LOSS, *ONE, "--share", "run.html")
     page = (tmp_path / "run.html").read_text()
-    assert "no item in each step, at program.py:" in page
+    assert "no item at program.py:" in page
     assert "http" not in page
     assert f"{report['steps']} steps" in page
     price = price_of(machines.machine("2x-v100-textbook"))

@@ -10,13 +10,13 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 
 from ...critical_chain import critical_path
+from ...dependencies import TINY_S
 from ...spans import MemorySample, Row, Span, rows_of
 from . import colors, texts
 
 PS = 1e12  # a second: what the view counts in, whole numbers of which are exact for 2.5 hours
 HOST, STREAM, EVENT, AWAITED = 1, 2, 3, 4  # why a span began, or a wait ended: see `texts.WHY`
 MOST_EXPLAINED = 200_000  # spans; the chain of more would take longer than a reader waits
-TINY_S = 1e-12
 
 
 def packed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ....timeline import Span
-from ..report import RunReport, SyncReport
+from ..report import RunReport
 from .recent import RecentTimeline, blocks
 from .what_ifs import (
     GRAPHS,
@@ -24,9 +24,9 @@ MOST_SHOWN = 8  # GPUs with a row of blocks
 
 def advise(report: RunReport, recent: RecentTimeline, window_s: tuple[float, float] | None) -> None:
     """Fill in a report's `advice` and rows of blocks: of the second half of the steps, as far as it
-    was kept, or of what was kept of a run without steps."""
+    was kept, or of what was kept of a run without steps. A run that has failed gets none."""
     spans = list(recent.spans)
-    if not any(span.device != "host" for span in spans):
+    if report.status or not any(span.device != "host" for span in spans):
         return
     begin_s = min(span.start_s for span in spans)
     shown_s = (begin_s, max(span.end_s for span in spans))
@@ -37,15 +37,16 @@ def advise(report: RunReport, recent: RecentTimeline, window_s: tuple[float, flo
         computing = [s for s in spans if s.device == name and s.kind == "compute"]
         report.blocks[name] = blocks(computing, shown_s)
     report.blocks_s = shown_s[1] - shown_s[0]
-    report.advice = gains(spans, window_s, _what_ifs(spans, report.syncs))
+    report.advice = gains(spans, window_s, _what_ifs(spans, report))
 
 
-def _what_ifs(spans: Sequence[Span], syncs: Sequence[SyncReport]) -> list[WhatIf]:
-    wanted = [GRAPHS, TWICE, PINNED]
+def _what_ifs(spans: Sequence[Span], report: RunReport) -> list[WhatIf]:
+    """Those that may be of use; what has no steps has no batch that is known of."""
+    wanted = [GRAPHS, PINNED] if report.ms_per_step is None else [GRAPHS, TWICE, PINNED]
     if any(span.kind == "collective" for span in spans):
         wanted.append(LINKS)
     waits = {span.name for span in spans if span.kind == "wait"}
-    for sync in sorted(syncs, key=lambda sync: -sync.seconds):
+    for sync in sorted(report.syncs, key=lambda sync: -sync.seconds):
         names = {name for name in waits if without_numbers(name) == without_numbers(sync.call)}
         if names and not is_of_copies(sync.call):
             return [*wanted, without_call(sync.call, sync.place, names)]

@@ -102,15 +102,17 @@ class Replay:
         return found
 
     def _end_s(self, wanted: _Unit, change: Change) -> float:
-        """When a unit ends; without recursion, as chains are as long as the run."""
-        stack = [wanted]
+        """When a unit ends; without recursion, as chains are as long as the run. Of steps without
+        length, which may lead in a circle, one begins first."""
+        stack, begun = [wanted], set[int]()
         while stack:
             unit = stack[-1]
             if unit.end_s is not None:
                 stack.pop()
                 continue
             before = [self._unit_of[node] for node in self._before(unit, change)]
-            open_units = [other for other in before if other.end_s is None]
+            begun.add(id(unit))
+            open_units = [o for o in before if o.end_s is None and id(o) not in begun]
             if open_units:
                 stack += open_units
                 continue

@@ -56,7 +56,7 @@ def without_numbers(call: str) -> str:
     return re.sub(r":\d+", "", call).removeprefix("wait for ")
 
 
-GRAPHS = WhatIf("a CUDA graph of the step", Change(_without_queueing))
+GRAPHS = WhatIf("CUDA graphs", Change(_without_queueing))
 TWICE = WhatIf("twice the batch", Change(_twice_on_devices), bound="at least", per_step=2.0)
 PINNED = WhatIf(
     "pinned memory and non_blocking copies",
@@ -72,7 +72,7 @@ def without_call(call: str, place: str, names: Collection[str]) -> WhatIf:
     def without(span: Span) -> float:
         return 0.0 if span.name in names else span.duration_s
 
-    words = f"no {call} in each step, at {place}"
+    words = f"no {call} at {place}"
     return WhatIf(words, Change(without, waits=lambda span: span.name not in names))
 
 

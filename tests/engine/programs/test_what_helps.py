@@ -227,6 +227,16 @@ def test_a_program_without_steps_is_advised_too(reported):
     assert gain_by(report, "batch") is None  # of which nothing is known
 
 
+def test_replicas_of_one_process_are_advised_no_graph(reported):
+    source = SMALL_LAYERS.replace(".cuda()", "").replace(
+        "optimizer =", "net = nn.DataParallel(net.cuda())\noptimizer =", 1
+    )
+    report, _ = reported(source + "for _ in range(4):\n    step()\n", "--gpus", "2", *SLOW)
+    assert report["steps"] == 4
+    assert gain_by(report, "CUDA graph") is None
+    assert gain_by(report, "twice the batch") is not None
+
+
 def test_a_quiet_run_has_its_advice_in_the_report(reported):
     report, ran = reported(ANSWERS, *ONE, "--quiet")
     assert report["advice"]

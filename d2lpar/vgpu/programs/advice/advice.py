@@ -41,8 +41,11 @@ def advise(report: RunReport, recent: RecentTimeline, window_s: tuple[float, flo
 
 
 def _what_ifs(spans: Sequence[Span], report: RunReport) -> list[WhatIf]:
-    """Those that may be of use; what has no steps has no batch that is known of."""
-    wanted = [GRAPHS, PINNED] if report.ms_per_step is None else [GRAPHS, TWICE, PINNED]
+    """Those that may be of use. What has no steps has no batch that is known of, and no capture
+    has the work of several GPUs of one process."""
+    wanted = [PINNED] if report.ms_per_step is None else [TWICE, PINNED]
+    if sum(device.was_used for device in report.devices) <= report.ranks:
+        wanted.insert(0, GRAPHS)
     if any(span.kind == "collective" for span in spans):
         wanted.append(LINKS)
     waits = {span.name for span in spans if span.kind == "wait"}

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from unittest.mock import patch
 
 import torch
 from torch.nn import functional as F
 
 from ...machines.hardware import Machine
 from ...machines.measuring.microbenchmarks import matmul_precision
+from ...vgpu.torch_backend.cost import row_cost
 from ...vgpu.torch_backend.private import torch_operators
 from ..parameters import Naive, Parameters, SimulatedRun
 from .measuring import DTYPES, filled, gpus, mean_s, seconds, synchronized_s
@@ -186,6 +188,7 @@ def rows(p: Parameters, machine: Machine) -> SimulatedRun:
     with it if the row says `affine`.
 
     Bytes are those of the tensor read and written once each (twice as many with the gradient).
+    `loss_threads` is for rows of an older PyTorch, whose losses are summed by fewer.
     """
     kernel, dtype = p.choice("kind", ROW_KERNELS), p.choice("dtype", DTYPES)
     compiled = p.flag("compiled", False)
@@ -193,7 +196,8 @@ def rows(p: Parameters, machine: Machine) -> SimulatedRun:
     forward, backward = (bool(part) for part in p.choice("direction", directions))
     if p.choice("cache", {"cold": True, "warm": False}, "warm"):
         machine = _without_cache(machine)
-    with gpus(machine) as (gpu,):
+    threads = p.integer("loss_threads", row_cost.LOSS_THREADS)
+    with gpus(machine) as (gpu,), patch.object(row_cost, "LOSS_THREADS", threads):
         shape = (p.integer("rows"), p.integer("columns"))
         x = filled(torch.empty(shape, dtype=dtype, device=gpu, requires_grad=backward))
         learned = [

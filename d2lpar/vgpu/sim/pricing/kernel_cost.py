@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ....machines.hardware import Accelerator
-from ..constants import FILL_S
+from ..constants import FILL_S, SERIAL_READ_S
 from .memory_rates import MemoryRates, ReadAgain
 from .product_rates import (
     convolving_share,
@@ -38,7 +38,8 @@ class Kernel(NamedTuple):
 
     Convolutions have bytes to be transposed, and perhaps another algorithm. Of a product's bytes
     `written` are those of its result. `blocks` is given where a kernel has but so many, such as
-    one for each row that it sums up; `again` is what they read twice.
+    one for each row that it sums up; `again` is what they read twice. `serial_reads` are those that
+    each of its threads must wait for, one after the other.
     """
 
     flops: int
@@ -49,6 +50,7 @@ class Kernel(NamedTuple):
     written: int = 0
     blocks: int | None = None
     again: ReadAgain | None = None
+    serial_reads: int = 0
 
 
 class Cost:
@@ -158,7 +160,8 @@ class _Rates:
         compute_s = self._compute_s(kernel)
         transposed_bytes = kernel.transposed_bytes if self.has_tensor_cores else 0
         transposing_s = self.memory.seconds(transposed_bytes)
-        return self.latency_s + self._with_traffic_s(kernel, compute_s) + transposing_s
+        waiting_s = kernel.serial_reads * SERIAL_READ_S
+        return self.latency_s + self._with_traffic_s(kernel, compute_s) + transposing_s + waiting_s
 
     def engaged_s(self, kernel: Kernel) -> float:
         """A kernel that fills the device leaves nothing to others. Where some multiprocessors have

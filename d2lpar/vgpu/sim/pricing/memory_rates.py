@@ -20,6 +20,12 @@ from ..constants import CACHE_EFFICIENCY, MEMORY_EFFICIENCY, READ_EFFICIENCY
 _CACHE_BYTES_PER_S = {"ampere": 67 * GIGA, "hopper": 68 * GIGA, "blackwell": 68 * GIGA}
 OTHER_CACHE_BYTES_PER_S = 39 * GIGA
 
+# In these the cache has two partitions, each for the multiprocessors beside it, and data that lie
+# behind the other one are in both (NVIDIA A100 Tensor Core GPU Architecture, 2020, "L2 cache"):
+# blocks that look at the same rows twice have half of it. On A100 a softmax of 16,384 × 32,768 in
+# fp32 reads rows three times from memory, although 216 of them have but 28 MB (Liger-Kernel).
+_PARTITIONED = ("A30", "A100", "H100", "H200", "H800", "H20", "GH200", "B200", "B300", "GB")
+
 ALL_FITS, NOTHING_FITS = 0.5, 1.5  # data, as a multiple of the cache
 
 
@@ -47,6 +53,7 @@ class MemoryRates:
         share = _CACHE_BYTES_PER_S.get(accelerator.architecture, OTHER_CACHE_BYTES_PER_S)
         self._of_one = None if measured else share * CACHE_EFFICIENCY
         self._cache_bytes = None if measured else accelerator.l2_bytes
+        self._copies = 2 if accelerator.name.startswith(_PARTITIONED) else 1
         self._multiprocessors = accelerator.multiprocessors or 0
         if self._cache_bytes and accelerator.multiprocessors:
             reached = share * accelerator.multiprocessors * CACHE_EFFICIENCY
@@ -76,7 +83,8 @@ class MemoryRates:
         """
         if self._of_one is None:
             return 0.0
-        share = self.cached_share(self._multiprocessors * again.blocks_together * again.block_bytes)
+        together = self._multiprocessors * again.blocks_together * again.block_bytes
+        share = self.cached_share(self._copies * together)
         cached = again.bytes * share
         return cached / self.cache_bytes_per_s + (again.bytes - cached) / self.bytes_per_s
 

@@ -25,7 +25,7 @@ from ....machines.hardware import Host
 from ..machine.runtime import Runtime, StreamKey, running
 from ..private import torch_autograd
 from ..tensors.tensor import VirtualTensor
-from .fusion import FusedKernel, elements
+from .fusion import FusedKernel, Read, elements
 
 REGION = "compiled region"  # in what is noted of nodes of autograd
 
@@ -52,7 +52,7 @@ class Region:
         rt: Runtime,
         stream: StreamKey,
         name: str,
-        reads: Sequence[VirtualTensor],
+        reads: Sequence[Read],
         writes: Sequence[VirtualTensor],
         again_bytes: int = 0,
     ) -> None:

@@ -10,11 +10,12 @@ written, although Inductor computes some of it once more, and so does what a var
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from ...memory.caching_allocator import Allocation
 from ...sim.pricing.kernel_cost import traffic
+from ..cost.moved_bytes import size_bytes
 from ..machine.runtime import Runtime, StreamKey
 from ..tensors.tensor import VirtualTensor
 
@@ -30,6 +31,13 @@ class _Part(NamedTuple):
     @property
     def nbytes(self) -> int:
         return min(self.most, sum(self.views.values()))
+
+
+class Read(NamedTuple):
+    """A tensor that an operation reads; `part_bytes`: of it, if not the whole."""
+
+    tensor: VirtualTensor
+    part_bytes: int | None = None
 
 
 class FusedKernel:
@@ -54,7 +62,7 @@ class FusedKernel:
         self._made: dict[int, tuple[weakref.ref[Allocation], int]] = {}
         self._again_bytes = 0
 
-    def takes(self, stream: StreamKey, size: int, reads: Iterable[VirtualTensor]) -> bool:
+    def takes(self, stream: StreamKey, size: int, reads: Iterable[Read]) -> bool:
         """Whether an operation over `size` elements fits in.
 
         Loops must be the same. One over fewer elements may follow a reduction of its rows; what
@@ -63,21 +71,21 @@ class FusedKernel:
         if stream != self.stream or size == self.size:
             return stream == self.stream
         is_part = 1 < size < self.size and self.size % size == 0
-        return is_part and any(self._makes(tensor.vgpu_allocation) for tensor in reads)
+        return is_part and any(self._makes(read.tensor.vgpu_allocation) for read in reads)
 
     def add(
         self,
         name: str,
-        reads: Iterable[VirtualTensor],
+        reads: Iterable[Read],
         writes: Iterable[VirtualTensor],
         again_bytes: int = 0,
     ) -> None:
         """Take in an operation; `again_bytes` are those that it reads a second time."""
         self._names.append(name)
         self._again_bytes += again_bytes
-        for tensor in reads:
-            if not self._makes(tensor.vgpu_allocation):
-                self._note_read(tensor)
+        for read in reads:
+            if not self._makes(read.tensor.vgpu_allocation):
+                self._note_read(*read)
         for tensor in writes:
             allocation = tensor.vgpu_allocation
             self._made[id(allocation)] = (weakref.ref(allocation), size_bytes(tensor))
@@ -86,13 +94,14 @@ class FusedKernel:
         made = self._made.get(id(allocation))
         return made is not None and made[0]() is allocation
 
-    def _note_read(self, tensor: VirtualTensor) -> None:
+    def _note_read(self, tensor: VirtualTensor, part_bytes: int | None) -> None:
         allocation = tensor.vgpu_allocation
         part = self._read.setdefault(
             id(allocation), _Part(allocation.nbytes or allocation.deferred_bytes, {})
         )
         view = (tensor.storage_offset(), tensor.shape, tensor.stride())
-        part.views[view] = size_bytes(tensor)
+        nbytes = size_bytes(tensor) if part_bytes is None else part_bytes
+        part.views[view] = max(nbytes, part.views.get(view, 0))
 
     @property
     def nbytes(self) -> int:
@@ -113,11 +122,8 @@ class FusedKernel:
         self._put(rt.clock.kernel, self.stream, name, seconds, nbytes, 0, self._dispatch_s)
 
 
-def size_bytes(tensor: VirtualTensor) -> int:
-    """Bytes of the elements of a tensor."""
-    return tensor.numel() * tensor.element_size()
-
-
-def elements(*tensors: Sequence[VirtualTensor]) -> int:
-    """Over how many elements an operation runs: those of the largest tensor."""
-    return max((tensor.numel() for group in tensors for tensor in group), default=0)
+def elements(reads: Iterable[Read], writes: Iterable[VirtualTensor]) -> int:
+    """Over how many elements an operation runs: those of the largest tensor, but for one of which
+    it needs some rows."""
+    sizes = [tensor.numel() for tensor, part in reads if part is None]
+    return max([*sizes, *(tensor.numel() for tensor in writes)], default=0)

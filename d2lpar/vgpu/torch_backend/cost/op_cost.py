@@ -7,7 +7,7 @@ once, but for kernels that must read them twice. `kernel_cost` says how long tha
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -20,7 +20,8 @@ from ...sim.pricing.kernel_cost import Cost, Kernel
 from ...sim.pricing.tiles import ALIGNED_BYTES, Product
 from ...sim.pricing.winograd_convolution import Winograd, winograd
 from ..private import torch_attention, torch_operators, torch_settings
-from .row_cost import BY_ROWS, WEIGHTS_WANTED, read_for_weights
+from .moved_bytes import Arguments, Packet, moved_bytes, size_bytes, tensors_in
+from .row_cost import BY_ROWS, read_again
 
 aten = torch.ops.aten
 _CONVOLUTIONS = {aten.convolution, torch_operators.convolution}
@@ -32,16 +33,13 @@ _ATTENTION = {
     torch_attention.cudnn_attention: (CUDNN, False),
     torch_attention.cudnn_attention_backward: (CUDNN, True),
 }
-_ADDED_TO = {aten.addmm: aten.mm, aten.baddbmm: aten.bmm}  # products that something is added to
-_ONLY_WRITE = {aten.zero_.default, aten.fill_.Scalar, aten.uniform_.default, aten.normal_.default}
-_UNREAD = {  # given for its kind only
-    aten.batch_norm_gather_stats.default: 0,
-    aten.batch_norm_gather_stats_with_counts.default: 0,
+# Gradients that are filled with zeros first (PyTorch, aten/.../native: cuda/DilatedMaxPool2d.cu);
+# those of a part have then the gradient that came copied into them (TensorShape.cpp).
+_ZEROED = {
+    aten.max_pool2d_with_indices_backward,
+    *(aten.slice_backward, aten.select_backward, aten.diagonal_backward),
 }
-
-
-# What torch's dispatcher hands over: the operation's schema says of which types the arguments are.
-Arguments = Sequence[Any]
+_ADDED_TO = {aten.addmm: aten.mm, aten.baddbmm: aten.bmm}  # products that something is added to
 
 
 def rounded(cost: Cost, accelerator: Accelerator) -> Cost:
@@ -52,9 +50,7 @@ def rounded(cost: Cost, accelerator: Accelerator) -> Cost:
     return cost.in_tf32() if may else cost
 
 
-def _flops_of(
-    packet: torch._ops.OpOverloadPacket, args: Arguments, kwargs: dict[str, object], outputs: object
-) -> int:
+def _flops_of(packet: Packet, args: Arguments, kwargs: dict[str, object], outputs: object) -> int:
     if packet in _ADDED_TO:  # torch's formula calls that of the product, with all that is around it
         packet, args = _ADDED_TO[packet], args[1:]
     formula = flop_registry.get(packet)
@@ -93,7 +89,7 @@ def cost_of(
         return _attention(func, args, kwargs)
     packet = _SAME_PRODUCT.get(func.overloadpacket, func.overloadpacket)
     flops = _flops_of(packet, args, kwargs, outputs)
-    tensors = [*_tensors(args), *_tensors(kwargs.values()), *_tensors([outputs])]
+    tensors = [*tensors_in(args), *tensors_in(kwargs.values()), *tensors_in([outputs])]
     dtype, times = _arithmetic(tensors)
     flops *= times
     if packet is aten.convolution_backward:
@@ -101,15 +97,20 @@ def cost_of(
     if packet in _CONVOLUTIONS:
         assert isinstance(outputs, torch.Tensor)
         return Cost(_convolution(args, outputs, flops), dtype=dtype, convolves=True)
-    nbytes = _moved(func, args, kwargs, outputs)
+    nbytes = moved_bytes(func, args, kwargs, outputs)
     if packet in BY_ROWS:  # before optimizers': one is called _fused_rms_norm
         return Cost(*BY_ROWS[packet](args, nbytes), dtype=dtype)
     nbytes += read_again(packet, args)
+    if packet in _ZEROED:
+        zeros = Kernel(0, sum(map(size_bytes, tensors_in([outputs]))))
+        if packet is not aten.max_pool2d_with_indices_backward:
+            nbytes = 2 * size_bytes(args[0])
+        return Cost(zeros, Kernel(0, nbytes), dtype=dtype)
     if torch_operators.schema_of(func).name.startswith(_MANY):
         count = _launches(args, outputs)
         return Cost(*[Kernel(flops // count, nbytes // count)] * count, dtype=dtype)
     product = _product(packet, args, outputs, times)
-    written = sum(map(_size, _tensors([outputs]))) if product else 0
+    written = sum(map(size_bytes, tensors_in([outputs]))) if product else 0
     return Cost(Kernel(flops, nbytes, product, written=written), dtype=dtype)
 
 
@@ -161,8 +162,8 @@ def _mask_bytes(mask: torch.Tensor | None, wanted: list[bool] | None) -> int:
     """Of what is in memory of a mask that was expanded, and of its gradient, which is whole."""
     if mask is None:
         return 0
-    parts = [n for n, step in zip(mask.shape, mask.stride(), strict=True) if step or n == 1]
-    return prod(parts) * mask.element_size() + (_size(mask) if wanted and wanted[3] else 0)
+    gradient = mask.numel() * mask.element_size() if wanted and wanted[3] else 0
+    return size_bytes(mask) + gradient
 
 
 # --- many tensors at once -------------------------------------------------------------------------
@@ -177,7 +178,7 @@ _BLOCK = 65536
 
 def _launches(args: Arguments, outputs: object) -> int:
     """How many kernels an operation on lists of tensors takes."""
-    lists = [list(_tensors([value])) for value in (*args, outputs) if isinstance(value, list)]
+    lists = [list(tensors_in([value])) for value in (*args, outputs) if isinstance(value, list)]
     lists = [tensors for tensors in lists if tensors]
     if not lists:
         return 1
@@ -207,15 +208,13 @@ _FACTORS = {
 }
 
 
-def _product(
-    packet: torch._ops.OpOverloadPacket, args: Arguments, outputs: object, times: int
-) -> Product | None:
+def _product(packet: Packet, args: Arguments, outputs: object, times: int) -> Product | None:
     """The sizes of a product, as long as `times` of real numbers."""
     first = _FACTORS.get(packet)
     if first is None:
         return None
     a, b = args[first], args[first + 1]
-    alignment = min(map(_alignment, _tensors([a, b, outputs])))
+    alignment = min(map(_alignment, tensors_in([a, b, outputs])))
     return Product(a.shape[-2], b.shape[-1], times * a.shape[-1], prod(a.shape[:-2]), alignment)
 
 
@@ -279,7 +278,7 @@ def _convolution_backward(args: Arguments) -> list[Kernel]:
             _of_images(x, moved, [x, dy], shape, groups, flops, other and other.of_weights())
         )
     if wants_bias:
-        kernels.append(Kernel(0, _size(dy)))
+        kernels.append(Kernel(0, size_bytes(dy)))
     return kernels
 
 
@@ -310,8 +309,8 @@ def _of_images(
     product = Product(*shape, 1) if groups == 1 else None
     depthwise = _is_depthwise(groups, images)
     as_it_lies = depthwise or _has_channels_last(x)
-    transposed = 0 if as_it_lies else 2 * sum(map(_size, images))
-    nbytes, written = sum(map(_size, moved)), _size(moved[-1])
+    transposed = 0 if as_it_lies else 2 * sum(map(size_bytes, images))
+    nbytes, written = sum(map(size_bytes, moved)), size_bytes(moved[-1])
     if depthwise and x.dtype == torch.float32:
         nbytes = max(nbytes, _read_by_each_place(moved[:-1], x, flops) + written)
     return Kernel(flops, nbytes, product, transposed, other, written)
@@ -339,55 +338,3 @@ def _is_depthwise(groups: int, images: list[torch.Tensor]) -> bool:
 
 def _has_channels_last(x: torch.Tensor) -> bool:
     return x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last)
-
-
-# --- bytes ----------------------------------------------------------------------------------------
-
-
-def _moved(
-    func: torch._ops.OpOverload,
-    args: Arguments,
-    kwargs: dict[str, object],
-    outputs: object,
-) -> int:
-    """Bytes read of the arguments, and written to those that change and to what is new."""
-    schema = torch_operators.schema_of(func)
-    only_written = func in _ONLY_WRITE
-    total = 0
-    for number, argument in enumerate(schema.arguments):
-        if number == _UNREAD.get(func):
-            continue
-        value = args[number] if number < len(args) else kwargs.get(argument.name)
-        size = sum(map(_size, _tensors([value])))
-        written = argument.alias_info is not None and argument.alias_info.is_write
-        read = not written or not (argument.is_out or only_written)
-        total += size * (written + read)
-    if all(result.alias_info is None for result in schema.returns):
-        total += sum(map(_size, _tensors([outputs])))
-    return total
-
-
-def read_again(packet: torch._ops.OpOverloadPacket, args: Arguments) -> int:
-    """Bytes of a second loop over what was read: batch norm needs means over the whole batch before
-    it can begin to use it, and gradients of a norm's weights are sums over all of its rows."""
-    if packet in WEIGHTS_WANTED:
-        return read_for_weights(packet, args)
-    if packet is aten.native_batch_norm and args[5]:
-        return _size(args[0])
-    if packet is aten.native_batch_norm_backward:
-        return _size(args[0]) + _size(args[1])
-    return 0
-
-
-def _size(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-def _tensors(values: Iterable[object]) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found.extend(_tensors(value))
-    return found

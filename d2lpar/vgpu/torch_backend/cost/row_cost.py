@@ -1,8 +1,9 @@
-"""What norms and softmax cost: kernels that have a block for each row, or a warp for some.
+"""What operations cost that go by rows: norms, softmax, a classifier's loss, a table's gradient.
 
 A block must have seen all of its row before it can write the first of it. Short rows stay in
 registers or shared memory; longer ones are read again (PyTorch, aten/src/ATen/native/cuda:
-layer_norm_kernel.cu, SoftMax.cu, PersistentSoftmax.cuh).
+layer_norm_kernel.cu, SoftMax.cu, PersistentSoftmax.cuh). Where one block has all of the work, or
+every block goes through all rows, what counts is how often it must wait for memory.
 """
 
 from __future__ import annotations
@@ -10,16 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
 
 import torch
 
 from ...sim.pricing.kernel_cost import Kernel
 from ...sim.pricing.memory_rates import ReadAgain
 from ..private import torch_operators
+from .moved_bytes import Arguments, Packet, size_bytes
 
 aten = torch.ops.aten
-Arguments = Sequence[Any]
 KernelsOf = Callable[[Arguments, int], list[Kernel]]  # from an operation's arguments and its bytes
 
 NORM_BLOCKS = 16  # of 128 threads, on a multiprocessor of 2,048
@@ -28,6 +28,9 @@ LONGEST_OF_WARP, LONGEST_BYTES = 1024, 4096  # a row that a warp keeps in regist
 WARP, WARPS = 32, 4  # threads of a warp, and warps of a block that has a warp for each row
 FETCHED_BYTES = 16  # by one instruction
 SHARED_BYTES = 48 * 1024  # that a block has without asking for more
+UNSORTED_WORDS, WORDS_READS, SORTING_KERNELS = 3072, 3, 11
+NO_REDUCTION, LABELS_OF_THREAD = 0, 16
+LOSS_THREADS = 1024  # at most, of the block that adds up a batch's losses; before PyTorch 2.8: 32
 _COLUMNS = 32  # of a block that sums the gradients of weights: GammaBetaBackwardCUDAKernel
 # The number of the argument that says which gradients are wanted, the input's first.
 WEIGHTS_WANTED = {aten.native_layer_norm_backward: 7, torch_operators.rms_norm_backward: 5}
@@ -42,13 +45,13 @@ def _norm(args: Arguments, nbytes: int) -> list[Kernel]:
     return [Kernel(0, nbytes, blocks=_count(x, prod(shape)), again=_norm_again([x], shape))]
 
 
-def read_for_weights(packet: torch._ops.OpOverloadPacket, args: Arguments) -> int:
+def read_for_weights(packet: Packet, args: Arguments) -> int:
     """Bytes that a norm's backward pass reads once more for the gradients of its weights."""
     wanted = any(args[WEIGHTS_WANTED[packet]][1:])
-    return sum(map(_size, args[:2])) if wanted else 0
+    return sum(map(size_bytes, args[:2])) if wanted else 0
 
 
-def _norm_backward(packet: torch._ops.OpOverloadPacket) -> KernelsOf:
+def _norm_backward(packet: Packet) -> KernelsOf:
     """The gradient of the input; those of the weights have a block for so many columns."""
 
     def kernels(args: Arguments, nbytes: int) -> list[Kernel]:
@@ -65,7 +68,19 @@ def _norm_backward(packet: torch._ops.OpOverloadPacket) -> KernelsOf:
 
 def _norm_again(tensors: list[torch.Tensor], shape: Sequence[int]) -> ReadAgain:
     row_bytes = prod(shape) * sum(tensor.element_size() for tensor in tensors)
-    return ReadAgain(sum(map(_size, tensors)), row_bytes, NORM_BLOCKS)
+    return ReadAgain(sum(map(size_bytes, tensors)), row_bytes, NORM_BLOCKS)
+
+
+def read_again(packet: Packet, args: Arguments) -> int:
+    """Bytes of a second loop over what was read: batch norm needs means over the whole batch before
+    it can begin to use it, and gradients of a norm's weights are sums over all of its rows."""
+    if packet in WEIGHTS_WANTED:
+        return read_for_weights(packet, args)
+    if packet is aten.native_batch_norm and args[5]:
+        return size_bytes(args[0])
+    if packet is aten.native_batch_norm_backward:
+        return size_bytes(args[0]) + size_bytes(args[1])
+    return 0
 
 
 # --- softmax --------------------------------------------------------------------------------------
@@ -87,8 +102,58 @@ def _log_softmax_backward(args: Arguments, nbytes: int) -> list[Kernel]:
 def _softmax_backward(args: Arguments, nbytes: int) -> list[Kernel]:
     """The same, of the products of gradient and output, which a kernel of their own writes."""
     gradient, output = args[:2]
-    product = Kernel(0, 2 * _size(gradient) + _size(output))
+    product = Kernel(0, 2 * size_bytes(gradient) + size_bytes(output))
     return [product, *_log_softmax_backward(args, nbytes)]
+
+
+# --- the loss of a classifier ---------------------------------------------------------------------
+
+
+def _loss(args: Arguments, nbytes: int) -> list[Kernel]:
+    """A label, then the logarithm that it names, row after row."""
+    _, labels, _, reduction = args[:4]
+    return [Kernel(0, nbytes, serial_reads=2 * _turns(labels, reduction))]
+
+
+def _loss_backward(args: Arguments, nbytes: int) -> list[Kernel]:
+    """Zeros, and then one number for each label."""
+    _, x, labels, _, reduction = args[:5]
+    zeros = Kernel(0, size_bytes(x))
+    return [zeros, Kernel(0, nbytes - zeros.bytes, serial_reads=_turns(labels, reduction))]
+
+
+def _turns(labels: torch.Tensor, reduction: int) -> int:
+    """How often the loop goes round of the one block that adds the losses of all rows (PyTorch,
+    aten/src/ATen/native/cuda/Loss.cu, `nll_loss_threads`); losses by themselves have many."""
+    if reduction == NO_REDUCTION or not labels.numel():
+        return 0
+    threads = 1 << round(math.log2(max(labels.numel() // LABELS_OF_THREAD, 1)))
+    return math.ceil(labels.numel() / min(max(threads, WARP), LOSS_THREADS))
+
+
+# --- the gradient of a table ----------------------------------------------------------------------
+
+
+def _table_backward(args: Arguments, nbytes: int) -> list[Kernel]:
+    """Zeros for all rows. Then each block goes through all words for its columns, 32 at a time; of
+    more words the numbers are sorted first, so that each row is summed by one block (PyTorch,
+    aten/src/ATen/native/cuda: Embedding.cu, EmbeddingBackwardKernel.cu).
+
+    On H100 that kernel takes 1.6 µs for 32 words, and with 4,096 words as long as 14 launches do
+    (https://github.com/pytorch/pytorch/pull/137237, 2024, measured with 512 to 4,096 words).
+    """
+    gradient, words, rows = args[:3]
+    zeros = Kernel(0, rows * gradient.shape[-1] * gradient.element_size())
+    summed_bytes = 2 * size_bytes(gradient)  # read, and added to rows
+    if words.numel() <= UNSORTED_WORDS:
+        turns = math.ceil(words.numel() / WARP)
+        reads = WORDS_READS * turns
+        return [zeros, Kernel(0, summed_bytes + size_bytes(words), serial_reads=reads)]
+    sorting = [Kernel(0, 2 * size_bytes(words))] * SORTING_KERNELS
+    return [zeros, *sorting, *[Kernel(0, summed_bytes)] * 2]  # sums of parts of rows, and of these
+
+
+# --- rows in general ------------------------------------------------------------------------------
 
 
 def _by_rows(x: torch.Tensor, along: int, nbytes: int, times: int) -> Kernel:
@@ -97,7 +162,9 @@ def _by_rows(x: torch.Tensor, along: int, nbytes: int, times: int) -> Kernel:
     rows = _count(x, row)
     if _fits_in_a_warp(x, along):
         rows = math.ceil(rows / _rows_of_a_block(row))
-    again = ReadAgain(times * _size(x), row * x.element_size(), SOFTMAX_BLOCKS) if times else None
+    again = (
+        ReadAgain(times * size_bytes(x), row * x.element_size(), SOFTMAX_BLOCKS) if times else None
+    )
     return Kernel(0, nbytes, blocks=rows, again=again)
 
 
@@ -130,11 +197,7 @@ def _count(x: torch.Tensor, row: int) -> int:
     return x.numel() // max(row, 1)
 
 
-def _size(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
-BY_ROWS: dict[torch._ops.OpOverloadPacket, KernelsOf] = {
+BY_ROWS: dict[Packet, KernelsOf] = {
     aten.native_layer_norm: _norm,
     torch_operators.rms_norm: _norm,
     **{packet: _norm_backward(packet) for packet in WEIGHTS_WANTED},
@@ -142,4 +205,7 @@ BY_ROWS: dict[torch._ops.OpOverloadPacket, KernelsOf] = {
     torch_operators.log_softmax: _softmax,
     torch_operators.softmax_backward: _softmax_backward,
     torch_operators.log_softmax_backward: _log_softmax_backward,
+    aten.nll_loss_forward: _loss,
+    aten.embedding_dense_backward: _table_backward,
+    aten.nll_loss_backward: _loss_backward,
 }

@@ -29,6 +29,7 @@ from ...sim.clock import HostThread
 from ...sim.pricing.kernel_cost import traffic
 from ...sim.staging import beside_link_s, host_copy_s
 from ..compiling import compiled
+from ..compiling.fusion import Read
 from ..cost import host_cost
 from ..machine.runtime import Runtime, current_runtime, has_ended
 from ..private import torch_operators, torch_tensors
@@ -288,7 +289,7 @@ def account_within(
     the second."""
     stream, region = (index, rt.current_stream(index)), compiled.current()
     if region is not None and tensors:
-        region.fuse(rt, stream, "copy", tensors[:1], tensors[1:])
+        region.fuse(rt, stream, "copy", [Read(tensors[0])], tensors[1:])
         return
     seconds = traffic(nbytes).seconds(rt.machine.accelerators[index])
     dispatch_s = host_cost.kernel_s(rt.machine.host, tensors)

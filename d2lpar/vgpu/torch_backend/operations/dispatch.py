@@ -25,8 +25,11 @@ from ..attention.dispatched import fused_choice, scaled_dot_product_attention
 from ..attention.transformer_fast_path import encoder_layer, multi_head_attention
 from ..compiling import compiled
 from ..compiling.compiled import Region
+from ..compiling.fusion import Read
 from ..cost import host_cost
-from ..cost.op_cost import cost_of, read_again, rounded
+from ..cost.moved_bytes import partly_moved
+from ..cost.op_cost import cost_of, rounded
+from ..cost.row_cost import read_again
 from ..machine.host_threads import HOST
 from ..machine.runtime import Runtime, current_runtime, has_ended
 from ..module.generators import sequence_of
@@ -155,7 +158,7 @@ class Dispatcher:
             call.count_draws(rt, wrapped)
         for_a_while = call.memory_beside(rt)
         if call.region is not None:
-            call.fuse(rt, wrapped)
+            call.fuse(rt, func, wrapped)
         rt.note_memory(call.index)
         del for_a_while
         return wrapped
@@ -441,14 +444,19 @@ class _OpCall:
         work = (stream, self.plan.name, seconds, cost.bytes, cost.flops)
         rt.host_threads.submit(self.index, rt.clock.kernel, *work, dispatch_s, engaged_s)
 
-    def fuse(self, rt: Runtime, outputs: object) -> None:
+    def fuse(self, rt: Runtime, func: torch._ops.OpOverload, outputs: object) -> None:
         """Let it be part of a fused kernel that has written `outputs`."""
         assert self.region is not None, "only operations of a region are fused"
         found = [t for t in tree_leaves(outputs) if isinstance(t, VirtualTensor)]
         again_bytes = read_again(self.plan.packet, self.args)
+        part = partly_moved(func, self.args, self.kwargs, outputs)
+        reads = [*map(Read, self.tensors)]
+        if part is not None and part[0] < len(reads):
+            number, part_bytes = part
+            reads[number] = Read(self.tensors[number], part_bytes)
         stream = (self.index, self.stream)
         writes = [*found, *self.written]
-        self.region.fuse(rt, stream, self.plan.name, self.tensors, writes, again_bytes)
+        self.region.fuse(rt, stream, self.plan.name, reads, writes, again_bytes)
 
     def memory_beside(self, rt: Runtime) -> list[Allocation]:
         """What the kernel needs for a while, beside its results: its workspace, and room for what

@@ -24,6 +24,7 @@ log_softmax_backward = torch.ops.aten._log_softmax_backward_data
 rms_norm = torch.ops.aten._fused_rms_norm
 rms_norm_backward = torch.ops.aten._fused_rms_norm_backward
 product_with_activation = torch.ops.aten._addmm_activation
+Packet = torch._ops.OpOverloadPacket  # an operation with all its overloads
 Operator = torch._ops.OperatorBase  # what a name of `torch.ops` is
 _aten = torch.ops.aten
 to_copy = _aten._to_copy
@@ -40,6 +41,11 @@ convolution = _aten._convolution
 scaled_product = _aten._scaled_mm
 to_dense = _aten._to_dense
 coalesce = _aten._coalesce
+adaptive_avg_pool2d_backward = _aten._adaptive_avg_pool2d_backward
+embedding_bag = _aten._embedding_bag
+embedding_bag_forward_only = _aten._embedding_bag_forward_only
+index_put_in_place = _aten._index_put_impl_
+unsafe_index = _aten._unsafe_index
 
 
 def schema_of(func: torch._ops.OpOverload) -> torch.FunctionSchema:

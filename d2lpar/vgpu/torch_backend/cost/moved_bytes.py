@@ -1,0 +1,199 @@
+"""Bytes that an operation moves: what it reads of each argument, what it writes.
+
+Most operations read all that they are given, and write all that they return. The others are named
+here by kind: those that need a tensor for its shape only, those that write without reading, and
+those that touch some rows or elements of a tensor, such as the lookup in a table of words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+from ..private import torch_operators
+
+aten = torch.ops.aten
+# What torch's dispatcher hands over: the operation's schema says of which types the arguments are.
+Arguments = Sequence[Any]
+Packet = torch_operators.Packet
+
+# What memory hands over at least (NVIDIA, CUDA C++ Best Practices Guide, "Coalesced Access to
+# Global Memory"): an element without neighbours takes as much.
+SECTOR_BYTES = 32
+
+_SHAPE_ONLY: dict[Packet, int] = {  # the number of the argument that is given for its shape or kind
+    aten.batch_norm_gather_stats: 0,
+    aten.batch_norm_gather_stats_with_counts: 0,
+    aten.nll_loss_backward: 1,
+    aten.nll_loss2d_backward: 1,
+    aten.max_pool2d_with_indices_backward: 1,
+    aten.max_pool3d_with_indices_backward: 1,
+    aten.avg_pool2d_backward: 1,
+    aten.avg_pool3d_backward: 1,
+    torch_operators.adaptive_avg_pool2d_backward: 1,
+    aten.adaptive_max_pool2d_backward: 1,
+    aten.reflection_pad2d_backward: 1,
+    aten.replication_pad2d_backward: 1,
+}
+_ONLY_WRITE = {
+    *(aten.zero_, aten.fill_, aten.index_copy_, aten.index_fill_),
+    *(aten.uniform_, aten.normal_, aten.bernoulli_, aten.exponential_, aten.random_),
+    *(aten.log_normal_, aten.geometric_, aten.cauchy_),
+}
+_PUT = {aten.index_put_, torch_operators.index_put_in_place, aten.put_}  # may add: argument 3
+
+
+def size_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of a tensor that lie in memory: fewer than its elements have, where these share their
+    places, as in expanded tensors and in windows that overlap."""
+    count = tensor.numel()
+    if count and tensor.layout is torch.strided:
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        count = min(count, 1 + sum((n - 1) * step for n, step in steps))
+    return count * tensor.element_size()
+
+
+def tensors_in(values: Iterable[object]) -> list[torch.Tensor]:
+    """The tensors among arguments, and in their lists."""
+    found: list[torch.Tensor] = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found.extend(tensors_in(value))
+    return found
+
+
+def moved_bytes(
+    func: torch._ops.OpOverload, args: Arguments, kwargs: dict[str, object], outputs: object
+) -> int:
+    """Bytes read of the arguments, and written to those that change and to what is new."""
+    schema = torch_operators.schema_of(func)
+    only_written = _only_writes(func, args)
+    part = partly_moved(func, args, kwargs, outputs)
+    total = 0
+    for number, argument in enumerate(schema.arguments):
+        value = args[number] if number < len(args) else kwargs.get(argument.name)
+        size = sum(map(size_bytes, tensors_in([value])))
+        if part is not None and number == part[0]:
+            size = part[1]
+        written = argument.alias_info is not None and argument.alias_info.is_write
+        read = not written or not (argument.is_out or only_written)
+        total += size * (written + read)
+    if all(result.alias_info is None for result in schema.returns):
+        total += sum(map(size_bytes, tensors_in([outputs])))
+    return total
+
+
+def partly_moved(
+    func: torch._ops.OpOverload, args: Arguments, kwargs: dict[str, object], outputs: object
+) -> tuple[int, int] | None:
+    """The number of the argument of which not all is read or written, and the bytes that are."""
+    if (number := _shape_only(func, kwargs)) is not None:
+        return number, 0
+    touched = _TOUCHED.get(func.overloadpacket)
+    part = touched(args, outputs) if touched else None
+    return None if part is None else (0, min(part, size_bytes(args[0])))
+
+
+def _shape_only(func: torch._ops.OpOverload, kwargs: dict[str, object]) -> int | None:
+    name = torch_operators.schema_of(func).name
+    if name.startswith("aten::new_") or (name.startswith("aten::") and name.endswith("_like")):
+        return 0
+    if kwargs.get("beta", 1) == 0:  # a product that is added to nothing
+        return 0
+    return _SHAPE_ONLY.get(func.overloadpacket)
+
+
+def _only_writes(func: torch._ops.OpOverload, args: Arguments) -> bool:
+    packet = func.overloadpacket
+    if packet in _PUT:
+        return len(args) < 4 or not args[3]
+    return packet in _ONLY_WRITE or func in (aten.scatter_.src, aten.scatter_.value)
+
+
+# --- some rows, some elements ---------------------------------------------------------------------
+
+_Part = Callable[[Arguments, Any], "int | None"]  # bytes; None: all of it, as far as one can tell
+
+
+def _runs(tensor: torch.Tensor, count: int, together: int) -> int:
+    """Bytes of so many elements of which so many lie `together`."""
+    run = max(together, 1) * tensor.element_size()
+    return -(-count // max(together, 1)) * -(-run // SECTOR_BYTES) * SECTOR_BYTES
+
+
+def _behind(tensor: torch.Tensor, along: int) -> int:
+    """Elements that lie together, at each place along a dimension."""
+    return prod(tensor.shape[along % max(tensor.dim(), 1) + 1 :])
+
+
+def _rows_read(args: Arguments, outputs: torch.Tensor) -> int:
+    table, along = args[:2]
+    return _runs(table, outputs.numel(), _behind(table, along))
+
+
+def _rows_changed(args: Arguments, _: object) -> int:
+    table, along, index = args[:3]
+    length = table.shape[along] if table.dim() else 1
+    return _runs(table, table.numel() // max(length, 1) * index.numel(), _behind(table, along))
+
+
+def _words(args: Arguments, _: object) -> int:
+    table, words = args[:2]
+    return _runs(table, words.numel() * table.shape[-1], table.shape[-1])
+
+
+def _along(args: Arguments, _: object) -> int:
+    """An element for each of the index: along another dimension than the last one, neighbours of
+    the index lie beside each other."""
+    tensor, along, index = args[:3]
+    return _runs(tensor, index.numel(), min(_behind(tensor, along), index.shape[-1:].numel()))
+
+
+def _scattered(args: Arguments, _: object) -> int:
+    """An element for each of the index, of the classes' logits or of a flat tensor."""
+    return _runs(args[0], args[1].numel(), 1)
+
+
+def _indexed(args: Arguments, _: object) -> int | None:
+    """What `tensor[indices]` names. How much a mask chooses is not known before it is read."""
+    tensor, indices = args[:2]
+    given = [(i, index) for i, index in enumerate(indices) if index is not None]
+    if any(index.dtype in (torch.bool, torch.uint8) for _, index in given):
+        return None
+    count = prod(torch.broadcast_shapes(*[index.shape for _, index in given]))
+    left = prod(n for i, n in enumerate(tensor.shape) if i not in dict(given))
+    return _runs(tensor, count * left, _behind(tensor, given[-1][0]))
+
+
+def _chosen(args: Arguments, outputs: torch.Tensor) -> int:
+    """The same, read: by the result one knows how much a mask has chosen."""
+    part = _indexed(args, outputs)
+    return outputs.numel() * args[0].element_size() if part is None else part
+
+
+_TOUCHED: dict[Packet, _Part] = {  # of the first argument
+    aten.index_select: _rows_read,
+    aten.gather: _along,
+    aten.take: _scattered,
+    aten.embedding: _words,
+    torch_operators.embedding_bag: _words,
+    torch_operators.embedding_bag_forward_only: _words,
+    aten.index: _chosen,
+    torch_operators.unsafe_index: _chosen,
+    aten.nll_loss_forward: _scattered,
+    aten.nll_loss2d_forward: _scattered,
+    aten.index_copy_: _rows_changed,
+    aten.index_add_: _rows_changed,
+    aten.index_fill_: _rows_changed,
+    aten.index_put_: _indexed,
+    torch_operators.index_put_in_place: _indexed,
+    aten.scatter_: _along,
+    aten.scatter_add_: _along,
+    aten.scatter_reduce_: _along,
+    aten.put_: _scattered,
+}

@@ -1,0 +1,211 @@
+"""What operations move that touch a part of their tensors, against bytes counted by hand."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import d2lpar as par
+from d2lpar.machines import ACCELERATORS
+from d2lpar.vgpu.sim.pricing.memory_rates import MemoryRates, ReadAgain
+from d2lpar.vgpu.torch_backend.cost.moved_bytes import SECTOR_BYTES, size_bytes
+
+ROWS, COLUMNS, CHOSEN = 65_536, 1024, 64
+TABLE = ROWS * COLUMNS * 4
+PART = CHOSEN * COLUMNS * 4
+INDEX = CHOSEN * 8
+
+
+def moved(call, machine="1x-h100-nvswitch"):
+    """Bytes of each kernel of `call(gpu)`, by its name."""
+    with par.simulate(machine, with_values=False) as (gpu, *_):
+        run = call(gpu)
+        with par.record() as timeline:
+            run()
+    return {span.name: span.bytes for span in timeline.spans if span.kind == "compute"}
+
+
+def table(gpu):
+    return torch.empty(ROWS, COLUMNS, device=gpu)
+
+
+def chosen(gpu):
+    return torch.zeros(CHOSEN, dtype=torch.long, device=gpu)
+
+
+READERS = {
+    "index_select": lambda t, rows: t.index_select(0, rows),
+    "embedding": lambda t, rows: F.embedding(rows, t),
+    "index": lambda t, rows: t[rows],
+}
+WRITERS = {
+    "index_copy_": lambda t, rows, new: t.index_copy_(0, rows, new),
+    "index_put_": lambda t, rows, new: t.__setitem__(rows, new),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_lookup_reads_the_rows_that_it_names(name):
+    kernels = moved(lambda gpu: partial(READERS[name], table(gpu), chosen(gpu)))
+    assert kernels == {name: 2 * PART + INDEX}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_writing_rows_leaves_the_others_alone(name):
+    def call(gpu):
+        t, rows, new = table(gpu), chosen(gpu), torch.empty(CHOSEN, COLUMNS, device=gpu)
+        return lambda: WRITERS[name](t, rows, new)
+
+    assert moved(call) == {name: 2 * PART + INDEX}
+
+
+def test_adding_to_rows_reads_them_as_well():
+    def call(gpu):
+        t, rows, new = table(gpu), chosen(gpu), torch.empty(CHOSEN, COLUMNS, device=gpu)
+        return lambda: t.index_add_(0, rows, new)
+
+    assert moved(call) == {"index_add_": 3 * PART + INDEX}
+
+
+def test_a_lone_element_takes_a_sector():
+    def call(gpu):
+        t, columns = table(gpu), torch.zeros(ROWS, 1, dtype=torch.long, device=gpu)
+        return lambda: t.gather(1, columns)
+
+    assert moved(call) == {"gather": ROWS * (SECTOR_BYTES + 8 + 4)}
+
+
+def test_a_column_of_a_table_is_no_cheaper_than_its_sectors():
+    def call(gpu):
+        t, columns = table(gpu), torch.zeros(1, dtype=torch.long, device=gpu)
+        return lambda: t.index_select(1, columns)
+
+    assert moved(call) == {"index_select": ROWS * (SECTOR_BYTES + 4) + 8}
+
+
+def test_more_rows_than_the_table_has_read_it_once():
+    def call(gpu):
+        t = torch.empty(16, COLUMNS, device=gpu)
+        words = torch.zeros(4096, dtype=torch.long, device=gpu)
+        return lambda: F.embedding(words, t)
+
+    assert moved(call) == {"embedding": (16 + 4096) * COLUMNS * 4 + 4096 * 8}
+
+
+@pytest.mark.parametrize("like", [torch.zeros_like, torch.rand_like, torch.Tensor.exponential_])
+def test_what_takes_only_a_shape_reads_nothing(like):
+    kernels = moved(lambda gpu: partial(like, table(gpu)))
+    assert sum(kernels.values()) == TABLE
+
+
+def test_what_is_expanded_lies_in_memory_once():
+    assert size_bytes(torch.empty(1, 8).expand(100, 8)) == 8 * 4
+    assert size_bytes(torch.empty(10).unfold(0, 4, 1)) == 10 * 4
+    assert size_bytes(torch.empty(8, 8)[:, ::2]) == 8 * 4 * 4
+
+    def scaled(t):
+        return t * t[:1].expand(ROWS, COLUMNS)
+
+    kernels = moved(lambda gpu: partial(scaled, table(gpu)))
+    assert kernels == {"mul": 2 * TABLE + COLUMNS * 4}
+
+
+def test_a_product_added_to_nothing_does_not_read_it():
+    def call(gpu):
+        a, b, c = (torch.empty(4, 512, 512, device=gpu) for _ in range(3))
+        return lambda: torch.baddbmm(c, a, b, beta=0)
+
+    assert moved(call) == {"baddbmm": 3 * 4 * 512 * 512 * 4}
+
+
+def test_compiled_code_reads_of_a_table_what_it_names():
+    def lookup(words, t):
+        return F.embedding(words, t) * 2 + 1
+
+    def call(gpu):
+        return partial(torch.compile(lookup), chosen(gpu), table(gpu))
+
+    (nbytes,) = moved(call).values()
+    assert nbytes == 2 * PART + INDEX
+
+
+def loss_s(rows, columns, machine, *, backward=False):
+    with par.simulate(machine, with_values=False) as (gpu, *_):
+        x = torch.empty(rows, columns, device=gpu, requires_grad=True)
+        labels = torch.zeros(rows, dtype=torch.long, device=gpu)
+
+        def run():
+            loss = F.cross_entropy(x, labels)
+            if backward:
+                torch.autograd.grad(loss, x)
+
+        return par.measure(run).median_s
+
+
+@pytest.mark.parametrize(
+    ("columns", "forward_s", "both_s"),
+    [(65_536, 10.615e-3, 30.778e-3), (131_072, 20.726e-3, 60.438e-3)],
+)
+def test_a_loss_over_a_large_vocabulary_takes_what_was_measured(columns, forward_s, both_s):
+    """On A100-SXM4-80GB (LinkedIn, Liger-Kernel, benchmark data, 2024), with an older PyTorch whose
+    losses are summed by 32 threads, 0.9 ms more, and gradients that are added to older ones."""
+    adding_s = 3 * 16_384 * columns * 4 / MemoryRates(ACCELERATORS["A100-SXM4-80GB"]).bytes_per_s
+    machine = "8x-a100-80gb-p4de"
+    assert loss_s(16_384, columns, machine) == pytest.approx(forward_s, rel=0.1)
+    both = loss_s(16_384, columns, machine, backward=True) + adding_s
+    assert both == pytest.approx(both_s, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("words", "features", "published_s"),
+    [
+        (512, 1024, 90e-6),
+        (512, 8192, 384e-6),
+        (1024, 4096, 241e-6),
+        (2048, 1024, 164e-6),
+        (2048, 8192, 484e-6),
+    ],
+)
+def test_a_tables_gradient_takes_what_was_measured(words, features, published_s):
+    """On H100, a vocabulary of 30,522 (https://github.com/pytorch/pytorch/pull/137237, 2024)."""
+    with par.simulate("1x-h100-nvswitch", with_values=False) as (gpu,):
+        embedding = torch.nn.Embedding(30_522, features).to(gpu)
+        y = embedding(torch.zeros(words, dtype=torch.long, device=gpu))
+        dy = torch.empty_like(y)
+
+        def ten_times():
+            for _ in range(10):
+                torch.autograd.grad(y, embedding.weight, dy, retain_graph=True)
+
+        taken_s = par.measure(ten_times).median_s / 10
+    assert taken_s == pytest.approx(published_s, rel=0.12)
+
+
+def test_a_large_gradient_of_words_is_sorted_first():
+    def kernels(words):
+        def call(gpu):
+            embedding = torch.nn.Embedding(1000, 64).to(gpu)
+            y = embedding(torch.zeros(words, dtype=torch.long, device=gpu))
+            dy = torch.empty_like(y)
+            return lambda: torch.autograd.grad(y, embedding.weight, dy, retain_graph=True)
+
+        with par.simulate("1x-h100-nvswitch", with_values=False) as (gpu,):
+            run = call(gpu)
+            return par.measure(run).median_s
+
+    assert kernels(3073) > kernels(1)
+    assert kernels(3073) < kernels(3072), "sorted, each row is summed by a block of its own"
+
+
+def test_rows_in_two_partitions_of_the_cache_have_half_of_it():
+    """On A100 each half of the multiprocessors sees its own 20 MB."""
+    a100, ada = (MemoryRates(ACCELERATORS[name]) for name in ("A100-SXM4-80GB", "RTX 6000 Ada"))
+    for rates, fits in ((a100, 0.5), (ada, 1.0)):
+        whole = rates._cache_bytes / rates._multiprocessors
+        cached_s = rates.again_s(ReadAgain(10**9, int(0.5 * fits * whole), 1))
+        assert cached_s == pytest.approx(10**9 / rates.cache_bytes_per_s)
+        from_memory_s = rates.again_s(ReadAgain(10**9, int(1.51 * fits * whole), 1))
+        assert from_memory_s == pytest.approx(10**9 / rates.bytes_per_s)

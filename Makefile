@@ -23,7 +23,7 @@ unit-tests = $(pytest) -p no:nbval
 notebook-tests = $(pytest) --nbval --nbval-current-env
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all setup lab update test test-all test-active test-browser test-compat opinfo torch-tests validate notebooks record lint lint-types lint-imports lint-style format docs dist bench gpu lock clean site site-figures present slides
+.PHONY: help help-all setup lab update test test-all test-active test-browser test-compat opinfo torch-tests validate notebooks record lint lint-types lint-imports lint-style format docs dist bench gpu lock clean site site-figures present slides addresses
 
 # The verbs that match $(1), each with what it does.
 list = @sed -nE 's/^($(1)):[^\#]*\#\# (.*)/  make \1	\2/p' Makefile | expand -t 22
@@ -136,6 +136,9 @@ format: setup  ## Correct what lint can correct
 
 slides: setup  ## Every lesson as slides in one HTML file each, in build/slides; LESSON=04 for one
 	@$(python) tools/slides.py $(LESSON)
+
+addresses: setup  ## Write the repository's address of pyproject.toml into README, docs and notebooks
+	@$(python) tools/addresses.py
 
 docs: setup  ## The API reference from the docstrings, in build/docs
 	@$(python) tools/docs.py

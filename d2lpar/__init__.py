@@ -7,7 +7,9 @@ neither matplotlib nor the virtual GPUs.
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -62,7 +64,6 @@ _MODULES = {
 }
 
 __version__ = "1.0.0"
-_REPOSITORY = "https://github.com/d2lpar/d2lpar"
 __all__ = ["__version__", *_HOME, *_MODULES]
 
 
@@ -76,8 +77,21 @@ def __getattr__(name: str) -> Any:
 
 def requirement(extra: str, version: str = "") -> str:
     """What pip installs for an extra of this package, such as "traces": it is on no index, so from
-    its repository, at a tag such as "v1.0.0" if one is given."""
-    return f"d2lpar[{extra}] @ git+{_REPOSITORY}{version and f'@{version}'}"
+    the repository of `[project.urls]`, at a tag such as "v1.0.0" if one is given; from the folder
+    that this package came from, if that names none."""
+    if (address := published_at()) is None:
+        return f"{Path(__file__).resolve().parents[1]}[{extra}]"
+    return f"d2lpar[{extra}] @ git+{address}{version and f'@{version}'}"
+
+
+def published_at() -> str | None:
+    """The address of the repository that this package was installed with, if it has one."""
+    try:
+        urls = importlib.metadata.metadata(__name__).get_all("Project-URL") or []
+    except importlib.metadata.PackageNotFoundError:  # never installed: a copy on the path
+        return None
+    known = dict(url.split(", ", 1) for url in urls)
+    return known.get("Repository")
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

@@ -22,6 +22,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat.reader import NotJSONError
 
+from addresses import repository
 from d2lpar.command.course.notebook_file import (
     changes,
     code_cells,
@@ -51,6 +52,11 @@ VOLATILE_METADATA = ("execution", "ExecuteTime", "collapsed", "scrolled", "trust
 PREVIOUS, CONTENTS, NEXT = "← {title}", "Contents", "{title} →"
 PLAN = f"[{MUSEUM.capitalize()}](README.md)"
 INSTALL_TAG = "install"
+MISSING = """\
+import importlib.util
+
+if not importlib.util.find_spec("d2lpar"):
+    raise ModuleNotFoundError("this Python has no d2lpar: open the course by `make lab`")"""
 INSTALL = """\
 import importlib.util
 
@@ -109,7 +115,9 @@ def navigation(path, lessons):
 
 
 def hosted(path):
-    """Markdown links that open the notebook at `path` on machines of others."""
+    """Markdown links that open the notebook at `path` on machines of others, if it has one."""
+    if repository() is None:
+        return ""
     page = f"{repository()}/blob/main/{path.relative_to(course_of(path).parent).as_posix()}"
     colab = page.replace("https://github.com", "https://colab.research.google.com/github")
     return f"Open in [Colab]({colab}), [Kaggle](https://kaggle.com/kernels/welcome?src={page})"
@@ -118,7 +126,8 @@ def hosted(path):
 def link(notebook, path, lessons):
     """Writes links into the cells tagged `navigation`, which hold nothing else; in the first they
     lead to other hosts, too."""
-    line, more = navigation(path, lessons), f" | {hosted(path)}"
+    line, elsewhere = navigation(path, lessons), hosted(path)
+    more = elsewhere and f" | {elsewhere}"
     for number, cell in enumerate(notebook.cells, 1):
         if "navigation" not in tags(cell):
             continue
@@ -128,14 +137,16 @@ def link(notebook, path, lessons):
 
 
 def let_install(notebook, path):
-    """Writes the cell that installs the course where it is not, as the first of code. JupyterLab
-    folds it: who sees the page there has the course."""
-    folders = course_of(path).parent, path.parent
-    up = Path(os.path.relpath(*folders)).as_posix()
-    source = INSTALL.format(
-        repository=repository(), name=repository().rpartition("/")[2], up=up,
-        folder=folders[1].relative_to(folders[0]).as_posix(),
-    )  # fmt: skip
+    """Writes the cell that installs the course where it is not, as the first of code; without an
+    address it says what to do. JupyterLab folds it: who sees the page there has the course."""
+    folders, address = (course_of(path).parent, path.parent), repository()
+    source = MISSING
+    if address is not None:
+        source = INSTALL.format(
+            repository=address, name=address.rpartition("/")[2],
+            up=Path(os.path.relpath(*folders)).as_posix(),
+            folder=folders[1].relative_to(folders[0]).as_posix(),
+        )  # fmt: skip
     metadata = {
         "tags": [INSTALL_TAG],
         "slideshow": {"slide_type": "skip"},
@@ -167,12 +178,6 @@ def relink(folder):
 def project():
     """What pyproject.toml says of notebooks: the environment variables, and the limit of a cell."""
     return tomllib.loads(PROJECT.read_text(encoding="utf-8"))["tool"]["d2lpar"]
-
-
-def repository():
-    """The address of the course's repository, as pyproject.toml has it."""
-    text = PROJECT.read_text(encoding="utf-8")
-    return tomllib.loads(text)["project"]["urls"]["Repository"]
 
 
 def execute(notebook, *, folder, kept, widgets=False):

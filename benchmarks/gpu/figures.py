@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 ROWS = Path(__file__).with_name("rows.csv")
-URL = "https://github.com/d2lpar/d2lpar/blob/main/benchmarks/gpu/rows.csv"
+URL = "benchmarks/gpu/rows.csv"
 WAITING = "not measured yet"
 COLUMNS = (
     *("id", "workload", "parameters", "machine", "published", "unit", "source", "url", "table"),

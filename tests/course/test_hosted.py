@@ -12,7 +12,7 @@ from nbclient import NotebookClient
 
 ROOT = Path(__file__).parents[2]
 COLAB = ROOT / "tests" / "hosted" / "colab.txt"
-ADDRESS = "https://github.com/d2lpar/d2lpar"
+ADDRESS = "https://github.com/someone/d2lpar"
 LIMIT_S = 900  # of a cell, on a busy machine
 
 pytestmark = pytest.mark.slow  # it installs 3 GB
@@ -46,9 +46,26 @@ def test_the_wheel_and_the_source_build_and_the_wheel_installs(python, tmp_path)
     assert run(python, "-c", program, env=env, cwd=tmp_path).stdout.startswith("vgpu:1 [Row(")
 
 
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """The course as it is where it has an address, committed."""
+    folder = tmp_path_factory.mktemp("published") / "d2lpar"
+    run("git", "clone", "--quiet", ROOT, folder)
+    project = folder / "pyproject.toml"
+    setting = f'[project.urls]\nRepository = "{ADDRESS}"\n'
+    project.write_text(project.read_text().replace("[project.urls]\n", setting))
+    env = os.environ | {"PYTHONPATH": str(folder)}
+    run(sys.executable, folder / "tools" / "addresses.py", env=env)
+    mine = "-c", "user.name=d2lpar", "-c", "user.email=d2lpar@example.org"
+    run("git", "-C", folder, *mine, "commit", "--quiet", "--all", "--message", "Say the address")
+    return folder
+
+
 @pytest.mark.parametrize("lesson", ["00", "03", "04"])
-def test_a_lesson_that_is_opened_by_a_link_installs_the_course_and_runs(python, tmp_path, lesson):
-    [path] = (ROOT / "notebooks").glob(f"{lesson}_*.ipynb")
+def test_a_lesson_that_is_opened_by_a_link_installs_the_course_and_runs(
+    python, published, tmp_path, lesson
+):
+    [path] = (published / "notebooks").glob(f"{lesson}_*.ipynb")
     uninstall = "-m", "uv", "pip", "uninstall", "--quiet", "--python", python
     run(sys.executable, *uninstall, "d2lpar")  # what the lesson before this one has installed
     kernel = tmp_path / "kernels" / "colab"
@@ -60,7 +77,7 @@ def test_a_lesson_that_is_opened_by_a_link_installs_the_course_and_runs(python, 
         "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
         "PIP_CONSTRAINT": str(COLAB),
         "GIT_CONFIG_COUNT": "2",  # our own commits stand for what the address will have
-        "GIT_CONFIG_KEY_0": f"url.{ROOT}.insteadOf", "GIT_CONFIG_VALUE_0": ADDRESS,
+        "GIT_CONFIG_KEY_0": f"url.{published}.insteadOf", "GIT_CONFIG_VALUE_0": ADDRESS,
         "GIT_CONFIG_KEY_1": "safe.directory", "GIT_CONFIG_VALUE_1": "*",
     }  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:

@@ -147,14 +147,26 @@ def test_a_figure_without_states_says_so(stored):
     assert 'alt="A line · slope 2, sign plus"' in page
 
 
-def test_links_to_what_is_no_page_lead_to_the_repository():
+ADDRESS = "https://code.example/someone/course"
+
+
+def test_links_to_what_is_no_page_lead_to_the_repository(monkeypatch):
+    monkeypatch.setattr(pages.build, "repository", lambda: ADDRESS)
     path = ROOT / "notebooks" / "06_distributed_sgd.ipynb"
     text = "[a](scripts/README.md) [b](07_pipelining.ipynb) [c](https://x.org/y) [d](#e) [f](none)"
-    address = f"{pages.build.repository()}/blob/main/notebooks/scripts/README.md"
+    address = f"{ADDRESS}/blob/main/notebooks/scripts/README.md"
     assert pages.with_links(text, path) == text.replace("scripts/README.md", address)
 
 
-def test_guides_lead_to_pages_of_the_site_and_files_to_the_repository(tmp_path):
+def test_without_an_address_links_to_what_is_no_page_are_text(monkeypatch):
+    monkeypatch.setattr(pages.build, "repository", lambda: None)
+    path = ROOT / "notebooks" / "06_distributed_sgd.ipynb"
+    text = "[a](scripts/README.md) [b](07_pipelining.ipynb) ![c](../imgs/ring.png) [d](#e)"
+    assert pages.with_links(text, path) == text.replace("[a](scripts/README.md)", "a")
+
+
+def test_guides_lead_to_pages_of_the_site_and_files_to_the_repository(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages.build, "repository", lambda: ADDRESS)
     pages.write_guides(tmp_path)
     written = {path.name for path in (tmp_path / "docs").iterdir()}
     assert written == {path.name for path in pages.GUIDES.iterdir()}
@@ -163,7 +175,7 @@ def test_guides_lead_to_pages_of_the_site_and_files_to_the_repository(tmp_path):
         "[d](../d2lpar/validation/published.csv) [e](../AGENTS.md)"
     )
     shown = text.replace("../d2lpar/validation/published.csv", "../validation.md")
-    shown = shown.replace("../AGENTS.md", f"{pages.build.repository()}/blob/main/AGENTS.md")
+    shown = shown.replace("../AGENTS.md", f"{ADDRESS}/blob/main/AGENTS.md")
     assert pages.with_links(text, pages.GUIDES / "on-a-hub.md") == shown
 
 
@@ -182,12 +194,15 @@ def test_links_to_headings_have_the_names_of_the_site():
     assert pages.with_links(text, path) == shown
 
 
-def test_a_page_has_no_cells_that_only_a_kernel_needs():
+@pytest.mark.parametrize("repository", [ADDRESS, None])
+def test_a_page_has_no_cells_that_only_a_kernel_needs(monkeypatch, repository):
+    monkeypatch.setattr(pages.build, "repository", lambda: repository)
     for path in pages.build.course(pages.NOTEBOOKS):
         notebook, _ = pages.page(path)
         assert not any({"install", "navigation"} & set(pages.tags(c)) for c in notebook.cells)
         assert any(pages.is_title(cell) for cell in notebook.cells)
-        assert "Open in [Colab]" in "".join(cell.source for cell in notebook.cells)
+        text = "".join(cell.source for cell in notebook.cells)
+        assert ("Open in [Colab]" in text) == (repository is not None)
 
 
 # Timelines

@@ -1,11 +1,17 @@
 """Importing the package starts nothing and brings in nothing heavy."""
 
+import email.message
+import importlib.metadata
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 import d2lpar
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(code):
@@ -111,10 +117,29 @@ except RuntimeError as error:
     assert "on Windows, WSL is Linux" in found
 
 
-def test_what_pip_is_told_to_install_is_the_repository():
+@pytest.fixture
+def installed_with(monkeypatch):
+    """Lets the package be installed with some addresses."""
+
+    def install(*urls):
+        metadata = email.message.Message()
+        for url in urls:
+            metadata["Project-URL"] = url
+        monkeypatch.setattr(importlib.metadata, "metadata", lambda name: metadata)
+
+    return install
+
+
+def test_what_pip_is_told_to_install_is_the_repository(installed_with):
     """d2lpar is on no index."""
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    repository = project["urls"]["Repository"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    repository = "https://code.example/someone/course"
+    installed_with("Homepage, https://course.example", f"Repository, {repository}")
     assert "traces" in project["optional-dependencies"]
     assert d2lpar.requirement("traces") == f"d2lpar[traces] @ git+{repository}"
     assert d2lpar.requirement("traces", "v1") == f"d2lpar[traces] @ git+{repository}@v1"
+
+
+def test_without_an_address_pip_is_told_the_folder(installed_with):
+    installed_with("Homepage, https://course.example")
+    assert d2lpar.requirement("traces", "v1") == f"{ROOT}[traces]"

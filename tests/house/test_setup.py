@@ -11,6 +11,7 @@ import sys
 import threading
 import tomllib
 from pathlib import Path
+from urllib.parse import unquote
 
 import nbformat
 import pytest
@@ -29,6 +30,7 @@ def load(path):
 
 
 setup_env = load(ROOT / "setup_env.py")
+addresses = load(ROOT / "tools" / "addresses.py")
 build = load(ROOT / "tools" / "build.py")
 
 
@@ -413,7 +415,11 @@ def test_links_follow_the_files_on_disk(tmp_path):
     ]
 
 
-def test_the_first_links_of_a_notebook_open_it_elsewhere(tmp_path):
+ADDRESS = "https://github.com/someone/course"
+
+
+def test_the_first_links_of_a_notebook_open_it_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "repository", lambda: ADDRESS)
     folder = tmp_path / "notebooks"
     (folder / "deeper").mkdir(parents=True)
     save(folder / "00_start.ipynb", new_markdown_cell("# Start"))
@@ -421,16 +427,15 @@ def test_the_first_links_of_a_notebook_open_it_elsewhere(tmp_path):
     path = save(folder / "deeper" / "03_multi.ipynb", *cells)
     build.relink(folder)
     first, last = (cell.source for cell in build.read(path).cells)
-    page = (
-        f"{build.repository().removeprefix('https://')}/blob/main/notebooks/deeper/03_multi.ipynb"
-    )
+    page = f"{ADDRESS.removeprefix('https://')}/blob/main/notebooks/deeper/03_multi.ipynb"
     place = page.removeprefix("github.com")
     assert f"(https://colab.research.google.com/github{place})" in first
     assert f"(https://kaggle.com/kernels/welcome?src=https://{page})" in first
     assert "Open in" not in last
 
 
-def test_a_notebook_installs_the_course_where_it_is_not(tmp_path):
+def test_a_notebook_installs_the_course_where_it_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "repository", lambda: ADDRESS)
     folder = tmp_path / "notebooks"
     (folder / "deeper").mkdir(parents=True)
     links = tagged(new_markdown_cell("old"), "navigation")
@@ -442,10 +447,47 @@ def test_a_notebook_installs_the_course_where_it_is_not(tmp_path):
     assert [cell.cell_type for cell in near.cells] == ["markdown", "code", "markdown", "code"]
     assert [cell.cell_type for cell in far.cells] == ["code", "markdown", "code", "markdown"]
     assert near.cells[1].metadata.tags == ["install"]
-    assert "%cd d2lpar/notebooks\n" in near.cells[1].source
+    assert "%cd course/notebooks\n" in near.cells[1].source
     assert '"..[lessons]"' in near.cells[1].source
-    assert "%cd d2lpar/notebooks/deeper\n" in far.cells[0].source
+    assert "%cd course/notebooks/deeper\n" in far.cells[0].source
     assert '"../..[lessons]"' in far.cells[0].source
+
+
+def test_without_an_address_a_notebook_has_no_link_to_one_and_says_what_is_missing(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(build, "repository", lambda: None)
+    links = tagged(new_markdown_cell("old"), "navigation")
+    path = save(tmp_path / "00_start.ipynb", links, new_code_cell("1"))
+    build.relink(tmp_path)
+    first, install, _ = build.read(path).cells
+    assert "http" not in first.source + install.source
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="make lab"):
+        exec(install.source)
+
+
+@pytest.mark.parametrize("name", addresses.MARKED)
+def test_pages_have_the_address_of_the_project_and_none_without_one(name):
+    path = ROOT / name
+    text = path.read_text(encoding="utf-8")
+    assert addresses.filled(text, path.suffix, addresses.repository()) == text
+    with_one = addresses.filled(text, path.suffix, ADDRESS)
+    without = addresses.filled(with_one, path.suffix, None)
+    assert ADDRESS.removeprefix("https://") in unquote(with_one)
+    assert ADDRESS.removeprefix("https://") not in unquote(without)
+    assert addresses.filled(without, path.suffix, ADDRESS) == with_one
+
+
+def test_badges_lead_to_the_first_lesson(tmp_path):
+    badges = addresses.texts(ADDRESS)["badges"]
+    for page in (
+        "https://codespaces.new/someone/course",
+        "https://colab.research.google.com/github/someone/course/blob/main/notebooks/00_start_here.ipynb",
+        f"https://kaggle.com/kernels/welcome?src={ADDRESS}/blob/main/notebooks/00_start_here.ipynb",
+    ):
+        assert f"({page})" in badges
+    assert (ROOT / addresses.START).exists()
 
 
 def test_the_version_is_the_same_everywhere():

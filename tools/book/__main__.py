@@ -87,12 +87,19 @@ def index(total: int, moving: int) -> str:
     return text.format(
         timeline=front.timeline(*pictures),
         cards=front.cards(readme, *pictures),
-        repository=build.repository(),
+        get_the_course=_get_the_course(build.repository()),
         lessons=lessons,
         deeper=deeper,
         museum=museum,
         sliders=sliders,
     )
+
+
+def _get_the_course(repository: str | None) -> str:
+    if repository is None:
+        return "get the course from whoever sent you here, and type `make lab`"
+    elsewhere = "or open one on a machine of others: each lesson begins with the links"
+    return f"[get the course]({repository}), {elsewhere}"
 
 
 def package() -> str:

@@ -25,6 +25,7 @@ IMAGES, GUIDES = ROOT / "imgs", ROOT / "docs"
 FIGURES = "figures"  # in the site: the pictures of figures with sliders
 PLACE = re.compile(r"(?<=\]\()([^)\s:#]*)#([^)\s]+)")
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
+WHOLE_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)]*)?\)")
 # What the site has on a page of its own; on a code host the file itself is shown.
 PAGES = {
     ROOT / "d2lpar" / "README.md": ROOT / "package.md",
@@ -89,7 +90,8 @@ def page(path: Path) -> tuple[NotebookNode, list[Path]]:
             cell.outputs = list(still_or_moving(list(outputs), known, up_from(path)))
     notebook.cells = [c for c in notebook.cells if not {"navigation", "install"} & set(tags(c))]
     after_title = 1 + next((i for i, c in enumerate(notebook.cells) if is_title(c)), -1)
-    notebook.cells.insert(after_title, hosts(path))
+    if build.repository() is not None:
+        notebook.cells.insert(after_title, hosts(path))
     return notebook, found
 
 
@@ -112,16 +114,24 @@ def address(path: Path) -> str:
 
 def with_links(text: str, path: Path) -> str:
     """The text of the file at `path`, or of a cell of it, in which links lead to pages of the site,
-    and those to files that are no pages to the repository."""
+    and those to files that are no pages to the repository; if it has no address, they are text."""
 
     def replaced(match: re.Match[str]) -> str:
-        target = Path(os.path.normpath(path.parent / match[1]))
+        kind, words, place, part = match[1], match[2], match[3], match[4] or ""
+        target = Path(os.path.normpath(path.parent / place))
         if target in PAGES:
-            return Path(os.path.relpath(PAGES[target], path.parent)).as_posix()
-        known = target.suffix == ".ipynb" or target.parent in (IMAGES, GUIDES)
-        return match[1] if known or not target.exists() else address(target)
+            place = Path(os.path.relpath(PAGES[target], path.parent)).as_posix()
+        elif target.exists() and not _is_page(target):
+            if build.repository() is None:
+                return words
+            place = address(target)
+        return f"{kind}[{words}]({place}{part})"
 
-    return PLACE.sub(_slug, LINK.sub(replaced, text))
+    return PLACE.sub(_slug, WHOLE_LINK.sub(replaced, text))
+
+
+def _is_page(target: Path) -> bool:
+    return target.suffix == ".ipynb" or target.parent in (IMAGES, GUIDES)
 
 
 def _slug(match: re.Match[str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import pprint
 
-from ... import __version__, requirement
+from ... import __version__, published_at, requirement
 
 # A doctest shows what came instead: the verdict says why an answer is wrong.
 EXERCISE_CASE = """>>> import d2lpar as par
@@ -22,6 +22,9 @@ CHALLENGE_CASE = """>>> import d2lpar as par
 # Points of a case, and the least that a challenge must have earned: at the limit, par, the record.
 CHALLENGE_STEPS = ((60, 60), (20, 80), (20, 100))
 EXERCISE_POINTS = 10
+NO_ADDRESS = (
+    "# Name here what pip installs: d2lpar[lessons] @ git+ADDRESS, of your copy of the course\n"
+)
 MARK = "OK_FORMAT = True"  # a line of every file of tests
 TEST = f'''"""Otter's test of `{{name}}`, written by `d2lpar course assignment`."""
 
@@ -46,7 +49,9 @@ def test(name: str, kind: str) -> str:
 
 
 def requirements() -> str:
-    """What the autograder's container installs."""
+    """What the autograder's container installs; the teacher says it, if no address is known."""
+    if published_at() is None:
+        return NO_ADDRESS
     return requirement("lessons", f"v{__version__}") + "\n"
 
 

@@ -16,8 +16,8 @@ COMMAND = "apputils:run-all-enabled"  # of JupyterLab: executes those that it is
 COMMANDS = {"commands": ["notebook:extend-marked-cells-top", "notebook:run-cell"]}
 LABEL = "Run all cells above, then this one"
 BUTTON = (
-    '<button class="jp-mod-styled jp-mod-accept" data-commandlinker-command="{command}" '
-    'data-commandlinker-args="{arguments}">{label}</button>'
+    '<button class="jp-mod-styled jp-mod-accept" style="margin-top: 8px" '
+    'data-commandlinker-command="{command}" data-commandlinker-args="{arguments}">{label}</button>'
 )
 OF_JUPYTER = "deletedCells"  # what its front ends, and no others, say with a cell
 

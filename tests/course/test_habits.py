@@ -89,6 +89,29 @@ def test_a_check_says_which_line_of_the_answer_runs():
     assert "# this line" in answer()
 
 
+def test_a_check_that_is_not_in_the_answer_says_so():
+    names = {"where": still_running.where, "me": threading.get_ident()}
+    exec(compile("found = where(me)", "<the cell that calls the check>", "exec"), names)
+    assert names["found"] == still_running.IN_CHECK
+
+
+def test_of_an_answer_on_ranks_each_rank_has_its_line():
+    come, go = threading.Barrier(2), threading.Event()
+
+    def rank():
+        come.wait()
+        go.wait()  # this rank waits
+
+    waiting = threading.Thread(target=rank, name="rank 1")
+    waiting.start()
+    come.wait()
+    while "# this rank waits" not in (said := still_running.where(threading.get_ident())):
+        pass
+    go.set()
+    waiting.join()
+    assert "rank 1 in test_habits.py" in said
+
+
 def test_a_student_is_told_how_far_every_lesson_is(tmp_path, monkeypatch, capsys):
     """What a page asks for is read off the page itself, whoever has changed it."""
     monkeypatch.delenv(kept.VARIABLE, raising=False)

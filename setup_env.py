@@ -39,6 +39,9 @@ DISCARDED = VENV + ".old-d2lpar-"
 # OpenMP's threads otherwise spin while they wait for one another. Beside other work that takes the
 # processor from the very thread that they wait for: see benchmarks/bench_busy_machine.py.
 KERNEL_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+# From its first cell on a kernel knows what the course makes of errors. It is no extension, which
+# lessons load, wherever they run: IPython would complain of the second time.
+KERNEL_LINE = "import d2lpar as _d2lpar; del _d2lpar"
 KERNEL_CONFIG = os.path.join(VENV, "etc", "ipython", "ipython_config.py")
 CUDA_WHEEL = re.compile(r"(nvidia-|cuda-|triton\b)")
 TORCH_WHEEL = re.compile(r"torch(vision)?\b")
@@ -399,7 +402,8 @@ def build(torch, is_repair, may_choose):
 
 
 def configure_kernels():
-    """Gives notebooks an environment, whatever starts their kernels; what is set already stays."""
+    """Gives notebooks an environment, whatever starts their kernels, and the course; what is set
+    already stays."""
     if os.path.exists(KERNEL_CONFIG):  # ours, or in an environment of the user's own the user's
         return
     os.makedirs(os.path.dirname(KERNEL_CONFIG), exist_ok=True)
@@ -407,6 +411,7 @@ def configure_kernels():
         config.write("import os\n\n")
         for name, value in sorted(KERNEL_ENVIRONMENT.items()):
             config.write("os.environ.setdefault(%r, %r)\n" % (name, value))
+        config.write("c.InteractiveShellApp.exec_lines.append(%r)\n" % KERNEL_LINE)
 
 
 def set_up(torch):

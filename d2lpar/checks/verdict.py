@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 
 import torch
 
-from ..timeline.printing import say
+from ..timeline.printing import is_watched, say
 from ..trials.calling import NOTHING_YET, Called, Fault, InProcess
 from ..trials.plain import Seen
 
@@ -50,13 +50,14 @@ class Verdict:
     check itself has failed) and a text.
 
     `picture` is plain data of `trials.evidence`: what the answer did, right or wrong. A notebook
-    draws it under the text, with `title` above it.
+    draws it under the text, with `title` above it, and last of all shows the line `below`.
     """
 
     status: str
     text: str
     picture: dict = field(default_factory=dict, compare=False)
     title: str = ""
+    below: str = field(default="", compare=False)
 
     def __bool__(self) -> bool:
         return self.status == RIGHT
@@ -68,10 +69,13 @@ class Verdict:
         from . import pictures  # the grader, which judges too, draws nothing
 
         drawn = pictures.drawn(self.picture, self.title)
-        if drawn is None:
-            raise NotImplementedError  # by which IPython is told to show the text, as ever
+        if drawn is None and not is_watched():
+            raise NotImplementedError  # by which IPython is told to store the text, as ever
         say(repr(self))
-        drawn._ipython_display_()
+        if drawn is not None:
+            drawn._ipython_display_()
+        if self.below:
+            say(self.below)
 
 
 class Wrong(Exception):  # noqa: N818 (it is a verdict, not an error)

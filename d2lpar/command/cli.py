@@ -163,7 +163,7 @@ def _machines(arguments: list[str]) -> None:
 # What a command does, and its function or a module whose `main(arguments)` it is.
 COMMANDS: dict[str, tuple[str, Command | str]] = {
     "course": (
-        "lessons as a class works on them: update, reset, rehearse, assignment, grade",
+        "lessons as a class works on them: update, reset, progress, rehearse, assignment, grade",
         "d2lpar.command.course.command",
     ),
     "bug": ("famous bugs of multi-GPU programs, run on virtual GPUs", "d2lpar.command.museum"),

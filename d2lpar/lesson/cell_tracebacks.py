@@ -14,6 +14,10 @@ from itertools import zip_longest
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from IPython.core.error import UsageError
+
+from . import run_above
+
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -37,12 +41,22 @@ def _show(
     traceback: TracebackType,
     tb_offset: int | None = None,
 ) -> None:
-    if type(error) is NameError and not _is_in(list(_frames(traceback))[-1], _PACKAGE):
+    lacks = _lacks_a_cell_above(error, traceback)
+    if lacks:
         error.add_note(_ABOVE)
     if shell.InteractiveTB.mode != "Verbose":
         for each in _chain(error):
             cut(each)
     shell.showtraceback((kind, error, traceback), tb_offset=tb_offset, running_compiled_code=True)
+    if lacks:
+        run_above.offer()
+
+
+def _lacks_a_cell_above(error: BaseException, traceback: TracebackType) -> bool:
+    """Whether a name of the learner's, or a magic, is not there: some cell may make it."""
+    if isinstance(error, UsageError):
+        return str(error).endswith("not found.")
+    return type(error) is NameError and not _is_in(list(_frames(traceback))[-1], _PACKAGE)
 
 
 def cut(error: BaseException) -> None:

@@ -28,6 +28,7 @@ REFUSED = "Not kept: “{entered}”. Type one number, such as 1.5 or 3/2."
 REFUSED_IN_UNIT = (
     "Not kept: “{entered}”. Type one number and its unit, such as 1.5 {unit} or 3/2 {unit}."
 )
+TWO_READINGS = "Not kept: “{entered}” can be {a} or {b}. Type it in one of these ways."
 STAYS = " {value} stays your prediction."
 TIME = "time ({unit})"
 ERROR_NO_PASSES = (

@@ -22,15 +22,17 @@ LOCK = ".lock"  # in the folder of a file that is changed
 TEXT_ASIDE = "d2lpar: {file} could not be read ({error}): it is {aside} now, and a new one is begun"
 
 
-def folder() -> Path | None:
-    """Where things are kept, or None if `D2LPAR_KEEP=no` asks for nothing to be."""
+def folder(beside: Path | None = None) -> Path | None:
+    """Where things are kept, or None if `D2LPAR_KEEP=no` asks for nothing to be; of the notebooks
+    in the folder `beside` (None: the current one)."""
     chosen = os.environ.get(VARIABLE) or FOLDER
-    return None if chosen == NOTHING else Path(chosen).expanduser().absolute()
+    path = Path(chosen).expanduser()
+    return None if chosen == NOTHING else (beside / path if beside else path).absolute()
 
 
-def read(name: str) -> dict:
+def read(name: str, beside: Path | None = None) -> dict:
     """What was kept under a name; empty if there is nothing that can be read."""
-    where = folder()
+    where = folder(beside)
     if where is not None:
         with contextlib.suppress(OSError, ValueError):
             return json_object(where / f"{name}.json")

@@ -1,18 +1,28 @@
 """Printing where the encoding lacks characters of ours, as that of the locale C does, and in
-colours where a terminal has them."""
+colours where a terminal, or somebody's notebook, has them."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
+from collections.abc import Mapping
 from typing import TextIO
 
 PLAIN = str.maketrans(
     {"µ": "u", "×": "x", "·": "-", "±": "+-", "…": "...", "✓": "+", "✗": "x", "█": "#"}
 )
 
-COLORS = {"✓": "32", "✗": "31", "○": "33", "d2lpar:": "31"}  # green, red, yellow: ECMA-48
+# Of a terminal, in words of ECMA-48: green, red, yellow.
+COLORS = {"✓": "32", "✗": "31", "○": "33", "d2lpar:": "31"}
+# Of a notebook, bold: bluish green, vermilion, blue (Okabe and Ito), which the colour-blind tell
+# apart too. On white and on the black of a dark page their contrast is above 3.
+SHADES = {
+    "✓": "1;38;2;0;158;115",
+    "✗": "1;38;2;213;94;0",
+    "○": "1;38;2;0;114;178",
+    "d2lpar:": "1;38;2;213;94;0",
+}
 _COLORED = re.compile(r"^( *(?:\d+ )?)(✓|✗|○|d2lpar:)", re.MULTILINE)
 
 lost: list[OSError] = []  # why something could not be printed, the last time
@@ -26,21 +36,41 @@ def say(text: object, *, flush: bool = False, stream: TextIO | None = None) -> N
     """
     stream = stream or sys.stdout
     try:
-        shown = colored(str(text)) if has_colors(stream) else str(text)
+        shown = colored(str(text), colors_of(stream))
         _print(printable(shown, stream), file=stream, flush=flush)
     except OSError as error:
         lost[:] = [error]
 
 
-def has_colors(stream: TextIO | None) -> bool:
-    """Whether a stream is a terminal with colours, whose user has not asked for none (NO_COLOR)."""
-    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return wanted and os.name != "nt" and stream is not None and stream.isatty()
+def colors_of(stream: TextIO | None) -> Mapping[str, str]:
+    """The colours that a stream shows; none where its user has asked for none (NO_COLOR)."""
+    if stream is None or os.environ.get("NO_COLOR"):
+        return {}
+    if type(stream).__module__ == "ipykernel.iostream":
+        return SHADES if is_watched() else {}
+    has_them = os.environ.get("TERM") != "dumb" and os.name != "nt" and stream.isatty()
+    return COLORS if has_them else {}
 
 
-def colored(text: str) -> str:
-    """The text with its marks, and what errors begin with, in their colours."""
-    return _COLORED.sub(lambda found: f"{found[1]}\x1b[{COLORS[found[2]]}m{found[2]}\x1b[0m", text)
+def is_watched() -> bool:
+    """Whether somebody looks on at the cell that runs: a front end names it, and programs that run
+    notebooks, to store or to compare their outputs, do not."""
+    return "cellId" in said_of_cell()
+
+
+def said_of_cell() -> dict:
+    """What a front end says of the cell that it has a kernel run; empty where there is none."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    request: dict = getattr(shell, "get_parent", dict)() or {}
+    return request.get("metadata", {})
+
+
+def colored(text: str, colors: Mapping[str, str]) -> str:
+    """The text with its marks, and what errors begin with, in these colours."""
+    if not colors:
+        return text
+    return _COLORED.sub(lambda found: f"{found[1]}\x1b[{colors[found[2]]}m{found[2]}\x1b[0m", text)
 
 
 def printable(text: str, stream: TextIO | None) -> str:

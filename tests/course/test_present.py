@@ -251,3 +251,23 @@ def test_cells_of_a_slide_run_and_a_prediction_can_be_typed(page, lab):
     on_screen.get_by_text("You predicted 2.5 times.").wait_for(timeout=START_S * 1000)
     assert wrong == []
     page.evaluate(END)
+
+
+@in_chromium
+def test_a_slide_whose_cells_above_were_not_run_has_a_button_that_runs_them(page, lab):
+    texts = ("import d2lpar", "answer = 42", "answer")
+    cells = [cell_of("code", text, "slide") for text in texts]
+    kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    nbformat.write(new_notebook(cells=cells, metadata=kernel), lab.notebooks / SHORT)
+    present(page, lab, SHORT)
+    page.keyboard.press("Control+Enter")
+    next_cell(page, 1)
+    next_cell(page, 2)
+    page.keyboard.press("Control+Enter")
+    on_screen = page.locator(".jp-deck-mod-visible")
+    button = on_screen.get_by_role("button", name="Run all cells above")
+    button.wait_for(timeout=START_S * 1000)
+    button.click()
+    on_screen.get_by_text("42", exact=True).wait_for(timeout=START_S * 1000)
+    assert page.evaluate(AT, 2)
+    page.evaluate(END)

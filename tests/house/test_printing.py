@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ import torch
 import d2lpar as par
 from d2lpar.command import cli
 from d2lpar.processes.cluster import output
-from d2lpar.timeline import whole_file
+from d2lpar.timeline import printing, whole_file
 from d2lpar.timeline.printing import printable, say
 
 PROJECT = Path(__file__).parents[2]
@@ -170,6 +171,37 @@ def test_marks_have_colours_in_a_terminal_whose_user_wants_them(monkeypatch, env
     shown = stream.getvalue()
     assert re.sub("\x1b\\[\\d+m", "", shown) == "✗ wrong: 2 ✓ 3\n  1 ✓ right\n"
     assert shown.count("\x1b[") == (4 if colored else 0)
+
+
+@pytest.mark.parametrize(
+    ("environment", "metadata", "colored"),
+    [({}, {"cellId": "a"}, True), ({}, {}, False), ({"NO_COLOR": "1"}, {"cellId": "a"}, False)],
+)
+def test_marks_have_colours_in_a_notebook_at_which_somebody_looks(
+    monkeypatch, environment, metadata, colored
+):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    shell = SimpleNamespace(get_parent=lambda: {"metadata": metadata})
+    monkeypatch.setattr("IPython.get_ipython", lambda: shell)
+    stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    say("✓ right", stream=stream)
+    assert stream.getvalue().count("\x1b[") == (2 if colored else 0)
+
+
+def luminance(red: int, green: int, blue: int) -> float:
+    """Of a colour of sRGB, as WCAG 2 has it."""
+    parts = (c / 255 for c in (red, green, blue))
+    r, g, b = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+@pytest.mark.parametrize("page", [(255, 255, 255), (17, 17, 17)])  # JupyterLab, light and dark
+def test_marks_of_a_notebook_can_be_seen_on_light_and_dark_pages(page):
+    for shade in printing.SHADES.values():
+        lights = sorted((luminance(*map(int, shade.split(";")[3:])), luminance(*page)))
+        assert (lights[1] + 0.05) / (lights[0] + 0.05) >= 3, shade  # WCAG 2.1, 1.4.11
 
 
 def test_a_file_has_no_colours(monkeypatch):

@@ -547,15 +547,16 @@ def test_nbval_compares_in_the_recorded_world_and_refuses_what_was_never_run(tmp
 def test_kernels_of_the_course_wait_without_spinning(clone, monkeypatch):
     """IPython runs the file before a kernel's first cell, whoever started it."""
     from IPython.core.application import ENV_CONFIG_DIRS
+    from traitlets.config import Config
 
     assert str(Path(sys.prefix, *Path(setup_env.KERNEL_CONFIG).parts[1:-1])) in ENV_CONFIG_DIRS
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     setup_env.configure_kernels()
     code = (clone / setup_env.KERNEL_CONFIG).read_text()
-    exec(code)
+    exec(code, {"c": Config()})
     assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
-    exec(code)
+    exec(code, {"c": Config()})
     assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
 
 

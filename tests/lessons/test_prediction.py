@@ -99,6 +99,9 @@ def box_of(asked):
         ("TFLOP/s", "312 TFLOPS", 312),
         ("images/s", "1e3 images/s", 1000),
         ("", "4", 4),
+        ("", "0,125", 0.125),
+        ("", "1234,567", 1234.567),
+        ("", "1.500e3", 1500),
         ("", "80 %", 0.8),
     ],
 )
@@ -115,6 +118,10 @@ def test_a_number_is_read_with_its_unit(unit, typed, number):
         ("s", "2 s 5"),
         ("s", "5 000"),
         ("s", "1,500"),  # one and a half, or 1500?
+        ("s", "1.500"),  # in some languages 1500
+        ("s", "1.000,5"),
+        ("s", "1e3 4"),
+        ("s", "10^3"),
         ("s", "3 GB"),
         ("s", "3 %"),
         ("s", "3 m"),  # minutes, or metres?
@@ -162,6 +169,25 @@ def test_what_is_no_number_is_refused_beside_the_box_and_changes_nothing(folder)
     assert asked.value == 2
     assert all(part in note.value for part in ("much", "2 s stays"))
     assert predict(QUESTION, unit="s").value == 2
+
+
+@pytest.mark.parametrize("typed", ["1,500", "1.500 s"])
+def test_what_has_two_readings_is_refused_with_both(typed):
+    asked = predict(QUESTION, unit="s")
+    box, note = box_of(asked)
+    box.value = typed
+    assert asked.value is None
+    assert all(part in note.value for part in (typed, "1.5 ", "1500"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [("1024", "1024"), ("12345.5", "12345.5"), ("1 h", "3600"), ("1/3", "0.333333")],
+)
+def test_a_prediction_is_told_as_no_other_number(capsys, typed, told):
+    """An answer is rounded to three digits; what somebody has typed is not."""
+    predict(QUESTION, typed, unit="s").beside(1)
+    assert said(capsys) == f"You predicted {told} s. The answer is 1 s."
 
 
 def test_an_emptied_box_takes_the_prediction_back():

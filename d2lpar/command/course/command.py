@@ -46,6 +46,8 @@ def main(arguments: list[str]) -> int:
     notes = commands.add_parser("notes", help="what to ask the class in a lesson, and how long")
     notes.add_argument("lesson", help="its number: 03")
     notes.set_defaults(run=_notes)
+    progress = commands.add_parser("progress", help="how far you are in each lesson")
+    progress.set_defaults(run=_progress)
     _add_homework(commands)
     options = parser.parse_args(arguments)
     return options.run(options)
@@ -108,6 +110,13 @@ def _notes(options: argparse.Namespace) -> int:
 
     file = working_copy.lesson_file(working_copy.course_folder(Path.cwd()), options.lesson)
     say(notes.described(file.stem, notebook_file.read(file)))
+    return 0
+
+
+def _progress(_: argparse.Namespace) -> int:
+    from . import progress  # it needs torch: challenges do
+
+    say(progress.described(working_copy.course_folder(Path.cwd()) / working_copy.COPY))
     return 0
 
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 
 from ...timeline import kept
 from ...timeline.inputs import checked
-from ...timeline.printing import say
+from ...timeline.printing import is_watched, say
 from .. import texts
 from ..picture import in_notebook
+from .progress import PREDICTIONS, line_with
 from .sliders import with_fallback
 from .subshells import answer_while_busy
-from .typed_number import number_in
+from .typed_number import number_in, two_readings
 
 if TYPE_CHECKING:
     from ipywidgets import Text, Widget
 
-KEPT = "predictions"
 SHOWN_CHARACTERS = 40
 Answer = float | str
 
@@ -33,7 +33,7 @@ class Prediction:
         self._entered: Answer | None = None  # as it was typed, with its unit
         if entered is not None:
             self.enter(entered)
-        elif self._read(before := kept.read(KEPT).get(question)) is not None:
+        elif self._read(before := kept.read(PREDICTIONS).get(question)) is not None:
             self._take(before)
 
     def enter(self, entered: Answer | None) -> None:
@@ -46,7 +46,7 @@ class Prediction:
         if entered is not None and self._read(entered) is None:
             raise ValueError(self._refusal(entered))
         self._take(entered)
-        kept.write(KEPT, self.question, entered)
+        kept.write(PREDICTIONS, self.question, entered)
 
     def _take(self, entered: Answer | None) -> None:
         self.value, self._entered = self._read(entered), entered
@@ -62,19 +62,21 @@ class Prediction:
     def _refusal(self, entered: Answer) -> str:
         words = {"entered": str(entered).strip()[:SHOWN_CHARACTERS], "unit": self.unit}
         example = texts.REFUSED_IN_UNIT if self.unit else texts.REFUSED
-        stays = "" if self.value is None else texts.STAYS.format(value=self._text(self.value))
+        if both := two_readings(str(entered)):
+            example, words = texts.TWO_READINGS, words | dict(zip("ab", both, strict=True))
+        stays = "" if self.value is None else texts.STAYS.format(value=self._said())
         return example.format(**words) + stays
 
     def beside(self, answer: float) -> None:
-        """Print the prediction beside the answer, a number in the same unit."""
+        """Print the prediction beside the answer, a number in the same unit; while somebody looks
+        on, also how much of the lesson is done."""
+        told = f"{answer:.3g} {self.unit}".strip()
         if self.value is None:
-            say(texts.NOT_PREDICTED.format(answer=self._text(answer)))
-        else:
-            words = {"value": self._text(self.value), "answer": self._text(answer)}
-            say(texts.PREDICTED.format(**words))
-
-    def _text(self, answer: float) -> str:
-        return f"{answer:.3g} {self.unit}".strip()
+            say(texts.NOT_PREDICTED.format(answer=told))
+            return
+        say(texts.PREDICTED.format(value=self._said(), answer=told))
+        if is_watched() and (line := line_with(self.question)):
+            say(line)
 
     def show(self) -> None:
         """Show the question with something to type into."""
@@ -113,7 +115,11 @@ class Prediction:
             note.value = self._note()
 
     def _said(self) -> str:
-        return "" if self.value is None else self._text(self.value)
+        """The prediction in its unit: no other number than the one that was typed."""
+        if self.value is None:
+            return ""
+        digits = 15 if float(self.value).is_integer() else 6
+        return f"{self.value:.{digits}g} {self.unit}".strip()
 
     def _note(self) -> str:
         return "" if self.value is None else html.escape(texts.KEPT.format(value=self._said()))

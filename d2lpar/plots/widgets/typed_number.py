@@ -10,7 +10,7 @@ TYPED = re.compile(
     rf"[~≈]?\s*(?P<times>[x×]?)\s*(?P<number>[+-]?{DECIMAL})(?:\s*/\s*(?P<by>{DECIMAL}))?"
     r"\s*(?P<unit>\D.*)?"
 )
-THOUSANDS_OR_NOT = re.compile(r"[1-9][0-9]{0,2},[0-9]{3}(?![0-9])")
+THOUSANDS_OR_NOT = re.compile(r"(?<![0-9])([1-9][0-9]{0,2})[.,]([0-9]{3})(?![0-9eE])")
 
 PREFIXES: dict[str, int | str] = {
     "": 1, "n": "1e-9", "u": "1e-6", "µ": "1e-6", "μ": "1e-6", "m": "1e-3",
@@ -37,7 +37,7 @@ def number_in(unit: str, text: str) -> float | None:
     A fraction without a unit is a share where per cent are asked for: 1/4 is 25 %.
     """
     found = TYPED.fullmatch(text.strip().replace("−", "-"))
-    if not found or THOUSANDS_OR_NOT.search(text):
+    if not found or two_readings(text):
         return None
     typed = found["times"] + "".join((found["unit"] or "").split())
     if not typed and not (found["by"] and unit == "%"):
@@ -49,6 +49,12 @@ def number_in(unit: str, text: str) -> float | None:
         return float(_fraction(found["number"]) / _fraction(found["by"] or "1") * factor / asked)
     except (ZeroDivisionError, OverflowError):
         return None
+
+
+def two_readings(text: str) -> tuple[str, str] | None:
+    """The two numbers that a text may mean, as "1,500" and "1.500" mean 1.5 here and 1500 there."""
+    found = THOUSANDS_OR_NOT.search(text)
+    return found and (f"{float('.'.join(found.groups())):g}", "".join(found.groups()))
 
 
 def _scale(unit: str) -> tuple[Fraction, str]:

@@ -49,7 +49,11 @@ def mark(inner: int = 1) -> Mark | None:
 
     So many `inner` calls are d2lpar's for sure: Python makes an object of each that is looked at.
     """
-    frame: FrameType | None = _getframe(inner)
+    return mark_in(_getframe(inner))
+
+
+def mark_in(frame: FrameType | None) -> Mark | None:
+    """The line of the user in which a frame is, or the nearest that has called it; else None."""
     known = _is_users
     while frame is not None:
         code = frame.f_code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated
 
 from ...timeline import whole_file
@@ -36,8 +36,9 @@ TIMELINE = """write a trace: run.json for https://ui.perfetto.dev; a name withou
 folder for Holistic Trace Analysis, with a file a rank"""
 
 
-def main(arguments: list[str]) -> int:
-    """Run a program; returns the exit status. Raises ValueError and OSError for wrong options."""
+def main(arguments: list[str], uncertainty_of: Callable[[RunReport], float]) -> int:
+    """Run a program; returns the exit status. Its report says that it may be off by
+    `uncertainty_of(report)`. Raises ValueError and OSError for wrong options."""
     options = _parser().parse_args(arguments)
     words = options.program[options.program[:1] == ["--"] :]  # which ends our own options
     if options.m:
@@ -58,6 +59,8 @@ def main(arguments: list[str]) -> int:
     whole_file.require_apart(outputs, dict(_read_by(launch)), {"--timeline": trace.is_part})
     with whole_file.tried({"--report": options.report, "--share": options.share}) as files:
         report = _run(launch, options)
+        if _is_read(options):
+            report.uncertainty = uncertainty_of(report)
         if not report.status:
             report.status, report.broken_limits = wanted.broken_by(report)
         if report.unwritten:
@@ -104,9 +107,14 @@ def _run_options(options: argparse.Namespace) -> RunOptions:
         options.shapes_only,
         options.hazards or options.no_hazards,
         options.quiet,
-        not options.quiet or options.report is not None or options.share is not None,
+        _is_read(options),
         options.traceback,
     )
+
+
+def _is_read(options: argparse.Namespace) -> bool:
+    """Whether anybody reads the report: a run that is quiet and leaves no file needs none."""
+    return not options.quiet or options.report is not None or options.share is not None
 
 
 def _tell(report: RunReport, launch: LaunchPlan, *, quiet: bool) -> None:

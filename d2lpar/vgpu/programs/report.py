@@ -13,6 +13,7 @@ says otherwise, sizes are bytes):
   `values_s`: how much of that went into computing values (next to nothing with `--shapes-only`)
 - `loader_s`: what data loaders took of this machine's processors, which is not in simulated times;
   `loader_workers`: the most workers that one of them had
+- `uncertainty`: the share by which simulated times of such runs are typically off (0.2 is 20 %)
 - `steps`: updates of the optimizer that makes most; `ms_per_step`: null, or simulated milliseconds
   (the median between two of its updates)
 - `devices`: a list; each has `device` ("cuda:0"), `busy_s` (computing), `communicating_s`,
@@ -114,6 +115,7 @@ class RunReport:
     values_s: float = 0.0
     loader_s: float = 0.0
     loader_workers: int = 0
+    uncertainty: float = 0.0
     steps: int = 0
     ms_per_step: float | None = None
     devices: list[DeviceReport] = field(default_factory=list)
@@ -137,8 +139,8 @@ class RunReport:
 
     def __str__(self) -> str:
         lines = [
-            f"simulated on {self.machine}: {seconds_text(self.simulated_s)}, in {self.wall_s:.1f} s"
-            " of this machine's time"
+            f"simulated on {self.machine}: {self.took}, in {self.wall_s:.1f} s of this machine's "
+            "time"
         ]
         advised = advice(self.values_s, self.wall_s)
         if advised:
@@ -156,6 +158,11 @@ class RunReport:
         lines += self._findings()
         lines += self._blocks()
         return "\n".join(lines)
+
+    @property
+    def took(self) -> str:
+        """Simulated time, with how far it may be off."""
+        return f"{seconds_text(self.simulated_s)} (± {self.uncertainty:.0%})"
 
     def _assumptions(self) -> list[str]:
         """What is simulated otherwise than the program has asked for."""

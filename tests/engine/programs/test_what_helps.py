@@ -11,6 +11,8 @@ import running
 from d2lpar import machines
 from d2lpar.machines.prices import price_of
 from d2lpar.timeline import Span, Timeline
+from d2lpar.validation import groups, recorded
+from d2lpar.validation.report import Errors
 from d2lpar.vgpu.programs.advice.recent import blocks
 from d2lpar.vgpu.programs.advice.replay import Change, Replay
 
@@ -279,6 +281,18 @@ def test_a_shared_run_is_one_page(reported, tmp_path):
     price = price_of(machines.machine("2x-v100-textbook"))
     assert f"${price.usd_per_gpu_h:.2f} an hour" in page
     assert price.date in page
+
+
+@pytest.mark.parametrize(
+    ("source", "group"), [(READS_THE_LOSS, groups.PROGRAMS), (ANSWERS, groups.INFERENCE)]
+)
+def test_a_run_says_how_far_off_its_group_typically_is(reported, tmp_path, source, group):
+    report, ran = reported(source, *ONE, "--share", "run.html")
+    apart = [p for p in recorded().apart if p.group == group]
+    assert report["uncertainty"] == Errors.of(apart).median
+    said = f"(± {report['uncertainty']:.0%})"
+    assert any(said in line for line in ran.lines)
+    assert said in (tmp_path / "run.html").read_text()
 
 
 def test_blocks_are_as_high_as_a_device_is_busy():

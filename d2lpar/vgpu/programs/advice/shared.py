@@ -41,7 +41,7 @@ def page_of(report: RunReport) -> str:
 
 def _above(report: RunReport) -> Iterable[str]:
     """What is to be read first: how long it took, and what would help."""
-    line = f"{seconds_text(report.simulated_s)} of simulated time"
+    line = f"{report.took} of simulated time"
     if report.ms_per_step is not None:
         line += f", {report.steps} steps of {report.ms_per_step:.3f} ms"
     yield _paragraph(f"{line}. {_price(report)}".strip())

@@ -19,7 +19,8 @@ says otherwise, sizes are bytes):
 - `devices`: a list; each has `device` ("cuda:0"), `busy_s` (computing), `communicating_s`,
   `exposed_communication_s` (of that, while nothing was computed), `waiting_for_host_s`,
   `waiting_for_others_s` (for other ranks, streams, links), `idle_s` (after its last work),
-  `peak_memory_bytes` and `memory_bytes` (what it has)
+  `peak_memory_bytes`, `twice_the_batch_bytes` (null, or what its tensors would occupy at most with
+  twice the batch), and `memory_bytes` (what it has)
 - `hazards`: null if they were not looked for, else a list of texts
 - `syncs`: a list of what made hosts wait for devices; each has `call`, `place`, `count`, `seconds`,
   those of all ranks together
@@ -47,9 +48,8 @@ PICTURES = ("blocks", "blocks_s", "timeline")  # not for other programs
 SHOWN = 3  # places that made the host wait
 _DEVICE = re.compile(r"(\w+):\d+")  # "cuda:1" in the name of a call
 GIVES = "Simulated: {gains}"
-NOTHING = (
-    "Simulated: CUDA graphs, a larger batch, pinned copies and faster links give less than 5 % each"
-)
+NOTHING = "Simulated: no change that was tried gives 5 %"
+TOO_LARGE = "twice the batch does not fit: up to {needed} of {there}"
 NO_GPU = "no GPU was used: what the CPU computes, and sends over gloo, takes no simulated time"
 
 
@@ -65,12 +65,18 @@ class DeviceReport:
     waiting_for_others_s: float
     idle_s: float
     peak_memory_bytes: int
+    twice_the_batch_bytes: int | None
     memory_bytes: int
 
     @property
     def was_used(self) -> bool:
         """Whether it had anything to do, or to hold."""
         return bool(self.peak_memory_bytes or self.busy_s or self.communicating_s)
+
+    @property
+    def holds_twice_the_batch(self) -> bool:
+        """Whether twice the batch fits, as far as is known."""
+        return (self.twice_the_batch_bytes or 0) <= self.memory_bytes
 
 
 @dataclass(frozen=True)
@@ -218,9 +224,15 @@ class RunReport:
         """What the GPUs do most of the time, and what would help, in a line."""
         part, words = _most_of(self.devices, self.simulated_s)
         gains = "; ".join(map(str, self.advice[:SHOWN]))
-        return f"{part:.0%} of the time {words}. " + (
-            GIVES.format(gains=gains) if gains else NOTHING
-        )
+        said = [
+            f"{part:.0%} of the time {words}. {GIVES.format(gains=gains) if gains else NOTHING}"
+        ]
+        for device in self.devices:
+            if not device.holds_twice_the_batch:
+                needed = bytes_text(device.twice_the_batch_bytes or 0)
+                said.append(TOO_LARGE.format(needed=needed, there=bytes_text(device.memory_bytes)))
+                break
+        return "; ".join(said)
 
     def _findings(self) -> list[str]:
         lines = []

@@ -63,9 +63,15 @@ def recorded(rt: Runtime, path: str, unwritten: list[str]) -> Iterator[None]:
 
 
 def device_report(
-    rt: Runtime, timeline: UsageTimeline, number: int, end_s: float, peak_bytes: int
+    rt: Runtime,
+    timeline: UsageTimeline,
+    number: int,
+    end_s: float,
+    peak_bytes: int,
+    twice_bytes: int | None,
 ) -> DeviceReport:
-    """What a device did until that time; its tensors occupied so many bytes at most."""
+    """What a device did until that time; its tensors occupied so many bytes at most, and would
+    `twice_bytes` with twice the batch."""
     usage, memory = timeline.usage[text(number)], rt.memories[number]
     return DeviceReport(
         text(number),
@@ -76,6 +82,7 @@ def device_report(
         usage.waits_for_others_s,
         max(0.0, end_s - usage.last_s),
         peak_bytes,
+        twice_bytes,
         memory.capacity_bytes,
     )
 

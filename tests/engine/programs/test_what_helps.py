@@ -133,6 +133,25 @@ for layer in net:
     fully_shard(layer)
 fully_shard(net)""",
 )
+ALMOST_FULL = """
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+batch, width = FIGURES
+rows = batch * (1 + taken)
+net = nn.Sequential(*[nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(8)]).cuda()
+if dist.is_torchelastic_launched():
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(dist.get_rank())
+    net = DDP(net.cuda())
+optimizer = torch.optim.Adam(net.parameters())
+for _ in range(4):
+    y = net(torch.randn(rows, width, device="cuda"))
+    optimizer.zero_grad()
+    y.sum().backward()
+    optimizer.step()
+"""
+OF_ACTIVATIONS = ALMOST_FULL.replace("FIGURES", "180_000, 1024")
+OF_PARAMETERS = ALMOST_FULL.replace("FIGURES", "512, 8192")
 ANSWERS = """
 net = nn.Sequential(*[nn.Linear(128, 128) for _ in range(30)]).cuda().requires_grad_(False)
 x = torch.randn(8, 128, device="cuda")
@@ -204,6 +223,29 @@ def test_twice_the_batch_gives_at_least_what_is_said(reported):
     assert gain["bound"] == "at least"
     times = 2 * before["ms_per_step"] / after["ms_per_step"]
     assert 1.3 < gain["times"] <= 1.02 * times
+
+
+@pytest.mark.parametrize("words", [ONE, (*TWO, *SLOW)])
+def test_twice_the_batch_takes_the_memory_that_is_said(reported, words):
+    """Parameters fill most of the GPU, so that twice of what is held would be too much."""
+    before, ran = reported(OF_PARAMETERS, *words)
+    after, _ = reported(OF_PARAMETERS, *words, more=["taken"])
+    for device, larger in zip(before["devices"], after["devices"], strict=True):
+        held, there = device["peak_memory_bytes"], device["memory_bytes"]
+        assert there / 2 < held < larger["peak_memory_bytes"]
+        found = device["twice_the_batch_bytes"]
+        assert found == pytest.approx(larger["peak_memory_bytes"], rel=0.01)
+    assert "does not fit" not in ran.lines[-1]
+
+
+def test_twice_the_batch_is_not_advised_where_it_does_not_fit(reported, tmp_path):
+    before, ran = reported(OF_ACTIVATIONS, *ONE)
+    (device, *_) = before["devices"]
+    assert device["peak_memory_bytes"] < device["memory_bytes"] < device["twice_the_batch_bytes"]
+    assert gain_by(before, "twice the batch") is None
+    assert "twice the batch does not fit" in ran.lines[-1]
+    after = running.run("--shapes-only", *ONE, tmp_path / "program.py", "taken")
+    assert "OutOfMemoryError" in after.err
 
 
 @pytest.mark.parametrize("source", [RANKS, SHARDED])

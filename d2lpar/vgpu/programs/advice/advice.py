@@ -41,9 +41,11 @@ def advise(report: RunReport, recent: RecentTimeline, window_s: tuple[float, flo
 
 
 def _what_ifs(spans: Sequence[Span], report: RunReport) -> list[WhatIf]:
-    """Those that may be of use. What has no steps has no batch that is known of, and no capture
-    has the work of several GPUs of one process."""
-    wanted = [PINNED] if report.ms_per_step is None else [TWICE, PINNED]
+    """Those that may be of use. What has no steps has no batch that is known of, a larger one must
+    fit, and no capture has the work of several GPUs of one process."""
+    wanted = [PINNED]
+    if report.ms_per_step is not None and all(d.holds_twice_the_batch for d in report.devices):
+        wanted.insert(0, TWICE)
     if sum(device.was_used for device in report.devices) <= report.ranks:
         wanted.insert(0, GRAPHS)
     if any(span.kind == "collective" for span in spans):

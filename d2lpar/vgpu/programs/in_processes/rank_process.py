@@ -30,6 +30,7 @@ from ...torch_backend.machine.runtime import Runtime
 from .. import failure
 from ..launch_plan import LaunchPlan
 from ..runs import INTERRUPTED, RunOptions
+from ..watched.batch_memory import BatchMemory
 from ..watched.loading import Loading
 from ..watched.step_marks import steps_told
 
@@ -46,6 +47,7 @@ class ProcessReport:
     unknown_reads: int = 0
     hazards: list[str] | None = None
     peak_bytes: list[int] = field(default_factory=list)  # of each device
+    twice_bytes: list[int] = field(default_factory=list)  # of each, with twice the batch
     loader_s: float = 0.0
     loader_workers: int = 0
 
@@ -77,8 +79,9 @@ def watched(rt: Runtime, report: ProcessReport, *, hazards: bool) -> Iterator[No
         stack.enter_context(listening(_FarWaits(rt)))
         found = stack.enter_context(collecting()) if hazards else None
         stack.enter_context(steps_told(rt, clock.mark))
-        loading = Loading()
+        loading, batch_memory = Loading(), BatchMemory(rt)
         stack.enter_context(loading.noted())
+        stack.enter_context(batch_memory.noted())
         if rt.shape_only:
             stack.enter_context(left_unset())
         try:
@@ -90,6 +93,7 @@ def watched(rt: Runtime, report: ProcessReport, *, hazards: bool) -> Iterator[No
             report.hazards = None if found is None else [str(hazard) for hazard in found]
             report.loader_s, report.loader_workers = loading.seconds, loading.workers
             report.peak_bytes = [memory.highest_bytes for memory in rt.memories]
+            report.twice_bytes = batch_memory.twice_bytes
 
 
 def life(

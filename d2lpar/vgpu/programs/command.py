@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ...timeline import whole_file
 from ...timeline.inputs import Positive, option, whole
@@ -15,6 +15,7 @@ from ...timeline.traces import trace
 from ..bounds import MOST_RANKS
 from ..device_naming import MOST_DEVICES
 from . import limits
+from .advice.changes import change
 from .launch_plan import Asked, LaunchPlan, described, plan
 from .limits import Limits
 from .report import RunReport
@@ -70,7 +71,7 @@ def main(arguments: list[str], uncertainty_of: Callable[[RunReport], float]) -> 
             if (problem := file.write_or_rescue(text)) is not None:
                 report.unwritten.append(problem)
                 report.status = report.status or whole_file.NOT_WRITTEN
-    _tell(report, launch, quiet=options.quiet)
+    _tell(report, launch, options)
     return report.status
 
 
@@ -92,9 +93,14 @@ def _read_by(launch: LaunchPlan) -> Iterator[tuple[str, str]]:
 
 def _run(launch: LaunchPlan, options: argparse.Namespace) -> RunReport:
     """Import what needs torch: what is mistaken in the words is said before."""
+    from .advice import tried
     from .runner import run
 
-    return run(launch, _run_options(options))
+    tried.check(options.changes)
+    wanted = _run_options(options)
+    report = run(launch, wanted)
+    report.tried += tried.tried(report, run, launch, wanted, options.changes)
+    return report
 
 
 def _run_options(options: argparse.Namespace) -> RunOptions:
@@ -117,11 +123,15 @@ def _is_read(options: argparse.Namespace) -> bool:
     return not options.quiet or options.report is not None or options.share is not None
 
 
-def _tell(report: RunReport, launch: LaunchPlan, *, quiet: bool) -> None:
+def _tell(report: RunReport, launch: LaunchPlan, options: argparse.Namespace) -> None:
     """The summary on stdout; what went wrong on stderr."""
-    if not quiet:
+    if not options.quiet:
         say("\n" + " · ".join(described(launch)))
         say(report)
+    if report.tried:
+        from .advice import tried
+
+        say(tried.text(report))
     wrong = [*report.broken_limits, *([] if report.error is None else [report.error])]
     for text in [*wrong, *report.unwritten]:
         say(f"d2lpar: {text}", stream=sys.stderr)
@@ -145,6 +155,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--timeline", metavar="PATH", help=TIMELINE)
     shared_file = "write the run as one HTML file: its timeline, what it waits for, what would help"
     add("--share", metavar="FILE", help=shared_file)
+    again = "run it again with a change, and compare: compile (its modules), or machine=NAME"
+    how: dict[str, Any] = {"action": "append", "type": change, "default": [], "metavar": "CHANGE"}
+    add("--try", dest="changes", help=again, **how)
     add("--report", metavar="FILE", help="write what the run took, as JSON")
     add("--shapes-only", action="store_true", help="compute no values: full size in seconds")
     add("--shape-only", action="store_true", dest="shapes_only", help=argparse.SUPPRESS)

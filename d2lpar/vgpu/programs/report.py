@@ -27,6 +27,10 @@ says otherwise, sizes are bytes):
 - `unknown_reads`: how often the program has read what `--shapes-only` does not compute: NaN, or 0
 - `advice`: what would make the second half of the steps quicker, simulated by a replay; each has
   `words`, `times` (as fast, for as much work) and `bound`: "", "at least" or "at most"
+- `tried`: what `--try` has run, the run itself first; each has `change`, as it was asked for (""
+  for the run itself), `machine`, `status`, `error`, `seconds` (simulated, of a step, or of a run
+  without steps), `times` (as fast as the run itself), `peak_bytes` (of the fullest GPU) and
+  `usd_per_1000` (null, or what its GPUs cost on demand for 1,000 such steps, or runs)
 - `broken_limits`: a list of texts, empty if none was broken
 - `unwritten`: a list of texts, empty if every file could be written
 """
@@ -102,6 +106,20 @@ class Gain:
         return f"{self.times:.2f}x {self.bound}".strip() + f" by {self.words}"
 
 
+@dataclass(frozen=True)
+class Trial:
+    """A run with a change: see the schema above."""
+
+    change: str
+    machine: str
+    status: int
+    error: str | None
+    seconds: float
+    times: float
+    peak_bytes: int
+    usd_per_1000: float | None
+
+
 @dataclass
 class RunReport:
     """A run: see the schema above."""
@@ -132,6 +150,7 @@ class RunReport:
     unwritten: list[str] = field(default_factory=list)
     restarts: int = 0
     advice: list[Gain] = field(default_factory=list)
+    tried: list[Trial] = field(default_factory=list)
     blocks: dict[str, str] = field(default_factory=dict)
     blocks_s: float = 0.0
     timeline: Timeline | None = None  # of a run that is to be shared
@@ -164,6 +183,11 @@ class RunReport:
         lines += self._findings()
         lines += self._blocks()
         return "\n".join(lines)
+
+    @property
+    def of_one_s(self) -> float:
+        """Simulated seconds of a step; of all, if there are no steps."""
+        return self.simulated_s if self.ms_per_step is None else self.ms_per_step / 1e3
 
     @property
     def took(self) -> str:

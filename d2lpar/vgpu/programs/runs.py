@@ -19,7 +19,8 @@ FAILED, INTERRUPTED = 1, 130  # exit statuses, as a shell has them
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How to run: the machine to simulate, where to write a timeline, what to look for."""
+    """How to run: the machine to simulate, where to write a timeline, what to look for; `compiled`:
+    with its modules as `torch.compile` makes them."""
 
     machine: str | None = None
     timeline: str | None = None
@@ -29,6 +30,7 @@ class RunOptions:
     quiet: bool = False
     advises: bool = True
     traceback: bool = False
+    compiled: bool = False
 
 
 def with_nodes_of(launch: LaunchPlan, name: str | None) -> str | machines.Machine | None:

@@ -27,6 +27,7 @@ from ...ranks.state.host_values import left_unset
 from ...ranks.world.rank_scheduler import Ended
 from ...sim.clock import HostThread
 from ...torch_backend.machine.runtime import Runtime
+from ...torch_backend.patches.compiling import compile_modules
 from .. import failure
 from ..launch_plan import LaunchPlan
 from ..runs import INTERRUPTED, RunOptions
@@ -104,6 +105,8 @@ def life(
     def run(rt: Runtime) -> dict[str, Any]:
         report = ProcessReport()
         starting.install(Patches())
+        if options.compiled:
+            compile_modules()
         with watched(rt, report, hazards=options.hazards):
             _run_program(launch, number, options, rt, report)
         return asdict(report)

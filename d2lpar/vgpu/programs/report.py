@@ -26,7 +26,8 @@ says otherwise, sizes are bytes):
   those of all ranks together
 - `unknown_reads`: how often the program has read what `--shapes-only` does not compute: NaN, or 0
 - `advice`: what would make the second half of the steps quicker, simulated by a replay; each has
-  `words`, `times` (as fast, for as much work) and `bound`: "", "at least" or "at most"
+  `words`, `times` (as fast, for as much work), `bound`: "", "at least" or "at most", and `again`:
+  "", or what `--try` has to be told that runs the program with that change
 - `tried`: what `--try` has run, the run itself first; each has `change`, as it was asked for (""
   for the run itself), `machine`, `status`, `error`, `seconds` (simulated, of a step, or of a run
   without steps), `times` (as fast as the run itself), `peak_bytes` (of the fullest GPU) and
@@ -96,14 +97,16 @@ class SyncReport:
 @dataclass(frozen=True)
 class Gain:
     """What a change would give: `times` as fast a run, for as much work; `bound` is "at least", or
-    "at most", or empty."""
+    "at most", or empty. With `--try` and `again` the program is run with it."""
 
     words: str
     times: float
     bound: str = ""
+    again: str = ""
 
     def __str__(self) -> str:
-        return f"{self.times:.2f}x {self.bound}".strip() + f" by {self.words}"
+        how = f" (--try {self.again})" if self.again else ""
+        return f"{self.times:.2f}x {self.bound}".strip() + f" by {self.words}{how}"
 
 
 @dataclass(frozen=True)
@@ -247,7 +250,8 @@ class RunReport:
     def advised(self) -> str:
         """What the GPUs do most of the time, and what would help, in a line."""
         part, words = _most_of(self.devices, self.simulated_s)
-        gains = "; ".join(map(str, self.advice[:SHOWN]))
+        replayed = [gain for gain in self.advice if not gain.again]
+        gains = "; ".join(map(str, [*replayed[:SHOWN], *(g for g in self.advice if g.again)]))
         said = [
             f"{part:.0%} of the time {words}. {GIVES.format(gains=gains) if gains else NOTHING}"
         ]

@@ -272,7 +272,8 @@ def _fill(report: RunReport, watched: _Watched, options: RunOptions, start_s: fl
     if options.share:
         report.timeline = watched.recent
     if options.advises:
-        advise(report, watched.recent, watched.marks.last_half())
+        prices = next((said.prices for said in watched.said_by if said.prices), [])
+        advise(report, watched.recent, watched.marks.last_half(), watched.rt.machine, prices)
 
 
 def _on(number: int, by_process: Iterable[Sequence[int]]) -> int:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ....machines import Machine
 from ....timeline import Span
 from ..report import RunReport
+from ..watched.kernel_prices import KernelPrice, KernelPrices
+from .elsewhere import cheaper
 from .recent import RecentTimeline, blocks
 from .what_ifs import (
     GRAPHS,
@@ -13,6 +16,7 @@ from .what_ifs import (
     PINNED,
     TWICE,
     WhatIf,
+    compiled,
     gains,
     is_of_copies,
     without_call,
@@ -22,7 +26,13 @@ from .what_ifs import (
 MOST_SHOWN = 8  # GPUs with a row of blocks
 
 
-def advise(report: RunReport, recent: RecentTimeline, window_s: tuple[float, float] | None) -> None:
+def advise(
+    report: RunReport,
+    recent: RecentTimeline,
+    window_s: tuple[float, float] | None,
+    machine: Machine,
+    found: Sequence[KernelPrice],
+) -> None:
     """Fill in a report's `advice` and rows of blocks: of the second half of the steps, as far as it
     was kept, or of what was kept of a run without steps. A run that has failed gets none."""
     spans = list(recent.spans)
@@ -37,7 +47,15 @@ def advise(report: RunReport, recent: RecentTimeline, window_s: tuple[float, flo
         computing = [s for s in spans if s.device == name and s.kind == "compute"]
         report.blocks[name] = blocks(computing, shown_s)
     report.blocks_s = shown_s[1] - shown_s[0]
-    report.advice = gains(spans, window_s, _what_ifs(spans, report))
+    prices = KernelPrices(found, machine.accelerators[0])
+    compiles = [] if _is_compiled(spans) else [compiled(spans, prices, machine.host)]
+    report.advice = gains(spans, window_s, [*_what_ifs(spans, report), *compiles])
+    if window_s is not None and machine.nodes == 1:
+        report.advice += cheaper(report, machine, spans, prices, window_s)
+
+
+def _is_compiled(spans: Sequence[Span]) -> bool:
+    return any(span.kind == "compute" and span.name.startswith("fused_") for span in spans)
 
 
 def _what_ifs(spans: Sequence[Span], report: RunReport) -> list[WhatIf]:

@@ -11,7 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from multiprocessing import util
 from multiprocessing.connection import Connection
 from typing import Any
@@ -32,6 +32,7 @@ from .. import failure
 from ..launch_plan import LaunchPlan
 from ..runs import INTERRUPTED, RunOptions
 from ..watched.batch_memory import BatchMemory
+from ..watched.kernel_prices import KernelPrice, kernel_prices
 from ..watched.loading import Loading
 from ..watched.step_marks import steps_told
 
@@ -49,6 +50,7 @@ class ProcessReport:
     hazards: list[str] | None = None
     peak_bytes: list[int] = field(default_factory=list)  # of each device
     twice_bytes: list[int] = field(default_factory=list)  # of each, with twice the batch
+    prices: list[KernelPrice] = field(default_factory=list)  # for advice, by the first rank
     loader_s: float = 0.0
     loader_workers: int = 0
 
@@ -109,7 +111,9 @@ def life(
             compile_modules()
         with watched(rt, report, hazards=options.hazards):
             _run_program(launch, number, options, rt, report)
-        return asdict(report)
+        if options.advises and number == 0:
+            report.prices = kernel_prices(rt.machine.accelerators[0])
+        return dict(vars(report))
 
     return run
 

@@ -131,7 +131,7 @@ def _tell(report: RunReport, launch: LaunchPlan, options: argparse.Namespace) ->
     if report.tried:
         from .advice import tried
 
-        say(tried.text(report))
+        say(f"\n{tried.text(report)}")
     wrong = [*report.broken_limits, *([] if report.error is None else [report.error])]
     for text in [*wrong, *report.unwritten]:
         say(f"d2lpar: {text}", stream=sys.stderr)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ....machines import Machine
 from ....timeline import Span
@@ -10,6 +10,7 @@ from ..report import RunReport
 from ..watched.kernel_prices import KernelPrice, KernelPrices
 from .elsewhere import cheaper
 from .recent import RecentTimeline, blocks
+from .replay import Change, Replay
 from .what_ifs import (
     GRAPHS,
     LINKS,
@@ -49,9 +50,21 @@ def advise(
     report.blocks_s = shown_s[1] - shown_s[0]
     prices = KernelPrices(found, machine.accelerators[0])
     compiles = [] if _is_compiled(spans) else [compiled(spans, prices, machine.host)]
-    report.advice = gains(spans, window_s, [*_what_ifs(spans, report), *compiles])
+    replayed = _replayed(Replay(spans), window_s)
+    report.advice = gains(replayed, [*_what_ifs(spans, report), *compiles])
     if window_s is not None and machine.nodes == 1:
-        report.advice += cheaper(report, machine, spans, prices, window_s)
+        report.advice += cheaper(report, machine, spans, prices, replayed)
+
+
+def _replayed(replay: Replay, window_s: tuple[float, float] | None) -> Callable[[Change], float]:
+    """What says how many times as fast a recording is with a change, in a window of its time."""
+    seconds = replay.seconds(window_s=window_s)
+
+    def times(change: Change) -> float:
+        changed_s = replay.seconds(change, window_s=window_s)
+        return seconds / changed_s if changed_s else 1.0
+
+    return times
 
 
 def _is_compiled(spans: Sequence[Span]) -> bool:

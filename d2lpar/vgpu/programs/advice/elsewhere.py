@@ -10,9 +10,8 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 from .... import machines
 from ....machines import CATALOGUE, Host, Machine
@@ -23,12 +22,13 @@ from ...sim.copy_routes import hops
 from ...sim.staging import through_buffer_s, transfers
 from ..report import Gain, RunReport
 from ..watched.kernel_prices import KernelPrices
-from .replay import Change, Replay
+from .replay import Change
 from .what_ifs import STAGING
 
 CLEARLY = 1.25  # times as cheap, or as fast: prices of clouds differ by more than times are known
 SLOWEST = 0.5  # times as fast: who saves dollars has as many hours
-TRIED = 3  # machines: those on which a step must cost least
+LOOKED_AT = 2000  # spans, to see on which machines a step must cost least
+TRIED = 2  # of these
 WORDS = "{machine}, {dollars} for 1,000 steps{here}"
 
 
@@ -37,26 +37,24 @@ def cheaper(
     here: Machine,
     spans: Sequence[Span],
     prices: KernelPrices,
-    window_s: tuple[float, float],
+    replayed: Callable[[Change], float],
 ) -> Iterator[Gain]:
     """The machine, as large as the run needs, on which a step costs least, if it costs clearly less
-    than here; where no price is known here, if it is clearly faster. None is half as fast."""
-    replay, staged = Replay(spans), _staged_bytes(spans)
-    seconds = replay.seconds(window_s=window_s)
-    rent = price_of(here)
-    found = []
-    ranked = sorted(_ranked(report, here, spans, prices, staged))
-    for _, name in islice(ranked, TRIED):
-        there = machines.machine(name)
-        change = Change(_Elsewhere(here, there, prices, staged).seconds)
-        times = seconds / replay.seconds(change, window_s=window_s)
-        price = price_of(there)
-        assert price is not None, "what is ranked has a price"
-        if times >= SLOWEST:
-            found.append((price.usd_per_gpu_h / times, times, name))
-    if not found or report.ms_per_step is None:
+    than here; where no price is known here, if it is clearly faster. None is half as fast.
+
+    `replayed(change)` says how many times as fast the run is with a change.
+    """
+    staged, found = _staged_bytes(spans), []
+    ranked = sorted(_ranked(report, here, spans[-LOOKED_AT:], prices, staged))
+    for _, usd, name in ranked[:TRIED]:
+        change = Change(_Elsewhere(here, machines.machine(name), prices, staged).seconds)
+        with suppress(ValueError):  # of a span that was not looked at
+            times = replayed(change)
+            if times >= SLOWEST:
+                found.append((usd / times, times, name))
+    if not found:
         return
-    per_gpu, times, name = min(found)
+    (per_gpu, times, name), rent = min(found), price_of(here)
     if (times if rent is None else rent.usd_per_gpu_h / per_gpu) < CLEARLY:
         return
     per_usd = report.gpus * report.of_one_s / 3.6
@@ -72,9 +70,10 @@ def _ranked(
     spans: Sequence[Span],
     prices: KernelPrices,
     staged: Mapping[Span, int],
-) -> Iterator[tuple[float, str]]:
-    """Machines that can do it, and how many dollars it costs there if the busiest of hosts and GPUs
-    waits for nothing, up to a factor. Of those with the same parts there is the cheapest."""
+) -> Iterator[tuple[float, float, str]]:
+    """Machines that can do it, each behind the dollars that it costs if the busiest of hosts and
+    GPUs waits for nothing, up to a factor, and those of a GPU's hour. Of those with the same parts
+    there is the cheapest."""
     known: dict[tuple, tuple[float, str]] = {}
     needed = max((d.peak_memory_bytes for d in report.devices), default=0)
     for machine in CATALOGUE.values():
@@ -89,16 +88,17 @@ def _ranked(
     for usd, name in known.values():
         elsewhere = _Elsewhere(here, machines.machine(name), prices, staged)
         try:
-            yield usd * elsewhere.least_s(spans), name
+            yield usd * elsewhere.least_s(spans), usd, name
         except ValueError:
             continue
 
 
 def _host_factor(here: Host, there: Host) -> float | None:
     """How many times as long the other one takes for all that it does; None if that differs."""
-    names = [f.name for f in fields(Host) if f.name.endswith("_s") and "_per_" not in f.name]
-    pairs = [(getattr(here, name), getattr(there, name)) for name in names]
+    if not here.dispatch_s:
+        return None
     factor = there.dispatch_s / here.dispatch_s
+    pairs = zip(here.costs_s.values(), there.costs_s.values(), strict=True)
     alike = all(math.isclose(b, a * factor, rel_tol=1e-6) for a, b in pairs)
     return factor if alike else None
 

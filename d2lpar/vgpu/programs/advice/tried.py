@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -35,7 +36,7 @@ def tried(
         return
     yield _trial("", report, report)
     for change in changes:
-        say(AGAIN.format(change=change))
+        say(AGAIN.format(change=change), stream=sys.stderr)
         yield _trial(
             str(change), run(replace(launch, logs=None), _changed(options, change)), report
         )
@@ -78,7 +79,7 @@ def price_of(report: RunReport) -> Price | None:
 def text(report: RunReport) -> str:
     """What was tried, a row each, to be read."""
     what = "run" if report.ms_per_step is None else "step"
-    rows = [("", f"a {what}", "times as fast", "peak memory", f"1,000 {what}s")]
+    rows = [("the program", f"a {what}", "times as fast", "peak memory", f"1,000 {what}s")]
     for each in report.tried:
         name = f"--try {each.change}" if each.change else "as it is"
         if each.error is not None:
@@ -88,4 +89,4 @@ def text(report: RunReport) -> str:
         figures = (seconds_text(each.seconds), f"{each.times:.2f}", bytes_text(each.peak_bytes))
         rows.append((name, *figures, dollars))
     failed = [f"--try {each.change}: {each.error}" for each in report.tried if each.error]
-    return "\n".join(["", *table(rows), *failed])
+    return "\n".join([*table(rows), *failed])

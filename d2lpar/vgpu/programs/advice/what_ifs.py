@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from ....machines import Host
 from ....timeline import Span
 from ..report import Gain
 from ..watched.kernel_prices import KernelPrices
-from .replay import Change, Replay
+from .replay import Change
 
 STAGING = "copy through pinned buffer"  # what the host does for a copy from pageable memory
 HANDING_OVER = "hand over to autograd's thread"
@@ -98,16 +98,14 @@ def compiled(spans: Iterable[Span], prices: KernelPrices, host: Host) -> WhatIf:
     return WhatIf("torch.compile", Change(left_s), bound="at most", again="compile")
 
 
-def gains(
-    spans: Iterable[Span], window_s: tuple[float, float] | None, what_ifs: Iterable[WhatIf]
-) -> list[Gain]:
-    """Those that are worth it in a window of the time of these spans, the largest first."""
-    replay = Replay(spans)
-    seconds = replay.seconds(window_s=window_s)
+def gains(replayed: Callable[[Change], float], what_ifs: Iterable[WhatIf]) -> list[Gain]:
+    """Those that are worth it, the largest first, but last what has to be run to be known.
+
+    `replayed(change)` says how many times as fast a recording is.
+    """
     found = []
     for what_if in what_ifs:
-        changed_s = replay.seconds(what_if.change, window_s=window_s)
-        times = what_if.per_step * seconds / changed_s if changed_s else 1.0
+        times = what_if.per_step * replayed(what_if.change)
         if times >= LEAST:
             found.append(Gain(what_if.words, times, what_if.bound, what_if.again))
-    return sorted(found, key=lambda gain: -gain.times)
+    return sorted(found, key=lambda gain: (bool(gain.again), -gain.times))

@@ -167,7 +167,7 @@ COMMANDS: dict[str, tuple[str, Command | str]] = {
         "d2lpar.command.course.command",
     ),
     "bug": ("famous bugs of multi-GPU programs, run on virtual GPUs", "d2lpar.command.museum"),
-    "run": ("run a program for CUDA, unchanged, on virtual GPUs", "d2lpar.vgpu.programs.command"),
+    "run": ("run a program for CUDA, unchanged, on virtual GPUs", "d2lpar.command.run"),
     "plan": (
         "does a model fit, how long does it take, what does it cost: from its config.json",
         "d2lpar.parallelism.model_plan.command",

@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from ..timeline.inputs import (
     Count,
@@ -226,8 +227,14 @@ class Host:
     @checked
     def at_speed(self, factor: Positive) -> Host:
         """The same with cores `factor` times as fast: each of its costs takes so much less."""
-        costs = [f.name for f in fields(self) if f.name.endswith("_s") and "_per_" not in f.name]
-        return replace(self, **{name: getattr(self, name) / factor for name in costs})
+        costs: dict[str, Any] = {name: cost / factor for name, cost in self.costs_s.items()}
+        return replace(self, **costs)
+
+    @property
+    def costs_s(self) -> dict[str, float]:
+        """Its costs, by name, in seconds."""
+        names = [f.name for f in fields(self) if f.name.endswith("_s") and "_per_" not in f.name]
+        return {name: getattr(self, name) for name in names}
 
 
 # What the defaults of a Host come from. "Measured by us" is on one AMD EPYC core, Python 3.11 and

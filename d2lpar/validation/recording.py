@@ -45,6 +45,13 @@ def recorded(path: str | os.PathLike = RECORDED) -> Report:
     return Report(tuple(found))
 
 
+def uncertainty(group: str) -> float:
+    """The share by which predictions of one of the `GROUPS` are typically off: the median error,
+    without its sign, of figures whose sources were held apart. Raises ValueError for another group.
+    """
+    return Errors.of(_apart(_known(group), recorded())).median
+
+
 def trust(*groups: str) -> str:
     """How far off predictions of these `GROUPS` were for sources that were held apart: a sentence
     for each.
@@ -61,8 +68,12 @@ def _known(group: str) -> str:
     return group
 
 
+def _apart(group: str, report: Report) -> list[Comparison]:
+    return [each for each in report.apart if each.group == group]
+
+
 def _said_of(group: str, report: Report) -> str:
-    apart = [each for each in report.apart if each.group == group]
+    apart = _apart(group, report)
     if not apart:
         return "no published figure was held apart"
     errors = Errors.of(apart)

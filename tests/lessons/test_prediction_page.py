@@ -15,7 +15,7 @@ from d2lpar.command import cli
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = {
-    "run-your-own-program.md": 5,
+    "run-your-own-program.md": 6,
     "does-it-fit.md": 4,
 }  # and how many of their outputs stand there
 BLOCK = re.compile(r"^```(python|sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from ...machines.hardware import Machine
 from ...machines.measuring.microbenchmarks import matmul_precision
+from ..groups import READ_WORDS
 from ..parameters import Naive, Parameters, SimulatedRun
 from .measuring import (
     device_type,
@@ -29,7 +30,7 @@ from .measuring import (
     peak_bytes,
     seconds,
 )
-from .nets.networks import PREDICT_FIELDS, READ_WORDS, network
+from .nets.networks import PREDICT_FIELDS, network
 
 TrainingStep = Callable[[], object]
 Batch = tuple[torch.Tensor, torch.Tensor]

@@ -27,6 +27,7 @@ GRANULE_BYTES = 512  # CUDA's caching allocator hands out multiples of this
 BLOCK_BYTES = 2 * 2**20  # and takes multiples of this from the device
 
 
+Change = tuple[int, int]  # the id of an allocation, and how many bytes it takes more than before
 AllPeaks = tuple[list[Peaks], tuple[int, int]]
 
 # What is counted. As memory is reserved as a whole here, it is taken from the device when that has
@@ -102,6 +103,7 @@ class CachingAllocator:
         self.beside: Callable[[int], int] | None = None
         self.others_bytes = 0
         self.history: MemoryHistory | None = None  # while a program records it
+        self.changes: list[Change] | None = None  # while somebody follows them
         # Is told of what was asked for in vain, and what is free, in bytes.
         self.on_out_of_memory: Callable[[int, int], None] | None = None
         # Replicas are threads; and a collection of garbage may free tensors inside `allocate`.
@@ -135,6 +137,8 @@ class CachingAllocator:
             if self.active_bytes > self._most_bytes:
                 self._reserve(self.active_bytes)
         allocation = Allocation(self, size, stream, nbytes)
+        if self.changes is not None:
+            self.changes.append((id(allocation), size))
         if self.history is not None:
             with self.lock:
                 self.history.allocated(allocation)
@@ -143,6 +147,8 @@ class CachingAllocator:
     def discount(self, allocation: Allocation) -> None:
         """Count an allocation no longer."""
         size = allocation.nbytes
+        if self.changes is not None:
+            self.changes.append((id(allocation), -size))
         if size:
             self.total.give_back(size, allocation.requested_bytes)
             pool = self.pools[size > SMALL_BYTES]
@@ -416,6 +422,10 @@ class Allocation:
         self._exchange(self.memory.allocate(nbytes, stream), _OF_MEMORY)
 
     def _exchange(self, other: Allocation, names: Sequence[str]) -> None:
+        if self.memory.changes is not None:
+            pair = ((self, other), (other, self))
+            self.memory.changes += [(id(one), -one.nbytes) for one, _ in pair]
+            self.memory.changes += [(id(one), new.nbytes) for one, new in pair]
         for name in names:
             mine, others = getattr(self, name), getattr(other, name)
             setattr(self, name, others)

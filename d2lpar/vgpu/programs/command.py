@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ...timeline import whole_file
 from ...timeline.inputs import Positive, option, whole
@@ -15,6 +15,7 @@ from ...timeline.traces import trace
 from ..bounds import MOST_RANKS
 from ..device_naming import MOST_DEVICES
 from . import limits
+from .advice.changes import change
 from .launch_plan import Asked, LaunchPlan, described, plan
 from .limits import Limits
 from .report import RunReport
@@ -36,8 +37,9 @@ TIMELINE = """write a trace: run.json for https://ui.perfetto.dev; a name withou
 folder for Holistic Trace Analysis, with a file a rank"""
 
 
-def main(arguments: list[str]) -> int:
-    """Run a program; returns the exit status. Raises ValueError and OSError for wrong options."""
+def main(arguments: list[str], uncertainty_of: Callable[[RunReport], float]) -> int:
+    """Run a program; returns the exit status. Its report says that it may be off by
+    `uncertainty_of(report)`. Raises ValueError and OSError for wrong options."""
     options = _parser().parse_args(arguments)
     words = options.program[options.program[:1] == ["--"] :]  # which ends our own options
     if options.m:
@@ -58,6 +60,8 @@ def main(arguments: list[str]) -> int:
     whole_file.require_apart(outputs, dict(_read_by(launch)), {"--timeline": trace.is_part})
     with whole_file.tried({"--report": options.report, "--share": options.share}) as files:
         report = _run(launch, options)
+        if _is_read(options):
+            report.uncertainty = uncertainty_of(report)
         if not report.status:
             report.status, report.broken_limits = wanted.broken_by(report)
         if report.unwritten:
@@ -67,7 +71,7 @@ def main(arguments: list[str]) -> int:
             if (problem := file.write_or_rescue(text)) is not None:
                 report.unwritten.append(problem)
                 report.status = report.status or whole_file.NOT_WRITTEN
-    _tell(report, launch, quiet=options.quiet)
+    _tell(report, launch, options)
     return report.status
 
 
@@ -89,9 +93,14 @@ def _read_by(launch: LaunchPlan) -> Iterator[tuple[str, str]]:
 
 def _run(launch: LaunchPlan, options: argparse.Namespace) -> RunReport:
     """Import what needs torch: what is mistaken in the words is said before."""
+    from .advice import tried
     from .runner import run
 
-    return run(launch, _run_options(options))
+    tried.check(options.changes)
+    wanted = _run_options(options)
+    report = run(launch, wanted)
+    report.tried += tried.tried(report, run, launch, wanted, options.changes)
+    return report
 
 
 def _run_options(options: argparse.Namespace) -> RunOptions:
@@ -104,16 +113,25 @@ def _run_options(options: argparse.Namespace) -> RunOptions:
         options.shapes_only,
         options.hazards or options.no_hazards,
         options.quiet,
-        not options.quiet or options.report is not None or options.share is not None,
+        _is_read(options),
         options.traceback,
     )
 
 
-def _tell(report: RunReport, launch: LaunchPlan, *, quiet: bool) -> None:
+def _is_read(options: argparse.Namespace) -> bool:
+    """Whether anybody reads the report: a run that is quiet and leaves no file needs none."""
+    return not options.quiet or options.report is not None or options.share is not None
+
+
+def _tell(report: RunReport, launch: LaunchPlan, options: argparse.Namespace) -> None:
     """The summary on stdout; what went wrong on stderr."""
-    if not quiet:
+    if not options.quiet:
         say("\n" + " · ".join(described(launch)))
         say(report)
+    if report.tried:
+        from .advice import tried
+
+        say(f"\n{tried.text(report)}")
     wrong = [*report.broken_limits, *([] if report.error is None else [report.error])]
     for text in [*wrong, *report.unwritten]:
         say(f"d2lpar: {text}", stream=sys.stderr)
@@ -137,6 +155,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--timeline", metavar="PATH", help=TIMELINE)
     shared_file = "write the run as one HTML file: its timeline, what it waits for, what would help"
     add("--share", metavar="FILE", help=shared_file)
+    again = "run it again with a change, and compare: compile (its modules), or machine=NAME"
+    how: dict[str, Any] = {"action": "append", "type": change, "default": [], "metavar": "CHANGE"}
+    add("--try", dest="changes", help=again, **how)
     add("--report", metavar="FILE", help="write what the run took, as JSON")
     add("--shapes-only", action="store_true", help="compute no values: full size in seconds")
     add("--shape-only", action="store_true", dest="shapes_only", help=argparse.SUPPRESS)

@@ -13,18 +13,25 @@ says otherwise, sizes are bytes):
   `values_s`: how much of that went into computing values (next to nothing with `--shapes-only`)
 - `loader_s`: what data loaders took of this machine's processors, which is not in simulated times;
   `loader_workers`: the most workers that one of them had
+- `uncertainty`: the share by which simulated times of such runs are typically off (0.2 is 20 %)
 - `steps`: updates of the optimizer that makes most; `ms_per_step`: null, or simulated milliseconds
   (the median between two of its updates)
 - `devices`: a list; each has `device` ("cuda:0"), `busy_s` (computing), `communicating_s`,
   `exposed_communication_s` (of that, while nothing was computed), `waiting_for_host_s`,
   `waiting_for_others_s` (for other ranks, streams, links), `idle_s` (after its last work),
-  `peak_memory_bytes` and `memory_bytes` (what it has)
+  `peak_memory_bytes`, `twice_the_batch_bytes` (null, or what its tensors would occupy at most with
+  twice the batch), and `memory_bytes` (what it has)
 - `hazards`: null if they were not looked for, else a list of texts
 - `syncs`: a list of what made hosts wait for devices; each has `call`, `place`, `count`, `seconds`,
   those of all ranks together
 - `unknown_reads`: how often the program has read what `--shapes-only` does not compute: NaN, or 0
 - `advice`: what would make the second half of the steps quicker, simulated by a replay; each has
-  `words`, `times` (as fast, for as much work) and `bound`: "", "at least" or "at most"
+  `words`, `times` (as fast, for as much work), `bound`: "", "at least" or "at most", and `again`:
+  "", or what `--try` has to be told that runs the program with that change
+- `tried`: what `--try` has run, the run itself first; each has `change`, as it was asked for (""
+  for the run itself), `machine`, `status`, `error`, `seconds` (simulated, of a step, or of a run
+  without steps), `times` (as fast as the run itself), `peak_bytes` (of the fullest GPU) and
+  `usd_per_1000` (null, or what its GPUs cost on demand for 1,000 such steps, or runs)
 - `broken_limits`: a list of texts, empty if none was broken
 - `unwritten`: a list of texts, empty if every file could be written
 """
@@ -46,9 +53,8 @@ PICTURES = ("blocks", "blocks_s", "timeline")  # not for other programs
 SHOWN = 3  # places that made the host wait
 _DEVICE = re.compile(r"(\w+):\d+")  # "cuda:1" in the name of a call
 GIVES = "Simulated: {gains}"
-NOTHING = (
-    "Simulated: CUDA graphs, a larger batch, pinned copies and faster links give less than 5 % each"
-)
+NOTHING = "Simulated: no change that was tried gives 5 %"
+TOO_LARGE = "twice the batch does not fit: up to {needed} of {there}"
 NO_GPU = "no GPU was used: what the CPU computes, and sends over gloo, takes no simulated time"
 
 
@@ -64,12 +70,18 @@ class DeviceReport:
     waiting_for_others_s: float
     idle_s: float
     peak_memory_bytes: int
+    twice_the_batch_bytes: int | None
     memory_bytes: int
 
     @property
     def was_used(self) -> bool:
         """Whether it had anything to do, or to hold."""
         return bool(self.peak_memory_bytes or self.busy_s or self.communicating_s)
+
+    @property
+    def holds_twice_the_batch(self) -> bool:
+        """Whether twice the batch fits, as far as is known."""
+        return (self.twice_the_batch_bytes or 0) <= self.memory_bytes
 
 
 @dataclass(frozen=True)
@@ -85,14 +97,30 @@ class SyncReport:
 @dataclass(frozen=True)
 class Gain:
     """What a change would give: `times` as fast a run, for as much work; `bound` is "at least", or
-    "at most", or empty."""
+    "at most", or empty. With `--try` and `again` the program is run with it."""
 
     words: str
     times: float
     bound: str = ""
+    again: str = ""
 
     def __str__(self) -> str:
-        return f"{self.times:.2f}x {self.bound}".strip() + f" by {self.words}"
+        how = f" (--try {self.again})" if self.again else ""
+        return f"{self.times:.2f}x {self.bound}".strip() + f" by {self.words}{how}"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run with a change: see the schema above."""
+
+    change: str
+    machine: str
+    status: int
+    error: str | None
+    seconds: float
+    times: float
+    peak_bytes: int
+    usd_per_1000: float | None
 
 
 @dataclass
@@ -114,6 +142,7 @@ class RunReport:
     values_s: float = 0.0
     loader_s: float = 0.0
     loader_workers: int = 0
+    uncertainty: float = 0.0
     steps: int = 0
     ms_per_step: float | None = None
     devices: list[DeviceReport] = field(default_factory=list)
@@ -124,6 +153,7 @@ class RunReport:
     unwritten: list[str] = field(default_factory=list)
     restarts: int = 0
     advice: list[Gain] = field(default_factory=list)
+    tried: list[Trial] = field(default_factory=list)
     blocks: dict[str, str] = field(default_factory=dict)
     blocks_s: float = 0.0
     timeline: Timeline | None = None  # of a run that is to be shared
@@ -137,8 +167,8 @@ class RunReport:
 
     def __str__(self) -> str:
         lines = [
-            f"simulated on {self.machine}: {seconds_text(self.simulated_s)}, in {self.wall_s:.1f} s"
-            " of this machine's time"
+            f"simulated on {self.machine}: {self.took}, in {self.wall_s:.1f} s of this machine's "
+            "time"
         ]
         advised = advice(self.values_s, self.wall_s)
         if advised:
@@ -156,6 +186,16 @@ class RunReport:
         lines += self._findings()
         lines += self._blocks()
         return "\n".join(lines)
+
+    @property
+    def of_one_s(self) -> float:
+        """Simulated seconds of a step; of all, if there are no steps."""
+        return self.simulated_s if self.ms_per_step is None else self.ms_per_step / 1e3
+
+    @property
+    def took(self) -> str:
+        """Simulated time, with how far it may be off."""
+        return f"{seconds_text(self.simulated_s)} (± {self.uncertainty:.0%})"
 
     def _assumptions(self) -> list[str]:
         """What is simulated otherwise than the program has asked for."""
@@ -210,10 +250,17 @@ class RunReport:
     def advised(self) -> str:
         """What the GPUs do most of the time, and what would help, in a line."""
         part, words = _most_of(self.devices, self.simulated_s)
-        gains = "; ".join(map(str, self.advice[:SHOWN]))
-        return f"{part:.0%} of the time {words}. " + (
-            GIVES.format(gains=gains) if gains else NOTHING
-        )
+        replayed = [gain for gain in self.advice if not gain.again]
+        gains = "; ".join(map(str, [*replayed[:SHOWN], *(g for g in self.advice if g.again)]))
+        said = [
+            f"{part:.0%} of the time {words}. {GIVES.format(gains=gains) if gains else NOTHING}"
+        ]
+        for device in self.devices:
+            if not device.holds_twice_the_batch:
+                needed = bytes_text(device.twice_the_batch_bytes or 0)
+                said.append(TOO_LARGE.format(needed=needed, there=bytes_text(device.memory_bytes)))
+                break
+        return "; ".join(said)
 
     def _findings(self) -> list[str]:
         lines = []

@@ -6,7 +6,7 @@ import importlib
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -258,8 +258,12 @@ def _fill(report: RunReport, watched: _Watched, options: RunOptions, start_s: fl
     report.steps = watched.marks.count
     step_s = watched.marks.seconds()
     report.ms_per_step = None if step_s is None else step_s * 1e3
+    of_peaks = [said.peak_bytes for said in watched.said_by]
+    of_twice = [said.twice_bytes for said in watched.said_by]
     report.devices = [
-        device_report(watched.rt, watched.usage, i, host_s, _peak_bytes(watched, i))
+        device_report(
+            watched.rt, watched.usage, i, host_s, _on(i, of_peaks), _on(i, of_twice) or None
+        )
         for i in range(report.gpus)
     ]
     report.hazards = watched.hazards
@@ -268,8 +272,10 @@ def _fill(report: RunReport, watched: _Watched, options: RunOptions, start_s: fl
     if options.share:
         report.timeline = watched.recent
     if options.advises:
-        advise(report, watched.recent, watched.marks.last_half())
+        prices = next((said.prices for said in watched.said_by if said.prices), [])
+        advise(report, watched.recent, watched.marks.last_half(), watched.rt.machine, prices)
 
 
-def _peak_bytes(watched: _Watched, number: int) -> int:
-    return sum(sum(said.peak_bytes[number : number + 1]) for said in watched.said_by)
+def _on(number: int, by_process: Iterable[Sequence[int]]) -> int:
+    """The bytes on a device of all processes; some know of fewer devices."""
+    return sum(sum(of_devices[number : number + 1]) for of_devices in by_process)

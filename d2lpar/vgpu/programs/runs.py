@@ -19,7 +19,8 @@ FAILED, INTERRUPTED = 1, 130  # exit statuses, as a shell has them
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How to run: the machine to simulate, where to write a timeline, what to look for."""
+    """How to run: the machine to simulate, where to write a timeline, what to look for; `compiled`:
+    with its modules as `torch.compile` makes them."""
 
     machine: str | None = None
     timeline: str | None = None
@@ -29,6 +30,7 @@ class RunOptions:
     quiet: bool = False
     advises: bool = True
     traceback: bool = False
+    compiled: bool = False
 
 
 def with_nodes_of(launch: LaunchPlan, name: str | None) -> str | machines.Machine | None:
@@ -63,9 +65,15 @@ def recorded(rt: Runtime, path: str, unwritten: list[str]) -> Iterator[None]:
 
 
 def device_report(
-    rt: Runtime, timeline: UsageTimeline, number: int, end_s: float, peak_bytes: int
+    rt: Runtime,
+    timeline: UsageTimeline,
+    number: int,
+    end_s: float,
+    peak_bytes: int,
+    twice_bytes: int | None,
 ) -> DeviceReport:
-    """What a device did until that time; its tensors occupied so many bytes at most."""
+    """What a device did until that time; its tensors occupied so many bytes at most, and would
+    `twice_bytes` with twice the batch."""
     usage, memory = timeline.usage[text(number)], rt.memories[number]
     return DeviceReport(
         text(number),
@@ -76,6 +84,7 @@ def device_report(
         usage.waits_for_others_s,
         max(0.0, end_s - usage.last_s),
         peak_bytes,
+        twice_bytes,
         memory.capacity_bytes,
     )
 

@@ -13,16 +13,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from ...machines.hardware import Host, Link
+from ...machines.hardware import Host, Link, Machine
 from .constants import PAGE_LOCK_BYTES_PER_S, PAGEABLE_BYTES_PER_S, STAGED_PIECE_BYTES
 
 Port = TypeVar("Port")
+EMBEDDED_BYTES = 64 * 1024  # of one copy from the host, at most, in the command itself
 
 
 def host_copy_s(host: Host, nbytes: int, *, fresh: bool = False) -> float:
     """Seconds in which one core copies so many bytes, perhaps into memory that it must obtain."""
     copying_s = nbytes / (host.copy_bytes_per_s or PAGEABLE_BYTES_PER_S)
     return copying_s + (nbytes / PAGE_LOCK_BYTES_PER_S if fresh else 0.0)
+
+
+def through_buffer_s(machine: Machine, nbytes: int, *, fresh: bool = False) -> float:
+    """Seconds of the host's own for a copy between pageable memory, perhaps fresh, and a device.
+
+    What it does while the link carries other pieces takes none; of a copy that goes with its
+    command the host copies all before.
+    """
+    seconds = host_copy_s(machine.host, nbytes, fresh=fresh)
+    if nbytes <= EMBEDDED_BYTES:
+        return seconds
+    return beside_link_s(seconds, machine.host_link.seconds(nbytes), nbytes)
 
 
 def beside_link_s(host_s: float, link_s: float, nbytes: int) -> float:

@@ -11,6 +11,8 @@ import running
 from d2lpar import machines
 from d2lpar.machines.prices import price_of
 from d2lpar.timeline import Span, Timeline
+from d2lpar.validation import groups, recorded
+from d2lpar.validation.report import Errors
 from d2lpar.vgpu.programs.advice.recent import blocks
 from d2lpar.vgpu.programs.advice.replay import Change, Replay
 
@@ -131,6 +133,25 @@ for layer in net:
     fully_shard(layer)
 fully_shard(net)""",
 )
+ALMOST_FULL = """
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+batch, width = FIGURES
+rows = batch * (1 + taken)
+net = nn.Sequential(*[nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(8)]).cuda()
+if dist.is_torchelastic_launched():
+    dist.init_process_group("nccl")
+    torch.cuda.set_device(dist.get_rank())
+    net = DDP(net.cuda())
+optimizer = torch.optim.Adam(net.parameters())
+for _ in range(4):
+    y = net(torch.randn(rows, width, device="cuda"))
+    optimizer.zero_grad()
+    y.sum().backward()
+    optimizer.step()
+"""
+OF_ACTIVATIONS = ALMOST_FULL.replace("FIGURES", "180_000, 1024")
+OF_PARAMETERS = ALMOST_FULL.replace("FIGURES", "512, 8192")
 ANSWERS = """
 net = nn.Sequential(*[nn.Linear(128, 128) for _ in range(30)]).cuda().requires_grad_(False)
 x = torch.randn(8, 128, device="cuda")
@@ -202,6 +223,29 @@ def test_twice_the_batch_gives_at_least_what_is_said(reported):
     assert gain["bound"] == "at least"
     times = 2 * before["ms_per_step"] / after["ms_per_step"]
     assert 1.3 < gain["times"] <= 1.02 * times
+
+
+@pytest.mark.parametrize("words", [ONE, (*TWO, *SLOW)])
+def test_twice_the_batch_takes_the_memory_that_is_said(reported, words):
+    """Parameters fill most of the GPU, so that twice of what is held would be too much."""
+    before, ran = reported(OF_PARAMETERS, *words)
+    after, _ = reported(OF_PARAMETERS, *words, more=["taken"])
+    for device, larger in zip(before["devices"], after["devices"], strict=True):
+        held, there = device["peak_memory_bytes"], device["memory_bytes"]
+        assert there / 2 < held < larger["peak_memory_bytes"]
+        found = device["twice_the_batch_bytes"]
+        assert found == pytest.approx(larger["peak_memory_bytes"], rel=0.01)
+    assert "does not fit" not in ran.lines[-1]
+
+
+def test_twice_the_batch_is_not_advised_where_it_does_not_fit(reported, tmp_path):
+    before, ran = reported(OF_ACTIVATIONS, *ONE)
+    (device, *_) = before["devices"]
+    assert device["peak_memory_bytes"] < device["memory_bytes"] < device["twice_the_batch_bytes"]
+    assert gain_by(before, "twice the batch") is None
+    assert "twice the batch does not fit" in ran.lines[-1]
+    after = running.run("--shapes-only", *ONE, tmp_path / "program.py", "taken")
+    assert "OutOfMemoryError" in after.err
 
 
 @pytest.mark.parametrize("source", [RANKS, SHARDED])
@@ -279,6 +323,18 @@ def test_a_shared_run_is_one_page(reported, tmp_path):
     price = price_of(machines.machine("2x-v100-textbook"))
     assert f"${price.usd_per_gpu_h:.2f} an hour" in page
     assert price.date in page
+
+
+@pytest.mark.parametrize(
+    ("source", "group"), [(READS_THE_LOSS, groups.PROGRAMS), (ANSWERS, groups.INFERENCE)]
+)
+def test_a_run_says_how_far_off_its_group_typically_is(reported, tmp_path, source, group):
+    report, ran = reported(source, *ONE, "--share", "run.html")
+    apart = [p for p in recorded().apart if p.group == group]
+    assert report["uncertainty"] == Errors.of(apart).median
+    said = f"(± {report['uncertainty']:.0%})"
+    assert any(said in line for line in ran.lines)
+    assert said in (tmp_path / "run.html").read_text()
 
 
 def test_blocks_are_as_high_as_a_device_is_busy():

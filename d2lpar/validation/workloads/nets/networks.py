@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from torchvision.models import ResNet
 
 
-READ_WORDS = ("bert", "minilm", "distilbert", "gpt", "opt")  # models whose names begin so
 PREDICT_FIELDS = ("nersc",)
 # Networks that torchvision has not, or has in other words.
 OWN: dict[str, Callable[[], nn.Module]] = {

@@ -9,7 +9,7 @@ Pekhimenko, "Daydream: Accurately Estimating the Efficacy of Optimizations for D
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ....timeline import Span
 from ....timeline.dependencies import TINY_S, Step, steps_of
@@ -26,11 +26,12 @@ class Change:
     waits: Callable[[Span], bool] = lambda span: True
 
 
-@dataclass
+@dataclass(eq=False)
 class _Unit:
-    """Steps that begin together: one, or those of a collective."""
+    """Steps that begin together: one, or those of a collective; and what is before them."""
 
     nodes: list[Node]
+    before: list[_Unit] = field(default_factory=list)
     lag_s: float = 0.0
     end_s: float | None = None
 
@@ -43,7 +44,9 @@ class Replay:
         self._unit_of: dict[Node, _Unit] = {}
         self._units = self._joined()
         for unit in self._units:
-            before_s = [self._step(node).end_s for node in self._before(unit)]
+            nodes = self._before(unit)
+            unit.before = [self._unit_of[node] for node in nodes]
+            before_s = [self._step(node).end_s for node in nodes]
             start_s = self._step(unit.nodes[0]).start_s
             unit.lag_s = start_s - max(before_s) if before_s else start_s
 
@@ -92,14 +95,15 @@ class Replay:
                 units.append(unit)
         return units
 
-    def _before(self, unit: _Unit, change: Change | None = None) -> list[Node]:
-        found = []
-        for process, number in unit.nodes:
-            step = self._step((process, number))
-            waits = change is None or step.span.kind != "wait" or change.waits(step.span)
-            before = ((process, each) for each in step.before)
-            found += [each for each in before if waits or self._step(each).on_host]
-        return found
+    def _before(self, unit: _Unit) -> list[Node]:
+        return [(node[0], each) for node in unit.nodes for each in self._step(node).before]
+
+    def _left_before(self, unit: _Unit, change: Change) -> list[_Unit]:
+        """What is still before a unit; of a wait that is no more, what the host has done."""
+        span = self._step(unit.nodes[0]).span
+        if span.kind != "wait" or change.waits(span):
+            return unit.before
+        return [other for other in unit.before if self._step(other.nodes[0]).on_host]
 
     def _end_s(self, wanted: _Unit, change: Change) -> float:
         """When a unit ends; without recursion, as chains are as long as the run. Of steps without
@@ -110,7 +114,7 @@ class Replay:
             if unit.end_s is not None:
                 stack.pop()
                 continue
-            before = [self._unit_of[node] for node in self._before(unit, change)]
+            before = self._left_before(unit, change)
             begun.add(id(unit))
             open_units = [o for o in before if o.end_s is None and id(o) not in begun]
             if open_units:

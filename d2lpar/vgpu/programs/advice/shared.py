@@ -5,12 +5,11 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from .... import machines
-from ....machines import prices
 from ....timeline.formatting import bytes_text, seconds_text
 from ....timeline.traces.page import page, page_data
 from ..report import RunReport
 from .recent import RecentTimeline
+from .tried import price_of
 
 STYLE = """<style>
 table.run { border-collapse: collapse; margin: 8px 0 16px; display: block; overflow-x: auto; }
@@ -41,7 +40,7 @@ def page_of(report: RunReport) -> str:
 
 def _above(report: RunReport) -> Iterable[str]:
     """What is to be read first: how long it took, and what would help."""
-    line = f"{seconds_text(report.simulated_s)} of simulated time"
+    line = f"{report.took} of simulated time"
     if report.ms_per_step is not None:
         line += f", {report.steps} steps of {report.ms_per_step:.3f} ms"
     yield _paragraph(f"{line}. {_price(report)}".strip())
@@ -53,10 +52,7 @@ def _above(report: RunReport) -> Iterable[str]:
 
 def _price(report: RunReport) -> str:
     """What its GPUs cost an hour, where a price is known; with whose it is, and since when."""
-    try:
-        price = prices.price_of(machines.machine(report.machine))
-    except ValueError:  # a machine of the program's own
-        return ""
+    price = price_of(report)
     if price is None:
         return ""
     words = {

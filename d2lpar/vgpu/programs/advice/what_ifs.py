@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
+from ....machines import Host
 from ....timeline import Span
 from ..report import Gain
-from .replay import Change, Replay
+from ..watched.kernel_prices import KernelPrices
+from .replay import Change
 
 STAGING = "copy through pinned buffer"  # what the host does for a copy from pageable memory
 HANDING_OVER = "hand over to autograd's thread"
+OF_UPDATES = ("_foreach_", "_fused_")  # how operations of optimizers begin
 LEAST = 1.05  # times as fast: less is not worth a change of the program
 
 
 @dataclass(frozen=True)
 class WhatIf:
     """A change of a program, in words; `bound` says that it would give so much "at least", or "at
-    most". `per_step` is how much more a step does then: 2 with twice the batch.
+    most". `per_step` is how much more a step does then: 2 with twice the batch. What `--try` has to
+    be told that runs the program so is `again`.
     """
 
     words: str
     change: Change
     bound: str = ""
     per_step: float = 1.0
+    again: str = ""
 
 
 def _without_queueing(span: Span) -> float:
@@ -76,16 +81,31 @@ def without_call(call: str, place: str, names: Collection[str]) -> WhatIf:
     return WhatIf(words, Change(without, waits=lambda span: span.name not in names))
 
 
-def gains(
-    spans: Iterable[Span], window_s: tuple[float, float] | None, what_ifs: Iterable[WhatIf]
-) -> list[Gain]:
-    """Those that are worth it in a window of the time of these spans, the largest first."""
-    replay = Replay(spans)
-    seconds = replay.seconds(window_s=window_s)
+def compiled(spans: Iterable[Span], prices: KernelPrices, host: Host) -> WhatIf:
+    """That `torch.compile` makes the modules: at most as much as if nothing were left but products,
+    each launched as generated code does it, and updates of optimizers."""
+    products = {span.correlation for span in spans if span.flops}
+
+    def left_s(span: Span) -> float:
+        if span.name.startswith(OF_UPDATES) or span.kind not in ("compute", "dispatch"):
+            return span.duration_s
+        if span.correlation not in products:
+            return 0.0
+        if span.kind == "dispatch":
+            return min(span.duration_s, host.dispatch_s)
+        return prices.compiled_s(span)
+
+    return WhatIf("torch.compile", Change(left_s), bound="at most", again="compile")
+
+
+def gains(replayed: Callable[[Change], float], what_ifs: Iterable[WhatIf]) -> list[Gain]:
+    """Those that are worth it, the largest first, but last what has to be run to be known.
+
+    `replayed(change)` says how many times as fast a recording is.
+    """
     found = []
     for what_if in what_ifs:
-        changed_s = replay.seconds(what_if.change, window_s=window_s)
-        times = what_if.per_step * seconds / changed_s if changed_s else 1.0
+        times = what_if.per_step * replayed(what_if.change)
         if times >= LEAST:
-            found.append(Gain(what_if.words, times, what_if.bound))
-    return sorted(found, key=lambda gain: -gain.times)
+            found.append(Gain(what_if.words, times, what_if.bound, what_if.again))
+    return sorted(found, key=lambda gain: (bool(gain.again), -gain.times))

@@ -11,7 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from multiprocessing import util
 from multiprocessing.connection import Connection
 from typing import Any
@@ -27,9 +27,12 @@ from ...ranks.state.host_values import left_unset
 from ...ranks.world.rank_scheduler import Ended
 from ...sim.clock import HostThread
 from ...torch_backend.machine.runtime import Runtime
+from ...torch_backend.patches.compiling import compile_modules
 from .. import failure
 from ..launch_plan import LaunchPlan
 from ..runs import INTERRUPTED, RunOptions
+from ..watched.batch_memory import BatchMemory
+from ..watched.kernel_prices import KernelPrice, kernel_prices
 from ..watched.loading import Loading
 from ..watched.step_marks import steps_told
 
@@ -46,6 +49,8 @@ class ProcessReport:
     unknown_reads: int = 0
     hazards: list[str] | None = None
     peak_bytes: list[int] = field(default_factory=list)  # of each device
+    twice_bytes: list[int] = field(default_factory=list)  # of each, with twice the batch
+    prices: list[KernelPrice] = field(default_factory=list)  # for advice, by the first rank
     loader_s: float = 0.0
     loader_workers: int = 0
 
@@ -77,8 +82,9 @@ def watched(rt: Runtime, report: ProcessReport, *, hazards: bool) -> Iterator[No
         stack.enter_context(listening(_FarWaits(rt)))
         found = stack.enter_context(collecting()) if hazards else None
         stack.enter_context(steps_told(rt, clock.mark))
-        loading = Loading()
+        loading, batch_memory = Loading(), BatchMemory(rt)
         stack.enter_context(loading.noted())
+        stack.enter_context(batch_memory.noted())
         if rt.shape_only:
             stack.enter_context(left_unset())
         try:
@@ -90,6 +96,7 @@ def watched(rt: Runtime, report: ProcessReport, *, hazards: bool) -> Iterator[No
             report.hazards = None if found is None else [str(hazard) for hazard in found]
             report.loader_s, report.loader_workers = loading.seconds, loading.workers
             report.peak_bytes = [memory.highest_bytes for memory in rt.memories]
+            report.twice_bytes = batch_memory.twice_bytes
 
 
 def life(
@@ -100,9 +107,13 @@ def life(
     def run(rt: Runtime) -> dict[str, Any]:
         report = ProcessReport()
         starting.install(Patches())
+        if options.compiled:
+            compile_modules()
         with watched(rt, report, hazards=options.hazards):
             _run_program(launch, number, options, rt, report)
-        return asdict(report)
+        if options.advises and number == 0:
+            report.prices = kernel_prices(rt.machine.accelerators[0])
+        return dict(vars(report))
 
     return run
 

@@ -91,12 +91,9 @@ class AttentionCost(Cost):
         super().__init__(Kernel(work.flops, work.bytes), dtype=work.dtype)
         self.work = work
 
-    def seconds(self, accelerator: Accelerator) -> float:
-        """How long it takes."""
-        known = self._known
-        if known is None or known[0] is not accelerator:
-            self._known = known = (accelerator, seconds(self.work, accelerator))
-        return known[1]
+    def priced(self, accelerator: Accelerator) -> float:
+        """How long it takes, worked out now."""
+        return seconds(self.work, accelerator)
 
     def in_tf32(self) -> AttentionCost:
         """Itself: its products of fp32 are priced as its kernels compute them."""

@@ -30,6 +30,7 @@ from .winograd_convolution import Winograd
 # What a multiprocessor's 2,048 threads move if each reads and writes 16 bytes: kernels that are no
 # products fill it with so much.
 FILLING_BYTES = 2048 * 2 * 16
+MOST_PRICED = 10_000
 
 
 class Kernel(NamedTuple):
@@ -84,12 +85,17 @@ class Cost:
         """How long it takes; worked out once for an accelerator."""
         known = self._known
         if known is None or known[0] is not accelerator:
-            if self.flops:
-                _check_rate(accelerator, self.dtype)
-            rates = _rates(accelerator, self.dtype, convolves=self.convolves)
-            total_s = sum(rates.seconds(kernel) for kernel in self.kernels)
-            self._known = known = (accelerator, total_s)
+            self._known = known = (accelerator, self.priced(accelerator))
+            if len(PRICED) < MOST_PRICED:
+                PRICED.setdefault((self.flops, self.bytes, known[1]), self)
         return known[1]
+
+    def priced(self, accelerator: Accelerator) -> float:
+        """The same, worked out now. Raises ValueError if it has no rate for such products."""
+        if self.flops:
+            _check_rate(accelerator, self.dtype)
+        rates = _rates(accelerator, self.dtype, convolves=self.convolves)
+        return sum(rates.seconds(kernel) for kernel in self.kernels)
 
     def in_tf32(self) -> Cost:
         """The same work, its fp32 rounded to TF32."""
@@ -109,6 +115,10 @@ class Cost:
             engaged_s = sum(rates.engaged_s(kernel) for kernel in self.kernels)
             self._engaged = (seconds, min(engaged_s, seconds))
         return self._engaged[1]
+
+
+# What this process has priced, by FLOP, bytes and seconds, by which its spans can be known again.
+PRICED: dict[tuple[int, int, float], Cost] = {}
 
 
 def _with_channels_last(kernel: Kernel) -> Kernel:

@@ -27,7 +27,7 @@ from ...races import sync_debug
 from ...races.vector_clock import Access
 from ...sim.clock import HostThread
 from ...sim.pricing.kernel_cost import traffic
-from ...sim.staging import beside_link_s, host_copy_s
+from ...sim.staging import EMBEDDED_BYTES, through_buffer_s
 from ..compiling import compiled
 from ..compiling.fusion import Read
 from ..cost import host_cost
@@ -35,8 +35,6 @@ from ..machine.runtime import Runtime, current_runtime, has_ended
 from ..private import torch_operators, torch_tensors
 from ..tensors import unknown_values
 from ..tensors.tensor import VirtualTensor, backing, check_allocated, layout_of, wrap
-
-EMBEDDED_BYTES = 64 * 1024  # of one copy from the host, at most, in the command itself
 
 
 def to_copy(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
@@ -237,15 +235,8 @@ def _account_to_host(
 
 
 def _through_buffer(rt: Runtime, index: int, nbytes: int, *, fresh: bool = False) -> None:
-    """The host copies between pageable memory, perhaps fresh, and the driver's buffer.
-
-    What it does while the link carries other pieces takes no time of its own; of a copy that goes
-    with its command the host copies all before.
-    """
-    machine = rt.clock.machine
-    seconds = host_copy_s(machine.host, nbytes, fresh=fresh)
-    if nbytes > EMBEDDED_BYTES:
-        seconds = beside_link_s(seconds, machine.host_link.seconds(nbytes), nbytes)
+    """The host copies between pageable memory, perhaps fresh, and the driver's buffer."""
+    seconds = through_buffer_s(rt.clock.machine, nbytes, fresh=fresh)
     rt.host_threads.submit(index, rt.clock.host_work, seconds, "copy through pinned buffer")
 
 

@@ -6,6 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -17,7 +18,7 @@ from ..compiling import compiled
 from ..compiling.flex_attention import attend
 from ..machine.runtime import current_runtime, running
 from ..operations.dispatch import Dispatcher
-from ..private import torch_attention, torch_devices, torch_modes
+from ..private import torch_attention, torch_devices, torch_modes, torch_modules
 from ..tensors.tensor import VirtualParameter, VirtualTensor, is_virtual
 from ..tensors.wrapper_tensors import wraps_virtual
 
@@ -63,6 +64,28 @@ def replace_compile() -> None:
         return made
 
     FOR_GOOD.set(torch, "compile", compile)
+
+
+def compile_modules() -> None:
+    """Let modules that a program calls run from now on as if `torch.compile` had made them: each
+    that is called by none that is compiled itself, has parameters, and wraps no replica."""
+    call = torch.nn.Module.__call__
+    wrappers = (torch.nn.DataParallel, torch.nn.parallel.DistributedDataParallel)
+    sizes: WeakKeyDictionary[torch.nn.Module, int] = WeakKeyDictionary()
+
+    @functools.wraps(call)
+    def called(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(self, wrappers) or torch_modules.is_compiled(self):
+            return call(self, *args, **kwargs)
+        if self not in sizes:
+            has_any = next(self.parameters(), None) is not None
+            sizes[self] = sum(1 for _ in self.modules()) if has_any else 0
+        if not sizes[self] or not _works_on_virtual(self, args, kwargs):
+            return call(self, *args, **kwargs)
+        with torch_attention.flex_is_compiled():
+            return compiled.run(call, (self, *args), kwargs, whole=False, modules=sizes[self])
+
+    FOR_GOOD.set(torch.nn.Module, "__call__", called)
 
 
 TENSOR_KINDS = (VirtualTensor, VirtualParameter)  # torch has rules for the very type of a tensor

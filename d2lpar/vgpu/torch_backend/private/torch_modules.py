@@ -52,6 +52,11 @@ def replace_device_type_query(ask: Callable[[Callable[[], str | None]], str | No
             FOR_GOOD.set(module, theirs.__name__, ours)
 
 
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether `torch.compile` has made a module of another one."""
+    return "_orig_mod" in module._modules
+
+
 def data_fetchers() -> list[Any]:
     """The classes whose `fetch` puts a batch of a DataLoader together."""
     fetch = torch.utils.data._utils.fetch

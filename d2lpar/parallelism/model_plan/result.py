@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import report
+from . import answer, report
 from .figures import Figures
 
 
@@ -13,4 +13,4 @@ class ModelPlan(Figures):
     """What a model takes on a machine; printed, it is what `d2lpar plan` says."""
 
     def __str__(self) -> str:
-        return report.text(self)
+        return report.text(answer.answer(self))

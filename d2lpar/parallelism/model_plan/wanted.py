@@ -7,9 +7,12 @@ from typing import Any
 
 from ...machines.hardware import Accelerator, Machine
 from ...timeline.inputs import Count, Positive, check_fields
+from .config import ModelConfig
 
 SEQUENCE, PROMPT, NEW = 4096, 1024, 256  # tokens, where a model reads as many
 AXES = ("data", "pipeline", "tensor")
+OF_TRAINING = ("zero", "recompute", "compiled", "optimizer", "pipeline")  # alone
+OF_INFERENCE = ("new", "eager")
 OPEN = ("zero", "recompute", "micro_batch", *AXES)  # settings of training that may be left open
 
 
@@ -75,3 +78,8 @@ def usual_precision(accelerator: Accelerator) -> str:
         if rate > accelerator.rate("float32"):
             return name
     return "fp32"
+
+
+def sequence_of(config: ModelConfig, given: int | None, *, inference: bool) -> int:
+    """Tokens of a sample, or of a prompt, where none are `given`."""
+    return config.sequence(given, PROMPT if inference and not config.encoder else SEQUENCE)

@@ -9,9 +9,9 @@ from ...timeline.inputs import Count, Positive, option
 from ...timeline.printing import say
 from .config import ModelConfig
 from .families import FAMILIES, of_numbers
+from .kinds import OF_INFERENCE, OF_TRAINING
 from .naming import config_of
 from .published import PUBLISHED
-from .wanted import OF_INFERENCE, OF_TRAINING
 
 NUMBERS = ("layers", "hidden", "heads", "ffn", "vocabulary")  # all needed
 MORE_NUMBERS = ("kv_heads", "experts", "top_k")

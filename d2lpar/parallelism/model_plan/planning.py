@@ -10,11 +10,11 @@ from ...machines.hardware import Machine
 from ...machines.prices import Price, price_of
 from ...timeline.inputs import Count, Positive, require
 from ...timeline.printing import say
-from . import report
-from .answer import answer
 from .figures import Figures
 from .inference import serve
 from .naming import config_of, transformer_of
+from .shown import report
+from .shown.answer import answer
 from .training import train
 from .wanted import Wanted, sequence_of, usual_precision
 
@@ -38,7 +38,7 @@ class ModelPlan(Figures):
         if not in_notebook():
             say(self)
             return
-        from .form import form
+        from .shown.form import form
 
         form(self, plan_model).show(str(self))
 

@@ -11,8 +11,6 @@ from .config import ModelConfig
 
 SEQUENCE, PROMPT, NEW = 4096, 1024, 256  # tokens, where a model reads as many
 AXES = ("data", "pipeline", "tensor")
-OF_TRAINING = ("zero", "recompute", "compiled", "optimizer", "pipeline")  # alone
-OF_INFERENCE = ("new", "eager")
 OPEN = ("zero", "recompute", "micro_batch", *AXES)  # settings of training that may be left open
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import d2lpar as par
 from d2lpar.command import cli
-from d2lpar.parallelism.model_plan.form import form
+from d2lpar.parallelism.model_plan.shown.form import form
 from d2lpar.plots import picture
 from d2lpar.plots.widgets.form import Form
 from d2lpar.vgpu import current_runtime

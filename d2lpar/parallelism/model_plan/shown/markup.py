@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from html import escape
 
-from ...timeline.traces.page.colors import BLUE, VERMILION
+from ....timeline.traces.page.colors import BLUE, VERMILION
 from .answer import Bar, Part
 
 # The page of the site makes the same elements, and takes the same style.
@@ -18,8 +18,12 @@ STYLE = f"""\
   align-items: center; display: grid; gap: 0 0.8em;
   grid-template-columns: minmax(6em, 13em) 5em minmax(3em, 1fr); margin: 0.15em 0;
 }}
-.model-plan li b {{ font-weight: inherit; text-align: right; }}
 .model-plan li i {{ background: rgba(128, 128, 128, 0.2); display: block; height: 0.9em; }}
+@media (max-width: 34em) {{
+  .model-plan li {{ grid-template-columns: 1fr auto; }}
+  .model-plan li i {{ grid-column: 1 / 3; height: 0.6em; }}
+}}
+.model-plan li b {{ font-weight: inherit; text-align: right; }}
 .model-plan li u {{ background: var(--plan-bar, {BLUE}); display: block; height: 100%; }}
 .model-plan .refused {{ border-left: 0.25em solid {VERMILION}; padding-left: 0.6em; }}
 .model-plan li.room u {{

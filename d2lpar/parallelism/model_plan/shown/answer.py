@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from ...timeline.formatting import seconds_text
-from ..planner.messages import PARTS
-from .figures import Figures
+from ....timeline.formatting import seconds_text
+from ...planner.messages import PARTS
+from ..figures import Figures
 
 
 class Bar(NamedTuple):

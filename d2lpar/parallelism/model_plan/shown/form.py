@@ -7,15 +7,16 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
-from ... import machines
-from ...plots.widgets.form import Choice, Form, Typed
-from ...timeline.inputs import Count, option
-from ..planner.precision import PRECISIONS
+from .... import machines
+from ....plots.widgets.form import Choice, Form, Typed
+from ....timeline.inputs import Count, option
+from ...planner.precision import PRECISIONS
+from ..figures import Figures
+from ..kinds import OF_INFERENCE, OF_TRAINING
+from ..published import PUBLISHED
+from ..wanted import Wanted, sequence_of, usual_precision
 from . import markup
 from .answer import answer
-from .figures import Figures
-from .published import PUBLISHED
-from .wanted import OF_INFERENCE, OF_TRAINING, Wanted, sequence_of, usual_precision
 
 TRAINING, INFERENCE = "training", "inference"
 KINDS = {TRAINING: False, INFERENCE: True}

@@ -146,7 +146,7 @@ site: setup  ## The course as a site, from the stored outputs, in build/site
 site-figures: setup  ## Draw the states of figures with sliders that the site shows (runs lessons)
 	@PYTHONPATH=tools $(python) -m book.states
 
-site-plans: setup  ## Compute what the site's page of plans shows (20 minutes on two quiet cores)
+site-plans: setup  ## Compute what the site's page of plans shows (a quarter of an hour)
 	@PYTHONPATH=tools $(python) -m book.plans $(MODEL)
 
 dist: setup  ## The wheel and the source distribution, in build/dist

@@ -28,11 +28,11 @@ FORM = """\
 </form>
 <p class="plan-note" role="alert"></p>
 <p class="plan-said" role="status"></p>
-<section class="model-plan" aria-label="The answer"></section>
 <div class="plan-command" hidden>
 <label for="plan-command">The same in a terminal</label>
 <input id="plan-command" readonly> <button type="button">Copy</button>
 </div>
+<section class="model-plan" aria-label="The answer"></section>
 <noscript><p>This page needs JavaScript to show what was computed.</p></noscript>
 <script src="_static/plan.js" defer></script>"""
 SELECT = '<label><span>{label}</span> <select name="{name}">{options}</select></label>'

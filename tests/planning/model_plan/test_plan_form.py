@@ -5,7 +5,10 @@ import re
 import threading
 
 import IPython.display
+import lab_in_browser
+import nbformat
 import pytest
+from lab_in_browser import in_chromium
 
 import d2lpar as par
 from d2lpar.command import cli
@@ -154,3 +157,30 @@ def test_outside_a_notebook_it_is_printed(capsys):
     plan = par.plan_model(MODEL, MACHINE, batch=8)
     plan._ipython_display_()
     assert capsys.readouterr().out == f"{plan}\n"
+
+
+@in_chromium
+def test_in_jupyterlab_it_answers_and_its_text_stays(tmp_path, browser, capsys):
+    call = f'import d2lpar as par\n\npar.plan_model("{MODEL}", "{MACHINE}", batch=8)'
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3"}}
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(call)], metadata=kernel)
+    (tmp_path / "home").mkdir()
+    with lab_in_browser.running_lab(tmp_path / "home", tmp_path / "course") as lab:
+        nbformat.write(notebook, lab.notebooks / "plan.ipynb")
+        page = browser.new_page(viewport=lab_in_browser.SCREEN)
+        lab_in_browser.open_notebook(page, lab, "plan.ipynb")
+        lab_in_browser.do(page, "notebook:run-all-cells")
+        page.get_by_text("Yes: it needs").wait_for(timeout=lab_in_browser.START_S * 1000)
+        box = page.get_by_label("batch")
+        for typed, said in (("many", "batch: it takes a whole number"), ("16", "16 samples of")):
+            box.fill(typed)
+            box.press("Enter")
+            page.locator(".model-plan").get_by_text(said).wait_for()
+        answered = page.locator(".model-plan").inner_text().split()
+        lab_in_browser.let_go(page)  # it saves
+        page.close()
+        (cell,) = nbformat.read(lab.notebooks / "plan.ipynb", 4).cells
+    (stored,) = cell.outputs
+    words = (MODEL, "--machine", MACHINE, "--batch")
+    assert answered == printed(capsys, *words, 16)
+    assert DRAWN.sub(" ", stored.data["text/plain"]).split() == printed(capsys, *words, 8)

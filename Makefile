@@ -23,7 +23,7 @@ unit-tests = $(pytest) -p no:nbval
 notebook-tests = $(pytest) --nbval --nbval-current-env
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all setup lab update test test-all test-active test-browser test-compat opinfo torch-tests validate notebooks record lint lint-types lint-imports lint-style format docs dist bench gpu lock clean site site-figures present slides addresses
+.PHONY: help help-all setup lab update test test-all test-active test-browser test-compat opinfo torch-tests validate notebooks record lint lint-types lint-imports lint-style format docs dist bench gpu lock clean site site-figures site-plans present slides addresses
 
 # The verbs that match $(1), each with what it does.
 list = @sed -nE 's/^($(1)):[^\#]*\#\# (.*)/  make \1	\2/p' Makefile | expand -t 22
@@ -148,6 +148,9 @@ site: setup  ## The course as a site, from the stored outputs, in build/site
 
 site-figures: setup  ## Draw the states of figures with sliders that the site shows (runs lessons)
 	@PYTHONPATH=tools $(python) -m book.states
+
+site-plans: setup  ## Compute what the site's page of plans shows (a quarter of an hour)
+	@PYTHONPATH=tools $(python) -m book.plans $(MODEL)
 
 dist: setup  ## The wheel and the source distribution, in build/dist
 	@$(python) -m uv build --quiet --clear --out-dir build/dist .

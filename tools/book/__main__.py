@@ -20,7 +20,7 @@ from pathlib import Path
 import build
 import docs
 
-from . import court, front, links, pages, search, validation
+from . import court, front, links, pages, plan_page, search, validation
 
 ROOT, BUILD = build.ROOT, build.ROOT / "build"
 SITE, SOURCE, EXTRA = (BUILD / name for name in ("site", "site-pages", "site-extra"))
@@ -66,6 +66,7 @@ def write_sources() -> None:
     (SOURCE / "index.md").write_text(index(total, moving), encoding="utf-8")
     (SOURCE / "package.md").write_text(package(), encoding="utf-8")
     pages.write_guides(SOURCE)
+    plan_page.write_page(SOURCE, EXTRA)
     search.write_scorer(SCORER, build.lessons_in(pages.NOTEBOOKS), ROOT)
     # They take minutes, so that they are kept from one build to the next.
     for name, made in (("validation.md", validation), ("court.md", court)):
@@ -86,7 +87,7 @@ def index(total: int, moving: int) -> str:
     pictures = EXTRA / pages.FIGURES, f"{pages.FIGURES}/"
     return text.format(
         timeline=front.timeline(*pictures),
-        cards=front.cards(readme, *pictures),
+        cards=front.cards(readme, *pictures, more=plan_page.card()),
         get_the_course=_get_the_course(build.repository()),
         lessons=lessons,
         deeper=deeper,

@@ -47,9 +47,9 @@ def timeline(pictures: Path, up: str) -> str:
     return STILL.format(address=f"{up}{GIF.name}", alt=html.escape(GIF_ALT))
 
 
-def cards(readme: str, pictures: Path, up: str) -> str:
+def cards(readme: str, pictures: Path, up: str, *, more: str = "") -> str:
     """HTML of a card for each row of the README's table of lessons; their pictures are written
-    into a folder, to which `up` leads from the first page."""
+    into a folder, to which `up` leads from the first page. `more` is put behind them."""
     found = []
     for row in ROW.finditer(readme):
         path = ROOT / row["path"]
@@ -58,7 +58,7 @@ def cards(readme: str, pictures: Path, up: str) -> str:
             address = Path(row["path"]).with_suffix(".html").as_posix()
             title, text = html.escape(row["title"]), _plain(row["text"])
             found.append(CARD.format(address=address, picture=picture, title=title, text=text))
-    return '<div class="cards">\n' + "\n".join(found) + "\n</div>"
+    return '<div class="cards">\n' + "\n".join([*found, more]) + "\n</div>"
 
 
 def _plain(markdown: str) -> str:

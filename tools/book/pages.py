@@ -31,6 +31,7 @@ PAGES = {
     ROOT / "d2lpar" / "README.md": ROOT / "package.md",
     ROOT / "d2lpar" / "validation" / "published.csv": ROOT / "validation.md",
     ROOT / "d2lpar" / "validation" / "court.csv": ROOT / "court.md",
+    ROOT / "tools" / "book" / "sphinx" / "plan.md": ROOT / "plan.md",
 }
 ON_HOSTS = "{hosted}, or [read it on its code host]({page})."
 NO_STATES = "Where the course runs, sliders stand here ({values})."

@@ -10,19 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .planning import ModelPlan as ModelPlan
     from .planning import plan_model as plan_model
-    from .result import ModelPlan as ModelPlan
 
 __all__ = ["ModelPlan", "plan_model"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "plan_model":
-        from .planning import plan_model
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import planning
 
-        return plan_model
-    if name == "ModelPlan":
-        from .result import ModelPlan
-
-        return ModelPlan
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(planning, name)

@@ -9,13 +9,12 @@ from ...timeline.inputs import Count, Positive, option
 from ...timeline.printing import say
 from .config import ModelConfig
 from .families import FAMILIES, of_numbers
+from .kinds import OF_INFERENCE, OF_TRAINING
 from .naming import config_of
 from .published import PUBLISHED
 
 NUMBERS = ("layers", "hidden", "heads", "ffn", "vocabulary")  # all needed
 MORE_NUMBERS = ("kv_heads", "experts", "top_k")
-OF_TRAINING = ("zero", "recompute", "compiled", "optimizer", "pipeline")
-OF_INFERENCE = ("new", "eager")
 EXAMPLE = "d2lpar plan llama-3.1-8b --machine 8x-h100-nvswitch --batch 64"
 
 

@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ... import machines
 from ...machines.hardware import Machine
 from ...machines.prices import Price, price_of
 from ...timeline.inputs import Count, Positive, require
+from ...timeline.printing import say
+from .figures import Figures
 from .inference import serve
 from .naming import config_of, transformer_of
-from .result import ModelPlan
+from .shown import report
+from .shown.answer import answer
 from .training import train
-from .wanted import PROMPT, SEQUENCE, Wanted, usual_precision
+from .wanted import Wanted, sequence_of, usual_precision
 
 if TYPE_CHECKING:
     from .naming import Model
+
+
+@dataclass(frozen=True)
+class ModelPlan(Figures):
+    """What a model takes on a machine; printed, it is what `d2lpar plan` says.
+
+    A notebook shows it with controls that ask for other plans, and as text where no kernel runs.
+    """
+
+    def __str__(self) -> str:
+        return report.text(answer(self))
+
+    def _ipython_display_(self) -> None:
+        from ...plots.picture import in_notebook
+
+        if not in_notebook():
+            say(self)
+            return
+        from .shown.form import form
+
+        form(self, plan_model).show(str(self))
 
 
 def plan_model(
@@ -47,12 +72,11 @@ def plan_model(
     require("plan_model", bool, inference=inference)
     config = config_of(model)
     whole = machines.machine(machine)
-    default = PROMPT if inference and not config.encoder else SEQUENCE
     wanted = Wanted(
         machine=whole,
         batch=batch,
         gpus=_gpus(whole, gpus),
-        sequence=config.sequence(sequence, default),
+        sequence=sequence_of(config, sequence, inference=inference),
         precision=precision or usual_precision(whole.accelerators[0]),
         price=price,
         **settings,

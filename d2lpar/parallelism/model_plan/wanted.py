@@ -7,6 +7,7 @@ from typing import Any
 
 from ...machines.hardware import Accelerator, Machine
 from ...timeline.inputs import Count, Positive, check_fields
+from .config import ModelConfig
 
 SEQUENCE, PROMPT, NEW = 4096, 1024, 256  # tokens, where a model reads as many
 AXES = ("data", "pipeline", "tensor")
@@ -75,3 +76,8 @@ def usual_precision(accelerator: Accelerator) -> str:
         if rate > accelerator.rate("float32"):
             return name
     return "fp32"
+
+
+def sequence_of(config: ModelConfig, given: int | None, *, inference: bool) -> int:
+    """Tokens of a sample, or of a prompt, where none are `given`."""
+    return config.sequence(given, PROMPT if inference and not config.encoder else SEQUENCE)

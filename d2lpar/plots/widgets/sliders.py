@@ -37,7 +37,7 @@ class SliderFigure:
         size_px: tuple[int, int],
     ) -> None:
         self.controls = {name: _control(draw, name, spec) for name, spec in controls.items()}
-        _align(self.controls.values())
+        align(self.controls.values())
         self._draw, self._note, self._summary, self._size_px = draw, note, summary, size_px
         self._slot = PictureSlot()
         self._box: Widget | None = None
@@ -142,7 +142,7 @@ def _control(draw: Draw, name: str, spec: object) -> Widget:
     return control
 
 
-def _align(controls: Collection[Widget]) -> None:
+def align(controls: Collection[Widget]) -> None:
     """Room for the longest description beside every control, and long tracks to slide on."""
     longest = max((len(control.description) for control in controls), default=0)
     for control in controls:

@@ -140,8 +140,8 @@ slides: setup  ## Every lesson as slides in one HTML file each, in build/slides;
 addresses: setup  ## Write the repository's address of pyproject.toml into README, docs and notebooks
 	@$(python) tools/addresses.py
 
-docs: setup  ## The API reference from the docstrings, in build/docs
-	@$(python) tools/docs.py
+docs: setup  ## The API reference alone, from the docstrings, in build/docs; the site has it, too
+	@PYTHONPATH=tools $(python) -m book.reference
 
 site: setup  ## The course as a site, from the stored outputs, in build/site
 	@PYTHONPATH=tools $(python) -m book

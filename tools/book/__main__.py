@@ -9,41 +9,30 @@ that leads nowhere within the site; links to other sites are listed, not followe
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import build
-import docs
 
 from . import court, front, links, pages, plan_page, search, validation
+from .render import SETTINGS, refuse_without_sphinx, run_sphinx
 
 ROOT, BUILD = build.ROOT, build.ROOT / "build"
 SITE, SOURCE, EXTRA = (BUILD / name for name in ("site", "site-pages", "site-extra"))
 DOCTREES, SCORER = BUILD / "site-doctrees", BUILD / "site-scorer.js"
-SPHINX = Path(__file__).with_name("sphinx")
 REFERENCE = "reference"
-NEEDED = ("sphinx", "myst_nb", "furo")
-LACKING = "`make site` needs {names}: install the extra `site` of pyproject.toml"
 STILL = (
     "{still} of {total} figures with sliders stand still: `make site-figures` has not drawn them, "
     "or their code has changed since"
 )
 SLIDERS = ", but {some} move: their pictures were drawn before"
-REFERENCE_OPENING = [
-    "`import d2lpar as par` gives a lesson its names. The reference is made from the docstrings, a",
-    "page per room:",
-]
 # Minutes on a busy machine: each step says that it begins.
 STEPS = (
-    "1 of 4: pages, from the stored outputs",
-    "2 of 4: Sphinx",
-    "3 of 4: the API reference",
-    "4 of 4: links",
+    "1 of 3: pages, from stored outputs and docstrings",
+    "2 of 3: Sphinx",
+    "3 of 3: links",
 )
 BROKEN = "{page}: no such page or place: {address}"
 FETCHED = "pages fetch from another host: {addresses}"
@@ -64,10 +53,12 @@ def write_sources() -> None:
     if moving < total:
         print(STILL.format(still=total - moving, total=total))
     (SOURCE / "index.md").write_text(index(total, moving), encoding="utf-8")
-    (SOURCE / "package.md").write_text(package(), encoding="utf-8")
     pages.write_guides(SOURCE)
     plan_page.write_page(SOURCE, EXTRA)
-    search.write_scorer(SCORER, build.lessons_in(pages.NOTEBOOKS), ROOT)
+    from .reference.pages import write_pages  # needs griffe, which may be missing
+
+    write_pages(SOURCE / REFERENCE)
+    search.write_scorer(SCORER, build.lessons_in(pages.NOTEBOOKS), ROOT, last=REFERENCE)
     # They take minutes, so that they are kept from one build to the next.
     for name, made in (("validation.md", validation), ("court.md", court)):
         made.write_page(BUILD / name)
@@ -81,7 +72,7 @@ def index(total: int, moving: int) -> str:
         "\n".join(path.relative_to(ROOT).with_suffix("").as_posix() for path in found)
         for found in map(build.lessons_in, folders)
     )
-    text = (SPHINX / "index.md").read_text(encoding="utf-8")
+    text = (SETTINGS / "index.md").read_text(encoding="utf-8")
     sliders = SLIDERS.format(some="some sliders" if moving < total else "sliders") if moving else ""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     pictures = EXTRA / pages.FIGURES, f"{pages.FIGURES}/"
@@ -103,34 +94,12 @@ def _get_the_course(repository: str | None) -> str:
     return f"[get the course]({repository}), {elsewhere}"
 
 
-def package() -> str:
-    """The page about the package: its map, and links to the reference of each room."""
-    readme = docs.PACKAGE / "README.md"
-    rooms = [
-        f'<li><a href="{REFERENCE}/{room}.html"><code>{room}</code></a></li>'
-        for room in (docs.name(folder) for folder, _ in docs.rooms())
-    ]
-    head = ["# The package d2lpar", "", *REFERENCE_OPENING, "", "<ul>", *rooms, "</ul>", ""]
-    map_of_it = readme.read_text(encoding="utf-8").replace("# The map", "## The map", 1)
-    map_of_it = map_of_it.replace("\n## Five", "\n### Five")
-    return "\n".join(head) + "\n" + pages.with_links(map_of_it, readme)
-
-
 # Programs
 
 
-def run_sphinx() -> int:
+def run() -> int:
     """Turn the sources into pages; a warning is an error."""
-    options = ["-q", "-b", "html", "-W", "--keep-going", "-d", DOCTREES, "-c", SPHINX]
-    options += ["-D", f"html_extra_path={EXTRA}", "-D", f"html_search_scorer={SCORER}"]
-    return subprocess.call([sys.executable, "-m", "sphinx", *options, SOURCE, SITE])
-
-
-def build_reference() -> int:
-    """Put the API reference beside the pages."""
-    status = docs.main(["--into", str(SITE / REFERENCE), "--home", "../index.html"])
-    (SITE / REFERENCE / "404.html").unlink(missing_ok=True)  # it is of use at a host's root only
-    return status
+    return run_sphinx(SOURCE, SITE, DOCTREES, html_extra_path=EXTRA, html_search_scorer=SCORER)
 
 
 def check() -> int:
@@ -148,10 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Build the site, and check it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.parse_args(arguments)
-    lacking = [name for name in NEEDED if not importlib.util.find_spec(name)]
-    if lacking:
-        parser.exit(1, LACKING.format(names=", ".join(lacking)) + "\n")
-    for text, step in zip(STEPS, (write_sources, run_sphinx, build_reference, check), strict=True):
+    refuse_without_sphinx(parser)
+    for text, step in zip(STEPS, (write_sources, run, check), strict=True):
         print(text, flush=True)
         if step():
             return 1

@@ -28,7 +28,8 @@ LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)#\s]+)")
 WHOLE_LINK = re.compile(r"(!?)\[([^\]]*)\]\((?![a-z]+:|#)([^)#\s]+)(#[^)]*)?\)")
 # What the site has on a page of its own; on a code host the file itself is shown.
 PAGES = {
-    ROOT / "d2lpar" / "README.md": ROOT / "package.md",
+    ROOT / "d2lpar" / "README.md": ROOT / "reference" / "index.md",
+    ROOT / "d2lpar" / "vgpu" / "README.md": ROOT / "reference" / "d2lpar.vgpu.md",
     ROOT / "d2lpar" / "validation" / "published.csv": ROOT / "validation.md",
     ROOT / "d2lpar" / "validation" / "court.csv": ROOT / "court.md",
     ROOT / "tools" / "book" / "sphinx" / "plan.md": ROOT / "plan.md",

@@ -1,4 +1,5 @@
-"""How the site's search orders what it has found: first the lesson that has most to say of a word.
+"""How the site's search orders what it has found: first the lesson that has most to say of a word,
+and last the API reference.
 
 Sphinx only counts whether a page has the word, so that every page that names a bubble would come
 before or after lesson 07 by its title.
@@ -16,14 +17,15 @@ from d2lpar.command.course.notebook_file import read
 
 WORD = re.compile(r"[a-z][a-z-]{2,}")
 LEAST = 3  # times that the lesson has the word
-# The weights are Sphinx's own, but for what `score` adds.
+# The weights are Sphinx's own, but for what `score` adds and takes away.
 SCORER = """\
 const MOST = {most};
 const asked = (new URLSearchParams(location.search).get("q") ?? "").toLowerCase();
 const wanted = (asked.match(/[a-z][a-z-]{{2,}}/g) ?? []).map((word) => word.replace(/s$/, ""));
 const pages = new Set(wanted.map((word) => MOST[word]));
 var Scorer = {{
-  score: ([page, , , , score]) => score + (pages.has(page) ? 50 : 0),
+  score: ([page, , , , score]) =>
+    score + (pages.has(page) ? 50 : 0) - (page.startsWith("{last}/") ? 100 : 0),
   objNameMatch: 11, objPartialMatch: 6, objPrio: {{ 0: 15, 1: 5, 2: -5 }}, objPrioDefault: 0,
   title: 15, partialTitle: 7, term: 5, partialTerm: 2,
 }};
@@ -49,8 +51,9 @@ def text_of(path: Path) -> str:
     return "\n".join(cell.source for cell in read(path).cells if cell.cell_type == "markdown")
 
 
-def write_scorer(file: Path, lessons: Iterable[Path], root: Path) -> None:
-    """Write the file that Sphinx takes its weights from."""
+def write_scorer(file: Path, lessons: Iterable[Path], root: Path, *, last: str) -> None:
+    """Write the file that Sphinx takes its weights from; pages of the folder `last` come last."""
     pages = {path.relative_to(root).with_suffix("").as_posix(): text_of(path) for path in lessons}
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(SCORER.format(most=json.dumps(most_of(pages))), encoding="utf-8")
+    text = SCORER.format(most=json.dumps(most_of(pages)), last=last)
+    file.write_text(text, encoding="utf-8")

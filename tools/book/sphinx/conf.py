@@ -7,6 +7,7 @@ from pathlib import Path
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
+from sphinx.addnodes import pending_xref
 
 # What a timeline looks like is the package's: the same in notebooks and here.
 VIEW = Path(__file__).parents[3] / "d2lpar" / "timeline" / "traces" / "page"
@@ -22,6 +23,15 @@ myst_heading_anchors = 4
 root_doc = "index"
 exclude_patterns = ["jupyter_execute"]
 
+# The reference: short names in signatures, long ones with a line for each parameter.
+add_module_names = False
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 80
+toc_object_entries_show_parents = "hide"
+# A name of the package that is not there is an error; what others have is not looked up.
+nitpicky = True
+nitpick_ignore_regex = [("py:.*", r"(?!d2lpar\.).*")]
+
 html_theme = "furo"
 html_static_path = ["static", str(VIEW / "view.js"), str(VIEW / "view.css")]
 html_css_files = ["book.css", "view.css"]
@@ -36,6 +46,13 @@ def described(app, doctree):
     known = dict(pictures(json.loads(path.read_text(encoding="utf-8"))))
     for image in doctree.findall(nodes.image):
         image.attributes.update(known.get(Path(image["uri"]).stem, {}))
+
+
+def exact(_, doctree):
+    """Lets no name in a signature lead to another module's that is called so, too."""
+    for reference in doctree.findall(pending_xref):
+        if not reference.get("refspecific"):
+            reference.attributes.pop("refspecific", None)  # that it is there counts
 
 
 def pictures(notebook):
@@ -63,6 +80,7 @@ def block_math(translator, node):
 
 def setup(app):
     app.connect("doctree-read", described)
+    app.connect("doctree-read", exact)
     app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 

@@ -56,7 +56,7 @@ MISSING = """\
 import importlib.util
 
 if not importlib.util.find_spec("d2lpar"):
-    raise ModuleNotFoundError("this Python has no d2lpar: open the course by `make lab`")"""
+    raise ImportError("no d2lpar here: open the course by make lab")"""
 INSTALL = """\
 import importlib.util
 

@@ -463,7 +463,7 @@ def test_without_an_address_a_notebook_has_no_link_to_one_and_says_what_is_missi
     first, install, _ = build.read(path).cells
     assert "http" not in first.source + install.source
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match="make lab"):
+    with pytest.raises(ImportError, match="make lab"):
         exec(install.source)
 
 

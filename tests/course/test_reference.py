@@ -124,7 +124,7 @@ def area(shape: Shape, *, scale: float = 1.0, **others: shapes.Shape) -> list[Sh
     """
 
 def volume(shape: Shape) -> float:
-    """As `shapes.Shape.size` and `some.functions.area` say, and `nothing.at.all`."""
+    """As `shapes.Shape.size` and `some.functions.area` say, and `nothing.at.all` of a <shape>."""
 
 def _hidden():
     """Not told of."""
@@ -172,7 +172,7 @@ def test_signatures_sections_and_comments_are_sphinxs(tmp_path):
         in text
     )
     assert "{py:class} Shape(sides: int = 3)" in text
-    assert "{py:property} size\n:type: float" in text
+    assert "{py:property} size\n:no-contents-entry:\n:type: float" in text
     assert "{py:method} made()" in text.replace(f" -> {shape}", "")
     assert ":classmethod:" in text
     assert ":Attributes:\n    - `sides`: how many." in text
@@ -239,6 +239,7 @@ def test_it_has_the_theme_of_the_course_and_links_in_signatures(site):
     signature = page[page.index('id="some.functions.area"') :].partition("</dt>")[0]
     assert 'href="#some.shapes.Shape"' in signature
     assert "some.shapes" not in re.sub(r"<[^>]+>", "", signature)
+    assert "of a &lt;shape&gt;" in page
     assert list(links.broken(site)) == []
     assert links.fetched(site) == []
 

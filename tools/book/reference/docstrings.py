@@ -24,6 +24,7 @@ def entry(target: griffe.Object, names: Names, depth: int = 0) -> str:
     """All that the reference says of a function, class or attribute, and what belongs to it."""
     in_class = target.parent is not None and target.parent.is_class
     options = [f":{option}:" for option in OPTIONS if option in target.labels]
+    options += [":no-contents-entry:"] if in_class else []  # each page's sidebar is made of them
     head, body = target.name, [docstring(target, names)]
     if isinstance(target, griffe.Function):
         kind, head = "method" if in_class else "function", _signature(target, names)

@@ -17,7 +17,15 @@ from .docstrings import docstring, entry, summary
 from .names import LOG, Names, load, modules, public
 
 PACKAGE = build.ROOT / "d2lpar"
-HEAD = "---\nmyst:\n  enable_extensions: [fieldlist]\n---\n# {title}\n"
+# `<machine>` in a docstring is no HTML.
+HEAD = """\
+---
+myst:
+  enable_extensions: [fieldlist]
+  disable_syntax: [html_inline, html_block]
+---
+# {title}
+"""
 FACE = """\
 `import d2lpar as par` gives a lesson these names. The index has {{ref}}`all names <genindex>` of
 the package.

@@ -16,7 +16,7 @@ import ipywidgets
 import nbformat
 import pytest
 from book import __main__ as book
-from book import front, links, pages, search, states, timelines
+from book import front, links, pages, render, search, states, timelines
 from lab_in_browser import in_chromium
 from PIL import Image, ImageChops
 
@@ -367,3 +367,20 @@ def test_sliders_move_without_a_kernel(site, browser):
     finally:
         server.shutdown()
         server.server_close()
+
+
+@in_chromium
+@pytest.mark.parametrize(("before_px", "scrolls"), [(900, True), (20, False)])
+def test_the_sidebar_shows_the_entry_of_the_page(browser, before_px, scrolls):
+    page = browser.new_page()
+    page.set_content(
+        '<div class="sidebar-scroll" style="height: 200px; overflow: auto">'
+        f'<div style="height: {before_px}px"></div><a class="current-page">here</a>'
+        '<div style="height: 900px"></div></div>'
+    )
+    page.add_script_tag(path=render.SETTINGS / "static" / "sidebar.js", type="module")
+    page.wait_for_timeout(100)
+    sidebar, entry = (page.locator(f".{name}") for name in ("sidebar-scroll", "current-page"))
+    assert (sidebar.evaluate("bar => bar.scrollTop") > 0) == scrolls
+    assert entry.bounding_box()["y"] < sidebar.bounding_box()["y"] + 200
+    page.close()

@@ -54,10 +54,10 @@ def run_ranks(
     only sets their backend, so that with "nccl" they refuse tensors of the host. Ranks take turns,
     always the same way.
 
-    Times are those of `ranks.cost`; that NCCL's kernels slow computing down, the start of processes
-    and their Python, and memory for NCCL's buffers are left out. Objects and tensors of the host
-    are exchanged in no time. Modules and global variables are shared, unlike those of processes;
-    `no_grad` and `autocast` of the caller do not reach into ranks.
+    Times are those of `machines.collective_cost`; that NCCL's kernels slow computing down, the
+    start of processes and their Python, and memory for NCCL's buffers are left out. Objects and
+    tensors of the host are exchanged in no time. Modules and global variables are shared, unlike
+    those of processes; `no_grad` and `autocast` of the caller do not reach into ranks.
 
     An error of one rank ends all and is raised here, with a note that names the rank. An interrupt
     ends all, too; a rank in a call that Python cannot break off, such as `time.sleep`, ends when

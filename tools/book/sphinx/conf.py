@@ -35,7 +35,8 @@ nitpick_ignore_regex = [("py:.*", r"(?!d2lpar\.).*")]
 html_theme = "furo"
 html_static_path = ["static", str(VIEW / "view.js"), str(VIEW / "view.css")]
 html_css_files = ["book.css", "view.css"]
-html_js_files = [("sliders.js", {"defer": "defer"}), ("timelines.js", {"type": "module"})]
+html_js_files = [("sliders.js", {"defer": "defer"})]
+html_js_files += [(name, {"type": "module"}) for name in ("timelines.js", "sidebar.js")]
 
 
 def described(app, doctree):

@@ -20,23 +20,10 @@ from typing import Any, NamedTuple
 
 from d2lpar import machines
 from d2lpar.parallelism.model_plan.naming import config_of
+from d2lpar.parallelism.model_plan.published import PUBLISHED
 from d2lpar.parallelism.model_plan.shown.answer import Part
 
-# Of each family the sizes that many use; the others differ little from one of these.
-MODELS = (
-    "gpt2",
-    "bert-base-uncased",
-    "vit-base-patch16-224",
-    "llama-3.2-1b",
-    "llama-3.1-8b",
-    "llama-3.1-70b",
-    "llama-3.1-405b",
-    "mixtral-8x7b-v0.1",
-    "qwen2.5-7b",
-    "qwen2.5-72b",
-    "qwen3-8b",
-    "qwen3-30b-a3b",
-)
+MODELS = tuple(PUBLISHED)
 KEPT = Path(__file__).with_name("plans.json.gz")
 
 # By group, with the words for it: of each kind of GPU one machine that many have, or can rent.

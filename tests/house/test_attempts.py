@@ -119,7 +119,8 @@ def test_a_cell_that_never_ends_fails(impatient):
 
 def test_a_cell_that_never_ends_is_not_recorded(impatient):
     (impatient / "tools").mkdir()
-    shutil.copy(ROOT / "tools" / "build.py", impatient / "tools")
+    for name in ("build.py", "addresses.py"):
+        shutil.copy(ROOT / "tools" / name, impatient / "tools")
     run = subprocess.run(
         [sys.executable, "tools/build.py"], cwd=impatient, capture_output=True, text=True
     )

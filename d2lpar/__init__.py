@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def requirement(extra: str, version: str = "") -> str:
     the repository of `[project.urls]`, at a tag such as "v1.0.0" if one is given; from the folder
     that this package came from, if that names none."""
     if (address := published_at()) is None:
-        return f"{Path(__file__).resolve().parents[1]}[{extra}]"
+        return f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}[{extra}]"
     return f"d2lpar[{extra}] @ git+{address}{version and f'@{version}'}"
 
 

@@ -23,6 +23,7 @@ Packet = torch_operators.Packet
 # What memory hands over at least (NVIDIA, CUDA C++ Best Practices Guide, "Coalesced Access to
 # Global Memory"): an element without neighbours takes as much.
 SECTOR_BYTES = 32
+REUSED_BYTES = 2**19  # stay in the cache: a third of the smallest of the catalogue
 
 _SHAPE_ONLY: dict[Packet, int] = {  # the number of the argument that is given for its shape or kind
     aten.batch_norm_gather_stats: 0,
@@ -47,13 +48,20 @@ _PUT = {aten.index_put_, torch_operators.index_put_in_place, aten.put_}  # may a
 
 
 def size_bytes(tensor: torch.Tensor) -> int:
-    """Bytes of a tensor that lie in memory: fewer than its elements have, where these share their
-    places, as in expanded tensors and in windows that overlap."""
-    count = tensor.numel()
-    if count and tensor.layout is torch.strided:
-        steps = zip(tensor.shape, tensor.stride(), strict=True)
-        count = min(count, 1 + sum((n - 1) * step for n, step in steps))
-    return count * tensor.element_size()
+    """Bytes of a tensor that come from memory: fewer than its elements have, where these share
+    their places, as in expanded tensors and in windows that overlap. What is repeated only after
+    more than `REUSED_BYTES` of others comes from memory again."""
+    count, each = tensor.numel(), tensor.element_size()
+    if not count or tensor.layout is not torch.strided:
+        return count * each
+    steps = [(n, step) for n, step in zip(tensor.shape, tensor.stride(), strict=True) if n > 1]
+    if all(step for _, step in steps):
+        return min(count, 1 + sum((n - 1) * step for n, step in steps)) * each
+    count = 1
+    for n, step in reversed(steps):
+        if step or count * each > REUSED_BYTES:
+            count *= n
+    return count * each
 
 
 def tensors_in(values: Iterable[object]) -> list[torch.Tensor]:

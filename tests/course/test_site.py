@@ -2,7 +2,6 @@
 
 import hashlib
 import http.server
-import importlib.util
 import json
 import re
 import shutil
@@ -314,8 +313,7 @@ def test_what_a_browser_would_fetch_elsewhere_is_found(tmp_path):
 def site(tmp_path_factory):
     """A site of one page with a figure, by Sphinx with the course's settings, and its server."""
     for name in ("sphinx", "myst_nb", "furo"):
-        if not importlib.util.find_spec(name):
-            pytest.skip(f"{name} is not installed")
+        pytest.importorskip(name)
     folder = tmp_path_factory.mktemp("site")
     figure = par.plots.slider_figure(line, slope=(1, 4), sign=["plus", "minus"], size_px=(200, 120))
     states.store(figure, str(folder / "extra" / pages.FIGURES), "a key")

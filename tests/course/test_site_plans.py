@@ -1,6 +1,5 @@
 """The page "Does it fit?" of the site: what it shows is what `d2lpar plan` says."""
 
-import importlib.util
 import json
 import random
 import re
@@ -103,8 +102,7 @@ def test_it_is_small_and_has_a_card(tmp_path):
 def site(tmp_path_factory):
     """The page and the two that it leads to, by Sphinx with the course's settings."""
     for name in ("sphinx", "myst_nb", "furo"):
-        if not importlib.util.find_spec(name):
-            pytest.skip(f"{name} is not installed")
+        pytest.importorskip(name)
     folder = tmp_path_factory.mktemp("plans")
     source, extra = folder / "source", folder / "extra"
     (source / "docs").mkdir(parents=True)

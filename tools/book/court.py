@@ -7,7 +7,7 @@ from pathlib import Path
 
 from d2lpar.validation.court import OURS, ROOFLINE, TITLES, Case, Court, hold
 
-from .validation import PROCESSES, escaped, is_stale, table, write
+from .validation import PROCESSES, escaped, is_stale, linked, table, write
 
 OPENING = Path(__file__).parent / "sphinx" / "court.md"
 BY_PREDICTOR, ALL = "## By predictor", "## All rows"
@@ -42,5 +42,5 @@ def columns_of(court: Court, case: Case, names: tuple[str, ...]) -> tuple[str, .
         f"`{row.machine}`",
         f"{row.published:.4g} {row.unit}",
         *(court.error(case, name) for name in names),
-        f"[{escaped(row.source)}](<{row.url}>), {escaped(row.table)}",
+        f"{linked(row)}, {escaped(row.table)}",
     )

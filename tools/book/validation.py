@@ -9,6 +9,7 @@ from pathlib import Path
 from d2lpar import validation
 from d2lpar.validation.command import MOST_PROCESSES
 from d2lpar.validation.report import WORST_GOAL, Comparison, Report
+from d2lpar.validation.rows import PublishedFigure
 
 PROCESSES = min(os.cpu_count() or 1, MOST_PROCESSES)
 OPENING = Path(__file__).parent / "sphinx" / "validation.md"
@@ -71,9 +72,15 @@ def columns(prediction: Comparison) -> Sequence[str]:
         f"{predicted} {row.unit}",
         f"{published} {row.unit}",
         *errors,
-        f"[{escaped(row.source)}](<{row.url}>), {escaped(row.table)}",
+        f"{linked(row)}, {escaped(row.table)}",
         escaped("; ".join(prediction.remarks)),
     )
+
+
+def linked(row: PublishedFigure) -> str:
+    """The source of a row, with a link if it is elsewhere; our own stands in the repository."""
+    source = escaped(row.source)
+    return f"[{source}](<{row.url}>)" if "://" in row.url else source
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from unittest.mock import patch
 
 import torch
 from torch.nn import functional as F
 
 from ...machines.hardware import Machine
 from ...machines.measuring.microbenchmarks import matmul_precision
+from ...vgpu.patching import Patches
 from ...vgpu.torch_backend.cost import row_cost
 from ...vgpu.torch_backend.private import torch_operators
 from ..parameters import Naive, Parameters, SimulatedRun
@@ -183,6 +183,17 @@ def _without_cache(machine: Machine) -> Machine:
     return replace(machine, accelerators=flushed)
 
 
+@contextmanager
+def _losses_of(threads: int) -> Iterator[None]:
+    """Let the losses of a batch be added up by so many threads at most."""
+    patches = Patches()
+    patches.set(row_cost, "LOSS_THREADS", threads)
+    try:
+        yield
+    finally:
+        patches.undo()
+
+
 def rows(p: Parameters, machine: Machine) -> SimulatedRun:
     """One of `ROW_KERNELS` over `rows` × `columns`: forward, backward or both; what it has learned
     with it if the row says `affine`.
@@ -197,7 +208,7 @@ def rows(p: Parameters, machine: Machine) -> SimulatedRun:
     if p.choice("cache", {"cold": True, "warm": False}, "warm"):
         machine = _without_cache(machine)
     threads = p.integer("loss_threads", row_cost.LOSS_THREADS)
-    with gpus(machine) as (gpu,), patch.object(row_cost, "LOSS_THREADS", threads):
+    with gpus(machine) as (gpu,), _losses_of(threads):
         shape = (p.integer("rows"), p.integer("columns"))
         x = filled(torch.empty(shape, dtype=dtype, device=gpu, requires_grad=backward))
         learned = [

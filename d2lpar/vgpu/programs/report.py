@@ -13,7 +13,8 @@ says otherwise, sizes are bytes):
   `values_s`: how much of that went into computing values (next to nothing with `--shapes-only`)
 - `loader_s`: what data loaders took of this machine's processors, which is not in simulated times;
   `loader_workers`: the most workers that one of them had
-- `uncertainty`: the share by which simulated times of such runs are typically off (0.2 is 20 %)
+- `uncertainty`: null, or the share by which simulated times of such runs are typically off (0.2 is
+  20 %)
 - `steps`: updates of the optimizer that makes most; `ms_per_step`: null, or simulated milliseconds
   (the median between two of its updates)
 - `devices`: a list; each has `device` ("cuda:0"), `busy_s` (computing), `communicating_s`,
@@ -142,7 +143,7 @@ class RunReport:
     values_s: float = 0.0
     loader_s: float = 0.0
     loader_workers: int = 0
-    uncertainty: float = 0.0
+    uncertainty: float | None = None
     steps: int = 0
     ms_per_step: float | None = None
     devices: list[DeviceReport] = field(default_factory=list)
@@ -194,8 +195,9 @@ class RunReport:
 
     @property
     def took(self) -> str:
-        """Simulated time, with how far it may be off."""
-        return f"{seconds_text(self.simulated_s)} (± {self.uncertainty:.0%})"
+        """Simulated time, with how far it may be off, where that was asked for."""
+        off = "" if self.uncertainty is None else f" (± {self.uncertainty:.0%})"
+        return f"{seconds_text(self.simulated_s)}{off}"
 
     def _assumptions(self) -> list[str]:
         """What is simulated otherwise than the program has asked for."""

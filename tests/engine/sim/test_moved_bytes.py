@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import d2lpar as par
 from d2lpar.machines import ACCELERATORS
 from d2lpar.vgpu.sim.pricing.memory_rates import MemoryRates, ReadAgain
-from d2lpar.vgpu.torch_backend.cost.moved_bytes import SECTOR_BYTES, size_bytes
+from d2lpar.vgpu.torch_backend.cost.moved_bytes import REUSED_BYTES, SECTOR_BYTES, size_bytes
 
 ROWS, COLUMNS, CHOSEN = 65_536, 1024, 64
 TABLE = ROWS * COLUMNS * 4
@@ -101,10 +101,13 @@ def test_what_takes_only_a_shape_reads_nothing(like):
     assert sum(kernels.values()) == TABLE
 
 
-def test_what_is_expanded_lies_in_memory_once():
+def test_what_is_expanded_comes_from_memory_once():
     assert size_bytes(torch.empty(1, 8).expand(100, 8)) == 8 * 4
     assert size_bytes(torch.empty(10).unfold(0, 4, 1)) == 10 * 4
     assert size_bytes(torch.empty(8, 8)[:, ::2]) == 8 * 4 * 4
+    far = torch.empty(1, REUSED_BYTES // 4 + 1)
+    assert size_bytes(far.expand(3, -1)) == 3 * size_bytes(far), "from memory again, each time"
+    assert size_bytes(far.T.expand(-1, 3)) == size_bytes(far)
 
     def scaled(t):
         return t * t[:1].expand(ROWS, COLUMNS)
@@ -119,6 +122,14 @@ def test_a_product_added_to_nothing_does_not_read_it():
         return lambda: torch.baddbmm(c, a, b, beta=0)
 
     assert moved(call) == {"baddbmm": 3 * 4 * 512 * 512 * 4}
+
+
+def test_a_product_in_place_of_what_it_is_not_added_to_writes_it_once():
+    def call(gpu):
+        a, b, c = (torch.empty(4, 512, 512, device=gpu) for _ in range(3))
+        return lambda: c.baddbmm_(a, b, beta=0)
+
+    assert moved(call) == {"baddbmm_": 3 * 4 * 512 * 512 * 4}
 
 
 def test_compiled_code_reads_of_a_table_what_it_names():

@@ -44,6 +44,8 @@ _ONLY_WRITE = {
     *(aten.uniform_, aten.normal_, aten.bernoulli_, aten.exponential_, aten.random_),
     *(aten.log_normal_, aten.geometric_, aten.cauchy_),
 }
+_ADDED = {aten.addmm, aten.baddbmm, aten.addbmm, aten.addmv, aten.addr}
+_ADDED_IN_PLACE = {aten.addmm_, aten.baddbmm_, aten.addbmm_, aten.addmv_, aten.addr_}
 _PUT = {aten.index_put_, torch_operators.index_put_in_place, aten.put_}  # may add: argument 3
 
 
@@ -80,7 +82,7 @@ def moved_bytes(
 ) -> int:
     """Bytes read of the arguments, and written to those that change and to what is new."""
     schema = torch_operators.schema_of(func)
-    only_written = _only_writes(func, args)
+    only_written = _only_writes(func, args, kwargs)
     part = partly_moved(func, args, kwargs, outputs)
     total = 0
     for number, argument in enumerate(schema.arguments):
@@ -111,15 +113,17 @@ def _shape_only(func: torch._ops.OpOverload, kwargs: dict[str, object]) -> int |
     name = torch_operators.schema_of(func).name
     if name.startswith("aten::new_") or (name.startswith("aten::") and name.endswith("_like")):
         return 0
-    if kwargs.get("beta", 1) == 0:  # a product that is added to nothing
+    if func.overloadpacket in _ADDED and kwargs.get("beta") == 0:  # a product, added to nothing
         return 0
     return _SHAPE_ONLY.get(func.overloadpacket)
 
 
-def _only_writes(func: torch._ops.OpOverload, args: Arguments) -> bool:
+def _only_writes(func: torch._ops.OpOverload, args: Arguments, kwargs: dict[str, object]) -> bool:
     packet = func.overloadpacket
     if packet in _PUT:
         return len(args) < 4 or not args[3]
+    if packet in _ADDED_IN_PLACE:
+        return kwargs.get("beta") == 0
     return packet in _ONLY_WRITE or func in (aten.scatter_.src, aten.scatter_.value)
 
 

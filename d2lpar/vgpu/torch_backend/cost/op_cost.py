@@ -33,12 +33,10 @@ _ATTENTION = {
     torch_attention.cudnn_attention: (CUDNN, False),
     torch_attention.cudnn_attention_backward: (CUDNN, True),
 }
-# Gradients that are filled with zeros first (PyTorch, aten/.../native: cuda/DilatedMaxPool2d.cu);
-# those of a part have then the gradient that came copied into them (TensorShape.cpp).
-_ZEROED = {
-    aten.max_pool2d_with_indices_backward,
-    *(aten.slice_backward, aten.select_backward, aten.diagonal_backward),
-}
+# Gradients that are filled with zeros first, and summed or, those of a part, copied into these
+# (PyTorch, aten/src/ATen/native: cuda/DilatedMaxPool2d.cu, TensorShape.cpp).
+_SUMMED_INTO_ZEROS = {aten.max_pool2d_with_indices_backward}
+_COPIED_INTO_ZEROS = {aten.slice_backward, aten.select_backward, aten.diagonal_backward}
 _ADDED_TO = {aten.addmm: aten.mm, aten.baddbmm: aten.bmm}  # products that something is added to
 
 
@@ -101,10 +99,10 @@ def cost_of(
     if packet in BY_ROWS:  # before optimizers': one is called _fused_rms_norm
         return Cost(*BY_ROWS[packet](args, nbytes), dtype=dtype)
     nbytes += read_again(packet, args)
-    if packet in _ZEROED:
+    if packet in _COPIED_INTO_ZEROS:
+        nbytes = 2 * size_bytes(args[0])
+    if packet in _COPIED_INTO_ZEROS | _SUMMED_INTO_ZEROS:
         zeros = Kernel(0, sum(map(size_bytes, tensors_in([outputs]))))
-        if packet is not aten.max_pool2d_with_indices_backward:
-            nbytes = 2 * size_bytes(args[0])
         return Cost(zeros, Kernel(0, nbytes), dtype=dtype)
     if torch_operators.schema_of(func).name.startswith(_MANY):
         count = _launches(args, outputs)

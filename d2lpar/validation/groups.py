@@ -18,7 +18,9 @@ GROUPS = (
 )
 
 _BY_WORKLOAD = {
-    **dict.fromkeys(("matmul", "stream", "attention", "convolution", "rows", "launch"), KERNELS),
+    **dict.fromkeys(
+        ("matmul", "stream", "attention", "convolution", "rows", "launch", "recurrent"), KERNELS
+    ),
     **dict.fromkeys(("copy", "send", "matmul_and_copy"), COPIES),
     **dict.fromkeys(
         (

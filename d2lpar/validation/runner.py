@@ -42,6 +42,7 @@ WORKLOADS: dict[str, Workload] = {
     "stream": kernels.stream,
     "convolution": kernels.convolution,
     "rows": kernels.rows,
+    "recurrent": kernels.recurrent,
     "launch": kernels.launch,
     "attention": attention.attention,
     "copy": copies.copy,

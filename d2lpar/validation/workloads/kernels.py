@@ -194,6 +194,29 @@ def _losses_of(threads: int) -> Iterator[None]:
         patches.undo()
 
 
+def recurrent(p: Parameters, machine: Machine) -> SimulatedRun:
+    """A layer of `kind` (lstm, gru, rnn) with `hidden` units over `steps` of `batch`, forward or
+    forward and backward. Inputs have one feature: rows leave out the product of the inputs."""
+    kinds = {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn": torch.nn.RNN}
+    kind, dtype = p.choice("kind", kinds), p.choice("dtype", DTYPES)
+    backward = p.choice("direction", {"forward": False, "forward_backward": True})
+    hidden, batch, steps = p.integer("hidden"), p.integer("batch"), p.integer("steps")
+    with gpus(machine) as (gpu,), torch.set_grad_enabled(backward):
+        layer = kind(1, hidden, device=gpu, dtype=dtype)
+        x = filled(torch.empty(steps, batch, 1, device=gpu, dtype=dtype))
+        learned = [*layer.parameters()]
+
+        def run() -> None:
+            y, _ = layer(x)
+            if backward:
+                torch.autograd.grad(y, learned, torch.empty_like(y))
+
+        gates = layer.weight_hh_l0.shape[0]
+        flops = 2 * steps * batch * gates * hidden * (3 if backward else 1)
+        naive = Naive(flops / machine.accelerators[0].rate(p.text("dtype")))
+        return SimulatedRun(mean_s(run), flops=flops, naive=naive)
+
+
 def rows(p: Parameters, machine: Machine) -> SimulatedRun:
     """One of `ROW_KERNELS` over `rows` × `columns`: forward, backward or both; what it has learned
     with it if the row says `affine`.

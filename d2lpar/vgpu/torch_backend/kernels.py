@@ -24,8 +24,8 @@ from .tensors.unwritten_memory import cleared
 
 def kernels(dispatcher: Dispatcher) -> list[torch.library.Library]:
     """The dispatcher for every operation without a tensor argument; by their names four that C++
-    calls by itself; and attention, recurrent cells and fused optimizer steps,
-    which torch has no kernel of for every device."""
+    calls by itself; and attention, recurrent networks and fused optimizer
+    steps, which torch has no kernel of for every device."""
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(lambda op, *args, **kwargs: dispatcher(op, args, kwargs), "PrivateUse1")
     everything.fallback(_refuse_compressed, "SparseCsrPrivateUse1")
@@ -39,12 +39,11 @@ def kernels(dispatcher: Dispatcher) -> list[torch.library.Library]:
         ("_fused_rms_norm", torch_operators.rms_norm.default),
     ):
         named.impl(name, functools.partial(_call, dispatcher, op), "PrivateUse1")
-    for name, kernel in (
-        ("scaled_dot_product_attention", attention.scaled_dot_product_attention),
-        ("_thnn_fused_lstm_cell", recurrent.lstm_cell),
-        ("_thnn_fused_gru_cell", recurrent.gru_cell),
-    ):
-        named.impl(name, kernel, "AutogradPrivateUse1")
+    attend = attention.scaled_dot_product_attention
+    named.impl("scaled_dot_product_attention", attend, "AutogradPrivateUse1")
+    for name, kernel in recurrent.kernels().items():
+        for key in ("AutogradPrivateUse1", "PrivateUse1"):
+            named.impl(name, kernel, key)
     meta_optimizers.register(named)
     return [everything, named]
 

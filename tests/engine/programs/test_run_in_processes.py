@@ -431,12 +431,14 @@ import torch, torch.distributed as dist, torch.multiprocessing as mp
 def work(number):
     store = dist.TCPStore("localhost", 29666, 2, number == 0)
     store.set(str(number), "here")
-    print(number, store.get(str(1 - number)).decode(), flush=True)
+    say(number, store.get(str(1 - number)).decode())
     dist.init_process_group("nccl", store=store, rank=number, world_size=2)
     torch.cuda.set_device(number)
     x = torch.ones(1, device="cuda")
     dist.all_reduce(x)
-    print(number, x.item(), flush=True)
+    say(number, x.item())
+def say(number, what):  # at once: two processes write
+    print(f"{number} {what}\\n", end="", flush=True)
 if __name__ == "__main__":
     mp.start_processes(work, nprocs=2, start_method="fork")
 """

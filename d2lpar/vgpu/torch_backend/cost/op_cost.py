@@ -17,9 +17,10 @@ from torch.utils.flop_counter import flop_registry
 from ....machines.hardware import Accelerator
 from ...sim.pricing.attention_cost import CUDNN, EFFICIENT, FLASH, Attention, AttentionCost
 from ...sim.pricing.kernel_cost import Cost, Kernel
+from ...sim.pricing.recurrent_cost import RecurrentCost, Steps
 from ...sim.pricing.tiles import ALIGNED_BYTES, Product
 from ...sim.pricing.winograd_convolution import Winograd, winograd
-from ..private import torch_attention, torch_operators, torch_settings
+from ..private import torch_attention, torch_operators, torch_recurrent, torch_settings
 from .moved_bytes import Arguments, Packet, moved_bytes, size_bytes, tensors_in
 from .row_cost import BY_ROWS, read_again
 
@@ -33,6 +34,7 @@ _ATTENTION = {
     torch_attention.cudnn_attention: (CUDNN, False),
     torch_attention.cudnn_attention_backward: (CUDNN, True),
 }
+_SEQUENCES = {torch_recurrent.forward, torch_recurrent.backward}
 # Gradients that are filled with zeros first, and summed or, those of a part, copied into these
 # (PyTorch, aten/src/ATen/native: cuda/DilatedMaxPool2d.cu, TensorShape.cpp).
 _SUMMED_INTO_ZEROS = {aten.max_pool2d_with_indices_backward}
@@ -85,6 +87,8 @@ def cost_of(
     """The cost of `outputs = func(*args, **kwargs)`, from shapes and data types alone."""
     if func in _ATTENTION:
         return _attention(func, args, kwargs)
+    if func in _SEQUENCES:
+        return RecurrentCost(_steps(args, backward=func is torch_recurrent.backward))
     packet = _SAME_PRODUCT.get(func.overloadpacket, func.overloadpacket)
     flops = _flops_of(packet, args, kwargs, outputs)
     tensors = [*tensors_in(args), *tensors_in(kwargs.values()), *tensors_in([outputs])]
@@ -162,6 +166,28 @@ def _mask_bytes(mask: torch.Tensor | None, wanted: list[bool] | None) -> int:
         return 0
     gradient = mask.numel() * mask.element_size() if wanted and wanted[3] else 0
     return size_bytes(mask) + gradient
+
+
+# --- recurrent networks ---------------------------------------------------------------------------
+
+
+def _steps(args: Arguments, *, backward: bool) -> Steps:
+    call = torch_recurrent.Call.of(args)
+    return Steps(
+        call.kind,
+        call.steps,
+        call.rows,
+        call.hx.shape[1],
+        call.input.shape[-1],
+        call.hidden_size,
+        call.outputs,
+        call.num_layers,
+        call.directions,
+        bool(call.batch_sizes),
+        str(call.input.dtype).removeprefix("torch."),
+        backward,
+        not backward or args[21][0],
+    )
 
 
 # --- many tensors at once -------------------------------------------------------------------------

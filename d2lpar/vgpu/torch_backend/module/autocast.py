@@ -22,7 +22,7 @@ DTYPES = (torch.float16, torch.bfloat16)
 LOWER = """
     _convolution conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding convolution
     conv_tbc conv_transpose1d conv_transpose2d.input conv_transpose3d.input
-    cudnn_convolution cudnn_convolution_transpose
+    cudnn_convolution cudnn_convolution_transpose _cudnn_rnn
     addbmm addmm addmv addr baddbmm bmm chain_matmul einsum linalg_multi_dot linalg_vecdot linear
     matmul mm mv prelu gru_cell lstm_cell rnn_relu_cell rnn_tanh_cell scaled_dot_product_attention
 """

@@ -21,6 +21,7 @@ from ...memory.caching_allocator import Allocation, OutOfMemoryError
 from ...races.vector_clock import Access
 from ...sim.pricing.attention_cost import AttentionCost, workspace_bytes
 from ...sim.pricing.kernel_cost import Cost
+from ...sim.pricing.recurrent_cost import RecurrentCost
 from ..attention.dispatched import fused_choice, scaled_dot_product_attention
 from ..attention.transformer_fast_path import encoder_layer, multi_head_attention
 from ..compiling import compiled
@@ -52,7 +53,6 @@ from ..tensors.unwritten_memory import cleared
 from ..values.own_kernels import KERNELS
 from ..values.refusals import on_host
 from . import copies, functional_collectives, serialization
-from .recurrent import gru_cell, lstm_cell
 
 Way = Callable[[Runtime, tuple, dict], object]  # of carrying out an operation with its arguments
 
@@ -79,8 +79,6 @@ class Dispatcher:
             aten.set_.source_Storage_storage_offset: serialization.set_storage,
             aten.set_.source_Tensor: _set,
             torch_tensors.are_alike: _are_alike,
-            torch_operators.lstm_cell: lambda rt, args, kwargs: lstm_cell(*args, **kwargs),
-            torch_operators.gru_cell: lambda rt, args, kwargs: gru_cell(*args, **kwargs),
             aten.scaled_dot_product_attention.default: _attend,
             torch_attention.choose_attention: lambda rt, args, kwargs: fused_choice(
                 *args, **kwargs
@@ -437,12 +435,18 @@ class _OpCall:
         cost = rounded(cost, accelerator)
         seconds = cost.seconds(accelerator)
         engaged_s = cost.engaged_s(accelerator, seconds)
+        launching_s = 0.0
+        if isinstance(cost, RecurrentCost):
+            launching_s = cost.launches(accelerator) * host.launch_s
+            seconds = max(seconds, launching_s)
         if region is None:
             dispatch_s = host_cost.kernel_s(host, self.tensors, cost)
         else:
             dispatch_s = region.dispatch_s(host, host_cost.extern_s(host, cost))
         work = (stream, self.plan.name, seconds, cost.bytes, cost.flops)
         rt.host_threads.submit(self.index, rt.clock.kernel, *work, dispatch_s, engaged_s)
+        if launching_s:
+            rt.host_threads.submit(self.index, rt.clock.host_work, launching_s, "cuDNN launches")
 
     def fuse(self, rt: Runtime, func: torch._ops.OpOverload, outputs: object) -> None:
         """Let it be part of a fused kernel that has written `outputs`."""

@@ -1,44 +1,68 @@
-"""Cells of LSTM and GRU: torch takes it that every device other than the CPU has them fused."""
+"""Recurrent networks as on CUDA: cuDNN's one operation for a whole sequence.
+
+Where a program has switched cuDNN off, for example for second derivatives, which it does not have,
+they are made of cells.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import torch
 
-
-def lstm_cell(
-    input_gates: torch.Tensor,
-    hidden_gates: torch.Tensor,
-    cx: torch.Tensor,
-    input_bias: torch.Tensor | None = None,
-    hidden_bias: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`aten::_thnn_fused_lstm_cell` by single operations: hidden state, cell state, workspace.
-
-    Gates [batch, 4 hidden] in the order in, forget, cell, out (Hochreiter and Schmidhuber 1997, as
-    in `nn.LSTM`). Only the fused kernel's own backward would read the workspace.
-    """
-    gates = _with_bias(input_gates, input_bias) + _with_bias(hidden_gates, hidden_bias)
-    i, f, g, o = gates.chunk(4, 1)
-    cell = f.sigmoid() * cx + i.sigmoid() * g.tanh()
-    return o.sigmoid() * cell.tanh(), cell, gates.new_empty(0)
+from ..private import torch_operators, torch_recurrent
+from ..private.torch_recurrent import KINDS
 
 
-def gru_cell(
-    input_gates: torch.Tensor,
-    hidden_gates: torch.Tensor,
-    hx: torch.Tensor,
-    input_bias: torch.Tensor | None = None,
-    hidden_bias: torch.Tensor | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """`aten::_thnn_fused_gru_cell` by single operations: hidden state, workspace.
-
-    Gates [batch, 3 hidden] in the order reset, update, new (Cho et al. 2014, as in `nn.GRU`).
-    """
-    ir, iz, new = _with_bias(input_gates, input_bias).chunk(3, 1)
-    hr, hz, hidden = _with_bias(hidden_gates, hidden_bias).chunk(3, 1)
-    new = (new + (ir + hr).sigmoid() * hidden).tanh()
-    return new + (iz + hz).sigmoid() * (hx - new), input_gates.new_empty(0)
+def kernels() -> dict[str, Callable[..., object]]:
+    """The kernels of `nn.RNN`, `nn.LSTM` and `nn.GRU`, by the names of aten."""
+    found: dict[str, Callable[..., object]] = {}
+    for kind in KINDS:
+        network = torch_recurrent.network(kind)
+        found[f"{kind}.input"] = partial(_run, kind, network.input, _padded)
+        found[f"{kind}.data"] = partial(_run, kind, network.data, _packed)
+    return found
 
 
-def _with_bias(gates: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return gates if bias is None else gates + bias
+def _run(
+    kind: str, op: torch._ops.OpOverload, arranged: Callable[..., tuple], *args: Any
+) -> object:
+    """A network's outputs, its last h, and of an LSTM its last c."""
+    if not (torch.backends.cudnn.enabled and args[0].is_floating_point()):
+        return torch_operators.decompose(op, torch_operators.BY_OTHERS, args, {})
+    return _sequence(kind, *arranged(*args))
+
+
+def _padded(input: torch.Tensor, *others: Any) -> tuple:
+    return input, [], *others
+
+
+def _packed(data: torch.Tensor, batch_sizes: torch.Tensor, *others: Any) -> tuple:
+    return data, batch_sizes.tolist(), *others, False
+
+
+def _sequence(
+    kind: str,
+    input: torch.Tensor,
+    batch_sizes: list[int],
+    states: Any,
+    weights: list[torch.Tensor],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[torch.Tensor, ...]:
+    hx, cx = states if kind == "lstm" else (states, None)
+    hidden = hx.shape[2] if cx is None else cx.shape[2]
+    projected = 0 if hx.shape[2] == hidden else hx.shape[2]
+    weights_of_layer = (4 if has_biases else 2) + (1 if projected else 0)
+    network = (KINDS.index(kind), hidden, projected, num_layers)
+    options = (batch_first, dropout, train, bidirectional, batch_sizes, None)
+    results = torch_recurrent.forward(
+        input, weights, weights_of_layer, None, hx, cx, *network, *options
+    )
+    return results[: 2 if cx is None else 3]

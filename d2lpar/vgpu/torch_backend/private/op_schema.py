@@ -63,6 +63,8 @@ _OF_OTHERS = {
 }
 
 
+_DROPOUT = ("dropout_p", "dropout")  # names of the argument
+
 # torch defines them by others where a device has no kernel of its own: CUDA has.
 _ONE_KERNEL = {"aten::_fused_rms_norm"}
 
@@ -82,7 +84,9 @@ class OpTraits(NamedTuple):
         torch._C.DispatchKey | None
     )  # the key of the kernel that defines it by others; None for most
     draws_random: bool
-    dropout: int | None  # the number of the argument `dropout_p`: where it is 0, nothing is drawn
+    dropout: (
+        int | None
+    )  # the number of the argument that says how much: where it is 0, nothing is drawn
     waits: bool
     host_argument: int | str | None
     counts_writes: bool  # by itself: for all others torch does before they get here
@@ -116,7 +120,7 @@ def traits_of(func: torch._ops.OpOverload) -> OpTraits:
         reshapes=writes and not _keeps_shapes(schema.name),
         definition=_definition(func, schema.name),
         draws_random=torch.Tag.nondeterministic_seeded in tags,
-        dropout=next((n for n, a in enumerate(schema.arguments) if a.name == "dropout_p"), None),
+        dropout=next((n for n, a in enumerate(schema.arguments) if a.name in _DROPOUT), None),
         waits=torch.Tag.data_dependent_output in tags
         or (torch.Tag.dynamic_output_shape in tags and schema.name not in _HOST_ARGUMENT),
         host_argument=_HOST_ARGUMENT.get(schema.name),

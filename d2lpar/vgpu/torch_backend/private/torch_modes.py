@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 import torch.fx.experimental.proxy_tensor
@@ -71,6 +71,18 @@ def counting() -> AbstractContextManager[object]:
     excluded = torch._C._dispatch_tls_local_exclude_set()
     excluded = excluded.remove(torch._C.DispatchKey.ADInplaceOrView)
     return torch._C._ForceDispatchKeyGuard(included, excluded)
+
+
+@contextmanager
+def differentiating() -> Iterator[None]:
+    """A block in which autograd follows operations of the host although one has arrived here
+    already, which it follows itself."""
+    included = torch._C._dispatch_tls_local_include_set()
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in ("ADInplaceOrView", "AutogradCPU", "AutogradCUDA", "AutogradOther"):
+        excluded = excluded.remove(torch._C._dispatch_key_parse(key))
+    with torch._C._ForceDispatchKeyGuard(included, excluded), torch.enable_grad(), unwatched():
+        yield
 
 
 def masks_select_all() -> AbstractContextManager[object]:

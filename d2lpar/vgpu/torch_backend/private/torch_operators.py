@@ -31,8 +31,6 @@ to_copy = _aten._to_copy
 copy_from = _aten._copy_from.default
 item = _aten._local_scalar_dense.default
 pin_memory = _aten._pin_memory.default
-lstm_cell = _aten._thnn_fused_lstm_cell.default
-gru_cell = _aten._thnn_fused_gru_cell.default
 pack_padded_sequence = _aten._pack_padded_sequence.default
 foreach_copy = _aten._foreach_copy_.default
 is_mask_left_aligned = _aten._nested_tensor_from_mask_left_aligned.default
@@ -54,6 +52,7 @@ def schema_of(func: torch._ops.OpOverload) -> torch.FunctionSchema:
 
 
 ON_CUDA = torch._C.DispatchKey.CUDA
+BY_OTHERS = torch._C.DispatchKey.CompositeImplicitAutograd
 _ON_CUDA_BY = re.compile(r"^CUDA: registered at (.*):\d+ ::", re.MULTILINE)
 _OF_TORCH = ("aten", "prims")
 _FOLDER = os.path.dirname(torch.__file__)
@@ -69,7 +68,7 @@ def definition_of(func: torch._ops.OpOverload) -> torch._C.DispatchKey | None:
     if has(func.name(), "CUDA") and _is_programs(func):
         return ON_CUDA
     if has(func.name(), "CompositeImplicitAutograd"):
-        return torch._C.DispatchKey.CompositeImplicitAutograd
+        return BY_OTHERS
     if func.namespace not in _OF_TORCH and has(func.name(), "CompositeExplicitAutograd"):
         return torch._C.DispatchKey.CompositeExplicitAutograd
     return None

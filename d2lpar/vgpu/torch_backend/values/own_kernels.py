@@ -7,12 +7,20 @@ from collections.abc import Callable
 
 import torch
 
-from . import attention_values, batch_norm_values, half_products, mixed_batch_norm, rms_norm_values
+from . import (
+    attention_values,
+    batch_norm_values,
+    half_products,
+    mixed_batch_norm,
+    recurrent_values,
+    rms_norm_values,
+)
 
 KERNELS: dict[torch._ops.OpOverload, Callable[..., object]] = {
     **attention_values.KERNELS,
     **batch_norm_values.KERNELS,
     **half_products.KERNELS,
     **mixed_batch_norm.KERNELS,
+    **recurrent_values.KERNELS,
     **rms_norm_values.KERNELS,
 }

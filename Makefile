@@ -22,8 +22,11 @@ pytest = $(1) -m pytest -n $(workers) --dist loadfile --no-loadscope-reorder
 unit-tests = $(pytest) -p no:nbval
 notebook-tests = $(pytest) --nbval --nbval-current-env
 
+translations = PYTHONPATH=tools $(python) -m translations
+languages = $(notdir $(patsubst %/course.po,%,$(wildcard notebooks/*/course.po)))
+
 .DEFAULT_GOAL := help
-.PHONY: help help-all setup lab update test test-all test-active test-browser test-compat opinfo torch-tests validate notebooks record lint lint-types lint-imports lint-style format docs dist bench gpu lock clean site site-figures site-plans present slides addresses
+.PHONY: help help-all setup lab update test test-all test-active test-browser test-compat opinfo torch-tests validate notebooks record lint lint-types lint-imports lint-style format docs dist bench gpu lock clean site site-figures site-plans present slides addresses translations
 
 # The verbs that match $(1), each with what it does.
 list = @sed -nE 's/^($(1)):[^\#]*\#\# (.*)/  make \1	\2/p' Makefile | expand -t 22
@@ -39,8 +42,8 @@ help-all:  ## This list
 setup:
 	@$(or $(PYTHON),python3) setup_env.py
 
-lab: setup  ## Open your copy of the course in JupyterLab; LESSON=04 opens that lesson
-	@$(course) update --quiet
+lab: setup  ## Open your copy of the course in JupyterLab; LESSON=04 opens that lesson, COURSE_LANG=zh in Chinese
+	@$(course) $(if $(COURSE_LANG),lang $(COURSE_LANG),update) --quiet
 	@for notebook in my/$(or $(LESSON),00)_*.ipynb my/0$(LESSON)_*.ipynb; do \
 		[ ! -e "$$notebook" ] || break; \
 	done; \
@@ -113,6 +116,13 @@ validate: setup  ## Predictions beside published figures, which lessons quote; O
 
 notebooks: setup  ## Record all notebooks anew, and list what changed
 	@$(python) tools/build.py
+	@$(again) translations
+
+translations: setup  ## Notebooks in other languages, from the catalogues beside them
+	@for language in $(languages); do $(translations) write $$language || exit 1; done
+
+%-todo: setup  ## zh-todo: what of the course has no translation into Chinese, or an old one
+	@$(translations) todo $*
 
 record: setup  ## Learning curves anew, at full size; DATA=folder with Fashion-MNIST for real ones
 	@$(python) tools/lenet_curves.py $(if $(DATA),--data "$(DATA)")

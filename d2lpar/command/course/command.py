@@ -37,6 +37,10 @@ def main(arguments: list[str]) -> int:
         "--quiet", action="store_true", help="say only what has moved, or both have changed"
     )
     update.set_defaults(run=_update)
+    lang = commands.add_parser("lang", help="the language of my/: en, zh; what you did stays")
+    lang.add_argument("language")
+    lang.add_argument("--quiet", action="store_true", help="say only what both have changed")
+    lang.set_defaults(run=_lang)
     reset = commands.add_parser("reset", help="a fresh copy of a lesson; yours is put aside")
     reset.add_argument("lesson", help="its number: 03")
     reset.set_defaults(run=_reset)
@@ -88,6 +92,11 @@ def _update(options: argparse.Namespace) -> int:
     elif not steps and not options.quiet:
         say(f"{working_copy.COPY}/ is up to date")
     return 0
+
+
+def _lang(options: argparse.Namespace) -> int:
+    working_copy.choose_language(working_copy.course_folder(Path.cwd()), options.language)
+    return _update(options)
 
 
 def _reset(options: argparse.Namespace) -> int:

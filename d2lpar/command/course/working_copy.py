@@ -14,7 +14,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from ...timeline import waits, whole_file
-from . import merging, notebook_file
+from . import languages, merging, notebook_file
 from .former_names import FORMER_NAMES, former
 
 SOURCE, COPY, MUSEUM = "notebooks", "my", "museum"
@@ -73,8 +73,8 @@ def update(course: Path) -> Iterator[FileUpdate]:
     step says what it `was`. Links, also of the copy itself, stay links. Raises
     TimeoutError while another update goes on and on.
     """
-    source, copy = course / SOURCE, course / COPY
-    with waits.locked(copy / BASE / LOCK):
+    copy = course / COPY
+    with waits.locked(copy / BASE / LOCK), _source(course) as source:
         for file in _files(source):
             relative, was = file.relative_to(source), None
             try:
@@ -100,9 +100,8 @@ def reset(course: Path, lesson: str) -> Iterator[FileUpdate]:
 
     Raises ValueError for a number that no lesson has, TimeoutError as `update` does.
     """
-    source, copy = course / SOURCE, course / COPY
-    number = _number(course, lesson)
-    with waits.locked(copy / BASE / LOCK):
+    copy, number = course / COPY, _number(course, lesson)
+    with waits.locked(copy / BASE / LOCK), _source(course) as source:
         for file in (each for each in _files(source) if each.name.startswith(f"{number}_")):
             relative = file.relative_to(source)
             if relative.parts[0] == MUSEUM:  # its rooms have numbers of their own
@@ -139,9 +138,23 @@ def _number(course: Path, lesson: str) -> str:
     return lesson.zfill(2)
 
 
+def choose_language(course: Path, language: str) -> None:
+    """Let the copy be in a language, such as "zh", from the next update on.
+
+    Raises ValueError for one that the course does not have.
+    """
+    languages.choose(course / SOURCE, course / COPY / BASE, language)
+
+
+def _source(course: Path) -> AbstractContextManager[Path]:
+    """The folder with the course in the language of the copy."""
+    return languages.source_in(course / SOURCE, languages.chosen(course / COPY / BASE))
+
+
 def _files(folder: Path) -> Iterator[Path]:
+    ignored = {*IGNORED, *languages.known(folder)}
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and not set(path.relative_to(folder).parts) & set(IGNORED):
+        if path.is_file() and ignored.isdisjoint(path.relative_to(folder).parts):
             yield path
 
 

@@ -1,0 +1,140 @@
+"""Notebooks in another language: the same code and outputs, the text from the catalogue.
+
+What has no translation of its present English stays English, and says so. Links and pictures lead
+to where those of the English notebook do, and to the translation where there is one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from functools import cache, partial
+from pathlib import Path, PurePosixPath
+
+from nbformat import NotebookNode
+
+from d2lpar.command.course import languages, notebook_file
+from d2lpar.timeline import whole_file
+
+from .catalogues import COURSE, NAVIGATION, README, common, notebooks, pages, units
+
+MISSING = "not translated yet"
+NAME = re.compile(r"\[(← |)([^\]]+?)( →|)\]")  # of a link, between arrows
+HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
+PLACE = re.compile(r"\]\(([^)\s#:]*)#([^)\s]+)\)")  # a heading that a link leads to
+
+
+def write(language: str) -> list[Path]:
+    """Write all notebooks and pages of a language. Returns the files that have changed."""
+    made = {
+        COURSE / language / n: notebook_file.serialised(translated(language, n))
+        for n in notebooks()
+    }
+    made |= {page_file(language, page): translated_page(language, page) for page in pages()}
+    changed = []
+    for file, text in made.items():
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            whole_file.write(file, text)
+            changed.append(file)
+    return changed
+
+
+def page_file(language: str, page: Path) -> Path:
+    """Where a page is in a language: README.md has its translations beside it."""
+    above = COURSE.parent / f"{page.stem}.{language}{page.suffix}"
+    return above if page == README else COURSE / language / page
+
+
+def translated_page(language: str, page: Path) -> str:
+    """A page in a language."""
+    (unit,) = units(language, page)
+    text = (
+        unit.translated if unit.is_current else f"*({common(language)[MISSING]})*\n\n{unit.english}"
+    )
+    if page != README:
+        return languages.relinked(text, page, _out)
+    return languages.relinked(text, page, partial(_from_above, language))
+
+
+def _from_above(language: str, path: PurePosixPath) -> PurePosixPath:
+    """A file as the page above the course's folder sees it."""
+    is_lesson = path.parts[:1] == (COURSE.name,) and path.suffix == ".ipynb"
+    own = PurePosixPath(COURSE.name, language, *path.parts[1:])
+    return own if is_lesson or path == PurePosixPath(COURSE.name, "museum", README) else path
+
+
+def translated(language: str, notebook: Path) -> NotebookNode:
+    """A notebook in a language."""
+    known = {unit.cell: unit for unit in units(language, notebook)}
+    said, titles = common(language), _titles(language)
+    found = notebook_file.read(COURSE / notebook)
+    for cell in found.cells:
+        if cell.cell_type != "markdown":
+            continue
+        if NAVIGATION in notebook_file.tags(cell):
+            cell.source = _navigation(cell.source, titles | said)
+        elif known[cell.id].is_current:
+            cell.source = known[cell.id].translated
+        else:
+            cell.source = f"*({said[MISSING]})*\n\n{cell.source}"
+        cell.source = PLACE.sub(partial(_place, language, notebook), cell.source)
+        cell.source = languages.relinked(cell.source, notebook, _out)
+    found.metadata["language"] = language
+    return found
+
+
+@cache
+def _titles(language: str) -> dict[str, str]:
+    """The titles of all notebooks, by the English ones."""
+    return dict(
+        pair for each in notebooks() for pair in list(_headings(language, each).items())[:1]
+    )
+
+
+@cache
+def _headings(language: str, notebook: Path) -> dict[str, str]:
+    """The headings of a notebook, by the English ones, in their order."""
+    found = {}
+    for unit in units(language, notebook):
+        if unit.is_current:
+            english, own = (HEADING.findall(text) for text in (unit.english, unit.translated))
+            found |= {one: other for (_, one), (_, other) in zip(english, own, strict=False)}
+    return found
+
+
+def _place(language: str, notebook: Path, link: re.Match) -> str:
+    """A link to a heading, as JupyterLab calls it: by its words, with hyphens between them."""
+    file = Path(os.path.normpath(notebook.parent / link[1])) if link[1] else notebook
+    if file not in notebooks():
+        return link[0]
+    places = {_hyphened(one): _hyphened(own) for one, own in _headings(language, file).items()}
+    return f"]({link[1]}#{places.get(link[2], link[2])})"
+
+
+def _hyphened(words: str) -> str:
+    return words.replace(" ", "-")
+
+
+def _navigation(line: str, names: dict[str, str]) -> str:
+    """Links with the names of their targets in the language, between the same arrows."""
+
+    def named(link: re.Match) -> str:
+        return f"[{link[1]}{names.get(link[2], link[2])}{link[3]}]"
+
+    return NAME.sub(named, line)
+
+
+def _out(path: PurePosixPath) -> PurePosixPath:
+    """A file as a notebook in the language's folder sees it."""
+    is_translated = Path(path) in pages() or (path.suffix == ".ipynb" and (COURSE / path).exists())
+    return path if is_translated else PurePosixPath("..", path)
+
+
+def stale(language: str) -> Iterator[tuple[Path, str]]:
+    """Units without a translation of their present English: their notebook or page, and name."""
+    for text in (*notebooks(), *pages()):
+        for unit in units(language, text):
+            if not unit.is_current:
+                yield text, unit.cell

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense_tensors
 from torch.autograd.profiler import record_function
 from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_map
 
+from ...torch_backend.private.torch_tensors import flattened, pieces, unflattened
 from ..private import c10d as c10d_private
 from ..private.ddp import MixedPrecision, begin_mixed_precision, cast_inputs
 from ..world.rank import talking_by_host
@@ -258,9 +258,9 @@ class DistributedDataParallel(c10d_private.TorchDDP):
     def _broadcast(self, tensors: list[torch.Tensor], rank: int = 0) -> None:
         """Give tensors the values of a rank, in flat pieces of one device and data type."""
         for part in _on_one_device(tensors):
-            flat = _flatten_dense_tensors(part)
+            flat = flattened(part)
             dist.broadcast(flat, group_src=rank, group=self.process_group)
-            for tensor, values in zip(part, _unflatten_dense_tensors(flat, part), strict=True):
+            for tensor, values in zip(part, unflattened(flat, part), strict=True):
                 tensor.copy_(values)
 
     # --- uneven inputs ----------------------------------------------------------------------
@@ -340,4 +340,4 @@ def _on_one_device(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     """Pieces of tensors of one device and one data type."""
     for device in dict.fromkeys(tensor.device for tensor in tensors):
         here = [tensor for tensor in tensors if tensor.device == device]
-        yield from _take_tensors(here, BROADCAST_MB * MB)
+        yield from pieces(here, BROADCAST_MB * MB)

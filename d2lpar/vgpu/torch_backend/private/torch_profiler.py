@@ -3,13 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.fx.experimental.proxy_tensor
-import torch.nn.attention
-import torch.nn.parallel.data_parallel
-import torch.nn.parameter
-import torch.utils._device
-import torch.utils._python_dispatch
-import torch.utils.data
 
 PREPARE_PROFILER = (torch.autograd.profiler.profile, "_prepare_trace")
 END_PROFILER = (torch.autograd.profiler.profile, "__exit__")

@@ -22,12 +22,8 @@ import d2lpar
 
 ENGINE = Path(d2lpar.__file__).parent / "vgpu"
 REPLACING = {"set", "replace", "substitute", "replace_class"}  # of `patching.Patches`
-# Names that the engine uses only where a build of torch has them: with CUDA, or younger ones.
-ONLY_IN_SOME = {
-    "torch._C._cudnn",
-    "torch._C._cuda_memoryMetadataSupported",
-    "torch.cuda.memory._annotate_tensor",
-}
+# Names that the engine uses only where a build of torch has them: with CUDA.
+ONLY_IN_SOME = {"torch._C._cudnn"}
 
 
 def is_private(name: str) -> bool:

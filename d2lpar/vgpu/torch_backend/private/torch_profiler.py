@@ -27,10 +27,3 @@ MEMORY_HISTORY = {
     "snapshot": (torch._C, "_cuda_memorySnapshot"),
     "observe_oom": (torch._C, "_cuda_attach_out_of_memory_observer"),
 }
-# What young builds ask of C++ for texts in the history.
-MEMORY_METADATA = {
-    "set": (torch._C, "_cuda_setMemoryMetadata"),
-    "get": (torch._C, "_cuda_getMemoryMetadata"),
-    "supported": (torch._C, "_cuda_memoryMetadataSupported"),
-    "annotate": (torch.cuda.memory, "_annotate_tensor"),
-}

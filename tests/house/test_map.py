@@ -90,8 +90,8 @@ def test_every_room_of_the_engine_is_on_its_map():
     assert on_map == parts
 
 
-def test_there_are_five_journeys(journeys):
-    assert len(journeys) == 5
+def test_there_are_six_journeys(journeys):
+    assert len(journeys) == 6
     assert all(len(stops) >= 5 for stops in journeys.values())
 
 
@@ -101,6 +101,20 @@ def test_devices(journeys):
     code = (
         "import test_map\n"
         f"test_map.check({stops!r}, lambda: test_map.par.devices(2, kind='virtual'))"
+    )
+    done = warm_process.run(code)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs Linux or macOS")
+def test_a_program(journeys, tmp_path):
+    """In a process of its own: it forks one."""
+    script = tmp_path / "script.py"
+    script.write_text("import torch\ntorch.ones(4, device='cuda').sum().item()\n")
+    code = (
+        "import test_map\nfrom d2lpar.command import cli\n"
+        f"stops = {journeys['`d2lpar run script.py`']!r}\n"
+        f"test_map.check(stops, lambda: cli.main(['run', {str(script)!r}]))"
     )
     done = warm_process.run(code)
     assert done.returncode == 0, done.stderr

@@ -169,6 +169,7 @@ def test_gpus_have_an_architecture_its_data_types_and_a_cache(accelerator):
         ("B200-SXM-180GB", "bfloat16", 1.86e9, 8192),
         ("GeForce RTX 5090", "float16", 2.407e9, 512),
         ("MI300X-192GB", "float16", 2.1e9, 2048),
+        ("MI325X-256GB", "float8_e4m3", 2.1e9, 4096),
     ],
 )
 def test_peaks_are_dense_and_follow_from_clocks(name, dtype, clock_hz, flops_a_cycle):

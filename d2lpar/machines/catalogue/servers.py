@@ -351,4 +351,14 @@ MACHINES = (
         f"systems/8xMI300X_2xEPYC-9374F.json; {BEKMAN_NETWORK_2026}",
         notes=_SEVEN,
     ),
+    Machine(
+        "8x-mi325x-infinity-fabric",
+        (amd.MI325X,) * 8,
+        hosts.EPYC_9374F,
+        links.PCIE5_X16,
+        links.INFINITY_FABRIC,
+        source="it replaces the MI300X: https://wiaix.com/amd-instincttm-mi325x-accelerators; its "
+        "host is assumed, that of 8x-mi300x-infinity-fabric",
+        notes=_SEVEN,
+    ),
 )

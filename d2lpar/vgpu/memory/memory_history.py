@@ -24,23 +24,6 @@ _DYNAMO = str(Path("torch", "_dynamo", "eval_frame.py"))
 Stack = tuple[tuple[CodeType, int], ...]  # code and line, the innermost first
 
 
-class _Thread(threading.local):
-    metadata = ""
-
-
-_here = _Thread()
-
-
-def set_metadata(text: str) -> None:
-    """Let all entries of this thread carry this text from now on; "" for none."""
-    _here.metadata = text
-
-
-def metadata() -> str:
-    """The text that entries of this thread carry."""
-    return _here.metadata
-
-
 class Piece(Protocol):
     """An allocation, as far as it is noted."""
 
@@ -159,26 +142,17 @@ class MemoryHistory:
         """Note that so much was asked for in vain."""
         self._note("oom", 0, nbytes, stream, stack_here(), device_free=free_bytes)
 
-    def annotated(self, piece: Piece, text: str) -> None:
-        """Note what a program says of a piece that is there."""
-        if piece.address is not None:
-            stack = () if self.options.context is None else stack_here()
-            size = piece.requested_bytes
-            self._note("annotate", piece.address, size, piece.stream, stack, user_metadata=text)
-
     def snapshot_taken(self) -> None:
         """Note that this was looked at."""
         self._note("snapshot", 0, 0, 0, ())
 
     def _note(
-        self, action: str, address: int, size: int, stream: int, stack: Stack, **more: int | str
+        self, action: str, address: int, size: int, stream: int, stack: Stack, **more: int
     ) -> None:
         if self.options.events and action not in self.options.skipped:
             time_us = round(self._now_s() * 1e6)
             if self.options.context == "state":  # stacks of what there is, not of what happened
                 stack = ()
-            if _here.metadata:
-                more = {"user_metadata": _here.metadata, **more}
             self._entries.append((action, address, size, stream, stack, time_us, more))
 
     def entries(self) -> list[dict[str, Any]]:

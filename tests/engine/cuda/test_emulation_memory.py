@@ -148,29 +148,6 @@ def test_blocks_live_through_the_trace_of_torch_s_own_reader(tmp_path):
     assert len(kept) == 3
 
 
-@pytest.mark.skipif(
-    not hasattr(torch.cuda.memory, "_set_memory_metadata"), reason="this build is older"
-)
-def test_a_program_s_words_on_memory_are_in_the_history():
-    memory = torch.cuda.memory
-    assert memory._memory_metadata_supported()
-    first = torch.ones(3, device="cuda")
-    memory._annotate_tensor(first, "nobody records")
-    record()
-    memory._set_memory_metadata({"step": 1})
-    second = torch.ones(300, device="cuda")
-    assert memory._get_memory_metadata() == '{"step":1}'
-    memory._set_memory_metadata("")
-    memory._annotate_tensor(second[10:], "the second")
-    trace = snapshot()["device_traces"][0]
-    told = [(e["action"], e.get("user_metadata")) for e in trace]
-    assert told == [("alloc", '{"step":1}'), ("annotate", "the second")]
-    assert trace[0]["addr"] == trace[1]["addr"]
-    assert "the second" in viz.trace(snapshot())
-    with pytest.raises(ValueError, match="expected a CUDA tensor, got device cpu"):
-        memory._annotate_tensor(first.cpu(), "of the host")
-
-
 def test_memory_that_a_stream_still_uses_awaits_its_end():
     record()
     side, x = torch.cuda.Stream(), torch.ones(4 * MB, device="cuda:0")
@@ -317,25 +294,6 @@ def test_out_of_memory_is_in_the_history_and_told():
     assert (entry["action"], entry["size"]) == ("oom", 2**42)
     assert 0 < entry["device_free"] <= 16 * 10**9
     assert told == [(1, 2**42, torch.cuda.memory_allocated(1), entry["device_free"])]
-
-
-def test_memory_may_be_taken_without_a_tensor():
-    """As for other libraries, by its address; `torch.empty` of as many bytes is the oracle."""
-    before, side = totals(1), torch.cuda.Stream(1)
-    tensor = torch.empty(3 * MB, dtype=torch.uint8, device="cuda:1")
-    with_tensor = totals(1)
-    del tensor
-    address = torch.cuda.caching_allocator_alloc(3 * MB, "cuda:1", side)
-    other = torch.cuda.caching_allocator_alloc(1, 0)
-    assert address != other
-    assert totals(1)[1:] == with_tensor[1:]
-    torch.cuda.caching_allocator_delete(address)
-    torch.cuda.caching_allocator_delete(other)
-    assert totals(1)[1:] == before[1:]
-    with pytest.raises(RuntimeError, match="invalid device pointer"):
-        torch.cuda.caching_allocator_delete(address)
-    with pytest.raises(torch.cuda.OutOfMemoryError):
-        torch.cuda.caching_allocator_alloc(2**50)
 
 
 def test_memory_is_page_locked_by_its_address():

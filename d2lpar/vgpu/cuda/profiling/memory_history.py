@@ -16,13 +16,12 @@ from typing import Any
 import torch
 
 from ....timeline.whole_file import whole
-from ...memory import memory_history, snapshot
+from ...memory import snapshot
 from ...memory.caching_allocator import CachingAllocator, allocations
 from ...memory.memory_history import HistoryOptions, MemoryHistory
 from ...patching import Patches
 from ...torch_backend.machine.runtime import current_runtime
 from ...torch_backend.private import torch_profiler
-from ...torch_backend.tensors.tensor import VirtualTensor
 from .. import lazy_init
 
 WRITES = ("_dump_snapshot", "_save_segment_usage", "_save_memory_usage")
@@ -38,15 +37,6 @@ def install(patches: Patches) -> None:
         ("observe_oom", _observe_out_of_memory),
     ):
         patches.set(*torch_profiler.MEMORY_HISTORY[name], ours)
-    for name, function in (
-        ("set", memory_history.set_metadata),
-        ("get", memory_history.metadata),
-        ("supported", lambda: True),
-        ("annotate", _annotate),
-    ):
-        owner, theirs = torch_profiler.MEMORY_METADATA[name]
-        if hasattr(owner, theirs):
-            patches.set(owner, theirs, function)
     for name in WRITES:
         theirs = getattr(torch.cuda.memory, name)
         patches.replace(torch.cuda.memory, name, whole(theirs, "filename"))
@@ -112,18 +102,7 @@ def _start(memory: CachingAllocator, options: HistoryOptions) -> None:
         memory.history = MemoryHistory(memory.device, pieces, options, seen_s)
 
 
-def _annotate(tensor: torch.Tensor, metadata: str) -> None:
-    """Note a text on the memory of a tensor, if a history is recorded. ValueError for one of the
-    host."""
-    if not isinstance(tensor, VirtualTensor):
-        raise ValueError(f"expected a CUDA tensor, got device {tensor.device}")
-    piece = tensor.vgpu_allocation
-    if piece.memory.history is not None:
-        piece.memory.history.annotated(piece, metadata)
-
-
 def _forget() -> None:
-    memory_history.set_metadata("")
     for memory in current_runtime().memories:
         memory.history, memory.on_out_of_memory = None, None
 

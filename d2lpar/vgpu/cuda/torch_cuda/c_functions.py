@@ -13,7 +13,7 @@ from ...torch_backend.module import device_module
 from ...torch_backend.module.streams import Stream
 from ...torch_backend.private import torch_operators, torch_profiler
 from .. import lazy_init
-from ..device_translation import VIRTUAL, local_number, place
+from ..device_translation import local_number, place
 from ..refusals import refusal
 
 _CUDA = 1  # c10::DeviceType::CUDA
@@ -35,8 +35,8 @@ StreamKey = tuple[int, int, int]
 
 def install(patches: Patches) -> None:
     """Replace them; a build of torch without CUDA has them in the block only."""
-    library, functions = torch_operators.LIBRARY, [*_FUNCTIONS, *_RawMemory().functions()]
-    named = {function.__name__: function for function in functions}
+    library = torch_operators.LIBRARY
+    named = {function.__name__: function for function in _FUNCTIONS}
     for name, ours in named.items():
         if hasattr(library, name):
             patches.replace(library, name, ours)
@@ -44,7 +44,7 @@ def install(patches: Patches) -> None:
             absent = refusal(f"torch._C.{name}", "this build of torch has no CUDA")
             patches.set(library, name, stand_in(absent, ours, patches.holds))
     patches.at_end(lambda: sync_debug.set_mode(sync_debug.IGNORED))
-    _refuse_others(patches, {function.__name__ for function in functions})
+    _refuse_others(patches, {*named})
     c10d = getattr(library, "_distributed_c10d", None)
     if hasattr(c10d, "_hash_tensors"):
         patches.replace(c10d, "_hash_tensors", _hash_tensors)
@@ -53,8 +53,7 @@ def install(patches: Patches) -> None:
 def _refuse_others(patches: Patches, ours: set[str]) -> None:
     """Without a driver some of them raise what nobody understands, and others end the process."""
     library = torch_operators.LIBRARY
-    elsewhere = (torch_profiler.MEMORY_HISTORY, torch_profiler.MEMORY_METADATA)
-    ours = ours | {name for table in elsewhere for _, name in table.values()}
+    ours = ours | {name for _, name in torch_profiler.MEMORY_HISTORY.values()}
     for name in dir(library):
         theirs = getattr(library, name)
         if not name.startswith("_cuda_") or isinstance(theirs, type) or name in ours:
@@ -68,27 +67,6 @@ def _hash_tensors(tensors: Sequence[torch.Tensor]) -> int:
     that is on its way, to be compared on the other side; its own needs CUDA's driver."""
     parts = (t.detach().cpu().contiguous().view(-1).view(torch.uint8) for t in tensors)
     return zlib.crc32(b"".join(bytes(part.tolist()) for part in parts))
-
-
-class _Unregistered(str):
-    """The name of virtual devices, by which torch finds them; in a text it is what CUDA's users
-    read there, as torch calls a kind of device that nobody has registered."""
-
-    def __str__(self) -> str:
-        return "privateuseone"
-
-    def __repr__(self) -> str:
-        return repr(str(self))
-
-    def __format__(self, spec: str) -> str:
-        return format(str(self), spec)
-
-
-_NAME = _Unregistered(VIRTUAL)
-
-
-def _get_privateuse1_backend_name() -> str:
-    return _NAME
 
 
 def _cuda_getDevice() -> int:  # noqa: N802, as torch calls it
@@ -140,32 +118,6 @@ def _cuda_setStream(  # noqa: N802
     device_module.set_stream(Stream.existing(place(device_index).index or 0, stream_id))
 
 
-class _RawMemory:
-    """Memory without a tensor, by its address, as `torch.cuda.caching_allocator_alloc` gives it to
-    other libraries: here they read and write the host's."""
-
-    def __init__(self) -> None:
-        self._held: dict[int, torch.Tensor] = {}
-
-    def functions(self) -> tuple[Callable, ...]:
-        """Those of torch's that allocate it and give it back."""
-        return (
-            self._cuda_cudaCachingAllocator_raw_alloc,
-            self._cuda_cudaCachingAllocator_raw_delete,
-        )
-
-    def _cuda_cudaCachingAllocator_raw_alloc(self, size: int, stream: int) -> int:  # noqa: N802
-        device = place()
-        with device_module.stream(Stream.existing(device.index or 0, stream)):
-            held = torch.empty(size, dtype=torch.uint8, device=device)
-        self._held[held.data_ptr()] = held
-        return held.data_ptr()
-
-    def _cuda_cudaCachingAllocator_raw_delete(self, address: int) -> None:  # noqa: N802
-        if self._held.pop(address, None) is None:
-            raise RuntimeError(f"invalid device pointer: {address:#x}")
-
-
 def _cuda_get_sync_debug_mode() -> int:
     return sync_debug.mode()
 
@@ -179,7 +131,7 @@ def _key(stream: Stream) -> StreamKey:
 
 
 _FUNCTIONS: tuple[Callable, ...] = (
-    _get_privateuse1_backend_name, _cuda_getDevice, _cuda_getDeviceCount, _cuda_setDevice,
+    _cuda_getDevice, _cuda_getDeviceCount, _cuda_setDevice,
     _cuda_exchangeDevice, _cuda_maybeExchangeDevice,
     _cuda_synchronize, _cuda_getCurrentStream, _cuda_getDefaultStream, _cuda_getCurrentRawStream,
     _cuda_setStream, _cuda_get_sync_debug_mode, _cuda_set_sync_debug_mode,

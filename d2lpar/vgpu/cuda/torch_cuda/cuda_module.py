@@ -7,7 +7,6 @@ that it is not emulated.
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +15,6 @@ import torch
 
 from ....machines.compute_capability import known_capability
 from ...patching import Patches
-from ...sim.pricing.multiprocessors import clock_hz
 from ...torch_backend.machine.runtime import current_runtime, running
 from ...torch_backend.module import device_module, graph_capture, streams
 from .. import lazy_init
@@ -46,7 +44,8 @@ QUIET = {
 }
 
 _NO_SENSOR = "devices have no such sensor here; `d2lpar.record()` shows what they do, and when"
-REMEDIES = dict.fromkeys(("memory_usage", "power_draw", "temperature", "utilization"), _NO_SENSOR)
+_SENSORS = ("clock_rate", "memory_usage", "power_draw", "temperature", "utilization")
+REMEDIES = dict.fromkeys(_SENSORS, _NO_SENSOR)
 REMEDY = "leave it out, or guard it with a condition"
 
 # They concern the build of torch, are classes that other things are tested against, or ask only
@@ -58,7 +57,6 @@ LEFT_ALONE = {
     *("cudart", "get_gencode_flags", "get_sync_debug_mode", "set_sync_debug_mode"),
     *("max_memory_cached", "memory_cached"),
     *("reset_max_memory_allocated", "reset_max_memory_cached"),
-    *("caching_allocator_alloc", "caching_allocator_delete"),
 }
 
 
@@ -186,19 +184,14 @@ def _device_of(obj: torch.Tensor) -> Device:
 
 def get_device_properties(device: object = None) -> CudaDeviceProperties:
     """What the catalogue knows of the emulated device."""
-    return properties_of(place(device))
-
-
-def properties_of(device: torch.device) -> CudaDeviceProperties:
-    """The same of a device of the machine, also of one that the program is not shown."""
-    known = device_module.get_device_properties(device)
-    name, machine = device_module.get_device_name(device), current_runtime().machine
+    found = place(device)
+    known, machine = device_module.get_device_properties(found), current_runtime().machine
     return CudaDeviceProperties(
-        name,
+        device_module.get_device_name(found),
         known.total_memory,
         known.multi_processor_count,
-        known_capability(machine.accelerators[device.index]),
-        number=device.index,
+        known_capability(machine.accelerators[found.index]),
+        number=found.index,
         machine=machine.name,
     )
 
@@ -224,12 +217,6 @@ def can_device_access_peer(device: object, peer_device: object) -> bool:
     return device_module.can_device_access_peer(place(device), place(peer_device))
 
 
-def clock_rate(device: object = None) -> int:
-    """The clock of the multiprocessors, in MHz: simulated ones have one that does not change."""
-    index = place(device).index or 0
-    return round(clock_hz(current_runtime().machine.accelerators[index]) / 1e6)
-
-
 def get_arch_list() -> list[str]:
     """The architecture of the emulated devices: what a build for them would have."""
     major, minor = get_device_capability()
@@ -251,15 +238,6 @@ def is_current_stream_capturing() -> bool:
     return rt is not None and rt.captures.of(rt.current_key) is not None
 
 
-def get_stream_from_external(data_ptr: int, device: object = None) -> streams.Stream:
-    """A stream of this process by its number, `stream.cuda_stream`, which other libraries have been
-    given. ValueError for others: no other library has made streams of these devices."""
-    index = place(device).index or 0
-    if not 0 <= data_ptr <= current_runtime().stream_numbers:
-        raise ValueError(f"{data_ptr:#x} is no stream that torch.cuda.Stream has made")
-    return streams.Stream.existing(index, data_ptr)
-
-
 # --- memory ---------------------------------------------------------------------------------------
 
 
@@ -271,13 +249,6 @@ def device_memory_used(device: object = None) -> int:
     """Bytes of the device that are taken: what the allocator has reserved."""
     free, total = device_module.mem_get_info(place(device))
     return total - free
-
-
-def list_gpu_processes(device: object = None) -> str:
-    """The processes that hold memory of the device, as torch lists them: this one."""
-    used_mb = device_memory_used(device) / 2**20
-    process = f"process {os.getpid():>10d} uses {used_mb:>12.3f} MB GPU memory"
-    return f"GPU:{local_number(device)}\n{process if used_mb else 'no processes are running'}"
 
 
 def set_per_process_memory_fraction(fraction: float, device: object = None) -> None:
@@ -295,15 +266,6 @@ def set_per_process_memory_fraction(fraction: float, device: object = None) -> N
 def get_allocator_backend() -> str:
     """That of CUDA unless a program asks for another: the caching allocator is emulated."""
     return "native"
-
-
-def memory_stats_as_nested_dict(device: object = None) -> dict:
-    """`memory_stats`, a level for each part of its dotted keys; sizes in bytes."""
-    nested: dict = {"reserved_bytes_by_private_pools": {}}  # graphs and programs have none here
-    for key, value in device_module.memory_stats(place(device)).items():
-        *path, leaf = key.split(".")
-        functools.reduce(lambda level, part: level.setdefault(part, {}), path, nested)[leaf] = value
-    return nested
 
 
 # --- random numbers -------------------------------------------------------------------------------
@@ -333,11 +295,10 @@ def set_rng_state_all(new_states: list[torch.Tensor]) -> None:
 _FUNCTIONS = (
     is_available, is_initialized, init, device_count, current_device, set_device,
     get_device_properties, get_device_capability, is_bf16_supported, is_tf32_supported,
-    can_device_access_peer, get_arch_list, clock_rate,
-    set_stream, get_stream_from_external, is_current_stream_capturing,
+    can_device_access_peer, get_arch_list, set_stream, is_current_stream_capturing,
     graph_capture.graph_pool_handle,
-    get_allocator_backend, ipc_collect, device_memory_used, list_gpu_processes,
-    memory_stats_as_nested_dict, set_per_process_memory_fraction,
+    get_allocator_backend, ipc_collect, device_memory_used,
+    set_per_process_memory_fraction,
     get_rng_state, set_rng_state, get_rng_state_all, set_rng_state_all,
 )  # fmt: skip
 
@@ -356,7 +317,6 @@ def _stream(*args: Any, **kwargs: Any) -> streams.Stream:
 # What makes one, and what our own are.
 CLASSES: dict[str, tuple[Callable[..., object], type]] = {
     "Stream": (_stream, streams.Stream),
-    "ExternalStream": (get_stream_from_external, streams.Stream),
     "Event": (streams.Event, streams.Event),
     "CUDAGraph": (graph_capture.CUDAGraph, graph_capture.CUDAGraph),
     "graph": (graph_capture.capture, graph_capture.CUDAGraph),

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.join import JoinHook
 
-from .logging_data import DDPLog
 from .reducer import Reducer
 
 
@@ -22,7 +21,6 @@ class Averaged(Protocol):
     process_group: Any
     device: torch.device
     reducer: Reducer
-    logger: DDPLog
     divides_by_all: bool
     find_unused_parameters: bool
     static_graph: bool
@@ -48,7 +46,6 @@ class DDPJoinHook(JoinHook):
 
     def __init__(self, ddp: Averaged, *, divide_by_initial_world_size: bool) -> None:
         ddp.divides_by_all = divide_by_initial_world_size
-        ddp.logger.uneven_inputs = True
         self._ddp = ddp
 
     def main_hook(self) -> None:

@@ -22,8 +22,8 @@ from ...torch_backend.private.torch_autograd import at_end_of_backward
 from ..world.rank import talking_by_host
 from .backward_begin import call_when_it_begins
 from .buckets import Bucket, ParameterList, gathered
+from .errors import CHANGED
 from .gradient_bucket import GradientBucket
-from .logging_data import CHANGED, DDPLog
 
 ONCE = "Expected to mark a variable ready only once"  # as torch's reducer says it
 UNDEFINED = (
@@ -83,14 +83,10 @@ class Reducer:
         self.divisor = dist.get_world_size(group)
         self.expecting = False
         self.nowhere_used: set[nn.Parameter] = set()
-        self.users = [0] * len(parameters)  # how many ranks use each, if that is looked at
         self._arrived: ParameterList = []
         self._came = Counter[nn.Parameter]()
-        self.log = DDPLog()
         self._in_pass = False
-        self._last_unused: Parameters | None = None
         self._unseen: Parameters = frozenset()
-        self._unused_change = False  # from one pass to the next
         self.used_unaveraged: set[nn.Parameter] = set()  # since the last averages
         self._needed: Counter[nn.Parameter] | None = None  # how often each comes, if it is static
         # At first the order in which they are defined, the last first. Backward may take another,
@@ -159,8 +155,6 @@ class Reducer:
         self.agree_on_unused(unused)
         self._unseen = frozenset(self.parameters) - seen
         self._check_unseen(p for p in self._unseen if self._came[p])
-        self._unused_change |= self._last_unused not in (None, unused)
-        self._last_unused = unused
         self._unused += [p for p in unused if p not in self._unused]
         self._never_used |= unused
 
@@ -178,18 +172,12 @@ class Reducer:
         with talking_by_host():
             dist.all_gather_object(ranks, mine, group=self.group)
         everywhere = list(zip(self.parameters, *ranks, strict=True))
-        self.users = [is_unused.count(False) for _, *is_unused in everywhere]
         self.nowhere_used = {p for p, *is_unused in everywhere if all(is_unused)}
 
     @property
     def learns(self) -> bool:
         """Whether the first pass of a static graph is still to come."""
         return self.static and self._needed is None
-
-    def order_of_gradients(self) -> list[int]:
-        """The numbers of the parameters, as their gradients came in the last pass."""
-        number = {p: i for i, p in enumerate(self.parameters)}
-        return [number[p] for p in self._came]
 
     def missing(self) -> ParameterList:
         """Parameters whose gradients did not come in a pass that has begun."""
@@ -211,7 +199,7 @@ class Reducer:
             return
         needed = 1 if self._needed is None else self._needed[p]
         if self._came[p] > needed:
-            raise self.log.noted(RuntimeError(self._came_too_often(p)))
+            raise RuntimeError(self._came_too_often(p))
         if self._came[p] == needed:
             self._take(p)
 
@@ -303,13 +291,13 @@ class Reducer:
         """Copy the gradient, divided by the number of ranks, into its bucket: one kernel. Hooks
         divide by themselves, and may read `p.grad`: a view is there from now on."""
         if p.grad is not None and p.grad.layout is not torch.strided:
-            raise self.log.noted(RuntimeError(SPARSE))
+            raise RuntimeError(SPARSE)
         bucket = self._bucket_of[p]
         view, share = bucket.views[p], 1 / self.divisor
         bucket.missing.discard(p)
         if p.grad is None:
             if p in self.used_unaveraged and not self.static:
-                raise self.log.noted(RuntimeError(UNDEFINED))
+                raise RuntimeError(UNDEFINED)
             view.zero_()
         elif self.hook is not None:
             if p.grad is not view:
@@ -379,14 +367,6 @@ class Reducer:
     def _remove_autograd_hooks(self) -> None:
         for hook in self._hooks:
             hook.remove()
-
-    def _get_local_used_map(self) -> torch.Tensor:
-        """How many ranks use each parameter, as all have agreed at the last pass."""
-        first = self.parameters[0]
-        return torch.tensor(self.users, dtype=torch.int32, device=first.device)
-
-    def _ddp_graph_static(self) -> bool:
-        return not self._unused_change
 
     def _set_optimizer_in_backward(self) -> None:
         self.hands_out = False

@@ -3,28 +3,27 @@ and the same parameters before and after each step."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch._utils import _flatten_dense_tensors, _take_tensors, _unflatten_dense_tensors
 from torch.autograd.profiler import record_function
 from torch.distributed.algorithms.join import Join, Joinable
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_map
 
+from ...torch_backend.private.torch_tensors import flattened, pieces, unflattened
 from ..private import c10d as c10d_private
 from ..private.ddp import MixedPrecision, begin_mixed_precision, cast_inputs
 from ..world.rank import talking_by_host
 from . import comm_hooks
 from .arguments import device_of, group_of, limits_bytes, number_of, warn_of_old_name
 from .backward_begin import Begins, call_when_it_begins, reached, tensors_of, told_at_once
-from .buffer_hook import BufferHook
+from .errors import unfinished
 from .join import DDPJoinHook, agree_to_average, agreed_rank
-from .logging_data import DDPLog, logging_data, unfinished
 from .reducer import Parameters, Reducer
 
 Value = TypeVar("Value")
@@ -42,9 +41,8 @@ class DistributedDataParallel(c10d_private.TorchDDP):
     """
 
     process_group: dist.ProcessGroup | None  # type: ignore[assignment]
-    buffer_hook: BufferHook | None  # type: ignore[assignment]
     output_device: object  # type: ignore[assignment]
-    logger: DDPLog  # type: ignore[assignment]
+    logger: None
 
     def __init__(
         self,
@@ -95,10 +93,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.require_backward_grad_sync = self.require_forward_param_sync = True
         self.divides_by_all = True
-        self.iteration, self._passes, self.hook_name = 0, 0, ""
-        self.ready_order: list[int] = []
         self.broadcast_bucket_size = BROADCAST_MB * MB
-        self.buffer_hook = None
         self._ddp_sink_clone = True  # `_set_ddp_sink_clone` of torch's
         if init_sync:
             self._check_shapes()
@@ -124,8 +119,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
 
     def _start(self) -> None:
         self.reducer = self._make_reducer(self._module_parameters, self.process_group)
-        self.logger = self.reducer.log
-        self.first_bucket_sizes = ", ".join(str(b.flat.nbytes) for b in self.reducer.buckets)
+        self.logger = None
         self._optimizers_looked_for = self._has_rebuilt_buckets = False
 
     def __getstate__(self) -> dict[str, object]:
@@ -153,7 +147,6 @@ class DistributedDataParallel(c10d_private.TorchDDP):
             self._setup_in_backward_optimizers()
             self._optimizers_looked_for = True
         if self._averages_now():
-            self._begin_iteration()
             self._check_finished()
         self._tell_those_without_batches()
         if self.device_ids:
@@ -164,17 +157,11 @@ class DistributedDataParallel(c10d_private.TorchDDP):
 
     def _post_forward(self, output: object) -> object:
         """What comes after it."""
-        if self.buffer_hook is not None and self.broadcasts_buffers_now():
-            self.buffer_hook.after_forward(self.named_buffers_of_all())
         self.require_forward_param_sync = self._averages_now()
         if self._averages_now():
             self.reducer.expect()
             output = self._with_begin_of_backward(output)
         return output
-
-    def _begin_iteration(self) -> None:
-        self.iteration, self._passes = self._passes, self._passes + 1
-        self.ready_order = self.reducer.order_of_gradients()
 
     def _averages_now(self) -> bool:
         return torch.is_grad_enabled() and self.require_backward_grad_sync
@@ -185,7 +172,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         missing = set(self.reducer.missing())
         if missing:
             found = {i: name for i, (p, name) in enumerate(self.names.items()) if p in missing}
-            raise self.logger.noted(RuntimeError(unfinished(self, found)))
+            raise RuntimeError(unfinished(self, found))
 
     def _with_begin_of_backward(self, output: object) -> object:
         """The output, of which the reducer learns when its backward pass begins."""
@@ -228,11 +215,6 @@ class DistributedDataParallel(c10d_private.TorchDDP):
     def _parameters_of_all(self) -> list[torch.Tensor]:
         return self._without_ignored(self.module.named_parameters())
 
-    def named_buffers_of_all(self) -> dict[str, torch.Tensor]:
-        """The buffers that ranks exchange, by their names."""
-        named = self.module.named_buffers()
-        return {name: tensor for name, tensor in named if name not in self.parameters_to_ignore}
-
     def _buffers_of_all(self) -> list[torch.Tensor]:
         return self._without_ignored(self.module.named_buffers())
 
@@ -258,9 +240,9 @@ class DistributedDataParallel(c10d_private.TorchDDP):
     def _broadcast(self, tensors: list[torch.Tensor], rank: int = 0) -> None:
         """Give tensors the values of a rank, in flat pieces of one device and data type."""
         for part in _on_one_device(tensors):
-            flat = _flatten_dense_tensors(part)
+            flat = flattened(part)
             dist.broadcast(flat, group_src=rank, group=self.process_group)
-            for tensor, values in zip(part, _unflatten_dense_tensors(flat, part), strict=True):
+            for tensor, values in zip(part, unflattened(flat, part), strict=True):
                 tensor.copy_(values)
 
     # --- uneven inputs ----------------------------------------------------------------------
@@ -271,9 +253,7 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         if torch.is_grad_enabled():
             self.rebuild_buckets()
         together = self._join_config.enable
-        if self.broadcasts_buffers_now() and self.buffer_hook is not None:
-            self.buffer_hook.before_forward(self.named_buffers_of_all())
-        elif self.broadcasts_buffers_now():
+        if self.broadcasts_buffers_now():
             rank = agreed_rank(self, candidate=True) if together else 0
             with c10d_private.buffers_exchanged(self._buffers_of_all()):
                 self.broadcast_buffers_from(rank)
@@ -294,36 +274,28 @@ class DistributedDataParallel(c10d_private.TorchDDP):
         by_all = kwargs.get("divide_by_initial_world_size", True)
         return DDPJoinHook(self, divide_by_initial_world_size=by_all)
 
-    # --- communication hooks, and what DDP tells of itself ------------------------------------
+    # --- communication hooks ------------------------------------------------------------------
 
     def register_comm_hook(self, state: object, hook: comm_hooks.ProgramHook) -> None:
         """Let `hook(state, bucket)` exchange gradients; raises as torch's does."""
-        try:
-            comm_hooks.register(self.reducer, state, hook)
-        except (TypeError, ValueError, RuntimeError) as error:
-            self.logger.noted(error)
-            raise
-        self.hook_name = getattr(hook, "__qualname__", type(hook).__name__)
+        comm_hooks.register(self.reducer, state, hook)
 
     def _register_builtin_comm_hook(self, comm_hook_type: object) -> None:
         self.register_comm_hook(self.process_group, comm_hooks.builtin(comm_hook_type))
-        self.hook_name = str(comm_hook_type)
-
-    def _register_buffer_comm_hook(
-        self, state: object, hook: Callable[..., object], comm_hook_location: object = None
-    ) -> None:
-        """Let `hook(state, named_buffers)` exchange buffers, after the forward pass by default."""
-        self.buffer_hook = BufferHook(state, hook, comm_hook_location)
 
     def _set_static_graph(self) -> None:
         self.static_graph = self.reducer.static = True
 
-    def _set_sparse_metadata(self, global_unique_ids: dict[str, torch.Tensor]) -> None:
-        """Nothing: it tells which rows of sparse gradients all ranks exchange, and the reducer
-        refuses these, as NCCL does."""
+    def _register_buffer_comm_hook(self, *_: object) -> None:
+        raise NotImplementedError(
+            "DDP on virtual ranks has no hooks for buffers: exchange them after the forward pass"
+        )
 
     def _get_ddp_logging_data(self) -> dict[str, object]:
-        return logging_data(self)
+        raise NotImplementedError(
+            "DDP on virtual ranks keeps no logging data: par.record() shows when each bucket is "
+            "averaged"
+        )
 
 
 def _moved(inputs: Any, device: torch.device) -> Any:
@@ -340,4 +312,4 @@ def _on_one_device(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     """Pieces of tensors of one device and one data type."""
     for device in dict.fromkeys(tensor.device for tensor in tensors):
         here = [tensor for tensor in tensors if tensor.device == device]
-        yield from _take_tensors(here, BROADCAST_MB * MB)
+        yield from pieces(here, BROADCAST_MB * MB)

@@ -13,18 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from torch._utils import (
-    _flatten_dense_tensors,
-    _reorder_tensors_as,
-    _take_tensors,
-    _unflatten_dense_tensors,
-)
 
 from ...device_naming import TYPE, device
 from ..cost.host_cost import native_views
 from ..module.streams import device_number
 from ..operations.copies import device_index
 from ..private import torch_devices
+from ..private.torch_tensors import flattened, in_order_of, pieces, unflattened
 from ..tensors.tensor import VirtualTensor, separate
 from . import comm_checks, nccl
 
@@ -85,12 +80,12 @@ def broadcast_coalesced(
     if _blocks_without_nccl:
         return [_copies(list(tensors), _device(d), buffer_size) for d in devices]
     received: list[list[torch.Tensor]] = [[] for _ in devices]
-    for chunk in _take_tensors(tensors, buffer_size):
+    for chunk in pieces(tensors, buffer_size):
         everywhere = _sent(chunk, lambda flat: broadcast(flat, devices))
         for parts, part in zip(received, everywhere, strict=True):
             parts += part
     return [
-        list(tensors) if _is_on(tensors[0], _device(d)) else [*_reorder_tensors_as(parts, tensors)]
+        list(tensors) if _is_on(tensors[0], _device(d)) else [*in_order_of(parts, tensors)]
         for d, parts in zip(devices, received, strict=True)
     ]
 
@@ -101,10 +96,10 @@ def _copies(
     if _is_on(tensors[0], device):
         return tensors
     received: list[torch.Tensor] = []
-    for chunk in _take_tensors(tensors, buffer_size):
+    for chunk in pieces(tensors, buffer_size):
         (parts,) = _sent(chunk, lambda flat: [flat.to(device, non_blocking=True)])
         received += parts
-    return list(_reorder_tensors_as(received, tensors))
+    return list(in_order_of(received, tensors))
 
 
 def _sent(
@@ -112,10 +107,10 @@ def _sent(
 ) -> list[list[torch.Tensor]]:
     """Tensors of one type, on every device that `send` gives a flat tensor for."""
     with native_views():
-        flat = _flatten_dense_tensors(chunk)
+        flat = flattened(chunk)
     flats = send(flat)
     with native_views():
-        return [[separate(t) for t in _unflatten_dense_tensors(flat, chunk)] for flat in flats]
+        return [[separate(t) for t in unflattened(flat, chunk)] for flat in flats]
 
 
 def scatter(

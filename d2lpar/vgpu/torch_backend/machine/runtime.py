@@ -24,7 +24,7 @@ from ...races import sync_debug
 from ...races.call_sites import call_site_of, mark
 from ...races.stream_sanitizer import StreamSanitizer
 from ...races.vector_clock import StreamKey as StreamKey
-from ...sim.clock import POOLED_STREAMS, Clock, HostThread
+from ...sim.clock import Clock, HostThread
 from ..private import torch_autograd
 from .autograd_streams import AutogradStreams
 from .host_copy_races import HostCopies
@@ -171,11 +171,6 @@ class Runtime:
             if not self.sanitizer.watching:
                 self.watch()
         return number
-
-    @property
-    def stream_numbers(self) -> int:
-        """The highest number that a stream can have."""
-        return POOLED_STREAMS * (1 - HIGHEST_PRIORITY)
 
     def watch(self) -> None:
         """From the first further stream on, look at which stream uses and frees which memory."""

@@ -8,13 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.fx.experimental.proxy_tensor
 import torch.nn.attention
-import torch.nn.parallel.data_parallel
-import torch.nn.parameter
-import torch.utils._device
-import torch.utils._python_dispatch
-import torch.utils.data
 
 from ...patching import FOR_GOOD
 from .torch_operators import _aten

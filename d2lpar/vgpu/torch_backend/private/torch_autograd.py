@@ -11,13 +11,6 @@ from types import CodeType, FrameType
 from typing import Any, ParamSpec, TypeVar
 
 import torch
-import torch.fx.experimental.proxy_tensor
-import torch.nn.attention
-import torch.nn.parallel.data_parallel
-import torch.nn.parameter
-import torch.utils._device
-import torch.utils._python_dispatch
-import torch.utils.data
 
 from ...patching import FOR_GOOD
 

@@ -5,13 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.fx.experimental.proxy_tensor
-import torch.nn.attention
-import torch.nn.parallel.data_parallel
-import torch.nn.parameter
-import torch.utils._device
-import torch.utils._python_dispatch
-import torch.utils.data
 
 from .torch_modules import _parallel_functions
 

@@ -9,12 +9,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 import torch.fx.experimental.proxy_tensor
-import torch.nn.attention
-import torch.nn.parallel.data_parallel
-import torch.nn.parameter
 import torch.utils._device
 import torch.utils._python_dispatch
-import torch.utils.data
 
 
 def function_modes() -> list[torch.overrides.TorchFunctionMode]:

@@ -8,12 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.fx.experimental.proxy_tensor
-import torch.nn.attention
 import torch.nn.parallel.data_parallel
-import torch.nn.parameter
-import torch.utils._device
-import torch.utils._python_dispatch
 import torch.utils.data
 
 from ...patching import FOR_GOOD

@@ -7,13 +7,6 @@ import re
 from contextlib import nullcontext
 
 import torch
-import torch.fx.experimental.proxy_tensor
-import torch.nn.attention
-import torch.nn.parallel.data_parallel
-import torch.nn.parameter
-import torch.utils._device
-import torch.utils._python_dispatch
-import torch.utils.data
 
 from .torch_modes import counting
 

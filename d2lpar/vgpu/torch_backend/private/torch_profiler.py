@@ -3,13 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.fx.experimental.proxy_tensor
-import torch.nn.attention
-import torch.nn.parallel.data_parallel
-import torch.nn.parameter
-import torch.utils._device
-import torch.utils._python_dispatch
-import torch.utils.data
 
 PREPARE_PROFILER = (torch.autograd.profiler.profile, "_prepare_trace")
 END_PROFILER = (torch.autograd.profiler.profile, "__exit__")
@@ -33,11 +26,4 @@ MEMORY_HISTORY = {
     "record_legacy": (torch._C, "_cuda_record_memory_history_legacy"),
     "snapshot": (torch._C, "_cuda_memorySnapshot"),
     "observe_oom": (torch._C, "_cuda_attach_out_of_memory_observer"),
-}
-# What young builds ask of C++ for texts in the history.
-MEMORY_METADATA = {
-    "set": (torch._C, "_cuda_setMemoryMetadata"),
-    "get": (torch._C, "_cuda_getMemoryMetadata"),
-    "supported": (torch._C, "_cuda_memoryMetadataSupported"),
-    "annotate": (torch.cuda.memory, "_annotate_tensor"),
 }

@@ -7,13 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.fx.experimental.proxy_tensor
-import torch.nn.attention
-import torch.nn.parallel.data_parallel
-import torch.nn.parameter
-import torch.utils._device
-import torch.utils._python_dispatch
-import torch.utils.data
 
 Setting = tuple[Callable[[], Any], Callable[[Any], object]]  # how to read it, and how to set it
 # By the name of what reads one in C++, after "_get_" there: the name of what sets it, if that is

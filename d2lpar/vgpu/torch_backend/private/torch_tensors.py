@@ -5,16 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
-import torch.fx.experimental.proxy_tensor
-import torch.nn.attention
-import torch.nn.parallel.data_parallel
 import torch.nn.parameter
-import torch.utils._device
-import torch.utils._python_dispatch
-import torch.utils.data
 
 from ...patching import FOR_GOOD
 from .torch_operators import _aten
@@ -52,6 +46,18 @@ def set_data(tensor: torch.Tensor, other: torch.Tensor) -> None:
     with torch._C.DisableTorchFunction():
         _data.__set__(tensor, other)
 
+
+# Tensors of one type as one flat tensor and back, in pieces of so many bytes, in the old order.
+flattened: Callable[[Sequence[torch.Tensor]], torch.Tensor] = torch._utils._flatten_dense_tensors
+unflattened: Callable[[torch.Tensor, Sequence[torch.Tensor]], Sequence[torch.Tensor]] = (
+    torch._utils._unflatten_dense_tensors
+)
+pieces: Callable[[Sequence[torch.Tensor], int], Iterable[list[torch.Tensor]]] = (
+    torch._utils._take_tensors
+)
+in_order_of: Callable[[Iterable[torch.Tensor], Sequence[torch.Tensor]], Iterable[torch.Tensor]] = (
+    torch._utils._reorder_tensors_as
+)
 
 are_alike = _aten._has_compatible_shallow_copy_type.default
 efficient_zeros = torch._efficientzerotensor

@@ -33,6 +33,8 @@ nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(?!d2lpar\.).*")]
 
 html_theme = "furo"
+templates_path = ["templates"]
+html_favicon = "static/icon.svg"
 html_static_path = ["static", str(VIEW / "view.js"), str(VIEW / "view.css")]
 html_css_files = ["book.css", "view.css"]
 html_js_files = [("sliders.js", {"defer": "defer"})]

@@ -88,9 +88,9 @@ test-active:  ## Unit tests and notebooks in the Python that is active, such as 
 	@$(call attempt,python) "unit tests" "$(call unit-tests,python)" \
 		notebooks "$(call notebook-tests,python) $(notebooks)"
 
-test-browser: setup  ## Every lesson in headless Chromium, from top to bottom; LESSON=04 only that
+test-browser: setup  ## Lessons and site in headless Chromium; LESSON=04 only that lesson
 	@$(python) -m pytest -m "" tests/lessons/test_browser.py \
-		$(if $(LESSON),-k "$(LESSON)_",tests/timeline/test_timeline_page.py)
+		$(if $(LESSON),-k "$(LESSON)_",tests/timeline/test_timeline_page.py tests/course/test_site_*.py)
 
 test-compat: test-torch-2.10 test-torch-2.13  ## Unit tests with older builds of torch, on Python 3.11
 

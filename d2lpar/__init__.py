@@ -101,13 +101,14 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 
 
 def _meet_the_shell() -> None:
-    """In a notebook there is `%%emulate_cuda`, and an error shows the learner's lines: see
-    `lesson/cell_tracebacks`."""
+    """In a notebook there is `%%emulate_cuda`, an error shows the learner's lines, and pictures
+    have texts: see `lesson/cell_tracebacks` and `lesson/described_figures`."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     if shell is not None:
         load_ipython_extension(shell)
         importlib.import_module(".lesson.cell_tracebacks", __name__).shorten(shell)
+        importlib.import_module(".lesson.described_figures", __name__).describe(shell)
 
 
 _meet_the_shell()

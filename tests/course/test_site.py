@@ -15,7 +15,7 @@ import ipywidgets
 import nbformat
 import pytest
 from book import __main__ as book
-from book import front, links, pages, render, search, states, timelines
+from book import front, links, pages, render, search, states, timelines, validation
 from lab_in_browser import in_chromium
 from PIL import Image, ImageChops
 
@@ -55,6 +55,26 @@ def test_it_promises_that_sliders_move_only_where_they_do():
     assert "some sliders move" in some
     assert "sliders move" in moving
     assert "some sliders" not in moving
+
+
+# The validation table
+
+
+def test_each_column_of_errors_stands_under_its_title():
+    page = "\n".join(validation.lines(par.validation.recorded()))
+    head, _, first, *_ = page.partition("## By group\n\n")[2].splitlines()
+    shown = dict(zip(*(line.strip("| ").split(" | ") for line in (head, first)), strict=True))
+    errors = par.validation.recorded().by_group[shown["rows of"]]
+    assert shown["number"] == str(errors.rows)
+    assert shown["sources"] == str(errors.sources)
+    assert shown["median error"] == f"{errors.median:.1%}"
+    assert shown["bias"] == f"{errors.bias:+.1%}"
+    assert shown["skill"] == f"{errors.skill:.2f}"
+
+
+def test_a_row_that_does_not_fit_its_head_is_refused():
+    with pytest.raises(ValueError, match="1 cells under 2"):
+        list(validation.table(("a", "b"), [("1",)]))
 
 
 # States

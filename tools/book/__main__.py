@@ -13,8 +13,10 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import build
+from d2lpar.command.course.notebook_file import read
 
 from . import court, front, links, pages, plan_page, search, validation
 from .render import SETTINGS, refuse_without_sphinx, run_sphinx
@@ -69,8 +71,7 @@ def index(total: int, moving: int) -> str:
     """The page with the table of contents; of `total` figures with sliders so many are `moving`."""
     folders = (pages.NOTEBOOKS / place for place in ("", build.DEEPER, build.MUSEUM))
     lessons, deeper, museum = (
-        "\n".join(path.relative_to(ROOT).with_suffix("").as_posix() for path in found)
-        for found in map(build.lessons_in, folders)
+        "\n".join(map(entry, found)) for found in map(build.lessons_in, folders)
     )
     text = (SETTINGS / "index.md").read_text(encoding="utf-8")
     sliders = SLIDERS.format(some="some sliders" if moving < total else "sliders") if moving else ""
@@ -85,6 +86,15 @@ def index(total: int, moving: int) -> str:
         museum=museum,
         sliders=sliders,
     )
+
+
+def entry(path: Path) -> str:
+    """The line of a table of contents for the notebook at `path`: lessons go by their numbers."""
+    place = path.relative_to(ROOT).with_suffix("").as_posix()
+    if path.parent.name == build.MUSEUM:
+        return place
+    title = next(filter(pages.is_title, read(path).cells)).source.splitlines()[0].lstrip("# ")
+    return f"{path.name[:2]} {title} <{place}>"
 
 
 def _get_the_course(repository: str | None) -> str:

@@ -16,7 +16,10 @@ OPENING = Path(__file__).parent / "sphinx" / "validation.md"
 SUMMARY = (
     "rows of",
     "number",
+    "sources",
+    "median of sources",
     "median error",
+    "mean error",
     f"within {WORST_GOAL:.0%}",
     "bias",
     "naive median",
@@ -84,10 +87,12 @@ def linked(row: PublishedFigure) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table in Markdown."""
+    """A table in Markdown. Raises ValueError if a row has not as many cells as the head."""
     yield "| " + " | ".join(head) + " |"
     yield "|" + "---|" * len(head)
     for row in rows:
+        if len(row) != len(head):
+            raise ValueError(f"{len(row)} cells under {len(head)} titles: {row}")
         yield "| " + " | ".join(row) + " |"
 
 

@@ -33,6 +33,8 @@ nitpicky = True
 nitpick_ignore_regex = [("py:.*", r"(?!d2lpar\.).*")]
 
 html_theme = "furo"
+templates_path = ["templates"]
+html_favicon = "static/icon.svg"
 html_static_path = ["static", str(VIEW / "view.js"), str(VIEW / "view.css")]
 html_css_files = ["book.css", "view.css"]
 html_js_files = [("sliders.js", {"defer": "defer"})]
@@ -60,12 +62,12 @@ def pictures(notebook):
     """(name that MyST-NB gives its file, attributes) of each PNG that is an output."""
     for cell in notebook["cells"]:
         for output in cell.get("outputs", ()):
-            png = output.get("data", {}).get("image/png")
-            if png:
-                shown = output["metadata"].get("image/png", {})
+            data = output.get("data", {})
+            if png := data.get("image/png"):
+                shown = {"alt": "".join(data.get("text/plain", "a picture"))}
+                shown |= output["metadata"].get("image/png", {})
                 name = hashlib.sha256(base64.b64decode("".join(png))).hexdigest()
-                attributes = {key: str(shown[key]) for key in ("width", "height") if key in shown}
-                yield name, attributes | {"alt": shown["alt"]} if "alt" in shown else attributes
+                yield name, {k: str(shown[k]) for k in ("alt", "width", "height") if k in shown}
 
 
 def inline_math(translator, node):

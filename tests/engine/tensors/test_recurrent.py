@@ -149,6 +149,16 @@ def test_a_step_takes_as_long_at_the_end_as_at_the_beginning(simulated):
     assert second == pytest.approx(first, rel=0.02)
 
 
+def test_fp32_is_rounded_to_tf32_as_cudnn_may(monkeypatch):
+    def step_s():
+        with par.simulate("1x-a100-nvswitch") as (gpu,), par.shape_only():
+            return forward_s(nn.LSTM(2048, 2048), 50, 64, 2048, gpu)
+
+    rounded_s = step_s()
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    assert step_s() > 1.2 * rounded_s
+
+
 def test_layers_run_beside_each_other(simulated):
     """One step behind each other: the second layer of 300 steps costs a product of its inputs, and
     what wider products take from step to step."""

@@ -46,8 +46,9 @@ def rounded(cost: Cost, accelerator: Accelerator) -> Cost:
     """The cost in TF32, if its fp32 may be rounded so and the accelerator has it."""
     if cost.dtype != "float32" or not cost.flops or "tfloat32" not in accelerator.flops_per_s:
         return cost
-    may = torch_settings.may_round_to_tf32(convolves=cost.convolves)
-    return cost.in_tf32() if may else cost
+    recurs = isinstance(cost, RecurrentCost)
+    kind = "conv" if cost.convolves else "rnn" if recurs else "matmul"
+    return cost.in_tf32() if torch_settings.may_round_to_tf32(kind) else cost
 
 
 def _flops_of(packet: Packet, args: Arguments, kwargs: dict[str, object], outputs: object) -> int:

@@ -65,9 +65,8 @@ def _put(put: Callable[..., object], value: object) -> None:
         put(value)
 
 
-def may_round_to_tf32(*, convolves: bool) -> bool:
-    """What torch is set to: by default convolutions of fp32 may use TF32, matrix products not."""
-    if convolves:
-        # The module gets this name only when it is imported.
-        return torch.backends.cudnn.conv.fp32_precision == "tf32"  # type: ignore[attr-defined]
-    return torch.backends.cuda.matmul.fp32_precision == "tf32"
+def may_round_to_tf32(kind: str) -> bool:
+    """What torch is set to for products of fp32 of a kind: by default those of cuDNN, "conv" and
+    "rnn", may use TF32, others ("matmul") not."""
+    backend = torch.backends.cuda if kind == "matmul" else torch.backends.cudnn
+    return bool(getattr(backend, kind).fp32_precision == "tf32")

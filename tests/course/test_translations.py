@@ -181,6 +181,9 @@ def course(tmp_path, monkeypatch):
             file = f"notebooks/{language}{name}.ipynb"
             (tmp_path / file).parent.mkdir(exist_ok=True)
             shutil.copy(ROOT / file, tmp_path / file)
+        page = f"notebooks/{language}museum/README.md"
+        (tmp_path / page).parent.mkdir()
+        shutil.copy(ROOT / page, tmp_path / page)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -223,6 +226,12 @@ def test_links_of_a_copy_lead_where_the_english_ones_do(course):
 
     mine = targets(course / "my" / "00_start_here.ipynb")
     assert mine == targets(course / "notebooks" / "00_start_here.ipynb")
+    own, english = (
+        (course / folder / "museum" / "README.md").read_text(encoding="utf-8")
+        for folder in ("my", "notebooks")
+    )
+    assert "博物馆" in own
+    assert LINK.findall(own) == LINK.findall(english)
 
 
 def test_a_language_that_is_not_there_is_refused(course):

@@ -59,14 +59,28 @@ def source_in(source: Path, language: str) -> Iterator[Path]:
         whole = Path(folder) / source.name
         others = shutil.ignore_patterns(*known(source)[1:])
         shutil.copytree(source, whole, symlinks=True, ignore=others)
-        for path in (source / language).rglob("*.ipynb"):
+        for path in _lessons_and_pages(source / language):
             relative = path.relative_to(source / language)
-            notebook = notebook_file.read(path)
-            for cell in notebook.cells:
-                if cell.cell_type == "markdown":
-                    cell.source = relinked(cell.source, relative, into)
-            whole_file.write(whole / relative, notebook_file.serialised(notebook))
+            whole_file.write(whole / relative, _in_place(path, relative))
         yield whole
+
+
+def _lessons_and_pages(folder: Path) -> Iterator[Path]:
+    """Those that stand for English ones of the same name."""
+    for path in folder.rglob("*"):
+        if path.suffix in (".ipynb", ".md") and (folder.parent / path.relative_to(folder)).exists():
+            yield path
+
+
+def _in_place(path: Path, relative: Path) -> str:
+    """The text of such a file, its links as from where the English one is."""
+    if path.suffix == ".md":
+        return relinked(path.read_text(encoding="utf-8"), relative, into)
+    notebook = notebook_file.read(path)
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = relinked(cell.source, relative, into)
+    return notebook_file.serialised(notebook)
 
 
 def into(path: PurePosixPath) -> PurePosixPath:

@@ -24,8 +24,8 @@ from .tensors.unwritten_memory import cleared
 
 def kernels(dispatcher: Dispatcher) -> list[torch.library.Library]:
     """The dispatcher for every operation without a tensor argument; by their names four that C++
-    calls by itself; and attention, recurrent networks and fused optimizer
-    steps, which torch has no kernel of for every device."""
+    calls by itself; and attention, recurrent networks and fused optimizer steps, which torch has no
+    kernel of for every device."""
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(lambda op, *args, **kwargs: dispatcher(op, args, kwargs), "PrivateUse1")
     everything.fallback(_refuse_compressed, "SparseCsrPrivateUse1")

@@ -436,7 +436,7 @@ class _OpCall:
         seconds = cost.seconds(accelerator)
         engaged_s = cost.engaged_s(accelerator, seconds)
         launching_s = 0.0
-        if isinstance(cost, RecurrentCost):
+        if isinstance(cost, RecurrentCost) and (region is None or not region.whole):
             launching_s = cost.launches(accelerator) * host.launch_s
             seconds = max(seconds, launching_s)
         if region is None:

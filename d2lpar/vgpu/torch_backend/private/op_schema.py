@@ -84,9 +84,7 @@ class OpTraits(NamedTuple):
         torch._C.DispatchKey | None
     )  # the key of the kernel that defines it by others; None for most
     draws_random: bool
-    dropout: (
-        int | None
-    )  # the number of the argument that says how much: where it is 0, nothing is drawn
+    dropout: int | None  # the number of the argument that says how much: 0 draws nothing
     waits: bool
     host_argument: int | str | None
     counts_writes: bool  # by itself: for all others torch does before they get here

@@ -115,7 +115,7 @@ def _differentiated(call: Call, gradients: Any, kept: torch.Tensor) -> list[torc
 
 
 def _kept_bytes(call: Call) -> int:
-    """What cuDNN keeps for the backward pass, by its formulas."""
+    """What the formulas of the backward pass read; what cuDNN keeps is not published."""
     units = call.rows * call.hidden_size * call.num_layers * call.directions
     return _KEPT[call.kind] * units * call.input.element_size() if call.train else 0
 

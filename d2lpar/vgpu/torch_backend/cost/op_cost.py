@@ -23,6 +23,7 @@ from ...sim.pricing.winograd_convolution import Winograd, winograd
 from ..private import torch_attention, torch_operators, torch_recurrent, torch_settings
 from .moved_bytes import Arguments, Packet, moved_bytes, size_bytes, tensors_in
 from .row_cost import BY_ROWS, read_again
+from .sort_cost import sorting
 
 aten = torch.ops.aten
 _CONVOLUTIONS = {aten.convolution, torch_operators.convolution}
@@ -101,6 +102,11 @@ def cost_of(
         assert isinstance(outputs, torch.Tensor)
         return Cost(_convolution(args, outputs, flops), dtype=dtype, convolves=True)
     nbytes = moved_bytes(func, args, kwargs, outputs)
+    if packet is aten.sort:
+        assert isinstance(args[0], torch.Tensor)
+        along = kwargs.get("dim", args[1] if len(args) > 1 else -1)
+        assert isinstance(along, int)
+        return Cost(*sorting(args[0], along))
     if packet in BY_ROWS:  # before optimizers': one is called _fused_rms_norm
         return Cost(*BY_ROWS[packet](args, nbytes), dtype=dtype)
     nbytes += read_again(packet, args)

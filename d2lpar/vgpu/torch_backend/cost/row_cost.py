@@ -18,6 +18,7 @@ from ...sim.pricing.kernel_cost import Kernel
 from ...sim.pricing.memory_rates import ReadAgain
 from ..private import torch_operators
 from .moved_bytes import Arguments, Packet, size_bytes
+from .sort_cost import by_digits
 
 aten = torch.ops.aten
 KernelsOf = Callable[[Arguments, int], list[Kernel]]  # from an operation's arguments and its bytes
@@ -28,7 +29,7 @@ LONGEST_OF_WARP, LONGEST_BYTES = 1024, 4096  # a row that a warp keeps in regist
 WARP, WARPS = 32, 4  # threads of a warp, and warps of a block that has a warp for each row
 FETCHED_BYTES = 16  # by one instruction
 SHARED_BYTES = 48 * 1024  # that a block has without asking for more
-UNSORTED_WORDS, WORDS_READS, SORTING_KERNELS = 3072, 3, 11
+UNSORTED_WORDS, WORDS_READS = 3072, 3
 NO_REDUCTION, LABELS_OF_THREAD = 0, 16
 LOSS_THREADS = 1024  # at most, of the block that adds up a batch's losses; 32 in PyTorch of 2024
 _COLUMNS = 32  # of a block that sums the gradients of weights: GammaBetaBackwardCUDAKernel
@@ -150,7 +151,7 @@ def _table_backward(args: Arguments, nbytes: int) -> list[Kernel]:
         turns = math.ceil(words.numel() / WARP)
         reads = WORDS_READS * turns
         return [zeros, Kernel(0, summed_bytes + size_bytes(words), serial_reads=reads)]
-    sorting = [Kernel(0, 2 * size_bytes(words))] * SORTING_KERNELS
+    sorting = by_digits(words.numel(), words.element_size())
     return [zeros, *sorting, *[Kernel(0, summed_bytes)] * 2]  # sums of parts of rows, and of these
 
 

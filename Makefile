@@ -124,6 +124,9 @@ translations: setup  ## Notebooks in other languages, from the catalogues beside
 %-todo: setup  ## zh-todo: what of the course has no translation into Chinese, or an old one
 	@$(translations) todo $*
 
+%-record: setup  ## zh-record: run the notebooks in Chinese, and store what they show; LESSON=04 for one
+	@$(translations) record $* $(LESSON)
+
 record: setup  ## Learning curves anew, at full size; DATA=folder with Fashion-MNIST for real ones
 	@$(python) tools/lenet_curves.py $(if $(DATA),--data "$(DATA)")
 
@@ -144,8 +147,8 @@ format: setup  ## Correct what lint can correct
 	@$(python) -m ruff check --fix-only
 	@$(python) -m ruff format
 
-slides: setup  ## Every lesson as slides in one HTML file each, in build/slides; LESSON=04 for one
-	@$(python) tools/slides.py $(LESSON)
+slides: setup  ## Every lesson as slides in one HTML file each, in build/slides; LESSON=04, COURSE_LANG=zh
+	@$(python) tools/slides.py $(if $(COURSE_LANG),--language $(COURSE_LANG)) $(LESSON)
 
 addresses: setup  ## Write the repository's address of pyproject.toml into README, docs and notebooks
 	@$(python) tools/addresses.py

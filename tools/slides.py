@@ -1,6 +1,6 @@
 """Exports lessons as slides: one HTML file each in build/slides, which needs no network.
 
-    python tools/slides.py [03 ...]
+    python tools/slides.py [--language zh] [03 ...]
 
 Cells of the slide type `notes` become the speaker's notes (press S). The answer to a prediction
 stays hidden until the next key. A timeline that `make site-figures` has kept can be zoomed: click
@@ -16,7 +16,10 @@ from pathlib import Path
 from book import states, timelines
 from nbconvert.exporters import SlidesExporter
 
+from d2lpar.command.course.languages import folder_of, known
+from d2lpar.command.course.merging import LANGUAGE
 from d2lpar.command.course.notebook_file import read, without_widget_views
+from d2lpar.locale import ENGLISH
 from d2lpar.timeline import whole_file
 from d2lpar.timeline.traces.page import page as timeline_page
 
@@ -94,9 +97,10 @@ def title(notebook, path):
     return headings[0] if headings else path.stem
 
 
-def exporter():
+def exporter(language):
     """nbconvert's exporter of slides, with our own template around it."""
     return SlidesExporter(
+        language_code=language,
         extra_template_basedirs=[str(PARTS.parent)], template_name=PARTS.name, embed_images=True,
         exclude_input_prompt=True, exclude_output_prompt=True, exclude_anchor_links=True,
     )  # fmt: skip
@@ -125,20 +129,22 @@ def page(path, exported):
         "own_js": script((PARTS / "slides.js").read_text(encoding="utf-8")),
     }
     resources = {"metadata": {"name": path.stem, "path": str(ROOT)}, "slides": parts}
-    text, _ = exporter().from_notebook_node(notebook, resources)
+    text, _ = exporter(notebook.metadata.get(LANGUAGE, ENGLISH)).from_notebook_node(
+        notebook, resources
+    )
     return text
 
 
-def export(path, exported):
-    """Write the slides of one lesson; returns their file."""
-    file = OUT / f"{path.stem}.html"
+def export(path, exported, out):
+    """Write the slides of one lesson into a folder; returns their file."""
+    file = out / f"{path.stem}.html"
     whole_file.write(file, page(path, exported))
     return file
 
 
-def chosen(numbers):
+def chosen(numbers, folder=NOTEBOOKS):
     """The notebooks of the lessons with these numbers; all for none."""
-    lessons = sorted(NOTEBOOKS.glob("[0-9]*.ipynb"))
+    lessons = sorted(folder.glob("[0-9]*.ipynb"))
     wanted = {number.zfill(2) for number in numbers} or {path.name[:2] for path in lessons}
     missing = wanted - {path.name[:2] for path in lessons}
     if missing:
@@ -150,11 +156,14 @@ def chosen(numbers):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("lessons", nargs="*", help="their numbers: 03; default: all")
-    paths = chosen(parser.parse_args(arguments).lessons)
-    OUT.mkdir(parents=True, exist_ok=True)
-    exported = {path.stem for path in chosen([])}
+    parser.add_argument("--language", default=ENGLISH, choices=known(NOTEBOOKS))
+    given = parser.parse_args(arguments)
+    folder = folder_of(NOTEBOOKS, given.language)
+    paths, out = chosen(given.lessons, folder), OUT / folder.relative_to(NOTEBOOKS)
+    out.mkdir(parents=True, exist_ok=True)
+    exported = {path.stem for path in chosen([], folder)}
     for path in paths:
-        file = export(path, exported)
+        file = export(path, exported, out)
         print(f"{file.relative_to(ROOT)}  {file.stat().st_size / 1e6:.1f} MB")
     return 0
 

@@ -118,13 +118,13 @@ def split_batch(answer: Called) -> str:
         found = answer.tried(trials.split_batch, images, n)
         call, devices = f"{images} images on {n} devices", found["devices"]
         X, y = _two_lists(found["shards"], n, call)
-        _check_placed(X, devices, f"{call}: shard {{i}} of X")
-        _check_placed(y, devices, f"{call}: shard {{i}} of y")
+        _check_placed(X, devices, call, "X")
+        _check_placed(y, devices, call, "y")
         for what, numbers in (
-            ("images", [row[0] / 2 for shard in X for row in values_of(shard).tolist()]),
-            ("labels", [label for shard in y for label in values_of(shard).tolist()]),
+            ("the images", [row[0] / 2 for shard in X for row in values_of(shard).tolist()]),
+            ("the labels", [label for shard in y for label in values_of(shard).tolist()]),
         ):
-            _check_each_once([int(number) for number in numbers], images, f"{call}: {what}")
+            _check_each_once([int(number) for number in numbers], images, call, what)
         sizes = [len(values_of(shard)) for shard in y]
         if max(sizes) - min(sizes) > 1:
             raise Wrong(
@@ -138,7 +138,7 @@ def split_batch(answer: Called) -> str:
     return "every image is on one device, with its label, and the shards are as equal as can be"
 
 
-def _check_each_once(numbers: list[int], images: int, what: str) -> None:
+def _check_each_once(numbers: list[int], images: int, call: str, what: str) -> None:
     if sorted(numbers) == list(range(images)):
         return
     lost = sorted(set(range(images)) - set(numbers))
@@ -147,7 +147,9 @@ def _check_each_once(numbers: list[int], images: int, what: str) -> None:
         if lost
         else "some are in more than one. Is every shard a part, and not the whole?"
     )
-    raise Wrong(f"{what} {numbers} are in the shards; each must be in one of them, once; {why}")
+    raise Wrong(
+        f"{call}: {what} {numbers} are in the shards; each must be in one of them, once; {why}"
+    )
 
 
 def _two_lists(found: Any, n: int, call: str) -> tuple[list, list]:
@@ -160,11 +162,11 @@ def _two_lists(found: Any, n: int, call: str) -> tuple[list, list]:
     return list(found[0]), list(found[1])
 
 
-def _check_placed(tensors: Sequence[Any], devices: Sequence[str], what: str) -> None:
+def _check_placed(tensors: Sequence[Any], devices: Sequence[str], call: str, whole: str) -> None:
     for i, (tensor, device) in enumerate(zip(tensors, devices, strict=True)):
         if not is_tensor(tensor) or str(tensor.device) != device:
             got = f"it on {tensor.device}" if is_tensor(tensor) else shown(tensor)
-            raise Wrong(f"{what.format(i=i)}: expected a tensor on {device}, got {got}")
+            raise Wrong(f"{call}: shard {i} of {whole}: expected a tensor on {device}, got {got}")
 
 
 @exercise(on_clock=True, gives_a_value=False)

@@ -13,13 +13,19 @@ from typing import Any, TypeGuard
 
 import torch
 
+from ..locale import translated
 from ..timeline.printing import is_watched, say
 from ..trials.calling import NOTHING_YET, Called, Fault, InProcess
 from ..trials.plain import Seen
 
 RIGHT, WRONG, NOT_YET = "right", "wrong", "not attempted yet"
 NOT_GRADED = "not graded"  # by no fault of the answer's
-MARKS = {RIGHT: "✓", WRONG: "✗", NOT_YET: "○", NOT_GRADED: "?"}
+SHOWN = {
+    RIGHT: "✓ right: {text}",
+    WRONG: "✗ wrong: {text}",
+    NOT_YET: "○ not attempted yet: {text}",
+    NOT_GRADED: "? not graded: {text}",
+}
 
 OF_EXERCISE = "of_exercise"  # what marks the check of an exercise
 ON_CLOCK = "on_clock"  # and that of one that reads the clock
@@ -63,7 +69,7 @@ class Verdict:
         return self.status == RIGHT
 
     def __repr__(self) -> str:
-        return f"{MARKS[self.status]} {self.status}: {self.text}"
+        return translated(SHOWN[self.status].format(text=self.text))
 
     def _ipython_display_(self) -> None:
         from . import pictures  # the grader, which judges too, draws nothing

@@ -16,7 +16,9 @@ import torch
 
 from .. import machines
 from ..lesson import download
+from ..locale import label
 from ..machines.measuring import calibration, system
+from ..timeline.formatting import table
 from ..vgpu import VISIBLE
 from ..vgpu.bounds import OLDEST_TORCH
 
@@ -78,6 +80,9 @@ LESSONS = (
     Lesson("08", "Channel parallelism", gpus=2),
     Lesson("09", "Memory and mixes", gpus=2),
 )
+TEXT_MACHINE, TEXT_LESSONS = "This machine", "Lessons"
+TEXT_WHY, TEXT_NOTHING = "for {why}", "nothing"
+TEXT_PLAN = "  {number} {title}: {how}, {why}"
 PACKAGES = ("jupyterlab", "ipywidgets", "matplotlib", "nbval", "torchvision", "d2l", "ipyparallel")
 
 
@@ -106,11 +111,12 @@ class Diagnosis:
         return f"<Diagnosis: {len(self.facts)} facts, {len(self.remedies)} remedies>"
 
     def __str__(self) -> str:
-        width = max(len(fact.topic) for fact in self.facts)
-        lines = ["This machine"]
-        lines += [f"  {fact.topic:<{width}}  {fact.text}" for fact in self.facts]
-        lines += ["", "Lessons"]
-        lines += [f"  {p.lesson.number} {p.lesson.title}: {p.how}, {p.why}" for p in self.plans]
+        facts = table([(fact.topic, fact.text) for fact in self.facts], others=str.ljust)
+        lines = [TEXT_MACHINE, *[f"  {line}" for line in facts], "", TEXT_LESSONS]
+        for plan in self.plans:
+            title, how = label(plan.lesson.title), label(plan.how)
+            number = plan.lesson.number
+            lines.append(TEXT_PLAN.format(number=number, title=title, how=how, why=plan.why))
         if not self.plans:
             lines.append(
                 f"  no notebooks in {notebooks_folder()}: call this in the course's folder"
@@ -150,9 +156,11 @@ def lesson_plan(lesson: Lesson) -> LessonPlan:
     """How a lesson will run on this machine."""
     missing = [name for name in lesson.packages if _version(name) is None]
     if missing:
-        return LessonPlan(lesson, "cannot run", f"for {' and '.join(missing)} is missing here")
+        return LessonPlan(
+            lesson, "cannot run", TEXT_WHY.format(why=f"{' and '.join(missing)} is missing here")
+        )
     if not lesson.gpus:
-        return LessonPlan(lesson, "measured", "for it is about this machine")
+        return LessonPlan(lesson, "measured", TEXT_WHY.format(why="it is about this machine"))
     how, why = _clock(lesson.gpus)
     here = []
     if lesson.ranks and torch.distributed.is_available():
@@ -162,7 +170,7 @@ def lesson_plan(lesson: Lesson) -> LessonPlan:
         how = "measured and simulated" if how == "simulated" else how
     if here:
         why = f"{why}; {', and '.join(here)}"
-    return LessonPlan(lesson, how, f"for {why}")
+    return LessonPlan(lesson, how, TEXT_WHY.format(why=why))
 
 
 def _clock(gpus: int) -> tuple[str, str]:
@@ -174,7 +182,9 @@ def _clock(gpus: int) -> tuple[str, str]:
         return "measured", f"{found} real GPUs are enough"
     if demanded == "real":
         return "cannot run", f"D2LPAR_DEVICES asks for {gpus} real GPUs and there are {found}"
-    return "simulated", f"it takes {gpus} GPUs and this machine has {found or 'none'}"
+    if found:
+        return "simulated", f"it takes {gpus} GPUs and this machine has {found}"
+    return "simulated", f"it takes {gpus} GPUs and this machine has none"
 
 
 def _backend(ranks: int) -> str:
@@ -311,7 +321,7 @@ def _distributed() -> list[Fact]:
 
 
 def _listed(found: Mapping[str, object]) -> str:
-    return ", ".join(name for name, there in found.items() if there) or "nothing"
+    return ", ".join(name for name, there in found.items() if there) or TEXT_NOTHING
 
 
 def _calibration() -> Fact:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from IPython.core.error import UsageError
 
+from ..locale import translated
 from . import run_above
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def _show(
 ) -> None:
     lacks = _lacks_a_cell_above(error, traceback)
     if lacks:
-        error.add_note(_ABOVE)
+        error.add_note(translated(_ABOVE))
     if shell.InteractiveTB.mode != "Verbose":
         for each in _chain(error):
             cut(each)

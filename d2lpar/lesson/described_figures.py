@@ -1,4 +1,5 @@
-"""Pictures that a program draws with matplotlib itself get a text for those who cannot see them.
+"""Pictures that a program draws with matplotlib itself get a text for those who cannot see them,
+and words in the reader's language.
 
 Those of `plots` have one. What pyplot shows in a notebook, such as curves of the textbook's
 functions, has none; here it is made from the labels that are drawn.
@@ -8,7 +9,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from ..locale import pictures as in_language
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -25,6 +28,8 @@ def describe(shell: InteractiveShell) -> None:
     formats = formatter.format
 
     def described(shown: object, *args: Any, **kwargs: Any) -> tuple[dict, dict]:
+        if _is_figure(shown):
+            in_language.write(shown)
         data, metadata = formats(shown, *args, **kwargs)
         if PNG in data and _is_figure(shown):
             metadata.setdefault(PNG, {}).setdefault("alt", text_of(shown))
@@ -33,7 +38,7 @@ def describe(shell: InteractiveShell) -> None:
     formatter.format = described
 
 
-def _is_figure(shown: object) -> bool:
+def _is_figure(shown: object) -> TypeGuard[Any]:
     drawing = sys.modules.get("matplotlib.figure")
     return drawing is not None and isinstance(shown, drawing.Figure)
 

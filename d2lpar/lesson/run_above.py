@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import json
 
+from ..locale import translated
 from ..timeline.printing import said_of_cell
 
 COMMAND = "apputils:run-all-enabled"  # of JupyterLab: executes those that it is given
@@ -29,5 +30,5 @@ def offer() -> None:
     from IPython.display import display
 
     arguments = html.escape(json.dumps(COMMANDS))
-    button = BUTTON.format(command=COMMAND, arguments=arguments, label=LABEL)
+    button = BUTTON.format(command=COMMAND, arguments=arguments, label=translated(LABEL))
     display({"text/html": button, "text/plain": f"[{LABEL}]"}, raw=True)

@@ -23,6 +23,8 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from PIL import Image
 
+from ..locale import label
+from ..locale import pictures as in_language
 from . import texts
 from .style import INK, SMALL_PT, dress, write_plain_decades
 
@@ -127,7 +129,8 @@ class Picture(Figure):
             self.supxlabel(note, x=0.99, ha="right", size=SMALL_PT, color=INK)
 
     def draw(self, renderer: RendererBase) -> None:
-        """As any figure; only now is it known which axes have a log scale."""
+        """As any figure; only now is it known which words it has, and which axes a log scale."""
+        in_language.write(self)
         for ax in self.axes:
             write_plain_decades(ax)
         super().draw(renderer)
@@ -147,7 +150,7 @@ class Picture(Figure):
         width, height = (round(inches * DPI) for inches in self.get_size_inches())
         data: dict[str, object] = {} if self.view is None else view_data(self.view())
         data |= {"image/png": base64.b64encode(png).decode(), "text/plain": self.summary}
-        shown = {"width": width, "height": height, "alt": self.alt or self.summary}
+        shown = {"width": width, "height": height, "alt": label(self.alt or self.summary)}
         return data, {"image/png": shown}
 
     # Not `_repr_mimebundle_`: once pyplot is imported its formatter for figures wins over that.

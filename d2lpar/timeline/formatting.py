@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ..locale import columns, label
+
 Column = Callable[[str, int], str]
 
 
@@ -34,12 +36,12 @@ def binary_bytes_text(nbytes: int) -> str:
 def table(
     rows: Sequence[Sequence[str]], first: Column = str.ljust, others: Column = str.rjust
 ) -> list[str]:
-    """Rows of equally many texts as lines of aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    """Rows of equally many texts, in the reader's language, as lines of aligned columns."""
+    said = [[label(text) for text in row] for row in rows]
+    widths = [max(map(columns, column)) for column in zip(*said, strict=True)]
     sides = [first, *[others] * (len(widths) - 1)]
-    return [
-        "  ".join(
-            side(text, width) for side, text, width in zip(sides, row, widths, strict=True)
-        ).rstrip()
-        for row in rows
-    ]
+    return ["  ".join(map(_cell, sides, row, widths)).rstrip() for row in said]
+
+
+def _cell(side: Column, text: str, width: int) -> str:
+    return side(text, width - columns(text) + len(text))

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
+from ..locale import translated
+
 PLAIN = str.maketrans(
     {"µ": "u", "×": "x", "·": "-", "±": "+-", "…": "...", "✓": "+", "✗": "x", "█": "#"}
 )
@@ -30,13 +32,13 @@ _print = print  # programs replace it, so that only the first of their ranks is 
 
 
 def say(text: object, *, flush: bool = False, stream: TextIO | None = None) -> None:
-    """Print on a stream (None: stdout), whatever characters the text has.
+    """Print on a stream (None: stdout), in the reader's language, whatever characters the text has.
 
     Where nobody reads it, or the disk is full, the work that it tells of goes on: `lost` is why.
     """
     stream = stream or sys.stdout
     try:
-        shown = colored(str(text), colors_of(stream))
+        shown = colored(translated(str(text)), colors_of(stream))
         _print(printable(shown, stream), file=stream, flush=flush)
     except OSError as error:
         lost[:] = [error]

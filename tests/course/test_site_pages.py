@@ -71,7 +71,9 @@ FOCUSED = """() => {
     return [one.outerHTML.slice(0, 100), inView, ring];
 }"""
 AT_ONCE = "* { scroll-behavior: auto !important; transition: none !important }"
+# Without the link to the top, which is there only after one has scrolled up.
 CONTROLS = """() => [...document.querySelectorAll('a[href], button, input, select, [tabindex]')]
+    .filter(one => !one.matches('.back-to-top'))
     .filter(one => one.tabIndex >= 0 && one.type !== 'hidden' && !one.dataset.seen)
     .filter(one => one.checkVisibility({visibilityProperty: true}))
     .map(one => one.outerHTML.slice(0, 100))"""

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import build
+from d2lpar.command.course import languages
 from d2lpar.command.course.notebook_file import read
 
 from . import court, front, links, pages, plan_page, search, validation
@@ -55,6 +56,8 @@ def write_sources() -> None:
     if moving < total:
         print(STILL.format(still=total - moving, total=total))
     (SOURCE / "index.md").write_text(index(total, moving), encoding="utf-8")
+    for language in languages.known(pages.NOTEBOOKS)[1:]:
+        (SOURCE / f"{language}.md").write_text(front_in(language), encoding="utf-8")
     pages.write_guides(SOURCE)
     plan_page.write_page(SOURCE, EXTRA)
     from .reference.pages import write_pages  # needs griffe, which may be missing
@@ -85,7 +88,22 @@ def index(total: int, moving: int) -> str:
         deeper=deeper,
         museum=museum,
         sliders=sliders,
+        languages="\n".join(languages.known(pages.NOTEBOOKS)[1:]),
+        others=" · ".join(
+            f"[{pages.name_of(each)}]({each}.md)" for each in languages.known(pages.NOTEBOOKS)[1:]
+        ),
     )
+
+
+def front_in(language: str) -> str:
+    """The first page of the course in a language: how its README begins, cards, and contents."""
+    readme = (ROOT / f"README.{language}.md").read_text(encoding="utf-8")
+    heading, said, *_ = (part for part in readme.split("\n\n") if not part.startswith("["))
+    contents = "\n".join(map(entry, pages.course(language)))
+    shown = front.cards(readme, EXTRA / pages.FIGURES, f"{pages.FIGURES}/")
+    english = f"[{pages.name_of(languages.known(pages.NOTEBOOKS)[0])}](index.md)"
+    tree = f"```{{toctree}}\n:maxdepth: 1\n\n{contents}\n```"
+    return "\n\n".join((heading, english, said, shown, tree)) + "\n"
 
 
 def entry(path: Path) -> str:

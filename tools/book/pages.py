@@ -12,11 +12,14 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import babel
 import nbformat
 from nbformat import NotebookNode
 
 import build
+from d2lpar.command.course import languages
 from d2lpar.command.course.notebook_file import read, tags
+from d2lpar.locale import ENGLISH
 
 from . import states, timelines
 
@@ -44,13 +47,13 @@ DRAWN_BEFORE = "These pictures were drawn before. Where the course runs, you can
 
 
 def write_pages(source: Path, extra: Path) -> tuple[int, int]:
-    """Write all notebooks and what they show into the folder `source`, for Sphinx, and the
-    pictures of figures with sliders into `extra`.
+    """Write all notebooks, in each language, and what they show into the folder `source`, for
+    Sphinx, and the pictures of figures with sliders into `extra`.
 
     Returns how many figures with sliders there are, and how many of them move.
     """
     total = moving = 0
-    for path in build.course(NOTEBOOKS):
+    for path in [path for language in languages.known(NOTEBOOKS) for path in course(language)]:
         notebook, found = page(path)
         target = source / path.relative_to(ROOT)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -61,6 +64,11 @@ def write_pages(source: Path, extra: Path) -> tuple[int, int]:
             shutil.copytree(folder, extra / FIGURES, dirs_exist_ok=True, ignore=_only_pictures)
     shutil.copytree(IMAGES, source / IMAGES.name, dirs_exist_ok=True, ignore=_only_pictures)
     return total, moving
+
+
+def course(language: str) -> list[Path]:
+    """The notebooks in a language, with those that go deeper and the museum."""
+    return build.course(languages.folder_of(NOTEBOOKS, language))
 
 
 def write_guides(source: Path) -> None:
@@ -92,9 +100,32 @@ def page(path: Path) -> tuple[NotebookNode, list[Path]]:
             cell.outputs = list(still_or_moving(list(outputs), known, up_from(path)))
     notebook.cells = [c for c in notebook.cells if not {"navigation", "install"} & set(tags(c))]
     after_title = 1 + next((i for i, c in enumerate(notebook.cells) if is_title(c)), -1)
-    if build.repository() is not None:
+    if build.repository() is not None and language_of(path) == ENGLISH:
         notebook.cells.insert(after_title, hosts(path))
+    others = nbformat.v4.new_markdown_cell(" · ".join(other_languages(path)), id="languages")
+    notebook.cells.insert(after_title, others)
     return notebook, found
+
+
+def language_of(path: Path) -> str:
+    """The language of a notebook or page, by the folder that it is in."""
+    first = path.relative_to(NOTEBOOKS).parts[0]
+    return first if first in languages.known(NOTEBOOKS) else ENGLISH
+
+
+def other_languages(path: Path) -> Iterator[str]:
+    """Links to the same page in the other languages, each by its own name."""
+    own = language_of(path)
+    place = path.relative_to(languages.folder_of(NOTEBOOKS, own))
+    for language in languages.known(NOTEBOOKS):
+        there = languages.folder_of(NOTEBOOKS, language) / place
+        if language != own and there.exists():
+            yield f"[{name_of(language)}]({Path(os.path.relpath(there, path.parent)).as_posix()})"
+
+
+def name_of(language: str) -> str:
+    """What a language calls itself."""
+    return str(babel.Locale.parse(language).get_display_name()).capitalize()
 
 
 def is_title(cell: NotebookNode) -> bool:

@@ -5,6 +5,8 @@
     python -m translations enter zh 04 FILE       such a sheet, translated, into the catalogue
     python -m translations check zh [04]          what is wrong with translations
     python -m translations write zh               the notebooks
+    python -m translations record zh [04]         run them in the language, and store what they show
+    python -m translations record zh --check      fail if that is not what is stored
 
 It is run in the folder `tools`, or with it on the path.
 """
@@ -15,8 +17,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import catalogues, generate, sheets
-from .faults import faults
+from . import catalogues, generate, record, sheets
+from .faults import faults, faults_of_message
 
 
 def main() -> int:
@@ -24,13 +26,18 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("do", choices=("todo", "sheet", "enter", "check", "write"))
+    parser.add_argument("do", choices=("todo", "sheet", "enter", "check", "write", "record"))
     parser.add_argument("language")
-    parser.add_argument("notebook", nargs="?", help="the beginning of its name: 04, deeper/04")
+    parser.add_argument(
+        "notebook",
+        nargs="?",
+        help="the beginning of its name: 04, deeper/04; or messages, labels, those of the package",
+    )
     parser.add_argument("file", nargs="?", type=Path)
     parser.add_argument("--whole", action="store_true", help="also what is translated")
+    parser.add_argument("--check", action="store_true", help="of record: store nothing")
     given = parser.parse_args()
-    texts = (*catalogues.notebooks(), *catalogues.pages())
+    texts = (*catalogues.notebooks(), *catalogues.pages(), *catalogues.OF_PACKAGE)
     chosen = [path for path in texts if str(path).startswith(given.notebook or "")]
     if not chosen:
         parser.error(f"no notebook begins with {given.notebook!r}")
@@ -49,6 +56,9 @@ def main() -> int:
             return _check(given.language, chosen)
         case "write":
             print(*generate.write(given.language), sep="\n")
+        case "record":
+            those = [path for path in chosen if path in catalogues.notebooks()]
+            return max([record.attempt(given.language, n, check=given.check) for n in those])
     return 0
 
 
@@ -56,7 +66,8 @@ def _check(language: str, chosen: list[Path]) -> int:
     wrong = 0
     for notebook in chosen:
         for unit in catalogues.units(language, notebook):
-            for fault in faults(language, unit.english, unit.translated) if unit.is_current else ():
+            found = faults_of_message if catalogues.is_string(unit.cell) else faults
+            for fault in found(language, unit.english, unit.translated) if unit.is_current else ():
                 print(f"{notebook}: {unit.cell}: {fault}")
                 wrong += 1
     return 1 if wrong else 0

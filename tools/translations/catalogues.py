@@ -7,6 +7,7 @@ changes in English is found, and shown beside its translation.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,11 +18,17 @@ from babel.messages.pofile import read_po, write_po
 from d2lpar.command.course import notebook_file
 from d2lpar.timeline import whole_file
 
+from . import cell_strings, strings
+
 ROOT = Path(__file__).resolve().parents[2]
 COURSE = ROOT / "notebooks"
 README, PAGE = Path("README.md"), "page"
+MESSAGES, LABELS = Path("messages"), Path("labels")  # what the package says, and writes in pictures
+OF_PACKAGE = {MESSAGES: strings.english, LABELS: strings.labels}
 COMMON = "course.po"  # of a language: what is said around the lessons
 NAVIGATION = "navigation"  # cells that are made of the titles of others
+INSTALL = "install"  # and those that install the course where it is not
+STRING = re.compile(r"m[0-9a-f]{8}")
 HEADER = """\
 msgid ""
 msgstr ""
@@ -34,7 +41,8 @@ msgstr ""
 
 
 class Unit(NamedTuple):
-    """A cell of text: its name, its English, and its translation with the English of that.
+    """A cell of text, or a string of code: its name, its English, and its translation with the
+    English of that.
 
     Both are empty where there is none.
     """
@@ -72,7 +80,9 @@ def english_file(text: Path) -> Path:
 
 
 def catalogue_file(language: str, text: Path) -> Path:
-    """Where the catalogue of a notebook or page is."""
+    """Where the catalogue of a notebook or page, or of what the package says, is."""
+    if text in OF_PACKAGE:
+        return strings.PACKAGE / "locale" / language / text.with_suffix(".po")
     return COURSE / language / text.with_suffix(".po")
 
 
@@ -92,8 +102,25 @@ def enter(language: str, notebook: Path, translations: dict[str, str]) -> None:
     if unknown:
         raise KeyError(f"{notebook}: no cell of text is called {', '.join(unknown)}")
     known = _read(catalogue_file(language, notebook))
-    new = {name: (english[name], text) for name, text in translations.items()}
+    new = {name: (english[name], _framed(english[name], t)) for name, t in translations.items()}
     _write(catalogue_file(language, notebook), language, english, known | new)
+
+
+def _framed(english: str, text: str) -> str:
+    """A translation with the empty lines around its English, which a sheet does not keep."""
+    begin = english[: len(english) - len(english.lstrip("\n"))]
+    end = english[len(english.rstrip("\n")) :]
+    return begin + text.strip("\n") + end if english.strip("\n") else english
+
+
+def of_string(text: str) -> str:
+    """The name of a string of code: it has the same translation wherever a notebook has it."""
+    return strings.name_of(text)
+
+
+def is_string(name: str) -> bool:
+    """Whether a unit is such a one, or a message, by its name."""
+    return bool(STRING.fullmatch(name))
 
 
 def common(language: str) -> dict[str, str]:
@@ -103,14 +130,21 @@ def common(language: str) -> dict[str, str]:
 
 
 def _texts(text: Path) -> Iterator[tuple[str, str]]:
-    """The units of a notebook, or a page, which is one."""
+    """The units of a notebook, of the package, or a page, which is one."""
+    if text in OF_PACKAGE:
+        yield from OF_PACKAGE[text]().items()
+        return
     file = english_file(text)
     if text.suffix == ".md":
         yield PAGE, file.read_text(encoding="utf-8")
         return
-    for cell in notebook_file.read(file).cells:
+    cells = notebook_file.read(file).cells
+    for cell in cells:
         if cell.cell_type == "markdown" and NAVIGATION not in notebook_file.tags(cell):
             yield cell.id, cell.source
+    for cell in cells:
+        if cell.cell_type == "code" and INSTALL not in notebook_file.tags(cell):
+            yield from ((of_string(text), text) for text in cell_strings.texts(cell.source))
 
 
 def _read(file: Path) -> dict[str, tuple[str, str]]:

@@ -7,15 +7,20 @@ from calendar import month_name
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
+from operator import add
 from pathlib import Path
 
 from markdown_it import MarkdownIt
+
+from d2lpar.locale.messages import PLACE, places
 
 from .catalogues import COURSE
 
 TERMS = "terms.md"
 BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]+`")
+CODE_OR_PLACE = re.compile(rf"{CODE.pattern}|{PLACE.pattern.replace('(', '(?:')}")
+ENDING = re.compile(r"(?<=[a-z])\{[^{}]*\}(?=\W|$)")
 FORMULA = re.compile(r"\$\$.+?\$\$|\$[^$\n]+\$", re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 TAG = re.compile(r"</?[a-z][a-z0-9]*\b")  # what a reader sees of attributes is translated
@@ -26,7 +31,8 @@ SCALES = {"million": 10**6, "billion": 10**9, "万": 10**4, "亿": 10**8}
 HEADING = re.compile(r"^#+ ", re.MULTILINE)
 ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
 HAN = "\u4e00-\u9fff"
-LATIN_SPACED = re.compile(rf"[{HAN}] +[A-Za-z0-9`$]|[A-Za-z0-9`$] +[{HAN}]")
+# One space: with more of them columns of what is printed are aligned.
+LATIN_SPACED = re.compile(rf"[{HAN}] [A-Za-z0-9`$]|[A-Za-z0-9`$] [{HAN}]")
 NARROW = re.compile(
     rf"[{HAN}][,;:?!.](?=[\s{HAN}]|$)|[,;:?!][{HAN}]|[{HAN}]\(|\)[{HAN}]", re.MULTILINE
 )
@@ -38,6 +44,25 @@ def faults(language: str, english: str, translated: str) -> list[str]:
     if language == "zh":
         found += _chinese(translated)
     return found + list(_terms(language, translated))
+
+
+def faults_of_message(language: str, english: str, translated: str) -> list[str]:
+    """The same of what the package says: a place for a value counts as code. One that ends an
+    English word ("rank{s}") may be lost, and what no reader sees may stay as it is."""
+    if translated == english:
+        return []
+    kept = set(places(translated))
+    bare = ENDING.sub(lambda end: end[0] if places(end[0])[0] in kept else "", english)
+    return faults(language, _with_places(bare), _with_places(translated))
+
+
+def _with_places(text: str) -> str:
+    """The text with each place as a piece of code, if it is not in one; dollars are no formulas."""
+    text = text.replace("$", "")
+    parts = [part.group() for part in CODE_OR_PLACE.finditer(text)]
+    rest = CODE_OR_PLACE.split(text)
+    coded = [f"`{places(part)}`" if part[0] == "{" and places(part) else part for part in parts]
+    return rest[0] + "".join(map(add, coded, rest[1:]))
 
 
 def _differences(english: str, translated: str) -> Iterator[str]:

@@ -6,9 +6,11 @@ to where those of the English notebook do, and to the translation where there is
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path, PurePosixPath
 
@@ -17,9 +19,22 @@ from nbformat import NotebookNode
 from d2lpar.command.course import languages, notebook_file
 from d2lpar.timeline import whole_file
 
-from .catalogues import COURSE, NAVIGATION, README, common, notebooks, pages, units
+from . import cell_strings
+from .catalogues import (
+    COURSE,
+    NAVIGATION,
+    OF_PACKAGE,
+    README,
+    Unit,
+    common,
+    notebooks,
+    of_string,
+    pages,
+    units,
+)
 
 MISSING = "not translated yet"
+RUN = "ran_as"  # in a cell that has run in the language: the English one at that time
 NAME = re.compile(r"\[(← |)([^\]]+?)( →|)\]")  # of a link, between arrows
 HEADING = re.compile(r"^(#+) (.+)$", re.MULTILINE)
 PLACE = re.compile(r"\]\(([^)\s#:]*)#([^)\s]+)\)")  # a heading that a link leads to
@@ -70,7 +85,10 @@ def translated(language: str, notebook: Path) -> NotebookNode:
     known = {unit.cell: unit for unit in units(language, notebook)}
     said, titles = common(language), _titles(language)
     found = notebook_file.read(COURSE / notebook)
+    recorded = _recorded(language, notebook)
     for cell in found.cells:
+        if cell.cell_type == "code":
+            _in_language(cell, known, recorded)
         if cell.cell_type != "markdown":
             continue
         if NAVIGATION in notebook_file.tags(cell):
@@ -83,6 +101,37 @@ def translated(language: str, notebook: Path) -> NotebookNode:
         cell.source = languages.relinked(cell.source, notebook, _out)
     found.metadata["language"] = language
     return found
+
+
+def _in_language(
+    cell: NotebookNode, known: Mapping[str, Unit], recorded: Mapping[str, NotebookNode]
+) -> None:
+    """Translate the strings of a cell of code, and take what it puts out in the language: from the
+    last run, if that was of the same code, and the English is still as it was then."""
+
+    def said(text: str) -> str:
+        unit = known.get(of_string(text))
+        return unit.translated if unit and unit.is_current else text
+
+    english = digest(cell)
+    cell.source = cell_strings.replaced(cell.source, said)
+    own = recorded.get(cell.id)
+    if own and own.metadata.get(RUN) == english and own.source == cell.source:
+        cell.outputs = own.outputs
+        cell.metadata[RUN] = english
+
+
+def digest(cell: NotebookNode) -> str:
+    """What tells whether an English cell of code is as it was: its source and its outputs."""
+    shown = json.dumps([cell.source, notebook_file.text_of(cell)])
+    return hashlib.sha1(shown.encode(), usedforsecurity=False).hexdigest()[:12]
+
+
+def _recorded(language: str, notebook: Path) -> dict[str, NotebookNode]:
+    """The cells of code of a language's notebook that have run in it."""
+    file = COURSE / language / notebook
+    cells = notebook_file.read(file).cells if file.exists() else []
+    return {cell.id: cell for cell in cells if RUN in cell.metadata}
 
 
 @cache
@@ -133,8 +182,8 @@ def _out(path: PurePosixPath) -> PurePosixPath:
 
 
 def stale(language: str) -> Iterator[tuple[Path, str]]:
-    """Units without a translation of their present English: their notebook or page, and name."""
-    for text in (*notebooks(), *pages()):
+    """Units without a translation of their present English: where they are, and their names."""
+    for text in (*notebooks(), *pages(), *OF_PACKAGE):
         for unit in units(language, text):
             if not unit.is_current:
                 yield text, unit.cell

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from ...locale import translated
 from ...plots import Picture
 from ...timeline.formatting import table
 from ...timeline.printing import say
@@ -21,7 +22,7 @@ from .puzzle import LEVELS, OVER, number
 from .puzzles import COUNTED, PLACES, PUZZLES
 
 GRADING = f"{__package__}.grading"
-MARKS = verdict.MARKS | {source.REFUSED: "⊘", OVER: "◐"}
+SHOWN = verdict.SHOWN | {source.REFUSED: "⊘ refused: {text}", OVER: "◐ right, but {text}"}
 PAR_RUNS = Path(__file__).with_name("par_runs.json")
 TEXT_POINTS = "{points} of 100 points"
 TEXT_REPEATED = "Cases that you have asked for by their seed are for looking, and nothing is kept"
@@ -58,8 +59,7 @@ class Attempt:
 
     def __repr__(self) -> str:
         told = self.text.removeprefix("right, but ") if self.status == OVER else self.text
-        status = "right, but" if self.status == OVER else f"{self.status}:"
-        return f"{MARKS[self.status]} {status} {told}"
+        return translated(SHOWN[self.status].format(text=told))
 
     def _ipython_display_(self) -> None:
         if self.printed:

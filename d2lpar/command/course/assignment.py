@@ -14,10 +14,11 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from ... import locale
 from ...checks.exercise_grading import BY_HAND
 from ...checks.grader.source import is_stub
 from ...timeline import whole_file
-from . import notebook_file, otter_format, working_copy
+from . import languages, notebook_file, otter_format, working_copy
 
 FOLDER = "assignments"  # in the student's copy of the course
 METADATA = "d2lpar_assignment"  # of a notebook: the lesson whose homework it is
@@ -135,7 +136,8 @@ def student_notebook(lesson: str, title: str, asked: list[Question]) -> Notebook
     v4, points = nbformat.v4, sum(question.points for question in asked)
     cells = [
         v4.new_markdown_cell(
-            TITLE.format(lesson=lesson, title=title, points=points), id=f"homework-{lesson}"
+            locale.translated(TITLE.format(lesson=lesson, title=title, points=points)),
+            id=f"homework-{lesson}",
         ),
         v4.new_code_cell(SETUP, id=f"homework-{lesson}-imports"),
     ]
@@ -158,7 +160,7 @@ def _files(course: Path, lesson: str, asked: list[Question]) -> dict[str, str]:
         left_out=LEFT_OUT.format(names=", ".join(left_out)) if left_out else "",
     )
     return {
-        "README.md": guide,
+        "README.md": locale.translated(guide),
         f"student/homework_{lesson}.ipynb": notebook_file.serialised(notebook),
         **{f"student/tests/{name}": text for name, text in tests.items()},
         **{f"autograder/tests/{name}": text for name, text in tests.items()},
@@ -169,7 +171,8 @@ def _files(course: Path, lesson: str, asked: list[Question]) -> dict[str, str]:
 
 def _pages(course: Path, lesson: str) -> list[NotebookNode]:
     """The lesson and its deeper half, whose tasks go on under the heading of the lesson's."""
-    folder, pattern = course / working_copy.SOURCE, f"{lesson_number(lesson)}_*.ipynb"
+    folder = languages.folder_of(course / working_copy.SOURCE, locale.chosen())
+    pattern = f"{lesson_number(lesson)}_*.ipynb"
     own, deeper = (
         [notebook_file.read(path) for path in sorted(place.glob(pattern))]
         for place in (folder, folder / "deeper")

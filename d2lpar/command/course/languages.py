@@ -15,11 +15,10 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
 
+from ...locale import CHOSEN, ENGLISH
 from ...timeline import whole_file
 from . import notebook_file
 
-ENGLISH = "en"
-CHOSEN = "language"  # a file in the copy's hidden folder
 UNKNOWN = "no lessons in {language!r}: there are {known}"
 
 _TARGET = re.compile(r"(\]\(|<img[^>]* src=\")([^)\s#\"]+)")
@@ -47,6 +46,11 @@ def choose(source: Path, hidden: Path, language: str) -> None:
         raise ValueError(UNKNOWN.format(language=language, known=", ".join(known(source))))
     hidden.mkdir(parents=True, exist_ok=True)
     whole_file.write(hidden / CHOSEN, f"{language}\n")
+
+
+def folder_of(source: Path, language: str) -> Path:
+    """Where the lessons in a language are: of one that has none, the English ones."""
+    return source / language if language in known(source)[1:] else source
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from .notebook_file import UNNAMED, code_cells
 
 NEW_VERSION = "new-version"  # the tag of a cell that stands under the student's own
 SUFFIX = "-new"
+LANGUAGE = "language"  # of a notebook that is not English, in its metadata
 
 
 @dataclass
@@ -27,15 +28,17 @@ class Merged:
     taken: int = 0
     both: list[str] = field(default_factory=list)  # where: the first lines of those cells
     is_other: bool = True  # than the student's own
+    translates: bool = False  # the new version is in another language
 
 
 def merge(own: NotebookNode, base: NotebookNode, new: NotebookNode) -> Merged:
     """The student's notebook with all that is new; no cell that the student wrote is lost.
 
-    The order of cells, and what notebook and cells say of themselves (kernel, tags, …), are the
-    student's where the student has changed them.
+    From one language to another a cell of code that the student has changed stays as it is: only
+    the words in it are others. The order of cells, and what notebook and cells say of themselves
+    (kernel, tags, …), are the student's where the student has changed them.
     """
-    merged = Merged(deepcopy(new))
+    merged = Merged(deepcopy(new), translates=_language(base) != _language(new))
     own = _identified(own, base)
     mine, before = _by_id(own), _by_id(base)
     kept = {
@@ -84,6 +87,10 @@ def _by_id(notebook: NotebookNode) -> dict[str, NotebookNode]:
     return {cell.id: cell for cell in notebook.cells}
 
 
+def _language(notebook: NotebookNode) -> str:
+    return notebook.metadata.get(LANGUAGE, "")
+
+
 def _content(cell: NotebookNode) -> tuple[str, str, str]:
     """What a person has written: cells are the same that have the same of it."""
     return cell.cell_type, cell.source, str(cell.get("attachments") or "")
@@ -103,6 +110,8 @@ def _kept(
     if before is not None and _content(mine) == _content(before):
         merged.taken += 1
         return [_with_metadata(new, mine, before, new)]
+    if merged.translates and mine.cell_type == "code":
+        return [deepcopy(mine)]
     merged.both.append(_first_line(mine))
     return [deepcopy(mine), _beside(new)]
 

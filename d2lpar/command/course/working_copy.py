@@ -21,12 +21,13 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from ...locale import COPY, HIDDEN
 from ...timeline import waits, whole_file
 from . import languages, merging, notebook_file
 from .former_names import FORMER_NAMES, former
 
-SOURCE, COPY, MUSEUM = "notebooks", "my", "museum"
-BASE = ".course"  # in the copy: what its files were when they were copied
+SOURCE, MUSEUM = "notebooks", "museum"
+BASE = HIDDEN  # in the copy: what its files were when they were copied
 EARLIER = ".earlier"  # in BASE: a folder for each file, with what it was at the updates before
 LOCK = ".lock"  # in BASE
 VERSION = "d2lpar_version"  # in a notebook's metadata: the version that the copy was brought up to

@@ -220,3 +220,35 @@ def test_rows_in_two_partitions_of_the_cache_have_half_of_it():
         assert cached_s == pytest.approx(10**9 / rates.cache_bytes_per_s)
         from_memory_s = rates.again_s(ReadAgain(10**9, int(1.51 * fits * whole), 1))
         assert from_memory_s == pytest.approx(10**9 / rates.bytes_per_s)
+
+
+# --- smaller operands -----------------------------------------------------------------------------
+
+
+def seconds_of(machine, x, smaller):
+    with par.simulate(machine, with_values=False) as (gpu, *_):
+        a, b = (torch.empty(shape, dtype=torch.half, device=gpu) for shape in (x, smaller))
+        with par.record() as timeline:
+            a + b
+    return next(s.duration_s for s in timeline.spans if s.kind == "compute")
+
+
+def test_a_mask_larger_than_the_cache_is_read_for_each_head():
+    """Of 8,192 words it has 134 MB, and an H100's cache 50 MB: heads × (scores read and written,
+    and the mask), where an operand of all heads takes as much."""
+    scores, mask = (1, 16, 8192, 8192), (8192, 8192)
+    whole = seconds_of("1x-h100-nvswitch", scores, scores)
+    assert seconds_of("1x-h100-nvswitch", scores, mask) == pytest.approx(whole, rel=0.01)
+
+
+def test_a_mask_in_the_cache_is_read_once():
+    scores = (8, 12, 512, 512)
+    mask = seconds_of("1x-h100-nvswitch", scores, (512, 512))
+    assert mask < 0.8 * seconds_of("1x-h100-nvswitch", scores, scores)
+    per_batch = seconds_of("1x-h100-nvswitch", scores, (8, 1, 512, 512))
+    assert mask < per_batch < seconds_of("1x-h100-nvswitch", scores, scores)
+
+
+def test_a_bias_is_read_once_however_many_rows_there_are():
+    rows = seconds_of("2x-v100-textbook", (10**6, 1024), (1024,))
+    assert rows == pytest.approx(seconds_of("2x-v100-textbook", (10**6, 1024), ()), rel=1e-4)

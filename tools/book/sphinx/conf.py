@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import re
 from pathlib import Path
 
 from docutils import nodes
@@ -81,7 +82,14 @@ def block_math(translator, node):
     raise nodes.SkipNode
 
 
+def spoken(_app, pagename, _template, context, _doctree):
+    """Says of a page in another language which it is, for who has it read out."""
+    first = re.match(r"(?:notebooks/)?([a-z]{2})(?:/|$)", pagename)
+    context["language"] = first[1] if first else "en"
+
+
 def setup(app):
+    app.connect("html-page-context", spoken)
     app.connect("doctree-read", described)
     app.connect("doctree-read", exact)
     app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))

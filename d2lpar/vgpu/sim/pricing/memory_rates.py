@@ -30,14 +30,16 @@ ALL_FITS, NOTHING_FITS = 0.5, 1.5  # data, as a multiple of the cache
 
 
 class ReadAgain(NamedTuple):
-    """What the blocks of a kernel read a second time, each its own `block_bytes`.
+    """What a kernel reads a second time, and what it has moved since the first time.
 
-    So many blocks as share a multiprocessor are between the first time and the second.
+    Either each block its own `block_bytes`, and so many blocks as share a multiprocessor are
+    between; or, without such a number, all of them what a smaller operand has for each of a larger
+    one's parts, of `block_bytes` in all. That is read while memory brings the rest.
     """
 
     bytes: int
     block_bytes: int
-    blocks_together: int
+    blocks_together: int = 0
 
 
 class MemoryRates:
@@ -71,7 +73,7 @@ class MemoryRates:
         all_s = cached / self.cache_bytes_per_s + (nbytes - cached) / self.bytes_per_s
         if again is not None:
             all_s += self.again_s(again)
-            nbytes += again.bytes
+            nbytes += again.bytes if again.blocks_together else 0
         if blocks is None or self._of_one is None:
             return all_s
         return max(all_s, nbytes / (max(blocks, 1) * self._of_one))
@@ -83,10 +85,11 @@ class MemoryRates:
         """
         if self._of_one is None:
             return 0.0
-        together = self._multiprocessors * again.blocks_together * again.block_bytes
-        share = self.cached_share(self._copies * together)
+        blocks = self._multiprocessors * again.blocks_together
+        share = self.cached_share(self._copies * max(blocks, 1) * again.block_bytes)
         cached = again.bytes * share
-        return cached / self.cache_bytes_per_s + (again.bytes - cached) / self.bytes_per_s
+        from_cache_s = cached / self.cache_bytes_per_s if blocks else 0.0
+        return from_cache_s + (again.bytes - cached) / self.bytes_per_s
 
     def cached_share(self, nbytes: int) -> float:
         """Share of so many bytes that are in the cache, 0 to 1."""

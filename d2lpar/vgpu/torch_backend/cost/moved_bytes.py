@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ...sim.pricing.memory_rates import ReadAgain
 from ..private import torch_operators
 
 aten = torch.ops.aten
@@ -96,6 +97,35 @@ def moved_bytes(
     if all(result.alias_info is None for result in schema.returns):
         total += sum(map(size_bytes, tensors_in([outputs])))
     return total
+
+
+def read_for_each_part(
+    func: torch._ops.OpOverload, args: Arguments, outputs: object
+) -> ReadAgain | None:
+    """What an operation by elements reads of smaller operands for each of the larger one's parts,
+    such as a mask of [queries, keys] for each head; None if the first time does for all."""
+    if torch.Tag.pointwise not in func.tags or not isinstance(outputs, torch.Tensor):
+        return None
+    shape, operands = outputs.shape, tensors_in(args)
+    whole = [t for t in (*operands, outputs) if t.shape == shape]
+    of_element = sum(t.element_size() for t in whole)
+    found = [_repeats(t, shape, of_element) for t in operands if t.numel() < prod(shape)]
+    again = [(nbytes, since) for nbytes, since in found if since > REUSED_BYTES]
+    if not again:
+        return None
+    return ReadAgain(sum(nbytes for nbytes, _ in again), max(since for _, since in again))
+
+
+def _repeats(operand: torch.Tensor, shape: Sequence[int], of_element: int) -> tuple[int, int]:
+    """Bytes of the operand that are read again, and those that are moved between: those of a part
+    of the result, behind its first dimensions that the operand lacks."""
+    own = [1] * (len(shape) - operand.dim()) + list(operand.shape)
+    lacks = [mine < n for mine, n in zip(own, shape, strict=True)]
+    first = lacks.index(True)
+    last = next((i for i in range(first, len(shape)) if not lacks[i]), len(shape))
+    times, each = prod(shape[first:last]), operand.element_size()
+    since = prod(shape[last:]) * of_element + prod(own[last:]) * each
+    return operand.numel() * each * (times - 1), since
 
 
 def partly_moved(

@@ -21,7 +21,14 @@ from ...sim.pricing.recurrent_cost import RecurrentCost, Steps
 from ...sim.pricing.tiles import ALIGNED_BYTES, Product
 from ...sim.pricing.winograd_convolution import Winograd, winograd
 from ..private import torch_attention, torch_operators, torch_recurrent, torch_settings
-from .moved_bytes import Arguments, Packet, moved_bytes, size_bytes, tensors_in
+from .moved_bytes import (
+    Arguments,
+    Packet,
+    moved_bytes,
+    read_for_each_part,
+    size_bytes,
+    tensors_in,
+)
 from .row_cost import BY_ROWS, read_again
 from .sort_cost import sorting
 
@@ -120,7 +127,8 @@ def cost_of(
         return Cost(*[Kernel(flops // count, nbytes // count)] * count, dtype=dtype)
     product = _product(packet, args, outputs, times)
     written = sum(map(size_bytes, tensors_in([outputs]))) if product else 0
-    return Cost(Kernel(flops, nbytes, product, written=written), dtype=dtype)
+    again = None if product else read_for_each_part(func, args, outputs)
+    return Cost(Kernel(flops, nbytes, product, written=written, again=again), dtype=dtype)
 
 
 def _arithmetic(tensors: Sequence[torch.Tensor]) -> tuple[str, int]:

@@ -1,0 +1,179 @@
+"""Sentences with values in them, found again when they have been filled in.
+
+A message is a template such as "expected {expected}, got {got}"; the values in its places may be
+messages themselves. Of all ways to read a text so, the one that leaves least English is taken, and
+of those the one with most words of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
+SPECIFIED = re.compile(r"(![rsa])?(:[^:\]\"')]*)?$")  # how a value is written: {x!r}, {x:.4g}
+TAIL, HEAD = tuple(",.;:) "), " "
+BETWEEN = ("\n", " · ")  # lines, and parts of a line
+JOINTS = ("; ", ", and ", ", ", " and ", ": ")  # between messages, or a message and a name
+MARKS = tuple("✓✗○?⊘◐")  # what a verdict begins with
+FEW_LETTERS = 14
+ENGLISH_WORDS = re.compile(r"\b[A-Za-z]{2,}(?: [A-Za-z]{2,})+\b")
+REST = "…"  # what stands before or behind such a one
+
+
+class _Template(NamedTuple):
+    """Its `pieces` stand around the values of the `places`; `said` are those of the translation."""
+
+    pieces: list[str]
+    places: list[str]
+    said: list[str]
+    said_places: list[str]
+
+    @property
+    def letters(self) -> int:
+        return sum(map(len, self.pieces))
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether it fits much by chance, so that the values must be known, too."""
+        return self.letters < FEW_LETTERS and not self.pieces[0].startswith(MARKS)
+
+
+class Messages:
+    """What is said in a language, by its English."""
+
+    def __init__(self, by_english: Mapping[str, str]) -> None:
+        parsed = [_template(e, said) for e, said in by_english.items() if said and e not in JOINTS]
+        templates = sorted(parsed, key=lambda each: -each.letters)
+        self._whole = {each.pieces[0]: each.said[0] for each in templates if not each.places}
+        self._templates = [each for each in templates if each.places]
+        self._joints = {joint: by_english[joint] for joint in JOINTS if by_english.get(joint)}
+        self._known: dict[str, str | None] = {}
+
+    @classmethod
+    def read(cls, file: Path) -> Messages:
+        """Those of a catalogue of gettext."""
+        from babel.messages.pofile import (
+            read_po,
+        )  # takes a while, and only another language needs it
+
+        with file.open("rb") as text:
+            return cls({str(each.id): str(each.string) for each in read_po(text) if each.id})
+
+    def translated(self, text: str) -> str:
+        """The text in the language: whole, or those of its lines and parts that are messages."""
+        found = self._of(text)
+        if found is not None:
+            return found
+        for between in BETWEEN:
+            if between in text:
+                return between.join(map(self.translated, text.split(between)))
+        words = text.strip()
+        return text if words == text else text.replace(words, self.translated(words))
+
+    def _of(self, text: str) -> str | None:
+        """The text as a message; None if it is none."""
+        if text in self._whole:
+            return self._whole[text]
+        if text not in self._known:
+            self._known[text] = None  # a value that is all of the text is none
+            self._known[text] = min(self._ways(text), key=_english_words, default=None)
+        return self._known[text]
+
+    def _ways(self, text: str) -> Iterator[str]:
+        """All ways to read a text: as several messages, or as one, first of most words of its own."""
+        for joint, said in self._joints.items():
+            parts = text.split(joint)
+            own = [self._of(part) for part in parts] if all(map(_is_closed, parts)) else []
+            if any(own) and _is_all_said(parts, own):
+                yield said.join(map(_either, own, parts))
+        for template in self._templates:
+            for values in _between(template.pieces, text):
+                own = [self._of(value) for value in values]
+                if not template.is_weak or _is_all_said(values, own):
+                    yield "".join(_filled(template, values, own))
+
+
+def _is_all_said(values: list[str], own: list[str | None]) -> bool:
+    """Whether each is in the language, or no sentence: a name, a number."""
+    return all(said or " " not in value for value, said in zip(values, own, strict=True))
+
+
+def _is_closed(text: str) -> bool:
+    """Whether each bracket in it has its other half."""
+    return all(text.count(a) == text.count(b) for a, b in ("()", "[]", "{}"))
+
+
+def _english_words(text: str) -> int:
+    return sum(len(words[0].split()) for words in ENGLISH_WORDS.finditer(text))
+
+
+def _either(own: str | None, text: str) -> str:
+    return text if own is None else own
+
+
+def _filled(template: _Template, values: list[str], own: list[str | None]) -> Iterator[str]:
+    by_place: dict[str, str] = {}
+    for place, value, said in zip(template.places, values, own, strict=True):
+        by_place.setdefault(place, _either(said, value))
+    for piece, place in zip(template.said, [*template.said_places, ""], strict=True):
+        yield piece
+        yield by_place.get(place, "")
+
+
+def places(text: str) -> list[str]:
+    """The names of a template's places, in their order."""
+    return _split(text)[1]
+
+
+def _template(english: str, said: str) -> _Template:
+    """What begins or ends in the middle of a sentence stands behind or before something else."""
+    if english.startswith(TAIL):
+        english, said = f"{{{REST}}}{english}", f"{{{REST}}}{said}"
+    if english.endswith(HEAD):
+        english, said = f"{english}{{{REST}{REST}}}", f"{said}{{{REST}{REST}}}"
+    return _Template(*_split(english), *_split(said))
+
+
+def _split(text: str) -> tuple[list[str], list[str]]:
+    """The pieces of a template, and the places between them."""
+    pieces, begin = [""], 0
+    names: list[str] = []
+    for found in PLACE.finditer(text):
+        pieces[-1] += text[begin : found.start()]
+        begin = found.end()
+        if found[1] is None:
+            pieces[-1] += found[0][0]
+        else:
+            names.append(SPECIFIED.sub("", found[1]) or str(len(names)))
+            pieces.append("")
+    pieces[-1] += text[begin:]
+    return pieces, names
+
+
+def _between(pieces: list[str], text: str) -> Iterator[list[str]]:
+    """What may stand between these pieces, which are all of the text: as little as possible at
+    first, or else at last. Values of one line, where the pieces are."""
+    first, *middle, last = pieces
+    end = len(text) - len(last)
+    if not (text.startswith(first) and text.endswith(last)) or len(first) > end:
+        return
+    if "\n" in text and not any("\n" in piece for piece in pieces):
+        return
+    found = []
+    for find, those in ((str.find, middle), (str.rfind, middle[::-1])):
+        begin, stop, places = len(first), end, []
+        for piece in those:
+            at = find(text, piece, begin, stop)
+            if at < 0:
+                return
+            places.append((at, at + len(piece)))
+            begin, stop = (at + len(piece), stop) if find is str.find else (begin, at)
+        places = [(0, len(first)), *sorted(places), (end, len(text))]
+        found.append([text[a:b] for (_, a), (b, _) in pairwise(places)])
+    yield found[0]
+    if found[1] != found[0]:
+        yield found[1]

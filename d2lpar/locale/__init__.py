@@ -28,25 +28,12 @@ _HERE = Path(__file__).parent
 
 def translated(text: str) -> str:
     """A text as the reader has it: whole if the catalogue has it so, or else line by line."""
-    return _said(MESSAGES, text)
+    return _said((MESSAGES,), text)
 
 
 def label(text: str) -> str:
-    """The same of what is written in a picture, which often is one word."""
-    own = _said(LABELS, text)
-    return translated(text) if own == text else own
-
-
-def columns(text: str) -> int:
-    """How many columns of a terminal a text takes: a Chinese character takes two."""
-    return sum(2 if east_asian_width(character) in WIDE else 1 for character in text)
-
-
-def _said(file: str, text: str) -> str:
-    language = chosen()
-    if language == ENGLISH or not text:
-        return text
-    return _messages(file, language).translated(text)
+    """The same of what is written in a picture or a table, where single words are known, too."""
+    return _said((MESSAGES, LABELS), text)
 
 
 def chosen() -> str:
@@ -54,9 +41,16 @@ def chosen() -> str:
     return os.environ.get(VARIABLE, "")[:2] or _of_copy(os.getcwd())
 
 
-def languages() -> list[str]:
-    """Those that there are, English first."""
-    return [ENGLISH, *sorted(file.parent.name for file in _HERE.glob(f"??/{MESSAGES}"))]
+def columns(text: str) -> int:
+    """How many columns of a terminal a text takes: a Chinese character takes two."""
+    return sum(2 if east_asian_width(character) in WIDE else 1 for character in text)
+
+
+def _said(files: tuple[str, ...], text: str) -> str:
+    language = chosen()
+    if language == ENGLISH or not text:
+        return text
+    return _messages(files, language).translated(text)
 
 
 @cache
@@ -71,6 +65,5 @@ def _of_copy(folder: str) -> str:
 
 
 @cache
-def _messages(file: str, language: str) -> Messages:
-    path = _HERE / language / file
-    return Messages.read(path) if path.is_file() else Messages({})
+def _messages(files: tuple[str, ...], language: str) -> Messages:
+    return Messages.read(*filter(Path.is_file, (_HERE / language / file for file in files)))

@@ -17,7 +17,7 @@ PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 SPECIFIED = re.compile(r"(![rsa])?(:[^:\]\"')]*)?$")  # how a value is written: {x!r}, {x:.4g}
 TAIL, HEAD = tuple(",.;:) "), " "
 BETWEEN = ("\n", " · ")  # lines, and parts of a line
-JOINTS = ("; ", ", and ", ", ", " and ", ": ")  # between messages, or a message and a name
+JOINTS = ("; ", ", and ", ", ", ": ", " and ")  # between messages, or a message and a name
 MARKS = tuple("✓✗○?⊘◐")  # what a verdict begins with
 FEW_LETTERS = 14
 ENGLISH_WORDS = re.compile(r"\b[A-Za-z]{2,}(?: [A-Za-z]{2,})+\b")
@@ -54,14 +54,15 @@ class Messages:
         self._known: dict[str, str | None] = {}
 
     @classmethod
-    def read(cls, file: Path) -> Messages:
-        """Those of a catalogue of gettext."""
-        from babel.messages.pofile import (
-            read_po,
-        )  # takes a while, and only another language needs it
+    def read(cls, *files: Path) -> Messages:
+        """Those of catalogues of gettext."""
+        from babel.messages.pofile import read_po  # takes a while, and English needs none
 
-        with file.open("rb") as text:
-            return cls({str(each.id): str(each.string) for each in read_po(text) if each.id})
+        found: dict[str, str] = {}
+        for file in files:
+            with file.open("rb") as text:
+                found |= {str(each.id): str(each.string) for each in read_po(text) if each.id}
+        return cls(found)
 
     def translated(self, text: str) -> str:
         """The text in the language: whole, or those of its lines and parts that are messages."""
@@ -84,22 +85,34 @@ class Messages:
         return self._known[text]
 
     def _ways(self, text: str) -> Iterator[str]:
-        """All ways to read a text: as several messages, or as one, first of most words of its own."""
-        for joint, said in self._joints.items():
+        """All ways to read a text: as several messages, as one, and first those of most words."""
+        yield from self._joined(text, JOINTS[:-1])
+        for template in self._templates:
+            for values in _between(template.pieces, text):
+                own = [self._value(value) for value in values]
+                if not template.is_weak or _is_all_said(values, own):
+                    yield "".join(_filled(template, values, own))
+        yield from self._joined(text, JOINTS[-1:])  # it is part of many a message
+
+    def _joined(self, text: str, joints: tuple[str, ...]) -> Iterator[str]:
+        for joint in () if text.startswith(MARKS) else joints:
             parts = text.split(joint)
             own = [self._of(part) for part in parts] if all(map(_is_closed, parts)) else []
             if any(own) and _is_all_said(parts, own):
-                yield said.join(map(_either, own, parts))
-        for template in self._templates:
-            for values in _between(template.pieces, text):
-                own = [self._of(value) for value in values]
-                if not template.is_weak or _is_all_said(values, own):
-                    yield "".join(_filled(template, values, own))
+                yield self._joints.get(joint, joint).join(map(_either, own, parts))
+
+    def _value(self, text: str) -> str | None:
+        """The same of a value, which may have parts."""
+        found = self._of(text)
+        if found is None and any(between in text for between in BETWEEN):
+            found = self.translated(text)
+        return found if found != text else None
 
 
 def _is_all_said(values: list[str], own: list[str | None]) -> bool:
     """Whether each is in the language, or no sentence: a name, a number."""
-    return all(said or " " not in value for value, said in zip(values, own, strict=True))
+    pairs = zip(values, own, strict=True)
+    return all(said or not ENGLISH_WORDS.search(value) for value, said in pairs)
 
 
 def _is_closed(text: str) -> bool:

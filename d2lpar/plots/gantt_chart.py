@@ -163,7 +163,8 @@ def _picture(
     summary = texts.GANTT.format(rows=", ".join(map(row_name, rows)))
     picture = Picture(summary=summary, note=note, size_px=size_px)
     length = f"{scale.length:.3g} {scale.unit}"
-    picture.alt = texts.GANTT_ALT.format(summary=picture.summary, spans=len(spans), length=length)
+    counted = texts.SPANS.format(spans=len(spans), length=length)
+    picture.alt = "; ".join((picture.summary, counted))
     return picture
 
 

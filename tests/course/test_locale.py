@@ -98,4 +98,3 @@ def test_the_language_of_a_copy_is_that_of_what_runs_in_it(tmp_path, monkeypatch
 def test_a_language_without_messages_is_english(monkeypatch):
     monkeypatch.setenv(locale.VARIABLE, "xx")
     assert locale.translated("d2lpar: interrupted") == "d2lpar: interrupted"
-    assert locale.languages()[0] == "en"

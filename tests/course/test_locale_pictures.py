@@ -37,7 +37,7 @@ def font(chinese, tmp_path):
     """A font that writes an A for each character of some Chinese words."""
     file = tmp_path / "font.ttf"
     own = TTFont(font_manager.findfont("DejaVu Sans"))
-    words = "".join(locale._messages(locale.LABELS, "zh").translated(w) for w in ("memory", "host"))
+    words = "".join(map(locale.label, ("memory", "host")))
     for table in own["cmap"].tables:
         if table.isUnicode():
             table.cmap |= dict.fromkeys(map(ord, words), "A")

@@ -22,6 +22,7 @@ from d2lpar.timeline import whole_file
 from . import cell_strings
 from .catalogues import (
     COURSE,
+    INSTALL,
     NAVIGATION,
     OF_PACKAGE,
     README,
@@ -87,7 +88,7 @@ def translated(language: str, notebook: Path) -> NotebookNode:
     found = notebook_file.read(COURSE / notebook)
     recorded = _recorded(language, notebook)
     for cell in found.cells:
-        if cell.cell_type == "code":
+        if cell.cell_type == "code" and INSTALL not in notebook_file.tags(cell):
             _in_language(cell, known, recorded)
         if cell.cell_type != "markdown":
             continue

@@ -22,7 +22,11 @@ SPEAKING = (
     *("plots/texts.py", "plots/widgets", "lesson", "timeline/kept.py"),
 )
 # Where the words of pictures stand, which may be one: in these files, and as such arguments.
-PICTURES = ("plots/texts.py", "parallelism/scoreboard.py")
+PICTURES = (
+    *("plots/texts.py", "plots/gantt_chart.py", "plots/schedule_chart.py", "plots/bar_panels.py"),
+    *("plots/live/training_plot.py", "parallelism/scoreboard.py"),
+    *("timeline/traces/page/texts.py", "timeline/host_processes.py"),
+)
 LABELLING = {"xlabel", "ylabel", "title", "label", "note", "summary"}
 LABELS_OF = {"set_xlabel", "set_ylabel", "set_title", "suptitle", "supxlabel", "annotate", "text"}
 LABELS_OF |= {"Fact", "Lesson", "LessonPlan"}  # of the lines that `doctor` prints

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...locale import translated
 from .. import texts
 from ..picture import drawing
 from .sliders import CONTROL_WIDTH, align, with_fallback
@@ -105,7 +106,7 @@ class Form:
             if values == self._answered:
                 return  # a call that waited here behind another may find its work done
             self._answered = values
-            self.answer.value = texts.ANSWER_COMES
+            self.answer.value = translated(texts.ANSWER_COMES)
             try:
                 self.answer.value = self._answer(**values)
             except Exception as error:  # a callback's errors are not shown anywhere else

@@ -6,6 +6,7 @@ import html
 import math
 from typing import TYPE_CHECKING
 
+from ...locale import label, translated
 from ...timeline import kept
 from ...timeline.inputs import checked
 from ...timeline.printing import is_watched, say
@@ -96,7 +97,7 @@ class Prediction:
         layout = ipywidgets.Layout(width="100%", max_width="700px")
         box = ipywidgets.Text(
             value=self._entered if isinstance(self._entered, str) else self._said(),
-            placeholder=texts.TYPE.format(unit=self.unit).strip(), description=self.question,
+            placeholder=label(texts.TYPE.format(unit=self.unit).strip()), description=self.question,
             continuous_update=False,  # half a number is another number
             style=style, layout=layout,
         )  # fmt: skip
@@ -110,7 +111,7 @@ class Prediction:
         try:
             self.enter(box.value)
         except ValueError as error:
-            note.value = html.escape(str(error))
+            note.value = html.escape(translated(str(error)))
         else:
             note.value = self._note()
 
@@ -122,7 +123,9 @@ class Prediction:
         return f"{self.value:.{digits}g} {self.unit}".strip()
 
     def _note(self) -> str:
-        return "" if self.value is None else html.escape(texts.KEPT.format(value=self._said()))
+        if self.value is None:
+            return ""
+        return html.escape(label(texts.KEPT.format(value=self._said())))
 
 
 @checked

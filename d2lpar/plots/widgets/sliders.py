@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from ...locale import translated
 from .. import texts
 from ..picture import SIZE_PX, Picture, PictureSlot, drawing, view_data
 from ..style import FONT_PT, VERMILION, dress
@@ -97,7 +98,7 @@ class SliderFigure:
 
 def with_fallback(widget: Widget, text: str) -> dict[str, object]:
     """The data of an output that shows a widget, and `text` where no kernel runs."""
-    return {**view_data(widget), "text/plain": text}
+    return {**view_data(widget), "text/plain": translated(text)}
 
 
 def slider_figure(

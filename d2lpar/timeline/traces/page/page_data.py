@@ -7,8 +7,10 @@ import gzip
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
+from ....locale import label
 from ...critical_chain import critical_path
 from ...dependencies import TINY_S
 from ...spans import MemorySample, Row, Span, rows_of
@@ -69,22 +71,31 @@ def data(
     def ps(time_s: float) -> int:
         return round((time_s - begin_s) * PS)
 
-    labels = [texts.row_name(row) for row in rows]
+    names = [label(texts.row_name(row)) for row in rows]
     length = f"{(end_s - begin_s) * 1e3:.4g} ms"
     return {
         "clock": clock,
-        "summary": texts.SUMMARY.format(
-            rows=", ".join(labels), spans=len(spans), length=length, clock=clock
+        "summary": label(
+            texts.SUMMARY.format(
+                rows=", ".join(names), spans=len(spans), length=length, clock=clock
+            )
         ),
         "length": ps(end_s),
-        "rows": [[device, label] for (device, _), label in zip(rows, labels, strict=True)],
+        "rows": [[device, name] for (device, _), name in zip(rows, names, strict=True)],
         **_columns(ordered, number, ps),
         "window": [ps(max(begin_s, window_s[0])), ps(min(end_s, window_s[1]))]
         if window_s
         else [0, ps(end_s)],
         "chain": _chain(ordered, number, ps),
         "memory": _curves(memory, ps),
-        "texts": texts.VIEW,
+        "texts": _said(texts.VIEW),
+    }
+
+
+def _said(words: Mapping[str, Any]) -> dict[str, Any]:
+    """The same in the reader's language."""
+    return {
+        key: label(text) if isinstance(text, str) else _said(text) for key, text in words.items()
     }
 
 
@@ -130,7 +141,7 @@ def _columns(
         "kinds": [
             {
                 "kind": kind,
-                "label": {**texts.KINDS, **texts.PASSES}.get(str(kind), kind),
+                "label": label({**texts.KINDS, **texts.PASSES}.get(str(kind), str(kind))),
                 "color": colors.of_kind(str(kind)),
                 "dark": colors.of_kind(str(kind)) in colors.DARK,
             }

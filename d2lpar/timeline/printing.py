@@ -36,9 +36,14 @@ def say(text: object, *, flush: bool = False, stream: TextIO | None = None) -> N
 
     Where nobody reads it, or the disk is full, the work that it tells of goes on: `lost` is why.
     """
+    write(translated(str(text)), flush=flush, stream=stream)
+
+
+def write(text: str, *, flush: bool = False, stream: TextIO | None = None) -> None:
+    """The same for a program that reads it: word by word."""
     stream = stream or sys.stdout
     try:
-        shown = colored(translated(str(text)), colors_of(stream))
+        shown = colored(text, colors_of(stream))
         _print(printable(shown, stream), file=stream, flush=flush)
     except OSError as error:
         lost[:] = [error]

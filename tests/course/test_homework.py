@@ -17,6 +17,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from test_cores import cores
 
+from d2lpar import locale
 from d2lpar.checks import exercise_grading
 from d2lpar.checks.by_name import exercises
 from d2lpar.checks.challenges import scores
@@ -752,3 +753,23 @@ def test_otter_takes_it(lesson, name, text, points, said, tmp_path):
     (result,) = [each for each in results if each["name"] == name]
     assert result["score"] == points, result
     assert said in " ".join(result["output"].split())
+
+
+# --- in another language --------------------------------------------------------------------------
+
+
+def test_a_homework_in_another_language_asks_for_the_same_and_is_graded_alike(
+    tmp_path, monkeypatch, question
+):
+    english = assignment.questions(ROOT, "04")
+    monkeypatch.setenv(locale.VARIABLE, "zh")
+    asked = assignment.questions(ROOT, "04")
+    assert [each.name for each in asked] == [each.name for each in english]
+    written = {file.name: file for file in assignment.write(ROOT, "04", tmp_path / "homework")}
+    text = written["homework_04.ipynb"].read_text(encoding="utf-8")
+    assert "作业" in text
+    assert "分" in written["README.md"].read_text(encoding="utf-8")
+
+    wrong = hand_in(tmp_path, "a", HANDED_IN["wrong"][0])
+    (result,) = graded([wrong], question)[0].results
+    assert (result.status, HANDED_IN["wrong"][2] in result.text) == ("wrong", True)

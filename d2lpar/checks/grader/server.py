@@ -13,7 +13,7 @@ import sys
 from importlib import import_module
 from typing import TextIO
 
-from ...timeline.printing import say
+from ...timeline.printing import write
 from ...trials.confinement import Limits
 from ...trials.starter import Starter
 from . import remote
@@ -23,12 +23,11 @@ def main(starter: Starter) -> None:
     """Grade what comes until there is no more."""
     reports = _own_stdout()
     remote.start_with(starter)
-    say(json.dumps({"ready": True}), stream=reports, flush=True)
+    write(json.dumps({"ready": True}), stream=reports, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
-        say(
-            json.dumps(_report(request) | {"number": request["number"]}), stream=reports, flush=True
-        )
+        report = _report(request) | {"number": request["number"]}
+        write(json.dumps(report), stream=reports, flush=True)
 
 
 def _report(request: dict) -> dict:

@@ -73,19 +73,19 @@ def say(rank: int, device: int, group: Rendezvous, flight: Flight) -> None:
         return
     if flight.record == 0 and rank == group.ranks[0]:
         version = ".".join(map(str, _version()))
-        printing.say(f"NCCL version {version} (simulated)")
+        printing.write(f"NCCL version {version} (simulated)")
     if level == "VERSION":
         return
     size, mine = len(group.ranks), group.ranks.index(rank)
     who = f"d2lpar:{os.getpid()}:{rank} [{device}] NCCL INFO"
     comm = f"comm {group.number}"
     if flight.operation == 1:
-        printing.say(
+        printing.write(
             f"{who} {comm} rank {mine} nranks {size} cudaDev {device} of {group} - Init COMPLETE"
         )
     parts = os.environ.get("NCCL_DEBUG_SUBSYS", "").upper().split(",")
     if {"COLL", "ALL"} & set(parts):
-        printing.say(
+        printing.write(
             f"{who} {flight.text}: opCount {flight.operation - 1:x} {comm} [nranks={size}]"
         )
 

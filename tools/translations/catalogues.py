@@ -22,7 +22,8 @@ from . import cell_strings, strings
 
 ROOT = Path(__file__).resolve().parents[2]
 COURSE = ROOT / "notebooks"
-README, PAGE = Path("README.md"), "page"
+README, GUIDES, PAGE = Path("README.md"), "docs", "page"
+SECTION = re.compile(r"^(?=## )", re.MULTILINE)
 MESSAGES, LABELS = Path("messages"), Path("labels")  # what the package says, and writes in pictures
 OF_PACKAGE = {MESSAGES: strings.english, LABELS: strings.labels}
 COMMON = "course.po"  # of a language: what is said around the lessons
@@ -70,13 +71,21 @@ def notebooks() -> list[Path]:
 
 
 def pages() -> list[Path]:
-    """The pages beside the notebooks, relative to the same folder: README.md stands above it."""
-    return [README, Path("museum", README)]
+    """The pages beside the notebooks, relative to the same folder: README.md stands above it, and
+    so do the guides, but for the one that tells how to translate."""
+    guides = sorted((COURSE.parent / GUIDES).glob("*.md"))
+    found = [Path(GUIDES, file.name) for file in guides if file.stem != "translations"]
+    return [README, Path("museum", README), *found]
+
+
+def stands_above(page: Path) -> bool:
+    """Whether a page is not in the course's folder, but in the one above it."""
+    return page == README or page.parts[0] == GUIDES
 
 
 def english_file(text: Path) -> Path:
     """The file with the English of a notebook or page."""
-    return (COURSE.parent if text == README else COURSE) / text
+    return (COURSE.parent if stands_above(text) else COURSE) / text
 
 
 def catalogue_file(language: str, text: Path) -> Path:
@@ -130,13 +139,15 @@ def common(language: str) -> dict[str, str]:
 
 
 def _texts(text: Path) -> Iterator[tuple[str, str]]:
-    """The units of a notebook, of the package, or a page, which is one."""
+    """The units of a notebook, of the package, or a page: its sections."""
     if text in OF_PACKAGE:
         yield from OF_PACKAGE[text]().items()
         return
     file = english_file(text)
     if text.suffix == ".md":
-        yield PAGE, file.read_text(encoding="utf-8")
+        first, *others = SECTION.split(file.read_text(encoding="utf-8"))
+        yield PAGE, first
+        yield from ((f"s{strings.name_of(t.partition(chr(10))[0])[1:]}", t) for t in others)
         return
     cells = notebook_file.read(file).cells
     for cell in cells:

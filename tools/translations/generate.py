@@ -22,6 +22,7 @@ from d2lpar.timeline import whole_file
 from . import cell_strings
 from .catalogues import (
     COURSE,
+    GUIDES,
     INSTALL,
     NAVIGATION,
     OF_PACKAGE,
@@ -31,6 +32,7 @@ from .catalogues import (
     notebooks,
     of_string,
     pages,
+    stands_above,
     units,
 )
 
@@ -58,27 +60,41 @@ def write(language: str) -> list[Path]:
 
 
 def page_file(language: str, page: Path) -> Path:
-    """Where a page is in a language: README.md has its translations beside it."""
-    above = COURSE.parent / f"{page.stem}.{language}{page.suffix}"
-    return above if page == README else COURSE / language / page
+    """Where a page is in a language: beside README.md, or in a folder of the language."""
+    if page == README:
+        return COURSE.parent / f"{page.stem}.{language}{page.suffix}"
+    if stands_above(page):
+        return COURSE.parent / page.parent / language / page.name
+    return COURSE / language / page
 
 
 def translated_page(language: str, page: Path) -> str:
     """A page in a language."""
-    (unit,) = units(language, page)
-    text = (
-        unit.translated if unit.is_current else f"*({common(language)[MISSING]})*\n\n{unit.english}"
+    missing = common(language)[MISSING]
+    text = "".join(
+        unit.translated if unit.is_current else f"*({missing})*\n\n{unit.english}"
+        for unit in units(language, page)
     )
-    if page != README:
+    if not stands_above(page):
         return languages.relinked(text, page, _out)
-    return languages.relinked(text, page, partial(_from_above, language))
+    moved = _from_above if page == README else _from_guide
+    return languages.relinked(text, page, partial(moved, language))
 
 
 def _from_above(language: str, path: PurePosixPath) -> PurePosixPath:
     """A file as the page above the course's folder sees it."""
     is_lesson = path.parts[:1] == (COURSE.name,) and path.suffix == ".ipynb"
-    own = PurePosixPath(COURSE.name, language, *path.parts[1:])
-    return own if is_lesson or path == PurePosixPath(COURSE.name, "museum", README) else path
+    if is_lesson or path == PurePosixPath(COURSE.name, "museum", README):
+        return PurePosixPath(COURSE.name, language, *path.parts[1:])
+    if stands_above(Path(path)) and Path(path) in pages():
+        return PurePosixPath(path.parent, language, path.name) if path.parts[1:] else path
+    return path
+
+
+def _from_guide(language: str, path: PurePosixPath) -> PurePosixPath:
+    """A file as a guide sees it, which is one folder deeper than the English one."""
+    is_guide = path.parts[:1] == (GUIDES,) and Path(path) in pages()
+    return path if is_guide else PurePosixPath("..", _from_above(language, path))
 
 
 def translated(language: str, notebook: Path) -> NotebookNode:

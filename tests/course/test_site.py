@@ -187,8 +187,8 @@ def test_without_an_address_links_to_what_is_no_page_are_text(monkeypatch):
 def test_guides_lead_to_pages_of_the_site_and_files_to_the_repository(tmp_path, monkeypatch):
     monkeypatch.setattr(pages.build, "repository", lambda: ADDRESS)
     pages.write_guides(tmp_path)
-    written = {path.name for path in (tmp_path / "docs").iterdir()}
-    assert written == {path.name for path in pages.GUIDES.iterdir()}
+    written = {path.relative_to(tmp_path) for path in tmp_path.rglob("*.md")}
+    assert written == {path.relative_to(ROOT) for path in pages.GUIDES.rglob("*.md")}
     text = (
         "[a](for-a-class.md#homework) [b](../notebooks/07_pipelining.ipynb) [c](../imgs/ring.png) "
         "[d](../d2lpar/validation/published.csv) [e](../AGENTS.md)"
@@ -204,6 +204,18 @@ def test_links_of_texts_lead_to_files_of_the_repository(path):
     assert found
     for address in found:
         assert (path.parent / address).exists(), address
+
+
+def test_a_page_leads_to_itself_in_the_other_language():
+    lessons = ROOT / "notebooks"
+    english, chinese = (lessons / f / "04_multi_gpu_from_scratch.ipynb" for f in ("", "zh"))
+    assert list(pages.other_languages(english)) == ["[中文](zh/04_multi_gpu_from_scratch.ipynb)"]
+    assert list(pages.other_languages(chinese)) == ["[English](../04_multi_gpu_from_scratch.ipynb)"]
+    for path in (english, chinese):
+        notebook, _ = pages.page(path)
+        links = [cell.source for cell in notebook.cells[:4] if cell.id == "languages"]
+        assert links == list(pages.other_languages(path))
+    assert pages.language_of(chinese) == "zh"
 
 
 def test_links_to_headings_have_the_names_of_the_site():

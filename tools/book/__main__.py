@@ -99,7 +99,8 @@ def front_in(language: str) -> str:
     """The first page of the course in a language: how its README begins, cards, and contents."""
     readme = (ROOT / f"README.{language}.md").read_text(encoding="utf-8")
     heading, said, *_ = (part for part in readme.split("\n\n") if not part.startswith("["))
-    contents = "\n".join(map(entry, pages.course(language)))
+    guides = (path.relative_to(ROOT).with_suffix("") for path in pages.guides(language))
+    contents = "\n".join([*map(entry, pages.course(language)), *map(Path.as_posix, guides)])
     shown = front.cards(readme, EXTRA / pages.FIGURES, f"{pages.FIGURES}/")
     english = f"[{pages.name_of(languages.known(pages.NOTEBOOKS)[0])}](index.md)"
     tree = f"```{{toctree}}\n:maxdepth: 1\n\n{contents}\n```"

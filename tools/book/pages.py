@@ -72,11 +72,24 @@ def course(language: str) -> list[Path]:
 
 
 def write_guides(source: Path) -> None:
-    """Write the pages of the folder docs/ into the folder `source`, for Sphinx."""
-    (source / GUIDES.name).mkdir(parents=True)
-    for path in GUIDES.glob("*.md"):
-        text = with_links(path.read_text(encoding="utf-8"), path)
-        (source / path.relative_to(ROOT)).write_text(text, encoding="utf-8")
+    """Write the pages of docs/, in each language, into the folder `source`, for Sphinx."""
+    for path in guides():
+        heading, _, text = path.read_text(encoding="utf-8").partition("\n")
+        others = " · ".join(other_languages(path))
+        target = source / path.relative_to(ROOT)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        linked = with_links("\n".join((heading, *([f"\n{others}"] if others else []), text)), path)
+        target.write_text(linked, encoding="utf-8")
+
+
+def guides(language: str | None = None) -> list[Path]:
+    """The pages of docs/, in a language or in all of them."""
+    known = languages.known(NOTEBOOKS) if language is None else [language]
+    return [
+        path
+        for each in known
+        for path in sorted((GUIDES / ("" if each == ENGLISH else each)).glob("*.md"))
+    ]
 
 
 def _only_pictures(_: str, names: list[str]) -> list[str]:
@@ -108,17 +121,21 @@ def page(path: Path) -> tuple[NotebookNode, list[Path]]:
 
 
 def language_of(path: Path) -> str:
-    """The language of a notebook or page, by the folder that it is in."""
-    first = path.relative_to(NOTEBOOKS).parts[0]
+    """The language of a notebook or guide, by the folder that it is in."""
+    first = path.relative_to(_top(path)).parts[0]
     return first if first in languages.known(NOTEBOOKS) else ENGLISH
+
+
+def _top(path: Path) -> Path:
+    return GUIDES if path.is_relative_to(GUIDES) else NOTEBOOKS
 
 
 def other_languages(path: Path) -> Iterator[str]:
     """Links to the same page in the other languages, each by its own name."""
-    own = language_of(path)
-    place = path.relative_to(languages.folder_of(NOTEBOOKS, own))
+    own, top = language_of(path), _top(path)
+    place = path.relative_to(top / ("" if own == ENGLISH else own))
     for language in languages.known(NOTEBOOKS):
-        there = languages.folder_of(NOTEBOOKS, language) / place
+        there = top / ("" if language == ENGLISH else language) / place
         if language != own and there.exists():
             yield f"[{name_of(language)}]({Path(os.path.relpath(there, path.parent)).as_posix()})"
 
@@ -164,7 +181,8 @@ def with_links(text: str, path: Path) -> str:
 
 
 def _is_page(target: Path) -> bool:
-    return target.suffix == ".ipynb" or target.parent in (IMAGES, GUIDES)
+    is_guide = target.suffix == ".md" and target.is_relative_to(GUIDES)
+    return target.suffix == ".ipynb" or is_guide or target.parent == IMAGES
 
 
 def _slug(match: re.Match[str]) -> str:

@@ -24,6 +24,7 @@ UNKNOWN = "no lessons in {language!r}: there are {known}"
 _TARGET = re.compile(r"(\]\(|<img[^>]* src=\")([^)\s#\"]+)")
 _ELSEWHERE = re.compile(r"[a-z]+:|/")  # an address, not a file of the course
 _OUT = ".."
+NOWHERE = PurePosixPath("/-/-/-")
 
 Moved = Callable[[PurePosixPath], PurePosixPath]  # where a file of the course is, seen from another
 
@@ -103,4 +104,5 @@ def _relinked(folder: Path, moved: Moved, link: re.Match[str]) -> str:
     if _ELSEWHERE.match(target):
         return link[0]
     path = moved(PurePosixPath(Path(os.path.normpath(folder / target)).as_posix()))
-    return opening + Path(os.path.relpath(path, folder)).as_posix()
+    # From nowhere: what lies above the lessons is not what lies above this process's folder.
+    return opening + Path(os.path.relpath(NOWHERE / path, NOWHERE / folder)).as_posix()

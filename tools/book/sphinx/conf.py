@@ -84,7 +84,7 @@ def block_math(translator, node):
 
 def spoken(_app, pagename, _template, context, _doctree):
     """Says of a page in another language which it is, for who has it read out."""
-    first = re.match(r"(?:notebooks/)?([a-z]{2})(?:/|$)", pagename)
+    first = re.match(r"(?:notebooks/|docs/)?([a-z]{2})(?:/|$)", pagename)
     context["language"] = first[1] if first else "en"
 
 

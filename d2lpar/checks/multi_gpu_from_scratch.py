@@ -148,7 +148,7 @@ def _check_each_once(numbers: list[int], images: int, call: str, what: str) -> N
         else "some are in more than one. Is every shard a part, and not the whole?"
     )
     raise Wrong(
-        f"{call}: {what} {numbers} are in the shards; each must be in one of them, once; {why}"
+        f"{call}: of {what}, {numbers} are in the shards; each must be in one of them, once; {why}"
     )
 
 

@@ -105,7 +105,7 @@ class Diagnosis:
     @property
     def remedies(self) -> list[str]:
         """What to do about that which is missing."""
-        return [f"{fact.topic}: {fact.remedy}" for fact in self.facts if fact.remedy]
+        return [f"{label(fact.topic)}: {fact.remedy}" for fact in self.facts if fact.remedy]
 
     def __repr__(self) -> str:
         return f"<Diagnosis: {len(self.facts)} facts, {len(self.remedies)} remedies>"

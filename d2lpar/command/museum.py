@@ -15,14 +15,15 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
+from .. import locale
 from ..timeline.printing import say
-from .course import notebook_file, working_copy
+from .course import languages, notebook_file, working_copy
 
 BROKEN, REPAIR = "broken", "repair"  # tags of cells
 LEFT_OUT = "install"
 WIDTH = 92  # of texts, in characters
 LINK = re.compile(r"\[([^\]]+)\]\((https?://[^)]+)\)")
-HEADING = re.compile(r"# Room (\d+): (.+)")
+HEADING = re.compile(r"# \D+?(\d+)[^\d:\uff1a]*[:\uff1a] ?(.+)")  # "Room 1: …", in any language
 LISTED = "{number:3}  {title}\n     {line}"
 OPENING = "Bugs that programs for several GPUs had. `d2lpar bug 7` runs one on virtual GPUs.\n"
 ENDING = "Why, and how would you repair it? Open {path}"
@@ -46,7 +47,7 @@ class Room:
     def of(cls, path: Path) -> Room:
         """The room in a notebook."""
         notebook = notebook_file.read(path)
-        text = next(cell.source for cell in notebook.cells if cell.source.startswith("# Room"))
+        text = next(cell.source for cell in notebook.cells if HEADING.match(cell.source))
         heading, line, *story = text.split("\n\n")
         found = HEADING.fullmatch(heading)
         assert found is not None, "tests see to it"
@@ -84,8 +85,9 @@ def _program(notebook: NotebookNode) -> tuple[str, range]:
 
 
 def rooms(course: Path) -> list[Room]:
-    """All rooms of a copy of the course, in order."""
-    folder = course / working_copy.SOURCE / working_copy.MUSEUM
+    """All rooms of a copy of the course, in order, in the reader's language."""
+    lessons = languages.folder_of(course / working_copy.SOURCE, locale.chosen())
+    folder = lessons / working_copy.MUSEUM
     return [Room.of(path) for path in sorted(folder.glob("[0-9]*.ipynb"))]
 
 
@@ -112,10 +114,17 @@ def main(arguments: list[str]) -> int:
 def _visit(room: Room, course: Path) -> None:
     say(f"{room.number}. {room.title}\n   {room.line}\n")
     for paragraph in LINK.sub(r"\1 <\2>", room.story).split("\n\n"):
-        say(textwrap.fill(_plain(paragraph), WIDTH, break_long_words=False), flush=True)
+        say(_filled(_plain(paragraph)), flush=True)
     say(f"\n{room.listing()}\n", flush=True)
     room.run()
     say(f"\n{ENDING.format(path=room.path.relative_to(course))}")
+
+
+def _filled(text: str) -> str:
+    """In lines that fit: Chinese has no spaces to break them at, and its characters are wide."""
+    if locale.columns(text) == len(text):
+        return textwrap.fill(text, WIDTH, break_long_words=False)
+    return textwrap.fill(text, WIDTH // 2)
 
 
 def _plain(text: str) -> str:

@@ -17,10 +17,14 @@ PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 SPECIFIED = re.compile(r"(![rsa])?(:[^:\]\"')]*)?$")  # how a value is written: {x!r}, {x:.4g}
 TAIL, HEAD = tuple(",.;:) "), " "
 BETWEEN = ("\n", " · ")  # lines, and parts of a line
-JOINTS = ("; ", ", and ", ", ", ": ", " and ")  # between messages, or a message and a name
+# Between messages, or a message and a name; those of the second row are part of many a message.
+JOINTS = ("; ", ", and ")
+LOOSE_JOINTS = (", ", ": ", ". ", " and ")
 MARKS = tuple("✓✗○?⊘◐")  # what a verdict begins with
+OPENING, CLOSING = "([{", ")]}"
 FEW_LETTERS = 14
-ENGLISH_WORDS = re.compile(r"\b[A-Za-z]{2,}(?: [A-Za-z]{2,})+\b")
+WORD = re.compile("[A-Za-z]{2,}")
+WORDS = re.compile(r"\b[A-Za-z]{2,} [A-Za-z]{2,}\b", re.ASCII)  # of a sentence, and not of a name
 REST = "…"  # what stands before or behind such a one
 
 
@@ -39,18 +43,24 @@ class _Template(NamedTuple):
     @property
     def is_weak(self) -> bool:
         """Whether it fits much by chance, so that the values must be known, too."""
-        return self.letters < FEW_LETTERS and not self.pieces[0].startswith(MARKS)
+        return self.letters < FEW_LETTERS
 
 
 class Messages:
     """What is said in a language, by its English."""
 
     def __init__(self, by_english: Mapping[str, str]) -> None:
-        parsed = [_template(e, said) for e, said in by_english.items() if said and e not in JOINTS]
+        parsed = [
+            _template(english, said)
+            for english, said in by_english.items()
+            if said not in ("", english) and english not in JOINTS + LOOSE_JOINTS
+        ]
         templates = sorted(parsed, key=lambda each: -each.letters)
         self._whole = {each.pieces[0]: each.said[0] for each in templates if not each.places}
         self._templates = [each for each in templates if each.places]
-        self._joints = {joint: by_english[joint] for joint in JOINTS if by_english.get(joint)}
+        self._joints = {
+            joint: by_english[joint] for joint in JOINTS + LOOSE_JOINTS if by_english.get(joint)
+        }
         self._known: dict[str, str | None] = {}
 
     @classmethod
@@ -85,17 +95,37 @@ class Messages:
         return self._known[text]
 
     def _ways(self, text: str) -> Iterator[str]:
-        """All ways to read a text: as several messages, as one, and first those of most words."""
-        yield from self._joined(text, JOINTS[:-1])
+        """All ways to read a text: as several messages, as one, and first those of most words; of
+        these, last those whose values are cut within brackets."""
+        if text.startswith(MARKS):
+            yield from self._marked(text)
+            return
+        yield from self._joined(text, JOINTS)
+        cut = []
         for template in self._templates:
             for values in _between(template.pieces, text):
                 own = [self._value(value) for value in values]
                 if not template.is_weak or _is_all_said(values, own):
-                    yield "".join(_filled(template, values, own))
-        yield from self._joined(text, JOINTS[-1:])  # it is part of many a message
+                    said = "".join(_filled(template, values, own))
+                    if all(map(_is_closed, values)):
+                        yield said
+                    else:
+                        cut.append(said)
+        yield from cut
+        yield from self._joined(text, LOOSE_JOINTS)
+
+    def _marked(self, text: str) -> Iterator[str]:
+        """A verdict, which may have many lines."""
+        for template in self._templates:
+            begin = template.pieces[0]
+            if begin.startswith(MARKS) and text.startswith(begin):
+                value = text[len(begin) :]
+                yield "".join(_filled(template, [value], [self.translated(value)]))
+        mark, _, value = text.partition(" ")
+        yield f"{mark} {self.translated(value)}"
 
     def _joined(self, text: str, joints: tuple[str, ...]) -> Iterator[str]:
-        for joint in () if text.startswith(MARKS) else joints:
+        for joint in joints:
             parts = text.split(joint)
             own = [self._of(part) for part in parts] if all(map(_is_closed, parts)) else []
             if any(own) and _is_all_said(parts, own):
@@ -112,16 +142,22 @@ class Messages:
 def _is_all_said(values: list[str], own: list[str | None]) -> bool:
     """Whether each is in the language, or no sentence: a name, a number."""
     pairs = zip(values, own, strict=True)
-    return all(said or not ENGLISH_WORDS.search(value) for value, said in pairs)
+    return all(said or not WORDS.search(value) for value, said in pairs)
 
 
 def _is_closed(text: str) -> bool:
     """Whether each bracket in it has its other half."""
-    return all(text.count(a) == text.count(b) for a, b in ("()", "[]", "{}"))
+    open_ones: list[str] = []
+    for character in text:
+        if character in OPENING:
+            open_ones.append(CLOSING[OPENING.index(character)])
+        elif character in CLOSING and (not open_ones or open_ones.pop() != character):
+            return False
+    return not open_ones
 
 
 def _english_words(text: str) -> int:
-    return sum(len(words[0].split()) for words in ENGLISH_WORDS.finditer(text))
+    return len(WORD.findall(text))
 
 
 def _either(own: str | None, text: str) -> str:

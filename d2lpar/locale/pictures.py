@@ -34,7 +34,7 @@ def write(figure: Any) -> None:
     for ax in figure.axes:
         for axis in (ax.xaxis, ax.yaxis):
             places = axis.get_majorticklocs()
-            names = axis.get_major_formatter().format_ticks(places)
+            names = [str(name) for name in axis.get_major_formatter().format_ticks(places)]
             if (own := [label(name) for name in names]) != names:
                 axis.set_ticks(places, own)
     for text in figure.findobj(_of("text").Text):

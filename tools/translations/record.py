@@ -17,7 +17,7 @@ from d2lpar.command.course import languages, notebook_file
 from d2lpar.timeline import whole_file
 
 from . import generate
-from .catalogues import COURSE
+from .catalogues import COURSE, INSTALL
 
 
 def attempt(language: str, notebook: Path, *, check: bool) -> int:
@@ -47,7 +47,8 @@ def _serialised(notebook: Path, made: NotebookNode) -> str:
     normalise(made).metadata = metadata
     english = {cell.id: cell for cell in notebook_file.read(COURSE / notebook).cells}
     for cell in notebook_file.code_cells(made):
-        cell.metadata[generate.RUN] = generate.digest(english[cell.id])
+        if INSTALL not in notebook_file.tags(cell):
+            cell.metadata[generate.RUN] = generate.digest(english[cell.id])
     return serialise(made)
 
 

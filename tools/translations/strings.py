@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from d2lpar.locale.messages import JOINTS, MARKS, PLACE
+from d2lpar.locale.messages import JOINTS, LOOSE_JOINTS, MARKS, PLACE
 
 PACKAGE = Path(__file__).resolve().parents[2] / "d2lpar"
 # What speaks to readers of the course. The engine's errors and summaries are English.
@@ -31,7 +31,8 @@ LABELLING = {"xlabel", "ylabel", "title", "label", "note", "summary"}
 LABELS_OF = {"set_xlabel", "set_ylabel", "set_title", "suptitle", "supxlabel", "annotate", "text"}
 LABELS_OF |= {"Fact", "Lesson", "LessonPlan"}  # of the lines that `doctor` prints
 WORD = re.compile(r"[A-Za-z]{2,}")
-TEXT = ("TEXT_", "(TEXT_")  # what names of such strings begin with
+TEXT, LABELS = ("TEXT_", "(TEXT_"), ("LABELS",)  # what names of such strings begin with
+DOTTED = re.compile(r"\s*\.\S")  # a class of CSS
 PLAIN = re.compile(r"[\w.()\[\], ]+")  # an expression that can name a place
 SOURCE = re.compile(r"\b(import|def|return|lambda)\b.*\n", re.DOTALL)  # a program, not a sentence
 
@@ -39,7 +40,9 @@ SOURCE = re.compile(r"\b(import|def|return|lambda)\b.*\n", re.DOTALL)  # a progr
 @cache
 def english() -> dict[str, str]:
     """All of them by names that say what they are: a change of a sentence makes another name."""
-    return {name_of(text): text for text in (*JOINTS, *(text for text, _ in found()))}
+    return {
+        name_of(text): text for text in (*JOINTS, *LOOSE_JOINTS, *(text for text, _ in found()))
+    }
 
 
 def labels() -> dict[str, str]:
@@ -52,6 +55,7 @@ def _labels() -> Iterator[str]:
     for file in sorted(PACKAGE.rglob("*.py")):
         if file.relative_to(PACKAGE).parts[0] != "vgpu":
             tree = ast.parse(file.read_text(encoding="utf-8"))
+            yield from _named(tree, LABELS)
             if file.relative_to(PACKAGE).as_posix() in PICTURES:
                 yield from of_node(tree)
             for node in ast.walk(tree):
@@ -89,22 +93,22 @@ def found() -> Iterator[tuple[str, str]]:
         path = PACKAGE / part
         for file in [path] if path.suffix else sorted(path.rglob("*.py")):
             tree = ast.parse(file.read_text(encoding="utf-8"))
-            named = set(_named(tree))
+            named = set(_named(tree, TEXT))
             for text in of_node(tree):
                 if text in named or is_sentence(text):
                     yield text, file.relative_to(PACKAGE).as_posix()
 
 
-def _named(tree: ast.Module) -> Iterator[str]:
-    """The strings, of one word too, that are called texts."""
+def _named(tree: ast.Module, names: tuple[str, ...]) -> Iterator[str]:
+    """The strings, of one word too, that have such names."""
     for node in tree.body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).startswith(TEXT):
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).startswith(names):
             yield from of_node(node.value)
 
 
 def is_sentence(text: str) -> bool:
     words = WORD.findall(PLACE.sub(" ", text))
-    markup = text.lstrip().startswith(("<", "from ", "import ", "def ", "."))
+    markup = text.lstrip().startswith(("<", "from ", "import ", "def ")) or DOTTED.match(text)
     some = len(words) >= 2 or (len(words) == 1 and text.startswith(MARKS))
     return some and " " in text.strip() and not markup and not SOURCE.search(text)
 

@@ -22,8 +22,9 @@ from .puzzle import LEVELS, OVER, number
 from .puzzles import COUNTED, PLACES, PUZZLES
 
 GRADING = f"{__package__}.grading"
-SHOWN = verdict.SHOWN | {source.REFUSED: "⊘ refused: {text}", OVER: "◐ right, but {text}"}
+SHOWN = verdict.SHOWN | {source.REFUSED: "⊘ refused: {text}", OVER: "◐ {text}"}
 PAR_RUNS = Path(__file__).with_name("par_runs.json")
+LABELS = ("", "challenge", "level", "points", "yours", "limit", "par", "record", "unit")
 TEXT_POINTS = "{points} of 100 points"
 TEXT_REPEATED = "Cases that you have asked for by their seed are for looking, and nothing is kept"
 TEXT_KEPT = "Your best so far, kept in {path}"
@@ -58,8 +59,7 @@ class Attempt:
         return self.status == RIGHT
 
     def __repr__(self) -> str:
-        told = self.text.removeprefix("right, but ") if self.status == OVER else self.text
-        return translated(SHOWN[self.status].format(text=told))
+        return translated(SHOWN[self.status].format(text=self.text))
 
     def _ipython_display_(self) -> None:
         if self.printed:
@@ -143,7 +143,7 @@ def own_part(text: str, name: str) -> str:
 def score_table() -> str:
     """All puzzles and the points of each, as text to print."""
     kept = scores.read(scores.path())
-    rows = [("", "challenge", "level", "points", "yours", "limit", "par", "record", "unit")]
+    rows: list[tuple[str, ...]] = [LABELS]
     for place, puzzle in zip(PLACES, COUNTED, strict=True):
         entry = kept.get(puzzle.name)
         points, figure = ("", "") if entry is None else (entry["points"], number(entry["figure"]))

@@ -39,6 +39,7 @@ ATTRIBUTES = (
     "load", "multiprocessing", "os", "serialization", "subprocess", "sys",
 )  # fmt: skip
 
+TEXT_LINE = "line {line} {what}"
 TEXT_CELL = "the cell {why}"
 TEXT_STORE = "changes {what}: an answer sets attributes of no other thing than {allowed}"
 TEXT_PRIVATE = "uses {what}, a private name"
@@ -119,7 +120,7 @@ def check(tree: ast.Module, refuses: Mapping[str, str], *, closed: bool) -> None
         places += [*_par_alone(tree, courses)]
     if places:
         first = min(places, key=lambda place: place.line)
-        raise Refused(f"line {first.line} {first.text}")
+        raise Refused(TEXT_LINE.format(line=first.line, what=first.text))
 
 
 def _avoids(node: ast.AST, refuses: Mapping[str, str]) -> Iterator[Place]:

@@ -75,6 +75,7 @@ def translated_page(language: str, page: Path) -> str:
         unit.translated if unit.is_current else f"*({missing})*\n\n{unit.english}"
         for unit in units(language, page)
     )
+    text = PLACE.sub(partial(_place_of_page, language, page), text)
     if not stands_above(page):
         return languages.relinked(text, page, _out)
     moved = _from_above if page == README else _from_guide
@@ -177,6 +178,19 @@ def _place(language: str, notebook: Path, link: re.Match) -> str:
         return link[0]
     places = {_hyphened(one): _hyphened(own) for one, own in _headings(language, file).items()}
     return f"]({link[1]}#{places.get(link[2], link[2])})"
+
+
+def _place_of_page(language: str, page: Path, link: re.Match) -> str:
+    """The same on a page, where code hosts call it: in small letters, without marks."""
+    file = Path(os.path.normpath(page.parent / link[1])) if link[1] else page
+    if file not in pages():
+        return link[0]
+    places = {_slug(one): _slug(own) for one, own in _headings(language, file).items()}
+    return f"]({link[1]}#{places.get(link[2], link[2])})"
+
+
+def _slug(words: str) -> str:
+    return re.sub(r"[^\w-]", "", _hyphened(words).lower())
 
 
 def _hyphened(words: str) -> str:

@@ -29,6 +29,7 @@ def attempt(language: str, notebook: Path, *, check: bool) -> int:
     try:
         _run(language, notebook, made)
         check_outputs(made)
+        normalise(made).metadata = stored.metadata
         text = _serialised(notebook, made)
     except BuildError as error:
         print(f"{language}/{notebook}: not recorded: {error}", file=sys.stderr)
@@ -43,8 +44,6 @@ def attempt(language: str, notebook: Path, *, check: bool) -> int:
 
 def _serialised(notebook: Path, made: NotebookNode) -> str:
     """The text of the file: each cell says of which English one its outputs are."""
-    metadata = made.metadata
-    normalise(made).metadata = metadata
     english = {cell.id: cell for cell in notebook_file.read(COURSE / notebook).cells}
     for cell in notebook_file.code_cells(made):
         if INSTALL not in notebook_file.tags(cell):

@@ -81,6 +81,7 @@ test-all: setup  ## The same with all that takes long: browser, PyTorch's operat
 	@$(call attempt,$(python)) --beside lint "$(again) lint" \
 		"unit tests" "$(call unit-tests,$(python)) -m ''" \
 		notebooks "$(call notebook-tests,$(python)) $(all-notebooks)" \
+		$(foreach language,$(languages),"notebooks in $(language)" "$(translations) record $(language) --check") \
 		operators "$(again) opinfo" \
 		"other torches" "$(again) test-compat"
 

@@ -440,7 +440,7 @@ def _draw_memory(ax: Axes, samples: Sequence[MemorySample], scale: TimeScale) ->
         highest = max(highest, *ys)
         color, line, _ = next(styles)
         # The entries stand beside each other: of many there is room for the names alone.
-        label = device if len(devices) > FEW_DEVICES else texts.joined(texts.MEMORY, device)
+        label = device if len(devices) > FEW_DEVICES else texts.MEMORY_OF.format(device=device)
         ax.plot(xs, ys, line, color=color, drawstyle="steps-post", linewidth=2, label=label)
     ax.set_ylim(0, 1.5 * highest or 1)  # with room for the legend
     ax.set_ylabel(unit, size=FONT_PT, color=INK)

@@ -38,7 +38,12 @@ def label(text: str) -> str:
 
 def chosen() -> str:
     """The language, as of `D2LPAR_LANG`, or of the copy in which this process runs."""
-    return os.environ.get(VARIABLE, "")[:2] or _of_copy(os.getcwd())
+    if named := os.environ.get(VARIABLE, "")[:2]:
+        return named
+    try:
+        return _of_copy(os.getcwd())
+    except FileNotFoundError:  # the folder has been removed
+        return ENGLISH
 
 
 def columns(text: str) -> int:

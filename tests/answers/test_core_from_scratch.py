@@ -60,7 +60,10 @@ def pairs(X, y, devices):
         (all_on_the_first, "two lists"),  # a generator
         (lambda *a: tuple(all_on_the_first(*a)), "shard 1 of X: expected a tensor on vgpu:1"),
         (everything_everywhere, "in more than one"),
-        (lambda X, y, d: (pieces(X, d, 3), [y.to(each) for each in d]), "labels .* more than one"),
+        (
+            lambda X, y, d: (pieces(X, d, 3), [y.to(each) for each in d]),
+            r"labels\b.* more than one",
+        ),
         (labels_of_others, "labels are not those of its images"),
         (pairs, "shards of X and those of y"),
     ],

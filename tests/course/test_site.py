@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TEXTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *(ROOT / "notebooks").glob("*.md"),
-    *(ROOT / "docs").iterdir(),
+    *(ROOT / "docs").rglob("*.md"),
 ]
 
 

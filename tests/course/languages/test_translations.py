@@ -15,7 +15,7 @@ from d2lpar.command.course import languages, notebook_file, working_copy
 from d2lpar.command.course.command import main
 from d2lpar.locale import columns
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LANGUAGES = catalogues.languages()
 NOTEBOOKS, PAGES = catalogues.notebooks(), catalogues.pages()
 LINK = re.compile(r"\]\(([^)\s#]+)|<img[^>]* src=\"([^\"#]+)")

@@ -1,4 +1,3 @@
-# ruff: noqa: RUF001 (Chinese has colons of its own)
 """What the package says in another language: sentences that are found again with their values."""
 
 from __future__ import annotations

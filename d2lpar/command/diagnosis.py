@@ -16,7 +16,7 @@ import torch
 
 from .. import machines
 from ..lesson import download
-from ..locale import label
+from ..locale import label, translated
 from ..machines.measuring import calibration, system
 from ..timeline.formatting import table
 from ..vgpu import VISIBLE
@@ -115,8 +115,8 @@ class Diagnosis:
         lines = [TEXT_MACHINE, *[f"  {line}" for line in facts], "", TEXT_LESSONS]
         for plan in self.plans:
             title, how = label(plan.lesson.title), label(plan.how)
-            number = plan.lesson.number
-            lines.append(TEXT_PLAN.format(number=number, title=title, how=how, why=plan.why))
+            number, why = plan.lesson.number, translated(plan.why)
+            lines.append(translated(TEXT_PLAN).format(number=number, title=title, how=how, why=why))
         if not self.plans:
             lines.append(
                 f"  no notebooks in {notebooks_folder()}: call this in the course's folder"

@@ -24,7 +24,9 @@ MARKS = tuple("✓✗○?⊘◐")  # what a verdict begins with
 OPENING, CLOSING = "([{", ")]}"
 FEW_LETTERS = 14
 WORD = re.compile("[A-Za-z]{2,}")
-WORDS = re.compile(r"\b[A-Za-z]{2,} [A-Za-z]{2,}\b", re.ASCII)  # of a sentence, and not of a name
+# Of a sentence, and not of a name: two words, or one without any mark or digit.
+WORDS = re.compile(r"\b[A-Za-z]{2,} [A-Za-z]{2,}\b|^[a-z]{2,}$", re.ASCII)
+MOST_KNOWN = 10_000  # texts, and their parts
 REST = "…"  # what stands before or behind such a one
 
 
@@ -39,6 +41,10 @@ class _Template(NamedTuple):
     @property
     def letters(self) -> int:
         return sum(map(len, self.pieces))
+
+    @property
+    def has_words(self) -> bool:
+        return any(WORD.search(piece) or piece.startswith(MARKS) for piece in self.pieces)
 
     @property
     def is_weak(self) -> bool:
@@ -57,7 +63,9 @@ class Messages:
         ]
         templates = sorted(parsed, key=lambda each: -each.letters)
         self._whole = {each.pieces[0]: each.said[0] for each in templates if not each.places}
-        self._templates = [each for each in templates if each.places]
+        # What has no word of its own fits everything: it is found by itself, not yet filled in.
+        self._whole |= {e: said for e, said in by_english.items() if said and PLACE.search(e)}
+        self._templates = [each for each in templates if each.places and each.has_words]
         self._joints = {
             joint: by_english[joint] for joint in JOINTS + LOOSE_JOINTS if by_english.get(joint)
         }
@@ -90,6 +98,8 @@ class Messages:
         if text in self._whole:
             return self._whole[text]
         if text not in self._known:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
             self._known[text] = None  # a value that is all of the text is none
             self._known[text] = min(self._ways(text), key=_english_words, default=None)
         return self._known[text]

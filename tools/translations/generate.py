@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from nbformat import NotebookNode
 
-from d2lpar.command.course import languages, notebook_file
+from d2lpar.command.course import languages, merging, notebook_file
 from d2lpar.timeline import whole_file
 
 from . import cell_strings
@@ -75,7 +75,7 @@ def translated_page(language: str, page: Path) -> str:
         unit.translated if unit.is_current else f"*({missing})*\n\n{unit.english}"
         for unit in units(language, page)
     )
-    text = PLACE.sub(partial(_place_of_page, language, page), text)
+    text = PLACE.sub(partial(_place, language, page), text)
     if not stands_above(page):
         return languages.relinked(text, page, _out)
     moved = _from_above if page == README else _from_guide
@@ -117,7 +117,7 @@ def translated(language: str, notebook: Path) -> NotebookNode:
             cell.source = f"*({said[MISSING]})*\n\n{cell.source}"
         cell.source = PLACE.sub(partial(_place, language, notebook), cell.source)
         cell.source = languages.relinked(cell.source, notebook, _out)
-    found.metadata["language"] = language
+    found.metadata[merging.LANGUAGE] = language
     return found
 
 
@@ -171,29 +171,23 @@ def _headings(language: str, notebook: Path) -> dict[str, str]:
     return found
 
 
-def _place(language: str, notebook: Path, link: re.Match) -> str:
-    """A link to a heading, as JupyterLab calls it: by its words, with hyphens between them."""
-    file = Path(os.path.normpath(notebook.parent / link[1])) if link[1] else notebook
-    if file not in notebooks():
+def _place(language: str, text: Path, link: re.Match) -> str:
+    """A link to a heading, as JupyterLab calls it in notebooks, and code hosts on pages."""
+    file = Path(os.path.normpath(text.parent / link[1])) if link[1] else text
+    called = _hyphened if file in notebooks() else _slug if file in pages() else None
+    if called is None:
         return link[0]
-    places = {_hyphened(one): _hyphened(own) for one, own in _headings(language, file).items()}
-    return f"]({link[1]}#{places.get(link[2], link[2])})"
-
-
-def _place_of_page(language: str, page: Path, link: re.Match) -> str:
-    """The same on a page, where code hosts call it: in small letters, without marks."""
-    file = Path(os.path.normpath(page.parent / link[1])) if link[1] else page
-    if file not in pages():
-        return link[0]
-    places = {_slug(one): _slug(own) for one, own in _headings(language, file).items()}
+    places = {called(one): called(own) for one, own in _headings(language, file).items()}
     return f"]({link[1]}#{places.get(link[2], link[2])})"
 
 
 def _slug(words: str) -> str:
+    """Small letters, without marks."""
     return re.sub(r"[^\w-]", "", _hyphened(words).lower())
 
 
 def _hyphened(words: str) -> str:
+    """The words, with hyphens between them."""
     return words.replace(" ", "-")
 
 

@@ -40,9 +40,7 @@ SOURCE = re.compile(r"\b(import|def|return|lambda)\b.*\n", re.DOTALL)  # a progr
 @cache
 def english() -> dict[str, str]:
     """All of them by names that say what they are: a change of a sentence makes another name."""
-    return {
-        name_of(text): text for text in (*JOINTS, *LOOSE_JOINTS, *(text for text, _ in found()))
-    }
+    return {name_of(text): text for text in (*JOINTS, *LOOSE_JOINTS, *found())}
 
 
 def labels() -> dict[str, str]:
@@ -78,17 +76,8 @@ def name_of(text: str) -> str:
     return "m" + hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:8]
 
 
-def places_of() -> dict[str, list[str]]:
-    """The files that have each sentence, relative to the package."""
-    files: dict[str, list[str]] = {}
-    for text, file in found():
-        if file not in files.setdefault(text, []):
-            files[text].append(file)
-    return files
-
-
-def found() -> Iterator[tuple[str, str]]:
-    """Each sentence and the file that it stands in, in the order of the files and their lines."""
+def found() -> Iterator[str]:
+    """Each sentence, in the order of the files and their lines."""
     for part in SPEAKING:
         path = PACKAGE / part
         for file in [path] if path.suffix else sorted(path.rglob("*.py")):
@@ -96,7 +85,7 @@ def found() -> Iterator[tuple[str, str]]:
             named = set(_named(tree, TEXT))
             for text in of_node(tree):
                 if text in named or is_sentence(text):
-                    yield text, file.relative_to(PACKAGE).as_posix()
+                    yield text
 
 
 def _named(tree: ast.Module, names: tuple[str, ...]) -> Iterator[str]:

@@ -46,8 +46,10 @@ def replaced(source: str, said: Callable[[str], str]) -> str:
 
 
 def masked(source: str) -> str:
-    """The code without its strings for readers: what all languages have alike."""
-    return ast.dump(ast.parse(ast.unparse(_Masked().visit(_tree(source)))))
+    """The code without its strings for readers: what all languages have alike; all of a program
+    for something else than Python."""
+    tree = _tree(source)
+    return ast.dump(ast.parse(ast.unparse(_Masked().visit(tree)))) if tree.body else source
 
 
 class _Masked(ast.NodeTransformer):

@@ -50,10 +50,18 @@ CACHE_EFFICIENCY = 0.60
 # takes a little more than half the energy. 0.70 on H100 (Azure: 1377 of 1979 TFLOP/s) to 0.75.
 FLOAT8_POWER = 0.93
 
-# What tensor cores lose by each halving of the bytes that rows are aligned to, below 16: fitted on
-# 509 TFLOP/s in bf16 on an H100 for 8193 x 5008 x 2501 (meta-pytorch/float8_experimental, pull
-# request 145).
-MISALIGNED = 0.115
+# FLOP a cycle of a multiprocessor in products whose rows are not aligned to 16 bytes: threads fetch
+# one number with an instruction, in kernels of Turing that cuBLAS has for them on later GPUs, too
+# (`align1`), or two, in kernels of Ampere (`align2`). What else a GPU can do is of little use.
+# In bf16, by one: 71 to 115 TFLOP/s on H100, by waves of tiles (float8_experimental, pull request
+# 145), 96 and 99 on H200 (maxliu, FastWAM, GEMM by alignment, 2026), 54 to 74 on a GA102 of 84
+# multiprocessors (slinoss, kernel notes, 2026). By two: 98 on an H100 at 1.2 GHz (m87-labs/kestrel,
+# pull request 143), and 1.4 times what one gives (ESMFold2's triangles on H100).
+NARROW_FLOPS_A_CYCLE = {1: 450, 2: 700}
+
+# What Turing reaches of that: 10.4 TFLOP/s by one on a T4, where aligned rows reach 24.6
+# (winterstar67, Kernel Investigation, 2026). Its 70 W last for half of its clock.
+NARROW_ON_TURING = 1 / 2
 
 # A product begins to multiply when the first tiles have come from memory, and ends when the last
 # result is written (about 1 µs each way through the cache); between two tiles of a multiprocessor

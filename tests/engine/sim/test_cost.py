@@ -89,13 +89,17 @@ def test_power_limits_the_whole_and_not_each_wave():
 
 @pytest.mark.parametrize("tensor", [True, False], ids=["tensor", "plain"])
 def test_rows_that_are_not_aligned_are_slower_on_tensor_cores(tensor):
-    device = MatmulDevice(108, 1e14, 1e14, 64, tensor, 1e12, 3e-6)
-    times = [tiling(Product(4096, 4096, 4096, 1, a), device).seconds for a in (2, 4, 8, 16)]
-    if tensor:
-        assert sorted(times, reverse=True) == times
-        assert len(set(times)) == 4
-    else:
-        assert len(set(times)) == 1
+    device = MatmulDevice(128, 1e14, 1e14, 64, tensor, 1e12, 3e-6, narrow=(2.5e13, 5e13))
+    one, two, aligned = (
+        tiling(Product(4096, 4096, 4096, 1, narrow), device).seconds for narrow in (1, 2, None)
+    )
+    assert (one / aligned, two / aligned) == pytest.approx((4, 2) if tensor else (1, 1), rel=0.01)
+
+
+def test_what_a_device_hardly_multiplies_faster_may_be_fetched_by_numbers():
+    device = MatmulDevice(128, 1e14, 1e14, 64, True, 1e12, 3e-6, narrow=(2e14, 4e14))
+    times = {tiling(Product(4096, 4096, 4096, 1, n), device).seconds for n in (1, 2, None)}
+    assert len(times) == 1
 
 
 def test_factors_that_fit_in_the_cache_are_fetched_once():
@@ -223,13 +227,29 @@ def test_products_of_8_bits_need_a_card_that_has_them():
 
 
 def test_rows_are_as_aligned_as_their_bytes():
-    for k, n, alignment in ((64, 64, 16), (64, 100, 8), (64, 102, 4), (63, 64, 2), (1, 7, 2)):
+    for k, n, narrow in ((64, 64, None), (64, 100, 2), (64, 102, 2), (63, 64, 1), (1, 7, 1)):
         a, b = meta(128, k, dtype=torch.float16), meta(k, n, dtype=torch.float16)
         (kernel,) = cost_of(aten.mm.default, (a, b), {}, a @ b).kernels
-        assert kernel.product.alignment == alignment
+        assert kernel.product.narrow == narrow
     a, b = meta(128, 64, dtype=torch.float16), meta(7, 64, dtype=torch.float16).t()
     (kernel,) = cost_of(aten.mm.default, (a, b), {}, a @ b).kernels
-    assert kernel.product.alignment == 2  # of the result's rows
+    assert kernel.product.narrow == 1  # of the result's rows
+    a, b = meta(128, 62), meta(62, 64)
+    (kernel,) = cost_of(aten.mm.default, (a, b), {}, a @ b).kernels
+    assert kernel.product.narrow == 2  # of fp32, 8 bytes
+
+
+def test_compiled_code_pads_rows_where_that_is_quicker():
+    def products(rows, words):
+        a, b = meta(rows, words, dtype=torch.bfloat16), meta(words, 768, dtype=torch.bfloat16)
+        cost = cost_of(aten.mm.default, (a, b), {}, a @ b)
+        return cost.seconds(A100), cost.as_compiled().seconds(A100)
+
+    as_it_lies, padded = products(8192, 50257)
+    aligned, same = products(8192, 50264)
+    assert aligned == same < padded < as_it_lies / 2
+    few, not_padded = products(8, 50257)
+    assert few == not_padded
 
 
 def test_sparse_factors_have_no_rows_to_align(gpus):
@@ -345,7 +365,7 @@ def test_winograd_multiplies_less_than_half_as_often():
     assert winograd(y.shape, (128, 64, 5, 5), *plain) is None
 
 
-def test_winograd_is_for_fp32_without_tensor_cores():
+def test_winograd_is_for_what_ordinary_cores_multiply():
     images, weight = (64, 256, 28, 28), (256, 256, 3, 3)
     single = convolved(meta(*images), meta(*weight), padding=1)
     half = convolved(
@@ -354,6 +374,8 @@ def test_winograd_is_for_fp32_without_tensor_cores():
     direct_s = single.flops / (15.7e12 * MATMUL_EFFICIENCY * CONVOLUTION_EFFICIENCY)
     assert single.seconds(V100) < 0.6 * direct_s
     assert half.seconds(V100) > half.flops / (125e12 * CONVOLUTION_EFFICIENCY)
+    p100 = ACCELERATORS["P100-SXM2-16GB"]
+    assert half.seconds(p100) < single.seconds(p100) < single.flops / p100.rate("float32")
 
 
 def test_kepler_has_no_kernels_of_winograd():
@@ -412,19 +434,20 @@ def test_channels_stay_where_they_are(with_values, last):
     ids=str,
 )
 def test_a_product_of_channels_is_taken_as_it_lies(change, transposed):
-    """Its rows are 28 x 28 numbers of 2 bytes: 16 divide them; of 7 x 7 only 2 do."""
+    """Its rows are 28 x 28 numbers of 2 bytes: 16 divide them. Of 7 x 7 only 2 do: what is quicker
+    is transposed."""
     side = change.pop("side", 1)
-    for width, alignment in ((28, 16), (7, 2)):
+    for width, narrow in ((28, None), (7, 1)):
         x, weight = (
             meta(*shape, dtype=torch.float16)
             for shape in ((8, 64, width, width), (64, 64, side, side))
         )
         cost = convolved(x, weight, **change)
         (kernel,) = cost.kernels
-        assert bool(kernel.transposed_bytes) is transposed
-        assert kernel.product.alignment == (16 if transposed else alignment)
-        (last,) = cost.with_channels_last().kernels
-        assert (last.transposed_bytes, last.product.alignment) == (0, 16)
+        assert bool(kernel.transposed_bytes) is (transposed or narrow is not None)
+        assert kernel.product.narrow == (None if transposed else narrow)
+        (last,) = cost.as_compiled().kernels
+        assert (last.transposed_bytes, last.product.narrow) == (0, None)
 
 
 def test_the_gradients_of_a_product_of_channels_are_transposed():

@@ -19,6 +19,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from .fp8 import LINEAR
 from .share import Share
 
+_ALIGNED = 8  # numbers of 16 bits in 16 bytes
+
 # Flash takes no fp32; there the next one is taken, as in torch.
 _WITHOUT_CUDNN = [
     SDPBackend.FLASH_ATTENTION,
@@ -201,14 +203,15 @@ class Head(nn.Module):
     """The score of every word, and the loss of the words that should have come.
 
     The loss is computed in fp32, as Megatron and torch's autocast do; a compiled program casts
-    within its kernels.
+    within its kernels, and pads what its products read to rows of 16 bytes.
     """
 
     def __init__(self, share: Share) -> None:
         super().__init__()
         self.share = share
         self.norm = _norm(share)
-        self.words = nn.Linear(share.model.hidden, share.words, bias=False)
+        words = -(-share.words // _ALIGNED) * _ALIGNED if share.compiled else share.words
+        self.words = nn.Linear(share.model.hidden, words, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """The mean loss over all tokens of `x` that are scored, [samples, tokens, hidden]."""

@@ -46,7 +46,7 @@ def kernel_prices(here: Accelerator) -> list[KernelPrice]:
             flops,
             nbytes,
             seconds,
-            cost.with_channels_last().priced(here) if cost.convolves else seconds,
+            cost.as_compiled().priced(here),
             {name: _price(cost, there) for name, there in accelerators.items()},
         )
         for (flops, nbytes, seconds), cost in list(PRICED.items())

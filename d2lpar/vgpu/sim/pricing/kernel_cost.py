@@ -20,11 +20,12 @@ from .memory_rates import MemoryRates, ReadAgain
 from .product_rates import (
     convolving_share,
     issued_flops_per_s,
+    narrow_flops_per_s,
     reach,
     sustained_flops_per_s,
     uses_tensor_cores,
 )
-from .tiles import ALIGNED_BYTES, MatmulDevice, Product, read_again, tiling
+from .tiles import MatmulDevice, Product, read_again, tiling
 from .winograd_convolution import Winograd
 
 # What a multiprocessor's 2,048 threads move if each reads and writes 16 bytes: kernels that are no
@@ -37,10 +38,12 @@ class Kernel(NamedTuple):
     """One kernel of an operation: FLOP of products (tensor cores may compute them), bytes, the
     matrix product that it is.
 
-    Convolutions have bytes to be transposed, and perhaps another algorithm. Of a product's bytes
-    `written` are those of its result. `blocks` is given where a kernel has but so many, such as
-    one for each row that it sums up; `again` is what they read twice. `serial_reads` are those that
-    each of its threads must wait for, one after the other.
+    `transposed_bytes` are moved before and after it: images that have their channels first, and
+    rows that are padded where that is quicker than a product of `narrow` ones. Convolutions have
+    perhaps another algorithm. Of a product's bytes `written` are those of its result. `blocks` is
+    given where a kernel has but so many, such as one for each row that it sums up; `again` is what
+    they read twice. `serial_reads` are those that each of its threads must wait for, one after the
+    other.
     """
 
     flops: int
@@ -103,9 +106,13 @@ class Cost:
             self._in_tf32 = Cost(*self.kernels, dtype="tfloat32", convolves=self.convolves)
         return self._in_tf32
 
-    def with_channels_last(self) -> Cost:
-        """The same work on images that have their channels last: nothing is to be transposed."""
-        kernels = (_with_channels_last(kernel) for kernel in self.kernels)
+    def as_compiled(self) -> Cost:
+        """The same work as Inductor lays out what it reads: images with their channels last, rows
+        of products padded to 16 bytes where that is quicker (its `pad_mm`)."""
+        if not self.convolves and not any(map(_is_narrow, self.kernels)):
+            return self
+        arrange = _with_channels_last if self.convolves else _padded
+        kernels = (arrange(kernel) for kernel in self.kernels)
         return Cost(*kernels, dtype=self.dtype, convolves=self.convolves)
 
     def engaged_s(self, accelerator: Accelerator, seconds: float) -> float:
@@ -122,8 +129,22 @@ PRICED: dict[tuple[int, int, float], Cost] = {}
 
 
 def _with_channels_last(kernel: Kernel) -> Kernel:
-    product = kernel.product and kernel.product._replace(alignment=ALIGNED_BYTES)
-    return kernel._replace(transposed_bytes=0, product=product)
+    return _aligned(kernel)._replace(transposed_bytes=0)
+
+
+def _is_narrow(kernel: Kernel) -> bool:
+    return kernel.product is not None and kernel.product.narrow is not None
+
+
+def _aligned(kernel: Kernel) -> Kernel:
+    return kernel._replace(product=kernel.product and kernel.product._replace(narrow=None))
+
+
+def _padded(kernel: Kernel) -> Kernel:
+    """What it reads is copied first; of its result only a part is looked at."""
+    if not _is_narrow(kernel):
+        return kernel
+    return kernel._replace(transposed_bytes=2 * (kernel.bytes - kernel.written))
 
 
 @lru_cache(maxsize=4096)
@@ -144,7 +165,8 @@ class _Rates:
         self.has_tensor_cores = uses_tensor_cores(accelerator, dtype)
         # The rate of convolutions that was measured is by whichever algorithm the library takes.
         can_choose = reach(accelerator).transforms and not accelerator.measured
-        self.chooses = dtype in ("float32", "tfloat32") and can_choose
+        by_lanes = dtype == "float16" and not self.has_tensor_cores
+        self.chooses = (dtype in ("float32", "tfloat32") or by_lanes) and can_choose
         self.flops_per_s = _reached(accelerator, dtype, convolves=convolves)
         self.plain_flops_per_s = _reached(accelerator, "float32", convolves=convolves)
         self.device = self._device(accelerator, dtype, self.flops_per_s)
@@ -164,9 +186,13 @@ class _Rates:
             self.memory.cache_bytes_per_s,
             known.adding_s,
             accelerator.l2_bytes or 0,
+            narrow_flops_per_s(accelerator),
         )
 
     def seconds(self, kernel: Kernel) -> float:
+        if kernel.transposed_bytes and _is_narrow(kernel):
+            as_it_lies = kernel._replace(transposed_bytes=0)
+            return min(self.seconds(as_it_lies), self.seconds(_aligned(kernel)))
         compute_s = self._compute_s(kernel)
         transposed_bytes = kernel.transposed_bytes if self.has_tensor_cores else 0
         transposing_s = self.memory.seconds(transposed_bytes)

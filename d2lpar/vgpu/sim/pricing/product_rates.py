@@ -22,9 +22,12 @@ from ..constants import (
     FLOAT8_POWER,
     KEPLER_PLAIN_EFFICIENCY,
     MATMUL_EFFICIENCY,
+    NARROW_FLOPS_A_CYCLE,
+    NARROW_ON_TURING,
     SMALL_TENSOR_CONVOLUTION_EFFICIENCY,
     WIDE_PLAIN_EFFICIENCY,
 )
+from .multiprocessors import clock_hz
 
 PLAIN = ("float32", "float64")
 HALF = ("float16", "bfloat16")
@@ -43,6 +46,7 @@ class Reach(NamedTuple):
     where `is_roomy` to have power enough: GeForce cards have. `gathers` is the share of a product's
     rate that convolutions reach on tensor cores; `hides_writing` says if writing hides behind
     arithmetic as reading does, `transforms` if cuDNN has kernels for Winograd's convolutions.
+    `narrow` is the share that it reaches of `NARROW_FLOPS_A_CYCLE`.
     """
 
     plain: float
@@ -58,6 +62,7 @@ class Reach(NamedTuple):
     hides_writing: bool = False
     by_power: float = 1 / 2
     transforms: bool = True
+    narrow: float = 1.0
 
 
 PLAIN_BY_POWER = 2 / 3  # the same for ordinary cores: see the lines on `wide` and `ada`
@@ -132,7 +137,7 @@ OTHER = Reach(MATMUL_EFFICIENCY, None, 0.90, 0.75, None, 64, 2, ADDING_S)
 _REACH = {
     "kepler": OTHER._replace(plain=KEPLER_PLAIN_EFFICIENCY, plain_watts=47, transforms=False),
     "volta": _VOLTA,
-    "turing": _VOLTA,
+    "turing": _VOLTA._replace(narrow=NARROW_ON_TURING),
     "ampere": _AMPERE,
     "ada": _ADA,
     "hopper": _HOPPER,
@@ -159,6 +164,13 @@ def issued_flops_per_s(accelerator: Accelerator, dtype: str) -> float:
     known = reach(accelerator)
     tensor = uses_tensor_cores(accelerator, dtype)
     return accelerator.rate(dtype) * (known.issued if tensor else known.plain)
+
+
+def narrow_flops_per_s(accelerator: Accelerator) -> tuple[float, float]:
+    """FLOP/s on tensor cores where threads fetch one number with an instruction, or two."""
+    cycles_per_s = (accelerator.multiprocessors or 1) * clock_hz(accelerator)
+    share = reach(accelerator).narrow * cycles_per_s
+    return share * NARROW_FLOPS_A_CYCLE[1], share * NARROW_FLOPS_A_CYCLE[2]
 
 
 def convolving_share(accelerator: Accelerator, dtype: str) -> float:

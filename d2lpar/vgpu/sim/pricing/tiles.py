@@ -8,15 +8,17 @@ tiles fit better, but each of their elements is used less often once it was fetc
 run at the full rate. Where there are few tiles, the sum over k is cut in slices as well
 ("split-K"), whose results are added in the end. While multiprocessors idle the board has power to
 spare, so the clock of the others is higher: what power lasts for limits the whole, not each wave.
+Rows that are not aligned to 16 bytes are fetched number by number, which takes longer than to
+multiply them.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from math import ceil, log2, sqrt
+from math import ceil, gcd, inf, sqrt
 from typing import NamedTuple
 
-from ..constants import MISALIGNED, REFILL_S
+from ..constants import REFILL_S
 
 # Those that cuBLAS and CUTLASS have kernels for; the thin ones are for few rows or columns.
 TILES = (
@@ -27,24 +29,29 @@ SHORTEST_SLICE = 256  # of the sum over k: four steps of 64, the depth of the us
 SLICES = (1, 2, 3, 4)  # where tiles leave multiprocessors idle; and as many as fill them once
 PARTIAL_BYTES = 2 * 4  # of a slice's result: written and read in fp32, through the cache
 ALIGNED_BYTES = 16  # of a row, that one instruction fetches
+MOST_NARROW = 2  # numbers that one fetches of rows that are not aligned to so many bytes
 
 
 class Product(NamedTuple):
     """`batch` products of an m × k matrix with a k × n matrix.
 
-    `alignment` is the largest power of two, up to 16, that divides the bytes of all their rows.
+    `narrow` is how many numbers an instruction fetches, 1 or 2, where not all rows are aligned to
+    16 bytes (see `fetched_at_once`).
     """
 
     m: int
     n: int
     k: int
     batch: int
-    alignment: int = ALIGNED_BYTES
+    narrow: int | None = None
 
 
 class MatmulDevice(NamedTuple):
     """What products need to know of a device, in a data type: FLOP/s that its multiprocessors
-    issue together, that its power lasts for, bytes a second of its cache (see `Reach`)."""
+    issue together, that its power lasts for, bytes a second of its cache (see `Reach`).
+
+    `narrow` are the FLOP/s that kernels issue which fetch one number at once, or two.
+    """
 
     multiprocessors: int
     issued: float
@@ -54,6 +61,7 @@ class MatmulDevice(NamedTuple):
     cache_bytes_per_s: float
     adding_s: float
     cache_bytes: int = 0
+    narrow: tuple[float, float] = (inf, inf)
 
 
 class Tiling(NamedTuple):
@@ -64,6 +72,14 @@ class Tiling(NamedTuple):
     tile: tuple[int, int]
     slices: int
     waves: int
+
+
+def fetched_at_once(row_bytes: int, element_bytes: int) -> int | None:
+    """Numbers of rows of so many bytes that one instruction fetches; None: as many as 16 bytes
+    have, since the rows are aligned. cuBLAS has kernels for one (`align1`) and for two (`align2`).
+    """
+    alignment = gcd(row_bytes, ALIGNED_BYTES)
+    return None if alignment == ALIGNED_BYTES else min(alignment // element_bytes, MOST_NARROW)
 
 
 @lru_cache(maxsize=16384)
@@ -111,7 +127,7 @@ def _way(
     rows, columns = tile
     blocks = _tiles(product, tile) * slices
     waves = ceil(blocks / device.multiprocessors)
-    rate = device.issued * _tile_share(tile, device) * _aligned_share(product, device)
+    rate = min(device.issued * _tile_share(tile, device), _fetched(product, tile, device))
     wave_flops = 2 * rows * columns * ceil(product.k / slices) * device.multiprocessors
     seconds = max(waves * wave_flops / rate, least_s) + (waves - 1) * REFILL_S
     if slices > 1:
@@ -133,6 +149,15 @@ def _slices(product: Product, device: MatmulDevice, tile: tuple[int, int]) -> li
     return sorted({max(min(count, most), 1) for count in (*SLICES, filling)})
 
 
+def _fetched(product: Product, tile: tuple[int, int], device: MatmulDevice) -> float:
+    """FLOP/s for which threads fetch numbers: those of `narrow` with tiles of 128 x 128, of smaller
+    ones so much less as they need more numbers."""
+    if product.narrow is None or not device.tensor:
+        return inf
+    rows, columns = tile
+    return device.narrow[product.narrow - 1] * min(rows * columns / (rows + columns) / 64, 1.0)
+
+
 def _tile_share(tile: tuple[int, int], device: MatmulDevice) -> float:
     """Share of the rate that a tile of this size reaches.
 
@@ -146,10 +171,3 @@ def _tile_share(tile: tuple[int, int], device: MatmulDevice) -> float:
     if device.tensor:
         return min(1.0, 1 / (fetched * device.full_tile))
     return 1 / (1 + 4 * max(fetched - 2 / 128, 0.0))
-
-
-def _aligned_share(product: Product, device: MatmulDevice) -> float:
-    """Tensor cores' kernels fetch 16 bytes at once; each halving of that costs as much again."""
-    if not device.tensor or product.alignment >= ALIGNED_BYTES:
-        return 1.0
-    return 1 - MISALIGNED * log2(ALIGNED_BYTES / product.alignment)

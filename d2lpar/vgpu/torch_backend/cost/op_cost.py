@@ -6,7 +6,6 @@ once, but for kernels that must read them twice. `kernel_cost` says how long tha
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
@@ -18,7 +17,7 @@ from ....machines.hardware import Accelerator
 from ...sim.pricing.attention_cost import CUDNN, EFFICIENT, FLASH, Attention, AttentionCost
 from ...sim.pricing.kernel_cost import Cost, Kernel
 from ...sim.pricing.recurrent_cost import RecurrentCost, Steps
-from ...sim.pricing.tiles import ALIGNED_BYTES, Product
+from ...sim.pricing.tiles import Product, fetched_at_once
 from ...sim.pricing.winograd_convolution import Winograd, winograd
 from ..private import torch_attention, torch_operators, torch_recurrent, torch_settings
 from .moved_bytes import (
@@ -253,15 +252,16 @@ def _product(packet: Packet, args: Arguments, outputs: object, times: int) -> Pr
     if first is None:
         return None
     a, b = args[first], args[first + 1]
-    alignment = min(map(_alignment, tensors_in([a, b, outputs])))
-    return Product(a.shape[-2], b.shape[-1], times * a.shape[-1], prod(a.shape[:-2]), alignment)
+    found = [_fetched_at_once(matrix) for matrix in tensors_in([a, b, outputs])]
+    narrow = min((numbers for numbers in found if numbers is not None), default=None)
+    return Product(a.shape[-2], b.shape[-1], times * a.shape[-1], prod(a.shape[:-2]), narrow)
 
 
-def _alignment(matrix: torch.Tensor) -> int:
-    """The largest power of two, up to 16, that divides the bytes from one row to the next."""
+def _fetched_at_once(matrix: torch.Tensor) -> int | None:
     if matrix.layout is not torch.strided or min(matrix.shape[-2:]) <= 1:
-        return ALIGNED_BYTES
-    return math.gcd(max(matrix.stride()[-2:]) * matrix.element_size(), ALIGNED_BYTES)
+        return None
+    size = matrix.element_size()
+    return fetched_at_once(max(matrix.stride()[-2:]) * size, size)
 
 
 def _convolution(args: Arguments, y: torch.Tensor, flops: int) -> Kernel:
@@ -291,9 +291,10 @@ def _as_it_lies(kernel: Kernel, x: torch.Tensor) -> Kernel:
     """
     if _has_channels_last(x) or kernel.product is None:
         return kernel
-    alignment = math.gcd(prod(x.shape[2:]) * x.element_size(), ALIGNED_BYTES)
-    product = kernel.product._replace(alignment=alignment)
-    return kernel._replace(transposed_bytes=0, product=product)
+    narrow = fetched_at_once(prod(x.shape[2:]) * x.element_size(), x.element_size())
+    if narrow is None:
+        return kernel._replace(transposed_bytes=0)
+    return kernel._replace(product=kernel.product._replace(narrow=narrow))
 
 
 def _convolution_backward(args: Arguments) -> list[Kernel]:

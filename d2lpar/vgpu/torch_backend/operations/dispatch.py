@@ -422,12 +422,9 @@ class _OpCall:
         return stream
 
     def queue(self, rt: Runtime, cost: Cost, region: Region | None) -> None:
-        """Put the kernel on its stream.
-
-        Inductor lays out images as convolutions want them (its `layout_optimization`).
-        """
-        if region is not None and cost.convolves:
-            cost = cost.with_channels_last()
+        """Put the kernel on its stream."""
+        if region is not None:
+            cost = cost.as_compiled()
         stream, host = self.order(rt), rt.machine.host
         if isinstance(cost, AttentionCost):
             self.workspace_bytes = workspace_bytes(cost.work)

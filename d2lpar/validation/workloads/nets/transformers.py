@@ -53,9 +53,10 @@ def model_and_layouts(p: Parameters) -> tuple[Transformer, list[Layout]]:
     schedule = p.choice("schedule", {"1f1b": 1, "interleaved": 2}, "1f1b")
     mesh = Mesh(*(p.integer(axis) for axis in ("data", "pipeline", "tensor")))
     layers, hidden, heads = (p.integer(name) for name in ("layers", "hidden", "heads"))
+    padded = 128 * mesh.tensor  # Megatron's make-vocab-size-divisible-by
     model = Transformer(
         *("the row's model", layers, hidden, heads, p.integer("sequence")),
-        vocabulary=p.integer("vocabulary", 51_200),
+        vocabulary=-(-p.integer("vocabulary", 51_200) // padded) * padded,
         dropout=p.number("dropout", 0.1),
     )
     layout = Layout(

@@ -299,5 +299,8 @@ def _to_experts_s(share: Share, layout: Layout, wiring: Wiring) -> float:
 def _optimizer_s(model: Transformer, layout: Layout, wiring: Wiring) -> float:
     shared_by = layout.sharing if layout.zero else 1
     held = parameters_per_gpu(model, layout) / shared_by
-    update = traffic(int(held * layout.recipe.moved_bytes))
-    return update.seconds(wiring.accelerator)
+    framework = FRAMEWORKS[layout.framework]
+    moved_bytes = layout.recipe.moved_bytes + framework.gradient_bytes
+    if layout.precision == "fp16":
+        moved_bytes += framework.scaled_bytes
+    return traffic(int(held * moved_bytes)).seconds(wiring.accelerator)

@@ -37,6 +37,16 @@ def test_a_replay_computes_with_what_is_there_now(cuda):
     assert out.tolist() == [20, 20, 20]
 
 
+def test_a_capture_launches_nothing_that_could_block(monkeypatch):
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    with par.emulate_cuda(1, "2x-v100-textbook", verbose=False):
+        x, graph = torch.zeros(3, device="cuda"), torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = x + 1
+        graph.replay()
+        assert y.tolist() == [1, 1, 1]
+
+
 def test_memory_that_a_capture_frees_or_takes(cuda):
     x, room = torch.ones(3, device=cuda), torch.zeros(3, device=cuda)
     grown, freed = torch.empty(0, device=cuda), torch.zeros(2**20, device=cuda)

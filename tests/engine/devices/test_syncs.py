@@ -183,3 +183,18 @@ def test_replicas_are_listened_to(fresh_gpus):
     items = [wait for wait in waits if wait.call == "item"]
     assert [wait.device for wait in items] == ["vgpu:0", "vgpu:1"]
     assert {wait.place.source for wait in items} == {"return x * x.sum().item()"}
+
+
+def test_cuda_launch_blocking_lets_the_host_wait_for_each_kernel(monkeypatch):
+    def waited_s():
+        with par.simulate("1x-h100-nvswitch") as gpus:
+            a = torch.ones(4096, 4096, device=gpus[0])
+            with par.syncs() as waits:
+                a @ a
+                a @ a
+            return [wait.seconds for wait in waits]
+
+    assert waited_s() == []
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    first_s, second_s = waited_s()
+    assert first_s == pytest.approx(second_s, rel=0.1)

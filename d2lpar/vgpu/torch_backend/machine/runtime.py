@@ -34,6 +34,7 @@ from .random_sequence import RandomSequence
 from .stream_capture import Capture, StreamCaptures, StreamMark
 
 HIGHEST_PRIORITY = -3
+LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING"  # set to 1, the host waits for each kernel
 OwnState = tuple[bool, int, dict[int, RandomSequence], int]
 
 
@@ -62,6 +63,7 @@ class Runtime:
         self.order = self.sanitizer.order
         self.autograd_streams = AutogradStreams(self.order, self.let_wait, self.captures.of)
         self.host_copies = HostCopies(self.order, self.sanitizer.report)
+        self.blocks_launches = os.environ.get(LAUNCH_BLOCKING) == "1"
         self.shape_only = False
         self.shape_only_blocks = 0
         self.outside: Runtime | None = None  # that of the block around, if it is one of a block

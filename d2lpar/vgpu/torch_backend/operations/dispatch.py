@@ -32,7 +32,7 @@ from ..cost.moved_bytes import partly_moved
 from ..cost.op_cost import cost_of, rounded
 from ..cost.row_cost import read_again
 from ..machine.host_threads import HOST
-from ..machine.runtime import Runtime, current_runtime, has_ended
+from ..machine.runtime import LAUNCH_BLOCKING, Runtime, current_runtime, has_ended
 from ..module.generators import sequence_of
 from ..module.graph_capture import CUDAGraph, capturing
 from ..private import torch_attention, torch_modes, torch_operators, torch_tensors
@@ -444,6 +444,8 @@ class _OpCall:
         rt.host_threads.submit(self.index, rt.clock.kernel, *work, dispatch_s, engaged_s)
         if launching_s:
             rt.host_threads.submit(self.index, rt.clock.host_work, launching_s, "cuDNN launches")
+        if rt.blocks_launches and rt.captures.of(stream) is None:
+            rt.synchronize_stream(*stream, LAUNCH_BLOCKING)
 
     def fuse(self, rt: Runtime, func: torch._ops.OpOverload, outputs: object) -> None:
         """Let it be part of a fused kernel that has written `outputs`."""

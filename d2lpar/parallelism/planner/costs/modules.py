@@ -219,6 +219,8 @@ class Head(nn.Module):
         if self.share.model.scored is not None:
             normed = normed[:, : self.share.model.scored]
         scores = self.words(normed).flatten(0, 1)
+        if scores.shape[-1] > self.share.words:
+            scores = scores[:, : self.share.words]  # backward copies gradients into padded rows
         if not self.share.compiled:
             scores = scores.float()
         return F.cross_entropy(scores, torch.empty(len(scores), dtype=torch.long, device=x.device))

@@ -129,7 +129,15 @@ PRICED: dict[tuple[int, int, float], Cost] = {}
 
 
 def _with_channels_last(kernel: Kernel) -> Kernel:
-    return _aligned(kernel)._replace(transposed_bytes=0)
+    return _transposed(kernel)._replace(transposed_bytes=0)
+
+
+def _transposed(kernel: Kernel) -> Kernel:
+    """Once channels are last, the pixels of all images are the rows of one product."""
+    if kernel.product is None:
+        return kernel
+    m, n, k, batch, _ = kernel.product
+    return kernel._replace(product=Product(m, n * batch, k, 1))
 
 
 def _is_narrow(kernel: Kernel) -> bool:
@@ -186,13 +194,16 @@ class _Rates:
             self.memory.cache_bytes_per_s,
             known.adding_s,
             accelerator.l2_bytes or 0,
-            narrow_flops_per_s(accelerator),
+            narrow_flops_per_s(accelerator, dtype, convolves=self.convolves),
         )
 
     def seconds(self, kernel: Kernel) -> float:
+        if self.convolves and not self.has_tensor_cores:
+            kernel = _transposed(kernel)  # ordinary cores fetch number by number, from any image
         if kernel.transposed_bytes and _is_narrow(kernel):
             as_it_lies = kernel._replace(transposed_bytes=0)
-            return min(self.seconds(as_it_lies), self.seconds(_aligned(kernel)))
+            arranged = _transposed(kernel) if self.convolves else _aligned(kernel)
+            return min(self.seconds(as_it_lies), self.seconds(arranged))
         compute_s = self._compute_s(kernel)
         transposed_bytes = kernel.transposed_bytes if self.has_tensor_cores else 0
         transposing_s = self.memory.seconds(transposed_bytes)

@@ -166,11 +166,14 @@ def issued_flops_per_s(accelerator: Accelerator, dtype: str) -> float:
     return accelerator.rate(dtype) * (known.issued if tensor else known.plain)
 
 
-def narrow_flops_per_s(accelerator: Accelerator) -> tuple[float, float]:
+def narrow_flops_per_s(
+    accelerator: Accelerator, dtype: str, *, convolves: bool
+) -> tuple[float, float]:
     """FLOP/s on tensor cores where threads fetch one number with an instruction, or two."""
     cycles_per_s = (accelerator.multiprocessors or 1) * clock_hz(accelerator)
-    share = reach(accelerator).narrow * cycles_per_s
-    return share * NARROW_FLOPS_A_CYCLE[1], share * NARROW_FLOPS_A_CYCLE[2]
+    share = convolving_share(accelerator, dtype) if convolves else 1.0
+    rate = reach(accelerator).narrow * share * cycles_per_s
+    return rate * NARROW_FLOPS_A_CYCLE[1], rate * NARROW_FLOPS_A_CYCLE[2]
 
 
 def convolving_share(accelerator: Accelerator, dtype: str) -> float:

@@ -19,7 +19,6 @@ from .measuring import seconds as measured_s
 from .nets.networks import network
 from .training import (
     DTYPES,
-    SGD,
     UPDATES,
     Images,
     Job,
@@ -107,7 +106,7 @@ def _module_s(p: Parameters, machine: Machine, count: int, batch: int) -> float:
         net = network(p.text("model"), devices[0], dtype)
         images = Images(images_of(p, count * batch), dtype, devices[0])
         module = nn.DataParallel(net, devices) if count > 1 else net
-        optimizer = SGD(list(net.parameters()))
+        optimizer = p.choice("optimizer", UPDATES, "sgd")(list(net.parameters()))
         program = Program.of(p)
         return measured_s(training_step(module, images, optimizer, precision, program))
 

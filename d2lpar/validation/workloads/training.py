@@ -51,6 +51,7 @@ DTYPES: dict[str, tuple[torch.dtype, Precision]] = {
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 UPDATES: dict[str, Update] = {
     "sgd": SGD,
+    "sgd-loop": partial(SGD, foreach=False),
     "sgd-plain": partial(torch.optim.SGD, lr=0.1),
     "adam": torch.optim.Adam,
     "adam-fused": partial(torch.optim.Adam, fused=True),
@@ -166,19 +167,22 @@ class Program:
     """What a script does in a step besides computing.
 
     Its batches come from `pageable` or `pinned` memory of the host, or are on the device already;
-    it may read the loss each time, and update after so many batches.
+    it may read the loss each time, update after so many batches, and fill gradients with zeros
+    rather than drop them, as PyTorch did before 2.0.
     """
 
     batches: str = "device"
     reads_loss: bool = False
     accumulate: int = 1
+    zeros: bool = False
 
     @classmethod
     def of(cls, p: Parameters) -> Program:
         """That of a row."""
         known = {name: name for name in ("device", "pageable", "pinned")}
         batches = p.choice("batches", known, "device")
-        return cls(batches, p.flag("reads_loss", False), p.integer("accumulate", 1))
+        reads_loss, accumulate = p.flag("reads_loss", False), p.integer("accumulate", 1)
+        return cls(batches, reads_loss, accumulate, p.flag("zeros", False))
 
     def feed(self, inputs: Images | Words) -> Callable[[], Batch]:
         """A function that has the next batch on the device."""
@@ -212,7 +216,7 @@ def training_step(
             value.backward()
         if optimizer is not None:
             optimizer.step()
-            optimizer.zero_grad()
+            optimizer.zero_grad(set_to_none=not program.zeros)
         if program.reads_loss:
             value.item()
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from ..timeline.printing import say
 from .court import COURT, hold
-from .recording import record
+from .recording import predicted_blind, record
 from .rows import PUBLISHED, PublishedFigure, RowError, read_rows
 from .runner import validate
 
@@ -43,6 +44,8 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         rows = _chosen(options.csv, options.only)
         report = validate(rows, processes=processes)
+        if options.only is None and options.csv == PUBLISHED:
+            report = replace(report, before=predicted_blind())
     except (RowError, OSError, ModuleNotFoundError) as error:
         print(f"d2lpar validate: {error}", file=sys.stderr)
         return 2

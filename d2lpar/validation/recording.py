@@ -14,10 +14,15 @@ from pathlib import Path
 from ..timeline import whole_file
 from .groups import GROUPS
 from .report import Comparison, Errors, Report
-from .rows import RowError, number_above_zero, read_fields, read_rows
+from .rows import PublishedFigure, RowError, number_above_zero, read_fields, read_rows
 
 RECORDED = Path(__file__).with_name("recorded.csv")
 COLUMNS = ("row", "group", "predicted", "naive")
+BLIND = Path(__file__).with_name("blind.csv")
+BLIND_COLUMNS = (
+    *("id", "group", "program", "machine", "published", "predicted"),
+    *("unit", "source", "url", "table", "date"),
+)
 DIGITS = 6
 
 
@@ -43,6 +48,24 @@ def recorded(path: str | os.PathLike = RECORDED) -> Report:
         naive = number_above_zero("naive", texts["naive"], where) if texts["naive"] else None
         found.append(Comparison(rows[texts["row"]], predicted, texts["group"], naive))
     return Report(tuple(found))
+
+
+def predicted_blind(path: str | os.PathLike = BLIND) -> tuple[Comparison, ...]:
+    """A blind round of programs as they were predicted before anybody had seen the figures.
+
+    They were written for it, from descriptions, so no row says all that they do, and they are not
+    predicted again: a model that knows the figures could no more be blind. Raises ValueError.
+    """
+    found = []
+    for where, texts in read_fields(path, BLIND_COLUMNS):
+        published, predicted = (
+            number_above_zero(name, texts[name], where) for name in ("published", "predicted")
+        )
+        what = (texts["machine"], published, texts["unit"], texts["source"], texts["url"])
+        table, note = texts["table"], texts["program"]
+        row = PublishedFigure(texts["id"], "program", {}, *what, table, note, apart=texts["date"])
+        found.append(Comparison(row, predicted, _known(texts["group"])))
+    return tuple(found)
 
 
 def uncertainty(group: str) -> float:

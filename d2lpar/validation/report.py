@@ -169,9 +169,13 @@ class Errors:
 
 @dataclass(frozen=True)
 class Report:
-    """Predictions; rows to which a constant was fitted count for nothing but are shown."""
+    """Predictions; rows to which a constant was fitted count for nothing but are shown.
+
+    `before` are predictions of blind rounds that are not made again.
+    """
 
     predictions: tuple[Comparison, ...]
+    before: tuple[Comparison, ...] = ()
 
     @property
     def tests(self) -> list[Comparison]:
@@ -186,12 +190,14 @@ class Report:
     @property
     def newest(self) -> str:
         """The date of the newest blind round; "" if there is none."""
-        return max((p.row.apart for p in self.apart if p.row.apart != "yes"), default="")
+        dates = (p.row.apart for p in (*self.apart, *self.before))
+        return max((date for date in dates if date != "yes"), default="")
 
     @property
     def blind(self) -> list[Comparison]:
         """Those of the newest blind round."""
-        return [p for p in self.apart if p.row.apart == self.newest]
+        newest = self.newest
+        return [p for p in (*self.apart, *self.before) if p.row.apart == newest]
 
     @property
     def anchored(self) -> list[Comparison]:

@@ -13,6 +13,7 @@ from d2lpar.parallelism.pipeline.costs import StageCost
 from d2lpar.parallelism.planner import uncertainty
 from d2lpar.validation import boxes, groups, main, predict, read_rows, recorded, validate
 from d2lpar.validation.parameters import Parameters, SimulatedRun
+from d2lpar.validation.recording import predicted_blind
 from d2lpar.validation.report import Comparison, Errors, Report
 from d2lpar.validation.rows import PublishedFigure
 from d2lpar.validation.workloads import measuring, pipelines, scaling, stages
@@ -202,6 +203,17 @@ def test_the_newest_blind_round_stands_by_itself():
     assert len(found.apart) == 3
     assert "blind, 2026-11-27" in found.text()
     assert not Report((of(0.0), of(0.2, apart="yes"))).blind
+    newer = of(0.3, apart="2026-11-29")
+    assert Report(found.predictions, (newer,)).blind == [newer]
+
+
+def test_a_blind_round_is_kept_as_it_was_predicted():
+    before = predicted_blind()
+    assert len({p.row.apart for p in before}) == 1
+    assert {p.group for p in before} <= set(groups.GROUPS)
+    assert not {p.row.id for p in before} & set(ROWS)  # what is predicted again is no such round
+    known = {row.origin for row in ROWS.values()}
+    assert not {p.row.origin for p in before} & known
 
 
 def test_units():

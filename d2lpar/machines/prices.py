@@ -2,7 +2,8 @@
 
 Prices change, and differ between clouds by a factor of four for the same GPU: each says whose it
 is, when it was read and where. Machines that a cloud rents out have that cloud's price; of others
-the price of their kind of GPU is taken. Without one there is none: nothing is estimated.
+the price of their kind of GPU is taken. Without one there is none: nothing is estimated. Nor is
+there one for a machine with the textbook's host, which stands for no processor: nobody rents it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 from ..timeline.inputs import Positive, check_fields
-from .catalogue import NETWORKS
+from .catalogue import NETWORKS, hosts
 from .hardware import Machine
 
 # 8x-h100-p5, 1x-h100-p5 and 2x8x-h100-p5-8xefa-v2 are of one kind.
@@ -104,6 +105,8 @@ def price_of(machine: Machine) -> Price | None:
 
     Clusters cost what their nodes do; networks and disks are left out.
     """
+    if machine.host == hosts.TEXTBOOK:
+        return None
     match = _NAME.fullmatch(machine.name)
     own = OF_MACHINES.get(match["kind"]) if match else None
     return own or OF_ACCELERATORS.get(machine.accelerators[0].name)

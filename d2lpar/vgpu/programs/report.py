@@ -20,15 +20,17 @@ says otherwise, sizes are bytes):
 - `devices`: a list; each has `device` ("cuda:0"), `busy_s` (computing), `communicating_s`,
   `exposed_communication_s` (of that, while nothing was computed), `waiting_for_host_s`,
   `waiting_for_others_s` (for other ranks, streams, links), `idle_s` (after its last work),
-  `peak_memory_bytes`, `twice_the_batch_bytes` (null, or what its tensors would occupy at most with
-  twice the batch), and `memory_bytes` (what it has)
+  `peak_memory_bytes` (without those of ranks that a failure has ended), `twice_the_batch_bytes`
+  (null, or what its tensors would occupy at most with twice the batch), and `memory_bytes` (what it
+  has)
 - `hazards`: null if they were not looked for, else a list of texts
 - `syncs`: a list of what made hosts wait for devices; each has `call`, `place`, `count`, `seconds`,
   those of all ranks together
 - `unknown_reads`: how often the program has read what `--shapes-only` does not compute: NaN, or 0
-- `advice`: what would make the second half of the steps quicker, simulated by a replay; each has
-  `words`, `times` (as fast, for as much work), `bound`: "", "at least" or "at most", and `again`:
-  "", or what `--try` has to be told that runs the program with that change
+- `advice`: what would make steps quicker, simulated by a replay of the second half of them, or of
+  the last of these; each has `words`, `times` (as fast, for as much work), `bound`: "", "at least"
+  or "at most", and `again`: "", or what `--try` has to be told that runs the program with that
+  change
 - `tried`: what `--try` has run, the run itself first; each has `change`, as it was asked for (""
   for the run itself), `machine`, `status`, `error`, `seconds` (simulated, of a step, or of a run
   without steps), `times` (as fast as the run itself), `peak_bytes` (of the fullest GPU) and
@@ -50,7 +52,7 @@ from .left_out import left_out
 from .shapes_advice import advice
 
 VERSION = 1
-PICTURES = ("blocks", "blocks_s", "timeline")  # not for other programs
+PICTURES = ("blocks", "blocks_of", "blocks_s", "no_advice", "timeline")  # not for other programs
 SHOWN = 3  # places that made the host wait
 _DEVICE = re.compile(r"(\w+):\d+")  # "cuda:1" in the name of a call
 GIVES = "Simulated: {gains}"
@@ -156,7 +158,9 @@ class RunReport:
     advice: list[Gain] = field(default_factory=list)
     tried: list[Trial] = field(default_factory=list)
     blocks: dict[str, str] = field(default_factory=dict)
+    blocks_of: str = ""  # what they show, which takes `blocks_s`
     blocks_s: float = 0.0
+    no_advice: str = ""  # why there is none, where that needs words
     timeline: Timeline | None = None  # of a run that is to be shared
     version: int = VERSION
 
@@ -228,8 +232,14 @@ class RunReport:
                 device.waiting_for_others_s,
             )
             shares = [f"{seconds / (self.simulated_s or 1.0):.1%}" for seconds in times]
-            rows.append((self._place(device), *shares, bytes_text(device.peak_memory_bytes)))
+            rows.append((self._place(device), *shares, self.peak_of(device)))
         return table(rows, first=str.rjust)
+
+    def peak_of(self, device: DeviceReport) -> str:
+        """What tensors on a device took at most. Ranks that a failure has ended say nothing of it:
+        where no other has used the device, nothing is known."""
+        peak_bytes = device.peak_memory_bytes
+        return "" if self.status and not peak_bytes else bytes_text(peak_bytes)
 
     def _place(self, device: DeviceReport) -> str:
         """What the ranks of a node call a device, and which node that is."""
@@ -240,13 +250,15 @@ class RunReport:
         return f"node {node} {kind}:{local}"
 
     def _blocks(self) -> list[str]:
-        width = max(map(len, self.blocks), default=0)
+        if not self.blocks:
+            return [self.no_advice] if self.no_advice else []
+        width = max(map(len, self.blocks))
         rows = [f"{name:>{width}}  {row}" for name, row in self.blocks.items()]
-        of_what = (
-            "the last of the run" if self.ms_per_step is None else "the second half of the steps"
-        )
-        head = f"computing in {of_what}, {seconds_text(self.blocks_s)}:"
-        return [head, *rows, self.advised] if rows else []
+        return [
+            f"computing in {self.blocks_of}, {seconds_text(self.blocks_s)}:",
+            *rows,
+            self.advised,
+        ]
 
     @property
     def advised(self) -> str:

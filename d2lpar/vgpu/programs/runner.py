@@ -28,7 +28,7 @@ from ..sim.event_queue import QueuedWork
 from ..torch_backend.machine.runtime import Runtime, current_runtime
 from . import failure
 from .advice.advice import advise
-from .advice.recent import FEW, MANY, RecentTimeline
+from .advice.recent import MANY, RecentTimeline
 from .in_processes.children import Children, Run, name_of
 from .in_processes.rank_process import ProcessReport
 from .launch_plan import LaunchPlan
@@ -143,8 +143,7 @@ def run(launch: LaunchPlan, options: RunOptions) -> RunReport:
 def _watched(rt: Runtime, options: RunOptions) -> Iterator[_Watched]:
     """Watch the virtual machine in the block; at its end, all that was queued has its time."""
     usage = UsageTimeline(f"simulated on {rt.machine.name}", rt.now_s())
-    kept = MANY if options.share else FEW
-    recent = RecentTimeline(usage.clock, kept, samples_memory=options.share)
+    recent = RecentTimeline(usage.clock, MANY, samples_memory=options.share)
     watched = _Watched(rt, 0, usage, recent, [] if options.hazards else None)
     with ExitStack() as stack:
         if options.timeline is not None:

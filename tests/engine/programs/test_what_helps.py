@@ -13,8 +13,9 @@ from d2lpar.machines.prices import price_of
 from d2lpar.timeline import Span, Timeline
 from d2lpar.validation import groups, recorded
 from d2lpar.validation.report import Errors
-from d2lpar.vgpu.programs.advice.recent import blocks
+from d2lpar.vgpu.programs.advice.recent import RecentTimeline, blocks
 from d2lpar.vgpu.programs.advice.replay import Change, Replay
+from d2lpar.vgpu.programs.report import DeviceReport, RunReport
 
 BEGIN = """
 import sys, torch
@@ -159,6 +160,16 @@ for _ in range(12):
     net(x)
 torch.cuda.synchronize()
 """
+# A step of some 2,500 spans, most of them the optimizer's, most of the time the products'.
+LONG_UPDATES = """
+net = nn.Sequential(*[nn.Linear(512, 512) for _ in range(40)]).cuda()
+optimizer = torch.optim.Adam(net.parameters(), foreach=False)
+x = torch.randn(16384, 512, device="cuda")
+for _ in range(8):
+    optimizer.zero_grad()
+    net(x).sum().backward()
+    optimizer.step()
+"""
 
 ONE, TWO = ("--gpus", "1", "--machine", "2x-v100-textbook"), ("--nproc-per-node", "2")
 SLOW, FAST = ("--machine", "2x-v100-textbook"), ("--machine", "4x-v100-nvlink")
@@ -169,9 +180,10 @@ def reported(monkeypatch, tmp_path):
     """Runs a program's text, and gives its report and what it prints."""
     monkeypatch.chdir(tmp_path)
 
-    def run(source, *words, more=()):
+    def run(source, *words, more=(), before=""):
         (tmp_path / "program.py").write_text(BEGIN + source)
-        ran = running.run("--report", "report.json", "--shapes-only", *words, "program.py", *more)
+        words = ("--report", "report.json", "--shapes-only", *words, "program.py", *more)
+        ran = running.run(*words, more=before)
         assert ran.status == 0, ran.err
         return json.loads((tmp_path / "report.json").read_text()), ran
 
@@ -315,12 +327,13 @@ def test_a_run_that_is_replayed_unchanged_takes_as_long_as_it_took(reported, tmp
 
 
 def test_a_shared_run_is_one_page(reported, tmp_path):
-    report, _ = reported(READS_THE_LOSS, *ONE, "--share", "run.html")
+    words = ("--gpus", "1", "--machine", "8x-v100-dgx1", "--share", "run.html")
+    report, _ = reported(READS_THE_LOSS, *words)
     page = (tmp_path / "run.html").read_text()
     assert "no item at program.py:" in page
     assert "http" not in page
     assert f"{report['steps']} steps" in page
-    price = price_of(machines.machine("2x-v100-textbook"))
+    price = price_of(machines.machine("8x-v100-dgx1"))
     assert f"${price.usd_per_gpu_h:.2f} an hour" in page
     assert price.date in page
 
@@ -340,3 +353,69 @@ def test_a_run_says_how_far_off_its_group_typically_is(reported, tmp_path, sourc
 def test_blocks_are_as_high_as_a_device_is_busy():
     spans = [Span("g", 0, "compute", "", 0, 2), Span("g", 0, "compute", "", 3, 3.5)]
     assert blocks(spans, (0, 4), 4) == "██▁▅"
+
+
+KEPT = "from d2lpar.vgpu.programs import runner; runner.MANY = {}"
+REPLAYED = "from d2lpar.vgpu.programs.advice import advice; advice.REPLAYED = {}"
+LOOKED_AT = "from d2lpar.vgpu.programs.advice import elsewhere; elsewhere.LOOKED_AT = {}"
+
+
+@pytest.mark.parametrize(
+    ("before", "shown", "steps"),
+    [
+        (KEPT.format(5_500), "the last 2 steps", 2),
+        (KEPT.format(4_000), "the last step", 1),
+        (REPLAYED.format(7_000), "the second half of the steps", 4),
+        (REPLAYED.format(100), "the second half of the steps", 4),
+        (LOOKED_AT.format(200), "the second half of the steps", 4),
+    ],
+)
+def test_advice_rests_on_whole_steps(reported, before, shown, steps):
+    words = "--gpus", "1", "--machine", "4x-a100-nvlink"
+    whole, _ = reported(LONG_UPDATES, *words)
+    report, ran = reported(LONG_UPDATES, *words, before=before)
+    head, row = ran.lines[-3:-1]
+    assert f"computing in {shown}, {steps * report['ms_per_step']:.3g} ms:" == head
+    assert set(row.split()[1]) <= {*"▄▅▆▇█"}
+    assert [gain["words"].split(",")[0] for gain in report["advice"]] == [
+        gain["words"].split(",")[0] for gain in whole["advice"]
+    ]
+    for gain, expected in zip(report["advice"], whole["advice"], strict=True):
+        assert gain["times"] == pytest.approx(expected["times"], rel=0.02)
+
+
+def test_a_step_that_is_too_long_to_be_kept_is_advised_nothing(reported, tmp_path):
+    words = "--share", "run.html"
+    report, ran = reported(LONG_UPDATES, *ONE, *words, before=KEPT.format(2_000))
+    assert report["advice"] == []
+    assert not any("computing in" in line for line in ran.lines)
+    for said in (ran.lines[-1], (tmp_path / "run.html").read_text()):
+        assert "the last step is not wholly among the 2,000 spans" in said
+
+
+def test_a_recording_knows_since_when_it_has_all():
+    recent = RecentTimeline("", 3, samples_memory=False)
+    long, short = (Span("host", "", "host", "", 0, end_s) for end_s in (5, 1))
+    for span in (long, short, short):
+        recent.add(span)
+    assert recent.whole_since_s < 0
+    for span in (short, short):
+        recent.add(span)
+    assert recent.whole_since_s == 5
+    recent.add(Span("g", 0, "compute", "", 6, 7, correlation=1))  # its dispatch was forgotten
+    assert recent.whole_since_s == 7
+
+
+def test_what_nobody_rents_has_no_price_and_is_not_advised(reported):
+    assert price_of(machines.machine("2x-v100-textbook")) is None
+    report, _ = reported(RANKS, *TWO, "--machine", "8x-v100-pcie")  # the same host, slower links
+    assert gain_by(report, "faster links")
+    assert gain_by(report, "textbook") is None
+
+
+def test_nothing_is_said_of_memory_that_is_not_known():
+    device = DeviceReport("cuda:0", 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, None, 16 * 10**9)
+    report = RunReport("train.py", [], "8x-v100-p3dn", 8, 1, 8, 1, 8, devices=[device])
+    assert "0 bytes" in str(report)
+    report.status = 1
+    assert "0 bytes" not in str(report)

@@ -27,7 +27,7 @@ from .what_ifs import STAGING
 
 CLEARLY = 1.25  # times as cheap, or as fast: prices of clouds differ by more than times are known
 SLOWEST = 0.5  # times as fast: who saves dollars has as many hours
-LOOKED_AT = 2000  # spans, to see on which machines a step must cost least
+LOOKED_AT = 2000  # spans at most, to see on which machines a step must cost least
 TRIED = 2  # of these
 WORDS = "{machine}, {dollars} for 1,000 steps{here}"
 
@@ -36,16 +36,17 @@ def cheaper(
     report: RunReport,
     here: Machine,
     spans: Sequence[Span],
+    since_s: float,
     prices: KernelPrices,
     replayed: Callable[[Change], float],
 ) -> Iterator[Gain]:
     """The machine, as large as the run needs, on which a step costs least, if it costs clearly less
     than here; where no price is known here, if it is clearly faster. None is half as fast.
 
-    `replayed(change)` says how many times as fast the run is with a change.
+    `replayed(change)` says how many times as fast the run is with a change, since `since_s`.
     """
     staged, found = _staged_bytes(spans), []
-    ranked = sorted(_ranked(report, here, spans[-LOOKED_AT:], prices, staged))
+    ranked = sorted(_ranked(report, here, _some(spans, since_s), prices, staged))
     for _, usd, name in ranked[:TRIED]:
         change = Change(_Elsewhere(here, machines.machine(name), prices, staged).seconds)
         with suppress(ValueError):  # of a span that was not looked at
@@ -62,6 +63,14 @@ def cheaper(
     here_usd = "" if rent is None else f" in place of ${per_usd * rent.usd_per_gpu_h:.4g}"
     words = WORDS.format(machine=name, dollars=there_usd, here=here_usd)
     yield Gain(words, times, again=f"machine={name}")
+
+
+def _some(spans: Sequence[Span], since_s: float) -> Sequence[Span]:
+    """One of every so many since then, alike ones beside each other: what comes again and again
+    could always be the one, or never, in the order of time."""
+    wanted = [span for span in spans if span.end_s > since_s]
+    wanted.sort(key=lambda s: (s.device, str(s.stream), s.name, s.duration_s))
+    return wanted[:: math.ceil(len(wanted) / LOOKED_AT) or 1]
 
 
 def _ranked(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 
 from ....timeline import Span, Timeline
 from ....timeline.intervals import union
 
-FEW, MANY = 20_000, 100_000  # spans: some steps, and what a page shows
+MANY = 100_000  # spans: what a page shows, and what advice rests on
 BLOCKS = "▁▂▃▄▅▆▇█"
 COLUMNS = 60
 
@@ -20,11 +21,27 @@ class RecentTimeline(Timeline):
         super().__init__(clock, deque(maxlen=kept), deque(maxlen=kept))
         self.samples_memory = samples_memory
         self.added = 0
+        self._kept = kept
+        self.dropped_s = -math.inf  # until when what was forgotten lasted
 
     def add(self, span: Span) -> None:
         """Keep a span, and count it."""
         self.added += 1
+        if len(self.spans) == self._kept:
+            self.dropped_s = max(self.dropped_s, self.spans[0].end_s)
         self.spans.append(span)
+
+    @property
+    def whole_since_s(self) -> float:
+        """Since when all that devices and hosts did is kept. What a device did is not, without the
+        dispatch that queued it, which may be much older."""
+        queued = {span.correlation for span in self.spans if span.device == "host"}
+        lacking_s = (
+            span.end_s
+            for span in self.spans
+            if span.device != "host" and span.correlation not in queued
+        )
+        return max([self.dropped_s, *lacking_s])
 
     def add_annotation(self, span: Span) -> None:
         """Keep none."""

@@ -46,8 +46,9 @@ def _above(report: RunReport) -> Iterable[str]:
     yield _paragraph(f"{line}. {_price(report)}".strip())
     if report.error is not None:
         yield f"<pre>{html.escape(report.error)}</pre>"
-    if report.blocks:
-        yield f'<p class="advice">{html.escape(report.advised)}</p>'
+    advised = report.advised if report.blocks else report.no_advice
+    if advised:
+        yield f'<p class="advice">{html.escape(advised)}</p>'
 
 
 def _price(report: RunReport) -> str:
@@ -73,7 +74,7 @@ def _below(report: RunReport) -> Iterable[str]:
             f"{device.exposed_communication_s / shares:.1%}",
             f"{device.waiting_for_host_s / shares:.1%}",
             f"{device.waiting_for_others_s / shares:.1%}",
-            f"{bytes_text(device.peak_memory_bytes)} of {bytes_text(device.memory_bytes)}",
+            f"{report.peak_of(device)} of {bytes_text(device.memory_bytes)}".lstrip(),
         )
         for device in report.devices
         if device.was_used

@@ -48,12 +48,12 @@ class StepMarks:
                 found.append(median(b - a for a, b in pairwise(ends)))
         return max(found, default=None)
 
-    def last_half(self) -> tuple[float, float] | None:
-        """From when to when the second half of the steps was made, on the first rank that has made
-        most; None if there are fewer than two steps."""
+    def last_half(self) -> list[float]:
+        """When the second half of the steps began, and when each of them ended, on the first rank
+        that has made most; nothing if there are fewer than two steps."""
         most = max(self._of_ranks(), key=len, default=[])
         ends = [mark.end_s for mark in most if mark.end_s is not None]
-        return (ends[(len(ends) - 1) // 2], ends[-1]) if len(ends) > 1 else None
+        return ends[(len(ends) - 1) // 2 :] if len(ends) > 1 else []
 
     def _of_ranks(self) -> list[list[QueuedWork]]:
         """The marks of the optimizer that each rank has stepped most often."""

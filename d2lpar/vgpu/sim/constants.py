@@ -59,9 +59,9 @@ FLOAT8_POWER = 0.93
 # pull request 143), and 1.4 times what one gives (ESMFold2's triangles on H100).
 NARROW_FLOPS_A_CYCLE = {1: 450, 2: 700}
 
-# What Turing reaches of that: 10.4 TFLOP/s by one on a T4, where aligned rows reach 24.6
-# (winterstar67, Kernel Investigation, 2026). Its 70 W last for half of its clock.
-NARROW_ON_TURING = 1 / 2
+# What Turing reaches of that. Fitted on 10.4 TFLOP/s by one on a T4, where aligned rows reach 24.6
+# (winterstar67, Kernel Investigation, 2026); its 70 W last for half of its clock.
+NARROW_ON_TURING = 0.4
 
 # A product begins to multiply when the first tiles have come from memory, and ends when the last
 # result is written (about 1 µs each way through the cache); between two tiles of a multiprocessor

@@ -16,9 +16,10 @@ from .groups import GROUPS
 from .report import Comparison, Errors, Report
 from .rows import PublishedFigure, RowError, number_above_zero, read_fields, read_rows
 
-RECORDED = Path(__file__).with_name("recorded.csv")
+OUTCOMES = Path(__file__).with_name("outcomes")
+RECORDED = OUTCOMES / "rows.csv"
 COLUMNS = ("row", "group", "predicted", "naive")
-BLIND = Path(__file__).with_name("blind.csv")
+BLIND = OUTCOMES / "blind.csv"
 BLIND_COLUMNS = (
     *("id", "group", "program", "machine", "published", "predicted"),
     *("unit", "source", "url", "table", "date"),

@@ -68,9 +68,9 @@ def infer(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Inferred:
             refuse(func, *given)
             raise
         raise RuntimeError(
-            f"{func} cannot be simulated from shapes alone ({_first_sentence(error)}). Run it with "
+            f"{func} cannot be simulated from shapes alone ({_reason(func, error)}). Run it with "
             "values: without --shapes-only, or outside shape_only()."
-        ) from error
+        ) from None
     numbers = {id(meta): i for i, meta in enumerate(metas)}
     outputs = _describe(result, numbers)
     after = [layout_of(meta) for meta in metas]
@@ -80,8 +80,10 @@ def infer(func: torch._ops.OpOverload, args: list, kwargs: dict) -> Inferred:
     return Inferred(outputs, reshaped, cost)
 
 
-def _first_sentence(error: Exception) -> str:
-    """What torch says without what it advises who defines operators."""
+def _reason(func: torch._ops.OpOverload, error: Exception) -> str:
+    """What a program can know of it: torch advises those who define operators."""
+    if torch.Tag.dynamic_output_shape in func.tags:
+        return "the shape of its result depends on values"
     return str(error).split(". ")[0].splitlines()[0]
 
 

@@ -31,6 +31,7 @@ _PER_GPU = {
     "TFLOP/s/gpu": "TFLOP/s",
 }
 _RATIOS = ("efficiency", "ratio", "speedup", "fraction")
+_UNITS = (*_RATES, *_PER_GPU, *_RATIOS)
 
 
 class Parameters:
@@ -149,14 +150,20 @@ class SimulatedRun:
 
     def in_unit(self, unit: str) -> float:
         """The run in the unit of its row. Raises ValueError for one that it cannot be given in."""
+        amount = self._amount(unit)
+        if amount is None:
+            known = [known for known in _UNITS if self._amount(known) is not None]
+            raise ValueError(f"this workload has no result in {unit!r}, but in {', '.join(known)}")
         per = self.gpus if unit in _PER_GPU else 1
         name, scale = _RATES.get(_PER_GPU.get(unit, unit), (None, 1.0))
-        amount = self.ratio if unit in _RATIOS else getattr(self, name) if name else None
-        if amount is None:
-            raise ValueError(f"this workload has no result in {unit!r}")
         if unit in _RATIOS or name == "seconds":
             return amount
         if name == "memory_bytes":
             return amount / scale
         assert self.seconds is not None  # or there would be a ratio only
         return amount / self.seconds / scale / per
+
+    def _amount(self, unit: str) -> float | None:
+        """What a result in this unit begins with; None where there is none."""
+        name, _ = _RATES.get(_PER_GPU.get(unit, unit), (None, 1.0))
+        return self.ratio if unit in _RATIOS else getattr(self, name) if name else None

@@ -134,8 +134,8 @@ def test_an_id_occurs_once(csv):
         ({"parameters": "m=x; n=4; k=4; dtype=float32"}, "m must be a number, not 'x'"),
         ({"parameters": "m=4; n=4; k=4; dtype=int3"}, "dtype must be float32 or .*, not 'int3'"),
         ({"parameters": GOOD["parameters"] + "; kk=4"}, "matmul knows no parameter kk"),
-        ({"unit": "images/s"}, "this workload has no result in 'images/s'"),
-        ({"unit": "furlongs"}, "this workload has no result in 'furlongs'"),
+        ({"unit": "images/s"}, "no result in 'images/s', but in s, TFLOP/s"),
+        ({"unit": "furlongs"}, "no result in 'furlongs', but in s, TFLOP/s"),
     ],
 )
 def test_what_cannot_be_simulated_is_said(csv, change, says):

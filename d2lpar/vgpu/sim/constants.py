@@ -60,7 +60,8 @@ FLOAT8_POWER = 0.93
 NARROW_FLOPS_A_CYCLE = {1: 450, 2: 700}
 
 # What Turing reaches of that. Fitted on 10.4 TFLOP/s by one on a T4, where aligned rows reach 24.6
-# (winterstar67, Kernel Investigation, 2026); its 70 W last for half of its clock.
+# (winterstar67, Kernel Investigation, 2026); its 70 W last for half of its clock. Of Volta and of
+# Blackwell no figure was found: they are taken to be as Ampere and Hopper are.
 NARROW_ON_TURING = 0.4
 
 # A product begins to multiply when the first tiles have come from memory, and ends when the last

@@ -246,10 +246,7 @@ def test_without_being_asked_nothing_is_noted_of_operations(cuda):
     assert (event.input_shapes, event.stack, event.device_memory_usage) == ([], [], 0)
 
 
-def profile_collectives(rank, path):
-    address = "tcp://localhost:29512"
-    dist.init_process_group("nccl", init_method=address, rank=rank, world_size=2)
-    torch.cuda.set_device(rank)
+def profile_collectives(rank, folder):
     x = torch.ones(4, 2, device="cuda")
     parts = [torch.empty_like(x) for _ in range(2)]
     with profile(activities=BOTH, record_shapes=True) as profiler:
@@ -259,27 +256,10 @@ def profile_collectives(rank, path):
         dist.barrier(device_ids=[rank])
     if rank == 0:
         found = [(event.name, event.input_shapes, event.is_async) for event in profiler.events()]
-        Path(path).write_text(json.dumps(found))
-
-
-def test_collectives_are_listed_as_c10d_does(cuda, tmp_path):
-    """Its operator, and in it an event that is asynchronous, as work may end on another thread."""
-    multiprocessing.spawn(profile_collectives, (str(tmp_path / "events.json"),), 2)
-    found = json.loads((tmp_path / "events.json").read_text())
-    assert [name for name, *_ in found if name.startswith("c10d::")] == [
-        "c10d::allreduce_", "c10d::allgather_", "c10d::_allgather_base_", "c10d::barrier",
-    ]  # fmt: skip
-    assert [each for each in found if each[0].startswith("nccl:")][:3] == [
-        ["nccl:all_reduce", [[4, 2]], True],
-        ["nccl:all_gather", [[4, 2]], True],
-        ["nccl:_all_gather_base", [[4, 2]], True],
-    ]
+        Path(folder, "events.json").write_text(json.dumps(found))
 
 
 def profile_memory(rank, folder):
-    address = "tcp://localhost:29513"
-    dist.init_process_group("nccl", init_method=address, rank=rank, world_size=2)
-    torch.cuda.set_device(rank)
     x = torch.ones(1024 * (1 + rank), device="cuda")
     before = torch.cuda.memory_allocated()
     with profile(activities=BOTH, profile_memory=True, with_stack=True) as profiler:
@@ -296,30 +276,7 @@ def profile_memory(rank, folder):
     Path(folder, f"{rank}.json").write_text(json.dumps([after - before, *found]))
 
 
-def trace_for_tensorboard(rank, folder):
-    torch.cuda.set_device(rank)
-    with profile(on_trace_ready=tensorboard_trace_handler(folder)):
-        product()
-
-
-def test_each_rank_is_a_worker_of_its_own_for_tensorboard(cuda, tmp_path):
-    multiprocessing.spawn(trace_for_tensorboard, (str(tmp_path),), 2)
-    assert len({path.name.partition(".")[0] for path in tmp_path.iterdir()}) == 2
-
-
-def test_each_rank_counts_the_memory_of_its_own_device(cuda, tmp_path):
-    multiprocessing.spawn(profile_memory, (str(tmp_path),), 2)
-    for rank in range(2):
-        found = json.loads((tmp_path / f"{rank}.json").read_text())
-        changed, total, of_addition, names = found
-        assert changed == total == 4096 * (1 + rank)
-        assert of_addition == 4096 * (1 + rank)
-        assert "profile_memory" in names
-
-
 def train(rank, folder):
-    dist.init_process_group("nccl", init_method="env://", rank=rank, world_size=2)
-    torch.cuda.set_device(rank)
     net = DDP(nn.Linear(64, 64).cuda(), device_ids=[rank])
     handler = tensorboard_trace_handler(folder, worker_name=f"rank{rank}")
     plan = schedule(wait=1, warmup=1, active=2)
@@ -333,15 +290,60 @@ def train(rank, folder):
     assert rows["exp"].count == 2 * (1 + rank)
     assert rows["ncclDevKernel_AllReduce"].count == 2
     assert {e.device_index for e in profiler.events() if e.device_type == CUDA} == {rank}
+
+
+def profile_all(rank, folder):
+    """To start processes takes longer than all that they do."""
+    torch.cuda.set_device(rank)
+    with profile(on_trace_ready=tensorboard_trace_handler(os.path.join(folder, "of_workers"))):
+        product()  # in no group yet
+    dist.init_process_group("nccl", init_method="env://", rank=rank, world_size=2)
+    for profiled in (profile_collectives, profile_memory, train):
+        profiled(rank, folder)
     dist.destroy_process_group()
 
 
-def test_each_rank_has_a_profile_of_its_own(cuda, tmp_path, monkeypatch):
-    monkeypatch.setenv("MASTER_ADDR", "localhost")
-    monkeypatch.setenv("MASTER_PORT", "29511")
-    multiprocessing.spawn(train, (str(tmp_path),), nprocs=2)
+@pytest.fixture(scope="module")
+def profiled(tmp_path_factory):
+    """Where two ranks have left what they saw."""
+    folder = tmp_path_factory.mktemp("profiled")
+    with pytest.MonkeyPatch.context() as monkeypatch, par.emulate_cuda(2, verbose=False):
+        monkeypatch.setenv("MASTER_ADDR", "localhost")
+        monkeypatch.setenv("MASTER_PORT", "29511")
+        multiprocessing.spawn(profile_all, (str(folder),), nprocs=2)
+    return folder
+
+
+def test_collectives_are_listed_as_c10d_does(profiled):
+    """Its operator, and in it an event that is asynchronous, as work may end on another thread."""
+    found = json.loads((profiled / "events.json").read_text())
+    assert [name for name, *_ in found if name.startswith("c10d::")] == [
+        "c10d::allreduce_", "c10d::allgather_", "c10d::_allgather_base_", "c10d::barrier",
+    ]  # fmt: skip
+    assert [each for each in found if each[0].startswith("nccl:")][:3] == [
+        ["nccl:all_reduce", [[4, 2]], True],
+        ["nccl:all_gather", [[4, 2]], True],
+        ["nccl:_all_gather_base", [[4, 2]], True],
+    ]
+
+
+def test_each_rank_is_a_worker_of_its_own_for_tensorboard(profiled):
+    traces = (profiled / "of_workers").iterdir()
+    assert len({path.name.partition(".")[0] for path in traces}) == 2
+
+
+def test_each_rank_counts_the_memory_of_its_own_device(profiled):
     for rank in range(2):
-        (path,) = tmp_path.glob(f"rank{rank}.*.pt.trace.json")
+        found = json.loads((profiled / f"{rank}.json").read_text())
+        changed, total, of_addition, names = found
+        assert changed == total == 4096 * (1 + rank)
+        assert of_addition == 4096 * (1 + rank)
+        assert "profile_memory" in names
+
+
+def test_each_rank_has_a_profile_of_its_own(profiled):
+    for rank in range(2):
+        (path,) = profiled.glob(f"rank{rank}.*.pt.trace.json")
         info = json.loads(path.read_text())["distributedInfo"]
         assert (info["rank"], info["world_size"], info["backend"]) == (rank, 2, "nccl")
         assert info["pg_config"][0]["backend_config"] == "cuda:nccl"

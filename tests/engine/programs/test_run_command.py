@@ -666,16 +666,13 @@ ENDS_ODDLY = {
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 @pytest.mark.parametrize("what", ENDS_ODDLY)
-def test_programs_that_end_oddly_end_as_under_python(tmp_path, what):
+def test_programs_that_end_oddly_end_as_under_python(tmp_path, monkeypatch, what):
     source, status, out, err = ENDS_ODDLY[what]
     (tmp_path / "odd.py").write_text(f"import os, torch\n{source}")
-    ended = subprocess.run(
-        [sys.executable, "-m", "d2lpar", "run", "--quiet", "odd.py"],
-        capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(PROGRAMS.parents[1])},
-    )  # fmt: skip
-    assert (ended.returncode, ended.stdout.strip()) == (status, out), ended.stderr
-    assert err in ended.stderr
+    monkeypatch.chdir(tmp_path)
+    ended = running.run("--quiet", "odd.py")
+    assert (ended.status, ended.out.strip()) == (status, out), ended.err
+    assert err in ended.err
 
 
 @pytest.mark.parametrize(("options", "status"), [((), 0), (["--shapes-only"], 3)])

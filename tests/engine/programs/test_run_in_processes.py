@@ -240,7 +240,7 @@ if __name__ == "__main__":
         for process in processes:
             process.join()
             assert process.exitcode == 0
-    with mp.get_context("spawn").Pool(2) as pool:
+    with mp.get_context("fork").Pool(2) as pool:
         print(pool.starmap(work_of_pool, [(0, 2), (1, 2)], chunksize=1))
 """
 

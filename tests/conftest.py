@@ -5,12 +5,16 @@ import signal
 
 import pytest
 from hypothesis import settings
+from tqdm import tqdm
 
 os.environ.setdefault("D2LPAR_BACKING", "cpu")
 
 # Behaviour is tested, not time: on a busy machine any example may take long.
 settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
+
+# Its thread that looks after bars stumbles over one that ends meanwhile, and fails another test.
+tqdm.monitor_interval = 0
 
 
 @pytest.fixture

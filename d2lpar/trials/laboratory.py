@@ -91,7 +91,7 @@ class Laboratory:
 
 @contextmanager
 def laboratory(
-    machine: str, n: int | None = None, *, with_values: bool = True
+    machine: str | machines.Machine, n: int | None = None, *, with_values: bool = True
 ) -> Iterator[Laboratory]:
     """A machine for the block, with its clock at zero and memories that are empty."""
     with simulate(machine, n, with_values=with_values) as devices:

@@ -253,7 +253,27 @@ def test_fewer_accelerators_and_clusters_by_name():
     four = machines.machine("64x8x-p100-dgx1-4xib-edr")
     assert [four.network_port_of(i) for i in range(9)] == [0, 0, 1, 1, 2, 2, 3, 3, 4]
     assert four.name == "64x8x-p100-dgx1-4xib-edr"
-    assert machines.machine("2x8x-a100-80gb-nvswitch-100gbe").accelerators[0].memory_bytes == 80e9
+    cards = machines.machine("2x8x-a100-80gb-nvswitch-100gbe").accelerators
+    assert {card.name for card in cards} == {"A100-SXM4-80GB"}
+
+
+# The totals of nvidia-smi, in MiB, from logs other than those that the catalogue names.
+@pytest.mark.parametrize(
+    ("name", "total_mib"),
+    [
+        ("V100-SXM2-16GB", 16160),
+        ("T4-PCIE-16GB", 15360),
+        ("A100-SXM4-80GB", 81920),
+        ("H100-SXM5-80GB", 81559),
+        ("L40S-PCIE-48GB", 46068),
+        ("GeForce RTX 4090", 24564),
+        ("GeForce RTX 5090", 32607),
+        ("RTX PRO 6000 Blackwell", 97887),
+    ],
+)
+def test_of_a_gpus_memory_cuda_reports_what_the_driver_leaves(name, total_mib):
+    left = machines.ACCELERATORS[name].memory_bytes / 2**20 / total_mib
+    assert 0.96 < left <= 1
 
 
 @pytest.mark.parametrize(

@@ -385,7 +385,7 @@ def test_plans_within_the_uncertainty_are_ties():
     assert all(plan in tied for plan in found if plan.fits and plan.step_s < first.step_s * 1.01)
     text = planner.explain(found)
     assert f"(± {share:.0%})" in text.splitlines()[0]
-    assert f"{len(tied) - 1} of the other mixes are closer to the first than that" in text
+    assert f"between the first and {len(tied) - 1} of the others: call them ties" in text
     assert str(tied[1].mesh) in text
     assert planner.ties([plan for plan in found if not plan.fits] or found[:1])[1:] == []
 

@@ -10,7 +10,6 @@ MI300X = card(
     "MI300X-192GB",
     "cdna3",
     tflops=tflops(163.4, 1307.4, tfloat32=653.7, float8=2610, float64=163.4),
-    gb=192,
     gb_per_s=5300,
     multiprocessors=304,
     l2_mib=256,  # Infinity Cache: the 4 MB of L2 belong to one of eight dies each
@@ -23,7 +22,6 @@ MI325X = card(
     "MI325X-256GB",
     "cdna3",
     tflops=tflops(163.4, 1307.4, tfloat32=653.7, float8=2614.9, float64=163.4),
-    gb=256,
     gb_per_s=6000,
     multiprocessors=304,
     l2_mib=256,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..hardware import GIGA, TERA, Accelerator
+from .capacities import GIBI, REPORTED
 from .sources import KERNEL_LATENCY
 
 MEBI = 2**20
@@ -13,7 +14,6 @@ def card(
     architecture: str,
     *,
     tflops: dict[str, float],
-    gb: float,
     gb_per_s: float,
     source: str,
     multiprocessors: int | None = None,
@@ -21,17 +21,19 @@ def card(
     watts: float | None = None,
     memory_reached: float | None = None,
 ) -> Accelerator:
-    """An accelerator of so many TFLOP/s by data type, GB and GB/s of memory, MiB of cache, watts.
+    """An accelerator of so many TFLOP/s by data type, GB/s of memory, MiB of cache, watts.
 
-    `memory_reached` is the share of `gb_per_s` that copies within it were measured to reach.
-    Raises ValueError for a figure that cannot be, with its name.
+    How much memory it has is in `capacities`. `memory_reached` is the share of `gb_per_s` that
+    copies within it were measured to reach. Raises ValueError for a figure that cannot be, with its
+    name, and KeyError for an accelerator whose capacity is missing.
     """
+    gib, reported = REPORTED[name]
     return Accelerator(
         name,
         {dtype: rate * TERA for dtype, rate in tflops.items()},
         memory_bytes_per_s=gb_per_s * GIGA,
-        memory_bytes=int(gb * GIGA),
-        source=f"{source}; {KERNEL_LATENCY}",
+        memory_bytes=int(gib * GIBI),
+        source=f"{source}; {gib:g} GiB: {reported}; {KERNEL_LATENCY}",
         multiprocessors=multiprocessors,
         architecture=architecture,
         l2_bytes=None if l2_mib is None else int(l2_mib * MEBI),

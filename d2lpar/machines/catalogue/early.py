@@ -8,6 +8,7 @@ of P100 and V100 on SXM2, which are in the table of NVIDIA's.
 from __future__ import annotations
 
 from ..hardware import GIGA, MICRO, Accelerator
+from .capacities import GIBI
 from .card import card
 from .sources import AMPERE, KERNEL_LATENCY, TECHPOWERUP, VOLTA
 
@@ -18,17 +19,16 @@ I7_6700K = Accelerator(
     # 4 cores x 4.0 GHz x 2 units x 8 (fp64: 4) lanes x 2 FLOP of a fused multiply-add.
     {"float32": 4 * 4.0 * GIGA * 2 * 8 * 2, "float64": 4 * 4.0 * GIGA * 2 * 4 * 2},
     memory_bytes_per_s=2 * 8 * 2.133 * GIGA,  # 2 channels of 8 bytes, DDR4-2133
-    memory_bytes=64 * 10**9,
+    memory_bytes=64 * GIBI,
     kernel_latency_s=1 * MICRO,
     source="4 cores at 4.0 GHz (silentpcreview.com/Intel_Core_i7-6700K, 2015); two channels of "
-    "DDR4-2133, up to 64 GB (notebookinfo.de, Intel Core i7-6700K, 2015); rates follow from these; "
+    "DDR4-2133, up to 64 GiB (notebookinfo.de, Intel Core i7-6700K, 2015); rates follow from them; "
     + KERNEL_LATENCY,
 )
 TITAN_X = card(
     "GeForce GTX Titan X",
     "maxwell",
     tflops={"float32": 7, "float64": 0.2},
-    gb=12,
     gb_per_s=336.5,
     multiprocessors=24,
     l2_mib=3,
@@ -42,7 +42,6 @@ TITAN_X_PASCAL = card(
     "pascal",
     # Of 128 lanes 4 have fp64: CUDA C++ Programming Guide, arithmetic instructions, 6.1.
     tflops={"float32": 11, "float64": 11 / 32},
-    gb=12,
     gb_per_s=480,
     multiprocessors=28,
     l2_mib=3,
@@ -54,7 +53,6 @@ GTX_1080 = card(
     "GeForce GTX 1080",
     "pascal",
     tflops={"float32": 8.873, "float64": 0.277},
-    gb=8,
     gb_per_s=320.3,
     multiprocessors=20,
     l2_mib=2,
@@ -65,7 +63,6 @@ GTX_1080_TI = card(
     "GeForce GTX 1080 Ti",
     "pascal",
     tflops={"float32": 11.34, "float64": 0.354},
-    gb=11,
     gb_per_s=484.4,
     multiprocessors=28,
     l2_mib=2.75,
@@ -76,7 +73,6 @@ K80 = card(
     "Tesla K80, one of its two GPUs",
     "kepler",
     tflops={"float32": 8.74 / 2, "float64": 2.91 / 2},
-    gb=12,
     gb_per_s=240,
     multiprocessors=13,
     l2_mib=1.5,
@@ -90,7 +86,6 @@ K40 = card(
     "Tesla K40",
     "kepler",
     tflops={"float32": 5.046, "float64": 1.682},
-    gb=12,
     gb_per_s=288.4,
     multiprocessors=15,
     l2_mib=1.5,
@@ -101,7 +96,6 @@ P100 = card(
     "P100-SXM2-16GB",
     "pascal",
     tflops={"float32": 10.6, "float64": 5.3},
-    gb=16,
     gb_per_s=720,
     multiprocessors=56,
     l2_mib=4,
@@ -112,7 +106,6 @@ P100_PCIE = card(
     "P100-PCIE-16GB",
     "pascal",
     tflops={"float32": 9.3, "float64": 4.7},
-    gb=16,
     gb_per_s=720,
     multiprocessors=56,
     l2_mib=4,
@@ -124,7 +117,6 @@ P40 = card(
     "Tesla P40",
     "pascal",
     tflops={"float32": 11.76, "float64": 0.3674},
-    gb=24,
     gb_per_s=346,
     multiprocessors=30,
     l2_mib=3,
@@ -137,7 +129,6 @@ V100 = card(
     "V100-SXM2-16GB",
     "volta",
     tflops=_V100_TFLOPS,
-    gb=16,
     gb_per_s=900,
     multiprocessors=80,
     l2_mib=6,
@@ -148,7 +139,6 @@ V100_SXM2_32GB = card(
     "V100-SXM2-32GB",
     "volta",
     tflops=_V100_TFLOPS,
-    gb=32,
     gb_per_s=900,
     multiprocessors=80,
     l2_mib=6,
@@ -159,7 +149,6 @@ V100_32GB = card(
     "V100-SXM3-32GB",
     "volta",
     tflops=_V100_TFLOPS,
-    gb=32,
     gb_per_s=900,
     multiprocessors=80,
     l2_mib=6,
@@ -171,7 +160,6 @@ V100_PCIE = card(
     "V100-PCIE-16GB",
     "volta",
     tflops={"float32": 14, "float16": 112, "float64": 7},
-    gb=16,
     gb_per_s=900,
     multiprocessors=80,
     l2_mib=6,
@@ -183,7 +171,6 @@ TITAN_V = card(
     "volta",
     # Eight times fp32: 640 tensor cores as on the V100, at this card's clock.
     tflops={"float32": 14.9, "float16": 8 * 14.9, "float64": 7.45},
-    gb=12,
     gb_per_s=651.3,
     multiprocessors=80,
     l2_mib=4.5,
@@ -195,7 +182,6 @@ QUADRO_GV100 = card(
     "volta",
     # Eight times fp32: 640 tensor cores as on the V100, at this card's clock.
     tflops={"float32": 16.66, "float16": 8 * 16.66, "float64": 8.33},
-    gb=32,
     gb_per_s=868.4,
     multiprocessors=80,
     l2_mib=6,
@@ -211,7 +197,6 @@ RTX_2070_SUPER = card(
     "turing",
     # With sums in fp32 four times the rate of fp32, as on the RTX 2080 Ti.
     tflops={"float32": 9.062, "float16": 4 * 9.062, "float64": 0.283},
-    gb=8,
     gb_per_s=448,
     multiprocessors=40,
     l2_mib=4,
@@ -222,7 +207,6 @@ RTX_2080 = card(
     "GeForce RTX 2080",
     "turing",
     tflops={"float32": 10.07, "float16": 4 * 10.07, "float64": 0.315},
-    gb=8,
     gb_per_s=448,
     multiprocessors=46,
     l2_mib=4,
@@ -234,7 +218,6 @@ RTX_2080_TI = card(
     "turing",
     # The reference card: with sums in fp32 at half of the rate that is advertised.
     tflops={"float32": 13.4, "float16": 53.8, "float64": 0.42},
-    gb=11,
     gb_per_s=616,
     multiprocessors=68,
     l2_mib=5.5,
@@ -245,7 +228,6 @@ QUADRO_RTX_6000 = card(
     "Quadro RTX 6000",
     "turing",
     tflops={"float32": 16.3, "float16": 130.5, "float64": 0.51},
-    gb=24,
     gb_per_s=672,
     multiprocessors=72,
     l2_mib=6,
@@ -256,7 +238,6 @@ TITAN_RTX = card(
     "Titan RTX",
     "turing",
     tflops={"float32": 16.3, "float16": 130.5, "float64": 0.51},
-    gb=24,
     gb_per_s=672,
     multiprocessors=72,
     l2_mib=6,
@@ -269,7 +250,6 @@ T4 = card(
     "T4-PCIE-16GB",
     "turing",
     tflops={"float32": 8.1, "float16": 65.13, "float64": 0.254},
-    gb=16,
     gb_per_s=320,
     multiprocessors=40,
     l2_mib=4,
@@ -281,7 +261,6 @@ GTX_1660_TI = card(
     "GeForce GTX 1660 Ti",
     "turing",  # without tensor cores
     tflops={"float32": 5.437, "float64": 0.1699},
-    gb=6,
     gb_per_s=288,
     multiprocessors=24,
     l2_mib=1.5,

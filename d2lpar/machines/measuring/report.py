@@ -17,7 +17,7 @@ TITLES = {
     "threads": "A product of matrices, GFLOP/s, by threads",
 }
 CATALOGUE_TITLE = [
-    *("machine", "fp32 TFLOP/s", "fp16", "memory GB/s", "GB", "to host GB/s", "to peer"),
+    *("machine", "fp32 TFLOP/s", "fp16", "memory GB/s", "GiB", "to host GB/s", "to peer"),
 ]
 GENERATIONS = {
     "kepler": "NVIDIA Kepler (2012)",
@@ -105,7 +105,7 @@ def _catalogue_row(machine: Machine) -> list[str]:
         machine.name,
         *(_figure(first.rate(dtype) / 1e12) for dtype in ("float32", "float16")),
         _figure(first.memory_bytes_per_s / 1e9),
-        f"{first.memory_bytes / 1e9:.0f}",
+        f"{first.memory_bytes / 2**30:.0f}",
         _figure(machine.host_link.bytes_per_s / 1e9),
         _figure(machine.peer.bytes_per_s / 1e9) if machine.peer else "-",
     ]
@@ -149,7 +149,7 @@ def _accelerator_lines(accelerator: Accelerator, count: int) -> list[str]:
     return [
         ", ".join([f"{count} x {accelerator.name}", *filter(None, about)]),
         f"  {kind} TFLOP/s: {rates}",
-        f"  memory: {accelerator.memory_bytes / 1e9:.3g} GB, "
+        f"  memory: {accelerator.memory_bytes / 2**30:.3g} GiB, "
         f"{_figure(accelerator.memory_bytes_per_s / 1e9)} GB/s; "
         f"ridge at {_figure(accelerator.ridge_point())} FLOP/B in float32",
         f"  kernel latency: {accelerator.kernel_latency_s * 1e6:.3g} µs",

@@ -45,8 +45,8 @@ NO_ROOM = (
 WHY = ": {part} would take {seconds} longer{how}"
 HOW = ", with {recompute}"
 TIES = (
-    "Steps like these are typically off by {uncertainty:.0%}, and {count} of the other mixes are "
-    "closer to the first than that: call them ties ({meshes}), and measure."
+    "Steps like these are typically off by {uncertainty:.0%}, which is more than lies between the "
+    "first and {count} of the others: call them ties ({meshes}), and measure."
 )
 AND_MORE = "{meshes} and {count} more"
 RUNNER_UP = "The runner-up, {mesh}, would be {percent} slower{why}."

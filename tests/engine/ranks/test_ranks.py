@@ -868,7 +868,7 @@ def test_a_full_gpu_waits_for_collectives_that_others_have_yet_to_come_to():
 
     def exchanges():
         for _ in range(20):
-            buffer = torch.empty(2**28, device=virtual_ranks.here())  # 1.07 GB of 16
+            buffer = torch.empty(2**28, device=virtual_ranks.here())  # 1.07 GB of 16.9
             dist.all_reduce(buffer, async_op=True)
         return torch.vgpu.max_memory_allocated(virtual_ranks.here())
 
@@ -877,7 +877,7 @@ def test_a_full_gpu_waits_for_collectives_that_others_have_yet_to_come_to():
 
     with par.simulate("8x-v100-dgx1", 3) as devices:
         peaks = par.run_ranks(exchanges, devices)
-        assert all(10e9 < peak < 16.1e9 for peak in peaks[:2]), "their hosts are ahead"
+        assert all(10e9 < peak < 17e9 for peak in peaks[:2]), "their hosts are ahead"
         with pytest.raises(torch.OutOfMemoryError):
             par.run_ranks(keeps, devices)
 

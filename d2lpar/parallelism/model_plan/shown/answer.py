@@ -103,7 +103,8 @@ def _would_fit(plan: Figures) -> Part:
 
 
 def _room(plan: Figures) -> str:
-    return f"a program can use {_gb(plan.capacity_bytes)} of a GPU's {_gb(_card_bytes(plan))}"
+    usable, there = plan.capacity_bytes / 1e9, _gb(_card_bytes(plan))
+    return f"a program can use {usable:.1f} of the GPU's {there}"
 
 
 def _card_bytes(plan: Figures) -> int:

@@ -304,7 +304,9 @@ class Words:
 
     @staticmethod
     def loss(scores: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """The cross-entropy of all words that are predicted."""
+        """The cross-entropy of all words that are predicted, unless the network has made it."""
+        if not scores.dim():
+            return scores
         return F.cross_entropy(scores.flatten(0, 1), y.flatten())
 
 

@@ -4,13 +4,14 @@ OPT (Zhang et al. 2022) is transformers' with other words for attention and anot
 
 rasbt/LLMs-from-scratch, ch04 and ch05/10_llm-training-speed, replaces what is written out by what
 torch has ready, step by step: norms and activation by modules, then attention by one kernel.
+karpathy/nanoGPT writes attention out, too, or takes the kernel; it drops nothing by default.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -43,8 +44,9 @@ class WrittenGelu(nn.Module):
 @dataclass(frozen=True)
 class Writing:
     """How it is written; `together`: one product makes queries, keys and values, which otherwise
-    have a bias if they are `biased`. Scores are masked in place ("fill"), chosen by `torch.where`
-    ("choose"), or added to a mask and limited ("add"). `dropped`: what attention drops."""
+    have a bias if they are `biased`. Scores are masked in place ("fill") or in a copy ("copy"),
+    chosen by `torch.where` ("choose"), or added to a mask and limited ("add"). `dropout` is that
+    of all places, `dropped` that of attention; `with_loss` says that the network ends with it."""
 
     norm: Callable[[int], nn.Module] = WrittenNorm
     activation: Callable[[], nn.Module] = WrittenGelu
@@ -53,13 +55,20 @@ class Writing:
     biased: bool = False
     mask: str = "fill"
     tied: bool = False
+    dropout: float = 0.1
     dropped: float = 0.1
+    with_loss: bool = False
 
 
 SCRATCH = Writing()
 MODULES = Writing(nn.LayerNorm, lambda: nn.GELU(approximate="tanh"))
 FLASH = Writing(nn.LayerNorm, lambda: nn.GELU(approximate="tanh"), flash=True)
 TRANSFORMERS = Writing(nn.LayerNorm, together=True, biased=True, mask="choose", tied=True)
+_NANOGPT = Writing(
+    *(nn.LayerNorm, lambda: nn.GELU(approximate="tanh")),
+    together=True, biased=True, mask="copy", tied=True, dropout=0.0, dropped=0.0, with_loss=True,
+)  # fmt: skip
+NANOGPT, NANOGPT_FLASH = _NANOGPT, replace(_NANOGPT, flash=True)
 OPT = Writing(nn.LayerNorm, nn.ReLU, biased=True, mask="add", tied=True, dropped=0.0)
 
 
@@ -87,7 +96,7 @@ class Attention(nn.Module):
             parts = list(parts[0].split(hidden, -1))
         q, k, v = (part.view(batch, words, self.heads, -1).transpose(1, 2) for part in parts)
         if self.writing.flash:
-            dropout = 0.1 if self.training else 0.0
+            dropout = self.writing.dropped if self.training else 0.0
             y = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
         else:
             y = self.dropout(self._weights(q, k)) @ v
@@ -102,6 +111,8 @@ class Attention(nn.Module):
         scores = q @ k.transpose(2, 3)
         if self.writing.mask == "fill":
             return torch.softmax(scores.masked_fill_(later, -torch.inf) / size**0.5, -1)
+        if self.writing.mask == "copy":
+            return torch.softmax((scores / size**0.5).masked_fill(later, -torch.inf), -1)
         return torch.softmax(torch.where(later, self.low.to(q.dtype), scores / size**0.5), -1)
 
 
@@ -115,7 +126,7 @@ class Block(nn.Module):
         self.perceptron = nn.Sequential(
             nn.Linear(hidden, 4 * hidden), writing.activation(), nn.Linear(4 * hidden, hidden)
         )
-        self.dropout = nn.Dropout(0.1)
+        self.dropout = nn.Dropout(writing.dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[batch, words, hidden] to the same."""
@@ -138,8 +149,9 @@ class Gpt2(nn.Module):
         positions: int = POSITIONS,
     ) -> None:
         super().__init__()
+        self.with_loss = writing.with_loss
         self.words, self.places = nn.Embedding(vocabulary, hidden), nn.Embedding(positions, hidden)
-        self.dropout = nn.Dropout(0.1)
+        self.dropout = nn.Dropout(writing.dropout)
         blocks = (Block(hidden, heads, writing, positions) for _ in range(layers))
         self.layers = nn.Sequential(*blocks)
         self.norm = writing.norm(hidden)
@@ -148,7 +160,10 @@ class Gpt2(nn.Module):
             self.head.weight = self.words.weight
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
-        """Whole numbers to the scores of the words that follow."""
+        """Whole numbers to the scores of the words that follow, or to their loss."""
         places = torch.arange(words.shape[1], device=words.device)
         x = self.dropout(self.words(words) + self.places(places))
-        return self.head(self.norm(self.layers(x)))
+        scores = self.head(self.norm(self.layers(x)))
+        if self.with_loss:  # labels have the shape of the words, and stand for them
+            return F.cross_entropy(scores.flatten(0, 1), words.flatten())
+        return scores

@@ -67,6 +67,9 @@ OWN: dict[str, Callable[[], nn.Module]] = {
     "gpt2_with_modules": partial(gpt2.Gpt2, gpt2.MODULES),
     "gpt2_with_flash": partial(gpt2.Gpt2, gpt2.FLASH),
     "gpt2_with_flash_50304": partial(gpt2.Gpt2, gpt2.FLASH, 50_304),
+    "gpt2_nanogpt": partial(gpt2.Gpt2, gpt2.NANOGPT),
+    "gpt2_nanogpt_flash": partial(gpt2.Gpt2, gpt2.NANOGPT_FLASH),
+    "gpt2_nanogpt_flash_50304": partial(gpt2.Gpt2, gpt2.NANOGPT_FLASH, 50_304),
 }
 
 

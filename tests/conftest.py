@@ -38,19 +38,6 @@ def fresh_gpus(gpus):
         yield devices
 
 
-@pytest.fixture
-def run_on_two(tmp_path):
-    """Runs a program's text on two GPUs; gives its status, its lines and its stderr."""
-    import running
-
-    def command(source, *arguments):
-        (tmp_path / "program.py").write_text(source)
-        found = running.run("--gpus", "2", tmp_path / "program.py", *arguments)
-        return found.status, found.lines, found.err
-
-    return command
-
-
 @pytest.fixture(scope="module")
 def cluster():
     """Two ranks in processes of their own, for the tests of a module."""

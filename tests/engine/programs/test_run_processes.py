@@ -230,28 +230,6 @@ def test_a_program_that_a_library_starts_as_further_ranks(run, packages, gpus):
     assert sorted(lines) == ["0 3.0 ['--lr=1']", "1 3.0 ['--lr=1']"]
 
 
-ALONE = """
-import builtins, logging, sys
-import torch, torch.distributed as dist
-
-dist.init_process_group("gloo")
-if dist.get_rank() == 0:
-    torch.nn.functional.relu = torch.nn.functional.gelu
-    logging.disable(logging.CRITICAL)
-    builtins.print = lambda *texts: None
-dist.barrier()
-same = torch.nn.functional.relu(-torch.ones(1)).item() == 0
-print("rank", dist.get_rank())
-sys.stdout.write(f"{same} {logging.getLogger().isEnabledFor(logging.ERROR)}\\n")
-"""
-
-
-def test_what_a_rank_does_to_libraries_is_of_its_process_alone(run):
-    status, lines, err = run(ALONE, "--nproc-per-node", 2)
-    assert (status, err) == (0, "")
-    assert sorted(lines) == ["False False", "True True", "rank 1"]
-
-
 @pytest.mark.parametrize("launcher", ["srun", "/usr/bin/mpirun"])
 def test_other_launchers_than_torchruns_are_refused(capfd, launcher):
     assert cli.main(["run", launcher, "-n", "2", "python", "x.py"]) == 2

@@ -1,7 +1,7 @@
 """How much memory CUDA reports of an accelerator, in GiB, and where that can be read.
 
 What is sold as 80 GB has 80 GiB, of which a driver keeps 1 to 3 % for itself, and error correction
-a sixteenth where it is GDDR6. What is left is `total_memory` of torch's device properties
+a sixteenth where it is GDDR. What is left is `total_memory` of torch's device properties
 and the "total capacity" of its messages; it differs by up to 0.2 GiB between drivers. Where only
 nvidia-smi's total was found, a newer driver keeps as much of it as on the card that is named.
 """

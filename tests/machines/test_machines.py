@@ -257,7 +257,7 @@ def test_fewer_accelerators_and_clusters_by_name():
     assert {card.name for card in cards} == {"A100-SXM4-80GB"}
 
 
-# The totals of nvidia-smi, in MiB, from logs other than those that the catalogue names.
+# The totals of nvidia-smi, in MiB.
 @pytest.mark.parametrize(
     ("name", "total_mib"),
     [

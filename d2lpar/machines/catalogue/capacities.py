@@ -3,7 +3,8 @@
 What is sold as 80 GB has 80 GiB, of which a driver keeps 1 to 3 % for itself, and error correction
 a sixteenth where it is GDDR. What is left is `total_memory` of torch's device properties
 and the "total capacity" of its messages; it differs by up to 0.2 GiB between drivers. Where only
-nvidia-smi's total was found, a newer driver keeps as much of it as on the card that is named.
+nvidia-smi's total was found: old drivers count alike, and a newer one keeps as much of it as on the
+card that is named.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _H20 = f"{_HUB}/alipay/PainlessInferenceAcceleration, flood/ops/seg_attn.py"
 _P100 = f"{_HUB}/mlcommons/training/pull/100"
 _V100 = "https://huggingface.co/spaces/xiang-wuu/yolov5, commit ed2c742"
 _V100_32 = f"{_HUB}/tensorflow/tensorflow/issues/37162"
-_TITAN_RTX = f"{_HUB}/lambdal/lambda-tensorflow-benchmark/pull/11"
+_TITAN_RTX = f"nvidia-smi, {_HUB}/lambdal/lambda-tensorflow-benchmark/pull/11"
 _RTX_3060 = f"{_HUB}/Kunhao-Liu/StyleGaussian/issues/12"
 _RTX_4080 = f"{_HUB}/brainglobe/brainglobe.github.io, cellfinder/troubleshooting/speed-up.md"
 _RTX_4070 = f"12282 MiB of nvidia-smi, {_HUB}/meta-llama/llama/issues/466, less as on an RTX 4080"
@@ -33,20 +34,23 @@ REPORTED: dict[str, tuple[float, str]] = {
     "GeForce GTX 1080": (7.93, f"a GTX 1070's: {_HUB}/svip-lab/impersonator/issues/19"),
     "GeForce GTX 1080 Ti": (10.92, f"{_HUB}/BachiLi/redner/issues/97"),
     "Tesla K80, one of its two GPUs": (11.17, f"{_HUB}/YuvalNirkin/fsgan/issues/20"),
-    "Tesla K40": (11.17, f"{_HUB}/TeachingUndergradsCHC/modules, openmp/device_select.md"),
-    "P100-SXM2-16GB": (15.89, _P100),
+    "Tesla K40": (
+        11.17,
+        f"nvidia-smi, {_HUB}/TeachingUndergradsCHC/modules, openmp/device_select.md",
+    ),
+    "P100-SXM2-16GB": (15.89, f"a PCIe card's: {_P100}"),
     "P100-PCIE-16GB": (15.89, _P100),
     "Tesla P40": (22.38, _P100),
     "V100-SXM2-16GB": (15.78, _V100),
-    "V100-PCIE-16GB": (15.78, _V100),
+    "V100-PCIE-16GB": (15.78, f"an SXM2 card's: {_V100}"),
     "V100-SXM2-32GB": (31.72, _V100_32),
-    "V100-SXM3-32GB": (31.72, _V100_32),
+    "V100-SXM3-32GB": (31.72, f"an SXM2 card's: {_V100_32}"),
     "Titan V": (11.78, f"{_HUB}/FNNDSC/pl-infantfs, README.md"),
     "Quadro GV100": (31.72, f"{_HUB}/CODARcode/Chimbuko, GPUsupport.md"),
     "GeForce RTX 2070 SUPER": (7.79, f"{_HUB}/xw-hu/Mask-ShadowGAN/issues/14"),
     "GeForce RTX 2080": (
         7.76,
-        "https://gist.github.com/HeyBanditoz/3a5f0b28c4d00a57580585468d2eb342",
+        "nvidia-smi, https://gist.github.com/HeyBanditoz/3a5f0b28c4d00a57580585468d2eb342",
     ),
     "GeForce RTX 2080 Ti": (10.76, f"{_HUB}/JDAI-CV/image-captioning/issues/11"),
     "Quadro RTX 6000": (23.65, f"a Titan RTX's: {_TITAN_RTX}"),
@@ -64,7 +68,7 @@ REPORTED: dict[str, tuple[float, str]] = {
     "RTX A4000": (15.61, f"{_HUB}/DengKaiCQ/VGGT-Long/issues/6"),
     "RTX A5000": (23.67, f"{_HUB}/Magicboomliu/Accelerator-Simple-Template/issues/7"),
     "RTX A6000": (47.54, f"{_HUB}/pytorch/ao, prototype/hqq/README.md"),
-    "A40-PCIE-48GB": (44.43, f"{_HUB}/nejeoui/MPA-OpenCl, reports/README.md"),
+    "A40-PCIE-48GB": (44.43, f"OpenCL, {_HUB}/nejeoui/MPA-OpenCl, reports/README.md"),
     "A10-PCIE-24GB": (22.06, f"an A10G's: {_A10G}"),
     "A10G-PCIE-24GB": (22.06, _A10G),
     "A30-PCIE-24GB": (23.53, f"{_HUB}/google/RB-Modulation/issues/5"),
@@ -92,21 +96,21 @@ REPORTED: dict[str, tuple[float, str]] = {
     "L40-PCIE-48GB": (44.40, f"{_HUB}/NVlabs/Eagle/issues/68"),
     "L40S-PCIE-48GB": (44.31, f"{_HUB}/vllm-project/vllm/issues/15196"),
     "H100-SXM5-80GB": (79.11, _H100),
-    "H100-PCIE-80GB": (79.11, _H100),
+    "H100-PCIE-80GB": (79.11, f"an H100's, form not named: {_H100}"),
     "H800-SXM5-80GB": (79.11, f"an H100's: {_H100}"),
     "H100-SXM5-96GB, 500 W": (95.00, f"an H20's: {_H20}"),
     "H100-NVL-94GB": (93.02, f"{_HUB}/vllm-project/vllm/issues/16712"),
     "H20-SXM-96GB": (95.00, _H20),
     "H200-SXM-141GB": (139.80, _BEKMAN),
-    "H200-NVL-141GB": (139.80, _BEKMAN),
+    "H200-NVL-141GB": (139.80, f"an H200's: {_BEKMAN}"),
     "GH200-96GB": (94.50, f"{_HUB}/stas00/ml-engineering/pull/60"),
     "GH200-141GB": (139.80, f"an H200's: {_BEKMAN}"),
     "B200-SXM-180GB": (178.35, _BEKMAN),
     "GB200-186GB": (184.31, f"{_HUB}/vllm-project/vllm/issues/43951"),
-    "B300-SXM-288GB": (267.68, f"{_HUB}/nejeoui/MPA-OpenCl, reports/README.md"),
+    "B300-SXM-288GB": (267.68, f"OpenCL, {_HUB}/nejeoui/MPA-OpenCl, reports/README.md"),
     "GB300-288GB": (276.50, _BEKMAN),
     "RTX PRO 6000 Blackwell": (94.97, _RTX_PRO),
-    "RTX PRO 6000 Blackwell Max-Q": (94.97, _RTX_PRO),
+    "RTX PRO 6000 Blackwell Max-Q": (94.97, f"an RTX PRO 6000's: {_RTX_PRO}"),
     "GeForce RTX 5070": (11.60, _RTX_5070),
     "GeForce RTX 5070 Ti Laptop": (11.60, f"an RTX 5070's: {_RTX_5070}"),
     "GeForce RTX 5080": (15.47, f"{_HUB}/neoluxis/anti-detr-x, docs/rtdetr-nan_repair.md"),

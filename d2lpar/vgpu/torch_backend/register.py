@@ -81,6 +81,7 @@ def _register() -> None:
     setup(rename=TYPE, backend_module=module, device_guard=torch_autograd.make_device_guard())
     dispatcher = VirtualTensor.dispatcher = Dispatcher()
     _library.extend([*kernels.kernels(dispatcher), *autocast.kernels()])
+    autocast.replace_clearing()
     autograd.replace_backward()
     data_parallel.replace_parallel()
     accelerator.replace_accelerator()

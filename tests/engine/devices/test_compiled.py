@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 import warm_process
+from functorch.compile import make_boxed_func
 from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._inductor.decomposition import select_decomp_table
 from torch.nn import functional as F
 
 import d2lpar as par
@@ -53,6 +58,19 @@ def test_what_survives_is_written(gpu):
 
     (kernel,) = kernels(lambda: torch.compile(two)(x))
     assert kernel.bytes == 3 * MB
+
+
+def test_what_is_read_counts_however_soon_it_is_gone(gpu):
+    """Another tensor may get its place, and its number in Python."""
+    x = torch.ones(N, device=gpu)
+
+    def add_eight(x):
+        for _ in range(8):
+            x = x + torch.empty_like(x)
+        return x
+
+    (kernel,) = kernels(lambda: torch.compile(add_eight)(x))
+    assert kernel.bytes == (1 + 8 + 1) * MB
 
 
 def test_products_cut_chains(gpu):
@@ -211,7 +229,7 @@ def test_a_compiled_optimizer(gpus):
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
-def test_functions_of_host_tensors_run_while_cuda_is_emulated(backend):
+def test_functions_of_host_tensors_run_while_cuda_is_emulated(gpus, backend):
     """Dynamo's guards refused them: "cuda doesn't match the current accelerator vgpu"."""
     step = torch.compile(lambda x: x.square() + 1, backend=backend)
     with par.emulate_cuda(1, verbose=False):
@@ -245,14 +263,75 @@ def held_by(work):
     return held - before, most - before
 
 
+class Layer(nn.Module):
+    """A transformer's, but that one of three parts stands for all of attention."""
+
+    def __init__(self, n=1024):
+        super().__init__()
+        self.norm, self.parts, self.out = nn.LayerNorm(n), nn.Linear(n, 3 * n), nn.Linear(n, n)
+        self.last_norm, self.up, self.down = nn.LayerNorm(n), nn.Linear(n, n), nn.Linear(n, n)
+
+    def forward(self, x):
+        x = x + self.out(self.parts(self.norm(x)).chunk(3, -1)[0].tanh())
+        return x + self.down(F.gelu(self.up(self.last_norm(x))))
+
+
+class Scores(nn.Linear):
+    def __init__(self):
+        super().__init__(1024, 4096)
+
+    def forward(self, x):
+        return F.cross_entropy(super().forward(x).float(), torch.arange(1024, device=x.device))
+
+
+AUTOCAST = {"float32": None, "bfloat16": None, "autocast": torch.bfloat16}
+
+
+def kept_by_torch(net, x, dtype):
+    """Bytes that a forward pass puts out, those for its backward pass included, where Inductor cuts
+    the two: no parameters, and not its input."""
+    found = []
+
+    def forward(graph, _):
+        (outputs,) = graph.graph.output_node().args
+        made = {node for node in outputs if isinstance(node, torch.fx.Node)}
+        values = [node.meta["val"] for node in made if node.op != "placeholder"]
+        found.append(sum(v.nbytes for v in values if isinstance(v, torch.Tensor)))
+        return make_boxed_func(graph.forward)
+
+    backend = aot_autograd(
+        fw_compiler=forward,
+        bw_compiler=lambda graph, _: make_boxed_func(graph.forward),
+        partition_fn=partial(min_cut_rematerialization_partition, compiler="inductor"),
+        decompositions=select_decomp_table(),
+    )
+    with torch.autocast("cpu", dtype, enabled=dtype is not None):
+        torch.compile(net, backend=backend)(x)
+    torch._dynamo.reset()
+    return found[0]
+
+
+@pytest.mark.parametrize("numbers", AUTOCAST)
+@pytest.mark.parametrize("kind", [MLP, Layer, Scores])
+def test_compiled_code_keeps_what_inductor_keeps(gpu, kind, numbers):
+    """What products read stays, weights that were cast as well; what is computed in passing from
+    it, norms and losses, does not."""
+    autocast = AUTOCAST[numbers]
+    dtype = torch.bfloat16 if numbers == "bfloat16" else torch.float32
+    net, x = kind().to(dtype), torch.ones(1024, 1024, dtype=dtype, requires_grad=True)
+    expected = kept_by_torch(net, x, autocast)
+    net, x = net.to(gpu), x.detach().to(gpu).requires_grad_()
+    with torch.autocast("vgpu", autocast, enabled=autocast is not None):
+        held, _ = held_by(lambda: torch.compile(net)(x))
+    assert held == pytest.approx(expected, rel=0.01)
+
+
 def test_pointwise_results_are_computed_again_for_backward(gpu):
-    """Without compilation backward keeps what relu and the square make; with it what they are made
-    of, which is half as much."""
-    net, x = MLP().to(gpu), torch.ones(1024, 1024, device=gpu)
-    assert held_by(lambda: net(x))[0] == 3 * MB  # with the result of all
-    held, most = held_by(lambda: torch.compile(net)(x))
-    assert held == 2 * MB
-    assert most == 3 * MB  # while the product reads the square
+    """Compiled, backward keeps what a chain is made of, and none of its links."""
+    x = torch.ones(N, device=gpu, requires_grad=True)
+    chain = lambda x: x.sin().exp().cos()  # noqa: E731
+    assert held_by(lambda: chain(x))[0] == 2 * MB  # the exponential, and the result of all
+    assert held_by(lambda: torch.compile(chain)(x))[0] == MB
 
 
 def test_gradients_and_results_take_their_memory(gpu):
@@ -265,7 +344,8 @@ def test_gradients_and_results_take_their_memory(gpu):
         scale.grad = None
         chain(x).sum().backward()
 
-    assert held_by(lambda: chain(x))[0] == 3 * MB  # relu's input, the product's result, the sine
+    # What the products read and make, and the sine.
+    assert held_by(lambda: chain(x))[0] == 4 * MB
     step()
     before = torch.vgpu.memory_allocated(0)
     net.zero_grad()

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import d2lpar as par
 from d2lpar.vgpu.torch_backend.private import torch_modes
@@ -125,3 +126,86 @@ def test_what_is_unsafe_is_refused(x):
 def test_autocast_of_the_host_is_another_thing(x):
     with torch.autocast("vgpu", dtype=HALF):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+
+
+# --- what is remembered ---------------------------------------------------------------------------
+
+
+class Casts(TorchDispatchMode):
+    """Counts copies of matrices into another type."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten._to_copy.default and args[0].dim() == 2:
+            self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+PLAIN, UNTRACED = torch.enable_grad, torch.no_grad
+BLOCKS = {
+    "twice": [[PLAIN, PLAIN]],
+    "two blocks": [[PLAIN], [PLAIN, PLAIN]],
+    "without gradients": [[UNTRACED, UNTRACED, UNTRACED]],
+    "without gradients first": [[UNTRACED, PLAIN, UNTRACED]],
+}
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("blocks", BLOCKS)
+def test_a_weight_is_cast_as_often_as_on_the_host(gpus, blocks, frozen):
+    net = nn.Linear(8, 8, bias=False).requires_grad_(not frozen)
+    x = torch.ones(2, 8, dtype=HALF)
+    expected = 0
+    for modes in BLOCKS[blocks]:
+        with torch.autocast("cpu", HALF), Casts() as casts:
+            for mode in modes:
+                with mode():
+                    net(x)
+        expected += casts.count
+    net, x = net.to(gpus[0]), x.to(gpus[0])
+    with par.record() as timeline:
+        for modes in BLOCKS[blocks]:
+            with torch.autocast("vgpu", HALF):
+                for mode in modes:
+                    with mode():
+                        net(x)
+    kernels = [span.name for span in timeline.spans if span.kind == "compute"]
+    assert sum("copy" in name for name in kernels) == expected
+
+
+def test_gradients_of_what_is_used_twice_are_those_of_the_host(gpus):
+    def gradient(device, dtype):
+        torch.manual_seed(0)
+        net = nn.Linear(16, 16).to(device)
+        x = torch.linspace(-1, 1, 64, device=device).view(4, 16)
+        with torch.autocast(dtype, HALF), torch.no_grad():
+            net(x)  # which must not cost the gradient
+        with torch.autocast(dtype, HALF):
+            loss = net(net(x).relu()).square().mean()
+        loss.backward()
+        return net.weight.grad.cpu()
+
+    assert_close(gradient(gpus[0], "vgpu"), gradient("cpu", "cpu"), rtol=0.01, atol=1e-5)
+
+
+def test_what_was_cast_is_held_to_the_end_of_the_block(fresh_gpus):
+    net = nn.Linear(1024, 1024, bias=False).to(fresh_gpus[0])
+    x = torch.ones(4, 1024, device=fresh_gpus[0])
+    before = torch.vgpu.memory_allocated(0)
+    with torch.autocast("vgpu", HALF):
+        with torch.no_grad():
+            net(x)
+        assert torch.vgpu.memory_allocated(0) - before == 2 * 1024**2
+        with torch.autocast("vgpu", enabled=False):
+            net(x)
+        assert torch.vgpu.memory_allocated(0) - before == 2 * 1024**2
+        torch.clear_autocast_cache()
+        assert torch.vgpu.memory_allocated(0) == before
+        with torch.inference_mode():
+            net(x)
+        assert torch.vgpu.memory_allocated(0) == before
+        net(x)
+    assert torch.vgpu.memory_allocated(0) == before

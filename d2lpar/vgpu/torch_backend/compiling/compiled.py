@@ -5,8 +5,10 @@ kernel costs its launch from generated code. The call itself costs guards and wr
 CUDA graphs the host launches all of a region at once.
 
 What pointwise work makes is computed once more where backward needs it, as by the partitioner of
-AOTAutograd: it takes no memory, but what it is computed from stays. That is on the low side where
-Inductor keeps a result that is far from its inputs.
+AOTAutograd: it takes no memory, but what it is computed from stays. What a product or another
+kernel of its own reads, and keeps for its backward pass, does take memory: to compute that again
+would not be free (`is_materialized_backwards` in torch/_functorch/partitioners.py). That is on the
+low side where Inductor keeps a result that is far from its inputs.
 
 A backward operation belongs to the region of its forward operation: autograd's node knows it, in
 whatever thread it was made.
@@ -17,11 +19,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
+import torch
 from torch.utils._pytree import tree_leaves
 
 from ....machines.hardware import Host
+from ...memory.caching_allocator import Allocation
 from ..machine.runtime import Runtime, StreamKey, running
 from ..private import torch_autograd
 from ..tensors.tensor import VirtualTensor
@@ -116,6 +121,20 @@ def current() -> Region | None:
     return None if task == torch_autograd.NO_TASK else _here.of_backward(task)
 
 
+def are_differentiated(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether autograd takes note of what an operation does with them."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def sources(tensors: Sequence[VirtualTensor]) -> tuple[Allocation, ...]:
+    """What the result of a fused operation is computed from again, if autograd keeps it; nothing,
+    if it is gone with the kernel. What lies between is gone, too, if nobody else has it."""
+    if not are_differentiated(tensors):
+        return ()
+    allocations = (tensor.vgpu_allocation for tensor in tensors)
+    return tuple(chain.from_iterable(a.sources if a.deferred_bytes else [a] for a in allocations))
+
+
 def run(
     function: Callable[..., Any], args: tuple, kwargs: dict, *, whole: bool, modules: int = 0
 ) -> Any:
@@ -127,6 +146,8 @@ def run(
     _let_go()
     _here.region = region = Region(whole=whole, modules=modules)
     start = torch_autograd.next_node_number()
+    remembers = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)  # each call casts its weights
     try:
         results = function(*args, **kwargs)
         found = tree_leaves(results)
@@ -135,6 +156,7 @@ def run(
             node.metadata[REGION] = region
         return results
     finally:
+        torch.set_autocast_cache_enabled(remembers)
         _here.region = None
         _let_go()
 

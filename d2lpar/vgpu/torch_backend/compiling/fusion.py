@@ -58,7 +58,9 @@ class FusedKernel:
         self._rt, self.stream, self.size = rt, stream, size
         self._put, self._dispatch_s = put, dispatch_s
         self._names: list[str] = []
-        self._read: dict[int, _Part] = {}
+        self._read: list[_Part] = []
+        # By the number of an allocation, which another may get once it is gone.
+        self._parts: dict[int, tuple[weakref.ref[Allocation], _Part]] = {}
         self._made: dict[int, tuple[weakref.ref[Allocation], int]] = {}
         self._again_bytes = 0
 
@@ -96,9 +98,12 @@ class FusedKernel:
 
     def _note_read(self, tensor: VirtualTensor, part_bytes: int | None) -> None:
         allocation = tensor.vgpu_allocation
-        part = self._read.setdefault(
-            id(allocation), _Part(allocation.nbytes or allocation.deferred_bytes, {})
-        )
+        known = self._parts.get(id(allocation))
+        if known is None or known[0]() is not allocation:
+            part = _Part(allocation.nbytes or allocation.deferred_bytes, {})
+            known = self._parts[id(allocation)] = weakref.ref(allocation), part
+            self._read.append(part)
+        _, part = known
         view = (tensor.storage_offset(), tensor.shape, tensor.stride())
         nbytes = size_bytes(tensor) if part_bytes is None else part_bytes
         part.views[view] = max(nbytes, part.views.get(view, 0))
@@ -106,7 +111,7 @@ class FusedKernel:
     @property
     def nbytes(self) -> int:
         """Bytes read and written by now."""
-        read = sum(part.nbytes for part in self._read.values())
+        read = sum(part.nbytes for part in self._read)
         written = sum(nbytes for made, nbytes in self._made.values() if made() is not None)
         return read + written + self._again_bytes
 

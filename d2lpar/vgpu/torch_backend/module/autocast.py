@@ -2,17 +2,23 @@
 
 The three lists are those of torch's documentation, "CUDA Ops that can autocast to float16", "to
 float32" and "that promote to the widest input type" (https://docs.pytorch.org/docs/stable/amp.html),
-by the names of the operations that arrive at the dispatcher.
+by the names of the operations that arrive at the dispatcher. A weight is cast once: autocast
+remembers that until its outermost block ends, and holds the memory as long (`cached_cast` in
+ATen/autocast_mode.cpp).
 """
 
 from __future__ import annotations
 
+import functools
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeGuard
 
 import torch
 
 from ...device_naming import TYPE
+from ...patching import FOR_GOOD
 from ..private import torch_modes
 from ..tensors.tensor import VirtualTensor
 
@@ -57,6 +63,28 @@ def kernels() -> list[torch.library.Library]:
     return [others, named]
 
 
+class _Remembered(threading.local):
+    """Weights that this thread has cast: by number and type, each with what became of it."""
+
+    def __init__(self) -> None:
+        self.casts: dict[tuple[int, torch.dtype], tuple[weakref.ref, torch.Tensor]] = {}
+
+
+_remembered = _Remembered()
+
+
+def replace_clearing() -> None:
+    """Let `torch.clear_autocast_cache`, which ends each outermost block, clear this one, too."""
+    clear = torch.clear_autocast_cache
+
+    @functools.wraps(clear)
+    def clear_autocast_cache() -> None:
+        _remembered.casts.clear()
+        clear()
+
+    FOR_GOOD.set(torch, "clear_autocast_cache", clear_autocast_cache)
+
+
 def _overload(name: str) -> torch._ops.OpOverload:
     packet, _, overload = name.partition(".")
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
@@ -87,10 +115,35 @@ def _cast(values: Iterable[object], dtype: torch.dtype) -> list[Any]:
     found: list[Any] = []
     for value in values:
         if _is_eligible(value):
-            found.append(value.to(dtype))
+            found.append(_cast_weight(value) if _is_weight(value, dtype) else value.to(dtype))
         else:
             found.append(_cast(value, dtype) if isinstance(value, (list, tuple)) else value)
     return found
+
+
+def _is_weight(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether what becomes of it is remembered."""
+    return (
+        tensor.requires_grad
+        and tensor.is_leaf
+        and tensor.dtype == torch.float32
+        and dtype == torch.get_autocast_dtype(TYPE)
+        and torch.is_autocast_cache_enabled()
+    )
+
+
+def _cast_weight(weight: torch.Tensor) -> torch.Tensor:
+    dtype = torch.get_autocast_dtype(TYPE)
+    key = id(weight), dtype
+    known = _remembered.casts.get(key)
+    if known is not None and known[0]() is weight:
+        return known[1]
+    if torch.is_inference_mode_enabled():  # it would be of no use outside
+        return weight.to(dtype)
+    with torch.enable_grad():
+        cast = weight.to(dtype)
+    _remembered.casts[key] = weakref.ref(weight), cast
+    return cast
 
 
 def _is_eligible(value: object) -> TypeGuard[torch.Tensor]:

@@ -56,7 +56,10 @@ def to_copy(tensor: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         values = _shapes(tensor).to(**options, copy=True) if options else _shapes(tensor).clone()
     else:
         values = torch_operators.to_copy(_values(tensor), **options, device=rt.backing)
-    result = wrap(values, rt.check_index(target))
+    sources = None
+    if isinstance(tensor, VirtualTensor) and source == target and compiled.current():
+        sources = compiled.sources([tensor])
+    result = wrap(values, rt.check_index(target), sources=sources)
     if source is None:
         check_capture(rt, target, tensor)
     _account_copy(rt, tensor, result, _size(result), non_blocking)

@@ -463,25 +463,18 @@ class _OpCall:
 
     def memory_beside(self, rt: Runtime) -> list[Allocation]:
         """What the kernel needs for a while, beside its results: its workspace, and room for what
-        compiled code has only deferred. Outside of such code, or if written, that takes it now."""
+        compiled code has only deferred. Outside of such code, or if written, or read by what keeps
+        it for its backward pass, that takes it now."""
         needed = [self.workspace_bytes] if self.workspace_bytes else []
         if compiled.is_used() and self.region is None and self.plan.launches:
             used = {id(t.vgpu_allocation): t.vgpu_allocation for t in self.tensors}
             deferred = [found for found in used.values() if found.deferred_bytes]
-            if self.written or compiled.current() is None:
+            kept = compiled.are_differentiated(self.tensors)
+            if self.written or kept or compiled.current() is None:
                 for allocation in deferred:
                     allocation.materialize()
             needed += [allocation.deferred_bytes for allocation in deferred]
         return [rt.memories[self.index].allocate(nbytes, self.stream) for nbytes in needed]
-
-    def _sources(self) -> tuple[Allocation, ...] | None:
-        """What a result of fused operations is computed from again, if autograd keeps it; nothing,
-        if it is gone with the kernel; None, if it takes memory at once."""
-        if self.region is None:
-            return None
-        if not torch.is_grad_enabled() or not any(t.requires_grad for t in self.tensors):
-            return ()
-        return tuple(t.vgpu_allocation for t in self.tensors)
 
     def run(self, func: torch._ops.OpOverload) -> object:
         """Compute on the values."""
@@ -552,7 +545,8 @@ class _OpCall:
     def _wrap_one(self, values: torch.Tensor | None, layout: TensorLayout | None) -> VirtualTensor:
         access = self._access
         stream = None if access is None else self.stream
-        tensor = wrap(values, self.index, layout=layout, stream=stream, sources=self._sources())
+        sources = None if self.region is None else compiled.sources(self.tensors)
+        tensor = wrap(values, self.index, layout=layout, stream=stream, sources=sources)
         if access is not None:
             allocation = tensor.vgpu_allocation
             allocation.written = access
